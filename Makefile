@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target sets up what it needs on a fresh machine; a second call finds the stamp and starts
+# at once. Variables:
+#   ARGS     arguments of the script that runs       make train ARGS="--dynamic"
+#   PYTHON   a Python >= 3.11 to make .venv with     make test PYTHON=/usr/bin/python3.12
+#   INTEROP_PYTHON   a Python 3.10 to make .venv-interop with
+#   JOBS     test processes (2)                      make test JOBS=8
+
+VENV := .venv
+INTEROP_VENV := .venv-interop
+PY := $(VENV)/bin/python
+PIP_FLAGS := -q --disable-pip-version-check
+JOBS ?= 2
+ARGS ?=
+PYTHON ?=
+INTEROP_PYTHON ?=
+
+# One BLAS thread per test process, or two processes on two cores fight for them.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+PYTEST := $(ONE_THREAD) $(PY) -m pytest -n $(JOBS)
+
+.PHONY: help train test test-all interop lint bench clean distclean
+.PHONY: setup setup-interop has-python310
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make train     set up, then train LeNet on handwritten digits  (ARGS="--dynamic")'
+	@echo 'make test      set up, then lint, types and tests'
+	@echo 'make test-all  also the long tests'
+	@echo 'make interop   set up NNabla 1.39 under Python 3.10, then compare with it'
+	@echo 'make lint      ruff and mypy only'
+	@echo 'make bench     microseconds per operation, beside NNabla and PyTorch where installed'
+	@echo 'make clean     remove caches and builds; make distclean also the environments'
+
+train: setup
+	$(PY) examples/digits/train.py $(ARGS)
+
+test: lint
+	$(PYTEST) -m "not long" $(ARGS)
+
+test-all: lint
+	$(PYTEST) $(ARGS)
+
+interop: setup setup-interop
+	NNL_INTEROP_PYTHON=$(INTEROP_VENV)/bin/python $(PYTEST) -m interop $(ARGS)
+
+bench: setup
+	$(PY) benchmarks/overhead.py $(ARGS)
+
+lint: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy $(wildcard nnl/core nnl/graph)
+
+setup: $(VENV)/.stamp
+setup-interop: $(INTEROP_VENV)/.stamp
+
+# A candidate counts when it runs, is new enough and can make an environment: pyenv's shims exist
+# for versions that are not enabled, and some distributions split venv off.
+$(VENV)/.stamp: pyproject.toml requirements-dev.txt
+	@$(PY) -m pip --version >/dev/null 2>&1 || { \
+	  for p in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3 \
+	      $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.1[1-9]*/bin/python; do \
+	    if "$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+	        >/dev/null 2>&1; then found=$$p; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo 'nnl needs Python 3.11 or newer with the venv module, and found none.' >&2; \
+	    echo 'Install one, or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; \
+	  fi; \
+	  echo "Making $(VENV) with $$found ($$("$$found" -V))"; \
+	  "$$found" -m venv --clear $(VENV); }
+	@echo 'Installing nnl and what its tests and examples need (once)'
+	@$(PY) -m pip install $(PIP_FLAGS) -r requirements-dev.txt
+	@$(PY) -m pip install $(PIP_FLAGS) --no-build-isolation --no-deps -e .
+	@touch $@
+
+FIND_PYTHON310 = for p in $(INTEROP_PYTHON) python3.10 \
+	      $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.10*/bin/python; do \
+	    if "$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 10))' \
+	        >/dev/null 2>&1; then found=$$p; break; fi; \
+	  done
+
+$(INTEROP_VENV)/.stamp: requirements-interop.txt
+	@$(INTEROP_VENV)/bin/python -m pip --version >/dev/null 2>&1 || { \
+	  $(FIND_PYTHON310); \
+	  if [ -z "$$found" ]; then \
+	    echo 'NNabla 1.39 needs Python 3.10: none on PATH or among the versions of pyenv.' >&2; \
+	    echo 'Install one, or name it: make interop INTEROP_PYTHON=/path/to/python3.10' >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "Making $(INTEROP_VENV) with $$found"; \
+	  "$$found" -m venv --clear $(INTEROP_VENV); }
+	@echo 'Installing NNabla 1.39 (once)'
+	@$(INTEROP_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements-interop.txt
+	@touch $@
+
+# Exit status only; .ci/run asks it.
+has-python310:
+	@$(FIND_PYTHON310); [ -n "$$found" ]
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	find . \( -name .git -o -name '.venv*' \) -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV) $(INTEROP_VENV)
