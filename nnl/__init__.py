@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl: a deep-learning framework with NNabla's programming model."""
+
+import importlib
+
+__version__ = "0.1.0"
+
+from nnl import core as _core  # noqa: F401  (first: it completes Variable and NdArray)
+from nnl import backward_functions, callback, context, ext_utils, function  # noqa: F401
+from nnl import parameter, random, variable  # noqa: F401
+from nnl.core.array import NdArray
+from nnl.core.autodiff import grad
+from nnl.core.callback import (
+    set_function_post_hook,
+    set_function_pre_hook,
+    set_solver_post_hook,
+    set_solver_pre_hook,
+    unset_function_post_hook,
+    unset_function_pre_hook,
+    unset_solver_post_hook,
+    unset_solver_pre_hook,
+)
+from nnl.core.context import (
+    Context,
+    auto_forward,
+    context_scope,
+    get_auto_forward,
+    get_current_context,
+    no_grad,
+    recompute,
+    recompute_fn,
+    set_auto_forward,
+    set_default_context,
+    set_global_recompute,
+)
+from nnl.core.parameter import (
+    clear_parameters,
+    get_current_parameter_scope,
+    get_parameters,
+    parameter_scope,
+)
+from nnl.core.random import seed
+from nnl.core.variable import Variable, forward_all
+from nnl.ext import get_extension_context as _get_extension_context
+
+set_default_context(_get_extension_context("cpu"))
+
+from nnl import functions  # noqa: E402
+from nnl.graph import compile, print_graph  # noqa: E402
+from nnl.logger import logger  # noqa: E402
+
+__all__ = [
+    "Context",
+    "NdArray",
+    "Variable",
+    "auto_forward",
+    "clear_parameters",
+    "compile",
+    "context_scope",
+    "forward_all",
+    "functions",
+    "get_auto_forward",
+    "get_current_context",
+    "get_current_parameter_scope",
+    "get_parameters",
+    "grad",
+    "load_parameters",
+    "logger",
+    "no_grad",
+    "parameter_scope",
+    "print_graph",
+    "recompute",
+    "recompute_fn",
+    "save_parameters",
+    "seed",
+    "set_auto_forward",
+    "set_default_context",
+    "set_function_post_hook",
+    "set_function_pre_hook",
+    "set_global_recompute",
+    "set_solver_post_hook",
+    "set_solver_pre_hook",
+    "unset_function_post_hook",
+    "unset_function_pre_hook",
+    "unset_solver_post_hook",
+    "unset_solver_pre_hook",
+]
+
+_LAZY = (
+    "communicators",
+    "converters",
+    "data",
+    "initializer",
+    "models",
+    "monitor",
+    "parametric_functions",
+    "solvers",
+    "training",
+    "utils",
+)
+
+
+def __getattr__(name):
+    if name in _LAZY:
+        return importlib.import_module(f"nnl.{name}")
+    raise AttributeError(f"module 'nnl' has no attribute {name!r}")
+
+
+def load_parameters(path, proto=None, needs_proto=False, extension=".nntxt"):
+    """Read parameters from a file; see nnl.converters.nnp.parameter_files.load_parameters."""
+    from nnl.converters.nnp.parameter_files import load_parameters as load
+
+    return load(path, proto, needs_proto, extension)
+
+
+def save_parameters(path, params=None, extension=None):
+    """Write parameters to a file; see nnl.converters.nnp.parameter_files.save_parameters."""
+    from nnl.converters.nnp.parameter_files import save_parameters as save
+
+    return save(path, params, extension)

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NdArray: an array that may live in several memory spaces, copied on demand, filled lazily."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.core.context import SPACES, STATE
+from nnl.core.spec import ShapeError, Spec
+
+Host = np.ndarray[Any, Any]
+
+
+class NdArray:
+    """An array without a graph.
+
+    Args:
+        shape: Nothing (a scalar), one int, one tuple or list, or several ints.
+
+    A new array reads as zeros. `bufs` maps a memory space to a buffer that is current; writing in
+    one space drops the others. Instead of buffers it may hold one of two marks: "fill" (every
+    element has this value, nothing is allocated yet) or "cleared". Empty, it was never written.
+    Two arrays that share memory (`share`) share the dictionary itself.
+    """
+
+    __slots__ = ("spec", "bufs", "__weakref__")
+    spec: Spec
+    bufs: dict[str, Any]
+
+    def __init__(self, *shape: Any) -> None:
+        if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)):
+            shape = tuple(shape[0])
+        self.spec = Spec.of(shape)
+        self.bufs = {"fill": 0}
+
+    @classmethod
+    def unwritten(cls, spec: Spec) -> NdArray:
+        """An array that has a shape and no value yet: the output of a recorded function."""
+        self = cls.__new__(cls)
+        self.spec, self.bufs = spec, {}
+        return self
+
+    @classmethod
+    def holding(cls, spec: Spec, space: str, buf: Any) -> NdArray:
+        """The array of a buffer that exists already; it is not copied."""
+        self = cls.__new__(cls)
+        self.spec, self.bufs = spec, {space: buf}
+        return self
+
+    @staticmethod
+    def from_numpy_array(nparr: Any) -> NdArray:
+        """A copy of a numpy array; keeps its dtype."""
+        a = np.array(nparr, order="C")
+        return NdArray.holding(Spec.of(a.shape, a.dtype), "host", a)
+
+    # ---- what backends and plans use ----
+
+    def read(self, space: str) -> Any:
+        """The current value as a buffer of `space`; copied or filled there first if need be."""
+        buf = self.bufs.get(space)
+        return buf if buf is not None else self._sync(space)
+
+    def write(self, space: str, buf: Any) -> None:
+        """Make `buf` the only current buffer."""
+        bufs = self.bufs
+        bufs.clear()
+        bufs[space] = buf
+
+    def touch(self, space: str) -> Any:
+        """The buffer of `space`, about to be written in place: the other spaces become stale."""
+        buf = self.read(space)
+        if len(self.bufs) > 1:
+            self.write(space, buf)
+        return buf
+
+    def _sync(self, space: str) -> Any:
+        if "fill" in self.bufs:
+            host = np.full(self.spec.shape, self.bufs["fill"], self.spec.dtype)
+            self.write(space, SPACES[space].from_host(host))
+        elif not self.bufs:
+            raise ValueError(
+                f"{self.spec} was read before anything was written to it: run forward() first"
+            )
+        elif "cleared" in self.bufs:
+            raise ValueError(
+                f"{self.spec} was read after it had been cleared by clear_buffer, "
+                "clear_no_need_grad or clear(): set persistent=True to keep it"
+            )
+        else:
+            src, buf = next(iter(self.bufs.items()))
+            self.bufs[space] = SPACES[space].from_host(SPACES[src].to_host(buf))
+        return self.bufs[space]
+
+    def set_spec(self, spec: Spec) -> None:
+        """Change shape or dtype; the value is dropped. Plans that use this array are rebuilt."""
+        if spec is not self.spec:
+            self.spec = spec
+            STATE.epoch += 1
+        self.bufs.clear()
+        self.bufs["fill"] = 0
+
+    def share(self, other: NdArray) -> None:
+        """Let both arrays be the same memory from now on."""
+        if not isinstance(other, NdArray):
+            raise TypeError(f"data: got {type(other).__name__}, wanted an NdArray")
+        if other.spec.shape != self.spec.shape:
+            raise ShapeError(f"data: got {other.spec}, wanted the shape {self.spec.shape}")
+        if other.spec is not self.spec:
+            self.spec = other.spec
+            STATE.epoch += 1
+        self.bufs = other.bufs
+
+    # ---- NNabla's NdArray ----
+
+    @property
+    def data(self) -> Host:
+        """The value as a writable numpy array that shares this array's memory."""
+        host: Host = self.touch("host")
+        return host
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        spec = self.spec
+        if isinstance(value, (int, float, np.generic)) and not isinstance(value, bool):
+            self.fill(value)
+            return
+        a = value.data if isinstance(value, NdArray) else value
+        a = a if isinstance(a, np.ndarray) else np.asarray(a, spec.dtype)
+        if a.shape != spec.shape:
+            try:
+                a = np.broadcast_to(a, spec.shape)
+            except ValueError:
+                raise ShapeError(
+                    f"data: cannot assign an array of shape {a.shape} to {spec}"
+                ) from None
+        if a.dtype is not spec.dtype and a.dtype != spec.dtype:
+            spec = self.spec = Spec.of(spec.shape, a.dtype)
+            STATE.epoch += 1
+            self.write("host", a.astype(a.dtype, order="C"))
+            return
+        buf = self.bufs.get("host")
+        if buf is None or not buf.flags.writeable:
+            self.write("host", np.array(a, order="C"))
+        else:
+            np.copyto(buf, a)
+            if len(self.bufs) > 1:
+                self.write("host", buf)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    @property
+    def size(self) -> int:
+        return self.spec.size
+
+    @property
+    def ndim(self) -> int:
+        return len(self.spec.shape)
+
+    @property
+    def dtype(self) -> Any:
+        return self.spec.dtype.type
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements, of a C-contiguous array."""
+        out, n = [], 1
+        for s in reversed(self.spec.shape):
+            out.append(n)
+            n *= s
+        return tuple(reversed(out))
+
+    def size_from_axis(self, axis: int = -1) -> int:
+        """Product of the sizes from `axis` on; the whole size for a negative axis."""
+        return int(np.prod(self.spec.shape[max(axis, 0) :], dtype=np.int64))
+
+    def zero(self) -> None:
+        """Fill with zeros, lazily."""
+        self.fill(0)
+
+    def fill(self, value: float) -> None:
+        """Fill with one value, lazily: memory is touched at the next read."""
+        self.bufs.clear()
+        self.bufs["fill"] = value
+
+    @property
+    def zeroing(self) -> bool:
+        """Whether the array is lazily zero: no memory has been written since zero()."""
+        return bool(self.bufs.get("fill") == 0)
+
+    def clear(self) -> None:
+        """Free the memory. Reading before the next write is an error."""
+        self.bufs.clear()
+        self.bufs["cleared"] = True
+
+    @property
+    def clear_called(self) -> bool:
+        return "cleared" in self.bufs
+
+    def cast(self, dtype: Any, ctx: Any = None) -> Host:
+        """Convert the value to another dtype in place and return it as a writable numpy array."""
+        dtype = np.dtype(dtype)
+        if dtype != self.spec.dtype:
+            keep = self.bufs.get("fill", None)
+            host = None if keep is not None or not self.bufs else self.read("host").astype(dtype)
+            self.spec = Spec.of(self.spec.shape, dtype)
+            STATE.epoch += 1
+            if host is not None:
+                self.write("host", host)
+        if not self.bufs:
+            self.zero()
+        return self.data
+
+    def copy_from(self, arr: NdArray, use_current_context: bool = True) -> None:
+        """Copy the values of an array of the same shape; keeps this array's dtype."""
+        if not isinstance(arr, NdArray):
+            raise TypeError(f"copy_from: arr is {type(arr).__name__}, wanted an NdArray")
+        if arr.shape != self.shape:
+            raise ShapeError(f"copy_from: arr is {arr.spec}, wanted the shape {self.shape}")
+        self.write("host", np.array(arr.read("host"), self.spec.dtype, order="C"))
+
+    def view(self, shape: Sequence[int]) -> NdArray:
+        """The same memory under another shape of the same size; one size may be -1."""
+        host = self.data
+        try:
+            v = host.reshape(tuple(shape))
+        except ValueError:
+            raise ShapeError(f"view: {self.spec} does not fit the shape {tuple(shape)}") from None
+        return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
+
+    def narrow(self, dim: int, start: int, length: int) -> NdArray:
+        """The same memory restricted to [start, start + length) along `dim`."""
+        n = self.spec.shape[dim] if -self.ndim <= dim < self.ndim else -1
+        if not 0 <= start <= start + length <= n:
+            raise ShapeError(f"narrow: [{start}, {start + length}) of dim {dim} is outside {self.spec}")
+        index = [slice(None)] * self.ndim
+        index[dim] = slice(start, start + length)
+        v = self.data[tuple(index)]
+        return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
+
+    def get_data(self, mode: str = "rw", dtype: Any = None) -> Host:
+        """The value as a numpy array; mode "r" is read only, "w" need not hold the old value."""
+        if mode not in ("r", "w", "rw"):
+            raise ValueError(f"get_data: mode is {mode!r}, wanted 'r', 'w' or 'rw'")
+        if mode == "w" and not any(s in self.bufs for s in SPACES):
+            self.zero()
+        if dtype is not None:
+            self.cast(dtype)
+        if mode != "r":
+            return self.data
+        view = self.read("host").view()
+        view.flags.writeable = False
+        host: Host = view
+        return host
+
+    def data_ptr(self, dtype: Any, ctx: Any = None, write_only: bool = False) -> int:
+        """Address of the host memory as an int, after a cast to dtype."""
+        return int(self.cast(dtype).ctypes.data)
+
+    def __repr__(self) -> str:
+        mark = next((m for m in ("fill", "cleared") if m in self.bufs), None)
+        if not self.bufs or mark == "cleared":
+            return f"<NdArray{list(self.shape)} {self.spec.dtype.name}, {mark or 'not written'}>"
+        body = np.array2string(self.read("host"), threshold=20, edgeitems=2, precision=4)
+        return f"<NdArray{list(self.shape)} {self.spec.dtype.name}\n{body}>"

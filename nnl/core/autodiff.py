@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reverse-mode differentiation: one engine for arrays that compute and Variables that record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.core.array import NdArray
+from nnl.core.context import STATE, using
+from nnl.core.graph import Node, Value, capture
+from nnl.core.op import OPS
+from nnl.core.spec import ShapeError, Spec
+from nnl.core.variable import Variable
+
+Key = tuple[int, int]
+
+
+class Gradients:
+    """What one backward pass found.
+
+    Attributes:
+        leaves: id of a leaf edge (or key of an edge in `stop`) -> (edge, gradient).
+        edges: node -> gradients of its outputs, None where none arrived.
+    """
+
+    def __init__(self) -> None:
+        self.leaves: dict[Any, tuple[Value, Any]] = {}
+        self.edges: dict[Node, list[Any]] = {}
+
+
+def backprop(
+    outputs: Sequence[Value],
+    grads: Sequence[Any],
+    *,
+    stop: dict[Key, Value] | None = None,
+    wrt: set[Key] | None = None,
+    done: Callable[[Node, list[Any], Sequence[Any]], None] | None = None,
+    before: Callable[[Node], None] | None = None,
+) -> Gradients:
+    """Gradients of `outputs`, weighted by `grads`, for every edge below that needs one.
+
+    With NdArrays in `grads` it computes; with Variables it applies functions in the current mode,
+    so that the result can be differentiated again.
+
+    Args:
+        stop: Edges treated as leaves.
+        wrt: Keys of the only edges of interest; everything that does not lead there is skipped.
+        done: Called after each node with its output gradients and input gradients.
+        before: Called before each node.
+    """
+    as_graph = isinstance(grads[0], Variable)
+    found = Gradients()
+    pending = found.edges
+    order = capture(outputs)
+    useful = None if wrt is None else _useful(order, wrt)
+
+    def add(value: Value, g: Any) -> None:
+        node = value.node
+        if stop is not None and value.key in stop or node is None:
+            key: Any = id(value) if node is None and stop is None else value.key
+            old = found.leaves.get(key)
+            found.leaves[key] = (value, g if old is None else OPS["add2"](old[1], g))
+            return
+        if useful is not None and node not in useful and value.key not in wrt:  # type: ignore[operator]
+            return
+        slots = pending.get(node)
+        if slots is None:
+            slots = pending[node] = [None] * len(node.out_specs)
+        old_g = slots[value.index]
+        slots[value.index] = g if old_g is None else OPS["add2"](old_g, g)
+
+    for v, g in zip(outputs, grads, strict=True):
+        if v.need_grad:
+            add(v, g)
+    target = STATE.target
+    try:
+        for node in reversed(order):
+            slots = pending.get(node)
+            if slots is None or (useful is not None and node not in useful):
+                continue
+            STATE.target = node.target
+            if before is not None:
+                before(node)
+            gxs = _vjp(node, slots, as_graph)
+            for value, gx in zip(node.inputs, gxs, strict=False):
+                if gx is not None and value is not None and value.need_grad:
+                    add(value, gx)
+            if done is not None:
+                done(node, slots, gxs)
+    finally:
+        STATE.target = target
+    return found
+
+
+def _useful(order: Sequence[Node], wrt: set[Key]) -> set[Node]:
+    """Nodes with an input that is in wrt or depends on one that is."""
+    useful: set[Node] = set()
+    for node in order:
+        for v in node.inputs:
+            if v is not None and (v.node in useful or v.key in wrt):
+                useful.add(node)
+                break
+    return useful
+
+
+def _vjp(node: Node, slots: list[Any], as_graph: bool) -> Sequence[Any]:
+    op = node.op
+    gys = [
+        g if g is not None else _zeros(s, as_graph) if s.dtype.kind == "f" else None
+        for g, s in zip(slots, node.out_specs, strict=True)
+    ]
+    kw: dict[str, Any] = dict(node.kept())
+    if as_graph:
+        for name, i in op.kept_inputs:
+            kw[name] = _handles(node, i, kw[name])
+        for name, i in op.kept_outputs:
+            data = kw[name]
+            if op.variadic_out:
+                kw[name] = tuple([_output(node, k, d) for k, d in enumerate(data)])
+            else:
+                kw[name] = _output(node, i, data)
+    if not op.has_vjp:
+        return _vjp_of_decomposition(node, gys, kw, as_graph)
+    if op.spec_names:
+        kw.update(node.input_specs())
+    if op.wants_need:
+        kw["need"] = tuple([v is not None and v.need_grad for v in node.inputs])
+    gxs = node.attrs.vjp(*gys, **kw)
+    return gxs if isinstance(gxs, (tuple, list)) else (gxs,)
+
+
+def _handles(node: Node, i: int, data: Any) -> Any:
+    """Kept input i as Variable, or a tuple of them for the variadic input."""
+    if isinstance(data, tuple):
+        return tuple([_handle(v, d) for v, d in zip(node.inputs[i:], data, strict=True)])
+    return _handle(node.inputs[i], data)
+
+
+def _output(node: Node, i: int, data: NdArray) -> Variable:
+    outs = node.outs
+    return Variable.of_edge(
+        Value.of(node, i, node.out_specs[i], True, None if outs is None else outs[i]), data
+    )
+
+
+def _handle(value: Value | None, data: NdArray | None) -> Variable | None:
+    if value is None:
+        return None
+    return Variable.of_edge(value, data) if data is not None else Variable.on(value)
+
+
+def _zeros(spec: Spec, as_graph: bool) -> Any:
+    nd = NdArray(spec.shape)
+    nd.spec = spec
+    return Variable.of_edge(Value.leaf(nd), nd) if as_graph else nd
+
+
+def _vjp_of_decomposition(
+    node: Node, gys: list[Any], kw: dict[str, Any], as_graph: bool
+) -> Sequence[Any]:
+    """No rule was written: differentiate the decomposition."""
+    op = node.op
+    xs: list[Any] = []
+    for name in op.inputs:
+        xs.extend(kw[name] if op.variadic and name == op.inputs[-1] else [kw[name]])
+    auto = STATE.auto_forward or not as_graph
+    if not as_graph:
+        needs = [v is not None and v.need_grad for v in node.inputs]
+        xs = [
+            None if x is None else Variable.of_edge(Value.leaf(x, n), x)
+            for x, n in zip(xs, needs, strict=True)
+        ]
+    with using(record=True, auto_forward=auto, no_grad=False):
+        ys = node.attrs.decompose(*xs)
+    ys = ys if isinstance(ys, tuple) else (ys,)
+    stop = {x.edge.key: x.edge for x in xs if x is not None}
+    pairs = [(y.edge, g) for y, g in zip(ys, gys, strict=False) if g is not None and y.edge.need_grad]
+    if not pairs:
+        return [None] * len(xs)
+    found = backprop([p[0] for p in pairs], [p[1] for p in pairs], stop=stop).leaves
+    out = []
+    for x in xs:  # an array given twice gets its whole gradient once
+        got = found.pop(x.edge.key, None) if x is not None else None
+        out.append(None if got is None else got[1])
+    return out
+
+
+# ---- backward() of a graph that was computed already ----
+
+
+def start_gradient(output: Value, shape: tuple[int, ...], grad: Any) -> NdArray:
+    """The array that backward() starts from.
+
+    Raises:
+        ShapeError: An array of another shape was given.
+    """
+    if grad is None:
+        return output.grad
+    if isinstance(grad, NdArray):
+        if grad.shape != shape:
+            raise ShapeError(f"backward: grad is {grad.spec}, wanted the shape {shape}")
+        return grad
+    nd = NdArray(shape)
+    nd.spec = Spec.of(shape, STATE.target.float_dtype)
+    if np.ndim(grad) == 0:
+        nd.fill(float(grad))
+        return nd
+    a = np.asarray(grad, nd.spec.dtype)
+    if a.shape != shape:
+        raise ShapeError(f"backward: grad has the shape {a.shape}, wanted {shape}")
+    nd.write("host", np.ascontiguousarray(a))
+    return nd
+
+
+def backward_now(
+    output: Value,
+    gy: NdArray,
+    clear_buffer: bool,
+    pre: Callable[[Node], None] | None = None,
+    post: Callable[[Node], None] | None = None,
+) -> None:
+    """Run backward through nodes whose forward has run; computes with NdArrays."""
+    # Ids of arrays that several edges hold, which a leaf must copy. An id that outlives its array
+    # and is taken again costs a copy, never a wrong value.
+    shared: set[int] = {id(gy)}
+    root = (output.node, output.index)
+
+    def done(node: Node, gys: list[Any], gxs: Sequence[Any]) -> None:
+        shared.update([id(g) for g in gys])
+        seen: set[int] = set()
+        for g in gxs:
+            (shared if id(g) in seen else seen).add(id(g))
+        if clear_buffer:
+            node.saved = node.outs = node.grads = None
+        else:
+            grads = node.grads = node.grads or {}
+            for i, g in enumerate(gys):
+                if g is not None and (node, i) != root:
+                    mine = grads.setdefault(i, g)  # the object a user may hold stays the same
+                    mine.spec, mine.bufs = g.spec, g.bufs
+        if post is not None:
+            post(node)
+
+    with using(record=False, auto_forward=True, no_grad=False):
+        found = backprop([output], [gy], done=done, before=pre)
+    for value, g in found.leaves.values():
+        accumulate(value.grad, g, own=id(g) not in shared)
+
+
+def accumulate(into: NdArray, g: NdArray, own: bool) -> None:
+    """Add g to a leaf's gradient, or become it where the gradient is lazily zero.
+
+    Args:
+        own: Whether nobody else holds the memory of g.
+    """
+    space, buf = next(iter(g.bufs.items()))
+    if space == "fill":
+        space, buf = "host", g.read("host")
+    if into.zeroing:
+        if into.spec.dtype != g.spec.dtype:
+            into.spec = g.spec
+        into.write(space, buf if own and getattr(buf, "base", None) is None else buf.copy())
+    else:
+        mine = into.touch(space)
+        mine += buf
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    persistent_outputs: Sequence[bool] = (),
+    bind_grad_output: bool = False,
+) -> list[Variable]:
+    """Gradients of outputs with respect to inputs, as Variables that can be differentiated again.
+
+    Args:
+        outputs: Variable or list of them.
+        inputs: Variable or list of them; leaves or intermediates that need a gradient.
+        grad_outputs: Start gradients: None for ones, or a list of None, number, NdArray, Variable.
+        persistent_outputs: Per input, whether its gradient is kept by clear_buffer.
+        bind_grad_output: Let each input's `.grad` share the memory of its gradient.
+    Returns:
+        One Variable per input; zeros where outputs do not depend on it.
+    Raises:
+        ValueError: An input has need_grad=False, or the numbers of arguments differ.
+    """
+    outs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    ins = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    gos = grad_outputs if isinstance(grad_outputs, (list, tuple)) else [grad_outputs] * len(outs)
+    if len(gos) != len(outs):
+        raise ValueError(f"grad: grad_outputs has {len(gos)} entries, wanted {len(outs)}")
+    for i, x in enumerate(ins):
+        if not x.need_grad:
+            raise ValueError(f"grad: inputs[{i}] {x!r} has need_grad=False")
+    keys = {x.edge.key for x in ins}
+    starts = [_start_variable(y, g) for y, g in zip(outs, gos, strict=True)]
+    with using(record=True, no_grad=False):
+        found = backprop([y.edge for y in outs], starts, wrt=keys)
+    by_key: dict[Key, Any] = {}
+    for value, g in found.leaves.values():  # copies of one parameter share its key
+        old = by_key.get(value.key)
+        by_key[value.key] = g if old is None else OPS["add2"](old, g)
+    for node, slots in found.edges.items():
+        for i, g in enumerate(slots):
+            if g is not None:
+                by_key[(id(node), i)] = g
+    result = []
+    for i, x in enumerate(ins):
+        g = by_key.get(x.edge.key)
+        g = _zeros(Spec.of(x.shape, STATE.target.float_dtype), True) if g is None else g
+        if i < len(persistent_outputs) and persistent_outputs[i]:
+            g.persistent = True
+        if bind_grad_output:
+            x.grad = g.data
+        result.append(g)
+    return result
+
+
+def _start_variable(y: Variable, g: Any) -> Variable:
+    if isinstance(g, Variable):
+        if g.shape != y.shape:
+            raise ShapeError(f"grad: grad_outputs has the shape {g.shape}, wanted {y.shape}")
+        return g
+    nd = start_gradient(y.edge, y.shape, 1 if g is None else g)
+    return Variable.of_edge(Value.leaf(nd), nd)

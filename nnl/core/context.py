@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which backends compute, on which device and in which floating-point type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Space(Protocol):
+    """A memory space: how its buffers travel to and from host memory."""
+
+    def to_host(self, buf: Any) -> np.ndarray[Any, Any]: ...
+
+    def from_host(self, array: np.ndarray[Any, Any]) -> Any: ...
+
+
+class HostSpace:
+    """Host memory: a buffer is a numpy array."""
+
+    def to_host(self, buf: Any) -> np.ndarray[Any, Any]:
+        return buf  # type: ignore[no-any-return]
+
+    def from_host(self, array: np.ndarray[Any, Any]) -> Any:
+        return array
+
+
+SPACES: dict[str, Space] = {"host": HostSpace()}
+
+
+@dataclass(frozen=True, eq=False)
+class Backend:
+    """A provider of kernels.
+
+    Attributes:
+        name: Key under which kernels are registered with an op.
+        space: Where its kernels read and write.
+        bind: (op, attrs, in_specs, out_specs) -> kernel call, or None if the backend has none.
+    """
+
+    name: str
+    space: str
+    bind: Callable[[Any, Any, tuple[Any, ...], tuple[Any, ...]], Any]
+
+
+# Name in a context's backend list ("cpu", "cuda", ...) -> backends to ask, best first.
+BACKENDS: dict[str, Callable[[str], tuple[Backend, ...]]] = {}
+
+FLOAT_TYPES = {"float": np.dtype(np.float32), "double": np.dtype(np.float64)}
+
+
+class Target:
+    """A context resolved to what dispatch needs; interned, so it serves as a cache key."""
+
+    __slots__ = ("backends", "float_dtype", "device_id")
+
+    def __init__(self, backends: tuple[Backend, ...], float_dtype: Any, device_id: str) -> None:
+        self.backends, self.float_dtype, self.device_id = backends, float_dtype, device_id
+
+
+_TARGETS: dict[tuple[tuple[str, ...], str], Target] = {}
+
+
+def _resolve(backend: Sequence[str], device_id: str) -> Target:
+    key = (tuple(backend), device_id)
+    target = _TARGETS.get(key)
+    if target is not None:
+        return target
+    backends: list[Backend] = []
+    dtype = None
+    for entry in key[0]:
+        name, _, config = entry.partition(":")
+        config = config or "float"
+        if name not in BACKENDS:
+            raise ValueError(f"Context: backend {entry!r} is unknown, known are {sorted(BACKENDS)}")
+        if config not in FLOAT_TYPES:
+            raise NotImplementedError(
+                f"Context: backend {entry!r}: type_config {config!r} is not available here, "
+                f"use one of {sorted(FLOAT_TYPES)}"
+            )
+        dtype = dtype or FLOAT_TYPES[config]
+        backends += [b for b in BACKENDS[name](device_id) if b not in backends]
+    if not backends:
+        raise ValueError("Context: backend is an empty list, wanted for example ['cpu:float']")
+    target = _TARGETS[key] = Target(tuple(backends), dtype, device_id)
+    return target
+
+
+class Context:
+    """Backends in order of preference, array class and device.
+
+    Args:
+        backend: Names like "cpu:float"; the part after the colon is the type configuration:
+            "float" computes in float32, "double" in float64. The first entry decides the type.
+        array_class: Kept for NNabla's files; not used to choose anything.
+        device_id: Which device of the backend.
+    Raises:
+        ValueError: A backend is unknown. NotImplementedError: its type configuration is.
+    """
+
+    __slots__ = ("_backend", "array_class", "_device_id", "_target")
+
+    def __init__(
+        self,
+        backend: Sequence[str] | str | None = None,
+        array_class: str = "",
+        device_id: str = "0",
+    ) -> None:
+        self.array_class = array_class
+        self._device_id = str(device_id)
+        self._target: Target | None = None
+        self.backend = ["cpu:float"] if backend is None else backend  # type: ignore[assignment]
+
+    @property
+    def backend(self) -> list[str]:
+        return list(self._backend)
+
+    @backend.setter
+    def backend(self, value: Sequence[str] | str) -> None:
+        entries = (value,) if isinstance(value, str) else tuple(value)
+        target = _resolve(entries, self._device_id) if BACKENDS else None
+        self._backend, self._target = entries, target
+
+    @property
+    def device_id(self) -> str:
+        return self._device_id
+
+    @device_id.setter
+    def device_id(self, value: str) -> None:
+        self._device_id, self._target = str(value), None
+
+    @property
+    def target(self) -> Target:
+        if self._target is None:
+            self._target = _resolve(self._backend, self._device_id)
+        return self._target
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in ("backend", "array_class", "device_id"):
+            raise KeyError(f"Context has backend, array_class and device_id, not {key!r}")
+        return getattr(self, key)
+
+    def __repr__(self) -> str:
+        return (
+            f"Context(backend={self.backend}, array_class={self.array_class!r}, "
+            f"device_id={self.device_id!r})"
+        )
+
+
+class _State:
+    """What the current thread of execution is doing; read by apply() on every call."""
+
+    __slots__ = (
+        "context",
+        "target",
+        "auto_forward",
+        "record",
+        "no_grad",
+        "recompute",
+        "trace",
+        "epoch",
+    )
+    context: Context
+    target: Target
+    auto_forward: bool  # compute now instead of only recording
+    record: bool  # False inside backward(): make no nodes
+    no_grad: bool
+    recompute: bool
+    trace: Any  # the Trace being recorded by nnl.compile, or None
+    epoch: int  # counts events that can invalidate a plan: rewiring, flags, shapes, dtypes
+
+
+STATE = _State()
+STATE.auto_forward = STATE.no_grad = STATE.recompute = False
+STATE.record = True
+STATE.trace = None
+STATE.epoch = 0
+
+
+@contextmanager
+def using(**changes: Any) -> Iterator[None]:
+    """Set fields of STATE for the duration of a with block."""
+    old = {k: getattr(STATE, k) for k in changes}
+    for k, v in changes.items():
+        setattr(STATE, k, v)
+    try:
+        yield
+    finally:
+        for k, v in old.items():
+            setattr(STATE, k, v)
+
+
+def set_default_context(ctx: Context) -> None:
+    """Use `ctx` for every function called from now on."""
+    if not isinstance(ctx, Context):
+        raise TypeError(f"set_default_context: ctx is {type(ctx).__name__}, wanted nnl.Context")
+    STATE.context, STATE.target = ctx, ctx.target
+
+
+def get_current_context() -> Context:
+    """The context in force."""
+    return STATE.context
+
+
+@contextmanager
+def context_scope(ctx: Context) -> Iterator[Context]:
+    """Use `ctx` inside the with block."""
+    if not isinstance(ctx, Context):
+        raise TypeError(f"context_scope: ctx is {type(ctx).__name__}, wanted nnl.Context")
+    with using(context=ctx, target=ctx.target):
+        yield ctx
+
+
+def set_auto_forward(auto: bool) -> None:
+    """Compute functions when they are called (True) or at forward() (False, the default)."""
+    STATE.auto_forward = bool(auto)
+
+
+def get_auto_forward() -> bool:
+    """Whether functions compute when they are called."""
+    return STATE.auto_forward
+
+
+@contextmanager
+def auto_forward(auto: bool = True) -> Iterator[None]:
+    """Compute functions when they are called inside the with block."""
+    with using(auto_forward=bool(auto)):
+        yield
+
+
+@contextmanager
+def no_grad(no_grad_: bool = True) -> Iterator[None]:
+    """Functions called inside the with block take no part in backward()."""
+    with using(no_grad=bool(no_grad_)):
+        yield
+
+
+@contextmanager
+def recompute(recompute_: bool = True) -> Iterator[None]:
+    """Mark what functions return inside the with block: drop it after forward, compute it again
+    in backward. It takes effect in static graphs run with clear_no_need_grad."""
+    with using(recompute=bool(recompute_)):
+        yield
+
+
+def recompute_fn(recompute_: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: call the function inside recompute(recompute_)."""
+
+    def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(f)
+        def wrapped(*args: Any, **kw: Any) -> Any:
+            with recompute(recompute_):
+                return f(*args, **kw)
+
+        return wrapped
+
+    return decorate
+
+
+def set_global_recompute(recompute: bool) -> None:
+    """Mark everything that functions return from now on for recomputation."""
+    STATE.recompute = bool(recompute)
+
+
+def get_global_recompute() -> bool:
+    """Whether what functions return is marked for recomputation."""
+    return STATE.recompute

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bind: op + specs -> a kernel ready to run. apply: the only place where a node is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nnl.core import op as op_module
+from nnl.core.array import NdArray
+from nnl.core.callback import HOOKS
+from nnl.core.context import STATE, Backend, Target
+from nnl.core.graph import Node, Value
+from nnl.core.op import Op, _bounded
+from nnl.core.spec import Spec
+from nnl.core.variable import Variable
+
+
+class Bound:
+    """An op fixed to attributes, input specs and a backend.
+
+    Attributes:
+        call: Buffers -> buffer, or tuple of buffers if there are several outputs.
+        into: Whether call accepts out=buffer.
+        space: Memory space of the buffers.
+        writes: Positions of the inputs that call writes in place.
+    """
+
+    __slots__ = ("call", "into", "space", "out_specs", "writes", "single", "backend", "in_specs")
+    call: Callable[..., Any]
+    into: bool
+    space: str
+    out_specs: tuple[Spec, ...]
+    in_specs: tuple[Spec | None, ...]
+    writes: tuple[int, ...]
+    single: bool
+    backend: Backend
+
+
+def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> Bound:
+    """Infer shapes, choose a backend and set its kernel up; once per attributes, target and specs.
+
+    A backend declines by returning None; the next one of the context is then asked.
+    """
+    key = (target, *specs)
+    bound: Bound | None = attrs.bound.get(key)
+    if bound is not None:
+        return bound
+    if None in specs[: op.required] and not op.variadic:
+        raise TypeError(f"{op.name}() needs the input {op.inputs[specs.index(None)]!r}")
+    cast = tuple([_cast_spec(op, i, s, target) for i, s in enumerate(specs)])
+    out = attrs.infer(*cast)
+    bound = Bound()
+    bound.single = not isinstance(out, tuple)
+    bound.out_specs = out if isinstance(out, tuple) else (out,)
+    bound.in_specs = cast
+    bound.writes = op.written(attrs)
+    for backend in target.backends:
+        made = backend.bind(op, attrs, cast, bound.out_specs)
+        if made is not None:
+            bound.call, bound.into = made
+            bound.space, bound.backend = backend.space, backend
+            break
+    else:
+        names = [b.name for b in target.backends]
+        raise NotImplementedError(f"{op.name}: no kernel for {specs} in the backends {names}")
+    if any(c is not s for c, s in zip(cast, specs, strict=True)):
+        bound.call = _with_casts(bound.call, cast, specs, bound.writes)
+    _bounded(attrs.bound)[key] = bound
+    return bound
+
+
+def _cast_spec(op: Op, i: int, spec: Spec | None, target: Target) -> Spec | None:
+    """What the kernel gets for an input of this spec."""
+    if spec is None:
+        return None
+    name = op.inputs[min(i, len(op.inputs) - 1)]
+    if name in op.keep or name == "rng":
+        return spec
+    if name in op.integer:
+        return spec if spec.dtype.kind in "iu" else spec.with_dtype(np.int64)
+    return spec if spec.dtype == target.float_dtype else spec.with_dtype(target.float_dtype)
+
+
+def _with_casts(
+    call: Callable[..., Any],
+    cast: tuple[Spec | None, ...],
+    specs: tuple[Spec | None, ...],
+    writes: tuple[int, ...],
+) -> Callable[..., Any]:
+    dtypes = [
+        c.dtype if c is not None and s is not None and c is not s else None
+        for c, s in zip(cast, specs, strict=True)
+    ]
+    back = [i for i in writes if dtypes[i] is not None]
+
+    def run(*bufs: Any, **kw: Any) -> Any:
+        inner = [b if t is None else b.astype(t) for b, t in zip(bufs, dtypes, strict=True)]
+        out = call(*inner, **kw)
+        for i in back:
+            bufs[i][...] = inner[i]
+        return out
+
+    return run
+
+
+def execute(bound: Bound, datas: Any) -> list[NdArray]:
+    """Run a bound op on arrays; returns all outputs, hidden ones too."""
+    space = bound.space
+    bufs = [None if d is None else d.read(space) for d in datas]
+    for i in bound.writes:
+        if datas[i] is not None:
+            bufs[i] = datas[i].touch(space)
+    out = bound.call(*bufs)
+    if bound.single:
+        return [NdArray.holding(bound.out_specs[0], space, out)]
+    return [NdArray.holding(s, space, b) for s, b in zip(bound.out_specs, out, strict=True)]
+
+
+def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
+    """Apply an op to Variables, or to NdArrays.
+
+    static    record a node, infer specs, compute nothing
+    dynamic   (auto_forward) compute now; record a node only if some input needs a gradient
+    NdArray   compute now, record nothing; this is also how backward() runs vjp rules
+    """
+    state = STATE
+    edges: list[Value | None] = []
+    specs: list[Any] = [state.target]
+    need = False
+    for x in inputs:
+        if type(x) is Variable:
+            edge = x.edge
+            edges.append(edge)
+            specs.append(x._data.spec)
+            if edge.need_grad:
+                need = True
+        elif x is None:
+            edges.append(None)
+            specs.append(None)
+        else:
+            return _apply_to_arrays(op, attrs, inputs)
+    bound = attrs.bound.get(tuple(specs))
+    if bound is None:
+        bound = bind(op, attrs, state.target, tuple(specs[1:]))
+    if need and (state.no_grad or not op.differentiable):
+        need = False
+    if not state.auto_forward:
+        return _record(op, attrs, inputs, edges, bound, need)
+    if HOOKS.active:
+        return _apply_with_hooks(op, attrs, inputs, edges, bound, need)
+    space = bound.space
+    bufs = []
+    for x in inputs:
+        if x is None:
+            bufs.append(None)
+        else:
+            buf = x._data.bufs.get(space)
+            bufs.append(x._data.read(space) if buf is None else buf)
+    if bound.writes:
+        for i in bound.writes:
+            if inputs[i] is not None:
+                bufs[i] = inputs[i]._data.touch(space)
+    out = bound.call(*bufs)
+    if bound.single:
+        nd = NdArray.__new__(NdArray)
+        nd.spec = spec = bound.out_specs[0]
+        nd.bufs = {space: out}
+        if need and state.record:
+            node = _node(op, attrs, edges, bound)
+            _save(node, inputs, (nd,))
+            return Variable.of_edge(Value.of(node, 0, spec, True, None), nd)
+        return Variable.of_edge(Value.of(None, 0, spec, False, nd), nd)
+    datas = tuple(
+        [NdArray.holding(s, space, b) for s, b in zip(bound.out_specs, out, strict=True)]
+    )
+    if need and state.record:
+        node = _node(op, attrs, edges, bound)
+        _save(node, inputs, datas)
+        ys = [
+            Variable.of_edge(Value.of(node, i, d.spec, True, None), d)
+            for i, d in enumerate(datas)
+        ]
+    else:
+        ys = [Variable.of_edge(Value.of(None, i, d.spec, False, d), d) for i, d in enumerate(datas)]
+    return _visible(op, ys)
+
+
+def _node(op: Op, attrs: Any, edges: list[Value | None], bound: Bound) -> Node:
+    node = Node.__new__(Node)
+    node.op, node.attrs, node.inputs = op, attrs, tuple(edges)
+    node.out_specs, node.target = bound.out_specs, STATE.target
+    node.need_grad, node.outs, node.saved = True, None, None
+    node.grads = node.info = None
+    Node.count = node.seq = Node.count + 1
+    return node
+
+
+def _save(node: Node, inputs: tuple[Any, ...], outs: tuple[NdArray, ...]) -> None:
+    """Keep what vjp names, and nothing else."""
+    op = node.op
+    saved: list[Any] = []
+    for _, i in op.kept_inputs:
+        if op.variadic and i == len(op.inputs) - 1:
+            saved.append(tuple([None if x is None else x._data for x in inputs[i:]]))
+        else:
+            saved.append(None if inputs[i] is None else inputs[i]._data)
+    for _, i in op.kept_outputs:
+        saved.append(outs if op.variadic_out else outs[i])
+    node.saved = tuple(saved)
+
+
+def _record(
+    op: Op,
+    attrs: Any,
+    inputs: tuple[Any, ...],
+    edges: list[Value | None],
+    bound: Bound,
+    need: bool,
+) -> Any:
+    node = _node(op, attrs, edges, bound)
+    node.need_grad = need
+    node.outs = datas = tuple([NdArray.unwritten(s) for s in bound.out_specs])
+    ys = [
+        Variable.of_edge(Value.of(node, i, d.spec, need, d), d) for i, d in enumerate(datas)
+    ]
+    if bound.writes and STATE.trace is not None:
+        STATE.trace.effect(ys[0])
+    return ys[0] if bound.single else _visible(op, ys)
+
+
+def _visible(op: Op, ys: list[Any]) -> Any:
+    n = op.visible
+    if n < len(op.outputs):
+        return ys[0] if n == 1 else tuple(ys[:n])
+    return tuple(ys)
+
+
+def _apply_to_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
+    """At least one input is an NdArray: compute now; Variables give their data."""
+    datas: list[NdArray | None] = []
+    for x in inputs:
+        if type(x) is NdArray:
+            datas.append(x)
+        elif x is None or type(x) is Variable:
+            datas.append(None if x is None else x._data)
+        elif isinstance(x, NdArray):
+            datas.append(x)
+        else:
+            raise op.bad_input(inputs)
+    specs = tuple([None if d is None else d.spec for d in datas])
+    bound = attrs.bound.get((STATE.target, *specs))
+    if bound is None:
+        bound = bind(op, attrs, STATE.target, specs)
+    ys = execute(bound, datas)
+    return ys[0] if bound.single else _visible(op, ys)
+
+
+def _apply_with_hooks(
+    op: Op,
+    attrs: Any,
+    inputs: tuple[Any, ...],
+    edges: list[Value | None],
+    bound: Bound,
+    need: bool,
+) -> Any:
+    node = _node(op, attrs, edges, bound)
+    node.need_grad = need
+    HOOKS.before(node)
+    datas = tuple(execute(bound, [None if x is None else x._data for x in inputs]))
+    node.outs = datas
+    HOOKS.after(node)
+    kept = need and STATE.record
+    if kept:
+        node.outs = None
+        _save(node, inputs, datas)
+    ys = [
+        Variable.of_edge(Value.of(node if kept else None, i, d.spec, kept, None if kept else d), d)
+        for i, d in enumerate(datas)
+    ]
+    return ys[0] if bound.single else _visible(op, ys)
+
+
+op_module.apply = apply

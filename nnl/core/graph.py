@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Node and Value: the graph that functions record. References point from outputs to inputs only,
+so nothing is a cycle and a graph dies with the last handle on it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nnl.core.array import NdArray
+from nnl.core.context import STATE, Target
+from nnl.core.op import Op
+from nnl.core.spec import Spec
+
+
+class Node:
+    """One application of an op.
+
+    Attributes:
+        inputs: Edges, None for an optional input left out.
+        outs: Static mode: the output arrays, written by forward(). Dynamic mode: None.
+        saved: Dynamic mode: the arrays that vjp names, inputs before outputs. Static mode: None.
+        grads: Gradients by output index, as far as anybody asked for them.
+        seq: Creation number; inputs have smaller ones until rewire_on changes an edge.
+    """
+
+    __slots__ = (
+        "op",
+        "attrs",
+        "inputs",
+        "out_specs",
+        "target",
+        "need_grad",
+        "outs",
+        "saved",
+        "grads",
+        "seq",
+        "info",
+    )
+    op: Op
+    attrs: Any
+    inputs: tuple[Value | None, ...]
+    out_specs: tuple[Spec, ...]
+    target: Target
+    need_grad: bool
+    outs: tuple[NdArray, ...] | None
+    saved: tuple[Any, ...] | None
+    grads: dict[int, NdArray] | None
+    seq: int
+    info: dict[str, Any] | None  # tags and hooks set by the user
+    count = 0
+    rewired = False  # whether any edge of the process was ever changed
+
+    def kept(self) -> list[tuple[str, Any]]:
+        """(name, array) of everything vjp names except specs."""
+        op = self.op
+        if self.saved is not None:
+            names = [n for n, _ in op.kept_inputs] + [n for n, _ in op.kept_outputs]
+            return list(zip(names, self.saved, strict=True))
+        if self.outs is None:
+            raise ValueError(
+                f"backward: what {op.name} kept for its gradient was freed by an earlier "
+                "backward(clear_buffer=True): run forward again"
+            )
+        kept = [(n, self.kept_input(i)) for n, i in op.kept_inputs]
+        return kept + [(n, self.outs if op.variadic_out else self.outs[i]) for n, i in op.kept_outputs]
+
+    def kept_input(self, i: int) -> Any:
+        """Data of input i; of all inputs from i on for a variadic op."""
+        if self.op.variadic and i == len(self.op.inputs) - 1:
+            return tuple([None if v is None else v.array for v in self.inputs[i:]])
+        value = self.inputs[i]
+        return None if value is None else value.array
+
+    def input_specs(self) -> list[tuple[str, Any]]:
+        """(name, spec) of the specs vjp names."""
+        out: list[tuple[str, Any]] = []
+        for name, i in self.op.spec_names:
+            if self.op.variadic and i == len(self.op.inputs) - 1:
+                out.append((name, tuple([v.current_spec for v in self.inputs[i:] if v is not None])))
+            else:
+                value = self.inputs[i]
+                out.append((name, None if value is None else value.current_spec))
+        return out
+
+
+class Value:
+    """An edge: output `index` of `node`, or a leaf (node is None).
+
+    Attributes:
+        data: A leaf's array; of an output, its array in static mode, else None.
+        own_grad: A leaf's gradient, made when first asked for.
+    """
+
+    __slots__ = (
+        "node",
+        "index",
+        "spec",
+        "need_grad",
+        "data",
+        "own_grad",
+        "persistent",
+        "recompute",
+        "name",
+    )
+    node: Node | None
+    index: int
+    spec: Spec
+    need_grad: bool
+    data: NdArray | None
+    own_grad: NdArray | None
+    persistent: bool
+    recompute: bool
+    name: str
+
+    @classmethod
+    def leaf(cls, data: NdArray, need_grad: bool = False) -> Value:
+        return cls.of(None, 0, data.spec, need_grad, data)
+
+    @classmethod
+    def of(
+        cls, node: Node | None, index: int, spec: Spec, need_grad: bool, data: NdArray | None
+    ) -> Value:
+        v = cls.__new__(cls)
+        v.node, v.index, v.spec, v.need_grad, v.data = node, index, spec, need_grad, data
+        v.own_grad, v.persistent, v.recompute, v.name = None, False, STATE.recompute, ""
+        return v
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Equal for two edges that are the same output, or leaves of the same array."""
+        return (id(self.data), -1) if self.node is None else (id(self.node), self.index)
+
+    @property
+    def array(self) -> NdArray:
+        """The array behind the edge: a leaf's, or in static mode an output's."""
+        if self.data is not None:
+            return self.data
+        outs = self.node.outs if self.node is not None else None
+        return NdArray.unwritten(self.spec) if outs is None else outs[self.index]
+
+    @property
+    def current_spec(self) -> Spec:
+        """Spec of the array; a leaf's may have changed since the edge was made."""
+        return self.spec if self.data is None else self.data.spec
+
+    @property
+    def grad(self) -> NdArray:
+        """The gradient's array, lazily zero until backward writes it."""
+        node = self.node
+        if node is None:
+            if self.own_grad is None:
+                self.own_grad = NdArray(self.current_spec.shape)
+            return self.own_grad
+        if node.grads is None:
+            node.grads = {}
+        if self.index not in node.grads:
+            node.grads[self.index] = NdArray(self.current_spec.shape)
+        return node.grads[self.index]
+
+
+def capture(outputs: Iterable[Value | None]) -> list[Node]:
+    """Nodes that the outputs depend on, inputs first, otherwise in the order of the program."""
+    seen: set[Node] = set()
+    stack = [v.node for v in outputs if v is not None and v.node is not None]
+    seen.update(stack)
+    while stack:
+        for v in stack.pop().inputs:
+            if v is not None and v.node is not None and v.node not in seen:
+                seen.add(v.node)
+                stack.append(v.node)
+    order = sorted(seen, key=lambda n: n.seq)
+    return _reorder(order) if Node.rewired else order
+
+
+def _reorder(nodes: Sequence[Node]) -> list[Node]:
+    """Topological order with the smallest seq first: after rewiring, seq alone is not enough."""
+    users: dict[Node, list[Node]] = {n: [] for n in nodes}
+    missing: dict[Node, int] = {}
+    for n in nodes:
+        sources = {v.node for v in n.inputs if v is not None and v.node is not None}
+        missing[n] = len(sources)
+        for m in sources:
+            users[m].append(n)
+    heap = [(n.seq, n) for n in nodes if not missing[n]]
+    heapq.heapify(heap)
+    order = []
+    while heap:
+        node = heapq.heappop(heap)[1]
+        order.append(node)
+        for user in users[node]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(heap, (user.seq, user))
+    if len(order) != len(nodes):
+        raise ValueError("forward: the graph has a cycle, made by rewire_on")
+    return order

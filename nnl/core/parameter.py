@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameter registry: Variables by name, in nested scopes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from nnl.core.context import STATE
+from nnl.core.spec import ShapeError
+from nnl.core.variable import Variable
+
+Scope = OrderedDict[str, Any]  # name -> Variable or Scope
+
+root_scope: Scope = OrderedDict()
+current_scope: Scope = root_scope
+
+
+def get_current_parameter_scope() -> Scope:
+    """The scope that names are relative to."""
+    return current_scope
+
+
+def _split(name: str, what: str) -> list[str]:
+    if not isinstance(name, str):
+        raise TypeError(f"{what}: name is {name!r}, wanted a str")
+    return [part for part in name.split("/") if part]
+
+
+@contextmanager
+def parameter_scope(name: str, scope: Scope | None = None) -> Iterator[Scope]:
+    """Names inside the with block are relative to `name`; "/" opens several scopes at once.
+
+    Args:
+        scope: A scope kept from before, to use instead of looking up `name`.
+    Raises:
+        ValueError: `name` belongs to a parameter.
+    """
+    global current_scope
+    outer = current_scope
+    inner = scope
+    if inner is None:
+        inner = outer
+        for part in _split(name, "parameter_scope"):
+            child = inner.setdefault(part, OrderedDict())
+            if not isinstance(child, OrderedDict):
+                raise ValueError(f"parameter_scope: {part!r} in {name!r} is a parameter")
+            inner = child
+    current_scope = inner
+    try:
+        yield inner
+    finally:
+        current_scope = outer
+
+
+def get_parameter(key: str) -> Variable | None:
+    """The parameter of this name, relative to the current scope; None if there is none."""
+    found: Any = current_scope
+    for part in _split(key, "get_parameter"):
+        if not isinstance(found, OrderedDict) or part not in found:
+            return None
+        found = found[part]
+    return found if isinstance(found, Variable) else None
+
+
+def set_parameter(key: str, param: Variable) -> None:
+    """Register a Variable under this name, relative to the current scope."""
+    if not isinstance(param, Variable):
+        raise TypeError(f"set_parameter: param is {type(param).__name__}, wanted nnl.Variable")
+    *path, leaf = _split(key, "set_parameter") or [""]
+    if not leaf:
+        raise ValueError(f"set_parameter: key is {key!r}, wanted a name")
+    with parameter_scope("/".join(path)) as scope:
+        if isinstance(scope.get(leaf), OrderedDict) and scope[leaf]:
+            raise ValueError(f"set_parameter: {key!r} is a scope that holds parameters")
+        scope[leaf] = param
+    if not param.name:
+        param.name = key
+
+
+def pop_parameter(key: str) -> Variable | None:
+    """Remove the parameter of this name and return it; None if there is none."""
+    param = get_parameter(key)
+    if param is not None:
+        *path, leaf = _split(key, "pop_parameter")
+        with parameter_scope("/".join(path)) as scope:
+            del scope[leaf]
+    return param
+
+
+def get_parameter_or_create(
+    name: str,
+    shape: Any = None,
+    initializer: Any = None,
+    need_grad: bool = True,
+    as_need_grad: bool | None = None,
+) -> Variable:
+    """A handle on the parameter of this name, made if it does not exist.
+
+    Args:
+        name: Relative to the current scope.
+        shape: Its sizes; may be left out when it exists or the initializer is an array.
+        initializer: f(shape) -> array, or an array, or None for zeros.
+        need_grad: Flag of the registered parameter.
+        as_need_grad: Flag of the returned handle; need_grad if left out.
+    Returns:
+        An unlinked handle that shares data and gradient with the registered parameter.
+    Raises:
+        ShapeError: The parameter exists with another shape.
+    """
+    param = get_parameter(name)
+    if param is None:
+        param = _create(name, shape, initializer, need_grad)
+        set_parameter(name, param)
+    else:
+        if shape is not None and param.shape != tuple(shape):
+            raise ShapeError(
+                f"get_parameter_or_create: parameter {name!r} exists with the shape "
+                f"{param.shape}, wanted {tuple(shape)}: clear_parameters() or use another name"
+            )
+        if param.need_grad != need_grad:
+            param.need_grad = need_grad
+    flag = need_grad if as_need_grad is None else as_need_grad
+    return param.unlinked(need_grad=flag and not STATE.no_grad)
+
+
+def _create(
+    name: str, shape: Any, initializer: Callable[[Any], Any] | Any, need_grad: bool
+) -> Variable:
+    if initializer is not None and not callable(initializer):
+        value = np.asarray(initializer)
+        if shape is not None and value.shape != tuple(shape):
+            raise ShapeError(
+                f"get_parameter_or_create: the initial value of {name!r} has the shape "
+                f"{value.shape}, wanted {tuple(shape)}"
+            )
+        shape = value.shape
+    elif shape is None:
+        raise ValueError(f"get_parameter_or_create: parameter {name!r} does not exist, give its shape")
+    param = Variable(shape, need_grad=need_grad)
+    if initializer is not None:
+        value = initializer(param.shape) if callable(initializer) else value
+        param.d = np.asarray(value)
+    return param
+
+
+def get_parameters(
+    params: dict[str, Variable] | None = None, path: str = "", grad_only: bool = True
+) -> dict[str, Variable]:
+    """Parameters of the current scope by relative name.
+
+    Args:
+        params: A dictionary to add to.
+        path: Prefix of the names.
+        grad_only: Leave out those with need_grad=False.
+    """
+    out: dict[str, Variable] = OrderedDict() if params is None else params
+    _collect(current_scope, path, grad_only, out)
+    return out
+
+
+def _collect(scope: Scope, path: str, grad_only: bool, out: dict[str, Variable]) -> None:
+    for key, entry in scope.items():
+        name = f"{path}/{key}" if path else key
+        if isinstance(entry, Variable):
+            if entry.need_grad or not grad_only:
+                out[name] = entry
+        else:
+            _collect(entry, name, grad_only, out)
+
+
+def clear_parameters() -> None:
+    """Remove every parameter of the current scope."""
+    current_scope.clear()
+
+

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PythonFunction: a function written by the user in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.core.array import NdArray
+from nnl.core.context import STATE, Context
+from nnl.core.graph import Value
+from nnl.core.op import OPS, op
+from nnl.core.spec import Spec
+from nnl.core.variable import Variable
+
+
+class PythonFunction:
+    """Base of functions written in Python. Subclasses implement the four methods below.
+
+    name                                  the type name, a property
+    min_outputs()                         number of outputs
+    setup_impl(inputs, outputs)           call outputs[i].reset_shape(shape, True)
+    forward_impl(inputs, outputs)         write outputs[i].d from inputs[i].d
+    backward_impl(inputs, outputs, propagate_down, accum)
+                                          where propagate_down[i], write inputs[i].g from
+                                          outputs[j].g, adding to it if accum[i]
+    For gradients of gradients, register a rule with nnl.backward_functions.register.
+    """
+
+    def __init__(self, ctx: Context | None = None) -> None:
+        self.ctx = ctx or STATE.context
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def min_outputs(self) -> int:
+        raise NotImplementedError(f"{self.name}: implement min_outputs()")
+
+    def setup_impl(self, inputs: list[Variable], outputs: list[Variable]) -> None:
+        raise NotImplementedError(f"{self.name}: implement setup_impl(inputs, outputs)")
+
+    def forward_impl(self, inputs: list[Variable], outputs: list[Variable]) -> None:
+        raise NotImplementedError(f"{self.name}: implement forward_impl(inputs, outputs)")
+
+    def backward_impl(
+        self,
+        inputs: list[Variable],
+        outputs: list[Variable],
+        propagate_down: list[bool],
+        accum: list[bool],
+    ) -> None:
+        raise NotImplementedError(
+            f"{self.name}: implement backward_impl(inputs, outputs, propagate_down, accum)"
+        )
+
+    def grad_depends_output_data(self, i: int, o: int) -> bool:
+        return True
+
+    def grad_depends_input_data(self, i: int, j: int) -> bool:
+        return True
+
+    def __call__(self, *inputs: Any, n_outputs: int = -1, outputs: Any = None) -> Any:
+        y = OPS["python_function"](*inputs, function=self, outputs=outputs)
+        return y[0] if isinstance(y, tuple) and len(y) == 1 else y
+
+
+# Rules for nnl.grad of Python functions, by type name.
+PYTHON_GRADS: dict[str, Callable[..., Any]] = {}
+
+
+def register(name: str, rule: Callable[..., Any]) -> None:
+    """Give the PythonFunction of this type name a gradient that can be differentiated again.
+
+    Args:
+        rule: rule(grad_outputs, inputs, outputs) -> gradients of the inputs, all Variables, written
+            in functions.
+    """
+    if not callable(rule):
+        raise TypeError(f"register: rule of {name!r} is {type(rule).__name__}, wanted a callable")
+    PYTHON_GRADS[name] = rule
+
+
+def _variables(arrays: Sequence[Any]) -> list[Variable]:
+    out = []
+    for a in arrays:
+        nd = a if isinstance(a, NdArray) else NdArray.holding(Spec.of(a.shape, a.dtype), "host", a)
+        out.append(Variable.of_edge(Value.leaf(nd, True), nd))
+    return out
+
+
+@op("python_function", outputs=("*y",))
+class _Call:
+    """The node of a PythonFunction."""
+
+    function: object
+
+    def infer(self, *x: Spec) -> Any:
+        f: Any = self.function
+        outputs = [Variable() for _ in range(f.min_outputs())]
+        f.setup_impl([Variable(s.shape) for s in x], outputs)
+        return tuple(Spec.of(y.shape, STATE.target.float_dtype) for y in outputs)
+
+    def forward(self, xp: Any, *x: Any) -> Any:
+        f: Any = self.function
+        inputs = _variables(x)
+        outputs = [Variable() for _ in range(f.min_outputs())]
+        f.setup_impl(inputs, outputs)
+        f.forward_impl(inputs, outputs)
+        dtype = STATE.target.float_dtype
+        return tuple(np.array(y.data.read("host"), dtype) for y in outputs)
+
+    def vjp(self, *gys: Any, x: Any, y: Any, need: Any) -> Any:
+        rule = PYTHON_GRADS.get(self.function.name)  # type: ignore[attr-defined]
+        if rule is not None and isinstance(x[0], Variable):
+            gxs = rule(list(gys), list(x), list(y))
+            return gxs if isinstance(gxs, (tuple, list)) else (gxs,)
+        return OPS["python_function_backward"](*x, *y, *gys, function=self.function, need=need)
+
+
+@op("python_function_backward", outputs=("*gx",))
+class _Backward:
+    """Input gradients of a PythonFunction, all from one call of its backward_impl."""
+
+    function: object
+    need: object  # a bool for every input
+
+    def infer(self, *args: Spec) -> Any:
+        return args[: len(self.need)]  # type: ignore[arg-type]
+
+    def forward(self, xp: Any, *args: Any) -> Any:
+        f: Any = self.function
+        need: Any = self.need
+        n, m = len(need), (len(args) - len(need)) // 2
+        inputs, outputs = _variables(args[:n]), _variables(args[n : n + m])
+        for y, gy in zip(outputs, args[n + m :], strict=True):
+            y.g = gy
+        f.backward_impl(inputs, outputs, list(need), [False] * n)
+        return tuple(np.array(x.g, x.spec.dtype) for x in inputs)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers: a counter-based generator for functions, numpy's RandomState for parameters.
+
+A random function has a hidden input `rng`, an array of two uint64: key and counter. Its kernel
+draws Philox 4x64-10 blocks of that key from that counter on, and advances the counter. So numbers
+depend on (key, counter) only, whichever backend draws them and however often a plan is replayed.
+
+Source: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from nnl.core import op as op_module
+from nnl.core.array import NdArray
+from nnl.core.graph import Value
+from nnl.core.spec import Spec
+from nnl.core.variable import Variable
+
+Array = np.ndarray[Any, Any]
+
+pseed = 313
+prng = np.random.RandomState(pseed)  # initial values of parameters
+
+_STATE = Spec.of((2,), np.uint64)
+
+
+def _leaf(key: int) -> Variable:
+    nd = NdArray.holding(_STATE, "host", np.array([key, 0], np.uint64))
+    return Variable.of_edge(Value.leaf(nd), nd)
+
+
+SHARED = _leaf(int.from_bytes(os.urandom(8), "little"))  # of all functions with seed=-1
+
+
+def stream(seed: int) -> Variable:
+    """The rng input of a random function: the shared stream for -1, else a stream of its own."""
+    return SHARED if seed < 0 else _leaf(seed)
+
+
+def set_function_seed(seed_value: int) -> None:
+    """Restart the stream that functions with seed=-1 draw from."""
+    SHARED.data.data[:] = (int(seed_value) & 0xFFFFFFFFFFFFFFFF, 0)
+
+
+def set_parameter_seed(seed_value: int) -> None:
+    """Restart the generator of initial parameter values."""
+    global pseed, prng
+    pseed = seed_value
+    prng = np.random.RandomState(seed_value)
+
+
+_seed_functions, _seed_parameters = set_function_seed, set_parameter_seed
+
+
+def seed(seed_value: int, set_function_seed: bool = True, set_parameter_seed: bool = True) -> None:
+    """Make random functions and initial parameter values reproducible.
+
+    Raises:
+        ValueError: seed_value is outside [0, 2**32).
+    """
+    if not 0 <= int(seed_value) < 2**32:
+        raise ValueError(f"seed: seed_value is {seed_value}, wanted 0 <= seed_value < 2**32")
+    if set_function_seed:
+        _seed_functions(seed_value)
+    if set_parameter_seed:
+        _seed_parameters(seed_value)
+
+
+def raw(rng: Array, n: int) -> Array:
+    """n random uint64 words; advances the counter by the blocks of four that were used."""
+    generator = np.random.Philox(key=int(rng[0]), counter=int(rng[1]))
+    rng[1] += np.uint64((n + 3) // 4)
+    words: Array = generator.random_raw(n)
+    return words
+
+
+def uniform(rng: Array, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+    """Uniform numbers in [0, 1): 24 bits of a 32-bit half word, or 53 bits for float64."""
+    n = int(np.prod(shape, dtype=np.int64))
+    if np.dtype(dtype) == np.float64:
+        y: Array = (raw(rng, n) >> np.uint64(11)) * 2.0**-53
+        return y.reshape(shape)
+    halves = raw(rng, (n + 1) // 2).view(np.uint32)[:n]
+    y32: Array = (halves >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+    return y32.astype(dtype, copy=False).reshape(shape)
+
+
+def normal(rng: Array, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+    """Standard normal numbers by the Box-Muller transform of pairs of float64 uniforms.
+
+    Source: Box and Muller, A Note on the Generation of Random Normal Deviates, 1958.
+    """
+    n = int(np.prod(shape, dtype=np.int64))
+    half = (n + 1) // 2
+    u = uniform(rng, (2, half), np.float64)
+    radius = np.sqrt(-2.0 * np.log1p(-u[0]))  # 1 - u is in (0, 1], so the logarithm is finite
+    angle = 2.0 * np.pi * u[1]
+    y = np.empty(2 * half, dtype)
+    y[0::2] = radius * np.cos(angle)
+    y[1::2] = radius * np.sin(angle)
+    return y[:n].reshape(shape)
+
+
+op_module.stream = stream

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shape and dtype of an array, interned, and the one error class for shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+class ShapeError(ValueError):
+    """An array's shape or rank does not fit the function it was given to."""
+
+
+class Spec:
+    """Shape and dtype of one array. Equal specs are the same object, so they compare by identity.
+
+    Attributes:
+        shape: Tuple of non-negative ints.
+        dtype: numpy dtype.
+        size: Number of elements.
+    """
+
+    __slots__ = ("shape", "dtype", "size")
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    size: int
+    _table: dict[tuple[tuple[int, ...], np.dtype[Any]], Spec] = {}
+
+    @classmethod
+    def of(cls, shape: Sequence[int], dtype: Any = np.float32) -> Spec:
+        key = (tuple(shape), np.dtype(dtype))
+        spec = cls._table.get(key)
+        if spec is None:
+            dims = tuple(int(n) for n in key[0])
+            if any(n < 0 for n in dims):
+                raise ShapeError(f"a shape needs sizes >= 0, got {dims}")
+            spec = object.__new__(cls)
+            spec.shape, spec.dtype, spec.size = dims, key[1], math.prod(dims)
+            spec = cls._table.setdefault((dims, key[1]), spec)
+        return spec
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def with_shape(self, shape: Sequence[int]) -> Spec:
+        """The spec of another shape and the same dtype."""
+        return Spec.of(shape, self.dtype)
+
+    def with_dtype(self, dtype: Any) -> Spec:
+        """The spec of another dtype and the same shape."""
+        return self if dtype == self.dtype else Spec.of(self.shape, dtype)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Spec.of, (self.shape, self.dtype)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.name}{list(self.shape)}"
+
+
+def check_axis(name: str, axis: int, x: Spec, arg: str = "x") -> int:
+    """`axis` counted from the front, or a ShapeError that names the function.
+
+    Args:
+        name: The function that asks, for the message.
+        axis: Index in [-n, n) for x of rank n.
+        x: Spec of the argument called `arg`.
+    """
+    n = len(x.shape)
+    if not -n <= axis < n:
+        raise ShapeError(f"{name}: axis {axis} is outside [-{n}, {n}) for {arg} {x}")
+    return axis + n if axis < 0 else axis
+
+
+def check_axes(name: str, axes: Sequence[int], x: Spec, arg: str = "x") -> tuple[int, ...]:
+    """Every axis counted from the front; a repeated axis is an error."""
+    out = tuple(check_axis(name, a, x, arg) for a in axes)
+    if len(set(out)) != len(out):
+        raise ShapeError(f"{name}: axes {tuple(axes)} name an axis of {arg} {x} twice")
+    return out
+
+
+def check_rank(name: str, arg: str, x: Spec, *ranks: int) -> None:
+    """Raise unless x has one of the given ranks."""
+    if len(x.shape) not in ranks:
+        wanted = " or ".join(str(r) for r in ranks)
+        raise ShapeError(f"{name}: {arg} {x} has rank {len(x.shape)}, wanted {wanted}")
+
+
+def check_same_shape(name: str, arg0: str, x0: Spec, arg1: str, x1: Spec) -> None:
+    """Raise unless both arguments have one shape."""
+    if x0.shape != x1.shape:
+        raise ShapeError(f"{name}: {arg0} {x0} and {arg1} {x1} must have the same shape")
+
+
+def broadcast_shape(name: str, x0: Spec, x1: Spec) -> tuple[int, ...]:
+    """Shape of two arrays of one rank combined element by element; sizes of 1 stretch.
+
+    Raises:
+        ShapeError: The ranks differ (there is no broadcasting between ranks) or two sizes differ
+            and neither is 1.
+    """
+    s0, s1 = x0.shape, x1.shape
+    if s0 == s1:
+        return s0
+    if len(s0) != len(s1):
+        raise ShapeError(f"{name}: x0 {x0} and x1 {x1} must have the same rank")
+    if any(a != b and a != 1 and b != 1 for a, b in zip(s0, s1, strict=True)):
+        raise ShapeError(f"{name}: x0 {x0} and x1 {x1} do not broadcast")
+    return tuple(b if a == 1 else a for a, b in zip(s0, s1, strict=True))

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Variable: the user's handle on an edge of the graph, its data and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from nnl.core.array import Host, NdArray
+from nnl.core.context import STATE
+from nnl.core.graph import Node, Value, capture
+from nnl.core.spec import ShapeError, Spec
+
+if TYPE_CHECKING:
+    from nnl.core.function import Function
+
+Hook = Callable[[Any], None]
+
+
+class Executor(Protocol):
+    """What runs recorded graphs; nnl.graph provides it."""
+
+    def forward(
+        self,
+        outputs: Sequence[Variable],
+        clear_buffer: bool,
+        clear_no_need_grad: bool,
+        pre: Hook | None,
+        post: Hook | None,
+    ) -> None: ...
+
+    def backward(
+        self,
+        output: Variable,
+        grad: Any,
+        clear_buffer: bool,
+        callbacks: Sequence[Any],
+        pre: Hook | None,
+        post: Hook | None,
+    ) -> None: ...
+
+
+EXECUTOR: list[Executor] = []  # one entry, set when nnl.graph is imported
+
+
+class Variable:
+    """Data and gradient of one edge of a graph.
+
+    Args:
+        shape: Sizes; a scalar if left out.
+        need_grad: Whether backward() shall write its gradient. False if left out.
+        info: Anything the caller wants to keep with it.
+    """
+
+    __slots__ = ("edge", "_data", "sessions", "info", "__weakref__")
+    edge: Value
+    _data: NdArray
+    sessions: dict[Any, Any] | None  # plans of graphs that end here, kept by the executor
+
+    def __init__(
+        self,
+        shape: Sequence[int] | int = (),
+        need_grad: bool | None = None,
+        info: Any = None,
+    ) -> None:
+        self._data = NdArray((shape,) if isinstance(shape, (int, np.integer)) else shape)
+        self.edge = Value.leaf(self._data, bool(need_grad))
+        self.sessions, self.info = None, info
+
+    @classmethod
+    def of_edge(cls, edge: Value, data: NdArray) -> Variable:
+        v = cls.__new__(cls)
+        v.edge, v._data, v.sessions, v.info = edge, data, None, None
+        return v
+
+    @staticmethod
+    def on(edge: Value) -> Variable:
+        """A handle on an edge that exists already."""
+        return Variable.of_edge(edge, edge.array)
+
+    @staticmethod
+    def from_numpy_array(data: Any, grad: Any = None, need_grad: bool | None = None) -> Variable:
+        """A leaf that holds a copy of a numpy array, with its dtype."""
+        nd = NdArray.from_numpy_array(data)
+        v = Variable.of_edge(Value.leaf(nd, bool(need_grad)), nd)
+        if grad is not None:
+            v.g = grad
+        return v
+
+    # ---- data and gradient ----
+
+    @property
+    def spec(self) -> Spec:
+        return self._data.spec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._data.spec.shape
+
+    @property
+    def size(self) -> int:
+        return self._data.spec.size
+
+    @property
+    def ndim(self) -> int:
+        return len(self._data.spec.shape)
+
+    def size_from_axis(self, axis: int = -1) -> int:
+        """Product of the sizes from `axis` on; the whole size for a negative axis."""
+        return self._data.size_from_axis(axis)
+
+    @property
+    def d(self) -> Host:
+        """The value as a writable numpy array.
+
+        Raises:
+            ValueError: Nothing was computed yet, or it was cleared.
+        """
+        try:
+            return self._data.data
+        except ValueError as e:
+            raise ValueError(f"{self._label()}: {e}") from None
+
+    @d.setter
+    def d(self, value: Any) -> None:
+        self._data.data = value
+
+    @property
+    def g(self) -> Host:
+        """The gradient as a writable numpy array; zeros before the first backward."""
+        return self.edge.grad.data
+
+    @g.setter
+    def g(self, value: Any) -> None:
+        self.edge.grad.data = value
+
+    @property
+    def data(self) -> NdArray:
+        """The array of the value. Assigning an NdArray shares its memory."""
+        return self._data
+
+    @data.setter
+    def data(self, value: NdArray) -> None:
+        self._data.share(value)
+
+    @property
+    def grad(self) -> NdArray:
+        """The array of the gradient. Assigning an NdArray shares its memory."""
+        return self.edge.grad
+
+    @grad.setter
+    def grad(self, value: NdArray) -> None:
+        self.edge.grad.share(value)
+
+    # ---- flags ----
+
+    @property
+    def need_grad(self) -> bool:
+        """Whether backward() computes a gradient here.
+
+        Of a function's output it is fixed when the function is called. Setting it to False on an
+        intermediate stops the gradient there.
+        """
+        return self.edge.need_grad
+
+    @need_grad.setter
+    def need_grad(self, value: bool) -> None:
+        if self.edge.need_grad != bool(value):
+            self.edge.need_grad = bool(value)
+            STATE.epoch += 1
+
+    @property
+    def persistent(self) -> bool:
+        """Keep the data when clear_buffer or clear_no_need_grad would clear it."""
+        return self.edge.persistent
+
+    @persistent.setter
+    def persistent(self, value: bool) -> None:
+        self.edge.persistent = bool(value)
+        STATE.epoch += 1
+
+    @property
+    def recompute(self) -> bool:
+        """Drop the data after forward and compute it again in backward."""
+        return self.edge.recompute
+
+    @recompute.setter
+    def recompute(self, value: bool) -> None:
+        self.edge.recompute = bool(value)
+        STATE.epoch += 1
+
+    @property
+    def name(self) -> str:
+        return self.edge.name
+
+    @name.setter
+    def name(self, value: str) -> None:
+        self.edge.name = str(value)
+
+    def apply(self, **kwargs: Any) -> Variable:
+        """Set attributes by name and return self, for chaining."""
+        for k, v in kwargs.items():
+            setattr(self, k, v)
+        return self
+
+    # ---- graph ----
+
+    @property
+    def parent(self) -> Function | None:
+        """The function that computes this variable, None for a leaf."""
+        from nnl.core.function import Function
+
+        node = self.edge.node
+        return None if node is None else Function(node)
+
+    @parent.setter
+    def parent(self, function: Function | None) -> None:
+        if function is not None:
+            raise ValueError("parent can only be set to None; use rewire_on to connect a variable")
+        self.clear_all_graph_links()
+
+    @property
+    def rank(self) -> int:
+        """Length of the longest path from a leaf."""
+        ranks: dict[Node, int] = {}
+        for node in capture([self.edge]):
+            sources = [v.node for v in node.inputs if v is not None and v.node is not None]
+            ranks[node] = 1 + max([ranks[m] for m in sources], default=0)
+        return ranks[self.edge.node] if self.edge.node is not None else 0
+
+    def unlinked(self, need_grad: bool | None = None) -> Variable:
+        """A leaf that shares data and gradient with this variable, cut off from its graph."""
+        edge = Value.leaf(self._data, self.edge.need_grad if need_grad is None else bool(need_grad))
+        edge.own_grad, edge.name = self.edge.grad, self.edge.name
+        return Variable.of_edge(edge, self._data)
+
+    get_unlinked_variable = unlinked
+
+    def clear_all_graph_links(self) -> None:
+        """Forget the functions that this variable was computed by; it becomes a leaf."""
+        grad = self.edge.grad
+        self.edge.node, self.edge.index, self.edge.data = None, 0, self._data
+        self.edge.own_grad = grad
+        STATE.epoch += 1
+
+    def rewire_on(self, var: Variable) -> None:
+        """Let everything that was computed from self be computed from var instead.
+
+        Raises:
+            ShapeError: The shapes differ.
+        """
+        if var.shape != self.shape:
+            raise ShapeError(f"rewire_on: var has the shape {var.shape}, wanted {self.shape}")
+        e, v = self.edge, var.edge
+        e.node, e.index, e.spec, e.need_grad = v.node, v.index, v.spec, v.need_grad
+        e.data, e.own_grad, e.persistent = v.data, v.own_grad, v.persistent
+        self._data = var._data
+        Node.rewired = True
+        STATE.epoch += 1
+
+    def visit(self, f: Callable[[Function], Any]) -> None:
+        """Call f on every function below, inputs first."""
+        from nnl.core.function import Function
+
+        for node in capture([self.edge]):
+            f(Function(node))
+
+    def visit_check(self, f: Callable[[Function], Any]) -> bool:
+        """Call f on the functions below, inputs first, until it returns True; whether it did."""
+        from nnl.core.function import Function
+
+        return any(f(Function(node)) for node in capture([self.edge]))
+
+    def reset_shape(self, shape: Sequence[int], force: bool = False) -> None:
+        """Change the shape. Graphs are set up again at their next forward(); the data is dropped.
+
+        Raises:
+            ShapeError: The size changes and force is False.
+        """
+        spec = self._data.spec.with_shape(shape)
+        if spec.size != self._data.spec.size and not force:
+            raise ShapeError(
+                f"reset_shape: {self._data.spec} has {self.size} elements, shape {tuple(shape)} "
+                f"has {spec.size}: use force=True"
+            )
+        self._data.set_spec(spec)
+        self.edge.spec = spec
+        if self.edge.node is None and self.edge.own_grad is not None:
+            self.edge.own_grad.set_spec(self.edge.own_grad.spec.with_shape(shape))
+
+    def forward(
+        self,
+        clear_buffer: bool = False,
+        clear_no_need_grad: bool = False,
+        function_pre_hook: Hook | None = None,
+        function_post_hook: Hook | None = None,
+    ) -> None:
+        """Compute this variable and everything it depends on.
+
+        Args:
+            clear_buffer: Free every intermediate as soon as nothing in this call needs it.
+            clear_no_need_grad: Free those that backward() does not need.
+            function_pre_hook, function_post_hook: Called with every function around its run.
+        """
+        EXECUTOR[0].forward(
+            [self], clear_buffer, clear_no_need_grad, function_pre_hook, function_post_hook
+        )
+
+    def backward(
+        self,
+        grad: Any = 1,
+        clear_buffer: bool = False,
+        communicator_callbacks: Any = None,
+        function_pre_hook: Hook | None = None,
+        function_post_hook: Hook | None = None,
+    ) -> None:
+        """Compute the gradients of everything below that needs one.
+
+        Leaves add to the gradient they have, intermediates are overwritten.
+
+        Args:
+            grad: Start gradient: a number, an array or NdArray of this shape, or None for the
+                gradient stored in `.g`.
+            clear_buffer: Free intermediate data and gradients on the way.
+            communicator_callbacks: One or several callbacks of communicators.
+        """
+        callbacks = communicator_callbacks or ()
+        if not isinstance(callbacks, (list, tuple)):
+            callbacks = (callbacks,)
+        EXECUTOR[0].backward(
+            self, grad, clear_buffer, callbacks, function_pre_hook, function_post_hook
+        )
+
+    # ---- Python ----
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Variable):
+            raise TypeError(
+                f"Variable == {type(other).__name__}: == tells whether two handles are the same "
+                "variable; use F.equal for values"
+            )
+        return self._data is other._data
+
+    def __hash__(self) -> int:
+        return hash(id(self._data))
+
+    def _label(self) -> str:
+        name = f"Variable {self.edge.name!r}" if self.edge.name else "Variable"
+        return name if self.edge.node is None else f"{name} (output of {self.edge.node.op.name})"
+
+    def __repr__(self) -> str:
+        node = self.edge.node
+        parts = [str(self._data.spec)]
+        if self.edge.name:
+            parts.append(f"name={self.edge.name!r}")
+        parts.append(f"need_grad={self.edge.need_grad}")
+        if node is not None:
+            parts.append(f"parent={node.op.name}")
+        return f"<Variable({', '.join(parts)}) at {id(self):#x}>"
+
+
+def forward_all(
+    variables: Sequence[Variable],
+    clear_buffer: bool = False,
+    clear_no_need_grad: bool = False,
+    function_pre_hook: Hook | None = None,
+    function_post_hook: Hook | None = None,
+) -> None:
+    """Compute several variables at once; what they share is computed once."""
+    if not all(isinstance(v, Variable) for v in variables):
+        raise TypeError("forward_all: variables must be nnl.Variable")
+    if variables:
+        EXECUTOR[0].forward(
+            list(variables), clear_buffer, clear_no_need_grad, function_pre_hook, function_post_hook
+        )

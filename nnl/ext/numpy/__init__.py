@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference backend: every op's own `forward`, run by numpy in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nnl.core.context import BACKENDS, STATE, Backend, Context
+
+Call = Callable[..., Any]
+
+
+def bind(
+    op: Any, attrs: Any, in_specs: tuple[Any, ...], out_specs: tuple[Any, ...]
+) -> tuple[Call, bool] | None:
+    """(call, whether it takes out=) for any op that numpy can compute."""
+    setup = op.kernels.get("numpy")
+    call = setup(attrs, in_specs, out_specs) if setup is not None else None
+    into = False
+    if call is None:
+        ufunc = getattr(attrs, "ufunc", None)
+        if ufunc is not None:
+            call, into = getattr(np, ufunc), True
+        elif hasattr(attrs, "forward"):
+            code = type(attrs).forward.__code__
+            into = "out" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            call = partial(attrs.forward, np)
+        elif hasattr(attrs, "decompose"):
+            call = partial(_run_decomposed, attrs, STATE.target)
+        else:
+            return None
+    if any(s.shape == () for s in out_specs):
+        call = partial(_as_arrays, call)  # numpy turns results of rank 0 into scalars
+    return call, into
+
+
+def _as_arrays(call: Call, *bufs: Any, **kw: Any) -> Any:
+    y = call(*bufs, **kw)
+    return tuple(np.asarray(v) for v in y) if isinstance(y, tuple) else np.asarray(y)
+
+
+def _run_decomposed(attrs: Any, target: Any, *bufs: Any) -> Any:
+    from nnl.core.array import NdArray
+    from nnl.core.context import using
+    from nnl.core.spec import Spec
+
+    xs = [
+        None if b is None else NdArray.holding(Spec.of(b.shape, b.dtype), "host", b) for b in bufs
+    ]
+    with using(record=False, auto_forward=True, target=target):
+        y = attrs.decompose(*xs)
+    if isinstance(y, tuple):
+        return tuple(v.read("host") for v in y)
+    return y.read("host")
+
+
+NUMPY = Backend("numpy", "host", bind)
+BACKENDS["cpu"] = lambda device_id: (NUMPY,)
+
+
+def context(device_id: str = "", type_config: str = "float") -> Context:
+    """The context of this backend. type_config "double" computes in float64."""
+    return Context([f"cpu:{type_config}"], array_class="CpuCachedArray", device_id=device_id)

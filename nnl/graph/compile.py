@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl.compile: record a Python function once, or a whole training step, and run it as one plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from nnl.core.array import NdArray
+from nnl.core.autodiff import backprop, start_gradient
+from nnl.core.context import STATE, using
+from nnl.core.graph import Value, capture
+from nnl.core.op import OPS
+from nnl.core.variable import Variable
+from nnl.graph.plan import SPACE, Plan, infer_again
+
+
+class Trace:
+    """What is recorded while nnl.compile calls the user's function.
+
+    forward() computes nothing; backward() records the gradient graph; solvers record their update
+    ops. A gradient is known here by the array it would be written to.
+    """
+
+    def __init__(self) -> None:
+        self.grads: dict[int, tuple[NdArray, Variable | None]] = {}  # None: zero
+        self.effects: list[Value] = []  # results of ops that write state
+
+    def forward(self, outputs: Sequence[Variable]) -> None:
+        """Nothing to do: what is recorded runs with the plan."""
+
+    def backward(self, output: Variable, grad: Any) -> None:
+        if not output.edge.need_grad:
+            return
+        gy = start_gradient(output.edge, output.shape, grad)
+        with using(record=True, no_grad=False):
+            found = backprop([output.edge], [Variable.of_edge(Value.leaf(gy), gy)])
+            for leaf, g in found.leaves.values():
+                nd = leaf.grad
+                # not zeroed in this step: what the array holds at run time is added to
+                before = (nd, Variable.of_edge(Value.leaf(nd), nd))
+                old = self.grads.get(id(nd), before)[1]
+                self.grads[id(nd)] = nd, g if old is None else OPS["add2"](old, g)
+
+    def gradient(self, param: Variable) -> Variable | None:
+        """The gradient of a parameter at this point of the step; None where it is zero."""
+        nd = param.grad
+        if id(nd) in self.grads:
+            return self.grads[id(nd)][1]
+        return None if nd.zeroing else Variable.of_edge(Value.leaf(nd), nd)
+
+    def set_gradient(self, param: Variable, value: Variable | None) -> None:
+        """Replace the gradient of a parameter."""
+        self.grads[id(param.grad)] = param.grad, value
+
+    def effect(self, result: Variable) -> None:
+        """Make sure that the op which computes `result` runs."""
+        self.effects.append(result.edge)
+
+
+class Compiled:
+    """One recorded call: its plan, the leaves for the arguments, and where results go."""
+
+    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], kw: dict[str, Any]) -> None:
+        trace = Trace()
+        self.holes: list[Variable] = []
+
+        def hole(x: Any) -> Any:
+            if not isinstance(x, (Variable, NdArray)):
+                return x
+            nd = NdArray.unwritten(x.spec)
+            need = isinstance(x, Variable) and x.need_grad
+            self.holes.append(Variable.of_edge(Value.leaf(nd, need), nd))
+            return self.holes[-1]
+
+        with using(auto_forward=False, record=True, trace=trace):
+            self.result = f(*[hole(a) for a in args], **{k: hole(v) for k, v in kw.items()})
+        self.outputs = _variables(self.result)
+        self.grads = [(nd, g) for nd, g in trace.grads.values() if g is not None]
+        self.zeroed = [nd for nd, g in trace.grads.values() if g is None]
+        ends = [v.edge for v in self.outputs] + [g.edge for _, g in self.grads] + trace.effects
+        nodes = capture(ends)
+        infer_again(nodes)
+        self.plan = plan = Plan(nodes, {v.key for v in ends})
+        slots = [plan.slot_of.get(g.edge.key, 0) for _, g in self.grads]
+        made = {s for step in plan.steps for s in step.outs if s not in plan.root}
+        self.own = [s in made and slots.count(s) == 1 for s in slots]
+
+    def run(self, arrays: list[NdArray]) -> Any:
+        for hole, nd in zip(self.holes, arrays, strict=True):
+            hole._data.write(SPACE, nd.read(SPACE))
+        plan = self.plan
+        for (nd, g), own in zip(self.grads, self.own, strict=True):
+            if own and plan.ready is not None and nd.bufs.get(SPACE) is plan.value(g.edge.key):
+                if any(nd is leaf for _, leaf in plan.leaves):  # read by this run
+                    nd.write(SPACE, nd.read(SPACE).copy())
+        plan.run()
+        for (nd, g), own in zip(self.grads, self.own, strict=True):
+            buf = self._value(g)
+            nd.spec = g.spec
+            nd.write(SPACE, buf if own else buf.copy())
+        for nd in self.zeroed:
+            nd.zero()
+        return _rebuild(self.result, self._copy)
+
+    def _value(self, v: Variable) -> Any:
+        slot = self.plan.slot_of.get(v.edge.key)
+        return v._data.read(SPACE) if slot is None else self.plan.slots[slot]
+
+    def _copy(self, v: Variable) -> Variable:
+        nd = NdArray.holding(v.spec, SPACE, np.array(self._value(v)))
+        return Variable.of_edge(Value.leaf(nd), nd)
+
+
+def _variables(result: Any) -> list[Variable]:
+    if isinstance(result, Variable):
+        return [result]
+    if isinstance(result, dict):
+        return [v for r in result.values() for v in _variables(r)]
+    if isinstance(result, (tuple, list)):
+        return [v for r in result for v in _variables(r)]
+    return []
+
+
+def _rebuild(result: Any, f: Callable[[Variable], Variable]) -> Any:
+    """The result with f applied to every Variable in it."""
+    if isinstance(result, Variable):
+        return f(result)
+    if isinstance(result, dict):
+        return {k: _rebuild(r, f) for k, r in result.items()}
+    if isinstance(result, (tuple, list)):
+        return type(result)([_rebuild(r, f) for r in result])
+    return result
+
+
+def compile(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a function as a plan that is recorded at its first call with arguments of each shape.
+
+    Args:
+        f: A function of Variables, NdArrays and hashable values. It may call forward(), backward()
+            and the methods of solvers: a whole training step becomes one plan. Python code in it
+            runs only while recording; so do reads of `.d`, which are an error, since nothing has
+            been computed yet.
+    Returns:
+        A function with the same arguments. The Variables it returns are new leaves.
+    Raises:
+        TypeError: An argument is neither Variable nor NdArray nor hashable.
+
+    Example:
+        >>> import nnl as nn
+        >>> double = nn.compile(lambda x: x * 2)
+        >>> x = nn.Variable((2,))
+        >>> x.d = 3
+        >>> double(x).d
+        array([6., 6.], dtype=float32)
+    """
+    cache: dict[Any, Compiled] = {}
+
+    @wraps(f)
+    def run(*args: Any, **kw: Any) -> Any:
+        if STATE.trace is not None:
+            return f(*args, **kw)  # already inside a recording
+        arrays: list[NdArray] = []
+        key: list[Any] = [STATE.target]
+        for a in (*args, *kw.values()):
+            if isinstance(a, (Variable, NdArray)):
+                arrays.append(a if isinstance(a, NdArray) else a._data)
+                key.append((a.spec, isinstance(a, Variable) and a.need_grad))
+            elif isinstance(a, np.ndarray):
+                raise TypeError(
+                    f"compile: {getattr(f, '__name__', 'f')} got a numpy array; wrap it with "
+                    "nnl.Variable.from_numpy_array"
+                )
+            else:
+                key.append(a)
+        key += kw
+        try:
+            compiled = cache.get(tuple(key))
+        except TypeError:
+            raise TypeError(
+                f"compile: every argument of {getattr(f, '__name__', 'f')} must be a Variable, an "
+                f"NdArray or hashable, got {[type(a).__name__ for a in args]}"
+            ) from None
+        if compiled is None:
+            compiled = cache[tuple(key)] = Compiled(f, args, kw)
+        return compiled.run(arrays)
+
+    return run

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Session: the plans of one static graph, and the executor behind forward() and backward()."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.core.array import NdArray
+from nnl.core.autodiff import accumulate, backprop, backward_now, start_gradient
+from nnl.core.callback import HOOKS
+from nnl.core.context import STATE, using
+from nnl.core.function import Function
+from nnl.core.graph import Node, Value, capture
+from nnl.core.spec import Spec
+from nnl.core.variable import EXECUTOR, Hook, Variable
+from nnl.graph.plan import SPACE, Key, Plan, infer_again
+from nnl.graph.recompute import insert_recomputation
+
+KEEP, TRAIN, INFER = "keep", "train", "infer"
+
+
+class Backward:
+    """The recorded gradient graph of one output.
+
+    Attributes:
+        gy: Leaf that holds the start gradient.
+        leaves: (leaf edge, its gradient's edge).
+        edges: (node, output index, gradient's edge) of every intermediate.
+        nodes: What computes them, in order.
+    """
+
+    def __init__(self, output: Value, forward_nodes: Sequence[Node]) -> None:
+        node = output.node
+        assert node is not None
+        self.output = output
+        spec = Spec.of(node.out_specs[output.index].shape, node.target.float_dtype)
+        self.gy = NdArray.holding(spec, SPACE, np.ones(spec.shape, spec.dtype))
+        start = Variable.of_edge(Value.leaf(self.gy), self.gy)
+        with using(auto_forward=False, record=True, no_grad=False, recompute=False, trace=None):
+            found = backprop([output], [start])
+        self.leaves = [(v, g.edge) for v, g in found.leaves.values()]
+        self.edges = [
+            (n, i, g.edge)
+            for n, gys in found.edges.items()
+            for i, g in enumerate(gys)
+            if g is not None and (n is not node or i != output.index)
+        ]
+        done = set(forward_nodes)
+        self.nodes = [n for n in capture([g for _, g in self.leaves]) if n not in done]
+        every = capture([g for *_, g in self.edges] + [g for _, g in self.leaves])
+        self.all_nodes = [n for n in every if n not in done]
+
+    def write_start(self, grad: Any) -> None:
+        """Put the start gradient in place."""
+        buf = self.gy.touch(SPACE)
+        if np.ndim(grad) == 0 and not isinstance(grad, NdArray) and grad is not None:
+            buf[...] = float(grad)
+        else:
+            buf[...] = start_gradient(self.output, self.gy.shape, grad).read(SPACE)
+
+
+class BackwardPlan:
+    """A plan that ends in the gradients of leaves, and how those reach the leaves' arrays."""
+
+    def __init__(self, back: Backward, plan: Plan, publish: bool) -> None:
+        self.plan, self.back = plan, back
+        self.publish = back.edges if publish else []
+        computed = {plan.slot_of[(id(s.node), i)] for s in plan.steps for i in range(len(s.outs))}
+        taken = [plan.root.get(s, s) for s in (plan.slot_of.get(e.key, 0) for *_, e in self.publish)]
+        slots = [plan.slot_of.get(e.key, 0) for _, e in back.leaves]
+        taken += slots
+        # A leaf becomes the owner of the buffer of its gradient when nothing else is in it.
+        self.leaves = [
+            (v, e, s in computed and s not in plan.root and taken.count(s) == 1)
+            for (v, e), s in zip(back.leaves, slots, strict=True)
+        ]
+
+    def run(self, second: bool) -> None:
+        plan = self.plan
+        for leaf, g, own in self.leaves:
+            grad = leaf.grad
+            if own and not grad.zeroing and grad.bufs.get(SPACE) is plan.value(g.key):
+                grad.write(SPACE, grad.read(SPACE).copy())  # else the run would overwrite the sum
+        plan.run(second)
+        for leaf, g, own in self.leaves:
+            if own:
+                accumulate(leaf.grad, NdArray.holding(g.spec, SPACE, plan.value(g.key)), True)
+            else:
+                buf = plan.value(g.key) if g.key in plan.slot_of else g.array.read(SPACE)
+                accumulate(leaf.grad, NdArray.holding(g.spec, SPACE, buf), False)
+        for node, i, g in self.publish:
+            grads = node.grads = node.grads or {}
+            nd = grads.setdefault(i, NdArray(g.spec.shape))
+            nd.spec = g.spec
+            nd.write(SPACE, plan.value(g.key) if g.key in plan.slot_of else g.array.read(SPACE).copy())
+
+
+class Session:
+    """Plans of the graph below some outputs, made when first needed and valid until it changes."""
+
+    def __init__(self, outputs: Sequence[Variable]) -> None:
+        self.outputs = [v.edge for v in outputs]
+        self.nodes = capture(self.outputs)
+        infer_again(self.nodes)
+        for v in outputs:
+            node = v.edge.node
+            if node is not None and node.outs is not None and node.outs[v.edge.index] is not v._data:
+                outs = list(node.outs)  # a handle made in dynamic mode brings its own array
+                v._data.spec = outs[v.edge.index].spec
+                outs[v.edge.index] = v._data
+                node.outs = tuple(outs)
+        for node in self.nodes:
+            node.saved = None
+        self.epoch = STATE.epoch
+        self.print = self._fingerprint()
+        self.plans: dict[str, Plan] = {}
+        self.backwards: dict[tuple[bool, bool], BackwardPlan] = {}
+        self.back: Backward | None = None
+        self.last = ""  # mode of the latest forward whose values have not been overwritten
+        self.marked: Plan | None = None
+
+    def _fingerprint(self) -> list[Any]:
+        """Everything that a plan was derived from and that can change without a new function."""
+        parts: list[Any] = [n.seq for n in self.nodes]
+        edges = [v for n in self.nodes for v in n.inputs if v is not None] + self.outputs
+        for v in edges:
+            parts += [v.key, v.need_grad, v.persistent, v.recompute, v.current_spec]
+        return parts
+
+    def valid(self) -> bool:
+        if self.epoch != STATE.epoch:
+            if capture(self.outputs) != self.nodes or self._fingerprint() != self.print:
+                return False
+            self.epoch = STATE.epoch
+        return True
+
+    def backward_graph(self) -> Backward:
+        if self.back is None:
+            self.back = Backward(self.outputs[0], self.nodes)
+        return self.back
+
+    # ---- forward ----
+
+    def forward(self, mode: str, before: Any = None, after: Any = None) -> None:
+        if mode == TRAIN and not any(v.need_grad for v in self.outputs):
+            mode = INFER
+        plan = self.plans.get(mode)
+        if plan is None:
+            plan = self.plans[mode] = self._forward_plan(mode)
+            self._list_results(plan)
+        if before is not None:
+            plan.run_hooked(before, after)
+        else:
+            plan.run()
+        slots = plan.slots
+        for nd, slot in plan.results:  # type: ignore[attr-defined]
+            bufs = nd.bufs
+            bufs.clear()
+            bufs[SPACE] = slots[slot]
+        if self.marked is not plan or before is not None:
+            for nd in plan.lost:  # type: ignore[attr-defined]
+                nd.clear()
+            self.marked = plan
+        self.last = mode
+
+    def _forward_plan(self, mode: str) -> Plan:
+        if mode == KEEP:
+            return Plan(self.nodes, {(id(n), i) for n in self.nodes for i in range(len(n.out_specs))})
+        kept = {v.key for v in self.outputs}
+        kept |= {v.key for n in self.nodes for v in n.inputs if v is not None and v.persistent}
+        if mode == INFER:
+            return Plan(self.nodes, kept)
+        if len(self.outputs) > 1 or self.outputs[0].node is None:
+            return Plan(self.nodes, kept | self._needed_by_gradients())
+        back = self.backward_graph()
+        second = insert_recomputation(self.nodes, back.nodes)
+        kept |= {e.key for _, e in back.leaves}
+        return Plan([*self.nodes, *second], kept, cut=len(self.nodes))
+
+    def _needed_by_gradients(self) -> set[Key]:
+        keys: set[Key] = set()
+        for n in self.nodes:
+            if n.need_grad:
+                for _, i in n.op.kept_inputs:
+                    variadic = n.op.variadic and i == len(n.op.inputs) - 1
+                    keys |= {v.key for v in n.inputs[i : None if variadic else i + 1] if v is not None}
+                every = range(len(n.out_specs))
+                for _, i in n.op.kept_outputs:
+                    keys |= {(id(n), k) for k in (every if n.op.variadic_out else (i,))}
+        return keys
+
+    def _list_results(self, plan: Plan) -> None:
+        """Which arrays have a value after the forward part, and which lost theirs."""
+        results, lost, overwritten = [], [], []
+        for n in self.nodes:
+            for i, nd in enumerate(n.outs or ()):
+                slot = plan.slot_of[(id(n), i)]
+                if plan.alive_at_cut((id(n), i)):
+                    results.append((nd, slot))
+                    if slot not in plan.kept:
+                        overwritten.append(nd)
+                else:
+                    lost.append(nd)
+        plan.results, plan.lost, plan.overwritten = results, lost, overwritten  # type: ignore[attr-defined]
+
+    # ---- backward ----
+
+    def backward(self, grad: Any, clear_buffer: bool) -> None:
+        back = self.backward_graph()
+        joint = clear_buffer and self.last == TRAIN and len(self.outputs) == 1
+        run = self.backwards.get((joint, clear_buffer))
+        if run is None:
+            run = self.backwards[joint, clear_buffer] = self._backward_plan(back, joint, clear_buffer)
+        back.write_start(grad)
+        run.run(second=joint)
+        if joint:
+            for nd in run.plan.overwritten:  # type: ignore[attr-defined]
+                nd.clear()
+            self.last = ""
+
+    def _backward_plan(self, back: Backward, joint: bool, clear_buffer: bool) -> BackwardPlan:
+        if joint:
+            return BackwardPlan(back, self.plans[TRAIN], publish=False)
+        infer_again(back.all_nodes)
+        kept = {e.key for _, e in back.leaves}
+        if clear_buffer:
+            return BackwardPlan(back, Plan(back.nodes, kept), publish=False)
+        kept |= {e.key for *_, e in back.edges}
+        return BackwardPlan(back, Plan(back.all_nodes, kept), publish=True)
+
+
+def session_of(outputs: Sequence[Variable]) -> Session:
+    """The session of these outputs, kept with the first of them."""
+    key = tuple([id(v.edge) for v in outputs])
+    sessions = outputs[0].sessions
+    if sessions is None:
+        sessions = outputs[0].sessions = {}
+    session: Session | None = sessions.get(key)
+    if session is None or not session.valid():
+        session = sessions[key] = Session(outputs)
+    return session
+
+
+class GraphExecutor:
+    """What Variable.forward() and backward() call."""
+
+    def forward(
+        self,
+        outputs: Sequence[Variable],
+        clear_buffer: bool,
+        clear_no_need_grad: bool,
+        pre: Hook | None,
+        post: Hook | None,
+    ) -> None:
+        if STATE.trace is not None:
+            STATE.trace.forward(outputs)
+            return
+        if all(v.edge.node is None for v in outputs):
+            return
+        mode = INFER if clear_buffer else TRAIN if clear_no_need_grad else KEEP
+        session = session_of(outputs)
+        if HOOKS.active or pre is not None or post is not None:
+            session.forward(mode, *_hooks(pre, post))
+        else:
+            session.forward(mode)
+
+    def backward(
+        self,
+        output: Variable,
+        grad: Any,
+        clear_buffer: bool,
+        callbacks: Sequence[Any],
+        pre: Hook | None,
+        post: Hook | None,
+    ) -> None:
+        if STATE.trace is not None:
+            STATE.trace.backward(output, grad)
+            return
+        edge = output.edge
+        if edge.node is None or not edge.need_grad:
+            return
+        if callbacks:
+            raise NotImplementedError(
+                "backward: communicator_callbacks need a communicator; call all_reduce afterwards"
+            )
+        hooked = HOOKS.active or pre is not None or post is not None
+        if edge.node.saved is not None or edge.node.outs is None or hooked:
+            gy = start_gradient(edge, output.shape, grad)
+            before, after = _hooks(pre, post) if hooked else (None, None)
+            backward_now(edge, gy, clear_buffer, before, after)
+            return
+        if not edge.array.bufs:
+            raise ValueError(f"{output._label()}: backward() needs forward() first")
+        session_of([output]).backward(grad, clear_buffer)
+
+
+def _hooks(pre: Hook | None, post: Hook | None) -> tuple[Any, Any]:
+    def before(node: Node) -> None:
+        HOOKS.before(node)
+        if pre is not None:
+            pre(Function(node))
+
+    def after(node: Node) -> None:
+        HOOKS.after(node)
+        if post is not None:
+            post(Function(node))
+
+    return before, after
+
+
+EXECUTOR[:] = [GraphExecutor()]
