@@ -16,6 +16,7 @@ from nnl.core.graph import Value, capture
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.graph.plan import SPACE, Plan, infer_again
+from nnl.graph.session import fingerprint
 
 
 class Trace:
@@ -82,12 +83,21 @@ class Compiled:
         self.grads = [(nd, g) for nd, g in trace.grads.values() if g is not None]
         self.zeroed = [nd for nd, g in trace.grads.values() if g is None]
         ends = [v.edge for v in self.outputs] + [g.edge for _, g in self.grads] + trace.effects
-        nodes = capture(ends)
+        self.ends, self.nodes = ends, (nodes := capture(ends))
         infer_again(nodes)
+        self.epoch, self.print = STATE.epoch, fingerprint(nodes, ends)
         self.plan = plan = Plan(nodes, {v.key for v in ends})
         slots = [plan.slot_of.get(g.edge.key, 0) for _, g in self.grads]
         made = {s for step in plan.steps for s in step.outs if s not in plan.root}
         self.own = [s in made and slots.count(s) == 1 for s in slots]
+
+    def valid(self) -> bool:
+        """Whether no flag, shape or dtype of the recorded graph has changed since."""
+        if self.epoch != STATE.epoch:
+            if fingerprint(self.nodes, self.ends) != self.print:
+                return False
+            self.epoch = STATE.epoch
+        return True
 
     def run(self, arrays: list[NdArray]) -> Any:
         for hole, nd in zip(self.holes, arrays, strict=True):
@@ -184,7 +194,7 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
                 f"compile: every argument of {getattr(f, '__name__', 'f')} must be a Variable, an "
                 f"NdArray or hashable, got {[type(a).__name__ for a in args]}"
             ) from None
-        if compiled is None:
+        if compiled is None or not compiled.valid():
             compiled = cache[tuple(key)] = Compiled(f, args, kw)
         return compiled.run(arrays)
 

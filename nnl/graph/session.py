@@ -98,6 +98,15 @@ class BackwardPlan:
             nd.write(SPACE, plan.value(g.key) if g.key in plan.slot_of else g.array.read(SPACE).copy())
 
 
+def fingerprint(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[Any]:
+    """Everything that a plan was derived from and that can change without a new function."""
+    parts: list[Any] = [n.seq for n in nodes]
+    edges = [v for n in nodes for v in n.inputs if v is not None]
+    for v in (*edges, *outputs):
+        parts += [v.key, v.need_grad, v.persistent, v.recompute, v.current_spec]
+    return parts
+
+
 class Session:
     """Plans of the graph below some outputs, made when first needed and valid until it changes."""
 
@@ -115,24 +124,17 @@ class Session:
         for node in self.nodes:
             node.saved = None
         self.epoch = STATE.epoch
-        self.print = self._fingerprint()
+        self.print = fingerprint(self.nodes, self.outputs)
         self.plans: dict[str, Plan] = {}
         self.backwards: dict[tuple[bool, bool], BackwardPlan] = {}
         self.back: Backward | None = None
+        self.joint_back: Backward | None = None
         self.last = ""  # mode of the latest forward whose values have not been overwritten
         self.marked: Plan | None = None
 
-    def _fingerprint(self) -> list[Any]:
-        """Everything that a plan was derived from and that can change without a new function."""
-        parts: list[Any] = [n.seq for n in self.nodes]
-        edges = [v for n in self.nodes for v in n.inputs if v is not None] + self.outputs
-        for v in edges:
-            parts += [v.key, v.need_grad, v.persistent, v.recompute, v.current_spec]
-        return parts
-
     def valid(self) -> bool:
         if self.epoch != STATE.epoch:
-            if capture(self.outputs) != self.nodes or self._fingerprint() != self.print:
+            if capture(self.outputs) != self.nodes or fingerprint(self.nodes, self.outputs) != self.print:
                 return False
             self.epoch = STATE.epoch
         return True
@@ -175,7 +177,8 @@ class Session:
             return Plan(self.nodes, kept)
         if len(self.outputs) > 1 or self.outputs[0].node is None:
             return Plan(self.nodes, kept | self._needed_by_gradients())
-        back = self.backward_graph()
+        # of its own: inserting recomputation changes what the nodes read
+        back = self.joint_back = Backward(self.outputs[0], self.nodes)
         second = insert_recomputation(self.nodes, back.nodes)
         kept |= {e.key for _, e in back.leaves}
         return Plan([*self.nodes, *second], kept, cut=len(self.nodes))
@@ -209,8 +212,8 @@ class Session:
     # ---- backward ----
 
     def backward(self, grad: Any, clear_buffer: bool) -> None:
-        back = self.backward_graph()
         joint = clear_buffer and self.last == TRAIN and len(self.outputs) == 1
+        back = self.joint_back if joint else self.backward_graph()
         run = self.backwards.get((joint, clear_buffer))
         if run is None:
             run = self.backwards[joint, clear_buffer] = self._backward_plan(back, joint, clear_buffer)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Initial values of parameters.
+
+An initializer is called with a shape and returns an array. The random ones draw from `rng`, or, if
+it is None, from the parameter generator of the time when they were made (seed 313 until `nnl.seed`
+replaces it), so initial weights are reproducible bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Shape = Sequence[int]
+
+
+def _generator(rng: np.random.RandomState | None) -> np.random.RandomState:
+    """rng, or the present parameter generator: `nnl.seed` replaces it by another."""
+    if rng is not None:
+        return rng
+    from nnl.core import random as nnl_random
+
+    return nnl_random.prng
+
+
+class BaseInitializer:
+    """What every initializer is: a callable from a shape to an array of that shape."""
+
+    def __call__(self, shape: Shape) -> Array:
+        """Return the initial values.
+
+        Raises:
+            NotImplementedError: the subclass does not define `__call__`.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__}: define __call__(shape) to return an array of that shape"
+        )
+
+
+class NormalInitializer(BaseInitializer):
+    r"""Draw from $N(0, \sigma^2)$.
+
+    Args:
+        sigma: Standard deviation.
+        rng: Generator to draw from; None is the framework's parameter generator.
+    Returns (when called): float32 array.
+    """
+
+    def __init__(self, sigma: float = 1.0, rng: np.random.RandomState | None = None) -> None:
+        self.sigma = sigma
+        self.rng = _generator(rng)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.sigma})"
+
+    def __call__(self, shape: Shape) -> Array:
+        return np.asarray(self.rng.randn(*shape) * self.sigma, np.float32)
+
+
+class UniformInitializer(BaseInitializer):
+    """Draw uniformly from [lim[0], lim[1]).
+
+    Args:
+        lim: Lower and upper limit.
+        rng: Generator to draw from; None is the framework's parameter generator.
+    Returns (when called): float32 array.
+    """
+
+    def __init__(
+        self, lim: tuple[float, float] = (-1, 1), rng: np.random.RandomState | None = None
+    ) -> None:
+        self.lim = lim
+        self.rng = _generator(rng)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.lim})"
+
+    def __call__(self, shape: Shape) -> Array:
+        return np.asarray(self.rng.uniform(*self.lim, size=tuple(shape)), np.float32)
+
+
+class UniformIntInitializer(BaseInitializer):
+    """Draw integers uniformly from [lim[0], lim[1]).
+
+    Args:
+        lim: Lower limit, and upper limit, which is not drawn.
+        rng: Generator to draw from; None is the framework's parameter generator.
+    Returns (when called): int64 array.
+    """
+
+    def __init__(
+        self, lim: tuple[int, int] = (0, 10), rng: np.random.RandomState | None = None
+    ) -> None:
+        self.lim = lim
+        self.rng = _generator(rng)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.lim})"
+
+    def __call__(self, shape: Shape) -> Array:
+        # the platform's integer: asking for another dtype would draw other numbers
+        drawn = self.rng.randint(*self.lim, size=tuple(shape))
+        return np.asarray(drawn, np.int64)
+
+
+class RangeInitializer(BaseInitializer):
+    """start, start + step, ... along the last axis, the same for every index of the other axes.
+
+    Returns (when called): a read-only broadcast view, of integers if start and step are integers.
+    """
+
+    def __init__(self, start: float = 0, step: float = 1) -> None:
+        self.start = start
+        self.step = step
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.start}, {self.step})"
+
+    def __call__(self, shape: Shape) -> Array:
+        if not len(shape):
+            raise ValueError("RangeInitializer: shape () has no last axis to count along")
+        row = np.arange(shape[-1]) * self.step + self.start
+        return np.broadcast_to(row, tuple(shape))
+
+
+class ConstantInitializer(BaseInitializer):
+    """The same value everywhere. Returns (when called): float32 array."""
+
+    def __init__(self, value: float = 0) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.value})"
+
+    def __call__(self, shape: Shape) -> Array:
+        return np.full(tuple(shape), self.value, np.float32)
+
+
+class OrthogonalInitializer(BaseInitializer):
+    """A random matrix with orthonormal rows or columns (whichever are fewer), times a gain.
+
+    The array is seen as a matrix of shape[0] rows. It is the factor of that shape in the singular
+    value decomposition of a matrix of standard normal numbers.
+
+    Args:
+        gain: Every singular value of the result.
+        rng: Generator to draw from; None is the framework's parameter generator.
+    Returns (when called): float32 array.
+    Raises (when called): ValueError: shape is ().
+    Source: Saxe, McClelland and Ganguli, Exact solutions to the nonlinear dynamics of learning in
+        deep linear neural networks, arXiv:1312.6120.
+    """
+
+    def __init__(self, gain: float = 1.0, rng: np.random.RandomState | None = None) -> None:
+        self.gain = gain
+        self.rng = _generator(rng)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.gain})"
+
+    def __call__(self, shape: Shape) -> Array:
+        if not len(shape):
+            raise ValueError("OrthogonalInitializer: shape () has no rows")
+        matrix = (shape[0], int(np.prod(shape[1:])))
+        drawn = self.rng.normal(0.0, 1.0, matrix)
+        left, _, right = np.linalg.svd(drawn, full_matrices=False)
+        basis = left if left.shape == matrix else right
+        return np.asarray(basis.reshape(tuple(shape)) * self.gain, np.float32)
+
+
+class WeightNormalizationScaleInitializer(BaseInitializer):
+    r"""The norm of each slice of a weight, so that weight normalisation starts as the identity.
+
+    $$g_i = \sqrt{\sum w_i^2 + \epsilon}$$ over all axes of w but `dim`.
+
+    Args:
+        w: The weight: a Variable or NdArray (anything whose values are in `.d` or `.data`).
+        dim: Axis of w that indexes the slices; negative counts from the last.
+        eps: Added to the sum of squares, so in squared units of w.
+    Returns (when called): array of w's dtype and of the shape asked for, which must have
+        w.shape[dim] elements.
+    Raises (when called): ValueError: the shape has another number of elements.
+    Source: Salimans and Kingma, Weight Normalization, arXiv:1602.07868.
+    """
+
+    def __init__(self, w: Any, dim: int = 0, eps: float = 1e-12) -> None:
+        self.w = w
+        self.dim = dim
+        self.eps = eps
+
+    def __call__(self, shape: Shape) -> Array:
+        w = self.w.d if hasattr(self.w, "d") else np.asarray(self.w.data)
+        kept = self.dim % w.ndim
+        axes = tuple(axis for axis in range(w.ndim) if axis != kept)
+        scale = np.sqrt(np.sum(w * w, axis=axes) + self.eps)
+        if int(np.prod(shape)) != scale.size:
+            raise ValueError(
+                f"WeightNormalizationScaleInitializer: shape {tuple(shape)} does not hold one "
+                f"scale for each of the {scale.size} slices of w{w.shape} along axis {self.dim}"
+            )
+        return np.asarray(scale, w.dtype).reshape(tuple(shape))
+
+
+def _elements(kernel: Iterable[int]) -> int:
+    return int(np.prod(tuple(kernel)))
+
+
+def calc_normal_std_he_forward(inmaps: int, outmaps: int, kernel: Shape = (1, 1)) -> float:
+    r"""Standard deviation that keeps the variance of activations through ReLU layers.
+
+    $$\sqrt{2 / (K\,\mathrm{in})}$$ with K the number of elements of the kernel.
+
+    Args:
+        inmaps: Number of input maps.
+        outmaps: Number of output maps; not used.
+        kernel: Kernel shape.
+    Source: He et al., Delving Deep into Rectifiers, arXiv:1502.01852, eq. 10.
+    """
+    return float(np.sqrt(2.0 / (_elements(kernel) * inmaps)))
+
+
+def calc_normal_std_he_backward(inmaps: int, outmaps: int, kernel: Shape = (1, 1)) -> float:
+    r"""Standard deviation that keeps the variance of gradients through ReLU layers.
+
+    $$\sqrt{2 / (K\,\mathrm{out})}$$ with K the number of elements of the kernel.
+
+    Args:
+        inmaps: Number of input maps; not used.
+        outmaps: Number of output maps.
+        kernel: Kernel shape.
+    Source: He et al., Delving Deep into Rectifiers, arXiv:1502.01852, eq. 14.
+    """
+    return float(np.sqrt(2.0 / (_elements(kernel) * outmaps)))
+
+
+def calc_normal_std_glorot(inmaps: int, outmaps: int, kernel: Shape = (1, 1)) -> float:
+    r"""Standard deviation of Glorot's initialisation.
+
+    $$\sqrt{2 / (K(\mathrm{in} + \mathrm{out}))}$$ with K the number of elements of the kernel.
+
+    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural
+        networks, AISTATS 2010, eq. 12.
+    """
+    return float(np.sqrt(2.0 / (_elements(kernel) * (inmaps + outmaps))))
+
+
+def calc_uniform_lim_glorot(
+    inmaps: int, outmaps: int, kernel: Shape = (1, 1)
+) -> tuple[float, float]:
+    r"""Limits of Glorot's uniform initialisation.
+
+    $$\pm\sqrt{6 / (K(\mathrm{in} + \mathrm{out}))}$$ with K the number of elements of the kernel.
+
+    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural
+        networks, AISTATS 2010, eq. 16.
+    """
+    limit = float(np.sqrt(6.0 / (_elements(kernel) * (inmaps + outmaps))))
+    return -limit, limit

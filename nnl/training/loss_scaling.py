@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training in 16 bits: a loss scale that follows the range of the gradients."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nnl.core.array import NdArray
+from nnl.core.variable import Variable
+from nnl.solvers.base import Solver
+
+logger = logging.getLogger("nnl")
+
+LOWEST, HIGHEST = 2.0**-126, 2.0**127  # normal float32 powers of two: the start gradient is one
+
+
+class DynamicLossScalingUpdater:
+    """One training step with a loss scale that is lowered on overflow and raised after a while.
+
+    A step runs forward, backward from the scale instead of 1, divides the gradients by the scale
+    and updates. If a gradient is not finite the scale is divided by scaling_factor and the step
+    runs again with the next data; after N steps without that it is multiplied. It stays between
+    2^-126 and 2^127.
+
+    Args:
+        solver: Solver whose parameters are updated.
+        loss: Scalar Variable of a static graph.
+        data_feeder: Called before each forward; writes the next data into the graph's inputs.
+        scale: First loss scale; a power of two loses no precision.
+        scaling_factor: Greater than 1.
+        N: Steps between two raises.
+        clear_buffer: Free intermediate arrays on the way.
+        accum_grad: Forward and backward passes per update; their gradients add up.
+        weight_decay: Rate given to solver.weight_decay before each update, None for none.
+        comm: Communicator that sums the gradients over processes, None for one process.
+        grads: The gradient arrays it sums.
+
+    Attributes:
+        scale: The loss scale of the next pass.
+        overflows: How many passes had a gradient that was not finite.
+
+    Raises:
+        ValueError: An argument is outside its range.
+    Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, section 3.2.
+    """
+
+    max_tries = 100  # passes of one update() with non-finite gradients before it gives up
+
+    def __init__(
+        self,
+        solver: Solver,
+        loss: Variable,
+        data_feeder: Callable[[], Any] | None = None,
+        scale: float = 8.0,
+        scaling_factor: float = 2.0,
+        N: int = 2000,
+        clear_buffer: bool = True,
+        accum_grad: int = 1,
+        weight_decay: float | None = None,
+        comm: Any = None,
+        grads: Sequence[NdArray] | None = None,
+    ) -> None:
+        name = "DynamicLossScalingUpdater"
+        if not LOWEST <= scale <= HIGHEST:
+            raise ValueError(f"{name}: scale is {scale}, wanted a number in [2^-126, 2^127]")
+        if not 1.0 < scaling_factor < math.inf:
+            raise ValueError(
+                f"{name}: scaling_factor is {scaling_factor}, wanted a finite number > 1"
+            )
+        if N < 0:
+            raise ValueError(f"{name}: N is {N}, wanted a number of steps >= 0")
+        if accum_grad < 1:
+            raise ValueError(f"{name}: accum_grad is {accum_grad}, wanted a number >= 1")
+        self.solver, self.loss, self.data_feeder = solver, loss, data_feeder
+        self.scale, self.scaling_factor, self.N = float(scale), float(scaling_factor), int(N)
+        self.clear_buffer, self.accum_grad = clear_buffer, int(accum_grad)
+        self.weight_decay, self.comm = weight_decay, comm
+        self.grads = list(grads) if grads is not None else []
+        self.overflows = 0
+        self._counter = 0
+
+    def update(self) -> None:
+        """Run one training step.
+
+        Raises:
+            ValueError: The gradients of 100 passes in a row were not finite; the parameters are
+                as before.
+        """
+        for _ in range(self.max_tries):
+            self._backward()
+            if not self.solver.check_inf_or_nan_grad():
+                self._apply()
+                return
+            self.overflows += 1
+            self._counter = 0
+            self._rescale(1.0 / self.scaling_factor)
+        raise ValueError(
+            f"DynamicLossScalingUpdater.update: gradients were not finite in {self.max_tries} "
+            f"passes in a row, down to the loss scale {self.scale:g}: look for the inf or nan in "
+            "the data, the parameters or the loss"
+        )
+
+    def _backward(self) -> None:
+        self.solver.zero_grad()
+        for _ in range(self.accum_grad):
+            if self.data_feeder is not None:
+                self.data_feeder()
+            self.loss.forward(clear_no_need_grad=self.clear_buffer)
+            self.loss.backward(self.scale, clear_buffer=self.clear_buffer)
+        if self.comm is not None and self.grads:
+            self.comm.all_reduce(self.grads, division=False, inplace=False)
+
+    def _apply(self) -> None:
+        self.solver.scale_grad(1.0 / self.scale)
+        if self.weight_decay is not None:
+            self.solver.weight_decay(self.weight_decay)
+        self.solver.update()
+        if self._counter > self.N:
+            self._rescale(self.scaling_factor)
+            self._counter = 0
+        self._counter += 1
+
+    def _rescale(self, factor: float) -> None:
+        old, self.scale = self.scale, min(max(self.scale * factor, LOWEST), HIGHEST)
+        logger.debug("loss scale %g -> %g", old, self.scale)
