@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions. Each module defines some and lists them in __all__; this module offers them all."""
+
+import importlib
+import pkgutil
+
+__all__: list[str] = []
+
+for _info in pkgutil.iter_modules(__path__):
+    _module = importlib.import_module(f"{__name__}.{_info.name}")
+    for _name in _module.__all__:
+        globals()[_name] = getattr(_module, _name)
+    __all__ += _module.__all__

@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elementary functions of mathematics, and the two functions that change nothing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from nnl.core.op import Cost, Onnx, Sample, op
+from nnl.functions.arithmetic import (
+    Binary,
+    Unary,
+    add2,
+    add_scalar,
+    div2,
+    memory_for,
+    mul2,
+    mul_scalar,
+    pow_scalar,
+    r_sub_scalar,
+    sub2,
+)
+from nnl.functions.comparison import equal_scalar
+from nnl.functions.reduction import sum_to
+
+__all__ = [
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "cos",
+    "cosh",
+    "erf",
+    "exp",
+    "identity",
+    "log",
+    "sin",
+    "sinc",
+    "sinh",
+    "tan",
+    "tanh",
+    "unlink",
+]
+
+
+class OnReals(Unary):
+    """Common to functions defined for every number."""
+
+    def samples(rng):
+        for shape in ((3, 4), (2, 3, 2), (), (0, 2)):
+            yield Sample(rng.normal(size=shape))
+
+
+class OnUnitInterval(Unary):
+    """Common to functions defined between -1 and 1."""
+
+    def samples(rng):
+        for shape in ((3, 4), (), (0, 2)):
+            yield Sample(rng.uniform(-0.9, 0.9, shape))
+
+
+@op("identity", nnp="Identity", keep=("x",), onnx=Onnx("Identity"))
+class identity(OnReals):
+    """A copy of x, of its own dtype."""
+
+    ufunc = "positive"
+
+    def vjp(self, gy):
+        return gy
+
+
+@op("unlink", nnp="Unlink", keep=("x",), view=True)
+class unlink:
+    """x itself, sharing its memory, where backward stops: no gradient passes."""
+
+    def infer(self, x):
+        return x
+
+    def forward(self, xp, x):
+        return x.view()
+
+    def cost(self, x):
+        return Cost(flops=0, bytes=0)
+
+    def samples(rng):
+        for shape in ((2, 3), (), (0, 2)):
+            yield Sample(rng.normal(size=shape))
+
+
+@op("abs", nnp="Abs", onnx=Onnx("Abs"))
+class abs(OnReals):
+    """The absolute value. Its gradient at 0 is that of the right side, +1."""
+
+    ufunc = "absolute"
+
+    def vjp(self, gy, *, x):
+        return abs_backward(gy, x)
+
+    def samples(rng):
+        yield from OnReals.samples(rng)
+        yield Sample(np.array([-1.0, -0.0, 0.0, 1.0]), order=0)
+
+
+@op("abs_backward")
+class abs_backward:
+    """gy where x >= 0, -gy where x < 0."""
+
+    def infer(self, gy, x):
+        return gy
+
+    def forward(self, xp, gy, x, out=None):
+        y = xp.multiply(xp.less(x, 0.0), -2.0, dtype=x.dtype, out=out)  # 1 - 2 or 1 - 0
+        y += 1.0
+        y *= gy
+        return y
+
+    def vjp(self, gy, *, x):
+        return abs_backward(gy, x), None
+
+    def cost(self, gy, x):
+        return Cost(flops=2 * gy.size, bytes=3 * gy.nbytes)
+
+    def samples(rng):
+        x = np.array([[-1.0, 0.0, 2.0], [-3.0, 1.0, -0.5]])
+        yield Sample(rng.normal(size=(2, 3)), x, grad=(True, False))
+        yield Sample(np.array(1.0), np.array(-2.0), grad=(True, False))
+        yield Sample(np.zeros((0, 2)), np.zeros((0, 2)), grad=(True, False))
+
+
+@op("exp", nnp="Exp", onnx=Onnx("Exp"))
+class exp(OnReals):
+    """$y = e^x$."""
+
+    ufunc = "exp"
+
+    def vjp(self, gy, *, y):
+        return mul2(gy, y)
+
+
+@op("log", nnp="Log", onnx=Onnx("Log"))
+class log(Unary):
+    """The natural logarithm; -inf at 0, NaN below. The gradient is $1 / x$ everywhere."""
+
+    ufunc = "log"
+
+    def vjp(self, gy, *, x):
+        return div2(gy, x)
+
+
+@op("sin", nnp="Sin", onnx=Onnx("Sin"))
+class sin(OnReals):
+    """The sine of x radians."""
+
+    ufunc = "sin"
+
+    def vjp(self, gy, *, x):
+        return mul2(gy, cos(x))
+
+
+@op("cos", nnp="Cos", onnx=Onnx("Cos"))
+class cos(OnReals):
+    """The cosine of x radians."""
+
+    ufunc = "cos"
+
+    def vjp(self, gy, *, x):
+        return mul_scalar(mul2(gy, sin(x)), -1.0)
+
+
+@op("tan", nnp="Tan", onnx=Onnx("Tan"))
+class tan(OnUnitInterval):
+    """The tangent of x radians."""
+
+    ufunc = "tan"
+
+    def vjp(self, gy, *, y):
+        return mul2(gy, add_scalar(mul2(y, y), 1.0))
+
+
+@op("sinh", nnp="Sinh", onnx=Onnx("Sinh"))
+class sinh(OnReals):
+    r"""$y = (e^x - e^{-x}) / 2$."""
+
+    ufunc = "sinh"
+
+    def vjp(self, gy, *, x):
+        return mul2(gy, cosh(x))
+
+
+@op("cosh", nnp="Cosh", onnx=Onnx("Cosh"))
+class cosh(OnReals):
+    r"""$y = (e^x + e^{-x}) / 2$."""
+
+    ufunc = "cosh"
+
+    def vjp(self, gy, *, x):
+        return mul2(gy, sinh(x))
+
+
+@op("tanh", nnp="Tanh", onnx=Onnx("Tanh"))
+class tanh(OnReals):
+    r"""$y = \sinh x / \cosh x$, between -1 and 1."""
+
+    ufunc = "tanh"
+
+    def vjp(self, gy, *, y):
+        return tanh_backward(gy, y)
+
+
+@op("tanh_backward")
+class tanh_backward:
+    """$g_y (1 - y^2)$."""
+
+    def infer(self, gy, y):
+        return gy
+
+    def forward(self, xp, gy, y, out=None):
+        gx = memory_for(xp, y, out)
+        xp.multiply(y, y, out=gx)
+        xp.subtract(1.0, gx, out=gx)
+        return xp.multiply(gx, gy, out=gx)
+
+    def vjp(self, ggx, *, gy, y, need):
+        return (
+            tanh_backward(ggx, y) if need[0] else None,
+            mul_scalar(mul2(ggx, mul2(gy, y)), -2.0) if need[1] else None,
+        )
+
+    def cost(self, gy, y):
+        return Cost(flops=3 * gy.size, bytes=3 * gy.nbytes)
+
+    def samples(rng):
+        for shape in ((3, 4), (), (0, 2)):
+            yield Sample(rng.normal(size=shape), rng.uniform(-0.9, 0.9, shape))
+
+
+@op("asin", nnp="ASin", onnx=Onnx("Asin"))
+class asin(OnUnitInterval):
+    """The angle in radians, from -pi/2 to pi/2, whose sine is x; NaN outside [-1, 1]."""
+
+    ufunc = "arcsin"
+
+    def vjp(self, gy, *, x):
+        return mul2(gy, pow_scalar(_one_minus_square(x), -0.5))
+
+
+@op("acos", nnp="ACos", onnx=Onnx("Acos"))
+class acos(OnUnitInterval):
+    """The angle in radians, from 0 to pi, whose cosine is x; NaN outside [-1, 1]."""
+
+    ufunc = "arccos"
+
+    def vjp(self, gy, *, x):
+        return mul_scalar(mul2(gy, pow_scalar(_one_minus_square(x), -0.5)), -1.0)
+
+
+def _one_minus_square(x):
+    """1 - x^2, exact near -1 and 1."""
+    return mul2(r_sub_scalar(x, 1.0), add_scalar(x, 1.0))
+
+
+@op("atan", nnp="ATan", onnx=Onnx("Atan"))
+class atan(OnReals):
+    """The angle in radians, from -pi/2 to pi/2, whose tangent is x."""
+
+    ufunc = "arctan"
+
+    def vjp(self, gy, *, x):
+        return div2(gy, add_scalar(mul2(x, x), 1.0))
+
+
+@op("atan2", nnp="ATan2")
+class atan2(Binary):
+    """The angle in radians, from -pi to pi, of the point at height x0 and width x1.
+
+    Args:
+        x0, x1: Arrays of one rank; sizes of 1 stretch. The gradient at x0 = x1 = 0 is NaN.
+    Raises:
+        ShapeError: The ranks differ, or two sizes differ and neither is 1.
+    """
+
+    ufunc = "arctan2"
+
+    def vjp(self, gy, *, x0, x1, need):
+        g = div2(gy, add2(mul2(x0, x0), mul2(x1, x1)))
+        return (
+            sum_to(mul2(g, x1), x0.shape) if need[0] else None,
+            sum_to(mul_scalar(mul2(g, x0), -1.0), x1.shape) if need[1] else None,
+        )
+
+
+@op("asinh", nnp="ASinh", onnx=Onnx("Asinh"))
+class asinh(OnReals):
+    r"""$y = \ln(x + \sqrt{x^2 + 1})$."""
+
+    ufunc = "arcsinh"
+
+    def vjp(self, gy, *, x):
+        return mul2(gy, pow_scalar(add_scalar(mul2(x, x), 1.0), -0.5))
+
+
+@op("acosh", nnp="ACosh", onnx=Onnx("Acosh"))
+class acosh(Unary):
+    r"""$y = \ln(x + \sqrt{x^2 - 1})$; NaN below 1."""
+
+    ufunc = "arccosh"
+
+    def vjp(self, gy, *, x):
+        square_minus_one = mul2(add_scalar(x, -1.0), add_scalar(x, 1.0))
+        return mul2(gy, pow_scalar(square_minus_one, -0.5))
+
+    def samples(rng):
+        for shape in ((3, 4), (), (0, 2)):
+            yield Sample(rng.uniform(1.5, 3, shape))
+
+
+@op("atanh", nnp="ATanh", onnx=Onnx("Atanh"))
+class atanh(OnUnitInterval):
+    r"""$y = \ln((1 + x) / (1 - x)) / 2$; NaN outside [-1, 1]."""
+
+    ufunc = "arctanh"
+
+    def vjp(self, gy, *, x):
+        return div2(gy, _one_minus_square(x))
+
+
+# Coefficients of W. J. Cody, Rational Chebyshev approximations for the error function, Mathematics
+# of Computation 23 (1969), highest power first.
+_ERF_P = (
+    1.85777706184603153e-1,
+    3.16112374387056560e0,
+    1.13864154151050156e2,
+    3.77485237685302021e2,
+    3.20937758913846947e3,
+)
+_ERF_Q = (
+    1.0,
+    2.36012909523441209e1,
+    2.44024637934444173e2,
+    1.28261652607737228e3,
+    2.84423683343917062e3,
+)
+_ERFC_P = (
+    2.15311535474403846e-8,
+    5.64188496988670089e-1,
+    8.88314979438837594e0,
+    6.61191906371416295e1,
+    2.98635138197400131e2,
+    8.81952221241769090e2,
+    1.71204761263407058e3,
+    2.05107837782607147e3,
+    1.23033935479799725e3,
+)
+_ERFC_Q = (
+    1.0,
+    1.57449261107098347e1,
+    1.17693950891312499e2,
+    5.37181101862009858e2,
+    1.62138957456669019e3,
+    3.29079923573345963e3,
+    4.36261909014324716e3,
+    3.43936767414372164e3,
+    1.23033935480374942e3,
+)
+
+
+def _polynomial(coefficients, t):
+    """Horner's scheme, highest power first."""
+    y = t * coefficients[0]
+    for c in coefficients[1:-1]:
+        y += c
+        y *= t
+    y += coefficients[-1]
+    return y
+
+
+_ERF_BLOCK = 1 << 14  # elements; the ten intermediate arrays of a block stay in the cache
+
+
+def _erf(xp, x):
+    # From 6 on erf is 1 in double precision; the bound also keeps the squares finite.
+    t = xp.minimum(xp.abs(x), 6.0)
+    square = t * t
+    small = xp.minimum(square, 0.25)
+    ratio = _polynomial(_ERF_P, small) / _polynomial(_ERF_Q, small)
+    tail = xp.exp(-square) * (_polynomial(_ERFC_P, t) / _polynomial(_ERFC_Q, t))
+    near = (t <= 0.46875).astype(x.dtype)  # a factor is cheaper than a selection, see gate
+    y = t * ratio * near + (1.0 - tail) * (1.0 - near)
+    return xp.copysign(y, x)
+
+
+@op("erf", nnp="Erf", onnx=Onnx("Erf"))
+class erf(OnReals):
+    r"""The error function $\frac{2}{\sqrt\pi} \int_0^x e^{-t^2} dt$, to the precision of the type.
+
+    Source: W. J. Cody, Rational Chebyshev approximations for the error function, Mathematics of
+    Computation 23 (1969).
+    """
+
+    def forward(self, xp, x, out=None):
+        y = memory_for(xp, x, out)
+        flat_x, flat_y = x.reshape(-1), y.reshape(-1)
+        for i in range(0, x.size, _ERF_BLOCK):
+            block = slice(i, i + _ERF_BLOCK)
+            flat_y[block] = _erf(xp, flat_x[block])
+        return y
+
+    def vjp(self, gy, *, x):
+        density = mul_scalar(exp(mul_scalar(mul2(x, x), -1.0)), 2.0 / math.sqrt(math.pi))
+        return mul2(gy, density)
+
+    def cost(self, x):
+        return Cost(flops=50 * x.size, bytes=2 * x.nbytes)
+
+    def samples(rng):
+        for shape in ((3, 4), (), (0, 2)):
+            yield Sample(2 * rng.normal(size=shape))
+
+
+@op("sinc", nnp="Sinc")
+class sinc(OnReals):
+    r"""$y = \sin x / x$ with x in radians (not $\pi x$, as numpy's), 1 at 0."""
+
+    def forward(self, xp, x, out=None):
+        zero = xp.equal(x, 0.0)
+        y = xp.sin(x)
+        y += zero
+        return xp.divide(y, x + zero, out=out)
+
+    def vjp(self, gy, *, x):
+        return sinc_backward(gy, x)
+
+    def samples(rng):
+        yield Sample(np.array([[-2.0, 0.0, 0.5], [3.0, -7.0, 1.0]]))
+        yield Sample(np.array(1.5))
+        yield Sample(np.zeros((0, 2)))
+
+
+@op("sinc_backward")
+class sinc_backward:
+    r"""$g_y (\cos x - \mathrm{sinc}\,x) / x$, and 0 at 0."""
+
+    def infer(self, gy, x):
+        return gy
+
+    def forward(self, xp, gy, x, out=None):
+        square = xp.minimum(x * x, 0.25)
+        series = 1.0 - square / 238.0  # Taylor's, because the quotient cancels near 0
+        for ratio in (180.0, 130.0, 88.0, 54.0, 28.0, 10.0):
+            series = 1.0 - series * square / ratio
+        zero = xp.equal(x, 0.0)
+        divisor = x + zero
+        slope = (xp.cos(x) - xp.sin(x) / divisor) / divisor
+        slope = xp.where(xp.abs(x) < 0.5, series * x / -3.0, slope)
+        return xp.multiply(slope, gy, out=out)
+
+    def vjp(self, ggx, *, gy, x, need):
+        gx = None
+        if need[1]:
+            # sinc'' is -sinc - 2 sinc' / x. The last term gives it the value -1/3 and the
+            # derivative 0 at 0, where the divisor is 1.
+            zero = equal_scalar(x, 0.0)
+            p = mul2(ggx, gy)
+            quotient = div2(sinc_backward(p, x), add2(x, zero))
+            at_zero = mul2(mul2(p, zero), r_sub_scalar(x, 1.0))
+            gx = sub2(mul_scalar(at_zero, 2.0 / 3.0), mul_scalar(quotient, 2.0))
+            gx = sub2(gx, mul2(p, sinc(x)))
+        return sinc_backward(ggx, x) if need[0] else None, gx
+
+    def cost(self, gy, x):
+        return Cost(flops=30 * gy.size, bytes=3 * gy.nbytes)
+
+    def samples(rng):
+        x = np.array([[-2.0, 0.0, 0.3], [3.0, -0.02, 1.0]])
+        yield Sample(rng.normal(size=(2, 3)), x)
+        yield Sample(np.array(1.0), np.array(1.5))
+        yield Sample(np.zeros((0, 2)), np.zeros((0, 2)))

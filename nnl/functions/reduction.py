@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions over axes, and the shape functions that their gradients are made of.
+
+This module is the base of all others: it imports none of them. A rule that needs another function
+looks it up by name when it is called.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from nnl.core.op import OPS, Cost, Sample, op
+from nnl.core.spec import ShapeError, Spec, check_axes
+
+__all__ = [
+    "sum",
+    "mean",
+    "max",
+    "min",
+    "prod",
+    "norm",
+    "reduce",
+    "reduce_sum",
+    "reduce_mean",
+    "reshape",
+    "broadcast",
+]
+
+
+def kept_shape(x, axes):
+    """The shape of x with the axes set to 1."""
+    return tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+
+
+def count(shape, axes):
+    """How many elements are reduced to one."""
+    return math.prod(shape[i] for i in axes)
+
+
+def as_rows(x, axes):
+    """x with the axes moved to the end, in their order in x, and merged there."""
+    kept = [i for i in range(x.ndim) if i not in axes]
+    rows = x.transpose((*kept, *sorted(axes)))
+    return rows.reshape((*rows.shape[: len(kept)], count(x.shape, axes)))
+
+
+class Reduction:
+    """Common to functions that reduce axes: attributes, the shape rule and cost."""
+
+    axes: tuple[int, ...] | None = None
+    keep_dims: bool = False
+
+    def resolve(self, x):
+        axes = range(len(x.shape)) if self.axes is None else self.axes
+        return {"axes": check_axes(self.op.name, axes, x)}
+
+    def infer(self, x):
+        if self.keep_dims:
+            return x.with_shape(kept_shape(x, self.axes))
+        return x.with_shape([n for i, n in enumerate(x.shape) if i not in self.axes])
+
+    def cost(self, x):
+        return Cost(flops=x.size, bytes=x.nbytes + self.infer(x).nbytes)
+
+    def samples(rng):
+        for axes in (None, (0,), (-1,), (0, 2), (1,)):
+            for keep in (False, True):
+                yield Sample(rng.normal(size=(2, 3, 4)), axes=axes, keep_dims=keep)
+
+
+@op("sum", nnp="Sum")
+class sum_op(Reduction):
+    """Sum over axes."""
+
+    def forward(self, xp, x, out=None):
+        return xp.sum(x, axis=self.axes, keepdims=self.keep_dims, out=out)
+
+    def vjp(self, gy, *, x_spec):
+        return spread(gy, x_spec, self.axes)
+
+
+def sum(x, axis=None, keepdims=False):
+    """Sum over axes.
+
+    Args:
+        x: Any shape.
+        axis: An int or several; all axes if left out. Negative ones count from the end.
+        keepdims: Keep reduced axes with size 1.
+    Raises:
+        ShapeError: An axis is out of range or given twice.
+    """
+    return sum_op(x, axes=axis, keep_dims=keepdims)
+
+
+def spread(gy, x_spec, axes):
+    """The gradient of a reduced array, stretched back to the shape of what was reduced."""
+    return broadcast(reshape(gy, kept_shape(x_spec, axes)), x_spec.shape)
+
+
+@op("mean", nnp="Mean")
+class mean_op(Reduction):
+    """Mean over axes; not a number where there is nothing to average."""
+
+    def forward(self, xp, x, out=None):
+        y = xp.sum(x, axis=self.axes, keepdims=self.keep_dims, out=out)
+        n = count(x.shape, self.axes)
+        y *= 1.0 / n if n else math.nan
+        return y
+
+    def vjp(self, gy, *, x_spec):
+        n = count(x_spec.shape, self.axes)
+        return spread(OPS["mul_scalar"](gy, 1.0 / n if n else math.nan), x_spec, self.axes)
+
+
+def mean(x, axis=None, keepdims=False):
+    """Mean over axes.
+
+    Args:
+        x: Any shape.
+        axis: An int or several; all axes if left out. Negative ones count from the end.
+        keepdims: Keep reduced axes with size 1.
+    Raises:
+        ShapeError: An axis is out of range or given twice.
+    """
+    return mean_op(x, axes=axis, keep_dims=keepdims)
+
+
+class Extremum(Reduction):
+    """Common to max and min: which of values and positions they return, and the gradient rule."""
+
+    with_index: bool = False
+    only_index: bool = False
+
+    def infer(self, x):
+        y = Reduction.infer(self, x)
+        if y.size and not x.size:
+            raise ShapeError(f"{self.op.name}: x {x} has no element along the axes {self.axes}")
+        index = y.with_dtype(np.uint64)  # NNabla's type of positions
+        if self.only_index:
+            return index
+        return (y, index) if self.with_index else y
+
+    def position(self, xp, x):
+        """Where the first extreme element is, among those that are reduced to one."""
+        arg = getattr(xp, "arg" + self.op.name)
+        if not x.size:
+            i = xp.zeros([n for k, n in enumerate(x.shape) if k not in self.axes], np.uint64)
+        elif len(self.axes) == 1:
+            i = arg(x, axis=self.axes[0])
+        else:
+            i = arg(as_rows(x, self.axes), axis=-1)
+        if self.keep_dims:
+            i = i.reshape(kept_shape(x, self.axes))
+        return i.astype(np.uint64)
+
+    def forward(self, xp, x):
+        if self.only_index:
+            return self.position(xp, x)
+        y = getattr(xp, self.op.name)(x, axis=self.axes, keepdims=self.keep_dims)
+        if self.axes == ():
+            y = x.copy()
+        return (y, self.position(xp, x)) if self.with_index else y
+
+    def vjp(self, gy, *rest, x):
+        if self.only_index:
+            return None
+        index = self.op(x, axes=self.axes, keep_dims=self.keep_dims, only_index=True)
+        return OPS["place"](gy, index, shape=x.shape, axes=self.axes)
+
+    def samples(rng):
+        x = rng.permutation(24).reshape(2, 3, 4) / 8
+        for axes in (None, (0,), (-1,), (0, 2), (1,)):
+            for keep in (False, True):
+                yield Sample(x, axes=axes, keep_dims=keep)
+        yield Sample(x, axes=(2, 0), with_index=True)
+        yield Sample(x, axes=(1,), keep_dims=True, with_index=True)
+        ties = np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 4.0]])
+        for axes in ((1,), (0,), (0, 1)):
+            yield Sample(ties, axes=axes, only_index=True, grad=(False,))
+
+
+@op("max", outputs=("*y",), nnp="Max")
+class max_op(Extremum):
+    """Largest element over axes; its gradient goes to the first one that is as large."""
+
+
+@op("min", outputs=("*y",), nnp="Min")
+class min_op(Extremum):
+    """Smallest element over axes; its gradient goes to the first one that is as small."""
+
+
+def max(x, axis=None, keepdims=False, with_index=False, only_index=False):
+    """Largest element over axes; a NaN counts as the largest.
+
+    Args:
+        x: Any shape.
+        axis: An int or several; all axes if left out.
+        keepdims: Keep reduced axes with size 1.
+        with_index: Also return positions: uint64, counted through the reduced axes in their order
+            in x, of the first of equal elements.
+        only_index: Return the positions alone.
+    Raises:
+        ShapeError: An axis is out of range or given twice, or there is no element to choose from.
+    """
+    return max_op(x, axis, keepdims, with_index, only_index)
+
+
+def min(x, axis=None, keepdims=False, with_index=False, only_index=False):
+    """Smallest element over axes; a NaN counts as the smallest. Arguments as for max."""
+    return min_op(x, axis, keepdims, with_index, only_index)
+
+
+@op("prod", nnp="Prod")
+class prod_op(Reduction):
+    """Product over axes. The gradient is exact where elements are zero."""
+
+    def forward(self, xp, x, out=None):
+        return xp.prod(x, axis=self.axes, keepdims=self.keep_dims, out=out)
+
+    def vjp(self, gy, *, x):
+        # one axis after the other: the product of all others is before times after
+        cumprod, mul = OPS["cumprod"], OPS["mul2"]
+        g = spread(gy, x, self.axes)
+        part = x
+        for axis in self.axes:
+            before = cumprod(part, axis=axis, exclusive=True)
+            after = cumprod(part, axis=axis, exclusive=True, reverse=True)
+            g = mul(g, mul(before, after))
+            part = prod_op(part, axes=(axis,), keep_dims=True)
+        return g
+
+
+def prod(x, axis=None, keepdims=False):
+    """Product over axes.
+
+    Args:
+        x: Any shape.
+        axis: An int or several; all axes if left out. Negative ones count from the end.
+        keepdims: Keep reduced axes with size 1.
+    Raises:
+        ShapeError: An axis is out of range or given twice.
+    """
+    return prod_op(x, axes=axis, keep_dims=keepdims)
+
+
+def sign_of(x):
+    """-1 or 1, which is NNabla's sign of 0. The function `sign` would pass gradients on."""
+    return OPS["add_scalar"](OPS["mul_scalar"](OPS["greater_equal_scalar"](x, 0.0), 2.0), -1.0)
+
+
+@op("norm", nnp="Norm")
+class norm_op:
+    r"""$(\sum |x|^p)^{1/p}$ over axes."""
+
+    p: float = 2.0
+    axes: tuple[int, ...] | None = None
+    keep_dims: bool = False
+    resolve, cost = Reduction.resolve, Reduction.cost
+
+    def infer(self, x):
+        check_order("norm", self.p)
+        return Reduction.infer(self, x)
+
+    def forward(self, xp, x, out=None):
+        if self.p == 2:
+            y = xp.sum(x * x, axis=self.axes, keepdims=self.keep_dims, out=out)
+            return xp.sqrt(y, out=out)
+        power = xp.abs(x)
+        if self.p != 1:
+            power **= self.p
+        y = xp.sum(power, axis=self.axes, keepdims=self.keep_dims, out=out)
+        return y if self.p == 1 else xp.power(y, np.asarray(1 / self.p, x.dtype), out=out)
+
+    def vjp(self, gy, *, x, y):
+        mul, p = OPS["mul2"], self.p
+        if p == 1:
+            return mul(spread(gy, x, self.axes), sign_of(x))
+        # a norm of 0 counts as 1 here, so that the gradient there is 0
+        safe = OPS["add2"](y, OPS["equal_scalar"](y, 0.0))
+        g = spread(mul(gy, OPS["pow_scalar"](safe, 1 - p)), x, self.axes)
+        if p == 2:
+            return mul(g, x)
+        sign = sign_of(x)
+        return mul(g, mul(OPS["pow_scalar"](mul(x, sign), p - 1), sign))
+
+    def samples(rng):
+        x = rng.uniform(0.5, 2, (2, 3, 4)) * rng.choice([-1, 1], (2, 3, 4))
+        for p in (1.0, 1.5, 2.0, 3.0):
+            for axes, keep in ((None, False), ((1,), True), ((0, 2), False)):
+                yield Sample(x, p=p, axes=axes, keep_dims=keep)
+
+
+def norm(x, p=None, axis=None, keepdims=False):
+    r"""$(\sum |x|^p)^{1/p}$ over axes; its gradient where it is 0 is 0.
+
+    Args:
+        x: Any shape.
+        p: Order, at least 1 and finite; 2 if left out.
+        axis: An int or several; all axes if left out. Negative ones count from the end.
+        keepdims: Keep reduced axes with size 1.
+    Raises:
+        ValueError: p is less than 1, or infinite.
+        ShapeError: An axis is out of range or given twice.
+    """
+    return norm_op(x, p=2.0 if p is None else p, axes=axis, keep_dims=keepdims)
+
+
+def check_order(name, p):
+    """Raise unless p is the order of a norm that has a gradient."""
+    if not 1 <= p < math.inf:
+        raise ValueError(f"{name}: p is {p}, wanted a finite number >= 1")
+
+
+class Total:
+    """Common to reduce_sum and reduce_mean, which have no attributes."""
+
+    def infer(self, x):
+        return x.with_shape(())
+
+    def cost(self, x):
+        return Cost(flops=x.size, bytes=x.nbytes)
+
+    def samples(rng):
+        for shape in ((2, 3), (), (4,)):
+            yield Sample(rng.normal(size=shape))
+
+
+@op("reduce_sum", nnp="ReduceSum")
+class reduce_sum(Total):
+    """Sum of all elements; `sum` also takes axes."""
+
+    def forward(self, xp, x):
+        return xp.sum(x)
+
+    def vjp(self, gy, *, x_spec):
+        return spread(gy, x_spec, range(len(x_spec.shape)))
+
+
+@op("reduce_mean", nnp="ReduceMean")
+class reduce_mean(Total):
+    """Mean of all elements; `mean` also takes axes."""
+
+    def forward(self, xp, x):
+        return xp.sum(x) / x.size if x.size else xp.full((), math.nan, x.dtype)
+
+    def vjp(self, gy, *, x_spec):
+        g = OPS["mul_scalar"](gy, 1.0 / x_spec.size if x_spec.size else math.nan)
+        return spread(g, x_spec, range(len(x_spec.shape)))
+
+
+def reduce(x, op="sum"):
+    """Sum or mean of all elements; kept from NNabla, where it is deprecated.
+
+    Raises:
+        ValueError: op is neither "sum" nor "mean".
+    """
+    if op == "sum":
+        return reduce_sum(x)
+    if op == "mean":
+        return reduce_mean(x)
+    raise ValueError(f'reduce: op is {op!r}, wanted "sum" or "mean"')
+
+
+@op("reshape", nnp="Reshape", view=True, keep=("x",), onnx=None)
+class reshape_op:
+    """The same elements in another shape."""
+
+    shape: tuple[int, ...]
+    inplace: bool = True
+
+    def resolve(self, x):
+        shape = self.shape
+        if -1 in shape:
+            rest = 1
+            for n in shape:
+                rest *= n if n != -1 else 1
+            if shape.count(-1) > 1 or rest == 0 or x.size % rest:
+                raise ShapeError(f"reshape: x {x} does not fit the shape {shape}")
+            shape = tuple(x.size // rest if n == -1 else n for n in shape)
+        return {"shape": shape}
+
+    def infer(self, x):
+        y = x.with_shape(self.shape)
+        if y.size != x.size:
+            raise ShapeError(
+                f"reshape: x {x} has {x.size} elements, shape {self.shape} has {y.size}"
+            )
+        return y
+
+    def forward(self, xp, x):
+        y = x.reshape(self.shape)
+        return y if self.inplace else y.copy()
+
+    def vjp(self, gy, *, x_spec):
+        return reshape(gy, x_spec.shape)
+
+    def cost(self, x):
+        return Cost(flops=0, bytes=0)
+
+    def samples(rng):
+        for shape in ((6, 4), (-1, 4), (24,), (2, 1, 12)):
+            yield Sample(rng.normal(size=(2, 3, 4)), shape=shape)
+
+
+def reshape(x, shape, inplace=True, n_outputs=-1, outputs=None):
+    """The same elements in another shape.
+
+    Args:
+        x: Any shape.
+        shape: Sizes; one may be -1 and is then inferred.
+        inplace: Share the memory of x; False makes a copy.
+    Raises:
+        ShapeError: The sizes do not multiply to that of x.
+    """
+    return reshape_op(x, shape=shape, inplace=inplace, outputs=outputs)
+
+
+@op("broadcast", nnp="Broadcast", onnx=None)
+class broadcast_op:
+    """Stretch axes of size 1."""
+
+    shape: tuple[int, ...]
+
+    def infer(self, x):
+        n = len(x.shape)
+        tail = self.shape[len(self.shape) - n :]
+        if n > len(self.shape) or any(
+            a != b and a != 1 for a, b in zip(x.shape, tail, strict=True)
+        ):
+            raise ShapeError(f"broadcast: x {x} does not stretch to the shape {self.shape}")
+        return Spec.of(self.shape, x.dtype)
+
+    def forward(self, xp, x, out=None):
+        if out is None:
+            out = xp.empty(self.shape, x.dtype)
+        out[...] = x
+        return out
+
+    def vjp(self, gy, *, x_spec):
+        return sum_to(gy, x_spec.shape)
+
+    def cost(self, x):
+        return Cost(flops=0, bytes=x.nbytes + self.infer(x).nbytes)
+
+    def samples(rng):
+        yield Sample(rng.normal(size=(2, 1, 3)), shape=(2, 4, 3))
+        yield Sample(rng.normal(size=()), shape=(2, 2))
+        yield Sample(rng.normal(size=(1, 3)), shape=(2, 3))
+
+
+def broadcast(x, shape, n_outputs=-1, outputs=None):
+    """Stretch axes of size 1 to `shape`; missing leading axes are added.
+
+    Raises:
+        ShapeError: A size differs and is not 1.
+    """
+    if x.shape == tuple(shape) and outputs is None:
+        return x
+    return broadcast_op(x, shape=shape, outputs=outputs)
+
+
+def sum_to(x, shape):
+    """Sum a gradient back to the shape that was broadcast to x's shape."""
+    if x.shape == shape:
+        return x
+    lead = len(x.shape) - len(shape)
+    axes = tuple(range(lead)) + tuple(
+        i + lead for i, n in enumerate(shape) if n == 1 and x.shape[i + lead] != 1
+    )
+    y = sum_op(x, axes=axes, keep_dims=True)
+    return y if y.shape == shape else reshape(y, shape)
