@@ -45,6 +45,7 @@ from nnl.ext import get_extension_context as _get_extension_context
 
 set_default_context(_get_extension_context("cpu"))
 
+from nnl import converters as _converters  # noqa: E402, F401  (gives solvers their state files)
 from nnl import functions  # noqa: E402
 from nnl.graph import compile, print_graph  # noqa: E402
 from nnl.logger import logger  # noqa: E402

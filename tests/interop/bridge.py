@@ -106,6 +106,7 @@ class Nnabla:
         need_grad: Sequence[bool] | bool = True,
         grads: Sequence[Array | None] | None = None,
         seed: int | None = None,
+        base: bool = False,
         **kwargs: Any,
     ) -> Call:
         """nnabla.functions.<name>(*inputs, **kwargs), forward and, given `grads`, backward.
@@ -115,11 +116,13 @@ class Nnabla:
             need_grad: Of every input, or one for all.
             grads: A gradient or None (zeros) per output; without it there is no backward.
             seed: For nnabla.seed; None is the parameter generator's state at import, 313.
+            base: Take nnabla.function_bases instead, whose arguments are those of .nnp files.
         Raises:
             NnablaError: NNabla raised.
             WorkerDied: NNabla crashed.
         """
-        return self._call("function", name, inputs, need_grad, grads, seed, {}, kwargs)
+        kind = "base_function" if base else "function"
+        return self._call(kind, name, inputs, need_grad, grads, seed, {}, kwargs)
 
     def parametric(
         self,

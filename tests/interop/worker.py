@@ -22,6 +22,7 @@ ANSWERS = os.fdopen(os.dup(1), "w", encoding="utf-8")
 os.dup2(2, 1)
 
 import nnabla as nn  # noqa: E402
+import nnabla.function_bases as function_bases  # noqa: E402
 import nnabla.functions as F  # noqa: E402
 import nnabla.initializer as I  # noqa: E402
 import nnabla.parametric_functions as PF  # noqa: E402
@@ -140,6 +141,11 @@ def function(request, arrays, answer):
     return call(request, arrays, answer, F)
 
 
+def base_function(request, arrays, answer):
+    """The generated function below the hand-written wrappers, with the arguments of .nnp files."""
+    return call(request, arrays, answer, function_bases)
+
+
 def parametric(request, arrays, answer):
     return call(request, arrays, answer, PF)
 
@@ -192,7 +198,13 @@ def script(request, arrays, answer):
     return {}
 
 
-KINDS = {"function": function, "parametric": parametric, "solver": solver, "exec": script}
+KINDS = {
+    "function": function,
+    "base_function": base_function,
+    "parametric": parametric,
+    "solver": solver,
+    "exec": script,
+}
 
 
 def handle(line):

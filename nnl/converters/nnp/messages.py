@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The protobuf messages of NNabla's files, built at run time from a table.
+
+There is no generated code: the first call of `messages()` builds the classes with the protobuf
+package, in a pool of their own, so they do not meet those of an NNabla in the same process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, NamedTuple
+
+
+class Field(NamedTuple):
+    """One row of the table.
+
+    Attributes:
+        message: The message it belongs to.
+        name, number: Name and number in that message.
+        type: A protobuf scalar type, the name of a message of the table, or map<string,Message>.
+        label: singular, repeated or map.
+        oneof: Name of the one-of group it is in, empty for none.
+    """
+
+    message: str
+    name: str
+    number: int
+    type: str
+    label: str = "singular"
+    oneof: str = ""
+
+
+# message, field, number, type, label
+TABLE = """
+NNablaProtoBuf        parameter       200  Parameter                         repeated
+NNablaProtoBuf        optimizer       400  Optimizer                         repeated
+Shape                 dim             1    int64                             repeated
+Parameter             variable_name   1    string                            singular
+Parameter             shape           20   Shape                             singular
+Parameter             data            100  float                             repeated
+Parameter             need_grad       101  bool                              singular
+Optimizer             name            1    string                            singular
+Optimizer             solver          30   Solver                            singular
+Solver                type            2    string                            singular
+Solver                states          40   map<string,SolverState>           map
+SolverState           t               1    uint32                            singular
+SolverState           state_parameter 2    map<string,SolverStateParameter>  map
+SolverStateParameter  shape           20   Shape                             singular
+SolverStateParameter  data            100  float                             repeated
+"""
+
+
+def rows(table: str) -> list[Field]:
+    """The rows of a table whose columns are separated by white space, in the order of Field."""
+    split = [line.split() for line in table.splitlines() if line.strip()]
+    return [Field(r[0], r[1], int(r[2]), *r[3:]) for r in split]
+
+
+def build(table: Iterable[Field]) -> dict[str, Any]:
+    """Message classes by name: proto3, no package, unknown fields kept.
+
+    Raises:
+        ValueError: A type is neither a protobuf scalar nor a message of the table.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    fields = list(table)
+    names = list(dict.fromkeys(f.message for f in fields))
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="nnl/nnabla.proto", syntax="proto3")
+    of = {name: file.message_type.add(name=name) for name in names}
+
+    def describe(message: Any, f: Field) -> Any:
+        d = message.field.add(name=f.name, number=f.number, label=kinds.LABEL_OPTIONAL)
+        if f.type in of:
+            d.type, d.type_name = kinds.TYPE_MESSAGE, f".{f.type}"
+        elif f"TYPE_{f.type.upper()}" in kinds.Type.keys():
+            d.type = kinds.Type.Value(f"TYPE_{f.type.upper()}")
+        else:
+            raise ValueError(f"{f.message}.{f.name} has the type {f.type!r}, which is not defined")
+        return d
+
+    for f in fields:
+        message = of[f.message]
+        if f.label == "map":
+            key, value = f.type.removeprefix("map<").removesuffix(">").split(",")
+            entry_name = "".join(p.capitalize() for p in f.name.split("_")) + "Entry"
+            entry = message.nested_type.add(name=entry_name)
+            entry.options.map_entry = True
+            describe(entry, Field(f.message, "key", 1, key))
+            describe(entry, Field(f.message, "value", 2, value))
+            d = message.field.add(name=f.name, number=f.number, label=kinds.LABEL_REPEATED)
+            d.type, d.type_name = kinds.TYPE_MESSAGE, f".{f.message}.{entry_name}"
+            continue
+        d = describe(message, f)
+        if f.label == "repeated":
+            d.label = kinds.LABEL_REPEATED
+        if f.oneof:
+            groups = [o.name for o in message.oneof_decl]
+            if f.oneof not in groups:
+                message.oneof_decl.add(name=f.oneof)
+                groups.append(f.oneof)
+            d.oneof_index = groups.index(f.oneof)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names
+    }
+
+
+@cache
+def messages() -> dict[str, Any]:
+    """The message classes of the table by name, built once."""
+    return build(rows(TABLE))
+
+
+def parse(name: str, content: bytes, text: bool, where: str) -> Any:
+    """A message from its binary or text form; what the table does not know is skipped.
+
+    Raises:
+        ValueError: The content is not such a message; the text starts with `where`.
+    """
+    from google.protobuf import text_format
+    from google.protobuf.message import DecodeError
+
+    message = messages()[name]()
+    try:
+        if text:
+            text_format.Parse(content.decode("utf-8"), message, allow_unknown_field=True)
+        else:
+            message.ParseFromString(content)
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
+        raise ValueError(f"{where}: no {name} message: {error}") from error
+    return message

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters in NNabla's files: .h5, .protobuf and .nntxt, alone or inside a .nnp archive."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from nnl.converters.atomic import replacing
+from nnl.converters.nnp.messages import messages, parse
+from nnl.core.parameter import get_parameter, get_parameter_or_create, get_parameters
+from nnl.core.spec import ShapeError
+from nnl.core.variable import Variable
+
+SAVED = (".h5", ".protobuf")
+LOADED = (".h5", ".protobuf", ".nntxt", ".prototxt", ".nnp")
+
+
+class Stored(NamedTuple):
+    """A parameter as it stands in a file."""
+
+    name: str
+    value: np.ndarray[Any, Any]
+    need_grad: bool
+
+
+def save_parameters(
+    path: str | os.PathLike[str] | BinaryIO,
+    params: Mapping[str, Variable] | None = None,
+    extension: str | None = None,
+) -> None:
+    """Write parameters to a file that NNabla reads as well.
+
+    The file appears under its name when it is complete: a save that fails or is killed leaves the
+    file that was there before. .h5 keeps every dtype, .protobuf stores float32.
+
+    Args:
+        path: Path, or a file open for writing bytes.
+        params: Variables by name; all parameters of the current scope if left out.
+        extension: ".h5" or ".protobuf"; that of the path unless given, needed for a file.
+    Raises:
+        ValueError: The extension is neither.
+    """
+    if params is None:
+        params = get_parameters(grad_only=False)
+    write = _WRITERS[_extension("save_parameters", path, extension, SAVED)]
+    if isinstance(path, (str, os.PathLike)):
+        with replacing(path) as temporary, open(temporary, "w+b") as file:
+            write(params, file)
+    else:
+        buffer = io.BytesIO()  # HDF5 wants to read and seek, which `path` need not allow
+        write(params, buffer)
+        path.write(buffer.getbuffer())
+
+
+def load_parameters(
+    path: str | os.PathLike[str] | BinaryIO,
+    proto: Any = None,
+    needs_proto: bool = False,
+    extension: str = ".nntxt",
+) -> Any:
+    """Read parameters into the current scope; those that do not exist are created.
+
+    All shapes are compared first, so a file that does not fit changes nothing. Values keep the
+    dtype of an .h5 file; those of the other formats are float32.
+
+    Args:
+        path: Path, or a file open for reading bytes. Of a .nnp archive, the parameters are read.
+        proto: An NNablaProtoBuf message to add the parameters to.
+        needs_proto: Return such a message even for formats that have none.
+        extension: That of the format if path is a file; a path has its own.
+    Returns:
+        An NNablaProtoBuf message with the parameters if proto was given, needs_proto is True or
+        the file holds one; else None.
+    Raises:
+        ValueError: The extension or the content is not one of the formats.
+        ShapeError: A parameter exists with another shape.
+        FileNotFoundError: There is no such file.
+    """
+    if isinstance(path, (str, os.PathLike)):
+        kind = _extension("load_parameters", path, None, LOADED)
+        with open(path, "rb") as file:
+            stored = _READERS[kind](file, f"load_parameters: {path}")
+    else:
+        kind = _extension("load_parameters", path, extension, LOADED)
+        stored = _READERS[kind](path, "load_parameters: file")
+    _check_shapes(stored)
+    for p in stored:
+        existing = get_parameter_or_create(p.name, p.value.shape, need_grad=p.need_grad)
+        existing.d = p.value
+    if proto is None and not needs_proto and kind in (".h5", ".nnp"):
+        return None
+    proto = messages()["NNablaProtoBuf"]() if proto is None else proto
+    _add_to_proto(proto, stored)
+    return proto
+
+
+def set_parameter_from_proto(proto: Any) -> None:
+    """Set the parameters of the current scope from those of an NNablaProtoBuf message.
+
+    Raises:
+        ShapeError: A parameter exists with another shape; nothing is changed then.
+    """
+    stored = _from_proto(proto, "set_parameter_from_proto")
+    _check_shapes(stored)
+    for p in stored:
+        get_parameter_or_create(p.name, p.value.shape, need_grad=p.need_grad).d = p.value
+
+
+def _extension(function: str, path: Any, given: str | None, known: tuple[str, ...]) -> str:
+    name = str(path) if isinstance(path, (str, os.PathLike)) else "a file"
+    extension = os.path.splitext(name)[1] if given is None else given
+    if extension not in known:
+        raise ValueError(
+            f"{function}: path is {name!r} with the extension {extension!r}, "
+            f"wanted {', '.join(known[:-1])} or {known[-1]}"
+        )
+    return extension
+
+
+def _check_shapes(stored: list[Stored]) -> None:
+    for p in stored:
+        existing = get_parameter(p.name)
+        if existing is not None and existing.shape != p.value.shape:
+            raise ShapeError(
+                f"load_parameters: {p.name!r} has the shape {p.value.shape} in the file, the "
+                f"parameter that exists has {existing.shape}: clear_parameters() to replace it"
+            )
+
+
+# ---- HDF5: one dataset per parameter, at its name, with the attributes index and need_grad ----
+
+
+def _write_h5(params: Mapping[str, Variable], file: BinaryIO) -> None:
+    import h5py
+
+    with h5py.File(file, "w") as out:
+        for index, (name, v) in enumerate(params.items()):
+            dataset = out.create_dataset(name, data=v.data.read("host"))
+            dataset.attrs["need_grad"] = v.need_grad
+            dataset.attrs["index"] = index
+
+
+def _read_h5(source: BinaryIO, where: str) -> list[Stored]:
+    import h5py
+
+    found: list[tuple[int, Stored]] = []
+
+    def visit(name: str, entry: Any) -> None:
+        if isinstance(entry, h5py.Dataset):
+            need_grad = bool(entry.attrs.get("need_grad", True))
+            index = int(entry.attrs.get("index", len(found)))
+            found.append((index, Stored(name, np.asarray(entry[()]), need_grad)))
+
+    try:
+        file = h5py.File(source, "r")
+    except OSError as error:
+        raise ValueError(f"{where}: not an HDF5 file: {error}") from error
+    with file:
+        file.visititems(visit)
+    found.sort(key=lambda f: (f[0], f[1].name))
+    return [p for _, p in found]
+
+
+# ---- protobuf ----
+
+
+def _add_to_proto(proto: Any, stored: list[Stored]) -> None:
+    for p in stored:
+        message = proto.parameter.add()
+        message.variable_name, message.need_grad = p.name, p.need_grad
+        message.shape.dim.extend(p.value.shape)
+        message.data.extend(np.asarray(p.value, np.float32).ravel())
+
+
+def _from_proto(proto: Any, where: str) -> list[Stored]:
+    stored = []
+    for message in proto.parameter:
+        shape, data = tuple(message.shape.dim), np.array(message.data, np.float32)
+        if min(shape, default=0) < 0 or data.size != math.prod(shape):
+            raise ShapeError(
+                f"{where}: {message.variable_name!r} has {data.size} values for the shape {shape}"
+            )
+        stored.append(Stored(message.variable_name, data.reshape(shape), message.need_grad))
+    return stored
+
+
+def _write_protobuf(params: Mapping[str, Variable], file: BinaryIO) -> None:
+    proto = messages()["NNablaProtoBuf"]()
+    _add_to_proto(proto, [Stored(k, v.data.read("host"), v.need_grad) for k, v in params.items()])
+    file.write(proto.SerializeToString())
+
+
+def _read_protobuf(source: BinaryIO, where: str) -> list[Stored]:
+    return _from_proto(parse("NNablaProtoBuf", source.read(), False, where), where)
+
+
+def _read_text(source: BinaryIO, where: str) -> list[Stored]:
+    return _from_proto(parse("NNablaProtoBuf", source.read(), True, where), where)
+
+
+# ---- .nnp: a zip archive of such files ----
+
+
+def _read_nnp(source: BinaryIO, where: str) -> list[Stored]:
+    stored: list[Stored] = []
+    try:
+        with zipfile.ZipFile(source) as archive:
+            for name in archive.namelist():
+                reader = _READERS.get(os.path.splitext(name)[1])
+                if reader is not None and reader is not _read_nnp:
+                    stored += reader(io.BytesIO(archive.read(name)), f"{where}: {name}")
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{where}: not a .nnp archive: {error}") from error
+    return stored
+
+
+_WRITERS: dict[str, Callable[[Mapping[str, Variable], BinaryIO], None]] = {
+    ".h5": _write_h5,
+    ".protobuf": _write_protobuf,
+}
+_READERS: dict[str, Callable[[BinaryIO, str], list[Stored]]] = {
+    ".h5": _read_h5,
+    ".protobuf": _read_protobuf,
+    ".nntxt": _read_text,
+    ".prototxt": _read_text,
+    ".nnp": _read_nnp,
+}

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Solver states in NNabla's .h5 and .protobuf files."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.atomic import replacing
+from nnl.converters.nnp.messages import messages, parse
+from nnl.core.variable import Variable
+from nnl.solvers.base import STATE_FILES, Solver, SolverState
+
+Path = str | os.PathLike[str]
+
+
+def save_h5(solver: Solver, path: Path) -> None:
+    """One group per parameter with `t` and one dataset per state, all numbered by `index`."""
+    import h5py
+
+    with replacing(path) as temporary, h5py.File(temporary, "w") as file:
+        for index, (key, state) in enumerate(solver.get_states().items()):
+            group = file.create_group(key)
+            group.attrs["index"] = index
+            group["t"] = np.int64(state.t)
+            for i, (name, v) in enumerate(state.pstate.items()):
+                group[name] = v.data.read("host")
+                group[name].attrs["index"] = i
+
+
+def load_h5(solver: Solver, path: Path) -> None:
+    """Set the solver's states from a file that save_h5 or NNabla wrote."""
+    import h5py
+
+    states: dict[str, SolverState] = {}
+
+    def visit(key: str, group: Any) -> None:
+        if isinstance(group, h5py.Group) and isinstance(group.get("t"), h5py.Dataset):
+            pstate = {
+                name: Variable.from_numpy_array(np.asarray(dataset[()]))
+                for name, dataset in group.items()
+                if isinstance(dataset, h5py.Dataset) and name != "t"
+            }
+            states[key] = SolverState(pstate, int(group["t"][()]))
+
+    with h5py.File(path, "r") as file:
+        file.visititems(visit)
+    solver.set_states(states)
+
+
+def save_protobuf(solver: Solver, path: Path) -> None:
+    """An Optimizer message that holds only the states."""
+    optimizer = messages()["Optimizer"]()
+    solver.set_states_to_protobuf(optimizer)
+    with replacing(path) as temporary:
+        temporary.write_bytes(optimizer.SerializeToString())
+
+
+def load_protobuf(solver: Solver, path: Path) -> None:
+    """Set the solver's states from a binary or text Optimizer message."""
+    text = str(path).endswith((".nntxt", ".prototxt"))
+    with open(path, "rb") as file:
+        content = file.read()
+    where = f"{solver.name}.load_states: {path}"
+    solver.set_states_from_protobuf(parse("Optimizer", content, text, where))
+
+
+def _only_binary(solver: Solver, path: Path) -> None:
+    raise ValueError(
+        f"{solver.name}.save_states: path is {str(path)!r}, wanted the extension .h5 or .protobuf"
+    )
+
+
+STATE_FILES[".h5"] = save_h5, load_h5
+STATE_FILES[".protobuf"] = save_protobuf, load_protobuf
+STATE_FILES[".nntxt"] = STATE_FILES[".prototxt"] = _only_binary, load_protobuf

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The solvers: each holds an update rule, its states and a learning rate."""
+
+from nnl.solvers.adagrad import Adadelta, Adagrad, RMSprop, RMSpropGraves
+from nnl.solvers.adam import AdaBelief, Adam, Adamax, AdamW
+from nnl.solvers.amsgrad import AMSGRAD, AdaBound, AMSBound
+from nnl.solvers.base import Solver, SolverState
+from nnl.solvers.lamb import Lamb
+from nnl.solvers.lion import Lion
+from nnl.solvers.sgd import Lars, Momentum, Nesterov, Sgd, SgdW
+
+__all__ = [
+    "AMSBound",
+    "AMSGRAD",
+    "AdaBelief",
+    "AdaBound",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Lamb",
+    "Lars",
+    "Lion",
+    "Momentum",
+    "Nesterov",
+    "RMSprop",
+    "RMSpropGraves",
+    "Sgd",
+    "SgdW",
+    "Solver",
+    "SolverState",
+]

@@ -1,0 +1,472 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Solver: parameters, their states, and one code path for computing and for recording updates."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nnl.core.array import NdArray
+from nnl.core.callback import SOLVER_HOOKS
+from nnl.core.context import STATE, using
+from nnl.core.dispatch import apply, bind, execute
+from nnl.core.op import OPS, Op
+from nnl.core.spec import ShapeError, Spec
+from nnl.core.variable import Variable
+from nnl.solvers.gradient import has_inf, has_inf_or_nan, has_nan
+from nnl.solvers.hyperparameters import checked, not_negative, number
+
+Hook = Callable[[], None]
+
+# Extension -> (save, load), called with (solver, path); nnl.converters fills it.
+STATE_FILES: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {}
+
+
+@dataclass
+class SolverState:
+    """The state of one parameter.
+
+    Attributes:
+        pstate: State arrays by name, as Variables.
+        t: How many updates it has had.
+    """
+
+    pstate: dict[str, Variable] = field(default_factory=dict)
+    t: int = 0
+
+
+class _Entry:
+    """A parameter with its states; `inputs` are what follows (w, g) in the rule's inputs."""
+
+    __slots__ = ("variable", "pstate", "t", "inputs")
+
+    def __init__(
+        self, op: Op, variable: Variable, pstate: dict[str, Variable], t: Variable, lr: Variable
+    ) -> None:
+        self.variable, self.pstate, self.t = variable, pstate, t
+        given = {**pstate, "t": t, "lr": lr}
+        self.inputs = tuple([given.get(name) for name in op.inputs[2:]])
+
+
+def _scalar(value: float, dtype: Any) -> Variable:
+    return Variable.from_numpy_array(np.array(value, dtype))
+
+
+class Solver:
+    """Base of the solvers. A subclass names its rule, its states and its hyperparameters.
+
+    Class attributes:
+        rule: The op that updates one parameter in place.
+        states: Names of its state arrays.
+        rate: What the learning rate is called: lr, alpha or eta.
+        fused: Whether weight decay is part of the rule instead of being added to the gradient.
+
+    Inside a function that nnl.compile records, the methods that change gradients or parameters
+    record that instead of doing it.
+    """
+
+    rule: Op
+    states: tuple[str, ...] = ()
+    rate: str = "lr"
+    fused: bool = False
+
+    def __init__(self, **hyperparameters: Any) -> None:
+        self.info: dict[str, Any] = {
+            k: checked(self.name, k, v) for k, v in hyperparameters.items()
+        }
+        self._lr = _scalar(self.info[self.rate], np.float64)
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._next_decay: float | None = None
+        given = {**self.info, "lr0": self.info[self.rate]}
+        if not self.fused:
+            given["wd"] = 0.0
+        self._hyperparameters = {f: given[f] for f in self.rule.fields if f in given}
+        self._attrs = self.rule.attrs(**self._hyperparameters)
+
+    @property
+    def name(self) -> str:
+        """Name of the class."""
+        return type(self).__name__
+
+    def learning_rate(self) -> float:
+        """The learning rate of the next update."""
+        return float(self._lr.data.read("host"))
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Use another learning rate from the next update on.
+
+        Raises:
+            ValueError: It is negative or not finite.
+        """
+        where = f"{self.name}.set_learning_rate"
+        self._lr.data.data[()] = not_negative(where, "learning_rate", learning_rate)
+
+    # ---- parameters ----
+
+    def set_parameters(
+        self, param_dict: Mapping[str, Variable], reset: bool = True, retain_state: bool = False
+    ) -> None:
+        """Register the parameters to update; their need_grad flags do not matter.
+
+        Args:
+            param_dict: Variables by name, as of nnl.get_parameters().
+            reset: Forget the parameters registered so far.
+            retain_state: With reset=False, names registered before keep their states.
+        Raises:
+            TypeError: param_dict is not a mapping of Variables.
+            ShapeError: A state is to be kept for a parameter of another shape.
+        """
+        where = f"{self.name}.set_parameters"
+        if not isinstance(param_dict, Mapping):
+            raise TypeError(f"{where}: param_dict is {type(param_dict).__name__}, wanted a dict")
+        for key, variable in param_dict.items():
+            if not isinstance(variable, Variable):
+                raise TypeError(
+                    f"{where}: param_dict[{key!r}] is {type(variable).__name__}, "
+                    "wanted nnl.Variable"
+                )
+        kept = self._entries if retain_state and not reset else {}
+        for key, variable in param_dict.items():
+            if key in kept and kept[key].variable.shape != variable.shape:
+                raise ShapeError(
+                    f"{where}: {key!r} has the shape {variable.shape}, the states to keep "
+                    f"{kept[key].variable.shape}"
+                )
+        if reset:
+            self._entries.clear()
+        for key, variable in param_dict.items():
+            old = kept.get(key)
+            pstate = self._zeros(variable) if old is None else old.pstate
+            t = _scalar(0, np.int64) if old is None else old.t
+            self._entries[key] = _Entry(self.rule, variable, pstate, t, self._lr)
+
+    setup = set_parameters
+
+    def _zeros(self, variable: Variable) -> dict[str, Variable]:
+        spec = Spec.of(variable.shape, STATE.target.float_dtype)
+        out = {}
+        for name in self.states:
+            out[name] = Variable(spec.shape)
+            out[name].data.set_spec(spec)
+        return out
+
+    def get_parameters(self) -> OrderedDict[str, Variable]:
+        """The registered parameters by name."""
+        return OrderedDict((k, e.variable) for k, e in self._entries.items())
+
+    def remove_parameters(self, keys: Iterable[str]) -> None:
+        """Forget parameters and their states; names that are not registered are ignored."""
+        for key in keys:
+            self._entries.pop(key, None)
+
+    def clear_parameters(self) -> None:
+        """Forget all parameters and their states."""
+        self._entries.clear()
+
+    # ---- gradients ----
+
+    def zero_grad(self) -> None:
+        """Set all gradients to zero, lazily: until backward() writes one, update() skips it."""
+        trace = STATE.trace
+        for entry in self._entries.values():
+            if trace is not None:
+                trace.set_gradient(entry.variable, None)
+            else:
+                entry.variable.edge.grad.zero()
+
+    def weight_decay(
+        self, decay_rate: float, pre_hook: Hook | None = None, post_hook: Hook | None = None
+    ) -> None:
+        """Let weights decay at the next update.
+
+        Adds decay_rate times the weight to each gradient that is not lazily zero; solvers with
+        fused decay use decay_rate at the next update() and their own rate after that.
+
+        Args:
+            pre_hook, post_hook: Called before and after each parameter.
+        Raises:
+            ValueError: decay_rate is negative or not finite.
+        """
+        rate = not_negative(f"{self.name}.weight_decay", "decay_rate", decay_rate)
+        if self.fused:
+            self._next_decay = rate
+        elif rate:
+            self._map_gradients("weight_decay", "decay_gradient", pre_hook, post_hook, rate=rate)
+
+    def clip_grad_by_norm(
+        self, clip_norm: float, pre_hook: Hook | None = None, post_hook: Hook | None = None
+    ) -> None:
+        """Scale each gradient, by itself, down to a norm of at most clip_norm; 0 changes nothing.
+
+        Raises:
+            ValueError: clip_norm is negative or not a number.
+        """
+        where = f"{self.name}.clip_grad_by_norm"
+        limit = number(where, "clip_norm", clip_norm)
+        if not limit >= 0.0:
+            raise ValueError(f"{where}: clip_norm is {clip_norm!r}, wanted a number >= 0")
+        self._map_gradients(
+            "clip_grad_by_norm", "clip_gradient", pre_hook, post_hook, clip_norm=limit
+        )
+
+    def scale_grad(
+        self, scale: float, pre_hook: Hook | None = None, post_hook: Hook | None = None
+    ) -> None:
+        """Multiply each gradient by a number, 1 / loss_scale for example.
+
+        Raises:
+            ValueError: scale is not finite.
+        """
+        where = f"{self.name}.scale_grad"
+        factor = number(where, "scale", scale)
+        if not math.isfinite(factor):
+            raise ValueError(f"{where}: scale is {scale!r}, wanted a finite number")
+        self._map_gradients("scale_grad", "scale_gradient", pre_hook, post_hook, scale=factor)
+
+    def _map_gradients(
+        self, method: str, name: str, pre: Hook | None, post: Hook | None, **values: float
+    ) -> None:
+        """Replace each gradient g that is not lazily zero by op(g), or op(g, w) if it takes two."""
+        op, trace = OPS[name], STATE.trace
+        attrs = op.attrs(**values)
+        hooked = self._hooked(method, pre, post)
+        for entry in self._entries.values():
+            w = entry.variable
+            if trace is not None:
+                g = trace.gradient(w)
+                if g is not None:
+                    with using(auto_forward=False):
+                        new = apply(op, attrs, (g, w)[: len(op.inputs)])
+                    trace.set_gradient(w, new)
+                continue
+            grad = w.edge.grad
+            if grad.zeroing:
+                continue
+            if hooked:
+                _before(pre)
+            _write_over(grad, op, attrs, (grad, w.data)[: len(op.inputs)])
+            if hooked:
+                _after(post)
+
+    def check_inf_grad(self, pre_hook: Hook | None = None, post_hook: Hook | None = None) -> bool:
+        """Whether any gradient has an infinite element."""
+        return self._check("check_inf_grad", has_inf, pre_hook, post_hook)
+
+    def check_nan_grad(self, pre_hook: Hook | None = None, post_hook: Hook | None = None) -> bool:
+        """Whether any gradient has an element that is not a number."""
+        return self._check("check_nan_grad", has_nan, pre_hook, post_hook)
+
+    def check_inf_or_nan_grad(
+        self, pre_hook: Hook | None = None, post_hook: Hook | None = None
+    ) -> bool:
+        """Whether any gradient has an element that is not finite."""
+        return self._check("check_inf_or_nan_grad", has_inf_or_nan, pre_hook, post_hook)
+
+    def _check(
+        self, method: str, test: Callable[[Any], bool], pre: Hook | None, post: Hook | None
+    ) -> bool:
+        if STATE.trace is not None:
+            raise NotImplementedError(
+                f"{self.name}.{method}: gradients have no values while nnl.compile records; "
+                "check them outside of the compiled function"
+            )
+        hooked = self._hooked(method, pre, post)
+        for entry in self._entries.values():
+            grad = entry.variable.edge.grad
+            if grad.zeroing:
+                continue
+            if hooked:
+                _before(pre)
+            found = test(grad.read("host"))
+            if hooked:
+                _after(post)
+            if found:
+                return True
+        return False
+
+    def _hooked(self, method: str, pre: Hook | None, post: Hook | None) -> bool:
+        hooked = pre is not None or post is not None or SOLVER_HOOKS.active
+        if hooked and STATE.trace is not None:
+            raise NotImplementedError(
+                f"{self.name}.{method}: hooks cannot run inside a function that nnl.compile "
+                "records; remove them or call the solver outside of it"
+            )
+        return hooked
+
+    # ---- update ----
+
+    def update(
+        self, update_pre_hook: Hook | None = None, update_post_hook: Hook | None = None
+    ) -> None:
+        """Update each parameter whose gradient is not lazily zero.
+
+        A parameter whose gradient is still in the state left by zero_grad() keeps its value, its
+        states and its step number: momentum does not coast, weights do not decay.
+
+        Args:
+            update_pre_hook, update_post_hook: Called before and after each parameter.
+        Raises:
+            ShapeError: A parameter's shape changed after set_parameters.
+        """
+        hooked = self._hooked("update", update_pre_hook, update_post_hook)
+        op, attrs, target, trace = self.rule, self._attrs, STATE.target, STATE.trace
+        if self._next_decay is not None:
+            attrs = op.attrs(**{**self._hyperparameters, "wd": self._next_decay})
+        for entry in self._entries.values():
+            w = entry.variable
+            if trace is not None:
+                g = trace.gradient(w)
+                if g is not None:
+                    with using(auto_forward=False):
+                        trace.effect(apply(op, attrs, (w, g, *entry.inputs)))
+                continue
+            grad = w.edge.grad
+            if grad.zeroing:
+                continue
+            if hooked:
+                _before(update_pre_hook)
+            datas = [w._data, grad, *[None if v is None else v._data for v in entry.inputs]]
+            specs = tuple([None if d is None else d.spec for d in datas])
+            bound = attrs.bound.get((target, *specs))
+            execute(bind(op, attrs, target, specs) if bound is None else bound, datas)
+            if hooked:
+                _after(update_post_hook)
+        self._next_decay = None
+
+    def weight_decay_is_fused(self) -> bool:
+        """Whether weight_decay() acts inside update() instead of on the gradients."""
+        return self.fused
+
+    # ---- states ----
+
+    def get_states(self) -> dict[str, SolverState]:
+        """The states by parameter name: the arrays themselves, and t as it is now."""
+        return {
+            key: SolverState(dict(e.pstate), int(e.t.data.read("host")))
+            for key, e in self._entries.items()
+        }
+
+    def set_states(self, states: Mapping[str, SolverState]) -> None:
+        """Copy the states of some or all parameters from those of another solver or a file.
+
+        Raises:
+            ValueError: A parameter is not registered, its state names or shapes differ from this
+                solver's, or t is negative. Nothing is changed then.
+        """
+        where = f"{self.name}.set_states"
+        for key, state in states.items():
+            entry = self._entries.get(key)
+            if entry is None:
+                raise ValueError(
+                    f"{where}: {key!r} is no parameter of this solver, call set_parameters first"
+                )
+            if set(state.pstate) != set(self.states):
+                raise ValueError(
+                    f"{where}: {key!r} has the states {sorted(state.pstate)}, "
+                    f"wanted {sorted(self.states)}"
+                )
+            for name, v in state.pstate.items():
+                if v.shape != entry.variable.shape:
+                    raise ShapeError(
+                        f"{where}: {name} of {key!r} has the shape {v.shape}, "
+                        f"wanted {entry.variable.shape}"
+                    )
+            if state.t < 0:
+                raise ValueError(f"{where}: t of {key!r} is {state.t}, wanted a number >= 0")
+        for key, state in states.items():
+            entry = self._entries[key]
+            for name, v in state.pstate.items():
+                if v.data is not entry.pstate[name].data:
+                    entry.pstate[name].data.copy_from(v.data)
+            entry.t.data.data[()] = state.t
+
+    def save_states(self, path: str) -> None:
+        """Write the states to a .h5 or .protobuf file, which NNabla can read as well.
+
+        Raises:
+            ValueError: The path has another extension.
+        """
+        self._state_file("save_states", path)[0](self, path)
+
+    def load_states(self, path: str) -> None:
+        """Read the states from a .h5, .protobuf or .nntxt file.
+
+        The parameters must have been set; a wrong file changes nothing.
+
+        Raises:
+            ValueError: The path has another extension, or the states do not fit; see set_states.
+        """
+        self._state_file("load_states", path)[1](self, path)
+
+    def _state_file(self, method: str, path: str) -> Any:
+        if not STATE_FILES:
+            raise NotImplementedError(f"{self.name}.{method}: import nnl.converters first")
+        extension = os.path.splitext(path)[1]
+        if extension not in STATE_FILES:
+            raise ValueError(
+                f"{self.name}.{method}: path is {str(path)!r}, wanted the extension "
+                f"{' or '.join(sorted(STATE_FILES))}"
+            )
+        return STATE_FILES[extension]
+
+    def set_states_to_protobuf(self, optimizer: Any) -> None:
+        """Write the states into `optimizer.solver.states` of an Optimizer message."""
+        for key, state in self.get_states().items():
+            message = optimizer.solver.states[key]
+            message.t = state.t
+            for name, v in state.pstate.items():
+                entry = message.state_parameter[name]
+                del entry.shape.dim[:], entry.data[:]
+                entry.shape.dim.extend(v.shape)
+                entry.data.extend(v.data.read("host").astype(np.float32).ravel())
+
+    def set_states_from_protobuf(self, optimizer_proto: Any) -> None:
+        """Set the states from `solver.states` of an Optimizer message; raises as set_states."""
+        states = {}
+        for key, message in optimizer_proto.solver.states.items():
+            pstate = {}
+            for name, entry in message.state_parameter.items():
+                shape, data = tuple(entry.shape.dim), np.array(entry.data, np.float32)
+                if data.size != math.prod(shape):
+                    raise ShapeError(
+                        f"{self.name}.set_states_from_protobuf: {name} of {key!r} has "
+                        f"{data.size} values for the shape {shape}"
+                    )
+                pstate[name] = Variable.from_numpy_array(data.reshape(shape))
+            states[key] = SolverState(pstate, int(message.t))
+        self.set_states(states)
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{k}={v!r}" for k, v in self.info.items())
+        return f"{self.name}({settings}) with {len(self._entries)} parameters"
+
+
+def _before(hook: Hook | None) -> None:
+    for global_hook in list(SOLVER_HOOKS.pre.values()):
+        global_hook()  # type: ignore[call-arg]
+    if hook is not None:
+        hook()
+
+
+def _after(hook: Hook | None) -> None:
+    if hook is not None:
+        hook()
+    for global_hook in list(SOLVER_HOOKS.post.values()):
+        global_hook()  # type: ignore[call-arg]
+
+
+def _write_over(grad: NdArray, op: Op, attrs: Any, datas: tuple[NdArray, ...]) -> None:
+    """Compute op(*datas) into the memory of grad, which others may share."""
+    bound = bind(op, attrs, STATE.target, tuple([d.spec for d in datas]))
+    bufs = [d.read(bound.space) for d in datas]
+    into = grad.touch(bound.space)
+    if bound.into and bound.out_specs[0] is grad.spec:
+        bound.call(*bufs, out=into)
+    else:
+        into[...] = bound.call(*bufs)

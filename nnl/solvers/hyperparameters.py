@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranges of the solvers' hyperparameters, one table for all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+# Name -> (lowest, highest, whether the highest itself is allowed); every other name is a flag.
+_RANGES: dict[str, tuple[float, float, bool]] = {
+    **dict.fromkeys(("lr", "alpha", "eta", "eps", "wd"), (0.0, math.inf, False)),
+    **dict.fromkeys(("coefficient", "final_lr", "gamma_l", "gamma_u"), (0.0, math.inf, False)),
+    **dict.fromkeys(("momentum", "decay"), (0.0, 1.0, True)),
+    **dict.fromkeys(("beta1", "beta2"), (0.0, 1.0, False)),
+    "gamma": (5e-324, math.inf, False),  # positive
+}
+
+
+def checked(where: str, name: str, value: Any) -> float | bool:
+    """The value of a hyperparameter as a float, or as a bool if it is a flag.
+
+    Raises:
+        ValueError: It is outside its range; TypeError: it is no number. Both start with `where`.
+    """
+    if name not in _RANGES:
+        return bool(value)
+    low, high, inclusive = _RANGES[name]
+    x = number(where, name, value)
+    if not (low <= x < high or inclusive and x == high):
+        wanted = f"in [{low:g}, {high:g}{']' if inclusive else ')'}"
+        if high == math.inf:
+            wanted = "a finite number > 0" if low else "a finite number >= 0"
+        raise ValueError(f"{where}: {name} is {value!r}, wanted {wanted}")
+    return x
+
+
+def number(where: str, name: str, value: Any) -> float:
+    """The value as a float, or a TypeError that names the argument."""
+    try:
+        if isinstance(value, str):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{where}: {name} is {value!r}, wanted a number") from None
+
+
+def not_negative(where: str, name: str, value: Any) -> float:
+    """The value as a finite float >= 0, or an error that names the argument."""
+    x = number(where, name, value)
+    if not 0.0 <= x < math.inf:
+        raise ValueError(f"{where}: {name} is {value!r}, wanted a finite number >= 0")
+    return x

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss scale follows the gradients: down on overflow, up after N steps, never 0 or inf."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.solvers as S
+from nnl.training.loss_scaling import HIGHEST, LOWEST, DynamicLossScalingUpdater
+
+
+def updater(
+    values: Sequence[float], **kw: Any
+) -> tuple[DynamicLossScalingUpdater, nn.Variable, list[float]]:
+    """A loss whose gradient is the value fed, a weight that starts at 1, and what was fed."""
+    x = nn.Variable((3,))
+    w = nn.Variable.from_numpy_array(np.ones(3, np.float32), need_grad=True)
+    solver = S.Sgd(0.125)
+    solver.set_parameters({"w": w})
+    left, fed = list(values), []
+
+    def feed() -> None:
+        fed.append(left.pop(0))
+        x.d = np.full(3, fed[-1])
+
+    return DynamicLossScalingUpdater(solver, F.sum(F.mul2(x, w)), feed, **kw), w, fed
+
+
+def test_the_scale_cancels_out_of_the_update() -> None:
+    for scale in (0.5, 8.0, 1024.0):
+        u, w, _ = updater([2, 2], scale=scale)
+        u.update()
+        u.update()
+        np.testing.assert_array_equal(w.d, 0.5)
+        assert u.scale == scale and u.overflows == 0
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_an_overflow_halves_the_scale_and_runs_again_with_the_next_data(bad: float) -> None:
+    u, w, fed = updater([1, bad, bad, 2], scale=8.0)
+    u.update()
+    u.update()
+    assert fed[0] == 1 and fed[-1] == 2 and len(fed) == 4
+    assert u.scale == 2.0 and u.overflows == 2
+    np.testing.assert_array_equal(w.d, 1 - 0.125 - 0.25)
+
+
+def test_the_scale_grows_after_n_steps_as_in_nnabla() -> None:
+    # the scales NNabla 1.39 had after each of these steps with N = 2
+    u, _, _ = updater([1, np.inf, 1, np.inf, np.inf, 1, 1, 1, 1, 1, 1], scale=8.0, N=2)
+    scales = []
+    for _ in range(8):
+        u.update()
+        scales.append(u.scale)
+    assert scales == [8, 4, 1, 1, 1, 2, 2, 2]
+
+
+def test_the_scale_never_becomes_zero() -> None:
+    u, w, fed = updater([np.inf] * 300, scale=2.0**-100)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="were not finite in 100 passes in a row, down to the"):
+            u.update()
+    assert u.scale == LOWEST > 0 and len(fed) == 200
+    np.testing.assert_array_equal(w.d, 1.0)
+
+
+def test_the_scale_never_becomes_infinite() -> None:
+    u, _, _ = updater([1e-30] * 20, scale=2.0**120, N=0)
+    for _ in range(20):
+        u.update()
+    assert u.scale == HIGHEST < np.inf and np.isfinite(np.float32(u.scale))
+
+
+def test_accumulation_weight_decay_and_all_reduce_are_part_of_the_step() -> None:
+    calls: list[Any] = []
+
+    class Communicator:
+        def all_reduce(self, grads: Any, division: bool, inplace: bool) -> None:
+            calls.append((len(grads), division, inplace))
+            for g in grads:
+                g.data *= 2
+
+    u, w, fed = updater([1, 2], accum_grad=2, weight_decay=0.5, comm=Communicator())
+    u.grads = [w.grad]
+    u.update()
+    assert fed == [1, 2] and calls == [(1, False, False)]
+    np.testing.assert_allclose(w.d, 1 - 0.125 * (2 * (1 + 2) + 0.5 * 1))
+
+
+def test_data_may_be_fed_elsewhere() -> None:
+    w = nn.Variable.from_numpy_array(np.ones(3, np.float32), need_grad=True)
+    solver = S.Sgd(1.0)
+    solver.set_parameters({"w": w})
+    DynamicLossScalingUpdater(solver, F.sum(w)).update()
+    np.testing.assert_array_equal(w.d, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("kw", "text"),
+    [
+        ({"scale": 0}, "DynamicLossScalingUpdater: scale is 0, wanted a number in"),
+        ({"scale": np.inf}, "scale is inf"),
+        ({"scale": np.nan}, "scale is nan"),
+        ({"scaling_factor": 1}, "scaling_factor is 1, wanted a finite number > 1"),
+        ({"N": -1}, "N is -1, wanted a number of steps >= 0"),
+        ({"accum_grad": 0}, "accum_grad is 0, wanted a number >= 1"),
+    ],
+)
+def test_bad_arguments_are_named(kw: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        updater([], **kw)
