@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing one array into another as part of a graph."""
+
+from __future__ import annotations
+
+from nnl.core.op import Sample, op
+from nnl.core.spec import check_same_shape
+from nnl.functions.layout import MovesData
+
+__all__ = ["assign"]
+
+
+class Writes(MovesData):
+    """Common to functions that write src into dst and return it."""
+
+    def forward(self, xp, dst, src):
+        dst[...] = src
+        return src.copy()
+
+
+@op("assign", nnp="Assign", writes=("dst",))
+class assign(Writes):
+    """Write src into dst, when the function is executed.
+
+    Args:
+        dst: The array that is overwritten; it keeps its dtype.
+        src: Same shape.
+    Returns:
+        A copy of src. As in NNabla its gradient goes to dst, as if dst had always held this
+        value, and src gets none.
+    Raises:
+        ShapeError: The shapes differ.
+    """
+
+    def infer(self, dst, src):
+        check_same_shape("assign", "dst", dst, "src", src)
+        return src
+
+    def vjp(self, gy):
+        return gy, None
+
+    def samples(rng):
+        # order 0: the gradient is defined, not the derivative of the value
+        yield Sample(rng.normal(size=(2, 3)), rng.normal(size=(2, 3)), order=0)
+        yield Sample(rng.normal(size=()), rng.normal(size=()), order=0)
+
+
+@op("store", writes=("dst",))
+class store(Writes):
+    """Write src into dst and return src; the gradient goes to src."""
+
+    def infer(self, dst, src):
+        check_same_shape("store", "dst", dst, "src", src)
+        return src
+
+    def vjp(self, gy):
+        return None, gy
+
+    def samples(rng):
+        yield Sample(rng.normal(size=(2, 3)), rng.normal(size=(2, 3)), grad=(False, True))

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""multi_head_attention, composed of other functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnl.core.spec import ShapeError
+
+__all__ = ["multi_head_attention"]
+
+_NAME = "multi_head_attention"
+
+
+def multi_head_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    num_heads: int,
+    q_weight: Any,
+    k_weight: Any,
+    v_weight: Any,
+    out_weight: Any,
+    q_bias: Any = None,
+    k_bias: Any = None,
+    v_bias: Any = None,
+    out_bias: Any = None,
+    attn_bias_k: Any = None,
+    attn_bias_v: Any = None,
+    dropout: float = 0.0,
+    additive_mask: Any = None,
+    key_padding_mask: Any = None,
+) -> tuple[Any, Any]:
+    r"""Attend from every target position to every source position, in several heads.
+
+    With $Q, K, V$ the projections of query, key and value, cut into heads of width d,
+    $$A = \mathrm{softmax}(Q K^T / \sqrt{d} + \mathit{mask}), \quad y = (A V) W_o + b_o.$$
+
+    Sizes: T target and S source positions, B samples, E_k and E_v widths of the projections.
+
+    Args:
+        query: (T, B, D_q).
+        key: (S, B, D_k).
+        value: (S, B, D_v).
+        num_heads: Number of heads; divides E_k and E_v.
+        q_weight, k_weight: (D_q, E_k) and (D_k, E_k).
+        v_weight: (D_v, E_v).
+        out_weight: (E_v, D_out).
+        q_bias, k_bias, v_bias, out_bias: (E_k,), (E_k,), (E_v,), (D_out,), or left out.
+        attn_bias_k, attn_bias_v: (1, 1, E_k) and (1, 1, E_v): one more source position, with this
+            projection in every sample. Both or neither.
+        dropout: Probability with which each element of A is set to 0, see `dropout`.
+        additive_mask: (T, S), added to the scores of all heads and samples.
+        key_padding_mask: (B, S): source positions with a value other than 0 are not attended to.
+            A sample without any other position gives nan.
+    Returns:
+        y: (T, B, D_out), and A after dropout: (B num_heads, T, S); S is one larger with
+        attn_bias_k.
+    Raises:
+        ShapeError: Ranks or sizes do not fit, or num_heads does not divide E_k and E_v.
+        ValueError: Only one of attn_bias_k and attn_bias_v is given.
+    Source: Vaswani et al., Attention Is All You Need, arXiv:1706.03762, section 3.2.
+    """
+    from nnl import functions as F
+
+    for argument, x in (("query", query), ("key", key), ("value", value)):
+        if x.ndim != 3:
+            raise ShapeError(f"{_NAME}: {argument} has the shape {x.shape}, wanted 3 axes")
+    targets, batch, _ = query.shape
+    if key.shape[:2] != value.shape[:2] or key.shape[1] != batch:
+        raise ShapeError(
+            f"{_NAME}: query {query.shape}, key {key.shape} and value {value.shape} must have the "
+            "same samples, and key and value the same positions"
+        )
+    for argument, w in (("q_weight", q_weight), ("v_weight", v_weight)):
+        if num_heads < 1 or w.shape[1] % num_heads:
+            raise ShapeError(
+                f"{_NAME}: {argument} has {w.shape[1]} columns, wanted a multiple of num_heads "
+                f"{num_heads}"
+            )
+    if (attn_bias_k is None) != (attn_bias_v is None):
+        raise ValueError(f"{_NAME}: attn_bias_k and attn_bias_v must both be given or both left out")
+    sources = key.shape[0]
+    _check_masks(additive_mask, key_padding_mask, targets, batch, sources)
+
+    q = F.affine(query, q_weight, q_bias, base_axis=2)
+    k = F.affine(key, k_weight, k_bias, base_axis=2)
+    v = F.affine(value, v_weight, v_bias, base_axis=2)
+    if attn_bias_k is not None:
+        k = F.concatenate(k, F.broadcast(attn_bias_k, (1, batch, k.shape[2])), axis=0)
+        v = F.concatenate(v, F.broadcast(attn_bias_v, (1, batch, v.shape[2])), axis=0)
+    width = q.shape[2] // num_heads
+    q = _heads(F, F.mul_scalar(q, width**-0.5), num_heads)
+    scores = F.batch_matmul(q, _heads(F, k, num_heads), transpose_b=True)  # (B H, T, S)
+    extra = k.shape[0] - sources
+    if additive_mask is not None:
+        mask = _padded(F, additive_mask, extra)
+        scores = F.add2(scores, F.reshape(mask, (1, *mask.shape), inplace=False))
+    if key_padding_mask is not None:
+        shape = key_padding_mask.shape
+        hide = F.where(key_padding_mask, F.constant(float("-inf"), shape), F.constant(0.0, shape))
+        hide = _padded(F, hide, extra)
+        by_head = F.reshape(scores, (batch, num_heads, *scores.shape[1:]), inplace=False)
+        by_head = F.add2(by_head, F.reshape(hide, (batch, 1, 1, hide.shape[1]), inplace=False))
+        scores = F.reshape(by_head, scores.shape, inplace=False)
+    weights = F.softmax(scores, axis=2)
+    if dropout > 0:
+        weights = F.dropout(weights, p=dropout)
+    y = F.batch_matmul(weights, _heads(F, v, num_heads))  # (B H, T, E_v / H)
+    y = F.reshape(y, (batch, num_heads, *y.shape[1:]), inplace=False)
+    y = F.reshape(F.transpose(y, (2, 0, 1, 3)), (targets, batch, v.shape[2]), inplace=False)
+    return F.affine(y, out_weight, out_bias, base_axis=2), weights
+
+
+def _check_masks(
+    additive_mask: Any, key_padding_mask: Any, targets: int, batch: int, sources: int
+) -> None:
+    wanted = (
+        ("additive_mask", additive_mask, (targets, sources)),
+        ("key_padding_mask", key_padding_mask, (batch, sources)),
+    )
+    for argument, mask, shape in wanted:
+        if mask is not None and mask.shape != shape:
+            raise ShapeError(f"{_NAME}: {argument} has the shape {mask.shape}, wanted {shape}")
+
+
+def _heads(F: Any, x: Any, num_heads: int) -> Any:
+    """(S, B, H d) -> (B H, S, d)."""
+    positions, batch, width = x.shape
+    x = F.reshape(x, (positions, batch, num_heads, width // num_heads), inplace=False)
+    x = F.transpose(x, (1, 2, 0, 3))
+    return F.reshape(x, (batch * num_heads, positions, width // num_heads), inplace=False)
+
+
+def _padded(F: Any, mask: Any, extra: int) -> Any:
+    """The mask with a column of zeros for the added source position, if there is one."""
+    return F.pad(mask, (0, 0, 0, extra)) if extra else mask

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running sums and products along an axis, and the linear recurrence that is their gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nnl.core.op import Cost, Sample, op
+from nnl.core.spec import check_axis, check_same_shape
+from nnl.functions.arithmetic import mul2
+
+__all__ = ["cumsum", "cumprod"]
+
+
+def part(x, axis, start, stop):
+    """The slice start:stop of x along an axis, a view."""
+    return x[(slice(None),) * axis + (slice(start, stop),)]
+
+
+class Cumulative:
+    """Common to cumsum and cumprod: attributes, and the passage along the axis."""
+
+    axis: int | None = None
+    exclusive: bool = False
+    reverse: bool = False
+
+    def resolve(self, x):
+        axis = 0 if self.axis is None else self.axis
+        return {"axis": check_axis(self.op.name, axis, x)}
+
+    def infer(self, x):
+        return x
+
+    def forward(self, xp, x, out=None):
+        y = xp.empty(x.shape, x.dtype) if out is None else out
+        a, n = self.axis, x.shape[self.axis]
+        x_, y_ = (xp.flip(x, a), xp.flip(y, a)) if self.reverse else (x, y)
+        if self.exclusive:
+            part(y_, a, 0, 1)[...] = self.first
+            x_, y_ = part(x_, a, 0, n - 1 if n else 0), part(y_, a, 1, n)
+        getattr(xp, self.op.name)(x_, axis=a, out=y_)
+        return y
+
+    def cost(self, x):
+        return Cost(flops=x.size, bytes=2 * x.nbytes)
+
+    def samples(rng):
+        for axis in (None, 1, -1):
+            yield Sample(rng.normal(size=(2, 3, 4)), axis=axis)
+        for exclusive in (False, True):
+            for reverse in (False, True):
+                x = with_zeros()
+                yield Sample(x, axis=1, exclusive=exclusive, reverse=reverse)
+        yield Sample(rng.normal(size=(0, 2)), axis=0, exclusive=True)
+
+
+def with_zeros():
+    """Rows with no zero, one, several, at either end."""
+    return np.array([[1.0, 2.0, 3.0], [2.0, 0.0, 3.0], [0.0, 0.0, 3.0], [1.5, -1.0, 0.0]])
+
+
+@op("cumsum", nnp="CumSum")
+class cumsum(Cumulative):
+    """Running sum along an axis: $y_i = x_0 + ... + x_i$.
+
+    Args:
+        x: At least one axis.
+        axis: 0 if left out.
+        exclusive: Leave $x_i$ out of $y_i$, so that the first is 0.
+        reverse: Run from the end.
+    Raises:
+        ShapeError: axis is out of range.
+    """
+
+    first = 0
+
+    def vjp(self, gy):
+        return cumsum(gy, self.axis, self.exclusive, not self.reverse)
+
+
+@op("cumprod", nnp="CumProd")
+class cumprod(Cumulative):
+    """Running product along an axis: $y_i = x_0 ... x_i$. The gradient is exact at zeros.
+
+    Args:
+        x: At least one axis.
+        axis: 0 if left out.
+        exclusive: Leave $x_i$ out of $y_i$, so that the first is 1.
+        reverse: Run from the end.
+    Raises:
+        ShapeError: axis is out of range.
+    """
+
+    first = 1
+
+    def vjp(self, gy, *, x):
+        # gx_i = (product before i) (gy_i + x_{i+1} (gy_{i+1} + x_{i+2} (...)))
+        back = not self.reverse
+        g = delay(gy, self.axis, back) if self.exclusive else gy
+        before = cumprod(x, self.axis, True, self.reverse)
+        return mul2(before, transposed_recurrence(g, x, self.axis, back))
+
+
+@op("delay")
+class delay:
+    """Move elements one place along an axis, a zero first: $y_i = x_{i-1}$."""
+
+    axis: int
+    reverse: bool = False
+
+    def infer(self, x):
+        return x
+
+    def forward(self, xp, x, out=None):
+        y = xp.empty(x.shape, x.dtype) if out is None else out
+        a, n = self.axis, x.shape[self.axis]
+        lead, into, of = (n - 1, 0, 1) if self.reverse else (0, 1, 0)
+        if n:
+            part(y, a, lead, lead + 1)[...] = 0
+            part(y, a, into, into + n - 1)[...] = part(x, a, of, of + n - 1)
+        return y
+
+    def vjp(self, gy):
+        return delay(gy, self.axis, not self.reverse)
+
+    def cost(self, x):
+        return Cost(flops=0, bytes=2 * x.nbytes)
+
+    def samples(rng):
+        for reverse in (False, True):
+            yield Sample(rng.normal(size=(2, 3)), axis=1, reverse=reverse)
+        yield Sample(rng.normal(size=(0, 3)), axis=0)
+
+
+class Recurrence:
+    """Common to recurrence and its transpose; each is the gradient of the other."""
+
+    axis: int
+    reverse: bool = False
+
+    def infer(self, g, x):
+        check_same_shape(self.op.name, "g", g, "x", x)
+        return g
+
+    def forward(self, xp, g, x):
+        h = g.copy()
+        h_, x_ = xp.moveaxis(h, self.axis, 0), xp.moveaxis(x, self.axis, 0)
+        if self.reverse:
+            h_, x_ = h_[::-1], x_[::-1]
+        shift = self.shift
+        for i in range(1, len(h_)):
+            h_[i] += x_[i - shift] * h_[i - 1]
+        return h
+
+    def cost(self, g, x):
+        return Cost(flops=2 * g.size, bytes=3 * g.nbytes)
+
+    def samples(rng):
+        for reverse in (False, True):
+            g, x = rng.normal(size=(2, 2, 4))
+            yield Sample(g, x, axis=1, reverse=reverse)
+
+
+@op("recurrence")
+class recurrence(Recurrence):
+    """$h_i = g_i + x_i h_{i-1}$ along an axis, or from its end."""
+
+    shift = 0
+
+    def vjp(self, gh, *, x, y):
+        gg = transposed_recurrence(gh, x, self.axis, not self.reverse)
+        return gg, mul2(gg, delay(y, self.axis, self.reverse))
+
+
+@op("transposed_recurrence")
+class transposed_recurrence(Recurrence):
+    """$h_i = g_i + x_{i-1} h_{i-1}$ along an axis, or from its end."""
+
+    shift = 1
+
+    def vjp(self, gh, *, x, y):
+        gg = recurrence(gh, x, self.axis, not self.reverse)
+        return gg, mul2(delay(gg, self.axis, not self.reverse), y)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a classifier gets wrong. None of these has a gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nnl.core.op import Cost, Sample, op
+from nnl.core.spec import Spec, check_same_shape
+from nnl.functions.softmax import Along, check_label_shape, check_labels
+
+__all__ = ["top_n_error", "binary_error", "confusion_matrix"]
+
+
+class Judged(Along):
+    """Common to functions of scores and labels along one axis."""
+
+    def cost(self, x, target):
+        return Cost(flops=x.size, bytes=x.nbytes + target.nbytes)
+
+    def samples(rng):
+        x = rng.permutation(24).reshape(2, 3, 4) / 8
+        yield Sample(x[0], np.array([[1], [3], [0]]))
+        yield Sample(x, rng.integers(0, 3, (2, 1, 4)), axis=1)
+        yield Sample(x, rng.integers(0, 2, (1, 3, 4)), axis=-3)
+
+
+@op("top_n_error", outputs=("output",), integer=("target",), nnp="TopNError")
+class top_n_error(Judged):
+    """1 where the label's score is not among the n largest, else 0. A tie counts against it.
+
+    Args:
+        x: Scores (N, ..., C, ...), with the classes along `axis`.
+        target: Integer labels in [0, C), of the shape of x with 1 in place of C; for negative ones
+            the result is 0.
+        axis: The axis of classes; the last if left out.
+        n: How many classes may be named.
+    Raises:
+        ShapeError: target does not have that shape, or axis is out of range.
+        ValueError: A label is C or larger.
+    """
+
+    n: int = 1
+
+    def infer(self, x, target):
+        return check_label_shape("top_n_error", x, target, self.axis)
+
+    def forward(self, xp, x, target):
+        check_labels(xp, "top_n_error", target, x.shape[self.axis])
+        index = target.astype(np.int64)
+        chosen = xp.take_along_axis(x, xp.maximum(index, 0), self.axis)
+        as_large = xp.count_nonzero(x >= chosen, axis=self.axis, keepdims=True)
+        return ((as_large > self.n) & (index >= 0)).astype(x.dtype)
+
+    def samples(rng):
+        yield from Judged.samples(rng)
+        ties = np.array([[1.0, 1, 1], [3, 1, 1], [3, 3, 1]])
+        for n in (1, 2, 3):
+            yield Sample(ties, np.array([[0], [1], [1]]), n=n)
+
+
+@op("binary_error", outputs=("output",), nnp="BinaryError")
+class binary_error:
+    """1 where x and target lie on different sides of 0.5 (itself above), else 0.
+
+    Args:
+        x, target: Probabilities of one shape.
+    Raises:
+        ShapeError: The shapes differ.
+    """
+
+    def infer(self, x, target):
+        check_same_shape("binary_error", "x", x, "target", target)
+        return x
+
+    def forward(self, xp, x, target):
+        return ((x >= 0.5) != (target >= 0.5)).astype(x.dtype)
+
+    def cost(self, x, target):
+        return Cost(flops=x.size, bytes=2 * x.nbytes + target.nbytes)
+
+    def samples(rng):
+        x = np.array([[0.4, 0.5, 0.6], [0.4, 0.5, 0.6]])
+        yield Sample(x, np.array([[0.0, 0, 0], [1, 1, 1]]))
+
+
+@op("confusion_matrix", outputs=("output",), integer=("target",), nnp="ConfusionMatrix")
+class confusion_matrix(Judged):
+    """How often label i (row) was scored highest as class j (column); the first of equal scores.
+
+    Args:
+        x: Scores (N, ..., C, ...), with the classes along `axis`.
+        target: Integer labels in [0, C), of the shape of x with 1 in place of C; negative ones are
+            not counted.
+        axis: The axis of classes; the last if left out.
+    Returns:
+        int32 (C, C).
+    Raises:
+        ShapeError: target does not have that shape, or axis is out of range.
+        ValueError: A label is C or larger.
+    """
+
+    def infer(self, x, target):
+        check_label_shape("confusion_matrix", x, target, self.axis)
+        return Spec.of((x.shape[self.axis],) * 2, np.int32)
+
+    def forward(self, xp, x, target):
+        n = x.shape[self.axis]
+        check_labels(xp, "confusion_matrix", target, n)
+        if not x.size:
+            return xp.zeros((n, n), np.int32)
+        guess = xp.argmax(x, axis=self.axis).ravel()
+        label = target.astype(np.int64).ravel()
+        pairs = (label * n + guess)[label >= 0]
+        return xp.bincount(pairs, minlength=n * n).reshape(n, n).astype(np.int32)

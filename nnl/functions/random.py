@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random arrays.
+
+Every function draws from a counter-based generator of its own: the distributions are those of
+NNabla, the numbers are not. seed=-1 draws from the stream that `nnl.seed` restarts; another seed
+starts a stream of the call's own, which goes on from one forward of a static graph to the next.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nnl.core import random as nnl_random
+from nnl.core.context import STATE
+from nnl.core.op import Cost, Sample, op
+from nnl.core.spec import ShapeError, Spec, check_same_shape
+
+__all__ = ["rand", "randint", "randn", "rand_binomial", "rand_beta", "rand_gamma", "random_choice"]
+
+
+def require(name, argument, value, wanted, ok):
+    """Raise a ValueError that names function and argument unless ok."""
+    if not ok:
+        raise ValueError(f"{name}: {argument} is {value}, wanted {wanted}")
+
+
+class Drawn:
+    """Common to functions without inputs: the shape rule and cost."""
+
+    def check(self):
+        """Raise unless the parameters of the distribution are valid."""
+
+    def infer(self, rng):
+        self.check()
+        return Spec.of(self.shape, STATE.target.float_dtype)
+
+    def cost(self, rng):
+        n = int(np.prod(self.shape, dtype=np.int64))
+        return Cost(flops=10 * n, bytes=4 * n)
+
+    def dtype(self):
+        """The floating-point type of the result, which no input tells."""
+        return STATE.target.float_dtype
+
+
+def _numpy_generator(rng):
+    """numpy's generator, started from one word of the counter-based stream.
+
+    For the distributions that numpy samples by rejection: they take an unknown number of words.
+    """
+    word = nnl_random.raw(rng, 4)
+    return np.random.Generator(np.random.Philox(key=word[:2], counter=int(word[2])))
+
+
+@op("rand", nnp="Rand")
+class rand(Drawn):
+    """Uniform numbers in [low, high).
+
+    Args:
+        low, high: Limits.
+        shape: Sizes of the result.
+        seed: See the module.
+    Raises:
+        ValueError: high is not above low.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    shape: tuple[int, ...] = ()
+    seed: int = -1
+
+    def check(self):
+        require("rand", "high", self.high, f"more than low {self.low}", self.high > self.low)
+
+    def forward(self, xp, rng):
+        y = nnl_random.uniform(rng, self.shape, self.dtype())
+        y *= self.high - self.low
+        y += self.low
+        # rounding may reach high where low is far from 0
+        return np.minimum(y, np.nextafter(y.dtype.type(self.high), y.dtype.type(self.low)), out=y)
+
+    def samples(rng):
+        yield Sample(low=-1.0, high=2.0, shape=(2, 3), seed=3)
+        yield Sample(shape=(), seed=3)
+        yield Sample(shape=(0, 2), seed=3)
+
+
+@op("randint", nnp="Randint")
+class randint(Drawn):
+    """Uniform integers in [low, high), int32.
+
+    Args:
+        low, high: Limits; high itself is not drawn.
+        shape: Sizes of the result.
+        seed: See the module.
+    Raises:
+        ValueError: high is not above low, or a limit does not fit int32.
+    """
+
+    low: int = 0
+    high: int = 1
+    shape: tuple[int, ...] = ()
+    seed: int = -1
+
+    def infer(self, rng):
+        require("randint", "high", self.high, f"more than low {self.low}", self.high > self.low)
+        require("randint", "low", self.low, "an int32", self.low >= -(2**31))
+        require("randint", "high", self.high, "at most 2**31", self.high <= 2**31)
+        return Spec.of(self.shape, np.int32)
+
+    def forward(self, xp, rng):
+        n = int(np.prod(self.shape, dtype=np.int64))
+        # 53 random bits for a range of at most 32: the bias of scaling is below 2**-21
+        u = nnl_random.uniform(rng, (n,), np.float64)
+        y = np.floor(u * (self.high - self.low)).astype(np.int64) + self.low
+        return y.astype(np.int32).reshape(self.shape)
+
+    def samples(rng):
+        yield Sample(low=-2, high=5, shape=(2, 3), seed=3)
+        yield Sample(shape=(0, 2), seed=3)
+
+
+@op("randn", nnp="Randn")
+class randn(Drawn):
+    """Normal numbers.
+
+    Args:
+        mu: Mean.
+        sigma: Standard deviation.
+        shape: Sizes of the result.
+        seed: See the module.
+    Raises:
+        ValueError: sigma is 0.
+    """
+
+    mu: float = 0.0
+    sigma: float = 1.0
+    shape: tuple[int, ...] = ()
+    seed: int = -1
+
+    def check(self):
+        require("randn", "sigma", self.sigma, "a number other than 0", self.sigma != 0)
+
+    def forward(self, xp, rng):
+        y = nnl_random.normal(rng, self.shape, self.dtype())
+        y *= self.sigma
+        y += self.mu
+        return y
+
+    def samples(rng):
+        yield Sample(mu=1.0, sigma=2.0, shape=(2, 3), seed=3)
+        yield Sample(shape=(), seed=3)
+        yield Sample(shape=(0, 2), seed=3)
+
+
+@op("rand_binomial", nnp="RandBinomial")
+class rand_binomial(Drawn):
+    """Numbers of successes in n independent trials.
+
+    Args:
+        n: Number of trials.
+        p: Probability of success, in [0, 1).
+        shape: Sizes of the result.
+        seed: See the module.
+    Raises:
+        ValueError: n is below 1 or p outside [0, 1).
+    """
+
+    n: int = 1
+    p: float = 0.5
+    shape: tuple[int, ...] = ()
+    seed: int = -1
+
+    def check(self):
+        require("rand_binomial", "n", self.n, "at least 1", self.n >= 1)
+        require("rand_binomial", "p", self.p, "0 <= p < 1", 0.0 <= self.p < 1.0)
+
+    def forward(self, xp, rng):
+        y = _numpy_generator(rng).binomial(self.n, self.p, self.shape)
+        return np.asarray(y, self.dtype())
+
+    def samples(rng):
+        yield Sample(n=5, p=0.25, shape=(2, 3), seed=3)
+        yield Sample(shape=(0, 2), seed=3)
+
+
+@op("rand_beta", nnp="RandBeta")
+class rand_beta(Drawn):
+    r"""Numbers of the beta distribution: density $\propto x^{\alpha-1}(1-x)^{\beta-1}$ on [0, 1].
+
+    Args:
+        alpha, beta: Positive parameters.
+        shape: Sizes of the result.
+        seed: See the module.
+    Raises:
+        ValueError: A parameter is not positive.
+    """
+
+    alpha: float = 0.5
+    beta: float = 0.5
+    shape: tuple[int, ...] = ()
+    seed: int = -1
+
+    def check(self):
+        require("rand_beta", "alpha", self.alpha, "more than 0", self.alpha > 0)
+        require("rand_beta", "beta", self.beta, "more than 0", self.beta > 0)
+
+    def forward(self, xp, rng):
+        y = _numpy_generator(rng).beta(self.alpha, self.beta, self.shape)
+        return np.asarray(y, self.dtype())
+
+    def samples(rng):
+        yield Sample(alpha=0.5, beta=2.0, shape=(2, 3), seed=3)
+        yield Sample(shape=(0, 2), seed=3)
+
+
+@op("rand_gamma", nnp="RandGamma")
+class rand_gamma(Drawn):
+    r"""Numbers of the gamma distribution: density $\propto x^{k-1}e^{-x/\theta}$ for x > 0.
+
+    Args:
+        k: Shape of the distribution, positive.
+        theta: Scale, positive.
+        shape: Sizes of the result.
+        seed: See the module.
+    Raises:
+        ValueError: A parameter is not positive.
+    """
+
+    k: float = 0.5
+    theta: float = 1.0
+    shape: tuple[int, ...] = ()
+    seed: int = -1
+
+    def check(self):
+        require("rand_gamma", "k", self.k, "more than 0", self.k > 0)
+        require("rand_gamma", "theta", self.theta, "more than 0", self.theta > 0)
+
+    def forward(self, xp, rng):
+        y = _numpy_generator(rng).gamma(self.k, self.theta, self.shape)
+        return np.asarray(y, self.dtype())
+
+    def samples(rng):
+        yield Sample(k=2.0, theta=0.5, shape=(2, 3), seed=3)
+        yield Sample(shape=(0, 2), seed=3)
+
+
+@op("random_choice", nnp="RandomChoice", outputs=("y", "index"), hidden=1)
+class random_choice:
+    """Draw elements of the last axis of x with probabilities proportional to w.
+
+    Each slice along the last axis is sampled independently. The gradient of a result goes to the
+    element of x that was drawn, and also to its weight, as in NNabla.
+
+    Args:
+        x: (..., N), what is drawn from.
+        w: (..., N), weights >= 0 with a positive sum in every slice.
+        shape: How many are drawn from each slice; () draws one, and gives an axis of size 1.
+        replace: Whether an element can be drawn twice.
+        seed: -1 for the stream that `nnl.seed` restarts, else a stream of its own.
+    Returns:
+        (..., *shape).
+    Raises:
+        ShapeError: x and w differ in shape, are of rank 0, or fewer elements than are to be drawn
+            without replacement.
+        ValueError: A weight is negative, a slice has no positive weight, or too few for drawing
+            without replacement.
+    Source: Efraimidis and Spirakis, Weighted random sampling with a reservoir, 2006 (keys of the
+        draw without replacement).
+    """
+
+    shape: tuple[int, ...] = ()
+    replace: bool = True
+    seed: int = -1
+
+    def infer(self, x, w, rng):
+        check_same_shape("random_choice", "x", x, "w", w)
+        if not x.shape:
+            raise ShapeError(f"random_choice: x {x} has rank 0, wanted an axis to draw from")
+        shape = self.shape or (1,)
+        count = int(np.prod(shape, dtype=np.int64))
+        if not self.replace and count > x.shape[-1]:
+            raise ShapeError(
+                f"random_choice: shape {shape} draws {count} elements without replacement, "
+                f"x {x} has {x.shape[-1]}"
+            )
+        y = x.with_shape(x.shape[:-1] + shape)
+        return y, y.with_dtype(np.int64)
+
+    def forward(self, xp, x, w, rng):
+        shape = self.shape or (1,)
+        n, count = x.shape[-1], int(np.prod(shape, dtype=np.int64))
+        weights = w.reshape(-1, n).astype(np.float64)
+        rows = len(weights)
+        positive = self._check_weights(weights, count)
+        if self.replace:
+            total = np.cumsum(weights, axis=1)
+            u = nnl_random.uniform(rng, (rows, count), np.float64) * total[:, -1:]
+            # rows are put one after another on one axis, so that one search serves all of them
+            start = np.concatenate([[0.0], np.cumsum(total[:, -1])[:-1]])[:, None]
+            flat = np.searchsorted((total + start).ravel(), (u + start).ravel(), side="right")
+            last = n - 1 - np.argmax(positive[:, ::-1], axis=1)  # rounding can reach the end
+            index = np.clip(flat.reshape(rows, count) - np.arange(rows)[:, None] * n, 0, last[:, None])
+        else:
+            u = nnl_random.uniform(rng, (rows, n), np.float64)
+            with np.errstate(divide="ignore"):
+                keys = np.where(positive, -np.log1p(-u) / weights, np.inf)  # exponential arrivals
+            index = np.argsort(keys, axis=1, kind="stable")[:, :count]
+        index = index + np.arange(rows)[:, None] * n  # into x as one axis
+        index = index.astype(np.int64).reshape(x.shape[:-1] + shape)
+        return x.reshape(-1)[index], index
+
+    def _check_weights(self, weights, count):
+        positive = weights > 0
+        if not np.all(weights >= 0):
+            bad = weights[~(weights >= 0)][0]
+            raise ValueError(f"random_choice: w has the weight {bad}, wanted weights >= 0")
+        enough = positive.sum(axis=1)
+        if np.any(enough == 0):
+            raise ValueError("random_choice: w has no positive weight in a slice, wanted one")
+        if not self.replace and np.any(enough < count):
+            raise ValueError(
+                f"random_choice: w has {enough.min()} positive weights in a slice, wanted {count} "
+                "to draw without replacement"
+            )
+        return positive
+
+    def vjp(self, gy, _, *, index, x_spec, need):
+        g = index_scatter(gy, index, shape=x_spec.shape)
+        return g if need[0] else None, g if need[1] else None
+
+    def cost(self, x, w, rng):
+        return Cost(flops=2 * x.size, bytes=x.nbytes + w.nbytes)
+
+    def samples(rng):
+        w = rng.uniform(0.1, 1, (2, 4))
+        yield Sample(rng.normal(size=(2, 4)), w, grad=(True, False), shape=(3,), seed=5)
+        yield Sample(
+            rng.normal(size=(2, 4)), w, grad=(True, False), shape=(2, 2), replace=False, seed=5
+        )
+
+
+@op("index_gather", keep=("index",))
+class index_gather:
+    """y[i] = x[index[i]] with x as one axis; 0 where an index is negative.
+
+    Args:
+        x: Any shape.
+        index: Integers below x.size, of the shape of the result.
+    """
+
+    def infer(self, x, index):
+        return x.with_shape(index.shape)
+
+    def forward(self, xp, x, index):
+        y = x.reshape(-1)[index] if x.size else xp.zeros(index.shape, x.dtype)
+        if y.size and index.min() < 0:
+            y[index < 0] = 0
+        return y
+
+    def vjp(self, gy, *, x_spec, index):
+        return index_scatter(gy, index, shape=x_spec.shape), None
+
+    def cost(self, x, index):
+        return Cost(flops=0, bytes=index.nbytes + 2 * index.size * x.dtype.itemsize)
+
+    def samples(rng):
+        index = rng.integers(-1, 6, (4, 2))
+        yield Sample(rng.normal(size=(2, 3)), index, grad=(True, False))
+
+
+@op("index_scatter", keep=("index",))
+class index_scatter:
+    """The transpose of index_gather: y[index[i]] += x[i] with y as one axis.
+
+    Args:
+        x: Any shape.
+        index: Integers of the shape of x; negative ones drop the element.
+        shape: Sizes of the result.
+    Raises:
+        ShapeError: x and index differ in shape.
+    """
+
+    shape: tuple[int, ...]
+
+    def infer(self, x, index):
+        check_same_shape("index_scatter", "x", x, "index", index)
+        return x.with_shape(self.shape)
+
+    def forward(self, xp, x, index):
+        size = int(np.prod(self.shape, dtype=np.int64))
+        at, values = index.reshape(-1), x.reshape(-1)
+        if at.size and at.min() < 0:
+            at, values = at[at >= 0], values[at >= 0]
+        # sums in float64, and reads its weights once
+        return xp.bincount(at, values, size).astype(x.dtype, copy=False).reshape(self.shape)
+
+    def vjp(self, gy, *, index):
+        return index_gather(gy, index), None
+
+    def cost(self, x, index):
+        return Cost(flops=x.size, bytes=2 * x.nbytes + index.nbytes)
+
+    def samples(rng):
+        index = rng.integers(-1, 6, (4, 2))
+        yield Sample(rng.normal(size=(4, 2)), index, grad=(True, False), shape=(2, 3))
