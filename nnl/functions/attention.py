@@ -79,7 +79,9 @@ def multi_head_attention(
                 f"{num_heads}"
             )
     if (attn_bias_k is None) != (attn_bias_v is None):
-        raise ValueError(f"{_NAME}: attn_bias_k and attn_bias_v must both be given or both left out")
+        raise ValueError(
+            f"{_NAME}: attn_bias_k and attn_bias_v must both be given or both left out"
+        )
     sources = key.shape[0]
     _check_masks(additive_mask, key_padding_mask, targets, batch, sources)
 

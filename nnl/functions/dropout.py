@@ -99,4 +99,6 @@ class masked_scale:
 
     def samples(rng):
         for shape in ((2, 3), (), (0, 2)):
-            yield Sample(rng.normal(size=shape), rng.random(shape) < 0.5, grad=(True, False), scale=2.0)
+            yield Sample(
+                rng.normal(size=shape), rng.random(shape) < 0.5, grad=(True, False), scale=2.0
+            )

@@ -22,8 +22,8 @@ class Generator:
     def cost(self):
         return Cost(flops=0, bytes=self.infer().nbytes)
 
-    def new(self, xp, out):
-        return xp.empty(self.output_shape(), STATE.target.float_dtype) if out is None else out
+    def new(self, xp, out, dtype):
+        return xp.empty(self.output_shape(), dtype) if out is None else out
 
 
 @op("constant", nnp="Constant")
@@ -41,8 +41,8 @@ class constant(Generator):
     def output_shape(self):
         return self.shape
 
-    def forward(self, xp, out=None):
-        y = self.new(xp, out)
+    def forward(self, xp, out=None, dtype=None):
+        y = self.new(xp, out, dtype)
         y.fill(self.val)
         return y
 
@@ -79,8 +79,8 @@ class arange(Generator):
             )
         return (max(0, math.ceil((self.stop - self.start) / self.step)),)
 
-    def forward(self, xp, out=None):
-        y = self.new(xp, out)
+    def forward(self, xp, out=None, dtype=None):
+        y = self.new(xp, out, dtype)
         y[...] = self.start + xp.arange(y.size) * self.step  # float64, rounded once
         return y
 
@@ -101,8 +101,8 @@ class linspace_op(Generator):
     def output_shape(self):
         return (self.num,)
 
-    def forward(self, xp, out=None):
-        y = self.new(xp, out)
+    def forward(self, xp, out=None, dtype=None):
+        y = self.new(xp, out, dtype)
         y[...] = xp.linspace(self.start, self.stop, self.num)
         return y
 

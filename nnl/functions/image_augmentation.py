@@ -68,7 +68,9 @@ class image_augmentation:
         name, rank, n = "image_augmentation", len(x.shape), len(self.shape)
         if rank < 2 or not 2 <= n <= rank or self.shape[:-2] != x.shape[rank - n : -2]:
             raise ShapeError(f"{name}: shape {self.shape} is no height and width for x {x}")
-        require(name, "pad", self.pad, "two numbers >= 0", len(self.pad) == 2 and min(self.pad) >= 0)
+        require(
+            name, "pad", self.pad, "two numbers >= 0", len(self.pad) == 2 and min(self.pad) >= 0
+        )
         for argument in ("min_scale", "max_scale", "aspect_ratio", "contrast"):
             value = getattr(self, argument)
             require(name, argument, value, "more than 0", value > 0)
@@ -82,7 +84,9 @@ class image_augmentation:
         rows, columns = self._positions(n, x.shape[-2:], y_shape[-2:], rng)
         y = _bilinear(xp, images, xp.asarray(rows), xp.asarray(columns))
         if self.contrast != 1.0:
-            factor = self.contrast ** _symmetric(rng, (n, channels if self.contrast_each else 1, 1, 1))
+            factor = self.contrast ** _symmetric(
+                rng, (n, channels if self.contrast_each else 1, 1, 1)
+            )
             y = (y - self.contrast_center) * xp.asarray(factor) + self.contrast_center
         if self.brightness:
             shape = (n, channels if self.brightness_each else 1, 1, 1)
@@ -126,7 +130,9 @@ class image_augmentation:
         return Cost(flops=40 * y.size, bytes=x.nbytes + 5 * y.nbytes)
 
     def samples(rng):
-        yield Sample(rng.normal(size=(2, 3, 5, 6)), shape=(3, 4, 4), pad=(1, 1), flip_lr=True, seed=3)
+        yield Sample(
+            rng.normal(size=(2, 3, 5, 6)), shape=(3, 4, 4), pad=(1, 1), flip_lr=True, seed=3
+        )
         yield Sample(
             rng.normal(size=(2, 3, 5, 6)),
             min_scale=0.8,

@@ -153,12 +153,12 @@ class one_hot(MovesData):
             )
         return Spec.of(x.shape[:-1] + self.shape, STATE.target.float_dtype)
 
-    def forward(self, xp, x, out=None):
+    def forward(self, xp, x, out=None, dtype=None):
         full = x.shape[:-1] + self.shape
         for i, n in enumerate(self.shape):
             check_indices("one_hot", f"x[..., {i}]", x[..., i], -n, n)
         if out is None:
-            out = xp.zeros(full, STATE.target.float_dtype)
+            out = xp.zeros(full, dtype)
         else:
             out.fill(0)
         rows = x.reshape(-1, len(self.shape)).T

@@ -15,7 +15,7 @@ import numpy as np
 
 __all__: list[str] = []
 
-_TILE_BYTES = 512 << 10  # of the larger image, input or output; about half a second-level cache
+_TILE_BYTES = 256 << 10  # of the larger image, input or output; small enough for the cache
 
 
 class Axis:

@@ -38,10 +38,6 @@ class Drawn:
         n = int(np.prod(self.shape, dtype=np.int64))
         return Cost(flops=10 * n, bytes=4 * n)
 
-    def dtype(self):
-        """The floating-point type of the result, which no input tells."""
-        return STATE.target.float_dtype
-
 
 def _numpy_generator(rng):
     """numpy's generator, started from one word of the counter-based stream.
@@ -72,8 +68,8 @@ class rand(Drawn):
     def check(self):
         require("rand", "high", self.high, f"more than low {self.low}", self.high > self.low)
 
-    def forward(self, xp, rng):
-        y = nnl_random.uniform(rng, self.shape, self.dtype())
+    def forward(self, xp, rng, dtype=None):
+        y = nnl_random.uniform(rng, self.shape, dtype)
         y *= self.high - self.low
         y += self.low
         # rounding may reach high where low is far from 0
@@ -141,8 +137,8 @@ class randn(Drawn):
     def check(self):
         require("randn", "sigma", self.sigma, "a number other than 0", self.sigma != 0)
 
-    def forward(self, xp, rng):
-        y = nnl_random.normal(rng, self.shape, self.dtype())
+    def forward(self, xp, rng, dtype=None):
+        y = nnl_random.normal(rng, self.shape, dtype)
         y *= self.sigma
         y += self.mu
         return y
@@ -175,9 +171,9 @@ class rand_binomial(Drawn):
         require("rand_binomial", "n", self.n, "at least 1", self.n >= 1)
         require("rand_binomial", "p", self.p, "0 <= p < 1", 0.0 <= self.p < 1.0)
 
-    def forward(self, xp, rng):
+    def forward(self, xp, rng, dtype=None):
         y = _numpy_generator(rng).binomial(self.n, self.p, self.shape)
-        return np.asarray(y, self.dtype())
+        return np.asarray(y, dtype)
 
     def samples(rng):
         yield Sample(n=5, p=0.25, shape=(2, 3), seed=3)
@@ -205,9 +201,9 @@ class rand_beta(Drawn):
         require("rand_beta", "alpha", self.alpha, "more than 0", self.alpha > 0)
         require("rand_beta", "beta", self.beta, "more than 0", self.beta > 0)
 
-    def forward(self, xp, rng):
+    def forward(self, xp, rng, dtype=None):
         y = _numpy_generator(rng).beta(self.alpha, self.beta, self.shape)
-        return np.asarray(y, self.dtype())
+        return np.asarray(y, dtype)
 
     def samples(rng):
         yield Sample(alpha=0.5, beta=2.0, shape=(2, 3), seed=3)
@@ -236,9 +232,9 @@ class rand_gamma(Drawn):
         require("rand_gamma", "k", self.k, "more than 0", self.k > 0)
         require("rand_gamma", "theta", self.theta, "more than 0", self.theta > 0)
 
-    def forward(self, xp, rng):
+    def forward(self, xp, rng, dtype=None):
         y = _numpy_generator(rng).gamma(self.k, self.theta, self.shape)
-        return np.asarray(y, self.dtype())
+        return np.asarray(y, dtype)
 
     def samples(rng):
         yield Sample(k=2.0, theta=0.5, shape=(2, 3), seed=3)
@@ -300,7 +296,9 @@ class random_choice:
             start = np.concatenate([[0.0], np.cumsum(total[:, -1])[:-1]])[:, None]
             flat = np.searchsorted((total + start).ravel(), (u + start).ravel(), side="right")
             last = n - 1 - np.argmax(positive[:, ::-1], axis=1)  # rounding can reach the end
-            index = np.clip(flat.reshape(rows, count) - np.arange(rows)[:, None] * n, 0, last[:, None])
+            index = np.clip(
+                flat.reshape(rows, count) - np.arange(rows)[:, None] * n, 0, last[:, None]
+            )
         else:
             u = nnl_random.uniform(rng, (rows, n), np.float64)
             with np.errstate(divide="ignore"):

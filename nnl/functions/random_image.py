@@ -68,7 +68,9 @@ class Moved:
     def check_base_axis(self, x):
         if not 0 <= self.base_axis <= len(x.shape):
             name = self.op.name
-            raise ShapeError(f"{name}: base_axis {self.base_axis} is outside [0, {len(x.shape)}] for x {x}")
+            raise ShapeError(
+                f"{name}: base_axis {self.base_axis} is outside [0, {len(x.shape)}] for x {x}"
+            )
 
 
 def draw_integers(rng, shape, low, high):
@@ -100,7 +102,9 @@ class random_crop(Moved):
     def infer(self, x, rng):
         self.check_base_axis(x)
         lead = len(x.shape) - len(self.shape)
-        if lead < 0 or any(not 0 <= n <= m for n, m in zip(self.shape, x.shape[lead:], strict=True)):
+        if lead < 0 or any(
+            not 0 <= n <= m for n, m in zip(self.shape, x.shape[lead:], strict=True)
+        ):
             raise ShapeError(f"random_crop: shape {self.shape} is no part of x {x}")
         y = x.with_shape(x.shape[:lead] + self.shape)
         return y, y.with_dtype(np.int64)
@@ -185,7 +189,9 @@ class random_shift(Moved):
         self.check_base_axis(x)
         if len(self.shifts) > len(x.shape):
             raise ShapeError(f"random_shift: shifts {self.shifts} has more axes than x {x}")
-        require("random_shift", "shifts", self.shifts, "numbers >= 0", all(s >= 0 for s in self.shifts))
+        require(
+            "random_shift", "shifts", self.shifts, "numbers >= 0", all(s >= 0 for s in self.shifts)
+        )
         modes = ("nearest", "reflect", "constant")
         mode = self.border_mode
         require("random_shift", "border_mode", repr(mode), f"one of {modes}", mode in modes)
@@ -210,7 +216,11 @@ class random_shift(Moved):
     def samples(rng):
         for mode in ("nearest", "reflect", "constant"):
             yield Sample(
-                rng.normal(size=(3, 2, 4, 5)), shifts=(1, 2), border_mode=mode, constant_value=2.0, seed=3
+                rng.normal(size=(3, 2, 4, 5)),
+                shifts=(1, 2),
+                border_mode=mode,
+                constant_value=2.0,
+                seed=3,
             )
         yield Sample(rng.normal(size=(3, 4)), seed=3)
 
@@ -280,7 +290,9 @@ class random_erase:
     def _erased(self, shape, rng):
         """Booleans of the shape of x, with a size of 1 for channels that share."""
         samples = shape[: self.base_axis]
-        height, width, channels = shape[self.base_axis :] if self.channel_last else (*shape[-2:], shape[-3])
+        height, width, channels = (
+            shape[self.base_axis :] if self.channel_last else (*shape[-2:], shape[-3])
+        )
         lead = (*samples, 1 if self.share else channels)
         erased = np.zeros((*lead, height, width), np.bool_)
         for _ in range(self.n):

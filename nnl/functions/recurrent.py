@@ -38,7 +38,9 @@ class Recurrent:
         gates = () if cell.gates == 1 else (cell.gates,)
         rows = () if cell.gates == 1 else (cell.bias_rows,)
         if layers > 1 and weight is None:
-            raise ShapeError(f"{name}: weight is missing, wanted those of the other {layers - 1} layers")
+            raise ShapeError(
+                f"{name}: weight is missing, wanted those of the other {layers - 1} layers"
+            )
         wide = (directions + 1) * hidden
         wanted = [
             ("h", h, (layers, directions, batch, hidden)),
@@ -57,11 +59,16 @@ class Recurrent:
         inner = (layers - 1, *y.shape)
         per_step = (layers, directions, steps, batch)
         dropped = self.dropout > 0 and self.training and layers > 1
-        return y, h, h, (
-            x.with_shape(inner),
-            x.with_shape((*per_step, cell.saved * hidden)),
-            x.with_shape((*per_step, hidden * cell.has_cell)),
-            x.with_shape(inner if dropped else (0,)).with_dtype(np.bool_),
+        return (
+            y,
+            h,
+            h,
+            (
+                x.with_shape(inner),
+                x.with_shape((*per_step, cell.saved * hidden)),
+                x.with_shape((*per_step, hidden * cell.has_cell)),
+                x.with_shape(inner if dropped else (0,)).with_dtype(np.bool_),
+            ),
         )
 
     def run(self, xp, x, h, c, weight_l0, weight, bias, rng):
@@ -77,7 +84,9 @@ class Recurrent:
         )
         return y, h_n, c_n, (inner, saved, cells, mask)
 
-    def gradients(self, gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias, y, inner, saved, cells, mask):
+    def gradients(
+        self, gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias, y, inner, saved, cells, mask
+    ):
         """Gradients of x, h, c, weight_l0, weight and bias."""
         gs = recurrent_backward(
             gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias, y, inner, saved, cells, mask,
@@ -138,7 +147,26 @@ class rnn(Recurrent):
         y, h_n, _, hidden = self.run(xp, x, h, None, weight_l0, weight, bias, rng)
         return y, h_n, *hidden
 
-    def vjp(self, gy, gh_n, _0, _1, _2, _3, *, x, h, weight_l0, weight, bias, y, inner, saved, cells, mask):
+    def vjp(
+        self,
+        gy,
+        gh_n,
+        _0,
+        _1,
+        _2,
+        _3,
+        *,
+        x,
+        h,
+        weight_l0,
+        weight,
+        bias,
+        y,
+        inner,
+        saved,
+        cells,
+        mask,
+    ):
         gs = self.gradients(
             gy, gh_n, None, x, h, None, weight_l0, weight, bias, y, inner, saved, cells, mask
         )
@@ -250,7 +278,26 @@ class gru(Recurrent):
         y, h_n, _, hidden = self.run(xp, x, h, None, weight_l0, weight, bias, rng)
         return y, h_n, *hidden
 
-    def vjp(self, gy, gh_n, _0, _1, _2, _3, *, x, h, weight_l0, weight, bias, y, inner, saved, cells, mask):
+    def vjp(
+        self,
+        gy,
+        gh_n,
+        _0,
+        _1,
+        _2,
+        _3,
+        *,
+        x,
+        h,
+        weight_l0,
+        weight,
+        bias,
+        y,
+        inner,
+        saved,
+        cells,
+        mask,
+    ):
         gs = self.gradients(
             gy, gh_n, None, x, h, None, weight_l0, weight, bias, y, inner, saved, cells, mask
         )
@@ -264,7 +311,11 @@ class gru(Recurrent):
             yield _sample(rng, 3, 4, n, d)
 
 
-@op("recurrent_backward", outputs=("gx", "gh", "gc", "gweight_l0", "gweight", "gbias"), keep=("mask",))
+@op(
+    "recurrent_backward",
+    outputs=("gx", "gh", "gc", "gweight_l0", "gweight", "gbias"),
+    keep=("mask",),
+)
 class recurrent_backward:
     """The gradient of rnn, lstm and gru from what their forward kept.
 
@@ -310,8 +361,9 @@ class recurrent_backward:
             self.cell, 1.0 / (1.0 - self.dropout), (gy, gh_n, gc_n), inputs, mask
         )
 
-    def cost(self, gy, gh_n, gc_n=None, x=None, h=None, c=None, weight_l0=None, weight=None, bias=None,
-             y=None, inner=None, saved=None, cells=None, mask=None):  # fmt: skip
+    def cost(self, *specs):
+        given = dict(zip(self.op.inputs, specs, strict=False))
+        x, weight_l0, weight, saved = (given[n] for n in ("x", "weight_l0", "weight", "saved"))
         weights = weight_l0.size + (0 if weight is None else weight.size)
         n = x.shape[0] * x.shape[1]
         return Cost(flops=4 * n * weights, bytes=2 * x.nbytes + 16 * weights + saved.nbytes)

@@ -33,11 +33,12 @@ def reference(extra, masked):
     def call(q, k, v, wq, wk, wv, wo, bq, bk, bv, bo, *more):
         biases = more[:2] if extra else (None, None)
         additive, padding = more[-2:] if masked else (None, None)
-        # torch projects within one width, so the query is projected before and by the identity there
+        hidden = None if padding is None else torch.where(padding != 0, -torch.inf, 0.0)
+        # torch projects within one width: the query is projected before, and by the identity there
         y, a = torch.nn.functional.multi_head_attention_forward(
             q @ wq + bq, k, v, 8, HEADS, None, torch.cat([torch.zeros(8), bk, bv]),
             *biases, False, 0.0, wo.T, bo,
-            key_padding_mask=None if padding is None else padding != 0,
+            key_padding_mask=hidden,
             attn_mask=additive, average_attn_weights=False, use_separate_proj_weight=True,
             q_proj_weight=torch.eye(8), k_proj_weight=wk.T, v_proj_weight=wv.T,
         )  # fmt: skip
@@ -110,7 +111,11 @@ def test_empty_batch_gives_an_empty_result():
         ({3: (6, 7)}, {}, r"q_weight has 7 columns, wanted a multiple of num_heads 2"),
         ({5: (7, 9)}, {}, r"v_weight has 9 columns, wanted a multiple of num_heads 2"),
         ({}, {"additive_mask": (S, T)}, r"additive_mask has the shape \(4, 3\), wanted \(3, 4\)"),
-        ({}, {"key_padding_mask": (S, B)}, r"key_padding_mask has the shape \(4, 2\), wanted \(2, 4\)"),
+        (
+            {},
+            {"key_padding_mask": (S, B)},
+            r"key_padding_mask has the shape \(4, 2\), wanted \(2, 4\)",
+        ),
     ],
 )
 def test_shapes_are_checked(change, kw, text):

@@ -218,7 +218,9 @@ def test_random_choice_checks_its_weights(w, shape, replace, text):
 
 
 def test_random_choice_wants_weights_of_the_shape_of_x():
-    with pytest.raises(ShapeError, match=r"random_choice: x .*\[2\] and w .*\[3\] must have the same"):
+    with pytest.raises(
+        ShapeError, match=r"random_choice: x .*\[2\] and w .*\[3\] must have the same"
+    ):
         F.random_choice(nn.Variable((2,)), nn.Variable((3,)))
     with pytest.raises(ShapeError, match=r"random_choice: x .* has rank 0"):
         F.random_choice(nn.Variable(()), nn.Variable(()))

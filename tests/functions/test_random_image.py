@@ -127,7 +127,9 @@ def test_random_erase_without_share_draws_for_each_channel():
 
 
 def test_random_erase_erases_with_probability_prob():
-    y = F.random_erase(counted(400, 1, 6, 6), prob=0.25, area_ratios=(0.2, 0.3), replacements=(-2, -1))
+    y = F.random_erase(
+        counted(400, 1, 6, 6), prob=0.25, area_ratios=(0.2, 0.3), replacements=(-2, -1)
+    )
     share = (y.d < 0).any((1, 2, 3)).mean()
     assert 0.1 < share < 0.4
 
@@ -139,7 +141,10 @@ def test_random_erase_can_let_the_gradient_pass():
 
 
 def test_random_erase_takes_channels_last():
-    y = F.random_erase(counted(9, 6, 6, 2), prob=1.0, channel_last=True, replacements=(-2, -1)).d < 0
+    y = (
+        F.random_erase(counted(9, 6, 6, 2), prob=1.0, channel_last=True, replacements=(-2, -1)).d
+        < 0
+    )
     assert y.any() and (y[..., 0] == y[..., 1]).all()
 
 
@@ -210,10 +215,22 @@ def test_image_augmentation_adds_noise_of_the_given_deviation():
         (lambda: F.random_crop(counted(2), (1, 1)), r"random_crop: shape \(1, 1\) is no part of x"),
         (lambda: F.random_crop(counted(2), base_axis=3), r"base_axis 3 is outside \[0, 1\] for x"),
         (lambda: F.random_flip(counted(2), (1,)), r"random_flip: axis 1 is outside \[-1, 1\)"),
-        (lambda: F.random_shift(counted(2), (1, 1)), r"random_shift: shifts \(1, 1\) has more axes"),
-        (lambda: F.random_erase(counted(2, 4, 4)), r"random_erase: x .* has 2 axes from base_axis 1"),
-        (lambda: F.image_augmentation(counted(4)), r"image_augmentation: shape \(4,\) is no height"),
-        (lambda: F.image_augmentation(counted(1, 4, 4), (2, 4, 4)), r"shape \(2, 4, 4\) is no height"),
+        (
+            lambda: F.random_shift(counted(2), (1, 1)),
+            r"random_shift: shifts \(1, 1\) has more axes",
+        ),
+        (
+            lambda: F.random_erase(counted(2, 4, 4)),
+            r"random_erase: x .* has 2 axes from base_axis 1",
+        ),
+        (
+            lambda: F.image_augmentation(counted(4)),
+            r"image_augmentation: shape \(4,\) is no height",
+        ),
+        (
+            lambda: F.image_augmentation(counted(1, 4, 4), (2, 4, 4)),
+            r"shape \(2, 4, 4\) is no height",
+        ),
     ],
 )
 def test_shapes_are_checked(call, text):
@@ -227,13 +244,22 @@ def test_shapes_are_checked(call, text):
         (lambda: F.random_shift(counted(2), (-1,)), r"shifts is \(-1,\), wanted numbers >= 0"),
         (lambda: F.random_shift(counted(2), (1,), "wrap"), r"border_mode is 'wrap', wanted one of"),
         (lambda: F.random_erase(counted(1, 1, 2, 2), 1.5), r"prob is 1.5, wanted 0 <= prob <= 1"),
-        (lambda: F.random_erase(counted(1, 1, 2, 2), n=0), r"random_erase: n is 0, wanted at least 1"),
+        (
+            lambda: F.random_erase(counted(1, 1, 2, 2), n=0),
+            r"random_erase: n is 0, wanted at least 1",
+        ),
         (
             lambda: F.random_erase(counted(1, 1, 2, 2), area_ratios=(0.1,)),
             r"area_ratios is \(0.1,\), wanted \(lowest, highest\)",
         ),
-        (lambda: F.image_augmentation(counted(1, 2, 2), contrast=0), r"contrast is 0.0, wanted more"),
-        (lambda: F.image_augmentation(counted(1, 2, 2), pad=(1,)), r"pad is \(1,\), wanted two numbers"),
+        (
+            lambda: F.image_augmentation(counted(1, 2, 2), contrast=0),
+            r"contrast is 0.0, wanted more",
+        ),
+        (
+            lambda: F.image_augmentation(counted(1, 2, 2), pad=(1,)),
+            r"pad is \(1,\), wanted two numbers",
+        ),
     ],
 )
 def test_attributes_are_checked(call, text):

@@ -8,7 +8,7 @@ import nnl as nn
 from nnl import functions as F
 from nnl.core.spec import ShapeError
 
-T, B, I, H = 4, 3, 5, 2
+T, B, INPUTS, H = 4, 3, 5, 2
 
 
 @pytest.fixture(autouse=True)
@@ -21,10 +21,10 @@ def _dynamic():
 def lstm_arrays(layers=2, directions=1):
     rng = np.random.default_rng(0)
     shapes = [
-        (T, B, I),
+        (T, B, INPUTS),
         (layers, directions, B, H),
         (layers, directions, B, H),
-        (directions, 4, H, I + H),
+        (directions, 4, H, INPUTS + H),
         (layers - 1, directions, 4, H, (directions + 1) * H),
         (layers, directions, 4, H),
     ]
@@ -57,7 +57,9 @@ def test_dropout_leaves_one_layer_alone():
 def test_dropout_of_nearly_all_leaves_the_upper_layer_with_its_state_alone():
     xs = lstm_arrays()
     w0 = nn.Variable.from_numpy_array(np.ascontiguousarray(xs[4].d[0]))
-    state = [nn.Variable.from_numpy_array(np.ascontiguousarray(v.d[1:])) for v in (xs[1], xs[2], xs[5])]
+    state = [
+        nn.Variable.from_numpy_array(np.ascontiguousarray(v.d[1:])) for v in (xs[1], xs[2], xs[5])
+    ]
     silent = nn.Variable.from_numpy_array(np.zeros((T, B, H), np.float32))
     want = F.lstm(silent, state[0], state[1], w0, None, state[2])[0].d
     got = F.lstm(*xs, num_layers=2, dropout=1 - 1e-9)[0].d
@@ -84,7 +86,7 @@ def test_gradient_with_dropout_is_that_of_the_mask_that_was_drawn():
 
 def test_no_steps_give_the_first_state_back():
     _, h, c, w0, _, b = lstm_arrays(layers=1)
-    y, h_n, c_n = F.lstm(nn.Variable((0, B, I)), h, c, w0, None, b)
+    y, h_n, c_n = F.lstm(nn.Variable((0, B, INPUTS)), h, c, w0, None, b)
     assert y.shape == (0, B, H)
     np.testing.assert_array_equal(h_n.d, h.d)
     np.testing.assert_array_equal(c_n.d, c.d)
@@ -95,10 +97,10 @@ def test_no_steps_give_the_first_state_back():
     [
         ({1: (1, 1, B, H)}, r"lstm: h is .*\[1, 1, 3, 2\], wanted the shape \(2, 1, 3, 2\)"),
         ({2: (2, 1, B, H + 1)}, r"lstm: c is .*, wanted the shape \(2, 1, 3, 2\)"),
-        ({3: (1, 4, H, I)}, r"lstm: weight_l0 is .*, wanted the shape \(1, 4, 2, 7\)"),
+        ({3: (1, 4, H, INPUTS)}, r"lstm: weight_l0 is .*, wanted the shape \(1, 4, 2, 7\)"),
         ({4: (1, 1, 4, H, H)}, r"lstm: weight is .*, wanted the shape \(1, 1, 4, 2, 4\)"),
         ({5: (2, 1, 3, H)}, r"lstm: bias is .*, wanted the shape \(2, 1, 4, 2\)"),
-        ({0: (T, I)}, r"lstm: x .* has rank 2, wanted 3"),
+        ({0: (T, INPUTS)}, r"lstm: x .* has rank 2, wanted 3"),
     ],
 )
 def test_shapes_are_checked(change, text):
@@ -111,7 +113,9 @@ def test_shapes_are_checked(change, text):
 
 def test_weights_of_further_layers_are_wanted():
     x, h, c, w0, _, b = lstm_arrays()
-    with pytest.raises(ShapeError, match=r"lstm: weight is missing, wanted those of the other 1 layers"):
+    with pytest.raises(
+        ShapeError, match=r"lstm: weight is missing, wanted those of the other 1 layers"
+    ):
         F.lstm(x, h, c, w0, None, b, num_layers=2)
 
 
@@ -122,4 +126,4 @@ def test_attributes_are_checked():
     with pytest.raises(ValueError, match=r"lstm: num_layers is 0, wanted at least 1"):
         F.lstm(*xs, num_layers=0)
     with pytest.raises(ValueError, match=r"rnn: nonlinearity is 'gelu', wanted 'tanh' or 'relu'"):
-        F.rnn(xs[0], xs[1], nn.Variable((1, H, I + H)), nonlinearity="gelu")
+        F.rnn(xs[0], xs[1], nn.Variable((1, H, INPUTS + H)), nonlinearity="gelu")

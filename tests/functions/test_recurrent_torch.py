@@ -9,7 +9,7 @@ from tests.functions.against_torch import compare
 
 torch = pytest.importorskip("torch")
 
-T, B, I, H = 4, 3, 5, 2
+T, B, INPUTS, H = 4, 3, 5, 2
 GATES = {"tanh": 1, "relu": 1, "lstm": 4, "gru": 3}
 
 
@@ -18,8 +18,8 @@ def arrays(kind, layers, directions):
     g = () if GATES[kind] == 1 else (GATES[kind],)
     rows = () if GATES[kind] == 1 else (4,)
     state = (layers, directions, B, H)
-    shapes = [(T, B, I), state] + ([state] if kind == "lstm" else [])
-    shapes += [(directions, *g, H, I + H)]
+    shapes = [(T, B, INPUTS), state] + ([state] if kind == "lstm" else [])
+    shapes += [(directions, *g, H, INPUTS + H)]
     shapes += [(layers - 1, directions, *g, H, (directions + 1) * H)] if layers > 1 else []
     shapes += [(layers, directions, *rows, H)]
     return [rng.normal(size=s) * 0.7 for s in shapes]

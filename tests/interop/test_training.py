@@ -96,7 +96,7 @@ def run_nnl(text, inputs):
     [
         (LENET, 28, "S.Sgd(0.05)", 1e-3),
         (LENET, 28, "S.Adam(1e-3)", 2e-2),
-        (RESNET, 12, "S.Momentum(0.005)", 2e-2),
+        (RESNET, 12, "S.Momentum(0.01)", 2e-2),
     ],
     ids=["lenet-sgd", "lenet-adam", "resnet-momentum"],
 )
@@ -108,7 +108,7 @@ def test_a_hundred_steps_agree(nnabla, network, size, solver, last):
     for k in want:
         if k.startswith("first/"):
             np.testing.assert_array_equal(got[k], want[k], err_msg=f"initial value of {k}")
-    assert want["curve"][-1] < 0.5 * want["curve"][0]
+    assert want["curve"][-1] < 0.7 * want["curve"][0]
     # rounding differs from the first step on and training amplifies it
     np.testing.assert_allclose(got["curve"][:10], want["curve"][:10], rtol=5e-4)
     np.testing.assert_allclose(got["curve"], want["curve"], rtol=last, atol=last / 10)

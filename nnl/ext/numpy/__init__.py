@@ -27,8 +27,11 @@ def bind(
             call, into = getattr(np, ufunc), True
         elif hasattr(attrs, "forward"):
             code = type(attrs).forward.__code__
-            into = "out" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            into = "out" in names
             call = partial(attrs.forward, np)
+            if "dtype" in names:  # a result whose type no input tells
+                call = partial(call, dtype=out_specs[0].dtype)
         elif hasattr(attrs, "decompose"):
             call = partial(_run_decomposed, attrs, STATE.target)
         else:

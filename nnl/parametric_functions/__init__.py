@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that own parameters.
+
+Each is a function of `nnl.functions` with some of its inputs taken from the parameter registry,
+where they are made on the first call: `PF.affine(x, 10, name="fc")` uses fc/affine/W and
+fc/affine/b. The argument `name` opens a scope around the function's own.
+"""
+
+from nnl.core.parameter import (
+    clear_parameters,
+    get_current_parameter_scope,
+    get_parameter,
+    get_parameter_or_create,
+    get_parameters,
+    parameter_scope,
+    pop_parameter,
+    set_parameter,
+)
+from nnl.parametric_functions.activation import prelu
+from nnl.parametric_functions.affine import affine, embed, svd_affine
+from nnl.parametric_functions.api import parametric_function_api
+from nnl.parametric_functions.attention import (
+    multi_head_attention,
+    transformer,
+    transformer_decode,
+    transformer_encode,
+)
+from nnl.parametric_functions.convolution import (
+    convolution,
+    deconvolution,
+    deformable_convolution,
+    depthwise_convolution,
+    depthwise_deconvolution,
+)
+from nnl.parametric_functions.normalization import (
+    batch_normalization,
+    fused_batch_normalization,
+    group_normalization,
+    instance_normalization,
+    layer_normalization,
+    mean_subtraction,
+    spectral_norm,
+    sync_batch_normalization,
+    weight_normalization,
+)
+from nnl.parametric_functions.recurrent import LSTMCell, gru, lstm, lstm_cell, rnn
+
+__all__ = [
+    "LSTMCell",
+    "affine",
+    "batch_normalization",
+    "clear_parameters",
+    "convolution",
+    "deconvolution",
+    "deformable_convolution",
+    "depthwise_convolution",
+    "depthwise_deconvolution",
+    "embed",
+    "fused_batch_normalization",
+    "get_current_parameter_scope",
+    "get_parameter",
+    "get_parameter_or_create",
+    "get_parameters",
+    "group_normalization",
+    "gru",
+    "instance_normalization",
+    "layer_normalization",
+    "lstm",
+    "lstm_cell",
+    "mean_subtraction",
+    "multi_head_attention",
+    "parameter_scope",
+    "parametric_function_api",
+    "pop_parameter",
+    "prelu",
+    "rnn",
+    "set_parameter",
+    "spectral_norm",
+    "svd_affine",
+    "sync_batch_normalization",
+    "transformer",
+    "transformer_decode",
+    "transformer_encode",
+    "weight_normalization",
+]

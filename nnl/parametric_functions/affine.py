@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""affine, svd_affine and embed: products with a weight matrix that is a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl import functions as F
+from nnl.core.parameter import get_parameter, get_parameter_or_create
+from nnl.core.spec import ShapeError
+from nnl.parametric_functions.api import parametric_function_api
+from nnl.parametric_functions.initializer import (
+    ConstantInitializer,
+    UniformInitializer,
+    calc_uniform_lim_glorot,
+)
+
+__all__ = ["affine", "svd_affine", "embed"]
+
+
+def _sizes(inp: Any, n_outmaps: int | Sequence[int], base_axis: int, name: str) -> Any:
+    """(elements of one sample, sizes of the output, base_axis from the front)."""
+    if not -inp.ndim <= base_axis < inp.ndim:
+        raise ShapeError(
+            f"{name}: base_axis {base_axis} is outside [{-inp.ndim}, {inp.ndim}) for the shape "
+            f"{inp.shape}"
+        )
+    base_axis %= inp.ndim
+    outmaps = tuple(n_outmaps) if np.iterable(n_outmaps) else (int(n_outmaps),)  # type: ignore[arg-type]
+    return int(np.prod(inp.shape[base_axis:])), outmaps, base_axis
+
+
+@parametric_function_api(
+    "affine",
+    [
+        ("W", "Weight", "(elements of a sample, *n_outmaps)", True),
+        ("b", "Bias", "n_outmaps", True),
+    ],
+)
+def affine(
+    inp: Any,
+    n_outmaps: int | Sequence[int],
+    base_axis: int = 1,
+    w_init: Any = None,
+    b_init: Any = None,
+    fix_parameters: bool = False,
+    rng: np.random.RandomState | None = None,
+    with_bias: bool = True,
+    apply_w: Callable[[Any], Any] | None = None,
+    apply_b: Callable[[Any], Any] | None = None,
+) -> Any:
+    r"""Fully connected layer: $y = x W + b$.
+
+    Args:
+        inp: (samples..., elements...).
+        n_outmaps: Size of the output, or several.
+        base_axis: Axes from here on belong to one sample.
+        w_init, b_init: Initializer or array. Uniform with Glorot's limits, and 0, if left out.
+        fix_parameters: Compute no gradients for the parameters in this call.
+        rng: Generator of the default w_init; the framework's if left out.
+        with_bias: Whether there is a b.
+        apply_w, apply_b: Called with the parameter; what it returns is used instead.
+    Returns:
+        (samples..., *n_outmaps).
+    Raises:
+        ShapeError: base_axis is out of range, or a parameter exists with another shape.
+    """
+    inmaps, outmaps, base_axis = _sizes(inp, n_outmaps, base_axis, "affine")
+    if w_init is None:
+        w_init = UniformInitializer(calc_uniform_lim_glorot(inmaps, int(np.prod(outmaps))), rng=rng)
+    w = get_parameter_or_create("W", (inmaps, *outmaps), w_init, True, not fix_parameters)
+    w = w if apply_w is None else apply_w(w)
+    b = None
+    if with_bias:
+        b_init = ConstantInitializer() if b_init is None else b_init
+        b = get_parameter_or_create("b", outmaps, b_init, True, not fix_parameters)
+        b = b if apply_b is None else apply_b(b)
+    return F.affine(inp, w, b, base_axis=base_axis)
+
+
+@parametric_function_api(
+    "svd_affine",
+    [
+        ("U", "Left factor of the weight", "(elements of a sample, r)", True),
+        ("V", "Right factor of the weight", "(r, *n_outmaps)", True),
+        ("b", "Bias", "n_outmaps", True),
+    ],
+)
+def svd_affine(
+    inp: Any,
+    n_outmaps: int | Sequence[int],
+    r: int,
+    base_axis: int = 1,
+    uv_init: Any = None,
+    b_init: Any = None,
+    fix_parameters: bool = False,
+    rng: np.random.RandomState | None = None,
+    with_bias: bool = True,
+) -> Any:
+    r"""Fully connected layer with a weight of rank r: $y = (x U) V + b$.
+
+    U and V start as the best factors of rank r of one whole weight: U holds its left singular
+    vectors times the singular values, V its right singular vectors.
+
+    Args:
+        inp: (samples..., elements...).
+        n_outmaps: Size of the output, or several.
+        r: Rank.
+        base_axis: Axes from here on belong to one sample.
+        uv_init: Initializer or array of the whole weight (elements, *n_outmaps). Uniform with
+            Glorot's limits if left out.
+        b_init: Initializer or array; 0 if left out.
+        fix_parameters: Compute no gradients for the parameters in this call.
+        rng: Generator of the default uv_init; the framework's if left out.
+        with_bias: Whether there is a b.
+    Returns:
+        (samples..., *n_outmaps).
+    Raises:
+        ValueError: r is not positive. ShapeError: r exceeds the rank of the weight.
+    """
+    if r < 1:
+        raise ValueError(f"svd_affine: r is {r}, wanted at least 1")
+    inmaps, outmaps, base_axis = _sizes(inp, n_outmaps, base_axis, "svd_affine")
+    n_out = int(np.prod(outmaps))
+    if r > min(inmaps, n_out):
+        raise ShapeError(
+            f"svd_affine: r is {r}, wanted at most {min(inmaps, n_out)} for {inmaps} x {n_out}"
+        )
+    need = not fix_parameters
+    if uv_init is None:
+        uv_init = UniformInitializer(calc_uniform_lim_glorot(inmaps, n_out), rng=rng)
+    # drawn even if U and V exist: so does NNabla, and later draws are to be the same
+    whole = uv_init((inmaps, *outmaps)) if callable(uv_init) else np.asarray(uv_init)
+    u_init = v_init = None
+    if get_parameter("U") is None or get_parameter("V") is None:
+        left, values, right = np.linalg.svd(whole.reshape(inmaps, n_out), full_matrices=False)
+        u_init, v_init = left[:, :r] * values[:r], right[:r].reshape(r, *outmaps)
+    u = get_parameter_or_create("U", (inmaps, r), u_init, True, need)
+    v = get_parameter_or_create("V", (r, *outmaps), v_init, True, need)
+    b = None
+    if with_bias:
+        b_init = ConstantInitializer() if b_init is None else b_init
+        b = get_parameter_or_create("b", outmaps, b_init, True, need)
+    return F.affine(F.affine(inp, u, base_axis=base_axis), v, b, base_axis=base_axis)
+
+
+@parametric_function_api("embed", [("W", "Rows to choose from", "(n_inputs, n_features)", True)])
+def embed(
+    inp: Any,
+    n_inputs: int,
+    n_features: int,
+    initializer: Any = None,
+    fix_parameters: bool = False,
+    apply_w: Callable[[Any], Any] | None = None,
+) -> Any:
+    r"""Replace every integer by the row of a table with this index.
+
+    Args:
+        inp: Integers in [0, n_inputs), any shape.
+        n_inputs: Number of rows.
+        n_features: Length of a row.
+        initializer: Initializer or array. Uniform in $[-\sqrt 3, \sqrt 3)$, so of variance 1, if
+            left out.
+        fix_parameters: Compute no gradient for the parameter in this call.
+        apply_w: Called with the parameter; what it returns is used instead.
+    Returns:
+        (*inp.shape, n_features).
+    """
+    if initializer is None:
+        initializer = UniformInitializer((-np.sqrt(3.0), np.sqrt(3.0)))
+    w = get_parameter_or_create("W", (n_inputs, n_features), initializer, True, not fix_parameters)
+    return F.embed(inp, w if apply_w is None else apply_w(w))

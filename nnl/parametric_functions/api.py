@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decorator that gives a function a parameter scope and the argument `name`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from nnl.core.parameter import parameter_scope
+
+Description = tuple[str, str, str, bool]
+
+
+def parametric_function_api(
+    scope_name: str | None = None, param_desc: Sequence[Description] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a function that gets its parameters with `get_parameter_or_create`.
+
+    The decorated function takes one more argument, name=None, and runs in the parameter scope
+    `name/scope_name`, or `scope_name` without a name.
+
+    Args:
+        scope_name: Name of the scope; that of the function if left out.
+        param_desc: Of each parameter: name, what it is, its shape and whether it needs a
+            gradient. Appended to the docstring.
+
+    >>> @parametric_function_api("scale", [("s", "Factor", "()", True)])
+    ... def scale(inp):
+    ...     return inp * get_parameter_or_create("s", (), ConstantInitializer(1)).reshape(inp.shape)
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        scope = scope_name or function.__name__
+        signature = inspect.signature(function)
+        positional = len(signature.parameters)
+
+        @wraps(function)
+        def with_scope(*args: Any, name: str | None = None, **kw: Any) -> Any:
+            if len(args) == positional + 1 and name is None:  # name given by position
+                *args, name = args  # type: ignore[assignment]
+            with parameter_scope(scope if not name else f"{name}/{scope}"):
+                return function(*args, **kw)
+
+        last = inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+        with_scope.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*signature.parameters.values(), last]
+        )
+        with_scope.__doc__ = _documented(function.__doc__, scope, param_desc or ())
+        return with_scope
+
+    return decorate
+
+
+def _documented(doc: str | None, scope: str, descriptions: Sequence[Description]) -> str:
+    lines = [
+        inspect.cleandoc(doc or ""),
+        "",
+        f"Parameters, in the scope [name/]{scope}:",
+        *(
+            f"    {name}: {what}, {shape}" + ("." if need_grad else ", without gradient.")
+            for name, what, shape, need_grad in descriptions
+        ),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions and transposed convolutions whose weights are parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl import functions as F
+from nnl.core.parameter import get_parameter_or_create
+from nnl.core.spec import ShapeError
+from nnl.parametric_functions.api import parametric_function_api
+from nnl.parametric_functions.initializer import (
+    ConstantInitializer,
+    UniformInitializer,
+    calc_uniform_lim_glorot,
+)
+
+__all__ = [
+    "convolution",
+    "deformable_convolution",
+    "deconvolution",
+    "depthwise_convolution",
+    "depthwise_deconvolution",
+]
+
+Apply = Callable[[Any], Any] | None
+Rng = np.random.RandomState | None
+
+
+def _inmaps(name: str, inp: Any, kernel: Sequence[int], base_axis: int, channel_last: bool) -> int:
+    """Number of channels of inp."""
+    if inp.ndim != base_axis + 1 + len(kernel):
+        raise ShapeError(
+            f"{name}: inp has the shape {inp.shape}, wanted {base_axis + 1 + len(kernel)} axes for "
+            f"base_axis {base_axis} and kernel {tuple(kernel)}"
+        )
+    return int(inp.shape[-1 if channel_last else base_axis])
+
+
+def _divided(name: str, what: str, n: int, by: str, parts: int) -> int:
+    if parts < 1 or n % parts:
+        raise ShapeError(f"{name}: {n} {what} do not divide into {by} {parts}")
+    return n // parts
+
+
+def _weight(
+    shape: Sequence[int],
+    w_init: Any,
+    limits: tuple[float, float],
+    rng: Rng,
+    fix: bool,
+    apply_w: Apply,
+) -> Any:
+    init = UniformInitializer(limits, rng=rng) if w_init is None else w_init
+    w = get_parameter_or_create("W", tuple(shape), init, True, not fix)
+    return w if apply_w is None else apply_w(w)
+
+
+def _bias(n: int, b_init: Any, with_bias: bool, fix: bool, apply_b: Apply = None) -> Any:
+    if not with_bias:
+        return None
+    init = ConstantInitializer() if b_init is None else b_init
+    b = get_parameter_or_create("b", (n,), init, True, not fix)
+    return b if apply_b is None else apply_b(b)
+
+
+@parametric_function_api(
+    "conv",
+    [
+        (
+            "W",
+            "Weight",
+            "(outmaps, channels / group, *kernel), channels last if channel_last",
+            True,
+        ),
+        ("b", "Bias", "(outmaps,)", True),
+    ],
+)
+def convolution(
+    inp: Any,
+    outmaps: int,
+    kernel: Sequence[int],
+    pad: Sequence[int] | None = None,
+    stride: Sequence[int] | None = None,
+    dilation: Sequence[int] | None = None,
+    group: int = 1,
+    channel_last: bool = False,
+    w_init: Any = None,
+    b_init: Any = None,
+    base_axis: int = 1,
+    fix_parameters: bool = False,
+    rng: Rng = None,
+    with_bias: bool = True,
+    apply_w: Apply = None,
+    apply_b: Apply = None,
+) -> Any:
+    """Convolution over the axes behind the channels, see `nnl.functions.convolution`.
+
+    Args:
+        inp: (samples..., C, spatial...), or (samples..., spatial..., C) with channel_last.
+        outmaps: Number of output channels.
+        kernel: Size of the kernel along each spatial axis.
+        pad, stride, dilation: Per spatial axis; 0, 1 and 1 if left out.
+        group: Number of groups of channels that are convolved independently.
+        channel_last: Where the channels are.
+        w_init, b_init: Initializer or array. Uniform with Glorot's limits for all C channels,
+            whatever group is, and 0, if left out.
+        base_axis: Number of axes of samples.
+        fix_parameters: Compute no gradients for the parameters in this call.
+        rng: Generator of the default w_init; the framework's if left out.
+        with_bias: Whether there is a b.
+        apply_w, apply_b: Called with the parameter; what it returns is used instead.
+    Raises:
+        ShapeError: inp has another rank, or group does not divide the channels.
+    """
+    inmaps = _inmaps("convolution", inp, kernel, base_axis, channel_last)
+    channels = _divided("convolution", "input channels", inmaps, "group", group)
+    shape = (outmaps, *kernel, channels) if channel_last else (outmaps, channels, *kernel)
+    limits = calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel))
+    w = _weight(shape, w_init, limits, rng, fix_parameters, apply_w)
+    b = _bias(outmaps, b_init, with_bias, fix_parameters, apply_b)
+    return F.convolution(
+        inp,
+        w,
+        b,
+        base_axis=base_axis,
+        pad=pad,
+        stride=stride,
+        dilation=dilation,
+        group=group,
+        channel_last=channel_last,
+    )
+
+
+@parametric_function_api(
+    "deformable_conv",
+    [
+        (
+            "W",
+            "Weight",
+            "(outmaps, channels / group, *kernel), channels last if channel_last",
+            True,
+        ),
+        ("b", "Bias", "(outmaps,)", True),
+    ],
+)
+def deformable_convolution(
+    inp: Any,
+    outmaps: int,
+    kernel: Sequence[int],
+    offset: Any,
+    mask: Any = None,
+    pad: Sequence[int] | None = None,
+    stride: Sequence[int] | None = None,
+    dilation: Sequence[int] | None = None,
+    group: int = 1,
+    deformable_group: int = 1,
+    channel_last: bool = False,
+    w_init: Any = None,
+    b_init: Any = None,
+    base_axis: int = 1,
+    fix_parameters: bool = False,
+    rng: Rng = None,
+    with_bias: bool = True,
+    apply_w: Apply = None,
+    apply_b: Apply = None,
+) -> Any:
+    """Convolution at positions moved by `offset`, see `nnl.functions.deformable_convolution`.
+
+    Args:
+        offset: Moves of every tap of the kernel at every output position.
+        mask: Factors of every tap at every output position.
+        deformable_group: Number of groups of channels with offsets of their own.
+
+    The other arguments are those of `convolution`.
+    """
+    name = "deformable_convolution"
+    inmaps = _inmaps(name, inp, kernel, base_axis, channel_last)
+    channels = _divided(name, "input channels", inmaps, "group", group)
+    shape = (outmaps, *kernel, channels) if channel_last else (outmaps, channels, *kernel)
+    limits = calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel))
+    w = _weight(shape, w_init, limits, rng, fix_parameters, apply_w)
+    b = _bias(outmaps, b_init, with_bias, fix_parameters, apply_b)
+    return F.deformable_convolution(
+        inp,
+        w,
+        offset,
+        mask,
+        b,
+        base_axis=base_axis,
+        pad=pad,
+        stride=stride,
+        dilation=dilation,
+        group=group,
+        deformable_group=deformable_group,
+        channel_last=channel_last,
+    )
+
+
+@parametric_function_api(
+    "depthwise_conv",
+    [
+        ("W", "Weight", "(channels multiplier, *kernel)", True),
+        ("b", "Bias", "(channels multiplier,)", True),
+    ],
+)
+def depthwise_convolution(
+    inp: Any,
+    kernel: Sequence[int],
+    pad: Sequence[int] | None = None,
+    stride: Sequence[int] | None = None,
+    dilation: Sequence[int] | None = None,
+    multiplier: int = 1,
+    w_init: Any = None,
+    b_init: Any = None,
+    base_axis: int = 1,
+    fix_parameters: bool = False,
+    rng: Rng = None,
+    with_bias: bool = True,
+) -> Any:
+    """Convolution of each channel with kernels of its own.
+
+    Args:
+        multiplier: Number of output channels made from each input channel.
+
+    The other arguments are those of `convolution`.
+    """
+    inmaps = _inmaps("depthwise_convolution", inp, kernel, base_axis, False)
+    outmaps = inmaps * multiplier
+    limits = calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel))
+    w = _weight((outmaps, *kernel), w_init, limits, rng, fix_parameters, None)
+    b = _bias(outmaps, b_init, with_bias, fix_parameters)
+    return F.depthwise_convolution(
+        inp,
+        w,
+        b,
+        base_axis=base_axis,
+        pad=pad,
+        stride=stride,
+        dilation=dilation,
+        multiplier=multiplier,
+    )
+
+
+@parametric_function_api(
+    "deconv",
+    [
+        (
+            "W",
+            "Weight",
+            "(channels, outmaps / group, *kernel), channels last if channel_last",
+            True,
+        ),
+        ("b", "Bias", "(outmaps,)", True),
+    ],
+)
+def deconvolution(
+    inp: Any,
+    outmaps: int,
+    kernel: Sequence[int],
+    pad: Sequence[int] | None = None,
+    stride: Sequence[int] | None = None,
+    dilation: Sequence[int] | None = None,
+    group: int = 1,
+    channel_last: bool = False,
+    output_padding: Sequence[int] | None = None,
+    w_init: Any = None,
+    b_init: Any = None,
+    base_axis: int = 1,
+    fix_parameters: bool = False,
+    rng: Rng = None,
+    with_bias: bool = True,
+    apply_w: Apply = None,
+    apply_b: Apply = None,
+) -> Any:
+    """Transposed convolution, see `nnl.functions.deconvolution`.
+
+    Args:
+        output_padding: Elements added to one end of every spatial axis; 0 if left out.
+
+    The other arguments are those of `convolution`.
+    """
+    inmaps = _inmaps("deconvolution", inp, kernel, base_axis, channel_last)
+    channels = _divided("deconvolution", "output channels", outmaps, "group", group)
+    shape = (inmaps, *kernel, channels) if channel_last else (inmaps, channels, *kernel)
+    limits = calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel))
+    w = _weight(shape, w_init, limits, rng, fix_parameters, apply_w)
+    b = _bias(outmaps, b_init, with_bias, fix_parameters, apply_b)
+    return F.deconvolution(
+        inp,
+        w,
+        b,
+        base_axis=base_axis,
+        pad=pad,
+        stride=stride,
+        dilation=dilation,
+        group=group,
+        channel_last=channel_last,
+        output_padding=output_padding,
+    )
+
+
+@parametric_function_api(
+    "depthwise_deconv",
+    [
+        ("W", "Weight", "(channels, *kernel)", True),
+        ("b", "Bias", "(channels / divisor,)", True),
+    ],
+)
+def depthwise_deconvolution(
+    inp: Any,
+    kernel: Sequence[int],
+    pad: Sequence[int] | None = None,
+    stride: Sequence[int] | None = None,
+    dilation: Sequence[int] | None = None,
+    divisor: int = 1,
+    w_init: Any = None,
+    b_init: Any = None,
+    base_axis: int = 1,
+    fix_parameters: bool = False,
+    rng: Rng = None,
+    with_bias: bool = True,
+) -> Any:
+    """Transposed convolution of each channel with a kernel of its own.
+
+    Args:
+        divisor: Number of input channels that are summed into one output channel.
+
+    The other arguments are those of `convolution`.
+    """
+    name = "depthwise_deconvolution"
+    inmaps = _inmaps(name, inp, kernel, base_axis, False)
+    outmaps = _divided(name, "input channels", inmaps, "divisor", divisor)
+    limits = calc_uniform_lim_glorot(inmaps, inmaps, tuple(kernel))
+    w = _weight((inmaps, *kernel), w_init, limits, rng, fix_parameters, None)
+    b = _bias(outmaps, b_init, with_bias, fix_parameters)
+    return F.depthwise_deconvolution(
+        inp,
+        w,
+        b,
+        base_axis=base_axis,
+        pad=pad,
+        stride=stride,
+        dilation=dilation,
+        divisor=divisor,
+    )
