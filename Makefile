@@ -33,7 +33,7 @@ help:
 	@echo 'make clean     remove caches and builds; make distclean also the environments'
 
 train: setup
-	$(PY) examples/digits/train.py $(ARGS)
+	$(ONE_THREAD) $(PY) examples/digits/train.py $(ARGS)
 
 test: lint
 	$(PYTEST) -m "not long" $(ARGS)

@@ -5,11 +5,18 @@ import importlib
 
 __version__ = "0.1.0"
 
+from nnl import (  # noqa: F401  # noqa: F401
+    backward_functions,
+    callback,
+    context,
+    ext_utils,
+    function,
+    parameter,
+    random,
+    variable,
+)
 from nnl import core as _core  # noqa: F401  (first: it completes Variable and NdArray)
-from nnl import backward_functions, callback, context, ext_utils, function  # noqa: F401
-from nnl import parameter, random, variable  # noqa: F401
 from nnl.core.array import NdArray
-from nnl.core.autodiff import grad
 from nnl.core.callback import (
     set_function_post_hook,
     set_function_pre_hook,
@@ -20,8 +27,9 @@ from nnl.core.callback import (
     unset_solver_post_hook,
     unset_solver_pre_hook,
 )
-from nnl.core.context import (
-    Context,
+from nnl.core.context import Context
+from nnl.core.grad import grad
+from nnl.core.modes import (
     auto_forward,
     context_scope,
     get_auto_forward,

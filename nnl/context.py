@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-import sys
+from nnl.core.context import Context
+from nnl.core.modes import context_scope, get_current_context, set_default_context
 
-from nnl.core import context
-
-sys.modules[__name__] = context  # the module itself, so that its variables are seen as they change
+__all__ = ["Context", "context_scope", "get_current_context", "set_default_context"]

@@ -3,4 +3,4 @@ import sys
 
 from nnl.core import random
 
-sys.modules[__name__] = random  # the module itself, so that its variables are seen as they change
+sys.modules[__name__] = random  # the module itself: its variables change at run time

@@ -7,8 +7,8 @@ import pytest
 import nnl as nn
 from nnl.core import random as nnl_random
 from nnl.core.array import NdArray
-from nnl.core.autodiff import grad
 from nnl.core.context import STATE
+from nnl.core.grad import grad
 from nnl.core.graph import Value
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
@@ -27,6 +27,7 @@ CASES = [
     if hasattr(op.attrs_class, "samples")
     for i in range(len(samples(op)))
 ]
+PUBLIC = [p for p in CASES if p.values[0].nnp]  # internal ops are called by rules only
 EVERY = [pytest.param(op, id=op.name) for op in OPS.values() if op.name not in SKIPPED]
 
 
@@ -267,3 +268,53 @@ def test_arrays_give_the_same_as_variables(op, i):
 def test_state_is_as_before_the_tests():
     assert not STATE.auto_forward and STATE.trace is None and STATE.record
     assert Value.leaf(NdArray(2)).node is None
+
+
+def broken(a):
+    """Arrays that probably do not fit where `a` does."""
+    yield a[None], "a leading axis more"
+    yield np.zeros((2, 1, 3, 1, 2), a.dtype), "rank 5"
+    yield np.zeros((), a.dtype), "a scalar"
+    if a.ndim:
+        yield np.zeros((*a.shape[:-1], a.shape[-1] + 1), a.dtype), "a longer last axis"
+        yield np.zeros((a.shape[0] + 1, *a.shape[1:]), a.dtype), "a longer first axis"
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # zeros come where logarithms are taken
+@pytest.mark.parametrize("op,i", PUBLIC)
+def test_wrong_shapes_give_an_error_that_names_the_function(op, i):
+    """Whatever shape comes, a call works or says in its own words why not; state is unchanged."""
+    case = Case(op, i, np.float32)
+    for k, a in enumerate(case.arrays):
+        if a is None:
+            continue
+        for wrong, what in broken(a):
+            arrays = list(case.arrays)
+            arrays[k] = wrong
+            xs = case.variables(arrays)
+            message = None
+            with nn.auto_forward():
+                try:
+                    case.run(xs)
+                except (ValueError, TypeError, NotImplementedError, IndexError) as e:
+                    message = str(e)
+            if message is None:
+                continue
+            assert message.startswith(f"{op.name}:") or message.startswith(f"{op.name}("), (
+                f"{op.name} with {what} for {op.inputs[min(k, len(op.inputs) - 1)]}: {message}"
+            )
+            for x, before in zip(xs, arrays, strict=True):
+                if before is not None:
+                    np.testing.assert_array_equal(x.d, before)
+
+
+@pytest.mark.parametrize("op", [p for p in EVERY if p.values[0].nnp])
+def test_wrong_kinds_of_input_are_named(op):
+    case = Case(op, 0, np.float32)
+    for k, a in enumerate(case.arrays):
+        if a is None:
+            continue
+        xs = case.variables()
+        xs[k] = 3.0
+        with pytest.raises(TypeError, match=rf"{op.name}: \w+ is float, wanted nnl.Variable or"):
+            case.run(xs)

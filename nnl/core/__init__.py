@@ -1,4 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: specs, arrays, ops, dispatch, the graph, differentiation and the parameter registry."""
+"""The engine: specs, arrays, ops, dispatch, the graph, differentiation, the parameter registry."""
 
-from nnl.core import dispatch, operators, python_function  # noqa: F401  (they register themselves)
+from nnl.core import (  # noqa: F401  (they register themselves)
+    dispatch,
+    indexing,
+    operators,
+    python_function,
+)

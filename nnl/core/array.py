@@ -95,12 +95,15 @@ class NdArray:
         return self.bufs[space]
 
     def set_spec(self, spec: Spec) -> None:
-        """Change shape or dtype; the value is dropped. Plans that use this array are rebuilt."""
-        if spec is not self.spec:
-            self.spec = spec
-            STATE.epoch += 1
-        self.bufs.clear()
-        self.bufs["fill"] = 0
+        """Change shape or dtype; the value stays if the size does. Plans are rebuilt."""
+        if spec is self.spec:
+            return
+        same = spec.size == self.spec.size and spec.dtype == self.spec.dtype
+        old: dict[str, Any] = self.bufs if same else {"fill": 0}
+        # a dictionary of its own: arrays that shared memory keep the old spec and the old value
+        self.bufs = {s: b.reshape(spec.shape) if s in SPACES else b for s, b in old.items()}
+        self.spec = spec
+        STATE.epoch += 1
 
     def share(self, other: NdArray) -> None:
         """Let both arrays be the same memory from now on."""
@@ -128,7 +131,9 @@ class NdArray:
             self.fill(value)
             return
         a = value.data if isinstance(value, NdArray) else value
-        a = a if isinstance(a, np.ndarray) else np.asarray(a, spec.dtype)
+        a = np.asarray(a)
+        if a.dtype.kind not in "biuf":
+            raise TypeError(f"data: got {value!r}, wanted a number or an array of numbers")
         if a.shape != spec.shape:
             try:
                 a = np.broadcast_to(a, spec.shape)
@@ -139,7 +144,7 @@ class NdArray:
         if a.dtype is not spec.dtype and a.dtype != spec.dtype:
             spec = self.spec = Spec.of(spec.shape, a.dtype)
             STATE.epoch += 1
-            self.write("host", a.astype(a.dtype, order="C"))
+            self.bufs = {"host": np.array(a, order="C")}
             return
         buf = self.bufs.get("host")
         if buf is None or not buf.flags.writeable:
@@ -182,10 +187,12 @@ class NdArray:
         """Fill with zeros, lazily."""
         self.fill(0)
 
-    def fill(self, value: float) -> None:
+    def fill(self, value: Any) -> None:
         """Fill with one value, lazily: memory is touched at the next read."""
         self.bufs.clear()
         self.bufs["fill"] = value
+        if STATE.trace is not None and value == 0:
+            STATE.trace.zero(self)
 
     @property
     def zeroing(self) -> bool:
@@ -209,9 +216,8 @@ class NdArray:
             host = None if keep is not None or not self.bufs else self.read("host").astype(dtype)
             self.spec = Spec.of(self.spec.shape, dtype)
             STATE.epoch += 1
-            if host is not None:
-                self.write("host", host)
-        if not self.bufs:
+            self.bufs = {"fill": keep or 0} if host is None else {"host": host}
+        elif not self.bufs:
             self.zero()
         return self.data
 
@@ -233,13 +239,13 @@ class NdArray:
         return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
 
     def narrow(self, dim: int, start: int, length: int) -> NdArray:
-        """The same memory restricted to [start, start + length) along `dim`."""
-        n = self.spec.shape[dim] if -self.ndim <= dim < self.ndim else -1
-        if not 0 <= start <= start + length <= n:
-            raise ShapeError(f"narrow: [{start}, {start + length}) of dim {dim} is outside {self.spec}")
-        index = [slice(None)] * self.ndim
-        index[dim] = slice(start, start + length)
-        v = self.data[tuple(index)]
+        """The same memory restricted to [start, start + length) along `dim`, which must be 0."""
+        if dim != 0 or not 0 <= start <= start + length <= (*self.shape, 0)[0]:
+            raise ShapeError(
+                f"narrow: [{start}, {start + length}) of dim {dim} of {self.spec}: wanted a range "
+                "inside dim 0"
+            )
+        v = self.data[start : start + length]
         return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
 
     def get_data(self, mode: str = "rw", dtype: Any = None) -> Host:

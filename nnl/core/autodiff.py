@@ -177,7 +177,9 @@ def _vjp_of_decomposition(
         ys = node.attrs.decompose(*xs)
     ys = ys if isinstance(ys, tuple) else (ys,)
     stop = {x.edge.key: x.edge for x in xs if x is not None}
-    pairs = [(y.edge, g) for y, g in zip(ys, gys, strict=False) if g is not None and y.edge.need_grad]
+    pairs = [
+        (y.edge, g) for y, g in zip(ys, gys, strict=False) if g is not None and y.edge.need_grad
+    ]
     if not pairs:
         return [None] * len(xs)
     found = backprop([p[0] for p in pairs], [p[1] for p in pairs], stop=stop).leaves
@@ -205,13 +207,12 @@ def start_gradient(output: Value, shape: tuple[int, ...], grad: Any) -> NdArray:
         return grad
     nd = NdArray(shape)
     nd.spec = Spec.of(shape, STATE.target.float_dtype)
-    if np.ndim(grad) == 0:
-        nd.fill(float(grad))
-        return nd
-    a = np.asarray(grad, nd.spec.dtype)
-    if a.shape != shape:
+    a = np.asarray(grad)
+    if a.dtype.kind not in "biuf":
+        raise TypeError(f"backward: grad is {type(grad).__name__}, wanted a number or an array")
+    if a.ndim and a.shape != shape:
         raise ShapeError(f"backward: grad has the shape {a.shape}, wanted {shape}")
-    nd.write("host", np.ascontiguousarray(a))
+    nd.data[...] = a
     return nd
 
 
@@ -233,8 +234,10 @@ def backward_now(
         seen: set[int] = set()
         for g in gxs:
             (shared if id(g) in seen else seen).add(id(g))
-        if clear_buffer:
-            node.saved = node.outs = node.grads = None
+        if clear_buffer and node.outs is None:  # plans free what static nodes hold
+            node.saved = None
+            if node is not root[0]:
+                node.grads = None
         else:
             grads = node.grads = node.grads or {}
             for i, g in enumerate(gys):
@@ -266,64 +269,3 @@ def accumulate(into: NdArray, g: NdArray, own: bool) -> None:
     else:
         mine = into.touch(space)
         mine += buf
-
-
-def grad(
-    outputs: Any,
-    inputs: Any,
-    grad_outputs: Any = None,
-    persistent_outputs: Sequence[bool] = (),
-    bind_grad_output: bool = False,
-) -> list[Variable]:
-    """Gradients of outputs with respect to inputs, as Variables that can be differentiated again.
-
-    Args:
-        outputs: Variable or list of them.
-        inputs: Variable or list of them; leaves or intermediates that need a gradient.
-        grad_outputs: Start gradients: None for ones, or a list of None, number, NdArray, Variable.
-        persistent_outputs: Per input, whether its gradient is kept by clear_buffer.
-        bind_grad_output: Let each input's `.grad` share the memory of its gradient.
-    Returns:
-        One Variable per input; zeros where outputs do not depend on it.
-    Raises:
-        ValueError: An input has need_grad=False, or the numbers of arguments differ.
-    """
-    outs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-    ins = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-    gos = grad_outputs if isinstance(grad_outputs, (list, tuple)) else [grad_outputs] * len(outs)
-    if len(gos) != len(outs):
-        raise ValueError(f"grad: grad_outputs has {len(gos)} entries, wanted {len(outs)}")
-    for i, x in enumerate(ins):
-        if not x.need_grad:
-            raise ValueError(f"grad: inputs[{i}] {x!r} has need_grad=False")
-    keys = {x.edge.key for x in ins}
-    starts = [_start_variable(y, g) for y, g in zip(outs, gos, strict=True)]
-    with using(record=True, no_grad=False):
-        found = backprop([y.edge for y in outs], starts, wrt=keys)
-    by_key: dict[Key, Any] = {}
-    for value, g in found.leaves.values():  # copies of one parameter share its key
-        old = by_key.get(value.key)
-        by_key[value.key] = g if old is None else OPS["add2"](old, g)
-    for node, slots in found.edges.items():
-        for i, g in enumerate(slots):
-            if g is not None:
-                by_key[(id(node), i)] = g
-    result = []
-    for i, x in enumerate(ins):
-        g = by_key.get(x.edge.key)
-        g = _zeros(Spec.of(x.shape, STATE.target.float_dtype), True) if g is None else g
-        if i < len(persistent_outputs) and persistent_outputs[i]:
-            g.persistent = True
-        if bind_grad_output:
-            x.grad = g.data
-        result.append(g)
-    return result
-
-
-def _start_variable(y: Variable, g: Any) -> Variable:
-    if isinstance(g, Variable):
-        if g.shape != y.shape:
-            raise ShapeError(f"grad: grad_outputs has the shape {g.shape}, wanted {y.shape}")
-        return g
-    nd = start_gradient(y.edge, y.shape, 1 if g is None else g)
-    return Variable.of_edge(Value.leaf(nd), nd)

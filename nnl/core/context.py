@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any, Protocol
 
 import numpy as np
@@ -114,7 +113,7 @@ class Context:
         self.array_class = array_class
         self._device_id = str(device_id)
         self._target: Target | None = None
-        self.backend = ["cpu:float"] if backend is None else backend  # type: ignore[assignment]
+        self.backend = ["cpu:float"] if backend is None else backend
 
     @property
     def backend(self) -> list[str]:
@@ -193,80 +192,3 @@ def using(**changes: Any) -> Iterator[None]:
     finally:
         for k, v in old.items():
             setattr(STATE, k, v)
-
-
-def set_default_context(ctx: Context) -> None:
-    """Use `ctx` for every function called from now on."""
-    if not isinstance(ctx, Context):
-        raise TypeError(f"set_default_context: ctx is {type(ctx).__name__}, wanted nnl.Context")
-    STATE.context, STATE.target = ctx, ctx.target
-
-
-def get_current_context() -> Context:
-    """The context in force."""
-    return STATE.context
-
-
-@contextmanager
-def context_scope(ctx: Context) -> Iterator[Context]:
-    """Use `ctx` inside the with block."""
-    if not isinstance(ctx, Context):
-        raise TypeError(f"context_scope: ctx is {type(ctx).__name__}, wanted nnl.Context")
-    with using(context=ctx, target=ctx.target):
-        yield ctx
-
-
-def set_auto_forward(auto: bool) -> None:
-    """Compute functions when they are called (True) or at forward() (False, the default)."""
-    STATE.auto_forward = bool(auto)
-
-
-def get_auto_forward() -> bool:
-    """Whether functions compute when they are called."""
-    return STATE.auto_forward
-
-
-@contextmanager
-def auto_forward(auto: bool = True) -> Iterator[None]:
-    """Compute functions when they are called inside the with block."""
-    with using(auto_forward=bool(auto)):
-        yield
-
-
-@contextmanager
-def no_grad(no_grad_: bool = True) -> Iterator[None]:
-    """Functions called inside the with block take no part in backward()."""
-    with using(no_grad=bool(no_grad_)):
-        yield
-
-
-@contextmanager
-def recompute(recompute_: bool = True) -> Iterator[None]:
-    """Mark what functions return inside the with block: drop it after forward, compute it again
-    in backward. It takes effect in static graphs run with clear_no_need_grad."""
-    with using(recompute=bool(recompute_)):
-        yield
-
-
-def recompute_fn(recompute_: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: call the function inside recompute(recompute_)."""
-
-    def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(f)
-        def wrapped(*args: Any, **kw: Any) -> Any:
-            with recompute(recompute_):
-                return f(*args, **kw)
-
-        return wrapped
-
-    return decorate
-
-
-def set_global_recompute(recompute: bool) -> None:
-    """Mark everything that functions return from now on for recomputation."""
-    STATE.recompute = bool(recompute)
-
-
-def get_global_recompute() -> bool:
-    """Whether what functions return is marked for recomputation."""
-    return STATE.recompute

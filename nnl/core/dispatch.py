@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core import op as op_module
 from nnl.core.array import NdArray
 from nnl.core.callback import HOOKS
-from nnl.core.context import STATE, Backend, Target
-from nnl.core.graph import Node, Value
+from nnl.core.context import STATE, Backend, Target, using
+from nnl.core.graph import Node, Value, record
 from nnl.core.op import Op, _bounded
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
 
 
+@record
 class Bound:
     """An op fixed to attributes, input specs and a backend.
 
@@ -26,15 +26,16 @@ class Bound:
         into: Whether call accepts out=buffer.
         space: Memory space of the buffers.
         writes: Positions of the inputs that call writes in place.
+        view: Whether the output is the memory of the first input.
     """
 
-    __slots__ = ("call", "into", "space", "out_specs", "writes", "single", "backend", "in_specs")
     call: Callable[..., Any]
     into: bool
     space: str
     out_specs: tuple[Spec, ...]
     in_specs: tuple[Spec | None, ...]
     writes: tuple[int, ...]
+    view: bool
     single: bool
     backend: Backend
 
@@ -51,12 +52,14 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
     if None in specs[: op.required] and not op.variadic:
         raise TypeError(f"{op.name}() needs the input {op.inputs[specs.index(None)]!r}")
     cast = tuple([_cast_spec(op, i, s, target) for i, s in enumerate(specs)])
-    out = attrs.infer(*cast)
+    with using(target=target):  # functions without inputs take their dtype from it
+        out = attrs.infer(*cast)
     bound = Bound()
     bound.single = not isinstance(out, tuple)
     bound.out_specs = out if isinstance(out, tuple) else (out,)
     bound.in_specs = cast
     bound.writes = op.written(attrs)
+    bound.view = op.view and getattr(attrs, "inplace", True)
     for backend in target.backends:
         made = backend.bind(op, attrs, cast, bound.out_specs)
         if made is not None:
@@ -152,7 +155,7 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     if HOOKS.active:
         return _apply_with_hooks(op, attrs, inputs, edges, bound, need)
     space = bound.space
-    bufs = []
+    bufs: list[Any] = []
     for x in inputs:
         if x is None:
             bufs.append(None)
@@ -173,15 +176,12 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
             _save(node, inputs, (nd,))
             return Variable.of_edge(Value.of(node, 0, spec, True, None), nd)
         return Variable.of_edge(Value.of(None, 0, spec, False, nd), nd)
-    datas = tuple(
-        [NdArray.holding(s, space, b) for s, b in zip(bound.out_specs, out, strict=True)]
-    )
+    datas = tuple([NdArray.holding(s, space, b) for s, b in zip(bound.out_specs, out, strict=True)])
     if need and state.record:
         node = _node(op, attrs, edges, bound)
         _save(node, inputs, datas)
         ys = [
-            Variable.of_edge(Value.of(node, i, d.spec, True, None), d)
-            for i, d in enumerate(datas)
+            Variable.of_edge(Value.of(node, i, d.spec, True, None), d) for i, d in enumerate(datas)
         ]
     else:
         ys = [Variable.of_edge(Value.of(None, i, d.spec, False, d), d) for i, d in enumerate(datas)]
@@ -223,9 +223,7 @@ def _record(
     node = _node(op, attrs, edges, bound)
     node.need_grad = need
     node.outs = datas = tuple([NdArray.unwritten(s) for s in bound.out_specs])
-    ys = [
-        Variable.of_edge(Value.of(node, i, d.spec, need, d), d) for i, d in enumerate(datas)
-    ]
+    ys = [Variable.of_edge(Value.of(node, i, d.spec, need, d), d) for i, d in enumerate(datas)]
     if bound.writes and STATE.trace is not None:
         STATE.trace.effect(ys[0])
     return ys[0] if bound.single else _visible(op, ys)
@@ -283,4 +281,4 @@ def _apply_with_hooks(
     return ys[0] if bound.single else _visible(op, ys)
 
 
-op_module.apply = apply
+Op.apply = staticmethod(apply)

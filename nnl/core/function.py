@@ -32,8 +32,9 @@ class Function:
 
     @property
     def name(self) -> str:
-        """Type name as in .nnp files, for example "ReLU"."""
-        return self.node.op.nnp or self.node.op.name
+        """Type name as in .nnp files, for example "ReLU"; of a PythonFunction its name."""
+        op = self.node.op
+        return getattr(self.node.attrs, "type_name", None) or op.nnp or op.name
 
     @property
     def args(self) -> dict[str, Any]:
@@ -76,6 +77,10 @@ class Function:
             self.node.info = {}
         return self.node.info
 
+    @tags.setter
+    def tags(self, value: dict[str, Any]) -> None:
+        self.node.info = value
+
     @property
     def context(self) -> Context:
         target = self.node.target
@@ -106,7 +111,8 @@ class Function:
         """Write the gradients of inputs from those of outputs.
 
         Args:
-            accum: Per input, whether to add to the gradient it has. False overwrites.
+            accum: Per input, whether to add to the gradient it has (if left out, to all of them).
+                False overwrites.
         """
         xs = self._all(inputs)
         ys = execute(self._bind(inputs), [x._data for x in xs])
@@ -115,7 +121,7 @@ class Function:
         node.inputs = tuple([Value.leaf(x._data, x.need_grad) for x in xs])
         node.out_specs = tuple([y.spec for y in ys])
         node.outs, node.saved = tuple(ys), None
-        from nnl.core.autodiff import _vjp
+        from nnl.core.autodiff import _vjp, accumulate
 
         gys: list[Any] = [y.grad for y in outputs]
         gys += [None] * (len(ys) - len(gys))
@@ -124,10 +130,9 @@ class Function:
         for i, (x, g) in enumerate(zip(xs, gxs, strict=False)):
             if g is None or not x.need_grad:
                 continue
-            if accum is not None and accum[i]:
-                x.grad.data += g.data
-            else:
-                x.grad.copy_from(g)
+            if accum is not None and not accum[i]:
+                x.grad.zero()
+            accumulate(x.grad, g, own=False)
 
     def _all(self, inputs: Sequence[Variable]) -> list[Variable]:
         xs = list(inputs)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nnl.core.array import NdArray
@@ -13,7 +14,10 @@ from nnl.core.context import STATE, Target
 from nnl.core.op import Op
 from nnl.core.spec import Spec
 
+record = dataclass(slots=True, init=False, repr=False, eq=False)  # fields only, by identity
 
+
+@record
 class Node:
     """One application of an op.
 
@@ -25,19 +29,6 @@ class Node:
         seq: Creation number; inputs have smaller ones until rewire_on changes an edge.
     """
 
-    __slots__ = (
-        "op",
-        "attrs",
-        "inputs",
-        "out_specs",
-        "target",
-        "need_grad",
-        "outs",
-        "saved",
-        "grads",
-        "seq",
-        "info",
-    )
     op: Op
     attrs: Any
     inputs: tuple[Value | None, ...]
@@ -64,7 +55,9 @@ class Node:
                 "backward(clear_buffer=True): run forward again"
             )
         kept = [(n, self.kept_input(i)) for n, i in op.kept_inputs]
-        return kept + [(n, self.outs if op.variadic_out else self.outs[i]) for n, i in op.kept_outputs]
+        return kept + [
+            (n, self.outs if op.variadic_out else self.outs[i]) for n, i in op.kept_outputs
+        ]
 
     def kept_input(self, i: int) -> Any:
         """Data of input i; of all inputs from i on for a variadic op."""
@@ -78,13 +71,16 @@ class Node:
         out: list[tuple[str, Any]] = []
         for name, i in self.op.spec_names:
             if self.op.variadic and i == len(self.op.inputs) - 1:
-                out.append((name, tuple([v.current_spec for v in self.inputs[i:] if v is not None])))
+                out.append(
+                    (name, tuple([v.current_spec for v in self.inputs[i:] if v is not None]))
+                )
             else:
                 value = self.inputs[i]
                 out.append((name, None if value is None else value.current_spec))
         return out
 
 
+@record
 class Value:
     """An edge: output `index` of `node`, or a leaf (node is None).
 
@@ -93,17 +89,6 @@ class Value:
         own_grad: A leaf's gradient, made when first asked for.
     """
 
-    __slots__ = (
-        "node",
-        "index",
-        "spec",
-        "need_grad",
-        "data",
-        "own_grad",
-        "persistent",
-        "recompute",
-        "name",
-    )
     node: Node | None
     index: int
     spec: Spec

@@ -70,9 +70,9 @@ class Attributes:
         decompose(self, x, w, b)    instead of forward: the same in other functions.
         vjp(self, gy, *, x, y, x_spec, need)
                                     output gradients -> input gradients (None where there is none),
-                                    in functions. The keyword-only names are all that it sees: inputs
-                                    and outputs by name, their specs as <name>_spec, and `need`, a
-                                    bool for every input.
+                                    in functions. The keyword-only names are all that it sees:
+                                    inputs and outputs by name, their specs as <name>_spec, and
+                                    `need`, a bool for every input.
         resolve(self, x, w, b)      input specs -> {attribute: value} for those left to default.
         cost(self, x, w, b)         input specs -> Cost.
         samples(rng)                yields Sample.
@@ -139,6 +139,9 @@ class Op:
     backward keeps from the keyword-only names of `vjp`.
     """
 
+    apply: Callable[..., Any]  # set by nnl.core.dispatch and nnl.core.random,
+    stream: Callable[[int], Any]  # which this module cannot import
+
     def __init__(
         self,
         cls: type,
@@ -156,7 +159,13 @@ class Op:
         outputs = tuple(n.removeprefix("*") for n in outputs)
         self.name, self.outputs, self.view = name, outputs, view
         self.visible = len(outputs) - hidden
-        self.integer, self.keep, self._writes, self.nnp, self.onnx = integer, keep, writes, nnp, onnx
+        self.integer, self.keep, self._writes, self.nnp, self.onnx = (
+            integer,
+            keep,
+            writes,
+            nnp,
+            onnx,
+        )
         self.attrs_class = attrs_class = type(cls.__name__, (cls, Attributes), {"op": self})
         attrs_class.__module__, attrs_class.__doc__ = cls.__module__, cls.__doc__
         self.__doc__, self.__module__, self.__name__ = cls.__doc__, cls.__module__, name
@@ -213,7 +222,9 @@ class Op:
         )
         known = {"need", *self.inputs, *self.outputs, *(n for n, _ in self.spec_names)}
         if unknown := set(names) - known:
-            raise TypeError(f"op {self.name}: vjp names {sorted(unknown)}, neither input nor output")
+            raise TypeError(
+                f"op {self.name}: vjp names {sorted(unknown)}, neither input nor output"
+            )
         self.differentiable = self.has_vjp or hasattr(cls, "decompose")
 
     def written(self, attrs: Any) -> tuple[int, ...]:
@@ -252,9 +263,7 @@ class Op:
 
     def attrs(self, **values: Any) -> Any:
         """The attribute object for values by name, the others at their defaults."""
-        full = tuple(
-            values.pop(f, d) for f, d in zip(self.fields, self.defaults, strict=True)
-        )
+        full = tuple(values.pop(f, d) for f, d in zip(self.fields, self.defaults, strict=True))
         if values:
             raise TypeError(f"{self.name}() has no argument {next(iter(values))!r}")
         missing = [f for f, v in zip(self.fields, full, strict=True) if v is _REQUIRED]
@@ -266,7 +275,8 @@ class Op:
             if "unhashable" not in str(e):
                 raise
         frozen = [tuple(v) if isinstance(v, (list, np.ndarray)) else v for v in full]
-        return self.intern(tuple(frozen))
+        typed = zip(self.fields, self.kinds, frozen, strict=True)
+        return self.intern(tuple(self._convert(f, k, v) for f, k, v in typed))
 
     def parse(self, args: tuple[Any, ...], kw: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """Split the arguments of a call into inputs and attributes."""
@@ -302,10 +312,10 @@ class Op:
         if kw or len(args) != self.arity or attrs is None:
             args, attrs = self.parse(args, kw)
         if self.takes_rng:
-            args = (*args, stream(getattr(attrs, "seed", -1)))
+            args = (*args, self.stream(getattr(attrs, "seed", -1)))
         if self.has_resolve:
             attrs = self._resolve(attrs, args)
-        y = apply(self, attrs, args)
+        y = self.apply(self, attrs, args)
         return y if outputs is None else _write_to(self, outputs, y)
 
     def _resolve(self, attrs: Any, inputs: tuple[Any, ...]) -> Any:
@@ -321,7 +331,8 @@ class Op:
 
     def bad_input(self, inputs: tuple[Any, ...]) -> TypeError:
         """The error for an input that is neither Variable nor NdArray."""
-        i, x = next((i, x) for i, x in enumerate(inputs) if not hasattr(x, "spec"))
+        given = [(i, x) for i, x in enumerate(inputs) if x is not None]
+        i, x = next((i, x) for i, x in given if not hasattr(x, "spec"))
         name = self.inputs[min(i, len(self.inputs) - 1)]
         return TypeError(
             f"{self.name}: {name} is {type(x).__name__}, wanted nnl.Variable or nnl.NdArray"
@@ -329,14 +340,16 @@ class Op:
 
     @property
     def __signature__(self) -> Signature:
-        kind = Parameter.POSITIONAL_OR_KEYWORD
+        kind: Any = Parameter.POSITIONAL_OR_KEYWORD
         params = []
         for i, n in enumerate(self.inputs[: len(self.inputs) - self.takes_rng]):
             if self.variadic and i == len(self.inputs) - 1:
                 params.append(Parameter(n, Parameter.VAR_POSITIONAL))
                 kind = Parameter.KEYWORD_ONLY
             else:
-                params.append(Parameter(n, kind, default=None if i >= self.required else Parameter.empty))
+                params.append(
+                    Parameter(n, kind, default=None if i >= self.required else Parameter.empty)
+                )
         for f, d in zip(self.fields, self.defaults, strict=True):
             params.append(Parameter(f, kind, default=Parameter.empty if d is _REQUIRED else d))
         for n, d in (("n_outputs", -1), ("outputs", None)):
@@ -366,16 +379,6 @@ def _write_to(op: Op, outputs: Any, y: Any) -> Any:
         result_nd = result.data if hasattr(result, "edge") else result
         nd.spec, nd.bufs = result_nd.spec, result_nd.bufs
     return y
-
-
-def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
-    """Replaced by nnl.core.dispatch, which this module cannot import."""
-    raise NotImplementedError("import nnl first")
-
-
-def stream(seed: int) -> Any:
-    """Replaced by nnl.core.random, which this module cannot import."""
-    raise NotImplementedError("import nnl first")
 
 
 def op(
@@ -415,7 +418,7 @@ def op(
 
 
 def kernel(name: str, backend: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register an accelerated kernel: setup(attrs, in_specs, out_specs) -> call(*buffers) or None."""
+    """Register a fast kernel: setup(attrs, in_specs, out_specs) -> call(*buffers), or None."""
 
     def register(setup: Callable[..., Any]) -> Callable[..., Any]:
         OPS[name].kernels[backend] = setup

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from nnl.core.array import NdArray
+from nnl.core.context import using
+from nnl.core.dispatch import apply
+from nnl.core.graph import Node, Value, capture
 from nnl.core.op import OPS
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
@@ -56,9 +59,8 @@ def _in_place(compute: Any, same_memory_for_arrays: bool) -> Any:
         if "host" in self.bufs and result.spec is self.spec:
             np.copyto(self.touch("host"), result.read("host"))
         else:
-            self.spec = result.spec
-            self.bufs.clear()
-            self.bufs.update(result.bufs)
+            self.set_spec(result.spec)
+            self.write(*next(iter(result.bufs.items())))
         return self
 
     return method
@@ -110,6 +112,44 @@ def _iterate(self: Any) -> Any:
         raise TypeError("iteration over a scalar Variable or NdArray")
     return (self[i] for i in range(self.shape[0]))
 
+
+def _reshape(self: Variable, shape: Sequence[int], unlink: bool = False) -> Variable:
+    """The same memory under another shape.
+
+    Args:
+        shape: Sizes; one may be -1.
+        unlink: Return a leaf, cut off from the graph, instead of a function's output.
+    Raises:
+        ShapeError: The sizes do not multiply to this variable's.
+    """
+    if not unlink:
+        y: Variable = OPS["reshape"](self, shape=shape)
+        return y
+    nd = self.data.view(shape)
+    return Variable.of_edge(Value.leaf(nd, self.need_grad), nd)
+
+
+def _no_grad(self: Variable) -> Variable:
+    """A copy of the static graph below in which nothing needs a gradient; leaves are shared."""
+    copies: dict[tuple[Node, int], Variable] = {}
+
+    def copy(v: Value | None) -> Variable | None:
+        if v is None or v.node is None:
+            return None if v is None else Variable.on(v)
+        return copies[v.node, v.index]
+
+    for node in capture([self.edge]):
+        with using(auto_forward=False, no_grad=True, target=node.target):
+            ys = apply(node.op, node.attrs, tuple([copy(v) for v in node.inputs]))
+        for i, y in enumerate(ys if isinstance(ys, tuple) else (ys,)):
+            copies[node, i] = y
+    result = copy(self.edge)
+    assert result is not None
+    return result
+
+
+Variable.reshape = _reshape  # type: ignore[attr-defined]
+Variable.no_grad = _no_grad  # type: ignore[attr-defined]
 
 for _cls in _ARRAYS:
     for _name, _method in {

@@ -36,20 +36,18 @@ def parameter_scope(name: str, scope: Scope | None = None) -> Iterator[Scope]:
     """Names inside the with block are relative to `name`; "/" opens several scopes at once.
 
     Args:
-        scope: A scope kept from before, to use instead of looking up `name`.
+        scope: Where to open `name`, instead of the current scope.
     Raises:
         ValueError: `name` belongs to a parameter.
     """
     global current_scope
     outer = current_scope
-    inner = scope
-    if inner is None:
-        inner = outer
-        for part in _split(name, "parameter_scope"):
-            child = inner.setdefault(part, OrderedDict())
-            if not isinstance(child, OrderedDict):
-                raise ValueError(f"parameter_scope: {part!r} in {name!r} is a parameter")
-            inner = child
+    inner = outer if scope is None else scope
+    for part in _split(name, "parameter_scope"):
+        child = inner.setdefault(part, OrderedDict())
+        if isinstance(child, Variable):
+            raise ValueError(f"parameter_scope: {part!r} in {name!r} is a parameter")
+        inner = child
     current_scope = inner
     try:
         yield inner
@@ -140,7 +138,9 @@ def _create(
             )
         shape = value.shape
     elif shape is None:
-        raise ValueError(f"get_parameter_or_create: parameter {name!r} does not exist, give its shape")
+        raise ValueError(
+            f"get_parameter_or_create: parameter {name!r} does not exist, give its shape"
+        )
     param = Variable(shape, need_grad=need_grad)
     if initializer is not None:
         value = initializer(param.shape) if callable(initializer) else value
@@ -176,5 +176,3 @@ def _collect(scope: Scope, path: str, grad_only: bool, out: dict[str, Variable])
 def clear_parameters() -> None:
     """Remove every parameter of the current scope."""
     current_scope.clear()
-
-

@@ -97,19 +97,22 @@ class _Call:
 
     function: object
 
+    @property
+    def type_name(self) -> str:
+        return self.function.name  # type: ignore[no-any-return, attr-defined]
+
     def infer(self, *x: Spec) -> Any:
         f: Any = self.function
         outputs = [Variable() for _ in range(f.min_outputs())]
         f.setup_impl([Variable(s.shape) for s in x], outputs)
         return tuple(Spec.of(y.shape, STATE.target.float_dtype) for y in outputs)
 
-    def forward(self, xp: Any, *x: Any) -> Any:
+    def forward(self, xp: Any, *x: Any, dtype: Any = None) -> Any:
         f: Any = self.function
         inputs = _variables(x)
         outputs = [Variable() for _ in range(f.min_outputs())]
         f.setup_impl(inputs, outputs)
         f.forward_impl(inputs, outputs)
-        dtype = STATE.target.float_dtype
         return tuple(np.array(y.data.read("host"), dtype) for y in outputs)
 
     def vjp(self, *gys: Any, x: Any, y: Any, need: Any) -> Any:

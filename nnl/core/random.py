@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core import op as op_module
 from nnl.core.array import NdArray
 from nnl.core.graph import Value
+from nnl.core.op import Op
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
 
@@ -106,4 +106,4 @@ def normal(rng: Array, shape: tuple[int, ...], dtype: Any = np.float32) -> Array
     return y[:n].reshape(shape)
 
 
-op_module.stream = stream
+Op.stream = staticmethod(stream)

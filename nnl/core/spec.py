@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,10 @@ class Spec:
         key = (tuple(shape), np.dtype(dtype))
         spec = cls._table.get(key)
         if spec is None:
-            dims = tuple(int(n) for n in key[0])
+            try:
+                dims = tuple(operator.index(n) for n in key[0])
+            except TypeError:
+                raise TypeError(f"a shape is a sequence of ints, got {key[0]!r}") from None
             if any(n < 0 for n in dims):
                 raise ShapeError(f"a shape needs sizes >= 0, got {dims}")
             spec = object.__new__(cls)

@@ -251,6 +251,8 @@ class Variable:
         Raises:
             ShapeError: The shapes differ.
         """
+        if not isinstance(var, Variable):
+            raise TypeError(f"rewire_on: var is {type(var).__name__}, wanted nnl.Variable")
         if var.shape != self.shape:
             raise ShapeError(f"rewire_on: var has the shape {var.shape}, wanted {self.shape}")
         e, v = self.edge, var.edge
@@ -287,7 +289,7 @@ class Variable:
             )
         self._data.set_spec(spec)
         self.edge.spec = spec
-        if self.edge.node is None and self.edge.own_grad is not None:
+        if self.edge.own_grad is not None:
             self.edge.own_grad.set_spec(self.edge.own_grad.spec.with_shape(shape))
 
     def forward(
@@ -345,6 +347,11 @@ class Variable:
 
     def __hash__(self) -> int:
         return hash(id(self._data))
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a Variable cannot be pickled or copied: take a copy of its array, v.d.copy()"
+        )
 
     def _label(self) -> str:
         name = f"Variable {self.edge.name!r}" if self.edge.name else "Variable"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions. Each module defines some and lists them in __all__; this module offers them all."""
+"""The functions. Each module defines some and lists them in __all__; all are offered here."""
 
 import importlib
 import pkgutil

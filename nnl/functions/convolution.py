@@ -116,7 +116,7 @@ def kernel_of(a, weight):
     return weight[1:-1] if a.channel_last else weight[2:]
 
 
-def convolved(a, x, w, x_name="x", w_name="w"):
+def convolved(a, x, w, x_name="x", w_name="weight"):
     """Spec of the convolution of x with w."""
     name, n = a.op.name, check_window(a, x_name, x)
     check_weight(a, w, n)

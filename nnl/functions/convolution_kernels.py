@@ -76,10 +76,26 @@ class Geometry:
             and set(stride) == {1}
             and (pixels >= _POINTWISE_PIXELS or x[0] == 1)
         )
+        # data() can gather the kernel's last axis before the product, so that less is to be added
+        # after it, at the price of products with the zeros at the ends of each row.
+        taps, reach = self.kernel[-1], (self.kernel[-1] - 1) * dilation[-1]
+        zero_flops = reach * 2 * self.depth * self.maps // out[-1]
+        saved = self.channels * self.positions * (taps - 1) // taps
+        self.gather = (
+            stride[-1] == 1
+            and taps > 1
+            and self.maps > group
+            and self.maps * taps <= 2 * self.channels * self.positions
+            and zero_flops <= _FLOPS_PER_MOVE * saved
+        )
+        self.reach = reach if self.gather else 0
+        self.added = (*self.kernel[:-1], 1) if self.gather else self.kernel
         row_pixels = (whole_rows if self.wide else pixels) // out[0]
         per_row = max(1, self.channels * self.positions * row_pixels * 4)  # bytes in float32
-        self.rows = max(1, min(out[0], _TILE_BYTES // per_row))
-        self.images = max(1, _TILE_BYTES // (per_row * out[0])) if self.rows == out[0] else 1
+        # many weights are better read for many pixels at once
+        budget = max(_TILE_BYTES, min(4 * math.prod(w), _KEPT_BYTES))
+        self.rows = max(1, min(out[0], budget // per_row))
+        self.images = max(1, budget // (per_row * out[0])) if self.rows == out[0] else 1
 
     def _wide_pixels(self, rows: int) -> int:
         last = (rows, *self.out[1:])
@@ -139,7 +155,7 @@ def forward(xp: Any, geo: Geometry, x: Any, w: Any, bias: Any, y: Any) -> None:
 def data(xp: Any, geo: Geometry, gy: Any, w: Any, gx: Any) -> None:
     """Write into gx what convolving with w and then weighting with gy gives as gradient of x."""
     g, dtype = geo.group, _accumulator(xp, gy)
-    wt = _matrices(w, geo, dtype).swapaxes(-1, -2)
+    wt = _gathering_matrices(xp, w, geo, dtype)
     if geo.pointwise and gx.flags.c_contiguous and gy.flags.c_contiguous and gy.dtype == dtype:
         shape = (geo.batch, g, -1, math.prod(geo.out))
         if gy.size:
@@ -156,8 +172,8 @@ def data(xp: Any, geo: Geometry, gy: Any, w: Any, gx: Any) -> None:
         if not direct:
             image[...] = 0
         for r0, r1 in parts:
-            spread = scratch.spread(gy[images, :, r0:r1])
-            cols = scratch.take("columns", (g, geo.depth, spread.shape[-1]))
+            spread = scratch.gathered(gy[images, :, r0:r1])
+            cols = scratch.take("columns", (g, wt.shape[1], spread.shape[-1]))
             if geo.maps == g:  # depthwise: BLAS is slow at products of a column and a row
                 xp.multiply(wt, spread, out=cols)
             else:
@@ -275,6 +291,42 @@ class Scratch:
         _as_pixels(self.xp, geo, out, rows)[...] = gy
         return out.reshape(geo.group, maps // geo.group, -1)
 
+    def gathered(self, gy: Any) -> Any:
+        """gy as (group, O/group * positions, m * pixels) for the positions that data() gathers.
+
+        Zeros before and after every row let a row of an image see gy at each position along it.
+        """
+        geo = self.geo
+        if not geo.gather:
+            return self.spread(gy)
+        m, maps, rows = gy.shape[:3]
+        reach, step = geo.reach, geo.dilation[-1]
+        shape = list(geo.grid(rows, m))
+        along = 1 if geo.wide else len(shape) - 2  # the axis of shape that has the row's pixels
+        shape[along] += 2 * reach
+        out = self.take("maps", (maps, *shape))
+        out[...] = 0
+        inner = [slice(None)] * out.ndim
+        inner[1 + along] = slice(reach, reach + geo.grid(rows, m)[along])
+        _as_pixels(self.xp, geo, out[tuple(inner)], rows)[...] = gy
+        shape[along] -= reach
+        cols = self.take("gathered", (maps, geo.kernel[-1], *shape))
+        so, *rest = out.strides
+        cols[...] = self.xp.lib.stride_tricks.as_strided(
+            out, cols.shape, (so, step * rest[along], *rest)
+        )
+        return cols.reshape(geo.group, maps // geo.group * geo.kernel[-1], -1)
+
+
+def _gathering_matrices(xp: Any, w: Any, geo: Geometry, dtype: Any) -> Any:
+    """Weights as (group, C/group * positions added, O/group * positions gathered)."""
+    if not geo.gather:
+        return _matrices(w, geo, dtype).swapaxes(-1, -2)
+    taps = geo.kernel[-1]
+    w = w.reshape(geo.group, geo.maps // geo.group, -1, taps).astype(dtype, copy=False)
+    w = w[..., ::-1].transpose(0, 2, 1, 3)
+    return w.reshape(geo.group, geo.depth // taps, -1)
+
 
 def _as_pixels(xp: Any, geo: Geometry, maps: Any, rows: int) -> Any:
     """View of (O, *grid) as (m, O, *out), without the pixels that straddle two rows."""
@@ -289,21 +341,24 @@ def _as_pixels(xp: Any, geo: Geometry, maps: Any, rows: int) -> Any:
 def _add_wide_columns(geo: Geometry, image: Any, cols: Any, r0: int, r1: int) -> None:
     """Add every row of cols to the pixels of image (m, C, *padded) that it belongs to."""
     m = len(image)
-    cols = cols.reshape(geo.channels, geo.positions, m, -1).swapaxes(0, 2)  # (m, K, C, pixels)
+    cols = cols.reshape(geo.channels, -1, m, cols.shape[-1] // m).swapaxes(
+        0, 2
+    )  # (m, K, C, pixels)
     flat = image.reshape(m, geo.channels, -1)
     start, n = r0 * geo.row_strides[0], cols.shape[-1]
     steps = [d * s for d, s in zip(geo.dilation, geo.row_strides, strict=True)]
-    for k, offsets in enumerate(_positions(geo.kernel)):
+    for k, offsets in enumerate(_positions(geo.added)):
         at = start + sum(o * s for o, s in zip(offsets, steps, strict=True))
         flat[:, :, at : at + n] += cols[:, k]
 
 
 def _add_stacked_columns(geo: Geometry, image: Any, cols: Any, r0: int, r1: int) -> None:
     """Add every row of cols to the pixels of image (C, *padded, m) that it belongs to."""
-    counts = (r1 - r0, *geo.out[1:])
-    cols = cols.reshape(geo.channels, geo.positions, *counts, -1)
+    counts = [r1 - r0, *geo.out[1:]]
+    counts[-1] += geo.reach
+    cols = cols.reshape(geo.channels, -1, *counts, image.shape[-1])
     starts = (r0 * geo.stride[0],) + (0,) * (len(counts) - 1)
-    for k, offsets in enumerate(_positions(geo.kernel)):
+    for k, offsets in enumerate(_positions(geo.added)):
         window = tuple(
             slice(a + o * d, a + o * d + (n - 1) * s + 1, s)
             for a, o, d, n, s in zip(starts, offsets, geo.dilation, counts, geo.stride, strict=True)

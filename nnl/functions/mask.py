@@ -14,7 +14,7 @@ import numpy as np
 from nnl.core.array import NdArray
 from nnl.core.context import STATE
 from nnl.core.op import Sample, op
-from nnl.core.spec import ShapeError, Spec
+from nnl.core.spec import ShapeError, Spec, check_axis
 from nnl.functions.assign import store
 from nnl.functions.layout import MovesData
 from nnl.functions.reduction import reshape
@@ -252,6 +252,8 @@ class unique_op(MovesData):
 
     def infer(self, x):
         a = self._axis()
+        if a is not None:
+            check_axis("unique", a, x)
         n, shape = (x.size, (self.count,)) if a is None else (x.shape[a], list(x.shape))
         if a is not None:
             shape[a] = self.count

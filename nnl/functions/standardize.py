@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nnl.core.op import Cost, Sample, op
-from nnl.core.spec import ShapeError
+from nnl.core.spec import ShapeError, check_same_shape
 from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, pow_scalar, sub2
 from nnl.functions.reduction import count, kept_shape, mean_op, reshape, sum_to
 
@@ -275,6 +275,8 @@ class Normalization:
         shape, axes = self.layout(x)
         self.check_parameter(x, "beta", beta)
         self.check_parameter(x, "gamma", gamma)
+        if beta is not None and gamma is not None:
+            check_same_shape(self.op.name, "beta", beta, "gamma", gamma)
         stat = x.with_shape(kept_shape(x.with_shape(shape), axes))
         return x, stat, stat
 

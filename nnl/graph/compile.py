@@ -57,6 +57,10 @@ class Trace:
         """Replace the gradient of a parameter."""
         self.grads[id(param.grad)] = param.grad, value
 
+    def zero(self, nd: NdArray) -> None:
+        """An array, which may be a gradient, is zero at this point of the step."""
+        self.grads[id(nd)] = nd, None
+
     def effect(self, result: Variable) -> None:
         """Make sure that the op which computes `result` runs."""
         self.effects.append(result.edge)
@@ -185,7 +189,7 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
                     "nnl.Variable.from_numpy_array"
                 )
             else:
-                key.append(a)
+                key.append((type(a), a))  # True == 1 == 1.0
         key += kw
         try:
             compiled = cache.get(tuple(key))

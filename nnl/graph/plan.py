@@ -38,8 +38,7 @@ def infer_again(nodes: Iterable[Node]) -> None:
             node.outs = tuple([NdArray.unwritten(s) for s in node.out_specs])
         for nd, spec in zip(node.outs, node.out_specs, strict=True):
             if nd.spec is not spec:
-                nd.spec = spec
-                nd.bufs.clear()
+                nd.spec, nd.bufs = spec, {}
 
 
 class Plan:
@@ -106,7 +105,7 @@ class Plan:
             for s in step.ins:
                 last[root.get(s, s)] = t
             for s in step.outs:
-                if step.node.op.view:
+                if step.bound.view:
                     root[s] = root.get(step.ins[0], step.ins[0])
                 else:
                     first[s] = t
@@ -159,7 +158,7 @@ class Plan:
             call, outs = step.bound.call, step.outs
             known = all(s in fixed for s in step.ins)
             thunk: Thunk | None
-            if step.node.op.view and known and not step.bound.writes:
+            if step.bound.view and known and not step.bound.writes:
                 slots[outs[0]] = call(*[slots[s] for s in step.ins])
                 fixed.add(outs[0])
                 thunk = None
@@ -222,7 +221,7 @@ class Plan:
             cost = getattr(step.node.attrs, "cost", None)
             specs = [s for s in step.bound.in_specs if s is not None]
             c = cost(*specs) if cost is not None else None
-            where = "view" if step.node.op.view else "arena" if step.bound.into else "new"
+            where = "view" if step.bound.view else "arena" if step.bound.into else "new"
             where = "own" if where == "arena" and step.outs[0] in self.kept else where
             size = f"{c.flops / 1e6:9.3f} {c.bytes / 1e6:8.3f}" if c else f"{'':9} {'':8}"
             out = str(step.bound.out_specs[0])

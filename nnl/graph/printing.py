@@ -39,7 +39,9 @@ def describe(variable: Variable) -> str:
         out = ", ".join(str(s) for s in node.out_specs)
         inputs = ", ".join(label(v) for v in node.inputs)
         attrs = ", ".join(f"{k}={v!r}" for k, v in _changed(node).items())
-        name = next((v.name for n in nodes for v in n.inputs if v and v.node is node and v.name), "")
+        name = next(
+            (v.name for n in nodes for v in n.inputs if v and v.node is node and v.name), ""
+        )
         flags = "" if node.need_grad else "  # no grad"
         lines.append(
             f"%{number[node]}{f' {name}' if name else ''}: {out} = {node.op.name}({inputs})"

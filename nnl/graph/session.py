@@ -56,8 +56,8 @@ class Backward:
     def write_start(self, grad: Any) -> None:
         """Put the start gradient in place."""
         buf = self.gy.touch(SPACE)
-        if np.ndim(grad) == 0 and not isinstance(grad, NdArray) and grad is not None:
-            buf[...] = float(grad)
+        if type(grad) in (int, float):
+            buf[...] = grad
         else:
             buf[...] = start_gradient(self.output, self.gy.shape, grad).read(SPACE)
 
@@ -69,7 +69,9 @@ class BackwardPlan:
         self.plan, self.back = plan, back
         self.publish = back.edges if publish else []
         computed = {plan.slot_of[(id(s.node), i)] for s in plan.steps for i in range(len(s.outs))}
-        taken = [plan.root.get(s, s) for s in (plan.slot_of.get(e.key, 0) for *_, e in self.publish)]
+        taken = [
+            plan.root.get(s, s) for s in (plan.slot_of.get(e.key, 0) for *_, e in self.publish)
+        ]
         slots = [plan.slot_of.get(e.key, 0) for _, e in back.leaves]
         taken += slots
         # A leaf becomes the owner of the buffer of its gradient when nothing else is in it.
@@ -95,7 +97,9 @@ class BackwardPlan:
             grads = node.grads = node.grads or {}
             nd = grads.setdefault(i, NdArray(g.spec.shape))
             nd.spec = g.spec
-            nd.write(SPACE, plan.value(g.key) if g.key in plan.slot_of else g.array.read(SPACE).copy())
+            nd.write(
+                SPACE, plan.value(g.key) if g.key in plan.slot_of else g.array.read(SPACE).copy()
+            )
 
 
 def fingerprint(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[Any]:
@@ -116,13 +120,18 @@ class Session:
         infer_again(self.nodes)
         for v in outputs:
             node = v.edge.node
-            if node is not None and node.outs is not None and node.outs[v.edge.index] is not v._data:
+            if (
+                node is not None
+                and node.outs is not None
+                and node.outs[v.edge.index] is not v._data
+            ):
                 outs = list(node.outs)  # a handle made in dynamic mode brings its own array
                 v._data.spec = outs[v.edge.index].spec
                 outs[v.edge.index] = v._data
                 node.outs = tuple(outs)
         for node in self.nodes:
             node.saved = None
+        self.recompute = any(v is not None and v.recompute for n in self.nodes for v in n.inputs)
         self.epoch = STATE.epoch
         self.print = fingerprint(self.nodes, self.outputs)
         self.plans: dict[str, Plan] = {}
@@ -134,7 +143,10 @@ class Session:
 
     def valid(self) -> bool:
         if self.epoch != STATE.epoch:
-            if capture(self.outputs) != self.nodes or fingerprint(self.nodes, self.outputs) != self.print:
+            if (
+                capture(self.outputs) != self.nodes
+                or fingerprint(self.nodes, self.outputs) != self.print
+            ):
                 return False
             self.epoch = STATE.epoch
         return True
@@ -170,7 +182,9 @@ class Session:
 
     def _forward_plan(self, mode: str) -> Plan:
         if mode == KEEP:
-            return Plan(self.nodes, {(id(n), i) for n in self.nodes for i in range(len(n.out_specs))})
+            return Plan(
+                self.nodes, {(id(n), i) for n in self.nodes for i in range(len(n.out_specs))}
+            )
         kept = {v.key for v in self.outputs}
         kept |= {v.key for n in self.nodes for v in n.inputs if v is not None and v.persistent}
         if mode == INFER:
@@ -189,7 +203,9 @@ class Session:
             if n.need_grad:
                 for _, i in n.op.kept_inputs:
                     variadic = n.op.variadic and i == len(n.op.inputs) - 1
-                    keys |= {v.key for v in n.inputs[i : None if variadic else i + 1] if v is not None}
+                    keys |= {
+                        v.key for v in n.inputs[i : None if variadic else i + 1] if v is not None
+                    }
                 every = range(len(n.out_specs))
                 for _, i in n.op.kept_outputs:
                     keys |= {(id(n), k) for k in (every if n.op.variadic_out else (i,))}
@@ -212,11 +228,13 @@ class Session:
     # ---- backward ----
 
     def backward(self, grad: Any, clear_buffer: bool) -> None:
-        joint = clear_buffer and self.last == TRAIN and len(self.outputs) == 1
-        back = self.joint_back if joint else self.backward_graph()
+        joint = (clear_buffer or self.recompute) and self.last == TRAIN and len(self.outputs) == 1
+        back = (self.joint_back if joint else None) or self.backward_graph()
         run = self.backwards.get((joint, clear_buffer))
         if run is None:
-            run = self.backwards[joint, clear_buffer] = self._backward_plan(back, joint, clear_buffer)
+            run = self.backwards[joint, clear_buffer] = self._backward_plan(
+                back, joint, clear_buffer
+            )
         back.write_start(grad)
         run.run(second=joint)
         if joint:
@@ -307,9 +325,9 @@ def _hooks(pre: Hook | None, post: Hook | None) -> tuple[Any, Any]:
             pre(Function(node))
 
     def after(node: Node) -> None:
-        HOOKS.after(node)
         if post is not None:
             post(Function(node))
+        HOOKS.after(node)
 
     return before, after
 

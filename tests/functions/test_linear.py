@@ -164,14 +164,15 @@ X = (1, 3, 8, 8)
             (4, 2, 3, 3),
             {},
             ShapeError,
-            r"x float32\[1, 3, 8, 8\] has 3 channels, w float32\[4, 2, 3, 3\] takes 2 x group 1",
+            r"x float32\[1, 3, 8, 8\] has 3 channels, "
+            r"weight float32\[4, 2, 3, 3\] takes 2 x group 1",
         ),
         (
             X,
             (4, 3, 9, 3),
             {},
             ShapeError,
-            r"the kernel of w float32\[4, 3, 9, 3\] with dilation \(1, 1\) spans 9 pixels on "
+            r"the kernel of weight float32\[4, 3, 9, 3\] with dilation \(1, 1\) spans 9 pixels on "
             r"spatial axis 0, x float32\[1, 3, 8, 8\] with pad \(0, 0\) has 8",
         ),
         (X, (4, 3, 3, 3), {"pad": (1,)}, ShapeError, r"pad \(1,\) has 1 entries, x .* 2 spatial"),

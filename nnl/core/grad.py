@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl.grad: gradients as Variables, which can be differentiated again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nnl.core.autodiff import Key, _zeros, backprop, start_gradient
+from nnl.core.context import STATE, using
+from nnl.core.graph import Value
+from nnl.core.op import OPS
+from nnl.core.spec import ShapeError, Spec
+from nnl.core.variable import Variable
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    persistent_outputs: Sequence[bool] = (),
+    bind_grad_output: bool = False,
+) -> list[Variable]:
+    """Gradients of outputs with respect to inputs, as Variables that can be differentiated again.
+
+    Args:
+        outputs: Variable or list of them.
+        inputs: Variable or list of them; leaves or intermediates that need a gradient.
+        grad_outputs: Start gradients: None for ones, or a list of None, number, NdArray, Variable.
+        persistent_outputs: Per input, whether its gradient is kept by clear_buffer.
+        bind_grad_output: Let each input's `.grad` share the memory of its gradient.
+    Returns:
+        One Variable per input; zeros where outputs do not depend on it.
+    Raises:
+        ValueError: An input has need_grad=False, or the numbers of arguments differ.
+    """
+    outs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    ins = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    gos = grad_outputs if isinstance(grad_outputs, (list, tuple)) else [grad_outputs] * len(outs)
+    for name, vs in (("outputs", outs), ("inputs", ins)):
+        if not vs:
+            raise ValueError(f"grad: {name} is empty")
+        for i, v in enumerate(vs):
+            if not isinstance(v, Variable):
+                raise TypeError(f"grad: {name}[{i}] is {type(v).__name__}, wanted nnl.Variable")
+    if len(gos) != len(outs):
+        raise ValueError(f"grad: grad_outputs has {len(gos)} entries, wanted {len(outs)}")
+    for i, x in enumerate(ins):
+        if not x.need_grad:
+            raise ValueError(f"grad: inputs[{i}] {x!r} has need_grad=False")
+    if len(persistent_outputs) not in (0, len(ins)):
+        raise ValueError(
+            f"grad: persistent_outputs has {len(persistent_outputs)} entries, wanted {len(ins)}"
+        )
+    keys = {x.edge.key for x in ins}
+    starts = [_start_variable(y, g) for y, g in zip(outs, gos, strict=True)]
+    with using(record=True, no_grad=False):
+        found = backprop([y.edge for y in outs], starts, wrt=keys)
+    by_key: dict[Key, Any] = {}
+    for value, g in found.leaves.values():  # copies of one parameter share its key
+        old = by_key.get(value.key)
+        by_key[value.key] = g if old is None else OPS["add2"](old, g)
+    for node, slots in found.edges.items():
+        for i, g in enumerate(slots):
+            if g is not None:
+                by_key[(id(node), i)] = g
+    result = []
+    for i, x in enumerate(ins):
+        g = by_key.get(x.edge.key)
+        g = _zeros(Spec.of(x.shape, STATE.target.float_dtype), True) if g is None else g
+        if persistent_outputs and persistent_outputs[i]:
+            g.persistent = True
+        if bind_grad_output:
+            x.grad = g.data
+        result.append(g)
+    return result
+
+
+def _start_variable(y: Variable, g: Any) -> Variable:
+    if isinstance(g, Variable):
+        if g.shape != y.shape:
+            raise ShapeError(f"grad: grad_outputs has the shape {g.shape}, wanted {y.shape}")
+        return g
+    nd = start_gradient(y.edge, y.shape, 1 if g is None else g)
+    return Variable.of_edge(Value.leaf(nd), nd)

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every test starts with an empty registry and must leave the modes at their defaults."""
+
+import numpy as np
+import pytest
+
+import nnl as nn
+from nnl.core.context import STATE
+
+
+def leaf(values, need_grad=True):
+    """A float32 leaf with a zero gradient."""
+    v = nn.Variable.from_numpy_array(np.asarray(values, np.float32), need_grad=need_grad)
+    v.grad.zero()
+    return v
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    nn.clear_parameters()
+    yield
+    nn.clear_parameters()
+    assert not (STATE.auto_forward or STATE.no_grad or STATE.recompute or STATE.trace)
+    assert STATE.record
