@@ -2,6 +2,7 @@
 """Graphs die by reference count, long chains work, plans share memory, caches are bounded."""
 
 import gc
+import time
 import weakref
 
 import numpy as np
@@ -135,6 +136,23 @@ def test_a_chain_of_200000_functions_runs_and_dies_without_recursion(dynamic):
     reference = weakref.ref(x.data)
     del x, y
     assert reference() is None
+
+
+@pytest.mark.long
+def test_a_million_functions_die_at_once():
+    """Without the garbage collector, in well under a second."""
+    y = x = leaf([1])
+    for _ in range(1_000_000):
+        y = F.add_scalar(y, 1.0)
+    reference = weakref.ref(x.data)
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        del x, y
+        seconds = time.perf_counter() - start
+    finally:
+        gc.enable()
+    assert reference() is None and seconds < 2  # 0.2 s seen; the rest is room for a busy machine
 
 
 def test_dynamic_mode_frees_intermediates_that_no_backward_needs():

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A second memory space, standing for a device: copies on demand, fallback, every op in it."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+from nnl.core.array import NdArray
+from nnl.core.context import BACKENDS, SPACES, Backend, Context
+from nnl.core.op import OPS
+from nnl.ext.numpy import NUMPY
+from nnl.ext.numpy import bind as numpy_bind
+from tests.test_derived import CASES, Case
+
+
+class Box:
+    """A buffer that the host cannot read."""
+
+    def __init__(self, array):
+        self.array = array
+
+
+class BoxSpace:
+    """Counts the copies in each direction."""
+
+    def __init__(self):
+        self.copies = {"to": 0, "from": 0}
+
+    def to_host(self, box):
+        self.copies["to"] += 1
+        return box.array.copy()
+
+    def from_host(self, array):
+        self.copies["from"] += 1
+        return Box(array.copy())
+
+
+def unbox(call, *boxes, **kw):
+    y = call(*[None if b is None else b.array for b in boxes], **kw)
+    return tuple(Box(v) for v in y) if isinstance(y, tuple) else Box(y)
+
+
+def context(accepts):
+    """A context that prefers the box backend, which has the ops that `accepts` says, then numpy."""
+
+    def bind(op, attrs, in_specs, out_specs):
+        made = numpy_bind(op, attrs, in_specs, out_specs) if accepts(op) else None
+        return None if made is None else (partial(unbox, made[0]), False)
+
+    BACKENDS["box"] = lambda device_id: (Backend("box", "box", bind),)
+    return Context(["box:float", "cpu:float"], device_id=str(id(bind)))
+
+
+@pytest.fixture(autouse=True)
+def space():
+    SPACES["box"] = BoxSpace()
+    yield SPACES["box"]
+    del SPACES["box"]
+    BACKENDS.pop("box", None)
+
+
+@pytest.mark.parametrize("op,i", CASES)
+def test_every_op_gives_the_same_in_another_space(op, i):
+    case = Case(op, i, np.float32)
+    results = []
+    for ctx in (nn.Context(), context(lambda op: True)):
+        xs = case.variables()
+        with nn.context_scope(ctx), nn.auto_forward():
+            ys = case.run(xs)
+            if any(y.need_grad for y in ys):
+                next(y for y in ys if y.need_grad).backward()
+        results.append(
+            [y.d.copy() for y in ys]
+            + [x.d.copy() for x in xs if x is not None]
+            + [x.g.copy() for x in xs if x is not None and x.need_grad]
+        )
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_op_that_a_backend_declines_runs_in_the_next_one():
+    with nn.context_scope(context(lambda op: op.name == "relu")), nn.auto_forward():
+        x = nn.Variable.from_numpy_array(np.array([-1, 2], np.float32))
+        y = F.relu(x)
+        assert list(y.data.bufs) == ["box"]
+        z = F.exp(y)
+        assert list(z.data.bufs) == ["host"]
+    np.testing.assert_allclose(z.d, np.exp([0, 2]), rtol=1e-6)
+
+
+def test_copies_are_made_when_a_space_is_read_and_only_once(space):
+    nd = NdArray.from_numpy_array(np.arange(3, dtype=np.float32))
+    box = nd.read("box")
+    assert nd.read("box") is box and space.copies == {"to": 0, "from": 1}
+    assert set(nd.bufs) == {"host", "box"}
+    nd.read("host")
+    assert space.copies == {"to": 0, "from": 1}
+
+
+def test_writing_in_one_space_makes_the_others_stale(space):
+    nd = NdArray.from_numpy_array(np.zeros(3, np.float32))
+    nd.read("box")
+    nd.data[0] = 5  # .data is writable, so the box is stale from here on
+    assert set(nd.bufs) == {"host"}
+    assert nd.read("box").array.tolist() == [5, 0, 0]
+    nd.write("box", Box(np.ones(3, np.float32)))
+    assert nd.data.tolist() == [1, 1, 1] and space.copies["to"] == 1
+
+
+def test_a_lazy_fill_is_made_in_the_space_that_reads_it(space):
+    nd = NdArray(2)
+    nd.fill(3)
+    assert nd.read("box").array.tolist() == [3, 3] and set(nd.bufs) == {"box"}
+
+
+def test_without_a_kernel_the_error_names_op_and_backends():
+    def none(op, attrs, in_specs, out_specs):
+        return None
+
+    BACKENDS["box"] = lambda device_id: (Backend("box", "box", none),)
+    with nn.context_scope(Context(["box:float"], device_id="none")), nn.auto_forward():
+        with pytest.raises(NotImplementedError, match=r"relu: no kernel for .* in the .*\['box'\]"):
+            F.relu(nn.Variable((2,)))
+
+
+def test_the_last_backend_has_everything():
+    assert NUMPY.name == "numpy"
+    for op in OPS.values():
+        cls = op.attrs_class
+        assert hasattr(cls, "forward") or hasattr(cls, "ufunc") or hasattr(cls, "decompose")
