@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
+from nnl.data.download import download  # noqa: F401
 from nnl.data.loader import *  # noqa: F403
