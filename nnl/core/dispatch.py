@@ -221,7 +221,7 @@ def _record(
     need: bool,
 ) -> Any:
     node = _node(op, attrs, edges, bound)
-    node.need_grad = need
+    node.need_grad = None if STATE.no_grad else need
     node.outs = datas = tuple([NdArray.unwritten(s) for s in bound.out_specs])
     ys = [Variable.of_edge(Value.of(node, i, d.spec, need, d), d) for i, d in enumerate(datas)]
     if bound.writes and STATE.trace is not None:

@@ -59,13 +59,13 @@ class Function:
         n = len(node.out_specs) if op.visible == len(op.outputs) else op.visible
         outs = node.outs
         return [
-            Variable.on(Value.of(node, i, s, node.need_grad, outs[i] if outs else None))
+            Variable.on(Value.of(node, i, s, bool(node.need_grad), outs[i] if outs else None))
             for i, s in enumerate(node.out_specs[:n])
         ]
 
     @property
     def need_grad(self) -> bool:
-        return self.node.need_grad
+        return bool(self.node.need_grad)
 
     @property
     def rank(self) -> int:

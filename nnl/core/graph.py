@@ -34,7 +34,7 @@ class Node:
     inputs: tuple[Value | None, ...]
     out_specs: tuple[Spec, ...]
     target: Target
-    need_grad: bool
+    need_grad: bool | None  # None: recorded under no_grad, so never
     outs: tuple[NdArray, ...] | None
     saved: tuple[Any, ...] | None
     grads: dict[int, NdArray] | None

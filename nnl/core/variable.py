@@ -160,8 +160,9 @@ class Variable:
     def need_grad(self) -> bool:
         """Whether backward() computes a gradient here.
 
-        Of a function's output it is fixed when the function is called. Setting it to False on an
-        intermediate stops the gradient there.
+        Of a function's output it is fixed when the function is called; if an input's is set
+        later, static graphs follow at their next forward. Setting it to False on an intermediate
+        stops the gradient there.
         """
         return self.edge.need_grad
 

@@ -111,6 +111,22 @@ def fingerprint(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[Any]:
     return parts
 
 
+def turn_on_gradients(nodes: Sequence[Node], outputs: Sequence[Value]) -> None:
+    """Let gradients through to inputs whose need_grad was set after the functions were called."""
+    late: set[Node] = set()
+    for node in nodes:
+        for v in node.inputs:
+            if v is not None and v.node in late:
+                v.need_grad = True
+        if node.need_grad is False and node.op.differentiable:
+            if any(v is not None and v.need_grad for v in node.inputs):
+                node.need_grad = True
+                late.add(node)
+    for v in outputs:
+        if v.node in late:
+            v.need_grad = True
+
+
 class Session:
     """Plans of the graph below some outputs, made when first needed and valid until it changes."""
 
@@ -131,6 +147,7 @@ class Session:
                 node.outs = tuple(outs)
         for node in self.nodes:
             node.saved = None
+        turn_on_gradients(self.nodes, self.outputs)
         self.recompute = any(v is not None and v.recompute for n in self.nodes for v in n.inputs)
         self.epoch = STATE.epoch
         self.print = fingerprint(self.nodes, self.outputs)

@@ -331,3 +331,28 @@ def test_grad_computes_at_once_in_dynamic_mode():
         np.testing.assert_array_equal(g.d, [3, 12])
         (g2,) = nn.grad([g], [x])
         np.testing.assert_array_equal(g2.d, [6, 12])
+
+
+def test_need_grad_set_on_an_input_after_the_call_takes_effect_at_the_next_forward():
+    x = nn.Variable((2, 3))
+    x.d = 1
+    y = F.sum(x * 2)
+    y.forward()
+    y.backward()
+    assert (x.g == 0).all()
+    x.need_grad = True
+    y.forward(clear_no_need_grad=True)
+    y.backward(clear_buffer=True)
+    assert y.need_grad and (x.g == 2).all()
+
+
+def test_need_grad_set_late_does_not_reach_functions_called_under_no_grad():
+    x = nn.Variable((2, 3))
+    x.d = 1
+    with nn.no_grad():
+        h = x * 2
+    y = F.sum(h)
+    x.need_grad = True
+    y.forward()
+    y.backward()
+    assert not y.need_grad and (x.g == 0).all()
