@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from inspect import CO_VARARGS, Parameter, Signature
+from inspect import CO_VARARGS, Parameter, Signature, get_annotations
 from typing import Any
 
 import numpy as np
@@ -183,7 +183,7 @@ class Op:
     def _read_fields(self, cls: type) -> None:
         fields: dict[str, str] = {}
         for base in reversed(cls.__mro__):
-            for field, kind in base.__dict__.get("__annotations__", {}).items():
+            for field, kind in get_annotations(base).items():
                 # a string where annotations are postponed, else a type
                 fields[field] = kind.__name__ if type(kind) is type else str(kind)
         self.fields = tuple(fields)
