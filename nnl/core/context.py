@@ -151,19 +151,10 @@ class Context:
         )
 
 
+@dataclass(slots=True, init=False)
 class _State:
     """What the current thread of execution is doing; read by apply() on every call."""
 
-    __slots__ = (
-        "context",
-        "target",
-        "auto_forward",
-        "record",
-        "no_grad",
-        "recompute",
-        "trace",
-        "epoch",
-    )
     context: Context
     target: Target
     auto_forward: bool  # compute now instead of only recording

@@ -175,7 +175,6 @@ class Op:
         self._read_vjp(cls)
         self._interned: dict[tuple[Any, ...], Any] = {}
         self._raw: dict[tuple[Any, ...], Any] = {}
-        self.decompose = hasattr(cls, "decompose")
         self.kernels: dict[str, Callable[..., Any]] = {}
         self.has_resolve = hasattr(cls, "resolve")
         self.default_attrs = None if _REQUIRED in self.defaults else self.intern(self.defaults)
@@ -184,6 +183,7 @@ class Op:
         fields: dict[str, str] = {}
         for base in reversed(cls.__mro__):
             for field, kind in get_annotations(base).items():
+                fields.pop(field, None)  # declared again: the order of the subclass counts
                 # a string where annotations are postponed, else a type
                 fields[field] = kind.__name__ if type(kind) is type else str(kind)
         self.fields = tuple(fields)
@@ -377,7 +377,10 @@ def _write_to(op: Op, outputs: Any, y: Any) -> Any:
     for out, result in zip(outs, ys, strict=True):
         nd = out.data if hasattr(out, "edge") else out
         result_nd = result.data if hasattr(result, "edge") else result
-        nd.spec, nd.bufs = result_nd.spec, result_nd.bufs
+        if result_nd.bufs or nd.spec is not result_nd.spec:
+            nd.spec, nd.bufs = result_nd.spec, result_nd.bufs
+        else:  # recorded only: out keeps its values until the function is executed
+            result_nd.bufs = nd.bufs
     return y
 
 
