@@ -12,7 +12,13 @@ from tests.test_derived import Case, samples
 pytestmark = pytest.mark.interop
 
 # What NNabla's CPU build refuses although its interface has it; and what it cannot differentiate.
-REFUSES = ("not implemented in CPU yet", "channel_last", "Channel last", "is not supported", "only if auto_forward is true")
+REFUSES = (
+    "not implemented in CPU yet",
+    "channel_last",
+    "Channel last",
+    "is not supported",
+    "only if auto_forward is true",
+)
 # Samples at which NNabla's gradient is not the derivative; only values are compared.
 WRONG_GRADIENT = {
     ("prod", 10): "NNabla divides by a zero factor",
