@@ -25,12 +25,26 @@ from nnl.parametric_functions.attention import (
     transformer_decode,
     transformer_encode,
 )
+from nnl.parametric_functions.binary import (
+    binary_connect_affine,
+    binary_connect_convolution,
+    binary_weight_affine,
+    binary_weight_convolution,
+    inq_affine,
+    inq_convolution,
+)
 from nnl.parametric_functions.convolution import (
     convolution,
     deconvolution,
     deformable_convolution,
     depthwise_convolution,
     depthwise_deconvolution,
+)
+from nnl.parametric_functions.factorization import cpd3_convolution, svd_convolution
+from nnl.parametric_functions.min_max_quantization import (
+    min_max_quantize,
+    min_max_quantized_affine,
+    min_max_quantized_convolution,
 )
 from nnl.parametric_functions.normalization import (
     batch_normalization,
@@ -43,19 +57,34 @@ from nnl.parametric_functions.normalization import (
     sync_batch_normalization,
     weight_normalization,
 )
+from nnl.parametric_functions.quantization import (
+    fixed_point_quantized_affine,
+    fixed_point_quantized_convolution,
+    pow2_quantized_affine,
+    pow2_quantized_convolution,
+    pruned_affine,
+    pruned_convolution,
+)
 from nnl.parametric_functions.recurrent import LSTMCell, gru, lstm, lstm_cell, rnn
 
 __all__ = [
     "LSTMCell",
     "affine",
     "batch_normalization",
+    "binary_connect_affine",
+    "binary_connect_convolution",
+    "binary_weight_affine",
+    "binary_weight_convolution",
     "clear_parameters",
     "convolution",
+    "cpd3_convolution",
     "deconvolution",
     "deformable_convolution",
     "depthwise_convolution",
     "depthwise_deconvolution",
     "embed",
+    "fixed_point_quantized_affine",
+    "fixed_point_quantized_convolution",
     "fused_batch_normalization",
     "get_current_parameter_scope",
     "get_parameter",
@@ -63,20 +92,30 @@ __all__ = [
     "get_parameters",
     "group_normalization",
     "gru",
+    "inq_affine",
+    "inq_convolution",
     "instance_normalization",
     "layer_normalization",
     "lstm",
     "lstm_cell",
     "mean_subtraction",
+    "min_max_quantize",
+    "min_max_quantized_affine",
+    "min_max_quantized_convolution",
     "multi_head_attention",
     "parameter_scope",
     "parametric_function_api",
     "pop_parameter",
+    "pow2_quantized_affine",
+    "pow2_quantized_convolution",
     "prelu",
+    "pruned_affine",
+    "pruned_convolution",
     "rnn",
     "set_parameter",
     "spectral_norm",
     "svd_affine",
+    "svd_convolution",
     "sync_batch_normalization",
     "transformer",
     "transformer_decode",
