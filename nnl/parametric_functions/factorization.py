@@ -13,8 +13,8 @@ from nnl.core.parameter import get_parameter, get_parameter_or_create
 from nnl.core.spec import ShapeError
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.convolution import _bias, _inmaps
+from nnl.parametric_functions.cpd import ALS
 from nnl.parametric_functions.initializer import UniformInitializer, calc_uniform_lim_glorot
-from nnl.utils.factorization.cpd import ALS
 
 __all__ = ["cpd3_convolution", "svd_convolution"]
 
