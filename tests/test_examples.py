@@ -10,6 +10,9 @@ from pathlib import Path
 import h5py
 import pytest
 
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "examples" / "digits" / "train.py"
 WRITTEN = {"lenet.h5", "learning_curve.png", "confusion.png", "training-loss.series.txt"}

@@ -81,14 +81,18 @@ def taps(size: int, out: int, mode: str, align: bool, half: bool, half_nn: bool)
 
 @lru_cache(maxsize=256)
 def transposed_taps(size: int, out: int, mode: str, align: bool, half: bool, half_nn: bool) -> Any:
-    """The taps of the transpose: which output pixels every input pixel has gone into.
+    """The taps of the transpose: which output pixels every input pixel has gone into."""
+    return transpose(*taps(size, out, mode, align, half, half_nn), size)
+
+
+def transpose(index: Any, weight: Any, size: int) -> Any:
+    """Index and weight of the transpose, a map to `size` pixels.
 
     Rows are filled up with a weight of 0 to the length of the longest.
     """
-    index, weight = taps(size, out, mode, align, half, half_nn)
     pixel, source, weight = (
         index.reshape(-1),
-        np.repeat(np.arange(out), index.shape[1]),
+        np.repeat(np.arange(len(index)), index.shape[1]),
         weight.reshape(-1),
     )
     order = np.argsort(pixel, kind="stable")

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protobuf messages of NNabla's files, built at run time from a table.
+"""The protobuf messages of NNabla's files, built at run time from the table `messages.tsv`.
 
 There is no generated code: the first call of `messages()` builds the classes with the protobuf
-package, in a pool of their own, so they do not meet those of an NNabla in the same process.
+package, in a pool of their own, so they do not meet those of an NNabla in the same process. The
+numbers are those of NNabla 1.38 to 1.40; text files name their fields and fit every release.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from importlib import resources
 from typing import Any, NamedTuple
 
 
@@ -17,7 +19,7 @@ class Field(NamedTuple):
 
     Attributes:
         message: The message it belongs to.
-        name, number: Name and number in that message.
+        name, number: Name and number in that message; "" and 0 declare a message without fields.
         type: A protobuf scalar type, the name of a message of the table, or map<string,Message>.
         label: singular, repeated or map.
         oneof: Name of the one-of group it is in, empty for none.
@@ -31,30 +33,13 @@ class Field(NamedTuple):
     oneof: str = ""
 
 
-# message, field, number, type, label
-TABLE = """
-NNablaProtoBuf        parameter       200  Parameter                         repeated
-NNablaProtoBuf        optimizer       400  Optimizer                         repeated
-Shape                 dim             1    int64                             repeated
-Parameter             variable_name   1    string                            singular
-Parameter             shape           20   Shape                             singular
-Parameter             data            100  float                             repeated
-Parameter             need_grad       101  bool                              singular
-Optimizer             name            1    string                            singular
-Optimizer             solver          30   Solver                            singular
-Solver                type            2    string                            singular
-Solver                states          40   map<string,SolverState>           map
-SolverState           t               1    uint32                            singular
-SolverState           state_parameter 2    map<string,SolverStateParameter>  map
-SolverStateParameter  shape           20   Shape                             singular
-SolverStateParameter  data            100  float                             repeated
-"""
-
-
 def rows(table: str) -> list[Field]:
     """The rows of a table whose columns are separated by white space, in the order of Field."""
     split = [line.split() for line in table.splitlines() if line.strip()]
-    return [Field(r[0], r[1], int(r[2]), *r[3:]) for r in split]
+    return [
+        Field(r[0], r[1], int(r[2]), *r[3:]) if len(r) > 1 else Field(r[0], "", 0, "")
+        for r in split
+    ]
 
 
 def build(table: Iterable[Field]) -> dict[str, Any]:
@@ -83,6 +68,8 @@ def build(table: Iterable[Field]) -> dict[str, Any]:
 
     for f in fields:
         message = of[f.message]
+        if not f.name:
+            continue
         if f.label == "map":
             key, value = f.type.removeprefix("map<").removesuffix(">").split(",")
             entry_name = "".join(p.capitalize() for p in f.name.split("_")) + "Entry"
@@ -112,7 +99,8 @@ def build(table: Iterable[Field]) -> dict[str, Any]:
 @cache
 def messages() -> dict[str, Any]:
     """The message classes of the table by name, built once."""
-    return build(rows(TABLE))
+    text = resources.files(__package__).joinpath("messages.tsv").read_text("utf-8")
+    return build(rows(text.partition("\n")[2]))  # the first line names the columns
 
 
 def parse(name: str, content: bytes, text: bool, where: str) -> Any:
@@ -130,6 +118,6 @@ def parse(name: str, content: bytes, text: bool, where: str) -> Any:
             text_format.Parse(content.decode("utf-8"), message, allow_unknown_field=True)
         else:
             message.ParseFromString(content)
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where}: no {name} message: {error}") from error
     return message

@@ -20,6 +20,7 @@ from nnl.core.variable import Variable
 
 SAVED = (".h5", ".protobuf")
 LOADED = (".h5", ".protobuf", ".nntxt", ".prototxt", ".nnp")
+_MAX_RATIO = 1000  # of the size of an HDF5 array to what it takes in the file; compressed ones too
 
 
 class Stored(NamedTuple):
@@ -101,13 +102,13 @@ def load_parameters(
     return proto
 
 
-def set_parameter_from_proto(proto: Any) -> None:
+def set_parameterfrom_proto(proto: Any) -> None:
     """Set the parameters of the current scope from those of an NNablaProtoBuf message.
 
     Raises:
         ShapeError: A parameter exists with another shape; nothing is changed then.
     """
-    stored = _from_proto(proto, "set_parameter_from_proto")
+    stored = from_proto(proto, "set_parameter_from_proto")
     _check_shapes(stored)
     for p in stored:
         get_parameter_or_create(p.name, p.value.shape, need_grad=p.need_grad).d = p.value
@@ -147,7 +148,8 @@ def _write_h5(params: Mapping[str, Variable], file: BinaryIO) -> None:
             dataset.attrs["index"] = index
 
 
-def _read_h5(source: BinaryIO, where: str) -> list[Stored]:
+def read_h5(source: BinaryIO, where: str) -> list[Stored]:
+    """The parameters of an HDF5 file, in the order of their index."""
     import h5py
 
     found: list[tuple[int, Stored]] = []
@@ -156,19 +158,30 @@ def _read_h5(source: BinaryIO, where: str) -> list[Stored]:
         if isinstance(entry, h5py.Dataset):
             need_grad = bool(entry.attrs.get("need_grad", True))
             index = int(entry.attrs.get("index", len(found)))
+            claimed, there = entry.size * entry.dtype.itemsize, entry.id.get_storage_size()
+            if entry.dtype.kind not in "fiub" or claimed > _MAX_RATIO * there:
+                raise ValueError(
+                    f"{where}: {name!r} is no array of numbers, or larger than the file: "
+                    f"{entry.dtype}{list(entry.shape or ())} in {there} bytes"
+                )
             found.append((index, Stored(name, np.asarray(entry[()]), need_grad)))
 
     try:
         file = h5py.File(source, "r")
-    except OSError as error:
+        with file:
+            file.visititems(visit)
+    except (OSError, RuntimeError, KeyError, OverflowError, MemoryError) as error:
         raise ValueError(f"{where}: not an HDF5 file: {error}") from error
-    with file:
-        file.visititems(visit)
     found.sort(key=lambda f: (f[0], f[1].name))
     return [p for _, p in found]
 
 
 # ---- protobuf ----
+
+
+def add_to_proto(proto: Any, params: Mapping[str, Variable]) -> None:
+    """Add parameters to an NNablaProtoBuf message, as float32."""
+    _add_to_proto(proto, [Stored(k, v.data.read("host"), v.need_grad) for k, v in params.items()])
 
 
 def _add_to_proto(proto: Any, stored: list[Stored]) -> None:
@@ -179,7 +192,8 @@ def _add_to_proto(proto: Any, stored: list[Stored]) -> None:
         message.data.extend(np.asarray(p.value, np.float32).ravel())
 
 
-def _from_proto(proto: Any, where: str) -> list[Stored]:
+def from_proto(proto: Any, where: str) -> list[Stored]:
+    """The parameters of an NNablaProtoBuf message."""
     stored = []
     for message in proto.parameter:
         shape, data = tuple(message.shape.dim), np.array(message.data, np.float32)
@@ -193,16 +207,16 @@ def _from_proto(proto: Any, where: str) -> list[Stored]:
 
 def _write_protobuf(params: Mapping[str, Variable], file: BinaryIO) -> None:
     proto = messages()["NNablaProtoBuf"]()
-    _add_to_proto(proto, [Stored(k, v.data.read("host"), v.need_grad) for k, v in params.items()])
+    add_to_proto(proto, params)
     file.write(proto.SerializeToString())
 
 
 def _read_protobuf(source: BinaryIO, where: str) -> list[Stored]:
-    return _from_proto(parse("NNablaProtoBuf", source.read(), False, where), where)
+    return from_proto(parse("NNablaProtoBuf", source.read(), False, where), where)
 
 
 def _read_text(source: BinaryIO, where: str) -> list[Stored]:
-    return _from_proto(parse("NNablaProtoBuf", source.read(), True, where), where)
+    return from_proto(parse("NNablaProtoBuf", source.read(), True, where), where)
 
 
 # ---- .nnp: a zip archive of such files ----
@@ -226,7 +240,7 @@ _WRITERS: dict[str, Callable[[Mapping[str, Variable], BinaryIO], None]] = {
     ".protobuf": _write_protobuf,
 }
 _READERS: dict[str, Callable[[BinaryIO, str], list[Stored]]] = {
-    ".h5": _read_h5,
+    ".h5": read_h5,
     ".protobuf": _read_protobuf,
     ".nntxt": _read_text,
     ".prototxt": _read_text,

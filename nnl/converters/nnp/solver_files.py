@@ -18,9 +18,15 @@ Path = str | os.PathLike[str]
 
 def save_h5(solver: Solver, path: Path) -> None:
     """One group per parameter with `t` and one dataset per state, all numbered by `index`."""
+    with replacing(path) as temporary:
+        write_h5(solver, temporary)
+
+
+def write_h5(solver: Solver, target: Any) -> None:
+    """As save_h5, to a path or a file that can be read and written."""
     import h5py
 
-    with replacing(path) as temporary, h5py.File(temporary, "w") as file:
+    with h5py.File(target, "w") as file:
         for index, (key, state) in enumerate(solver.get_states().items()):
             group = file.create_group(key)
             group.attrs["index"] = index
@@ -30,8 +36,8 @@ def save_h5(solver: Solver, path: Path) -> None:
                 group[name].attrs["index"] = i
 
 
-def load_h5(solver: Solver, path: Path) -> None:
-    """Set the solver's states from a file that save_h5 or NNabla wrote."""
+def load_h5(solver: Solver, path: Any) -> None:
+    """Set the solver's states from a path or file that save_h5 or NNabla wrote."""
     import h5py
 
     states: dict[str, SolverState] = {}
