@@ -181,7 +181,7 @@ class Op:
 
     def _read_fields(self, cls: type) -> None:
         fields: dict[str, str] = {}
-        for base in reversed(cls.__mro__):
+        for base in cls.__mro__[-2::-1]:  # all but object
             for field, kind in get_annotations(base).items():
                 fields.pop(field, None)  # declared again: the order of the subclass counts
                 # a string where annotations are postponed, else a type

@@ -24,7 +24,15 @@ from nnl.core.variable import Variable
 Array = np.ndarray[Any, Any]
 
 pseed = 313
-prng = np.random.RandomState(pseed)  # initial values of parameters
+prng: np.random.RandomState  # initial values of parameters
+
+
+def __getattr__(name: str) -> Any:
+    """Make `prng` when it is first asked for: importing numpy.random takes 30 ms."""
+    if name != "prng":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    set_parameter_seed(pseed)
+    return prng
 
 _STATE = Spec.of((2,), np.uint64)
 
