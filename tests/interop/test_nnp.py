@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks in NNabla's files, both ways: every function, and training that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
+import nnl.solvers as S
+from nnl.converters.nnp.reader import load
+from nnl.converters.nnp.writer import save
+from nnl.core.op import OPS
+from nnl.core.variable import forward_all
+from tests.converters.test_nnp_functions import graph
+from tests.interop.bridge import Nnabla
+from tests.test_derived import samples
+
+pytestmark = pytest.mark.interop
+
+# What NNabla's CPU build refuses although its files have it.
+REFUSES = (
+    "not supported",
+    "not_implemented error in forward_impl",
+    "Offset tensor must have the shape as input feature map",  # a stride in deformable convolution
+    "Number of grouped channel mismatch",  # channel_last
+    "Dimensions differ 0, 0, and 0",  # scalars in clip_grad_by_value
+    "No network is found in current graph",  # NNabla leaves Sink out of what it saves
+)
+# NNabla asks the data for the shape, and there is none when it loads a file; it then crashes.
+FROM_DATA = ("bool_gather", "nonzero", "unique")
+TYPED = [
+    op
+    for op in OPS.values()
+    if op.nnp and hasattr(op.attrs_class, "samples") and op.name not in FROM_DATA
+]
+CASES = [pytest.param(op, i, id=f"{op.name}-{i}") for op in TYPED for i in range(len(samples(op)))]
+
+# Loads one network per file that nnl saved, runs it, and saves what it loaded.
+EVERY = """
+import glob, logging, os
+logging.disable(logging.CRITICAL)
+from nnabla.utils.nnp_graph import NnpLoader
+from nnabla.utils.save import save
+for path in sorted(glob.glob(os.path.join(FOLDER, 'ours-*.nntxt'))):
+    key = os.path.basename(path)[5:-6]
+    try:
+        n = NnpLoader(path).get_network('n')
+        for name, v in n.inputs.items():
+            v.d = inputs[key + ':' + name]
+        ys = {k: v for k, v in n.variables.items() if k[0] == 'y'}
+        nn.forward_all(list(ys.values()))
+        for k, v in ys.items():
+            outputs[key + ':' + k] = v.d
+        net = {'name': 'n', 'batch_size': 1, 'outputs': ys, 'names': n.inputs}
+        save(os.path.join(FOLDER, 'theirs-' + key + '.nntxt'), {'networks': [net]},
+             variable_batch_size=False)
+    except (RuntimeError, ValueError) as e:
+        outputs['error:' + key] = np.frombuffer(str(e).encode(), np.uint8)
+"""
+
+
+@pytest.fixture(scope="module")
+def every(nnabla: Nnabla, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """The folder with the files of all cases, and what NNabla answered to them at once."""
+    folder = tmp_path_factory.mktemp("nnp")
+    arrays = {}
+    for op in TYPED:
+        for i in range(len(samples(op))):
+            inputs, outputs = graph(op, i)
+            if all(x.size for x in inputs.values()):  # NNabla crashes on some empty arrays
+                key = f"{op.name}-{i}"
+                arrays.update({f"{key}:{k}": x.d.copy() for k, x in inputs.items()})
+                save_graph(folder / f"ours-{key}.nntxt", inputs, outputs)
+    return folder, nnabla.exec(f"FOLDER = {str(folder)!r}\n" + EVERY, arrays)
+
+
+def save_graph(path: Path, inputs, outputs) -> None:
+    network = {"name": "n", "batch_size": 1, "names": inputs, "outputs": outputs}
+    save(path, {"networks": [network]}, variable_batch_size=False)
+
+
+@pytest.mark.parametrize("op,i", CASES)
+def test_a_function_goes_to_nnabla_and_back(every, op, i):
+    folder, answers = every
+    key = f"{op.name}-{i}"
+    inputs, outputs = graph(op, i)
+    if not all(x.size for x in inputs.values()):
+        pytest.skip("NNabla crashes on some empty arrays")
+    values = {k: x.d.copy() for k, x in inputs.items()}
+    error = answers.get(f"error:{key}")
+    if error is not None:
+        text = bytes(error).decode()
+        assert any(r in text for r in REFUSES), text
+        pytest.skip(f"NNabla's CPU build refuses this: {text.splitlines()[-1][:80]}")
+    forward_all(list(outputs.values()))
+    back = load(folder / f"theirs-{key}.nntxt").networks["n"].variables
+    for k, x in values.items():
+        back[k].variable_instance.d = x
+    forward_all([back[k].variable_instance for k in outputs])
+    for k, y in outputs.items():
+        assert answers[f"{key}:{k}"].shape == back[k].variable_instance.shape == y.shape
+        if not op.takes_rng:
+            np.testing.assert_allclose(answers[f"{key}:{k}"], y.d, rtol=2e-4, atol=2e-5)
+            np.testing.assert_array_equal(back[k].variable_instance.d, y.d)
+
+
+# ---- training goes on in the other framework ----
+
+# Runs in both: builds or loads a network, trains it, saves it, and trains on.
+BUILD = {
+    "lenet": """
+def build(x):
+    h = F.max_pooling(F.relu(PF.convolution(x, 4, (3, 3), name='c1')), (2, 2))
+    h = F.max_pooling(F.relu(PF.convolution(h, 6, (3, 3), name='c2')), (2, 2))
+    h = F.relu(PF.affine(h, 10, name='a1'))
+    return PF.affine(h, 5, name='a2')
+""",
+    "resnet": """
+def build(x):
+    def unit(h, name, stride=1):
+        with nn.parameter_scope(name):
+            y = PF.convolution(h, 6, (3, 3), pad=(1, 1), stride=(stride,) * 2, with_bias=False,
+                               name='c1')
+            y = F.relu(PF.batch_normalization(y, name='b1'))
+            y = PF.batch_normalization(PF.convolution(y, 6, (3, 3), pad=(1, 1), name='c2'),
+                                       name='b2')
+            if stride > 1:
+                h = PF.convolution(h, 6, (1, 1), stride=(stride,) * 2, name='s')
+        return F.relu(h + y)
+    h = PF.convolution(x, 6, (3, 3), pad=(1, 1), name='first')
+    h = unit(unit(h, 'u1'), 'u2', 2)
+    return PF.affine(F.average_pooling(h, h.shape[2:]), 5)
+""",
+}
+SAVE = """
+x, t = nn.Variable((4, 1, 12, 12)), nn.Variable((4, 1))
+y = build(x)
+loss = F.mean(F.softmax_cross_entropy(y, t))
+for k, v in nn.get_parameters(grad_only=False).items():
+    v.d = inputs['p:' + k]
+solver = S.Momentum(0.05)
+solver.set_parameters(nn.get_parameters())
+x.d, t.d = inputs['x'], inputs['t']
+def steps(loss, x, t, solver, n):
+    x.d, t.d = inputs['x'], inputs['t']
+    for i in range(n):
+        loss.forward()
+        solver.zero_grad()
+        loss.backward()
+        solver.update()
+        outputs['loss%d' % i] = loss.d.copy()
+steps(loss, x, t, solver, 3)
+net = {'name': 'n', 'batch_size': 4, 'outputs': {'y': y, 'loss': loss}, 'names': {'x': x, 't': t}}
+opt = {'name': 'o', 'network': 'n', 'dataset': 'd', 'solver': solver, 'weight_decay': 0,
+       'lr_decay': 1, 'lr_decay_interval': 1, 'update_interval': 1}
+data = {'name': 'd', 'uri': '', 'cache_dir': '', 'variables': ['x', 't'], 'shuffle': False,
+        'batch_size': 4, 'no_image_normalization': False}
+ex = {'name': 'e', 'network': 'n', 'data': ['x'], 'output': ['y']}
+save(PATH, {'networks': [net], 'optimizers': [opt], 'datasets': [data], 'executors': [ex]},
+     include_solver_state=True)
+steps(loss, x, t, solver, 5)
+"""
+LOAD = """
+info = load(PATH, prepare_data_iterator=False, batch_size=4)
+o = info.optimizers['o']
+v = {k: p.variable_instance for k, p in info.networks['n'].variables.items()}
+o.solver.set_parameters({k: p for k, p in o.parameters.items()})
+restore_optimizer_state(o)
+v['x'].d, v['t'].d = inputs['x'], inputs['t']
+for i in range(5):
+    v['loss'].forward()
+    o.solver.zero_grad()
+    v['loss'].backward()
+    o.solver.update()
+    outputs['loss%d' % i] = v['loss'].d.copy()
+"""
+IMPORTS = """
+import logging
+logging.disable(logging.CRITICAL)
+from nnabla.utils.save import save
+from nnabla.utils.load import load, restore_optimizer_state
+"""
+
+
+def run_here(text: str, inputs) -> dict:
+    from nnl.utils.load import restore_optimizer_state
+
+    outputs: dict = {}
+    names = {"nn": nn, "F": F, "PF": PF, "S": S, "np": np, "inputs": inputs, "outputs": outputs}
+    names.update(save=save, load=load, restore_optimizer_state=restore_optimizer_state)
+    exec(text, names)
+    return outputs
+
+
+def values_of(name: str) -> dict:
+    """Data, and parameters drawn here so that both sides start alike."""
+    rng = np.random.default_rng(4)
+    run_here(BUILD[name] + "build(nn.Variable((4, 1, 12, 12)))", {})
+    out = {
+        "x": rng.normal(size=(4, 1, 12, 12)).astype(np.float32),
+        "t": rng.integers(0, 5, (4, 1)).astype(np.float32),
+    }
+    for k, v in nn.get_parameters(grad_only=False).items():
+        out["p:" + k] = v.d + 0.01 * rng.normal(size=v.shape).astype(np.float32) ** 2
+    nn.clear_parameters()
+    return out
+
+
+@pytest.mark.parametrize("name", BUILD)
+def test_nnabla_trains_on_from_our_file(nnabla: Nnabla, tmp_path: Path, name: str) -> None:
+    inputs, path = values_of(name), f"PATH = {str(tmp_path / 'm.nnp')!r}\n"
+    ours = run_here(path + BUILD[name] + SAVE, inputs)
+    theirs = nnabla.exec(IMPORTS + path + LOAD, inputs)
+    assert ours["loss4"] < ours["loss0"]
+    for i in range(5):
+        np.testing.assert_allclose(theirs[f"loss{i}"], ours[f"loss{i}"], rtol=2e-5)
+
+
+@pytest.mark.parametrize("name", BUILD)
+def test_we_train_on_from_nnablas_file(nnabla: Nnabla, tmp_path: Path, name: str) -> None:
+    inputs, path = values_of(name), f"PATH = {str(tmp_path / 'm.nnp')!r}\n"
+    theirs = nnabla.exec(IMPORTS + path + BUILD[name] + SAVE, inputs)
+    ours = run_here(path + LOAD, inputs)
+    for i in range(5):
+        np.testing.assert_allclose(ours[f"loss{i}"], theirs[f"loss{i}"], rtol=2e-5)
