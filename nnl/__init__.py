@@ -5,7 +5,7 @@ import importlib
 
 __version__ = "0.1.0"
 
-from nnl import (  # noqa: F401  # noqa: F401
+from nnl import (  # noqa: F401
     backward_functions,
     callback,
     context,
@@ -15,7 +15,6 @@ from nnl import (  # noqa: F401  # noqa: F401
     random,
     variable,
 )
-from nnl import core as _core  # noqa: F401  (first: it completes Variable and NdArray)
 from nnl.core.array import NdArray
 from nnl.core.callback import (
     set_function_post_hook,
@@ -60,7 +59,9 @@ from nnl.logger import logger  # noqa: E402
 
 __all__ = [
     "Context",
+    "Module",
     "NdArray",
+    "Sequential",
     "Variable",
     "auto_forward",
     "clear_parameters",
@@ -112,6 +113,11 @@ _LAZY = (
 def __getattr__(name):
     if name in _LAZY:
         return importlib.import_module(f"nnl.{name}")
+    if name in ("Module", "Sequential"):
+        from nnl.parametric_functions import module
+
+        module.FILES.update(save=save_parameters, load=load_parameters)
+        return getattr(module, name)
     raise AttributeError(f"module 'nnl' has no attribute {name!r}")
 
 

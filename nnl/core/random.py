@@ -34,6 +34,7 @@ def __getattr__(name: str) -> Any:
     set_parameter_seed(pseed)
     return prng
 
+
 _STATE = Spec.of((2,), np.uint64)
 
 

@@ -54,7 +54,8 @@ def graph(op, i):
         else Variable.from_numpy_array(a.astype(np.float32) if a.dtype.kind == "f" else a)
         for a in arrays
     ]
-    y = op(*xs, **sample.attrs)
+    more = {"output_u": True} if op.name.endswith("_with_u") else {}
+    y = op(*xs, **sample.attrs, **more)
     ys = y if isinstance(y, tuple) else (y,)
     inputs = {f"x{k}": x for k, x in enumerate(xs) if x is not None}
     return inputs, {f"y{k}": y for k, y in enumerate(ys)}

@@ -102,7 +102,7 @@ def load_parameters(
     return proto
 
 
-def set_parameterfrom_proto(proto: Any) -> None:
+def set_parameter_from_proto(proto: Any) -> None:
     """Set the parameters of the current scope from those of an NNablaProtoBuf message.
 
     Raises:
@@ -154,7 +154,9 @@ def read_h5(source: BinaryIO, where: str) -> list[Stored]:
 
     found: list[tuple[int, Stored]] = []
 
-    def visit(name: str, entry: Any) -> None:
+    def visit(name: Any, entry: Any) -> None:
+        if not isinstance(name, str):
+            raise ValueError(f"{where}: the name {name!r} is no UTF-8 text")
         if isinstance(entry, h5py.Dataset):
             need_grad = bool(entry.attrs.get("need_grad", True))
             index = int(entry.attrs.get("index", len(found)))
@@ -170,7 +172,7 @@ def read_h5(source: BinaryIO, where: str) -> list[Stored]:
         file = h5py.File(source, "r")
         with file:
             file.visititems(visit)
-    except (OSError, RuntimeError, KeyError, OverflowError, MemoryError) as error:
+    except (OSError, RuntimeError, KeyError, TypeError, OverflowError, MemoryError) as error:
         raise ValueError(f"{where}: not an HDF5 file: {error}") from error
     found.sort(key=lambda f: (f[0], f[1].name))
     return [p for _, p in found]

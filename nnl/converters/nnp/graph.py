@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NnpLoader: networks of a file one at a time, for the batch size that is wanted."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from nnl.converters.nnp.archive import Files, read_files
+from nnl.converters.nnp.network_reader import LoadedNetwork, LoadedVariable
+from nnl.converters.nnp.reader import NewParameters, build_networks
+from nnl.core.parameter import Scope, parameter_scope
+from nnl.core.variable import Variable
+
+__all__ = ["NnpLoader", "NnpNetwork"]
+
+
+class NnpNetwork:
+    """A network as a graph that can be run and trained.
+
+    Args:
+        network: What the reader built.
+    """
+
+    def __init__(self, network: LoadedNetwork) -> None:
+        self.network = network
+
+    @property
+    def inputs(self) -> OrderedDict[str, Variable]:
+        """What the user sets: no function computes it, and it is no parameter."""
+        return _variables(self.network.inputs)
+
+    @property
+    def outputs(self) -> OrderedDict[str, Variable]:
+        """What is computed and no function reads."""
+        return _variables(self.network.outputs)
+
+    @property
+    def variables(self) -> OrderedDict[str, Variable]:
+        """All variables by name, parameters last."""
+        return _variables(self.network.variables)
+
+
+def _variables(entries: OrderedDict[str, LoadedVariable]) -> OrderedDict[str, Variable]:
+    return OrderedDict((name, v.variable_instance) for name, v in entries.items())
+
+
+class NnpLoader:
+    """The networks of one or several files.
+
+    Args:
+        filepath: Path, open file, or several: .nnp, .nntxt, .prototxt, .protobuf, .h5.
+        scope: Where parameters are registered, as `nnl.parameter_scope` takes it; the current
+            scope if left out.
+        extension: That of the format if filepath is an open file.
+    Raises:
+        ValueError: A file is broken.
+    """
+
+    def __init__(
+        self, filepath: Files, scope: Scope | None = None, extension: str = ".nntxt"
+    ) -> None:
+        self._content = read_files(filepath, extension, "NnpLoader")
+        self._scope = scope
+
+    def get_network_names(self) -> list[str]:
+        """Names of the networks, in the order of the file."""
+        return [n.name for n in self._content.proto.network]
+
+    def get_network(
+        self, name: str, batch_size: int | None = None, callback: Any = None
+    ) -> NnpNetwork:
+        """Build a network; the parameters get the values of the file.
+
+        Args:
+            name: One of get_network_names().
+            batch_size: For a network with a variable batch size, instead of the saved one.
+            callback: Not available yet.
+        Raises:
+            ValueError: There is no such network, or it cannot be built; nothing is changed then.
+            NotImplementedError: A callback is given, or the network has loops.
+        """
+        if callback is not None:
+            raise NotImplementedError(
+                "NnpLoader.get_network: callback is not supported yet: change the graph that is "
+                "returned, with rewire_on"
+            )
+        names = self.get_network_names()
+        if name not in names:
+            raise ValueError(
+                f"{self._content.where}: there is no network {name!r}, only {sorted(names)}"
+            )
+        with parameter_scope("", self._scope):
+            parameters = NewParameters(self._content.stored, self._content.where)
+            network = build_networks(self._content, [name], batch_size, parameters)[name]
+            parameters.commit()
+        return NnpNetwork(network)

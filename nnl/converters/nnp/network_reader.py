@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Network message as a graph."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.nnp.function_messages import argument_field, call
+from nnl.core.context import using
+from nnl.core.variable import Variable
+
+MAX_ELEMENTS = 2**40  # of one variable; a larger product of sizes is a broken file
+_LOOPS = ("RepeatStart", "RepeatEnd", "RecurrentInput", "RecurrentOutput", "Delay")
+_RANDOM = ("Rand", "Randint", "Randn", "RandBinomial", "RandBeta", "RandGamma")
+_BATCH_SHAPED = ("Broadcast", "Constant", *_RANDOM)
+
+# (name, shape, initializer message) -> the parameter
+Parameters = Callable[[str, tuple[int, ...], Any], Variable]
+
+
+@dataclass(eq=False)
+class LoadedVariable:
+    """A variable of a network.
+
+    Attributes:
+        name: Its name in the file.
+        type: "Parameter" or "Buffer".
+        shape: Sizes, with the batch size in the place of -1.
+        variable_instance: The Variable of the graph.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    variable_instance: Variable
+
+
+@dataclass(eq=False)
+class LoadedNetwork:
+    """A network of a file as a graph.
+
+    Attributes:
+        name: Name of the network.
+        batch_size: The one it was built for.
+        variables: All variables by name, parameters last.
+        parameters: The parameters among them.
+        inputs: What no function computes and is no parameter.
+        outputs: What is computed and no function reads.
+        functions: Type of every function by name, in the order of execution.
+    """
+
+    name: str
+    batch_size: int
+    variables: OrderedDict[str, LoadedVariable] = field(default_factory=OrderedDict)
+    parameters: OrderedDict[str, LoadedVariable] = field(default_factory=OrderedDict)
+    inputs: OrderedDict[str, LoadedVariable] = field(default_factory=OrderedDict)
+    outputs: OrderedDict[str, LoadedVariable] = field(default_factory=OrderedDict)
+    functions: OrderedDict[str, str] = field(default_factory=OrderedDict)
+
+    def variable(self, name: str, where: str) -> LoadedVariable:
+        """The variable of this name, or a ValueError."""
+        if name not in self.variables:
+            raise ValueError(f"{where}: the network {self.name!r} has no variable {name!r}")
+        return self.variables[name]
+
+
+def build_network(
+    message: Any, batch_size: int | None, parameters: Parameters, where: str
+) -> LoadedNetwork:
+    """Build the graph of a Network message, in static mode.
+
+    Args:
+        batch_size: What stands for -1 in shapes; the batch size of the message if None.
+        parameters: Gives the Variable of a parameter.
+        where: The file, for messages.
+    Raises:
+        ValueError: A variable is missing or computed twice, the graph has a cycle, a function is
+            unknown or does not accept its inputs.
+        NotImplementedError: The network has loops.
+    """
+    where = f"{where}: network {message.name!r}"
+    _refuse_loops(message, where)
+    batch = message.batch_size if batch_size is None else batch_size
+    shapes = _shapes(message, batch, where)
+    types = {v.name: "Parameter" if v.type == "Parameter" else "Buffer" for v in message.variable}
+    ordered = _in_order(message, shapes, where)
+    values: dict[str, Variable] = {}
+    network = LoadedNetwork(message.name, batch)
+    with using(auto_forward=False):
+        for v in message.variable:
+            if types[v.name] == "Parameter":
+                initializer = v.initializer if v.HasField("initializer") else None
+                values[v.name] = parameters(v.name, shapes[v.name], initializer)
+        read: set[str] = set()
+        for f in ordered:
+            at = f"{where}: function {f.name!r} ({f.type})"
+            fresh = [name for name in f.input if name not in values]
+            values.update((name, Variable(shapes[name])) for name in fresh)
+            read.update(f.input)
+            inputs = [values[name] for name in f.input]
+            out_shapes = [shapes[name] for name in f.output]
+            outputs = _call(
+                _with_batch(f, batch, at), inputs, [values[n] for n in fresh], out_shapes, at
+            )
+            if len(outputs) < len(f.output):
+                raise ValueError(
+                    f"{at}: the file names {len(f.output)} outputs, the function has {len(outputs)}"
+                )
+            values.update(zip(f.output, outputs, strict=False))
+            network.functions[f.name] = f.type
+        computed = {name for f in ordered for name in f.output}
+        for name in sorted(shapes, key=lambda n: types[n] == "Parameter"):
+            value = values.get(name)
+            if value is None:
+                value = Variable(shapes[name])
+            kind = types[name]
+            entry = LoadedVariable(name, kind, value.shape, value)
+            network.variables[name] = entry
+            if kind == "Parameter":
+                network.parameters[name] = entry
+            elif name not in computed:
+                network.inputs[name] = entry
+            elif name not in read:
+                network.outputs[name] = entry
+    return network
+
+
+def _call(
+    message: Any,
+    inputs: list[Variable],
+    fresh: list[Variable],
+    out_shapes: list[tuple[int, ...]],
+    where: str,
+) -> tuple[Variable, ...]:
+    """Apply a function. Files do not tell integers from floats: what a function does not accept as
+    float32 from the network's inputs `fresh`, it is given as integers."""
+    try:
+        return call(message, inputs, out_shapes, where)
+    except ValueError:
+        if not fresh:
+            raise
+        for x in fresh:
+            x.data.set_spec(x.spec.with_dtype(np.uint32))
+        try:
+            return call(message, inputs, out_shapes, where)
+        except ValueError:
+            pass  # the first error says more
+        raise
+
+
+def _refuse_loops(message: Any, where: str) -> None:
+    looped = [f.name for f in message.function if f.repeat_id or f.type in _LOOPS]
+    if looped or message.repeat_info:
+        named = f", such as the function {looped[0]!r}" if looped else ""
+        raise NotImplementedError(
+            f"{where}: repeated and recurrent parts{named} are not supported yet: unroll them in "
+            "the program that wrote the file"
+        )
+
+
+def _shapes(message: Any, batch: int, where: str) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for v in message.variable:
+        at = f"{where}: variable {v.name!r}"
+        dims = tuple(v.shape.dim)
+        if v.name in shapes:
+            raise ValueError(f"{at}: two variables have this name")
+        if -1 in dims and batch < 1:
+            raise ValueError(f"{at}: its batch size is open, give batch_size")
+        shape = tuple(batch if n == -1 else n for n in dims)
+        size = 1
+        for n in shape:
+            size *= max(n, 1)
+        if min(shape, default=0) < 0 or size > MAX_ELEMENTS:
+            raise ValueError(f"{at}: its shape {dims} is impossible")
+        shapes[v.name] = shape
+    return shapes
+
+
+def _in_order(message: Any, shapes: dict[str, tuple[int, ...]], where: str) -> list[Any]:
+    """The functions, every one after those that compute its inputs, else in the file's order."""
+    functions = list(message.function)
+    source: dict[str, int] = {}
+    for i, f in enumerate(functions):
+        for name in (*f.input, *f.output):
+            if name not in shapes:
+                raise ValueError(f"{where}: function {f.name!r}: there is no variable {name!r}")
+        for name in f.output:
+            if name in source:
+                raise ValueError(
+                    f"{where}: function {f.name!r}: the variable {name!r} is already computed by "
+                    f"the function {functions[source[name]].name!r}"
+                )
+            source[name] = i
+    missing = [{source[n] for n in f.input if n in source} for f in functions]
+    users: list[list[int]] = [[] for _ in functions]
+    for i, before in enumerate(missing):
+        for j in before:
+            users[j].append(i)
+    ready = [i for i, before in enumerate(missing) if not before]
+    order: list[Any] = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(functions[i])
+        for j in users[i]:
+            missing[j].discard(i)
+            if not missing[j]:
+                heapq.heappush(ready, j)
+    if len(order) != len(functions):
+        stuck = next(f.name for f, before in zip(functions, missing, strict=True) if before)
+        raise ValueError(f"{where}: function {stuck!r}: its inputs depend on its outputs (a cycle)")
+    return order
+
+
+def _with_batch(message: Any, batch: int, where: str) -> Any:
+    """The Function message with the batch size in the place of -1 in its argument `shape`."""
+    name = argument_field().get(message.type)
+    if message.type not in _BATCH_SHAPED or name is None:
+        return message
+    dims = tuple(getattr(message, name).shape.dim)
+    size = 1
+    for n in dims:
+        size *= max(n, 1)
+    if min(dims, default=0) < -1 or size > MAX_ELEMENTS:
+        raise ValueError(f"{where}: its shape {dims} is impossible")
+    if -1 not in dims:
+        return message
+    changed = type(message)()
+    changed.CopyFrom(message)
+    shape = getattr(changed, name).shape
+    del shape.dim[:]
+    shape.dim.extend(batch if n == -1 else n for n in dims)
+    return changed

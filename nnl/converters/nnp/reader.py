@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""load(): networks, parameters and training settings from the files of NNabla and of nnl."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.nnp.archive import Content, Files, read_files
+from nnl.converters.nnp.initial_values import initial_value
+from nnl.converters.nnp.network_reader import LoadedNetwork, build_network
+from nnl.converters.nnp.parameter_files import Stored
+from nnl.converters.nnp.training_reader import (
+    context_of,
+    link_executor,
+    link_monitor,
+    link_optimizer,
+    read_dataset,
+    restore_states,
+    training_config,
+)
+from nnl.core.context import Context, using
+from nnl.core.parameter import (
+    get_current_parameter_scope,
+    get_parameter,
+    get_parameters,
+    set_parameter,
+)
+from nnl.core.spec import ShapeError
+from nnl.core.variable import Variable
+
+
+class NewParameters:
+    """Parameters to be: nothing is registered or changed before `commit`.
+
+    Args:
+        stored: Those with values, from a file.
+    Raises:
+        ShapeError: One exists with another shape; ValueError: a name is a scope of another one.
+    """
+
+    def __init__(self, stored: list[Stored], where: str) -> None:
+        self.where, self.rng = where, np.random.RandomState(0)
+        self.stored = {p.name: p for p in stored}
+        self.variables: dict[str, Variable] = {}
+        self.values: dict[str, np.ndarray[Any, Any]] = {}
+        for p in stored:
+            self._add(p.name, p.value.shape)
+            self.values[p.name] = p.value
+
+    def __call__(self, name: str, shape: tuple[int, ...], initializer: Any) -> Variable:
+        """The parameter for a network, made if there is none."""
+        if name not in self.variables:
+            existed = self._add(name, shape)
+            if not existed and initializer is not None:
+                at = f"{self.where}: parameter {name!r}"
+                value = initial_value(initializer, shape, self.rng, at)
+                if value is not None:
+                    self.values[name] = value
+        found = self.variables[name]
+        if found.shape != shape:
+            raise ShapeError(
+                f"{self.where}: parameter {name!r} has the shape {found.shape}, "
+                f"the network wants {shape}"
+            )
+        return found
+
+    def _add(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Whether the parameter was registered before."""
+        existing = get_parameter(name)
+        if existing is not None and existing.shape != shape:
+            raise ShapeError(
+                f"{self.where}: parameter {name!r} has the shape {shape} in the file, the one that "
+                f"exists has {existing.shape}: clear_parameters() to replace it"
+            )
+        if not [part for part in name.split("/") if part]:
+            raise ValueError(f"{self.where}: a parameter has the name {name!r}")
+        self.variables[name] = Variable(shape, need_grad=True) if existing is None else existing
+        return existing is not None
+
+    def commit(self) -> None:
+        """Register all parameters and set the values that the files gave."""
+        self._check_scopes()
+        for name, v in self.variables.items():
+            if name in self.stored:
+                v.need_grad = self.stored[name].need_grad
+            if name in self.values:
+                v.d = self.values[name]
+            if get_parameter(name) is None:
+                set_parameter(name, v)
+
+    def _check_scopes(self) -> None:
+        names = {_path(n) for n in (*self.variables, *get_parameters(grad_only=False))}
+        for path in names:
+            for i in range(1, len(path)):
+                if path[:i] in names:
+                    raise ValueError(
+                        f"{self.where}: {'/'.join(path[:i])!r} is a parameter and the scope of "
+                        f"{'/'.join(path)!r}"
+                    )
+
+
+def _path(name: str) -> tuple[str, ...]:
+    return tuple(part for part in name.split("/") if part)
+
+
+def build_networks(
+    content: Content, names: list[str] | None, batch_size: int | None, parameters: NewParameters
+) -> OrderedDict[str, LoadedNetwork]:
+    """Build the networks of these names, or all; parameters are not registered yet."""
+    networks: OrderedDict[str, LoadedNetwork] = OrderedDict()
+    for message in content.proto.network:
+        if names is None or message.name in names:
+            if message.name in networks:
+                raise ValueError(f"{content.where}: two networks have the name {message.name!r}")
+            networks[message.name] = build_network(message, batch_size, parameters, content.where)
+    return networks
+
+
+class Info(SimpleNamespace):
+    """What `load` found.
+
+    Attributes:
+        proto: The message of the files, without parameters.
+        networks: LoadedNetwork by name.
+        executors, optimizers, monitors, datasets: By name, linked to the networks.
+        global_config, training_config: Settings; default_context is the file's context.
+        parameter_scope: The scope that the parameters are in.
+        renamed_variables: Empty: no variable is renamed.
+    """
+
+
+def load(
+    filenames: Files,
+    prepare_data_iterator: bool = True,
+    batch_size: int | None = None,
+    exclude_parameter: bool = False,
+    parameter_only: bool = False,
+    extension: str = ".nntxt",
+    context: Context | None = None,
+) -> Info:
+    """Read files that `save` or NNabla wrote, into graphs and the current parameter scope.
+
+    Nothing is changed if anything in the files is wrong.
+
+    Args:
+        filenames: One path or file, or several, which are merged: .nnp, .nntxt, .prototxt,
+            .protobuf or .h5.
+        prepare_data_iterator: Give each dataset with a uri a function that makes its iterator.
+        batch_size: For networks with a variable batch size, instead of the saved one.
+        exclude_parameter: Leave the values of parameters as they are.
+        parameter_only: Read parameters only.
+        extension: That of the format if filenames is an open file.
+        context: To build the networks in, instead of the file's.
+    Raises:
+        ValueError: A file is broken, or what it says contradicts itself or nnl; the text names
+            file, network and function. ShapeError: A parameter exists with another shape.
+        NotImplementedError: A network has loops.
+    """
+    content = read_files(filenames, extension, "load")
+    proto = content.proto
+    parameters = NewParameters([] if exclude_parameter else content.stored, content.where)
+    info = Info(
+        proto=proto,
+        prepare_data_iterator=prepare_data_iterator,
+        batch_size=batch_size,
+        exclude_parameter=exclude_parameter,
+        parameter_only=parameter_only,
+        parameter_scope=get_current_parameter_scope(),
+        renamed_variables={},
+    )
+    info.default_context = context_of(proto.global_config) if context is None else context
+    info.global_config = SimpleNamespace(default_context=info.default_context)
+    info.training_config = training_config(proto)
+    info.networks, info.datasets = OrderedDict(), OrderedDict()
+    info.executors, info.optimizers = OrderedDict(), OrderedDict()
+    info.monitors = OrderedDict()
+    if not parameter_only:
+        with using(target=info.default_context.target, auto_forward=False):
+            info.networks = build_networks(content, None, batch_size, parameters)
+            _link(info, content)
+    parameters.commit()
+    return info
+
+
+def _link(info: Info, content: Content) -> None:
+    where, networks, proto = content.where, info.networks, content.proto
+    for d in proto.dataset:
+        info.datasets[d.name] = read_dataset(d, info.prepare_data_iterator, info.batch_size)
+    for o in proto.optimizer:
+        info.optimizers[o.name] = link_optimizer(o, networks, info.datasets, where)
+        state = content.states.get(o.name)
+        if state is None and o.solver.states:
+            state = ".protobuf", o.SerializeToString()
+        info.optimizers[o.name].solver_checkpoint = state
+        restore_states(info.optimizers[o.name], where)
+    for m in proto.monitor:
+        info.monitors[m.name] = link_monitor(m, networks, info.datasets, where)
+    for e in proto.executor:
+        info.executors[e.name] = link_executor(e, networks, where)

@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
+from nnl.converters.nnp.graph import NnpLoader, NnpNetwork
+
+__all__ = ["NnpLoader", "NnpNetwork"]
