@@ -108,10 +108,12 @@ def _useful(order: Sequence[Node], wrt: set[Key]) -> set[Node]:
 
 def _vjp(node: Node, slots: list[Any], as_graph: bool) -> Sequence[Any]:
     op = node.op
-    gys = [
-        g if g is not None else _zeros(s, as_graph) if s.dtype.kind == "f" else None
-        for g, s in zip(slots, node.out_specs, strict=True)
-    ]
+    gys = slots  # one output: its gradient has arrived, or the node would not be visited
+    if len(slots) > 1:
+        gys = [
+            g if g is not None else _zeros(s, as_graph) if s.dtype.kind == "f" else None
+            for g, s in zip(slots, node.out_specs, strict=True)
+        ]
     kw: dict[str, Any] = dict(node.kept())
     if as_graph:
         for name, i in op.kept_inputs:
@@ -230,10 +232,11 @@ def backward_now(
     root = (output.node, output.index)
 
     def done(node: Node, gys: list[Any], gxs: Sequence[Any]) -> None:
-        shared.update([id(g) for g in gys])
-        seen: set[int] = set()
-        for g in gxs:
-            (shared if id(g) in seen else seen).add(id(g))
+        for g in gys:
+            shared.add(id(g))
+        if len(gxs) > 1:
+            ids = [id(g) for g in gxs]
+            shared.update([i for i in ids if ids.count(i) > 1])
         if clear_buffer and node.outs is None:  # plans free what static nodes hold
             node.saved = None
             if node is not root[0]:

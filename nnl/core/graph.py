@@ -47,8 +47,7 @@ class Node:
         """(name, array) of everything vjp names except specs."""
         op = self.op
         if self.saved is not None:
-            names = [n for n, _ in op.kept_inputs] + [n for n, _ in op.kept_outputs]
-            return list(zip(names, self.saved, strict=True))
+            return list(zip(op.kept_names, self.saved, strict=True))
         if self.outs is None:
             raise ValueError(
                 f"backward: what {op.name} kept for its gradient was freed by an earlier "
@@ -68,16 +67,11 @@ class Node:
 
     def input_specs(self) -> list[tuple[str, Any]]:
         """(name, spec) of the specs vjp names."""
-        out: list[tuple[str, Any]] = []
-        for name, i in self.op.spec_names:
-            if self.op.variadic and i == len(self.op.inputs) - 1:
-                out.append(
-                    (name, tuple([v.current_spec for v in self.inputs[i:] if v is not None]))
-                )
-            else:
-                value = self.inputs[i]
-                out.append((name, None if value is None else value.current_spec))
-        return out
+        specs: list[Any] = [None if v is None else v.current_spec for v in self.inputs]
+        if self.op.variadic:
+            n = len(self.op.inputs) - 1
+            specs = [*specs[:n], tuple([s for s in specs[n:] if s is not None])]
+        return [(name, specs[i]) for name, i in self.op.spec_names]
 
 
 @record

@@ -220,6 +220,7 @@ class Op:
         self.kept_outputs = tuple(
             (n, self.outputs.index(n)) for n in names if n in self.outputs and n not in self.inputs
         )
+        self.kept_names = tuple([n for n, _ in self.kept_inputs + self.kept_outputs])
         known = {"need", *self.inputs, *self.outputs, *(n for n, _ in self.spec_names)}
         if unknown := set(names) - known:
             raise TypeError(
