@@ -62,6 +62,39 @@ class Backward:
             buf[...] = start_gradient(self.output, self.gy.shape, grad).read(SPACE)
 
 
+class ForwardPlan:
+    """A plan whose first part is a forward, and what is readable after it.
+
+    Attributes:
+        results: (array, slot) of every edge that has a value after the first part.
+        lost: Arrays of the edges that have none.
+        overwritten: Those of results that the second part of the plan overwrites.
+    """
+
+    def __init__(self, nodes: Sequence[Node], plan: Plan) -> None:
+        self.plan = plan
+        self.results: list[tuple[NdArray, int]] = []
+        self.lost: list[NdArray] = []
+        self.overwritten: list[NdArray] = []
+        for node in nodes:
+            for i, nd in enumerate(node.outs or ()):
+                slot = plan.slot_of[(id(node), i)]
+                if not plan.alive_at_cut((id(node), i)):
+                    self.lost.append(nd)
+                    continue
+                self.results.append((nd, slot))
+                if slot not in plan.kept:
+                    self.overwritten.append(nd)
+
+    def publish(self) -> None:
+        """Let the arrays of the graph hold what the plan has computed."""
+        slots = self.plan.slots
+        for nd, slot in self.results:
+            bufs = nd.bufs
+            bufs.clear()
+            bufs[SPACE] = slots[slot]
+
+
 class BackwardPlan:
     """A plan that ends in the gradients of leaves, and how those reach the leaves' arrays."""
 
@@ -151,12 +184,12 @@ class Session:
         self.recompute = any(v is not None and v.recompute for n in self.nodes for v in n.inputs)
         self.epoch = STATE.epoch
         self.print = fingerprint(self.nodes, self.outputs)
-        self.plans: dict[str, Plan] = {}
+        self.plans: dict[str, ForwardPlan] = {}
         self.backwards: dict[tuple[bool, bool], BackwardPlan] = {}
         self.back: Backward | None = None
         self.joint_back: Backward | None = None
         self.last = ""  # mode of the latest forward whose values have not been overwritten
-        self.marked: Plan | None = None
+        self.marked: ForwardPlan | None = None  # whose lost arrays are marked as cleared
 
     def valid(self) -> bool:
         if self.epoch != STATE.epoch:
@@ -178,23 +211,18 @@ class Session:
     def forward(self, mode: str, before: Any = None, after: Any = None) -> None:
         if mode == TRAIN and not any(v.need_grad for v in self.outputs):
             mode = INFER
-        plan = self.plans.get(mode)
-        if plan is None:
-            plan = self.plans[mode] = self._forward_plan(mode)
-            self._list_results(plan)
+        forward = self.plans.get(mode)
+        if forward is None:
+            forward = self.plans[mode] = ForwardPlan(self.nodes, self._forward_plan(mode))
         if before is not None:
-            plan.run_hooked(before, after)
+            forward.plan.run_hooked(before, after)
         else:
-            plan.run()
-        slots = plan.slots
-        for nd, slot in plan.results:  # type: ignore[attr-defined]
-            bufs = nd.bufs
-            bufs.clear()
-            bufs[SPACE] = slots[slot]
-        if self.marked is not plan or before is not None:
-            for nd in plan.lost:  # type: ignore[attr-defined]
+            forward.plan.run()
+        forward.publish()
+        if self.marked is not forward or before is not None:
+            for nd in forward.lost:
                 nd.clear()
-            self.marked = plan
+            self.marked = forward
         self.last = mode
 
     def _forward_plan(self, mode: str) -> Plan:
@@ -228,20 +256,6 @@ class Session:
                     keys |= {(id(n), k) for k in (every if n.op.variadic_out else (i,))}
         return keys
 
-    def _list_results(self, plan: Plan) -> None:
-        """Which arrays have a value after the forward part, and which lost theirs."""
-        results, lost, overwritten = [], [], []
-        for n in self.nodes:
-            for i, nd in enumerate(n.outs or ()):
-                slot = plan.slot_of[(id(n), i)]
-                if plan.alive_at_cut((id(n), i)):
-                    results.append((nd, slot))
-                    if slot not in plan.kept:
-                        overwritten.append(nd)
-                else:
-                    lost.append(nd)
-        plan.results, plan.lost, plan.overwritten = results, lost, overwritten  # type: ignore[attr-defined]
-
     # ---- backward ----
 
     def backward(self, grad: Any, clear_buffer: bool) -> None:
@@ -255,13 +269,13 @@ class Session:
         back.write_start(grad)
         run.run(second=joint)
         if joint:
-            for nd in run.plan.overwritten:  # type: ignore[attr-defined]
+            for nd in self.plans[TRAIN].overwritten:
                 nd.clear()
             self.last = ""
 
     def _backward_plan(self, back: Backward, joint: bool, clear_buffer: bool) -> BackwardPlan:
         if joint:
-            return BackwardPlan(back, self.plans[TRAIN], publish=False)
+            return BackwardPlan(back, self.plans[TRAIN].plan, publish=False)
         infer_again(back.all_nodes)
         kept = {e.key for _, e in back.leaves}
         if clear_buffer:

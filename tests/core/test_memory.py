@@ -231,10 +231,10 @@ def test_clearing_forwards_use_less_memory():
     plans = {}
     for mode, kw in (("keep", {}), ("infer", {"clear_buffer": True})):
         y.forward(**kw)
-        plans[mode] = session_of([y]).plans[mode]
+        plans[mode] = session_of([y]).plans[mode].plan
     y.forward(clear_no_need_grad=True)
     y.backward(clear_buffer=True)
-    plans["train"] = session_of([y]).plans["train"]
+    plans["train"] = session_of([y]).plans["train"].plan
     assert plans["keep"].arena_bytes == 0  # every intermediate has a buffer of its own
     for mode in ("infer", "train"):
         p = plans[mode]
