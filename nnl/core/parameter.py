@@ -18,6 +18,8 @@ Scope = OrderedDict[str, Any]  # name -> Variable or Scope
 
 root_scope: Scope = OrderedDict()
 current_scope: Scope = root_scope
+current_path: tuple[str, ...] = ()  # its names from the root, for messages
+made: list[tuple[Scope, str]] | None = None  # names registered since a parametric function began
 
 
 def get_current_parameter_scope() -> Scope:
@@ -40,19 +42,20 @@ def parameter_scope(name: str, scope: Scope | None = None) -> Iterator[Scope]:
     Raises:
         ValueError: `name` belongs to a parameter.
     """
-    global current_scope
-    outer = current_scope
+    global current_scope, current_path
+    outer, outer_path = current_scope, current_path
     inner = outer if scope is None else scope
-    for part in _split(name, "parameter_scope"):
+    parts = _split(name, "parameter_scope")
+    for part in parts:
         child = inner.setdefault(part, OrderedDict())
         if isinstance(child, Variable):
             raise ValueError(f"parameter_scope: {part!r} in {name!r} is a parameter")
         inner = child
-    current_scope = inner
+    current_scope, current_path = inner, (*(outer_path if scope is None else ()), *parts)
     try:
         yield inner
     finally:
-        current_scope = outer
+        current_scope, current_path = outer, outer_path
 
 
 def get_parameter(key: str) -> Variable | None:
@@ -75,6 +78,8 @@ def set_parameter(key: str, param: Variable) -> None:
     with parameter_scope("/".join(path)) as scope:
         if isinstance(scope.get(leaf), OrderedDict) and scope[leaf]:
             raise ValueError(f"set_parameter: {key!r} is a scope that holds parameters")
+        if made is not None and leaf not in scope:
+            made.append((scope, leaf))
         scope[leaf] = param
     if not param.name:
         param.name = key
@@ -117,13 +122,17 @@ def get_parameter_or_create(
     else:
         if shape is not None and param.shape != tuple(shape):
             raise ShapeError(
-                f"get_parameter_or_create: parameter {name!r} exists with the shape "
+                f"get_parameter_or_create: parameter {_full(name)!r} exists with the shape "
                 f"{param.shape}, wanted {tuple(shape)}: clear_parameters() or use another name"
             )
         if param.need_grad != need_grad:
             param.need_grad = need_grad
     flag = need_grad if as_need_grad is None else as_need_grad
     return param.unlinked(need_grad=flag and not STATE.no_grad)
+
+
+def _full(name: str) -> str:
+    return "/".join((*current_path, name))
 
 
 def _create(
@@ -133,13 +142,18 @@ def _create(
         value = np.asarray(initializer)
         if shape is not None and value.shape != tuple(shape):
             raise ShapeError(
-                f"get_parameter_or_create: the initial value of {name!r} has the shape "
+                f"get_parameter_or_create: the initial value of {_full(name)!r} has the shape "
                 f"{value.shape}, wanted {tuple(shape)}"
             )
         shape = value.shape
     elif shape is None:
         raise ValueError(
-            f"get_parameter_or_create: parameter {name!r} does not exist, give its shape"
+            f"get_parameter_or_create: parameter {_full(name)!r} does not exist, give its shape"
+        )
+    elif any(n < 0 for n in shape):
+        raise ShapeError(
+            f"get_parameter_or_create: parameter {_full(name)!r} cannot have the shape "
+            f"{tuple(shape)}"
         )
     param = Variable(shape, need_grad=need_grad)
     if initializer is not None:

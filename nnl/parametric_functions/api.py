@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
+from nnl.core import parameter
+from nnl.core.array import NdArray
 from nnl.core.parameter import parameter_scope
+from nnl.core.variable import Variable
 
 Description = tuple[str, str, str, bool]
 
@@ -19,7 +22,8 @@ def parametric_function_api(
     """Decorate a function that gets its parameters with `get_parameter_or_create`.
 
     The decorated function takes one more argument, name=None, and runs in the parameter scope
-    `name/scope_name`, or `scope_name` without a name.
+    `name/scope_name`, or `scope_name` without a name. If it raises, the parameters that it has
+    registered until then are removed.
 
     Args:
         scope_name: Name of the scope; that of the function if left out.
@@ -35,13 +39,20 @@ def parametric_function_api(
         scope = scope_name or function.__name__
         signature = inspect.signature(function)
         positional = len(signature.parameters)
+        ours = function.__module__.startswith("nnl.")
+        first = next(iter(signature.parameters), "")
 
         @wraps(function)
         def with_scope(*args: Any, name: str | None = None, **kw: Any) -> Any:
             if len(args) == positional + 1 and name is None:  # name given by position
                 *args, name = args  # type: ignore[assignment]
+            if ours and args and not isinstance(args[0], (Variable, NdArray)):
+                raise TypeError(
+                    f"{function.__name__}: {first} is {type(args[0]).__name__}, wanted "
+                    "nnl.Variable or nnl.NdArray"
+                )
             with parameter_scope(scope if not name else f"{name}/{scope}"):
-                return function(*args, **kw)
+                return _all_or_nothing(function, args, kw)
 
         last = inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
         with_scope.__signature__ = signature.replace(  # type: ignore[attr-defined]
@@ -51,6 +62,23 @@ def parametric_function_api(
         return with_scope
 
     return decorate
+
+
+def _all_or_nothing(function: Callable[..., Any], args: Any, kw: dict[str, Any]) -> Any:
+    """Call the function; remove the parameters that it has registered if it raises."""
+    outer, parameter.made = parameter.made, (made := [])
+    finished = False
+    try:
+        result = function(*args, **kw)
+        finished = True
+        return result
+    finally:
+        parameter.made = outer
+        if not finished:
+            for scope, leaf in made:
+                scope.pop(leaf, None)
+        elif outer is not None:
+            outer += made
 
 
 def _documented(doc: str | None, scope: str, descriptions: Sequence[Description]) -> str:

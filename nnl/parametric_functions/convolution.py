@@ -32,6 +32,8 @@ Rng = np.random.RandomState | None
 
 def _inmaps(name: str, inp: Any, kernel: Sequence[int], base_axis: int, channel_last: bool) -> int:
     """Number of channels of inp."""
+    if not np.iterable(kernel):
+        raise TypeError(f"{name}: kernel is {kernel!r}, wanted a sequence of ints")
     if inp.ndim != base_axis + 1 + len(kernel):
         raise ShapeError(
             f"{name}: inp has the shape {inp.shape}, wanted {base_axis + 1 + len(kernel)} axes for "

@@ -60,7 +60,8 @@ def test_name_may_be_the_last_positional_argument():
 def test_other_shape_under_the_same_name_is_an_error_and_changes_nothing():
     PF.affine(v(2, 3), 4)
     before = nn.get_parameters()["affine/W"].d.copy()
-    with pytest.raises(ShapeError, match=r"'W' exists with the shape \(3, 4\), wanted \(5, 4\)"):
+    text = r"'affine/W' exists with the shape \(3, 4\), wanted \(5, 4\)"
+    with pytest.raises(ShapeError, match=text):
         PF.affine(v(2, 5), 4)
     np.testing.assert_array_equal(nn.get_parameters()["affine/W"].d, before)
     assert nn.get_current_parameter_scope() is PF.get_current_parameter_scope()
