@@ -97,11 +97,9 @@ __all__ = [
 ]
 
 _LAZY = (
-    "communicators",
     "converters",
     "data",
     "initializer",
-    "models",
     "monitor",
     "parametric_functions",
     "solvers",
