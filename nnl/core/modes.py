@@ -81,8 +81,3 @@ def recompute_fn(recompute_: bool = True) -> Callable[[Callable[..., Any]], Call
 def set_global_recompute(recompute: bool) -> None:
     """Mark everything that functions return from now on for recomputation."""
     STATE.recompute = bool(recompute)
-
-
-def get_global_recompute() -> bool:
-    """Whether what functions return is marked for recomputation."""
-    return STATE.recompute

@@ -121,7 +121,8 @@ class Variable:
         try:
             return self._data.data
         except ValueError as e:
-            raise ValueError(f"{self._label()}: {e}") from None
+            why = "nnl.compile is recording, there are no values yet" if STATE.trace else e
+            raise ValueError(f"{self._label()}: {why}") from None
 
     @d.setter
     def d(self, value: Any) -> None:

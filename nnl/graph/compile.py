@@ -94,6 +94,13 @@ class Compiled:
         slots = [plan.slot_of.get(g.edge.key, 0) for _, g in self.grads]
         made = {s for step in plan.steps for s in step.outs if s not in plan.root}
         self.own = [s in made and slots.count(s) == 1 for s in slots]
+        # gradients that the run reads from the buffer it would write the new value to
+        leaves = {id(nd) for _, nd in plan.leaves}
+        self.added_to = [
+            (nd, g.edge.key)
+            for (nd, g), own in zip(self.grads, self.own, strict=True)
+            if own and id(nd) in leaves
+        ]
 
     def valid(self) -> bool:
         """Whether no flag, shape or dtype of the recorded graph has changed since."""
@@ -107,10 +114,10 @@ class Compiled:
         for hole, nd in zip(self.holes, arrays, strict=True):
             hole._data.write(SPACE, nd.read(SPACE))
         plan = self.plan
-        for (nd, g), own in zip(self.grads, self.own, strict=True):
-            if own and plan.ready is not None and nd.bufs.get(SPACE) is plan.value(g.edge.key):
-                if any(nd is leaf for _, leaf in plan.leaves):  # read by this run
-                    nd.write(SPACE, nd.read(SPACE).copy())
+        for nd, key in self.added_to:
+            buf = nd.bufs.get(SPACE)
+            if buf is not None and buf is plan.value(key):
+                nd.write(SPACE, buf.copy())
         plan.run()
         for (nd, g), own in zip(self.grads, self.own, strict=True):
             buf = self._value(g)

@@ -214,21 +214,6 @@ class Plan:
         """The buffer of an edge after a run."""
         return self.slots[self.slot_of[key]]
 
-    def summary(self) -> str:
-        """A table of the steps: function, output, floating-point operations, bytes."""
-        rows = [f"{'step':>4}  {'function':28} {'output':24} {'Mflop':>9} {'MB':>8}  memory"]
-        for t, step in enumerate(self.steps):
-            cost = getattr(step.node.attrs, "cost", None)
-            specs = [s for s in step.bound.in_specs if s is not None]
-            c = cost(*specs) if cost is not None else None
-            where = "view" if step.bound.view else "arena" if step.bound.into else "new"
-            where = "own" if where == "arena" and step.outs[0] in self.kept else where
-            size = f"{c.flops / 1e6:9.3f} {c.bytes / 1e6:8.3f}" if c else f"{'':9} {'':8}"
-            out = str(step.bound.out_specs[0])
-            rows.append(f"{t:4}  {step.node.op.name:28} {out:24} {size}  {where}")
-        rows.append(f"arena {self.arena_bytes} bytes, without sharing {self.naive_bytes}")
-        return "\n".join(rows)
-
 
 def _call(
     call: Any, slots: list[Any], ins: tuple[int, ...], outs: tuple[int, ...], single: bool

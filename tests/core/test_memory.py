@@ -138,7 +138,6 @@ def test_a_chain_of_200000_functions_runs_and_dies_without_recursion(dynamic):
     assert reference() is None
 
 
-@pytest.mark.long
 def test_a_million_functions_die_at_once():
     """Without the garbage collector, in well under a second."""
     y = x = leaf([1])

@@ -262,7 +262,7 @@ def test_reading_a_value_while_recording():
     def f(x):
         return float((x * 2).d[0])
 
-    with pytest.raises(ValueError, match="was read before anything was written to it"):
+    with pytest.raises(ValueError, match="nnl.compile is recording, there are no values yet"):
         f(variable(np.float32([1])))
     assert nn.compile(lambda x: x * 2)(variable(np.float32([1]))).d.tolist() == [2]
 
