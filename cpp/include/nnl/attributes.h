@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attributes of an op by name, as its Python definition declares them.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "nnl/errors.h"
+
+namespace nnl {
+
+// std::monostate is Python's None.
+using Attribute = std::variant<std::monostate, bool, int64_t, double, std::string,
+                               std::vector<int64_t>, std::vector<double>>;
+
+class Attributes {
+ public:
+  Attributes() = default;
+  explicit Attributes(std::unordered_map<std::string, Attribute> values)
+      : values_(std::move(values)) {}
+
+  bool has(const std::string& name) const {
+    auto it = values_.find(name);
+    return it != values_.end() && !std::holds_alternative<std::monostate>(it->second);
+  }
+
+  bool flag(const std::string& name) const { return get<bool>(name); }
+  const std::string& text(const std::string& name) const { return get<std::string>(name); }
+  int64_t integer(const std::string& name) const { return get<int64_t>(name); }
+  // A number declared as float in Python may arrive as an int.
+  double number(const std::string& name) const {
+    const Attribute& value = at(name);
+    if (auto* i = std::get_if<int64_t>(&value)) return static_cast<double>(*i);
+    return get<double>(name);
+  }
+  const std::vector<int64_t>& integers(const std::string& name) const {
+    return get<std::vector<int64_t>>(name);
+  }
+  const std::vector<double>& numbers(const std::string& name) const {
+    return get<std::vector<double>>(name);
+  }
+
+ private:
+  const Attribute& at(const std::string& name) const {
+    auto it = values_.find(name);
+    if (it == values_.end()) throw ValueError("attribute '" + name + "' is missing");
+    return it->second;
+  }
+  template <class T>
+  const T& get(const std::string& name) const {
+    auto* value = std::get_if<T>(&at(name));
+    if (!value) throw ValueError("attribute '" + name + "' has another type");
+    return *value;
+  }
+
+  std::unordered_map<std::string, Attribute> values_;
+};
+
+}  // namespace nnl

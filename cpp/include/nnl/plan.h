@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plan: a graph lowered to kernels over memory that is fixed in advance.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nnl/kernel.h"
+
+namespace nnl {
+
+// Memory aligned for vector loads, in huge pages where the system has them.
+class Memory {
+ public:
+  explicit Memory(size_t bytes);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_;
+  std::byte* data_;
+};
+
+// Steps over slots. A slot lies in the arena at an offset, or is bound to memory from outside
+// before a run. Different plans may run in different threads at once; one plan may not.
+class Plan {
+ public:
+  static constexpr int64_t outside = -1;  // offset of a slot that is bound by the caller
+
+  // One slot per offset; slot 0 is the input that is left out (null).
+  Plan(std::vector<int64_t> offsets, size_t arena_bytes);
+
+  // Appends a step. `name` is for messages and profiles.
+  void add(std::string name, std::unique_ptr<Kernel> kernel, std::vector<int> in,
+           std::vector<int> out, int64_t workspace_offset);
+
+  void bind(int slot, void* data);
+  void* data(int slot) const { return pointers_[static_cast<size_t>(slot)]; }
+
+  // Runs the steps [begin, end). An exception of a kernel comes out with the step's name in front.
+  void run(size_t begin, size_t end);
+
+  // The same, adding nanoseconds to times()[step] and keeping when each step started.
+  void run_timed(size_t begin, size_t end);
+
+  size_t size() const { return steps_.size(); }
+  const std::vector<int64_t>& times() const { return times_; }    // of the latest timed run, ns
+  const std::vector<int64_t>& starts() const { return starts_; }  // ns since the clock's epoch
+  const Memory& arena() const { return arena_; }
+
+ private:
+  struct Step {
+    std::string name;
+    std::unique_ptr<Kernel> kernel;
+    std::vector<int> in, out;
+    std::vector<void*> pointers;  // of inputs, then of outputs
+    void* workspace;
+  };
+  void run_step(Step& step);
+  void refresh();
+
+  Memory arena_;
+  std::vector<void*> pointers_;
+  std::vector<Step> steps_;
+  std::vector<int64_t> times_, starts_;
+  bool stale_ = true;  // a bound address has changed since the steps' pointers were filled in
+};
+
+}  // namespace nnl

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is known of an array before it exists: shape, element type, order in memory.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace nnl {
+
+using Shape = std::vector<int64_t>;
+
+enum class DType : uint8_t { f32, f64, f16, bf16, i8, u8, i16, u16, i32, u32, i64, u64, boolean };
+
+size_t bytes_of(DType type);
+const char* name_of(DType type);
+inline bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
+
+// Order of the elements. `channels_last` is for (N, C, spatial...): in memory the channels vary
+// fastest, as in (N, spatial..., C). The shape is written in the plain order all the same.
+enum class Layout : uint8_t { plain, channels_last };
+
+struct Spec {
+  Shape shape;
+  DType dtype = DType::f32;
+  Layout layout = Layout::plain;
+
+  int64_t size() const {
+    int64_t n = 1;
+    for (int64_t d : shape) n *= d;
+    return n;
+  }
+  size_t bytes() const { return static_cast<size_t>(size()) * bytes_of(dtype); }
+  int rank() const { return static_cast<int>(shape.size()); }
+  // Distance of neighbours along each axis, in elements.
+  Shape strides() const;
+  std::string text() const;  // "float32[2, 3]", for messages
+};
+
+}  // namespace nnl

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one thread pool: OpenMP's, which oneDNN uses too.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace nnl {
+
+int threads();
+void set_threads(int n);
+
+// f(begin, end) over [0, n), in parts of at least `grain` items, one part per thread. Waking the
+// threads costs some microseconds: a grain should be worth that.
+template <class F>
+void parallel_for(int64_t n, int64_t grain, F&& f) {
+#ifdef _OPENMP
+  const int parts = static_cast<int>(std::min<int64_t>(threads(), n / std::max<int64_t>(grain, 1)));
+  if (parts > 1 && !omp_in_parallel()) {
+#pragma omp parallel num_threads(parts)
+    {
+      const int64_t i = omp_get_thread_num(), k = omp_get_num_threads();
+      const int64_t begin = n * i / k, end = n * (i + 1) / k;
+      if (begin < end) f(begin, end);
+    }
+    return;
+  }
+#endif
+  if (n > 0) f(static_cast<int64_t>(0), n);
+}
+
+}  // namespace nnl

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python face of the library. Arrays cross as numpy objects read through their C structure, or
+// as addresses; nothing is converted per call.
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION NPY_2_0_API_VERSION
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <numpy/arrayobject.h>
+
+#include <limits>
+#include <utility>
+
+#include "nnl/plan.h"
+#include "nnl/threads.h"
+
+namespace nb = nanobind;
+using namespace nnl;
+
+namespace {
+
+// (shape, dtype, channels last) of a spec, None for an input left out.
+using PySpec = std::tuple<Shape, int, bool>;
+
+Spec to_spec(const PySpec& s) {
+  return {std::get<0>(s), static_cast<DType>(std::get<1>(s)),
+          std::get<2>(s) ? Layout::channels_last : Layout::plain};
+}
+
+Attribute to_attribute(nb::handle value) {
+  if (value.is_none()) return std::monostate{};
+  if (PyBool_Check(value.ptr())) return nb::cast<bool>(value);
+  if (PyLong_Check(value.ptr())) return nb::cast<int64_t>(value);
+  if (PyFloat_Check(value.ptr())) return nb::cast<double>(value);
+  if (PyUnicode_Check(value.ptr())) return nb::cast<std::string>(value);
+  if (PyTuple_Check(value.ptr()) || PyList_Check(value.ptr())) {
+    bool all_integers = true;
+    for (nb::handle item : nb::cast<nb::sequence>(value))
+      all_integers = all_integers && PyLong_Check(item.ptr());
+    if (all_integers) return nb::cast<std::vector<int64_t>>(value);
+    std::vector<double> numbers;
+    for (nb::handle item : nb::cast<nb::sequence>(value)) numbers.push_back(nb::cast<double>(item));
+    return numbers;
+  }
+  throw ValueError("an attribute is neither number, text nor a sequence of numbers");
+}
+
+Signature to_signature(nb::dict attributes, nb::list in, nb::list out) {
+  Signature s;
+  std::unordered_map<std::string, Attribute> values;
+  for (auto [key, value] : attributes) values[nb::cast<std::string>(key)] = to_attribute(value);
+  s.attributes = Attributes(std::move(values));
+  for (nb::handle spec : in) {
+    s.in_given.push_back(!spec.is_none());
+    s.in.push_back(spec.is_none() ? Spec{} : to_spec(nb::cast<PySpec>(spec)));
+  }
+  for (nb::handle spec : out) s.out.push_back(to_spec(nb::cast<PySpec>(spec)));
+  return s;
+}
+
+// A step that Python computes: called with the lock held, over arrays that it knows.
+class PythonStep : public Kernel {
+ public:
+  explicit PythonStep(nb::object call) : call_(std::move(call)) {}
+  ~PythonStep() override {
+    nb::gil_scoped_acquire lock;
+    call_.reset();
+  }
+  void run(const Buffers&) override {
+    nb::gil_scoped_acquire lock;
+    call_();
+  }
+
+ private:
+  nb::object call_;
+};
+
+// A kernel over numpy arrays: what a backend's bind() returns.
+class ArrayKernel {
+ public:
+  ArrayKernel(std::unique_ptr<Kernel> kernel, const Signature& s, nb::list out_types)
+      : kernel_(std::move(kernel)), in_(s.in), workspace_(kernel_->workspace()) {
+    for (size_t i = 0; i < s.out.size(); ++i) {
+      out_shapes_.emplace_back(s.out[i].shape.begin(), s.out[i].shape.end());
+      out_types_.push_back(nb::borrow<nb::object>(out_types[i]));
+    }
+  }
+
+  nb::object call(nb::args args, nb::kwargs kw) {
+    constexpr size_t most = 64;
+    void *in[most], *out[most];
+    const size_t n = args.size(), m = out_shapes_.size();
+    if (n != in_.size() || n > most || m > most) throw ValueError("wrong number of arrays");
+    nb::object copies[most];
+    for (size_t i = 0; i < n; ++i) in[i] = address(args[i], i, copies[i]);
+    nb::object results[most];
+    nb::object given = kw.size() ? nb::object(kw["out"]) : nb::none();
+    for (size_t o = 0; o < m; ++o) {
+      if (given.is_none()) {
+        auto* type = reinterpret_cast<PyArray_Descr*>(out_types_[o].ptr());
+        Py_INCREF(type);  // PyArray_Empty takes a reference
+        results[o] = nb::steal(
+            PyArray_Empty(static_cast<int>(out_shapes_[o].size()), out_shapes_[o].data(), type, 0));
+        if (!results[o].is_valid()) throw nb::python_error();
+      } else {
+        results[o] = m == 1 ? given : nb::object(given[o]);
+      }
+      out[o] = PyArray_DATA(reinterpret_cast<PyArrayObject*>(results[o].ptr()));
+    }
+    {
+      nb::gil_scoped_release unlock;
+      std::unique_ptr<Memory> scratch;
+      if (workspace_) scratch = std::make_unique<Memory>(workspace_);
+      // A kernel keeps handles of its own (oneDNN's memory objects): one run at a time.
+      kernel_->run({in, out, scratch ? scratch->data() : nullptr});
+    }
+    if (m == 1) return results[0];
+    nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(m)));
+    for (size_t o = 0; o < m; ++o)
+      PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(o), results[o].release().ptr());
+    return tuple;
+  }
+
+ private:
+  void* address(nb::handle x, size_t i, nb::object& copy) {
+    if (x.is_none()) return nullptr;
+    if (!PyArray_Check(x.ptr())) throw ValueError("an input is not a numpy array");
+    auto* array = reinterpret_cast<PyArrayObject*>(x.ptr());
+    if (static_cast<int64_t>(PyArray_SIZE(array)) != in_[i].size() ||
+        static_cast<size_t>(PyArray_ITEMSIZE(array)) != bytes_of(in_[i].dtype))
+      throw ValueError("input " + std::to_string(i) + " is not " + in_[i].text());
+    if (!PyArray_IS_C_CONTIGUOUS(array)) {
+      copy = nb::steal(PyArray_NewCopy(array, NPY_CORDER));
+      array = reinterpret_cast<PyArrayObject*>(copy.ptr());
+    }
+    return PyArray_DATA(array);
+  }
+
+  std::unique_ptr<Kernel> kernel_;
+  std::vector<Spec> in_;
+  size_t workspace_;
+  std::vector<std::vector<npy_intp>> out_shapes_;
+  std::vector<nb::object> out_types_;
+};
+
+// What Plan::add takes, kept together until the plan is laid out: its kernel tells the workspace.
+struct Prepared {
+  std::unique_ptr<Kernel> kernel;
+};
+
+nb::object array_at(uintptr_t address, nb::object shape, nb::object type, nb::object owner) {
+  std::vector<npy_intp> dims;
+  for (nb::handle d : nb::cast<nb::sequence>(shape)) dims.push_back(nb::cast<npy_intp>(d));
+  Py_INCREF(type.ptr());
+  nb::object a = nb::steal(PyArray_NewFromDescr(
+      &PyArray_Type, reinterpret_cast<PyArray_Descr*>(type.ptr()), static_cast<int>(dims.size()),
+      dims.data(), nullptr, reinterpret_cast<void*>(address), NPY_ARRAY_CARRAY, nullptr));
+  if (!a.is_valid()) throw nb::python_error();
+  if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(a.ptr()), owner.release().ptr()) < 0)
+    throw nb::python_error();
+  return a;
+}
+
+void* import_numpy() {
+  import_array1(nullptr);
+  return nullptr;
+}
+
+// Instruction sets that this build uses and this processor lacks.
+std::string missing_instructions() {
+  std::string missing;
+#define NNL_NEEDS(name) \
+  if (!__builtin_cpu_supports(name)) missing += std::string(missing.empty() ? "" : ", ") + name;
+#ifdef __AVX2__
+  NNL_NEEDS("avx2")
+#endif
+#ifdef __FMA__
+  NNL_NEEDS("fma")
+#endif
+#ifdef __AVX512F__
+  NNL_NEEDS("avx512f")
+#endif
+#ifdef __AVX512BW__
+  NNL_NEEDS("avx512bw")
+#endif
+#undef NNL_NEEDS
+  return missing;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  import_numpy();
+  if (PyErr_Occurred()) throw nb::python_error();
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    try {
+      std::rethrow_exception(p);
+    } catch (const ValueError& e) {
+      PyErr_SetString(PyExc_ValueError, e.what());
+    }
+  });
+  m.def("missing_instructions", &missing_instructions);
+  m.def("kernel_names", &kernel_names);
+  m.def("threads", &threads);
+  m.def("set_threads", &set_threads);
+  m.def("array_at", &array_at);
+
+  nb::class_<ArrayKernel>(m, "ArrayKernel").def("__call__", &ArrayKernel::call);
+  m.def("array_kernel",
+        [](const std::string& op, nb::dict attributes, nb::list in, nb::list out,
+           nb::list out_types) -> nb::object {
+          Signature s = to_signature(attributes, in, out);
+          auto kernel = make_kernel(op, s);
+          if (!kernel) return nb::none();
+          return nb::cast(new ArrayKernel(std::move(kernel), s, out_types),
+                          nb::rv_policy::take_ownership);
+        });
+
+  nb::class_<Prepared>(m, "Kernel")
+      .def_prop_ro("workspace", [](Prepared& p) { return p.kernel->workspace(); })
+      .def("may_overwrite",
+           [](Prepared& p, size_t o, size_t i) { return p.kernel->may_overwrite(o, i); });
+  m.def("kernel",
+        [](const std::string& op, nb::dict attributes, nb::list in, nb::list out) -> nb::object {
+          auto kernel = make_kernel(op, to_signature(attributes, in, out));
+          if (!kernel) return nb::none();
+          return nb::cast(new Prepared{std::move(kernel)}, nb::rv_policy::take_ownership);
+        });
+  m.def("python_step", [](nb::object call) {
+    return new Prepared{std::make_unique<PythonStep>(std::move(call))};
+  });
+
+  nb::class_<Plan>(m, "Plan")
+      .def(nb::init<std::vector<int64_t>, size_t>())
+      .def("add",
+           [](Plan& p, std::string name, Prepared& k, std::vector<int> in, std::vector<int> out,
+              int64_t workspace) {
+             p.add(std::move(name), std::move(k.kernel), std::move(in), std::move(out), workspace);
+           })
+      .def("bind",
+           [](Plan& p, int slot, uintptr_t data) { p.bind(slot, reinterpret_cast<void*>(data)); })
+      .def("bind_array",  // a C-contiguous array; the caller keeps it alive
+           [](Plan& p, int slot, nb::handle x) {
+             p.bind(slot, PyArray_DATA(reinterpret_cast<PyArrayObject*>(x.ptr())));
+           })
+      .def("address", [](Plan& p, int slot) { return reinterpret_cast<uintptr_t>(p.data(slot)); })
+      .def("run", &Plan::run, nb::call_guard<nb::gil_scoped_release>())
+      .def("run_timed", &Plan::run_timed, nb::call_guard<nb::gil_scoped_release>())
+      .def("__len__", &Plan::size)
+      .def_prop_ro("times", &Plan::times)
+      .def_prop_ro("starts", &Plan::starts);
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nnl/kernel.h"
+
+#include <algorithm>
+#include <map>
+
+namespace nnl {
+namespace {
+
+// Several kernels may stand behind one op (oneDNN's, then a loop): asked in order of registration
+// within a file; files are linked in the order of their names.
+std::map<std::string, std::vector<Setup>>& table() {
+  static std::map<std::string, std::vector<Setup>> t;
+  return t;
+}
+
+}  // namespace
+
+Registration::Registration(const char* op, Setup setup) { table()[op].push_back(setup); }
+
+std::unique_ptr<Kernel> make_kernel(const std::string& op, const Signature& signature) {
+  auto it = table().find(op);
+  if (it == table().end()) return nullptr;
+  for (Setup setup : it->second)
+    if (auto kernel = setup(signature)) return kernel;
+  return nullptr;
+}
+
+std::vector<std::string> kernel_names() {
+  std::vector<std::string> names;
+  for (auto& [name, setups] : table()) names.push_back(name);
+  return names;
+}
+
+}  // namespace nnl

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifdef NNL_ONEDNN
+#include "onednn.h"
+
+namespace nnl::onednn {
+
+const dnnl::engine& engine() {
+  static const dnnl::engine e(dnnl::engine::kind::cpu, 0);
+  return e;
+}
+
+dnnl::memory::data_type type_of(DType type) {
+  using T = dnnl::memory::data_type;
+  switch (type) {
+    case DType::f32:
+      return T::f32;
+    case DType::bf16:
+      return T::bf16;
+    case DType::f16:
+      return T::f16;
+    case DType::i8:
+      return T::s8;
+    case DType::u8:
+    case DType::boolean:
+      return T::u8;
+    case DType::i32:
+      return T::s32;
+    default:
+      return T::undef;
+  }
+}
+
+dnnl::memory::desc desc(const Spec& spec) {
+  if (spec.shape.empty()) return {{1}, type_of(spec.dtype), {1}};
+  return {spec.shape, type_of(spec.dtype), spec.strides()};
+}
+
+dnnl::memory::desc any(const Spec& spec, DType type) {
+  return {spec.shape, type_of(type), dnnl::memory::format_tag::any};
+}
+
+dnnl::primitive_attr with_scratchpad() {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
+Call& Call::arg(int id, const dnnl::memory::desc& d) {
+  args_.emplace(id, dnnl::memory(d, engine(), nullptr));
+  return *this;
+}
+
+void Call::run() {
+  static thread_local dnnl::stream stream(engine());
+  primitive_.execute(stream, args_);
+  stream.wait();
+}
+
+Call reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
+  const dnnl::reorder::primitive_desc pd(engine(), from, engine(), to, with_scratchpad());
+  Call call{dnnl::reorder(pd)};
+  call.arg(DNNL_ARG_FROM, from).arg(DNNL_ARG_TO, to);
+  return call;
+}
+
+}  // namespace nnl::onednn
+#endif

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels that use oneDNN share. Included only where NNL_ONEDNN is defined.
+#pragma once
+#include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
+#include <vector>
+
+#include "nnl/kernel.h"
+
+namespace nnl::onednn {
+
+const dnnl::engine& engine();
+dnnl::memory::data_type type_of(DType type);
+
+// The descriptor of a spec as it lies in memory. Sizes of 0 are the caller's to decline.
+dnnl::memory::desc desc(const Spec& spec);
+// The same shape in whatever order oneDNN likes best.
+dnnl::memory::desc any(const Spec& spec, DType type);
+
+// Attributes of a primitive: scratch memory comes from the caller.
+dnnl::primitive_attr with_scratchpad();
+
+// A primitive with its memory objects, whose addresses are set at every run. Made in set-up only:
+// that costs up to some 10 ms, running a small one under a microsecond.
+class Call {
+ public:
+  Call() = default;
+  explicit Call(const dnnl::primitive& primitive) : primitive_(primitive) {}
+  Call& arg(int id, const dnnl::memory::desc& d);
+  bool ready() const { return static_cast<bool>(primitive_); }
+  void set(int id, const void* data) { args_.at(id).set_data_handle(const_cast<void*>(data)); }
+  void run();
+
+ private:
+  dnnl::primitive primitive_;
+  std::unordered_map<int, dnnl::memory> args_;
+};
+
+// Copies an array from one order (and element type) to another.
+Call reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to);
+
+// Hands out parts of a workspace, 64-byte aligned: first to learn the size, then at each run.
+class Parts {
+ public:
+  size_t take(size_t bytes) {
+    const size_t at = size_;
+    size_ += (bytes + 63) / 64 * 64;
+    return at;
+  }
+  size_t size() const { return size_; }
+
+ private:
+  size_t size_ = 0;
+};
+
+}  // namespace nnl::onednn

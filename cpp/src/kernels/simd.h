@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element types of 16 bits, and transcendental functions that the compiler can vectorise.
+#pragma once
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace nnl {
+
+inline uint32_t bits(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  return u;
+}
+inline float from_bits(uint32_t u) {
+  float x;
+  std::memcpy(&x, &u, 4);
+  return x;
+}
+
+// bfloat16: the upper half of a float32. Conversion rounds to nearest, ties to even; NaN stays NaN.
+struct bf16 {
+  uint16_t value;
+};
+inline float to_float(bf16 x) { return from_bits(static_cast<uint32_t>(x.value) << 16); }
+inline bf16 to_bf16(float x) {
+  const uint32_t u = bits(x);
+  const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const uint32_t nan = (u >> 16) | 0x40u;
+  return {static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded)};
+}
+
+// IEEE half precision.
+struct f16 {
+  uint16_t value;
+};
+#ifdef __F16C__
+inline float to_float(f16 x) { return _cvtsh_ss(x.value); }
+inline f16 to_f16(float x) { return {_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT)}; }
+#else
+float to_float(f16 x);
+f16 to_f16(float x);
+#endif
+
+inline float to_float(float x) { return x; }
+
+template <class T>
+inline T from_float(float x);
+template <>
+inline float from_float<float>(float x) {
+  return x;
+}
+template <>
+inline bf16 from_float<bf16>(float x) {
+  return to_bf16(x);
+}
+template <>
+inline f16 from_float<f16>(float x) {
+  return to_f16(x);
+}
+
+// n elements to and from float32; n is usually a few hundred, so that both stay in the first cache.
+void load(const float* x, float* y, int64_t n);
+void load(const bf16* x, float* y, int64_t n);
+void load(const f16* x, float* y, int64_t n);
+void store(const float* x, float* y, int64_t n);
+void store(const float* x, bf16* y, int64_t n);
+void store(const float* x, f16* y, int64_t n);
+
+// e^x to about 2 units in the last place; 0 below -104, inf above 88.73, NaN for NaN.
+inline float fast_exp(float x) {
+  const float bounded = x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x);
+  const float n = std::nearbyint(bounded * 1.44269504088896341f);
+  float r = bounded - n * 0.693145751953125f;  // ln 2 in two parts: exact product, then the rest
+  r -= n * 1.42860682030941723212e-6f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  // 2^n in two factors, for results below the smallest normal number and n = 128
+  const int32_t k = static_cast<int32_t>(n), half = k >> 1;
+  const float a = from_bits(static_cast<uint32_t>(half + 127) << 23);
+  const float b = from_bits(static_cast<uint32_t>(k - half + 127) << 23);
+  const float y = p * a * b;
+  return x != x ? x : y;
+}
+
+// ln x to about 2 units in the last place; -inf at 0, NaN below and for NaN, inf for inf.
+inline float fast_log(float x) {
+  const bool tiny = x < 1.17549435e-38f;
+  const float scaled = tiny ? x * 8388608.0f : x;  // 2^23: subnormal numbers become normal
+  const uint32_t u = bits(scaled);
+  int32_t e = static_cast<int32_t>(u >> 23) - 126 - (tiny ? 23 : 0);
+  float m = from_bits((u & 0x007fffffu) | 0x3f000000u);  // in [1/2, 1)
+  const bool low = m < 0.707106781186547524f;
+  e -= low ? 1 : 0;
+  m = low ? m + m - 1.0f : m - 1.0f;
+  const float z = m * m, fe = static_cast<float>(e);
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  float y = p * m * z - 2.12194440e-4f * fe - 0.5f * z;
+  y = m + y + 0.693359375f * fe;
+  y = x == 0.0f ? -INFINITY : y;
+  y = x < 0.0f || x != x ? NAN : y;
+  return x == INFINITY ? x : y;
+}
+
+inline float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
+
+// tanh x; a polynomial near 0, where 1 - 2 / (1 + e^2x) would cancel.
+inline float fast_tanh(float x) {
+  const float a = std::fabs(x), z = x * x;
+  const float big = 1.0f - 2.0f / (fast_exp(2.0f * a) + 1.0f);
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float small = p * z * x + x;
+  const float y = a < 0.625f ? small : std::copysign(big, x);
+  return x != x ? x : y;
+}
+
+}  // namespace nnl

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nnl/plan.h"
+
+#include <chrono>
+#include <cstring>
+#include <new>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+namespace nnl {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+size_t alignment(size_t bytes) { return bytes >= kHugePage ? kHugePage : 64; }
+
+}  // namespace
+
+Memory::Memory(size_t bytes)
+    : bytes_(bytes),
+      data_(static_cast<std::byte*>(
+          ::operator new(bytes ? bytes : 1, std::align_val_t{alignment(bytes)}))) {
+#ifdef __linux__
+  // A hint: without huge pages everything works, with more misses of the page table.
+  if (bytes >= kHugePage) madvise(data_, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+#endif
+}
+
+Memory::~Memory() { ::operator delete(data_, std::align_val_t{alignment(bytes_)}); }
+
+Plan::Plan(std::vector<int64_t> offsets, size_t arena_bytes)
+    : arena_(arena_bytes), pointers_(offsets.size(), nullptr) {
+  for (size_t i = 0; i < offsets.size(); ++i)
+    if (offsets[i] != outside) pointers_[i] = arena_.data() + offsets[i];
+}
+
+void Plan::add(std::string name, std::unique_ptr<Kernel> kernel, std::vector<int> in,
+               std::vector<int> out, int64_t workspace_offset) {
+  Step step;
+  step.name = std::move(name);
+  step.kernel = std::move(kernel);
+  step.pointers.resize(in.size() + out.size());
+  step.in = std::move(in);
+  step.out = std::move(out);
+  step.workspace = workspace_offset == outside ? nullptr : arena_.data() + workspace_offset;
+  steps_.push_back(std::move(step));
+  times_.push_back(0);
+  starts_.push_back(0);
+  stale_ = true;
+}
+
+void Plan::bind(int slot, void* data) {
+  auto& p = pointers_[static_cast<size_t>(slot)];
+  if (p == data) return;
+  p = data;
+  stale_ = true;
+}
+
+void Plan::refresh() {
+  for (Step& step : steps_) {
+    size_t k = 0;
+    for (int i : step.in) step.pointers[k++] = pointers_[static_cast<size_t>(i)];
+    for (int o : step.out) step.pointers[k++] = pointers_[static_cast<size_t>(o)];
+  }
+  stale_ = false;
+}
+
+void Plan::run_step(Step& step) {
+  void* const* p = step.pointers.data();
+  try {
+    step.kernel->run({p, p + step.in.size(), step.workspace});
+  } catch (const ValueError& e) {
+    throw ValueError(step.name + ": " + e.what());
+  }
+}
+
+void Plan::run(size_t begin, size_t end) {
+  if (stale_) refresh();
+  for (size_t i = begin; i < end; ++i) run_step(steps_[i]);
+}
+
+void Plan::run_timed(size_t begin, size_t end) {
+  if (stale_) refresh();
+  for (size_t i = begin; i < end; ++i) {
+    starts_[i] = now();
+    run_step(steps_[i]);
+    times_[i] = now() - starts_[i];
+  }
+}
+
+}  // namespace nnl
