@@ -10,7 +10,7 @@
 #include <nanobind/stl/vector.h>
 #include <numpy/arrayobject.h>
 
-#include <limits>
+#include <mutex>
 #include <utility>
 
 #include "nnl/plan.h"
@@ -113,7 +113,8 @@ class ArrayKernel {
       nb::gil_scoped_release unlock;
       std::unique_ptr<Memory> scratch;
       if (workspace_) scratch = std::make_unique<Memory>(workspace_);
-      // A kernel keeps handles of its own (oneDNN's memory objects): one run at a time.
+      // A kernel has handles of its own (oneDNN's memory objects): one run at a time.
+      const std::lock_guard<std::mutex> one_at_a_time(running_);
       kernel_->run({in, out, scratch ? scratch->data() : nullptr});
     }
     if (m == 1) return results[0];
@@ -139,6 +140,7 @@ class ArrayKernel {
   }
 
   std::unique_ptr<Kernel> kernel_;
+  std::mutex running_;
   std::vector<Spec> in_;
   size_t workspace_;
   std::vector<std::vector<npy_intp>> out_shapes_;
@@ -193,6 +195,7 @@ std::string missing_instructions() {
 
 NB_MODULE(_native, m) {
   import_numpy();
+  nb::set_leak_warnings(false);  // plans that live until the interpreter ends are no leak
   if (PyErr_Occurred()) throw nb::python_error();
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {
     try {
@@ -249,6 +252,8 @@ NB_MODULE(_native, m) {
       .def("run", &Plan::run, nb::call_guard<nb::gil_scoped_release>())
       .def("run_timed", &Plan::run_timed, nb::call_guard<nb::gil_scoped_release>())
       .def("__len__", &Plan::size)
+      .def_prop_ro("arena",
+                   [](Plan& p) { return reinterpret_cast<uintptr_t>(p.arena().data()); })
       .def_prop_ro("times", &Plan::times)
       .def_prop_ro("starts", &Plan::starts);
 }

@@ -15,7 +15,8 @@ from nnl.core.context import STATE, using
 from nnl.core.graph import Value, capture
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
-from nnl.graph.plan import SPACE, Plan, infer_again
+from nnl.graph.plan import Plan, infer_again
+from nnl.graph.program import SPACE
 from nnl.graph.session import fingerprint
 
 

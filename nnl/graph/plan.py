@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan: a graph lowered to a list of calls on buffers that are fixed in advance."""
+"""Plan: a program laid out in memory and bound to calls; what static execution runs."""
 
 from __future__ import annotations
 
@@ -10,23 +10,15 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.dispatch import Bound, bind
-from nnl.core.graph import Node, Value
+from nnl.core.dispatch import bind
+from nnl.core.graph import Node
+from nnl.ext.native import library
 from nnl.graph.memory import plan_memory
+from nnl.graph.passes import optimise
+from nnl.graph.program import SPACE, Key, Program, Step
 
-Key = tuple[int, int]
 Thunk = Callable[[], Any]
-SPACE = "host"
-
-
-class Step:
-    """One node of a plan: the call and the slots it reads and writes (slot 0 holds None)."""
-
-    __slots__ = ("node", "bound", "ins", "outs", "dead")
-
-    def __init__(self, node: Node, bound: Bound, ins: tuple[int, ...], outs: tuple[int, ...]):
-        self.node, self.bound, self.ins, self.outs = node, bound, ins, outs
-        self.dead: list[int] = []  # slots that nothing reads after this step
+OUTSIDE = -1  # the offset of a slot that does not lie in the arena
 
 
 def infer_again(nodes: Iterable[Node]) -> None:
@@ -41,145 +33,236 @@ def infer_again(nodes: Iterable[Node]) -> None:
                 nd.spec, nd.bufs = spec, {}
 
 
+class Storage:
+    """A piece of memory that slots share one after the other: when it is first and last used."""
+
+    __slots__ = ("first", "last", "nbytes", "pinned")
+
+    def __init__(self, first: int, nbytes: int) -> None:
+        self.first = self.last = first
+        self.nbytes, self.pinned = nbytes, False
+
+
 class Plan:
-    """Steps over slots; what static execution runs.
+    """Steps over slots.
 
     Edges that no node of the plan computes are its leaves; they are read from their arrays at
-    every run. A kernel that can write into a given buffer gets one for good, from an arena planned
-    by liveness or, for kept edges, of its own; a kernel that cannot returns a new array every time.
+    every run. Everything else has memory of its own for good: in an arena planned by liveness or,
+    for what is kept, in an array of its own. With the native library the whole list is one call
+    into C++, which calls back for steps that have no native kernel.
 
     Args:
         nodes: In an order in which they can run.
         kept: Keys of edges whose value must survive the run.
         cut: Number of nodes in the first part; edges computed there and used later live until then.
+        rewrite: Whether passes may fuse, move and drop steps.
 
     Attributes:
+        slots: The buffers by slot, after a run.
         arena_bytes: Size of the shared memory. naive_bytes: sum of what lives in it.
     """
 
-    def __init__(self, nodes: Sequence[Node], kept: set[Key], cut: int | None = None) -> None:
-        self.cut = len(nodes) if cut is None else cut
-        self.slots: list[Any] = [None]
-        self.slot_of: dict[Key, int] = {}
-        self.leaves: list[tuple[int, NdArray]] = []
-        self.steps: list[Step] = []
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        kept: set[Key],
+        cut: int | None = None,
+        rewrite: bool = True,
+    ) -> None:
         self._keep_alive = list(nodes)  # keys are ids of these
-        for node in nodes:
-            self._lower(node)
-        self._liveness(kept)
+        self.lib = library()
+        self.program = program = Program(nodes, kept, cut)
+        if rewrite and self.lib is not None:
+            optimise(program, self.lib)
+        self.steps, self.slot_of, self.kept = program.steps, program.slot_of, program.kept
+        self.cut = program.cut
+        self.root = {i: s.root for i, s in enumerate(program.slots) if s.root != i}
+        self.slots: list[Any] = [None] * len(program.slots)
+        used = {i for s in self.steps for i in s.ins} | self.kept
+        used |= {program.root(i) for i in used}
+        self.leaves = [
+            (i, s.leaf) for i, s in enumerate(program.slots) if s.leaf is not None and i in used
+        ]
+        self._lay_out()
         self.loose: set[int] = set()  # leaves whose buffer changes between runs
         self.ready: tuple[list[Thunk], list[Thunk]] | None = None
+        self.native: Any = None
+        if self.lib is not None:
+            self.native = self._native_plan(self.lib)
+        else:
+            arena = np.empty(self.arena_bytes, np.uint8)
+            self._place(lambda at, x: arena[at : at + x.nbytes].view(x.dtype).reshape(x.shape))
+            self._point_views(None)
 
-    # ---- building ----
+    # ---- memory ----
 
-    def _lower(self, node: Node) -> None:
-        ins = tuple([0 if v is None else self._input_slot(v) for v in node.inputs])
-        specs = tuple([None if v is None else v.current_spec for v in node.inputs])
-        bound = bind(node.op, node.attrs, node.target, specs)
-        if bound.space != SPACE:
-            raise NotImplementedError(f"plan: {node.op.name} runs in {bound.space}, wanted {SPACE}")
-        outs = []
-        for i in range(len(bound.out_specs)):
-            outs.append(len(self.slots))
-            self.slot_of[(id(node), i)] = len(self.slots)
-            self.slots.append(None)
-        self.steps.append(Step(node, bound, ins, tuple(outs)))
-
-    def _input_slot(self, value: Value) -> int:
-        key = value.key
-        slot = self.slot_of.get(key)
-        if slot is None:
-            slot = self.slot_of[key] = len(self.slots)
-            self.slots.append(None)
-            self.leaves.append((slot, value.array))
-        return slot
-
-    def _liveness(self, kept: set[Key]) -> None:
-        """Decide for every slot whether its buffer is fixed, shared or new at each run."""
-        n = len(self.steps)
+    def _lay_out(self) -> None:
+        """Give every computed slot a buffer: fixed, in the arena or by itself."""
+        program, steps, n = self.program, self.steps, len(self.steps)
         leaf_slots = {s for s, _ in self.leaves}
-        root: dict[int, int] = {}  # slot of a view -> slot whose memory it is
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for t, step in enumerate(self.steps):
-            for s in step.ins:
-                last[root.get(s, s)] = t
-            for s in step.outs:
-                if step.bound.view:
-                    root[s] = root.get(step.ins[0], step.ins[0])
-                else:
-                    first[s] = t
-                last[root.get(s, s)] = max(t, last.get(root.get(s, s), 0))
-        self.kept = {self.slot_of[k] for k in kept if k in self.slot_of}
-        pinned = {root.get(s, s) for s in self.kept}
-        self.root = root
-        self.last = {s: n if s in pinned else last.get(s, 0) for s in (*first, *leaf_slots)}
-        into = {s for step in self.steps if step.bound.into for s in step.outs if s in first}
-        shared = {s: first[s] for s in into if s not in pinned}
-        spec = {
-            s: spec
-            for step in self.steps
-            for s, spec in zip(step.outs, step.bound.out_specs, strict=True)
-        }
-        spans = {s: (t, self.last[s], spec[s].nbytes) for s, t in shared.items()}
+        pinned = program.kept_roots()
+        last = {s: 0 for s in leaf_slots}
+        for t, step in enumerate(steps):
+            for s in (*step.ins, *step.outs):
+                last[program.root(s)] = t
+        for s in pinned:
+            last[s] = n
+        self.last = last
+        storages: dict[int, Storage] = {}
+        spans: dict[Any, tuple[int, int, int]] = {}
+        for t, step in enumerate(steps):
+            for o, s in enumerate(step.outs):
+                if program.root(s) != s:
+                    continue
+                storage = self._take_over(step, t, o, s, storages, pinned)
+                if storage is None:
+                    storage = Storage(t, program.slots[s].spec.nbytes)
+                    storage.pinned = s in pinned
+                storage.last = max(storage.last, last[s])
+                storages[s] = storage
+            if step.kernel is not None and step.kernel.workspace:
+                spans["workspace", t] = t, t, step.kernel.workspace
+        for x in storages.values():
+            if not x.pinned:
+                spans[x] = x.first, x.last, x.nbytes
         offsets, self.arena_bytes = plan_memory(spans)
         self.naive_bytes = sum(b for _, _, b in spans.values())
-        self.arena = np.empty(self.arena_bytes, np.uint8)
-        self.buffers: dict[int, Any] = {}
-        for s in into:
-            x = spec[s]
-            if s in offsets:
-                view = self.arena[offsets[s] : offsets[s] + x.nbytes].view(x.dtype)
-                self.buffers[s] = view.reshape(x.shape)
-            else:
-                self.buffers[s] = np.empty(x.shape, x.dtype)
-        for s, t in self.last.items():
-            if t < n and s not in leaf_slots and s not in into:
-                self.steps[t].dead.append(s)
-        for s, r in root.items():
-            if r not in leaf_slots and r not in into and self.last[r] < n:
-                self.steps[self.last[r]].dead.append(s)
+        self.offsets = {s: offsets[x] for s, x in storages.items() if not x.pinned}
+        self.workspaces = {k[1]: v for k, v in offsets.items() if type(k) is tuple}
+
+    def _take_over(
+        self,
+        step: Step,
+        t: int,
+        o: int,
+        s: int,
+        storages: dict[int, Storage],
+        pinned: set[int],
+    ) -> Storage | None:
+        """The storage of an input that dies here and that output o may be written over."""
+        if step.kernel is None or s in pinned:
+            return None
+        roots = [self.program.root(i) for i in step.ins]
+        nbytes = self.program.slots[s].spec.nbytes
+        for i, r in enumerate(roots):
+            old = storages.get(r)
+            if old is None or old.pinned or self.last[r] != t or old.last != t:
+                continue
+            if old.nbytes == nbytes and all(
+                step.kernel.may_overwrite(o, j) for j, q in enumerate(roots) if q == r
+            ):
+                return old
+            assert i >= 0
+        return None
 
     def alive_at_cut(self, key: Key) -> bool:
         """Whether the edge still has its value when the first part has run."""
         slot = self.slot_of[key]
-        return self.last.get(self.root.get(slot, slot), 0) >= self.cut
+        root = self.root.get(slot, slot)
+        return self.last.get(root, -1) >= self.cut
+
+    def _buffer(self, slot: int, arena: Any) -> Any:
+        """The array of a computed slot: in the arena, or of its own."""
+        spec = self.program.slots[slot].spec
+        offset = self.offsets.get(slot)
+        if offset is None:
+            return np.empty(spec.shape, spec.dtype)
+        return arena(offset, spec)
+
+    # ---- running without the native library ----
+
+    def _make_ready(self) -> tuple[list[Thunk], list[Thunk]]:
+        """Bind calls to buffers: a step whose inputs are all fixed becomes one call."""
+        fixed = {i for i in range(len(self.slots)) if self.root.get(i, i) not in self.loose}
+        parts: tuple[list[Thunk], list[Thunk]] = ([], [])
+        for step in self.steps:
+            thunk = self._thunk(step, all(s in fixed for s in step.ins))
+            if thunk is not None:
+                parts[step.second].append(thunk)
+        return parts
+
+    def _place(self, arena: Any) -> None:
+        for step in self.steps:
+            for s in step.outs:
+                if s not in self.root:
+                    self.slots[s] = self._buffer(s, arena)
+
+    def _point_views(self, root: int | None) -> None:
+        """Let the slots of views be views of their roots' buffers."""
+        for s, r in self.root.items():
+            buf = self.slots[r]
+            if (root is None or r == root) and buf is not None:
+                self.slots[s] = buf.reshape(self.program.slots[s].spec.shape)
+
+    def _thunk(self, step: Step, fixed: bool) -> Thunk | None:
+        """The call of a step on the arrays of its slots; None where there is nothing to do."""
+        bound, slots = step.bound, self.slots
+        assert bound is not None
+        if bound.view:
+            return _run_for_effect(bound.call, slots, step.ins) if bound.writes else None
+        if not bound.into:
+            return _run_and_copy(bound.call, slots, step.ins, step.outs)
+        if fixed:
+            out = slots[step.outs[0]]
+            return partial(bound.call, *[slots[i] for i in step.ins], out=out)
+        return _run_into(bound.call, slots, step.ins, step.outs[0])
+
+    # ---- running in the native library ----
+
+    def _native_plan(self, lib: Any) -> Any:
+        program = self.program
+        offsets = [self.offsets.get(i, OUTSIDE) for i in range(len(program.slots))]
+        native = lib.Plan(offsets, self.arena_bytes)
+        self._place(lambda at, x: lib.array_at(native.arena + at, x.shape, x.dtype, native))
+        for i, buf in enumerate(self.slots):
+            if buf is not None and offsets[i] == OUTSIDE:
+                native.bind_array(i, buf)
+        self._point_views(None)
+        cut = 0
+        for t, step in enumerate(self.steps):
+            kernel = step.kernel
+            if kernel is None:
+                thunk = self._thunk(step, fixed=False)
+                if thunk is None:
+                    continue
+                kernel = lib.python_step(thunk)
+            ins, outs = ([program.root(s) for s in x] for x in (step.ins, step.outs))
+            native.add(step.op, kernel, ins, outs, self.workspaces.get(t, OUTSIDE))
+            cut += not step.second
+        self.native_cut, self.native_size = cut, len(native)
+        self.written_leaves = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
+        return native
+
+    def _bind_leaf(self, slot: int, nd: NdArray, buf: Any) -> None:
+        if not buf.flags.c_contiguous:
+            buf = np.ascontiguousarray(buf)
+            if slot in self.written_leaves:  # what the run writes must reach the array
+                nd.write(SPACE, buf)
+        self.slots[slot] = buf
+        self.native.bind_array(slot, buf)
+        self._point_views(slot)
 
     # ---- running ----
 
-    def _make_ready(self) -> tuple[list[Thunk], list[Thunk]]:
-        """Bind calls to buffers: a step whose buffers are all fixed becomes one call."""
-        slots = self.slots
-        fixed = {s for s, _ in self.leaves if s not in self.loose} | {0}
-        parts: tuple[list[Thunk], list[Thunk]] = ([], [])
-        self.hooked: list[tuple[Node, Thunk | None]] = []
-        for t, step in enumerate(self.steps):
-            part = parts[t >= self.cut]
-            call, outs = step.bound.call, step.outs
-            known = all(s in fixed for s in step.ins)
-            thunk: Thunk | None
-            if step.bound.view and known and not step.bound.writes:
-                slots[outs[0]] = call(*[slots[s] for s in step.ins])
-                fixed.add(outs[0])
-                thunk = None
-            elif step.bound.into:
-                buf = slots[outs[0]] = self.buffers[outs[0]]
-                fixed.add(outs[0])
-                if known:
-                    thunk = partial(call, *[slots[s] for s in step.ins], out=buf)
-                else:
-                    thunk = _call_into(call, slots, step.ins, buf)
-            else:
-                thunk = _call(call, slots, step.ins, outs, step.bound.single)
-            if thunk is not None:
-                part.append(thunk)
-            self.hooked.append((step.node, thunk))
-            if step.dead:
-                part.append(_free(slots, step.dead))
-        return parts
-
     def run(self, second: bool = False) -> None:
         """Run the first part, or the second."""
+        native = self.native
+        if native is None:
+            self._run_in_python(second)
+            return
+        if second:
+            native.run(self.native_cut, self.native_size)
+            return
+        slots = self.slots
+        for slot, nd in self.leaves:
+            buf = nd.bufs.get(SPACE)
+            if buf is None:
+                buf = nd.read(SPACE)
+            if slots[slot] is not buf:
+                self._bind_leaf(slot, nd, buf)
+        native.run(0, self.native_cut)
+
+    def _run_in_python(self, second: bool) -> None:
         slots = self.slots
         ready = self.ready
         if not second:
@@ -192,22 +275,29 @@ class Plan:
                         self.loose.add(slot)
                         ready = None
                     slots[slot] = buf
+                    self._point_views(slot)
             if ready is None:
                 ready = self.ready = self._make_ready()
         for thunk in ready[second]:  # type: ignore[index]
             thunk()
 
     def run_hooked(self, before: Callable[[Node], None], after: Callable[[Node], None]) -> None:
-        """Run the first part step by step, with every step's results readable around hooks."""
+        """Run the first part step by step, with every step's results readable around hooks.
+
+        The plan must have been made with rewrite=False, and everything kept.
+        """
         for slot, nd in self.leaves:
             self.slots[slot] = nd.read(SPACE)
-        self.ready = self._make_ready()
-        for node, thunk in self.hooked[: self.cut]:
+            self._point_views(slot)
+        for step in self.steps[: self.cut]:
+            node = step.node
+            assert node is not None
+            thunk = self._thunk(step, fixed=False)
             before(node)
             if thunk is not None:
                 thunk()
-            for i, nd in enumerate(node.outs or ()):
-                nd.write(SPACE, self.slots[self.slot_of[(id(node), i)]])
+            for nd, s in zip(node.outs or (), step.outs, strict=True):
+                nd.write(SPACE, self.slots[s])
             after(node)
 
     def value(self, key: Key) -> Any:
@@ -215,34 +305,26 @@ class Plan:
         return self.slots[self.slot_of[key]]
 
 
-def _call(
-    call: Any, slots: list[Any], ins: tuple[int, ...], outs: tuple[int, ...], single: bool
+def _run_and_copy(
+    call: Any, slots: list[Any], ins: tuple[int, ...], outs: tuple[int, ...]
 ) -> Thunk:
-    if single:
-        out = outs[0]
+    def run() -> None:
+        ys = call(*[slots[i] for i in ins])
+        for o, y in zip(outs, ys if isinstance(ys, tuple) else (ys,), strict=True):
+            np.copyto(slots[o], y)
 
-        def one() -> None:
-            slots[out] = call(*[slots[i] for i in ins])
-
-        return one
-
-    def several() -> None:
-        for o, y in zip(outs, call(*[slots[i] for i in ins]), strict=True):
-            slots[o] = y
-
-    return several
+    return run
 
 
-def _call_into(call: Any, slots: list[Any], ins: tuple[int, ...], buf: Any) -> Thunk:
-    def into() -> None:
-        call(*[slots[i] for i in ins], out=buf)
+def _run_into(call: Any, slots: list[Any], ins: tuple[int, ...], out: int) -> Thunk:
+    def run() -> None:
+        call(*[slots[i] for i in ins], out=slots[out])
 
-    return into
+    return run
 
 
-def _free(slots: list[Any], dead: list[int]) -> Thunk:
-    def free() -> None:
-        for i in dead:
-            slots[i] = None
+def _run_for_effect(call: Any, slots: list[Any], ins: tuple[int, ...]) -> Thunk:
+    def run() -> None:
+        call(*[slots[i] for i in ins])
 
-    return free
+    return run

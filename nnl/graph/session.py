@@ -16,10 +16,11 @@ from nnl.core.function import Function
 from nnl.core.graph import Node, Value, capture
 from nnl.core.spec import Spec
 from nnl.core.variable import EXECUTOR, Hook, Variable
-from nnl.graph.plan import SPACE, Key, Plan, infer_again
+from nnl.graph.plan import Plan, infer_again
+from nnl.graph.program import SPACE, Key
 from nnl.graph.recompute import insert_recomputation
 
-KEEP, TRAIN, INFER = "keep", "train", "infer"
+KEEP, TRAIN, INFER, HOOKED = "keep", "train", "infer", "hooked"
 
 
 class Backward:
@@ -211,27 +212,47 @@ class Session:
     def forward(self, mode: str, before: Any = None, after: Any = None) -> None:
         if mode == TRAIN and not any(v.need_grad for v in self.outputs):
             mode = INFER
+        if before is not None:
+            self._forward_hooked(mode, before, after)
+            return
         forward = self.plans.get(mode)
         if forward is None:
             forward = self.plans[mode] = ForwardPlan(self.nodes, self._forward_plan(mode))
-        if before is not None:
-            forward.plan.run_hooked(before, after)
-        else:
-            forward.plan.run()
+        forward.plan.run()
         forward.publish()
-        if self.marked is not forward or before is not None:
+        if self.marked is not forward:
             for nd in forward.lost:
                 nd.clear()
             self.marked = forward
         self.last = mode
 
-    def _forward_plan(self, mode: str) -> Plan:
-        if mode == KEEP:
-            return Plan(
-                self.nodes, {(id(n), i) for n in self.nodes for i in range(len(n.out_specs))}
-            )
+    def _forward_hooked(self, mode: str, before: Any, after: Any) -> None:
+        """Step by step with everything readable around the hooks; what may go is cleared after."""
+        forward = self.plans.get(HOOKED)
+        if forward is None:
+            forward = self.plans[HOOKED] = ForwardPlan(self.nodes, self._forward_plan(HOOKED))
+        forward.plan.run_hooked(before, after)
+        forward.publish()
+        if mode != KEEP:
+            kept = self._readable() | (self._needed_by_gradients() if mode == TRAIN else set())
+            for n in self.nodes:
+                for i, nd in enumerate(n.outs or ()):
+                    if (id(n), i) not in kept:
+                        nd.clear()
+        self.marked, self.last = None, KEEP
+
+    def _readable(self) -> set[Key]:
+        """What stays readable in every mode: the outputs, and edges marked persistent."""
         kept = {v.key for v in self.outputs}
-        kept |= {v.key for n in self.nodes for v in n.inputs if v is not None and v.persistent}
+        return kept | {
+            v.key for n in self.nodes for v in n.inputs if v is not None and v.persistent
+        }
+
+    def _forward_plan(self, mode: str) -> Plan:
+        if mode in (KEEP, HOOKED):
+            every = {(id(n), i) for n in self.nodes for i in range(len(n.out_specs))}
+            return Plan(self.nodes, every, rewrite=mode == KEEP)
+        kept = self._readable()
         if mode == INFER:
             return Plan(self.nodes, kept)
         if len(self.outputs) > 1 or self.outputs[0].node is None:

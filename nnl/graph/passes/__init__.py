@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites of a program before it is laid out; one rule set per file.
+
+A pass takes a Program and changes it so that it still runs and gives the same values, up to
+rounding. `verify` says whether it can run; tests call it after every pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nnl.graph.passes.kernels import choose_kernels
+from nnl.graph.program import Program
+
+Pass = Callable[[Program, Any], None]
+
+PASSES: list[Pass] = [choose_kernels]
+
+
+def optimise(program: Program, lib: Any) -> None:
+    """Run all passes in order.
+
+    Args:
+        lib: The native library, which tells what it has kernels for.
+    """
+    for rewrite in PASSES:
+        rewrite(program, lib)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Program: a graph as a list of steps over numbered slots; what passes rewrite and plans run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nnl.core.array import NdArray
+from nnl.core.dispatch import Bound, bind
+from nnl.core.graph import Node, Value
+from nnl.core.spec import Spec
+
+Key = tuple[int, int]
+SPACE = "host"
+
+
+class Slot:
+    """A value of a program.
+
+    Attributes:
+        spec: Shape and dtype.
+        leaf: The array it is read from at every run; None if a step makes it.
+        root: The slot whose memory it is: itself, except for the result of a view.
+        channels_last: Whether its elements lie in memory in the order (N, spatial..., C).
+    """
+
+    __slots__ = ("spec", "leaf", "root", "channels_last")
+
+    def __init__(self, spec: Spec, leaf: NdArray | None, root: int) -> None:
+        self.spec, self.leaf, self.root, self.channels_last = spec, leaf, root, False
+
+
+class Step:
+    """One call: a kernel by the name of its op, and the slots it reads and makes.
+
+    Attributes:
+        op, attrs: Name and attributes by name, as the native library takes them.
+        ins, outs: Slots; 0 is an input left out.
+        writes: Positions of the inputs that it changes.
+        second: Whether it belongs to the second part of a plan that is cut in two.
+        bound: The call on arrays, where the definition of an op stands behind the step.
+        parts: Of a fused step, the steps it replaces, in order.
+        node: What it was recorded as; None for a step made by a pass.
+        native: Whether the native library may run it.
+        kernel: The native kernel, once one has been chosen.
+    """
+
+    __slots__ = (
+        "op", "attrs", "ins", "outs", "writes", "second", "bound", "parts", "node", "native",
+        "kernel",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        op: str,
+        attrs: dict[str, Any],
+        ins: Sequence[int],
+        outs: Sequence[int],
+        second: bool = False,
+        parts: Sequence[Step] = (),
+    ) -> None:
+        self.op, self.attrs, self.ins, self.outs = op, attrs, tuple(ins), tuple(outs)
+        self.writes: tuple[int, ...] = ()
+        self.second, self.parts = second, tuple(parts)
+        self.bound: Bound | None = None
+        self.node: Node | None = None
+        self.native = True
+        self.kernel: Any = None
+
+    @property
+    def view(self) -> bool:
+        """Whether the output is the memory of the first input."""
+        return self.bound is not None and self.bound.view
+
+    def __repr__(self) -> str:
+        return f"{self.outs} = {self.op}{self.ins}"
+
+
+class Program:
+    """Steps in an order in which they can run.
+
+    Args:
+        nodes: In such an order. Edges that none of them computes are leaves.
+        kept: Keys of edges whose value must survive the run.
+        cut: Number of nodes in the first part.
+
+    Attributes:
+        slots: By number; number 0 stands for an input that is left out.
+        slot_of: {key of an edge: slot}.
+        kept: Slots that must survive the run.
+        cut: Number of steps in the first part.
+    """
+
+    def __init__(self, nodes: Sequence[Node], kept: Iterable[Key], cut: int | None = None) -> None:
+        self.slots: list[Slot] = [Slot(Spec.of(()), None, 0)]
+        self.slot_of: dict[Key, int] = {}
+        self.steps: list[Step] = []
+        cut = len(nodes) if cut is None else cut
+        for i, node in enumerate(nodes):
+            self._lower(node, i >= cut)
+        self.kept = {self.slot_of[k] for k in kept if k in self.slot_of}
+
+    def _lower(self, node: Node, second: bool) -> None:
+        ins = [0 if v is None else self._input_slot(v) for v in node.inputs]
+        specs = tuple([None if v is None else v.current_spec for v in node.inputs])
+        bound = bind(node.op, node.attrs, node.target, specs)
+        if bound.space != SPACE:
+            raise NotImplementedError(f"plan: {node.op.name} runs in {bound.space}, wanted {SPACE}")
+        outs = []
+        for i, spec in enumerate(bound.out_specs):
+            root = self.slots[ins[0]].root if bound.view else None
+            outs.append(self.new_slot(spec, root=root))
+            self.slot_of[(id(node), i)] = outs[-1]
+        step = Step(node.op.name, node.attrs.as_dict(), ins, outs, second)
+        step.bound, step.node, step.writes = bound, node, bound.writes
+        step.native = any(b.name == "native" for b in node.target.backends)
+        self.steps.append(step)
+
+    def _input_slot(self, value: Value) -> int:
+        slot = self.slot_of.get(value.key)
+        if slot is None:
+            slot = self.slot_of[value.key] = self.new_slot(value.current_spec, value.array)
+        return slot
+
+    def new_slot(self, spec: Spec, leaf: NdArray | None = None, root: int | None = None) -> int:
+        """Add a slot and return its number."""
+        n = len(self.slots)
+        self.slots.append(Slot(spec, leaf, n if root is None else root))
+        return n
+
+    # ---- what passes ask ----
+
+    @property
+    def cut(self) -> int:
+        """Number of steps in the first part."""
+        return sum(not s.second for s in self.steps)
+
+    def root(self, slot: int) -> int:
+        return self.slots[slot].root
+
+    def makers(self) -> dict[int, Step]:
+        """{slot: the step that makes it}."""
+        return {o: s for s in self.steps for o in s.outs}
+
+    def readers(self) -> dict[int, list[Step]]:
+        """{slot: the steps that read it, once for every input}."""
+        readers: dict[int, list[Step]] = {}
+        for s in self.steps:
+            for i in s.ins:
+                readers.setdefault(i, []).append(s)
+        return readers
+
+    def kept_roots(self) -> set[int]:
+        """Roots of the kept slots: their memory must stay."""
+        return {self.root(s) for s in self.kept}
+
+
+class VerifyError(AssertionError):
+    """A pass has left a program that cannot run."""
+
+
+def verify(program: Program) -> None:
+    """Check that a program can run: every pass must leave it so; tests call this after each.
+
+    Raises:
+        VerifyError: With the step and the slot.
+    """
+    made: set[int] = {0} | {i for i, s in enumerate(program.slots) if s.leaf is not None}
+    second = False
+    for n, step in enumerate(program.steps):
+        where = f"step {n} {step}"
+        if second and not step.second:
+            raise VerifyError(f"{where}: first part after the second")
+        second = step.second
+        for i in step.ins:
+            if i not in made:
+                raise VerifyError(f"{where}: reads slot {i} before anything makes it")
+        for o in step.outs:
+            if o in made:
+                raise VerifyError(f"{where}: makes slot {o} again")
+            made.add(o)
+            slot = program.slots[o]
+            if step.view and slot.root != program.root(step.ins[0]):
+                raise VerifyError(f"{where}: a view of {step.ins[0]} has the root {slot.root}")
+            if slot.root != o and slot.spec.nbytes != program.slots[slot.root].spec.nbytes:
+                raise VerifyError(f"{where}: slot {o} is not as large as its root {slot.root}")
+        for p in step.writes:
+            if not 0 <= p < len(step.ins):
+                raise VerifyError(f"{where}: writes input {p}, which it does not have")
+    for kept in program.kept:
+        if kept not in made:
+            raise VerifyError(f"slot {kept} is kept and nothing makes it")
