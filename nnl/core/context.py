@@ -56,10 +56,13 @@ FLOAT_TYPES = {"float": np.dtype(np.float32), "double": np.dtype(np.float64)}
 class Target:
     """A context resolved to what dispatch needs; interned, so it serves as a cache key."""
 
-    __slots__ = ("backends", "float_dtype", "device_id")
+    __slots__ = ("names", "backends", "float_dtype", "device_id")
 
-    def __init__(self, backends: tuple[Backend, ...], float_dtype: Any, device_id: str) -> None:
-        self.backends, self.float_dtype, self.device_id = backends, float_dtype, device_id
+    def __init__(
+        self, names: tuple[str, ...], backends: tuple[Backend, ...], dtype: Any, device_id: str
+    ) -> None:
+        self.names, self.backends = names, backends
+        self.float_dtype, self.device_id = dtype, device_id
 
 
 _TARGETS: dict[tuple[tuple[str, ...], str], Target] = {}
@@ -86,7 +89,7 @@ def _resolve(backend: Sequence[str], device_id: str) -> Target:
         backends += [b for b in BACKENDS[name](device_id) if b not in backends]
     if not backends:
         raise ValueError("Context: backend is an empty list, wanted for example ['cpu:float']")
-    target = _TARGETS[key] = Target(tuple(backends), dtype, device_id)
+    target = _TARGETS[key] = Target(key[0], tuple(backends), dtype, device_id)
     return target
 
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from nnl.core import callback
 from nnl.core.context import Context, using
 from nnl.core.dispatch import bind, execute
@@ -84,9 +82,7 @@ class Function:
     @property
     def context(self) -> Context:
         target = self.node.target
-        kind = {np.dtype(np.float64): "double"}.get(target.float_dtype, "float")
-        names = [("cpu" if b.name == "numpy" else b.name) + ":" + kind for b in target.backends]
-        return Context(names, device_id=target.device_id)
+        return Context(target.names, device_id=target.device_id)
 
     def min_outputs(self) -> int:
         return 1

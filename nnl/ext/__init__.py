@@ -9,7 +9,7 @@ from typing import Any
 
 from nnl.core.context import Context
 
-EXTENSIONS = {"cpu": "nnl.ext.numpy"}
+EXTENSIONS = {"cpu": "nnl.ext.native", "numpy": "nnl.ext.numpy"}
 
 # Names that scripts use for backends this release does not have, and what they would need.
 _MISSING = {
@@ -45,7 +45,8 @@ def get_extension_context(ext_name: str, **kw: Any) -> Context:
     """A context that computes on the named backend.
 
     Args:
-        ext_name: "cpu".
+        ext_name: "cpu" for the native library with numpy for what it lacks, "numpy" for numpy
+            alone.
         device_id: Which device, as a str.
         type_config: "float" (float32) or "double" (float64).
     """

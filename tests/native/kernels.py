@@ -80,7 +80,7 @@ def run_native(
 
 def run_numpy(op: Op, attrs: Any, inputs: list[Any]) -> tuple[list[Spec], list[np.ndarray]]:
     """(specs, outputs) of the definition itself, computed in float32 by numpy."""
-    with using(target=Context(["cpu:float"]).target):
+    with using(target=Context(["numpy:float"]).target):
         specs = tuple(None if x is None else Spec.of(x.shape, x.dtype) for x in inputs)
         cast = op.attrs_class.infer(attrs, *specs)
         cast = cast if isinstance(cast, tuple) else (cast,)

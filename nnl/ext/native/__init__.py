@@ -10,11 +10,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
-from nnl.core.context import Backend
+import numpy as np
+
+from nnl.core.context import BACKENDS, Backend, Context
+from nnl.ext.numpy import NUMPY
+from nnl.ext.numpy import bind as bind_numpy
 
 logger = logging.getLogger("nnl")
 
@@ -92,27 +96,64 @@ def is_plain(value: Any) -> bool:
 def bind(
     op: Any, attrs: Any, in_specs: tuple[Any, ...], out_specs: tuple[Any, ...]
 ) -> tuple[Callable[..., Any], bool] | None:
-    """(call, takes out=) for numpy arrays, if the library has a kernel and the arrays are not tiny.
+    """(call, True) for numpy arrays, if the library may have a kernel and the arrays are not tiny.
 
-    A call is one crossing into C++; plans do not come here but take kernels whole.
+    The kernel is made at the first call: what is recorded only never comes here again, since plans
+    take kernels whole. If it declines, numpy's own call stands in.
     """
     if op.name not in kernel_names():
         return None
-    specs = [*in_specs, *out_specs]
-    if any(s is not None and s.dtype.name not in _DTYPES for s in specs):
+    specs = [s for s in (*in_specs, *out_specs) if s is not None]
+    if any(s.dtype.name not in _DTYPES for s in specs):
         return None
-    if max((s.size for s in specs if s is not None), default=0) < SMALL:
+    if max([s.size for s in specs]) < SMALL:
         return None
+    chosen: Callable[..., Any] | None = None
+
+    def call(*bufs: Any, **kw: Any) -> Any:
+        nonlocal chosen
+        if chosen is None:
+            chosen = _array_kernel(op, attrs, in_specs, out_specs)
+        return chosen(*bufs, **kw)
+
+    return call, len(out_specs) == 1
+
+
+def _array_kernel(
+    op: Any, attrs: Any, in_specs: tuple[Any, ...], out_specs: tuple[Any, ...]
+) -> Callable[..., Any]:
     lib = library()
     assert lib is not None
-    kernel = lib.array_kernel(
+    kernel: Callable[..., Any] | None = lib.array_kernel(
         op.name,
         native_attributes(attrs),
         [native_spec(s) for s in in_specs],
         [native_spec(s) for s in out_specs],
         [s.dtype for s in out_specs],
     )
-    return None if kernel is None else (kernel, len(out_specs) == 1)
+    if kernel is not None:
+        return kernel
+    made = bind_numpy(op, attrs, in_specs, out_specs)
+    assert made is not None
+    return made[0] if made[1] or len(out_specs) > 1 else partial(_into, made[0])
+
+
+def _into(call: Callable[..., Any], *bufs: Any, out: Any = None) -> Any:
+    y = call(*bufs)
+    if out is None:
+        return y
+    np.copyto(out, y)
+    return out
 
 
 NATIVE = Backend("native", "host", bind)
+BACKENDS["cpu"] = lambda device_id: (NATIVE, NUMPY)
+
+
+def context(device_id: str = "", type_config: str = "float") -> Context:
+    """Native kernels, and numpy for what has none.
+
+    Args:
+        type_config: "float" (float32), or "double" (float64, which numpy computes).
+    """
+    return Context([f"cpu:{type_config}"], array_class="CpuCachedArray", device_id=device_id)

@@ -81,9 +81,9 @@ def _run_decomposed(attrs: Any, target: Any, *bufs: Any) -> Any:
 
 
 NUMPY = Backend("numpy", "host", bind)
-BACKENDS["cpu"] = lambda device_id: (NUMPY,)
+BACKENDS["numpy"] = lambda device_id: (NUMPY,)
 
 
 def context(device_id: str = "", type_config: str = "float") -> Context:
-    """The context of this backend. type_config "double" computes in float64."""
-    return Context([f"cpu:{type_config}"], array_class="CpuCachedArray", device_id=device_id)
+    """The reference: numpy alone. type_config "double" computes in float64."""
+    return Context([f"numpy:{type_config}"], array_class="CpuCachedArray", device_id=device_id)
