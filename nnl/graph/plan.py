@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from nnl.core.array import NdArray
 from nnl.core.dispatch import bind
 from nnl.core.graph import Node
-from nnl.ext.native import library
+from nnl.ext.native import CHANNELS_LAST, library
 from nnl.graph.memory import plan_memory
 from nnl.graph.passes import optimise
 from nnl.graph.program import SPACE, Key, Program, Step
@@ -55,6 +55,7 @@ class Plan:
         nodes: In an order in which they can run.
         kept: Keys of edges whose value must survive the run.
         cut: Number of nodes in the first part; edges computed there and used later live until then.
+        lazy: Keys among kept that may stay in the order the kernels like; see `published`.
         rewrite: Whether passes may fuse, move and drop steps.
 
     Attributes:
@@ -67,11 +68,12 @@ class Plan:
         nodes: Sequence[Node],
         kept: set[Key],
         cut: int | None = None,
+        lazy: Set[Key] = frozenset(),
         rewrite: bool = True,
     ) -> None:
         self._keep_alive = list(nodes)  # keys are ids of these
         self.lib = library()
-        self.program = program = Program(nodes, kept, cut)
+        self.program = program = Program(nodes, kept, cut, kept - lazy)
         if rewrite and self.lib is not None:
             optimise(program, self.lib)
         self.steps, self.slot_of, self.kept = program.steps, program.slot_of, program.kept
@@ -299,6 +301,14 @@ class Plan:
             for nd, s in zip(node.outs or (), step.outs, strict=True):
                 nd.write(SPACE, self.slots[s])
             after(node)
+
+    def published(self, slot: int) -> tuple[str, Any]:
+        """The memory space and the buffer in which an array can hold the value of a slot."""
+        buf = self.slots[slot]
+        if not self.program.slots[slot].channels_last:
+            return SPACE, buf
+        n, c, *space = buf.shape
+        return CHANNELS_LAST, buf.reshape(n, *space, c)
 
     def value(self, key: Key) -> Any:
         """The buffer of an edge after a run."""

@@ -84,15 +84,22 @@ class Program:
         nodes: In such an order. Edges that none of them computes are leaves.
         kept: Keys of edges whose value must survive the run.
         cut: Number of nodes in the first part.
+        plain: Keys of those that must lie in the plain order in the end.
 
     Attributes:
         slots: By number; number 0 stands for an input that is left out.
         slot_of: {key of an edge: slot}.
-        kept: Slots that must survive the run.
+        kept, plain: Slots that must survive the run, and those of them that must be plain.
         cut: Number of steps in the first part.
     """
 
-    def __init__(self, nodes: Sequence[Node], kept: Iterable[Key], cut: int | None = None) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        kept: Iterable[Key],
+        cut: int | None = None,
+        plain: Iterable[Key] = (),
+    ) -> None:
         self.slots: list[Slot] = [Slot(Spec.of(()), None, 0)]
         self.slot_of: dict[Key, int] = {}
         self.steps: list[Step] = []
@@ -100,6 +107,7 @@ class Program:
         for i, node in enumerate(nodes):
             self._lower(node, i >= cut)
         self.kept = {self.slot_of[k] for k in kept if k in self.slot_of}
+        self.plain = {self.slot_of[k] for k in plain if k in self.slot_of}
 
     def _lower(self, node: Node, second: bool) -> None:
         ins = [0 if v is None else self._input_slot(v) for v in node.inputs]

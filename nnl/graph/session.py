@@ -67,33 +67,40 @@ class ForwardPlan:
     """A plan whose first part is a forward, and what is readable after it.
 
     Attributes:
-        results: (array, slot) of every edge that has a value after the first part.
-        lost: Arrays of the edges that have none.
-        overwritten: Those of results that the second part of the plan overwrites.
+        published: (array, space, buffer) of every edge that has a value after the first part.
+        moving: (array, slot) of those that are views of leaves, whose buffers may change.
+        lost: Arrays of the edges that have no value.
+        overwritten: Those that the second part of the plan overwrites.
     """
 
     def __init__(self, nodes: Sequence[Node], plan: Plan) -> None:
         self.plan = plan
-        self.results: list[tuple[NdArray, int]] = []
+        self.published: list[tuple[NdArray, str, Any]] = []
+        self.moving: list[tuple[NdArray, int]] = []
         self.lost: list[NdArray] = []
         self.overwritten: list[NdArray] = []
+        leaves = {slot for slot, _ in plan.leaves}
         for node in nodes:
             for i, nd in enumerate(node.outs or ()):
                 slot = plan.slot_of[(id(node), i)]
                 if not plan.alive_at_cut((id(node), i)):
                     self.lost.append(nd)
                     continue
-                self.results.append((nd, slot))
+                if plan.root.get(slot, slot) in leaves:
+                    self.moving.append((nd, slot))
+                else:
+                    self.published.append((nd, *plan.published(slot)))
                 if slot not in plan.kept:
                     self.overwritten.append(nd)
 
     def publish(self) -> None:
         """Let the arrays of the graph hold what the plan has computed."""
-        slots = self.plan.slots
-        for nd, slot in self.results:
+        for nd, space, buf in self.published:
             bufs = nd.bufs
             bufs.clear()
-            bufs[SPACE] = slots[slot]
+            bufs[space] = buf
+        for nd, slot in self.moving:
+            nd.write(SPACE, self.plan.slots[slot])
 
 
 class BackwardPlan:
@@ -251,17 +258,18 @@ class Session:
     def _forward_plan(self, mode: str) -> Plan:
         if mode in (KEEP, HOOKED):
             every = {(id(n), i) for n in self.nodes for i in range(len(n.out_specs))}
-            return Plan(self.nodes, every, rewrite=mode == KEEP)
+            return Plan(self.nodes, every, lazy=every, rewrite=mode == KEEP)
         kept = self._readable()
         if mode == INFER:
-            return Plan(self.nodes, kept)
+            return Plan(self.nodes, kept, lazy=kept)
         if len(self.outputs) > 1 or self.outputs[0].node is None:
-            return Plan(self.nodes, kept | self._needed_by_gradients())
+            kept |= self._needed_by_gradients()
+            return Plan(self.nodes, kept, lazy=kept)
         # of its own: inserting recomputation changes what the nodes read
         back = self.joint_back = Backward(self.outputs[0], self.nodes)
         second = insert_recomputation(self.nodes, back.nodes)
-        kept |= {e.key for _, e in back.leaves}
-        return Plan([*self.nodes, *second], kept, cut=len(self.nodes))
+        grads = {e.key for _, e in back.leaves}
+        return Plan([*self.nodes, *second], kept | grads, len(self.nodes), lazy=kept - grads)
 
     def _needed_by_gradients(self) -> set[Key]:
         keys: set[Key] = set()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-from nnl.training.learning_rate_scheduler import *  # noqa: F403
+from nnl.solvers.learning_rate_scheduler import *  # noqa: F403

@@ -3,22 +3,18 @@
 
 from __future__ import annotations
 
-import io
 import os
-import zipfile
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
+from nnl.converters.nnp.members import Bytes, members, read_all
 from nnl.converters.nnp.messages import messages, parse
-from nnl.converters.nnp.parameter_files import Stored, from_proto, read_h5
+from nnl.converters.nnp.parameter_files import Stored, binary_parameters, from_proto, read_h5
 
 READ = (".nnp", ".nntxt", ".prototxt", ".protobuf", ".h5")
 _TEXT = (".nntxt", ".prototxt")
-_MAX_RATIO = 200  # a member larger than this times its compressed size, and than _SUSPICIOUS,
-_SUSPICIOUS = 2**28  # bytes, is no network: weights hardly get smaller
 
 Files = str | os.PathLike[str] | BinaryIO | Sequence[Any]
 
@@ -62,27 +58,30 @@ def read_files(files: Files, extension: str, function: str) -> Content:
                 f"{READ[-1]}"
             )
         where = f"{function}: {name}"
-        with open(file, "rb") if is_path else nullcontext(file) as opened:
+        with open(file, "rb", buffering=0) if is_path else nullcontext(file) as opened:
             if kind != ".nnp":
-                data = opened.read()
-                _add(content, name, data.encode() if isinstance(data, str) else data, where, kind)
+                _add(content, name, read_all(opened), where, kind)
                 continue
-            for member, data in _members(opened, where):
+            for member, data in members(opened, where):
                 _add(content, member, data, f"{where}: {member}")
     return content
 
 
-def _add(content: Content, name: str, data: bytes, where: str, kind: str = "") -> None:
+def _add(content: Content, name: str, data: Bytes, where: str, kind: str = "") -> None:
     kind = kind or os.path.splitext(name)[1]
-    if kind in (*_TEXT, ".protobuf"):
-        proto = parse("NNablaProtoBuf", data, kind in _TEXT, where)
+    if kind in _TEXT:
+        proto = parse("NNablaProtoBuf", data.tobytes(), True, where)
         content.stored += from_proto(proto, where)
         del proto.parameter[:]
         content.proto.MergeFrom(proto)
+    elif kind == ".protobuf":
+        rest, stored = binary_parameters(data, where)
+        content.stored += stored
+        content.proto.MergeFrom(parse("NNablaProtoBuf", rest, False, where))
     elif kind == ".h5":
-        content.stored += read_h5(io.BytesIO(data), where)
+        content.stored += read_h5(data, where)
     elif kind == ".optimizer":
-        _add_states(content, os.path.basename(name), data, where)
+        _add_states(content, os.path.basename(name), data.tobytes(), where)
 
 
 def _add_states(content: Content, name: str, data: bytes, where: str) -> None:
@@ -94,28 +93,3 @@ def _add_states(content: Content, name: str, data: bytes, where: str) -> None:
     elif kind == ".protobuf":
         for optimizer in parse("NNablaProtoBuf", data, False, where).optimizer:
             content.states[optimizer.name] = kind, optimizer.SerializeToString()
-
-
-def _members(file: BinaryIO, where: str) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of an archive; sizes are checked before anything is unpacked."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            for entry in archive.infolist():
-                _check_member(entry, where)
-            for entry in archive.infolist():
-                yield entry.filename, archive.read(entry)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError) as error:
-        if str(error).startswith(where):
-            raise
-        raise ValueError(f"{where}: not a .nnp archive: {error}") from error
-
-
-def _check_member(entry: zipfile.ZipInfo, where: str) -> None:
-    parts = entry.filename.replace("\\", "/").split("/")
-    if ".." in parts or entry.filename.startswith(("/", "\\")):
-        raise ValueError(f"{where}: the member {entry.filename!r} points outside the archive")
-    if entry.file_size > max(_SUSPICIOUS, _MAX_RATIO * entry.compress_size):
-        raise ValueError(
-            f"{where}: the member {entry.filename!r} claims {entry.file_size} bytes out of "
-            f"{entry.compress_size}"
-        )

@@ -8,6 +8,7 @@ from typing import Any
 
 from nnl.converters.nnp.messages import messages
 from nnl.converters.nnp.network_writer import WrittenNetwork
+from nnl.converters.nnp.schedules import write_scheduler
 from nnl.core.context import Context
 from nnl.core.variable import Variable
 from nnl.solvers.base import Solver
@@ -188,6 +189,8 @@ def _write_optimizer(
     message.solver.weight_decay = entry.get("weight_decay") or 0.0
     message.solver.lr_decay = entry.get("lr_decay", 1.0)
     message.solver.lr_decay_interval = entry.get("lr_decay_interval", 1)
+    if entry.get("scheduler") is not None:
+        write_scheduler(entry["scheduler"], message.solver, what)
     write_hyperparameters(solver, message.solver)
     message.update_interval = entry.get("update_interval", 1)
     _write_data(message, entry.get("data_variables"), network.resolve, what)

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
 
 from nnl.converters.nnp.archive import Files, read_files
+from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.network_reader import LoadedNetwork, LoadedVariable
 from nnl.converters.nnp.reader import NewParameters, build_networks
 from nnl.core.parameter import Scope, parameter_scope
 from nnl.core.variable import Variable
 
-__all__ = ["NnpLoader", "NnpNetwork"]
+__all__ = ["NnpLoader", "NnpNetwork", "NnpNetworkPass"]
 
 
 class NnpNetwork:
@@ -68,22 +68,22 @@ class NnpLoader:
         return [n.name for n in self._content.proto.network]
 
     def get_network(
-        self, name: str, batch_size: int | None = None, callback: Any = None
+        self, name: str, batch_size: int | None = None, callback: NnpNetworkPass | None = None
     ) -> NnpNetwork:
         """Build a network; the parameters get the values of the file.
 
         Args:
             name: One of get_network_names().
             batch_size: For a network with a variable batch size, instead of the saved one.
-            callback: Not available yet.
+            callback: What to change in the network before it is built.
         Raises:
             ValueError: There is no such network, or it cannot be built; nothing is changed then.
-            NotImplementedError: A callback is given, or the network has loops.
+            TypeError: callback is no NnpNetworkPass.
         """
-        if callback is not None:
-            raise NotImplementedError(
-                "NnpLoader.get_network: callback is not supported yet: change the graph that is "
-                "returned, with rewire_on"
+        if callback is not None and not isinstance(callback, NnpNetworkPass):
+            raise TypeError(
+                f"NnpLoader.get_network: callback is {type(callback).__name__}, wanted "
+                "NnpNetworkPass"
             )
         names = self.get_network_names()
         if name not in names:
@@ -91,7 +91,7 @@ class NnpLoader:
                 f"{self._content.where}: there is no network {name!r}, only {sorted(names)}"
             )
         with parameter_scope("", self._scope):
-            parameters = NewParameters(self._content.stored, self._content.where)
-            network = build_networks(self._content, [name], batch_size, parameters)[name]
+            parameters = NewParameters(self._content.stored, self._content.where, keep=True)
+            network = build_networks(self._content, [name], batch_size, parameters, callback)[name]
             parameters.commit()
         return NnpNetwork(network)

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from nnl.converters.nnp.function_messages import argument_field, call
+from nnl.converters.nnp.loops import expand_loops
+from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.core.context import using
 from nnl.core.variable import Variable
 
 MAX_ELEMENTS = 2**40  # of one variable; a larger product of sizes is a broken file
-_LOOPS = ("RepeatStart", "RepeatEnd", "RecurrentInput", "RecurrentOutput", "Delay")
 _RANDOM = ("Rand", "Randint", "Randn", "RandBinomial", "RandBeta", "RandGamma")
 _BATCH_SHAPED = ("Broadcast", "Constant", *_RANDOM)
 
@@ -63,6 +65,18 @@ class LoadedNetwork:
     outputs: OrderedDict[str, LoadedVariable] = field(default_factory=OrderedDict)
     functions: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
+    def parameters_named(self, name: str) -> list[LoadedVariable]:
+        """The parameters of this name; of all iterations if it names a loop, as in W{R}."""
+        if name in self.parameters:
+            return [self.parameters[name]]
+        if "{" not in name:
+            return []
+        pattern = "".join(
+            r"\[\d+\]" if part.startswith("{") else re.escape(part)
+            for part in re.split(r"(\{[^{}]*\})", name)
+        )
+        return [p for key, p in self.parameters.items() if re.fullmatch(pattern, key)]
+
     def variable(self, name: str, where: str) -> LoadedVariable:
         """The variable of this name, or a ValueError."""
         if name not in self.variables:
@@ -71,7 +85,11 @@ class LoadedNetwork:
 
 
 def build_network(
-    message: Any, batch_size: int | None, parameters: Parameters, where: str
+    message: Any,
+    batch_size: int | None,
+    parameters: Parameters,
+    where: str,
+    change: NnpNetworkPass | None = None,
 ) -> LoadedNetwork:
     """Build the graph of a Network message, in static mode.
 
@@ -79,14 +97,20 @@ def build_network(
         batch_size: What stands for -1 in shapes; the batch size of the message if None.
         parameters: Gives the Variable of a parameter.
         where: The file, for messages.
+        change: What to change in the message before.
     Raises:
         ValueError: A variable is missing or computed twice, the graph has a cycle, a function is
-            unknown or does not accept its inputs.
-        NotImplementedError: The network has loops.
+            unknown or does not accept its inputs, or loops cannot be unrolled.
     """
     where = f"{where}: network {message.name!r}"
-    _refuse_loops(message, where)
+    message = expand_loops(message, where)
     batch = message.batch_size if batch_size is None else batch_size
+    given: Mapping[str, Variable] = {}
+    if change is not None:
+        open_batch = {v.name for v in message.variable if list(v.shape.dim[:1]) == [-1]}
+        message, given = change.apply(message, where)
+        # the batch size of a given input is that of the whole network
+        batch = next((v.shape[0] for n, v in given.items() if n in open_batch and v.shape), batch)
     shapes = _shapes(message, batch, where)
     types = {v.name: "Parameter" if v.type == "Parameter" else "Buffer" for v in message.variable}
     ordered = _in_order(message, shapes, where)
@@ -96,7 +120,10 @@ def build_network(
         for v in message.variable:
             if types[v.name] == "Parameter":
                 initializer = v.initializer if v.HasField("initializer") else None
-                values[v.name] = parameters(v.name, shapes[v.name], initializer)
+                value = parameters(v.name, shapes[v.name], initializer)
+                fixed = change is not None and change.fixed
+                values[v.name] = value.unlinked(need_grad=False) if fixed else value
+        values.update(given)
         read: set[str] = set()
         for f in ordered:
             at = f"{where}: function {f.name!r} ({f.type})"
@@ -104,6 +131,8 @@ def build_network(
             values.update((name, Variable(shapes[name])) for name in fresh)
             read.update(f.input)
             inputs = [values[name] for name in f.input]
+            if change is not None:
+                f = change.adjusted(f, inputs, at)
             out_shapes = [shapes[name] for name in f.output]
             outputs = _call(
                 _with_batch(f, batch, at), inputs, [values[n] for n in fresh], out_shapes, at
@@ -152,16 +181,6 @@ def _call(
         except ValueError:
             pass  # the first error says more
         raise
-
-
-def _refuse_loops(message: Any, where: str) -> None:
-    looped = [f.name for f in message.function if f.repeat_id or f.type in _LOOPS]
-    if looped or message.repeat_info:
-        named = f", such as the function {looped[0]!r}" if looped else ""
-        raise NotImplementedError(
-            f"{where}: repeated and recurrent parts{named} are not supported yet: unroll them in "
-            "the program that wrote the file"
-        )
 
 
 def _shapes(message: Any, batch: int, where: str) -> dict[str, tuple[int, ...]]:

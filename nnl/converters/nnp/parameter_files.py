@@ -6,14 +6,15 @@ from __future__ import annotations
 import io
 import math
 import os
-import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from nnl.converters.atomic import replacing
+from nnl.converters.nnp.members import Bytes, BytesFile, members, read_all
 from nnl.converters.nnp.messages import messages, parse
+from nnl.converters.nnp.wire import split_parameters
 from nnl.core.parameter import get_parameter, get_parameter_or_create, get_parameters
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
@@ -86,7 +87,7 @@ def load_parameters(
     """
     if isinstance(path, (str, os.PathLike)):
         kind = _extension("load_parameters", path, None, LOADED)
-        with open(path, "rb") as file:
+        with open(path, "rb", buffering=0) as file:
             stored = _READERS[kind](file, f"load_parameters: {path}")
     else:
         kind = _extension("load_parameters", path, extension, LOADED)
@@ -94,7 +95,7 @@ def load_parameters(
     _check_shapes(stored)
     for p in stored:
         existing = get_parameter_or_create(p.name, p.value.shape, need_grad=p.need_grad)
-        existing.d = p.value
+        set_value(existing, p.value)
     if proto is None and not needs_proto and kind in (".h5", ".nnp"):
         return None
     proto = messages()["NNablaProtoBuf"]() if proto is None else proto
@@ -112,6 +113,15 @@ def set_parameter_from_proto(proto: Any) -> None:
     _check_shapes(stored)
     for p in stored:
         get_parameter_or_create(p.name, p.value.shape, need_grad=p.need_grad).d = p.value
+
+
+def set_value(variable: Variable, value: np.ndarray[Any, Any]) -> None:
+    """Set the value from memory that nobody else writes to: taken over where it can be."""
+    nd = variable.data
+    if value.dtype == nd.spec.dtype and value.flags.carray and "host" not in nd.bufs:
+        nd.write("host", value)
+    else:
+        variable.d = value
 
 
 def _extension(function: str, path: Any, given: str | None, known: tuple[str, ...]) -> str:
@@ -148,11 +158,12 @@ def _write_h5(params: Mapping[str, Variable], file: BinaryIO) -> None:
             dataset.attrs["index"] = index
 
 
-def read_h5(source: BinaryIO, where: str) -> list[Stored]:
-    """The parameters of an HDF5 file, in the order of their index."""
+def read_h5(data: Bytes, where: str) -> list[Stored]:
+    """The parameters of an HDF5 file, in the order of their index; views of `data` if they can."""
     import h5py
 
     found: list[tuple[int, Stored]] = []
+    used: list[tuple[int, int]] = []
 
     def visit(name: Any, entry: Any) -> None:
         if not isinstance(name, str):
@@ -166,16 +177,37 @@ def read_h5(source: BinaryIO, where: str) -> list[Stored]:
                     f"{where}: {name!r} is no array of numbers, or larger than the file: "
                     f"{entry.dtype}{list(entry.shape or ())} in {there} bytes"
                 )
-            found.append((index, Stored(name, np.asarray(entry[()]), need_grad)))
+            value = _run(data, entry, claimed, used)
+            found.append((index, Stored(name, _read(entry) if value is None else value, need_grad)))
 
     try:
-        file = h5py.File(source, "r")
-        with file:
+        with h5py.File(BytesFile(data), "r") as file:
             file.visititems(visit)
     except (OSError, RuntimeError, KeyError, TypeError, OverflowError, MemoryError) as error:
         raise ValueError(f"{where}: not an HDF5 file: {error}") from error
     found.sort(key=lambda f: (f[0], f[1].name))
     return [p for _, p in found]
+
+
+def _read(dataset: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(dataset[()])
+
+
+def _run(
+    data: Bytes, dataset: Any, size: int, used: list[tuple[int, int]]
+) -> np.ndarray[Any, Any] | None:
+    """A dataset that is one run of numbers in the file, as a view of it; None for others."""
+    start = dataset.id.get_offset()
+    if start is None or not dataset.dtype.isnative or dataset.dtype.kind == "b":
+        return None
+    end = start + size
+    if end > data.size or any(a < end and start < b for a, b in used):
+        return None  # HDF5 says what is wrong, or two parameters are to be the same memory
+    run = data[start:end]
+    if not size or run.ctypes.data % dataset.dtype.itemsize:
+        return None
+    used.append((start, end))
+    return run.view(dataset.dtype).reshape(dataset.shape)
 
 
 # ---- protobuf ----
@@ -213,12 +245,24 @@ def _write_protobuf(params: Mapping[str, Variable], file: BinaryIO) -> None:
     file.write(proto.SerializeToString())
 
 
+def binary_parameters(data: Bytes, where: str) -> tuple[bytes, list[Stored]]:
+    """A binary message without its parameters, and these."""
+    rest, found = split_parameters(data, where)
+    return rest, [Stored(*p) for p in found]
+
+
+def _read_h5(source: BinaryIO, where: str) -> list[Stored]:
+    return read_h5(read_all(source), where)
+
+
 def _read_protobuf(source: BinaryIO, where: str) -> list[Stored]:
-    return from_proto(parse("NNablaProtoBuf", source.read(), False, where), where)
+    rest, stored = binary_parameters(read_all(source), where)
+    parse("NNablaProtoBuf", rest, False, where)  # an error if it is something else
+    return stored
 
 
 def _read_text(source: BinaryIO, where: str) -> list[Stored]:
-    return from_proto(parse("NNablaProtoBuf", source.read(), True, where), where)
+    return from_proto(parse("NNablaProtoBuf", read_all(source).tobytes(), True, where), where)
 
 
 # ---- .nnp: a zip archive of such files ----
@@ -226,14 +270,10 @@ def _read_text(source: BinaryIO, where: str) -> list[Stored]:
 
 def _read_nnp(source: BinaryIO, where: str) -> list[Stored]:
     stored: list[Stored] = []
-    try:
-        with zipfile.ZipFile(source) as archive:
-            for name in archive.namelist():
-                reader = _READERS.get(os.path.splitext(name)[1])
-                if reader is not None and reader is not _read_nnp:
-                    stored += reader(io.BytesIO(archive.read(name)), f"{where}: {name}")
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"{where}: not a .nnp archive: {error}") from error
+    for name, data in members(source, where):
+        reader = _READERS.get(os.path.splitext(name)[1])
+        if reader is not None and reader is not _read_nnp:
+            stored += reader(BytesFile(data), f"{where}: {name}")
     return stored
 
 
@@ -242,7 +282,7 @@ _WRITERS: dict[str, Callable[[Mapping[str, Variable], BinaryIO], None]] = {
     ".protobuf": _write_protobuf,
 }
 _READERS: dict[str, Callable[[BinaryIO, str], list[Stored]]] = {
-    ".h5": read_h5,
+    ".h5": _read_h5,
     ".protobuf": _read_protobuf,
     ".nntxt": _read_text,
     ".prototxt": _read_text,

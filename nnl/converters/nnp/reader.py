@@ -11,8 +11,9 @@ import numpy as np
 
 from nnl.converters.nnp.archive import Content, Files, read_files
 from nnl.converters.nnp.initial_values import initial_value
+from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.network_reader import LoadedNetwork, build_network
-from nnl.converters.nnp.parameter_files import Stored
+from nnl.converters.nnp.parameter_files import Stored, set_value
 from nnl.converters.nnp.training_reader import (
     context_of,
     link_executor,
@@ -38,11 +39,13 @@ class NewParameters:
 
     Args:
         stored: Those with values, from a file.
+        keep: Copy the values, because the caller will read them again.
     Raises:
         ShapeError: One exists with another shape; ValueError: a name is a scope of another one.
     """
 
-    def __init__(self, stored: list[Stored], where: str) -> None:
+    def __init__(self, stored: list[Stored], where: str, keep: bool = False) -> None:
+        self.keep = keep
         self.where, self.rng = where, np.random.RandomState(0)
         self.stored = {p.name: p for p in stored}
         self.variables: dict[str, Variable] = {}
@@ -88,7 +91,8 @@ class NewParameters:
             if name in self.stored:
                 v.need_grad = self.stored[name].need_grad
             if name in self.values:
-                v.d = self.values[name]
+                value = self.values[name]
+                set_value(v, value.copy() if self.keep else value)
             if get_parameter(name) is None:
                 set_parameter(name, v)
 
@@ -108,7 +112,11 @@ def _path(name: str) -> tuple[str, ...]:
 
 
 def build_networks(
-    content: Content, names: list[str] | None, batch_size: int | None, parameters: NewParameters
+    content: Content,
+    names: list[str] | None,
+    batch_size: int | None,
+    parameters: NewParameters,
+    change: NnpNetworkPass | None = None,
 ) -> OrderedDict[str, LoadedNetwork]:
     """Build the networks of these names, or all; parameters are not registered yet."""
     networks: OrderedDict[str, LoadedNetwork] = OrderedDict()
@@ -116,7 +124,9 @@ def build_networks(
         if names is None or message.name in names:
             if message.name in networks:
                 raise ValueError(f"{content.where}: two networks have the name {message.name!r}")
-            networks[message.name] = build_network(message, batch_size, parameters, content.where)
+            networks[message.name] = build_network(
+                message, batch_size, parameters, content.where, change
+            )
     return networks
 
 
@@ -158,7 +168,6 @@ def load(
     Raises:
         ValueError: A file is broken, or what it says contradicts itself or nnl; the text names
             file, network and function. ShapeError: A parameter exists with another shape.
-        NotImplementedError: A network has loops.
     """
     content = read_files(filenames, extension, "load")
     proto = content.proto

@@ -15,6 +15,7 @@ import numpy as np
 import nnl.solvers as solvers
 from nnl.converters.nnp.messages import parse
 from nnl.converters.nnp.network_reader import LoadedNetwork, LoadedVariable
+from nnl.converters.nnp.schedules import read_scheduler
 from nnl.converters.nnp.solver_files import load_h5
 from nnl.core.context import BACKENDS, FLOAT_TYPES, Context
 from nnl.core.variable import Variable
@@ -147,9 +148,9 @@ def link_executor(message: Any, networks: Networks, where: str) -> SimpleNamespa
             for v in message.output_variable
         ),
         parameters=OrderedDict(
-            (network.parameters[v.variable_name], v.variable_name)
+            (p, p.name)
             for v in message.parameter_variable
-            if v.variable_name in network.parameters
+            for p in network.parameters_named(v.variable_name)
         ),
         num_evaluations=message.num_evaluations or 1,
         repeat_evaluation_type=message.repeat_evaluation_type,
@@ -195,9 +196,9 @@ def link_optimizer(
     settings = message.solver
     solver = make_solver(settings, where)
     rates = OrderedDict(
-        (network.parameters[v.variable_name], v.learning_rate_multiplier)
+        (p, v.learning_rate_multiplier)
         for v in message.parameter_variable
-        if v.variable_name in network.parameters
+        for p in network.parameters_named(v.variable_name)
     )
     parameters = OrderedDict((p.name, p.variable_instance) for p, rate in rates.items() if rate)
     solver.set_parameters(parameters)
@@ -211,7 +212,7 @@ def link_optimizer(
         weight_decay=settings.weight_decay,
         lr_decay=settings.lr_decay or 1.0,
         lr_decay_interval=settings.lr_decay_interval or 1,
-        schedule=schedule_of(settings),
+        scheduler=read_scheduler(settings, solver.learning_rate(), where),
         update_interval=message.update_interval or 1,
         start_iter=message.start_iter,
         end_iter=message.end_iter,
@@ -248,27 +249,6 @@ def make_solver(message: Any, where: str) -> Solver:
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     return solver
-
-
-def schedule_of(message: Any) -> SimpleNamespace:
-    """How the learning rate changes, as data: `type`, its parameters by name, and `warmup_iter`.
-
-    The types are Polynomial, Cosine, Exponential, Step and Custom; without one, the rate is
-    multiplied by lr_decay every lr_decay_interval updates.
-    """
-    kind = message.lr_scheduler_type
-    if not kind:
-        given = {"gamma": message.lr_decay or 1.0, "iter_interval": message.lr_decay_interval or 1}
-        kind = "Exponential"
-    else:
-        arguments = getattr(message, f"{kind.lower()}_scheduler_param", None)
-        given = {
-            f.name: list(value) if f.name == "iter_steps" else value
-            for f, value in (() if arguments is None else arguments.ListFields())
-        }
-    warm = message.lr_warmup_scheduler_type == "Linear"
-    steps = message.linear_warmup_scheduler_param.warmup_iter if warm else 0
-    return SimpleNamespace(type=kind, parameters=given, warmup_iter=steps)
 
 
 def restore_states(optimizer: SimpleNamespace, where: str = "restore_optimizer_state") -> None:

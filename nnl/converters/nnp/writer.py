@@ -42,7 +42,7 @@ def save(
             networks: [{name, batch_size, outputs: {name: Variable}, names: {name: Variable}}]
             executors: [{name, network, data: [name], output: [name]}]
             optimizers: [{name, solver, network, dataset, weight_decay, lr_decay,
-            lr_decay_interval, update_interval}]
+            lr_decay_interval, update_interval, scheduler}]
             datasets: [{name, uri, cache_dir, variables, shuffle, batch_size}]
             monitors: [{name, network, dataset}]
             global_config: {default_context}

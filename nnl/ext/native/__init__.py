@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.context import BACKENDS, Backend, Context
+from nnl.core.context import BACKENDS, SPACES, Backend, Context
 from nnl.ext.numpy import NUMPY
 from nnl.ext.numpy import bind as bind_numpy
 
@@ -31,6 +31,21 @@ _DTYPES = {
          "uint32", "int64", "uint64", "bool"]
     )
 }  # fmt: skip
+
+CHANNELS_LAST = "channels_last"
+
+
+class ChannelsLast:
+    """Host memory in the order (N, spatial..., C): what plans leave behind until somebody looks."""
+
+    def to_host(self, buf: Any) -> np.ndarray[Any, Any]:
+        return np.ascontiguousarray(np.moveaxis(buf, -1, 1))
+
+    def from_host(self, array: np.ndarray[Any, Any]) -> Any:
+        return np.ascontiguousarray(np.moveaxis(array, 1, -1))
+
+
+SPACES[CHANNELS_LAST] = ChannelsLast()
 
 # Below this, numpy is as fast: the call costs more than the work.
 SMALL = 4096  # elements of the largest array

@@ -1,29 +1,189 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose a native kernel for every step, the order in memory it wants, and conversions between."""
+"""Choose a native kernel for every step, the order in memory it works on, and what converts."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from nnl.core.spec import Spec
 from nnl.ext.native import is_plain, kernel_names, native_spec
 from nnl.graph.program import Program, Step
 
+# Ops that are fastest channels-last, and the inputs of theirs that are weights: those stay plain.
+PREFER = {
+    "convolution": (1, 2),
+    "convolution_fused": (1, 2),
+    "convolution_data": (1, 2),
+    "convolution_weight": (),
+    "convolution_weight_bias": (),
+    "deconvolution": (1, 2),
+    "depthwise_convolution": (1, 2),
+    "depthwise_deconvolution": (1, 2),
+}
+# Ops that work on whatever order their inputs have. Other ops get them plain.
+FOLLOW = frozenset(
+    """add2 sub2 mul2 div2 relu gate fused_elementwise masked_scale dropout
+    max_pooling average_pooling sum_pooling global_average_pooling max_pooling_backward
+    average_pooling_backward sum_pooling_backward global_average_pooling_backward
+    batch_normalization fused_batch_normalization batch_normalization_fused
+    batch_normalization_backward_fused normalization_backward batch_normalization_inference
+    interpolate interpolate_backward unpooling concatenate""".split()
+)
+
 
 def choose_kernels(program: Program, lib: Any) -> None:
-    """Give steps native kernels as far as there are any."""
-    for step in program.steps:
-        if step.native and step.op in kernel_names():
-            step.kernel = make(program, lib, step)
+    """Give steps native kernels, with steps in between that change an array's order or dtype."""
+    _Chooser(program, lib).run()
 
 
-def make(program: Program, lib: Any, step: Step) -> Any:
-    """The native kernel of a step as its slots lie in memory; None if it declines."""
-    attrs = {k: v for k, v in step.attrs.items() if is_plain(v)}
-    ins = [_spec(program, i) for i in step.ins]
-    outs = [_spec(program, o) for o in step.outs]
-    return lib.kernel(step.op, attrs, ins, outs)
+class _Chooser:
+    def __init__(self, program: Program, lib: Any) -> None:
+        self.program, self.lib = program, lib
+        self.steps: list[Step] = []
+        # The same values otherwise: (slot, channels last, dtype) -> slot.
+        self.forms: dict[tuple[int, bool, Any], int] = {}
+        self.can_convert = {"to_layout", "cast"} <= kernel_names()
+
+    def run(self) -> None:
+        todo = self.program.steps[::-1]
+        while todo:
+            step = todo.pop()
+            if step.native and self._choose(step):
+                continue
+            if step.parts:
+                todo += step.parts[::-1]
+            else:
+                self._leave_to_numpy(step)
+        self.program.steps = self.steps
+
+    def _choose(self, step: Step) -> bool:
+        if step.op not in kernel_names() or (step.view and not step.writes):
+            return False
+        images = self._images(step)
+        if images and (step.op in PREFER or self._any_channels_last(step, images)):
+            if self._try(step, images):
+                return True
+        return self._try(step, set())
+
+    def _images(self, step: Step) -> set[int]:
+        """Positions of inputs (from 0) and outputs (from -1 down) that may be channels-last."""
+        if not self.can_convert or (step.op not in PREFER and step.op not in FOLLOW):
+            return set()
+        slots = self.program.slots
+        weights = PREFER.get(step.op, ())
+        ranks = [slots[i].spec.ndim for i in step.ins if i]
+        rank = max(ranks, default=0)
+        if rank < 3:
+            return set()
+        found = {
+            p
+            for p, i in enumerate(step.ins)
+            if i and p not in weights and p not in step.writes and slots[i].spec.ndim == rank
+        }
+        if step.op not in ("convolution_weight", "convolution_weight_bias"):
+            found |= {-1 - p for p, o in enumerate(step.outs) if slots[o].spec.ndim == rank}
+        return found
+
+    def _any_channels_last(self, step: Step, images: set[int]) -> bool:
+        slots = self.program.slots
+        return any(slots[step.ins[p]].channels_last for p in images if p >= 0)
+
+    def _try(self, step: Step, images: set[int]) -> bool:
+        """Make the kernel with these arrays channels-last and all others plain."""
+        slots = self.program.slots
+        wanted: list[tuple[bool, Any]] = []  # (channels last, dtype) of every input
+        for p, i in enumerate(step.ins):
+            if i == 0:
+                wanted.append((False, None))
+                continue
+            dtype = slots[i].spec.dtype
+            if step.bound is not None:
+                want = step.bound.in_specs[p]
+                dtype = dtype if want is None else want.dtype
+            if dtype != slots[i].spec.dtype and (p in step.writes or not self.can_convert):
+                return False
+            wanted.append((p in images and not neutral(slots[i].spec), dtype))
+        ins = [
+            native_spec(Spec.of(slots[i].spec.shape, dtype), last) if i else None
+            for i, (last, dtype) in zip(step.ins, wanted, strict=True)
+        ]
+        last_out = [
+            -1 - p in images and not neutral(slots[o].spec) for p, o in enumerate(step.outs)
+        ]
+        outs = [
+            native_spec(slots[o].spec, last) for o, last in zip(step.outs, last_out, strict=True)
+        ]
+        attrs = {k: v for k, v in step.attrs.items() if is_plain(v)}
+        kernel = self.lib.kernel(step.op, attrs, ins, outs)
+        if kernel is None:
+            return False
+        step.kernel = kernel
+        step.ins = tuple(
+            i and self._form(i, last, dtype, step)
+            for i, (last, dtype) in zip(step.ins, wanted, strict=True)
+        )
+        self._append(step, last_out)
+        return True
+
+    def _append(self, step: Step, last_out: list[bool]) -> None:
+        """Add a step; what must end up plain is converted right after it."""
+        slots = self.program.slots
+        if step.view:
+            slots[step.outs[0]].root = slots[step.ins[0]].root
+        outs, after = list(step.outs), []
+        for p, (o, last) in enumerate(zip(step.outs, last_out, strict=True)):
+            if last and o in self.program.plain:
+                outs[p] = self.program.new_slot(slots[o].spec)
+                after.append((outs[p], o))
+                self.forms[o, True, slots[o].spec.dtype] = outs[p]
+            slots[outs[p]].channels_last = last
+        step.outs = tuple(outs)
+        self.steps.append(step)
+        for source, o in after:
+            self._convert("to_layout", source, o, step.second)
+        for p in step.writes:  # other forms of what it has changed are stale
+            root = self.program.root(step.ins[p])
+            for key in [k for k in self.forms if self.program.root(k[0]) == root]:
+                del self.forms[key]
+
+    def _form(self, slot: int, last: bool, dtype: Any, step: Step) -> int:
+        """A slot with the values of `slot` in this order and dtype, before `step` runs."""
+        slots = self.program.slots
+        spec = slots[slot].spec
+        if slots[slot].channels_last == last and spec.dtype == dtype:
+            return slot
+        found = self.forms.get((slot, last, dtype))
+        if found is None:
+            source = slot
+            if spec.dtype != dtype:
+                found = self.program.new_slot(spec.with_dtype(dtype))
+                slots[found].channels_last = slots[slot].channels_last
+                self._convert("cast", source, found, step.second)
+                source = found
+            if slots[slot].channels_last != last:
+                found = self.program.new_slot(spec.with_dtype(dtype))
+                slots[found].channels_last = last
+                self._convert("to_layout", source, found, step.second)
+            assert found is not None
+            self.forms[slot, last, dtype] = found
+        return found
+
+    def _convert(self, op: str, source: int, target: int, second: bool) -> None:
+        slots = self.program.slots
+        step = Step(op, {}, (source,), (target,), second)
+        specs = [native_spec(slots[i].spec, slots[i].channels_last) for i in (source, target)]
+        step.kernel = self.lib.kernel(op, {}, specs[:1], specs[1:])
+        if step.kernel is None:
+            raise NotImplementedError(f"plan: {op} has no kernel for {slots[source].spec}")
+        self.steps.append(step)
+
+    def _leave_to_numpy(self, step: Step) -> None:
+        """Python computes the step, on plain arrays of the dtypes as they are."""
+        slots = self.program.slots
+        step.ins = tuple(i and self._form(i, False, slots[i].spec.dtype, step) for i in step.ins)
+        self._append(step, [False] * len(step.outs))
 
 
-def _spec(program: Program, slot: int) -> Any:
-    s = program.slots[slot]
-    return native_spec(s.spec, s.channels_last) if slot else None
+def neutral(spec: Spec) -> bool:
+    """Whether plain and channels-last are the same memory: one channel, or one pixel."""
+    return spec.ndim < 3 or spec.shape[1] == 1 or spec.size == spec.shape[0] * spec.shape[1]
