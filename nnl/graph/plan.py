@@ -85,6 +85,8 @@ class Plan:
         self.leaves = [
             (i, s.leaf) for i, s in enumerate(program.slots) if s.leaf is not None and i in used
         ]
+        written = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
+        self.written = [nd for i, nd in self.leaves if i in written]
         self._lay_out()
         self.loose: set[int] = set()  # leaves whose buffer changes between runs
         self.ready: tuple[list[Thunk], list[Thunk]] | None = None
@@ -232,13 +234,12 @@ class Plan:
             native.add(step.op, kernel, ins, outs, self.workspaces.get(t, OUTSIDE))
             cut += not step.second
         self.native_cut, self.native_size = cut, len(native)
-        self.written_leaves = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
         return native
 
     def _bind_leaf(self, slot: int, nd: NdArray, buf: Any) -> None:
         if not buf.flags.c_contiguous:
             buf = np.ascontiguousarray(buf)
-            if slot in self.written_leaves:  # what the run writes must reach the array
+            if any(nd is x for x in self.written):  # what the run writes must reach the array
                 nd.write(SPACE, buf)
         self.slots[slot] = buf
         self.native.bind_array(slot, buf)
@@ -249,6 +250,9 @@ class Plan:
     def run(self, second: bool = False) -> None:
         """Run the first part, or the second."""
         native = self.native
+        if not second:
+            for nd in self.written:
+                nd.touch(SPACE)
         if native is None:
             self._run_in_python(second)
             return

@@ -12,8 +12,10 @@ from nnl.core.array import NdArray
 from nnl.core.autodiff import accumulate, backprop, backward_now, start_gradient
 from nnl.core.callback import HOOKS
 from nnl.core.context import STATE, using
+from nnl.core.dispatch import apply, bind, execute
 from nnl.core.function import Function
 from nnl.core.graph import Node, Value, capture
+from nnl.core.op import Op
 from nnl.core.spec import Spec
 from nnl.core.variable import EXECUTOR, Hook, Variable
 from nnl.graph.plan import Plan, infer_again
@@ -325,8 +327,57 @@ def session_of(outputs: Sequence[Variable]) -> Session:
     return session
 
 
+class Calls:
+    """One op applied to several lists of arrays, as one plan: the updates of a solver's parameters.
+
+    Only for ops that write their inputs; what they return is dropped.
+    """
+
+    def __init__(self, op: Op, attrs: Any, arrays: Sequence[tuple[NdArray | None, ...]]) -> None:
+        self.key = Calls.key_of(attrs, arrays)  # keeps the arrays alive, so that it stays theirs
+        ends = []
+        with using(auto_forward=False, record=True, no_grad=True, trace=None):
+            for datas in arrays:
+                inputs = tuple(
+                    [None if d is None else Variable.of_edge(Value.leaf(d), d) for d in datas]
+                )
+                y = apply(op, attrs, inputs)
+                ends.append((y[0] if isinstance(y, tuple) else y).edge)
+        self.plan = Plan(capture(ends), {v.key for v in ends})
+
+    @staticmethod
+    def key_of(attrs: Any, arrays: Sequence[tuple[NdArray | None, ...]]) -> list[Any]:
+        key: list[Any] = [attrs, STATE.target]
+        for datas in arrays:
+            key += datas
+            key += [None if d is None else d.spec for d in datas]
+        return key
+
+
 class GraphExecutor:
-    """What Variable.forward() and backward() call."""
+    """What Variable.forward() and backward(), and the solvers, call."""
+
+    def run_calls(
+        self,
+        op: Op,
+        attrs: Any,
+        arrays: Sequence[tuple[NdArray | None, ...]],
+        calls: Calls | None,
+    ) -> Calls | None:
+        """Apply an op that writes its inputs to each of the lists of arrays.
+
+        Args:
+            calls: What the previous call returned; it is used again if nothing has changed.
+        """
+        if any(b.space != SPACE for b in STATE.target.backends):  # plans are for host memory
+            for datas in arrays:
+                specs = tuple([None if d is None else d.spec for d in datas])
+                execute(bind(op, attrs, STATE.target, specs), datas)
+            return None
+        if calls is None or calls.key != Calls.key_of(attrs, arrays):
+            calls = Calls(op, attrs, arrays)
+        calls.plan.run()
+        return calls
 
     def forward(
         self,

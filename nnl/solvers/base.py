@@ -18,7 +18,7 @@ from nnl.core.context import STATE, using
 from nnl.core.dispatch import apply, bind, execute
 from nnl.core.op import OPS, Op
 from nnl.core.spec import ShapeError, Spec
-from nnl.core.variable import Variable
+from nnl.core.variable import EXECUTOR, Variable
 from nnl.solvers.gradient import has_inf, has_inf_or_nan, has_nan
 from nnl.solvers.hyperparameters import checked, not_negative, number
 
@@ -83,6 +83,7 @@ class Solver:
         self._lr = _scalar(self.info[self.rate], np.float64)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._next_decay: float | None = None
+        self._plan: Any = None  # of the latest update
         given = {**self.info, "lr0": self.info[self.rate]}
         if not self.fused:
             given["wd"] = 0.0
@@ -318,6 +319,7 @@ class Solver:
         op, attrs, target, trace = self.rule, self._attrs, STATE.target, STATE.trace
         if self._next_decay is not None:
             attrs = op.attrs(**{**self._hyperparameters, "wd": self._next_decay})
+        calls: list[tuple[Any, ...]] = []
         for entry in self._entries.values():
             w = entry.variable
             if trace is not None:
@@ -329,14 +331,16 @@ class Solver:
             grad = w.edge.grad
             if grad.zeroing:
                 continue
-            if hooked:
-                _before(update_pre_hook)
-            datas = [w._data, grad, *[None if v is None else v._data for v in entry.inputs]]
+            datas = (w._data, grad, *[None if v is None else v._data for v in entry.inputs])
+            if not hooked:
+                calls.append(datas)
+                continue
+            _before(update_pre_hook)
             specs = tuple([None if d is None else d.spec for d in datas])
-            bound = attrs.bound.get((target, *specs))
-            execute(bind(op, attrs, target, specs) if bound is None else bound, datas)
-            if hooked:
-                _after(update_post_hook)
+            execute(bind(op, attrs, target, specs), datas)
+            _after(update_post_hook)
+        if calls:
+            self._plan = EXECUTOR[0].run_calls(op, attrs, calls, self._plan)
         self._next_decay = None
 
     def weight_decay_is_fused(self) -> bool:
