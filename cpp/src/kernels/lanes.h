@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sixteen float32 at a time, loaded from and stored to any floating element type.
+#pragma once
+#include <initializer_list>
+#include <type_traits>
+
+#include "nnl/kernel.h"
+#include "nnl/threads.h"
+#include "simd.h"
+
+// Values of 64 bytes never cross a call here: everything is inlined.
+#pragma GCC diagnostic ignored "-Wpsabi"
+#define NNL_INLINE inline __attribute__((always_inline))
+
+namespace nnl {
+
+constexpr int kLanes = 16;
+using Lanes = float __attribute__((vector_size(64)));
+using LaneBits = uint32_t __attribute__((vector_size(64)));
+using LaneInts = int32_t __attribute__((vector_size(64)));
+
+NNL_INLINE Lanes all(float x) { return Lanes{} + x; }
+
+NNL_INLINE Lanes load(const float* p) {
+  Lanes v;
+  __builtin_memcpy(&v, p, sizeof(v));
+  return v;
+}
+NNL_INLINE Lanes load(const bf16* p) {
+  uint16_t __attribute__((vector_size(32))) half;
+  __builtin_memcpy(&half, p, sizeof(half));
+  return reinterpret_cast<Lanes>(__builtin_convertvector(half, LaneBits) << 16);
+}
+NNL_INLINE Lanes load(const f16* p) {
+#ifdef __AVX512F__
+  return reinterpret_cast<Lanes>(
+      _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+#else
+  Lanes v;
+  for (int i = 0; i < kLanes; ++i) v[i] = to_float(p[i]);
+  return v;
+#endif
+}
+
+NNL_INLINE void store(float* p, Lanes v) { __builtin_memcpy(p, &v, sizeof(v)); }
+NNL_INLINE void store(bf16* p, Lanes v) {
+  const LaneBits u = reinterpret_cast<LaneBits>(v);
+  const LaneBits rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const LaneBits nan = (u >> 16) | 0x40u;
+  const auto half = __builtin_convertvector(v != v ? nan : rounded,
+                                            uint16_t __attribute__((vector_size(32))));
+  __builtin_memcpy(p, &half, sizeof(half));
+}
+NNL_INLINE void store(f16* p, Lanes v) {
+#ifdef __AVX512F__
+  _mm256_storeu_si256(
+      reinterpret_cast<__m256i*>(p),
+      _mm512_maskz_cvtps_ph(0xffff, reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
+#else
+  for (int i = 0; i < kLanes; ++i) p[i] = to_f16(v[i]);
+#endif
+}
+
+// An address whose element type is known at set-up only: for mixtures of types, which are rare.
+struct Any {
+  void* p;
+  DType type;
+  Any operator+(int64_t n) const {
+    return {static_cast<char*>(p) + n * static_cast<int64_t>(bytes_of(type)), type};
+  }
+};
+NNL_INLINE Lanes load(Any a) {
+  if (a.type == DType::f32) return load(static_cast<const float*>(a.p));
+  if (a.type == DType::bf16) return load(static_cast<const bf16*>(a.p));
+  return load(static_cast<const f16*>(a.p));
+}
+NNL_INLINE void store(Any a, Lanes v) {
+  if (a.type == DType::f32) return store(static_cast<float*>(a.p), v);
+  if (a.type == DType::bf16) return store(static_cast<bf16*>(a.p), v);
+  return store(static_cast<f16*>(a.p), v);
+}
+
+// The first n < 16 lanes; the others are `rest`.
+template <class T>
+NNL_INLINE Lanes load_part(T* p, int64_t n, float rest = 0.0f) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(T) == 4)
+    return reinterpret_cast<Lanes>(_mm512_mask_loadu_ps(
+        _mm512_set1_ps(rest), static_cast<__mmask16>((1u << n) - 1u), p));
+#endif
+  Lanes v = all(rest);
+  for (int64_t i = 0; i < n; ++i) v[i] = to_float(p[i]);
+  return v;
+}
+template <class T>
+NNL_INLINE void store_part(T* p, Lanes v, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) p[i] = from_float<T>(v[i]);
+}
+NNL_INLINE Lanes load_part(Any a, int64_t n, float rest = 0.0f) {
+  if (a.type == DType::f32) return load_part(static_cast<const float*>(a.p), n, rest);
+  if (a.type == DType::bf16) return load_part(static_cast<const bf16*>(a.p), n, rest);
+  return load_part(static_cast<const f16*>(a.p), n, rest);
+}
+NNL_INLINE void store_part(Any a, Lanes v, int64_t n) {
+  if (a.type == DType::f32) return store_part(static_cast<float*>(a.p), v, n);
+  if (a.type == DType::bf16) return store_part(static_cast<bf16*>(a.p), v, n);
+  return store_part(static_cast<f16*>(a.p), v, n);
+}
+
+// n lanes of 16: `whole` is known by the compiler, so that only the last step of a loop branches.
+template <bool whole, class P>
+NNL_INLINE Lanes get(P p, int64_t n, float rest = 0.0f) {
+  if constexpr (whole) return load(p);
+  return load_part(p, n, rest);
+}
+template <bool whole, class P>
+NNL_INLINE void put(P p, Lanes v, int64_t n) {
+  if constexpr (whole) return store(p, v);
+  return store_part(p, v, n);
+}
+
+// Calls f(offset, lanes, whole) over [0, n): whole is std::true_type but for the last, shorter step.
+template <class F>
+NNL_INLINE void by_lanes(int64_t n, F&& f) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(i, int64_t{kLanes}, std::true_type{});
+  if (i < n) f(i, n - i, std::false_type{});
+}
+
+NNL_INLINE float sum_of(Lanes v) {
+  float s[kLanes];
+  store(s, v);
+  for (int half = kLanes / 2; half; half /= 2)
+    for (int i = 0; i < half; ++i) s[i] += s[i + half];
+  return s[0];
+}
+NNL_INLINE float max_of(Lanes v) {  // of numbers; NaN may be lost
+  float s[kLanes];
+  store(s, v);
+  for (int half = kLanes / 2; half; half /= 2)
+    for (int i = 0; i < half; ++i) s[i] = s[i] < s[i + half] ? s[i + half] : s[i];
+  return s[0];
+}
+NNL_INLINE Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
+NNL_INLINE Lanes relu(Lanes v) { return v < 0.0f ? Lanes{} : v; }  // NaN stays NaN
+
+// The common element type of some specs, or f64 where they differ: see at_pointer.
+inline bool is_real(DType t) { return t == DType::f32 || is_half(t); }
+constexpr DType kMixed = DType::f64;
+inline DType common_type(std::initializer_list<const Spec*> specs) {
+  DType common = kMixed;
+  for (const Spec* s : specs)
+    if (s) common = common == kMixed ? s->dtype : common;
+  for (const Spec* s : specs)
+    if (s && s->dtype != common) return kMixed;
+  return common;
+}
+
+// Calls f with a null pointer of the type that kernels use for arrays of this common type.
+template <class F>
+auto with_pointer(DType common, F&& f) {
+  switch (common) {
+    case DType::f32:
+      return f(static_cast<float*>(nullptr));
+    case DType::bf16:
+      return f(static_cast<bf16*>(nullptr));
+    case DType::f16:
+      return f(static_cast<f16*>(nullptr));
+    default:
+      return f(Any{});
+  }
+}
+template <class P>
+P pointer(void* p, DType type) {
+  if constexpr (std::is_same_v<P, Any>)
+    return {p, type};
+  else
+    return static_cast<P>(p);
+}
+
+// Small arrays (parameters, statistics) to and from float32.
+inline void read_floats(const void* p, DType type, float* y, int64_t n) {
+  if (type == DType::f32)
+    load(static_cast<const float*>(p), y, n);
+  else if (type == DType::bf16)
+    load(static_cast<const bf16*>(p), y, n);
+  else
+    load(static_cast<const f16*>(p), y, n);
+}
+inline void write_floats(const float* x, void* p, DType type, int64_t n) {
+  if (type == DType::f32)
+    store(x, static_cast<float*>(p), n);
+  else if (type == DType::bf16)
+    store(x, static_cast<bf16*>(p), n);
+  else
+    store(x, static_cast<f16*>(p), n);
+}
+
+// How many parts to cut work of `elements` into, one per thread at most. Fixed at set-up, since
+// partial sums of each part lie in the workspace.
+inline int64_t parts_of(int64_t elements) {
+  constexpr int64_t worth = 1 << 14;
+  return std::max<int64_t>(1, std::min<int64_t>(threads(), elements / worth));
+}
+// f(part, begin, end) over [0, n) cut into `parts`.
+template <class F>
+void for_parts(int64_t parts, int64_t n, F&& f) {
+  parallel_for(parts, 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) f(i, n * i / parts, n * (i + 1) / parts);
+  });
+}
+
+// Hands out pieces of a workspace, 64-byte aligned: from null to learn its size, then at each run.
+class Pieces {
+ public:
+  explicit Pieces(void* start = nullptr) : start_(reinterpret_cast<uintptr_t>(start)) {}
+  template <class T>
+  T* take(int64_t n) {
+    T* p = reinterpret_cast<T*>(start_ + size_);
+    size_ += (static_cast<size_t>(n) * sizeof(T) + 63) / 64 * 64;
+    return p;
+  }
+  size_t size() const { return size_; }
+
+ private:
+  uintptr_t start_;
+  size_t size_ = 0;
+};
+
+}  // namespace nnl
