@@ -13,6 +13,7 @@
 #include <mutex>
 #include <utility>
 
+#include "nnl/elementwise.h"
 #include "nnl/plan.h"
 #include "nnl/threads.h"
 
@@ -209,6 +210,16 @@ NB_MODULE(_native, m) {
   m.def("threads", &threads);
   m.def("set_threads", &set_threads);
   m.def("array_at", &array_at);
+
+  // (code, constants, shapes) of an op's program, see nnl/elementwise.h; None where it has none.
+  m.def("elementwise_code",
+        [](const std::string& op, nb::dict attributes, std::vector<Shape> in) -> nb::object {
+          Signature s = to_signature(attributes, nb::list(), nb::list());
+          auto program = elementwise_program(op, s.attributes, in);
+          if (!program) return nb::none();
+          return nb::cast(std::make_tuple(program->code, program->constants, program->shapes));
+        });
+  m.def("elementwise_names", &elementwise_names);
 
   nb::class_<ArrayKernel>(m, "ArrayKernel").def("__call__", &ArrayKernel::call);
   m.def("array_kernel",

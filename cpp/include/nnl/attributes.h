@@ -38,7 +38,9 @@ class Attributes {
   const std::vector<int64_t>& integers(const std::string& name) const {
     return get<std::vector<int64_t>>(name);
   }
-  const std::vector<double>& numbers(const std::string& name) const {
+  // Numbers declared as float may all arrive as ints.
+  std::vector<double> numbers(const std::string& name) const {
+    if (auto* i = std::get_if<std::vector<int64_t>>(&at(name))) return {i->begin(), i->end()};
     return get<std::vector<double>>(name);
   }
 

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// More functions that the compiler can vectorise, beside those of simd.h: no branches, no calls.
+// Errors are about 2 units in the last place, unless a comment says otherwise.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "simd.h"
+
+namespace nnl {
+
+inline uint64_t bits(double x) {
+  uint64_t u;
+  std::memcpy(&u, &x, 8);
+  return u;
+}
+inline double from_bits(uint64_t u) {
+  double x;
+  std::memcpy(&x, &u, 8);
+  return x;
+}
+
+// e^x - 1, exact near 0.
+inline float fast_expm1(float x) {
+  const float bounded = x < -20.0f ? -20.0f : (x > 17.0f ? 17.0f : x);
+  const float n = std::nearbyint(bounded * 1.44269504088896341f);
+  float r = bounded - n * 0.693145751953125f;
+  r -= n * 1.42860682030941723212e-6f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r;
+  const float s = from_bits(static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23);
+  const float y = (s - 1.0f) + s * p;
+  return x > 17.0f ? fast_exp(x) : (x != x ? x : y);
+}
+
+// ln(1 + x), exact near 0: what 1 + x loses by rounding is added to first order.
+inline float fast_log1p(float x) {
+  const float u = 1.0f + x;
+  const float y = fast_log(u) + (x - (u - 1.0f)) / u;
+  return u > 3e38f || u <= 0.0f ? fast_log(u) : y;
+}
+
+// ln(1 + e^x) without overflow; NaN for NaN.
+inline float fast_softplus(float x) {
+  return (x > 0.0f || x != x ? x : 0.0f) + fast_log1p(fast_exp(-std::fabs(x)));
+}
+
+inline float fast_sinh(float x) {
+  const float a = std::fabs(x), e = fast_expm1(a < 9.0f ? a : 9.0f);
+  const float h = fast_exp(0.5f * a);
+  const float y = a < 9.0f ? 0.5f * (e + e / (e + 1.0f)) : 0.5f * h * h;
+  return x != x ? x : std::copysign(y, x);
+}
+
+inline float fast_cosh(float x) {
+  const float a = std::fabs(x), h = fast_exp(0.5f * a);
+  return a < 9.0f ? 0.5f * (h * h + 1.0f / (h * h)) : 0.5f * h * h;
+}
+
+inline float fast_asinh(float x) {
+  const float a = std::fabs(x), z = a * a;
+  const float near = fast_log1p(a + z / (1.0f + std::sqrt(z + 1.0f)));
+  const float far = fast_log(a) + 0.693147180559945309f;
+  return std::copysign(a > 1e9f ? far : near, x);
+}
+
+inline float fast_acosh(float x) {
+  const float t = x - 1.0f;
+  const float near = fast_log1p(t + std::sqrt(t * (t + 2.0f)));
+  const float far = fast_log(x) + 0.693147180559945309f;
+  return x < 1.0f ? NAN : (x > 1e9f ? far : near);
+}
+
+inline float fast_atanh(float x) {
+  const float a = std::fabs(x);
+  return std::copysign(0.5f * fast_log1p(2.0f * a / (1.0f - a)), x);
+}
+
+// The polynomials of asin and atan are those of the Cephes library (Moshier).
+inline float fast_asin(float x) {
+  const float a = std::fabs(x);
+  const bool far = a > 0.5f;
+  const float z = far ? 0.5f * (1.0f - a) : a * a, s = far ? std::sqrt(z) : a;
+  float p = 4.2163199048e-2f;
+  p = p * z + 2.4181311049e-2f;
+  p = p * z + 4.5470025998e-2f;
+  p = p * z + 7.4953002686e-2f;
+  p = p * z + 1.6666752422e-1f;
+  const float y = p * z * s + s;
+  return std::copysign(far ? 1.57079632679489662f - 2.0f * y : y, x);
+}
+
+inline float fast_acos(float x) {
+  const float a = std::fabs(x);
+  const bool far = a > 0.5f;
+  const float y = fast_asin(far ? std::sqrt(0.5f * (1.0f - a)) : x);
+  const float near = 1.57079632679489662f - y, two = 2.0f * y;
+  return far ? (x < 0.0f ? 3.14159265358979324f - two : two) : near;
+}
+
+inline float fast_atan(float x) {
+  const float a = std::fabs(x);
+  const bool far = a > 2.414213562373095f, middle = a > 0.4142135623730950f;
+  const float t = far ? -1.0f / a : (middle ? (a - 1.0f) / (a + 1.0f) : a);
+  const float base = far ? 1.57079632679489662f : (middle ? 0.785398163397448310f : 0.0f);
+  const float z = t * t;
+  float p = 8.05374449538e-2f;
+  p = p * z - 1.38776856032e-1f;
+  p = p * z + 1.99777106478e-1f;
+  p = p * z - 3.33329491539e-1f;
+  return std::copysign(base + (p * z * t + t), x);
+}
+
+// Below this the angle is reduced exactly enough in double precision.
+constexpr float angle_limit = 1e6f;
+
+// x = quarter turns * pi / 2 + rest, with the rest's sine and cosine by their series.
+struct Angle {
+  double sine, cosine;
+  uint64_t quarter;
+
+  explicit Angle(float x) {
+    const double t = x * 0.63661977236758134308 + 6755399441055744.0;  // 1.5 * 2^52: rounds
+    quarter = bits(t);
+    const double n = t - 6755399441055744.0;
+    const double r = (x - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11;
+    const double z = r * r;
+    sine = r +
+           r * z *
+               (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 - z / 39916800))));
+    cosine = 1.0 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 - z / 3628800))));
+  }
+};
+inline float fast_sin(float x) {
+  const Angle a(x);
+  const double y = a.quarter & 1 ? a.cosine : a.sine;
+  return static_cast<float>(a.quarter & 2 ? -y : y);
+}
+inline float fast_cos(float x) {
+  const Angle a(x);
+  const double y = a.quarter & 1 ? a.sine : a.cosine;
+  return static_cast<float>((a.quarter + 1) & 2 ? -y : y);
+}
+inline float fast_tan(float x) {
+  const Angle a(x);
+  return static_cast<float>(a.quarter & 1 ? -a.cosine / a.sine : a.sine / a.cosine);
+}
+
+// x^y for finite x and y, through double precision.
+inline float fast_pow(float x, float y) {
+  const double a = std::fabs(static_cast<double>(x));
+  const uint64_t shift = bits(a) - 0x3fe6a09e667f3bcdull;  // from the square root of 1/2 on
+  const int64_t e = static_cast<int64_t>(shift) >> 52;
+  const double m = from_bits(bits(a) - (static_cast<uint64_t>(e) << 52));
+  const double s = (m - 1.0) / (m + 1.0), z = s * s;
+  double p = 1.0 / 15;
+  p = p * z + 1.0 / 13;
+  p = p * z + 1.0 / 11;
+  p = p * z + 1.0 / 9;
+  p = p * z + 1.0 / 7;
+  p = p * z + 1.0 / 5;
+  p = p * z + 1.0 / 3;
+  const double log2 = static_cast<double>(e) + (s + s * z * p) * 2.88539008177792681472;
+  double w = log2 * y;  // the power of 2 wanted
+  w = w < -160.0 ? -160.0 : (w > 130.0 ? 130.0 : w);
+  const double t = w + 6755399441055744.0, n = t - 6755399441055744.0;
+  const double r = (w - n) * 0.693147180559945309417;
+  double q = 1.0 / 362880;
+  q = q * r + 1.0 / 40320;
+  q = q * r + 1.0 / 5040;
+  q = q * r + 1.0 / 720;
+  q = q * r + 1.0 / 120;
+  q = q * r + 1.0 / 24;
+  q = q * r + 1.0 / 6;
+  q = q * r + 0.5;
+  q = q * r * r + r + 1.0;
+  const float size = static_cast<float>(from_bits(bits(q) + (bits(t) << 52)));
+  const float zero = y > 0.0f ? 0.0f : INFINITY;
+  const float value = x == 0.0f ? zero : size;
+  const bool whole = std::nearbyint(y) == y;
+  const float half = 0.5f * y;
+  const bool odd = whole && std::nearbyint(half) != half;
+  const float valid = x < 0.0f && !whole ? NAN : value;
+  return y == 0.0f || x == 1.0f ? 1.0f : (odd ? std::copysign(valid, x) : valid);
+}
+
+// The error function after W. J. Cody, Rational Chebyshev approximations for the error function,
+// Mathematics of Computation 23 (1969).
+inline float fast_erf(float x) {
+  const float a = std::fabs(x), t = a < 6.0f ? a : 6.0f;
+  const float square = t * t, z = square < 0.25f ? square : 0.25f;
+  float p = 1.85777706184603153e-1f;
+  p = p * z + 3.16112374387056560f;
+  p = p * z + 1.13864154151050156e2f;
+  p = p * z + 3.77485237685302021e2f;
+  p = p * z + 3.20937758913846947e3f;
+  float q = z + 2.36012909523441209e1f;
+  q = q * z + 2.44024637934444173e2f;
+  q = q * z + 1.28261652607737228e3f;
+  q = q * z + 2.84423683343917062e3f;
+  float u = 2.15311535474403846e-8f;
+  u = u * t + 5.64188496988670089e-1f;
+  u = u * t + 8.88314979438837594f;
+  u = u * t + 6.61191906371416295e1f;
+  u = u * t + 2.98635138197400131e2f;
+  u = u * t + 8.81952221241769090e2f;
+  u = u * t + 1.71204761263407058e3f;
+  u = u * t + 2.05107837782607147e3f;
+  u = u * t + 1.23033935479799725e3f;
+  float v = t + 1.57449261107098347e1f;
+  v = v * t + 1.17693950891312499e2f;
+  v = v * t + 5.37181101862009858e2f;
+  v = v * t + 1.62138957456669019e3f;
+  v = v * t + 3.29079923573345963e3f;
+  v = v * t + 4.36261909014324716e3f;
+  v = v * t + 3.43936767414372164e3f;
+  v = v * t + 1.23033935480374942e3f;
+  const bool near = t <= 0.46875f;
+  const float ratio = (near ? t * p : u) / (near ? q : v);
+  const float y = near ? ratio : 1.0f - fast_exp(-square) * ratio;
+  return x != x ? x : std::copysign(y, x);
+}
+
+// sin x / x, 1 at 0.
+inline float fast_sinc(float x) { return x == 0.0f ? 1.0f : fast_sin(x) / x; }
+
+// (cos x - sinc x) / x, by its series near 0 where that cancels.
+inline float sinc_slope(float x) {
+  const float square = x * x, z = square < 0.25f ? square : 0.25f;
+  float s = 1.0f - z * (1.0f / 238.0f);
+  s = 1.0f - s * z * (1.0f / 180.0f);
+  s = 1.0f - s * z * (1.0f / 130.0f);
+  s = 1.0f - s * z * (1.0f / 88.0f);
+  s = 1.0f - s * z * (1.0f / 54.0f);
+  s = 1.0f - s * z * (1.0f / 28.0f);
+  s = 1.0f - s * z * (1.0f / 10.0f);
+  const float divisor = x == 0.0f ? 1.0f : x;
+  const float far = (fast_cos(x) - fast_sin(x) / divisor) / divisor;
+  return std::fabs(x) < 0.5f ? s * x * (-1.0f / 3.0f) : far;
+}
+
+// The nearest whole number, halves away from 0.
+inline float round_half_away(float x) {
+  const float whole = std::trunc(x), rest = x - whole;
+  const float step = std::fabs(rest) >= 0.5f ? std::copysign(1.0f, x) : 0.0f;
+  return whole + step;
+}
+
+}  // namespace nnl
