@@ -13,34 +13,6 @@
 namespace nnl {
 namespace {
 
-template <class From, class To>
-void convert_as(const void* x, void* y, int64_t n) {
-  const From* from = static_cast<const From*>(x);
-  To* to = static_cast<To*>(y);
-  parallel_for(n, 1 << 15, [=](int64_t begin, int64_t end) {
-    if constexpr (std::is_same_v<To, float>) {
-      load(from + begin, to + begin, end - begin);
-    } else if constexpr (std::is_same_v<From, float>) {
-      store(from + begin, to + begin, end - begin);
-    } else {
-      constexpr int64_t block = 512;
-      float between[block];
-      for (int64_t i = begin; i < end; i += block) {
-        const int64_t m = std::min(block, end - i);
-        load(from + i, between, m);
-        store(between, to + i, m);
-      }
-    }
-  });
-}
-
-template <class From>
-void convert_from(const void* x, DType to, void* y, int64_t n) {
-  if (to == DType::f32) return convert_as<From, float>(x, y, n);
-  if (to == DType::bf16) return convert_as<From, bf16>(x, y, n);
-  convert_as<From, f16>(x, y, n);
-}
-
 // An operand that is first brought to another element type, or taken as it is.
 class Operand {
  public:
@@ -269,12 +241,6 @@ ProductSpec simplified(ProductSpec s) {
 }
 
 }  // namespace
-
-void convert(DType from, const void* x, DType to, void* y, int64_t n) {
-  if (from == DType::f32) return convert_from<float>(x, to, y, n);
-  if (from == DType::bf16) return convert_from<bf16>(x, to, y, n);
-  convert_from<f16>(x, to, y, n);
-}
 
 Activation activation_of(const std::string& name) {
   static const char* const names[] = {"none", "relu", "gelu", "tanh", "sigmoid", "swish"};

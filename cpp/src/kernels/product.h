@@ -5,35 +5,10 @@
 #include <memory>
 #include <string>
 
-#include "nnl/spec.h"
-#include "simd.h"
+#include "real.h"
+#include "space.h"
 
 namespace nnl {
-
-// Hands out parts of a workspace, 64-byte aligned: offsets at set-up, addresses at each run.
-class Space {
- public:
-  size_t take(size_t bytes) {
-    const size_t at = size_;
-    size_ += (bytes + 63) / 64 * 64;
-    return at;
-  }
-  size_t floats(int64_t n) { return take(static_cast<size_t>(n) * sizeof(float)); }
-  size_t size() const { return size_; }
-
-  template <class T = float>
-  static T* at(void* workspace, size_t offset) {
-    return reinterpret_cast<T*>(static_cast<char*>(workspace) + offset);
-  }
-
- private:
-  size_t size_ = 0;
-};
-
-inline bool is_real(DType t) { return t == DType::f32 || is_half(t); }
-
-// n elements from one floating point type to another, on several threads where that pays.
-void convert(DType from, const void* x, DType to, void* y, int64_t n);
 
 enum class Activation { none, relu, gelu, tanh, sigmoid, swish };
 
