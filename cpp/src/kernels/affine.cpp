@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// affine, batch_matmul, and what only plans use:
+//
+// affine_fused: (x, weight, bias?, z?) -> y = f(x W + b + z).
+//   Attributes: base_axis of affine; activation: none, relu, gelu (with tanh), tanh, sigmoid,
+//   swish. z has the shape of y.
+// affine_backward: (gy, x, weight) -> (gx, gw, gb?), the gradients of affine.
+//   Attributes: base_axis of affine. Two outputs leave out gb.
+#include <algorithm>
+
+#include "nnl/kernel.h"
+#include "nnl/threads.h"
+#include "product.h"
+
+namespace nnl {
+namespace {
+
+bool takes(const Signature& s) {
+  for (size_t i = 0; i < s.in.size(); ++i)
+    if (s.in_given[i] && (!is_real(s.in[i].dtype) || s.in[i].layout != Layout::plain)) return false;
+  return std::all_of(s.out.begin(), s.out.end(),
+                     [](const Spec& y) { return is_real(y.dtype) && y.layout == Layout::plain; });
+}
+
+int64_t product_of(const Shape& shape, size_t begin, size_t end) {
+  int64_t n = 1;
+  for (size_t i = begin; i < end; ++i) n *= shape[i];
+  return n;
+}
+
+class Affine : public Kernel {
+ public:
+  Affine(const Signature& s, Activation f) : bias_(s.given(2)), addend_(s.given(3)) {
+    const Spec &x = s.in[0], &w = s.in[1];
+    const auto base = static_cast<size_t>(s.attributes.integer("base_axis"));
+    const int64_t rows = product_of(x.shape, 0, base);
+    const int64_t inner = w.shape[0], columns = product_of(w.shape, 1, w.shape.size());
+    ProductSpec p;
+    p.a = Matrices::of(x.dtype, {rows, inner});
+    p.b = Matrices::of(w.dtype, {inner, columns});
+    p.y = Matrices::of(s.out[0].dtype, {rows, columns});
+    p.bias = bias_, p.addend = addend_;
+    if (bias_) p.bias_type = s.in[2].dtype;
+    if (addend_) p.addend_type = s.in[3].dtype;
+    p.activation = f;
+    product_ = Product::make(p, space_);
+  }
+  size_t workspace() const override { return space_.size(); }
+  void run(const Buffers& b) override {
+    product_->run(b.in[0], b.in[1], bias_ ? b.in[2] : nullptr, addend_ ? b.in[3] : nullptr,
+                  b.out[0], b.workspace);
+  }
+
+ private:
+  bool bias_, addend_;
+  Space space_;
+  std::unique_ptr<Product> product_;
+};
+
+// Sums of the columns of a rows x n array.
+class ColumnSums {
+ public:
+  ColumnSums(DType type, int64_t rows, int64_t n, DType out, Space& space)
+      : type_(type), out_(out), rows_(rows), n_(n), sums_(space.floats(n)) {}
+
+  void run(const void* x, void* y, void* workspace) const {
+    float* sums = out_ == DType::f32 ? static_cast<float*>(y) : Space::at(workspace, sums_);
+    // whole columns for each thread, so that nothing has to be joined
+    const int64_t grain = std::max<int64_t>(kBlock, (1 << 17) / std::max<int64_t>(rows_, 1));
+    parallel_for(n_, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t j = begin; j < end; j += kBlock) {
+        const int64_t m = std::min(kBlock, end - j);
+        if (type_ == DType::f32) add(static_cast<const float*>(x) + j, sums + j, m);
+        if (type_ == DType::bf16) add(static_cast<const bf16*>(x) + j, sums + j, m);
+        if (type_ == DType::f16) add(static_cast<const f16*>(x) + j, sums + j, m);
+      }
+    });
+    if (out_ != DType::f32) convert(DType::f32, sums, out_, y, n_);
+  }
+
+ private:
+  static constexpr int64_t kBlock = 256;
+  static constexpr int64_t kRows =
+      64;  // rows of one partial sum, against the rounding of long sums
+
+  template <class T>
+  void add(const T* x, float* y, int64_t m) const {
+    float part[kBlock];
+    std::fill_n(y, m, 0.0f);
+    for (int64_t i = 0; i < rows_; i += kRows) {
+      std::fill_n(part, m, 0.0f);
+      const int64_t end = std::min(rows_, i + kRows);
+      for (int64_t r = i; r < end; ++r) {
+        const T* from = x + r * n_;
+        if constexpr (std::is_same_v<T, f16>) {
+          float row[kBlock];
+          load(from, row, m);
+#pragma omp simd
+          for (int64_t j = 0; j < m; ++j) part[j] += row[j];
+        } else {
+#pragma omp simd
+          for (int64_t j = 0; j < m; ++j) part[j] += to_float(from[j]);
+        }
+      }
+#pragma omp simd
+      for (int64_t j = 0; j < m; ++j) y[j] += part[j];
+    }
+  }
+
+  DType type_, out_;
+  int64_t rows_, n_;
+  size_t sums_;
+};
+
+class AffineBackward : public Kernel {
+ public:
+  explicit AffineBackward(const Signature& s) : has_bias_(s.out.size() > 2) {
+    const Spec &gy = s.in[0], &x = s.in[1], &w = s.in[2];
+    const auto base = static_cast<size_t>(s.attributes.integer("base_axis"));
+    const int64_t rows = product_of(x.shape, 0, base);
+    const int64_t inner = w.shape[0], columns = product_of(w.shape, 1, w.shape.size());
+    const Matrices g = Matrices::of(gy.dtype, {rows, columns});
+    ProductSpec p;
+    p.a = g;
+    p.b = Matrices::of(w.dtype, {inner, columns}).transposed();
+    p.y = Matrices::of(s.out[0].dtype, {rows, inner});
+    by_x_ = Product::make(p, space_);
+    p.a = Matrices::of(x.dtype, {rows, inner}).transposed();
+    p.b = g;
+    p.y = Matrices::of(s.out[1].dtype, {inner, columns});
+    by_w_ = Product::make(p, space_);
+    if (has_bias_)
+      sums_ = std::make_unique<ColumnSums>(gy.dtype, rows, columns, s.out[2].dtype, space_);
+  }
+  size_t workspace() const override { return space_.size(); }
+  void run(const Buffers& b) override {
+    by_x_->run(b.in[0], b.in[2], nullptr, nullptr, b.out[0], b.workspace);
+    by_w_->run(b.in[1], b.in[0], nullptr, nullptr, b.out[1], b.workspace);
+    if (has_bias_) sums_->run(b.in[0], b.out[2], b.workspace);
+  }
+
+ private:
+  bool has_bias_;
+  Space space_;
+  std::unique_ptr<Product> by_x_, by_w_;
+  std::unique_ptr<ColumnSums> sums_;
+};
+
+class BatchMatmul : public Kernel {
+ public:
+  explicit BatchMatmul(const Signature& s) {
+    ProductSpec p;
+    p.a = Matrices::of(s.in[0].dtype, s.in[0].shape);
+    p.b = Matrices::of(s.in[1].dtype, s.in[1].shape);
+    if (s.attributes.flag("transpose_a")) p.a = p.a.transposed();
+    if (s.attributes.flag("transpose_b")) p.b = p.b.transposed();
+    p.y = Matrices::of(s.out[0].dtype, s.out[0].shape);
+    product_ = Product::make(p, space_);
+  }
+  size_t workspace() const override { return space_.size(); }
+  void run(const Buffers& b) override {
+    product_->run(b.in[0], b.in[1], nullptr, nullptr, b.out[0], b.workspace);
+  }
+
+ private:
+  Space space_;
+  std::unique_ptr<Product> product_;
+};
+
+std::unique_ptr<Kernel> affine(const Signature& s) {
+  if (!takes(s)) return nullptr;
+  return std::make_unique<Affine>(s, Activation::none);
+}
+
+std::unique_ptr<Kernel> affine_fused(const Signature& s) {
+  const Activation f = activation_of(s.attributes.text("activation"));
+  if (!takes(s)) return nullptr;
+  return std::make_unique<Affine>(s, f);
+}
+
+std::unique_ptr<Kernel> affine_backward(const Signature& s) {
+  if (!takes(s)) return nullptr;
+  return std::make_unique<AffineBackward>(s);
+}
+
+std::unique_ptr<Kernel> batch_matmul(const Signature& s) {
+  if (!takes(s)) return nullptr;
+  return std::make_unique<BatchMatmul>(s);
+}
+
+const Registration r0("affine", affine);
+const Registration r1("affine_fused", affine_fused);
+const Registration r2("affine_backward", affine_backward);
+const Registration r3("batch_matmul", batch_matmul);
+
+}  // namespace
+}  // namespace nnl

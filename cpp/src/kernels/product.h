@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batched matrix products with bias, addition and activation behind them: oneDNN's for large
+// matrices, registers of our own (gemm.h) for small ones and for builds without oneDNN.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "real.h"
+#include "space.h"
+
+namespace nnl {
+
+enum class Activation { none, relu, gelu, tanh, sigmoid, swish };
+
+// Throws ValueError for a name that is not of these. gelu is the form with tanh.
+Activation activation_of(const std::string& name);
+void activate(Activation f, float* x, int64_t n);
+
+// An array seen as matrices: (batch..., rows, columns) over the elements of one memory, which the
+// strides need not visit in order. A stride of 0 repeats.
+struct Matrices {
+  DType dtype = DType::f32;
+  Shape shape, strides;
+  int64_t elements = 0;  // of the whole memory
+
+  // A contiguous array read in another shape.
+  static Matrices of(DType dtype, Shape shape);
+  int64_t rows() const { return shape[shape.size() - 2]; }
+  int64_t columns() const { return shape.back(); }
+  Matrices transposed() const;
+};
+
+// y = f(a b + bias + z); bias (columns of y) and z (the shape of y) may be left out.
+struct ProductSpec {
+  Matrices a, b, y;  // y contiguous
+  bool bias = false, addend = false;
+  DType bias_type = DType::f32, addend_type = DType::f32;
+  Activation activation = Activation::none;
+};
+
+class Product {
+ public:
+  virtual ~Product() = default;
+  virtual void run(const void* a, const void* b, const void* bias, const void* z, void* y,
+                   void* workspace) = 0;
+
+  // Takes what it needs of the workspace. All types must be real.
+  static std::unique_ptr<Product> make(const ProductSpec& spec, Space& space);
+};
+
+}  // namespace nnl
