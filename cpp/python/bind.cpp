@@ -81,8 +81,12 @@ class PythonStep : public Kernel {
 // A kernel over numpy arrays: what a backend's bind() returns.
 class ArrayKernel {
  public:
-  ArrayKernel(std::unique_ptr<Kernel> kernel, const Signature& s, nb::list out_types)
-      : kernel_(std::move(kernel)), in_(s.in), workspace_(kernel_->workspace()) {
+  ArrayKernel(std::unique_ptr<Kernel> kernel, const Signature& s, nb::list out_types,
+              std::vector<size_t> writes)
+      : kernel_(std::move(kernel)),
+        in_(s.in),
+        workspace_(kernel_->workspace()),
+        writes_(std::move(writes)) {
     for (size_t i = 0; i < s.out.size(); ++i) {
       out_shapes_.emplace_back(s.out[i].shape.begin(), s.out[i].shape.end());
       out_types_.push_back(nb::borrow<nb::object>(out_types[i]));
@@ -118,6 +122,11 @@ class ArrayKernel {
       const std::lock_guard<std::mutex> one_at_a_time(running_);
       kernel_->run({in, out, scratch ? scratch->data() : nullptr});
     }
+    for (size_t i : writes_)  // a copy stood in for an array that is not contiguous
+      if (copies[i].is_valid() &&
+          PyArray_CopyInto(reinterpret_cast<PyArrayObject*>(args[i].ptr()),
+                           reinterpret_cast<PyArrayObject*>(copies[i].ptr())) < 0)
+        throw nb::python_error();
     if (m == 1) return results[0];
     nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(m)));
     for (size_t o = 0; o < m; ++o)
@@ -144,6 +153,7 @@ class ArrayKernel {
   std::mutex running_;
   std::vector<Spec> in_;
   size_t workspace_;
+  std::vector<size_t> writes_;  // positions of the inputs that a run changes
   std::vector<std::vector<npy_intp>> out_shapes_;
   std::vector<nb::object> out_types_;
 };
@@ -224,11 +234,11 @@ NB_MODULE(_native, m) {
   nb::class_<ArrayKernel>(m, "ArrayKernel").def("__call__", &ArrayKernel::call);
   m.def("array_kernel",
         [](const std::string& op, nb::dict attributes, nb::list in, nb::list out,
-           nb::list out_types) -> nb::object {
+           nb::list out_types, std::vector<size_t> writes) -> nb::object {
           Signature s = to_signature(attributes, in, out);
           auto kernel = make_kernel(op, s);
           if (!kernel) return nb::none();
-          return nb::cast(new ArrayKernel(std::move(kernel), s, out_types),
+          return nb::cast(new ArrayKernel(std::move(kernel), s, out_types, std::move(writes)),
                           nb::rv_policy::take_ownership);
         });
 
@@ -263,8 +273,7 @@ NB_MODULE(_native, m) {
       .def("run", &Plan::run, nb::call_guard<nb::gil_scoped_release>())
       .def("run_timed", &Plan::run_timed, nb::call_guard<nb::gil_scoped_release>())
       .def("__len__", &Plan::size)
-      .def_prop_ro("arena",
-                   [](Plan& p) { return reinterpret_cast<uintptr_t>(p.arena().data()); })
+      .def_prop_ro("arena", [](Plan& p) { return reinterpret_cast<uintptr_t>(p.arena().data()); })
       .def_prop_ro("times", &Plan::times)
       .def_prop_ro("starts", &Plan::starts);
 }

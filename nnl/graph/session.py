@@ -111,7 +111,7 @@ class BackwardPlan:
     def __init__(self, back: Backward, plan: Plan, publish: bool) -> None:
         self.plan, self.back = plan, back
         self.publish = back.edges if publish else []
-        computed = {plan.slot_of[(id(s.node), i)] for s in plan.steps for i in range(len(s.outs))}
+        computed = {o for s in plan.steps for o in s.outs}
         taken = [
             plan.root.get(s, s) for s in (plan.slot_of.get(e.key, 0) for *_, e in self.publish)
         ]

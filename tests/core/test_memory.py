@@ -238,7 +238,6 @@ def test_clearing_forwards_use_less_memory():
     for mode in ("infer", "train"):
         p = plans[mode]
         assert p.arena_bytes <= 4 * x.data.spec.nbytes
-        assert p.naive_bytes >= 40 * x.data.spec.nbytes
     with nn.auto_forward():
         expected = leaf(x.d)
         h = expected

@@ -66,6 +66,7 @@ def run_native(
         [native.native_spec(s, i in ins) for i, s in enumerate(specs)],
         [native.native_spec(s, o in outs) for o, s in enumerate(out_specs)],
         [s.dtype for s in out_specs],
+        list(op.written(attrs)),
     )
     if kernel is None:
         return None

@@ -111,9 +111,9 @@ def build_network(
         message, given = change.apply(message, where)
         # the batch size of a given input is that of the whole network
         batch = next((v.shape[0] for n, v in given.items() if n in open_batch and v.shape), batch)
-    shapes = _shapes(message, batch, where)
+    shapes = shapes_of(message, batch, where)
     types = {v.name: "Parameter" if v.type == "Parameter" else "Buffer" for v in message.variable}
-    ordered = _in_order(message, shapes, where)
+    ordered = in_order(message, shapes, where)
     values: dict[str, Variable] = {}
     network = LoadedNetwork(message.name, batch)
     with using(auto_forward=False):
@@ -183,7 +183,7 @@ def _call(
         raise
 
 
-def _shapes(message: Any, batch: int, where: str) -> dict[str, tuple[int, ...]]:
+def shapes_of(message: Any, batch: int, where: str) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for v in message.variable:
         at = f"{where}: variable {v.name!r}"
@@ -202,7 +202,7 @@ def _shapes(message: Any, batch: int, where: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _in_order(message: Any, shapes: dict[str, tuple[int, ...]], where: str) -> list[Any]:
+def in_order(message: Any, shapes: dict[str, tuple[int, ...]], where: str) -> list[Any]:
     """The functions, every one after those that compute its inputs, else in the file's order."""
     functions = list(message.function)
     source: dict[str, int] = {}

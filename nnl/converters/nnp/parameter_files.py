@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from nnl.converters.atomic import replacing
 from nnl.converters.nnp.members import Bytes, BytesFile, members, read_all
 from nnl.converters.nnp.messages import messages, parse
-from nnl.converters.nnp.wire import split_parameters
+from nnl.converters.nnp.wire import join_parameters, split_parameters
 from nnl.core.parameter import get_parameter, get_parameter_or_create, get_parameters
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
@@ -51,14 +51,14 @@ def save_parameters(
     """
     if params is None:
         params = get_parameters(grad_only=False)
-    write = _WRITERS[_extension("save_parameters", path, extension, SAVED)]
+    kind = _extension("save_parameters", path, extension, SAVED)
+    stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in params.items()]
+    content = stored_bytes(stored, kind)
     if isinstance(path, (str, os.PathLike)):
-        with replacing(path) as temporary, open(temporary, "w+b") as file:
-            write(params, file)
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
     else:
-        buffer = io.BytesIO()  # HDF5 wants to read and seek, which `path` need not allow
-        write(params, buffer)
-        path.write(buffer.getbuffer())
+        path.write(content)
 
 
 def load_parameters(
@@ -148,14 +148,16 @@ def _check_shapes(stored: list[Stored]) -> None:
 # ---- HDF5: one dataset per parameter, at its name, with the attributes index and need_grad ----
 
 
-def _write_h5(params: Mapping[str, Variable], file: BinaryIO) -> None:
+def _h5_bytes(stored: Sequence[Stored]) -> bytes:
     import h5py
 
-    with h5py.File(file, "w") as out:
-        for index, (name, v) in enumerate(params.items()):
-            dataset = out.create_dataset(name, data=v.data.read("host"))
-            dataset.attrs["need_grad"] = v.need_grad
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as out:
+        for index, p in enumerate(stored):
+            dataset = out.create_dataset(p.name, data=p.value)
+            dataset.attrs["need_grad"] = p.need_grad
             dataset.attrs["index"] = index
+    return buffer.getvalue()
 
 
 def read_h5(data: Bytes, where: str) -> list[Stored]:
@@ -239,10 +241,18 @@ def from_proto(proto: Any, where: str) -> list[Stored]:
     return stored
 
 
-def _write_protobuf(params: Mapping[str, Variable], file: BinaryIO) -> None:
+def _text_bytes(stored: Sequence[Stored]) -> bytes:
+    from google.protobuf import text_format
+
     proto = messages()["NNablaProtoBuf"]()
-    add_to_proto(proto, params)
-    file.write(proto.SerializeToString())
+    _add_to_proto(proto, list(stored))
+    text: str = text_format.MessageToString(proto)
+    return text.encode()
+
+
+def stored_bytes(stored: Sequence[Stored], extension: str) -> bytes:
+    """The content of a file of parameters: .h5, .protobuf or .nntxt."""
+    return _BYTES[extension](stored)
 
 
 def binary_parameters(data: Bytes, where: str) -> tuple[bytes, list[Stored]]:
@@ -277,9 +287,10 @@ def _read_nnp(source: BinaryIO, where: str) -> list[Stored]:
     return stored
 
 
-_WRITERS: dict[str, Callable[[Mapping[str, Variable], BinaryIO], None]] = {
-    ".h5": _write_h5,
-    ".protobuf": _write_protobuf,
+_BYTES: dict[str, Callable[[Sequence[Stored]], bytes]] = {
+    ".h5": _h5_bytes,
+    ".protobuf": join_parameters,
+    ".nntxt": _text_bytes,
 }
 _READERS: dict[str, Callable[[BinaryIO, str], list[Stored]]] = {
     ".h5": _read_h5,

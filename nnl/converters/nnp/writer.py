@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from nnl.converters.atomic import replacing
 from nnl.converters.nnp.contents_writer import write_contents
-from nnl.converters.nnp.parameter_files import add_to_proto, save_parameters
+from nnl.converters.nnp.parameter_files import Stored, add_to_proto, stored_bytes
 from nnl.converters.nnp.solver_files import write_h5
 from nnl.core.parameter import get_parameters
 from nnl.core.variable import Variable
@@ -90,7 +90,7 @@ def save(
             members["parameter" + parameter_format] = _parameters(parameters, parameter_format)
         if include_solver_state:
             members |= _states(contents, proto, solver_state_format)
-        content = _archive(members)
+        content = archive(members)
     if isinstance(filename, (str, os.PathLike)):
         with replacing(filename) as temporary:
             temporary.write_bytes(content)
@@ -127,9 +127,8 @@ def to_bytes(message: Any) -> bytes:
 
 
 def _parameters(parameters: Mapping[str, Variable], extension: str) -> bytes:
-    buffer = io.BytesIO()
-    save_parameters(buffer, parameters, extension)
-    return buffer.getvalue()
+    stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in parameters.items()]
+    return stored_bytes(stored, extension)
 
 
 def _states(contents: Mapping[str, Any], proto: Any, extension: str) -> dict[str, bytes]:
@@ -151,7 +150,7 @@ def _states(contents: Mapping[str, Any], proto: Any, extension: str) -> dict[str
     return {"optimizer.protobuf.optimizer": to_bytes(states)}
 
 
-def _archive(members: Mapping[str, bytes]) -> bytes:
+def archive(members: Mapping[str, bytes]) -> bytes:
     """A zip archive; stored, not compressed, as weights hardly get smaller."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:

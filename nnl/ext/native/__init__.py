@@ -145,6 +145,7 @@ def _array_kernel(
         [native_spec(s) for s in in_specs],
         [native_spec(s) for s in out_specs],
         [s.dtype for s in out_specs],
+        list(op.written(attrs)),
     )
     if kernel is not None:
         return kernel

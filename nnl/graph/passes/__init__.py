@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from nnl.graph.passes.elementwise import fuse_elementwise
 from nnl.graph.passes.kernels import choose_kernels
 from nnl.graph.program import Program
 
 Pass = Callable[[Program, Any], None]
 
-PASSES: list[Pass] = [choose_kernels]
+PASSES: list[Pass] = [fuse_elementwise, choose_kernels]
 
 
 def optimise(program: Program, lib: Any) -> None:
