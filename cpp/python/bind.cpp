@@ -13,6 +13,7 @@
 #include <limits>
 #include <utility>
 
+#include "nnl/packing.h"
 #include "nnl/plan.h"
 #include "nnl/threads.h"
 
@@ -217,6 +218,10 @@ NB_MODULE(_native, m) {
           return nb::cast(new ArrayKernel(std::move(kernel), s, out_types),
                           nb::rv_policy::take_ownership);
         });
+
+  m.def("packed_convolution_bytes", [](nb::dict attributes, nb::list in, nb::list out) {
+    return packed_convolution_bytes(to_signature(attributes, in, out));
+  });
 
   nb::class_<Prepared>(m, "Kernel")
       .def_prop_ro("workspace", [](Prepared& p) { return p.kernel->workspace(); })
