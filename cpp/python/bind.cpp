@@ -242,6 +242,10 @@ NB_MODULE(_native, m) {
                           nb::rv_policy::take_ownership);
         });
 
+  m.def("packed_convolution_bytes", [](nb::dict attributes, nb::list in, nb::list out) {
+    return packed_convolution_bytes(to_signature(attributes, in, out));
+  });
+
   nb::class_<Prepared>(m, "Kernel")
       .def_prop_ro("workspace", [](Prepared& p) { return p.kernel->workspace(); })
       .def("may_overwrite",

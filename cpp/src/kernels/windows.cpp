@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "windows.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "vector16.h"
+
+namespace nnl {
+
+Axis Axis::transposed() const {
+  Axis t;
+  t.from = size();
+  t.kernel = kernel;
+  t.to.resize(static_cast<size_t>(from));
+  for (int64_t i = 0; i < size(); ++i)
+    for (const AxisTap& tap : to[static_cast<size_t>(i)])
+      t.to[static_cast<size_t>(tap.at)].push_back({i, tap.weight, tap.tap});
+  return t;
+}
+
+Axis window_axis(int64_t size, int64_t out, int64_t kernel, int64_t stride, int64_t pad) {
+  Axis axis;
+  axis.from = size;
+  axis.kernel = kernel;
+  axis.to.resize(static_cast<size_t>(out));
+  for (int64_t j = 0; j < out; ++j) {
+    const int64_t start = j * stride - pad;
+    const int64_t end = std::min(start + kernel, size);
+    for (int64_t p = std::max<int64_t>(start, 0); p < end; ++p)
+      axis.to[static_cast<size_t>(j)].push_back({p, 1.0f, p - start});
+  }
+  return axis;
+}
+
+Taps::Taps(const std::vector<Axis>& axes) {
+  std::vector<std::vector<One>> rows = {{{0, 1.0f, 0}}};
+  for (size_t a = 0; a + 1 < axes.size(); ++a) {
+    std::vector<std::vector<One>> next;
+    for (const auto& before : rows)
+      for (const auto& here : axes[a].to) {
+        std::vector<One> list;
+        for (const One& r : before)
+          for (const AxisTap& t : here)
+            list.push_back({r.at * axes[a].from + t.at, r.weight * t.weight,
+                            static_cast<int32_t>(r.tap * axes[a].kernel + t.tap)});
+        next.push_back(std::move(list));
+      }
+    rows = std::move(next);
+  }
+  const Axis& last = axes.back();
+  for (auto& list : rows) {
+    for (One& r : list) {  // in pixels
+      r.at *= last.from;
+      r.tap *= static_cast<int32_t>(last.kernel);
+      row_taps_.push_back(r);
+    }
+    row_ends_.push_back(row_taps_.size());
+  }
+  for (const auto& list : last.to) {
+    for (const AxisTap& t : list)
+      column_taps_.push_back({t.at, t.weight, static_cast<int32_t>(t.tap)});
+    column_ends_.push_back(column_taps_.size());
+  }
+  for (const Axis& axis : axes) source_ *= axis.from;
+}
+
+bool as_images(const Spec& s, size_t n, bool channel_last, Images& images, Shape& size) {
+  const size_t rank = s.shape.size();
+  if (n == 0 || rank < n + channel_last) return false;
+  const size_t start = rank - channel_last - n;
+  size.assign(s.shape.begin() + static_cast<int64_t>(start),
+              s.shape.begin() + static_cast<int64_t>(start + n));
+  int64_t lead = 1;
+  for (size_t i = 0; i < start; ++i) lead *= s.shape[i];
+  if (s.layout == Layout::channels_last) {
+    if (channel_last || start != 2) return false;
+    images = {s.shape[0], s.shape[1], false};
+  } else if (channel_last) {
+    images = {lead, s.shape.back(), false};
+  } else {
+    images = {1, lead, true};
+  }
+  return true;
+}
+
+namespace {
+
+size_t aligned(int64_t bytes) { return (static_cast<size_t>(bytes) + 63) / 64 * 64; }
+
+template <Combine combine, class Kind, class T>
+inline void one_pixel(const T* x, T* y, int64_t channels, int64_t n, Taps::List rows,
+                      Taps::List columns) {
+  constexpr int K = Kind::vectors;
+  constexpr float first = combine == Combine::sum ? 0.0f : -std::numeric_limits<float>::infinity();
+  v16 total[K], v[K];
+  for (int k = 0; k < K; ++k) total[k] = v16{} + first;
+  for (const Taps::One* r = rows.begin; r != rows.end; ++r) {
+    v16 sum[K] = {};
+    for (const Taps::One* t = columns.begin; t != columns.end; ++t) {
+      load_block<K, Kind::part>(x + (r->at + t->at) * channels, n, v);
+      for (int k = 0; k < K; ++k) {
+        if constexpr (combine == Combine::sum)
+          sum[k] += v[k] * t->weight;
+        else  // NaN wins
+          total[k] = (v[k] > total[k]) | (v[k] != v[k]) ? v[k] : total[k];
+      }
+    }
+    if constexpr (combine == Combine::sum)
+      for (int k = 0; k < K; ++k) total[k] += sum[k] * r->weight;
+  }
+  store_block<K, Kind::part>(y, n, total);
+}
+
+// Transposes planes into the workspace and back around what a kernel does on pixels.
+struct Planes {
+  Images images;
+  size_t bytes = 0;
+
+  size_t place(int64_t pixels, size_t element) {
+    const size_t at = bytes;
+    if (images.planes) bytes += aligned(pixels * images.channels * static_cast<int64_t>(element));
+    return at;
+  }
+  template <class T>
+  const T* in(const void* x, int64_t pixels, void* workspace, size_t at) const {
+    auto* from = static_cast<const T*>(x);
+    if (!images.planes) return from;
+    auto* to = reinterpret_cast<T*>(static_cast<char*>(workspace) + at);
+    transpose(from, to, images.channels, pixels);
+    return to;
+  }
+  template <class T>
+  T* out(void* y, void* workspace, size_t at) const {
+    if (!images.planes) return static_cast<T*>(y);
+    return reinterpret_cast<T*>(static_cast<char*>(workspace) + at);
+  }
+  template <class T>
+  void put(const T* from, void* y, int64_t pixels) const {
+    if (images.planes) transpose(from, static_cast<T*>(y), pixels, images.channels);
+  }
+};
+
+template <class T, Combine combine>
+class Windows : public Kernel {
+ public:
+  Windows(const Images& images, const std::vector<Axis>& axes) : planes_{images}, taps_(axes) {
+    work_ = 1;
+    for (const Axis& a : axes) work_ *= std::max<int64_t>(1, (a.kernel + 1) / 2);
+    pixels_ = taps_.rows() * taps_.columns();
+    x_at_ = planes_.place(taps_.source(), sizeof(T));
+    y_at_ = planes_.place(pixels_, sizeof(T));
+  }
+  size_t workspace() const override { return planes_.bytes; }
+  void run(const Buffers& b) override {
+    const int64_t channels = planes_.images.channels, pixels = pixels_;
+    const T* x = planes_.template in<T>(b.in[0], taps_.source(), b.workspace, x_at_);
+    T* y = planes_.template out<T>(b.out[0], b.workspace, y_at_);
+    for_pixels(planes_.images, taps_, work_,
+               [=](int64_t image, int64_t row, int64_t column, int64_t first, int64_t last) {
+                 const T* from = x + image * taps_.source() * channels;
+                 T* to = y + (image * pixels + row * taps_.columns() + column) * channels;
+                 const Taps::List rows = taps_.row(row), columns = taps_.column(column);
+                 for_blocks(first, last, [=](auto kind, int64_t c, int64_t n) {
+                   one_pixel<combine, decltype(kind)>(from + c, to + c, channels, n, rows, columns);
+                 });
+               });
+    planes_.put(y, b.out[0], pixels);
+  }
+
+ private:
+  Planes planes_;
+  Taps taps_;
+  int64_t work_, pixels_;
+  size_t x_at_, y_at_;
+};
+
+// The value and the place of the maximum of a window.
+template <class Kind, class T>
+inline void one_maximum(const T* x, T* y, int16_t* arg, int64_t channels, int64_t n,
+                        Taps::List rows, Taps::List columns) {
+  constexpr int K = Kind::vectors;
+  v16 best[K], v[K];
+  i16x place[K];
+  bool first = true;
+  for (int k = 0; k < K; ++k) {
+    best[k] = v16{} - std::numeric_limits<float>::infinity();
+    place[k] = i16x{} - 1;
+  }
+  for (const Taps::One* r = rows.begin; r != rows.end; ++r)
+    for (const Taps::One* t = columns.begin; t != columns.end; ++t) {
+      load_block<K, Kind::part>(x + (r->at + t->at) * channels, n, v);
+      const i16x here = i16x{} + (r->tap + t->tap);
+      for (int k = 0; k < K; ++k) {
+        const auto better = (v[k] > best[k]) | (v[k] != v[k]);
+        best[k] = better ? v[k] : best[k];
+        place[k] = better ? here : place[k];
+        if (first) place[k] = here;  // where all are -inf
+      }
+      first = false;
+    }
+  if (y) store_block<K, Kind::part>(y, n, best);
+  store_block<K, Kind::part>(arg, n, place);
+}
+
+// Every pixel collects the dy of those windows that have their maximum here.
+template <class Kind, class T>
+inline void one_collected(const T* dy, const int16_t* arg, T* dx, int64_t channels, int64_t n,
+                          Taps::List rows, Taps::List columns) {
+  constexpr int K = Kind::vectors;
+  v16 total[K] = {}, v[K];
+  i16x place[K];
+  for (const Taps::One* r = rows.begin; r != rows.end; ++r)
+    for (const Taps::One* t = columns.begin; t != columns.end; ++t) {
+      const int64_t at = (r->at + t->at) * channels;
+      load_block<K, Kind::part>(dy + at, n, v);
+      load_block<K, Kind::part>(arg + at, n, place);
+      const i16x here = i16x{} + (r->tap + t->tap);
+      for (int k = 0; k < K; ++k) total[k] = place[k] == here ? total[k] + v[k] : total[k];
+    }
+  store_block<K, Kind::part>(dx, n, total);
+}
+
+// Which part of max pooling and its gradient a kernel does.
+enum class Pass { both, forward, backward };
+
+template <class T>
+class Maximum : public Kernel {
+ public:
+  Maximum(const Images& images, const std::vector<Axis>& axes, Pass pass)
+      : planes_{images}, forward_(axes), pass_(pass) {
+    std::vector<Axis> back;
+    for (const Axis& a : axes) back.push_back(a.transposed());
+    backward_ = Taps(back);
+    size_ = forward_.source();
+    out_ = forward_.rows() * forward_.columns();
+    x_at_ = planes_.place(size_, sizeof(T));  // dx too: x is not needed then
+    y_at_ = planes_.place(out_, sizeof(T));
+    arg_at_ = planes_.bytes;
+    if (pass == Pass::both) planes_.bytes += aligned(images.outer * out_ * images.channels * 2);
+  }
+  size_t workspace() const override { return planes_.bytes; }
+
+  void run(const Buffers& b) override {
+    if (pass_ == Pass::forward) {
+      T* y = planes_.template out<T>(b.out[0], b.workspace, y_at_);
+      find(planes_.template in<T>(b.in[0], size_, b.workspace, x_at_), y, b.output<int16_t>(1));
+      return planes_.put(y, b.out[0], out_);
+    }
+    auto* arg = b.input<int16_t>(1);
+    if (pass_ == Pass::both) {
+      auto* found = reinterpret_cast<int16_t*>(static_cast<char*>(b.workspace) + arg_at_);
+      find(planes_.template in<T>(b.in[1], size_, b.workspace, x_at_), nullptr, found);
+      arg = found;
+    }
+    const T* dy = planes_.template in<T>(b.in[0], out_, b.workspace, y_at_);
+    T* dx = planes_.template out<T>(b.out[0], b.workspace, x_at_);
+    collect(dy, arg, dx);
+    planes_.put(dx, b.out[0], size_);
+  }
+
+ private:
+  void find(const T* x, T* y, int16_t* arg) const {
+    const int64_t channels = planes_.images.channels, out = out_;
+    for_pixels(planes_.images, forward_, 4,
+               [=](int64_t image, int64_t row, int64_t column, int64_t first, int64_t last) {
+                 const T* from = x + image * size_ * channels;
+                 const int64_t at = (image * out + row * forward_.columns() + column) * channels;
+                 const Taps::List rows = forward_.row(row), columns = forward_.column(column);
+                 for_blocks(first, last, [=](auto kind, int64_t c, int64_t n) {
+                   one_maximum<decltype(kind)>(from + c, y ? y + at + c : nullptr, arg + at + c,
+                                               channels, n, rows, columns);
+                 });
+               });
+  }
+  void collect(const T* dy, const int16_t* arg, T* dx) const {
+    const int64_t channels = planes_.images.channels, size = size_;
+    for_pixels(planes_.images, backward_, 2,
+               [=](int64_t image, int64_t row, int64_t column, int64_t first, int64_t last) {
+                 const int64_t from = image * out_ * channels;
+                 T* to = dx + (image * size + row * backward_.columns() + column) * channels;
+                 const Taps::List rows = backward_.row(row), columns = backward_.column(column);
+                 for_blocks(first, last, [=](auto kind, int64_t c, int64_t n) {
+                   one_collected<decltype(kind)>(dy + from + c, arg + from + c, to + c, channels, n,
+                                                 rows, columns);
+                 });
+               });
+  }
+
+  Planes planes_;
+  Taps forward_, backward_;
+  Pass pass_;
+  int64_t size_, out_;
+  size_t x_at_, y_at_, arg_at_;
+};
+
+std::unique_ptr<Kernel> maximum(const Images& images, DType type, const std::vector<Axis>& axes,
+                                Pass pass) {
+  int64_t taps = 1;
+  for (const Axis& a : axes) taps *= a.kernel;
+  if (taps > std::numeric_limits<int16_t>::max()) return nullptr;
+  if (type == DType::f32) return std::make_unique<Maximum<float>>(images, axes, pass);
+  if (type == DType::bf16) return std::make_unique<Maximum<bf16>>(images, axes, pass);
+  return nullptr;
+}
+
+template <Combine combine>
+std::unique_ptr<Kernel> windows(DType type, const Images& images, const std::vector<Axis>& axes) {
+  if (type == DType::f32) return std::make_unique<Windows<float, combine>>(images, axes);
+  if (type == DType::bf16) return std::make_unique<Windows<bf16, combine>>(images, axes);
+  return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<Kernel> windows_kernel(const Signature& s, const Images& images, Combine combine,
+                                       const std::vector<Axis>& axes) {
+  if (s.in[0].dtype != s.out[0].dtype) return nullptr;
+  if (combine == Combine::sum) return windows<Combine::sum>(s.in[0].dtype, images, axes);
+  return windows<Combine::maximum>(s.in[0].dtype, images, axes);
+}
+
+std::unique_ptr<Kernel> maximum_backward_kernel(const Images& images, DType type,
+                                                const std::vector<Axis>& axes) {
+  return maximum(images, type, axes, Pass::both);
+}
+
+std::unique_ptr<Kernel> maximum_arg_kernel(const Images& images, DType type,
+                                           const std::vector<Axis>& axes) {
+  return maximum(images, type, axes, Pass::forward);
+}
+
+std::unique_ptr<Kernel> maximum_scatter_kernel(const Images& images, DType type,
+                                               const std::vector<Axis>& axes) {
+  return maximum(images, type, axes, Pass::backward);
+}
+
+}  // namespace nnl
