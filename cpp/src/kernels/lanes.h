@@ -44,11 +44,15 @@ NNL_INLINE Lanes load(const f16* p) {
 
 NNL_INLINE void store(float* p, Lanes v) { __builtin_memcpy(p, &v, sizeof(v)); }
 NNL_INLINE void store(bf16* p, Lanes v) {
+#ifdef __AVX512BF16__  // takes subnormal numbers for 0
+  const auto half = _mm512_cvtneps_pbh(reinterpret_cast<__m512>(v));
+#else
   const LaneBits u = reinterpret_cast<LaneBits>(v);
   const LaneBits rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   const LaneBits nan = (u >> 16) | 0x40u;
-  const auto half = __builtin_convertvector(v != v ? nan : rounded,
-                                            uint16_t __attribute__((vector_size(32))));
+  const auto half =
+      __builtin_convertvector(v != v ? nan : rounded, uint16_t __attribute__((vector_size(32))));
+#endif
   __builtin_memcpy(p, &half, sizeof(half));
 }
 NNL_INLINE void store(f16* p, Lanes v) {
@@ -85,8 +89,8 @@ template <class T>
 NNL_INLINE Lanes load_part(T* p, int64_t n, float rest = 0.0f) {
 #ifdef __AVX512F__
   if constexpr (sizeof(T) == 4)
-    return reinterpret_cast<Lanes>(_mm512_mask_loadu_ps(
-        _mm512_set1_ps(rest), static_cast<__mmask16>((1u << n) - 1u), p));
+    return reinterpret_cast<Lanes>(
+        _mm512_mask_loadu_ps(_mm512_set1_ps(rest), static_cast<__mmask16>((1u << n) - 1u), p));
 #endif
   Lanes v = all(rest);
   for (int64_t i = 0; i < n; ++i) v[i] = to_float(p[i]);
@@ -119,7 +123,8 @@ NNL_INLINE void put(P p, Lanes v, int64_t n) {
   return store_part(p, v, n);
 }
 
-// Calls f(offset, lanes, whole) over [0, n): whole is std::true_type but for the last, shorter step.
+// Calls f(offset, lanes, whole) over [0, n): whole is std::true_type but for the last, shorter
+// step.
 template <class F>
 NNL_INLINE void by_lanes(int64_t n, F&& f) {
   int64_t i = 0;
