@@ -44,11 +44,15 @@ NNL_INLINE Lanes load(const f16* p) {
 
 NNL_INLINE void store(float* p, Lanes v) { __builtin_memcpy(p, &v, sizeof(v)); }
 NNL_INLINE void store(bf16* p, Lanes v) {
+#ifdef __AVX512BF16__  // takes subnormal numbers for 0
+  const auto half = _mm512_cvtneps_pbh(reinterpret_cast<__m512>(v));
+#else
   const LaneBits u = reinterpret_cast<LaneBits>(v);
   const LaneBits rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   const LaneBits nan = (u >> 16) | 0x40u;
-  const auto half = __builtin_convertvector(v != v ? nan : rounded,
-                                            uint16_t __attribute__((vector_size(32))));
+  const auto half =
+      __builtin_convertvector(v != v ? nan : rounded, uint16_t __attribute__((vector_size(32))));
+#endif
   __builtin_memcpy(p, &half, sizeof(half));
 }
 NNL_INLINE void store(f16* p, Lanes v) {
@@ -85,8 +89,8 @@ template <class T>
 NNL_INLINE Lanes load_part(T* p, int64_t n, float rest = 0.0f) {
 #ifdef __AVX512F__
   if constexpr (sizeof(T) == 4)
-    return reinterpret_cast<Lanes>(_mm512_mask_loadu_ps(
-        _mm512_set1_ps(rest), static_cast<__mmask16>((1u << n) - 1u), p));
+    return reinterpret_cast<Lanes>(
+        _mm512_mask_loadu_ps(_mm512_set1_ps(rest), static_cast<__mmask16>((1u << n) - 1u), p));
 #endif
   Lanes v = all(rest);
   for (int64_t i = 0; i < n; ++i) v[i] = to_float(p[i]);
@@ -119,7 +123,8 @@ NNL_INLINE void put(P p, Lanes v, int64_t n) {
   return store_part(p, v, n);
 }
 
-// Calls f(offset, lanes, whole) over [0, n): whole is std::true_type but for the last, shorter step.
+// Calls f(offset, lanes, whole) over [0, n): whole is std::true_type but for the last, shorter
+// step.
 template <class F>
 NNL_INLINE void by_lanes(int64_t n, F&& f) {
   int64_t i = 0;
@@ -127,21 +132,60 @@ NNL_INLINE void by_lanes(int64_t n, F&& f) {
   if (i < n) f(i, n - i, std::false_type{});
 }
 
-NNL_INLINE float sum_of(Lanes v) {
-  float s[kLanes];
-  store(s, v);
-  for (int half = kLanes / 2; half; half /= 2)
-    for (int i = 0; i < half; ++i) s[i] += s[i + half];
-  return s[0];
-}
-NNL_INLINE float max_of(Lanes v) {  // of numbers; NaN may be lost
-  float s[kLanes];
-  store(s, v);
-  for (int half = kLanes / 2; half; half /= 2)
-    for (int i = 0; i < half; ++i) s[i] = s[i] < s[i + half] ? s[i + half] : s[i];
-  return s[0];
+// Lanes i and i + 8, then i and i + 4, ... are combined by f.
+template <class F>
+NNL_INLINE float fold(Lanes v, F&& f) {
+  v = f(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+  v = f(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3));
+  v = f(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1));
+  v = f(v, __builtin_shufflevector(v, v, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0));
+  return v[0];
 }
 NNL_INLINE Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
+NNL_INLINE float sum_of(Lanes v) {
+  return fold(v, [](Lanes a, Lanes b) { return a + b; });
+}
+NNL_INLINE float max_of(Lanes v) {  // of numbers; NaN may be lost
+  return fold(v, [](Lanes a, Lanes b) { return larger(a, b); });
+}
+
+// Sum over [0, n): f(offset, lanes, whole) gives 16 terms, of which those past `lanes` must be 0.
+template <class F>
+NNL_INLINE Lanes lane_sums(int64_t n, F&& f) {
+  Lanes s[4] = {};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
+    for (int k = 0; k < 4; ++k) s[k] += f(i + k * kLanes, int64_t{kLanes}, std::true_type{});
+  for (; i + kLanes <= n; i += kLanes) s[0] += f(i, int64_t{kLanes}, std::true_type{});
+  if (i < n) s[1] += f(i, n - i, std::false_type{});
+  return (s[0] + s[1]) + (s[2] + s[3]);
+}
+
+// e^x as fast_exp computes it.
+NNL_INLINE Lanes exp_of(Lanes x) {
+  constexpr float magic = 12582912.0f;  // 1.5 2^23: what is added to it is rounded to an integer
+  Lanes bounded = x < -104.0f ? all(-104.0f) : x;
+  bounded = bounded > 89.0f ? all(89.0f) : bounded;
+  const Lanes t = bounded * 1.44269504088896341f + magic, n = t - magic;
+  Lanes r = bounded - n * 0.693145751953125f;
+  r -= n * 1.42860682030941723212e-6f;
+  Lanes p = 1.9875691500e-4f * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+#ifdef __AVX512F__
+  return reinterpret_cast<Lanes>(_mm512_mask_scalef_ps(reinterpret_cast<__m512>(p), 0xffff,
+                                                       reinterpret_cast<__m512>(p),
+                                                       reinterpret_cast<__m512>(n)));
+#else
+  const LaneInts k = reinterpret_cast<LaneInts>(t) - 0x4b400000, half = k >> 1;
+  const Lanes a = reinterpret_cast<Lanes>((half + 127) << 23);
+  const Lanes b = reinterpret_cast<Lanes>((k - half + 127) << 23);
+  return p * a * b;  // NaN passes through p
+#endif
+}
 NNL_INLINE Lanes relu(Lanes v) { return v < 0.0f ? Lanes{} : v; }  // NaN stays NaN
 
 // The common element type of some specs, or f64 where they differ: see at_pointer.

@@ -155,9 +155,8 @@ class Forward : public Kernel {
     const auto go = [&](auto* running) {
       using T = std::remove_pointer_t<decltype(running)>;
       for (int64_t s = 0; s < shape_.stats; ++s)
-        running[s] =
-            from_float<T>(static_cast<float>(set_.decay) * to_float(running[s]) +
-                          static_cast<float>(rest * static_cast<double>(batch[s])));
+        running[s] = from_float<T>(static_cast<float>(set_.decay) * to_float(running[s]) +
+                                   static_cast<float>(rest * static_cast<double>(batch[s])));
     };
     if (in_[i].dtype == DType::f32) go(b.written_input<float>(i));
     if (in_[i].dtype == DType::bf16) go(b.written_input<bf16>(i));
