@@ -152,12 +152,15 @@ inline float fast_tan(float x) {
   return static_cast<float>(a.quarter & 1 ? -a.cosine / a.sine : a.sine / a.cosine);
 }
 
-// x^y for finite x and y, through double precision.
+// x^y for finite x and y, through double precision. The exponent of x is read from float32, where
+// integers are as wide as the numbers: the compiler vectorises no mixture of both here.
 inline float fast_pow(float x, float y) {
-  const double a = std::fabs(static_cast<double>(x));
-  const uint64_t shift = bits(a) - 0x3fe6a09e667f3bcdull;  // from the square root of 1/2 on
-  const int64_t e = static_cast<int64_t>(shift) >> 52;
-  const double m = from_bits(bits(a) - (static_cast<uint64_t>(e) << 52));
+  const float a = std::fabs(x);
+  const float normal = a < 1.17549435e-38f ? a * 8388608.0f : a;  // 2^23
+  const uint32_t shift = bits(normal) - 0x3f3504f3u;              // from the square root of 1/2 on
+  const int32_t e = static_cast<int32_t>(shift) >> 23;
+  const double m = from_bits(bits(normal) - (static_cast<uint32_t>(e) << 23));
+  const int32_t exponent = e - (a < 1.17549435e-38f ? 23 : 0);
   const double s = (m - 1.0) / (m + 1.0), z = s * s;
   double p = 1.0 / 15;
   p = p * z + 1.0 / 13;
@@ -166,7 +169,7 @@ inline float fast_pow(float x, float y) {
   p = p * z + 1.0 / 7;
   p = p * z + 1.0 / 5;
   p = p * z + 1.0 / 3;
-  const double log2 = static_cast<double>(e) + (s + s * z * p) * 2.88539008177792681472;
+  const double log2 = static_cast<double>(exponent) + (s + s * z * p) * 2.88539008177792681472;
   double w = log2 * y;  // the power of 2 wanted
   w = w < -160.0 ? -160.0 : (w > 130.0 ? 130.0 : w);
   const double t = w + 6755399441055744.0, n = t - 6755399441055744.0;
@@ -183,11 +186,13 @@ inline float fast_pow(float x, float y) {
   const float size = static_cast<float>(from_bits(bits(q) + (bits(t) << 52)));
   const float zero = y > 0.0f ? 0.0f : INFINITY;
   const float value = x == 0.0f ? zero : size;
-  const bool whole = std::nearbyint(y) == y;
   const float half = 0.5f * y;
-  const bool odd = whole && std::nearbyint(half) != half;
-  const float valid = x < 0.0f && !whole ? NAN : value;
-  return y == 0.0f || x == 1.0f ? 1.0f : (odd ? std::copysign(valid, x) : valid);
+  const float whole = std::nearbyint(y) == y ? value : NAN;
+  const float odd = std::nearbyint(half) == half ? 1.0f : x;
+  const float sign = std::copysign(1.0f, std::nearbyint(y) == y ? odd : 1.0f);
+  const float signed_value = (x < 0.0f ? whole : value) * sign;
+  const float or_one = y == 0.0f ? 1.0f : signed_value;
+  return x == 1.0f ? 1.0f : or_one;
 }
 
 // The error function after W. J. Cody, Rational Chebyshev approximations for the error function,
