@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernel-only:
+//
+// attention_backward: (gy, q, k, v, y, lse, mask?) -> (gq, gk, gv), the gradients of attention,
+//   which computes the scores again from lse, float32. Attributes and shapes of attention, with as
+//   many heads of k and v as of q. There is no gradient of mask.
+#include <algorithm>
+#include <cmath>
+
+#include "attention.h"
+#include "gemm.h"
+#include "nnl/threads.h"
+
+namespace nnl {
+namespace {
+using namespace attention;
+
+class AttentionBackward : public Kernel {
+ public:
+  AttentionBackward(const Signature& s, const Sizes& z) : z_(z) {
+    for (size_t i = 0; i < 5; ++i) in_[i] = s.in[i].dtype;
+    for (size_t i = 0; i < 3; ++i) out_[i] = s.out[i].dtype;
+    const int64_t work = z.queries * z.keys * (z.depth + z.value_depth) * z.batch * z.heads;
+    const int64_t most = std::min<int64_t>(threads(), z.batch * z.heads);
+    parts_ = work < 200000 ? std::min<int64_t>(1, most) : most;
+    const int64_t d = z.depth, e = z.value_depth;
+    // per thread, for a block of keys: k as columns and as rows, v as columns
+    k_columns_ = part_.floats(gemm::packed_size(d, kKeys));
+    k_rows_ = part_.floats(gemm::packed_size(kKeys, d));
+    v_columns_ = part_.floats(gemm::packed_size(e, kKeys));
+    // for a block of queries, q and gy as they lie and packed
+    q_ = part_.floats(kQueries * d);
+    q_rows_ = part_.floats(gemm::packed_size(kQueries, d));
+    gy_ = part_.floats(kQueries * e);
+    gy_rows_ = part_.floats(gemm::packed_size(kQueries, e));
+    y_ = part_.floats(kQueries * e);
+    scores_ = part_.floats(kQueries * kKeys);
+    slopes_ = part_.floats(kQueries * kKeys);
+    // sums of one head
+    dots_ = part_.floats(z.queries);
+    gq_ = part_.floats(z.queries * d);
+    gk_ = part_.floats(kKeys * d);
+    gv_ = part_.floats(kKeys * e);
+    for (int64_t i = 0; i < parts_; ++i) starts_.push_back(space_.take(part_.size()));
+  }
+
+  size_t workspace() const override { return space_.size(); }
+
+  void run(const Buffers& b) override {
+    const int64_t heads = z_.batch * z_.heads;
+    parallel_for(parts_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p)
+        for (int64_t h = heads * p / parts_; h < heads * (p + 1) / parts_; ++h)
+          head(b, Space::at<char>(b.workspace, starts_[static_cast<size_t>(p)]), h);
+    });
+  }
+
+ private:
+  void head(const Buffers& b, char* memory, int64_t h) const {
+    const int64_t d = z_.depth, e = z_.value_depth, first = h * z_.queries;
+    float* gq = Space::at(memory, gq_);
+    float* dots = Space::at(memory, dots_);
+    std::fill_n(gq, z_.queries * d, 0.0f);
+    for (int64_t query = 0; query < z_.queries; query += kQueries) {
+      const int64_t m = std::min(kQueries, z_.queries - query);
+      float *gy = Space::at(memory, gy_), *y = Space::at(memory, y_);
+      load_any(in_[0], b.in[0], (first + query) * e, gy, m * e);
+      load_any(in_[4], b.in[4], (first + query) * e, y, m * e);
+      for (int64_t i = 0; i < m; ++i) {
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < e; ++j) sum += gy[i * e + j] * y[i * e + j];
+        dots[query + i] = sum;
+      }
+    }
+    for (int64_t key = 0; key < z_.keys; key += kKeys) {
+      const int64_t n = std::min(kKeys, z_.keys - key);
+      pack_keys(b, memory, h, key, n);
+      float *gk = Space::at(memory, gk_), *gv = Space::at(memory, gv_);
+      std::fill_n(gk, n * d, 0.0f);
+      std::fill_n(gv, n * e, 0.0f);
+      for (int64_t query = 0; query < z_.queries; query += kQueries) {
+        const int64_t m = std::min(kQueries, z_.queries - query);
+        if (z_.seen(query + m) > key) block(b, memory, h, query, key, m, n);
+      }
+      store_keys(b, h, key, n, gk);
+      store_any(out_[2], gv, b.out[2], (h * z_.keys + key) * e, n * e);
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < z_.queries * d; ++i) gq[i] *= z_.scale;
+    store_any(out_[0], gq, b.out[0], first * d, z_.queries * d);
+  }
+
+  void pack_keys(const Buffers& b, char* memory, int64_t h, int64_t key, int64_t n) const {
+    const int64_t d = z_.depth, e = z_.value_depth, all = z_.keys * d;
+    const int64_t at = h * all + (z_.keys_transposed ? key : key * d);
+    pack_columns(in_[2], b.in[2], at, n, d, z_.keys_transposed, z_.keys,
+                 Space::at(memory, k_columns_));
+    if (z_.keys_transposed) {  // the place of gk is free here
+      float* rows = Space::at(memory, gk_);
+      for (int64_t c = 0; c < d; ++c) {
+        float line[kKeys];
+        load_any(in_[2], b.in[2], at + c * z_.keys, line, n);
+        for (int64_t j = 0; j < n; ++j) rows[j * d + c] = line[j];
+      }
+      gemm::pack(static_cast<const float*>(rows), d, 1, n, d, Space::at(memory, k_rows_));
+    } else {
+      pack_rows(in_[2], b.in[2], at, n, d, Space::at(memory, k_rows_));
+    }
+    pack_columns(in_[3], b.in[3], (h * z_.keys + key) * e, n, e, false, z_.keys,
+                 Space::at(memory, v_columns_));
+  }
+
+  void store_keys(const Buffers& b, int64_t h, int64_t key, int64_t n, const float* gk) const {
+    const int64_t d = z_.depth, all = h * z_.keys * d;
+    if (!z_.keys_transposed) return store_any(out_[1], gk, b.out[1], all + key * d, n * d);
+    for (int64_t c = 0; c < d; ++c) {
+      float line[kKeys];
+      for (int64_t j = 0; j < n; ++j) line[j] = gk[j * d + c];
+      store_any(out_[1], line, b.out[1], all + c * z_.keys + key, n);
+    }
+  }
+
+  // What the queries [query, query + m) and keys [key, key + n) of a head give to each other.
+  void block(const Buffers& b, char* memory, int64_t h, int64_t query, int64_t key, int64_t m,
+             int64_t n) const {
+    const int64_t d = z_.depth, e = z_.value_depth, row = h * z_.queries + query;
+    float *q = Space::at(memory, q_), *gy = Space::at(memory, gy_);
+    float *p = Space::at(memory, scores_), *gs = Space::at(memory, slopes_);
+    const float* dots = Space::at(memory, dots_) + query;
+    const float* lse = b.input<float>(5) + row;
+    load_any(in_[1], b.in[1], row * d, q, m * d);
+    load_any(in_[0], b.in[0], row * e, gy, m * e);
+#pragma omp simd
+    for (int64_t i = 0; i < m * d; ++i) q[i] *= z_.scale;
+    gemm::multiply(q, d, 1, Space::at(memory, k_columns_), p, kKeys, m, n, d, false);
+    add_mask(z_, z_.has_mask ? b.in[6] : nullptr, h, query, key, m, n, p);
+    gemm::multiply(gy, e, 1, Space::at(memory, v_columns_), gs, kKeys, m, n, e, false);
+    for (int64_t i = 0; i < m; ++i) {
+      float *pi = p + i * kKeys, *gi = gs + i * kKeys;
+      const float base = lse[i], dot = dots[i];
+#pragma omp simd
+      for (int64_t j = 0; j < n; ++j) {
+        pi[j] = fast_exp(pi[j] - base);
+        gi[j] = pi[j] * (gi[j] - dot);
+      }
+    }
+    float* packed = Space::at(memory, gy_rows_);
+    gemm::pack(static_cast<const float*>(gy), e, 1, m, e, packed);
+    gemm::multiply(p, 1, kKeys, packed, Space::at(memory, gv_), e, n, e, m, true);
+    packed = Space::at(memory, q_rows_);
+    gemm::pack(static_cast<const float*>(q), d, 1, m, d, packed);
+    gemm::multiply(gs, 1, kKeys, packed, Space::at(memory, gk_), d, n, d, m, true);
+    gemm::multiply(gs, kKeys, 1, Space::at(memory, k_rows_), Space::at(memory, gq_) + query * d, d,
+                   m, d, n, true);
+  }
+
+  Sizes z_;
+  DType in_[5], out_[3];
+  int64_t parts_;
+  Space part_, space_;
+  std::vector<size_t> starts_;
+  size_t k_columns_, k_rows_, v_columns_, q_, q_rows_, gy_, gy_rows_, y_, scores_, slopes_, dots_,
+      gq_, gk_, gv_;
+};
+
+std::unique_ptr<Kernel> setup(const Signature& s) {
+  Sizes z;
+  if (s.in.size() < 6 || s.out.size() != 3) return nullptr;
+  if (!sizes_of(s, 1, 6, &z) || z.heads != z.key_heads) return nullptr;
+  for (size_t i : {0, 4})
+    if (!is_real(s.in[i].dtype) || s.in[i].layout != Layout::plain) return nullptr;
+  for (const Spec& g : s.out)
+    if (!is_real(g.dtype) || g.layout != Layout::plain) return nullptr;
+  if (s.in[5].dtype != DType::f32) return nullptr;
+  return std::make_unique<AttentionBackward>(s, z);
+}
+
+const Registration registration("attention_backward", setup);
+
+}  // namespace
+}  // namespace nnl
