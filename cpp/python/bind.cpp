@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "nnl/elementwise.h"
+#include "nnl/packing.h"
 #include "nnl/plan.h"
 #include "nnl/threads.h"
 

@@ -28,7 +28,8 @@ class WrittenNetwork:
     """A graph with names for its variables.
 
     Args:
-        entry: An entry of contents["networks"]: name, batch_size, outputs, names.
+        entry: An entry of contents["networks"]: name, batch_size, outputs, names. Outputs without
+            a name may be listed under `unnamed`.
         parameters: Variables by name, which the file calls parameters.
         variable_batch_size: Write the batch size as -1 wherever it stands in a shape.
     Attributes:
@@ -58,7 +59,8 @@ class WrittenNetwork:
         message.name, message.batch_size = self.name, entry["batch_size"]
         self._aliases: dict[Key, Value] = {}
         self._given = self._names_given(entry, parameters)
-        outputs = [v.edge for v in entry["outputs"].values()]
+        ends = (*entry["outputs"].values(), *entry.get("unnamed", ()))
+        outputs = [v.edge for v in ends]
         self._nodes = [n for n in capture(outputs) if not self._is_alias(n)]
         self._name_all(outputs)
         self._write_functions()
