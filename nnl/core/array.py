@@ -273,3 +273,9 @@ class NdArray:
             return f"<NdArray{list(self.shape)} {self.spec.dtype.name}, {mark or 'not written'}>"
         body = np.array2string(self.read("host"), threshold=20, edgeitems=2, precision=4)
         return f"<NdArray{list(self.shape)} {self.spec.dtype.name}\n{body}>"
+
+
+class Zeros(NdArray):
+    """Zeros that nobody writes to: the gradient of an output that has none. Passes may rely on it."""
+
+    __slots__ = ()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.array import NdArray
+from nnl.core.array import NdArray, Zeros
 from nnl.core.context import STATE, using
 from nnl.core.graph import Node, Value, capture
 from nnl.core.op import OPS
@@ -155,7 +155,7 @@ def _handle(value: Value | None, data: NdArray | None) -> Variable | None:
 
 
 def _zeros(spec: Spec, as_graph: bool) -> Any:
-    nd = NdArray(spec.shape)
+    nd = Zeros(spec.shape)
     nd.spec = spec
     return Variable.of_edge(Value.leaf(nd), nd) if as_graph else nd
 

@@ -12,11 +12,12 @@ from typing import Any
 
 from nnl.graph.passes.elementwise import fuse_elementwise
 from nnl.graph.passes.kernels import choose_kernels
+from nnl.graph.passes.normalization import fuse_normalization
 from nnl.graph.program import Program
 
 Pass = Callable[[Program, Any], None]
 
-PASSES: list[Pass] = [fuse_elementwise, choose_kernels]
+PASSES: list[Pass] = [fuse_normalization, fuse_elementwise, choose_kernels]
 
 
 def optimise(program: Program, lib: Any) -> None:
