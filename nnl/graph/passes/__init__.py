@@ -10,14 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from nnl.graph.passes.common import merge_common
+from nnl.graph.passes.constants import fold_constants
 from nnl.graph.passes.elementwise import fuse_elementwise
 from nnl.graph.passes.kernels import choose_kernels
 from nnl.graph.passes.normalization import fuse_normalization
+from nnl.graph.passes.prune import prune
+from nnl.graph.passes.updates import join_updates
 from nnl.graph.program import Program
 
 Pass = Callable[[Program, Any], None]
 
-PASSES: list[Pass] = [fuse_normalization, fuse_elementwise, choose_kernels]
+PASSES: list[Pass] = [
+    prune,
+    fold_constants,
+    merge_common,
+    fuse_normalization,
+    fuse_elementwise,
+    join_updates,
+    choose_kernels,
+]
 
 
 def optimise(program: Program, lib: Any) -> None:

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compute a value once that several steps compute from the same inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnl.core.array import Zeros
+from nnl.ext.native import is_plain
+from nnl.graph.program import Program, Step
+
+
+def merge_common(program: Program, lib: Any) -> None:
+    """Let readers of a repeated computation read the first one.
+
+    Two steps are the same if op, attributes and inputs are, and nothing that they read has been
+    written in between. A result that somebody may look at keeps its own memory. A value of the
+    first part is not computed again in the second: memory would not be saved by it, since the
+    steps that made it are the same.
+    """
+    slots = program.slots
+    zeros: dict[Any, int] = {}
+    same: dict[int, int] = {}  # slot -> the slot that stands for it
+    for i, slot in enumerate(slots):
+        if isinstance(slot.leaf, Zeros) and zeros.setdefault(slot.spec, i) != i:
+            same[i] = zeros[slot.spec]
+    seen: dict[Any, Step] = {}
+    viewed = {s.root for i, s in enumerate(slots) if s.root != i}
+    steps = []
+    for step in program.steps:
+        step.ins = tuple([same.get(i, i) for i in step.ins])
+        if step.writes:
+            written = {program.root(step.ins[p]) for p in step.writes}
+            for key in [
+                k for k, s in seen.items() if any(program.root(i) in written for i in s.ins)
+            ]:
+                del seen[key]
+            steps.append(step)
+            continue
+        # A view is free, and a step of its own keeps roots simple. Attributes that are objects may
+        # be code of the user, which need not give the same twice.
+        if step.view or not all(is_plain(v) for v in step.attrs.values()):
+            steps.append(step)
+            continue
+        attrs = tuple([(k, type(v), v) for k, v in step.attrs.items()])
+        key = step.op, step.native, step.second, attrs, step.ins
+        first = seen.setdefault(key, step)
+        if first is step or any(o in program.kept or o in viewed for o in step.outs):
+            steps.append(step)
+            continue
+        same.update(zip(step.outs, first.outs, strict=True))
+    program.steps = steps

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drop steps whose results nobody needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnl.graph.program import Program
+
+
+def prune(program: Program, lib: Any) -> None:
+    """Keep a step if it writes state, or if something kept depends on it.
+
+    The marking runs backwards over the steps, which stand in an order in which they can run: every
+    ancestor of what is kept is marked, once, without recursion.
+
+    Source: Dragon, algorithm 1, in the corrected form: a step runs if one of its outputs is wanted.
+    """
+    wanted = set(program.kept)
+    steps = []
+    for step in reversed(program.steps):
+        if step.writes or any(o in wanted for o in step.outs):
+            wanted.update(step.ins)
+            steps.append(step)
+    program.steps = steps[::-1]
