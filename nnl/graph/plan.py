@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from nnl.graph.program import SPACE, Key, Program, Step
 
 Thunk = Callable[[], Any]
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
+HOLDERS: Counter[int] = Counter()  # {id of a leaf's buffer: how many plans hold it}
 
 
 def infer_again(nodes: Iterable[Node]) -> None:
@@ -201,7 +204,8 @@ class Plan:
     def _thunk(self, step: Step, fixed: bool) -> Thunk | None:
         """The call of a step on the arrays of its slots; None where there is nothing to do."""
         bound, slots = step.bound, self.slots
-        assert bound is not None
+        if bound is None:
+            raise NotImplementedError(f"plan: {step} has neither a kernel nor a definition")
         if bound.view:
             return _run_for_effect(bound.call, slots, step.ins) if bound.writes else None
         if not bound.into:
@@ -222,7 +226,7 @@ class Plan:
             if buf is not None and offsets[i] == OUTSIDE:
                 native.bind_array(i, buf)
         self._point_views(None)
-        cut = 0
+        cut = prepared = 0
         for t, step in enumerate(self.steps):
             kernel = step.kernel
             if kernel is None:
@@ -233,17 +237,49 @@ class Plan:
             ins, outs = ([program.root(s) for s in x] for x in (step.ins, step.outs))
             native.add(step.op, kernel, ins, outs, self.workspaces.get(t, OUTSIDE))
             cut += not step.second
-        self.native_cut, self.native_size = cut, len(native)
+            prepared += step.once
+        self.native_cut, self.native_size, self.native_prepared = cut, len(native), prepared
+        self._find_leaves_of_preparation()
         return native
+
+    def _find_leaves_of_preparation(self) -> None:
+        """The leaves that the steps which run only once depend on."""
+        roots = {self.program.root(i) for s in self.steps if s.once for i in s.ins}
+        self.prepared_from = [(i, nd) for i, nd in self.leaves if i in roots]
+        self.mark = f"prepared {id(self)}"  # in the buffers of an array: unchanged since
+
+    def _prepare(self) -> None:
+        """Run the steps at the front, unless all leaves behind them are as they were.
+
+        Whoever writes to an array through NdArray removes the mark. Somebody who holds the numpy
+        array itself may write to it unseen; as long as there is such a holder nothing is trusted.
+        """
+        for slot, nd in self.prepared_from:
+            buf = self.slots[slot]
+            # known: the array's own reference, the plans', `buf` and the argument
+            if self.mark not in nd.bufs or getrefcount(buf) > HOLDERS[id(buf)] + 3:
+                break
+        else:
+            return
+        self.native.run(0, self.native_prepared)
+        for _, nd in self.prepared_from:
+            nd.bufs[self.mark] = True
 
     def _bind_leaf(self, slot: int, nd: NdArray, buf: Any) -> None:
         if not buf.flags.c_contiguous:
             buf = np.ascontiguousarray(buf)
             if any(nd is x for x in self.written):  # what the run writes must reach the array
                 nd.write(SPACE, buf)
+        _let_go(self.slots[slot])
+        HOLDERS[id(buf)] += 1
         self.slots[slot] = buf
         self.native.bind_array(slot, buf)
         self._point_views(slot)
+
+    def __del__(self) -> None:
+        if getattr(self, "native", None) is not None:
+            for slot, _ in self.leaves:
+                _let_go(self.slots[slot])
 
     # ---- running ----
 
@@ -266,7 +302,9 @@ class Plan:
                 buf = nd.read(SPACE)
             if slots[slot] is not buf:
                 self._bind_leaf(slot, nd, buf)
-        native.run(0, self.native_cut)
+        if self.native_prepared:
+            self._prepare()
+        native.run(self.native_prepared, self.native_cut)
 
     def _run_in_python(self, second: bool) -> None:
         slots = self.slots
@@ -317,6 +355,13 @@ class Plan:
     def value(self, key: Key) -> Any:
         """The buffer of an edge after a run."""
         return self.slots[self.slot_of[key]]
+
+
+def _let_go(buf: Any) -> None:
+    if buf is not None:
+        HOLDERS[id(buf)] -= 1
+        if not HOLDERS[id(buf)]:
+            del HOLDERS[id(buf)]
 
 
 def _run_and_copy(

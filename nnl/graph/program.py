@@ -39,6 +39,7 @@ class Step:
         ins, outs: Slots; 0 is an input left out.
         writes: Positions of the inputs that it changes.
         second: Whether it belongs to the second part of a plan that is cut in two.
+        once: Whether it runs again only when one of the leaves behind it has changed.
         bound: The call on arrays, where the definition of an op stands behind the step.
         parts: Of a fused step, the steps it replaces, in order.
         node: What it was recorded as; None for a step made by a pass.
@@ -47,8 +48,8 @@ class Step:
     """
 
     __slots__ = (
-        "op", "attrs", "ins", "outs", "writes", "second", "bound", "parts", "node", "native",
-        "kernel",
+        "op", "attrs", "ins", "outs", "writes", "second", "once", "bound", "parts", "node",
+        "native", "kernel",
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +63,7 @@ class Step:
     ) -> None:
         self.op, self.attrs, self.ins, self.outs = op, attrs, tuple(ins), tuple(outs)
         self.writes: tuple[int, ...] = ()
-        self.second, self.parts = second, tuple(parts)
+        self.second, self.once, self.parts = second, False, tuple(parts)
         self.bound: Bound | None = None
         self.node: Node | None = None
         self.native = True
@@ -137,12 +138,22 @@ class Program:
         self.slots.append(Slot(spec, leaf, n if root is None else root))
         return n
 
+    def alias(self, slot: int, shape: Sequence[int]) -> int:
+        """A slot that is the memory of another under a shape of the same size; no step makes it."""
+        seen = self.slots[slot]
+        return self.new_slot(seen.spec.with_shape(shape), root=seen.root)
+
     # ---- what passes ask ----
 
     @property
     def cut(self) -> int:
         """Number of steps in the first part."""
         return sum(not s.second for s in self.steps)
+
+    @property
+    def prepared(self) -> int:
+        """Number of steps, at the front, that run only when a leaf behind them has changed."""
+        return sum(s.once for s in self.steps)
 
     def root(self, slot: int) -> int:
         return self.slots[slot].root
@@ -182,7 +193,7 @@ def verify(program: Program) -> None:
             raise VerifyError(f"{where}: first part after the second")
         second = step.second
         for i in step.ins:
-            if i not in made:
+            if i not in made and (i == program.root(i) or program.root(i) not in made):
                 raise VerifyError(f"{where}: reads slot {i} before anything makes it")
         for o in step.outs:
             if o in made:

@@ -12,9 +12,12 @@ from typing import Any
 
 from nnl.graph.passes.common import merge_common
 from nnl.graph.passes.constants import fold_constants
+from nnl.graph.passes.convolution import fuse_convolution
+from nnl.graph.passes.dtypes import convert_inputs
 from nnl.graph.passes.elementwise import fuse_elementwise
 from nnl.graph.passes.kernels import choose_kernels
 from nnl.graph.passes.normalization import fuse_normalization
+from nnl.graph.passes.prepare import prepare_weights
 from nnl.graph.passes.prune import prune
 from nnl.graph.passes.updates import join_updates
 from nnl.graph.program import Program
@@ -23,12 +26,15 @@ Pass = Callable[[Program, Any], None]
 
 PASSES: list[Pass] = [
     prune,
+    convert_inputs,
     fold_constants,
     merge_common,
+    fuse_convolution,
     fuse_normalization,
     fuse_elementwise,
     join_updates,
     choose_kernels,
+    prepare_weights,
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from nnl.core.spec import Spec
 from nnl.ext.native import is_plain, kernel_names, native_spec
+from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.program import Program, Step
 
 # Ops that are fastest channels-last, and the inputs of theirs that are weights: those stay plain.
@@ -31,6 +32,9 @@ FOLLOW = frozenset(
 )
 
 
+CONVERT = "to_layout"  # the kernel that changes an array's order
+
+
 def choose_kernels(program: Program, lib: Any) -> None:
     """Give steps native kernels, with steps in between that change an array's order or dtype."""
     _Chooser(program, lib).run()
@@ -40,9 +44,8 @@ class _Chooser:
     def __init__(self, program: Program, lib: Any) -> None:
         self.program, self.lib = program, lib
         self.steps: list[Step] = []
-        # The same values otherwise: (slot, channels last, dtype) -> slot.
-        self.forms: dict[tuple[int, bool, Any], int] = {}
-        self.can_convert = {"to_layout", "cast"} <= kernel_names()
+        self.forms: dict[tuple[int, bool], int] = {}  # (slot, channels last) -> the same values so
+        self.can_convert = CONVERT in kernel_names()
 
     def run(self) -> None:
         todo = self.program.steps[::-1]
@@ -58,6 +61,8 @@ class _Chooser:
 
     def _choose(self, step: Step) -> bool:
         if step.op not in kernel_names() or (step.view and not step.writes):
+            return False
+        if not computes_as_is(self.program, step):
             return False
         images = self._images(step)
         if images and (step.op in PREFER or self._any_channels_last(step, images)):
@@ -91,21 +96,10 @@ class _Chooser:
     def _try(self, step: Step, images: set[int]) -> bool:
         """Make the kernel with these arrays channels-last and all others plain."""
         slots = self.program.slots
-        wanted: list[tuple[bool, Any]] = []  # (channels last, dtype) of every input
-        for p, i in enumerate(step.ins):
-            if i == 0:
-                wanted.append((False, None))
-                continue
-            dtype = slots[i].spec.dtype
-            if step.bound is not None:
-                want = step.bound.in_specs[p]
-                dtype = dtype if want is None else want.dtype
-            if dtype != slots[i].spec.dtype and (p in step.writes or not self.can_convert):
-                return False
-            wanted.append((p in images and not neutral(slots[i].spec), dtype))
+        last_in = [p in images and not neutral(slots[i].spec) for p, i in enumerate(step.ins)]
         ins = [
-            native_spec(Spec.of(slots[i].spec.shape, dtype), last) if i else None
-            for i, (last, dtype) in zip(step.ins, wanted, strict=True)
+            native_spec(slots[i].spec, last) if i else None
+            for i, last in zip(step.ins, last_in, strict=True)
         ]
         last_out = [
             -1 - p in images and not neutral(slots[o].spec) for p, o in enumerate(step.outs)
@@ -119,8 +113,7 @@ class _Chooser:
             return False
         step.kernel = kernel
         step.ins = tuple(
-            i and self._form(i, last, dtype, step)
-            for i, (last, dtype) in zip(step.ins, wanted, strict=True)
+            i and self._form(i, last, step) for i, last in zip(step.ins, last_in, strict=True)
         )
         self._append(step, last_out)
         return True
@@ -135,52 +128,41 @@ class _Chooser:
             if last and o in self.program.plain:
                 outs[p] = self.program.new_slot(slots[o].spec)
                 after.append((outs[p], o))
-                self.forms[o, True, slots[o].spec.dtype] = outs[p]
+                self.forms[o, True] = outs[p]
             slots[outs[p]].channels_last = last
         step.outs = tuple(outs)
         self.steps.append(step)
         for source, o in after:
-            self._convert("to_layout", source, o, step.second)
+            self._convert(source, o, step.second)
         for p in step.writes:  # other forms of what it has changed are stale
             root = self.program.root(step.ins[p])
             for key in [k for k in self.forms if self.program.root(k[0]) == root]:
                 del self.forms[key]
 
-    def _form(self, slot: int, last: bool, dtype: Any, step: Step) -> int:
-        """A slot with the values of `slot` in this order and dtype, before `step` runs."""
+    def _form(self, slot: int, last: bool, step: Step) -> int:
+        """A slot with the values of `slot` in this order, before `step` runs."""
         slots = self.program.slots
-        spec = slots[slot].spec
-        if slots[slot].channels_last == last and spec.dtype == dtype:
+        if slots[slot].channels_last == last:
             return slot
-        found = self.forms.get((slot, last, dtype))
+        found = self.forms.get((slot, last))
         if found is None:
-            source = slot
-            if spec.dtype != dtype:
-                found = self.program.new_slot(spec.with_dtype(dtype))
-                slots[found].channels_last = slots[slot].channels_last
-                self._convert("cast", source, found, step.second)
-                source = found
-            if slots[slot].channels_last != last:
-                found = self.program.new_slot(spec.with_dtype(dtype))
-                slots[found].channels_last = last
-                self._convert("to_layout", source, found, step.second)
-            assert found is not None
-            self.forms[slot, last, dtype] = found
+            found = self.forms[slot, last] = self.program.new_slot(slots[slot].spec)
+            slots[found].channels_last = last
+            self._convert(slot, found, step.second)
         return found
 
-    def _convert(self, op: str, source: int, target: int, second: bool) -> None:
+    def _convert(self, source: int, target: int, second: bool) -> None:
         slots = self.program.slots
-        step = Step(op, {}, (source,), (target,), second)
+        step = Step(CONVERT, {}, (source,), (target,), second)
         specs = [native_spec(slots[i].spec, slots[i].channels_last) for i in (source, target)]
-        step.kernel = self.lib.kernel(op, {}, specs[:1], specs[1:])
+        step.kernel = self.lib.kernel(CONVERT, {}, specs[:1], specs[1:])
         if step.kernel is None:
-            raise NotImplementedError(f"plan: {op} has no kernel for {slots[source].spec}")
+            raise NotImplementedError(f"plan: {CONVERT} has no kernel for {slots[source].spec}")
         self.steps.append(step)
 
     def _leave_to_numpy(self, step: Step) -> None:
-        """Python computes the step, on plain arrays of the dtypes as they are."""
-        slots = self.program.slots
-        step.ins = tuple(i and self._form(i, False, slots[i].spec.dtype, step) for i in step.ins)
+        """Python computes the step, on plain arrays."""
+        step.ins = tuple(i and self._form(i, False, step) for i in step.ins)
         self._append(step, [False] * len(step.outs))
 
 

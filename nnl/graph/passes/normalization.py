@@ -7,6 +7,8 @@ from typing import Any
 
 from nnl.core.array import Zeros
 from nnl.ext.native import kernel_names
+from nnl.graph.passes.dtypes import computes_as_is
+from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
 FORWARD = "batch_normalization_fused"
@@ -25,41 +27,14 @@ def fuse_normalization(program: Program, lib: Any) -> None:
         _Backward(program).run()
 
 
-class _Rewriter:
-    """Replaces groups of steps by one at the place of one of them."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.readers, self.makers = program.readers(), program.makers()
-        self.order = {s: t for t, s in enumerate(program.steps)}
-        self.gone: set[Step] = set()
-        self.placed: dict[Step, Step] = {}  # the step that is replaced -> the new one
-        self.viewed = {s.root for i, s in enumerate(program.slots) if s.root != i}
-
-    def only_reader(self, slot: int) -> Step | None:
-        """The step that is alone in reading a slot, if the value is not wanted otherwise."""
-        readers = self.readers.get(slot, [])
-        if len(readers) != 1 or slot in self.program.kept or slot in self.viewed:
-            return None
-        return None if readers[0] in self.gone or readers[0] in self.placed else readers[0]
-
-    def replace(self, parts: list[Step], at: Step, new: Step) -> None:
-        new.parts = tuple(sorted(parts, key=self.order.__getitem__))
-        self.gone |= set(parts)
-        self.placed[at] = new
-
-    def finish(self) -> None:
-        self.program.steps = [
-            self.placed.get(s, s)
-            for s in self.program.steps
-            if s in self.placed or s not in self.gone
-        ]
-
-
-class _Forward(_Rewriter):
+class _Forward(Rewriter):
     def run(self) -> None:
         for step in self.program.steps:
-            if step.op == "batch_normalization" and step.native:
+            if (
+                step.op == "batch_normalization"
+                and step.native
+                and computes_as_is(self.program, step)
+            ):
                 self._fuse(step)
         self.finish()
 
@@ -70,14 +45,16 @@ class _Forward(_Rewriter):
         if reader is not None and reader.op == "add2":
             a, b = reader.ins
             z = b if a == y else a
-            if a == b or self._spec(z) is not self._spec(y):
+            if a == b or self.spec(z) is not self.spec(y):
                 return
             parts.append(reader)
             reader = self.only_reader(reader.outs[0])
         if reader is None or reader.op != "relu" or reader.second != bn.second:
             return
         parts.append(reader)
-        if not self._may_move(bn, reader):
+        reads = {self.program.root(i) for i in bn.ins}
+        makes = {self.program.root(bn.ins[p]) for p in bn.writes} | {mean, variance}
+        if not self.quiet(bn, reader, reads, makes):
             return
         attrs = {k: bn.attrs[k] for k in ("axes", "decay_rate", "eps", "batch_stat")}
         ins = [*bn.ins, *[0] * (5 - len(bn.ins)), z]
@@ -91,24 +68,8 @@ class _Forward(_Rewriter):
         new.writes = bn.writes
         self.replace(parts, reader, new)
 
-    def _spec(self, slot: int) -> Any:
-        return self.program.slots[slot].spec
 
-    def _may_move(self, bn: Step, to: Step) -> bool:
-        """Whether nothing between the two uses the statistics or writes what the step reads."""
-        root = self.program.root
-        reads = {root(i) for i in bn.ins}
-        writes = {root(bn.ins[p]) for p in bn.writes} | set(bn.outs[1:])
-        for t in range(self.order[bn] + 1, self.order[to]):
-            s = self.program.steps[t]
-            if any(root(i) in writes for i in s.ins) or any(
-                root(s.ins[p]) in reads for p in s.writes
-            ):
-                return False
-        return True
-
-
-class _Backward(_Rewriter):
+class _Backward(Rewriter):
     def run(self) -> None:
         self.forward = {
             s.outs[0]: s

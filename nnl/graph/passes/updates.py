@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from nnl.ext.native import is_plain, kernel_names
+from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.program import Program, Step
 
 KERNEL = "multi_update"
@@ -28,6 +29,7 @@ def join_updates(program: Program, lib: Any) -> None:
 
     for step in program.steps:
         update = step.native and step.view and bool(step.writes) and step.op in kernel_names()
+        update = update and computes_as_is(program, step)
         if run and not (update and _alike(step, run[0])):
             end_run()
         if update:

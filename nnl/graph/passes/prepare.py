@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let plans for inference bring weights into their kernels' order once instead of at every run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nnl.core.spec import Spec
+from nnl.ext.native import is_plain, kernel_names, native_spec
+from nnl.graph.program import Program, Step
+
+PACK = "pack_convolution"
+
+
+def prepare_weights(program: Program, lib: Any) -> None:
+    """Move the packing of convolution weights, and what it depends on, to the front of the plan.
+
+    These steps run again only when one of the leaves behind them has changed. Weights that a step
+    of the plan computes from what changes at every run, or writes, are left alone; so are plans
+    with a second part, whose weights change at every step.
+    """
+    if PACK in kernel_names() and not any(s.second for s in program.steps):
+        _Preparer(program, lib).run()
+
+
+class _Preparer:
+    def __init__(self, program: Program, lib: Any) -> None:
+        self.program, self.lib = program, lib
+        self.makers = program.makers()
+        self.written = {program.root(s.ins[p]) for s in program.steps for p in s.writes}
+        self.once: set[Step] = set()
+
+    def run(self) -> None:
+        program = self.program
+        packs = [p for s in program.steps for p in self._packed(s)]
+        if not packs:
+            return
+        front = [s for s in program.steps if s in self.once] + packs
+        for step in front:
+            step.once = True
+        rest = [s for s in program.steps if s not in self.once]
+        made = {o for s in front for o in s.outs}
+        program.kept |= {i for s in rest for i in s.ins if i in made}
+        program.steps = front + rest
+
+    def _packed(self, step: Step) -> list[Step]:
+        if step.op not in ("convolution", "convolution_fused") or step.kernel is None:
+            return []
+        x, w, b, z, scale = (*step.ins, 0, 0, 0)[:5]
+        behind: set[Step] = set()
+        if not (self._settled(w, behind) and self._settled(scale, behind)):
+            return []
+        attrs = {k: v for k, v in step.attrs.items() if is_plain(v)}
+        attrs.setdefault("activation", "identity")
+        ins = [self._spec(i) for i in (x, w, b, z, scale)]
+        outs = [self._spec(o) for o in step.outs]
+        nbytes = self.lib.packed_convolution_bytes(attrs, ins, outs)
+        if not nbytes:
+            return []
+        spec = Spec.of((nbytes,), np.uint8)
+        packed = self.program.new_slot(spec)
+        pack = Step(PACK, attrs, (0, w, 0, 0, scale, 0), (packed,))
+        pack.kernel = self.lib.kernel(PACK, attrs, [*ins, *outs], [native_spec(spec)])
+        attrs = {**attrs, "packed": True, "w_shape": self.program.slots[w].spec.shape}
+        ins = [ins[0], native_spec(spec), ins[2], ins[3]]
+        kernel = self.lib.kernel("convolution_fused", attrs, ins, outs)
+        if pack.kernel is None or kernel is None:
+            return []
+        step.op, step.attrs, step.kernel = "convolution_fused", attrs, kernel
+        step.ins = (x, packed, b, z)
+        self.once |= behind
+        return [pack]
+
+    def _spec(self, slot: int) -> Any:
+        s = self.program.slots[slot]
+        return native_spec(s.spec, s.channels_last) if slot else None
+
+    def _settled(self, slot: int, behind: set[Step]) -> bool:
+        """Whether a value depends on unwritten leaves only; adds the steps behind it."""
+        todo = [slot] if slot else []
+        while todo:
+            root = self.program.root(todo.pop())
+            if root in self.written:
+                return False
+            if self.program.slots[root].leaf is not None:
+                continue
+            maker = self.makers.get(root)
+            if maker is None or maker.kernel is None or maker.writes:
+                return False
+            if maker not in behind:
+                behind.add(maker)
+                todo += [i for i in maker.ins if i]
+        return True

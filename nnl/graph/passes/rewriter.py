@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What passes share that replace a pattern of steps by one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnl.graph.program import Program, Step
+
+
+class Rewriter:
+    """Finds steps by the slots between them, and puts new ones in their place.
+
+    Attributes:
+        readers, makers: Of every slot, before anything is replaced.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.readers, self.makers = program.readers(), program.makers()
+        self.order = {s: t for t, s in enumerate(program.steps)}
+        self.gone: set[Step] = set()
+        self.placed: dict[Step, list[Step]] = {}  # a step that goes -> what stands in its place
+        self.viewed = {s.root for i, s in enumerate(program.slots) if s.root != i}
+
+    def spec(self, slot: int) -> Any:
+        return self.program.slots[slot].spec
+
+    def only_reader(self, slot: int) -> Step | None:
+        """The step that is alone in reading a slot, if the value is not wanted otherwise."""
+        readers = self.readers.get(slot, [])
+        if len(readers) != 1 or slot in self.program.kept or slot in self.viewed:
+            return None
+        return None if readers[0] in self.gone else readers[0]
+
+    def quiet(self, first: Step, last: Step, reads: set[int], makes: set[int]) -> bool:
+        """Whether no step between the two uses roots that are made, or writes those that are read.
+
+        Then the first may run where the last one stands.
+        """
+        root = self.program.root
+        for t in range(self.order[first] + 1, self.order[last]):
+            s = self.program.steps[t]
+            if any(root(i) in makes for i in s.ins) or any(
+                root(s.ins[p]) in reads for p in s.writes
+            ):
+                return False
+        return True
+
+    def replace(self, parts: list[Step], at: Step, new: Step, *before: Step) -> None:
+        """Let `new`, after the steps `before`, stand for the parts at the place of one of them."""
+        new.parts = tuple(sorted(parts, key=self.order.__getitem__))
+        self.gone |= set(parts)
+        self.placed[at] = [*before, new]
+
+    def finish(self) -> None:
+        steps: list[Step] = []
+        for s in self.program.steps:
+            if s in self.placed:
+                steps += self.placed[s]
+            elif s not in self.gone:
+                steps.append(s)
+        self.program.steps = steps
