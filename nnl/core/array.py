@@ -132,7 +132,7 @@ class NdArray:
             return
         a = value.data if isinstance(value, NdArray) else value
         a = np.asarray(a)
-        if a.dtype.kind not in "biuf":
+        if a.dtype.kind not in "biufV" or a.dtype.names is not None:
             raise TypeError(f"data: got {value!r}, wanted a number or an array of numbers")
         if a.shape != spec.shape:
             try:
@@ -276,6 +276,6 @@ class NdArray:
 
 
 class Zeros(NdArray):
-    """Zeros that nobody writes to: the gradient of an output that has none. Passes may rely on it."""
+    """Zeros that nobody writes to, which passes rely on: the gradient of an output without one."""
 
     __slots__ = ()

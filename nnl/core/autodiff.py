@@ -111,7 +111,7 @@ def _vjp(node: Node, slots: list[Any], as_graph: bool) -> Sequence[Any]:
     gys = slots  # one output: its gradient has arrived, or the node would not be visited
     if len(slots) > 1:
         gys = [
-            g if g is not None else _zeros(s, as_graph) if s.dtype.kind == "f" else None
+            g if g is not None else _zeros(s, as_graph) if s.is_float else None
             for g, s in zip(slots, node.out_specs, strict=True)
         ]
     kw: dict[str, Any] = dict(node.kept())
@@ -210,7 +210,7 @@ def start_gradient(output: Value, shape: tuple[int, ...], grad: Any) -> NdArray:
     nd = NdArray(shape)
     nd.spec = Spec.of(shape, STATE.target.float_dtype)
     a = np.asarray(grad)
-    if a.dtype.kind not in "biuf":
+    if a.dtype.kind not in "biufV":
         raise TypeError(f"backward: grad is {type(grad).__name__}, wanted a number or an array")
     if a.ndim and a.shape != shape:
         raise ShapeError(f"backward: grad has the shape {a.shape}, wanted {shape}")

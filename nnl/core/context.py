@@ -50,19 +50,41 @@ class Backend:
 # Name in a context's backend list ("cpu", "cuda", ...) -> backends to ask, best first.
 BACKENDS: dict[str, Callable[[str], tuple[Backend, ...]]] = {}
 
-FLOAT_TYPES = {"float": np.dtype(np.float32), "double": np.dtype(np.float64)}
+# Type configuration -> (type that is computed in, type of 16 bits that results are stored in).
+FLOAT_TYPES: dict[str, tuple[type, str | None]] = {
+    "float": (np.float32, None),
+    "double": (np.float64, None),
+    "half": (np.float32, "float16"),
+    "bfloat16": (np.float32, "bfloat16"),
+}
+
+
+def half_type(name: str | None) -> np.dtype[Any] | None:
+    """The dtype of a 16-bit storage type; numpy knows bfloat16 through ml_dtypes."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return dtype
+    return None if name is None else np.dtype(name)
 
 
 class Target:
-    """A context resolved to what dispatch needs; interned, so it serves as a cache key."""
+    """A context resolved to what dispatch needs; interned, so it serves as a cache key.
 
-    __slots__ = ("names", "backends", "float_dtype", "device_id")
+    Attributes:
+        float_dtype: What is computed in, and what parameters and statistics are stored in.
+        half: What other results are stored in, if that is a type of 16 bits; else None.
+    """
+
+    __slots__ = ("names", "backends", "float_dtype", "half", "device_id")
 
     def __init__(
-        self, names: tuple[str, ...], backends: tuple[Backend, ...], dtype: Any, device_id: str
+        self, names: tuple[str, ...], backends: tuple[Backend, ...], kind: str, device_id: str
     ) -> None:
-        self.names, self.backends = names, backends
-        self.float_dtype, self.device_id = dtype, device_id
+        self.names, self.backends, self.device_id = names, backends, device_id
+        self.float_dtype = np.dtype(FLOAT_TYPES[kind][0])
+        self.half = half_type(FLOAT_TYPES[kind][1])
 
 
 _TARGETS: dict[tuple[tuple[str, ...], str], Target] = {}
@@ -74,7 +96,7 @@ def _resolve(backend: Sequence[str], device_id: str) -> Target:
     if target is not None:
         return target
     backends: list[Backend] = []
-    dtype = None
+    kind = ""
     for entry in key[0]:
         name, _, config = entry.partition(":")
         config = config or "float"
@@ -85,11 +107,11 @@ def _resolve(backend: Sequence[str], device_id: str) -> Target:
                 f"Context: backend {entry!r}: type_config {config!r} is not available here, "
                 f"use one of {sorted(FLOAT_TYPES)}"
             )
-        dtype = dtype or FLOAT_TYPES[config]
+        kind = kind or config
         backends += [b for b in BACKENDS[name](device_id) if b not in backends]
     if not backends:
         raise ValueError("Context: backend is an empty list, wanted for example ['cpu:float']")
-    target = _TARGETS[key] = Target(key[0], tuple(backends), dtype, device_id)
+    target = _TARGETS[key] = Target(key[0], tuple(backends), kind, device_id)
     return target
 
 
@@ -98,7 +120,9 @@ class Context:
 
     Args:
         backend: Names like "cpu:float"; the part after the colon is the type configuration:
-            "float" computes in float32, "double" in float64. The first entry decides the type.
+            "float" computes in float32, "double" in float64; "half" and "bfloat16" compute in
+            float32 and store activations and gradients in float16 or bfloat16, parameters,
+            statistics and losses in float32. The first entry decides the type.
         array_class: Kept for NNabla's files; not used to choose anything.
         device_id: Which device of the backend.
     Raises:

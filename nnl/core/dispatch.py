@@ -53,10 +53,12 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
         raise TypeError(f"{op.name}() needs the input {op.inputs[specs.index(None)]!r}")
     cast = tuple([_cast_spec(op, i, s, target) for i, s in enumerate(specs)])
     with using(target=target):  # functions without inputs take their dtype from it
-        out = attrs.infer(*cast)
+        out = attrs.infer(*(cast if target.half is None else _widened(op, cast)))
     bound = Bound()
     bound.single = not isinstance(out, tuple)
     bound.out_specs = out if isinstance(out, tuple) else (out,)
+    if target.half is not None:
+        bound.out_specs = _narrowed(op, cast, bound.out_specs, target.half)
     bound.in_specs = cast
     bound.writes = op.written(attrs)
     bound.view = op.view and getattr(attrs, "inplace", True)
@@ -84,7 +86,34 @@ def _cast_spec(op: Op, i: int, spec: Spec | None, target: Target) -> Spec | None
         return spec
     if name in op.integer:
         return spec if spec.dtype.kind in "iu" else spec.with_dtype(np.int64)
+    if target.half is not None and spec.is_half:
+        return spec  # kernels take any mixture of widths
     return spec if spec.dtype == target.float_dtype else spec.with_dtype(target.float_dtype)
+
+
+def _widened(op: Op, specs: tuple[Spec | None, ...]) -> list[Spec | None]:
+    """What infer sees where results are stored in 16 bits: float32 all the same."""
+    names = [op.inputs[min(i, len(op.inputs) - 1)] for i in range(len(specs))]
+    return [
+        s.with_dtype(np.float32) if s is not None and s.is_half and n not in op.keep else s
+        for n, s in zip(names, specs, strict=True)
+    ]
+
+
+def _narrowed(
+    op: Op, ins: tuple[Spec | None, ...], outs: tuple[Spec, ...], half: Any
+) -> tuple[Spec, ...]:
+    """Output specs with float32 replaced by 16 bits, where the op says so or an input has them."""
+    if op.view or (op.inputs and op.inputs[0] in op.keep):
+        return outs
+    if not op.narrow and not any(s is not None and s.is_half for s in ins):
+        return outs
+    return tuple(
+        [
+            s.with_dtype(half) if s.dtype == np.float32 and i not in op.wide else s
+            for i, s in enumerate(outs)
+        ]
+    )
 
 
 def _with_casts(

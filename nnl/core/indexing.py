@@ -273,7 +273,7 @@ def _number_or_array(value: Any) -> Any:
     if isinstance(value, _ARRAYS):
         return (value if isinstance(value, NdArray) else value.data).read("host")
     a = np.asarray(value)
-    if a.dtype.kind not in "fiub":
+    if a.dtype.kind not in "fiubV":
         raise TypeError(
             f"x[key] = value: value is {type(value).__name__}, wanted a number or an array"
         )

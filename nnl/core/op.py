@@ -152,12 +152,15 @@ class Op:
         keep: tuple[str, ...],
         writes: tuple[str, ...] | Callable[[Any], tuple[str, ...]],
         view: bool,
+        narrow: bool,
+        wide: bool | tuple[int, ...],
         nnp: str | None,
         onnx: Onnx | None,
     ) -> None:
         self.variadic_out = outputs[0].startswith("*")
         outputs = tuple(n.removeprefix("*") for n in outputs)
-        self.name, self.outputs, self.view = name, outputs, view
+        self.name, self.outputs, self.view, self.narrow = name, outputs, view, narrow
+        self.wide = tuple(range(64)) if wide is True else wide or ()
         self.visible = len(outputs) - hidden
         self.integer, self.keep, self._writes, self.nnp, self.onnx = (
             integer,
@@ -394,6 +397,8 @@ def op(
     keep: tuple[str, ...] = (),
     writes: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = (),
     view: bool = False,
+    narrow: bool = False,
+    wide: bool | tuple[int, ...] = (),
     nnp: str | None = None,
     onnx: Onnx | None = None,
 ) -> Callable[[type], Op]:
@@ -408,6 +413,10 @@ def op(
             type of the context.
         writes: Inputs that a call writes in place, or a function of the attributes that says so.
         view: The output shares the memory of the first input.
+        narrow: In a context that stores 16 bits, results are 16 bits wide whatever the inputs are
+            (products of matrices); without it only if one of the inputs is.
+        wide: Positions of the outputs that stay float32 there all the same: losses, statistics,
+            long sums. True for all of them.
         nnp: Type name in .nnp files, None for functions that NNabla does not have.
         onnx: ONNX operator, where the mapping is one to one.
     """
@@ -415,7 +424,9 @@ def op(
     def register(cls: type) -> Op:
         if name in OPS:
             raise ValueError(f"op {name!r} is already defined by {OPS[name].__module__}")
-        OPS[name] = Op(cls, name, outputs, hidden, integer, keep, writes, view, nnp, onnx)
+        OPS[name] = Op(
+            cls, name, outputs, hidden, integer, keep, writes, view, narrow, wide, nnp, onnx
+        )
         return OPS[name]
 
     return register

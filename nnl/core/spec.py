@@ -54,6 +54,16 @@ class Spec:
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
+    @property
+    def is_float(self) -> bool:
+        """Whether the elements are floating-point numbers, of any width."""
+        return self.dtype.kind in "fV"  # V: bfloat16, which numpy does not know itself
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the elements are floating-point numbers of 16 bits."""
+        return self.dtype.itemsize == 2 and self.is_float
+
     def with_shape(self, shape: Sequence[int]) -> Spec:
         """The spec of another shape and the same dtype."""
         return Spec.of(shape, self.dtype)

@@ -48,7 +48,8 @@ def get_extension_context(ext_name: str, **kw: Any) -> Context:
         ext_name: "cpu" for the native library with numpy for what it lacks, "numpy" for numpy
             alone.
         device_id: Which device, as a str.
-        type_config: "float" (float32) or "double" (float64).
+        type_config: "float" (float32), "double" (float64), "half" or "bfloat16" (activations and
+            gradients stored in 16 bits).
     """
     context: Context = import_extension_module(ext_name).context(**kw)
     return context

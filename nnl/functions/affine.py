@@ -18,7 +18,7 @@ from nnl.functions.reduction import broadcast, reshape, sum_op, sum_to
 __all__ = ["affine", "batch_matmul", "dot", "embed"]
 
 
-@op("affine", nnp="Affine")
+@op("affine", narrow=True, nnp="Affine")
 class affine:
     r"""Matrix product plus bias: $y = x W + b$.
 
@@ -102,7 +102,7 @@ def as_shape(x, shape):
     return x if x.shape == shape else reshape(x, shape)
 
 
-@op("batch_matmul", nnp="BatchMatmul")
+@op("batch_matmul", narrow=True, nnp="BatchMatmul")
 class batch_matmul:
     r"""Matrix product of the last two axes: $y_i = a_i b_i$ for every index i of the others.
 
@@ -188,7 +188,7 @@ def swapped(pair, swap):
     return (pair[1], pair[0]) if swap else tuple(pair)
 
 
-@op("embed", nnp="Embed", integer=("x0",))
+@op("embed", narrow=True, nnp="Embed", integer=("x0",))
 class embed:
     """Rows of w by index: $y_i = w_{x_i}$.
 
@@ -230,7 +230,7 @@ class embed:
         yield Sample(np.zeros((0, 2), np.int64), w)
 
 
-@op("embed_backward", outputs=("gw",), integer=("x0",))
+@op("embed_backward", wide=True, outputs=("gw",), integer=("x0",))
 class embed_backward:
     """Gradient of `embed` by w: add every gy_i to row x_i.
 

@@ -179,7 +179,7 @@ def bias_gradient(a, gy):
     return sum_op(gy, axes=tuple(i for i in range(n) if i != channel), keep_dims=False)
 
 
-@op("convolution", nnp="Convolution")
+@op("convolution", narrow=True, nnp="Convolution")
 class convolution(Sliding):
     r"""Slide kernels over images, adding products (a cross-correlation).
 
@@ -244,7 +244,7 @@ class convolution(Sliding):
         yield Sample(np.zeros((0, 4, 7, 6)), w, b)
 
 
-@op("convolution_data", outputs=("gx",))
+@op("convolution_data", narrow=True, outputs=("gx",))
 class convolution_data(Sliding):
     """Gradient of `convolution` by x: spread every value of gy over the pixels its kernel saw.
 
@@ -295,7 +295,7 @@ class convolution_data(Sliding):
         )
 
 
-@op("convolution_weight", outputs=("gw",))
+@op("convolution_weight", wide=True, outputs=("gw",))
 class convolution_weight(Sliding):
     """Gradient of `convolution` by the weights: correlate x with gy.
 
@@ -353,7 +353,7 @@ def check_gradient(a, x, w, gy):
         raise ShapeError(f"{a.op.name}: gy {gy} is not the result {y} of x {x} and w {w}")
 
 
-@op("deconvolution", nnp="Deconvolution")
+@op("deconvolution", narrow=True, nnp="Deconvolution")
 class deconvolution(Sliding):
     r"""Transposed convolution: spread every pixel of x over the pixels a kernel would see.
 

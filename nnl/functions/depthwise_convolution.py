@@ -19,7 +19,7 @@ from nnl.functions.reduction import reshape
 __all__ = ["depthwise_convolution", "depthwise_deconvolution"]
 
 
-@op("depthwise_convolution", nnp="DepthwiseConvolution")
+@op("depthwise_convolution", narrow=True, nnp="DepthwiseConvolution")
 class depthwise_convolution(Window):
     """Convolve every channel with its own `multiplier` kernels: a convolution with C groups.
 
@@ -64,7 +64,7 @@ class depthwise_convolution(Window):
         yield Sample(rng.normal(size=(2, 3, 5)), rng.normal(size=(3, 3)), None, pad=(1,))
 
 
-@op("depthwise_deconvolution", nnp="DepthwiseDeconvolution")
+@op("depthwise_deconvolution", narrow=True, nnp="DepthwiseDeconvolution")
 class depthwise_deconvolution(Window):
     """Transpose of `depthwise_convolution`: `divisor` channels are added up to one map.
 

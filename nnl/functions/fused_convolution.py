@@ -30,7 +30,7 @@ def run(xp, attributes, *inputs):
     return getattr(xp, ufunc)(*inputs) if ufunc else attributes.forward(xp, *inputs)
 
 
-@op("fused_convolution", nnp="FusedConvolution", writes=running_statistics)
+@op("fused_convolution", narrow=True, nnp="FusedConvolution", writes=running_statistics)
 class fused_convolution:
     r"""nonlinearity(batch_normalization(convolution(pad(x))) + z).
 

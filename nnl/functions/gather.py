@@ -36,7 +36,7 @@ def add_rows(xp, n, at, values):
         values: (m, k) with any k.
     """
     m, k = values.shape
-    if k == 1 and values.dtype.kind == "f":
+    if k == 1 and values.dtype.kind in "fV":
         sums = xp.bincount(at, weights=values[:, 0], minlength=n)  # float64
         return sums.astype(values.dtype).reshape(n, 1)
     y = xp.zeros((n, k), values.dtype)

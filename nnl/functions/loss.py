@@ -37,7 +37,7 @@ class OfPairs:
         return Cost(flops=6 * x.size, bytes=2 * x.nbytes + target.nbytes)
 
 
-@op("sigmoid_cross_entropy", integer=("target",), nnp="SigmoidCrossEntropy")
+@op("sigmoid_cross_entropy", wide=True, integer=("target",), nnp="SigmoidCrossEntropy")
 class sigmoid_cross_entropy(OfPairs):
     r"""$-t \log \sigma(x) - (1 - t) \log(1 - \sigma(x))$, without overflow.
 
@@ -97,7 +97,7 @@ class sigmoid_cross_entropy_backward:
         yield Sample(gy, x, rng.integers(0, 2, (2, 3)))
 
 
-@op("binary_cross_entropy", nnp="BinaryCrossEntropy")
+@op("binary_cross_entropy", wide=True, nnp="BinaryCrossEntropy")
 class binary_cross_entropy(OfPairs):
     r"""$-t \log x - (1 - t) \log(1 - x)$ with x and 1 - x at least $2^{-126}$.
 
@@ -145,7 +145,7 @@ class Difference(Binary):
         return Cost(flops=2 * y.size, bytes=x0.nbytes + x1.nbytes + y.nbytes)
 
 
-@op("squared_error", nnp="SquaredError")
+@op("squared_error", wide=True, nnp="SquaredError")
 class squared_error(Difference):
     """$(x_0 - x_1)^2$, element by element; sizes of 1 stretch. There is no factor 1/2.
 
@@ -161,7 +161,7 @@ class squared_error(Difference):
         return mul_scalar(d, 2.0)
 
 
-@op("absolute_error", nnp="AbsoluteError")
+@op("absolute_error", wide=True, nnp="AbsoluteError")
 class absolute_error(Difference):
     """$|x_0 - x_1|$, element by element; sizes of 1 stretch. Where it is 0, its slope is -1.
 
@@ -182,7 +182,7 @@ def check_not_negative(name, arg, value):
         raise ValueError(f"{name}: {arg} is {value}, wanted a number >= 0")
 
 
-@op("huber_loss", nnp="HuberLoss")
+@op("huber_loss", wide=True, nnp="HuberLoss")
 class huber_loss(Difference):
     r"""$d^2$ where $|d| < \delta$, else $\delta (2 |d| - \delta)$, with $d = x_0 - x_1$.
 
@@ -222,7 +222,7 @@ class huber_loss(Difference):
         yield Sample(x0.T, x1, delta=0.7)
 
 
-@op("epsilon_insensitive_loss", nnp="EpsilonInsensitiveLoss")
+@op("epsilon_insensitive_loss", wide=True, nnp="EpsilonInsensitiveLoss")
 class epsilon_insensitive_loss(Difference):
     r"""$\max(|x_0 - x_1| - \epsilon, 0)$, element by element; sizes of 1 stretch.
 
@@ -256,7 +256,7 @@ class epsilon_insensitive_loss(Difference):
         yield Sample(x0.T, x1, epsilon=0.1)
 
 
-@op("kl_multinomial", nnp="KLMultinomial")
+@op("kl_multinomial", wide=True, nnp="KLMultinomial")
 class kl_multinomial:
     r"""Kullback-Leibler divergence $\sum_i p_i \log \frac{p_i + \epsilon}{q_i + \epsilon}$.
 

@@ -25,7 +25,7 @@ class Judged(Along):
         yield Sample(x, rng.integers(0, 2, (1, 3, 4)), axis=-3)
 
 
-@op("top_n_error", outputs=("output",), integer=("target",), nnp="TopNError")
+@op("top_n_error", wide=True, outputs=("output",), integer=("target",), nnp="TopNError")
 class top_n_error(Judged):
     """1 where the label's score is not among the n largest, else 0. A tie counts against it.
 
@@ -59,7 +59,7 @@ class top_n_error(Judged):
             yield Sample(ties, np.array([[0], [1], [1]]), n=n)
 
 
-@op("binary_error", outputs=("output",), nnp="BinaryError")
+@op("binary_error", wide=True, outputs=("output",), nnp="BinaryError")
 class binary_error:
     """1 where x and target lie on different sides of 0.5 (itself above), else 0.
 
@@ -84,7 +84,7 @@ class binary_error:
         yield Sample(x, np.array([[0.0, 0, 0], [1, 1, 1]]))
 
 
-@op("confusion_matrix", outputs=("output",), integer=("target",), nnp="ConfusionMatrix")
+@op("confusion_matrix", wide=True, outputs=("output",), integer=("target",), nnp="ConfusionMatrix")
 class confusion_matrix(Judged):
     """How often label i (row) was scored highest as class j (column); the first of equal scores.
 

@@ -102,7 +102,7 @@ class Recurrent:
         return Cost(flops=2 * n * weights, bytes=x.nbytes + 8 * weights + 4 * n * h.shape[3])
 
 
-@op("rnn", nnp="RNN", outputs=("y", "h_n", *HIDDEN), hidden=4)
+@op("rnn", narrow=True, nnp="RNN", outputs=("y", "h_n", *HIDDEN), hidden=4)
 class rnn(Recurrent):
     r"""Simple recurrent layers: $h_t = f(W_x x_t + W_h h_{t-1} + b)$ with f tanh or ReLU.
 
@@ -180,7 +180,7 @@ class rnn(Recurrent):
             yield _sample(rng, 1, 1, n, d, nonlinearity=word)
 
 
-@op("lstm", nnp="LSTM", outputs=("y", "h_n", "c_n", *HIDDEN), hidden=4)
+@op("lstm", narrow=True, nnp="LSTM", outputs=("y", "h_n", "c_n", *HIDDEN), hidden=4)
 class lstm(Recurrent):
     r"""Long short-term memory.
 
@@ -238,7 +238,7 @@ class lstm(Recurrent):
             yield _sample(rng, 4, 4, n, d)
 
 
-@op("gru", nnp="GRU", outputs=("y", "h_n", *HIDDEN), hidden=4)
+@op("gru", narrow=True, nnp="GRU", outputs=("y", "h_n", *HIDDEN), hidden=4)
 class gru(Recurrent):
     r"""Gated recurrent units.
 

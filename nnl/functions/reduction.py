@@ -70,7 +70,7 @@ class Reduction:
                 yield Sample(rng.normal(size=(2, 3, 4)), axes=axes, keep_dims=keep)
 
 
-@op("sum", nnp="Sum")
+@op("sum", wide=True, nnp="Sum")
 class sum_op(Reduction):
     """Sum over axes."""
 
@@ -99,7 +99,7 @@ def spread(gy, x_spec, axes):
     return broadcast(reshape(gy, kept_shape(x_spec, axes)), x_spec.shape)
 
 
-@op("mean", nnp="Mean")
+@op("mean", wide=True, nnp="Mean")
 class mean_op(Reduction):
     """Mean over axes; not a number where there is nothing to average."""
 
@@ -212,7 +212,7 @@ def min(x, axis=None, keepdims=False, with_index=False, only_index=False):
     return min_op(x, axis, keepdims, with_index, only_index)
 
 
-@op("prod", nnp="Prod")
+@op("prod", wide=True, nnp="Prod")
 class prod_op(Reduction):
     """Product over axes. The gradient is exact where elements are zero."""
 
@@ -250,7 +250,7 @@ def sign_of(x):
     return OPS["add_scalar"](OPS["mul_scalar"](OPS["greater_equal_scalar"](x, 0.0), 2.0), -1.0)
 
 
-@op("norm", nnp="Norm")
+@op("norm", wide=True, nnp="Norm")
 class norm_op:
     r"""$(\sum |x|^p)^{1/p}$ over axes."""
 
@@ -327,7 +327,7 @@ class Total:
             yield Sample(rng.normal(size=shape))
 
 
-@op("reduce_sum", nnp="ReduceSum")
+@op("reduce_sum", wide=True, nnp="ReduceSum")
 class reduce_sum(Total):
     """Sum of all elements; `sum` also takes axes."""
 
@@ -338,7 +338,7 @@ class reduce_sum(Total):
         return spread(gy, x_spec, range(len(x_spec.shape)))
 
 
-@op("reduce_mean", nnp="ReduceMean")
+@op("reduce_mean", wide=True, nnp="ReduceMean")
 class reduce_mean(Total):
     """Mean of all elements; `mean` also takes axes."""
 

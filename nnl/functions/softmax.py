@@ -189,6 +189,7 @@ class OfLabels(Along):
 
 @op(
     "softmax_cross_entropy",
+    wide=True,
     outputs=("y", "largest", "total"),
     hidden=2,
     integer=("target",),
@@ -270,7 +271,7 @@ class softmax_cross_entropy_backward:
         )  # fmt: skip
 
 
-@op("categorical_cross_entropy", integer=("target",), nnp="CategoricalCrossEntropy")
+@op("categorical_cross_entropy", wide=True, integer=("target",), nnp="CategoricalCrossEntropy")
 class categorical_cross_entropy(OfLabels):
     r"""$-\log \max(x_t, 2^{-126})$ for each label t. Where t is negative, the loss is 0.
 

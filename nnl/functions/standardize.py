@@ -138,7 +138,7 @@ def scale_and_shift(xp, y, scale, beta, gamma):
         y += beta
 
 
-@op("normalization_backward", outputs=("*g",))
+@op("normalization_backward", outputs=("*g",), wide=(1, 2))
 class normalization_backward:
     """Gradients of a normalization by x, beta and gamma; by x alone if there is no `parameter`.
 
@@ -320,8 +320,12 @@ def normalization(name, nnp=None, inputs_written=()):
 
     def register(cls):
         outputs = cls.outputs
-        stat = op(f"{name}_with_statistics", outputs=outputs, writes=inputs_written)(cls)
-        plain = op(name, outputs=outputs, hidden=2, writes=inputs_written, nnp=nnp)(cls)
+        stat = op(f"{name}_with_statistics", outputs=outputs, writes=inputs_written, wide=(1, 2))(
+            cls
+        )
+        plain = op(name, outputs=outputs, hidden=2, writes=inputs_written, wide=(1, 2), nnp=nnp)(
+            cls
+        )
         return Pair(plain, stat)
 
     return register

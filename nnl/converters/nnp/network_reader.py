@@ -145,9 +145,8 @@ def build_network(
             network.functions[f.name] = f.type
         computed = {name for f in ordered for name in f.output}
         for name in sorted(shapes, key=lambda n: types[n] == "Parameter"):
-            value = values.get(name)
-            if value is None:
-                value = Variable(shapes[name])
+            found = values.get(name)
+            value = Variable(shapes[name]) if found is None else found
             kind = types[name]
             entry = LoadedVariable(name, kind, value.shape, value)
             network.variables[name] = entry

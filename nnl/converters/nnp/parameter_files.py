@@ -209,7 +209,8 @@ def _run(
     if not size or run.ctypes.data % dataset.dtype.itemsize:
         return None
     used.append((start, end))
-    return run.view(dataset.dtype).reshape(dataset.shape)
+    value: np.ndarray[Any, Any] = run.view(dataset.dtype).reshape(dataset.shape)
+    return value
 
 
 # ---- protobuf ----
@@ -292,7 +293,7 @@ _BYTES: dict[str, Callable[[Sequence[Stored]], bytes]] = {
     ".protobuf": join_parameters,
     ".nntxt": _text_bytes,
 }
-_READERS: dict[str, Callable[[BinaryIO, str], list[Stored]]] = {
+_READERS: dict[str, Callable[[Any, str], list[Stored]]] = {
     ".h5": _read_h5,
     ".protobuf": _read_protobuf,
     ".nntxt": _read_text,

@@ -170,6 +170,7 @@ def context(device_id: str = "", type_config: str = "float") -> Context:
     """Native kernels, and numpy for what has none.
 
     Args:
-        type_config: "float" (float32), or "double" (float64, which numpy computes).
+        type_config: "float" (float32), "double" (float64, which numpy computes), "half" or
+            "bfloat16" (activations and gradients stored in 16 bits).
     """
     return Context([f"cpu:{type_config}"], array_class="CpuCachedArray", device_id=device_id)

@@ -57,7 +57,31 @@ def bind(
             return None
     if any(s.shape == () for s in out_specs):
         call = partial(_as_arrays, call)  # numpy turns results of rank 0 into scalars
+    if any(s is not None and s.is_half for s in (*in_specs, *out_specs)):
+        return partial(_through_float32, call, op.written(attrs), out_specs), len(out_specs) == 1
     return call, into
+
+
+def _through_float32(
+    call: Call, writes: tuple[int, ...], out_specs: tuple[Any, ...], *bufs: Any, out: Any = None
+) -> Any:
+    """Compute in float32 on arrays of 16 bits, and round every result once."""
+    wide = [b.astype(np.float32) if b is not None and is_half(b.dtype) else b for b in bufs]
+    y = call(*wide)
+    for i in writes:
+        if wide[i] is not bufs[i]:
+            bufs[i][...] = wide[i]
+    if out is not None:
+        np.copyto(out, y, casting="same_kind" if out.dtype.kind == "f" else "unsafe")
+        return out
+    ys = y if isinstance(y, tuple) else (y,)
+    narrow = [a.astype(s.dtype, copy=False) for a, s in zip(ys, out_specs, strict=True)]
+    return tuple(narrow) if isinstance(y, tuple) else narrow[0]
+
+
+def is_half(dtype: Any) -> bool:
+    """Whether a dtype is a floating-point type of 16 bits."""
+    return dtype.itemsize == 2 and dtype.kind in "fV"
 
 
 def _as_arrays(call: Call, *bufs: Any, **kw: Any) -> Any:
@@ -85,5 +109,5 @@ BACKENDS["numpy"] = lambda device_id: (NUMPY,)
 
 
 def context(device_id: str = "", type_config: str = "float") -> Context:
-    """The reference: numpy alone. type_config "double" computes in float64."""
+    """The reference: numpy alone; see nnl.Context for type_config."""
     return Context([f"numpy:{type_config}"], array_class="CpuCachedArray", device_id=device_id)
