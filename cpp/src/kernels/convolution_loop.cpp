@@ -85,8 +85,15 @@ void write(void* y, DType type, int64_t i, float value) {
     static_cast<f16*>(y)[i] = to_f16(value);
 }
 
-// f(memory index, n, channel, pixel) for all elements of images. Pixels of an image have one
-// stride in both layouts.
+// Whether the pixels of an image lie in one run with a single stride, as in both usual layouts.
+bool has_even_pixels(const Convolution::Array& a) {
+  int64_t step = a.strides.back();
+  for (size_t i = a.shape.size(); i-- > 2; step *= a.shape[i])
+    if (a.shape[i] > 1 && a.strides[i] != step) return false;
+  return true;
+}
+
+// f(index in memory, index in (N, pixels, channels)) for all elements of images.
 template <class F>
 void for_images(const Convolution::Array& a, F f) {
   const int64_t channels = a.shape[1], pixels = product(a.shape) / (a.shape[0] * channels);
@@ -126,6 +133,9 @@ class Loop : public Kernel {
     threads_ = threads();
   }
   size_t workspace() const override { return bytes_; }
+  bool may_overwrite(size_t, size_t i) const override {  // all is read before y is written
+    return i == c_.z_at && c_.z.dtype == c_.y.dtype && c_.z.strides == c_.y.strides;
+  }
 
   void run(const Buffers& b) override {
     auto* scratch = static_cast<char*>(b.workspace);
@@ -399,11 +409,13 @@ class Zeros : public Kernel {
 
 std::unique_ptr<Kernel> convolution_loop(const Convolution& c, const Signature& s) {
   if (c.batch == 0) return std::make_unique<Zeros>(s);
+  if (!has_even_pixels(c.x) || !has_even_pixels(c.y)) return nullptr;
   return std::make_unique<Loop>(c);
 }
 
 std::unique_ptr<Kernel> with_bias(std::unique_ptr<Kernel> inner, const Convolution& c) {
-  if (c.direction != Direction::data || c.bias_at == c.none || c.batch == 0) return inner;
+  if (!inner || c.direction != Direction::data || c.bias_at == c.none || c.batch == 0) return inner;
+  if (!has_even_pixels(c.x)) return nullptr;
   return std::make_unique<WithBias>(std::move(inner), c);
 }
 
