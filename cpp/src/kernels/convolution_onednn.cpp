@@ -46,6 +46,12 @@ memory::desc exact_weights(const Convolution& c, DType type) {
 memory::desc image_desc(const Convolution::Array& a, memory_type type, Images images) {
   if (images == Images::as_they_lie && a.strides[1] == 1 && a.shape[1] > 1)
     return {a.shape, type, a.strides};
+  // planes: oneDNN would choose channels-last, to which its reorders are slow
+  if (images == Images::as_they_lie && a.shape[1] % 16 == 0) {
+    using tag = memory::format_tag;
+    const tag blocked[] = {tag::nCw16c, tag::nChw16c, tag::nCdhw16c};
+    return {a.shape, type, blocked[a.shape.size() - 3]};
+  }
   return {a.shape, type, memory::format_tag::any};
 }
 
