@@ -164,7 +164,8 @@ bool channel_last_of(const Attributes& a) {
   return a.has("channel_last") && a.flag("channel_last");
 }
 
-// oneDNN's kernel or the loop; float16 is computed in float32.
+// oneDNN's kernel or the loop. float16, which oneDNN has only for other processors, is computed in
+// float32, and so is bfloat16 where oneDNN declines it.
 template <bool (*Read)(const Signature&, Convolution&)>
 std::unique_ptr<Kernel> setup(const Signature& s) {
   if (auto kernel = converted(s, Convert::float16, setup<Read>)) return kernel;
@@ -172,6 +173,7 @@ std::unique_ptr<Kernel> setup(const Signature& s) {
   if (!Read(s, c)) return nullptr;
 #ifdef NNL_ONEDNN
   if (auto kernel = convolution_onednn(c, s)) return with_bias(std::move(kernel), c);
+  if (auto kernel = converted(s, Convert::halves, setup<Read>)) return kernel;
 #endif
   return c.packed ? nullptr : with_bias(convolution_loop(c, s), c);
 }

@@ -9,12 +9,11 @@
 
 #include "convolution.h"
 #include "nnl/threads.h"
-#include "simd.h"
+#include "vector16.h"
 
 namespace nnl {
 namespace {
 
-constexpr int64_t kBlock = 64;   // results at a time: four registers of 16 floats
 constexpr int64_t kChunk = 256;  // products added up before they join the total
 
 struct Tap {
@@ -85,8 +84,15 @@ void write(void* y, DType type, int64_t i, float value) {
     static_cast<f16*>(y)[i] = to_f16(value);
 }
 
-// f(memory index, n, channel, pixel) for all elements of images. Pixels of an image have one
-// stride in both layouts.
+// Whether the pixels of an image lie in one run with a single stride, as in both usual layouts.
+bool has_even_pixels(const Convolution::Array& a) {
+  int64_t step = a.strides.back();
+  for (size_t i = a.shape.size(); i-- > 2; step *= a.shape[i])
+    if (a.shape[i] > 1 && a.strides[i] != step) return false;
+  return true;
+}
+
+// f(index in memory, index in (N, pixels, channels)) for all elements of images.
 template <class F>
 void for_images(const Convolution::Array& a, F f) {
   const int64_t channels = a.shape[1], pixels = product(a.shape) / (a.shape[0] * channels);
@@ -126,6 +132,9 @@ class Loop : public Kernel {
     threads_ = threads();
   }
   size_t workspace() const override { return bytes_; }
+  bool may_overwrite(size_t, size_t i) const override {  // all is read before y is written
+    return i == c_.z_at && c_.z.dtype == c_.y.dtype && c_.z.strides == c_.y.strides;
+  }
 
   void run(const Buffers& b) override {
     auto* scratch = static_cast<char*>(b.workspace);
@@ -205,33 +214,30 @@ class Loop : public Kernel {
           depthwise_pixel(x, w, y, list, n);
         else
           for (int64_t g = 0; g < c_.groups; ++g)
-            for (int64_t o = 0; o < co; o += kBlock)
-              pixel(x + g * ci, w + g * taps_ * ci * co + o, y + g * co + o, list, n, ci, co,
-                    std::min(kBlock, co - o));
+            for_blocks(0, co, [&](auto kind, int64_t o, int64_t some) {
+              pixel<decltype(kind)>(x + g * ci, w + g * taps_ * ci * co + o, y + g * co + o, list,
+                                    n, ci, co, some);
+            });
       }
     });
   }
 
+  template <class Kind>
   void pixel(const float* x, const float* w, float* y, const Tap* list, int64_t n, int64_t ci,
-             int64_t co, int64_t width) const {
-    float total[kBlock] = {};
+             int64_t co, int64_t some) const {
+    constexpr int K = Kind::vectors;
+    v16 total[K] = {}, v[K];
     for (int64_t t = 0; t < n; ++t) {
       const float* from = x + list[t].at * ci * c_.groups;
       const float* row = w + list[t].tap * ci * co;
-      float sum[kBlock] = {};
-      if (width == kBlock) {
-        for (int64_t c = 0; c < ci; ++c)
-#pragma omp simd
-          for (int64_t o = 0; o < kBlock; ++o) sum[o] += from[c] * row[c * co + o];
-      } else {
-        for (int64_t c = 0; c < ci; ++c)
-#pragma omp simd
-          for (int64_t o = 0; o < width; ++o) sum[o] += from[c] * row[c * co + o];
+      v16 sum[K] = {};
+      for (int64_t c = 0; c < ci; ++c) {
+        load_block<K, Kind::part>(row + c * co, some, v);
+        for (int k = 0; k < K; ++k) sum[k] += from[c] * v[k];
       }
-#pragma omp simd
-      for (int64_t o = 0; o < kBlock; ++o) total[o] += sum[o];
+      for (int k = 0; k < K; ++k) total[k] += sum[k];
     }
-    std::copy(total, total + width, y);
+    store_block<K, Kind::part>(y, some, total);
   }
 
   void depthwise_pixel(const float* x, const float* w, float* y, const Tap* list, int64_t n) const {
@@ -260,28 +266,40 @@ class Loop : public Kernel {
 
   // w[g][tap][c][o] = sum over pixels of x y; chunks of pixels are added up on their own.
   void weight_gradient(const float* x, const float* y, float* w) const {
-    constexpr int64_t rows = 4;
-    const int64_t blocks = (per_x_ + rows - 1) / rows;
-    parallel_for(c_.groups * taps_ * blocks, 1, [&](int64_t begin, int64_t end) {
+    const int64_t rows = depthwise() ? taps_ : c_.groups * taps_;
+    const int64_t wide = depthwise() ? c_.groups : per_x_;
+    const int64_t parts = std::clamp<int64_t>(2 * threads_ / rows, 1, (wide + 15) / 16);
+    parallel_for(rows * parts, 1, [&](int64_t begin, int64_t end) {
       int64_t xs[kChunk], ys[kChunk];
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t g = i / (taps_ * blocks), t = i / blocks % taps_, c0 = i % blocks * rows;
-        const int64_t height = std::min(rows, per_x_ - c0);
-        const int64_t step = depthwise() ? 1 : per_y_;
-        float* to =
-            depthwise() ? w + t * c_.groups + g : w + ((g * taps_ + t) * per_x_ + c0) * per_y_;
-        for (int64_t c = 0; c < height; ++c) std::fill(to + c * step, to + c * step + per_y_, 0.0f);
+        const int64_t t = i / parts % taps_, g = i / parts / taps_;
+        const int64_t c0 = wide * (i % parts) / parts, c1 = wide * (i % parts + 1) / parts;
+        float* to = w + i / parts * wide * per_y_;
+        std::fill(to + c0 * per_y_, to + c1 * per_y_, 0.0f);
         int64_t n = 0;
-        for_pixels(t, [&](int64_t at_x, int64_t at_y) {
-          xs[n] = at_x * c_.channels + g * per_x_ + c0;
-          ys[n++] = at_y * c_.maps + g * per_y_;
-          if (n < kChunk) return;
-          for (int64_t o = 0; o < per_y_; o += kBlock)
-            products(x, y + o, xs, ys, n, to + o, step, height, std::min(kBlock, per_y_ - o));
+        const auto flush = [&] {
+          if (depthwise()) {
+            for_blocks(c0, c1, [&](auto kind, int64_t c, int64_t some) {
+              depthwise_products<decltype(kind)>(x + c, y + c, xs, ys, n, to + c, some);
+            });
+          } else {
+            for (int64_t c = c0; c < c1; c += c + 4 <= c1 ? 4 : 1)
+              for_blocks(0, per_y_, [&](auto kind, int64_t o, int64_t some) {
+                float* at = to + c * per_y_ + o;
+                if (c + 4 <= c1)
+                  products<decltype(kind), 4>(x + c, y + o, xs, ys, n, at, per_y_, some);
+                else
+                  products<decltype(kind), 1>(x + c, y + o, xs, ys, n, at, per_y_, some);
+              });
+          }
           n = 0;
+        };
+        for_pixels(t, [&](int64_t at_x, int64_t at_y) {
+          xs[n] = at_x * c_.channels + g * per_x_;
+          ys[n++] = at_y * c_.maps + g * per_y_;
+          if (n == kChunk) flush();
         });
-        for (int64_t o = 0; o < per_y_; o += kBlock)
-          products(x, y + o, xs, ys, n, to + o, step, height, std::min(kBlock, per_y_ - o));
+        flush();
       }
     });
   }
@@ -305,18 +323,36 @@ class Loop : public Kernel {
     }
   }
 
+  template <class Kind, int height>
   static void products(const float* x, const float* y, const int64_t* xs, const int64_t* ys,
-                       int64_t n, float* to, int64_t step, int64_t height, int64_t width) {
-    for (int64_t c = 0; c < height; ++c) {
-      float sum[kBlock] = {};
-      for (int64_t j = 0; j < n; ++j) {
-        const float v = x[xs[j] + c];
-        const float* row = y + ys[j];
-#pragma omp simd
-        for (int64_t o = 0; o < width; ++o) sum[o] += v * row[o];
-      }
-      for (int64_t o = 0; o < width; ++o) to[c * step + o] += sum[o];
+                       int64_t n, float* to, int64_t step, int64_t some) {
+    constexpr int K = Kind::vectors;
+    v16 sum[height][K] = {}, v[K];
+    for (int64_t j = 0; j < n; ++j) {
+      load_block<K, Kind::part>(y + ys[j], some, v);
+      for (int c = 0; c < height; ++c)
+        for (int k = 0; k < K; ++k) sum[c][k] += x[xs[j] + c] * v[k];
     }
+    for (int c = 0; c < height; ++c) {
+      load_block<K, Kind::part>(to + c * step, some, v);
+      for (int k = 0; k < K; ++k) v[k] += sum[c][k];
+      store_block<K, Kind::part>(to + c * step, some, v);
+    }
+  }
+
+  template <class Kind>
+  static void depthwise_products(const float* x, const float* y, const int64_t* xs,
+                                 const int64_t* ys, int64_t n, float* to, int64_t some) {
+    constexpr int K = Kind::vectors;
+    v16 sum[K] = {}, u[K], v[K];
+    for (int64_t j = 0; j < n; ++j) {
+      load_block<K, Kind::part>(x + xs[j], some, u);
+      load_block<K, Kind::part>(y + ys[j], some, v);
+      for (int k = 0; k < K; ++k) sum[k] += u[k] * v[k];
+    }
+    load_block<K, Kind::part>(to, some, v);
+    for (int k = 0; k < K; ++k) v[k] += sum[k];
+    store_block<K, Kind::part>(to, some, v);
   }
 
   void bias_gradient(const float* y, void* out) const {
@@ -399,11 +435,13 @@ class Zeros : public Kernel {
 
 std::unique_ptr<Kernel> convolution_loop(const Convolution& c, const Signature& s) {
   if (c.batch == 0) return std::make_unique<Zeros>(s);
+  if (!has_even_pixels(c.x) || !has_even_pixels(c.y)) return nullptr;
   return std::make_unique<Loop>(c);
 }
 
 std::unique_ptr<Kernel> with_bias(std::unique_ptr<Kernel> inner, const Convolution& c) {
-  if (c.direction != Direction::data || c.bias_at == c.none || c.batch == 0) return inner;
+  if (!inner || c.direction != Direction::data || c.bias_at == c.none || c.batch == 0) return inner;
+  if (!has_even_pixels(c.x)) return nullptr;
   return std::make_unique<WithBias>(std::move(inner), c);
 }
 

@@ -58,6 +58,32 @@ inline void store_some(T* p, int64_t n, const V& v) {
   std::memcpy(p, buffer, static_cast<size_t>(n) * sizeof(T));
 }
 
+// Rows become columns: 4 rounds that exchange elements at distance 1, 2, 4 and 8.
+template <int distance>
+inline void exchange(v16* rows) {
+  i16x low, high;
+  for (int j = 0; j < 16; ++j) {
+    low[j] = j & distance ? 16 + j - distance : j;
+    high[j] = j & distance ? 16 + j : j + distance;
+  }
+  for (int i = 0; i < 16; ++i) {
+    if (i & distance) continue;
+    const v16 a = rows[i], b = rows[i + distance];
+    rows[i] = __builtin_shuffle(a, b, low);
+    rows[i + distance] = __builtin_shuffle(a, b, high);
+  }
+}
+
+inline void transpose16(v16* rows) {
+  v16 r[16];
+  for (int i = 0; i < 16; ++i) r[i] = rows[i];
+  exchange<1>(r);
+  exchange<2>(r);
+  exchange<4>(r);
+  exchange<8>(r);
+  for (int i = 0; i < 16; ++i) rows[i] = r[i];
+}
+
 // K vectors from p on; where `part`, K is 1 and only n values are there.
 template <int K, bool part, class T, class V>
 inline void load_block(const T* p, int64_t n, V (&v)[K]) {

@@ -112,60 +112,131 @@ inline void one_pixel(const T* x, T* y, int64_t channels, int64_t n, Taps::List 
   store_block<K, Kind::part>(y, n, total);
 }
 
-// Transposes planes into the workspace and back around what a kernel does on pixels.
-struct Planes {
-  Images images;
-  size_t bytes = 0;
+// to[j][i] = from[i][j] for `rows` rows of `columns` values, in registers.
+template <class T>
+void transpose(const T* from, T* to, int64_t rows, int64_t columns) {
+  for (int64_t band = 0; band < rows; band += 64)
+    for (int64_t j = 0; j < columns; j += 16) {
+      const int64_t tiles = (std::min<int64_t>(64, rows - band) + 15) / 16;
+      const int64_t width = std::min<int64_t>(16, columns - j);
+      v16 r[4][16] = {};
+      for (int64_t q = 0; q < tiles; ++q) {
+        const int64_t i = band + 16 * q, height = std::min<int64_t>(16, rows - i);
+        for (int64_t k = 0; k < height; ++k)
+          if (width == 16)
+            load16(from + (i + k) * columns + j, r[q][k]);
+          else
+            load_some(from + (i + k) * columns + j, width, r[q][k]);
+        transpose16(r[q]);
+      }
+      // long runs of one row at a time: the rows lie far apart
+      for (int64_t k = 0; k < width; ++k)
+        for (int64_t q = 0; q < tiles; ++q) {
+          const int64_t i = band + 16 * q;
+          if (i + 16 <= rows)
+            store16(to + (j + k) * rows + i, r[q][k]);
+          else
+            store_some(to + (j + k) * rows + i, rows - i, r[q][k]);
+        }
+    }
+}
 
-  size_t place(int64_t pixels, size_t element) {
-    const size_t at = bytes;
-    if (images.planes) bytes += aligned(pixels * images.channels * static_cast<int64_t>(element));
+// Images as a kernel's run meets them. Planes are transposed, 16 at a time so that they stay in the
+// cache: each of the parts of the work has room for that in the workspace.
+class Planes {
+ public:
+  explicit Planes(const Images& images) : images_(images) {
+    if (images.planes) chunks_ = (images.channels + 15) / 16;
+    parts_ = images.planes ? std::clamp<int64_t>(chunks_, 1, threads()) : 1;
+  }
+  // Room for `pixels` of planes, where there are any.
+  template <class T>
+  size_t place(int64_t pixels) {
+    const size_t at = bytes_;
+    if (images_.planes) bytes_ += aligned(pixels * 16 * static_cast<int64_t>(sizeof(T)));
     return at;
   }
+  // Room for `pixels` of each image, however they lie.
   template <class T>
-  const T* in(const void* x, int64_t pixels, void* workspace, size_t at) const {
-    auto* from = static_cast<const T*>(x);
-    if (!images.planes) return from;
-    auto* to = reinterpret_cast<T*>(static_cast<char*>(workspace) + at);
-    transpose(from, to, images.channels, pixels);
-    return to;
+  size_t place_always(int64_t pixels) {
+    const size_t at = bytes_;
+    const int64_t all = images_.planes ? 16 : images_.outer * images_.channels;
+    bytes_ += aligned(pixels * all * static_cast<int64_t>(sizeof(T)));
+    return at;
   }
-  template <class T>
-  T* out(void* y, void* workspace, size_t at) const {
-    if (!images.planes) return static_cast<T*>(y);
-    return reinterpret_cast<T*>(static_cast<char*>(workspace) + at);
+  size_t bytes() const { return bytes_ * static_cast<size_t>(parts_); }
+
+  // What is worked on at a time: all images, or some planes as one image.
+  struct Portion {
+    Images images;
+    int64_t first;  // plane
+    char* scratch;
+
+    template <class T>
+    const T* in(const void* x, int64_t pixels, size_t at) const {
+      if (!images.planes) return static_cast<const T*>(x);
+      T* to = reinterpret_cast<T*>(scratch + at);
+      transpose(static_cast<const T*>(x) + first * pixels, to, images.channels, pixels);
+      return to;
+    }
+    template <class T>
+    T* out(void* y, size_t at) const {
+      return images.planes ? reinterpret_cast<T*>(scratch + at) : static_cast<T*>(y);
+    }
+    template <class T>
+    void put(const T* from, void* y, int64_t pixels) const {
+      if (images.planes)
+        transpose(from, static_cast<T*>(y) + first * pixels, pixels, images.channels);
+    }
+  };
+
+  template <class F>
+  void each(void* workspace, F f) const {
+    auto* scratch = static_cast<char*>(workspace);
+    if (!images_.planes) return f(Portion{images_, 0, scratch});
+    parallel_for(parts_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p)
+        for (int64_t i = chunks_ * p / parts_; i < chunks_ * (p + 1) / parts_; ++i) {
+          const int64_t n = std::min<int64_t>(16, images_.channels - 16 * i);
+          f(Portion{{1, n, true}, 16 * i, scratch + static_cast<size_t>(p) * bytes_});
+        }
+    });
   }
-  template <class T>
-  void put(const T* from, void* y, int64_t pixels) const {
-    if (images.planes) transpose(from, static_cast<T*>(y), pixels, images.channels);
-  }
+
+ private:
+  Images images_;
+  int64_t chunks_ = 1, parts_ = 1;
+  size_t bytes_ = 0;  // of a part
 };
 
 template <class T, Combine combine>
 class Windows : public Kernel {
  public:
-  Windows(const Images& images, const std::vector<Axis>& axes) : planes_{images}, taps_(axes) {
+  Windows(const Images& images, const std::vector<Axis>& axes) : planes_(images), taps_(axes) {
     work_ = 1;
     for (const Axis& a : axes) work_ *= std::max<int64_t>(1, (a.kernel + 1) / 2);
     pixels_ = taps_.rows() * taps_.columns();
-    x_at_ = planes_.place(taps_.source(), sizeof(T));
-    y_at_ = planes_.place(pixels_, sizeof(T));
+    x_at_ = planes_.template place<T>(taps_.source());
+    y_at_ = planes_.template place<T>(pixels_);
   }
-  size_t workspace() const override { return planes_.bytes; }
+  size_t workspace() const override { return planes_.bytes(); }
   void run(const Buffers& b) override {
-    const int64_t channels = planes_.images.channels, pixels = pixels_;
-    const T* x = planes_.template in<T>(b.in[0], taps_.source(), b.workspace, x_at_);
-    T* y = planes_.template out<T>(b.out[0], b.workspace, y_at_);
-    for_pixels(planes_.images, taps_, work_,
-               [=](int64_t image, int64_t row, int64_t column, int64_t first, int64_t last) {
-                 const T* from = x + image * taps_.source() * channels;
-                 T* to = y + (image * pixels + row * taps_.columns() + column) * channels;
-                 const Taps::List rows = taps_.row(row), columns = taps_.column(column);
-                 for_blocks(first, last, [=](auto kind, int64_t c, int64_t n) {
-                   one_pixel<combine, decltype(kind)>(from + c, to + c, channels, n, rows, columns);
+    planes_.each(b.workspace, [&](const Planes::Portion& p) {
+      const T* x = p.in<T>(b.in[0], taps_.source(), x_at_);
+      T* y = p.out<T>(b.out[0], y_at_);
+      const int64_t channels = p.images.channels;
+      for_pixels(p.images, taps_, work_,
+                 [=](int64_t image, int64_t row, int64_t column, int64_t first, int64_t last) {
+                   const T* from = x + image * taps_.source() * channels;
+                   T* to = y + (image * pixels_ + row * taps_.columns() + column) * channels;
+                   const Taps::List rows = taps_.row(row), columns = taps_.column(column);
+                   for_blocks(first, last, [=](auto kind, int64_t c, int64_t n) {
+                     one_pixel<combine, decltype(kind)>(from + c, to + c, channels, n, rows,
+                                                        columns);
+                   });
                  });
-               });
-    planes_.put(y, b.out[0], pixels);
+      p.put(y, b.out[0], pixels_);
+    });
   }
 
  private:
@@ -228,44 +299,45 @@ template <class T>
 class Maximum : public Kernel {
  public:
   Maximum(const Images& images, const std::vector<Axis>& axes, Pass pass)
-      : planes_{images}, forward_(axes), pass_(pass) {
+      : planes_(images), forward_(axes), pass_(pass) {
     std::vector<Axis> back;
     for (const Axis& a : axes) back.push_back(a.transposed());
     backward_ = Taps(back);
     size_ = forward_.source();
     out_ = forward_.rows() * forward_.columns();
-    x_at_ = planes_.place(size_, sizeof(T));  // dx too: x is not needed then
-    y_at_ = planes_.place(out_, sizeof(T));
-    arg_at_ = planes_.bytes;
-    if (pass == Pass::both) planes_.bytes += aligned(images.outer * out_ * images.channels * 2);
+    x_at_ = planes_.template place<T>(size_);  // of dx too: x is not needed then
+    y_at_ = planes_.template place<T>(out_);
+    if (pass == Pass::both) arg_at_ = planes_.template place_always<int16_t>(out_);
   }
-  size_t workspace() const override { return planes_.bytes; }
+  size_t workspace() const override { return planes_.bytes(); }
 
   void run(const Buffers& b) override {
-    if (pass_ == Pass::forward) {
-      T* y = planes_.template out<T>(b.out[0], b.workspace, y_at_);
-      find(planes_.template in<T>(b.in[0], size_, b.workspace, x_at_), y, b.output<int16_t>(1));
-      return planes_.put(y, b.out[0], out_);
-    }
-    auto* arg = b.input<int16_t>(1);
-    if (pass_ == Pass::both) {
-      auto* found = reinterpret_cast<int16_t*>(static_cast<char*>(b.workspace) + arg_at_);
-      find(planes_.template in<T>(b.in[1], size_, b.workspace, x_at_), nullptr, found);
-      arg = found;
-    }
-    const T* dy = planes_.template in<T>(b.in[0], out_, b.workspace, y_at_);
-    T* dx = planes_.template out<T>(b.out[0], b.workspace, x_at_);
-    collect(dy, arg, dx);
-    planes_.put(dx, b.out[0], size_);
+    planes_.each(b.workspace, [&](const Planes::Portion& p) {
+      if (pass_ == Pass::forward) {
+        T* y = p.out<T>(b.out[0], y_at_);
+        find(p.images, p.in<T>(b.in[0], size_, x_at_), y, b.output<int16_t>(1) + p.first * out_);
+        return p.put(y, b.out[0], out_);
+      }
+      const int16_t* arg = b.input<int16_t>(1) + p.first * out_;
+      if (pass_ == Pass::both) {
+        auto* found = reinterpret_cast<int16_t*>(p.scratch + arg_at_);
+        find(p.images, p.in<T>(b.in[1], size_, x_at_), static_cast<T*>(nullptr), found);
+        arg = found;
+      }
+      const T* dy = p.in<T>(b.in[0], out_, y_at_);
+      T* dx = p.out<T>(b.out[0], x_at_);
+      collect(p.images, dy, arg, dx);
+      p.put(dx, b.out[0], size_);
+    });
   }
 
  private:
-  void find(const T* x, T* y, int16_t* arg) const {
-    const int64_t channels = planes_.images.channels, out = out_;
-    for_pixels(planes_.images, forward_, 4,
+  void find(const Images& images, const T* x, T* y, int16_t* arg) const {
+    const int64_t channels = images.channels;
+    for_pixels(images, forward_, 4,
                [=](int64_t image, int64_t row, int64_t column, int64_t first, int64_t last) {
                  const T* from = x + image * size_ * channels;
-                 const int64_t at = (image * out + row * forward_.columns() + column) * channels;
+                 const int64_t at = (image * out_ + row * forward_.columns() + column) * channels;
                  const Taps::List rows = forward_.row(row), columns = forward_.column(column);
                  for_blocks(first, last, [=](auto kind, int64_t c, int64_t n) {
                    one_maximum<decltype(kind)>(from + c, y ? y + at + c : nullptr, arg + at + c,
@@ -273,12 +345,12 @@ class Maximum : public Kernel {
                  });
                });
   }
-  void collect(const T* dy, const int16_t* arg, T* dx) const {
-    const int64_t channels = planes_.images.channels, size = size_;
-    for_pixels(planes_.images, backward_, 2,
+  void collect(const Images& images, const T* dy, const int16_t* arg, T* dx) const {
+    const int64_t channels = images.channels;
+    for_pixels(images, backward_, 2,
                [=](int64_t image, int64_t row, int64_t column, int64_t first, int64_t last) {
                  const int64_t from = image * out_ * channels;
-                 T* to = dx + (image * size + row * backward_.columns() + column) * channels;
+                 T* to = dx + (image * size_ + row * backward_.columns() + column) * channels;
                  const Taps::List rows = backward_.row(row), columns = backward_.column(column);
                  for_blocks(first, last, [=](auto kind, int64_t c, int64_t n) {
                    one_collected<decltype(kind)>(dy + from + c, arg + from + c, to + c, channels, n,
@@ -291,7 +363,7 @@ class Maximum : public Kernel {
   Taps forward_, backward_;
   Pass pass_;
   int64_t size_, out_;
-  size_t x_at_, y_at_, arg_at_;
+  size_t x_at_, y_at_, arg_at_ = 0;
 };
 
 std::unique_ptr<Kernel> maximum(const Images& images, DType type, const std::vector<Axis>& axes,

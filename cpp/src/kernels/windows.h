@@ -76,10 +76,6 @@ bool as_images(const Spec& s, size_t n, bool channel_last, Images& images, Shape
 template <class F>
 void for_pixels(const Images& images, const Taps& taps, int64_t work, F f);
 
-// to[j][i] = from[i][j] for `rows` rows of `columns` values.
-template <class T>
-void transpose(const T* from, T* to, int64_t rows, int64_t columns);
-
 enum class Combine { sum, maximum };
 // result = sum of weight * source over all taps, or the largest source (weights unused).
 std::unique_ptr<Kernel> windows_kernel(const Signature& s, const Images& images, Combine combine,
@@ -113,21 +109,6 @@ void for_pixels(const Images& images, const Taps& taps, int64_t work, F f) {
       f(pixel / columns / rows, pixel / columns % rows, pixel % columns, first,
         std::min(first + width, images.channels));
     }
-  });
-}
-
-template <class T>
-void transpose(const T* from, T* to, int64_t rows, int64_t columns) {
-  constexpr int64_t tile = 16;  // rows of a tile stay in the cache until their lines are used up
-  const int64_t blocks = (columns + tile - 1) / tile;
-  if (rows == 0) return;
-  parallel_for(blocks, 1 + (1 << 15) / (rows * tile), [=](int64_t begin, int64_t end) {
-    for (int64_t j0 = begin * tile; j0 < std::min(end * tile, columns); j0 += tile)
-      for (int64_t i0 = 0; i0 < rows; i0 += tile) {
-        const int64_t i1 = std::min(i0 + tile, rows), j1 = std::min(j0 + tile, columns);
-        for (int64_t j = j0; j < j1; ++j)
-          for (int64_t i = i0; i < i1; ++i) to[j * rows + i] = from[i * columns + j];
-      }
   });
 }
 
