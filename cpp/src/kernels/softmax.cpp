@@ -11,23 +11,10 @@
 //   Inputs: gy, y. Attributes: scale. Output: gx, which may overwrite either.
 #include <cmath>
 
-#include "lanes.h"
+#include "line.h"
 
 namespace nnl {
 namespace {
-
-// Where the axis lies: x is [outer][n][inner]. In some orders of memory it does not.
-struct Line {
-  int64_t outer = 1, n = 1, inner = 1;
-};
-
-bool line_of(const Spec& s, int64_t axis, Line& line) {
-  const size_t a = static_cast<size_t>(axis < 0 ? axis + s.rank() : axis);
-  line.n = s.shape[a];
-  line.inner = std::max<int64_t>(s.strides()[a], 1);
-  line.outer = s.size() ? s.size() / (line.n * line.inner) : 0;
-  return true;
-}
 
 // ---- one row of neighbours ----
 
@@ -287,8 +274,8 @@ bool usable(const Signature& s) {
 
 template <bool logarithm>
 std::unique_ptr<Kernel> forward(const Signature& s) {
-  Line line;
-  if (!usable(s) || !line_of(s.in[0], s.attributes.integer("axis"), line)) return nullptr;
+  if (!usable(s)) return nullptr;
+  const Line line = line_of(s.in[0], s.attributes.integer("axis"));
   return with_pointer(common_type({&s.in[0], &s.out[0]}),
                       [&](auto type) -> std::unique_ptr<Kernel> {
                         using P = decltype(type);
@@ -300,9 +287,8 @@ std::unique_ptr<Kernel> forward(const Signature& s) {
 
 template <bool logarithm>
 std::unique_ptr<Kernel> backward_along(const Signature& s, int64_t axis, float scale) {
-  Line line;
   if (!usable(s) || !is_real(s.in[1].dtype) || s.in[1].layout != s.in[0].layout) return nullptr;
-  if (!line_of(s.in[0], axis, line)) return nullptr;
+  const Line line = line_of(s.in[0], axis);
   return with_pointer(
       common_type({&s.in[0], &s.in[1], &s.out[0]}), [&](auto type) -> std::unique_ptr<Kernel> {
         return std::make_unique<Gradient<decltype(type), logarithm>>(s, line, scale);
@@ -315,8 +301,8 @@ std::unique_ptr<Kernel> backward(const Signature& s) {
 }
 
 std::unique_ptr<Kernel> fused(const Signature& s) {
-  Line line;
-  if (!usable(s) || s.in[0].layout != Layout::plain || !line_of(s.in[0], -1, line)) return nullptr;
+  if (!usable(s) || s.in[0].layout != Layout::plain) return nullptr;
+  const Line line = line_of(s.in[0], -1);
   if (s.given(1)) {
     const Spec& m = s.in[1];
     if (m.layout != Layout::plain || m.rank() > s.in[0].rank()) return nullptr;
