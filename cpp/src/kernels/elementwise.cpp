@@ -17,6 +17,7 @@
 
 #include "convert.h"
 #include "elementwise_codes.h"
+#include "elementwise_patterns.h"
 #include "nnl/kernel.h"
 #include "nnl/threads.h"
 
@@ -25,94 +26,6 @@ namespace {
 
 constexpr int64_t register_floats = 1 << 14;  // 64 KiB of stack for all registers of a thread
 constexpr int64_t most_slots = 1024;
-
-// Where the elements of an input lie, seen from the flat index over the output.
-struct Pattern {
-  enum Kind { full, number, repeated } kind = full;
-  Shape sizes, strides;  // axes in the order of memory of the output; neighbours merged
-  int64_t period = 0;    // the pattern repeats after so many elements; 0 if only as a whole
-};
-
-// strides[a] is how far neighbours of the input along axis a of the output lie apart; 0 repeats.
-Pattern pattern_of(const Spec& out, const Shape& strides) {
-  const Shape dense = out.strides();
-  std::vector<size_t> order(out.shape.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return dense[a] > dense[b]; });
-  Pattern p;
-  for (size_t a : order) {
-    if (out.shape[a] == 1) continue;
-    if (!p.sizes.empty() && p.strides.back() == strides[a] * out.shape[a]) {
-      p.sizes.back() *= out.shape[a];
-      p.strides.back() = strides[a];
-    } else {
-      p.sizes.push_back(out.shape[a]);
-      p.strides.push_back(strides[a]);
-    }
-  }
-  const bool constant = p.sizes.empty() || (p.sizes.size() == 1 && p.strides[0] == 0);
-  if (constant)
-    p.kind = Pattern::number;
-  else if (p.sizes.size() > 1 || p.strides[0] != 1)
-    p.kind = Pattern::repeated;
-  if (p.kind == Pattern::repeated && p.strides[0] == 0)
-    p.period =
-        std::accumulate(p.sizes.begin() + 1, p.sizes.end(), int64_t{1}, std::multiplies<int64_t>());
-  return p;
-}
-
-// Strides of an input of shape `aligned`, whose elements lie as `own` says, along the axes of out.
-Shape strides_along(const Spec& out, const Shape& aligned, const Spec& own) {
-  const Shape dense = own.strides();
-  Shape strides(out.shape.size(), 0);
-  const size_t lead = out.shape.size() - aligned.size();
-  size_t from = 0;
-  for (size_t a = 0; a < aligned.size(); ++a) {
-    if (aligned[a] == 1) continue;
-    while (own.shape[from] == 1) ++from;
-    strides[lead + a] = dense[from++];
-  }
-  return strides;
-}
-
-// y[0..n) from the elements that belong to the outputs from `start` on. Where they lie side by side
-// as float32, nothing is copied; returns where they are.
-const float* gather(const Pattern& p, const void* x, DType type, int64_t start, int64_t n,
-                    float* y) {
-  const Convert to_float32 = conversion(type, DType::f32);
-  const size_t last = p.sizes.size() - 1;
-  Shape::value_type index[16];
-  int64_t rest = start, offset = 0;
-  for (size_t d = p.sizes.size(); d-- > 0; rest /= p.sizes[d]) {
-    index[d] = rest % p.sizes[d];
-    offset += index[d] * p.strides[d];
-  }
-  const int64_t step = p.strides[last];
-  if (step == 1 && type == DType::f32 && index[last] + n <= p.sizes[last])
-    return static_cast<const float*>(x) + offset;
-  for (int64_t done = 0; done < n;) {
-    const int64_t run = std::min(p.sizes[last] - index[last], n - done);
-    float* to = y + done;
-    if (step == 1) {
-      to_float32(at(x, type, offset), to, run);
-    } else if (step == 0) {
-      to_float32(at(x, type, offset), to, 1);
-      std::fill(to + 1, to + run, to[0]);
-    } else {
-      for (int64_t i = 0; i < run; ++i) to_float32(at(x, type, offset + i * step), to + i, 1);
-    }
-    done += run;
-    index[last] += run;
-    offset += run * step;
-    for (size_t d = last; index[d] == p.sizes[d] && d > 0; --d) {
-      offset += p.strides[d - 1] - p.sizes[d] * p.strides[d];
-      index[d] = 0;
-      ++index[d - 1];
-    }
-  }
-  return y;
-}
 
 class Elementwise : public Kernel {
  public:
@@ -170,7 +83,6 @@ class Elementwise : public Kernel {
       else
         patterns_.emplace_back();  // an op may have inputs that its program does not read
       unfit_.push_back(!fits);
-      if (patterns_.back().sizes.size() > 16) throw ValueError("more than 16 axes");
     }
     if (n_ == 1)  // every pattern is that of a number
       for (Pattern& p : patterns_) p.kind = Pattern::number;
