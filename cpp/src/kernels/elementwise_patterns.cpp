@@ -55,37 +55,45 @@ Shape strides_along(const Spec& out, const Shape& aligned, const Spec& own) {
   return strides;
 }
 
+Runs::Runs(const Pattern& pattern, int64_t start, int64_t n) : pattern_(pattern), n_(n) {
+  const Shape &sizes = pattern.sizes, &strides = pattern.strides;
+  for (size_t d = sizes.size(); d-- > 0; start /= sizes[d]) {
+    index_[d] = start % sizes[d];
+    place_ += index_[d] * strides[d];
+  }
+  size_ = std::min(sizes.back() - index_[sizes.size() - 1], n);
+}
+
+void Runs::next() {
+  const Shape &sizes = pattern_.sizes, &strides = pattern_.strides;
+  const size_t last = sizes.size() - 1;
+  done_ += size_;
+  index_[last] += size_;
+  place_ += size_ * strides[last];
+  for (size_t d = last; index_[d] == sizes[d] && d > 0; --d) {
+    place_ += strides[d - 1] - sizes[d] * strides[d];
+    index_[d] = 0;
+    ++index_[d - 1];
+  }
+  size_ = std::min(sizes[last] - index_[last], n_ - done_);
+}
+
 const float* gather(const Pattern& p, const void* x, DType type, int64_t start, int64_t n,
                     float* y) {
   const Convert to_float32 = conversion(type, DType::f32);
-  const size_t last = p.sizes.size() - 1;
-  Shape::value_type index[most_axes];
-  int64_t rest = start, offset = 0;
-  for (size_t d = p.sizes.size(); d-- > 0; rest /= p.sizes[d]) {
-    index[d] = rest % p.sizes[d];
-    offset += index[d] * p.strides[d];
-  }
-  const int64_t step = p.strides[last];
-  if (step == 1 && type == DType::f32 && index[last] + n <= p.sizes[last])
-    return static_cast<const float*>(x) + offset;
-  for (int64_t done = 0; done < n;) {
-    const int64_t run = std::min(p.sizes[last] - index[last], n - done);
-    float* to = y + done;
+  const int64_t step = p.strides.back();
+  for (Runs run(p, start, n); run.left(); run.next()) {
+    if (step == 1 && type == DType::f32 && run.size() == n)
+      return static_cast<const float*>(x) + run.place();
+    float* to = y + run.done();
     if (step == 1) {
-      to_float32(at(x, type, offset), to, run);
+      to_float32(at(x, type, run.place()), to, run.size());
     } else if (step == 0) {
-      to_float32(at(x, type, offset), to, 1);
-      std::fill(to + 1, to + run, to[0]);
+      to_float32(at(x, type, run.place()), to, 1);
+      std::fill(to + 1, to + run.size(), to[0]);
     } else {
-      for (int64_t i = 0; i < run; ++i) to_float32(at(x, type, offset + i * step), to + i, 1);
-    }
-    done += run;
-    index[last] += run;
-    offset += run * step;
-    for (size_t d = last; index[d] == p.sizes[d] && d > 0; --d) {
-      offset += p.strides[d - 1] - p.sizes[d] * p.strides[d];
-      index[d] = 0;
-      ++index[d - 1];
+      for (int64_t i = 0; i < run.size(); ++i)
+        to_float32(at(x, type, run.place() + i * step), to + i, 1);
     }
   }
   return y;
