@@ -1,15 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element-wise programs over blocks that stay in the first cache.
-//
-// fused_elementwise (kernel-only): inputs x..., outputs y... of one shape and layout
-//   code, constants  as in nnl/elementwise.h
-//   outputs          number of the value that each output is
-// Inputs are of any element type but float64 and are converted to float32; they have the rank of
-// the outputs (missing leading axes count as 1) and stretch along axes of size 1.
-//
-// Every op that has a program is a kernel too: its program alone.
-#include "nnl/elementwise.h"
-
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -17,6 +7,7 @@
 
 #include "convert.h"
 #include "elementwise_codes.h"
+#include "elementwise_kernel.h"
 #include "nnl/kernel.h"
 #include "nnl/threads.h"
 
@@ -26,118 +17,56 @@ namespace {
 constexpr int64_t register_floats = 1 << 14;  // 64 KiB of stack for all registers of a thread
 constexpr int64_t most_slots = 1024;
 
-// Where the elements of an input lie, seen from the flat index over the output.
-struct Pattern {
-  enum Kind { full, number, repeated } kind = full;
-  Shape sizes, strides;  // axes in the order of memory of the output; neighbours merged
-  int64_t period = 0;    // the pattern repeats after so many elements; 0 if only as a whole
-};
-
-// strides[a] is how far neighbours of the input along axis a of the output lie apart; 0 repeats.
-Pattern pattern_of(const Spec& out, const Shape& strides) {
-  const Shape dense = out.strides();
-  std::vector<size_t> order(out.shape.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return dense[a] > dense[b]; });
-  Pattern p;
-  for (size_t a : order) {
-    if (out.shape[a] == 1) continue;
-    if (!p.sizes.empty() && p.strides.back() == strides[a] * out.shape[a]) {
-      p.sizes.back() *= out.shape[a];
-      p.strides.back() = strides[a];
-    } else {
-      p.sizes.push_back(out.shape[a]);
-      p.strides.push_back(strides[a]);
-    }
-  }
-  const bool constant = p.sizes.empty() || (p.sizes.size() == 1 && p.strides[0] == 0);
-  if (constant)
-    p.kind = Pattern::number;
-  else if (p.sizes.size() > 1 || p.strides[0] != 1)
-    p.kind = Pattern::repeated;
-  if (p.kind == Pattern::repeated && p.strides[0] == 0)
-    p.period =
-        std::accumulate(p.sizes.begin() + 1, p.sizes.end(), int64_t{1}, std::multiplies<int64_t>());
-  return p;
-}
-
-// Strides of an input of shape `aligned`, whose elements lie as `own` says, along the axes of out.
-Shape strides_along(const Spec& out, const Shape& aligned, const Spec& own) {
-  const Shape dense = own.strides();
-  Shape strides(out.shape.size(), 0);
-  const size_t lead = out.shape.size() - aligned.size();
-  size_t from = 0;
-  for (size_t a = 0; a < aligned.size(); ++a) {
-    if (aligned[a] == 1) continue;
-    while (own.shape[from] == 1) ++from;
-    strides[lead + a] = dense[from++];
-  }
-  return strides;
-}
-
-// y[0..n) from the elements that belong to the outputs from `start` on. Where they lie side by side
-// as float32, nothing is copied; returns where they are.
-const float* gather(const Pattern& p, const void* x, DType type, int64_t start, int64_t n,
-                    float* y) {
-  const Convert to_float32 = conversion(type, DType::f32);
-  const size_t last = p.sizes.size() - 1;
-  Shape::value_type index[16];
-  int64_t rest = start, offset = 0;
-  for (size_t d = p.sizes.size(); d-- > 0; rest /= p.sizes[d]) {
-    index[d] = rest % p.sizes[d];
-    offset += index[d] * p.strides[d];
-  }
-  const int64_t step = p.strides[last];
-  if (step == 1 && type == DType::f32 && index[last] + n <= p.sizes[last])
-    return static_cast<const float*>(x) + offset;
-  for (int64_t done = 0; done < n;) {
-    const int64_t run = std::min(p.sizes[last] - index[last], n - done);
-    float* to = y + done;
-    if (step == 1) {
-      to_float32(at(x, type, offset), to, run);
-    } else if (step == 0) {
-      to_float32(at(x, type, offset), to, 1);
-      std::fill(to + 1, to + run, to[0]);
-    } else {
-      for (int64_t i = 0; i < run; ++i) to_float32(at(x, type, offset + i * step), to + i, 1);
-    }
-    done += run;
-    index[last] += run;
-    offset += run * step;
-    for (size_t d = last; index[d] == p.sizes[d] && d > 0; --d) {
-      offset += p.strides[d - 1] - p.sizes[d] * p.strides[d];
-      index[d] = 0;
-      ++index[d - 1];
-    }
-  }
-  return y;
-}
-
 class Elementwise : public Kernel {
  public:
   // aligned: the shapes of the inputs, of the rank of the outputs or less.
-  Elementwise(const Signature& s, const ElementwiseProgram& program, std::vector<int64_t> outputs)
-      : in_(s.in), out_(s.out), outputs_(std::move(outputs)), n_(s.out[0].size()) {
+  Elementwise(const Signature& s, const Spec& space, const ElementwiseProgram& program,
+              std::vector<int64_t> outputs, std::vector<Reduced> reductions)
+      : in_(s.in),
+        out_(s.out),
+        space_(space),
+        outputs_(std::move(outputs)),
+        reductions_(std::move(reductions)),
+        n_(space.size()) {
     read_inputs(program);
     read_code(program);
     find_numbers();
     find_uses();
     choose_block();
     assign_slots();
+    divide();
   }
 
   bool fits() const { return slots_ <= most_slots && block_ >= 16; }
 
+  size_t workspace() const override {
+    return static_cast<size_t>(parts_ * reduced_values_) * sizeof(double);
+  }
+
   void run(const Buffers& b) override {
     const int64_t blocks = (n_ + block_ - 1) / block_;
-    parallel_for(blocks, grain_, [&](int64_t begin, int64_t end) { run_blocks(b, begin, end); });
+    if (reductions_.empty()) {
+      parallel_for(blocks, grain_,
+                   [&](int64_t begin, int64_t end) { run_blocks(b, begin, end, nullptr); });
+      return;
+    }
+    auto* values = static_cast<double*>(b.workspace);
+    const int64_t grain = std::max<int64_t>(1, grain_ * parts_ / std::max<int64_t>(blocks, 1));
+    parallel_for(parts_, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part)
+        run_blocks(b, blocks * part / parts_, blocks * (part + 1) / parts_,
+                   values + part * reduced_values_);
+    });
+    for (const Reduced& r : reductions_) {
+      r.reduction.finish(values, reduced_values_, parts_, b.out[r.output]);
+      values += r.reduction.size();
+    }
   }
 
   bool may_overwrite(size_t o, size_t i) const override {
     const bool read_last = std::count(outputs_.begin(), outputs_.end(), static_cast<int64_t>(i));
     return patterns_[i].kind == Pattern::full && !(read_last && outputs_.size() > 1) &&
-           bytes_of(in_[i].dtype) == bytes_of(out_[o].dtype);
+           !is_reduced(o) && bytes_of(in_[i].dtype) == bytes_of(out_[o].dtype);
   }
 
  private:
@@ -161,16 +90,15 @@ class Elementwise : public Kernel {
   void read_inputs(const ElementwiseProgram& program) {
     for (size_t i = 0; i < in_.size(); ++i) {
       const Shape& shape = program.shapes[i];
-      const size_t rank = out_[0].shape.size();
+      const size_t rank = space_.shape.size();
       bool fits = shape.size() <= rank;
       for (size_t a = 0; fits && a < shape.size(); ++a)
-        fits = shape[a] == 1 || shape[a] == out_[0].shape[rank - shape.size() + a];
+        fits = shape[a] == 1 || shape[a] == space_.shape[rank - shape.size() + a];
       if (fits)
-        patterns_.push_back(pattern_of(out_[0], strides_along(out_[0], shape, in_[i])));
+        patterns_.push_back(pattern_of(space_, strides_along(space_, shape, in_[i])));
       else
         patterns_.emplace_back();  // an op may have inputs that its program does not read
       unfit_.push_back(!fits);
-      if (patterns_.back().sizes.size() > 16) throw ValueError("more than 16 axes");
     }
     if (n_ == 1)  // every pattern is that of a number
       for (Pattern& p : patterns_) p.kind = Pattern::number;
@@ -230,7 +158,13 @@ class Elementwise : public Kernel {
     for (size_t i = 0; i < in_.size(); ++i)
       if (unfit_[i] && last_use_[i] >= 0)
         throw ValueError("input " + std::to_string(i) + " " + in_[i].text() +
-                         " does not stretch to " + out_[0].text());
+                         " does not stretch to " + space_.text());
+  }
+
+  bool is_reduced(size_t o) const {
+    for (const Reduced& r : reductions_)
+      if (r.output == o) return true;
+    return false;
   }
 
   bool is_direct(size_t i) const {
@@ -240,7 +174,7 @@ class Elementwise : public Kernel {
   // An output may be computed in its own memory if no input is read later: it may be theirs.
   bool writes_directly(const Instruction& instruction, int64_t k, size_t& o) const {
     for (o = 0; o < outputs_.size(); ++o)
-      if (outputs_[o] == instruction.result && out_[o].dtype == DType::f32) break;
+      if (outputs_[o] == instruction.result && out_[o].dtype == DType::f32 && !is_reduced(o)) break;
     if (o == outputs_.size() || instruction.number) return false;
     for (size_t i = 0; i < in_.size(); ++i)
       if (patterns_[i].kind == Pattern::full && last_use_[i] > k) return false;
@@ -372,9 +306,12 @@ class Elementwise : public Kernel {
     }
     for (size_t o = 0; o < outputs_.size(); ++o) {
       const auto v = static_cast<size_t>(outputs_[o]);
+      if (is_reduced(o)) continue;
       if (direct[v] != static_cast<int64_t>(o))
         stores_.push_back({o, slot(outputs_[o]), is_number(outputs_[o])});
     }
+    for (const Reduced& r : reductions_)
+      reduced_.push_back({r.output, slot(outputs_[r.output]), is_number(outputs_[r.output])});
     for (size_t i = 0; i < in_.size(); ++i)
       if (number_of[i] >= 0) input_numbers_.push_back({i, static_cast<size_t>(number_of[i])});
     first_in_ = first_in;
@@ -385,6 +322,16 @@ class Elementwise : public Kernel {
     }
   }
 
+  // Reductions go by parts that do not depend on the number of threads, each with values of its
+  // own.
+  void divide() {
+    for (const Reduced& r : reductions_) reduced_values_ += r.reduction.size();
+    if (reductions_.empty() || block_ == 0) return;
+    const int64_t blocks = (n_ + block_ - 1) / block_;
+    const int64_t affordable = n_ / 4 / std::max<int64_t>(reduced_values_, 1);
+    parts_ = std::clamp<int64_t>(std::min(blocks, affordable), 1, 16);
+  }
+
   void shrink(int64_t room) {
     int64_t needed = 1;
     for (size_t i = 0; i < in_.size(); ++i)
@@ -393,7 +340,7 @@ class Elementwise : public Kernel {
     grain_ = std::max<int64_t>(1, grain_);
   }
 
-  void run_blocks(const Buffers& b, int64_t begin, int64_t end) const {
+  void run_blocks(const Buffers& b, int64_t begin, int64_t end, double* values) const {
     alignas(64) float memory[register_floats];
     float numbers[most_slots];
     float* p[most_slots];
@@ -410,6 +357,11 @@ class Elementwise : public Kernel {
       if (cached_[i])
         in[i] = const_cast<float*>(gather(patterns_[i], b.in[i], in_[i].dtype, 0,
                                           std::min(block_, n_), p[input_register_[i]]));
+    double* first = values;
+    for (const Reduced& r : reductions_) {
+      r.reduction.start(first);
+      first += r.reduction.size();
+    }
     for (int64_t block = begin; block < end; ++block) {
       const int64_t start = block * block_, n = std::min(block_, n_ - start);
       for (size_t i = 0; i < in_.size(); ++i)
@@ -421,7 +373,19 @@ class Elementwise : public Kernel {
         else
           in[s.y] = load_input(b, static_cast<size_t>(s.y), start, n, p);
       }
-      for (const Store& s : stores_) store(b, s, start, n, p);
+      for (const Store& s : stores_) {
+        const float* x = p[s.slot];
+        if (s.number) x = std::fill_n(p[spare_], n, *x) - n;
+        const DType type = out_[s.output].dtype;
+        conversion(DType::f32, type)(x, at(b.out[s.output], type, start), n);
+      }
+      first = values;
+      for (size_t k = 0; k < reductions_.size(); ++k) {
+        const float* x = p[reduced_[k].slot];
+        if (reduced_[k].number) x = std::fill_n(p[spare_], n, *x) - n;
+        reductions_[k].reduction.add(x, start, n, first);
+        first += reductions_[k].reduction.size();
+      }
     }
   }
 
@@ -434,17 +398,10 @@ class Elementwise : public Kernel {
     return y;
   }
 
-  void store(const Buffers& b, const Store& s, int64_t start, int64_t n, float** p) const {
-    const DType type = out_[s.output].dtype;
-    const float* x = p[s.slot];
-    if (s.number) {
-      x = std::fill_n(p[spare_], n, *x) - n;
-    }
-    conversion(DType::f32, type)(x, at(b.out[s.output], type, start), n);
-  }
-
   std::vector<Spec> in_, out_;
+  Spec space_;  // what the program runs over
   std::vector<int64_t> outputs_;
+  std::vector<Reduced> reductions_;
   int64_t n_;
   std::vector<Pattern> patterns_;
   std::vector<bool> unfit_;
@@ -458,66 +415,30 @@ class Elementwise : public Kernel {
   int first_number_ = 0, numbers_ = 0, slots_ = 0;
   std::vector<std::pair<size_t, size_t>> input_numbers_;
   std::vector<Step> prologue_, steps_;
-  std::vector<Store> stores_;
+  std::vector<Store> stores_, reduced_;
+  int64_t parts_ = 1, reduced_values_ = 0;
 };
 
-std::unique_ptr<Kernel> make(const Signature& s, const ElementwiseProgram& program,
-                             std::vector<int64_t> outputs) {
-  for (const Spec& out : s.out)
-    if (out.dtype == DType::f64 || out.shape != s.out[0].shape || out.layout != s.out[0].layout)
+}  // namespace
+
+std::unique_ptr<Kernel> make_elementwise(const Signature& s, const Spec& space,
+                                         const ElementwiseProgram& program,
+                                         std::vector<int64_t> outputs,
+                                         std::vector<Reduced> reductions) {
+  size_t reduced = 0;
+  for (size_t o = 0; o < s.out.size(); ++o) {
+    const Spec& out = s.out[o];
+    if (out.dtype == DType::f64) return nullptr;
+    if (reduced < reductions.size() && reductions[reduced].output == o)
+      ++reduced;
+    else if (out.shape != space.shape || out.layout != space.layout)
       return nullptr;
+  }
   for (size_t i = 0; i < s.in.size(); ++i)
     if (!s.given(i) || s.in[i].dtype == DType::f64) return nullptr;
-  auto kernel = std::make_unique<Elementwise>(s, program, std::move(outputs));
+  auto kernel =
+      std::make_unique<Elementwise>(s, space, program, std::move(outputs), std::move(reductions));
   return kernel->fits() ? std::move(kernel) : nullptr;
 }
 
-std::unique_ptr<Kernel> fused(const Signature& s) {
-  ElementwiseProgram program;
-  program.code = s.attributes.integers("code");
-  program.constants = s.attributes.numbers("constants");
-  for (const Spec& in : s.in) program.shapes.push_back(in.shape);
-  const std::vector<int64_t>& outputs = s.attributes.integers("outputs");
-  if (outputs.size() != s.out.size())
-    throw ValueError("fused_elementwise: outputs has " + std::to_string(outputs.size()) +
-                     " numbers for " + std::to_string(s.out.size()) + " arrays");
-  return make(s, program, outputs);
-}
-const Registration registration("fused_elementwise", fused);
-
-// Ops that are kernels by their program. Those that only move data are in other files.
-const std::vector<std::string>& single_names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all = elementwise_names(), kept;
-    for (const std::string& name : all)
-      if (name != "identity" && name != "unlink" && name != "broadcast" && name != "broadcast_to")
-        kept.push_back(name);
-    return kept;
-  }();
-  return names;
-}
-
-template <size_t k>
-std::unique_ptr<Kernel> single(const Signature& s) {
-  if (s.out.size() != 1 || !is_float(s.in[0].dtype) || !is_float(s.out[0].dtype)) return nullptr;
-  std::vector<Shape> shapes;
-  for (const Spec& in : s.in) shapes.push_back(in.shape);
-  auto program = elementwise_program(single_names()[k], s.attributes, shapes);
-  const auto result = static_cast<int64_t>(s.in.size() + program->code.size() / 4) - 1;
-  return make(s, *program, {result});
-}
-
-template <size_t... k>
-bool register_singles(std::index_sequence<k...>) {
-  const std::vector<std::string>& names = single_names();
-  if (names.size() > sizeof...(k)) throw ValueError("too many element-wise ops for their table");
-  auto add = [&](size_t i, Setup setup) {
-    if (i < names.size()) Registration(names[i].c_str(), setup);
-  };
-  (add(k, single<k>), ...);
-  return true;
-}
-[[maybe_unused]] const bool registered = register_singles(std::make_index_sequence<160>());
-
-}  // namespace
 }  // namespace nnl

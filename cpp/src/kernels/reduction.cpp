@@ -6,13 +6,12 @@
 // up in double precision every few hundred elements: errors do not grow with the size.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "convert.h"
 #include "nnl/kernel.h"
 #include "nnl/threads.h"
-#include "vector_math.h"
+#include "reduction_values.h"
 
 namespace nnl {
 namespace {
@@ -20,74 +19,6 @@ namespace {
 constexpr int64_t chunk = 512;         // elements, or columns, that are held in the first cache
 constexpr int64_t rows_in_float = 32;  // rows added before going on in double precision
 constexpr int64_t part_elements = 1 << 15;
-
-// What is done to an element, how two values become one, and what to start from.
-struct Sum {
-  static float map(float x, float) { return x; }
-  template <class T>
-  static T join(T a, T b) {
-    return a + b;
-  }
-  static constexpr float start = 0.0f;
-};
-struct Squares : Sum {
-  static float map(float x, float) { return x * x; }
-};
-struct Sizes : Sum {
-  static float map(float x, float) { return std::fabs(x); }
-};
-struct Powers : Sum {
-  static float map(float x, float p) { return fast_pow(std::fabs(x), p); }
-};
-struct Max {
-  static float map(float x, float) { return x; }
-  template <class T>
-  static T join(T a, T b) {
-    return a > b || a != a ? a : b;  // NaN counts as the largest
-  }
-  static constexpr float start = -std::numeric_limits<float>::infinity();
-};
-struct Min {
-  static float map(float x, float) { return x; }
-  template <class T>
-  static T join(T a, T b) {
-    return a < b || a != a ? a : b;
-  }
-  static constexpr float start = std::numeric_limits<float>::infinity();
-};
-struct Product {
-  static float map(float x, float) { return x; }
-  template <class T>
-  static T join(T a, T b) {
-    return a * b;
-  }
-  static constexpr float start = 1.0f;
-};
-
-// n elements as one value.
-template <class R>
-double reduce_run(const float* x, int64_t n, float p) {
-  double total = R::start;
-  int64_t i = 0;
-  if constexpr (std::is_same_v<R, Product>) {  // in float32 a few elements would overflow
-    for (; i < n; ++i) total *= static_cast<double>(x[i]);
-    return total;
-  }
-  if (n >= 64) {
-    float lanes[64];
-    for (float& lane : lanes) lane = R::start;
-    for (; i + 64 <= n; i += 64) {
-#pragma omp simd
-      for (int j = 0; j < 64; ++j) lanes[j] = R::join(lanes[j], R::map(x[i + j], p));
-    }
-    for (int width = 32; width > 0; width /= 2)
-      for (int j = 0; j < width; ++j) lanes[j] = R::join(lanes[j], lanes[j + width]);
-    total = R::join(total, static_cast<double>(lanes[0]));
-  }
-  float rest = R::start;
-  for (; i < n; ++i) rest = R::join(rest, R::map(x[i], p));
-  return R::join(total, static_cast<double>(rest));
-}
 
 struct Axis {
   int64_t size, stride;
@@ -187,6 +118,7 @@ class Rows : public Kernel {
     // Many results: every thread has some. Few large ones: they are made in parts.
     if (results_ < 64) parts_ = std::clamp<int64_t>(each_ / part_elements, 1, 256);
     simple_ = kept_.size() <= 1 && outer_.empty();
+    short_ = simple_ && !kept_.empty() && parts_ == 1 && run_ <= chunk && type_ == DType::f32;
   }
 
   size_t workspace() const override {
@@ -196,6 +128,14 @@ class Rows : public Kernel {
   void run(const Buffers& b) override {
     auto* partial = static_cast<double*>(b.workspace);
     const int64_t work = std::max<int64_t>(each_ / parts_, 1);
+    if (short_) {
+      const float* x = b.input<float>(0);
+      const int64_t step = kept_[0].stride;
+      parallel_for(results_, part_elements / work + 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) finish(b, i, reduce_run<R>(x + i * step, run_, p_));
+      });
+      return;
+    }
     parallel_for(results_ * parts_, std::max<int64_t>(1, part_elements / work),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t t = begin; t < end; ++t) {
@@ -255,7 +195,7 @@ class Rows : public Kernel {
   Finish finish_;
   float p_;
   int64_t run_ = 1, results_ = 1, each_ = 1, parts_ = 1;
-  bool simple_ = false;
+  bool simple_ = false, short_ = false;
 };
 
 // The contiguous axis is kept: running values for a block of columns, over all rows.
@@ -278,6 +218,8 @@ class Columns : public Kernel {
     each_ = size_of(rows_);
     blocks_ = (columns_ + chunk - 1) / chunk;
     const int64_t width = std::min(chunk, columns_);
+    if (rows_.size() == 1 && rows_[0].stride == columns_ && columns_ <= chunk / 4)
+      fold_ = chunk / 2 / columns_;
     if (groups_ * blocks_ < 16) parts_ = std::clamp<int64_t>(each_ * width / part_elements, 1, 64);
   }
 
@@ -327,20 +269,38 @@ class Columns : public Kernel {
 
   void reduce(const void* x, int64_t base, int64_t n, int64_t begin, int64_t end,
               double* total) const {
+    std::fill(total, total + n, static_cast<double>(R::start));
+    if (fold_ > 1 && end - begin >= 4 * fold_) {  // several short rows count as one long row
+      const int64_t wide = (end - begin) / fold_, columns = n * fold_;
+      double folded[chunk];
+      std::fill(folded, folded + columns, static_cast<double>(R::start));
+      add_rows(
+          x, columns, 0, wide, [&](int64_t r) { return base + begin * n + r * columns; }, folded);
+      for (int64_t k = 0; k < fold_; ++k)
+        for (int64_t c = 0; c < n; ++c) total[c] = R::join(total[c], folded[k * n + c]);
+      begin += wide * fold_;
+    }
+    auto place = [&](int64_t r) {
+      return base + (rows_.size() == 1 ? r * rows_[0].stride : place_of(rows_, r));
+    };
+    add_rows(x, n, begin, end, place, total);
+  }
+
+  // Joins rows [begin, end) of n elements to the totals.
+  template <class Place>
+  void add_rows(const void* x, int64_t n, int64_t begin, int64_t end, Place&& place,
+                double* total) const {
     alignas(64) float sums[chunk], row[chunk];
     const Convert to_float32 = conversion(type_, DType::f32);
-    std::fill(total, total + n, static_cast<double>(R::start));
     const int64_t most = std::is_same_v<R, Product> ? 1 : rows_in_float;
     while (begin < end) {
       std::fill(sums, sums + n, R::start);
       for (const int64_t stop = std::min(begin + most, end); begin < stop; ++begin) {
-        const int64_t place =
-            base + (rows_.size() == 1 ? begin * rows_[0].stride : place_of(rows_, begin));
         const float* values = row;
         if (type_ == DType::f32)
-          values = static_cast<const float*>(x) + place;
+          values = static_cast<const float*>(x) + place(begin);
         else
-          to_float32(at(x, type_, place), row, n);
+          to_float32(at(x, type_, place(begin)), row, n);
 #pragma omp simd
         for (int64_t c = 0; c < n; ++c) sums[c] = R::join(sums[c], R::map(values[c], p_));
       }
@@ -354,6 +314,7 @@ class Columns : public Kernel {
   Finish finish_;
   float p_;
   int64_t columns_ = 1, out_step_ = 1, groups_ = 1, each_ = 1, blocks_ = 1, parts_ = 1;
+  int64_t fold_ = 1;  // rows that lie side by side and are read as one
 };
 
 // Where the first extreme element is. Rare, so one element after the other.

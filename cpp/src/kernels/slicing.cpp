@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// slice and its gradient, flip, tile, pad, and stretching: copies with steps that are not 1.
+// slice and its gradient, flip, tile, and stretching: copies with steps that are not 1.
 #include <algorithm>
 #include <numeric>
 
@@ -94,69 +94,6 @@ std::unique_ptr<Kernel> tile(const Signature& s) {
   return kernel;
 }
 const Registration of_tile("tile", tile);
-
-// A range of the padded axis in which the place in the source runs evenly.
-struct Run {
-  int64_t to, size, from, step;
-};
-
-// Where the n + before + after elements of an axis come from.
-std::vector<Run> runs_of(int64_t n, int64_t before, int64_t after, const std::string& mode) {
-  if (mode == "constant" || (before == 0 && after == 0)) return {{before, n, 0, 1}};
-  std::vector<Run> runs;
-  if (mode == "repeat" || n == 1) {
-    runs = {{0, before, 0, 0}, {before, n, 0, 1}, {before + n, after, n - 1, 0}};
-  } else {  // mirrors at 0 and n - 1: back and forth, n - 1 elements each way
-    const int64_t period = 2 * n - 2;
-    for (int64_t at = -before; at < n + after;) {
-      const int64_t phase = ((at % period) + period) % period;
-      const bool forth = phase < n - 1;
-      const int64_t size = std::min((forth ? n - 1 : period) - phase, n + after - at);
-      runs.push_back({at + before, size, forth ? phase : period - phase, forth ? 1 : -1});
-      at += size;
-    }
-  }
-  runs.erase(std::remove_if(runs.begin(), runs.end(), [](const Run& r) { return r.size == 0; }),
-             runs.end());
-  return runs;
-}
-
-std::unique_ptr<Kernel> pad(const Signature& s) {
-  if (!taken(s)) return nullptr;
-  const Spec &x = s.in[0], &y = s.out[0];
-  const auto& width = s.attributes.integers("pad_width");
-  const std::string& mode = s.attributes.text("mode");
-  const size_t rank = x.shape.size(), lead = rank - width.size() / 2;
-  std::vector<std::vector<Run>> runs(rank);
-  size_t pieces = 1;
-  for (size_t a = 0; a < rank; ++a) {
-    const int64_t before = a < lead ? 0 : width[2 * (a - lead)];
-    const int64_t after = a < lead ? 0 : width[2 * (a - lead) + 1];
-    runs[a] = runs_of(x.shape[a], before, after, mode);
-    pieces *= runs[a].size();
-  }
-  if (pieces > 4096) return nullptr;  // many mirrors of a small array
-  auto kernel = std::make_unique<Moves>();
-  if (mode == "constant" && x.size() != y.size())
-    kernel->fill(0, y, s.attributes.number("constant_value"));
-  const Shape own = x.strides(), all = y.strides();
-  for (size_t piece = 0; piece < pieces; ++piece) {
-    size_t rest = piece;
-    Shape sizes, source;
-    int64_t from = 0, to = 0;
-    for (size_t a = 0; a < rank; ++a) {
-      const Run& r = runs[a][rest % runs[a].size()];
-      rest /= runs[a].size();
-      sizes.push_back(r.size);
-      source.push_back(r.step * own[a]);
-      from += r.from * own[a];
-      to += r.to * all[a];
-    }
-    kernel->add(0, 0, {sizes, source, from, all, to, x.dtype, y.dtype});
-  }
-  return kernel;
-}
-const Registration of_pad("pad", pad);
 
 // x stretched along the axes of y: `start` is the axis of y along which its first axis lies.
 std::unique_ptr<Kernel> stretched(const Signature& s, size_t input, size_t start) {

@@ -26,24 +26,46 @@ inline T converted(S x) {
     return from_float<T>(to_float(x));
 }
 
-// y[r, c] = x[c, r] over rows r and columns c; x is contiguous along r, y along c.
-template <class S, class T>
-void transpose_tile(const S* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows,
-                    int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c) y[r * y_stride + c] = converted<T>(x[c * x_stride + r]);
+#ifdef __AVX512BW__
+// 16 elements as 32 bits each: their own, or those of the float32 if the types differ. The forms
+// with a mask, because gcc 12 warns of its own header in the others.
+constexpr __mmask16 all = 0xffff;
+
+template <bool same, class S>
+inline __m512i load_16(const S* x) {
+  if constexpr (sizeof(S) == 4) {
+    return _mm512_maskz_loadu_epi32(all, x);
+  } else {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+    if constexpr (same) return _mm512_maskz_cvtepu16_epi32(all, half);
+    if constexpr (std::is_same_v<S, f16>)
+      return _mm512_castps_si512(_mm512_maskz_cvtph_ps(all, half));
+    return _mm512_maskz_slli_epi32(all, _mm512_maskz_cvtepu16_epi32(all, half), 16);
+  }
 }
 
-#ifdef __AVX512F__
-// 16 x 16 elements of 32 bits: pairs, fours, then quarters of registers change places.
-inline void transpose_tile_16(const uint32_t* x, int64_t x_stride, uint32_t* y, int64_t y_stride) {
+template <bool same, class T>
+inline void store_16(__m512i v, T* y) {
+  if constexpr (sizeof(T) == 4) {
+    _mm512_mask_storeu_epi32(y, all, v);
+  } else if constexpr (same) {
+    _mm512_mask_cvtepi32_storeu_epi16(y, all, v);
+  } else {
+    alignas(64) float x[16];
+    _mm512_mask_storeu_epi32(x, all, v);
+    store(x, y, 16);
+  }
+}
+
+// 16 x 16 elements: pairs, fours, then quarters of registers change places.
+template <bool same, class S, class T>
+inline void transpose_16(const S* x, int64_t x_stride, T* y, int64_t y_stride) {
   __m512i a[16], b[16];
-  constexpr __mmask16 m16 = 0xffff;
   constexpr __mmask8 m8 = 0xff;
-  for (int i = 0; i < 16; ++i) a[i] = _mm512_maskz_loadu_epi32(m16, x + i * x_stride);
+  for (int i = 0; i < 16; ++i) a[i] = load_16<same>(x + i * x_stride);
   for (int i = 0; i < 16; i += 2) {
-    b[i] = _mm512_maskz_unpacklo_epi32(m16, a[i], a[i + 1]);
-    b[i + 1] = _mm512_maskz_unpackhi_epi32(m16, a[i], a[i + 1]);
+    b[i] = _mm512_maskz_unpacklo_epi32(all, a[i], a[i + 1]);
+    b[i + 1] = _mm512_maskz_unpackhi_epi32(all, a[i], a[i + 1]);
   }
   for (int i = 0; i < 16; i += 4) {
     a[i] = _mm512_maskz_unpacklo_epi64(m8, b[i], b[i + 2]);
@@ -52,25 +74,32 @@ inline void transpose_tile_16(const uint32_t* x, int64_t x_stride, uint32_t* y, 
     a[i + 3] = _mm512_maskz_unpackhi_epi64(m8, b[i + 1], b[i + 3]);
   }
   for (int i = 0; i < 4; ++i) {
-    const __m512i low = _mm512_maskz_shuffle_i32x4(m16, a[i], a[i + 4], 0x88);
-    const __m512i high = _mm512_maskz_shuffle_i32x4(m16, a[i], a[i + 4], 0xdd);
-    const __m512i low2 = _mm512_maskz_shuffle_i32x4(m16, a[i + 8], a[i + 12], 0x88);
-    const __m512i high2 = _mm512_maskz_shuffle_i32x4(m16, a[i + 8], a[i + 12], 0xdd);
-    b[i] = _mm512_maskz_shuffle_i32x4(m16, low, low2, 0x88);
-    b[i + 8] = _mm512_maskz_shuffle_i32x4(m16, low, low2, 0xdd);
-    b[i + 4] = _mm512_maskz_shuffle_i32x4(m16, high, high2, 0x88);
-    b[i + 12] = _mm512_maskz_shuffle_i32x4(m16, high, high2, 0xdd);
+    const __m512i low = _mm512_maskz_shuffle_i32x4(all, a[i], a[i + 4], 0x88);
+    const __m512i high = _mm512_maskz_shuffle_i32x4(all, a[i], a[i + 4], 0xdd);
+    const __m512i low2 = _mm512_maskz_shuffle_i32x4(all, a[i + 8], a[i + 12], 0x88);
+    const __m512i high2 = _mm512_maskz_shuffle_i32x4(all, a[i + 8], a[i + 12], 0xdd);
+    b[i] = _mm512_maskz_shuffle_i32x4(all, low, low2, 0x88);
+    b[i + 8] = _mm512_maskz_shuffle_i32x4(all, low, low2, 0xdd);
+    b[i + 4] = _mm512_maskz_shuffle_i32x4(all, high, high2, 0x88);
+    b[i + 12] = _mm512_maskz_shuffle_i32x4(all, high, high2, 0xdd);
   }
-  for (int i = 0; i < 16; ++i) _mm512_mask_storeu_epi32(y + i * y_stride, m16, b[i]);
-}
-template <>
-void transpose_tile(const uint32_t* x, int64_t x_stride, uint32_t* y, int64_t y_stride,
-                    int64_t rows, int64_t columns) {
-  if (rows == tile && columns == tile) return transpose_tile_16(x, x_stride, y, y_stride);
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c) y[r * y_stride + c] = x[c * x_stride + r];
+  for (int i = 0; i < 16; ++i) store_16<same>(b[i], y + i * y_stride);
 }
 #endif
+
+// y[r, c] = x[c, r] over rows r and columns c; x is contiguous along r, y along c.
+template <class S, class T>
+void transpose_tile(const S* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows,
+                    int64_t columns) {
+#ifdef __AVX512BW__
+  if constexpr (sizeof(S) == 2 || sizeof(S) == 4) {
+    if (rows == tile && columns == tile)
+      return transpose_16<std::is_same_v<S, T>>(x, x_stride, y, y_stride);
+  }
+#endif
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c) y[r * y_stride + c] = converted<T>(x[c * x_stride + r]);
+}
 
 template <class S, class T>
 void copy_row(const S* x, int64_t step, T* y, int64_t to_step, int64_t n) {
@@ -81,7 +110,7 @@ void copy_row(const S* x, int64_t step, T* y, int64_t to_step, int64_t n) {
   } else if (step != 1) {
     for (int64_t i = 0; i < n; ++i) y[i] = converted<T>(x[i * step]);
   } else if constexpr (std::is_same_v<S, T>) {
-    if (n * static_cast<int64_t>(sizeof(T)) >= 128)
+    if (n * static_cast<int64_t>(sizeof(T)) >= 1024)
       std::memcpy(y, x, static_cast<size_t>(n) * sizeof(T));
     else
       for (int64_t i = 0; i < n; ++i) y[i] = x[i];

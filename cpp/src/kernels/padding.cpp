@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// pad, shift and their gradients. For each axis a list says which index of the source every index
+// of the result reads, or -1 for a constant; it falls into runs that are copied as they are.
+#include <algorithm>
+
+#include "movement.h"
+
+namespace nnl {
+namespace {
+
+using Sources = std::vector<std::vector<int64_t>>;
+
+int64_t modulo(int64_t i, int64_t n) { return ((i % n) + n) % n; }
+
+// The axes that an attribute leaves out are the first ones.
+Sources pad_sources(const Shape& shape, const Attributes& attributes) {
+  const auto& width = attributes.integers("pad_width");
+  const std::string& mode = attributes.text("mode");
+  Sources all;
+  for (size_t a = 0; a < shape.size(); ++a) {
+    const size_t lead = shape.size() - width.size() / 2;
+    const int64_t n = shape[a], before = a < lead ? 0 : width[2 * (a - lead)];
+    const int64_t after = a < lead ? 0 : width[2 * (a - lead) + 1];
+    std::vector<int64_t> axis;
+    for (int64_t i = -before; i < n + after; ++i) {
+      if (i >= 0 && i < n) {
+        axis.push_back(i);
+      } else if (mode == "constant") {
+        axis.push_back(-1);
+      } else if (mode == "repeat" || n == 1) {
+        axis.push_back(std::clamp<int64_t>(i, 0, n - 1));
+      } else {
+        const int64_t phase = modulo(i, 2 * n - 2);
+        axis.push_back(phase < n ? phase : 2 * n - 2 - phase);
+      }
+    }
+    all.push_back(std::move(axis));
+  }
+  return all;
+}
+
+Sources shift_sources(const Shape& shape, const Attributes& attributes) {
+  const auto& shifts = attributes.integers("shifts");
+  const bool nearest = attributes.text("border_mode") == "nearest";
+  Sources all;
+  for (size_t a = 0; a < shape.size(); ++a) {
+    const size_t lead = shape.size() - shifts.size();
+    const int64_t n = shape[a], shift = a < lead ? 0 : shifts[a - lead];
+    std::vector<int64_t> axis;
+    for (int64_t i = -shift; i < n - shift; ++i) {
+      const int64_t phase = modulo(i, 2 * n);
+      axis.push_back(nearest ? std::clamp<int64_t>(i, 0, n - 1)
+                             : (phase < n ? phase : 2 * n - 1 - phase));
+    }
+    all.push_back(std::move(axis));
+  }
+  return all;
+}
+
+// A range of the result in which the place in the source runs evenly.
+struct Run {
+  int64_t to, size, from, step;
+};
+
+std::vector<Run> runs_of(const std::vector<int64_t>& sources) {
+  std::vector<Run> runs;
+  const auto n = static_cast<int64_t>(sources.size());
+  auto source = [&](int64_t i) { return sources[static_cast<size_t>(i)]; };
+  for (int64_t i = 0; i < n;) {
+    if (source(i) < 0) {
+      ++i;
+      continue;
+    }
+    int64_t end = i + 1;
+    const int64_t step = end < n && source(end) >= 0 ? source(end) - source(i) : 1;
+    while (end < n && source(end) >= 0 && source(end) - source(end - 1) == step) ++end;
+    runs.push_back({i, end - i, source(i), step});
+    i = end;
+  }
+  return runs;
+}
+
+std::unique_ptr<Kernel> read_along(const Signature& s, const Sources& sources, double constant) {
+  const Spec &x = s.in[0], &y = s.out[0];
+  if (!StridedCopy::takes(x.dtype, y.dtype)) return nullptr;
+  std::vector<std::vector<Run>> runs;
+  size_t pieces = 1;
+  bool covered = true;
+  for (const auto& axis : sources) {
+    runs.push_back(runs_of(axis));
+    pieces *= runs.back().size();
+    covered = covered && std::count(axis.begin(), axis.end(), -1) == 0;
+  }
+  if (pieces > 4096) return nullptr;  // many mirrors of a small array
+  auto kernel = std::make_unique<Moves>();
+  if (!covered) kernel->fill(0, y, constant);
+  const Shape own = x.strides(), all = y.strides();
+  for (size_t piece = 0; piece < pieces; ++piece) {
+    size_t rest = piece;
+    Shape sizes, source;
+    int64_t from = 0, to = 0;
+    for (size_t a = 0; a < runs.size(); ++a) {
+      const Run& r = runs[a][rest % runs[a].size()];
+      rest /= runs[a].size();
+      sizes.push_back(r.size);
+      source.push_back(r.step * own[a]);
+      from += r.from * own[a];
+      to += r.to * all[a];
+    }
+    kernel->add(0, 0, {sizes, source, from, all, to, x.dtype, y.dtype});
+  }
+  return kernel;
+}
+
+std::unique_ptr<Kernel> pad(const Signature& s) {
+  return read_along(s, pad_sources(s.in[0].shape, s.attributes),
+                    s.attributes.number("constant_value"));
+}
+std::unique_ptr<Kernel> shift(const Signature& s) {
+  return read_along(s, shift_sources(s.in[0].shape, s.attributes), 0.0);
+}
+
+// The transpose of reading: each gradient is added where its element was read. Rare.
+class AddAlong : public Kernel {
+ public:
+  AddAlong(const Signature& s, Sources sources)
+      : shape_(s.in[0].shape),
+        n_(s.in[0].size()),
+        out_n_(s.out[0].size()),
+        g_strides_(s.in[0].strides()) {
+    const Shape strides = s.out[0].strides();
+    for (size_t a = 0; a < sources.size(); ++a)
+      for (int64_t& i : sources[a]) i *= strides[a];
+    places_ = std::move(sources);
+  }
+  void run(const Buffers& b) override {
+    const float* g = b.input<float>(0);
+    float* y = b.output<float>();
+    std::fill(y, y + out_n_, 0.0f);
+    for (int64_t i = 0; i < n_; ++i) {
+      int64_t rest = i, from = 0, to = 0;
+      for (size_t a = shape_.size(); a-- > 0; rest /= shape_[a]) {
+        const int64_t k = rest % shape_[a];
+        from += k * g_strides_[a];
+        to += places_[a][static_cast<size_t>(k)];
+      }
+      y[to] += g[from];
+    }
+  }
+
+ private:
+  Shape shape_;
+  int64_t n_, out_n_;
+  Shape g_strides_;
+  Sources places_;
+};
+
+std::unique_ptr<Kernel> add_along(const Signature& s, Sources sources) {
+  if (s.in[0].dtype != DType::f32 || s.out[0].dtype != DType::f32) return nullptr;
+  return std::make_unique<AddAlong>(s, std::move(sources));
+}
+std::unique_ptr<Kernel> pad_backward(const Signature& s) {
+  return add_along(s, pad_sources(s.out[0].shape, s.attributes));
+}
+std::unique_ptr<Kernel> shift_backward(const Signature& s) {
+  return add_along(s, shift_sources(s.out[0].shape, s.attributes));
+}
+
+const Registration registrations[] = {
+    {"pad", pad},
+    {"pad_backward", pad_backward},
+    {"shift", shift},
+    {"shift_backward", shift_backward},
+};
+
+}  // namespace
+}  // namespace nnl

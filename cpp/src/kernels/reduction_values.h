@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the reductions do with the elements.
+#pragma once
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "vector_math.h"
+
+namespace nnl {
+
+// What is done to an element, how two values become one, and what to start from.
+struct Sum {
+  static float map(float x, float) { return x; }
+  template <class T>
+  static T join(T a, T b) {
+    return a + b;
+  }
+  static constexpr float start = 0.0f;
+};
+struct Squares : Sum {
+  static float map(float x, float) { return x * x; }
+};
+struct Sizes : Sum {
+  static float map(float x, float) { return std::fabs(x); }
+};
+struct Powers : Sum {
+  static float map(float x, float p) { return fast_pow(std::fabs(x), p); }
+};
+struct Max {
+  static float map(float x, float) { return x; }
+  template <class T>
+  static T join(T a, T b) {
+    return a > b || a != a ? a : b;  // NaN counts as the largest
+  }
+  static constexpr float start = -std::numeric_limits<float>::infinity();
+};
+struct Min {
+  static float map(float x, float) { return x; }
+  template <class T>
+  static T join(T a, T b) {
+    return a < b || a != a ? a : b;
+  }
+  static constexpr float start = std::numeric_limits<float>::infinity();
+};
+struct Product {
+  static float map(float x, float) { return x; }
+  template <class T>
+  static T join(T a, T b) {
+    return a * b;
+  }
+  static constexpr float start = 1.0f;
+};
+
+// Joins groups of `lanes` elements lane by lane, then the lanes.
+template <class R, int lanes>
+float reduce_lanes(const float* x, int64_t n, float p) {
+  float v[lanes];
+  for (float& lane : v) lane = R::start;
+  for (int64_t i = 0; i < n; i += lanes) {
+#pragma omp simd
+    for (int j = 0; j < lanes; ++j) v[j] = R::join(v[j], R::map(x[i + j], p));
+  }
+  if constexpr (lanes > 16) {
+#pragma omp simd
+    for (int j = 0; j < 16; ++j)
+      v[j] = R::join(R::join(v[j], v[j + 16]), R::join(v[j + 32], v[j + 48]));
+  }
+  for (int width = 8; width > 0; width /= 2)
+    for (int j = 0; j < width; ++j) v[j] = R::join(v[j], v[j + width]);
+  return v[0];
+}
+
+// Up to a few hundred elements as one value.
+template <class R>
+double reduce_run(const float* x, int64_t n, float p) {
+  if constexpr (std::is_same_v<R, Product>) {  // in float32 a few elements would overflow
+    double total = 1.0;
+    for (int64_t i = 0; i < n; ++i) total *= static_cast<double>(x[i]);
+    return total;
+  }
+  int64_t i = 0;
+  float total = R::start;
+  if (n >= 256) {
+    i = n / 64 * 64;
+    total = reduce_lanes<R, 64>(x, i, p);
+  } else if (n >= 16) {
+    i = n / 16 * 16;
+    total = reduce_lanes<R, 16>(x, i, p);
+  }
+  float rest = R::start;
+  for (; i < n; ++i) rest = R::join(rest, R::map(x[i], p));
+  return R::join(static_cast<double>(total), static_cast<double>(rest));
+}
+
+}  // namespace nnl
