@@ -8,8 +8,8 @@
 //   Attributes: base_axis of affine. Two outputs leave out gb.
 #include <algorithm>
 
+#include "column_sums.h"
 #include "nnl/kernel.h"
-#include "nnl/threads.h"
 #include "product.h"
 
 namespace nnl {
@@ -55,61 +55,6 @@ class Affine : public Kernel {
   bool bias_, addend_;
   Space space_;
   std::unique_ptr<Product> product_;
-};
-
-// Sums of the columns of a rows x n array.
-class ColumnSums {
- public:
-  ColumnSums(DType type, int64_t rows, int64_t n, DType out, Space& space)
-      : type_(type), out_(out), rows_(rows), n_(n), sums_(space.floats(n)) {}
-
-  void run(const void* x, void* y, void* workspace) const {
-    float* sums = out_ == DType::f32 ? static_cast<float*>(y) : Space::at(workspace, sums_);
-    // whole columns for each thread, so that nothing has to be joined
-    const int64_t grain = std::max<int64_t>(kBlock, (1 << 17) / std::max<int64_t>(rows_, 1));
-    parallel_for(n_, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t j = begin; j < end; j += kBlock) {
-        const int64_t m = std::min(kBlock, end - j);
-        if (type_ == DType::f32) add(static_cast<const float*>(x) + j, sums + j, m);
-        if (type_ == DType::bf16) add(static_cast<const bf16*>(x) + j, sums + j, m);
-        if (type_ == DType::f16) add(static_cast<const f16*>(x) + j, sums + j, m);
-      }
-    });
-    if (out_ != DType::f32) convert(DType::f32, sums, out_, y, n_);
-  }
-
- private:
-  static constexpr int64_t kBlock = 256;
-  static constexpr int64_t kRows =
-      64;  // rows of one partial sum, against the rounding of long sums
-
-  template <class T>
-  void add(const T* x, float* y, int64_t m) const {
-    float part[kBlock];
-    std::fill_n(y, m, 0.0f);
-    for (int64_t i = 0; i < rows_; i += kRows) {
-      std::fill_n(part, m, 0.0f);
-      const int64_t end = std::min(rows_, i + kRows);
-      for (int64_t r = i; r < end; ++r) {
-        const T* from = x + r * n_;
-        if constexpr (std::is_same_v<T, f16>) {
-          float row[kBlock];
-          load(from, row, m);
-#pragma omp simd
-          for (int64_t j = 0; j < m; ++j) part[j] += row[j];
-        } else {
-#pragma omp simd
-          for (int64_t j = 0; j < m; ++j) part[j] += to_float(from[j]);
-        }
-      }
-#pragma omp simd
-      for (int64_t j = 0; j < m; ++j) y[j] += part[j];
-    }
-  }
-
-  DType type_, out_;
-  int64_t rows_, n_;
-  size_t sums_;
 };
 
 class AffineBackward : public Kernel {

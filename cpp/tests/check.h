@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Facts that tests state; the first that does not hold ends the program.
+#pragma once
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "nnl/errors.h"
+#include "nnl/kernel.h"
+
+namespace nnl::test {
+
+inline void fail(const char* file, int line, const std::string& what) {
+  std::fprintf(stderr, "%s:%d: %s\n", file, line, what.c_str());
+  std::exit(1);
+}
+
+#define CHECK(fact) \
+  if (!(fact)) nnl::test::fail(__FILE__, __LINE__, #fact)
+
+// That a statement throws ValueError with this text in it.
+#define CHECK_ERROR(statement, text)                                               \
+  try {                                                                            \
+    statement;                                                                     \
+    nnl::test::fail(__FILE__, __LINE__, "no error: " #statement);                  \
+  } catch (const nnl::ValueError& e) {                                             \
+    if (std::string(e.what()).find(text) == std::string::npos)                     \
+      nnl::test::fail(__FILE__, __LINE__, std::string("error says: ") + e.what()); \
+  }
+
+// Numbers in [-1, 1) that are the same everywhere.
+inline std::vector<float> numbers(int64_t n, uint32_t seed) {
+  std::vector<float> x(static_cast<size_t>(n));
+  uint32_t state = seed * 2654435761u + 1u;
+  for (float& v : x) {
+    state = state * 1664525u + 1013904223u;
+    v = static_cast<float>(static_cast<int32_t>(state)) / 2147483648.0f;
+  }
+  return x;
+}
+
+inline Spec floats(Shape shape) { return {std::move(shape), DType::f32, Layout::plain}; }
+
+inline Signature signature(std::unordered_map<std::string, Attribute> attributes,
+                           std::vector<Spec> in, std::vector<Spec> out) {
+  Signature s;
+  s.attributes = Attributes(std::move(attributes));
+  s.in_given.assign(in.size(), true);
+  s.in = std::move(in);
+  s.out = std::move(out);
+  return s;
+}
+
+}  // namespace nnl::test
