@@ -100,6 +100,7 @@ _LAZY = (
     "converters",
     "data",
     "initializer",
+    "models",
     "monitor",
     "parametric_functions",
     "solvers",

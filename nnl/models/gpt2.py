@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPT-2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnl import functions as F
+from nnl import parametric_functions as PF
+from nnl.models.transformer import (
+    causal_mask,
+    check_sequence,
+    dropped,
+    embedding,
+    feed_forward,
+    normalized,
+    positions,
+    scores_by,
+    self_attention,
+)
+
+__all__ = ["gpt2"]
+
+EPS = 1e-5  # of the layer normalisations
+
+
+def gpt2(
+    tokens: Any,
+    vocabulary: int = 50257,
+    width: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    longest: int = 1024,
+    dropout: float = 0.1,
+    test: bool = False,
+) -> Any:
+    """GPT-2; the defaults are the small one. Medium, large and XL have (width, layers, heads) of
+    (1024, 24, 16), (1280, 36, 20) and (1600, 48, 25).
+
+    Args:
+        tokens: (B, T), integers in [0, vocabulary).
+        width, layers, heads: Sizes of the network; heads divides width.
+        longest: Number of positions that have an embedding.
+        dropout: Probability of 0 behind every layer and for the attention's weights.
+        test: Without dropout.
+    Returns:
+        Scores of the token that follows each position, (B, T, vocabulary). Their weights are the
+        token embedding.
+    Raises:
+        ValueError: tokens has another rank or is too long, or heads does not divide width.
+    Source: Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
+    """
+    check_sequence("gpt2", tokens, longest, width, heads)
+    p = 0.0 if test else dropout
+    length = tokens.shape[1]
+    h = embedding(tokens, vocabulary, width, "tokens")
+    h = dropped(h + embedding(positions(length), longest, width, "positions"), p)
+    mask = causal_mask(length)
+    for i in range(1, layers + 1):
+        y = normalized(h, EPS, f"layer{i}/attention")
+        h = h + dropped(self_attention(y, heads, mask, p, f"layer{i}/attention"), p)
+        y = normalized(h, EPS, f"layer{i}/feed_forward")
+        h = h + dropped(feed_forward(y, F.gelu, f"layer{i}"), p)
+    table = PF.get_parameter_or_create("tokens/embed/W", (vocabulary, width))
+    return scores_by(normalized(h, EPS, "out"), table)
