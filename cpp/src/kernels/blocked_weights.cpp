@@ -14,13 +14,13 @@ using dnnl::memory;
 
 // a and b taking turns.
 inline void store_pairs(bf16* p, const v16& a, const v16& b) {
-  uint16_t x[16], y[16];
-  store16(reinterpret_cast<bf16*>(x), a);
-  store16(reinterpret_cast<bf16*>(y), b);
-  for (int i = 0; i < 16; ++i) {
-    p[2 * i].value = x[i];
-    p[2 * i + 1].value = y[i];
-  }
+  bf16 first[16], second[16];
+  store16(first, a);
+  store16(second, b);
+  u16x pairs;
+  for (int i = 0; i < 16; ++i)
+    pairs[i] = first[i].value | static_cast<uint32_t>(second[i].value) << 16;
+  std::memcpy(p, &pairs, 64);
 }
 inline void store_pairs(float* p, const v16& a, const v16& b) {
   for (int i = 0; i < 16; ++i) {
@@ -29,8 +29,8 @@ inline void store_pairs(float* p, const v16& a, const v16& b) {
   }
 }
 
-// Values of a block, with all its taps: larger ones are left to oneDNN.
-constexpr int64_t kLargest = 32 * 1024;
+// Larger kernels are left to oneDNN: a tile is kept on the stack.
+constexpr int64_t kMostTaps = 128;
 
 bool type_of(const memory::desc& d, DType& type) {
   if (d.get_data_type() == memory::data_type::f32) return type = DType::f32, true;
@@ -38,195 +38,199 @@ bool type_of(const memory::desc& d, DType& type) {
   return false;
 }
 
+constexpr int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// Values [w, w + 16) of rows that lie `step` apart, as columns. Rows that do not exist read as 0,
+// and so does what lies behind `width`, unless that is `free` to be anything: then whole vectors
+// are read wherever the weights have not ended.
+template <class T>
+inline void load_transposed(const T* x, int64_t step, int64_t rows, int64_t w, int64_t width,
+                            bool free, const T* end, v16* out) {
+  for (int64_t r = 0; r < 16; ++r) {
+    const T* from = x + r * step + w;
+    if (r < rows && (w + 16 <= width || (free && from + 16 <= end)))
+      load16(from, out[r]);
+    else if (r < rows && w < width)
+      load_some(from, width - w, out[r]);
+    else
+      out[r] = v16{};
+  }
+  transpose16(out);
+}
+
 }  // namespace
 
 BlockedWeights::BlockedWeights(const memory::desc& plain, const memory::desc& blocked,
                                bool groups) {
-  if (plain.get_inner_nblks() != 0 || !type_of(plain, plain_type_) ||
-      !type_of(blocked, blocked_type_))
-    return;
-  const auto dims = plain.get_dims(), from = plain.get_strides(), to = blocked.get_strides();
   const int o = groups ? 1 : 0, i = o + 1;
-  int64_t dense = 1;
-  for (size_t a = dims.size(); a-- > 0; dense *= dims[a])
-    if (dims[a] > 1 && from[a] != dense) return;
-  taps_ = 1;
-  for (size_t a = dims.size(); a-- > static_cast<size_t>(i) + 1;) {
-    if (tap_step_ == 0) tap_step_ = to[a];
-    if (dims[a] > 1 && to[a] != taps_ * tap_step_) return;
-    taps_ *= dims[a];
-  }
-  const auto blocks = blocked.get_inner_blks(), axes = blocked.get_inner_idxs();
-  for (size_t b = 0; b < blocks.size(); ++b) {
-    if (axes[b] == o)
-      map_block_ *= blocks[b];
-    else if (axes[b] == i)
-      channel_block_ *= blocks[b];
-    else
-      return;
-  }
-  if (map_block_ * channel_block_ == 1 ||
-      std::max<int64_t>(map_block_ * channel_block_, 256) * taps_ > kLargest)
+  if (plain.get_inner_nblks() != 0 || !type_of(plain, plain_type_) ||
+      !type_of(blocked, blocked_type_) || !read_taps(plain, blocked, static_cast<size_t>(i) + 1))
     return;
+  const auto dims = plain.get_dims(), to = blocked.get_strides();
+  const auto at = static_cast<size_t>(o);
   groups_ = groups ? dims[0] : 1;
   group_step_ = groups ? to[0] : 0;
-  const auto at = static_cast<size_t>(o);
   maps_ = dims[at], channels_ = dims[at + 1];
   map_step_ = to[at], channel_step_ = to[at + 1];
-  order_.resize(static_cast<size_t>(map_block_ * channel_block_));
-  place_.resize(order_.size());
-  for (size_t e = 0; e < order_.size(); ++e) {
+  if (!read_blocks(blocked, o, i)) lanes_ = Lanes::none;
+}
+
+// False unless the taps of both lie in one run, and the plain weights in row-major order.
+bool BlockedWeights::read_taps(const memory::desc& plain, const memory::desc& blocked,
+                               size_t first) {
+  const auto dims = plain.get_dims(), from = plain.get_strides(), to = blocked.get_strides();
+  int64_t dense = 1;
+  for (size_t a = dims.size(); a-- > 0; dense *= dims[a])
+    if (dims[a] > 1 && from[a] != dense) return false;
+  tap_step_ = to.back();
+  for (size_t a = dims.size(); a-- > first; taps_ *= dims[a])
+    if (dims[a] > 1 && to[a] != taps_ * tap_step_) return false;
+  return taps_ <= kMostTaps;
+}
+
+bool BlockedWeights::read_blocks(const memory::desc& blocked, int o, int i) {
+  const auto blocks = blocked.get_inner_blks(), axes = blocked.get_inner_idxs();
+  const size_t n = blocks.size();
+  if (n == 0) return false;
+  for (size_t b = 0; b < n; ++b) {
+    if (axes[b] != o && axes[b] != i) return false;
+    (axes[b] == o ? map_block_ : channel_block_) *= blocks[b];
+  }
+  all_maps_ = round_up(maps_, map_block_);
+  all_channels_ = round_up(channels_, channel_block_);
+  places_.resize(static_cast<size_t>(map_block_ * channel_block_));
+  for (size_t e = 0; e < places_.size(); ++e) {
     auto rest = static_cast<int64_t>(e);
     int64_t map = 0, channel = 0, map_step = 1, channel_step = 1;
-    for (size_t b = blocks.size(); b-- > 0; rest /= blocks[b]) {  // innermost first
+    for (size_t b = n; b-- > 0; rest /= blocks[b]) {  // innermost first
       int64_t& index = axes[b] == o ? map : channel;
       int64_t& step = axes[b] == o ? map_step : channel_step;
       index += rest % blocks[b] * step;
       step *= blocks[b];
     }
-    const int64_t at = map * channel_block_ + channel;
-    order_[e] = static_cast<int32_t>(at * taps_);
-    place_[static_cast<size_t>(at)] = static_cast<int32_t>(e);
+    places_[static_cast<size_t>(map * channel_block_ + channel)] = static_cast<int32_t>(e);
   }
-  const size_t n = blocks.size();
-  if (axes[n - 1] == o && blocks[n - 1] % 16 == 0)
-    lane_step_ = 1;
-  else if (n > 1 && axes[n - 1] == i && blocks[n - 1] == 2 && axes[n - 2] == o &&
-           blocks[n - 2] % 16 == 0)
+  size_t lane = n - 1;
+  if (blocks[lane] == 2 && n > 1 && axes[n - 2] != axes[n - 1]) {
     lane_step_ = 2;
-  ready_ = true;
-}
-
-template <class Plain, class Blocked, bool back>
-void BlockedWeights::move(const void* from, void* to) const {
-  const int64_t map_blocks = (maps_ + map_block_ - 1) / map_block_;
-  const int64_t channel_blocks = (channels_ + channel_block_ - 1) / channel_block_;
-  const int64_t size = map_block_ * channel_block_, row = channel_block_ * taps_;
-  const int64_t work = size * taps_;
-  const int32_t* order = order_.data();
-  parallel_for(
-      groups_ * map_blocks * channel_blocks, 1 + (1 << 15) / work, [=](int64_t begin, int64_t end) {
-        alignas(64) float values[kLargest];  // (map, channel, tap)
-        for (int64_t b = begin; b < end; ++b) {
-          const int64_t g = b / (map_blocks * channel_blocks);
-          const int64_t mb = b / channel_blocks % map_blocks, cb = b % channel_blocks;
-          const int64_t maps = std::min(map_block_, maps_ - mb * map_block_);
-          const int64_t width = std::min(channel_block_, channels_ - cb * channel_block_) * taps_;
-          const int64_t plain =
-              ((g * maps_ + mb * map_block_) * channels_ + cb * channel_block_) * taps_;
-          const int64_t blocked = g * group_step_ + mb * map_step_ + cb * channel_step_;
-          if constexpr (back) {
-            auto* x = static_cast<const Blocked*>(from) + blocked;
-            for (int64_t t = 0; t < taps_; ++t)
-              for (int64_t e = 0; e < size; ++e)
-                values[order[e] + t] = to_float(x[t * tap_step_ + e]);
-            auto* y = static_cast<Plain*>(to) + plain;
-            for (int64_t m = 0; m < maps; ++m)
-              store(values + m * row, y + m * channels_ * taps_, width);
-          } else {
-            if (maps < map_block_ || width < row) std::fill(values, values + work, 0.0f);
-            auto* x = static_cast<const Plain*>(from) + plain;
-            for (int64_t m = 0; m < maps; ++m)
-              load(x + m * channels_ * taps_, values + m * row, width);
-            auto* y = static_cast<Blocked*>(to) + blocked;
-            for (int64_t t = 0; t < taps_; ++t)
-#pragma omp simd
-              for (int64_t e = 0; e < size; ++e)
-                y[t * tap_step_ + e] = from_float<Blocked>(values[order[e] + t]);
-          }
-        }
-      });
+    --lane;
+  }
+  lanes_ = axes[lane] == o ? Lanes::maps : Lanes::channels;
+  return blocks[lane] % 16 == 0;
 }
 
 // 16 maps by 16 channels at a time, with all taps.
-template <class Plain, class Blocked, bool back>
-void BlockedWeights::move_lanes(const void* from, void* to) const {
-  const auto up = [](int64_t n, int64_t to_multiple_of) {
-    return (n + to_multiple_of - 1) / to_multiple_of * to_multiple_of;
-  };
-  const int64_t all_maps = up(maps_, map_block_), all_channels = up(channels_, channel_block_);
-  const int64_t map_tiles = all_maps / 16, channel_tiles = up(all_channels, 16) / 16;
-  const int64_t row = channels_ * taps_, work = 256 * taps_;
+template <class Plain, class Blocked>
+void BlockedWeights::block_maps(const Plain* from, Blocked* to) const {
+  const int64_t map_tiles = all_maps_ / 16, channel_tiles = round_up(all_channels_, 16) / 16;
+  const int64_t row = channels_ * taps_;
+  // in locals: the compiler must take a store for a change of any member
+  const int64_t taps = taps_, tap_step = tap_step_, lane_step = lane_step_;
+  const Plain* end_of = from + groups_ * maps_ * channels_ * taps_;
   parallel_for(
-      groups_ * map_tiles * channel_tiles, 1 + (1 << 15) / work, [=](int64_t begin, int64_t end) {
-        v16 lanes[kLargest / 16];  // (channel, tap), each 16 maps
+      groups_ * map_tiles * channel_tiles, 1 + 128 / taps_, [=](int64_t begin, int64_t end) {
+        v16 lanes[16 * kMostTaps];  // (channel, tap), each 16 maps
         for (int64_t b = begin; b < end; ++b) {
           const int64_t g = b / (map_tiles * channel_tiles);
-          const int64_t m0 = b / channel_tiles % map_tiles * 16, c0 = b % channel_tiles * 16;
-          const int64_t maps = std::clamp<int64_t>(maps_ - m0, 0, 16);
-          const int64_t width = std::clamp<int64_t>(channels_ - c0, 0, 16) * taps_;
-          const int64_t channels = std::min<int64_t>(16, all_channels - c0);
-          const int64_t plain = ((g * maps_ + m0) * channels_ + c0) * taps_;
-          const auto place = [&](int64_t c, int64_t t) {  // of 16 maps in the blocked weights
-            const int64_t e = m0 % map_block_ * channel_block_ + c % channel_block_;
-            return g * group_step_ + m0 / map_block_ * map_step_ +
-                   c / channel_block_ * channel_step_ + t * tap_step_ +
-                   place_[static_cast<size_t>(e)];
-          };
-          if constexpr (back) {
-            auto* x = static_cast<const Blocked*>(from);
-            for (int64_t c = 0; c < channels; ++c)
-              for (int64_t t = 0; t < taps_; ++t)
-                load16(x + place(c0 + c, t), lanes[c * taps_ + t]);
-            auto* y = static_cast<Plain*>(to) + plain;
-            for (int64_t w = 0; w < width; w += 16) {
-              transpose16(lanes + w);
-              for (int64_t m = 0; m < maps; ++m) {
-                if (w + 16 <= width)
-                  store16(y + m * row + w, lanes[w + m]);
-                else
-                  store_some(y + m * row + w, width - w, lanes[w + m]);
-              }
-            }
-          } else {
-            auto* x = static_cast<const Plain*>(from) + plain;
-            for (int64_t w = 0; w < 16 * taps_; w += 16) {
-              for (int64_t m = 0; m < 16; ++m) {
-                if (m < maps && w + 16 <= width)
-                  load16(x + m * row + w, lanes[w + m]);
-                else if (m < maps && w < width)
-                  load_some(x + m * row + w, width - w, lanes[w + m]);
-                else
-                  lanes[w + m] = v16{};
-              }
-              transpose16(lanes + w);
-            }
-            auto* y = static_cast<Blocked*>(to);
-            if (lane_step_ == 1) {
-              for (int64_t c = 0; c < channels; ++c)
-                for (int64_t t = 0; t < taps_; ++t)
-                  store16(y + place(c0 + c, t), lanes[c * taps_ + t]);
-            } else {
-              for (int64_t c = 0; c < channels; c += 2)
-                for (int64_t t = 0; t < taps_; ++t)
-                  store_pairs(y + place(c0 + c, t), lanes[c * taps_ + t],
-                              lanes[(c + 1) * taps_ + t]);
+          const int64_t m = b / channel_tiles % map_tiles * 16, c = b % channel_tiles * 16;
+          const Plain* x = from + ((g * maps_ + m) * channels_ + c) * taps_;
+          const int64_t width = std::min<int64_t>(channels_ - c, 16) * taps_;
+          for (int64_t w = 0; w < 16 * taps_; w += 16)
+            load_transposed(x, row, maps_ - m, w, width, false, end_of, lanes + w);
+          for (int64_t j = 0; j < std::min<int64_t>(16, all_channels_ - c); j += lane_step) {
+            Blocked* y = to + place(g, m, c + j, 0);
+            for (int64_t t = 0; t < taps; ++t, y += tap_step)
+              if (lane_step == 1)
+                store16(y, lanes[j * taps + t]);
+              else
+                store_pairs(y, lanes[j * taps + t], lanes[(j + 1) * taps + t]);
+          }
+        }
+      });
+}
+
+// 16 channels of a map, or of two maps, at a time, with all taps.
+template <class Plain, class Blocked>
+void BlockedWeights::block_channels(const Plain* from, Blocked* to) const {
+  const int64_t map_tiles = round_up(all_maps_, lane_step_) / lane_step_;
+  const int64_t channel_tiles = all_channels_ / 16;
+  // in locals: the compiler must take a store for a change of any member
+  const int64_t taps = taps_, tap_step = tap_step_, lane_step = lane_step_;
+  const Plain* end_of = from + groups_ * maps_ * channels_ * taps_;
+  parallel_for(
+      groups_ * map_tiles * channel_tiles, 1 + 1024 / taps_, [=](int64_t begin, int64_t end) {
+        v16 lanes[2][round_up(kMostTaps, 16)];  // (map, tap), each 16 channels
+        for (int64_t b = begin; b < end; ++b) {
+          const int64_t g = b / (map_tiles * channel_tiles);
+          const int64_t m = b / channel_tiles % map_tiles * lane_step_, c = b % channel_tiles * 16;
+          for (int64_t p = 0; p < lane_step; ++p) {
+            const Plain* x = from + ((g * maps_ + m + p) * channels_ + c) * taps_;
+            const int64_t channels = m + p < maps_ ? channels_ - c : 0;
+            if (taps == 1 && channels >= 16)
+              load16(x, lanes[p][0]);
+            else
+              for (int64_t t = 0; t < taps; t += 16)
+                load_transposed(x, taps, channels, t, taps, true, end_of, lanes[p] + t);
+          }
+          Blocked* y = to + place(g, m, c, 0);
+          for (int64_t t = 0; t < taps; ++t, y += tap_step)
+            if (lane_step == 1)
+              store16(y, lanes[0][t]);
+            else
+              store_pairs(y, lanes[0][t], lanes[1][t]);
+        }
+      });
+}
+
+template <class Plain, class Blocked>
+void BlockedWeights::unblock_maps(const Blocked* from, Plain* to) const {
+  const int64_t map_tiles = (maps_ + 15) / 16, channel_tiles = (channels_ + 15) / 16;
+  const int64_t row = channels_ * taps_;
+  parallel_for(
+      groups_ * map_tiles * channel_tiles, 1 + 128 / taps_, [=](int64_t begin, int64_t end) {
+        v16 lanes[16 * kMostTaps];
+        for (int64_t b = begin; b < end; ++b) {
+          const int64_t g = b / (map_tiles * channel_tiles);
+          const int64_t m = b / channel_tiles % map_tiles * 16, c = b % channel_tiles * 16;
+          const int64_t channels = std::min<int64_t>(channels_ - c, 16), width = channels * taps_;
+          for (int64_t j = 0; j < channels; ++j)
+            for (int64_t t = 0; t < taps_; ++t)
+              load16(from + place(g, m, c + j, t), lanes[j * taps_ + t]);
+          Plain* y = to + ((g * maps_ + m) * channels_ + c) * taps_;
+          for (int64_t w = 0; w < width; w += 16) {
+            transpose16(lanes + w);
+            for (int64_t r = 0; r < std::min<int64_t>(16, maps_ - m); ++r) {
+              if (w + 16 <= width)
+                store16(y + r * row + w, lanes[w + r]);
+              else
+                store_some(y + r * row + w, width - w, lanes[w + r]);
             }
           }
         }
       });
 }
 
-template <bool back>
-void BlockedWeights::dispatch(const void* from, void* to) const {
-  const bool lanes = lane_step_ == 1 || (lane_step_ == 2 && !back);
-  auto run = [&](auto plain, auto blocked) {
-    using Plain = decltype(plain);
-    using Blocked = decltype(blocked);
-    return lanes ? move_lanes<Plain, Blocked, back>(from, to)
-                 : move<Plain, Blocked, back>(from, to);
+void BlockedWeights::block(const void* plain, void* blocked) const {
+  const auto run = [&](auto from_type, auto to_type) {
+    auto* from = static_cast<const decltype(from_type)*>(plain);
+    auto* to = static_cast<decltype(to_type)*>(blocked);
+    lanes_ == Lanes::maps ? block_maps(from, to) : block_channels(from, to);
   };
   const bool half = plain_type_ == DType::bf16;
   if (blocked_type_ == DType::bf16) return half ? run(bf16{}, bf16{}) : run(float{}, bf16{});
-  return half ? run(bf16{}, float{}) : run(float{}, float{});
-}
-
-void BlockedWeights::block(const void* plain, void* blocked) const {
-  dispatch<false>(plain, blocked);
+  half ? run(bf16{}, float{}) : run(float{}, float{});
 }
 
 void BlockedWeights::unblock(const void* blocked, void* plain) const {
-  dispatch<true>(blocked, plain);
+  const auto run = [&](auto from_type, auto to_type) {
+    unblock_maps(static_cast<const decltype(from_type)*>(blocked),
+                 static_cast<decltype(to_type)*>(plain));
+  };
+  const bool half = plain_type_ == DType::bf16;
+  if (blocked_type_ == DType::bf16) return half ? run(bf16{}, bf16{}) : run(bf16{}, float{});
+  half ? run(float{}, bf16{}) : run(float{}, float{});
 }
 
 }  // namespace nnl

@@ -18,29 +18,40 @@ class BlockedWeights {
  public:
   BlockedWeights() = default;
   // `plain`: dense weights (O, I, *K) or (G, O, I, *K) in this order; `blocked`: the same sizes
-  // with inner blocks over O and I only. Not ready for anything else.
+  // with inner blocks over O and I only. It can do nothing with anything else.
   BlockedWeights(const dnnl::memory::desc& plain, const dnnl::memory::desc& blocked, bool groups);
-  bool ready() const { return ready_; }
+  bool can_block() const { return lanes_ != Lanes::none; }
+  bool can_unblock() const { return lanes_ == Lanes::maps && lane_step_ == 1; }
   void block(const void* plain, void* blocked) const;
   void unblock(const void* blocked, void* plain) const;
 
  private:
-  template <class From, class To, bool back>
-  void move(const void* from, void* to) const;
-  template <class Plain, class Blocked, bool back>
-  void move_lanes(const void* from, void* to) const;
-  template <bool back>
-  void dispatch(const void* from, void* to) const;
+  // What lies side by side in blocks, 16 and more of them: with a step of 1, or of 2 where the
+  // other takes turns in pairs. Blocks are transposed in registers of 16 such values.
+  enum class Lanes { none, maps, channels };
 
-  bool ready_ = false;
-  int64_t groups_ = 1, maps_ = 0, channels_ = 0, taps_ = 1;  // per group
+  bool read_taps(const dnnl::memory::desc& plain, const dnnl::memory::desc& blocked, size_t first);
+  bool read_blocks(const dnnl::memory::desc& blocked, int o, int i);
+  // Where the value of (group, map, channel, tap) lies in blocked weights.
+  int64_t place(int64_t g, int64_t m, int64_t c, int64_t t) const {
+    const int64_t e = m % map_block_ * channel_block_ + c % channel_block_;
+    return g * group_step_ + m / map_block_ * map_step_ + c / channel_block_ * channel_step_ +
+           t * tap_step_ + places_[static_cast<size_t>(e)];
+  }
+  template <class Plain, class Blocked>
+  void block_maps(const Plain* from, Blocked* to) const;
+  template <class Plain, class Blocked>
+  void block_channels(const Plain* from, Blocked* to) const;
+  template <class Plain, class Blocked>
+  void unblock_maps(const Blocked* from, Plain* to) const;
+
+  Lanes lanes_ = Lanes::none;
+  int64_t lane_step_ = 1;
+  int64_t groups_ = 1, maps_ = 0, channels_ = 0, taps_ = 1;  // maps and channels per group
   int64_t map_block_ = 1, channel_block_ = 1;
+  int64_t all_maps_ = 0, all_channels_ = 0;  // with those that fill up the last block
   int64_t group_step_ = 0, map_step_ = 0, channel_step_ = 0, tap_step_ = 0;  // of blocks
-  // Of the values of a block: where they are in (map, channel, tap) order, and the other way round.
-  std::vector<int32_t> order_, place_;
-  // Where 16 maps of one channel and tap lie side by side (or as the first or second of pairs of
-  // channels), blocks are transposed in registers: the step from one such map to the next, else 0.
-  int64_t lane_step_ = 0;
+  std::vector<int32_t> places_;  // of (map, channel) in a block
   DType plain_type_ = DType::f32, blocked_type_ = DType::f32;
 };
 

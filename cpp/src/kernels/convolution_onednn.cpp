@@ -216,7 +216,7 @@ struct Port {
   BlockedWeights weights;  // instead of reorder, where it can do that
 
   void move(const void* from, void* to, bool written) {
-    if (weights.ready()) return written ? weights.unblock(from, to) : weights.block(from, to);
+    if (!reorder.ready()) return written ? weights.unblock(from, to) : weights.block(from, to);
     reorder.set(DNNL_ARG_FROM, from);
     reorder.set(DNNL_ARG_TO, to);
     reorder.run();
@@ -297,7 +297,7 @@ class OnednnConvolution : public Kernel {
       p.copy = parts_.take(wanted.get_size());
       if (arg == DNNL_ARG_WEIGHTS || arg == DNNL_ARG_DIFF_WEIGHTS)
         p.weights = BlockedWeights(given, wanted, c_.groups > 1);
-      if (!p.weights.ready())
+      if (!(written ? p.weights.can_unblock() : p.weights.can_block()))
         p.reorder = written ? onednn::reorder(wanted, given) : onednn::reorder(given, wanted);
     }
     main_.arg(arg, wanted);
