@@ -39,10 +39,14 @@ class Philox {
     y[0] = c0, y[1] = c1, y[2] = c2, y[3] = c3;
   }
 
-  uint64_t word(int64_t i) const {
-    uint64_t y[4];
-    block(static_cast<uint64_t>(i) / 4, y);
-    return y[i & 3];
+  // Words begin .. begin + n - 1.
+  void words(int64_t begin, int64_t n, uint64_t* y) const {
+    uint64_t w[4];
+    for (int64_t i = begin; i < begin + n;) {
+      block(static_cast<uint64_t>(i) / 4, w);
+      do y[i - begin] = w[i & 3];
+      while (++i & 3 && i < begin + n);
+    }
   }
 
   // Half words 8 i .. 8 i + 7 of 32 bits, the lower half of a word first.

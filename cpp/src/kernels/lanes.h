@@ -8,8 +8,6 @@
 #include "nnl/threads.h"
 #include "simd.h"
 
-// Values of 64 bytes never cross a call here: everything is inlined.
-#pragma GCC diagnostic ignored "-Wpsabi"
 #define NNL_INLINE inline __attribute__((always_inline))
 
 namespace nnl {

@@ -202,16 +202,24 @@ class Randn : public Kernel {
     const Philox random = Philox::take(state_of(b, 0), 2 * half);
     T* y = b.output<T>();
     parallel_for(half, 128, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const double u = uniform(random.word(i)), v = uniform(random.word(half + i));
-        const double radius = std::sqrt(-2.0 * std::log1p(-u)), angle = 2.0 * M_PI * v;
-        put(y, 2 * i, radius * std::cos(angle));
-        if (2 * i + 1 < n_) put(y, 2 * i + 1, radius * std::sin(angle));
+      uint64_t u[kPairs], v[kPairs];
+      for (int64_t i = begin; i < end; i += kPairs) {
+        const int64_t n = std::min(kPairs, end - i);
+        random.words(i, n, u);
+        random.words(half + i, n, v);
+        for (int64_t k = 0; k < n; ++k) {
+          const double radius = std::sqrt(-2.0 * std::log1p(-uniform(u[k])));
+          const double angle = 2.0 * M_PI * uniform(v[k]);
+          const int64_t o = 2 * (i + k);
+          put(y, o, radius * std::cos(angle));
+          if (o + 1 < n_) put(y, o + 1, radius * std::sin(angle));
+        }
       }
     });
   }
 
  private:
+  static constexpr int64_t kPairs = 64;
   void put(T* y, int64_t i, double v) const {
     y[i] = from_float<T>(static_cast<float>(v) * sigma_ + mu_);
   }
