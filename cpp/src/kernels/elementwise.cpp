@@ -304,10 +304,14 @@ class Elementwise : public Kernel {
       else
         steps_.push_back({nullptr, static_cast<int>(-1 - d.instruction), 0, 0, 0});
     }
+    for (size_t i = 0; i < in_.size(); ++i)
+      if (is_direct(i) && last_use_[i] >= 0) direct_inputs_.push_back(i);
     for (size_t o = 0; o < outputs_.size(); ++o) {
       const auto v = static_cast<size_t>(outputs_[o]);
       if (is_reduced(o)) continue;
-      if (direct[v] != static_cast<int64_t>(o))
+      if (direct[v] == static_cast<int64_t>(o))
+        direct_outputs_.push_back(o);
+      else
         stores_.push_back({o, slot(outputs_[o]), is_number(outputs_[o])});
     }
     for (const Reduced& r : reductions_)
@@ -364,9 +368,8 @@ class Elementwise : public Kernel {
     }
     for (int64_t block = begin; block < end; ++block) {
       const int64_t start = block * block_, n = std::min(block_, n_ - start);
-      for (size_t i = 0; i < in_.size(); ++i)
-        if (!cached_[i]) in[i] = static_cast<float*>(b.in[i]) + start;
-      for (size_t o = 0; o < out_.size(); ++o) out[o] = static_cast<float*>(b.out[o]) + start;
+      for (size_t i : direct_inputs_) in[i] = static_cast<float*>(b.in[i]) + start;
+      for (size_t o : direct_outputs_) out[o] = static_cast<float*>(b.out[o]) + start;
       for (const Step& s : steps_) {
         if (s.loop)
           s.loop(p[s.y], p[s.a], p[s.b], p[s.c], n);
@@ -411,6 +414,7 @@ class Elementwise : public Kernel {
   int64_t block_ = 0, grain_ = 1;
   std::vector<int> free_, input_register_;
   std::vector<char> cached_;
+  std::vector<size_t> direct_inputs_, direct_outputs_;
   int registers_ = 0, spare_ = 0, first_in_ = 0, first_out_ = 0, first_constant_ = 0;
   int first_number_ = 0, numbers_ = 0, slots_ = 0;
   std::vector<std::pair<size_t, size_t>> input_numbers_;
