@@ -241,7 +241,9 @@ NB_MODULE(_native, m) {
           if (!kernel) return nb::none();
           return nb::cast(new ArrayKernel(std::move(kernel), s, out_types, std::move(writes)),
                           nb::rv_policy::take_ownership);
-        });
+        },
+        nb::arg("op"), nb::arg("attributes"), nb::arg("in_specs"), nb::arg("out_specs"),
+        nb::arg("out_types"), nb::arg("writes") = std::vector<size_t>());
 
   m.def("packed_convolution_bytes", [](nb::dict attributes, nb::list in, nb::list out) {
     return packed_convolution_bytes(to_signature(attributes, in, out));

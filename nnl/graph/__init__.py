@@ -4,5 +4,6 @@
 from nnl.graph import session as _session  # noqa: F401  (registers the executor)
 from nnl.graph.compile import compile
 from nnl.graph.printing import describe, print_graph
+from nnl.graph.profile import profile
 
-__all__ = ["compile", "describe", "print_graph"]
+__all__ = ["compile", "describe", "print_graph", "profile"]

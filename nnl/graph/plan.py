@@ -14,9 +14,11 @@ import numpy as np
 from nnl.core.array import NdArray
 from nnl.core.dispatch import bind
 from nnl.core.graph import Node
+from nnl.core.op import Cost
 from nnl.ext.native import CHANNELS_LAST, library
 from nnl.graph.memory import plan_memory
 from nnl.graph.passes import optimise
+from nnl.graph.profile import PROFILES, note, shapes_text
 from nnl.graph.program import SPACE, Key, Program, Step
 
 Thunk = Callable[[], Any]
@@ -227,6 +229,7 @@ class Plan:
                 native.bind_array(i, buf)
         self._point_views(None)
         cut = prepared = 0
+        self.native_steps: list[Step] = []
         for t, step in enumerate(self.steps):
             kernel = step.kernel
             if kernel is None:
@@ -235,6 +238,7 @@ class Plan:
                     continue
                 kernel = lib.python_step(thunk)
             ins, outs = ([program.root(s) for s in x] for x in (step.ins, step.outs))
+            self.native_steps.append(step)
             native.add(step.op, kernel, ins, outs, self.workspaces.get(t, OUTSIDE))
             cut += not step.second
             prepared += step.once
@@ -261,7 +265,7 @@ class Plan:
                 break
         else:
             return
-        self.native.run(0, self.native_prepared)
+        self._run_native(0, self.native_prepared)
         for _, nd in self.prepared_from:
             nd.bufs[self.mark] = True
 
@@ -293,7 +297,7 @@ class Plan:
             self._run_in_python(second)
             return
         if second:
-            native.run(self.native_cut, self.native_size)
+            self._run_native(self.native_cut, self.native_size)
             return
         slots = self.slots
         for slot, nd in self.leaves:
@@ -304,7 +308,50 @@ class Plan:
                 self._bind_leaf(slot, nd, buf)
         if self.native_prepared:
             self._prepare()
-        native.run(self.native_prepared, self.native_cut)
+        self._run_native(self.native_prepared, self.native_cut)
+
+    def _run_native(self, begin: int, end: int) -> None:
+        if not PROFILES:
+            self.native.run(begin, end)
+            return
+        self.native.run_timed(begin, end)
+        times, starts = self.native.times, self.native.starts
+        for k in range(begin, end):
+            step = self.native_steps[k]
+            where = "native" if step.kernel is not None else "numpy"
+            what, cost = self._account(step)
+            note(step.op, where, what, starts[k], times[k], cost)
+
+    def _account(self, step: Step) -> tuple[str, Cost]:
+        """The shapes of a step, and what it costs."""
+        slots = self.program.slots
+        ins = [slots[i].spec if i else None for i in step.ins]
+        outs = [slots[o].spec for o in step.outs]
+        nbytes = sum(s.nbytes for s in (*ins, *outs) if s is not None)
+        flops = sum(_flops(s) for s in _leaves_of(step))
+        return shapes_text(ins, outs), Cost(flops, nbytes)
+
+    def summary(self) -> str:
+        """A table of the steps: where each runs, what it does, and what it took in the latest run.
+
+        The times are those of the latest run inside nnl.profile(); without one they are 0.
+        """
+        lines = [f"{'step':<32} {'where':<7} {'ms':>9} {'GFLOP/s':>8} {'GB/s':>6}  arrays"]
+        times = self.native.times if self.native is not None else []
+        steps = self.native_steps if self.native is not None else self.steps
+        for k, step in enumerate(steps):
+            what, cost = self._account(step)
+            ns = times[k] if times else 0
+            where = "native" if step.kernel is not None else "numpy"
+            lines.append(
+                f"{step.op:<32} {where:<7} {ns / 1e6:>9.3f} {cost.flops / max(ns, 1):>8.1f} "
+                f"{cost.bytes / max(ns, 1):>6.1f}  {what}"
+            )
+        lines.append(
+            f"{len(steps)} steps, {sum(s.kernel is not None for s in steps)} of them native; "
+            f"arena {self.arena_bytes} bytes for {self.naive_bytes}"
+        )
+        return "\n".join(lines)
 
     def _run_in_python(self, second: bool) -> None:
         slots = self.slots
@@ -355,6 +402,18 @@ class Plan:
     def value(self, key: Key) -> Any:
         """The buffer of an edge after a run."""
         return self.slots[self.slot_of[key]]
+
+
+def _leaves_of(step: Step) -> list[Step]:
+    """The recorded steps that a fused one stands for."""
+    return [p for part in step.parts for p in _leaves_of(part)] if step.parts else [step]
+
+
+def _flops(step: Step) -> int:
+    if step.bound is None or step.node is None or not hasattr(step.node.attrs, "cost"):
+        return 0
+    cost: Cost = step.node.attrs.cost(*step.bound.in_specs)
+    return cost.flops
 
 
 def _let_go(buf: Any) -> None:

@@ -20,6 +20,12 @@ from nnl.functions.sink import sink
 
 # The same function with outputs that NNabla adds on request has an op of its own here.
 _MORE_OUTPUTS = ("_with_statistics", "_with_u")
+# Arguments whose size is work to be done before anything is computed, and a bound for them: a file
+# that claims 10^9 would not end.
+_WINDOW = ("kernel", "kernel_shape", "stride", "pad", "dilation", "output_padding")
+MAX_WINDOW = 2**18
+# Of one axis that a function with a window goes along: pooling visits every position.
+MAX_POSITIONS = 2**22
 # Attributes that NNabla reads from the data when the graph is built; here they fix a shape.
 FROM_DATA = ("count",)
 
@@ -109,13 +115,19 @@ def read_arguments(message: Any, op: Op) -> dict[str, Any]:
             continue
         value = getattr(arguments, f.name)
         if f.message_type is not None:
-            given = arguments.HasField(f.name) or not kinds[f.name].endswith(" | None")
-            out[f.name] = tuple(value.dim) if given else None
+            there = arguments.HasField(f.name) or not kinds[f.name].endswith(" | None")
+            out[f.name] = tuple(value.dim) if there else None
         elif kinds[f.name].startswith("tuple"):
             single = f.type == f.TYPE_FLOAT
             out[f.name] = tuple(_shortest(v) if single else v for v in value)
         else:
             out[f.name] = _shortest(value) if f.type == f.TYPE_FLOAT else value
+        given = out[f.name] if f.name in _WINDOW else ()
+        sizes = given if isinstance(given, tuple) else (given or 0,)
+        if max(map(abs, sizes), default=0) > MAX_WINDOW:
+            raise ValueError(
+                f"{op.name}: {f.name} is {out[f.name]}, more than {MAX_WINDOW} cannot be meant"
+            )
     return out
 
 
@@ -144,7 +156,16 @@ def call(
             if message.type
             else f"{where}: the function has no type"
         )
-    values = read_arguments(message, op)
+    try:
+        values = read_arguments(message, op)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    sizes = [n for x in inputs for n in x.shape] if "kernel" in op.fields else []
+    if max(sizes, default=0) > MAX_POSITIONS:
+        raise ValueError(
+            f"{where}: {op.name}: an input has the size {max(sizes)}, wanted at most "
+            f"{MAX_POSITIONS} along an axis"
+        )
     if op.nnp == "Sink" and not values["one_input_grad"] and inputs:
         return (sink(*inputs, one_input_grad=False),)  # the gradients are inputs of its own op
     for ending in _MORE_OUTPUTS:

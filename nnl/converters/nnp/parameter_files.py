@@ -173,14 +173,10 @@ def read_h5(data: Bytes, where: str) -> list[Stored]:
         if isinstance(entry, h5py.Dataset):
             need_grad = bool(entry.attrs.get("need_grad", True))
             index = int(entry.attrs.get("index", len(found)))
-            claimed, there = entry.size * entry.dtype.itemsize, entry.id.get_storage_size()
-            if entry.dtype.kind not in "fiub" or claimed > _MAX_RATIO * there:
-                raise ValueError(
-                    f"{where}: {name!r} is no array of numbers, or larger than the file: "
-                    f"{entry.dtype}{list(entry.shape or ())} in {there} bytes"
-                )
-            value = _run(data, entry, claimed, used)
-            found.append((index, Stored(name, _read(entry) if value is None else value, need_grad)))
+            _check_size(entry, f"{where}: {name!r}")
+            value = _run(data, entry, used)
+            value = numbers(entry, f"{where}: {name!r}") if value is None else value
+            found.append((index, Stored(name, value, need_grad)))
 
     try:
         with h5py.File(BytesFile(data), "r") as file:
@@ -191,15 +187,28 @@ def read_h5(data: Bytes, where: str) -> list[Stored]:
     return [p for _, p in found]
 
 
-def _read(dataset: Any) -> np.ndarray[Any, Any]:
+def numbers(dataset: Any, where: str) -> np.ndarray[Any, Any]:
+    """An HDF5 dataset as an array.
+
+    Raises:
+        ValueError: It holds no numbers, or claims far more than the file has.
+    """
+    _check_size(dataset, where)
     return np.asarray(dataset[()])
 
 
-def _run(
-    data: Bytes, dataset: Any, size: int, used: list[tuple[int, int]]
-) -> np.ndarray[Any, Any] | None:
+def _check_size(dataset: Any, where: str) -> None:
+    claimed, there = dataset.size * dataset.dtype.itemsize, dataset.id.get_storage_size()
+    if dataset.dtype.kind not in "fiub" or claimed > _MAX_RATIO * there:
+        raise ValueError(
+            f"{where} is no array of numbers, or larger than the file: "
+            f"{dataset.dtype}{list(dataset.shape or ())} in {there} bytes"
+        )
+
+
+def _run(data: Bytes, dataset: Any, used: list[tuple[int, int]]) -> np.ndarray[Any, Any] | None:
     """A dataset that is one run of numbers in the file, as a view of it; None for others."""
-    start = dataset.id.get_offset()
+    start, size = dataset.id.get_offset(), dataset.size * dataset.dtype.itemsize
     if start is None or not dataset.dtype.isnative or dataset.dtype.kind == "b":
         return None
     end = start + size

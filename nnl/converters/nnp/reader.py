@@ -140,7 +140,18 @@ class Info(SimpleNamespace):
         global_config, training_config: Settings; default_context is the file's context.
         parameter_scope: The scope that the parameters are in.
         renamed_variables: Empty: no variable is renamed.
+        proto_graph: The networks as data, a nnl.graph_def.ProtoGraph.
     """
+
+    proto: Any
+    parameter_scope: Any
+
+    @property
+    def proto_graph(self) -> Any:
+        # it is seldom wanted, and imports this module
+        from nnl.converters.nnp.graph_def import graph_of
+
+        return graph_of(Content("load", self.proto), self.batch_size, self.parameter_scope, None)
 
 
 def load(

@@ -10,6 +10,7 @@ import numpy as np
 
 from nnl.converters.atomic import replacing
 from nnl.converters.nnp.messages import messages, parse
+from nnl.converters.nnp.parameter_files import numbers
 from nnl.core.variable import Variable
 from nnl.solvers.base import STATE_FILES, Solver, SolverState
 
@@ -37,22 +38,33 @@ def write_h5(solver: Solver, target: Any) -> None:
 
 
 def load_h5(solver: Solver, path: Any) -> None:
-    """Set the solver's states from a path or file that save_h5 or NNabla wrote."""
+    """Set the solver's states from a path or file that save_h5 or NNabla wrote.
+
+    Raises:
+        ValueError: It is no such file, or does not fit the solver's parameters.
+    """
     import h5py
 
     states: dict[str, SolverState] = {}
+    name = path if isinstance(path, (str, os.PathLike)) else "file"
+    where = f"{solver.name}.load_states: {name}"
 
     def visit(key: str, group: Any) -> None:
         if isinstance(group, h5py.Group) and isinstance(group.get("t"), h5py.Dataset):
             pstate = {
-                name: Variable.from_numpy_array(np.asarray(dataset[()]))
+                name: Variable.from_numpy_array(numbers(dataset, f"{where}: {key!r}: {name}"))
                 for name, dataset in group.items()
                 if isinstance(dataset, h5py.Dataset) and name != "t"
             }
-            states[key] = SolverState(pstate, int(group["t"][()]))
+            states[key] = SolverState(pstate, int(numbers(group["t"], where)))
 
-    with h5py.File(path, "r") as file:
-        file.visititems(visit)
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(visit)
+    except FileNotFoundError:
+        raise
+    except (OSError, RuntimeError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        raise ValueError(f"{where}: not an HDF5 file of states: {error}") from error
     solver.set_states(states)
 
 

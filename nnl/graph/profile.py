@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each operation of a run costs: a table, and a trace file for a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnl.core.context import STATE, Backend, Target, using
+from nnl.core.op import Cost
+from nnl.core.spec import Spec
+
+Call = Callable[..., Any]
+
+
+class Event(NamedTuple):
+    """One operation that ran.
+
+    Attributes:
+        op: Name of the op, or of the fused kernel.
+        where: "native", "numpy" or the name of another backend.
+        what: Shapes that went in and came out.
+        start_ns, time_ns: On the clock of time.perf_counter_ns.
+        flops, bytes: What it costs by the op's own account.
+    """
+
+    op: str
+    where: str
+    what: str
+    start_ns: int
+    time_ns: int
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What the machine reaches: a large product of float32 matrices, a copy of a large array."""
+
+    flops: float  # per second
+    bytes: float  # per second
+
+
+@cache
+def peak() -> Peak:
+    """Measured once, in about a tenth of a second."""
+    from nnl.core.dispatch import bind
+    from nnl.core.op import OPS
+
+    n = 1024
+    op = OPS["batch_matmul"]
+    a = np.ones((1, n, n), np.float32)
+    spec = Spec.of(a.shape, a.dtype)
+    product = bind(op, op.attrs(), STATE.target, (spec, spec)).call
+    source, copy = np.ones(1 << 24, np.float32), np.empty(1 << 24, np.float32)
+
+    def fastest(f: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(4):
+            start = time.perf_counter()
+            f()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    flops = 2.0 * n**3 / fastest(lambda: product(a, a))
+    return Peak(flops, 2.0 * source.nbytes / fastest(lambda: np.copyto(copy, source)))
+
+
+class Profile:
+    """What ran while it was recording; made by `profile`."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def table(self, top: int = 30) -> str:
+        """Per op and backend: calls, time, share of it, rates, and the share of the machine's peak.
+
+        The last column is how close the op comes to the limit that binds it: arithmetic or memory.
+        """
+        rows: dict[tuple[str, str], list[int]] = {}
+        for e in self.events:
+            row = rows.setdefault((e.op, e.where), [0, 0, 0, 0])
+            for k, v in enumerate((1, e.time_ns, e.flops, e.bytes)):
+                row[k] += v
+        total = sum(r[1] for r in rows.values()) or 1
+        lines = [
+            f"{'op':<36} {'where':<8} {'calls':>6} {'ms':>10} {'share':>6} {'GFLOP/s':>8} "
+            f"{'GB/s':>7} {'of peak':>7}"
+        ]
+        for (op, where), (calls, ns, flops, nbytes) in sorted(
+            rows.items(), key=lambda kv: -kv[1][1]
+        )[:top]:
+            lines.append(
+                f"{op:<36} {where:<8} {calls:>6} {ns / 1e6:>10.3f} {ns / total:>6.1%} "
+                f"{flops / max(ns, 1):>8.1f} {nbytes / max(ns, 1):>7.1f} "
+                f"{_of_peak(flops, nbytes, ns):>7.0%}"
+            )
+        if len(rows) > top:
+            lines.append(f"... and {len(rows) - top} more")
+        lines.append(f"{'total':<36} {'':<8} {len(self.events):>6} {total / 1e6:>10.3f}")
+        return "\n".join(lines)
+
+    __str__ = table
+
+    def save(self, path: str) -> None:
+        """Write a trace in Chrome's format: open it in chrome://tracing or Perfetto."""
+        events = [
+            {
+                "name": e.op, "cat": e.where, "ph": "X", "pid": os.getpid(), "tid": 0,
+                "ts": e.start_ns / 1e3, "dur": e.time_ns / 1e3,
+                "args": {"what": e.what, "flops": e.flops, "bytes": e.bytes},
+            }
+            for e in self.events
+        ]  # fmt: skip
+        temporary = f"{path}.{os.getpid()}.tmp"
+        with open(temporary, "w", encoding="utf-8") as f:
+            json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, f)
+        os.replace(temporary, path)
+
+
+def _of_peak(flops: int, nbytes: int, ns: int) -> float:
+    p = peak()
+    return max(flops / p.flops, nbytes / p.bytes) / max(ns, 1) * 1e9
+
+
+PROFILES: list[Profile] = []  # those that record now
+
+
+@contextmanager
+def profile(path: str | None = None) -> Iterator[Profile]:
+    """Record what every operation costs: of plans, and of functions that run at once.
+
+    Args:
+        path: Where to write a trace in Chrome's format at the end; nowhere if left out.
+
+    Example:
+        >>> import nnl as nn, nnl.functions as F
+        >>> x = nn.Variable.from_numpy_array([[1.0, 2.0]])
+        >>> with nn.profile() as p, nn.auto_forward():
+        ...     y = F.relu(x)
+        >>> [e.op for e in p.events]
+        ['relu']
+    """
+    recorded = Profile()
+    PROFILES.append(recorded)
+    try:
+        with using(target=_timed(STATE.target)):
+            yield recorded
+    finally:
+        PROFILES.remove(recorded)
+        if path is not None:
+            recorded.save(path)
+
+
+# ---- functions that run at once: the same backends, with a clock around every call ----
+
+_TIMED: dict[Target, Target] = {}
+
+
+def _timed(target: Target) -> Target:
+    if target in _TIMED.values():
+        return target
+    if target not in _TIMED:
+        copy = Target.__new__(Target)
+        for field in Target.__slots__:
+            setattr(copy, field, getattr(target, field))
+        copy.backends = tuple([_timed_backend(b) for b in target.backends])
+        _TIMED[target] = copy
+    return _TIMED[target]
+
+
+def _timed_backend(backend: Backend) -> Backend:
+    def bind(op: Any, attrs: Any, ins: tuple[Any, ...], outs: tuple[Any, ...]) -> Any:
+        made = backend.bind(op, attrs, ins, outs)
+        if made is None:
+            return None
+        call, into = made
+        cost = cost_of(attrs, ins, outs)
+        what = shapes_text(ins, outs)
+
+        def timed(*bufs: Any, **kw: Any) -> Any:
+            start = time.perf_counter_ns()
+            y = call(*bufs, **kw)
+            note(op.name, backend.name, what, start, time.perf_counter_ns() - start, cost)
+            return y
+
+        return timed, into
+
+    return Backend(backend.name, backend.space, bind)
+
+
+def note(op: str, where: str, what: str, start_ns: int, time_ns: int, cost: Cost) -> None:
+    """Add an event to everything that records."""
+    event = Event(op, where, what, start_ns, time_ns, cost.flops, cost.bytes)
+    for p in PROFILES:
+        p.events.append(event)
+
+
+def cost_of(attrs: Any, ins: Sequence[Spec | None], outs: Sequence[Spec]) -> Cost:
+    """What one call costs: by the op's own account where it gives one, else its arrays' bytes."""
+    nbytes = sum(s.nbytes for s in (*ins, *outs) if s is not None)
+    if not hasattr(attrs, "cost"):
+        return Cost(0, nbytes)
+    cost: Cost = attrs.cost(*ins)
+    return cost
+
+
+def shapes_text(ins: Sequence[Spec | None], outs: Sequence[Spec]) -> str:
+    """ "float32[2, 3], float32[3] -> float32[2]" """
+    return " -> ".join(", ".join(repr(s) for s in side if s is not None) for side in (ins, outs))
