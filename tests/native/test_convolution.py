@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native convolutions: odd sizes, every direction, fused and packed ones, against the definition."""
+"""Native convolutions: odd sizes, every direction, fused and packed, against the definition."""
 
 from __future__ import annotations
 
