@@ -96,14 +96,15 @@ struct Lines {
     float chosen[kLanes];
     for (int64_t i = 0; i < lanes; ++i)
       chosen[i] = label[i] < 0 ? 0.0f : load_part(x + (label[i] * line.inner + i), 1)[0];
+    const Lanes m = top, scale = by;  // never indexed, so that they stay in registers
     if (line.inner == 1)
       by_lanes(line.n, [&](int64_t i, int64_t n, auto full) {
-        put<full()>(gx + i, exp_of(get<full()>(x + i, n) - top) * by, n);
+        put<full()>(gx + i, exp_of(get<full()>(x + i, n) - m) * scale, n);
       });
     else
       for (int64_t j = 0; j < line.n; ++j) {
         const int64_t o = j * line.inner;
-        put<whole>(gx + o, exp_of(get<whole>(x + o, lanes) - top) * by, lanes);
+        put<whole>(gx + o, exp_of(get<whole>(x + o, lanes) - m) * scale, lanes);
       }
     for (int64_t i = 0; i < lanes; ++i)
       if (label[i] >= 0) correct(gx + (label[i] * line.inner + i), chosen[i], i);

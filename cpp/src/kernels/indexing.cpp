@@ -115,10 +115,20 @@ class Scatter : public Kernel {
         w.first[k] = static_cast<int32_t>(i);
       }
       for_parts(parts_, z_.outer * z_.n, [&](int64_t part, int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) {
-          const int64_t block = batch * z_.outer + r / z_.n;
-          row(x + block * z_.m * z_.inner, y + (block * z_.n + r % z_.n) * z_.inner,
-              w.first[r % z_.n], w.next, w.sums + part * 2 * z_.inner);
+        for (int64_t r = begin; r < end;) {
+          const int64_t block = batch * z_.outer + r / z_.n, row = r % z_.n;
+          const P to = y + (block * z_.n + row) * z_.inner;
+          // most rows of a large table are named by no index
+          int64_t empty = 0;
+          while (row + empty < z_.n && r + empty < end && w.first[row + empty] < 0) ++empty;
+          if (empty) {
+            clear(to, empty * z_.inner);
+          } else {
+            add(x + block * z_.m * z_.inner, to, w.first[row], w.next,
+                w.sums + part * 2 * z_.inner);
+            empty = 1;
+          }
+          r += empty;
         }
       });
     }
@@ -137,11 +147,21 @@ class Scatter : public Kernel {
     return w;
   }
 
-  void row(P x, P y, int32_t i, const int32_t* next, float* sums) const {
+  void clear(P y, int64_t n) const {
+    void* p;
+    if constexpr (std::is_same_v<P, Any>)
+      p = y.p;
+    else
+      p = y;
+    std::memset(p, 0, static_cast<size_t>(n) * bytes_of(out_.dtype));
+  }
+
+  // y becomes the sum of the rows of x from i on along `next`.
+  void add(P x, P y, int32_t i, const int32_t* next, float* sums) const {
     const int64_t n = z_.inner;
-    if (i < 0 || next[i] < 0) {  // none or one
+    if (next[i] < 0) {
       by_lanes(n, [&](int64_t k, int64_t lanes, auto whole) {
-        put<whole()>(y + k, i < 0 ? Lanes{} : get<whole()>(x + (i * n + k), lanes), lanes);
+        put<whole()>(y + k, get<whole()>(x + (i * n + k), lanes), lanes);
       });
       return;
     }
