@@ -122,6 +122,7 @@ class Attention : public Kernel {
   Attention(const Signature& s, const Sizes& z)
       : z_(z), q_(s.in[0].dtype), k_(s.in[1].dtype), v_(s.in[2].dtype), y_(s.out[0].dtype) {
     has_lse_ = s.out.size() > 1;
+    direct_ = z.queries <= kFew;
     blocks_ = (z.queries + kQueries - 1) / kQueries;
     const int64_t work = z.queries * z.keys * (z.depth + z.value_depth) * z.batch * z.heads;
     const int64_t most = std::min<int64_t>(threads(), z.batch * z.heads * blocks_);
@@ -147,15 +148,16 @@ class Attention : public Kernel {
           const int64_t head = i / blocks_;
           const int64_t source =
               head / z_.heads * z_.key_heads + head % z_.heads * z_.key_heads / z_.heads;
-          if (source != packed) pack(b, memory, packed = source);
-          block(b, memory, head, i % blocks_ * kQueries);
+          if (source != packed && !direct_) pack(b, memory, packed = source);
+          block(b, memory, head, source, i % blocks_ * kQueries);
         }
       }
     });
   }
 
  private:
-  int64_t key_blocks() const { return (z_.keys + kKeys - 1) / kKeys; }
+  // Blocks of keys that are kept packed at once.
+  int64_t key_blocks() const { return direct_ ? 1 : (z_.keys + kKeys - 1) / kKeys; }
   float* keys(char* memory, int64_t at) const {
     return Space::at(memory, keys_) + gemm::packed_size(z_.depth, kKeys) * (at / kKeys);
   }
@@ -174,7 +176,7 @@ class Attention : public Kernel {
   }
 
   // The rows from `query` on of one head: softmax in the running form, over blocks of keys.
-  void block(const Buffers& b, char* memory, int64_t head, int64_t query) const {
+  void block(const Buffers& b, char* memory, int64_t head, int64_t source, int64_t query) const {
     const int64_t m = std::min(kQueries, z_.queries - query), e = z_.value_depth;
     float* rows = Space::at(memory, rows_);
     float* scores = Space::at(memory, scores_);
@@ -190,7 +192,10 @@ class Attention : public Kernel {
     const int64_t seen = z_.seen(query + m);
     for (int64_t key = 0; key < seen; key += kKeys) {
       const int64_t n = std::min(kKeys, z_.keys - key);
-      gemm::multiply(rows, z_.depth, 1, keys(memory, key), scores, kKeys, m, n, z_.depth, false);
+      if (direct_)
+        dots(b, memory, source, key, m, n);
+      else
+        gemm::multiply(rows, z_.depth, 1, keys(memory, key), scores, kKeys, m, n, z_.depth, false);
       add_mask(z_, z_.has_mask ? b.in[3] : nullptr, head, query, key, m, n, scores);
       for (int64_t i = 0; i < m; ++i) {
         float* s = scores + i * kKeys;
@@ -214,7 +219,10 @@ class Attention : public Kernel {
         total[i] += sum;
         largest[i] = top;
       }
-      gemm::multiply(scores, kKeys, 1, values(memory, key), sums, e, m, e, n, key > 0);
+      if (direct_)
+        weigh(b, memory, source, key, m, n);
+      else
+        gemm::multiply(scores, kKeys, 1, values(memory, key), sums, e, m, e, n, key > 0);
     }
     for (int64_t i = 0; i < m; ++i) {
       const float inverse = 1.0f / total[i];
@@ -227,9 +235,68 @@ class Attention : public Kernel {
     store_any(y_, sums, b.out[0], first * e, m * e);
   }
 
+  // For few queries, as when one token follows another, packing would cost more than it saves: the
+  // scores and the weighted sum of n keys from `key`, over k and v as they lie.
+  void dots(const Buffers& b, char* memory, int64_t source, int64_t key, int64_t m,
+            int64_t n) const {
+    const int64_t d = z_.depth, all = source * z_.keys * d;
+    const float* rows = Space::at(memory, rows_);
+    float* scores = Space::at(memory, scores_);
+    if (z_.keys_transposed) {
+      for (int64_t i = 0; i < m; ++i) std::fill_n(scores + i * kKeys, n, 0.0f);
+      float line[kKeys];
+      for (int64_t c = 0; c < d; ++c) {
+        load_any(k_, b.in[1], all + c * z_.keys + key, line, n);
+        for (int64_t i = 0; i < m; ++i) {
+          const float q = rows[i * d + c];
+          float* to = scores + i * kKeys;
+#pragma omp simd
+          for (int64_t j = 0; j < n; ++j) to[j] += q * line[j];
+        }
+      }
+      return;
+    }
+    const float* k = as_float(k_, b.in[1], all + key * d, Space::at(memory, keys_), n * d);
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t i = 0; i < m; ++i) {
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t c = 0; c < d; ++c) sum += rows[i * d + c] * k[j * d + c];
+        scores[i * kKeys + j] = sum;
+      }
+  }
+
+  void weigh(const Buffers& b, char* memory, int64_t source, int64_t key, int64_t m,
+             int64_t n) const {
+    const int64_t e = z_.value_depth, at = (source * z_.keys + key) * e;
+    const float* v = as_float(v_, b.in[2], at, Space::at(memory, values_), n * e);
+    const float* p = Space::at(memory, scores_);
+    float* sums = Space::at(memory, sums_);
+    for (int64_t i = 0; i < m; ++i, p += kKeys, sums += e) {
+      int64_t j = 0;
+      for (; j + 4 <= n; j += 4) {
+        const float *v0 = v + j * e, *v1 = v0 + e, *v2 = v1 + e, *v3 = v2 + e;
+#pragma omp simd
+        for (int64_t c = 0; c < e; ++c)
+          sums[c] += (p[j] * v0[c] + p[j + 1] * v1[c]) + (p[j + 2] * v2[c] + p[j + 3] * v3[c]);
+      }
+      for (; j < n; ++j)
+#pragma omp simd
+        for (int64_t c = 0; c < e; ++c) sums[c] += p[j] * v[j * e + c];
+    }
+  }
+
+  static const float* as_float(DType type, const void* x, int64_t at, float* place, int64_t n) {
+    if (type == DType::f32) return static_cast<const float*>(x) + at;
+    load_any(type, x, at, place, n);
+    return place;
+  }
+
+  static constexpr int64_t kFew = 4;
+
   Sizes z_;
   DType q_, k_, v_, y_;
-  bool has_lse_;
+  bool has_lse_, direct_;
   int64_t blocks_, parts_;
   Space part_, space_;
   std::vector<size_t> starts_;

@@ -6,6 +6,7 @@
 #include "gemm.h"
 #include "nnl/errors.h"
 #include "nnl/threads.h"
+#include "row_product.h"
 #ifdef NNL_ONEDNN
 #include "onednn.h"
 #endif
@@ -295,6 +296,7 @@ Matrices Matrices::transposed() const {
 
 std::unique_ptr<Product> Product::make(const ProductSpec& spec, Space& space) {
   const ProductSpec s = simplified(spec);
+  if (auto row = make_row_product(s, space)) return row;
 #ifdef NNL_ONEDNN
   const int64_t one = s.y.rows() * s.y.columns() * s.a.columns();
   if (one > 32 * 32 * 32 && s.y.elements) {
