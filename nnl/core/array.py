@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.context import SPACES, STATE
+from nnl.core.context import SPACES, STATE, HostSpace
 from nnl.core.spec import ShapeError, Spec
 
 Host = np.ndarray[Any, Any]
@@ -53,8 +53,8 @@ class NdArray:
     @staticmethod
     def from_numpy_array(nparr: Any) -> NdArray:
         """A copy of a numpy array; keeps its dtype."""
-        a = np.array(nparr, order="C")
-        return NdArray.holding(Spec.of(a.shape, a.dtype), "host", a)
+        a = np.asarray(nparr)
+        return NdArray.holding(Spec.of(a.shape, a.dtype), "host", _copy(a))
 
     # ---- what backends and plans use ----
 
@@ -78,7 +78,8 @@ class NdArray:
 
     def _sync(self, space: str) -> Any:
         if "fill" in self.bufs:
-            host = np.full(self.spec.shape, self.bufs["fill"], self.spec.dtype)
+            host = HostSpace.empty(self.spec.shape, self.spec.dtype)
+            host.fill(self.bufs["fill"])
             self.write(space, SPACES[space].from_host(host))
         elif not self.bufs:
             raise ValueError(
@@ -144,11 +145,11 @@ class NdArray:
         if a.dtype is not spec.dtype and a.dtype != spec.dtype:
             spec = self.spec = Spec.of(spec.shape, a.dtype)
             STATE.epoch += 1
-            self.bufs = {"host": np.array(a, order="C")}
+            self.bufs = {"host": _copy(a)}
             return
         buf = self.bufs.get("host")
         if buf is None or not buf.flags.writeable:
-            self.write("host", np.array(a, order="C"))
+            self.write("host", _copy(a))
         else:
             np.copyto(buf, a)
             if len(self.bufs) > 1:
@@ -273,6 +274,12 @@ class NdArray:
             return f"<NdArray{list(self.shape)} {self.spec.dtype.name}, {mark or 'not written'}>"
         body = np.array2string(self.read("host"), threshold=20, edgeitems=2, precision=4)
         return f"<NdArray{list(self.shape)} {self.spec.dtype.name}\n{body}>"
+
+
+def _copy(a: Host) -> Host:
+    host = HostSpace.empty(a.shape, a.dtype)
+    host[...] = a
+    return host
 
 
 class Zeros(NdArray):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
+from nnl.core.context import HostSpace
 from nnl.core.dispatch import bind
 from nnl.core.graph import Node
 from nnl.core.op import Cost
@@ -175,7 +176,7 @@ class Plan:
         spec = self.program.slots[slot].spec
         offset = self.offsets.get(slot)
         if offset is None:
-            return np.empty(spec.shape, spec.dtype)
+            return HostSpace.empty(spec.shape, spec.dtype)
         return arena(offset, spec)
 
     # ---- running without the native library ----
