@@ -18,6 +18,7 @@ _HOME = {
     "Graph": "model",
     "Node": "model",
     "OnnxError": "errors",
+    "export": "exporter",
 }
 
 __all__ = sorted(_HOME)

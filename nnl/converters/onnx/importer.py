@@ -23,7 +23,7 @@ from nnl.core.parameter import (
     get_parameter_or_create,
 )
 from nnl.core.variable import Variable
-from nnl.parametric_functions.api import _all_or_nothing as all_or_nothing
+from nnl.parametric_functions.api import all_or_nothing
 
 logger = logging.getLogger("nnl")
 
