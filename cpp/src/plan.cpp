@@ -78,7 +78,8 @@ void Plan::run_step(Step& step) {
   try {
     step.kernel->run({p, p + step.in.size(), step.workspace});
   } catch (const ValueError& e) {
-    throw ValueError(step.name + ": " + e.what());
+    const std::string what = e.what();
+    throw what.rfind(step.name, 0) == 0 ? e : ValueError(step.name + ": " + what);
   }
 }
 
