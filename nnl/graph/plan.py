@@ -165,6 +165,17 @@ class Plan:
             assert i >= 0
         return None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that the plan computes, shared memory counted once."""
+        own = sum(
+            self.program.slots[s].spec.nbytes
+            for step in self.steps
+            for s in step.outs
+            if s not in self.offsets and s not in self.root
+        )
+        return self.arena_bytes + own
+
     def alive_at_cut(self, key: Key) -> bool:
         """Whether the edge still has its value when the first part has run."""
         slot = self.slot_of[key]
