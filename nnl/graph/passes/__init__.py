@@ -19,6 +19,7 @@ from nnl.graph.passes.kernels import choose_kernels
 from nnl.graph.passes.normalization import fuse_normalization
 from nnl.graph.passes.prepare import prepare_weights
 from nnl.graph.passes.prune import prune
+from nnl.graph.passes.remember import forget_normalized
 from nnl.graph.passes.updates import join_updates
 from nnl.graph.program import Program
 
@@ -31,6 +32,7 @@ PASSES: list[Pass] = [
     merge_common,
     fuse_convolution,
     fuse_normalization,
+    forget_normalized,
     fuse_elementwise,
     join_updates,
     choose_kernels,
