@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the extension module of the native engine, or says why it cannot be."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from types import ModuleType
+
+PACKAGE = "nnl.ext.native"
+ONEDNN = "libdnnl.so.3"
+ONEDNN_PACKAGE = "onednn-cpu-gomp"
+
+
+class NotBuilt(ImportError):
+    """nnl was installed without its native engine."""
+
+
+def load() -> ModuleType:
+    """The extension module.
+
+    Raises:
+        NotBuilt: nnl was installed without it.
+        ImportError: It is there and cannot be used; the text says why and what to do.
+    """
+    missing = _import("_processor").missing_instructions()
+    if missing:
+        raise ImportError(
+            f"it was built for a processor with {', '.join(missing)}, which this one lacks; "
+            "install nnl again on this machine"
+        )
+    try:
+        return _import("_native")
+    except NotBuilt:
+        raise
+    except ImportError as e:
+        if ONEDNN not in str(e):
+            raise
+        _load_onednn(e)
+        return _import("_native")
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"{PACKAGE}.{name}")
+    except ModuleNotFoundError as e:
+        if e.name != f"{PACKAGE}.{name}":
+            raise
+        raise NotBuilt("nnl was installed without it") from e
+
+
+def _load_onednn(cause: ImportError) -> None:
+    """Load oneDNN from where pip put it, if that is none of the places the module looks at.
+
+    nnl and oneDNN may lie in two environments, one on top of the other. A library is found by its
+    name from then on.
+    """
+    try:
+        found = [f for f in files(ONEDNN_PACKAGE) or [] if f.name == ONEDNN]
+    except PackageNotFoundError:
+        found = []
+    for path in (Path(str(f.locate())) for f in found):
+        if path.is_file():
+            try:
+                ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+            except OSError as e:
+                raise ImportError(f"oneDNN does not load: {e}") from e
+            return
+    raise ImportError(f"{cause}; pip install {ONEDNN_PACKAGE}==2023.2.0") from cause
