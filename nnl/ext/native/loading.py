@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from importlib.metadata import PackageNotFoundError, files
+from importlib.metadata import distributions
 from pathlib import Path
 from types import ModuleType
 
@@ -54,18 +54,15 @@ def _import(name: str) -> ModuleType:
 def _load_onednn(cause: ImportError) -> None:
     """Load oneDNN from where pip put it, if that is none of the places the module looks at.
 
-    nnl and oneDNN may lie in two environments, one on top of the other. A library is found by its
-    name from then on.
+    nnl and oneDNN may lie in two environments, one on top of the other; and pip install --target
+    forgets the folder lib. A library that is loaded is found by its name from then on.
     """
+    copies = [f for d in distributions(name=ONEDNN_PACKAGE) for f in d.files or []]
+    paths = [Path(str(f.locate())) for f in copies if f.name == ONEDNN]
+    found = next((path for path in paths if path.is_file()), None)
+    if found is None:
+        raise ImportError(f"{cause}; pip install {ONEDNN_PACKAGE}==2023.2.0") from cause
     try:
-        found = [f for f in files(ONEDNN_PACKAGE) or [] if f.name == ONEDNN]
-    except PackageNotFoundError:
-        found = []
-    for path in (Path(str(f.locate())) for f in found):
-        if path.is_file():
-            try:
-                ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-            except OSError as e:
-                raise ImportError(f"oneDNN does not load: {e}") from e
-            return
-    raise ImportError(f"{cause}; pip install {ONEDNN_PACKAGE}==2023.2.0") from cause
+        ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
+    except OSError as e:
+        raise ImportError(f"oneDNN does not load: {e}") from e
