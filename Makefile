@@ -81,7 +81,7 @@ sanitize-address: SANITIZER := address,undefined
 sanitize-thread: SANITIZER := thread
 sanitize-address sanitize-thread: $(VENV)/.stamp
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake -S cpp -B build/$@ -G Ninja \
-	    -DCMAKE_BUILD_TYPE=RelWithDebInfo -DNNL_SANITIZE=$(SANITIZER) -DNNL_TESTS=ON \
+	    -DNNL_SANITIZE=$(SANITIZER) -DNNL_TESTS=ON \
 	    -DNNL_PYTHON=OFF -DPython_EXECUTABLE="$(CURDIR)/$(PY)"
 	$(VENV)/bin/cmake --build build/$@
 	$(VENV)/bin/ctest --test-dir build/$@ --output-on-failure
