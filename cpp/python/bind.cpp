@@ -234,27 +234,6 @@ void* import_numpy() {
   return nullptr;
 }
 
-// Instruction sets that this build uses and this processor lacks.
-std::string missing_instructions() {
-  std::string missing;
-#define NNL_NEEDS(name) \
-  if (!__builtin_cpu_supports(name)) missing += std::string(missing.empty() ? "" : ", ") + name;
-#ifdef __AVX2__
-  NNL_NEEDS("avx2")
-#endif
-#ifdef __FMA__
-  NNL_NEEDS("fma")
-#endif
-#ifdef __AVX512F__
-  NNL_NEEDS("avx512f")
-#endif
-#ifdef __AVX512BW__
-  NNL_NEEDS("avx512bw")
-#endif
-#undef NNL_NEEDS
-  return missing;
-}
-
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -268,7 +247,6 @@ NB_MODULE(_native, m) {
       PyErr_SetString(PyExc_ValueError, e.what());
     }
   });
-  m.def("missing_instructions", &missing_instructions);
   m.def("kernel_names", &kernel_names);
   m.def("threads", &threads);
   m.def("set_threads", &set_threads);
