@@ -96,7 +96,8 @@ def static(
         loss.visit(lambda f: below.update(id(v.data) for v in f.outputs))
         reached = [i for i, v in enumerate(values) if id(v.data) in below]
         if readable == "persistent":
-            reached = [i for i in reached if values[i].persistent]
+            read = {i for c in run.graph.calls for i in c.ins}  # flags are known by the readers
+            reached = [i for i in reached if values[i].persistent and i in read]
         for again in (False, True):
             if again:
                 run.again()
