@@ -161,7 +161,9 @@ class Graph:
 
 def with_noise(v: nn.Variable, noise: float, rng: np.random.Generator) -> nn.Variable:
     factors = 1 + noise * rng.uniform(-1, 1, v.shape)
-    return v * nn.Variable.from_numpy_array(factors.astype(np.float32))
+    shifts = 1e-2 * noise * rng.uniform(-1, 1, v.shape)  # so that ties with an exact 0 show
+    a, b = (nn.Variable.from_numpy_array(x.astype(np.float32)) for x in (factors, shifts))
+    return v * a + b
 
 
 def run_call(call: Call, ins: list[Any]) -> list[nn.Variable]:
