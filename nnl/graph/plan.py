@@ -176,11 +176,17 @@ class Plan:
         )
         return self.arena_bytes + own
 
-    def alive_at_cut(self, key: Key) -> bool:
-        """Whether the edge still has its value when the first part has run."""
+    def alive_at_cut(self, key: Key) -> int:
+        """The slot that has the value of an edge when the first part has run; 0 if none has.
+
+        Where kernels of the second part want another order in memory, that form may be the only one
+        left.
+        """
         slot = self.slot_of[key]
-        root = self.root.get(slot, slot)
-        return self.last.get(root, -1) >= self.cut
+        for form in (slot, *self.program.forms.get(slot, ())):
+            if self.last.get(self.root.get(form, form), -1) >= self.cut:
+                return form
+        return 0
 
     def _buffer(self, slot: int, arena: Any) -> Any:
         """The array of a computed slot: in the arena, or of its own."""

@@ -87,8 +87,8 @@ class ForwardPlan:
         leaves = {slot for slot, _ in plan.leaves}
         for node in nodes:
             for i, nd in enumerate(node.outs or ()):
-                slot = plan.slot_of[(id(node), i)]
-                if not plan.alive_at_cut((id(node), i)):
+                slot = plan.alive_at_cut((id(node), i))
+                if not slot:
                     self.lost.append(nd)
                     continue
                 if plan.root.get(slot, slot) in leaves:
@@ -321,7 +321,8 @@ class Session:
     # ---- backward ----
 
     def backward(self, grad: Any, clear_buffer: bool) -> None:
-        joint = (clear_buffer or self.recompute) and self.last == TRAIN and len(self.outputs) == 1
+        joint = self.last == TRAIN and len(self.outputs) == 1
+        joint = joint and (clear_buffer or self.recompute or self._lost_for_backward())
         back = (self.joint_back if joint else None) or self.backward_graph()
         run = self.backwards.get((joint, clear_buffer))
         if run is None:
@@ -334,6 +335,16 @@ class Session:
             for nd in self.plans[TRAIN].overwritten:
                 nd.clear()
             self.last = ""
+
+    def _lost_for_backward(self) -> bool:
+        """Whether a gradient needs a value that the first part of the joint plan does not leave.
+
+        Its own second part can do without, where kernels are fused: the gradients of leaves are
+        then computed by it, once.
+        """
+        lost = {id(nd) for nd in self.plans[TRAIN].lost}
+        nodes = self.backward_graph().all_nodes
+        return any(v is not None and id(v.array) in lost for n in nodes for v in n.inputs)
 
     def _backward_plan(self, back: Backward, joint: bool, clear_buffer: bool) -> BackwardPlan:
         if joint:

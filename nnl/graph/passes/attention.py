@@ -214,9 +214,7 @@ class _Fuser(Rewriter):
             masks.append(total)
         return (masks[0] if masks else 0), steps, attrs
 
-    def _gradients(
-        self, scores: Scores, p: int, v: int, readers: list[Step]
-    ) -> Gradients | None:
+    def _gradients(self, scores: Scores, p: int, v: int, readers: list[Step]) -> Gradients | None:
         """The steps that compute the gradients, if they are all that reads the weights else."""
         slope = next((r for r in readers if r.op == "softmax_backward"), None)
         if slope is None or not self._usable(slope, slope.second) or slope.ins[1] != p:
@@ -229,7 +227,9 @@ class _Fuser(Rewriter):
         if not self._is(by_p, second, gy, False, True) or by_p.ins[1] != v:
             return None
         found = Gradients(gy, parts=[by_p, slope], links=[gp])
-        others = [r for r in readers if r is not slope and not self._is(r, r.second, p, False, False)]
+        others = [
+            r for r in readers if r is not slope and not self._is(r, r.second, p, False, False)
+        ]
         if len(others) + 2 != len(readers) or len(others) > 1:
             return None
         for r in others:

@@ -139,7 +139,9 @@ class _Chooser:
         for p in step.writes:  # other forms of what it has changed are stale
             root = self.program.root(step.ins[p])
             for key in [k for k in self.forms if self.program.root(k[0]) == root]:
-                del self.forms[key]
+                stale = self.forms.pop(key)
+                self.program.forms.pop(key[0], None)
+                self.program.forms.pop(stale, None)
 
     def _form(self, slot: int, last: bool, step: Step) -> int:
         """A slot with the values of `slot` in this order, before `step` runs."""
@@ -156,6 +158,8 @@ class _Chooser:
     def _convert(self, source: int, target: int, second: bool) -> None:
         slots = self.program.slots
         step = Step(CONVERT, {}, (source,), (target,), second)
+        self.program.forms.setdefault(source, []).append(target)
+        self.program.forms.setdefault(target, []).append(source)
         specs = [native_spec(slots[i].spec, slots[i].channels_last) for i in (source, target)]
         step.kernel = self.lib.kernel(CONVERT, {}, specs[:1], specs[1:])
         if step.kernel is None:
