@@ -182,10 +182,10 @@ class Plan:
         Where kernels of the second part want another order in memory, that form may be the only one
         left.
         """
-        slot = self.slot_of[key]
+        slot: int = self.slot_of[key]
         for form in (slot, *self.program.forms.get(slot, ())):
             if self.last.get(self.root.get(form, form), -1) >= self.cut:
-                return form
+                return int(form)
         return 0
 
     def _buffer(self, slot: int, arena: Any) -> Any:

@@ -161,7 +161,8 @@ class _Fuser(Rewriter):
         if step.op == "batch_matmul":
             if step.attrs["transpose_a"]:
                 return None
-            found = Scores(*step.ins, transposed=not step.attrs["transpose_b"])
+            q, k = step.ins
+            found = Scores(q, k, transposed=not step.attrs["transpose_b"])
         elif step.op in ("mul_scalar", "reshape"):
             before = self._scores(step.ins[0], step)
             if before is None:
@@ -173,14 +174,14 @@ class _Fuser(Rewriter):
                 found.scale *= step.attrs["val"]
         elif step.op == "add2":
             a, b = step.ins
-            for x, mask in ((a, b), (b, a)):
+            for x in (a, b):
                 before = self._scores(x, step) if self.spec(x) is self.spec(slot) else None
                 if before is not None:
                     break
             if before is None:
                 return None
             found = before
-            found.masks.append(mask)
+            found.masks.append(b if x == a else a)
         else:
             return None
         found.parts.insert(0, step)
