@@ -352,8 +352,8 @@ class Plan:
     def summary(self) -> str:
         """A table of the steps: where each runs, what it does, and what it took in the latest run.
 
-        Times and rates are those of the latest run inside nnl.profile(), 0 without one. "of peak" is
-        how close a step comes to what limits it on this machine, arithmetic or memory.
+        Times and rates are those of the latest run inside nnl.profile(), 0 without one. "of peak"
+        is how close a step comes to what limits it on this machine, arithmetic or memory.
         """
         head = (
             f"{'step':<32} {'where':<7} {'ms':>9} {'GFLOP/s':>8} {'GB/s':>6} {'of peak':>7}  arrays"
