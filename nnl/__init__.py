@@ -49,12 +49,13 @@ from nnl.core.parameter import (
 from nnl.core.random import seed
 from nnl.core.variable import Variable, forward_all
 from nnl.ext import get_extension_context as _get_extension_context
+from nnl.ext.native import set_threads
 
 set_default_context(_get_extension_context("cpu"))
 
 from nnl import converters as _converters  # noqa: E402, F401  (gives solvers their state files)
 from nnl import functions  # noqa: E402
-from nnl.graph import compile, print_graph, profile  # noqa: E402
+from nnl.graph import compile, memory_budget, print_graph, profile  # noqa: E402
 from nnl.logger import logger  # noqa: E402
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "grad",
     "load_parameters",
     "logger",
+    "memory_budget",
     "no_grad",
     "parameter_scope",
     "print_graph",
@@ -91,6 +93,7 @@ __all__ = [
     "set_global_recompute",
     "set_solver_post_hook",
     "set_solver_pre_hook",
+    "set_threads",
     "unset_function_post_hook",
     "unset_function_pre_hook",
     "unset_solver_post_hook",

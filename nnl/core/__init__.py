@@ -2,6 +2,7 @@
 """The engine: specs, arrays, ops, dispatch, the graph, differentiation, the parameter registry."""
 
 from nnl.core import (  # noqa: F401  (they register themselves)
+    array_views,
     dispatch,
     indexing,
     operators,

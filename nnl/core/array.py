@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from nnl.core.context import SPACES, STATE
+from nnl.core.context import SPACES, STATE, HostSpace
 from nnl.core.spec import ShapeError, Spec
 
 Host = np.ndarray[Any, Any]
@@ -53,8 +52,8 @@ class NdArray:
     @staticmethod
     def from_numpy_array(nparr: Any) -> NdArray:
         """A copy of a numpy array; keeps its dtype."""
-        a = np.array(nparr, order="C")
-        return NdArray.holding(Spec.of(a.shape, a.dtype), "host", a)
+        a = np.asarray(nparr)
+        return NdArray.holding(Spec.of(a.shape, a.dtype), "host", _copy(a))
 
     # ---- what backends and plans use ----
 
@@ -78,7 +77,8 @@ class NdArray:
 
     def _sync(self, space: str) -> Any:
         if "fill" in self.bufs:
-            host = np.full(self.spec.shape, self.bufs["fill"], self.spec.dtype)
+            host = HostSpace.empty(self.spec.shape, self.spec.dtype)
+            host.fill(self.bufs["fill"])
             self.write(space, SPACES[space].from_host(host))
         elif not self.bufs:
             raise ValueError(
@@ -144,11 +144,11 @@ class NdArray:
         if a.dtype is not spec.dtype and a.dtype != spec.dtype:
             spec = self.spec = Spec.of(spec.shape, a.dtype)
             STATE.epoch += 1
-            self.bufs = {"host": np.array(a, order="C")}
+            self.bufs = {"host": _copy(a)}
             return
         buf = self.bufs.get("host")
         if buf is None or not buf.flags.writeable:
-            self.write("host", np.array(a, order="C"))
+            self.write("host", _copy(a))
         else:
             np.copyto(buf, a)
             if len(self.bufs) > 1:
@@ -169,19 +169,6 @@ class NdArray:
     @property
     def dtype(self) -> Any:
         return self.spec.dtype.type
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """In elements, of a C-contiguous array."""
-        out, n = [], 1
-        for s in reversed(self.spec.shape):
-            out.append(n)
-            n *= s
-        return tuple(reversed(out))
-
-    def size_from_axis(self, axis: int = -1) -> int:
-        """Product of the sizes from `axis` on; the whole size for a negative axis."""
-        return int(np.prod(self.spec.shape[max(axis, 0) :], dtype=np.int64))
 
     def zero(self) -> None:
         """Fill with zeros, lazily."""
@@ -208,19 +195,6 @@ class NdArray:
     def clear_called(self) -> bool:
         return "cleared" in self.bufs
 
-    def cast(self, dtype: Any, ctx: Any = None) -> Host:
-        """Convert the value to another dtype in place and return it as a writable numpy array."""
-        dtype = np.dtype(dtype)
-        if dtype != self.spec.dtype:
-            keep = self.bufs.get("fill", None)
-            host = None if keep is not None or not self.bufs else self.read("host").astype(dtype)
-            self.spec = Spec.of(self.spec.shape, dtype)
-            STATE.epoch += 1
-            self.bufs = {"fill": keep or 0} if host is None else {"host": host}
-        elif not self.bufs:
-            self.zero()
-        return self.data
-
     def copy_from(self, arr: NdArray, use_current_context: bool = True) -> None:
         """Copy the values of an array of the same shape; keeps this array's dtype."""
         if not isinstance(arr, NdArray):
@@ -229,50 +203,18 @@ class NdArray:
             raise ShapeError(f"copy_from: arr is {arr.spec}, wanted the shape {self.shape}")
         self.write("host", np.array(arr.read("host"), self.spec.dtype, order="C"))
 
-    def view(self, shape: Sequence[int]) -> NdArray:
-        """The same memory under another shape of the same size; one size may be -1."""
-        host = self.data
-        try:
-            v = host.reshape(tuple(shape))
-        except ValueError:
-            raise ShapeError(f"view: {self.spec} does not fit the shape {tuple(shape)}") from None
-        return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
-
-    def narrow(self, dim: int, start: int, length: int) -> NdArray:
-        """The same memory restricted to [start, start + length) along `dim`, which must be 0."""
-        if dim != 0 or not 0 <= start <= start + length <= (*self.shape, 0)[0]:
-            raise ShapeError(
-                f"narrow: [{start}, {start + length}) of dim {dim} of {self.spec}: wanted a range "
-                "inside dim 0"
-            )
-        v = self.data[start : start + length]
-        return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
-
-    def get_data(self, mode: str = "rw", dtype: Any = None) -> Host:
-        """The value as a numpy array; mode "r" is read only, "w" need not hold the old value."""
-        if mode not in ("r", "w", "rw"):
-            raise ValueError(f"get_data: mode is {mode!r}, wanted 'r', 'w' or 'rw'")
-        if mode == "w" and not any(s in self.bufs for s in SPACES):
-            self.zero()
-        if dtype is not None:
-            self.cast(dtype)
-        if mode != "r":
-            return self.data
-        view = self.read("host").view()
-        view.flags.writeable = False
-        host: Host = view
-        return host
-
-    def data_ptr(self, dtype: Any, ctx: Any = None, write_only: bool = False) -> int:
-        """Address of the host memory as an int, after a cast to dtype."""
-        return int(self.cast(dtype).ctypes.data)
-
     def __repr__(self) -> str:
         mark = next((m for m in ("fill", "cleared") if m in self.bufs), None)
         if not self.bufs or mark == "cleared":
             return f"<NdArray{list(self.shape)} {self.spec.dtype.name}, {mark or 'not written'}>"
         body = np.array2string(self.read("host"), threshold=20, edgeitems=2, precision=4)
         return f"<NdArray{list(self.shape)} {self.spec.dtype.name}\n{body}>"
+
+
+def _copy(a: Host) -> Host:
+    host = HostSpace.empty(a.shape, a.dtype)
+    host[...] = a
+    return host
 
 
 class Zeros(NdArray):

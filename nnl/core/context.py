@@ -20,7 +20,13 @@ class Space(Protocol):
 
 
 class HostSpace:
-    """Host memory: a buffer is a numpy array."""
+    """Host memory: a buffer is a numpy array.
+
+    Attributes:
+        empty: (shape, dtype) -> an array without values; a backend may put a better allocator here.
+    """
+
+    empty: Callable[..., np.ndarray[Any, Any]] = staticmethod(np.empty)
 
     def to_host(self, buf: Any) -> np.ndarray[Any, Any]:
         return buf  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
+from nnl.core.array_views import cast
 from nnl.core.context import Context
 from nnl.core.spec import Spec
 
@@ -31,7 +32,7 @@ def to_dlpack(a: NdArray, dtype: Any = None, ctx: Context | None = None) -> Any:
     Args:
         dtype: Convert the array to this type first.
     """
-    host = a.data if dtype is None else a.cast(dtype, ctx)
+    host = a.data if dtype is None else cast(a, dtype, ctx)
     return host.__dlpack__()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
+from nnl.core.array_views import view
 from nnl.core.context import using
 from nnl.core.dispatch import apply
 from nnl.core.graph import Node, Value, capture
@@ -125,7 +126,7 @@ def _reshape(self: Variable, shape: Sequence[int], unlink: bool = False) -> Vari
     if not unlink:
         y: Variable = OPS["reshape"](self, shape=shape)
         return y
-    nd = self.data.view(shape)
+    nd = view(self.data, shape)
     return Variable.of_edge(Value.leaf(nd, self.need_grad), nd)
 
 

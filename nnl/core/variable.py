@@ -109,7 +109,7 @@ class Variable:
 
     def size_from_axis(self, axis: int = -1) -> int:
         """Product of the sizes from `axis` on; the whole size for a negative axis."""
-        return self._data.size_from_axis(axis)
+        return int(np.prod(self._data.shape[max(axis, 0) :], dtype=np.int64))
 
     @property
     def d(self) -> Host:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
+from nnl.core.context import HostSpace
 from nnl.core.dispatch import bind
 from nnl.core.graph import Node
 from nnl.core.op import Cost
@@ -164,6 +165,17 @@ class Plan:
             assert i >= 0
         return None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that the plan computes, shared memory counted once."""
+        own = sum(
+            self.program.slots[s].spec.nbytes
+            for step in self.steps
+            for s in step.outs
+            if s not in self.offsets and s not in self.root
+        )
+        return self.arena_bytes + own
+
     def alive_at_cut(self, key: Key) -> int:
         """The slot that has the value of an edge when the first part has run; 0 if none has.
 
@@ -181,7 +193,7 @@ class Plan:
         spec = self.program.slots[slot].spec
         offset = self.offsets.get(slot)
         if offset is None:
-            return np.empty(spec.shape, spec.dtype)
+            return HostSpace.empty(spec.shape, spec.dtype)
         return arena(offset, spec)
 
     # ---- running without the native library ----
@@ -242,7 +254,7 @@ class Plan:
                 thunk = self._thunk(step, fixed=False)
                 if thunk is None:
                     continue
-                kernel = lib.python_step(thunk)
+                kernel = lib.python_step(_named(step, thunk))
             ins, outs = ([program.root(s) for s in x] for x in (step.ins, step.outs))
             self.native_steps.append(step)
             native.add(step.op, kernel, ins, outs, self.workspaces.get(t, OUTSIDE))
@@ -427,6 +439,19 @@ def _let_go(buf: Any) -> None:
         HOLDERS[id(buf)] -= 1
         if not HOLDERS[id(buf)]:
             del HOLDERS[id(buf)]
+
+
+def _named(step: Step, thunk: Thunk) -> Thunk:
+    """The thunk, with the step's name in the notes of what it raises."""
+
+    def run() -> None:
+        try:
+            thunk()
+        except BaseException as e:
+            e.add_note(f"in the step {step} of a plan")
+            raise
+
+    return run
 
 
 def _run_and_copy(

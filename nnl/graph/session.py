@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,9 @@ from nnl.core.spec import Spec
 from nnl.core.variable import EXECUTOR, Hook, Variable
 from nnl.graph.plan import Plan, infer_again
 from nnl.graph.program import SPACE, Key
-from nnl.graph.recompute import insert_recomputation
+from nnl.graph.recompute import BUDGET, cheap_edges, insert_recomputation
+
+logger = logging.getLogger("nnl")
 
 KEEP, TRAIN, INFER, HOOKED = "keep", "train", "infer", "hooked"
 
@@ -267,11 +270,39 @@ class Session:
         if len(self.outputs) > 1 or self.outputs[0].node is None:
             kept |= self._needed_by_gradients()
             return Plan(self.nodes, kept, lazy=kept)
+        plan = self._joint_plan(kept, 0.0)
+        if BUDGET and plan.nbytes > BUDGET[-1]:
+            plan = self._smaller_plan(kept, plan)
+        return plan
+
+    def _joint_plan(self, kept: set[Key], share: float) -> Plan:
+        """Forward and backward in one, with a share of the cheap results computed again."""
         # of its own: inserting recomputation changes what the nodes read
         back = self.joint_back = Backward(self.outputs[0], self.nodes)
-        second = insert_recomputation(self.nodes, back.nodes)
+        again = [k for k in cheap_edges(self.nodes, back.nodes) if k not in kept] if share else []
+        also = frozenset(again[: round(share * len(again))])
+        second = insert_recomputation(self.nodes, back.nodes, also)
         grads = {e.key for _, e in back.leaves}
         return Plan([*self.nodes, *second], kept | grads, len(self.nodes), lazy=kept - grads)
+
+    def _smaller_plan(self, kept: set[Key], plan: Plan) -> Plan:
+        """A plan inside the memory budget, or else the smallest; the least is computed again."""
+        best, back = plan, self.joint_back
+        for share in (0.125, 0.25, 0.5, 0.75, 1.0):
+            plan = self._joint_plan(kept, share)
+            if plan.nbytes < best.nbytes:
+                best, back = plan, self.joint_back
+            if best.nbytes <= BUDGET[-1]:
+                break
+        else:
+            logger.warning(
+                "memory_budget: the plan takes %d bytes, which is more than %d; it cannot be made "
+                "smaller by computing cheap results again",
+                best.nbytes,
+                BUDGET[-1],
+            )
+        self.joint_back = back
+        return best
 
     def _needed_by_gradients(self) -> set[Key]:
         keys: set[Key] = set()

@@ -52,7 +52,7 @@ def parametric_function_api(
                     "nnl.Variable or nnl.NdArray"
                 )
             with parameter_scope(scope if not name else f"{name}/{scope}"):
-                return _all_or_nothing(function, args, kw)
+                return all_or_nothing(function, args, kw)
 
         last = inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
         with_scope.__signature__ = signature.replace(  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ def parametric_function_api(
     return decorate
 
 
-def _all_or_nothing(function: Callable[..., Any], args: Any, kw: dict[str, Any]) -> Any:
+def all_or_nothing(function: Callable[..., Any], args: Any, kw: dict[str, Any]) -> Any:
     """Call the function; remove the parameters that it has registered if it raises."""
     outer, parameter.made = parameter.made, (made := [])
     finished = False

@@ -24,9 +24,9 @@ def test_contexts():
             "backend 'tpu:float' is unknown, known are",
         ),
         (
-            lambda: nn.Context(["cpu:half"]),
+            lambda: nn.Context(["cpu:quarter"]),
             NotImplementedError,
-            "type_config 'half' is not available",
+            "type_config 'quarter' is not available",
         ),
         (lambda: nn.Context([]), ValueError, "Context: backend is an empty list"),
         (
@@ -156,7 +156,7 @@ def test_definitions_are_checked():
         op("test_x")(UnknownName)
     assert "test_x" not in nn.core.op.OPS
     with pytest.raises(NotImplementedError, match=r"test_x: no kernel for .* in the backends"):
-        Op(Body, "test_x", ("y",), 0, (), (), (), False, None, None)(leaf([1]))
+        Op(Body, "test_x", ("y",), 0, (), (), (), False, False, (), None, None)(leaf([1]))
 
 
 def test_python_function_methods_left_out():

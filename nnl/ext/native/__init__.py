@@ -8,6 +8,7 @@ another processor, or NNL_NATIVE=OFF is set, this backend has no kernels and num
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from functools import cache, partial
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.context import BACKENDS, SPACES, Backend, Context
+from nnl.core.context import BACKENDS, SPACES, Backend, Context, HostSpace
 from nnl.ext.numpy import NUMPY
 from nnl.ext.numpy import bind as bind_numpy
 
@@ -49,6 +50,7 @@ SPACES[CHANNELS_LAST] = ChannelsLast()
 
 # Below this, numpy is as fast: the call costs more than the work.
 SMALL = 4096  # elements of the largest array
+LARGE = 1 << 14  # bytes from which the start of an array in memory matters
 
 
 def _let_idle_threads_sleep() -> None:
@@ -82,6 +84,34 @@ def library() -> ModuleType | None:
         )
         return None
     return _native  # type: ignore[no-any-return]
+
+
+def empty(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
+    """np.empty, with large arrays at the start of a cache line, which vector loads want."""
+    dtype = np.dtype(dtype)
+    if dtype.itemsize * math.prod(shape) < LARGE:
+        return np.empty(shape, dtype)
+    lib = library()
+    return np.empty(shape, dtype) if lib is None else lib.empty(shape, dtype)
+
+
+HostSpace.empty = staticmethod(empty)
+
+
+def set_threads(n: int) -> None:
+    """Let the native engine compute on n threads from now on, whichever Python thread calls it.
+
+    Plans that exist already use at most as many as there were when they were made. The initial
+    number is OpenMP's: OMP_NUM_THREADS, or the processors this process may use.
+
+    Raises:
+        ValueError: n is less than 1.
+    """
+    if n < 1:
+        raise ValueError(f"set_threads: n is {n}, wanted 1 or more")
+    lib = library()
+    if lib is not None:
+        lib.set_threads(int(n))
 
 
 @cache

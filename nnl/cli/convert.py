@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl convert: from one format to another, whole or in parts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.formats import (
+    FORMATS,
+    Format,
+    Model,
+    Network,
+    NnpModel,
+    WriteOptions,
+    format_of,
+    read_model,
+    unsupported,
+)
+from nnl.converters.nnp.content import (
+    expanded,
+    functions_of,
+    interface,
+    network_of,
+    with_executor,
+    with_functions,
+)
+from nnl.core.graph import capture
+from nnl.core.random import seed
+
+
+def add_commands(commands: Any) -> None:
+    """Register the command."""
+    p = commands.add_parser(
+        "convert",
+        help="convert a network to another format",
+        description="Convert FILE..., which belong together, to OUTPUT. The extension names the "
+        "format. OUTPUT appears when it is complete and is replaced only by a good one.",
+    )
+    p.add_argument("files", nargs="+", metavar="FILE", help="input files, then OUTPUT")
+    p.add_argument("-I", "--import-format", choices=sorted(FORMATS), help="format of the input")
+    p.add_argument("-O", "--export-format", choices=sorted(FORMATS), help="format of the output")
+    p.add_argument("-f", "--force", action="store_true", help="accepted; OUTPUT is overwritten")
+    p.add_argument(
+        "-b",
+        "--batch-size",
+        type=int,
+        metavar="N",
+        help="batch size of the result; -1 leaves it open (default: NNP keeps its own, others 1)",
+    )
+    p.add_argument(
+        "-E",
+        "--nnp-import-executor-index",
+        type=int,
+        metavar="I",
+        help="keep only what executor I needs",
+    )
+    p.add_argument(
+        "-S",
+        "--split",
+        metavar="A-B,C-",
+        help="write ranges of functions as networks of their own, OUTPUT_A_B.ext",
+    )
+    p.add_argument(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="list of allowed functions, one per line, ';' before comments: others cut the "
+        "network into parts as -S does",
+    )
+    p.add_argument(
+        "-d",
+        "--define_version",
+        metavar="VERSION",
+        help="version of the target: opset_N or N for ONNX",
+    )
+    p.add_argument("--nnp-parameter-h5", action="store_true", help=".nnp: parameters as .h5")
+    p.add_argument("--nnp-parameter-nntxt", action="store_true", help=".nnp: parameters as text")
+    p.add_argument("--nnp-exclude-parameter", action="store_true", help=".nnp: no parameters")
+    p.add_argument(
+        "--nnp-no-expand-network", action="store_true", help="keep loops of an NNP as they are"
+    )
+    p.add_argument(
+        "--verify",
+        action="store_true",
+        help="run source and result on random input and print the largest difference; fails if it "
+        "is larger than --tolerance",
+    )
+    p.add_argument("--tolerance", type=float, default=1e-3, help="of --verify (default 1e-3)")
+    p.add_argument("--json", action="store_true", help="print a report as JSON")
+    p.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; the report goes to stdout."""
+    if len(args.files) < 2:
+        raise ValueError(f"wanted FILE... OUTPUT, got only {args.files[0]}")
+    *inputs, output = args.files
+    target = format_of(output, args.export_format, True)
+    options = _options(args, target)
+    folder = os.path.dirname(output) or "."
+    if not os.path.isdir(folder):
+        raise ValueError(f"{output}: there is no folder {folder}")
+    for path in inputs:
+        if os.path.exists(output) and os.path.exists(path) and os.path.samefile(path, output):
+            raise ValueError(f"{output} is both input and output")
+    model, source = read_model(inputs, args.import_format)
+    if not args.nnp_no_expand_network and isinstance(model, NnpModel):
+        model = NnpModel(expanded(model.content()))
+    if args.nnp_import_executor_index is not None:
+        model = NnpModel(with_executor(model.content(), args.nnp_import_executor_index))
+    parts = _parts(args, model, output)
+    if args.config is None:
+        for _, part in parts:
+            missing = unsupported(part, target)
+            if missing:
+                raise NotImplementedError(
+                    f"{target.name} has no form of these functions: {', '.join(missing)}"
+                )
+    reports = [_convert(part, path, target, options, args) for path, part in parts]
+    report = {"from": source.name, "to": target.name, "outputs": reports}
+    if args.json:
+        print(json.dumps(report, indent=1, sort_keys=True))
+    else:
+        _print(reports, bool(args.split or args.config))
+    failed = [
+        r["file"] for r in reports if args.verify and not r["largest_difference"] <= args.tolerance
+    ]
+    for name in failed:
+        print(f"nnl convert: error: {name} differs from its source", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
+    chosen = [k for k in ("h5", "nntxt") if getattr(args, f"nnp_parameter_{k}")]
+    if len(chosen) + args.nnp_exclude_parameter > 1:
+        raise ValueError("only one of --nnp-parameter-h5, -nntxt and --nnp-exclude-parameter")
+    if (chosen or args.nnp_exclude_parameter) and target.name != "NNP":
+        raise ValueError(f"the options --nnp-... of parameters are for NNP, not {target.name}")
+    parameters = f".{chosen[0]}" if chosen else ".protobuf"
+    version = None
+    if args.define_version is not None:
+        found = re.fullmatch(rf"(?:opset_|{target.name.lower()}_)?(\d+)", args.define_version)
+        if found is None:
+            raise ValueError(f"-d is {args.define_version!r}, wanted opset_N or a number")
+        version = int(found[1])
+    size = args.batch_size
+    if size is None and target.name != "NNP":
+        size = 1
+    return WriteOptions(size, version, None if args.nnp_exclude_parameter else parameters)
+
+
+# ---- parts ----
+
+
+def _parts(args: argparse.Namespace, model: Model, output: str) -> list[tuple[str, Model]]:
+    if args.split is None and args.config is None:
+        return [(output, model)]
+    if args.split is not None and args.config is not None:
+        raise ValueError("only one of -S and -c")
+    content = expanded(model.content())
+    if content.proto.executor and args.nnp_import_executor_index is None:
+        content = with_executor(content, 0)
+    message = network_of(content)
+    functions = functions_of(content, message)
+    ranges = (
+        _ranges(args.split, len(functions))
+        if args.split is not None
+        else _allowed_ranges(args.config, [f.type for f in functions])
+    )
+    stem, extension = os.path.splitext(output)
+    return [
+        (
+            f"{stem}_{a}_{b}{extension}",
+            NnpModel(with_functions(content, message, functions[a : b + 1])),
+        )
+        for a, b in ranges
+    ]
+
+
+def _ranges(text: str, count: int) -> list[tuple[int, int]]:
+    """Inclusive ranges of "a-b,c-"."""
+    ranges = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d*)\s*-\s*(\d*)\s*", part)
+        if found is None:
+            raise ValueError(f"-S is {text!r}, wanted ranges such as 0-4,5-")
+        first, last = int(found[1] or 0), int(found[2] or count - 1)
+        if not first <= last < count:
+            raise ValueError(f"-S: there is no range {part!r} in {count} functions")
+        ranges.append((first, last))
+    return ranges
+
+
+def _allowed_ranges(path: str, types: list[str]) -> list[tuple[int, int]]:
+    with open(path, encoding="utf-8") as file:
+        lines = [line.split(";")[0].strip() for line in file]
+    allowed = {line.split(",")[0].strip() for line in lines if line}
+    ranges: list[tuple[int, int]] = []
+    for i, kind in enumerate(types):
+        if kind in allowed:
+            joined = ranges and ranges[-1][1] == i - 1
+            ranges[-1:] = [(ranges[-1][0], i)] if joined else [*ranges[-1:], (i, i)]
+        else:
+            print(f"nnl convert: {path} does not allow function {i}, {kind}", file=sys.stderr)
+    if not ranges:
+        raise ValueError(f"{path} allows none of the functions: nothing to write")
+    return ranges
+
+
+# ---- one part ----
+
+
+def _convert(
+    model: Model, path: str, target: Format, options: WriteOptions, args: argparse.Namespace
+) -> dict[str, Any]:
+    if target.write is None:
+        raise ValueError(f"cannot write the format {target.name}")
+    if target.name == "NNP":
+        model = NnpModel(model.content())
+    target.write(model, path, options)
+    report: dict[str, Any] = {"file": path, "bytes": os.path.getsize(path)}
+    if isinstance(model, NnpModel):
+        report["inputs"], report["outputs"] = interface(model.content())
+    if args.verify:
+        report["largest_difference"] = _difference(model, path, target, options)
+    return report
+
+
+def _difference(model: Model, path: str, target: Format, options: WriteOptions) -> float:
+    """Largest difference of any output between source and result, on random input."""
+    if target.read is None:
+        raise ValueError(f"--verify cannot read the format {target.name}")
+    size = options.batch_size if options.batch_size not in (None, -1) else None
+    seed(0)  # of functions that draw random numbers
+    source = model.network(size, inference=True)
+    values = random_inputs(source)
+    want = source.run(values)
+    seed(0)
+    first = next((v.shape[0] for v in source.inputs.values() if v.shape), None)
+    built = target.read([path]).network(first, inference=True)
+    got = built.run(_renamed(values, source, built, path))
+    if len(want) != len(got):
+        raise ValueError(f"--verify: {path} has {len(got)} outputs, the source {len(want)}")
+    worst = 0.0
+    for (name, a), b in zip(want.items(), got.values(), strict=True):
+        if a.shape != b.shape:
+            raise ValueError(
+                f"--verify: {path}: the output {name!r} is {b.shape}, in the source {a.shape}"
+            )
+        if a.size:
+            with np.errstate(invalid="ignore"):
+                gap = np.abs(a.astype(np.float64) - b)
+            gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, gap)
+            worst = max(worst, float(np.nan_to_num(gap.max(), nan=np.inf)))
+    return worst
+
+
+def random_inputs(network: Network) -> dict[str, np.ndarray[Any, Any]]:
+    """Normal numbers for every input; 0 and 1 where integers are read."""
+    rng = np.random.default_rng(0)
+    found = {}
+    integers = _integer_leaves(network)
+    for name, v in network.inputs.items():
+        if v.spec.dtype.kind in "iub" or v.edge.key in integers:
+            found[name] = rng.integers(0, 2, v.shape).astype(v.spec.dtype)
+        else:
+            found[name] = rng.standard_normal(v.shape).astype(v.spec.dtype)
+    return found
+
+
+def _integer_leaves(network: Network) -> set[Any]:
+    """What ends, reshaped or cut or not, in an input that functions read as integers."""
+    nodes = capture([v.edge for v in network.outputs.values()])
+    found: set[Any] = set()
+    for node in reversed(nodes):
+        whole = any((id(node), i) in found for i in range(len(node.out_specs)))
+        for i, v in enumerate(node.inputs):
+            name = node.op.inputs[min(i, len(node.op.inputs) - 1)]
+            if v is not None and (whole or name in node.op.integer):
+                found.add(v.key)
+    return found
+
+
+def _renamed(values: dict[str, Any], a: Network, b: Network, path: str) -> dict[str, Any]:
+    """The values under the names of b, whose inputs are those of a by name or else by order."""
+    if len(a.inputs) != len(b.inputs):
+        raise ValueError(f"--verify: {path} has the inputs {list(b.inputs)}, not {list(a.inputs)}")
+    if set(a.inputs) == set(b.inputs):
+        return values
+    return dict(zip(b.inputs, values.values(), strict=True))
+
+
+def _print(reports: list[dict[str, Any]], parts: bool) -> None:
+    for r in reports:
+        print(f"{r['file']}: {r['bytes']} bytes")
+        if parts:
+            for kind in ("inputs", "outputs"):
+                print(f"  {kind}:")
+                for name, shape in r[kind].items():
+                    print(f"    {name}: {shape}")
+        if "largest_difference" in r:
+            print(f"  largest difference: {r['largest_difference']:.3g}")

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl: convert, look into and run networks from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from nnl.cli import completion, convert, inspect, run
+from nnl.logger import logger
+
+MODULES = (convert, inspect, run, completion)
+EPILOG = "Results go to stdout, messages to stderr. The exit code is 0 only if all was done."
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of `nnl` with all its commands."""
+    top = argparse.ArgumentParser(prog="nnl", description=__doc__, epilog=EPILOG)
+    top.add_argument("-q", "--quiet", action="store_true", help="no messages but errors")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in MODULES:
+        module.add_commands(commands)
+    version = commands.add_parser("version", help="print the version")
+    version.set_defaults(run=_version)
+    return top
+
+
+def _version(args: argparse.Namespace) -> int:
+    import nnl
+
+    print(nnl.__version__)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `nnl`; returns the exit code: 0 done, 1 failed, 2 wrong usage."""
+    args = parser().parse_args(argv)
+    if args.quiet:
+        logger.setLevel(logging.ERROR)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # the reader of our output has had enough; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, TypeError, NotImplementedError, OSError, ModuleNotFoundError) as error:
+        print(f"nnl {args.command}: error: {error}", file=sys.stderr)
+        return 1
+    except (MemoryError, RecursionError) as error:
+        print(f"nnl {args.command}: error: {type(error).__name__} {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"nnl {args.command}: interrupted", file=sys.stderr)
+        return 130
+
+
+def convert_main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `nnl-convert`, which is `nnl convert`."""
+    return main(["convert", *(sys.argv[1:] if argv is None else argv)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

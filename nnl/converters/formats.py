@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file formats of networks: which extension is read and written by what.
+
+A format is one entry of FORMATS. A reader gives a Model, which builds its graph for a batch size
+and knows itself as NNabla's messages; a writer takes one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.nnp.archive import Content, read_files
+from nnl.converters.nnp.content import (
+    expanded,
+    functions_of,
+    interface,
+    network_of,
+    with_executor,
+    write_content,
+)
+from nnl.converters.nnp.function_messages import op_of_type
+from nnl.converters.nnp.network_pass import NnpNetworkPass
+from nnl.converters.nnp.parameter_files import Stored
+from nnl.converters.nnp.reader import NewParameters, build_networks
+from nnl.converters.nnp.writer import create_proto
+from nnl.core.context import using
+from nnl.core.op import OPS
+from nnl.core.parameter import get_parameters, parameter_scope
+from nnl.core.variable import Variable, forward_all
+
+
+@dataclass
+class Network:
+    """A graph for one batch size.
+
+    Attributes:
+        name: Its name.
+        inputs, outputs: Variables by name.
+        parameters: The registry that its parameters are in.
+    """
+
+    name: str
+    inputs: dict[str, Variable]
+    outputs: dict[str, Variable]
+    parameters: OrderedDict[str, Any] = field(default_factory=OrderedDict)
+
+    def run(self, values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """The outputs for values of the inputs."""
+        for name, v in self.inputs.items():
+            v.d = values[name]
+        forward_all(list(self.outputs.values()))
+        return {name: v.d.copy() for name, v in self.outputs.items()}
+
+
+class Model:
+    """A file, read. A subclass gives `content` and `network`.
+
+    Attributes:
+        where: The files, for messages.
+    """
+
+    where = ""
+
+    def content(self) -> Content:
+        """As NNabla's messages.
+
+        Raises:
+            NotImplementedError: A function has no type in .nnp files.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: define content()")
+
+    def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
+        """The graph, in a parameter registry of its own.
+
+        Args:
+            batch_size: The file's own if None.
+            inference: Dropout does nothing, batch normalisation uses the running statistics.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: define network()")
+
+
+class NnpModel(Model):
+    """NNabla's messages; the first executor chooses inputs and outputs."""
+
+    def __init__(self, content: Content) -> None:
+        self._content, self.where = content, content.where
+
+    def content(self) -> Content:
+        return self._content
+
+    def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
+        content = self._content
+        if content.proto.executor:
+            content = with_executor(expanded(content), 0)
+        message = network_of(content)
+        change = NnpNetworkPass()
+        if inference:
+            change.set_batch_normalization_batch_stat_all(False)
+            change.on_generate_function_by_type("Dropout")(_without_dropout)
+        if batch_size is None:
+            batch_size = message.batch_size or 1
+        _, outputs = interface(content)
+        scope: OrderedDict[str, Any] = OrderedDict()
+        with parameter_scope("", scope), using(auto_forward=False):
+            parameters = NewParameters(content.stored, self.where, keep=True)
+            built = build_networks(content, [message.name], batch_size, parameters, change)
+            parameters.commit()
+        network = built[message.name]
+        inputs = {n: v.variable_instance for n, v in network.inputs.items()}
+        ends = {n: network.variable(n, self.where).variable_instance for n in outputs}
+        return Network(message.name, inputs, ends, scope)
+
+
+def _without_dropout(f: Any) -> None:
+    f.proto.dropout_param.p = 0.0
+
+
+class OnnxFile(Model):
+    """An ONNX model; unknown sizes of inputs are the batch size on the first axis, else 1."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        from nnl.converters.onnx.importer import load
+
+        self._model, self.where = load(path), str(path)
+
+    def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
+        infos = {v.name: v for v in self._model.infos}
+        scope: OrderedDict[str, Any] = OrderedDict()
+        inputs = {}
+        for name in self._model.inputs:
+            info = infos[name]
+            if info.kind != "tensor" or info.shape is None:
+                raise ValueError(f"{self.where}: the input {name!r} has no shape")
+            sizes = enumerate(info.shape)
+            shape = [
+                (batch_size or 1 if i == 0 else 1) if type(n) is not int else n for i, n in sizes
+            ]
+            dtype = np.dtype(np.float32 if info.dtype is None else info.dtype)
+            inputs[name] = Variable.from_numpy_array(np.zeros(shape, dtype))
+        with parameter_scope("", scope), using(auto_forward=False):
+            result = self._model(**inputs)
+        values = result if isinstance(result, tuple) else (result,)
+        outputs = dict(zip(self._model.outputs, values, strict=True))
+        for name, y in outputs.items():
+            if not isinstance(y, Variable):
+                raise ValueError(f"{self.where}: the output {name!r} does not depend on the inputs")
+        return Network(self._model.model.graph.name or "network", inputs, outputs, scope)
+
+    def content(self) -> Content:
+        network = self.network()
+        sizes = [v.shape[0] for v in network.inputs.values() if v.shape]
+        entry = {
+            "name": network.name,
+            "batch_size": sizes[0] if sizes else 1,
+            "names": network.inputs,
+            "outputs": network.outputs,
+        }
+        executor = {"name": "runtime", "network": network.name}
+        executor["data"] = list(network.inputs)  # type: ignore[assignment]
+        executor["output"] = list(network.outputs)  # type: ignore[assignment]
+        with parameter_scope("", network.parameters):
+            proto = create_proto({"networks": [entry], "executors": [executor]})
+            parameters = get_parameters(grad_only=False)
+        stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in parameters.items()]
+        return Content(self.where, proto, stored)
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a writer may be told; each uses what its format has.
+
+    Attributes:
+        batch_size: None keeps the file's, -1 leaves it open where the format can.
+        version: Of the operators or the format, None for the writer's default.
+        parameters: Of .nnp: format of the parameters, None for none.
+    """
+
+    batch_size: int | None = None
+    version: int | None = None
+    parameters: str | None = ".protobuf"
+
+
+@dataclass(frozen=True)
+class Format:
+    """One file format.
+
+    Attributes:
+        name: As -I and -O name it.
+        title: For people.
+        extensions: Those of its files, the first one is the usual one.
+        read: Paths -> Model, or None.
+        write: Model, path, options -> nothing, or None.
+        functions: Types of NNabla's functions that it can hold; None for all.
+    """
+
+    name: str
+    title: str
+    extensions: tuple[str, ...]
+    read: Callable[[Sequence[str]], Model] | None = None
+    write: Callable[[Model, str, WriteOptions], None] | None = None
+    functions: Callable[[], dict[str, str]] | None = None
+
+
+def _read_nnp(paths: Sequence[str]) -> Model:
+    return NnpModel(read_files(list(paths), "", "nnl"))
+
+
+def _read_onnx(paths: Sequence[str]) -> Model:
+    if len(paths) != 1:
+        raise ValueError(f"an ONNX model is one file, got {len(paths)}: {', '.join(paths)}")
+    return OnnxFile(paths[0])
+
+
+def _write_nnp(model: Model, path: str, options: WriteOptions) -> None:
+    if options.version is not None:
+        raise ValueError("the format NNP has no versions to choose from: leave -d out")
+    content = model.content()
+    size = options.batch_size
+    if size is not None and size != -1:
+        proto = type(content.proto)()
+        proto.CopyFrom(content.proto)
+        content = replace(content, proto=proto)
+        for network in proto.network:
+            if size < 1:
+                raise ValueError(f"the batch size is {size}, wanted at least 1, or -1")
+            network.batch_size = size
+    write_content(path, content, options.parameters)
+
+
+def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
+    from nnl.converters.onnx.exporter import save
+
+    size = options.batch_size
+    if size is not None and size < 1 and size != -1:
+        raise ValueError(f"the batch size is {size}, wanted at least 1, or -1 to leave it open")
+    network = model.network(None if size == -1 else size)
+    with parameter_scope("", network.parameters):
+        save(
+            path,
+            network.outputs,
+            network.inputs,
+            opset=options.version,
+            batch="N" if size == -1 else None,
+            name=network.name,
+        )
+
+
+def _onnx_functions() -> dict[str, str]:
+    """ONNX operator, or "composed", by NNabla's function type."""
+    from nnl.converters.onnx import exporter as _exporter  # noqa: F401  registers the handlers
+    from nnl.converters.onnx.registry import ONNX
+
+    found = {}
+    for op in OPS.values():
+        if op.nnp and (op.onnx is not None or op.name in ONNX.exports):
+            found[op.nnp] = op.onnx.op_type if op.onnx is not None else "composed"
+    return found
+
+
+FORMATS: dict[str, Format] = {
+    f.name: f
+    for f in (
+        Format(
+            "NNP",
+            "NNabla",
+            (".nnp", ".nntxt", ".prototxt", ".protobuf", ".h5"),
+            _read_nnp,
+            _write_nnp,
+            lambda: dict.fromkeys(op_of_type(), ""),
+        ),
+        Format("ONNX", "ONNX", (".onnx",), _read_onnx, _write_onnx, _onnx_functions),
+    )
+}
+
+
+def format_of(path: str, named: str | None, writing: bool) -> Format:
+    """The format of a file by its extension; by its name where the extension says nothing.
+
+    Raises:
+        ValueError: The extension or the name is unknown, they contradict each other, or the format
+            cannot be read or written.
+    """
+    verb = "write" if writing else "read"
+    usable = {n: f for n, f in FORMATS.items() if (f.write if writing else f.read) is not None}
+    extension = os.path.splitext(path)[1].lower()
+    by_extension = next((f for f in usable.values() if extension in f.extensions), None)
+    if named is not None:
+        if named not in usable:
+            raise ValueError(f"cannot {verb} the format {named!r}, only {', '.join(usable)}")
+        if by_extension is not None and by_extension.name != named:
+            raise ValueError(
+                f"{path} has the extension of {by_extension.name}, but {named} was asked for"
+            )
+        return usable[named]
+    if by_extension is None or (writing and extension == ".h5"):
+        known = [e for f in usable.values() for e in f.extensions if not writing or e != ".h5"]
+        raise ValueError(
+            f"{path}: cannot {verb} the extension {extension!r}, only {', '.join(known)}"
+        )
+    return by_extension
+
+
+def read_model(paths: Sequence[str], named: str | None = None) -> tuple[Model, Format]:
+    """Read one file, or several that belong together (.nntxt and .h5).
+
+    Raises:
+        ValueError: The files are of several formats, or of an unknown one.
+    """
+    formats = {f.name: f for f in (format_of(p, named, False) for p in paths)}
+    if len(formats) != 1:
+        raise ValueError(f"the files are of several formats: {', '.join(sorted(formats))}")
+    (found,) = formats.values()
+    if found.read is None:
+        raise ValueError(f"cannot read the format {found.name}")
+    return found.read(paths), found
+
+
+def unsupported(model: Model, target: Format) -> list[str]:
+    """Types of functions in the model that a format cannot hold, sorted."""
+    if target.functions is None or not isinstance(model, NnpModel):
+        return []
+    known = target.functions()
+    content = expanded(model.content())
+    used = {f.type for f in functions_of(content, network_of(content))}
+    return sorted(used - set(known))

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ProtoGraphs in files."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nnl.converters.nnp.archive import Files, read_files
+from nnl.converters.nnp.graph_def import ProtoGraph, ProtoNetwork, graph_of
+from nnl.core.parameter import Scope
+from nnl.core.variable import Variable
+
+
+def load(
+    filename: Files,
+    batch_size: int | None = None,
+    exclude_parameter: bool = False,
+    parameter_only: bool = False,
+    extension: str = ".nntxt",
+    parameter_scope: Scope | None = None,
+    rng: Any = None,
+) -> ProtoGraph:
+    """Read a file into a ProtoGraph.
+
+    Args:
+        batch_size: Takes the place of -1 in shapes.
+        exclude_parameter: Leave parameters as they are.
+        parameter_only: Read no networks.
+        parameter_scope: Where parameters go; a new one if left out.
+        rng: numpy RandomState for initial values that the file does not hold.
+    Raises:
+        ValueError: The file is broken.
+    """
+    content = read_files(filename, extension, "graph_def.load")
+    if exclude_parameter:
+        content.stored = []
+    if parameter_only:
+        del content.proto.network[:]
+        del content.proto.executor[:]
+    scope: Scope = OrderedDict() if parameter_scope is None else parameter_scope
+    return graph_of(content, batch_size, scope, rng)
+
+
+def save(
+    filename: Any,
+    content: ProtoGraph | ProtoNetwork | Sequence[ProtoGraph | ProtoNetwork],
+    include_parameters: bool = False,
+    variable_batch_size: bool = True,
+    extension: str = ".nnp",
+    executors: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Write graphs or networks, which share their parameters, to one file.
+
+    Args:
+        filename: A path, or a file open for writing bytes with its extension.
+    Raises:
+        ValueError: content is empty.
+    """
+    several = isinstance(content, (list, tuple))
+    given: list[Any] = list(content) if several else [content]  # type: ignore[arg-type]
+    if not given:
+        raise ValueError("graph_def.save: content is empty")
+    networks: list[ProtoNetwork] = []
+    parameters: dict[str, Variable] = {}
+    for part in given:
+        owner = part if isinstance(part, ProtoGraph) else part.owner
+        networks += part.networks.values() if isinstance(part, ProtoGraph) else [part]
+        parameters.update(owner.get_parameters())
+    whole = ProtoGraph(parameter_scope=OrderedDict())
+    whole.set_parameters(parameters)
+    if isinstance(filename, io.IOBase):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, f"network{extension}")
+            whole.save(path, include_parameters, variable_batch_size, executors, networks)
+            with open(path, "rb") as file:
+                filename.write(file.read())
+        return
+    whole.save(filename, include_parameters, variable_batch_size, executors, networks)

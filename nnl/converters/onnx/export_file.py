@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names, protobuf messages and files of a graph that the exporter has put together."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nnl.converters.onnx.errors import OnnxError
+from nnl.converters.onnx.export_context import Exporter, onnx_type
+from nnl.converters.onnx.export_tensor import NodeRecord, Tensor, affine_size, as_initializer
+
+_ALIGNMENT = 64  # bytes between the starts of external weights: one cache line, for memory maps
+_LONG = 1 << 30  # bytes whose writing takes seconds, so that progress is shown
+_SMALL = 1024  # bytes; smaller initializers stay in the .onnx file (shape inference reads them)
+
+
+@dataclass
+class Contents:
+    """Everything that is written: a finished exporter, its inputs and outputs with their names."""
+
+    exporter: Exporter
+    inputs: Sequence[Tensor]
+    outputs: Sequence[tuple[str, Tensor]]
+    name: str
+    batch: str
+
+    def __post_init__(self) -> None:
+        self.outputs = [(n, self._own_output(n, y)) for n, y in self.outputs]
+        self.nodes = self._used_nodes()
+        self.initializers = self._used_initializers()
+        self._name_all()
+
+    def weight_bytes(self) -> int:
+        """Size of the weights in bytes."""
+        return sum(t.value.nbytes for t in self.initializers)
+
+    def _own_output(self, name: str, y: Tensor) -> Tensor:
+        """A tensor that can be called `name`: no input, no initializer, no other output."""
+        taken = y.name != "" or y.value is not None
+        if taken:
+            shape, moved = y.shape, y.moved
+            y = self.exporter.emit("Identity", y)
+            y.shape, y.moved = shape, moved
+        y.name = name
+        return y
+
+    def _used_nodes(self) -> list[NodeRecord]:
+        """Nodes that an output depends on."""
+        needed = {id(y) for _, y in self.outputs}
+        used = []
+        for node in reversed(self.exporter.nodes):
+            if any(id(y) in needed for y in node.outputs):
+                used.append(node)
+                needed.update(id(x) for x in node.inputs if x is not None)
+        return used[::-1]
+
+    def _used_initializers(self) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        for node in self.nodes:
+            for x in node.inputs:
+                if x is not None and x.value is not None:
+                    found.setdefault(id(x), x)
+        return list(found.values())
+
+    def _name_all(self) -> None:
+        taken = {t.name for t in self.inputs} | {n for n, _ in self.outputs}
+        if len(taken) < len(self.inputs) + len(self.outputs):
+            names = [t.name for t in self.inputs] + [n for n, _ in self.outputs]
+            twice = sorted({n for n in names if names.count(n) > 1})
+            raise ValueError(f"save: several inputs and outputs have the names {twice}")
+        counts: dict[str, int] = {}
+        for t in self.initializers:
+            t.name = _fresh(t.name or "constant", taken, counts)
+        for node in self.nodes:
+            for y in node.outputs:
+                if y.name == "" and y.hint:
+                    y.name = _fresh(y.hint, taken, counts)
+                elif y.name == "":
+                    y.name = _fresh(node.op_type.lower(), taken, counts, always=True)
+
+
+def _fresh(base: str, taken: set[str], counts: dict[str, int], always: bool = False) -> str:
+    """A name not taken so far: base, or base with a number."""
+    name = base
+    while name in taken or (always and name == base):
+        counts[base] = counts.get(base, 0) + 1
+        name = f"{base}_{counts[base]}"
+    taken.add(name)
+    return name
+
+
+def to_model(contents: Contents, external: str | None = None) -> Any:
+    """The ModelProto.
+
+    Args:
+        external: Name of the file that holds the larger weights; None keeps them in the message.
+    """
+    from onnx import helper
+
+    graph = helper.make_graph(
+        [_node(n, i) for i, n in enumerate(contents.nodes)],
+        contents.name,
+        [_value_info(contents, t.name, t) for t in contents.inputs],
+        [_value_info(contents, n, t) for n, t in contents.outputs],
+    )
+    places = dict(_places(contents)) if external is not None else {}
+    for t in contents.initializers:
+        _add_initializer(graph.initializer.add(), t, external, places.get(id(t)))
+    versions = [helper.make_opsetid("", contents.exporter.opset)]
+    return helper.make_model(
+        graph,
+        opset_imports=versions,
+        ir_version=helper.find_min_ir_version_for(versions),
+        producer_name="nnl",
+    )
+
+
+def _node(record: NodeRecord, index: int) -> Any:
+    from onnx import AttributeProto, helper
+
+    inputs = ["" if x is None else x.name for x in record.inputs]
+    outputs = [y.name for y in record.outputs]
+    node = helper.make_node(record.op_type, inputs, outputs, name=f"{record.op_type}_{index}")
+    for name, value in sorted(record.attributes.items()):
+        # an empty sequence does not say its type; those that can be empty are shapes
+        kind = AttributeProto.INTS if value == () else None
+        node.attribute.append(helper.make_attribute(name, value, attr_type=kind))
+    return node
+
+
+def _value_info(contents: Contents, name: str, t: Tensor) -> Any:
+    from onnx import helper
+
+    exporter = contents.exporter
+    dims: list[int | str] = []
+    for i, (now, moved) in enumerate(zip(t.shape or (), t.moved or (), strict=True)):
+        if i == t.open_axis:
+            dims.append(f"{name}_{i}")
+            continue
+        if now == moved or exporter.batch is None:
+            dims.append(now)
+            continue
+        found = affine_size(now, moved, exporter.batch, exporter.moved_batch)
+        if found is None:
+            raise OnnxError(
+                f"save: the size {now} of {name!r} does not follow from the batch size: give "
+                "batch=None to fix the batch size"
+            )
+        scale, offset = found
+        text = contents.batch if scale == 1 else f"{scale}*{contents.batch}"
+        dims.append(text if offset == 0 else f"{text}{offset:+d}")
+    return helper.make_tensor_value_info(name, onnx_type(t.dtype), dims)
+
+
+def _places(contents: Contents) -> Iterator[tuple[int, int]]:
+    """(id, offset in the data file) of the initializers that go there."""
+    offset = 0
+    for t in contents.initializers:
+        if t.value.nbytes >= _SMALL:
+            yield id(t), offset
+            offset += -(-t.value.nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _add_initializer(message: Any, t: Tensor, external: str | None, offset: int | None) -> None:
+    from onnx import TensorProto
+
+    message.name, message.data_type = t.name, onnx_type(t.dtype)
+    message.dims.extend(t.value.shape)
+    if external is None or offset is None:
+        message.raw_data = as_initializer(t.value).tobytes()
+        return
+    message.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", external), ("offset", offset), ("length", t.value.nbytes)):
+        message.external_data.add(key=key, value=str(value))
+
+
+def write(path: str | os.PathLike[str], contents: Contents, external: bool) -> None:
+    """Write and check the files in a folder of their own beside `path`, then move them there.
+
+    The weights are moved first: whoever sees the new .onnx file finds its weights.
+    """
+    from onnx import checker
+
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"save: the folder {str(target.parent)!r} does not exist")
+    data_name = f"{target.name}.data" if external else None
+    model = to_model(contents, data_name)
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    try:
+        if data_name is not None:
+            _write_weights(folder / data_name, contents)
+        file = folder / target.name
+        file.write_bytes(model.SerializeToString(deterministic=True))
+        checker.check_model(str(file), full_check=True)
+        if data_name is not None:
+            os.replace(folder / data_name, target.with_name(data_name))
+        os.replace(file, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_weights(path: Path, contents: Contents) -> None:
+    from tqdm import tqdm
+
+    places, total = dict(_places(contents)), contents.weight_bytes()
+    bar = tqdm(total=total, unit="B", unit_scale=True, disable=total < _LONG, desc=path.name)
+    with open(path, "wb") as f, bar:
+        for t in contents.initializers:
+            if id(t) in places:
+                f.write(bytes(places[id(t)] - f.tell()))
+                f.write(memoryview(as_initializer(t.value)).cast("B"))
+                bar.update(t.value.nbytes)

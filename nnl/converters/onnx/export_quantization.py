@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export of quantisation: the functions return floats, so their arithmetic is written as it is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nnl.converters.onnx.export_context import Exporter, Refused
+from nnl.converters.onnx.export_elementwise import choose, rounded
+from nnl.converters.onnx.export_tensor import Call, Tensor
+from nnl.converters.onnx.registry import onnx_export
+from nnl.functions.inq import powers_of_two
+from nnl.functions.linear_quantization import INTEGERS
+
+
+@onnx_export("binary_sigmoid", "binary_tanh")
+def threshold(ctx: Exporter, call: Call) -> Tensor:
+    above = ctx.emit("Greater", call.x, 0.0, dtype=np.bool_)
+    low = ctx.constant(0.0 if call.name == "binary_sigmoid" else -1.0, call.x.dtype)
+    return choose(ctx, above, 1.0, low)
+
+
+@onnx_export("fixed_point_quantize")
+def fixed_point_quantize(ctx: Exporter, call: Call) -> Tensor:
+    a = call.attrs
+    steps = rounded(ctx, ctx.emit("Div", call.x, a.delta))
+    return ctx.emit("Clip", ctx.emit("Mul", steps, a.delta), *map(float, a.range()))
+
+
+@onnx_export("pow2_quantize")
+def pow2_quantize(ctx: Exporter, call: Call) -> Tensor:
+    """The nearest power of two in the logarithm; halves go down."""
+    a, x = call.attrs, call.x
+    lowest = max(a.m + 1 - 2 ** (a.n - a.sign - a.with_zero), -126)
+    size = ctx.emit("Abs", x)
+    binary = ctx.emit("Mul", ctx.emit("Log", size), float(1 / np.log(2)))
+    exponent = ctx.emit("Ceil", ctx.emit("Sub", binary, 0.5))
+    exponent = ctx.emit("Clip", exponent, float(lowest), float(a.m))
+    y = ctx.emit("Pow", ctx.constant(2.0, x.dtype), exponent)
+    if a.with_zero:
+        small = ctx.emit("Less", size, 2.0 ** (lowest - 0.5), dtype=np.bool_)
+        y = choose(ctx, small, 0.0, y)
+    negative = ctx.emit("Less", x, 0.0, dtype=np.bool_)
+    if a.sign:
+        return choose(ctx, negative, ctx.emit("Neg", y), y)
+    return choose(ctx, negative, 0.0 if a.with_zero else 2.0**lowest, y)
+
+
+@onnx_export("min_max_quantize")
+def min_max_quantize(ctx: Exporter, call: Call) -> Tensor:
+    """With the range of the input, or the one that was learnt (also where training averages it)."""
+    x, qr_min, qr_max, ql_min, ql_max = (call.input(i) for i in range(5))
+    if call.attrs.x_min_max and not call.attrs.ema:
+        axes = [d for d, n in enumerate(qr_min.sizes) if n == 1]
+        qr_min = ctx.reduce("ReduceMin", x, axes, keepdims=True)
+        qr_max = ctx.reduce("ReduceMax", x, axes, keepdims=True)
+    qr_max = ctx.emit("Max", qr_max, ctx.emit("Add", qr_min, call.attrs.eps))
+    scale = ctx.emit("Div", ctx.emit("Sub", qr_max, qr_min), ctx.emit("Sub", ql_max, ql_min))
+    zero = rounded(ctx, ctx.emit("Sub", ql_min, ctx.emit("Div", qr_min, scale)))
+    zero = ctx.emit("Min", ctx.emit("Max", zero, ql_min), ql_max)
+    lowest, highest = (ctx.emit("Mul", ctx.emit("Sub", q, zero), scale) for q in (ql_min, ql_max))
+    y = ctx.emit("Sub", ctx.emit("Min", ctx.emit("Max", x, lowest), highest), lowest)
+    steps = rounded(ctx, ctx.emit("Div", y, scale))
+    return ctx.emit("Add", ctx.emit("Mul", steps, scale), lowest)
+
+
+@onnx_export("quantize_linear")
+def quantize_linear(ctx: Exporter, call: Call) -> Tensor:
+    a = call.attrs
+    x, scale, zero_point = (call.input(i) for i in range(3))
+
+    def whole(v: Tensor) -> Tensor:
+        return ctx.emit("Round", v) if a.round_mode == "HALF_TO_EVEN" else rounded(ctx, v)
+
+    low, high = INTEGERS[a.dtype]
+    y = ctx.emit("Add", whole(ctx.emit("Div", x, scale)), whole(zero_point))
+    return ctx.emit("Clip", y, low + a.narrow_range, high)
+
+
+@onnx_export("inq_affine", "inq_convolution")
+def inq(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
+    """The layer with its weights as training left them: fixed ones are powers of two."""
+    x, w, fixed, bias = (call.optional(i) for i in range(4))
+    if w is None or w.value is None or fixed is None or fixed.value is None:
+        raise Refused("its weights must be parameters, not inputs or computed")
+    powers = powers_of_two(np, w.value, call.attrs.num_bits)
+    indicator = fixed.value
+    weights = ctx.fold(w, "quantized", lambda v: np.where(indicator != 0, powers, v))
+
+    def layer(a, x, w, bias=None):  # type: ignore[no-untyped-def]
+        inner = a.inner()
+        return inner.op(x, w, bias, **inner.as_dict())
+
+    return ctx.expand(call, layer, x, weights, bias)

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export of reductions, sums along an axis, sorting and searching."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from nnl.converters.onnx.export_batch import moving_axes
+from nnl.converters.onnx.export_context import Exporter, Refused
+from nnl.converters.onnx.export_elementwise import choose
+from nnl.converters.onnx.export_tensor import Call, Tensor
+from nnl.converters.onnx.registry import onnx_export
+
+_TOTALS = {"sum": "ReduceSum", "mean": "ReduceMean", "prod": "ReduceProd"}
+
+
+@onnx_export(*_TOTALS)
+def total(ctx: Exporter, call: Call) -> Tensor:
+    return ctx.reduce(_TOTALS[call.name], call.x, call.attrs.axes, call.attrs.keep_dims)
+
+
+@onnx_export("reduce_sum", "reduce_mean")
+def total_of_all(ctx: Exporter, call: Call) -> Tensor:
+    op_type = "ReduceSum" if call.name == "reduce_sum" else "ReduceMean"
+    return ctx.reduce(op_type, call.x, range(call.x.ndim))
+
+
+@onnx_export("norm")
+def norm(ctx: Exporter, call: Call) -> Tensor:
+    x, p, axes, keep = call.x, call.attrs.p, call.attrs.axes, call.attrs.keep_dims
+    if p in (1, 2) and axes:
+        return ctx.reduce(f"ReduceL{int(p)}", x, axes, keep)
+    power = ctx.emit("Pow", ctx.emit("Abs", x), float(p))
+    return ctx.emit("Pow", ctx.reduce("ReduceSum", power, axes, keep), 1.0 / p)
+
+
+@onnx_export("max", "min")
+def extremum(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
+    a, x = call.attrs, call.x
+    which = "Max" if call.name == "max" else "Min"
+    made = []
+    if not a.only_index:
+        made.append(ctx.reduce(f"Reduce{which}", x, a.axes, a.keep_dims))
+    if a.only_index or a.with_index:
+        made.append(_position(ctx, call, f"Arg{which}"))
+    return tuple(made)
+
+
+def _position(ctx: Exporter, call: Call, op_type: str) -> Tensor:
+    """The first position of the extremum, counted through all reduced axes together."""
+    a, x = call.attrs, call.x
+    i = 1 - a.only_index
+    axes = sorted(a.axes)
+    if len(axes) == 1:
+        return ctx.emit(op_type, x, axis=axes[0], keepdims=int(a.keep_dims), dtype=np.int64)
+    kept = [d for d in range(x.ndim) if d not in axes]
+    if any(d in moving_axes(x) for d in axes):
+        raise Refused("positions among several axes, one of which depends on the batch size")
+    rows = [*(x.sizes[d] for d in kept), prod(x.sizes[d] for d in axes)]
+    moved = [*((x.moved or ())[d] for d in kept), rows[-1]]
+    merged = ctx.reshape(ctx.transpose(x, [*kept, *axes]), rows, moved)
+    y = ctx.emit(op_type, merged, axis=len(kept), keepdims=0, dtype=np.int64)
+    return ctx.reshape(y, call.shapes[i], call.moved_shapes[i]) if a.keep_dims else y
+
+
+@onnx_export("cumsum")
+def cumsum(ctx: Exporter, call: Call) -> Tensor:
+    a = call.attrs
+    axis = ctx.constant(a.axis, np.int64)
+    return ctx.emit("CumSum", call.x, axis, exclusive=int(a.exclusive), reverse=int(a.reverse))
+
+
+@onnx_export("cumprod")
+def cumprod(ctx: Exporter, call: Call) -> Tensor:
+    """Every product by itself, of the elements that take part and of ones."""
+    a, x = call.attrs, call.x
+    if a.axis in moving_axes(x):
+        raise Refused("products along the batch axis")
+    n = x.sizes[a.axis]
+    takes = np.triu(np.ones((n, n), bool), int(a.exclusive))  # (element, product)
+    takes = takes.T if a.reverse else takes
+    takes = takes.reshape(n, n, *(1,) * (x.ndim - 1 - a.axis))
+    spread = choose(ctx, ctx.constant(takes), ctx.unsqueeze(x, a.axis + 1), 1.0)
+    return ctx.reduce("ReduceProd", spread, [a.axis])
+
+
+def top(ctx: Exporter, x: Tensor, k: Tensor, axis: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """The k largest or smallest with their positions, in order."""
+    values, index = ctx.emit("TopK", x, k, outputs=2, axis=axis, largest=int(largest), sorted=1)
+    index.dtype = np.dtype(np.int64)
+    return values, index
+
+
+@onnx_export("sort")
+def sort(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
+    a, x = call.attrs, call.x
+    size = ctx.shape_tensor(x.sizes[a.axis : a.axis + 1], (x.moved or ())[a.axis : a.axis + 1])
+    values, index = top(ctx, x, size, a.axis, a.reverse)
+    if a.only_index:
+        return (index,)
+    return (values, index) if a.with_index else (values,)
+
+
+@onnx_export("top_k_data")
+def top_k_data(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
+    a, x = call.attrs, call.x
+    base = a.base_axis
+    if any(d >= base for d in moving_axes(x)):
+        raise Refused("the largest elements of the whole batch")
+    lead, moved_lead = x.sizes[:base], (x.moved or ())[:base]
+    n = prod(x.sizes[base:])
+    rows = ctx.reshape(x, (*lead, n), (*moved_lead, n))
+    keys = ctx.emit("Abs", rows) if a.abs else rows
+    values, index = top(ctx, keys, ctx.ints(a.k), base, a.largest)
+    if a.abs:
+        values = ctx.emit("GatherElements", rows, index, axis=base)
+    if a.reduce:
+        return (values, index) if a.with_index else (values,)
+    zeros = ctx.emit("Mul", rows, 0.0)
+    full = ctx.emit("ScatterElements", zeros, index, values, axis=base)
+    y = ctx.reshape(full, call.shapes[0], call.moved_shapes[0])
+    return (y, index) if a.with_index else (y,)
+
+
+@onnx_export("searchsorted")
+def searchsorted(ctx: Exporter, call: Call) -> Tensor:
+    """How many elements of the sequence are smaller (or not larger)."""
+    sequence, values = call.input(0), call.input(1)
+    n = sequence.ndim
+    compare = "LessOrEqual" if call.attrs.right else "Less"
+    pair = (ctx.unsqueeze(sequence, n - 1), ctx.unsqueeze(values, n))
+    before = ctx.from_bool(ctx.emit(compare, *pair, dtype=np.bool_), call.dtypes[0])
+    return ctx.reduce("ReduceSum", before, [n])
+
+
+def label_scores(ctx: Exporter, call: Call) -> tuple[Tensor, Tensor]:
+    """The labels as int64, and the score of each."""
+    labels = ctx.cast(call.input(1), np.int64)
+    index = ctx.emit("Max", labels, 0)
+    return labels, ctx.emit("GatherElements", call.x, index, axis=call.attrs.axis)
+
+
+@onnx_export("top_n_error")
+def top_n_error(ctx: Exporter, call: Call) -> Tensor:
+    axis = call.attrs.axis
+    labels, scores = label_scores(ctx, call)
+    dtype = call.dtypes[0]
+    above = ctx.from_bool(ctx.emit("GreaterOrEqual", call.x, scores, dtype=np.bool_), dtype)
+    many = ctx.reduce("ReduceSum", above, [axis], keepdims=True)
+    wrong = ctx.emit("Greater", many, float(call.attrs.n), dtype=np.bool_)
+    counts = ctx.emit("GreaterOrEqual", labels, 0, dtype=np.bool_)
+    return ctx.from_bool(ctx.emit("And", wrong, counts), dtype)
+
+
+@onnx_export("confusion_matrix")
+def confusion_matrix(ctx: Exporter, call: Call) -> Tensor:
+    """One-hot labels times one-hot guesses; a negative label is a row of zeros."""
+    x, axis = call.x, call.attrs.axis
+    n = x.sizes[axis]
+    labels = ctx.cast(call.input(1), np.int64)
+    negative = ctx.emit("Less", labels, 0, dtype=np.bool_)
+    labels = choose(ctx, negative, n, labels)
+    guesses = ctx.emit("ArgMax", x, axis=axis, keepdims=1, dtype=np.int64)
+    values = ctx.constant(np.array([0, 1], x.dtype))
+    flat = ctx.ints(-1)
+    marks = [
+        ctx.emit(
+            "OneHot",
+            ctx.emit("Reshape", v, flat),
+            ctx.constant(n, np.int64),
+            values,
+            axis=-1,
+            dtype=x.dtype,
+        )
+        for v in (labels, guesses)
+    ]
+    y = ctx.emit("MatMul", ctx.emit("Transpose", marks[0], perm=(1, 0)), marks[1])
+    return ctx.cast(y, np.int32)
+
+
+@onnx_export("embed")
+def embed(ctx: Exporter, call: Call) -> Tensor:
+    index, w = ctx.cast(call.input(0), np.int64), call.input(1)
+    return ctx.emit("Gather", w, index, axis=0, dtype=w.dtype)
+
+
+@onnx_export("gather")
+def gather(ctx: Exporter, call: Call) -> Tensor:
+    a, x, index = call.attrs, call.input(0), ctx.cast(call.input(1), np.int64)
+    b, axis = a.batch_dims, a.axis
+    if b == 0:
+        return ctx.emit("Gather", x, index, axis=axis)
+    rank = x.ndim
+    moved = [*range(b), axis, *(d for d in range(b, rank) if d != axis)]
+    pairs = ctx.unsqueeze(index, call.input(1).ndim)
+    y = ctx.emit("GatherND", ctx.transpose(x, moved), pairs, batch_dims=b)
+    # (batch, indices, outer, inner) -> (batch, outer, indices, inner)
+    k, outer = call.input(1).ndim - b, axis - b
+    places = range(b + k + rank - 1 - b)
+    order = [*places[:b], *places[b + k : b + k + outer], *places[b : b + k]]
+    return ctx.transpose(y, [*order, *places[b + k + outer :]])
+
+
+def position_rows(ctx: Exporter, indices: Tensor) -> Tensor:
+    """(axis, ...) indices as ONNX has them, (..., axis)."""
+    return ctx.transpose(ctx.cast(indices, np.int64), [*range(1, indices.ndim), 0])
+
+
+@onnx_export("gather_nd")
+def gather_nd(ctx: Exporter, call: Call) -> Tensor:
+    x, indices = call.input(0), call.input(1)
+    return ctx.emit("GatherND", x, position_rows(ctx, indices))
+
+
+@onnx_export("scatter_nd")
+def scatter_nd(ctx: Exporter, call: Call) -> Tensor:
+    data, indices, base = call.input(0), call.input(1), call.optional(2)
+    at = position_rows(ctx, indices)
+    if base is None:
+        zero = ctx.constant(np.zeros((), data.dtype))
+        base = ctx.emit("Expand", zero, ctx.shape_tensor(call.shapes[0], call.moved_shapes[0]))
+    if call.attrs.add and ctx.opset < 16:
+        raise Refused("adding at the same place several times needs opset 16")
+    reduction = "add" if call.attrs.add else None
+    return ctx.emit("ScatterND", base, at, data, reduction=reduction)
+
+
+@onnx_export("scatter_add", since=16)
+def scatter_add(ctx: Exporter, call: Call) -> Tensor:
+    x0, indices, x1 = call.input(0), ctx.cast(call.input(1), np.int64), call.input(2)
+    sizes, moved = call.input(1).sizes, call.input(1).moved or ()
+    if x1.sizes != sizes:
+        axes = [d for d, n in enumerate(x1.sizes) if n != sizes[d]]
+        if any(sizes[d] != moved[d] for d in axes):
+            raise Refused("a part of the updates that depends on the batch size")
+        x1 = ctx.slice(x1, [0] * len(axes), [sizes[d] for d in axes], axes)
+    return ctx.emit("ScatterElements", x0, indices, x1, axis=call.attrs.axis, reduction="add")
+
+
+@onnx_export("take_along")
+def take_along(ctx: Exporter, call: Call) -> Tensor:
+    index = ctx.cast(call.input(1), np.int64)
+    return ctx.emit("GatherElements", call.x, index, axis=call.attrs.axis)
+
+
+@onnx_export("bool_fill")
+def bool_fill(ctx: Exporter, call: Call) -> Tensor:
+    mask = ctx.cast(call.input(1), np.bool_)
+    return choose(ctx, mask, float(call.attrs.value), call.x)
+
+
+def flat_mask(ctx: Exporter, mask: Tensor) -> Tensor:
+    return ctx.emit("Reshape", ctx.cast(mask, np.bool_), ctx.ints(-1))
+
+
+@onnx_export("bool_gather")
+def bool_gather(ctx: Exporter, call: Call) -> Tensor:
+    x, mask = call.input(0), call.input(1)
+    m = mask.ndim
+    rows = prod(x.sizes[m:])
+    shape = (-1, rows) if x.ndim > m else (-1,)
+    flat = ctx.emit("Reshape", x, ctx.ints(*shape))
+    return opened(call, ctx.emit("Compress", flat, flat_mask(ctx, mask), axis=0))
+
+
+@onnx_export("bool_scatter")
+def bool_scatter(ctx: Exporter, call: Call) -> Tensor:
+    x, mask, output = call.input(0), ctx.cast(call.input(1), np.bool_), call.optional(2)
+    places = ctx.emit("Transpose", ctx.emit("NonZero", mask, dtype=np.int64), perm=(1, 0))
+    if output is None:
+        zero = ctx.constant(np.zeros((), x.dtype))
+        output = ctx.emit("Expand", zero, ctx.shape_tensor(call.shapes[0], call.moved_shapes[0]))
+    return ctx.emit("ScatterND", output, places, x)
+
+
+@onnx_export("nonzero")
+def nonzero(ctx: Exporter, call: Call) -> Tensor:
+    return opened(call, ctx.emit("NonZero", call.x, dtype=np.int64), axis=1)
+
+
+@onnx_export("unique")
+def unique(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
+    a = call.attrs
+    axis = None if a.flatten else a.axis
+    made = ctx.emit("Unique", call.x, outputs=4, axis=axis, sorted=int(a.sorted))
+    kept = [opened(call, made[0], axis or 0)]
+    for wanted, y in zip((a.with_index, a.with_inverse, a.with_counts), made[1:], strict=True):
+        y.dtype = np.dtype(np.int64)
+        if wanted:
+            kept.append(y)
+    return tuple(kept)
+
+
+def opened(call: Call, y: Tensor, axis: int = 0) -> Tensor:
+    """Mark an axis whose size depends on the values of the inputs."""
+    y.open_axis = axis
+    return y
+
+
+@onnx_export("prune")
+def prune(ctx: Exporter, call: Call) -> Tensor:
+    """0 where the magnitude is below that of the k-th smallest."""
+    x, rate = call.x, call.attrs.rate
+    if moving_axes(x):
+        raise Refused("the smallest elements of the whole batch")
+    size = prod(x.sizes)
+    if rate == 1 or not size:
+        return ctx.emit("Mul", x, 0.0)
+    k = int(np.float32(size - 1) * np.float32(rate))
+    magnitude = ctx.emit("Abs", x)
+    smallest, _ = top(ctx, ctx.emit("Reshape", magnitude, ctx.ints(-1)), ctx.ints(k + 1), 0, False)
+    bound = ctx.emit("Gather", smallest, ctx.constant(k, np.int64), axis=0)
+    return choose(ctx, ctx.emit("Less", magnitude, bound, dtype=np.bool_), 0.0, x)

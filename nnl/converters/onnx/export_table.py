@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of functions that can be written as ONNX: python -m nnl.converters.onnx.export_table.
+
+It prints the page docs/onnx_export.md; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from nnl.converters.onnx import export_families as _families  # noqa: F401  registers the handlers
+from nnl.converters.onnx.export_refusals import NO_MEANING
+from nnl.converters.onnx.exporter import OLDEST_OPSET
+from nnl.converters.onnx.registry import ONNX
+from nnl.core.op import OPS
+
+_INTRODUCTION = f"""# Functions in ONNX files
+
+`nnl.converters.onnx.save(path, outputs, inputs)` writes a graph. Opsets {OLDEST_OPSET} to the
+newest that the package `onnx` knows are available. Batch normalisation is written with its running
+statistics, dropout as nothing; random functions keep their distribution, not their numbers;
+positions are int64.
+
+This page is printed by `python -m nnl.converters.onnx.export_table`.
+"""
+
+
+def export_rows() -> list[tuple[str, str, str]]:
+    """(function, first opset, how) of every public function, "" as the opset where there is none.
+
+    how is "handler", the name of the ONNX operator where they are one to one, "its parts" for
+    functions that are composed of others, or the reason why there is no ONNX form.
+    """
+    rows = []
+    for name, op in sorted(OPS.items()):
+        if op.nnp is None:
+            continue
+        if name in ONNX.exports:
+            since = max(min(e.since for e in ONNX.exports[name]), OLDEST_OPSET)
+            if hasattr(op.attrs_class, "decompose"):
+                since = OLDEST_OPSET
+            rows.append((name, str(since), "handler"))
+        elif op.onnx is not None:
+            rows.append((name, str(max(op.onnx.since, OLDEST_OPSET)), op.onnx.op_type))
+        elif hasattr(op.attrs_class, "decompose"):
+            rows.append((name, str(OLDEST_OPSET), "its parts"))
+        else:
+            rows.append((name, "", NO_MEANING.get(name, "not available")))
+    return rows
+
+
+def page() -> str:
+    """The page as Markdown."""
+    rows = export_rows()
+    written = [r for r in rows if r[1]]
+    lines = [_INTRODUCTION, f"## {len(written)} functions with an ONNX form\n"]
+    lines += ["| function | from opset | how |", "|---|---|---|"]
+    lines += [f"| {name} | {since} | {how} |" for name, since, how in written]
+    missing = [r for r in rows if not r[1]]
+    lines += [f"\n## {len(missing)} functions without\n", "| function | reason |", "|---|---|"]
+    lines += [f"| {name} | {how} |" for name, _, how in missing]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the exporter passes around: tensors with names, and ONNX nodes before they are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Shape = tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A value of the ONNX graph.
+
+    Attributes:
+        name: Its name in the file; given when the graph is finished.
+        hint: What to call it if that is free.
+        dtype: numpy dtype, None for what only nodes see (a sequence).
+        shape: Sizes at the batch size of the nnl graph; None where nobody needed them.
+        moved: The same at another batch size: axes that differ depend on the batch.
+        inner: In the axis that depends on the batch, how many neighbouring positions belong to one
+            sample: a merged axis (N, 3) has 3, (3, N) has 1.
+        value: The array of a parameter or constant.
+        open_axis: An axis whose size depends on values, so that nobody can know it before.
+    """
+
+    name: str = ""
+    dtype: Any = None
+    shape: Shape | None = None
+    moved: Shape | None = None
+    inner: int = 1
+    value: Any = None
+    open_axis: int | None = None
+    hint: str = ""
+
+    @property
+    def sizes(self) -> Shape:
+        """The shape, where it is known to be known."""
+        if self.shape is None:
+            raise ValueError(f"export: the shape of the intermediate {self.name!r} is not known")
+        return self.shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.sizes)
+
+
+@dataclass(eq=False)
+class NodeRecord:
+    """An ONNX node; a None input is an optional one left out. origin: the nnl function."""
+
+    op_type: str
+    inputs: list[Tensor | None]
+    outputs: list[Tensor]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    origin: str = ""
+
+    def same(self, other: NodeRecord) -> bool:
+        """Whether both are written alike, apart from names."""
+        if self.op_type != other.op_type or self.attributes != other.attributes:
+            return False
+        if len(self.inputs) != len(other.inputs):
+            return False
+        return all(map(_same_value, self.inputs, other.inputs))
+
+
+def _same_value(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether both are no constants, or equal ones."""
+    if a is None or b is None:
+        return a is b
+    if a.value is None or b.value is None or a.value is b.value:
+        return (a.value is None) == (b.value is None)
+    return a.value.dtype == b.value.dtype and np.array_equal(a.value, b.value, equal_nan=False)
+
+
+@dataclass(eq=False)
+class Call:
+    """One function of the nnl graph, as a handler gets it.
+
+    Attributes:
+        name: The function.
+        attrs: Its attributes, complete; moved_attrs: the same at another batch size.
+        inputs: Tensors in the dtypes that the function computes with; None for one left out.
+        shapes: Output shapes; moved_shapes: at another batch size.
+        dtypes: Output dtypes of the function.
+        target: Where the nnl function would run.
+    """
+
+    op: Any
+    attrs: Any
+    moved_attrs: Any
+    inputs: list[Tensor | None]
+    shapes: list[Shape]
+    moved_shapes: list[Shape]
+    dtypes: list[Any]
+    target: Any
+
+    @property
+    def name(self) -> str:
+        return str(self.op.name)
+
+    @property
+    def x(self) -> Tensor:
+        """The first input."""
+        return self.input(0)
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the first output."""
+        return self.shapes[0]
+
+    def input(self, i: int) -> Tensor:
+        """Input i, which the function cannot do without."""
+        x = self.inputs[i]
+        if x is None:
+            raise ValueError(f"export: {self.name} has no input {i}")
+        return x
+
+    def optional(self, i: int) -> Tensor | None:
+        """Input i, None if it was left out."""
+        return self.inputs[i] if i < len(self.inputs) else None
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the function by name: call.a.axis reads better as call.axis."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.attrs, name)
+
+
+def affine_size(now: int, moved: int, batch: int, moved_batch: int) -> tuple[int, int] | None:
+    """(a, b) of a size a * N + b that is `now` at N = batch; None if there are no such ints."""
+    a, rest = divmod(moved - now, moved_batch - batch)
+    return None if rest else (a, now - a * batch)
+
+
+def as_initializer(value: Any) -> np.ndarray[Any, Any]:
+    """The array as it is stored: C-contiguous, little endian."""
+    array = np.ascontiguousarray(value)
+    if np.ndim(value) == 0:
+        array = array.reshape(())
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)

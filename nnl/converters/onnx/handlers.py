@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Importing this registers every importer."""
+
+from importlib import import_module
+
+_FAMILIES = (
+    "import_arithmetic",
+    "import_shape",
+    "import_indexing",
+    "import_reduction",
+    "import_convolution",
+    "import_pooling",
+    "import_normalization",
+    "import_control",
+    "import_recurrent",
+    "import_training",
+    "import_signal",
+    "import_image",
+    "import_quantization",
+    "import_text",
+)
+
+for _family in _FAMILIES:
+    import_module(f"nnl.converters.onnx.{_family}")

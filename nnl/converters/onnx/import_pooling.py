@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Importers of pooling.
+
+ONNX's ceil_mode differs from nnl's ignore_border=False: a window counts if it starts inside the
+input or its left padding. So what the plain form cannot say is padded first, and windows with
+dilations are taken as one strided slice for every tap.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+import nnl.functions as F
+from nnl.converters.onnx.errors import OnnxError
+from nnl.converters.onnx.import_convolution import window
+from nnl.converters.onnx.import_indexing import scatter
+from nnl.converters.onnx.import_shape import padded
+from nnl.converters.onnx.registry import onnx_import
+from nnl.converters.onnx.values import array, check_size, ints, known, reshape, shape_of, var
+
+
+class Windows:
+    """Where the windows of a pooling node lie.
+
+    Attributes:
+        before, after: Padding that the node asks for.
+        more: Further padding after, so that the last window of ceil_mode fits.
+        counts: Number of windows along each axis.
+    """
+
+    def __init__(self, node: Any, sizes: tuple[int, ...]) -> None:
+        self.sizes, self.kernel = sizes, node.kernel_shape
+        if len(self.kernel) != len(sizes):
+            raise OnnxError(f"kernel_shape {self.kernel}: wanted {len(sizes)} numbers")
+        self.strides, self.dilations, self.before, self.after = window(node, sizes, self.kernel)
+        ceil = bool(getattr(node, "ceil_mode", 0))
+        if (getattr(node, "auto_pad", None) or "NOTSET") != "NOTSET":
+            ceil = False  # the padding is chosen so that windows fit
+        more, counts = [], []
+        for n, k, s, d, b, a in zip(
+            sizes, self.kernel, self.strides, self.dilations, self.before, self.after, strict=True
+        ):
+            room = n + b + a - (k - 1) * d - 1
+            if room < 0:
+                raise OnnxError(f"window {self.kernel} is larger than the padded input {sizes}")
+            count = (-(-room // s) if ceil else room // s) + 1
+            if ceil and (count - 1) * s >= n + b:  # it would start in the padding after
+                count -= 1
+            counts.append(count)
+            more.append(max(0, (count - 1) * s - room))
+        check_size(
+            [max(0, n + b + a) for n, b, a in zip(sizes, self.before, self.after, strict=True)]
+        )
+        self.more, self.counts = tuple(more), tuple(counts)
+        self.symmetric = self.before == self.after and not any(self.more)
+        self.dense = all(d == 1 for d in self.dilations)
+
+    def pad(self, x: Any, value: float) -> Any:
+        """x with all padding."""
+        after = [a + m for a, m in zip(self.after, self.more, strict=True)]
+        return padded(x, (0, 0, *self.before), (0, 0, *after), "constant", value)
+
+    def taps(self, x: Any) -> list[Any]:
+        """For every tap of the window, what it sees: arrays (N, C, *counts) from a padded x."""
+        out = []
+        lead = (0, 0), shape_of(x)[:2], (1, 1)
+        for tap in itertools.product(*map(range, self.kernel)):
+            start = [t * d for t, d in zip(tap, self.dilations, strict=True)]
+            stop = [
+                a + (c - 1) * s + 1
+                for a, c, s in zip(start, self.counts, self.strides, strict=True)
+            ]
+            where = (*lead[0], *start), (*lead[1], *stop), (*lead[2], *self.strides)
+            if isinstance(x, np.ndarray):
+                out.append(x[tuple(slice(*w) for w in zip(*where, strict=True))])
+            else:
+                out.append(F.slice(x, *where))
+        return out
+
+    def totals(self, count_padding: bool) -> Any:
+        """How many elements each window averages over: (1, 1, *counts)."""
+        y = np.ones((), np.float32)
+        for axis in range(len(self.sizes)):
+            n, b, a = self.sizes[axis], self.before[axis], self.after[axis]
+            low, high = (-b, n + a) if count_padding else (0, n)
+            at = np.arange(self.counts[axis])[:, None] * self.strides[axis] - b
+            at = at + np.arange(self.kernel[axis]) * self.dilations[axis]
+            inside = ((at >= low) & (at < high)).sum(1).astype(np.float32)
+            y = y[..., None] * inside
+        return np.maximum(y, 1)[None, None]
+
+
+@onnx_import("MaxPool")
+def max_pool(ctx: Any, node: Any, x: Any) -> Any:
+    """Maximum of every window, and where it is as a flat index if asked for."""
+    value, dtype = x, array(x).dtype if known(x) else np.dtype(np.float32)
+    x = var(x)
+    w = Windows(node, x.shape[2:])
+    if w.symmetric and w.dense:
+        y = F.max_pooling(x, w.kernel, stride=w.strides, ignore_border=True, pad=w.before)
+    elif w.dense:
+        y = F.max_pooling(w.pad(x, -math.inf), w.kernel, stride=w.strides, ignore_border=True)
+    else:
+        y = functools.reduce(F.maximum2, w.taps(w.pad(x, -math.inf)))
+    if len(node.outputs) < 2 or not node.outputs[1]:
+        return y
+    low = np.iinfo(dtype).min if dtype.kind in "iu" else -math.inf
+    wide = padded(
+        array(value),
+        (0, 0, *w.before),
+        (0, 0, *(a + m for a, m in zip(w.after, w.more, strict=True))),
+        "constant",
+        low,
+    )
+    best = np.argmax(np.stack(w.taps(wide)), 0)
+    taps = np.array(list(itertools.product(*map(range, w.kernel))))[best]  # (N, C, *counts, n)
+    flat = np.zeros(best.shape, np.int64)
+    order = range(len(w.sizes))
+    for axis in order if node.storage_order == 0 else reversed(order):
+        place = np.arange(w.counts[axis]) * w.strides[axis] - w.before[axis]
+        place = place.reshape((-1,) + (1,) * (len(w.sizes) - 1 - axis))
+        flat = flat * w.sizes[axis] + place + taps[..., axis] * w.dilations[axis]
+    lead = np.arange(math.prod(x.shape[:2])).reshape(x.shape[:2] + (1,) * len(w.sizes))
+    return y, flat + lead * math.prod(w.sizes)
+
+
+def _window_sums(w: Windows, x: Any) -> Any:
+    x = w.pad(x, 0.0)
+    if w.dense:
+        return F.sum_pooling(x, w.kernel, stride=w.strides, ignore_border=True)
+    return functools.reduce(F.add2, w.taps(x))
+
+
+@onnx_import("AveragePool")
+def average_pool(ctx: Any, node: Any, x: Any) -> Any:
+    """Mean of every window, with or without its padding."""
+    x = var(x)
+    w = Windows(node, x.shape[2:])
+    count_padding = bool(getattr(node, "count_include_pad", 0))
+    if w.symmetric and w.dense and (count_padding or not any(w.before)):
+        return F.average_pooling(x, w.kernel, stride=w.strides, ignore_border=True, pad=w.before)
+    return _window_sums(w, x) * var(1.0 / w.totals(count_padding))
+
+
+@onnx_import("LpPool")
+def lp_pool(ctx: Any, node: Any, x: Any) -> Any:
+    """p-norm of every window."""
+    x = var(x)
+    w = Windows(node, x.shape[2:])
+    p = float(node.p)
+    return F.pow_scalar(_window_sums(w, F.pow_scalar(F.abs(x), p)), 1.0 / p)
+
+
+def _global(name: str, reduce: Any) -> None:
+    @onnx_import(name)
+    def handler(ctx: Any, node: Any, x: Any) -> Any:
+        x = var(x)
+        return reduce(x, tuple(range(2, x.ndim)), node)
+
+    handler.__doc__ = f"{name}: over all spatial axes, which keep the size 1."
+
+
+_global("GlobalAveragePool", lambda x, axes, node: F.mean(x, axis=axes, keepdims=True))
+_global("GlobalMaxPool", lambda x, axes, node: F.max(x, axis=axes, keepdims=True))
+_global(
+    "GlobalLpPool",
+    lambda x, axes, node: F.pow_scalar(
+        F.sum(F.pow_scalar(F.abs(x), float(node.p)), axis=axes, keepdims=True), 1.0 / node.p
+    ),
+)
+
+
+@onnx_import("MaxUnpool")
+def max_unpool(ctx: Any, node: Any, x: Any, indices: Any, output_shape: Any = None) -> Any:
+    """Maxima put back where MaxPool found them, zeros elsewhere."""
+    sizes = shape_of(x)
+    n = len(sizes) - 2
+    strides, pads = node.strides or (1,) * n, node.pads or (0,) * 2 * n
+    spatial = [
+        (size - 1) * s - pads[i] - pads[i + n] + k
+        for i, (size, s, k) in enumerate(zip(sizes[2:], strides, node.kernel_shape, strict=True))
+    ]
+    inferred = (*sizes[:2], *spatial)
+    wanted = inferred if output_shape is None else ints(output_shape, "output_shape")
+    check_size(wanted)
+    # the indices are for the shape that the windows give; a larger one only adds room
+    at = np.unravel_index(array(indices, "the indices").reshape(-1), inferred)
+    flat = np.ravel_multi_index(at, wanted).reshape(1, -1)
+    zeros = np.zeros(math.prod(wanted), np.float32)
+    return reshape(scatter(var(zeros), flat, reshape(x, (-1,)), "none"), wanted)

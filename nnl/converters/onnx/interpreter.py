@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a typed graph by calling nnl functions, so that running it records or computes.
+
+Nodes whose inputs are all constants are computed at once and give constants ("folded"), with
+numpy's integers where ONNX has integers. Everything else becomes Variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
+from nnl.converters.onnx.function_bodies import body_of_function, body_of_schema
+from nnl.converters.onnx.model import Graph, Model, UnknownNode
+from nnl.converters.onnx.operators import Node
+from nnl.converters.onnx.registry import ONNX, one_to_one
+from nnl.converters.onnx.table import table_handler
+from nnl.converters.onnx.values import array, dtype_of, is_float, is_var, known, tagged
+from nnl.core.context import STATE, using
+from nnl.core.context import Context as Device
+from nnl.core.variable import Variable
+
+MAX_DEPTH = 48  # of graphs and functions inside each other
+_CAUSES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError)
+_FIXED = {
+    "tensor(int64)": np.dtype(np.int64),
+    "tensor(int32)": np.dtype(np.int32),
+    "tensor(bool)": np.dtype(bool),
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(uint8)": np.dtype(np.uint8),
+}
+
+
+class Scope:
+    """Values by name, inside the scope around it."""
+
+    __slots__ = ("values", "outer", "graph")
+
+    def __init__(self, graph: Graph | None, outer: Scope | None) -> None:
+        self.values: dict[str, Any] = {}
+        self.graph, self.outer = graph, outer
+
+    def find(self, name: str) -> Any:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.outer
+        raise OnnxError(f"the value {name!r} has not been computed")
+
+
+class Interpreter:
+    """One run of a model; what handlers get as `ctx`.
+
+    Attributes:
+        model: The typed view.
+        opsets: Operator versions in force, by domain.
+        scope: Where the present node reads and writes.
+    """
+
+    def __init__(self, model: Model, initial: Callable[[str, Any], Any]) -> None:
+        self.model, self.initial = model, initial
+        self.opsets = model.opsets
+        self.scope = Scope(None, None)
+        self.depth = 0
+        self.last_uses: dict[int, tuple[Graph, list[list[str]]]] = {}
+        self.bodies: dict[Any, Graph] = {}
+
+    @property
+    def opset(self) -> int:
+        """Version of ONNX's own operators."""
+        return self.opsets[""]
+
+    # ---- graphs ----
+
+    def run(self, graph: Graph, inputs: Sequence[Any], outer: Scope | None = None) -> list[Any]:
+        """Run a graph.
+
+        Args:
+            inputs: Values by position; None for those that an initializer gives.
+            outer: The scope its nodes may read; a fresh one if left out.
+        Returns:
+            Values of its outputs.
+        """
+        if self.depth >= MAX_DEPTH:
+            raise OnnxError(f"graphs or functions are nested deeper than {MAX_DEPTH}")
+        scope = Scope(graph, outer)
+        for name, value in graph.initializers.items():
+            scope.values[name] = self.initial(name, value)
+        for info, value in zip(graph.inputs, inputs, strict=False):
+            if value is not None or info.name not in scope.values:
+                scope.values[info.name] = value
+        before, self.scope = self.scope, scope
+        self.depth += 1
+        try:
+            for node, dead in zip(graph.nodes, self._dead_after(graph), strict=True):
+                self._step(node, scope)
+                for name in dead:
+                    scope.values.pop(name, None)
+            return [scope.find(v.name) if v.name else None for v in graph.outputs]
+        finally:
+            self.scope = before
+            self.depth -= 1
+
+    def run_inside(self, graph: Graph, inputs: Sequence[Any]) -> list[Any]:
+        """Run a subgraph of the present node; it reads the values around it."""
+        return self.run(graph, inputs, self.scope)
+
+    def _dead_after(self, graph: Graph) -> list[list[str]]:
+        found = self.last_uses.get(id(graph))
+        if found is None:
+            last: dict[str, int] = {}
+            for i, node in enumerate(graph.nodes):
+                for name in (*node.inputs, *node.captured, *node.outputs):
+                    last[name] = i
+            for v in graph.outputs:
+                last.pop(v.name, None)
+            dead: list[list[str]] = [[] for _ in graph.nodes]
+            for name, i in last.items():
+                dead[i].append(name)
+            found = self.last_uses[id(graph)] = graph, dead  # the graph: so that its id stays
+        return found[1]
+
+    # ---- nodes ----
+
+    def _step(self, node: Node, scope: Scope) -> None:
+        try:
+            values = [scope.find(n) if n else None for n in node.inputs]
+            captured = [scope.find(n) for n in node.captured]
+            outs = self._call(node, values, captured)
+        except OnnxError as e:
+            if e.node:
+                raise
+            raise type(e)(e.reason, node=node.label) from e.__cause__
+        except (*_CAUSES, ValueError, NotImplementedError) as e:
+            raise OnnxError(f"{type(e).__name__}: {e}", node=node.label) from e
+        for name, value in zip(node.outputs, outs, strict=False):
+            if name:
+                scope.values[name] = value
+
+    def _call(self, node: Node, values: list[Any], captured: list[Any]) -> list[Any]:
+        handler = self.handler(node)
+        seen = [*values, *captured]
+        constant = not any(map(_holds_variable, seen)) and not _draws(node)
+        changes: dict[str, Any] = {}
+        if constant and not known_now():
+            changes.update(auto_forward=True, no_grad=True, trace=None)
+        if any(
+            v is not None and not isinstance(v, list) and dtype_of(v) == np.float64 for v in values
+        ):
+            changes.update(context=_double(), target=_double().target)
+        if changes:
+            with using(**changes):
+                outs = handler(self, node, *values)
+                outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
+                return self._finish(node, values, outs, constant)
+        outs = handler(self, node, *values)
+        outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
+        return self._finish(node, values, outs, constant)
+
+    def _finish(self, node: Node, values: Any, outs: list[Any], constant: bool) -> list[Any]:
+        """Give every output the type the schema promises; read constants and what is no float."""
+        for i, out in enumerate(outs):
+            if out is None or isinstance(out, list):
+                continue
+            if not is_var(out):
+                out = np.asarray(out)
+            dtype = _promised(node, i, values)
+            if dtype is None:
+                dtype = dtype_of(out)
+            if is_var(out):
+                out = tagged(out, dtype)
+                if constant or (not is_float(dtype) and known(out)):
+                    out = array(out)
+            elif out.dtype != dtype:
+                out = out.astype(dtype)
+            outs[i] = out
+        return outs
+
+    def handler(self, node: Node) -> Callable[..., Any]:
+        """What runs a node: a handler, the table of one-to-one functions, or a function body.
+
+        Raises:
+            UnsupportedOperator: Nothing does.
+        """
+        domain, name = node.domain, node.op_type
+        function = self.model.functions.get((domain, name))
+        if function is not None:
+            return lambda ctx, node, *v: ctx.call(body_of_function(ctx, node, function), v)
+        found = ONNX.find_import(name, node.since or 10**6, domain)
+        if found is not None:
+            return found
+        op = one_to_one().get(name) if domain == "" else None
+        if op is not None:
+            return table_handler(op)
+        if not isinstance(node, UnknownNode):
+            schema = node.schema
+            if schema.has_function or schema.has_context_dependent_function:
+                return lambda ctx, node, *v: ctx.call(body_of_schema(ctx, node, v), v)
+        raise UnsupportedOperator(
+            f"there is no importer for the operator {name!r} of the domain "
+            f"{domain or 'ai.onnx'!r} (version {self.opsets.get(domain)})",
+            node=node.label,
+        )
+
+    def call(self, body: tuple[Graph, dict[str, int]], values: Sequence[Any]) -> list[Any]:
+        """Run the body of a function, which sees none of the values around it."""
+        graph, opsets = body
+        before, self.opsets = self.opsets, opsets
+        try:
+            padded = [*values, *[None] * (len(graph.inputs) - len(values))]
+            return self.run(graph, padded)
+        finally:
+            self.opsets = before
+
+
+def known_now() -> bool:
+    """Whether functions compute when they are called."""
+    return STATE.auto_forward and STATE.trace is None
+
+
+_DOUBLE: list[Device] = []
+
+
+def _double() -> Device:
+    if not _DOUBLE:
+        _DOUBLE.append(Device(["cpu:double"]))
+    return _DOUBLE[0]
+
+
+def _holds_variable(x: Any) -> bool:
+    return isinstance(x, Variable) or (isinstance(x, list) and any(map(_holds_variable, x)))
+
+
+def _draws(node: Node) -> bool:
+    """Whether each run draws new numbers, so that the node must not become a constant."""
+    return node.schema is not None and bool(node.schema.non_deterministic)
+
+
+def _promised(node: Node, index: int, values: Sequence[Any]) -> Any:
+    """The type that the schema promises for an output, given the inputs; None if it says none."""
+    inputs, outputs = node.type_names
+    if not outputs:
+        return None
+    name = outputs[min(index, len(outputs) - 1)]
+    name = node.fixed_types.get(name, name)
+    if name in _FIXED:
+        return _FIXED[name]
+    for i, value in enumerate(values):
+        if value is None or isinstance(value, list):
+            continue
+        if inputs and inputs[min(i, len(inputs) - 1)] == name:
+            return dtype_of(value)
+    return None

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pickles that torch.save writes, read as data: nothing of them is ever called or imported.
+
+A pickle is a program for a stack machine. This one knows containers, numbers and strings, and the
+few names with which PyTorch describes a tensor; anything else ends it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+# names that may stand in the file -> what they mean to us
+ALLOWED = {
+    ("collections", "OrderedDict"): "dict",
+    ("torch._utils", "_rebuild_tensor"): "tensor",
+    ("torch._utils", "_rebuild_tensor_v2"): "tensor",
+    ("torch._utils", "_rebuild_parameter"): "parameter",
+    ("torch", "Size"): "size",
+}
+_STORAGES = ("torch", "torch.storage")
+MAX_ITEMS = 10_000_000  # operations of one pickle
+
+
+@dataclass(frozen=True)
+class Name:
+    """A class or function that the file names; `kind` is what it means."""
+
+    module: str
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A run of numbers in a member of its own: name of the storage class, member, count."""
+
+    kind: str
+    key: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A window on a storage, sizes and strides in elements."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class _Mark:
+    pass
+
+
+def read_pickle(data: bytes, where: str) -> Any:
+    """The object: dicts, lists, tuples, numbers, strings and Tensors.
+
+    Raises:
+        ValueError: The pickle is damaged, or would do anything but describe tensors.
+    """
+    try:
+        return _Machine(data, where).run()
+    except (IndexError, struct.error, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{where}: damaged: {error!r:.200}") from error
+
+
+class _Machine:
+    def __init__(self, data: bytes, where: str) -> None:
+        self.data, self.at, self.where = data, 0, where
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        for _ in range(MAX_ITEMS):
+            code = self.take(1)
+            if code == b".":
+                return self.stack.pop()
+            step = _STEPS.get(code)
+            if step is None:
+                raise ValueError(
+                    f"{self.where}: the instruction {code!r} at byte {self.at - 1} is refused: "
+                    "only tensors in dicts are read"
+                )
+            step(self)
+        raise ValueError(f"{self.where}: more than {MAX_ITEMS} instructions")
+
+    def take(self, n: int) -> bytes:
+        part = self.data[self.at : self.at + n]
+        if len(part) != n or n < 0:
+            raise ValueError(f"{self.where}: the pickle ends too early")
+        self.at += n
+        return part
+
+    def number(self, form: str) -> Any:
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def line(self) -> str:
+        end = self.data.index(b"\n", self.at) if b"\n" in self.data[self.at :] else -1
+        text = self.take(end - self.at)
+        self.at += 1
+        return text.decode("ascii")
+
+    def text(self, form: str) -> None:
+        self.stack.append(self.take(self.number(form)).decode("utf-8"))
+
+    def integer(self, n: int) -> None:
+        self.stack.append(int.from_bytes(self.take(n), "little", signed=True))
+
+    def to_mark(self) -> list[Any]:
+        for i in range(len(self.stack) - 1, -1, -1):
+            if type(self.stack[i]) is _Mark:
+                items = self.stack[i + 1 :]
+                del self.stack[i:]
+                return items
+        raise ValueError(f"{self.where}: damaged: a mark is missing")
+
+    def tuple_of(self, n: int) -> None:
+        items = tuple(self.stack[len(self.stack) - n :]) if n else ()
+        if len(items) != n:
+            raise IndexError("the stack is too short")
+        del self.stack[len(self.stack) - n :]
+        self.stack.append(items)
+
+    def name(self, module: str, name: str) -> None:
+        kind = ALLOWED.get((module, name))
+        if module in _STORAGES and name.endswith("Storage"):
+            kind = "storage"
+        if kind is None:
+            raise ValueError(
+                f"{self.where}: it names {module}.{name}, which is no part of a tensor: save "
+                "model.state_dict() instead"
+            )
+        self.stack.append(Name(module, name, kind))
+
+    def stack_name(self) -> None:
+        name, module = self.stack.pop(), self.stack.pop()
+        self.name(str(module), str(name))
+
+    def persistent(self) -> None:
+        """("storage", class, key, device, count)"""
+        given = self.stack.pop()
+        if not (isinstance(given, tuple) and len(given) == 5 and given[0] == "storage"):
+            raise ValueError(f"{self.where}: {given!r:.80} is no storage")
+        _, kind, key, _, size = given
+        if not (isinstance(kind, Name) and kind.kind == "storage" and isinstance(key, str)):
+            raise ValueError(f"{self.where}: {given!r:.80} is no storage")
+        self.stack.append(Storage(kind.name, key, _whole(size)))
+
+    def reduce(self) -> None:
+        args, function = self.stack.pop(), self.stack.pop()
+        if not isinstance(function, Name) or not isinstance(args, tuple):
+            raise ValueError(f"{self.where}: a call of {function!r:.80} is refused")
+        if function.kind == "dict" and not args:
+            self.stack.append({})
+        elif function.kind == "size" and len(args) == 1:
+            self.stack.append(tuple(_whole(n) for n in args[0]))
+        elif function.kind == "parameter" and args and isinstance(args[0], Tensor):
+            self.stack.append(args[0])
+        elif function.kind == "tensor" and len(args) >= 4 and isinstance(args[0], Storage):
+            shape = tuple(_whole(n) for n in args[2])
+            strides = tuple(_whole(n) for n in args[3])
+            if len(shape) != len(strides):
+                raise ValueError(f"{self.where}: a tensor has {shape} sizes, {strides} strides")
+            self.stack.append(Tensor(args[0], _whole(args[1]), shape, strides))
+        else:
+            raise ValueError(f"{self.where}: a call of {function.name}{args!r:.80} is refused")
+
+    def set_items(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) is not dict or len(items) % 2:
+            raise ValueError(f"{self.where}: items are set of {target!r:.80}")
+        target.update(zip(items[::2], items[1::2], strict=True))
+
+    def append(self, items: list[Any]) -> None:
+        if type(self.stack[-1]) is not list:
+            raise ValueError(f"{self.where}: items are added to {self.stack[-1]!r:.80}")
+        self.stack[-1].extend(items)
+
+    def build(self) -> None:
+        """The attributes of a state_dict: its _metadata, which is not needed."""
+        self.stack.pop()
+        if type(self.stack[-1]) is not dict:
+            raise ValueError(f"{self.where}: attributes are set of {self.stack[-1]!r:.80}")
+
+
+def _whole(n: Any) -> int:
+    if type(n) is not int or not 0 <= n < 2**62:
+        raise TypeError(f"{n!r:.40} is no size")
+    return n
+
+
+def _pushing(make: Callable[[], Any]) -> Callable[[_Machine], None]:
+    return lambda m: m.stack.append(make())
+
+
+def _put(form: str) -> Callable[[_Machine], None]:
+    return lambda m: m.memo.__setitem__(m.number(form), m.stack[-1])
+
+
+def _get(form: str) -> Callable[[_Machine], None]:
+    return lambda m: m.stack.append(m.memo[m.number(form)])
+
+
+def _number(form: str) -> Callable[[_Machine], None]:
+    return lambda m: m.stack.append(m.number(form))
+
+
+_STEPS: dict[bytes, Callable[[_Machine], Any]] = {
+    b"\x80": lambda m: m.take(1),  # protocol
+    b"\x95": lambda m: m.take(8),  # frame
+    b"}": _pushing(dict),
+    b"]": _pushing(list),
+    b")": _pushing(tuple),
+    b"(": _pushing(_Mark),
+    b"N": _pushing(lambda: None),
+    b"\x88": _pushing(lambda: True),
+    b"\x89": _pushing(lambda: False),
+    b"K": _number("<B"),
+    b"M": _number("<H"),
+    b"J": _number("<i"),
+    b"G": _number(">d"),
+    b"\x8a": lambda m: m.integer(m.number("<B")),
+    b"X": lambda m: m.text("<I"),
+    b"\x8c": lambda m: m.text("<B"),
+    b"q": _put("<B"),
+    b"r": _put("<I"),
+    b"\x94": lambda m: m.memo.__setitem__(len(m.memo), m.stack[-1]),
+    b"h": _get("<B"),
+    b"j": _get("<I"),
+    b"\x85": lambda m: m.tuple_of(1),
+    b"\x86": lambda m: m.tuple_of(2),
+    b"\x87": lambda m: m.tuple_of(3),
+    b"t": lambda m: m.stack.append(tuple(m.to_mark())),
+    b"c": lambda m: m.name(m.line(), m.line()),
+    b"\x93": lambda m: m.stack_name(),
+    b"Q": lambda m: m.persistent(),
+    b"R": lambda m: m.reduce(),
+    b"s": lambda m: m.set_items([m.stack.pop(-2), m.stack.pop()]),
+    b"u": lambda m: m.set_items(m.to_mark()),
+    b"a": lambda m: m.append([m.stack.pop()]),
+    b"e": lambda m: m.append(m.to_mark()),
+    b"b": lambda m: m.build(),
+}

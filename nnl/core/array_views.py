@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods of NNabla's NdArray that look at its memory in another way; the engine uses none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.core.array import Host, NdArray
+from nnl.core.context import SPACES, STATE
+from nnl.core.spec import ShapeError, Spec
+
+
+def strides(self: NdArray) -> tuple[int, ...]:
+    """In elements, of a C-contiguous array."""
+    out, n = [], 1
+    for s in reversed(self.spec.shape):
+        out.append(n)
+        n *= s
+    return tuple(reversed(out))
+
+
+def size_from_axis(self: NdArray, axis: int = -1) -> int:
+    """Product of the sizes from `axis` on; the whole size for a negative axis."""
+    return int(np.prod(self.spec.shape[max(axis, 0) :], dtype=np.int64))
+
+
+def cast(self: NdArray, dtype: Any, ctx: Any = None) -> Host:
+    """Convert the value to another dtype in place and return it as a writable numpy array."""
+    dtype = np.dtype(dtype)
+    if dtype != self.spec.dtype:
+        keep = self.bufs.get("fill", None)
+        host = None if keep is not None or not self.bufs else self.read("host").astype(dtype)
+        self.spec = Spec.of(self.spec.shape, dtype)
+        STATE.epoch += 1
+        self.bufs = {"fill": keep or 0} if host is None else {"host": host}
+    elif not self.bufs:
+        self.zero()
+    return self.data
+
+
+def view(self: NdArray, shape: Sequence[int]) -> NdArray:
+    """The same memory under another shape of the same size; one size may be -1."""
+    host = self.data
+    try:
+        v = host.reshape(tuple(shape))
+    except ValueError:
+        raise ShapeError(f"view: {self.spec} does not fit the shape {tuple(shape)}") from None
+    return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
+
+
+def narrow(self: NdArray, dim: int, start: int, length: int) -> NdArray:
+    """The same memory restricted to [start, start + length) along `dim`, which must be 0."""
+    if dim != 0 or not 0 <= start <= start + length <= (*self.shape, 0)[0]:
+        raise ShapeError(
+            f"narrow: [{start}, {start + length}) of dim {dim} of {self.spec}: wanted a range "
+            "inside dim 0"
+        )
+    v = self.data[start : start + length]
+    return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
+
+
+def get_data(self: NdArray, mode: str = "rw", dtype: Any = None) -> Host:
+    """The value as a numpy array; mode "r" is read only, "w" need not hold the old value."""
+    if mode not in ("r", "w", "rw"):
+        raise ValueError(f"get_data: mode is {mode!r}, wanted 'r', 'w' or 'rw'")
+    if mode == "w" and not any(s in self.bufs for s in SPACES):
+        self.zero()
+    if dtype is not None:
+        cast(self, dtype)
+    if mode != "r":
+        return self.data
+    view = self.read("host").view()
+    view.flags.writeable = False
+    host: Host = view
+    return host
+
+
+def data_ptr(self: NdArray, dtype: Any, ctx: Any = None, write_only: bool = False) -> int:
+    """Address of the host memory as an int, after a cast to dtype."""
+    return int(cast(self, dtype).ctypes.data)
+
+
+for _method in (size_from_axis, cast, view, narrow, get_data, data_ptr):
+    setattr(NdArray, _method.__name__, _method)
+NdArray.strides = property(strides)  # type: ignore[attr-defined]

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learning rates as functions of the iteration number.
+
+Each scheduler answers `get_learning_rate(iter)` and keeps no state, so a training run may resume
+at any iteration: `solver.set_learning_rate(scheduler.get_learning_rate(i))`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+__all__ = [
+    "BaseLearningRateScheduler",
+    "CosineScheduler",
+    "ExponentialScheduler",
+    "LinearWarmupScheduler",
+    "PolynomialScheduler",
+    "StepScheduler",
+]
+
+
+class BaseLearningRateScheduler:
+    """What every scheduler is. A subclass defines `get_learning_rate`."""
+
+    def get_learning_rate(self, iter: int) -> float:
+        """Return the learning rate of iteration `iter`, counted from 0.
+
+        Raises:
+            NotImplementedError: the subclass does not define it.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__}: define get_learning_rate(iter) to return the learning rate"
+        )
+
+
+def _positive(scheduler: BaseLearningRateScheduler, name: str, value: int) -> int:
+    if not value > 0:
+        raise ValueError(f"{type(scheduler).__name__}: {name}={value} must be greater than 0")
+    return value
+
+
+class PolynomialScheduler(BaseLearningRateScheduler):
+    r"""Fall from init_lr at iteration 0 to 0 at max_iter, and stay there.
+
+    $$\eta(i) = \eta_0 \, (1 - \min(i, N) / N)^p$$
+
+    Args:
+        init_lr: $\eta_0$.
+        max_iter: $N$, in iterations.
+        power: $p$; 1 is a straight line.
+    Raises:
+        ValueError: max_iter is not positive.
+    """
+
+    def __init__(self, init_lr: float, max_iter: int, power: float) -> None:
+        self.init_lr = init_lr
+        self.max_iter = _positive(self, "max_iter", max_iter)
+        self.power = power
+
+    def get_learning_rate(self, iter: int) -> float:
+        done = min(iter, self.max_iter) / self.max_iter
+        return float(self.init_lr * (1.0 - done) ** self.power)
+
+
+class CosineScheduler(BaseLearningRateScheduler):
+    r"""Fall from init_lr at iteration 0 to 0 at max_iter along half a cosine; rise again after.
+
+    $$\eta(i) = \eta_0 \, (\cos(\pi i / N) + 1) / 2$$
+
+    Args:
+        init_lr: $\eta_0$.
+        max_iter: $N$, in iterations.
+    Raises:
+        ValueError: max_iter is not positive.
+    Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983, eq. 5 without restarts.
+    """
+
+    def __init__(self, init_lr: float, max_iter: int) -> None:
+        self.init_lr = init_lr
+        self.max_iter = _positive(self, "max_iter", max_iter)
+
+    def get_learning_rate(self, iter: int) -> float:
+        return self.init_lr * ((math.cos(iter * 1.0 / self.max_iter * math.pi) + 1.0) * 0.5)
+
+
+class ExponentialScheduler(BaseLearningRateScheduler):
+    r"""Multiply the learning rate by gamma every `iter_interval` iterations.
+
+    $$\eta(i) = \eta_0 \, \gamma^{\lfloor i / k \rfloor}$$
+
+    Args:
+        init_lr: $\eta_0$.
+        gamma: $\gamma$.
+        iter_interval: $k$, in iterations.
+    Raises:
+        ValueError: iter_interval is not positive.
+    """
+
+    def __init__(self, init_lr: float, gamma: float, iter_interval: int = 1) -> None:
+        self.init_lr = init_lr
+        self.gamma = gamma
+        self.iter_interval = _positive(self, "iter_interval", iter_interval)
+
+    def get_learning_rate(self, iter: int) -> float:
+        return self.init_lr * self.gamma ** (iter // self.iter_interval)
+
+
+class StepScheduler(BaseLearningRateScheduler):
+    r"""Multiply the learning rate by gamma at each of the given iterations.
+
+    Args:
+        init_lr: Learning rate before the first step.
+        gamma: Factor of each step.
+        iter_steps: Iterations from which the next factor counts, in any order.
+    """
+
+    def __init__(self, init_lr: float, gamma: float, iter_steps: Sequence[int]) -> None:
+        self.init_lr = init_lr
+        self.gamma = gamma
+        self.iter_steps = iter_steps
+
+    def get_learning_rate(self, iter: int) -> float:
+        rate = self.init_lr
+        for step in self.iter_steps:
+            if iter >= step:
+                rate *= self.gamma
+        return rate
+
+
+class LinearWarmupScheduler(BaseLearningRateScheduler):
+    r"""Scale another scheduler's learning rate up linearly, then follow that scheduler.
+
+    $$\eta(i) = \eta_s(i)\,(i + 1) / W$$ for $i < W$, else $\eta_s(i)$.
+
+    Args:
+        scheduler: The scheduler $\eta_s$ to follow. It sees the same iteration numbers, so it is
+            $W$ iterations in when the warm-up ends.
+        warmup_iter: $W$, in iterations; 0 means no warm-up.
+    Raises:
+        ValueError: warmup_iter is negative.
+    Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2.
+    """
+
+    def __init__(self, scheduler: BaseLearningRateScheduler, warmup_iter: int) -> None:
+        if warmup_iter < 0:
+            raise ValueError(f"LinearWarmupScheduler: warmup_iter={warmup_iter} is negative")
+        self.scheduler = scheduler
+        self.warmup_iter = warmup_iter
+
+    def get_learning_rate(self, iter: int) -> float:
+        rate = self.scheduler.get_learning_rate(iter)
+        return rate * ((iter + 1) / self.warmup_iter) if iter < self.warmup_iter else rate

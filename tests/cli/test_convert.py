@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl convert: what it writes, and that it fails aloud."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
+import nnl.solvers as S
+from nnl.cli.main import convert_main, main
+from nnl.converters.nnp.messages import parse
+from nnl.utils.load import load
+from nnl.utils.save import save
+from tests.converters.loop_networks import NETWORKS
+
+
+@pytest.fixture(autouse=True)
+def no_parameters() -> Iterator[None]:
+    nn.clear_parameters()
+    yield
+    nn.clear_parameters()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A network with two executors, the second without softmax."""
+    return write_network(tmp_path / "m.nnp")
+
+
+def write_network(path: Path) -> Path:
+    x = nn.Variable((4, 1, 8, 8))
+    h = F.relu(PF.batch_normalization(PF.convolution(x, 3, (3, 3), name="c1"), name="b1"))
+    h = F.max_pooling(F.dropout(h, 0.3), (2, 2))
+    y = PF.affine(h, 5, name="f")
+    net = {"name": "n", "batch_size": 4, "outputs": {"out": F.softmax(y)}, "names": {"x": x}}
+    net["names"]["y"] = y
+    executors = [
+        {"name": "e", "network": "n", "data": ["x"], "output": ["out"]},
+        {"name": "g", "network": "n", "data": ["x"], "output": ["y"]},
+    ]
+    save(path, {"networks": [net], "executors": executors})
+    nn.clear_parameters()
+    return path
+
+
+def run(*args: object) -> int:
+    return main(["convert", *map(str, args)])
+
+
+@pytest.mark.parametrize("option", [None, "--nnp-parameter-h5", "--nnp-parameter-nntxt"])
+def test_nnp_to_nnp_keeps_everything(file: Path, tmp_path: Path, option: str | None) -> None:
+    out = tmp_path / "out.nnp"
+    assert run(file, out, "--verify", *([option] if option else [])) == 0
+    want = {k: v.d.copy() for k, v in nn.get_parameters(grad_only=False).items()}
+    load(file)
+    want = {k: v.d.copy() for k, v in nn.get_parameters(grad_only=False).items()}
+    nn.clear_parameters()
+    info = load(out)
+    assert list(info.executors) == ["e", "g"] and info.networks["n"].batch_size == 4
+    got = nn.get_parameters(grad_only=False)
+    assert list(got) == list(want)
+    for k, v in want.items():
+        np.testing.assert_array_equal(got[k].d, v)
+
+
+@pytest.mark.parametrize("kind", [".h5", ".protobuf"])
+def test_states_of_solvers_are_kept(tmp_path: Path, kind: str) -> None:
+    x = nn.Variable((2, 3))
+    y = F.mean(PF.affine(x, 2))
+    solver = S.Adam(0.1)
+    solver.set_parameters(nn.get_parameters())
+    x.d = 1.0
+    y.forward()
+    y.backward()
+    solver.update()
+    want = solver.get_states()["affine/W"].pstate["mean"].d.copy()
+    net = {"name": "n", "batch_size": 2, "outputs": {"y": y}, "names": {"x": x}}
+    data = {"name": "d", "uri": "", "batch_size": 2, "variables": ["x"]}
+    optimizer = {"name": "o", "network": "n", "dataset": "d", "solver": solver}
+    contents = {"networks": [net], "datasets": [data], "optimizers": [optimizer]}
+    save(tmp_path / "m.nnp", contents, include_solver_state=True, solver_state_format=kind)
+    assert run(tmp_path / "m.nnp", tmp_path / "o.nnp") == 0
+    nn.clear_parameters()
+    back = load(tmp_path / "o.nnp").optimizers["o"].solver.get_states()["affine/W"]
+    assert back.t == 1 and want.any()
+    np.testing.assert_array_equal(back.pstate["mean"].d, want)
+
+
+def test_loops_are_unrolled_unless_they_shall_stay(tmp_path: Path) -> None:
+    (tmp_path / "m.nntxt").write_text(NETWORKS["repeat in a recurrent part"])
+    for option, count in (([], 11), (["--nnp-no-expand-network"], 5)):
+        assert run(tmp_path / "m.nntxt", tmp_path / "o.nntxt", "--verify", *option) == 0
+        message = parse("NNablaProtoBuf", (tmp_path / "o.nntxt").read_bytes(), True, "t")
+        assert len(message.network[0].function) == count
+
+
+def test_equal_input_gives_equal_bytes(file: Path, tmp_path: Path) -> None:
+    for kind in ("--nnp-parameter-h5", "--nnp-parameter-nntxt", None):
+        contents = []
+        for name in ("a.nnp", "b.nnp"):
+            assert run(file, tmp_path / name, *([kind] if kind else [])) == 0
+            contents.append((tmp_path / name).read_bytes())
+        assert contents[0] == contents[1]
+
+
+def test_several_files_are_one_network(file: Path, tmp_path: Path) -> None:
+    load(file)
+    nn.save_parameters(tmp_path / "p.h5")
+    assert run(file, tmp_path / "n.nntxt", "--nnp-exclude-parameter") == 0
+    assert run(tmp_path / "n.nntxt", tmp_path / "p.h5", tmp_path / "out.nnp", "--verify") == 0
+    nn.clear_parameters()
+    load(tmp_path / "n.nntxt")
+    assert not nn.get_parameters()["c1/conv/W"].d.any()
+
+
+def test_an_executor_can_be_chosen(file: Path, tmp_path: Path) -> None:
+    assert run(file, tmp_path / "o.nnp", "-E", 1, "-b", 2) == 0
+    info = load(tmp_path / "o.nnp")
+    assert list(info.executors) == ["g"]
+    assert list(info.networks["n"].outputs) == ["y"] and info.networks["n"].batch_size == 2
+
+
+def test_ranges_of_functions_become_networks(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o.nnp"
+    assert run(file, out, "-E", 0, "--split=-2,3-4,5-", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    names = [Path(r["file"]).name for r in report["outputs"]]
+    assert names == ["o_0_2.nnp", "o_3_4.nnp", "o_5_6.nnp"] and not out.exists()
+    whole = load(file).executors["e"]
+    x = next(iter(whole.dataset_assign)).variable_instance
+    x.d = value = np.random.default_rng(0).normal(size=x.shape)
+    nn.seed(0)
+    y = next(iter(whole.output_assign)).variable_instance
+    for part in report["outputs"]:
+        info = load(part["file"]).executors["runtime"]
+        (given,) = info.dataset_assign
+        (end,) = info.output_assign
+        given.variable_instance.d = value
+        nn.seed(0)
+        end.variable_instance.forward()
+        value = end.variable_instance.d.copy()
+    nn.seed(0)
+    y.forward()
+    assert value.shape == y.d.shape == (4, 5)
+
+
+def test_a_list_of_functions_cuts_the_network(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "allowed.txt"
+    config.write_text("; what the device can\nConvolution,FLOAT32\nReLU\nAffine ; dense\n")
+    assert run(file, tmp_path / "o.nnp", "-c", config) == 0
+    names = sorted(p.name for p in tmp_path.glob("o_*"))
+    assert names == ["o_0_0.nnp", "o_2_2.nnp", "o_5_5.nnp"]
+    assert "does not allow function 1, BatchNormalization" in capsys.readouterr().err
+    config.write_text("Nothing\n")
+    assert run(file, tmp_path / "o.nnp", "-c", config) == 1
+
+
+@pytest.mark.parametrize("batch", [None, 3, -1])
+def test_onnx_there_and_back(
+    file: Path, tmp_path: Path, batch: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    size = [] if batch is None else ["-b", batch]
+    there, back = tmp_path / "m.onnx", tmp_path / "back.nnp"
+    assert run(file, there, "-d", "opset_17", "--verify", *size) == 0
+    model = onnx.load(there)
+    dim = model.graph.input[0].type.tensor_type.shape.dim[0]
+    assert model.opset_import[0].version == 17
+    assert (dim.dim_param or dim.dim_value) == {None: 1, 3: 3, -1: "N"}[batch]
+    assert run(there, back, "--verify") == 0
+    assert "largest difference: 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["m.nnp"], "wanted FILE... OUTPUT, got only m.nnp"),
+        (["m.nnp", "o.xyz"], "o.xyz: cannot write the extension '.xyz', only .nnp"),
+        (["m.nnp", "o.h5"], "o.h5: cannot write the extension '.h5'"),
+        (["m.nnp", "o"], "o: cannot write the extension ''"),
+        (["m.abc", "o.nnp"], "m.abc: cannot read the extension '.abc'"),
+        (["none.nnp", "o.nnp"], "No such file or directory: 'none.nnp'"),
+        (["m.nnp", "no/o.nnp"], "no/o.nnp: there is no folder no"),
+        (["m.nnp", "m.nnp"], "m.nnp is both input and output"),
+        (["m.nnp", "o.onnx", "-O", "NNP"], "o.onnx has the extension of ONNX, but NNP was asked"),
+        (["m.nnp", "o.onnx", "-d", "opset_99"], "opset is 99, wanted"),
+        (["m.nnp", "o.onnx", "-d", "nnb_3"], "-d is 'nnb_3', wanted opset_N or a number"),
+        (["m.nnp", "o.nnp", "-d", "3"], "the format NNP has no versions to choose from"),
+        (["m.nnp", "o.nnp", "-b", "0"], "the batch size is 0, wanted at least 1"),
+        (["m.nnp", "o.nnp", "-E", "7"], "there is no executor 7, the file has 2"),
+        (["m.nnp", "o.nnp", "-S", "0-99"], "there is no range '0-99' in 7 functions"),
+        (["m.nnp", "o.nnp", "-S", "x"], "-S is 'x', wanted ranges such as 0-4,5-"),
+        (["m.nnp", "o.nnp", "-S", "0-", "-c", "f"], "only one of -S and -c"),
+        (["m.nnp", "o.onnx", "--nnp-parameter-h5"], "of parameters are for NNP, not ONNX"),
+        (["m.nnp", "bad.onnx", "o.nnp"], "the files are of several formats: NNP, ONNX"),
+    ],
+)
+def test_failures_are_told_and_write_nothing(
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    args: list[str],
+    message: str,
+) -> None:
+    pytest.importorskip("onnx")
+    monkeypatch.chdir(file.parent)
+    before = {p.name: p.read_bytes() for p in file.parent.iterdir()}
+    assert run(*args) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("nnl convert: error: ") and message in error
+    assert {p.name: p.read_bytes() for p in file.parent.iterdir()} == before
+
+
+def test_a_broken_input_leaves_the_good_output(file: Path, tmp_path: Path) -> None:
+    good = tmp_path / "good.nnp"
+    assert run(file, good) == 0
+    content = good.read_bytes()
+    file.write_bytes(file.read_bytes()[:500])
+    assert run(file, good) == 1
+    assert good.read_bytes() == content and sorted(os.listdir(tmp_path)) == ["good.nnp", "m.nnp"]
+
+
+def test_verify_gives_indices_where_indices_are_read(tmp_path: Path) -> None:
+    x, t = nn.Variable((4, 5)), nn.Variable((4, 1))
+    y = PF.affine(PF.embed(F.reshape(x, (4, 5, 1)), 7, 6), 5)
+    loss = F.mean(F.softmax_cross_entropy(y, t))
+    names = {"x": x, "t": t, "y": y}
+    net = {"name": "n", "batch_size": 4, "outputs": {"loss": loss}, "names": names}
+    executor = {"name": "e", "network": "n", "data": ["x", "t"], "output": ["loss", "y"]}
+    save(tmp_path / "m.nnp", {"networks": [net], "executors": [executor]})
+    assert run(tmp_path / "m.nnp", tmp_path / "o.nnp", "--verify") == 0
+
+
+def test_verify_fails_where_the_result_differs(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o.nnp"
+    assert run(file, out, "--nnp-exclude-parameter", "--verify") == 1
+    assert f"{out} differs from its source" in capsys.readouterr().err
+
+
+def test_functions_without_a_form_in_the_target_are_listed_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnx")
+    x = nn.Variable((2, 3, 8, 8))
+    y = F.random_flip(F.random_crop(x, (3, 4, 4)))
+    net = {"name": "n", "batch_size": 2, "outputs": {"y": y}, "names": {"x": x}}
+    save(tmp_path / "m.nnp", {"networks": [net]})
+    assert run(tmp_path / "m.nnp", tmp_path / "m.onnx") == 1
+    assert "ONNX has no form of these functions: RandomCrop, RandomFlip" in capsys.readouterr().err
+
+
+def test_mutated_files_convert_or_fail_with_a_message(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = file.read_bytes()
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        bad = bytearray(good)
+        for _ in range(int(rng.integers(1, 5))):
+            bad[int(rng.integers(len(bad)))] = int(rng.integers(256))
+        file.write_bytes(bytes(bad))
+        code = run(file, tmp_path / "out.nnp")
+        error = capsys.readouterr().err
+        assert code == 0 or (code == 1 and error.startswith("nnl convert: error: "))
+        assert (tmp_path / "out.nnp").exists() == (code == 0)
+        (tmp_path / "out.nnp").unlink(missing_ok=True)
+
+
+def test_both_commands_are_one(file: Path, tmp_path: Path) -> None:
+    assert convert_main([str(file), str(tmp_path / "o.nnp")]) == 0
+    program = [sys.executable, "-m", "nnl.cli.main", "convert", str(file), "x.xyz"]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr and not done.stdout

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hostile, damaged and mutated files: a ValueError, and nothing is changed."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import nnl as nn
+from nnl.converters.nnp import initial_values, members
+from nnl.converters.nnp.messages import parse
+from nnl.core.op import OPS
+from nnl.utils.load import load
+from nnl.utils.save import save
+from tests.converters.loop_networks import NETWORKS
+from tests.converters.test_nnp_functions import graph
+from tests.converters.test_nnp_reader import saved
+
+
+@pytest.fixture(autouse=True)
+def no_parameters() -> Iterator[None]:
+    nn.clear_parameters()
+    yield
+    nn.clear_parameters()
+
+
+def archive_of(**members: bytes) -> io.BytesIO:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as out:
+        for name, content in members.items():
+            out.writestr(name, content)
+    return io.BytesIO(file.getvalue())
+
+
+def test_hostile_archives_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"the member '../a.nntxt' points outside the archive"):
+        load(archive_of(**{"../a.nntxt": b""}), extension=".nnp")
+    with pytest.raises(ValueError, match="file: not a .nnp archive"):
+        load(io.BytesIO(b"PK no"), extension=".nnp")
+    monkeypatch.setattr(members, "SUSPICIOUS", 1000)
+    with pytest.raises(ValueError, match="'a.h5' claims 1000000 bytes out of"):
+        load(archive_of(**{"a.h5": bytes(1000000)}), extension=".nnp")
+    assert initial_values.MAX_ELEMENTS < members.SUSPICIOUS**4  # both bounds are finite
+
+
+def test_hdf5_arrays_that_are_larger_than_the_file_are_refused() -> None:
+    file = io.BytesIO()
+    with h5py.File(file, "w") as out:
+        out.create_dataset("w", shape=(10**12,), dtype=np.float32, chunks=(1000,))
+    with pytest.raises(ValueError, match="'w' is no array of numbers, or larger than the file"):
+        load(io.BytesIO(file.getvalue()), extension=".h5")
+    file = io.BytesIO()
+    with h5py.File(file, "w") as out:
+        out["w"] = "text"
+    with pytest.raises(ValueError, match="'w' is no array of numbers"):
+        load(io.BytesIO(file.getvalue()), extension=".h5")
+
+
+@pytest.mark.parametrize("extension", [".nnp", ".nntxt", ".protobuf", ".h5"])
+def test_mutated_files_load_or_give_a_value_error(tmp_path: Path, extension: str) -> None:
+    saved(tmp_path / f"a{extension.replace('.h5', '.nnp')}", steps=1)
+    if extension == ".h5":
+        nn.save_parameters(tmp_path / "a.h5")
+    good = (tmp_path / f"a{extension}").read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        bad = bytearray(good)
+        for _ in range(int(rng.integers(1, 6))):
+            i = int(rng.integers(len(bad)))
+            bad[i] = int(rng.integers(256)) if rng.random() < 0.5 else bad[i] ^ 1 << rng.integers(8)
+        if rng.random() < 0.3:
+            del bad[int(rng.integers(len(bad))) :]
+        nn.clear_parameters()
+        try:
+            load(io.BytesIO(bytes(bad)), extension=extension)
+        except (ValueError, NotImplementedError):
+            assert nn.get_parameters(grad_only=False) == {}
+
+
+def test_broken_files_of_states_are_value_errors(tmp_path: Path) -> None:
+    v = saved(tmp_path / "a.nnp")
+    path = tmp_path / "s.h5"
+    v["solver"].save_states(path)
+    good = path.read_bytes()
+    path.write_bytes(good[: len(good) // 2])
+    with pytest.raises(ValueError, match="Adam.load_states: .*s.h5: not an HDF5 file of states"):
+        v["solver"].load_states(path)
+    with h5py.File(path, "w") as out:
+        out["c/affine/W/t"] = 1
+        out.create_dataset("c/affine/W/mean", (10**12,), np.float32, chunks=(1000,))
+    with pytest.raises(ValueError, match="'c/affine/W': mean is no array of numbers, or larger"):
+        v["solver"].load_states(path)
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        bad = bytearray(good)
+        for _ in range(4):
+            bad[int(rng.integers(len(bad)))] = int(rng.integers(256))
+        path.write_bytes(bytes(bad))
+        try:
+            v["solver"].load_states(path)
+        except ValueError as error:
+            assert str(error)
+
+
+def test_mutated_loops_load_or_give_a_value_error() -> None:
+    good = NETWORKS["repeat in a recurrent part"].encode()
+    rng = np.random.default_rng(2)
+    for _ in range(150):
+        bad = bytearray(good)
+        for _ in range(int(rng.integers(1, 4))):
+            bad[int(rng.integers(len(bad)))] = good[int(rng.integers(len(good)))]
+        nn.clear_parameters()
+        try:
+            load(io.BytesIO(bytes(bad)))
+        except ValueError:
+            assert nn.get_parameters(grad_only=False) == {}
+
+
+def test_damaged_weights_in_an_archive_are_found(tmp_path: Path) -> None:
+    saved(tmp_path / "a.nnp")
+    nn.clear_parameters()
+    data = bytearray((tmp_path / "a.nnp").read_bytes())
+    at = data.index(b"network.nntxt") + 200
+    data[at] ^= 1
+    with pytest.raises(ValueError, match=r"the member 'network.nntxt' is damaged \(CRC-32\)"):
+        load(io.BytesIO(bytes(data)), extension=".nnp")
+
+
+def test_solver_states_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "a.protobuf")
+    proto = parse("NNablaProtoBuf", (tmp_path / "a.protobuf").read_bytes(), False, "test")
+    proto.optimizer[0].solver.states["c/affine/W"].state_parameter["mean"].data.append(0)
+    nn.clear_parameters()
+    with pytest.raises(ValueError, match="optimizer 'o': .*mean of 'c/affine/W' has 25 values"):
+        load(io.BytesIO(proto.SerializeToString()), extension=".protobuf")
+    assert nn.get_parameters(grad_only=False) == {}
+
+
+def stored_archive(name: str, content: bytes) -> bytearray:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as out:
+        out.writestr(name, content)
+    return bytearray(file.getvalue())
+
+
+def test_stored_members_that_claim_more_than_the_file_are_refused() -> None:
+    data = stored_archive("a.nntxt", b"# nothing here")
+    directory = data.index(b"PK\1\2")
+    for field in (20, 24):  # both sizes, so that they agree
+        data[directory + field : directory + field + 4] = (10**6).to_bytes(4, "little")
+    with pytest.raises(ValueError, match="'a.nntxt' claims 1000000 bytes, more than there are"):
+        load(io.BytesIO(bytes(data)), extension=".nnp")
+    data = stored_archive("a.nntxt", b"# nothing here")
+    data[0:4] = b"PK\5\5"
+    with pytest.raises(ValueError, match="'a.nntxt' does not begin where it should"):
+        load(io.BytesIO(bytes(data)), extension=".nnp")
+
+
+def test_many_members_do_not_add_up_to_a_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "SUSPICIOUS", 3000)
+    monkeypatch.setattr(members, "MAX_RATIO", 50)
+    with pytest.raises(ValueError, match="the members claim 5000 bytes out of"):
+        load(archive_of(**{f"{i}.nntxt": bytes(1000) for i in range(5)}), extension=".nnp")
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*out, value))
+
+
+PARAMETER = varint(200 << 3 | 2)
+NAMED_W = b"\x0a\x01w"  # variable_name
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (PARAMETER + varint(50) + NAMED_W, "the field 200 ends 47 bytes behind it"),
+        (PARAMETER + b"\xff" * 12, "a number does not end"),
+        (b"\x03", "wire type 3"),
+        (b"\x02\x00", "the field 0 ends"),
+        (PARAMETER + varint(6) + varint(100 << 3 | 2) + b"\x03abc", "3 bytes of float32 numbers"),
+        (PARAMETER + varint(3) + NAMED_W, r"'w' has 0 values for the shape \(\)"),
+    ],
+)
+def test_binary_parameters_that_lie_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(io.BytesIO(data), extension=".protobuf")
+    assert nn.get_parameters(grad_only=False) == {}
+
+
+def test_numbers_may_be_packed_or_not_and_split() -> None:
+    one = np.float32([1]).tobytes()
+    two = np.float32([2, 3]).tobytes()
+    shape = b"\xa2\x01\x03\x0a\x01\x03"  # dim: 3
+    body = NAMED_W + shape + varint(100 << 3 | 5) + one + varint(100 << 3 | 2) + b"\x08" + two
+    data = PARAMETER + varint(len(body)) + body
+    want = parse("NNablaProtoBuf", data, False, "t").parameter[0]
+    load(io.BytesIO(data), extension=".protobuf")
+    assert nn.get_parameters(grad_only=False)["w"].d.tolist() == list(want.data) == [1, 2, 3]
+
+
+def test_two_parameters_never_share_memory(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "p.h5", "w") as out:
+        out["a"] = np.ones(4, np.float32)
+        out["b"] = out["a"]  # a hard link: the same numbers under two names
+    nn.load_parameters(tmp_path / "p.h5")
+    got = nn.get_parameters(grad_only=False)
+    got["a"].d[...] = 5
+    assert got.get("b") is None or (got["b"].d == 1).all()
+
+
+TYPED = [op for op in OPS.values() if op.nnp and hasattr(op.attrs_class, "samples")]
+LIES = ("0", "-1", "-7", "1000000000", "9223372036854775807")
+
+
+def test_numbers_that_lie_in_any_function_load_or_give_a_value_error() -> None:
+    rng = np.random.default_rng(3)
+    tried = 0
+    for op in TYPED:
+        inputs, outputs = graph(op, 0)
+        file = io.BytesIO()
+        contents = {"networks": [{"name": "n", "batch_size": 1, "names": inputs}]}
+        contents["networks"][0]["outputs"] = outputs
+        save(file, contents, variable_batch_size=False, extension=".nntxt")
+        text = file.getvalue().decode()
+        numbers = [m.span() for m in re.finditer(r"(?<=: )-?\d+(\.\d+)?(?=\n)", text)]
+        for begin, end in rng.permutation(numbers)[:2]:
+            bad = text[:begin] + str(rng.choice(LIES)) + text[end:]
+            nn.clear_parameters()
+            tried += 1
+            try:
+                load(io.BytesIO(bad.encode()))
+            except ValueError as error:
+                assert "file: " in str(error)
+    assert tried > 200
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "kernel { dim: 1000000000 } stride { dim: 1 } pad { dim: 0 }",
+            r"'f' \(MaxPooling\): max_pooling: kernel is \(1000000000,\), more than 262144 cannot",
+        ),
+        (
+            "kernel { dim: 2 } stride { dim: 1 } pad { dim: 0 }",
+            "max_pooling: an input has the size 1000000000, wanted at most 4194304 along an axis",
+        ),
+    ],
+)
+def test_work_that_would_not_end_is_refused(text: str, message: str) -> None:
+    whole = (
+        'network { name: "n" batch_size: 1\n'
+        'variable { name: "x" type: "Buffer" shape { dim: 1 dim: 1000000000 } }\n'
+        'variable { name: "y" type: "Buffer" shape { dim: 1 dim: 1 } }\n'
+        'function { name: "f" type: "MaxPooling" input: "x" output: "y" '
+        f"max_pooling_param {{ {text} }} }} }}"
+    )
+    with pytest.raises(ValueError, match=message):
+        load(io.BytesIO(whole.encode()))

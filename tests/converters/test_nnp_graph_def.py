@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl.graph_def: networks as data."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.graph_def as graph_def
+import nnl.parametric_functions as PF
+from nnl.utils.load import load
+from nnl.utils.nnp_graph import NnpNetworkPass
+
+
+@pytest.fixture(autouse=True)
+def no_parameters() -> Iterator[None]:
+    nn.clear_parameters()
+    graph_def.reset_default_graph()
+    yield
+    nn.clear_parameters()
+
+
+def small() -> tuple[nn.Variable, nn.Variable, graph_def.ProtoGraph]:
+    x = nn.Variable((4, 6))
+    y = F.reshape(F.relu(PF.affine(x, 3, name="a")), (4, 3, 1))
+    x.d = np.random.default_rng(0).normal(size=x.shape)
+    return x, y, graph_def.create_graph_from_variable("net", y, names={"x": x, "y": y})
+
+
+def test_a_graph_is_described_as_nnabla_describes_it() -> None:
+    _, _, g = small()
+    n = g.default_graph()
+    assert list(g.networks) == ["net"] and n is g["net"] is g.get("net") and "net" in g
+    assert n.inputs == ["x"] and n.outputs == ["y"] and n.name == "net"
+    assert {k: (v.shape, v.type) for k, v in n.variables.items()} == {
+        "x": ((4, 6), "Buffer"),
+        "@net/Affine_out": ((4, 3), "Buffer"),
+        "@net/ReLU_out": ((4, 3), "Buffer"),
+        "y": ((4, 3, 1), "Buffer"),
+    }
+    assert list(n.parameters) == ["a/affine/W", "a/affine/b"] == list(g.get_parameters())
+    f = n.forward_sequence()[0]
+    assert (f.name, f.type, f.args) == ("@net/Affine", "Affine", {"base_axis": 1})
+    assert f.inputs == ["x", "a/affine/W", "a/affine/b"] and f.outputs == ["@net/Affine_out"]
+    assert list(n.functions) == ["@net/Affine", "@net/ReLU", "@net/Reshape"]
+    assert list(g.as_proto().network[0].variable[0].shape.dim) == [-1, 6]
+    proto = g.as_proto(include_parameter=True, variable_batch_size=False)
+    assert list(proto.network[0].variable[0].shape.dim) == [4, 6] and len(proto.parameter) == 2
+
+
+def test_calling_a_graph_gives_a_new_one_with_the_same_parameters() -> None:
+    x, y, g = small()
+    y.forward()
+    for z in (g(x), g(x=x), g["net"](x)):
+        z.forward()
+        np.testing.assert_array_equal(z.d, y.d)
+    assert g(nn.Variable((2, 6))).shape == (2, 3, 1)
+    with pytest.raises(ValueError, match="network 'net': the input 'x' is missing"):
+        g()
+    with pytest.raises(ValueError, match="network 'net': 'z' is no input or given twice"):
+        g(x, z=x)
+    with pytest.raises(ValueError, match=r"network 'net' has 1 inputs \['x'\], got 2"):
+        g(x, x)
+
+
+@pytest.mark.parametrize("extension", [".nnp", ".nntxt", ".protobuf"])
+def test_a_graph_comes_back_from_its_file(tmp_path: Path, extension: str) -> None:
+    x, y, g = small()
+    y.forward()
+    path = tmp_path / f"g{extension}"
+    executor = {"name": "e", "network": "net", "data": ["x"], "output": ["y"]}
+    g.save(path, include_parameter=extension != ".nnp", executors=[executor])
+    nn.clear_parameters()
+    back = graph_def.load(path)
+    assert list(back.executors) == ["e"] and not nn.get_parameters()
+    z = back(x)
+    z.forward()
+    np.testing.assert_array_equal(z.d, y.d)
+    assert graph_def.load(path, batch_size=3)["net"].variables["x"].shape == (3, 6)
+    assert not graph_def.load(path, parameter_only=True).networks
+    file = io.BytesIO()
+    graph_def.save(file, [back])
+    file.seek(0)
+    assert list(graph_def.load(file, extension=".nnp").networks) == ["net"]
+    copy = graph_def.ProtoGraph.from_proto(g.as_proto(include_parameter=True), param_scope={})
+    assert list(copy.get_parameters()) == list(back.get_parameters())
+
+
+def test_what_is_called_inside_graph_becomes_a_network() -> None:
+    with graph_def.graph(name="foo") as g:
+        a = nn.graph_def.ProtoVariable((4, 6), "inp")
+        y = F.relu(PF.affine(a, 3))
+    n = g["foo"]
+    assert y.shape == (4, 3) and n.inputs == ["inp"] and n.outputs == ["@foo/ReLU_out"]
+    assert list(n.parameters) == ["affine/W", "affine/b"]
+    assert graph_def.get_default_graph() is g
+    assert g(nn.Variable((2, 6))).shape == (2, 3)
+    with graph_def.graph() as empty:
+        pass
+    assert not empty.networks
+    with pytest.raises(ValueError, match="default_graph: there is no network"):
+        empty.default_graph()
+    graph_def.reset_default_graph()
+    with pytest.raises(ValueError, match="get_default_graph: call functions inside"):
+        graph_def.get_default_graph()
+
+
+def test_what_is_loaded_is_also_there_as_data(tmp_path: Path) -> None:
+    x, y, g = small()
+    y.forward()
+    g.save(tmp_path / "g.nnp")
+    nn.clear_parameters()
+    loaded = load(tmp_path / "g.nnp").proto_graph
+    z = loaded(x)
+    z.forward()
+    assert list(loaded.networks) == ["net"] and loaded["net"].outputs == ["y"]
+    np.testing.assert_array_equal(z.d, y.d)
+
+
+def test_a_network_can_be_copied_and_changed() -> None:
+    _, _, g = small()
+    copy = g["net"].clone()
+    change = NnpNetworkPass()
+    change.remove_and_rewire("@net/ReLU")
+    assert "@net/ReLU" not in copy.promote(change).functions and "@net/ReLU" in g["net"].functions
+    with pytest.raises(TypeError, match="create_graph_from_variable: variables is 3"):
+        graph_def.create_graph_from_variable("n", 3)

@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an imported model is: parameters, modes, batch sizes, versions, control flow, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from nnl.converters.onnx import load  # noqa: E402
+from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator  # noqa: E402
+from nnl.converters.onnx.registry import ONNX, Registry, support_table  # noqa: E402
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def no_parameters():
+    nn.clear_parameters()
+    yield
+    nn.clear_parameters()
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def value(name, shape=None, code=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, code, shape)
+
+
+def model(nodes, inputs=("x",), outputs=("y",), weights=None, opset=20, **kw):
+    """A model whose inputs are names or ValueInfos."""
+    values = [[value(n) if isinstance(n, str) else n for n in names] for names in (inputs, outputs)]
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "g", *values, tensors)
+    imports = [helper.make_opsetid("", opset), *kw.pop("domains", ())]
+    kw.setdefault("ir_version", 8)
+    return helper.make_model(graph, opset_imports=imports, **kw)
+
+
+def node(op, inputs, outputs="y", **attributes):
+    return helper.make_node(op, inputs.split(","), outputs.split(","), **attributes)
+
+
+def affine(**kw):
+    weights = {"fc/w": normal(3, 4), "fc/b": normal(4)}
+    proto = model(
+        [node("MatMul", "x,fc/w", "h"), node("Add", "h,fc/b")],
+        [value("x", ("N", 3))],
+        weights=weights,
+        **kw,
+    )
+    return proto, weights
+
+
+# ---- modes and parameters ----
+
+
+def test_static_dynamic_and_array_calls_agree():
+    proto, w = affine()
+    net, x = load(proto), normal(5, 3)
+    wanted = x @ w["fc/w"] + w["fc/b"]
+    (y,) = net.run(x)
+    np.testing.assert_allclose(y, wanted, rtol=1e-6)
+    v = net(nn.Variable.from_numpy_array(x))
+    with pytest.raises(ValueError):
+        assert v.d is not None  # recorded, not computed
+    v.forward()
+    np.testing.assert_array_equal(v.d, y)
+    with nn.auto_forward():
+        np.testing.assert_array_equal(net(nn.Variable.from_numpy_array(x)).d, y)
+
+
+def test_weights_become_parameters_under_their_names_in_the_current_scope():
+    proto, w = affine()
+    net = load(proto)
+    with nn.parameter_scope("imported"):
+        net(nn.Variable((2, 3)))
+    assert sorted(nn.get_parameters()) == ["imported/fc/b", "imported/fc/w"]
+    np.testing.assert_array_equal(nn.get_parameters()["imported/fc/w"].d, w["fc/w"])
+
+
+def test_a_second_call_shares_the_parameters():
+    proto, _ = affine()
+    net = load(proto)
+    small, large = net(nn.Variable((1, 3))), net(nn.Variable((7, 3)))
+    assert small.shape == (1, 4) and large.shape == (7, 4)
+    nn.get_parameters()["fc/w"].d = 0
+    nn.get_parameters()["fc/b"].d = 2
+    nn.forward_all([small, large])
+    assert (small.d == 2).all() and (large.d == 2).all()
+    assert (net.run(np.ones((2, 3), np.float32))[0] == 2).all()
+
+
+def test_gradients_reach_the_parameters():
+    proto, _ = affine()
+    x = normal(5, 3)
+    loss = F.sum(load(proto)(nn.Variable.from_numpy_array(x)))
+    loss.forward()
+    loss.backward()
+    parameters = nn.get_parameters()
+    np.testing.assert_allclose(parameters["fc/b"].g, [5] * 4)
+    np.testing.assert_allclose(parameters["fc/w"].g, np.tile(x.sum(0)[:, None], 4), rtol=1e-5)
+
+
+def test_statistics_bounds_and_scalars_do_not_train():
+    weights = {
+        "s": np.ones(3, np.float32),
+        "b": np.zeros(3, np.float32),
+        "mean": np.zeros(3, np.float32),
+        "var": np.ones(3, np.float32),
+        "low": np.array([0.0], np.float32),
+        "half": np.array(0.5, np.float32),
+    }
+    nodes = [
+        node("BatchNormalization", "x,s,b,mean,var", "n"),
+        node("Clip", "n,low", "c"),
+        node("Mul", "c,half"),
+    ]
+    proto = model(nodes, weights=weights)
+    load(proto)(nn.Variable((2, 3, 4, 4)))
+    assert sorted(nn.get_parameters()) == ["b", "s"]
+    assert sorted(nn.get_parameters(grad_only=False)) == ["b", "mean", "s", "var"]
+    nn.clear_parameters()
+    load(proto, trainable=lambda name, a: name == "half")(nn.Variable((2, 3, 4, 4)))
+    assert sorted(nn.get_parameters()) == ["half"]
+
+
+def test_names_that_are_also_scopes_get_an_underscore():
+    weights = {"a": normal(3), "a/b": normal(3), "/a": normal(3)}
+    nodes = [node("Add", "x,a", "p"), node("Add", "p,a/b", "q"), node("Add", "q,/a")]
+    net = load(model(nodes, weights=weights))
+    x = normal(2, 3)
+    np.testing.assert_allclose(net.run(x)[0], x + sum(weights.values()), rtol=1e-6)
+    assert sorted(nn.get_parameters()) == ["a/b", "a_", "a__"]
+
+
+def test_integers_keep_64_bits():
+    big = np.array([2**53 + 1, -(2**60) - 1], np.int64)
+    proto = model(
+        [node("Add", "x,one")],
+        [value("x", None, TensorProto.INT64)],
+        [value("y", None, TensorProto.INT64)],
+        {"one": np.array([1, 1], np.int64)},
+    )
+    (y,) = load(proto).run(big)
+    assert y.dtype == np.int64 and y.tolist() == [2**53 + 2, -(2**60)]
+
+
+def test_shape_arithmetic_is_folded_while_a_static_graph_is_built():
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Gather", "s,zero", "n"),
+        node("Concat", "n,rest", "t", axis=0),
+        node("Reshape", "x,t"),
+    ]
+    weights = {"zero": np.array([0], np.int64), "rest": np.array([-1], np.int64)}
+    net = load(model(nodes, weights=weights))
+    for batch in (1, 6):
+        y = net(nn.Variable((batch, 2, 5)))
+        assert y.shape == (batch, 10)
+        functions = []
+        y.visit(lambda f, seen=functions: seen.append(f.name))
+        assert functions == ["Reshape"]
+
+
+def test_a_static_graph_takes_token_ids_as_variables():
+    proto = model(
+        [node("Gather", "w,x")], [value("x", None, TensorProto.INT64)], weights={"w": normal(5, 3)}
+    )
+    ids = np.array([[0, 4, -1]])
+    net = load(proto)
+    wanted = net.run(ids)[0]
+    v = nn.Variable.from_numpy_array(ids)
+    y = net(v)
+    y.forward()
+    np.testing.assert_array_equal(y.d, wanted)
+
+
+def test_half_precision_models_give_half_precision():
+    proto = model(
+        [node("Mul", "x,w")],
+        [value("x", None, TensorProto.FLOAT16)],
+        [value("y", None, TensorProto.FLOAT16)],
+        {"w": np.array([1.5, 2.5], np.float16)},
+    )
+    (y,) = load(proto).run(np.array([2, 4], np.float16))
+    assert y.dtype == np.float16 and y.tolist() == [3, 10]
+
+
+# ---- control flow ----
+
+
+def loop_model(condition=True):
+    """y = x 2^n, and all partial results."""
+    body = helper.make_graph(
+        [
+            node("Add", "h,h", "h2"),
+            node("Identity", "c", "c2"),
+            node("Mul", "h2,k", "out"),  # k comes from outside
+        ],
+        "body",
+        [
+            value("i", (), TensorProto.INT64),
+            value("c", (), TensorProto.BOOL),
+            value("h", None),
+        ],
+        [value("c2", (), TensorProto.BOOL), value("h2", None), value("out", None)],
+    )
+    return model(
+        [node("Loop", "n,,x", "y,all", body=body)],
+        [value("n", (), TensorProto.INT64), "x", "k"],
+        ["y", "all"],
+    )
+
+
+def test_a_loop_runs_as_often_as_an_array_says_also_in_a_static_graph():
+    net, x, k = load(loop_model()), normal(3), np.array(2, np.float32)
+    y, parts = net.run(np.array(3), x, k)
+    np.testing.assert_allclose(y, 8 * x, rtol=1e-6)
+    np.testing.assert_allclose(parts, [4 * x, 8 * x, 16 * x], rtol=1e-6)
+    v = nn.Variable.from_numpy_array(x, need_grad=True)
+    out, _ = net(np.array(3), v, k)
+    out.forward()
+    out.backward()
+    np.testing.assert_allclose(v.g, [8, 8, 8])
+
+
+def test_a_static_graph_says_which_number_it_needs():
+    with pytest.raises(OnnxError, match=r"node Loop 'y': needs the number in the trip count while"):
+        load(loop_model())(nn.Variable(()), nn.Variable((3,)), nn.Variable(()))
+
+
+def test_a_loop_that_would_never_end_is_stopped(monkeypatch):
+    from nnl.converters.onnx import import_control
+
+    monkeypatch.setattr(import_control, "MAX_TRIPS", 50)
+    with pytest.raises(OnnxError, match="node Loop 'y': loops more than 50 times"):
+        load(loop_model()).run(np.array(2**62), normal(3), np.array(1, np.float32))
+
+
+def test_if_reads_values_around_it_and_trains():
+    def branch(op, name):
+        return helper.make_graph([node(op, "x,w", name)], name, [], [value(name)])
+
+    proto = model(
+        [node("If", "c", then_branch=branch("Add", "a"), else_branch=branch("Mul", "m"))],
+        [value("c", (), TensorProto.BOOL), "x"],
+        weights={"w": np.array([2, 3], np.float32)},
+    )
+    net, x = load(proto), normal(2)
+    np.testing.assert_allclose(net.run(np.array(True), x)[0], x + [2, 3], rtol=1e-6)
+    y = net(np.array(False), nn.Variable.from_numpy_array(x))
+    y.forward()
+    y.backward()
+    np.testing.assert_allclose(nn.get_parameters()["w"].g, x, rtol=1e-6)
+
+
+def test_functions_of_the_model_are_called_with_their_attributes():
+    inner = helper.make_node("LeakyRelu", ["h"], ["out"])
+    inner.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    function = helper.make_function(
+        "my",
+        "Twice",
+        ["p"],
+        ["out"],
+        [helper.make_node("Add", ["p", "p"], ["h"]), inner],
+        [helper.make_opsetid("", 20)],
+        ["slope"],
+    )
+    call = helper.make_node("Twice", ["x"], ["y"], domain="my", slope=0.25)
+    proto = model([call], domains=[helper.make_opsetid("my", 1)], functions=[function])
+    (y,) = load(proto).run(np.array([-2, 3], np.float32))
+    assert y.tolist() == [-1, 6]
+
+
+def test_a_function_that_calls_itself_is_stopped():
+    function = helper.make_function(
+        "my",
+        "Again",
+        ["p"],
+        ["out"],
+        [helper.make_node("Again", ["p"], ["out"], domain="my")],
+        [helper.make_opsetid("", 20), helper.make_opsetid("my", 1)],
+    )
+    call = helper.make_node("Again", ["x"], ["y"], domain="my")
+    proto = model([call], domains=[helper.make_opsetid("my", 1)], functions=[function])
+    with pytest.raises(OnnxError, match="nested deeper than"):
+        load(proto).run(normal(2))
+
+
+# ---- errors ----
+
+
+def test_all_unsupported_operators_are_named_at_once(tmp_path):
+    nodes = [
+        helper.make_node("Magic", ["x"], ["a"], "m", domain="com.example"),
+        helper.make_node("Wand", ["a"], ["y"], domain="com.example"),
+    ]
+    path = tmp_path / "m.onnx"
+    onnx.save(model(nodes, domains=[helper.make_opsetid("com.example", 1)]), path)
+    message = (
+        r"m\.onnx: operators without an importer: com\.example\.Magic \(node com\.example\.Magic "
+        r"'m'\), com\.example\.Wand"
+    )
+    with pytest.raises(UnsupportedOperator, match=message):
+        load(path)
+
+
+def test_errors_name_file_node_and_reason(tmp_path):
+    path = tmp_path / "m.onnx"
+    onnx.save(model([node("Reshape", "x,t")], weights={"t": np.array([7, -1])}), path)
+    message = r"m\.onnx: node Reshape 'y': cannot put the shape \(2, 3\) into \(7, -1\)"
+    with pytest.raises(OnnxError, match=message):
+        load(path).run(normal(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((), r"needs the inputs \['x'\]"),
+        ((normal(2, 3), 1), "takes 1 inputs .* got 2"),
+        ((normal(2, 3, 1),), r"input 'x' has the shape \(2, 3, 1\), wanted rank 2"),
+        ((np.ones((2, 3), complex),), "input 'x' is complex128, wanted float32"),
+        ((normal(2, 4),), "node MatMul 'h': .*inner sizes differ"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(given, message):
+    with pytest.raises(OnnxError, match=message):
+        load(affine()[0]).run(*given)
+
+
+def test_unknown_input_names_are_refused():
+    net = load(affine()[0])
+    with pytest.raises(OnnxError, match=r"has no input 'z', its inputs are \['x'\]"):
+        net.run(z=normal(2, 3))
+    assert net.run(x=normal(2, 3))[0].shape == net.run({"x": normal(2, 3)})[0].shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([node("ConstantOfShape", "big")], "wants an array of shape"),
+        ([node("Expand", "x,big")], "wants an array of shape"),
+        ([node("Tile", "x,twice")], "wants an array of shape"),
+        ([node("Gather", "x,far")], r"has the index 9, outside \[-2, 2\)"),
+        ([node("Squeeze", "x,zero")], "whose size must be 1"),
+        ([node("Slice", "x,zero,far,zero,zero")], "has a step of 0"),
+        ([node("Concat", "x,x", axis=5)], "axis is 5, outside"),
+    ],
+)
+def test_values_out_of_range_are_refused(nodes, message):
+    weights = {
+        "big": np.array([2**40, 1, 1], np.int64),
+        "twice": np.array([2**40, 2], np.int64),
+        "far": np.array([9], np.int64),
+        "zero": np.array([0], np.int64),
+    }
+    with pytest.raises(OnnxError, match=f"node {nodes[0].op_type} 'y': .*{message}"):
+        load(model(nodes, weights=weights)).run(normal(2, 3))
+
+
+def test_a_run_that_fails_registers_no_parameters():
+    nodes = [node("Add", "x,w", "h"), node("Reshape", "h,t")]
+    weights = {"w": normal(3), "t": np.array([7, -1])}
+    with pytest.raises(OnnxError, match="cannot put the shape"):
+        load(model(nodes, weights=weights))(nn.Variable((2, 3)))
+    assert nn.get_parameters() == {}
+
+
+def test_a_model_that_meets_parameters_of_its_names_says_so(caplog, monkeypatch):
+    monkeypatch.setattr(nn.logger, "propagate", True)  # so that caplog hears it
+    first, second = (load(affine()[0]) for _ in range(2))
+    first(nn.Variable((2, 3)))
+    first(nn.Variable((4, 3)))
+    with nn.parameter_scope("second"):
+        second(nn.Variable((2, 3)))
+    assert not caplog.records
+    second(nn.Variable((2, 3)))
+    assert "uses 2 parameters that the current scope has already, such as 'fc/w'" in caplog.text
+
+
+# ---- registry ----
+
+
+def test_two_handlers_for_one_operator_and_version_are_refused():
+    registry = Registry("toy")
+    registry.importer("Relu", since=6)(print)
+    registry.importer("Relu", since=14)(print)
+    with pytest.raises(ValueError, match="toy import: Relu has a handler since 14 already"):
+        registry.importer("Relu", since=14)(print)
+
+
+def test_handlers_serve_newer_versions():
+    assert ONNX.find_import("Clip", 9) is not ONNX.find_import("Clip", 13)
+    assert ONNX.find_import("Clip", 13) is ONNX.find_import("Clip", 999)
+
+
+def test_nearly_every_operator_of_onnx_is_imported():
+    rows = support_table()
+    missing = {op for domain, op, how, _ in rows if domain == "ai.onnx" and not how}
+    assert missing == set()
+    assert len([r for r in rows if r[0] == "ai.onnx"]) >= 200
+
+
+def test_random_operators_draw_new_numbers_at_every_forward():
+    nodes = [node("RandomNormal", "", "r", shape=[4]), node("Add", "x,r")]
+    nodes[0].ClearField("input")
+    net = load(model(nodes))
+    y = net(nn.Variable.from_numpy_array(np.zeros(4, np.float32)))
+    y.forward()
+    first = y.d.copy()
+    y.forward()
+    assert (y.d != first).all()
+    seeded = [node("RandomNormal", "", "r", shape=[4], seed=3.0), node("Add", "x,r")]
+    seeded[0].ClearField("input")
+    runs = [load(model(seeded)).run(np.zeros(4, np.float32))[0] for _ in range(2)]
+    np.testing.assert_array_equal(runs[0], runs[1])  # a seed fixes them
+    assert first.std() > 0
+
+
+def test_an_imported_model_can_be_compiled():
+    proto, w = affine()
+    net = load(proto)
+    x = normal(5, 3)
+    net.run(x)
+
+    @nn.compile
+    def step(v):
+        return net(v)
+
+    v = nn.Variable.from_numpy_array(x)
+    np.testing.assert_allclose(step(v).d, x @ w["fc/w"] + w["fc/b"], rtol=1e-6)
+
+
+def test_dropout_of_a_training_export_drops_and_scales():
+    proto = model(
+        [node("Dropout", "x,p,t")],
+        weights={"p": np.array(0.25, np.float32), "t": np.array(True)},
+    )
+    (y,) = load(proto).run(np.ones(4000, np.float32))
+    assert set(np.round(np.unique(y), 5)) == {0, np.float32(1.33333)}
+    assert abs((y == 0).mean() - 0.25) < 0.03

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The texts of errors in nodes: each names the node, what came and what was wanted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnl as nn
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from nnl.converters.onnx import load  # noqa: E402
+from nnl.converters.onnx.errors import OnnxError  # noqa: E402
+from nnl.converters.onnx.reader import read  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def no_parameters():
+    nn.clear_parameters()
+    yield
+    nn.clear_parameters()
+
+
+ML, TRAINING = "ai.onnx.ml", "ai.onnx.preview.training"
+
+
+def i(*values):
+    return np.array(values, np.int64)
+
+
+def f(*shape):
+    return np.ones(shape, np.float32)
+
+
+def run(op, inputs, outputs=1, opset=20, domain="", **attributes):
+    """Run one node on constants."""
+    names = ["" if a is None else f"c{k}" for k, a in enumerate(inputs)]
+    made = [f"y{k}" for k in range(outputs)]
+    weights = [numpy_helper.from_array(a, n) for n, a in zip(names, inputs, strict=True) if n]
+    graph = helper.make_graph(
+        [helper.make_node(op, names, made, domain=domain, **attributes)],
+        "g",
+        [],
+        [onnx.ValueInfoProto(name=n) for n in made],
+        weights,
+    )
+    imports = [
+        helper.make_opsetid("", opset),
+        helper.make_opsetid(ML, 5),
+        helper.make_opsetid(TRAINING, 1),
+    ]
+    return load(helper.make_model(graph, opset_imports=imports, ir_version=9)).run()
+
+
+X = f(1, 2, 5, 5)
+W = f(2, 2, 3, 3)
+WINDOW = {"kernel_shape": [3, 3]}
+TREE = {
+    "n_targets": 1,
+    "tree_roots": [0],
+    "nodes_modes": numpy_helper.from_array(np.zeros(1, np.uint8)),
+    "nodes_featureids": [0],
+    "nodes_splits": numpy_helper.from_array(f(1)),
+    "nodes_truenodeids": [0],
+    "nodes_trueleafs": [0],
+    "nodes_falsenodeids": [0],
+    "nodes_falseleafs": [0],
+    "leaf_targetids": [0],
+    "leaf_weights": numpy_helper.from_array(f(1)),
+}
+LEAVES = {**TREE, "nodes_trueleafs": [1], "nodes_falseleafs": [1]}
+
+CASES = [
+    ("Div", [i(3), i(0)], {}, "divides an integer by zero"),
+    ("Constant", [], {}, "has no value attribute"),
+    ("Reshape", [f(2), i(1, 2, 0)], {}, r"keeps size 2 of x, which has the shape \(2,\)"),
+    ("Reshape", [f(6), i(4, -1)], {}, r"cannot put the shape \(6,\) into \(4, -1\)"),
+    ("Unsqueeze", [f(2), i(0, 0)], {}, r"adds an axis twice: \(0, 0\)"),
+    ("Split", [f(5), i(2, 2)], {"outputs": 2}, r"cuts the size 5 into \(2, 2\)"),
+    ("Pad", [f(2, 2), i(1, 1)], {}, "has 2 pads for 2 axes"),
+    ("Range", [i(0)[0], i(5)[0], i(0)[0]], {}, "has a step of 0"),
+    ("Cast", [f(2)], {"to": 99}, "to has the element type 99, which ONNX does not define"),
+    ("Gather", [f(2), i(2)], {}, r"has the index 2, outside \[-2, 2\)"),
+    ("Transpose", [f(2, 2)], {"perm": [0, 0]}, "node Transpose 'y0': ShapeError: transpose: axes"),
+    ("TopK", [f(3), i(4)], {"outputs": 2}, "k is 4, the axis has 3"),
+    ("TopK", [f(3), i(1, 2)], {"outputs": 2}, r"k has the shape \(2,\), wanted one number"),
+    ("TensorScatter", [f(2, 3), f(2, 1), i(0, 3)], {"opset": 24, "axis": 1}, "writes up to 3"),
+    ("TensorScatter", [f(2, 3), f(2, 1)], {"opset": 24, "axis": 0}, "axis must not be the batch"),
+    (
+        "MatMul",
+        [f(2, 3), f(2, 3)],
+        {},
+        r"multiplies shapes \(2, 3\) and \(2, 3\): the inner sizes differ",
+    ),
+    ("Gemm", [f(2), f(2, 3)], {}, r"multiplies shapes \(2,\) and \(2, 3\), wanted matrices"),
+    ("Gemm", [f(2, 2), f(3, 3)], {}, "the inner sizes differ"),
+    ("Conv", [X, W], {"strides": [0, 1]}, r"strides \(0, 1\) and dilations .* must be at least 1"),
+    ("Conv", [X, W], {"strides": [1]}, r"window \(3, 3\), strides \(1,\): wanted 2 numbers each"),
+    ("Conv", [X, W], {"pads": [1, 1]}, r"pads \(1, 1\): wanted 4 numbers"),
+    ("Conv", [X, f(2, 3, 3, 3)], {}, "node Conv 'y0': ShapeError: convolution: "),
+    ("MaxPool", [X], {"kernel_shape": [3]}, r"kernel_shape \(3,\): wanted 2 numbers"),
+    ("MaxPool", [X], {"kernel_shape": [9, 9]}, "is larger than the padded input"),
+    ("AveragePool", [X], {**WINDOW, "pads": [2**40] * 4}, "wants an array of shape"),
+    (
+        "BatchNormalization",
+        [X, f(2), f(2), f(2), f(2)],
+        {"opset": 8, "spatial": 0},
+        "spatial=0 is not supported",
+    ),
+    ("Resize", [X, None, None, None], {}, "wants scales or sizes, not both and not neither"),
+    ("Resize", [X, None, None, i(4)], {}, "has 1 scales or sizes for 4 axes"),
+    ("Resize", [X, None, None, i(1, 2, 4, 4)], {"mode": "best"}, "mode is 'best', wanted one of"),
+    ("Resize", [X, None, -f(4)], {}, "wanted numbers above 0"),
+    ("GridSample", [X, f(1, 2, 2, 2)], {"mode": "best"}, "mode is 'best', wanted nearest, linear"),
+    ("MaxRoiPool", [X, 9 * f(1, 5)], {"pooled_shape": [1, 1]}, "a box is in the image 9 of 1"),
+    ("RNN", [f(2, 1, 1), f(2, 3, 1), f(2, 3, 3)], {"outputs": 2}, "'forward' with weights for 2"),
+    (
+        "RNN",
+        [f(2, 1, 1), f(1, 3, 1), f(1, 3, 3), None, np.array([5], np.int32)],
+        {"outputs": 2},
+        r"sequence_lens is \[5\] for 2 steps",
+    ),
+    (
+        "GRU",
+        [f(2, 1, 1), f(1, 3, 1), f(1, 3, 1)],
+        {"outputs": 2, "activations": ["Tanh"]},
+        "has 1 activations, wanted 2",
+    ),
+    (
+        "RNN",
+        [f(2, 1, 1), f(1, 3, 1), f(1, 3, 3)],
+        {"outputs": 2, "activations": ["Best"]},
+        "activation 'Best' is unknown, known are",
+    ),
+    ("DFT", [f(1, 4, 2), None, i(-1)[0]], {}, "transforms the axis of real and imaginary parts"),
+    ("DFT", [f(1, 4, 2), i(0)[0]], {}, "dft_length is 0, wanted at least 1"),
+    ("STFT", [f(1, 4, 1), i(0)[0], f(2)], {}, "frame_step is 0, frame_length 2, for 4 samples"),
+    ("SequenceAt", [], {}, "has 0 inputs, wanted 2 to 2"),
+    ("SplitToSequence", [f(4), i(0)[0]], {}, "split is 0, wanted at least 1"),
+    ("SplitToSequence", [f(4), i(1, 2)], {}, r"cuts the size 4 into \(1, 2\)"),
+    ("OptionalGetElement", [None], {}, "the optional is empty"),
+    ("RegexFullMatch", [np.array(["a"])], {"pattern": "("}, r"the pattern '\(' is none"),
+    ("RegexFullMatch", [np.array(["a"])], {"pattern": "a" * 20000}, "more than 10000 characters"),
+    ("ImageDecoder", [np.zeros(9, np.uint8)], {}, "the stream is no image that pillow reads"),
+    ("LabelEncoder", [i(1)], {"domain": ML}, "has no keys"),
+    ("TreeEnsemble", [f(1, 1)], {"domain": ML, **TREE}, "at node 0 has a cycle or no leaf"),
+    (
+        "TreeEnsemble",
+        [f(1, 1)],
+        {"domain": ML, **LEAVES, "post_transform": 4},
+        "post_transform 4 is not supported",
+    ),
+    ("Adam", [f(), i(0)[0], f(2)], {"domain": TRAINING}, "has 1 tensors, wanted a multiple of 4"),
+    ("Sigmoid", [np.array(["a"])], {}, "strings cannot be computed with"),
+    ("Sin", [np.ones(2, np.complex64)], {}, "type complex64 cannot be computed with"),
+    ("Flatten", [f(2)], {"axes": 3}, r"Flatten-13 has no attribute 'axes'"),
+]
+
+
+@pytest.mark.parametrize(("op", "inputs", "settings", "message"), CASES)
+def test_the_error_of(op, inputs, settings, message):
+    with np.errstate(all="ignore"), pytest.raises(OnnxError, match=message) as caught:
+        run(op, inputs, **settings)
+    assert f"node {settings.get('domain', '')}{'.' if 'domain' in settings else ''}{op} " in str(
+        caught.value
+    )
+
+
+def test_a_position_outside_of_a_sequence():
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x"], ["s"]),
+        helper.make_node("SequenceAt", ["s", "p"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
+        [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(i(3)[0], "p")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    with pytest.raises(OnnxError, match="position 3 is outside a sequence of 1"):
+        load(proto).run(f(2))
+
+
+def test_scans_of_different_lengths():
+    body = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["c"])],
+        "b",
+        [onnx.ValueInfoProto(name=n) for n in "ab"],
+        [onnx.ValueInfoProto(name="c")],
+    )
+    with pytest.raises(OnnxError, match=r"scans inputs of different lengths \[2, 3\]"):
+        run("Scan", [f(2), f(3)], num_scan_inputs=2, body=body)
+
+
+@pytest.mark.parametrize(
+    ("values", "at", "shape", "message"),
+    [
+        (f(1), i(9), (4,), "has 1 values and indices"),
+        (f(1), np.array([[5]]), (4,), "has an index outside its shape"),
+        (f(1), i(0), (-1,), r"has the shape \(-1,\)"),
+    ],
+)
+def test_sparse_tensors_that_do_not_fit(values, at, shape, message):
+    tensors = [numpy_helper.from_array(a, n) for a, n in ((values, "s"), (at, "i"))]
+    sparse = onnx.SparseTensorProto(values=tensors[0], indices=tensors[1], dims=shape)
+    graph = onnx.GraphProto(name="g", sparse_initializer=[sparse])
+    graph.output.add(name="s")
+    with pytest.raises(OnnxError, match=f"sparse tensor 's' {message}"):
+        read(helper.make_model(graph))
+
+
+def test_a_model_without_a_graph():
+    with pytest.raises(OnnxError, match="the model has no graph"):
+        read(onnx.ModelProto(ir_version=8))
+    with pytest.raises(OnnxError, match="has no graph"):
+        read(b"")
