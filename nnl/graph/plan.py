@@ -254,7 +254,7 @@ class Plan:
                 thunk = self._thunk(step, fixed=False)
                 if thunk is None:
                     continue
-                kernel = lib.python_step(thunk)
+                kernel = lib.python_step(_named(step, thunk))
             ins, outs = ([program.root(s) for s in x] for x in (step.ins, step.outs))
             self.native_steps.append(step)
             native.add(step.op, kernel, ins, outs, self.workspaces.get(t, OUTSIDE))
@@ -444,6 +444,19 @@ def _let_go(buf: Any) -> None:
         HOLDERS[id(buf)] -= 1
         if not HOLDERS[id(buf)]:
             del HOLDERS[id(buf)]
+
+
+def _named(step: Step, thunk: Thunk) -> Thunk:
+    """The thunk, with the step's name in the notes of what it raises."""
+
+    def run() -> None:
+        try:
+            thunk()
+        except BaseException as e:
+            e.add_note(f"in the step {step} of a plan")
+            raise
+
+    return run
 
 
 def _run_and_copy(
