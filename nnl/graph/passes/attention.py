@@ -55,8 +55,8 @@ def fuse_attention(program: Program, lib: Any) -> None:
 
     Only for large ones, and where nothing else reads scores or weights: then neither is ever in
     memory as a whole, and the gradient computes them again from the logarithms of the sums that the
-    forward step leaves. Scores and weights may pass through views on the way, as where a mask has an axis of heads
-    which the products do not have. Dropout of the weights prevents fusion.
+    forward step leaves. Scores and weights may pass through views on the way, as where a mask has
+    an axis of heads which the products do not have. Dropout of the weights prevents fusion.
     """
     if {FORWARD, BACKWARD} <= kernel_names():
         _Fuser(program, lib).run()
@@ -169,7 +169,8 @@ class _Fuser(Rewriter):
         if step.op == "batch_matmul":
             if step.attrs["transpose_a"]:
                 return None
-            found = Scores(*step.ins, transposed=not step.attrs["transpose_b"])
+            q, k = step.ins
+            found = Scores(q, k, transposed=not step.attrs["transpose_b"])
         elif step.op in ("mul_scalar", "reshape"):
             before = self._scores(step.ins[0], step)
             if before is None:
@@ -181,10 +182,9 @@ class _Fuser(Rewriter):
                 found.scale *= step.attrs["val"]
         elif step.op == "add2":
             a, b = step.ins
-            for x, mask in ((a, b), (b, a)):
-                before = self._scores(x, step) if self.spec(x) is self.spec(slot) else None
-                if before is not None:
-                    break
+            mask, before = b, self._scores(a, step) if self.spec(a) is self.spec(slot) else None
+            if before is None and self.spec(b) is self.spec(slot):
+                mask, before = a, self._scores(b, step)
             if before is None:
                 return None
             found = before
@@ -222,9 +222,7 @@ class _Fuser(Rewriter):
             masks.append(total)
         return (masks[0] if masks else 0), steps, attrs
 
-    def _gradients(
-        self, scores: Scores, p: int, v: int, readers: list[Step]
-    ) -> Gradients | None:
+    def _gradients(self, scores: Scores, p: int, v: int, readers: list[Step]) -> Gradients | None:
         """The steps that compute the gradients, if they are all that reads the weights else."""
         slope = next((r for r in readers if r.op == "softmax_backward"), None)
         if slope is None or not self._usable(slope, slope.second) or slope.ins[1] != p:
@@ -237,7 +235,9 @@ class _Fuser(Rewriter):
         if not self._is(by_p, second, gy, False, True) or by_p.ins[1] != v:
             return None
         found = Gradients(gy, parts=[by_p, slope], links=[gp])
-        others = [r for r in readers if r is not slope and not self._is(r, r.second, p, False, False)]
+        others = [
+            r for r in readers if r is not slope and not self._is(r, r.second, p, False, False)
+        ]
         if len(others) + 2 != len(readers) or len(others) > 1:
             return None
         for r in others:
