@@ -8,7 +8,6 @@ import fnmatch
 import json
 import os
 from collections import Counter
-from inspect import CO_VARARGS
 from typing import Any
 
 from nnl.converters.atomic import replacing
@@ -110,11 +109,7 @@ def _flops(node: Node) -> int:
     cost = getattr(node.attrs, "cost", None)
     if cost is None:
         return 0
-    specs = [None if v is None else v.current_spec for v in node.inputs]
-    code = cost.__func__.__code__
-    if not code.co_flags & CO_VARARGS and len(specs) > code.co_argcount - 1:
-        specs = specs[: code.co_argcount - 1]  # without the state of the random generator
-    return int(cost(*specs).flops)
+    return int(cost(*[v and v.current_spec for v in node.inputs]).flops)
 
 
 def _readable(s: dict[str, Any]) -> str:
