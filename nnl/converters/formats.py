@@ -179,11 +179,13 @@ class WriteOptions:
         batch_size: None keeps the file's, -1 leaves it open where the format can.
         version: Of the operators or the format, None for the writer's default.
         parameters: Of .nnp: format of the parameters, None for none.
+        ir_version: Of ONNX: version of the file format, None for the oldest that fits.
     """
 
     batch_size: int | None = None
     version: int | None = None
     parameters: str | None = ".protobuf"
+    ir_version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,7 @@ def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
             network.outputs,
             network.inputs,
             opset=options.version,
+            ir_version=options.ir_version,
             batch="N" if size == -1 else None,
             name=network.name,
         )
@@ -279,6 +282,25 @@ FORMATS: dict[str, Format] = {
 }
 
 
+# Formats of NNabla's converter that have their place here and are not written yet, with their
+# extensions.
+LATER = {
+    "TF_PB": (".pb",),
+    "TF_CKPT_V1": (".ckpt",),
+    "TF_CKPT_V2": (".meta",),
+    "SAVED_MODEL": (),
+    "TFLITE": (".tflite",),
+    "NNB": (".nnb",),
+    "CSRC": (),
+}
+
+
+def _not_yet(extension: str, named: str | None) -> str:
+    """What to add to an error about a format that will be known."""
+    later = next((n for n, e in LATER.items() if n == named or extension in e), None)
+    return "" if later is None else f": {later} comes in a later version of nnl"
+
+
 def format_of(path: str, named: str | None, writing: bool) -> Format:
     """The format of a file by its extension; by its name where the extension says nothing.
 
@@ -292,7 +314,8 @@ def format_of(path: str, named: str | None, writing: bool) -> Format:
     by_extension = next((f for f in usable.values() if extension in f.extensions), None)
     if named is not None:
         if named not in usable:
-            raise ValueError(f"cannot {verb} the format {named!r}, only {', '.join(usable)}")
+            later = _not_yet("", named)
+            raise ValueError(f"cannot {verb} the format {named!r}, only {', '.join(usable)}{later}")
         if by_extension is not None and by_extension.name != named:
             raise ValueError(
                 f"{path} has the extension of {by_extension.name}, but {named} was asked for"
@@ -302,6 +325,7 @@ def format_of(path: str, named: str | None, writing: bool) -> Format:
         known = [e for f in usable.values() for e in f.extensions if not writing or e != ".h5"]
         raise ValueError(
             f"{path}: cannot {verb} the extension {extension!r}, only {', '.join(known)}"
+            f"{_not_yet(extension, None)}"
         )
     return by_extension
 

@@ -107,7 +107,9 @@ def test_what_is_called_inside_graph_becomes_a_network() -> None:
     with pytest.raises(ValueError, match="default_graph: there is no network"):
         empty.default_graph()
     graph_def.reset_default_graph()
-    with pytest.raises(ValueError, match="get_default_graph: call functions on a nnl.ProtoVariable"):
+    with pytest.raises(
+        ValueError, match="get_default_graph: call functions on a nnl.ProtoVariable"
+    ):
         graph_def.get_default_graph()
 
 

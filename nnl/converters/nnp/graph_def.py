@@ -37,7 +37,8 @@ class ProtoVariable:
     """A variable of a network; or, called, a Variable without data to call functions on.
 
     `ProtoVariable(shape, name, need_grad)` gives a Variable: what is called on it becomes a network
-    of the graph of `with graph():`, or outside of it of the default graph. The objects in `ProtoNetwork.variables` are of this class.
+    of the graph of `with graph():`, or outside of it of the default graph. The objects in
+    `ProtoNetwork.variables` are of this class.
 
     Attributes:
         name, shape, need_grad: As given or in the file; -1 is the batch size.
