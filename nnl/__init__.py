@@ -54,7 +54,7 @@ set_default_context(_get_extension_context("cpu"))
 
 from nnl import converters as _converters  # noqa: E402, F401  (gives solvers their state files)
 from nnl import functions  # noqa: E402
-from nnl.graph import compile, print_graph, profile  # noqa: E402
+from nnl.graph import compile, memory_budget, print_graph, profile  # noqa: E402
 from nnl.logger import logger  # noqa: E402
 
 __all__ = [
@@ -77,6 +77,7 @@ __all__ = [
     "grad",
     "load_parameters",
     "logger",
+    "memory_budget",
     "no_grad",
     "parameter_scope",
     "print_graph",

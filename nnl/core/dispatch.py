@@ -71,6 +71,8 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
     else:
         names = [b.name for b in target.backends]
         raise NotImplementedError(f"{op.name}: no kernel for {specs} in the backends {names}")
+    if not bound.single and len(bound.out_specs) == 1:
+        bound.call, bound.into = _list_of_one(bound.call), False
     if any(c is not s for c, s in zip(cast, specs, strict=True)):
         bound.call = _with_casts(bound.call, cast, specs, bound.writes)
     _bounded(attrs.bound)[key] = bound
@@ -114,6 +116,16 @@ def _narrowed(
             for i, s in enumerate(outs)
         ]
     )
+
+
+def _list_of_one(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel of one array, for an op whose list of outputs happens to have one."""
+
+    def run(*bufs: Any) -> Any:
+        y = call(*bufs)
+        return y if isinstance(y, tuple) else (y,)
+
+    return run
 
 
 def _with_casts(

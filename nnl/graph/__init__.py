@@ -5,5 +5,6 @@ from nnl.graph import session as _session  # noqa: F401  (registers the executor
 from nnl.graph.compile import compile
 from nnl.graph.printing import describe, print_graph
 from nnl.graph.profile import profile
+from nnl.graph.recompute import memory_budget
 
-__all__ = ["compile", "describe", "print_graph", "profile"]
+__all__ = ["compile", "describe", "memory_budget", "print_graph", "profile"]

@@ -19,7 +19,7 @@ from nnl.core.op import Cost
 from nnl.ext.native import CHANNELS_LAST, library
 from nnl.graph.memory import plan_memory
 from nnl.graph.passes import optimise
-from nnl.graph.profile import PROFILES, note, shapes_text
+from nnl.graph.profile import PROFILES, note, of_peak, shapes_text
 from nnl.graph.program import SPACE, Key, Program, Step
 
 Thunk = Callable[[], Any]
@@ -165,11 +165,28 @@ class Plan:
             assert i >= 0
         return None
 
-    def alive_at_cut(self, key: Key) -> bool:
-        """Whether the edge still has its value when the first part has run."""
-        slot = self.slot_of[key]
-        root = self.root.get(slot, slot)
-        return self.last.get(root, -1) >= self.cut
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything that the plan computes, shared memory counted once."""
+        own = sum(
+            self.program.slots[s].spec.nbytes
+            for step in self.steps
+            for s in step.outs
+            if s not in self.offsets and s not in self.root
+        )
+        return self.arena_bytes + own
+
+    def alive_at_cut(self, key: Key) -> int:
+        """The slot that has the value of an edge when the first part has run; 0 if none has.
+
+        Where kernels of the second part want another order in memory, that form may be the only one
+        left.
+        """
+        slot: int = self.slot_of[key]
+        for form in (slot, *self.program.forms.get(slot, ())):
+            if self.last.get(self.root.get(form, form), -1) >= self.cut:
+                return int(form)
+        return 0
 
     def _buffer(self, slot: int, arena: Any) -> Any:
         """The array of a computed slot: in the arena, or of its own."""
@@ -335,18 +352,23 @@ class Plan:
     def summary(self) -> str:
         """A table of the steps: where each runs, what it does, and what it took in the latest run.
 
-        The times are those of the latest run inside nnl.profile(); without one they are 0.
+        Times and rates are those of the latest run inside nnl.profile(), 0 without one. "of peak" is
+        how close a step comes to what limits it on this machine, arithmetic or memory.
         """
-        lines = [f"{'step':<32} {'where':<7} {'ms':>9} {'GFLOP/s':>8} {'GB/s':>6}  arrays"]
+        head = (
+            f"{'step':<32} {'where':<7} {'ms':>9} {'GFLOP/s':>8} {'GB/s':>6} {'of peak':>7}  arrays"
+        )
+        lines = [head]
         times = self.native.times if self.native is not None else []
         steps = self.native_steps if self.native is not None else self.steps
         for k, step in enumerate(steps):
             what, cost = self._account(step)
-            ns = times[k] if times else 0
+            ns = max(times[k] if times else 0, 1)
             where = "native" if step.kernel is not None else "numpy"
+            share = of_peak(cost, ns) if times and times[k] else 0.0
             lines.append(
-                f"{step.op:<32} {where:<7} {ns / 1e6:>9.3f} {cost.flops / max(ns, 1):>8.1f} "
-                f"{cost.bytes / max(ns, 1):>6.1f}  {what}"
+                f"{step.op:<32} {where:<7} {ns // 1000 / 1e3:>9.3f} {cost.flops / ns:>8.1f} "
+                f"{cost.bytes / ns:>6.1f} {share:>7.0%}  {what}"
             )
         lines.append(
             f"{len(steps)} steps, {sum(s.kernel is not None for s in steps)} of them native; "

@@ -90,6 +90,7 @@ class Program:
     Attributes:
         slots: By number; number 0 stands for an input that is left out.
         slot_of: {key of an edge: slot}.
+        forms: {slot: slots with the same values in another order in memory}.
         kept, plain: Slots that must survive the run, and those of them that must be plain.
         cut: Number of steps in the first part.
     """
@@ -103,6 +104,7 @@ class Program:
     ) -> None:
         self.slots: list[Slot] = [Slot(Spec.of(()), None, 0)]
         self.slot_of: dict[Key, int] = {}
+        self.forms: dict[int, list[int]] = {}
         self.steps: list[Step] = []
         cut = len(nodes) if cut is None else cut
         for i, node in enumerate(nodes):

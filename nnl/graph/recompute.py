@@ -1,24 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pass: compute edges marked `recompute` again in backward instead of keeping them from forward."""
+"""Compute edges again in backward instead of keeping them: those marked, or as memory asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 
 from nnl.core.array import NdArray
 from nnl.core.graph import Node, Value
 
+Key = tuple[int, int]
+BUDGET: list[int] = []  # the innermost memory_budget() in force, last
+MOST_FLOPS = 32  # per element of a result; what costs more is kept rather than computed again
 
-def insert_recomputation(forward: Sequence[Node], backward: Sequence[Node]) -> list[Node]:
+
+@contextmanager
+def memory_budget(nbytes: int) -> Iterator[None]:
+    """Let training plans made inside the with block stay below a size, by computing again.
+
+    A plan is made at the first forward(clear_no_need_grad=True) of a graph; what it keeps between
+    forward and backward, and its temporary arrays, then count. Cheap results are dropped first, the
+    largest first; convolutions and products of matrices are never computed twice. If that is not
+    enough, the smallest plan found is used and a warning is logged.
+
+    Args:
+        nbytes: Bytes for all that a plan computes: intermediate arrays and gradients, but not
+            parameters and solver states.
+    Raises:
+        ValueError: nbytes is negative.
+    """
+    if nbytes < 0:
+        raise ValueError(f"memory_budget: nbytes is {nbytes}, wanted a number >= 0")
+    BUDGET.append(int(nbytes))
+    try:
+        yield
+    finally:
+        BUDGET.pop()
+
+
+def cheap_edges(forward: Sequence[Node], backward: Sequence[Node]) -> list[Key]:
+    """Edges that backward reads and that cost little to compute again, the largest first."""
+    read = {v.key: v for n in backward for v in n.inputs if v is not None and v.node is not None}
+    ours = set(forward)
+    found = []
+    for key, v in read.items():
+        node = v.node
+        if node is None or node not in ours or n_writes(node):
+            continue
+        spec = node.out_specs[v.index]
+        cost = getattr(node.attrs, "cost", None)
+        specs = [None if i is None else i.current_spec for i in node.inputs]
+        if cost is not None and cost(*specs).flops <= MOST_FLOPS * max(spec.size, 1):
+            found.append((spec.nbytes, key))
+    return [key for _, key in sorted(found, key=lambda f: -f[0])]
+
+
+def insert_recomputation(
+    forward: Sequence[Node], backward: Sequence[Node], also: Set[Key] = frozenset()
+) -> list[Node]:
     """The backward nodes, with copies of forward nodes inserted before their first use.
 
-    Only edges with `recompute` set are computed again, from the nearest edges that are not. A node
-    that writes state (running statistics, random streams) is never run twice; its outputs are kept.
+    Only edges with `recompute` set, and those of `also`, are computed again, from the nearest edges
+    that are not. A node that writes state (running statistics, random streams) is never run twice;
+    its outputs are kept.
 
     Source: Chen, Xu, Zhang and Guestrin, Training Deep Nets with Sublinear Memory Cost,
         arXiv:1604.06174.
     """
-    marked = {
+    marked = also | {
         v.key
         for n in forward
         for v in n.inputs

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,9 @@ from nnl.core.spec import Spec
 from nnl.core.variable import EXECUTOR, Hook, Variable
 from nnl.graph.plan import Plan, infer_again
 from nnl.graph.program import SPACE, Key
-from nnl.graph.recompute import insert_recomputation
+from nnl.graph.recompute import BUDGET, cheap_edges, insert_recomputation
+
+logger = logging.getLogger("nnl")
 
 KEEP, TRAIN, INFER, HOOKED = "keep", "train", "infer", "hooked"
 
@@ -84,8 +87,8 @@ class ForwardPlan:
         leaves = {slot for slot, _ in plan.leaves}
         for node in nodes:
             for i, nd in enumerate(node.outs or ()):
-                slot = plan.slot_of[(id(node), i)]
-                if not plan.alive_at_cut((id(node), i)):
+                slot = plan.alive_at_cut((id(node), i))
+                if not slot:
                     self.lost.append(nd)
                     continue
                 if plan.root.get(slot, slot) in leaves:
@@ -267,11 +270,39 @@ class Session:
         if len(self.outputs) > 1 or self.outputs[0].node is None:
             kept |= self._needed_by_gradients()
             return Plan(self.nodes, kept, lazy=kept)
+        plan = self._joint_plan(kept, 0.0)
+        if BUDGET and plan.nbytes > BUDGET[-1]:
+            plan = self._smaller_plan(kept, plan)
+        return plan
+
+    def _joint_plan(self, kept: set[Key], share: float) -> Plan:
+        """Forward and backward in one, with a share of the cheap results computed again."""
         # of its own: inserting recomputation changes what the nodes read
         back = self.joint_back = Backward(self.outputs[0], self.nodes)
-        second = insert_recomputation(self.nodes, back.nodes)
+        again = [k for k in cheap_edges(self.nodes, back.nodes) if k not in kept] if share else []
+        also = frozenset(again[: round(share * len(again))])
+        second = insert_recomputation(self.nodes, back.nodes, also)
         grads = {e.key for _, e in back.leaves}
         return Plan([*self.nodes, *second], kept | grads, len(self.nodes), lazy=kept - grads)
+
+    def _smaller_plan(self, kept: set[Key], plan: Plan) -> Plan:
+        """A plan inside the memory budget, or else the smallest; the least is computed again."""
+        best, back = plan, self.joint_back
+        for share in (0.125, 0.25, 0.5, 0.75, 1.0):
+            plan = self._joint_plan(kept, share)
+            if plan.nbytes < best.nbytes:
+                best, back = plan, self.joint_back
+            if best.nbytes <= BUDGET[-1]:
+                break
+        else:
+            logger.warning(
+                "memory_budget: the plan takes %d bytes, which is more than %d; it cannot be made "
+                "smaller by computing cheap results again",
+                best.nbytes,
+                BUDGET[-1],
+            )
+        self.joint_back = back
+        return best
 
     def _needed_by_gradients(self) -> set[Key]:
         keys: set[Key] = set()
@@ -290,7 +321,8 @@ class Session:
     # ---- backward ----
 
     def backward(self, grad: Any, clear_buffer: bool) -> None:
-        joint = (clear_buffer or self.recompute) and self.last == TRAIN and len(self.outputs) == 1
+        joint = self.last == TRAIN and len(self.outputs) == 1
+        joint = joint and (clear_buffer or self.recompute or self._lost_for_backward())
         back = (self.joint_back if joint else None) or self.backward_graph()
         run = self.backwards.get((joint, clear_buffer))
         if run is None:
@@ -303,6 +335,16 @@ class Session:
             for nd in self.plans[TRAIN].overwritten:
                 nd.clear()
             self.last = ""
+
+    def _lost_for_backward(self) -> bool:
+        """Whether a gradient needs a value that the first part of the joint plan does not leave.
+
+        Its own second part can do without, where kernels are fused: the gradients of leaves are
+        then computed by it, once.
+        """
+        lost = {id(nd) for nd in self.plans[TRAIN].lost}
+        nodes = self.backward_graph().all_nodes
+        return any(v is not None and id(v.array) in lost for n in nodes for v in n.inputs)
 
     def _backward_plan(self, back: Backward, joint: bool, clear_buffer: bool) -> BackwardPlan:
         if joint:

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the passes do to programs, and what they leave alone."""
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
+import nnl.solvers as S
+from nnl.core.graph import capture
+from nnl.ext import native
+from nnl.graph.passes import PASSES
+from nnl.graph.program import Program, VerifyError, verify
+from nnl.graph.session import session_of
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no native engine")
+
+
+def leaf(shape, seed=0, **kw):
+    return nn.Variable.from_numpy_array(
+        np.random.default_rng(seed).normal(size=shape).astype(np.float32), **kw
+    )
+
+
+def rewritten(*outputs):
+    """The steps, by name, of the program that computes the outputs, after all passes."""
+    edges = [y.edge for y in outputs]
+    program = Program(capture(edges), {e.key for e in edges})
+    for rewrite in PASSES:
+        rewrite(program, native.library())
+        verify(program)
+    return [s.op for s in program.steps]
+
+
+def reference(build):
+    """What the numpy context computes."""
+    with nn.context_scope(nn.Context(["numpy:float"])):
+        y = build()
+        y.forward(clear_buffer=True)
+    return y.d.copy()
+
+
+def steps_of(y, mode="infer"):
+    return [s.op for s in session_of([y]).plans[mode].plan.steps]
+
+
+def test_an_elementwise_chain_is_one_step():
+    x = leaf((3, 4))
+    assert rewritten(F.exp(F.tanh(x) * 2 + x)) == ["fused_elementwise"]
+
+
+def test_arrays_that_stretch_join_the_loop():
+    x, b = leaf((3, 4)), leaf((1, 4))
+    assert rewritten(F.relu(x + b) * 2) == ["fused_elementwise"]
+
+
+def test_steps_of_other_shapes_are_loops_of_their_own():
+    x, b = leaf((3, 4)), leaf((1, 4))
+    assert rewritten((x * 2 - 1) + (b * 3 - 1)) == ["fused_elementwise"] * 2
+
+
+def test_a_write_between_two_steps_is_not_moved_over():
+    def build():
+        w = nn.Variable.from_numpy_array(np.ones((2, 2), np.float32))
+        x = leaf((2, 2))
+        before = w * 2
+        written = F.assign(w, x)
+        return F.sum(before + written * 0)
+
+    y = build()
+    y.forward(clear_buffer=True)
+    np.testing.assert_allclose(y.d, 8.0)
+
+
+def test_a_value_computed_twice_is_computed_once():
+    x = leaf((5, 5))
+    names = rewritten(F.sum(F.cumsum(x, axis=0)) + F.sum(F.cumsum(x, axis=0)))
+    assert names.count("cumsum") == 1
+
+
+def test_random_numbers_are_never_shared():
+    names = rewritten(F.rand(shape=(4,)) - F.rand(shape=(4,)))
+    assert names.count("rand") == 2
+
+
+def test_constants_are_computed_when_the_plan_is_made():
+    x = leaf((2, 3))
+    names = rewritten(x + F.sort(F.constant(2.0, (2, 3))))
+    assert names == ["add2"] or names == ["fused_elementwise"]
+
+
+def test_conversions_of_types_are_made_once():
+    x, label = leaf((4, 3)), nn.Variable.from_numpy_array(np.zeros((4, 1), np.float32))
+    a, b = F.softmax_cross_entropy(x, label), F.softmax_cross_entropy(x * 2, label)
+    assert rewritten(a + b).count("cast") == 1
+
+
+def inference_net(x):
+    h = PF.convolution(x, 8, (3, 3), pad=(1, 1), name="c1")
+    h = F.relu(PF.batch_normalization(h, batch_stat=False, name="n1"))
+    g = PF.convolution(h, 8, (3, 3), pad=(1, 1), with_bias=False, name="c2")
+    return F.relu(PF.batch_normalization(g, batch_stat=False, name="n2") + h)
+
+
+def statistics():
+    for k, p in nn.get_parameters(grad_only=False).items():
+        p.d = np.random.default_rng(len(k)).uniform(0.5, 1.5, p.shape).astype(np.float32)
+
+
+def test_normalization_by_known_statistics_goes_into_the_convolution():
+    x = leaf((2, 3, 9, 7))
+    y = inference_net(x)
+    statistics()
+    y.forward(clear_buffer=True)
+    names = steps_of(y)
+    assert names.count("convolution_fused") == 2
+    assert not {"batch_normalization", "relu", "add2"} & set(names)
+    want = reference(lambda: inference_net(x))
+    np.testing.assert_allclose(y.d, want, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_are_packed_again_when_anybody_has_changed_them():
+    x = leaf((2, 3, 9, 7))
+    y = inference_net(x)
+    statistics()
+    y.forward(clear_buffer=True)
+    w = nn.get_parameters()["c1/conv/W"]
+    held = w.d
+
+    def check():
+        y.forward(clear_buffer=True)
+        want = reference(lambda: inference_net(x))
+        np.testing.assert_allclose(y.d, want, rtol=1e-4, atol=1e-4)
+
+    w.d = w.d * 2
+    check()
+    w.d[...] = 0.5
+    check()
+    held = w.d
+    check()
+    held *= 3  # without asking for .d again
+    check()
+    w.data.zero()
+    check()
+    nn.get_parameters(grad_only=False)["n1/bn/mean"].d = 2
+    check()
+
+
+def training_net(x, residual):
+    h = PF.convolution(x, 8, (3, 3), pad=(1, 1), with_bias=False, name="c1")
+    h = F.relu(PF.batch_normalization(h, name="n1"))
+    g = PF.batch_normalization(
+        PF.convolution(h, 8, (3, 3), pad=(1, 1), with_bias=False, name="c2"), name="n2"
+    )
+    return F.mean(F.relu(g + h if residual else g) ** 2)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_batch_normalization_relu_and_addition_are_one_step_both_ways(residual):
+    x = leaf((2, 3, 9, 7))
+    results = {}
+    for backend in ("numpy", "cpu"):
+        nn.clear_parameters()
+        nn.seed(3)
+        with nn.context_scope(nn.Context([f"{backend}:float"])):
+            y = training_net(x, residual)
+            for p in nn.get_parameters().values():
+                p.grad.zero()
+            y.forward(clear_no_need_grad=True)
+            y.backward(clear_buffer=True)
+            every = nn.get_parameters(grad_only=False)
+            results[backend] = [y.d.copy()] + [p.d.copy() for p in every.values()]
+            results[backend] += [p.g.copy() for p in nn.get_parameters().values()]
+    steps = session_of([y]).plans["train"].plan.steps
+    assert [s.op for s in steps if not s.second].count("batch_normalization_fused") == 2
+    names = [s.op for s in steps]
+    assert names.count("batch_normalization_backward_fused") == 2
+    assert not {"relu", "gate", "normalization_backward"} & set(names)
+    for a, b in zip(results["cpu"], results["numpy"], strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+def test_what_a_normalization_gave_is_computed_again_rather_than_kept():
+    x = leaf((2, 3, 9, 7))
+    y = training_net(x, residual=False)
+    y.forward(clear_no_need_grad=True)
+    plan = session_of([y]).plans["train"].plan
+    again = [s for s in plan.steps if s.second and s.op == "batch_normalization_fused"]
+    assert len(again) == 2 and not any(s.writes or s.attrs["batch_stat"] for s in again)
+    reader = plan.steps[plan.steps.index(again[0]) + 1]
+    assert again[0].outs[0] in reader.ins  # while it is in cache
+
+
+def test_without_clearing_every_intermediate_stays_readable():
+    x = leaf((2, 3, 9, 7))
+    h = PF.convolution(x, 8, (3, 3), pad=(1, 1))
+    n = PF.batch_normalization(h)
+    y = F.relu(n)
+    y.forward()
+    np.testing.assert_allclose(y.d, np.maximum(n.d, 0), rtol=1e-6)
+    assert h.d.shape == (2, 8, 9, 7) and np.isfinite(h.d).all()
+    p = nn.get_parameters()
+    want = reference(lambda: F.convolution(x, p["conv/W"], p["conv/b"], pad=(1, 1)))
+    np.testing.assert_allclose(h.d, want, rtol=1e-4, atol=1e-5)
+
+
+def test_results_stay_channels_last_until_somebody_looks():
+    x = leaf((2, 3, 8, 8))
+    h = PF.convolution(x, 8, (3, 3), pad=(1, 1))
+    h.forward()
+    assert list(h.data.bufs) == ["channels_last"]
+    before = h.data.read("channels_last").copy()
+    np.testing.assert_array_equal(h.d, np.moveaxis(before, -1, 1))
+
+
+def test_the_updates_of_all_parameters_are_one_step():
+    x = leaf((4, 5))
+    y = F.mean(PF.affine(F.relu(PF.affine(x, 6, name="a")), 2, name="b"))
+    solver = S.Momentum(0.1)
+    solver.set_parameters(nn.get_parameters())
+    y.forward(clear_no_need_grad=True)
+    y.backward(clear_buffer=True)
+    solver.update()
+    assert [s.op for s in solver._plan.plan.steps] == ["multi_update"]
+
+
+# ---- verify ----
+
+
+def program_of(y):
+    return Program(capture([y.edge]), {y.edge.key})
+
+
+def test_verify_finds_a_step_before_its_input():
+    p = program_of(F.exp(F.tanh(leaf((2,)))))
+    p.steps.reverse()
+    with pytest.raises(VerifyError, match="before anything makes it"):
+        verify(p)
+
+
+def test_verify_finds_a_slot_made_twice():
+    p = program_of(F.exp(leaf((2,))))
+    p.steps.append(p.steps[0])
+    with pytest.raises(VerifyError, match="makes slot 2 again"):
+        verify(p)
+
+
+def test_verify_finds_a_result_that_nothing_makes():
+    p = program_of(F.exp(leaf((2,))))
+    p.steps.clear()
+    with pytest.raises(VerifyError, match="slot 2 is kept and nothing makes it"):
+        verify(p)
+
+
+def test_verify_finds_the_parts_out_of_order():
+    p = program_of(F.exp(F.tanh(leaf((2,)))))
+    p.steps[0].second = True
+    with pytest.raises(VerifyError, match="first part after the second"):
+        verify(p)

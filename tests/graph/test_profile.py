@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl.profile and Plan.summary."""
+
+import json
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
+from nnl.ext import native
+from nnl.graph.session import session_of
+
+needs_library = pytest.mark.skipif(native.library() is None, reason="no native engine")
+
+
+def graph():
+    x = nn.Variable.from_numpy_array(np.ones((64, 64), np.float32))
+    return F.mean(F.tanh(PF.affine(x, 32)))
+
+
+def test_functions_that_run_at_once_are_counted_with_their_cost():
+    x = nn.Variable.from_numpy_array(np.ones((2, 3), np.float32))
+    with nn.profile() as p, nn.auto_forward():
+        F.relu(x)
+        F.relu(x)
+    assert [e.op for e in p.events] == ["relu", "relu"]
+    assert p.events[0].what == "float32[2, 3] -> float32[2, 3]"
+    assert p.events[0].bytes == 48 and p.events[0].time_ns > 0
+
+
+def test_nothing_is_recorded_outside_of_the_block():
+    x = nn.Variable.from_numpy_array(np.ones((2, 3), np.float32))
+    with nn.profile() as p, nn.auto_forward():
+        pass
+    with nn.auto_forward():
+        F.relu(x)
+    assert p.events == []
+
+
+@pytest.mark.parametrize("backend", ["cpu", "numpy"])
+def test_functions_of_every_backend_are_recorded(backend):
+    x = nn.Variable.from_numpy_array(np.ones((100, 100), np.float32))
+    with nn.context_scope(nn.Context([f"{backend}:float"])), nn.profile() as p, nn.auto_forward():
+        F.exp(x)
+    assert [e.where for e in p.events][0] in ("native", "numpy")
+
+
+@needs_library
+def test_steps_of_a_plan_are_recorded_with_the_flops_of_their_parts():
+    y = graph()
+    with nn.profile() as p:
+        y.forward(clear_no_need_grad=True)
+        y.backward(clear_buffer=True)
+    affine = next(e for e in p.events if e.op.startswith("affine"))
+    assert affine.flops >= 2 * 64 * 64 * 32
+    assert affine.where == "native"
+    assert p.events == sorted(p.events, key=lambda e: e.start_ns)
+
+
+def test_the_table_names_ops_calls_and_rates():
+    x = nn.Variable.from_numpy_array(np.ones((2, 3), np.float32))
+    with nn.profile() as p, nn.auto_forward():
+        F.relu(x)
+        F.exp(x)
+    lines = str(p).splitlines()
+    assert lines[0].split()[:3] == ["op", "where", "calls"]
+    assert {line.split()[0] for line in lines[1:-1]} == {"relu", "exp"}
+    assert lines[-1].split()[:2] == ["total", "2"]
+    assert "... and 1 more" in p.table(top=1)
+
+
+def test_the_trace_is_in_chromes_format(tmp_path):
+    x = nn.Variable.from_numpy_array(np.ones((2, 3), np.float32))
+    path = tmp_path / "trace.json"
+    with nn.profile(str(path)), nn.auto_forward():
+        F.relu(x)
+    (event,) = json.loads(path.read_text())["traceEvents"]
+    assert event["name"] == "relu" and event["ph"] == "X" and event["dur"] > 0
+    assert [f.name for f in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_the_summary_of_a_plan_says_where_each_step_runs():
+    y = graph()
+    y.forward(clear_buffer=True)
+    plan = session_of([y]).plans["infer"].plan
+    lines = plan.summary().splitlines()
+    where = "numpy" if native.library() is None else "native"
+    assert any(line.startswith("affine") and where in line for line in lines)
+    assert lines[-1].startswith(f"{len(lines) - 2} steps, ")
