@@ -302,8 +302,6 @@ def _convert(
 ) -> dict[str, Any]:
     if target.write is None:
         raise ValueError(f"cannot write the format {target.name}")
-    if target.name == "NNP":
-        model = NnpModel(model.content())
     target.write(model, path, options)
     report: dict[str, Any] = {"file": path, "bytes": os.path.getsize(path)}
     if isinstance(model, NnpModel):
