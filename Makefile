@@ -27,18 +27,18 @@ CPP := $(shell find cpp -name '*.cpp' -o -name '*.h')
 .DELETE_ON_ERROR:
 
 help:
-	@echo 'make train     set up, then train LeNet on handwritten digits  (ARGS="--dynamic")'
-	@echo 'make test      set up, then lint, types and tests'
-	@echo 'make test-all  also the long tests'
-	@echo 'make test-numpy  the tests without the native engine'
-	@echo 'make interop   set up NNabla 1.39 under Python 3.10, then compare with it'
-	@echo 'make lint      ruff, mypy and clang-format only'
-	@echo 'make native    build the native engine, or say why that fails'
-	@echo 'make sanitize  the C++ tests under the address, undefined-behaviour and thread sanitizers'
-	@echo 'make bench     microseconds per operation, beside NNabla and PyTorch where installed'
-	@echo 'make bench-cpu training and inference of whole networks, beside every installed peer'
+	@echo 'make train        set up, then train LeNet on handwritten digits  (ARGS="--dynamic")'
+	@echo 'make test         set up, then lint, types and tests'
+	@echo 'make test-all     also the long tests'
+	@echo 'make test-numpy   the tests without the native engine'
+	@echo 'make interop      set up NNabla 1.39 under Python 3.10, then compare with it'
+	@echo 'make lint         ruff, mypy and clang-format only'
+	@echo 'make native       build the native engine, or say why that fails'
+	@echo 'make sanitize     the C++ tests under the address, undefined-behaviour and thread sanitizers'
+	@echo 'make bench        microseconds per operation, beside NNabla and PyTorch where installed'
+	@echo 'make bench-cpu    training and inference of whole networks, beside every installed peer'
 	@echo 'make onnx-report  the official ONNX tests on the importer, into docs/onnx_report.md'
-	@echo 'make clean     remove caches and builds; make distclean also the environments'
+	@echo 'make clean        remove caches and builds; make distclean also the environments'
 
 train: setup
 	$(ONE_THREAD) $(PY) examples/digits/train.py $(ARGS)

@@ -49,6 +49,7 @@ from nnl.core.parameter import (
 from nnl.core.random import seed
 from nnl.core.variable import Variable, forward_all
 from nnl.ext import get_extension_context as _get_extension_context
+from nnl.ext.native import set_threads
 
 set_default_context(_get_extension_context("cpu"))
 
@@ -93,6 +94,7 @@ __all__ = [
     "set_global_recompute",
     "set_solver_post_hook",
     "set_solver_pre_hook",
+    "set_threads",
     "unset_function_post_hook",
     "unset_function_pre_hook",
     "unset_solver_post_hook",

@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 #include <numpy/arrayobject.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -93,14 +94,22 @@ void* workspace_of_this_thread(size_t bytes) {
   return memory->data();
 }
 
+int made_for_threads() {
+  const ThreadScope scope;
+  return threads();
+}
+
 // A kernel over numpy arrays: what a backend's bind() returns.
 class ArrayKernel {
  public:
+  static constexpr size_t most = 64;  // inputs, and outputs
+
   ArrayKernel(std::unique_ptr<Kernel> kernel, const Signature& s, nb::list out_types,
               std::vector<size_t> writes)
       : kernel_(std::move(kernel)),
         in_(s.in),
         workspace_(kernel_->workspace()),
+        threads_(made_for_threads()),
         writes_(std::move(writes)) {
     for (size_t i = 0; i < s.out.size(); ++i) {
       out_shapes_.emplace_back(s.out[i].shape.begin(), s.out[i].shape.end());
@@ -109,7 +118,6 @@ class ArrayKernel {
   }
 
   nb::object call(nb::args args, nb::kwargs kw) {
-    constexpr size_t most = 64;
     void *in[most], *out[most];
     const size_t n = args.size(), m = out_shapes_.size();
     if (n != in_.size() || n > most || m > most) throw ValueError("wrong number of arrays");
@@ -130,6 +138,7 @@ class ArrayKernel {
       void* scratch = workspace_ ? workspace_of_this_thread(workspace_) : nullptr;
       // A kernel has handles of its own (oneDNN's memory objects): one run at a time.
       const std::lock_guard<std::mutex> one_at_a_time(running_);
+      const ThreadScope scope(threads_);
       kernel_->run({in, out, scratch});
     }
     for (size_t i : writes_)  // a copy stood in for an array that is not contiguous
@@ -163,6 +172,7 @@ class ArrayKernel {
   std::mutex running_;
   std::vector<Spec> in_;
   size_t workspace_;
+  int threads_;                 // that its workspace has room for
   std::vector<size_t> writes_;  // positions of the inputs that a run changes
   std::vector<std::vector<npy_intp>> out_shapes_;
   std::vector<nb::object> out_types_;
@@ -249,6 +259,7 @@ NB_MODULE(_native, m) {
   });
   m.def("kernel_names", &kernel_names);
   m.def("threads", &threads);
+  m.def("threads_in_a_run", &made_for_threads);
   m.def("set_threads", &set_threads);
   m.def("array_at", &array_at);
   m.def("empty", &empty_of);
@@ -269,6 +280,7 @@ NB_MODULE(_native, m) {
       [](const std::string& op, nb::dict attributes, nb::list in, nb::list out, nb::list out_types,
          std::vector<size_t> writes) -> nb::object {
         Signature s = to_signature(attributes, in, out);
+        if (std::max(s.in.size(), s.out.size()) > ArrayKernel::most) return nb::none();
         auto kernel = make_kernel(op, s);
         if (!kernel) return nb::none();
         return nb::cast(new ArrayKernel(std::move(kernel), s, out_types, std::move(writes)),

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 
+#include "nnl/threads.h"
+
 namespace nnl {
 namespace {
 
@@ -19,6 +21,7 @@ std::map<std::string, std::vector<Setup>>& table() {
 Registration::Registration(const char* op, Setup setup) { table()[op].push_back(setup); }
 
 std::unique_ptr<Kernel> make_kernel(const std::string& op, const Signature& signature) {
+  const ThreadScope threads;  // oneDNN divides the work when a kernel is made
   auto it = table().find(op);
   if (it == table().end()) return nullptr;
   for (Setup setup : it->second)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nnl/plan.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <new>
@@ -8,6 +9,9 @@
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
+
+#include "nnl/errors.h"
+#include "nnl/threads.h"
 
 namespace nnl {
 namespace {
@@ -42,6 +46,15 @@ Plan::Plan(std::vector<int64_t> offsets, size_t arena_bytes)
     if (offsets[i] != outside) pointers_[i] = arena_.data() + offsets[i];
 }
 
+namespace {
+
+int scope_threads() {
+  const ThreadScope scope;
+  return threads();
+}
+
+}  // namespace
+
 void Plan::add(std::string name, std::unique_ptr<Kernel> kernel, std::vector<int> in,
                std::vector<int> out, int64_t workspace_offset) {
   Step step;
@@ -50,6 +63,8 @@ void Plan::add(std::string name, std::unique_ptr<Kernel> kernel, std::vector<int
   step.pointers.resize(in.size() + out.size());
   step.in = std::move(in);
   step.out = std::move(out);
+  const int made_for = scope_threads();
+  threads_ = threads_ ? std::min(threads_, made_for) : made_for;
   step.workspace = workspace_offset == outside ? nullptr : arena_.data() + workspace_offset;
   steps_.push_back(std::move(step));
   times_.push_back(0);
@@ -83,12 +98,37 @@ void Plan::run_step(Step& step) {
   }
 }
 
+namespace {
+
+// Marks a plan as running; two runs at once would write to the same memory.
+class OneAtATime {
+ public:
+  explicit OneAtATime(std::atomic<bool>& running) : running_(running) {
+    if (running_.exchange(true))
+      throw ValueError(
+          "this graph is running already: other graphs may run in other threads, one graph runs "
+          "in one thread at a time");
+  }
+  ~OneAtATime() { running_ = false; }
+  OneAtATime(const OneAtATime&) = delete;
+  OneAtATime& operator=(const OneAtATime&) = delete;
+
+ private:
+  std::atomic<bool>& running_;
+};
+
+}  // namespace
+
 void Plan::run(size_t begin, size_t end) {
+  const OneAtATime lock(running_);
+  const ThreadScope scope(threads_);
   if (stale_) refresh();
   for (size_t i = begin; i < end; ++i) run_step(steps_[i]);
 }
 
 void Plan::run_timed(size_t begin, size_t end) {
+  const OneAtATime lock(running_);
+  const ThreadScope scope(threads_);
   if (stale_) refresh();
   for (size_t i = begin; i < end; ++i) {
     starts_[i] = now();

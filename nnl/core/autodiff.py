@@ -265,9 +265,13 @@ def accumulate(into: NdArray, g: NdArray, own: bool) -> None:
     space, buf = next(iter(g.bufs.items()))
     if space == "fill":
         space, buf = "host", g.read("host")
+    spec = g.spec
+    if spec.is_half:  # sums of leaves are float32, whatever contributed to them
+        spec = spec.with_dtype(np.float32)
+        space, buf, own = "host", g.read("host").astype(np.float32), True
     if into.zeroing:
-        if into.spec.dtype != g.spec.dtype:
-            into.spec = g.spec
+        if into.spec.dtype != spec.dtype:
+            into.spec = spec
         into.write(space, buf if own and getattr(buf, "base", None) is None else buf.copy())
     else:
         mine = into.touch(space)

@@ -73,7 +73,7 @@ class affine:
             gx = as_shape(batch_matmul(gy, w, transpose_b=True), x.shape)
         if need[1]:
             flat = as_shape(x, (rows, inner))
-            gw = as_shape(batch_matmul(flat, gy, transpose_a=True), weight.shape)
+            gw = as_shape(affine_weight(flat, gy), weight.shape)
         if need[2]:
             gb = as_shape(sum_op(gy, axes=(0,), keep_dims=False), weight.shape[1:])
         return gx, gw, gb
@@ -100,6 +100,32 @@ def matrix_shape(weight):
 def as_shape(x, shape):
     """x in another shape; x itself if it has it."""
     return x if x.shape == shape else reshape(x, shape)
+
+
+@op("affine_weight", wide=True, outputs=("gw",))
+class affine_weight:
+    """$x^T g$: the gradient of affine's weight, which like every parameter's stays float32 where
+    results are stored in 16 bits."""
+
+    def infer(self, x, gy):
+        return x.with_shape((x.shape[1], gy.shape[1]))
+
+    def forward(self, xp, x, gy, out=None):
+        return xp.matmul(x.T, gy, out=out)
+
+    def vjp(self, gg, *, x, gy, need):
+        return (
+            batch_matmul(gy, gg, transpose_b=True) if need[0] else None,
+            batch_matmul(x, gg) if need[1] else None,
+        )
+
+    def cost(self, x, gy):
+        y = self.infer(x, gy)
+        return Cost(2 * y.size * x.shape[0], x.nbytes + gy.nbytes + y.nbytes)
+
+    def samples(rng):
+        yield Sample(rng.normal(size=(5, 3)), rng.normal(size=(5, 4)))
+        yield Sample(rng.normal(size=(0, 3)), rng.normal(size=(0, 4)))
 
 
 @op("batch_matmul", narrow=True, nnp="BatchMatmul")

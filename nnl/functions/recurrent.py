@@ -315,6 +315,7 @@ class gru(Recurrent):
     "recurrent_backward",
     outputs=("gx", "gh", "gc", "gweight_l0", "gweight", "gbias"),
     keep=("mask",),
+    wide=(3, 4, 5),
 )
 class recurrent_backward:
     """The gradient of rnn, lstm and gru from what their forward kept.

@@ -121,8 +121,11 @@ class Compiled:
                 nd.write(SPACE, buf.copy())
         plan.run()
         for (nd, g), own in zip(self.grads, self.own, strict=True):
-            buf = self._value(g)
-            nd.spec = g.spec
+            buf, spec = self._value(g), g.spec
+            if spec.is_half:  # as in accumulate()
+                spec = spec.with_dtype(np.float32)
+                buf, own = buf.astype(np.float32), True
+            nd.spec = spec
             nd.write(SPACE, buf if own else buf.copy())
         for nd in self.zeroed:
             nd.zero()

@@ -254,7 +254,7 @@ class Plan:
                 thunk = self._thunk(step, fixed=False)
                 if thunk is None:
                     continue
-                kernel = lib.python_step(thunk)
+                kernel = lib.python_step(_named(step, thunk))
             ins, outs = ([program.root(s) for s in x] for x in (step.ins, step.outs))
             self.native_steps.append(step)
             native.add(step.op, kernel, ins, outs, self.workspaces.get(t, OUTSIDE))
@@ -352,8 +352,8 @@ class Plan:
     def summary(self) -> str:
         """A table of the steps: where each runs, what it does, and what it took in the latest run.
 
-        Times and rates are those of the latest run inside nnl.profile(), 0 without one. "of peak" is
-        how close a step comes to what limits it on this machine, arithmetic or memory.
+        Times and rates are those of the latest run inside nnl.profile(), 0 without one. "of peak"
+        is how close a step comes to what limits it on this machine, arithmetic or memory.
         """
         head = (
             f"{'step':<32} {'where':<7} {'ms':>9} {'GFLOP/s':>8} {'GB/s':>6} {'of peak':>7}  arrays"
@@ -444,6 +444,19 @@ def _let_go(buf: Any) -> None:
         HOLDERS[id(buf)] -= 1
         if not HOLDERS[id(buf)]:
             del HOLDERS[id(buf)]
+
+
+def _named(step: Step, thunk: Thunk) -> Thunk:
+    """The thunk, with the step's name in the notes of what it raises."""
+
+    def run() -> None:
+        try:
+            thunk()
+        except BaseException as e:
+            e.add_note(f"in the step {step} of a plan")
+            raise
+
+    return run
 
 
 def _run_and_copy(

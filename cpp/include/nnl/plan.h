@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plan: a graph lowered to kernels over memory that is fixed in advance.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -26,7 +27,8 @@ class Memory {
 };
 
 // Steps over slots. A slot lies in the arena at an offset, or is bound to memory from outside
-// before a run. Different plans may run in different threads at once; one plan may not.
+// before a run. Different plans may run in different threads at once; a second run of one plan,
+// while the first is going on, is an error.
 class Plan {
  public:
   static constexpr int64_t outside = -1;  // offset of a slot that is bound by the caller
@@ -67,6 +69,8 @@ class Plan {
   std::vector<void*> pointers_;
   std::vector<Step> steps_;
   std::vector<int64_t> times_, starts_;
+  int threads_ = 0;  // that the kernels were made for: scratch memory has room for so many
+  std::atomic<bool> running_{false};
   bool stale_ = true;  // a bound address has changed since the steps' pointers were filled in
 };
 

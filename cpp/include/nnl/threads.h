@@ -10,8 +10,25 @@
 
 namespace nnl {
 
+// How many threads a parallel region started here uses.
 int threads();
+
+// How many threads all runs and set-ups that begin from now on use, whichever thread starts them.
 void set_threads(int n);
+
+// While it lives, parallel regions started by this thread, oneDNN's too, use the number given to
+// set_threads, and no more than `most` unless that is 0. OpenMP's own setting belongs to one
+// thread.
+class ThreadScope {
+ public:
+  explicit ThreadScope(int most = 0);
+  ~ThreadScope();
+  ThreadScope(const ThreadScope&) = delete;
+  ThreadScope& operator=(const ThreadScope&) = delete;
+
+ private:
+  int before_;
+};
 
 // f(begin, end) over [0, n), in parts of at least `grain` items, one part per thread. Waking the
 // threads costs some microseconds: a grain should be worth that.

@@ -93,12 +93,12 @@ class AffineBackward : public Kernel {
 
 class BatchMatmul : public Kernel {
  public:
-  explicit BatchMatmul(const Signature& s) {
+  BatchMatmul(const Signature& s, bool transpose_a, bool transpose_b) {
     ProductSpec p;
     p.a = Matrices::of(s.in[0].dtype, s.in[0].shape);
     p.b = Matrices::of(s.in[1].dtype, s.in[1].shape);
-    if (s.attributes.flag("transpose_a")) p.a = p.a.transposed();
-    if (s.attributes.flag("transpose_b")) p.b = p.b.transposed();
+    if (transpose_a) p.a = p.a.transposed();
+    if (transpose_b) p.b = p.b.transposed();
     p.y = Matrices::of(s.out[0].dtype, s.out[0].shape);
     product_ = Product::make(p, space_);
   }
@@ -130,13 +130,20 @@ std::unique_ptr<Kernel> affine_backward(const Signature& s) {
 
 std::unique_ptr<Kernel> batch_matmul(const Signature& s) {
   if (!takes(s)) return nullptr;
-  return std::make_unique<BatchMatmul>(s);
+  return std::make_unique<BatchMatmul>(s, s.attributes.flag("transpose_a"),
+                                       s.attributes.flag("transpose_b"));
+}
+
+std::unique_ptr<Kernel> affine_weight(const Signature& s) {
+  if (!takes(s)) return nullptr;
+  return std::make_unique<BatchMatmul>(s, true, false);
 }
 
 const Registration r0("affine", affine);
 const Registration r1("affine_fused", affine_fused);
 const Registration r2("affine_backward", affine_backward);
 const Registration r3("batch_matmul", batch_matmul);
+const Registration r4("affine_weight", affine_weight);
 
 }  // namespace
 }  // namespace nnl

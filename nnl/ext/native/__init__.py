@@ -95,6 +95,22 @@ def empty(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
 HostSpace.empty = staticmethod(empty)
 
 
+def set_threads(n: int) -> None:
+    """Let the native engine compute on n threads from now on, whichever Python thread calls it.
+
+    Plans that exist already use at most as many as there were when they were made. The initial
+    number is OpenMP's: OMP_NUM_THREADS, or the processors this process may use.
+
+    Raises:
+        ValueError: n is less than 1.
+    """
+    if n < 1:
+        raise ValueError(f"set_threads: n is {n}, wanted 1 or more")
+    lib = library()
+    if lib is not None:
+        lib.set_threads(int(n))
+
+
 @cache
 def kernel_names() -> frozenset[str]:
     """Ops that have a native kernel for some dtypes and shapes."""

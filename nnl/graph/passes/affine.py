@@ -7,6 +7,7 @@ from typing import Any
 
 from nnl.ext.native import kernel_names
 from nnl.graph.passes.dtypes import computes_as_is
+from nnl.graph.passes.elementwise import FLOATS
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
@@ -38,7 +39,7 @@ class _Fuser(Rewriter):
         if reader is not None and reader.op == "add2" and self._usable(reader, affine):
             a, b = reader.ins
             other = b if a == y else a
-            if a != b and self.spec(other) is self.spec(y):
+            if a != b and self._adds(other, y):
                 z = other
                 parts.append(reader)
                 y = reader.outs[0]
@@ -59,6 +60,11 @@ class _Fuser(Rewriter):
         x, w, b = (*affine.ins, 0)[:3]
         attrs = {"base_axis": affine.attrs["base_axis"], "activation": activation}
         self.replace(parts, last, Step(FUSED, attrs, (x, w, b, z), (y,), affine.second))
+
+    def _adds(self, z: int, y: int) -> bool:
+        """Whether z can be added in the kernel: element types may differ, shapes may not."""
+        a, b = self.spec(z), self.spec(y)
+        return a.shape == b.shape and a.dtype.name in FLOATS
 
     def _usable(self, step: Step, like: Step) -> bool:
         return (
