@@ -5,6 +5,7 @@
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -307,6 +308,12 @@ NB_MODULE(_native, m) {
     return new Prepared{std::make_unique<PythonStep>(std::move(call))};
   });
 
+  // Owner of the arrays in an arena. It must not be the plan: a Python step holds the arrays it
+  // works on, the plan holds the step, and nobody could see that circle.
+  nb::class_<Memory>(m, "Memory").def_prop_ro("address", [](Memory& memory) {
+    return reinterpret_cast<uintptr_t>(memory.data());
+  });
+
   nb::class_<Plan>(m, "Plan")
       .def(nb::init<std::vector<int64_t>, size_t>())
       .def("add",
@@ -325,7 +332,7 @@ NB_MODULE(_native, m) {
       .def("run", &Plan::run, nb::call_guard<nb::gil_scoped_release>())
       .def("run_timed", &Plan::run_timed, nb::call_guard<nb::gil_scoped_release>())
       .def("__len__", &Plan::size)
-      .def_prop_ro("arena", [](Plan& p) { return reinterpret_cast<uintptr_t>(p.arena().data()); })
+      .def_prop_ro("arena", [](Plan& p) { return p.arena(); })
       .def_prop_ro("times", &Plan::times)
       .def_prop_ro("starts", &Plan::starts);
 }

@@ -41,9 +41,9 @@ Memory::Memory(size_t bytes)
 Memory::~Memory() { ::operator delete(data_, std::align_val_t{alignment(bytes_)}); }
 
 Plan::Plan(std::vector<int64_t> offsets, size_t arena_bytes)
-    : arena_(arena_bytes), pointers_(offsets.size(), nullptr) {
+    : arena_(std::make_shared<Memory>(arena_bytes)), pointers_(offsets.size(), nullptr) {
   for (size_t i = 0; i < offsets.size(); ++i)
-    if (offsets[i] != outside) pointers_[i] = arena_.data() + offsets[i];
+    if (offsets[i] != outside) pointers_[i] = arena_->data() + offsets[i];
 }
 
 namespace {
@@ -65,7 +65,7 @@ void Plan::add(std::string name, std::unique_ptr<Kernel> kernel, std::vector<int
   step.out = std::move(out);
   const int made_for = scope_threads();
   threads_ = threads_ ? std::min(threads_, made_for) : made_for;
-  step.workspace = workspace_offset == outside ? nullptr : arena_.data() + workspace_offset;
+  step.workspace = workspace_offset == outside ? nullptr : arena_->data() + workspace_offset;
   steps_.push_back(std::move(step));
   times_.push_back(0);
   starts_.push_back(0);

@@ -54,7 +54,7 @@ void slots_are_null_in_the_arena_or_bound() {
   plan.bind(2, &outside);
   plan.run(0, 1);
   const auto* y = static_cast<float*>(plan.data(1));
-  CHECK(reinterpret_cast<const std::byte*>(y) == plan.arena().data() + 64);
+  CHECK(reinterpret_cast<const std::byte*>(y) == plan.arena()->data() + 64);
   CHECK(*y == 3.0f);
   plan.bind(2, &another);
   plan.run(0, 1);
@@ -89,7 +89,7 @@ void a_workspace_lies_at_its_offset_aligned() {
   void* seen = nullptr;
   plan.add("step", calls([&](const Buffers& b) { seen = b.workspace; }), {}, {}, 192);
   plan.run(0, 1);
-  CHECK(seen == plan.arena().data() + 192);
+  CHECK(seen == plan.arena()->data() + 192);
   CHECK(reinterpret_cast<uintptr_t>(seen) % 64 == 0);
 }
 

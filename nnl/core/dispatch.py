@@ -71,8 +71,6 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
     else:
         names = [b.name for b in target.backends]
         raise NotImplementedError(f"{op.name}: no kernel for {specs} in the backends {names}")
-    if not bound.single and len(bound.out_specs) == 1:
-        bound.call, bound.into = _list_of_one(bound.call), False
     if any(c is not s for c, s in zip(cast, specs, strict=True)):
         bound.call = _with_casts(bound.call, cast, specs, bound.writes)
     _bounded(attrs.bound)[key] = bound
@@ -95,37 +93,20 @@ def _cast_spec(op: Op, i: int, spec: Spec | None, target: Target) -> Spec | None
 
 def _widened(op: Op, specs: tuple[Spec | None, ...]) -> list[Spec | None]:
     """What infer sees where results are stored in 16 bits: float32 all the same."""
-    names = [op.inputs[min(i, len(op.inputs) - 1)] for i in range(len(specs))]
+    keep = [op.inputs[min(i, len(op.inputs) - 1)] in op.keep for i in range(len(specs))]
     return [
-        s.with_dtype(np.float32) if s is not None and s.is_half and n not in op.keep else s
-        for n, s in zip(names, specs, strict=True)
+        s if k or s is None or not s.is_half else s.with_dtype(np.float32)
+        for k, s in zip(keep, specs, strict=True)
     ]
 
 
-def _narrowed(
-    op: Op, ins: tuple[Spec | None, ...], outs: tuple[Spec, ...], half: Any
-) -> tuple[Spec, ...]:
+def _narrowed(op: Op, ins: Any, outs: tuple[Spec, ...], half: Any) -> tuple[Spec, ...]:
     """Output specs with float32 replaced by 16 bits, where the op says so or an input has them."""
-    if op.view or (op.inputs and op.inputs[0] in op.keep):
+    as_it_is = op.view or (op.inputs and op.inputs[0] in op.keep)
+    if as_it_is or not (op.narrow or any(s is not None and s.is_half for s in ins)):
         return outs
-    if not op.narrow and not any(s is not None and s.is_half for s in ins):
-        return outs
-    return tuple(
-        [
-            s.with_dtype(half) if s.dtype == np.float32 and i not in op.wide else s
-            for i, s in enumerate(outs)
-        ]
-    )
-
-
-def _list_of_one(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel of one array, for an op whose list of outputs happens to have one."""
-
-    def run(*bufs: Any) -> Any:
-        y = call(*bufs)
-        return y if isinstance(y, tuple) else (y,)
-
-    return run
+    wide = [i in op.wide or s.dtype != np.float32 for i, s in enumerate(outs)]
+    return tuple([s if w else s.with_dtype(half) for s, w in zip(outs, wide, strict=True)])
 
 
 def _with_casts(

@@ -63,6 +63,7 @@ class Plan:
         cut: Number of nodes in the first part; edges computed there and used later live until then.
         lazy: Keys among kept that may stay in the order the kernels like; see `published`.
         rewrite: Whether passes may fuse, move and drop steps.
+        as_found: Whether leaves that another plan has left channels-last are read in that order.
 
     Attributes:
         slots: The buffers by slot, after a run.
@@ -76,11 +77,14 @@ class Plan:
         cut: int | None = None,
         lazy: Set[Key] = frozenset(),
         rewrite: bool = True,
+        as_found: bool = False,
     ) -> None:
         self._keep_alive = list(nodes)  # keys are ids of these
         self.lib = library()
         self.program = program = Program(nodes, kept, cut, kept - lazy)
         if rewrite and self.lib is not None:
+            if as_found:
+                _take_orders(program)
             optimise(program, self.lib)
         self.steps, self.slot_of, self.kept = program.steps, program.slot_of, program.kept
         self.cut = program.cut
@@ -88,9 +92,11 @@ class Plan:
         self.slots: list[Any] = [None] * len(program.slots)
         used = {i for s in self.steps for i in s.ins} | self.kept
         used |= {program.root(i) for i in used}
-        self.leaves = [
+        leaves = [
             (i, s.leaf) for i, s in enumerate(program.slots) if s.leaf is not None and i in used
         ]
+        self.leaves = [(i, nd) for i, nd in leaves if not program.slots[i].channels_last]
+        self.ordered = [(i, nd) for i, nd in leaves if program.slots[i].channels_last]
         written = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
         self.written = [nd for i, nd in self.leaves if i in written]
         self._lay_out()
@@ -109,7 +115,7 @@ class Plan:
     def _lay_out(self) -> None:
         """Give every computed slot a buffer: fixed, in the arena or by itself."""
         program, steps, n = self.program, self.steps, len(self.steps)
-        leaf_slots = {s for s, _ in self.leaves}
+        leaf_slots = {s for s, _ in (*self.leaves, *self.ordered)}
         pinned = program.kept_roots()
         last = {s: 0 for s in leaf_slots}
         for t, step in enumerate(steps):
@@ -241,7 +247,9 @@ class Plan:
         program = self.program
         offsets = [self.offsets.get(i, OUTSIDE) for i in range(len(program.slots))]
         native = lib.Plan(offsets, self.arena_bytes)
-        self._place(lambda at, x: lib.array_at(native.arena + at, x.shape, x.dtype, native))
+        arena = native.arena
+        start = arena.address
+        self._place(lambda at, x: lib.array_at(start + at, x.shape, x.dtype, arena))
         for i, buf in enumerate(self.slots):
             if buf is not None and offsets[i] == OUTSIDE:
                 native.bind_array(i, buf)
@@ -300,7 +308,7 @@ class Plan:
 
     def __del__(self) -> None:
         if getattr(self, "native", None) is not None:
-            for slot, _ in self.leaves:
+            for slot, _ in (*self.leaves, *self.ordered):
                 _let_go(self.slots[slot])
 
     # ---- running ----
@@ -322,6 +330,10 @@ class Plan:
             buf = nd.bufs.get(SPACE)
             if buf is None:
                 buf = nd.read(SPACE)
+            if slots[slot] is not buf:
+                self._bind_leaf(slot, nd, buf)
+        for slot, nd in self.ordered:
+            buf = nd.read(CHANNELS_LAST)
             if slots[slot] is not buf:
                 self._bind_leaf(slot, nd, buf)
         if self.native_prepared:
@@ -425,6 +437,14 @@ class Plan:
     def value(self, key: Key) -> Any:
         """The buffer of an edge after a run."""
         return self.slots[self.slot_of[key]]
+
+
+def _take_orders(program: Program) -> None:
+    """Let leaves that lie channels-last, and that no step writes, be slots of that order."""
+    written = {program.root(s.ins[p]) for s in program.steps for p in s.writes}
+    for i, slot in enumerate(program.slots):
+        if slot.leaf is not None and CHANNELS_LAST in slot.leaf.bufs and i not in written:
+            slot.channels_last = True
 
 
 def _leaves_of(step: Step) -> list[Step]:

@@ -143,9 +143,9 @@ class BackwardPlan:
             grads = node.grads = node.grads or {}
             nd = grads.setdefault(i, NdArray(g.spec.shape))
             nd.spec = g.spec
-            nd.write(
-                SPACE, plan.value(g.key) if g.key in plan.slot_of else g.array.read(SPACE).copy()
-            )
+            slot = plan.slot_of.get(g.key)
+            nd.write(*((SPACE, g.array.read(SPACE).copy()) if slot is None else
+                       plan.published(slot)))  # fmt: skip
 
 
 def fingerprint(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[Any]:
@@ -352,9 +352,10 @@ class Session:
         infer_again(back.all_nodes)
         kept = {e.key for _, e in back.leaves}
         if clear_buffer:
-            return BackwardPlan(back, Plan(back.nodes, kept), publish=False)
-        kept |= {e.key for *_, e in back.edges}
-        return BackwardPlan(back, Plan(back.all_nodes, kept), publish=True)
+            return BackwardPlan(back, Plan(back.nodes, kept, as_found=True), publish=False)
+        lazy = {e.key for *_, e in back.edges} - kept
+        plan = Plan(back.all_nodes, kept | lazy, lazy=lazy, as_found=True)
+        return BackwardPlan(back, plan, publish=True)
 
 
 def session_of(outputs: Sequence[Variable]) -> Session:

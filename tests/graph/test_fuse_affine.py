@@ -57,3 +57,11 @@ def test_a_value_that_is_read_elsewhere_is_kept():
         return F.relu(h) * h, [x, w]
 
     assert "affine_fused" not in steps_of(build)
+
+
+def test_products_over_many_rows_are_added_to_afterwards():
+    def build():
+        x, w, z = leaf(4, 1025), leaf(1025, 3, seed=1), leaf(4, 3, seed=2)
+        return F.affine(x, w) + z, [x, w, z]
+
+    assert "affine_fused" not in steps_of(build)

@@ -480,13 +480,15 @@ def a_movement(g: Generator) -> Made:
     if kind == 3:
         start = tuple(int(rng.integers(0, max(1, s // 2))) for s in shape)
         step = tuple(int(rng.choice([1, 1, 2])) for _ in shape)
-        stop = tuple(max(a + 1, s - int(rng.integers(0, 2))) for s, a in zip(shape, start))
+        stop = tuple(
+            max(a + 1, s - int(rng.integers(0, 2))) for s, a in zip(shape, start, strict=True)
+        )
         return "slice", [x], {"start": start, "stop": stop, "step": step}
     if kind == 4:
         axis = int(rng.integers(n))
-        fits = [i for i in g.floats
-                if g.value(i).ndim == n and all(a == b or k == axis for k, (a, b) in
-                                               enumerate(zip(g.value(i).shape, shape)))]  # fmt: skip
+        ends = shape[:axis], shape[axis + 1 :]
+        shapes = {i: g.value(i).shape for i in g.floats if g.value(i).ndim == n}
+        fits = [i for i, t in shapes.items() if (t[:axis], t[axis + 1 :]) == ends]
         ins = [x] + [fits[int(rng.integers(len(fits)))] for _ in range(int(rng.integers(1, 3)))]
         return "concatenate", ins, {"axis": axis}
     if kind == 5:

@@ -105,8 +105,8 @@ def static(
             before = {f"value {i}": values[i].d.copy() for i in reached}
             if loss.need_grad:
                 loss.backward(**backward)
-            after = run.collect(values, [] if backward else reached,
-                                inner=readable == "all" and not backward and loss.need_grad)  # fmt: skip
+            inner = readable == "all" and not backward and loss.need_grad
+            after = run.collect(values, [] if backward else reached, inner)
             yield {**before, **after}
 
     return mode
@@ -215,6 +215,7 @@ def check(graph: Graph, modes: Any = MODES, context: Any = None) -> str:
 
 def shrink(graph: Graph, mode: str) -> Graph:
     """A smaller graph that still fails in this mode: calls and ends are dropped one by one."""
+
     def fails(g: Graph) -> bool:
         try:
             return bool(g.ends) and bool(check(g, [mode]))

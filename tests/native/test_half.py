@@ -19,7 +19,7 @@ from nnl.core.spec import Spec
 from nnl.ext import native as native_backend
 from nnl.graph.session import session_of
 from nnl.training.loss_scaling import DynamicLossScalingUpdater
-from tests.native.kernels import BF16, F16, F32, is_float, require_library
+from tests.native.kernels import BF16, F16, is_float, require_library
 from tests.native.test_kernels import cases
 
 TYPES = {"half": F16, "bfloat16": BF16}
@@ -44,7 +44,10 @@ def call(op: Op, attrs: Any, target: Any, inputs: list[Any]) -> tuple[Any, list[
         bound = bind(op, attrs, target, tuple(None if x is None else Spec.of(x.shape, x.dtype)
                                               for x in given))  # fmt: skip
         y = bound.call(*given)
-    return bound, [*(y if isinstance(y, tuple) else (y,)), *(given[i] for i in bound.writes if given[i] is not None)]
+    return bound, [
+        *(y if isinstance(y, tuple) else (y,)),
+        *(given[i] for i in bound.writes if given[i] is not None),
+    ]
 
 
 def rounded(op: Op, inputs: list[Any], dtype: Any) -> list[Any]:
@@ -103,7 +106,9 @@ def digits_network(x: nn.Variable, test: bool = False) -> nn.Variable:
 
 def of_each_mode(f: Any) -> Any:
     return pytest.mark.parametrize("mode", ["static", "dynamic", "compiled"])(
-        pytest.mark.parametrize("config", TYPES)(pytest.mark.parametrize("kind", ["numpy", "cpu"])(f))
+        pytest.mark.parametrize("config", TYPES)(
+            pytest.mark.parametrize("kind", ["numpy", "cpu"])(f)
+        )
     )
 
 
@@ -260,9 +265,7 @@ def test_an_overflow_is_skipped_and_lowers_the_loss_scale(clear: bool) -> None:
         solver.set_parameters(nn.get_parameters())
         loss.forward()
         before = float(loss.d)
-        updater = DynamicLossScalingUpdater(
-            solver, loss, scale=2.0**20, N=5, clear_buffer=clear
-        )
+        updater = DynamicLossScalingUpdater(solver, loss, scale=2.0**20, N=5, clear_buffer=clear)
         for _ in range(20):
             updater.update()
             assert all(np.isfinite(v.d).all() for v in nn.get_parameters().values())

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from nnl.core.op import OPS
-from nnl.core.spec import Spec
 from tests.native.kernels import BF16, F16, F32, assert_close, run_native, run_numpy
 
 GATES = {"tanh": (1, 1), "relu": (1, 1), "lstm": (4, 4), "gru": (3, 4)}

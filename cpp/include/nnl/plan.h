@@ -52,7 +52,8 @@ class Plan {
   size_t size() const { return steps_.size(); }
   const std::vector<int64_t>& times() const { return times_; }    // of the latest timed run, ns
   const std::vector<int64_t>& starts() const { return starts_; }  // ns since the clock's epoch
-  const Memory& arena() const { return arena_; }
+  // The arena, which lives as long as somebody holds it: arrays in it do not need the plan.
+  const std::shared_ptr<Memory>& arena() const { return arena_; }
 
  private:
   struct Step {
@@ -65,7 +66,7 @@ class Plan {
   void run_step(Step& step);
   void refresh();
 
-  Memory arena_;
+  std::shared_ptr<Memory> arena_;
   std::vector<void*> pointers_;
   std::vector<Step> steps_;
   std::vector<int64_t> times_, starts_;

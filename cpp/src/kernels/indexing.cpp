@@ -125,7 +125,7 @@ class Scatter : public Kernel {
             clear(to, empty * z_.inner);
           } else {
             add(x + block * z_.m * z_.inner, to, w.first[row], w.next,
-                w.sums + part * 2 * z_.inner);
+                w.sums + part * z_.inner, w.totals + part * z_.inner);
             empty = 1;
           }
           r += empty;
@@ -137,13 +137,15 @@ class Scatter : public Kernel {
  private:
   struct Scratch {
     int32_t *first, *next;
-    float* sums;  // two rows for each part
+    float* sums;  // of a few rows, for each part
+    double* totals;
   };
   Scratch cut(Pieces& pieces) const {
     Scratch w{};
     w.first = pieces.take<int32_t>(z_.n);
     w.next = pieces.take<int32_t>(z_.m);
-    w.sums = pieces.take<float>(parts_ * 2 * z_.inner);
+    w.sums = pieces.take<float>(parts_ * z_.inner);
+    w.totals = pieces.take<double>(parts_ * z_.inner);
     return w;
   }
 
@@ -157,7 +159,7 @@ class Scatter : public Kernel {
   }
 
   // y becomes the sum of the rows of x from i on along `next`.
-  void add(P x, P y, int32_t i, const int32_t* next, float* sums) const {
+  void add(P x, P y, int32_t i, const int32_t* next, float* sums, double* total) const {
     const int64_t n = z_.inner;
     if (next[i] < 0) {
       by_lanes(n, [&](int64_t k, int64_t lanes, auto whole) {
@@ -165,9 +167,9 @@ class Scatter : public Kernel {
       });
       return;
     }
-    float* total = sums + n;
-    std::fill(sums, sums + 2 * n, 0.0f);
-    constexpr int few = 64;  // rows whose sum is added to the total at once
+    std::fill(sums, sums + n, 0.0f);
+    std::fill(total, total + n, 0.0);
+    constexpr int few = 16;  // rows whose sum is added to the total at once
     for (int count = 1; i >= 0; i = next[i], ++count) {
       by_lanes(n, [&](int64_t k, int64_t lanes, auto whole) {
         const Lanes v = get<whole()>(sums + k, lanes) + get<whole()>(x + (i * n + k), lanes);
@@ -176,9 +178,9 @@ class Scatter : public Kernel {
       if (count % few) continue;
       for (int64_t k = 0; k < n; ++k) total[k] += sums[k], sums[k] = 0.0f;
     }
+    for (int64_t k = 0; k < n; ++k) sums[k] = static_cast<float>(total[k] + sums[k]);
     by_lanes(n, [&](int64_t k, int64_t lanes, auto whole) {
-      const Lanes v = get<whole()>(total + k, lanes) + get<whole()>(sums + k, lanes);
-      put<whole()>(y + k, v, lanes);
+      put<whole()>(y + k, get<whole()>(sums + k, lanes), lanes);
     });
   }
 

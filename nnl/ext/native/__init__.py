@@ -158,7 +158,7 @@ def bind(
             chosen = _array_kernel(op, attrs, in_specs, out_specs)
         return chosen(*bufs, **kw)
 
-    return call, len(out_specs) == 1
+    return call, len(out_specs) == 1 and not op.variadic_out
 
 
 def _array_kernel(
@@ -174,11 +174,16 @@ def _array_kernel(
         [s.dtype for s in out_specs],
         list(op.written(attrs)),
     )
+    listed = op.variadic_out and len(out_specs) == 1  # the caller wants a tuple of one
     if kernel is not None:
-        return kernel
+        return partial(_tuple_of, kernel) if listed else kernel
     made = bind_numpy(op, attrs, in_specs, out_specs)
     assert made is not None
-    return made[0] if made[1] or len(out_specs) > 1 else partial(_into, made[0])
+    return made[0] if made[1] or listed or len(out_specs) > 1 else partial(_into, made[0])
+
+
+def _tuple_of(call: Callable[..., Any], *bufs: Any) -> tuple[Any]:
+    return (call(*bufs),)
 
 
 def _into(call: Callable[..., Any], *bufs: Any, out: Any = None) -> Any:

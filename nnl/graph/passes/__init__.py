@@ -22,6 +22,7 @@ from nnl.graph.passes.normalization import fuse_normalization
 from nnl.graph.passes.pooling import fuse_pooling
 from nnl.graph.passes.prepare import prepare_weights
 from nnl.graph.passes.prune import prune
+from nnl.graph.passes.reduction import fuse_reductions
 from nnl.graph.passes.remember import forget_normalized
 from nnl.graph.passes.softmax import fuse_softmax
 from nnl.graph.passes.updates import join_updates
@@ -43,6 +44,7 @@ PASSES: list[Pass] = [
     fuse_normalization,
     forget_normalized,
     fuse_elementwise,
+    fuse_reductions,
     join_updates,
     choose_kernels,
     prepare_weights,

@@ -12,6 +12,9 @@ from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
 FUSED = "affine_fused"
+# Rows of W up to which an addition joins. The product of more is made in several rounds, and what
+# is added then costs more than a pass of its own: 5% of the whole at 3072 rows.
+MOST_ROWS = 1024
 # Ops that are what the kernel computes, whatever their attributes.
 ACTIVATIONS = frozenset(["relu", "gelu", "tanh", "sigmoid", "swish"])
 
@@ -36,7 +39,8 @@ class _Fuser(Rewriter):
     def _fuse(self, affine: Step) -> None:
         y, parts, z, activation = affine.outs[0], [affine], 0, "none"
         reader = self.only_reader(y)
-        if reader is not None and reader.op == "add2" and self._usable(reader, affine):
+        few = self.spec(affine.ins[1]).shape[0] <= MOST_ROWS
+        if few and reader is not None and reader.op == "add2" and self._usable(reader, affine):
             a, b = reader.ins
             other = b if a == y else a
             if a != b and self._adds(other, y):

@@ -55,8 +55,8 @@ def fuse_attention(program: Program, lib: Any) -> None:
 
     Only for large ones, and where nothing else reads scores or weights: then neither is ever in
     memory as a whole, and the gradient computes them again from the logarithms of the sums that the
-    forward step leaves. Scores and weights may pass through views on the way, as where a mask has an axis of heads
-    which the products do not have. Dropout of the weights prevents fusion.
+    forward step leaves. Scores and weights may pass through views on the way, as where a mask has
+    an axis of heads which the products do not have. Dropout of the weights prevents fusion.
     """
     if {FORWARD, BACKWARD} <= kernel_names():
         _Fuser(program, lib).run()
@@ -182,14 +182,13 @@ class _Fuser(Rewriter):
                 found.scale *= step.attrs["val"]
         elif step.op == "add2":
             a, b = step.ins
-            for x in (a, b):
-                before = self._scores(x, step) if self.spec(x) is self.spec(slot) else None
-                if before is not None:
-                    break
+            mask, before = b, self._scores(a, step) if self.spec(a) is self.spec(slot) else None
+            if before is None and self.spec(b) is self.spec(slot):
+                mask, before = a, self._scores(b, step)
             if before is None:
                 return None
             found = before
-            found.masks.append(b if x == a else a)
+            found.masks.append(mask)
         else:
             return None
         found.parts.insert(0, step)

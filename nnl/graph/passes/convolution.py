@@ -107,7 +107,11 @@ class _Fuser(Rewriter):
 
 
 def fuse_bias_gradient(program: Program, lib: Any) -> None:
-    """The gradients of a convolution by weights and bias become one step: one pass over gy."""
+    """The gradients of a convolution by weights and bias become one step: one pass over gy.
+
+    For bfloat16, where it takes 0.89 to 0.98 times as long as two. With float32, or float32 data
+    and bfloat16 gradients, oneDNN's sums are slow: up to 1.4 times as long.
+    """
     if WEIGHT_BIAS in kernel_names():
         _BiasFuser(program).run()
 
@@ -121,6 +125,8 @@ class _BiasFuser(Rewriter):
 
     def _fuse(self, weight: Step) -> None:
         gy = weight.ins[1]
+        if any(self.spec(i).dtype.name != "bfloat16" for i in weight.ins):
+            return
         rank = self.spec(gy).ndim
         channel = rank - 1 if weight.attrs["channel_last"] else weight.attrs["base_axis"]
         axes = tuple(i for i in range(rank) if i != channel)

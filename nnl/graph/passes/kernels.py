@@ -110,6 +110,8 @@ class _Chooser:
             native_spec(slots[o].spec, last) for o, last in zip(step.outs, last_out, strict=True)
         ]
         attrs = {k: v for k, v in step.attrs.items() if is_plain(v)}
+        if "reductions" in attrs:  # not every output has the order that the step runs in
+            attrs["channels_last"] = bool(images)
         kernel = self.lib.kernel(step.op, attrs, ins, outs)
         if kernel is None:
             return False
