@@ -5,11 +5,13 @@
 #   PYTHON   a Python >= 3.11 to make .venv with     make test PYTHON=/usr/bin/python3.12
 #   INTEROP_PYTHON   a Python 3.10 to make .venv-interop with
 #   JOBS     test processes (2)                      make test JOBS=8
+#   NNL_NATIVE       OFF: set up without the native engine; ON: not without it
 
 VENV := .venv
 INTEROP_VENV := .venv-interop
 PY := $(VENV)/bin/python
 PIP_FLAGS := -q --disable-pip-version-check
+PIP_EDITABLE := --disable-pip-version-check --no-build-isolation --no-deps -e .
 JOBS ?= 2
 ARGS ?=
 PYTHON ?=
@@ -18,19 +20,25 @@ INTEROP_PYTHON ?=
 # One BLAS thread per test process, or two processes on two cores fight for them.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(PY) -m pytest -n $(JOBS)
+CPP := $(shell find cpp -name '*.cpp' -o -name '*.h')
 
-.PHONY: help train test test-all interop lint bench clean distclean
-.PHONY: setup setup-interop has-python310
+.PHONY: help train test test-all test-numpy interop lint bench bench-cpu onnx-report clean distclean
+.PHONY: setup native sanitize sanitize-address sanitize-thread setup-interop has-python310
 .DELETE_ON_ERROR:
 
 help:
-	@echo 'make train     set up, then train LeNet on handwritten digits  (ARGS="--dynamic")'
-	@echo 'make test      set up, then lint, types and tests'
-	@echo 'make test-all  also the long tests'
-	@echo 'make interop   set up NNabla 1.39 under Python 3.10, then compare with it'
-	@echo 'make lint      ruff and mypy only'
-	@echo 'make bench     microseconds per operation, beside NNabla and PyTorch where installed'
-	@echo 'make clean     remove caches and builds; make distclean also the environments'
+	@echo 'make train        set up, then train LeNet on handwritten digits  (ARGS="--dynamic")'
+	@echo 'make test         set up, then lint, types and tests'
+	@echo 'make test-all     also the long tests'
+	@echo 'make test-numpy   the tests without the native engine'
+	@echo 'make interop      set up NNabla 1.39 under Python 3.10, then compare with it'
+	@echo 'make lint         ruff, mypy and clang-format only'
+	@echo 'make native       build the native engine, or say why that fails'
+	@echo 'make sanitize     the C++ tests under the address, undefined-behaviour and thread sanitizers'
+	@echo 'make bench        microseconds per operation, beside NNabla and PyTorch where installed'
+	@echo 'make bench-cpu    training and inference of whole networks, beside every installed peer'
+	@echo 'make onnx-report  the official ONNX tests on the importer, into docs/onnx_report.md'
+	@echo 'make clean        remove caches and builds; make distclean also the environments'
 
 train: setup
 	$(ONE_THREAD) $(PY) examples/digits/train.py $(ARGS)
@@ -41,18 +49,44 @@ test: lint
 test-all: lint
 	$(PYTEST) $(ARGS)
 
+test-numpy: setup
+	NNL_NATIVE=OFF $(PYTEST) -m "not long" $(ARGS)
+
 interop: setup setup-interop
 	NNL_INTEROP_PYTHON=$(INTEROP_VENV)/bin/python $(PYTEST) -m interop $(ARGS)
 
 bench: setup
 	$(PY) benchmarks/overhead.py $(ARGS)
 
+bench-cpu: setup
+	$(PY) benchmarks/cpu.py $(ARGS)
+
+onnx-report: setup
+	$(ONE_THREAD) $(PY) -m nnl.converters.onnx.report $(ARGS)
+
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy $(wildcard nnl/core nnl/graph)
+	$(VENV)/bin/clang-format --dry-run -Werror $(CPP)
 
-setup: $(VENV)/.stamp
+# With the compiler's own words, and an error where it fails: setup goes on without the engine.
+native: $(VENV)/.stamp
+	NNL_NATIVE=ON $(PY) -m pip install -v $(PIP_EDITABLE)
+	@touch $(VENV)/.native
+
+# One build per sanitizer: two of them cannot be in one program.
+sanitize: sanitize-address sanitize-thread
+sanitize-address: SANITIZER := address,undefined
+sanitize-thread: SANITIZER := thread
+sanitize-address sanitize-thread: $(VENV)/.stamp
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake -S cpp -B build/$@ -G Ninja \
+	    -DNNL_SANITIZE=$(SANITIZER) -DNNL_TESTS=ON \
+	    -DNNL_PYTHON=OFF -DPython_EXECUTABLE="$(CURDIR)/$(PY)"
+	$(VENV)/bin/cmake --build build/$@
+	$(VENV)/bin/ctest --test-dir build/$@ --output-on-failure
+
+setup: $(VENV)/.native
 setup-interop: $(INTEROP_VENV)/.stamp
 
 # A candidate counts when it runs, is new enough and can make an environment: pyenv's shims exist
@@ -70,9 +104,17 @@ $(VENV)/.stamp: pyproject.toml requirements-dev.txt
 	  fi; \
 	  echo "Making $(VENV) with $$found ($$("$$found" -V))"; \
 	  "$$found" -m venv --clear $(VENV); }
-	@echo 'Installing nnl and what its tests and examples need (once)'
+	@echo 'Installing what nnl, its tests and examples need (once)'
 	@$(PY) -m pip install $(PIP_FLAGS) -r requirements-dev.txt
-	@$(PY) -m pip install $(PIP_FLAGS) --no-build-isolation --no-deps -e .
+	@touch $@
+
+# Again when the C++ code changes; Python code is used where it lies.
+$(VENV)/.native: $(VENV)/.stamp cpp/CMakeLists.txt $(CPP)
+	@echo 'Installing nnl and building its native engine (a few minutes the first time)'
+	@$(PY) -m pip install -q $(PIP_EDITABLE)
+	@$(PY) -c 'import sys; from nnl.ext.native import library; sys.exit(library() is None)' && \
+	  echo 'The native engine is ready' || \
+	  case "$$NNL_NATIVE" in [Oo][Ff][Ff]|0) ;; *) echo 'To see why: make native' ;; esac
 	@touch $@
 
 FIND_PYTHON310 = for p in $(INTEROP_PYTHON) python3.10 \

@@ -62,6 +62,7 @@ __all__ = [
     "Context",
     "Module",
     "NdArray",
+    "ProtoVariable",
     "Sequential",
     "Variable",
     "auto_forward",
@@ -103,6 +104,7 @@ __all__ = [
 _LAZY = (
     "converters",
     "data",
+    "graph_def",
     "initializer",
     "models",
     "monitor",
@@ -121,6 +123,10 @@ def __getattr__(name):
 
         module.FILES.update(save=save_parameters, load=load_parameters)
         return getattr(module, name)
+    if name == "ProtoVariable":
+        from nnl.converters.nnp.graph_def import ProtoVariable
+
+        return ProtoVariable
     raise AttributeError(f"module 'nnl' has no attribute {name!r}")
 
 

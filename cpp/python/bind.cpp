@@ -182,6 +182,11 @@ class ArrayKernel {
 // What Plan::add takes, kept together until the plan is laid out: its kernel tells the workspace.
 struct Prepared {
   std::unique_ptr<Kernel> kernel;
+
+  Kernel& get() {
+    if (!kernel) throw ValueError("this kernel belongs to a plan already");
+    return *kernel;
+  }
 };
 
 nb::object array_at(uintptr_t address, nb::object shape, nb::object type, nb::object owner) {
@@ -240,27 +245,6 @@ void* import_numpy() {
   return nullptr;
 }
 
-// Instruction sets that this build uses and this processor lacks.
-std::string missing_instructions() {
-  std::string missing;
-#define NNL_NEEDS(name) \
-  if (!__builtin_cpu_supports(name)) missing += std::string(missing.empty() ? "" : ", ") + name;
-#ifdef __AVX2__
-  NNL_NEEDS("avx2")
-#endif
-#ifdef __FMA__
-  NNL_NEEDS("fma")
-#endif
-#ifdef __AVX512F__
-  NNL_NEEDS("avx512f")
-#endif
-#ifdef __AVX512BW__
-  NNL_NEEDS("avx512bw")
-#endif
-#undef NNL_NEEDS
-  return missing;
-}
-
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -274,7 +258,6 @@ NB_MODULE(_native, m) {
       PyErr_SetString(PyExc_ValueError, e.what());
     }
   });
-  m.def("missing_instructions", &missing_instructions);
   m.def("kernel_names", &kernel_names);
   m.def("threads", &threads);
   m.def("threads_in_a_run", &made_for_threads);
@@ -312,9 +295,9 @@ NB_MODULE(_native, m) {
   });
 
   nb::class_<Prepared>(m, "Kernel")
-      .def_prop_ro("workspace", [](Prepared& p) { return p.kernel->workspace(); })
+      .def_prop_ro("workspace", [](Prepared& p) { return p.get().workspace(); })
       .def("may_overwrite",
-           [](Prepared& p, size_t o, size_t i) { return p.kernel->may_overwrite(o, i); });
+           [](Prepared& p, size_t o, size_t i) { return p.get().may_overwrite(o, i); });
   m.def("kernel",
         [](const std::string& op, nb::dict attributes, nb::list in, nb::list out) -> nb::object {
           auto kernel = make_kernel(op, to_signature(attributes, in, out));
@@ -336,6 +319,7 @@ NB_MODULE(_native, m) {
       .def("add",
            [](Plan& p, std::string name, Prepared& k, std::vector<int> in, std::vector<int> out,
               int64_t workspace) {
+             k.get();
              p.add(std::move(name), std::move(k.kernel), std::move(in), std::move(out), workspace);
            })
       .def("bind",

@@ -17,10 +17,7 @@ inline void fail(const char* file, int line, const std::string& what) {
   std::exit(1);
 }
 
-#define CHECK(fact)                                          \
-  do {                                                       \
-    if (!(fact)) nnl::test::fail(__FILE__, __LINE__, #fact); \
-  } while (false)
+#define CHECK(fact) ((fact) ? void() : nnl::test::fail(__FILE__, __LINE__, #fact))
 
 // That a statement throws ValueError with this text in it.
 #define CHECK_ERROR(statement, text)                                               \

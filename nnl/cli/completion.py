@@ -24,7 +24,7 @@ def add_commands(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
     table = {
-        name: [o for a in p._actions for o in a.option_strings]
+        name: [o for a in p._actions if a.help != argparse.SUPPRESS for o in a.option_strings]
         for name, p in args.commands.choices.items()
     }
     print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](table))

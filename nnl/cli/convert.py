@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 
 from nnl.converters.formats import (
     FORMATS,
+    LATER,
     Format,
     Model,
     Network,
@@ -24,6 +26,7 @@ from nnl.converters.formats import (
     unsupported,
 )
 from nnl.converters.nnp.content import (
+    between,
     expanded,
     functions_of,
     interface,
@@ -33,6 +36,8 @@ from nnl.converters.nnp.content import (
 )
 from nnl.core.graph import capture
 from nnl.core.random import seed
+
+logger = logging.getLogger("nnl")
 
 
 def add_commands(commands: Any) -> None:
@@ -44,9 +49,19 @@ def add_commands(commands: Any) -> None:
         "format. OUTPUT appears when it is complete and is replaced only by a good one.",
     )
     p.add_argument("files", nargs="+", metavar="FILE", help="input files, then OUTPUT")
-    p.add_argument("-I", "--import-format", choices=sorted(FORMATS), help="format of the input")
-    p.add_argument("-O", "--export-format", choices=sorted(FORMATS), help="format of the output")
+    names = ", ".join(sorted(FORMATS))
+    formats = sorted((*FORMATS, *LATER))
+    for letter, option, which in (("-I", "import", "input"), ("-O", "export", "output")):
+        p.add_argument(
+            letter,
+            f"--{option}-format",
+            choices=formats,
+            metavar="FORMAT",
+            help=f"format of the {which}: {names}",
+        )
     p.add_argument("-f", "--force", action="store_true", help="accepted; OUTPUT is overwritten")
+    p.add_argument("--nnp-exclude-preprocess", action="store_true", help=argparse.SUPPRESS)
+    p.add_argument("--nnp-version", help=argparse.SUPPRESS)
     p.add_argument(
         "-b",
         "--batch-size",
@@ -60,6 +75,14 @@ def add_commands(commands: Any) -> None:
         type=int,
         metavar="I",
         help="keep only what executor I needs",
+    )
+    p.add_argument(
+        "--inputs",
+        metavar="A,B",
+        help="take the part of the network that begins at these variables",
+    )
+    p.add_argument(
+        "--outputs", metavar="A,B", help="take the part of the network that ends at these variables"
     )
     p.add_argument(
         "-S",
@@ -80,6 +103,12 @@ def add_commands(commands: Any) -> None:
         metavar="VERSION",
         help="version of the target: opset_N or N for ONNX",
     )
+    p.add_argument(
+        "--ir_version",
+        type=int,
+        metavar="N",
+        help="ONNX: version of the file format (default: the oldest that has the operators)",
+    )
     p.add_argument("--nnp-parameter-h5", action="store_true", help=".nnp: parameters as .h5")
     p.add_argument("--nnp-parameter-nntxt", action="store_true", help=".nnp: parameters as text")
     p.add_argument("--nnp-exclude-parameter", action="store_true", help=".nnp: no parameters")
@@ -94,13 +123,47 @@ def add_commands(commands: Any) -> None:
     )
     p.add_argument("--tolerance", type=float, default=1e-3, help="of --verify (default 1e-3)")
     p.add_argument("--json", action="store_true", help="print a report as JSON")
+    # options of nnabla_cli for formats of later versions: known, and refused with a reason
+    for option, (flags, _) in OF_OTHER_FORMATS.items():
+        given = {"action": "store_true"} if option in _SWITCHES else {"metavar": "VALUE"}
+        p.add_argument(*flags, help=argparse.SUPPRESS, dest=option, **given)  # type: ignore[arg-type]
     p.set_defaults(run=run)
+
+
+# option -> its spellings, what it is for
+OF_OTHER_FORMATS: dict[str, tuple[tuple[str, ...], str]] = {
+    "default_variable_type": (("-T", "--default-variable-type"), "NNB"),
+    "settings": (("-s", "--settings"), "NNB"),
+    "api": (("--api",), "NNB"),
+    "channel_last": (("--channel-last",), "TFLITE"),
+    "quantization": (("--quantization",), "TFLITE"),
+    "dataset": (("--dataset",), "TFLITE"),
+    "enable_optimize_pb": (("--enable-optimize-pb",), "TF_PB"),
+}
+_SWITCHES = ("channel_last", "quantization", "enable_optimize_pb")
+
+
+def _refuse_others(args: argparse.Namespace) -> None:
+    if args.nnp_version is not None:
+        raise ValueError(
+            "the option --nnp-version needs tables of old releases that NNabla downloads: nnl "
+            "writes the functions of NNabla 1.39"
+        )
+    for option, (flags, target) in OF_OTHER_FORMATS.items():
+        if getattr(args, option):
+            raise ValueError(
+                f"the option {flags[-1]} is for the format {target}, which comes in a later "
+                "version of nnl"
+            )
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it; the report goes to stdout."""
     if len(args.files) < 2:
         raise ValueError(f"wanted FILE... OUTPUT, got only {args.files[0]}")
+    _refuse_others(args)
+    if args.nnp_exclude_preprocess:
+        logger.warning("--nnp-exclude-preprocess has no effect, here as in nnabla_cli")
     *inputs, output = args.files
     target = format_of(output, args.export_format, True)
     options = _options(args, target)
@@ -115,6 +178,10 @@ def run(args: argparse.Namespace) -> int:
         model = NnpModel(expanded(model.content()))
     if args.nnp_import_executor_index is not None:
         model = NnpModel(with_executor(model.content(), args.nnp_import_executor_index))
+    if args.inputs is not None or args.outputs is not None:
+        model = NnpModel(
+            between(expanded(model.content()), _names(args.inputs), _names(args.outputs))
+        )
     parts = _parts(args, model, output)
     if args.config is None:
         for _, part in parts:
@@ -137,6 +204,11 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _names(text: str | None) -> list[str] | None:
+    """Names separated by commas."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
 def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
     chosen = [k for k in ("h5", "nntxt") if getattr(args, f"nnp_parameter_{k}")]
     if len(chosen) + args.nnp_exclude_parameter > 1:
@@ -150,10 +222,13 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
         if found is None:
             raise ValueError(f"-d is {args.define_version!r}, wanted opset_N or a number")
         version = int(found[1])
+    if args.ir_version is not None and target.name != "ONNX":
+        raise ValueError(f"the option --ir_version is for ONNX, not {target.name}")
     size = args.batch_size
     if size is None and target.name != "NNP":
         size = 1
-    return WriteOptions(size, version, None if args.nnp_exclude_parameter else parameters)
+    stored = None if args.nnp_exclude_parameter else parameters
+    return WriteOptions(size, version, stored, args.ir_version)
 
 
 # ---- parts ----
@@ -198,10 +273,15 @@ def _ranges(text: str, count: int) -> list[tuple[int, int]]:
     return ranges
 
 
-def _allowed_ranges(path: str, types: list[str]) -> list[tuple[int, int]]:
+def allowed_functions(path: str) -> set[str]:
+    """The names in a list of functions: one per line, before a comma; ';' begins a comment."""
     with open(path, encoding="utf-8") as file:
         lines = [line.split(";")[0].strip() for line in file]
-    allowed = {line.split(",")[0].strip() for line in lines if line}
+    return {line.split(",")[0].strip() for line in lines if line}
+
+
+def _allowed_ranges(path: str, types: list[str]) -> list[tuple[int, int]]:
+    allowed = allowed_functions(path)
     ranges: list[tuple[int, int]] = []
     for i, kind in enumerate(types):
         if kind in allowed:
@@ -222,8 +302,6 @@ def _convert(
 ) -> dict[str, Any]:
     if target.write is None:
         raise ValueError(f"cannot write the format {target.name}")
-    if target.name == "NNP":
-        model = NnpModel(model.content())
     target.write(model, path, options)
     report: dict[str, Any] = {"file": path, "bytes": os.path.getsize(path)}
     if isinstance(model, NnpModel):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nnl view, dump and function_info: what is in a file."""
+"""nnl dump and function_info: what is in a file."""
 
 from __future__ import annotations
 
@@ -8,27 +8,23 @@ import fnmatch
 import json
 import os
 from collections import Counter
-from inspect import CO_VARARGS
 from typing import Any
 
+from nnl.cli.convert import allowed_functions
+from nnl.cli.view import shape_text
 from nnl.converters.atomic import replacing
 from nnl.converters.formats import FORMATS, NnpModel, read_model
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded, functions_of, network_of, with_executor
 from nnl.converters.nnp.function_messages import op_of_type
-from nnl.core.graph import Node, capture
+from nnl.core.graph import capture
 
 
 def add_commands(commands: Any) -> None:
     """Register the commands."""
-    p = commands.add_parser("view", help="a readable summary of a network")
-    p.add_argument("files", nargs="+", metavar="FILE")
-    p.add_argument("-b", "--batch-size", type=int, metavar="N", help="(default: the file's)")
-    p.add_argument("--json", action="store_true", help="as JSON")
-    p.set_defaults(run=view)
-
     p = commands.add_parser("dump", help="networks, executors, optimizers and monitors of a file")
     p.add_argument("files", nargs="+", metavar="FILE")
+    p.add_argument("-I", "--import-format", choices=sorted(FORMATS), help="format of the files")
     p.add_argument("-F", "--dump-functions", action="store_true", help="list the functions")
     p.add_argument(
         "-V", "--dump-variables", action="store_true", help="with -F: shapes of their variables"
@@ -48,8 +44,18 @@ def add_commands(commands: Any) -> None:
     p = commands.add_parser("function_info", help="functions of a file, or all that there are")
     p.add_argument("file", nargs="?", metavar="FILE")
     p.add_argument(
-        "-f", "--export-format", choices=sorted(FORMATS), help="split by support of this format"
+        "-f",
+        "--all_support",
+        "--export-format",
+        dest="export_format",
+        choices=sorted(FORMATS),
+        help="split by support of this format",
     )
+    p.add_argument(
+        "-c", "--config", metavar="LIST", help="split by this list of functions, one per line"
+    )
+    p.add_argument("--nnp-no-expand-network", action="store_true", help="keep loops")
+    p.add_argument("--api", help=argparse.SUPPRESS)
     p.add_argument("-x", "--exclude", action="append", default=[], metavar="NAME", help="leave out")
     p.add_argument("-q", "--query", metavar="NAME", help="only this function; * stands for all")
     p.add_argument("-t", "--target", action="store_true", help="with -f: names in that format")
@@ -58,108 +64,12 @@ def add_commands(commands: Any) -> None:
     p.set_defaults(run=function_info)
 
 
-# ---- view ----
-
-
-def view(args: argparse.Namespace) -> int:
-    """Inputs, outputs, layers with shapes, parameters, multiply-adds and memory."""
-    model, source = read_model(args.files)
-    network = model.network(args.batch_size, inference=True)
-    nodes = capture([v.edge for v in network.outputs.values()])
-    names = {v.edge.key: n for n, v in _flat(network.parameters)}
-    layers = [_layer(node, names) for node in nodes]
-    weights = {n: v for n, v in _flat(network.parameters)}
-    summary: dict[str, Any] = {
-        "file": ", ".join(args.files),
-        "format": source.name,
-        "network": network.name,
-        "inputs": {n: list(v.shape) for n, v in network.inputs.items()},
-        "outputs": {n: list(v.shape) for n, v in network.outputs.items()},
-        "layers": layers,
-        "parameters": sum(v.size for v in weights.values()),
-        "parameter_bytes": sum(v.spec.nbytes for v in weights.values()),
-        "multiply_adds": sum(row["multiply_adds"] for row in layers),
-        "activation_bytes": sum(row["bytes"] for row in layers),
-    }
-    print(json.dumps(summary, indent=1) if args.json else _readable(summary))
-    return 0
-
-
-def _flat(scope: Any, path: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, entry in scope.items():
-        name = f"{path}/{key}" if path else key
-        found += _flat(entry, name) if isinstance(entry, dict) else [(name, entry)]
-    return found
-
-
-def _layer(node: Node, parameters: dict[Any, str]) -> dict[str, Any]:
-    used = [v for v in node.inputs if v is not None and v.key in parameters]
-    outs = node.out_specs[: node.op.visible] if not node.op.variadic_out else node.out_specs
-    return {
-        "function": node.op.nnp or node.op.name,
-        "shape": [list(s.shape) for s in outs],
-        "parameters": sum(v.current_spec.size for v in used),
-        "parameter_names": [parameters[v.key] for v in used],
-        "multiply_adds": (_flops(node) + 1) // 2,
-        "bytes": sum(s.nbytes for s in outs),
-    }
-
-
-def _flops(node: Node) -> int:
-    cost = getattr(node.attrs, "cost", None)
-    if cost is None:
-        return 0
-    specs = [None if v is None else v.current_spec for v in node.inputs]
-    code = cost.__func__.__code__
-    if not code.co_flags & CO_VARARGS and len(specs) > code.co_argcount - 1:
-        specs = specs[: code.co_argcount - 1]  # without the state of the random generator
-    return int(cost(*specs).flops)
-
-
-def _readable(s: dict[str, Any]) -> str:
-    lines = [f"{s['file']} ({s['format']}), network {s['network']}"]
-    for kind in ("inputs", "outputs"):
-        lines += [f"  {kind[:-1]:8}{n}  {_shape(shape)}" for n, shape in s[kind].items()]
-    lines.append("")
-    rows = [("layer", "output", "parameters", "multiply-adds", "memory")]
-    for i, r in enumerate(s["layers"]):
-        shape = ", ".join(_shape(d) for d in r["shape"])
-        count = f"{r['parameters']:,}" if r["parameters"] else ""
-        adds = f"{r['multiply_adds']:,}" if r["multiply_adds"] else ""
-        rows.append((f"{i} {r['function']}", shape, count, adds, _bytes(r["bytes"])))
-    widths = [max(len(r[i]) for r in rows) for i in range(5)]
-    for r in rows:
-        left = "  ".join(f"{r[i]:<{widths[i]}}" for i in range(2))
-        right = "  ".join(f"{r[i]:>{widths[i]}}" for i in range(2, 5))
-        lines.append(f"  {left}  {right}".rstrip())
-    lines += [
-        "",
-        f"  {len(s['layers'])} layers, {s['parameters']:,} parameters "
-        f"({_bytes(s['parameter_bytes'])}), {s['multiply_adds']:,} multiply-adds, "
-        f"{_bytes(s['activation_bytes'])} of activations",
-    ]
-    return "\n".join(lines)
-
-
-def _shape(shape: Any) -> str:
-    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
-
-
-def _bytes(n: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024 or unit == "GiB":
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    raise AssertionError("unreachable")
-
-
 # ---- dump ----
 
 
 def dump(args: argparse.Namespace) -> int:
     """Everything in a file by name."""
-    model, _ = read_model(args.files)
+    model, _ = read_model(args.files, args.import_format)
     content = model.content()
     if not args.nnp_no_expand_network:
         content = expanded(content)
@@ -199,7 +109,7 @@ def _dump_variable(content: Content, args: argparse.Namespace) -> int:
     name = args.dump_variable_name
     if name not in shapes:
         raise ValueError(f"{content.where}: there is no variable {name!r}")
-    print(json.dumps({name: shapes[name]}) if args.json else f"{name}: {_shape(shapes[name])}")
+    print(json.dumps({name: shapes[name]}) if args.json else f"{name}: {shape_text(shapes[name])}")
     return 0
 
 
@@ -248,7 +158,7 @@ def _print_tree(value: Any, depth: int) -> None:
                 print(f"{pad}{key}:")
                 _print_tree(entry, depth + 1)
             elif entry not in ({}, [], None) or isinstance(entry, int):
-                print(f"{pad}{key}: {_shape(entry) if _is_shape(entry) else entry}")
+                print(f"{pad}{key}: {shape_text(entry) if _is_shape(entry) else entry}")
     else:
         for entry in value:
             if isinstance(entry, dict) and "name" in entry:
@@ -270,7 +180,9 @@ def function_info(args: argparse.Namespace) -> int:
     """List functions, sorted; with a file and -f, exit code 1 if some are not supported."""
     if args.target and args.export_format is None:
         raise ValueError("-t needs -f FORMAT")
-    counts = _functions(args.file)
+    if args.api is not None:
+        raise ValueError("the option --api is for the format NNB, which comes in a later version")
+    counts = _functions(args.file, not args.nnp_no_expand_network)
     names = sorted(n for n in counts if n not in args.exclude)
     if args.query is not None:
         names = fnmatch.filter(names, args.query)
@@ -280,6 +192,9 @@ def function_info(args: argparse.Namespace) -> int:
     if args.export_format is not None:
         functions = FORMATS[args.export_format].functions
         known = functions() if functions is not None else dict.fromkeys(names, "")
+    if args.config is not None:
+        allowed = allowed_functions(args.config)
+        known = {n: s for n, s in (known or dict.fromkeys(names, "")).items() if n in allowed}
     supported = [n for n in names if known is None or n in known]
     missing = [n for n in names if n not in supported]
     if args.json:
@@ -290,7 +205,9 @@ def function_info(args: argparse.Namespace) -> int:
             shown = sorted({known[n] or n for n in supported})
         text = "\n".join(shown)
         if missing and args.file:
-            text += f"\n\nnot supported by {args.export_format}:\n" + "\n".join(missing)
+            text += f"\n\nnot supported by {args.config or args.export_format}:\n" + "\n".join(
+                missing
+            )
     if args.output is None:
         print(text)
     else:
@@ -301,7 +218,7 @@ def function_info(args: argparse.Namespace) -> int:
     return 1 if missing and args.file else 0
 
 
-def _functions(file: str | None) -> Counter[str]:
+def _functions(file: str | None, expand: bool) -> Counter[str]:
     """Types of NNabla's functions with their number in the file; all, once, without a file."""
     if file is None:
         return Counter(op_of_type())
@@ -309,5 +226,5 @@ def _functions(file: str | None) -> Counter[str]:
     if not isinstance(model, NnpModel):
         nodes = capture([v.edge for v in model.network().outputs.values()])
         return Counter(n.op.nnp or n.op.name for n in nodes)
-    content = expanded(model.content())
+    content = expanded(model.content()) if expand else model.content()
     return Counter(f.type for n in content.proto.network for f in n.function)

@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from nnl.cli import completion, convert, inspect, run
+from nnl.cli import completion, convert, inspect, run, view
 from nnl.logger import logger
 
-MODULES = (convert, inspect, run, completion)
+MODULES = (convert, view, inspect, run, completion)
 EPILOG = "Results go to stdout, messages to stderr. The exit code is 0 only if all was done."
 
 

@@ -37,13 +37,20 @@ def add_commands(commands: Any) -> None:
         "forward",
         help="run a network over a CSV data set",
         description="Runs the first executor over the rows of a CSV data set and writes "
-        "OUTDIR/output_result.csv: the columns of the data set and one per output, "
+        "OUTDIR/NAME: the columns of the data set and one per output, "
         "whose cells name .npy files or hold the number.",
     )
     p.add_argument("-c", "--config", required=True, metavar="FILE", help="the network")
     p.add_argument("-p", "--param", metavar="FILE", help="parameters")
     p.add_argument("-d", "--dataset", required=True, metavar="CSV", help="data set")
     p.add_argument("-o", "--outdir", required=True, metavar="FOLDER", help="made if missing")
+    p.add_argument(
+        "-f",
+        "--outfile",
+        default="output_result.csv",
+        metavar="NAME",
+        help="(default: %(default)s)",
+    )
     p.add_argument("-b", "--batch_size", type=int, metavar="N", help="(default: the file's)")
     p.set_defaults(run=forward)
 
@@ -100,7 +107,7 @@ def forward(args: argparse.Namespace) -> int:
     os.makedirs(args.outdir, exist_ok=True)
     with open(args.dataset, encoding="utf-8-sig", newline="") as file:
         header, *rows = list(csv.reader(file))
-    result = os.path.join(args.outdir, "output_result.csv")
+    result = os.path.join(args.outdir, args.outfile)
     with (
         data_iterator_csv_dataset(args.dataset, batch, shuffle=False) as data,
         replacing(result) as temporary,

@@ -7,6 +7,7 @@ and knows itself as NNabla's messages; a writer takes one.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -24,15 +25,23 @@ from nnl.converters.nnp.content import (
     with_executor,
     write_content,
 )
-from nnl.converters.nnp.function_messages import op_of_type
+from nnl.converters.nnp.function_messages import op_of_type, visible_inputs
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.converters.nnp.reader import NewParameters, build_networks
 from nnl.converters.nnp.writer import create_proto
 from nnl.core.context import using
+from nnl.core.graph import capture
 from nnl.core.op import OPS
-from nnl.core.parameter import get_parameters, parameter_scope
+from nnl.core.parameter import (
+    get_parameter,
+    get_parameters,
+    parameter_scope,
+    set_parameter,
+)
 from nnl.core.variable import Variable, forward_all
+
+logger = logging.getLogger("nnl")
 
 
 @dataclass
@@ -67,11 +76,14 @@ class Model:
 
     where = ""
 
-    def content(self) -> Content:
+    def content(self, batch_size: int | None = None) -> Content:
         """As NNabla's messages.
 
+        Args:
+            batch_size: The file's own if None.
         Raises:
             NotImplementedError: A function has no type in .nnp files.
+            ValueError: The file's batch size is fixed, and another one.
         """
         raise NotImplementedError(f"{type(self).__name__}: define content()")
 
@@ -91,8 +103,21 @@ class NnpModel(Model):
     def __init__(self, content: Content) -> None:
         self._content, self.where = content, content.where
 
-    def content(self) -> Content:
-        return self._content
+    def content(self, batch_size: int | None = None) -> Content:
+        content = self._content
+        if batch_size is None:
+            return content
+        proto = type(content.proto)()
+        proto.CopyFrom(content.proto)
+        for network in proto.network:
+            is_open = any(-1 in v.shape.dim for v in network.variable)
+            if not is_open and network.batch_size not in (0, batch_size):
+                raise ValueError(
+                    f"{self.where}: the network {network.name!r} has the fixed batch size "
+                    f"{network.batch_size}, so it cannot be {batch_size}"
+                )
+            network.batch_size = batch_size
+        return replace(content, proto=proto)
 
     def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
         content = self._content
@@ -152,10 +177,10 @@ class OnnxFile(Model):
                 raise ValueError(f"{self.where}: the output {name!r} does not depend on the inputs")
         return Network(self._model.model.graph.name or "network", inputs, outputs, scope)
 
-    def content(self) -> Content:
-        network = self.network()
+    def content(self, batch_size: int | None = None) -> Content:
+        network = self.network(batch_size)
         sizes = [v.shape[0] for v in network.inputs.values() if v.shape]
-        entry = {
+        entry: dict[str, Any] = {
             "name": network.name,
             "batch_size": sizes[0] if sizes else 1,
             "names": network.inputs,
@@ -164,11 +189,37 @@ class OnnxFile(Model):
         executor = {"name": "runtime", "network": network.name}
         executor["data"] = list(network.inputs)  # type: ignore[assignment]
         executor["output"] = list(network.outputs)  # type: ignore[assignment]
+        contents = {"networks": [entry], "executors": [executor]}
         with parameter_scope("", network.parameters):
-            proto = create_proto({"networks": [entry], "executors": [executor]})
+            _keep_constants(network)
             parameters = get_parameters(grad_only=False)
-        stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in parameters.items()]
-        return Content(self.where, proto, stored)
+            stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in parameters.items()]
+            try:
+                content = Content(self.where, create_proto(contents), stored)
+                # what was computed from the batch size is a constant now, and may not fit others
+                NnpModel(content).network(entry["batch_size"] + 1)
+            except ValueError as error:
+                logger.warning(
+                    "%s: the batch size is fixed at %d: %s", self.where, entry["batch_size"], error
+                )
+                proto = create_proto(contents, variable_batch_size=False)
+                content = Content(self.where, proto, stored)
+        return content
+
+
+def _keep_constants(network: Network) -> None:
+    """Register arrays in the graph that are neither inputs nor parameters, which messages have no
+    place for, as parameters without gradient."""
+    parameters = get_parameters(grad_only=False)
+    known = {v.edge.key for v in (*network.inputs.values(), *parameters.values())}
+    count = 0
+    for node in capture([v.edge for v in network.outputs.values()]):
+        for v in visible_inputs(node):
+            if v.node is None and v.key not in known:
+                known.add(v.key)
+                while get_parameter(f"constants/{count}") is not None:
+                    count += 1
+                set_parameter(f"constants/{count}", Variable.on(v))
 
 
 @dataclass(frozen=True)
@@ -179,11 +230,13 @@ class WriteOptions:
         batch_size: None keeps the file's, -1 leaves it open where the format can.
         version: Of the operators or the format, None for the writer's default.
         parameters: Of .nnp: format of the parameters, None for none.
+        ir_version: Of ONNX: version of the file format, None for the oldest that fits.
     """
 
     batch_size: int | None = None
     version: int | None = None
     parameters: str | None = ".protobuf"
+    ir_version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -220,16 +273,10 @@ def _read_onnx(paths: Sequence[str]) -> Model:
 def _write_nnp(model: Model, path: str, options: WriteOptions) -> None:
     if options.version is not None:
         raise ValueError("the format NNP has no versions to choose from: leave -d out")
-    content = model.content()
     size = options.batch_size
-    if size is not None and size != -1:
-        proto = type(content.proto)()
-        proto.CopyFrom(content.proto)
-        content = replace(content, proto=proto)
-        for network in proto.network:
-            if size < 1:
-                raise ValueError(f"the batch size is {size}, wanted at least 1, or -1")
-            network.batch_size = size
+    if size is not None and size < 1 and size != -1:
+        raise ValueError(f"the batch size is {size}, wanted at least 1, or -1")
+    content = model.content(None if size == -1 else size)
     write_content(path, content, options.parameters)
 
 
@@ -246,6 +293,7 @@ def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
             network.outputs,
             network.inputs,
             opset=options.version,
+            ir_version=options.ir_version,
             batch="N" if size == -1 else None,
             name=network.name,
         )
@@ -279,6 +327,25 @@ FORMATS: dict[str, Format] = {
 }
 
 
+# Formats of NNabla's converter that have their place here and are not written yet, with their
+# extensions.
+LATER = {
+    "TF_PB": (".pb",),
+    "TF_CKPT_V1": (".ckpt",),
+    "TF_CKPT_V2": (".meta",),
+    "SAVED_MODEL": (),
+    "TFLITE": (".tflite",),
+    "NNB": (".nnb",),
+    "CSRC": (),
+}
+
+
+def _not_yet(extension: str, named: str | None) -> str:
+    """What to add to an error about a format that will be known."""
+    later = next((n for n, e in LATER.items() if n == named or extension in e), None)
+    return "" if later is None else f": {later} comes in a later version of nnl"
+
+
 def format_of(path: str, named: str | None, writing: bool) -> Format:
     """The format of a file by its extension; by its name where the extension says nothing.
 
@@ -292,7 +359,8 @@ def format_of(path: str, named: str | None, writing: bool) -> Format:
     by_extension = next((f for f in usable.values() if extension in f.extensions), None)
     if named is not None:
         if named not in usable:
-            raise ValueError(f"cannot {verb} the format {named!r}, only {', '.join(usable)}")
+            later = _not_yet("", named)
+            raise ValueError(f"cannot {verb} the format {named!r}, only {', '.join(usable)}{later}")
         if by_extension is not None and by_extension.name != named:
             raise ValueError(
                 f"{path} has the extension of {by_extension.name}, but {named} was asked for"
@@ -302,6 +370,7 @@ def format_of(path: str, named: str | None, writing: bool) -> Format:
         known = [e for f in usable.values() for e in f.extensions if not writing or e != ".h5"]
         raise ValueError(
             f"{path}: cannot {verb} the extension {extension!r}, only {', '.join(known)}"
+            f"{_not_yet(extension, None)}"
         )
     return by_extension
 

@@ -25,7 +25,7 @@ def with_casts(
     specs: tuple[Spec | None, ...],
     writes: tuple[int, ...],
 ) -> Callable[..., Any]:
-    """A kernel for inputs of other dtypes, which are converted; what it writes is converted back."""
+    """A kernel for inputs of other dtypes: they are converted, and back what it writes."""
     dtypes = [
         c.dtype if c is not None and s is not None and c is not s else None
         for c, s in zip(cast, specs, strict=True)

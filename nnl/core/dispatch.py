@@ -96,27 +96,20 @@ def _cast_spec(op: Op, i: int, spec: Spec | None, target: Target) -> Spec | None
 
 def _widened(op: Op, specs: tuple[Spec | None, ...]) -> list[Spec | None]:
     """What infer sees where results are stored in 16 bits: float32 all the same."""
-    names = [op.inputs[min(i, len(op.inputs) - 1)] for i in range(len(specs))]
+    keep = [op.inputs[min(i, len(op.inputs) - 1)] in op.keep for i in range(len(specs))]
     return [
-        s.with_dtype(np.float32) if s is not None and s.is_half and n not in op.keep else s
-        for n, s in zip(names, specs, strict=True)
+        s if k or s is None or not s.is_half else s.with_dtype(np.float32)
+        for k, s in zip(keep, specs, strict=True)
     ]
 
 
-def _narrowed(
-    op: Op, ins: tuple[Spec | None, ...], outs: tuple[Spec, ...], half: Any
-) -> tuple[Spec, ...]:
+def _narrowed(op: Op, ins: Any, outs: tuple[Spec, ...], half: Any) -> tuple[Spec, ...]:
     """Output specs with float32 replaced by 16 bits, where the op says so or an input has them."""
-    if op.view or (op.inputs and op.inputs[0] in op.keep):
+    as_it_is = op.view or (op.inputs and op.inputs[0] in op.keep)
+    if as_it_is or not (op.narrow or any(s is not None and s.is_half for s in ins)):
         return outs
-    if not op.narrow and not any(s is not None and s.is_half for s in ins):
-        return outs
-    return tuple(
-        [
-            s.with_dtype(half) if s.dtype == np.float32 and i not in op.wide else s
-            for i, s in enumerate(outs)
-        ]
-    )
+    wide = [i in op.wide or s.dtype != np.float32 for i, s in enumerate(outs)]
+    return tuple([s if w else s.with_dtype(half) for s, w in zip(outs, wide, strict=True)])
 
 
 def execute(bound: Bound, datas: Any) -> list[NdArray]:

@@ -8,7 +8,8 @@ outputs that see a pixel are a range, and their pixels a slice: nothing is ever 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,6 @@ class Axis:
 
     Attributes:
         out: Number of windows.
-        taps: For every kernel position (index of the windows, index of their pixels), each an
-            index for a whole array.
         full: Whether every window has a pixel at every kernel position.
         disjoint: Whether no pixel is in two windows.
         covering: Whether every pixel is in some window, if they are disjoint and full.
@@ -39,25 +38,40 @@ class Axis:
         )
         self.disjoint = stride >= kernel
         self.covering = stride == kernel and self.out * stride == size and pad == 0
-        self.full = True
-        self.taps: list[tuple[Any, Any]] = []
-        self.counts = [  # pixels of every window, without and with those of the padding
-            tuple(
-                min(j * stride - pad + kernel, end) - max(j * stride - pad, start)
-                for j in range(self.out)
-            )
-            for start, end in ((0, size), (-pad, size + pad))
-        ]
-        rest = (slice(None),) * after
-        for k in range(kernel):
+        # the first and the last kernel position are those that leave the image
+        self.full = pad == 0 and (size - kernel) // stride >= self.out - 1
+        self._kernel, self._stride, self._pad, self._after = kernel, stride, pad, after
+
+    @cached_property
+    def taps(self) -> list[tuple[Any, Any]]:
+        """For every kernel position that sees a pixel, (index of the windows, index of their
+        pixels), each an index for a whole array. Made when it is first used: shapes need none."""
+        found: list[tuple[Any, Any]] = []
+        stride, pad, rest = self._stride, self._pad, (slice(None),) * self._after
+        for k in self._positions():
             first = max(0, -((k - pad) // stride))  # smallest j with j * stride + k - pad >= 0
-            last = min(self.out - 1, (size - 1 - k + pad) // stride)
-            self.full &= first == 0 and last == self.out - 1
+            last = min(self.out - 1, (self.size - 1 - k + pad) // stride)
             if first > last:
                 continue
             pixel = first * stride + k - pad
             seen = slice(pixel, pixel + (last - first) * stride + 1, stride)
-            self.taps.append(((..., slice(first, last + 1), *rest), (..., seen, *rest)))
+            found.append(((..., slice(first, last + 1), *rest), (..., seen, *rest)))
+        return found
+
+    def _positions(self) -> Iterable[int]:
+        """Kernel positions, without those of a kernel far larger than the image that see none."""
+        if self._kernel <= self.out * self.size:
+            return range(self._kernel)
+        starts = (self._pad - j * self._stride for j in range(self.out))
+        seen = {k for s in starts for k in range(max(s, 0), min(s + self.size, self._kernel))}
+        return sorted(seen)
+
+    def counts(self, including_pad: bool) -> np.ndarray[Any, Any]:
+        """Pixels of every window, without or with those of the padding."""
+        start, end = (-self._pad, self.size + self._pad) if including_pad else (0, self.size)
+        begin = np.arange(self.out) * self._stride - self._pad
+        n: np.ndarray[Any, Any] = np.minimum(begin + self._kernel, end) - np.maximum(begin, start)
+        return n
 
     def shaped(self, shape: tuple[int, ...], n: int) -> tuple[int, ...]:
         """A shape with n entries along this axis."""
@@ -253,7 +267,7 @@ class Windows:
         """1 / (pixels of each window), shaped to multiply sums."""
         total = None
         for axis in self.axes:
-            n = xp.asarray(axis.counts[including_pad], dtype)
+            n = xp.asarray(axis.counts(including_pad), dtype)
             shape = [1] * (len(self.axes) + self.channel_last)
             shape[axis.position] = axis.out
             n = n.reshape(shape)

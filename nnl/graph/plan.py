@@ -19,7 +19,7 @@ from nnl.core.op import Cost
 from nnl.ext.native import CHANNELS_LAST, library
 from nnl.graph.memory import plan_memory
 from nnl.graph.passes import optimise
-from nnl.graph.profile import PROFILES, note, shapes_text
+from nnl.graph.profile import PROFILES, note, of_peak, shapes_text
 from nnl.graph.program import SPACE, Key, Program, Step
 
 Thunk = Callable[[], Any]
@@ -84,7 +84,7 @@ class Plan:
         self.program = program = Program(nodes, kept, cut, kept - lazy)
         if rewrite and self.lib is not None:
             if as_found:
-                _take_orders(program)
+                program.take_orders()
             optimise(program, self.lib)
         self.steps, self.slot_of, self.kept = program.steps, program.slot_of, program.kept
         self.cut = program.cut
@@ -188,10 +188,10 @@ class Plan:
         Where kernels of the second part want another order in memory, that form may be the only one
         left.
         """
-        slot = self.slot_of[key]
+        slot: int = self.slot_of[key]
         for form in (slot, *self.program.forms.get(slot, ())):
             if self.last.get(self.root.get(form, form), -1) >= self.cut:
-                return form
+                return int(form)
         return 0
 
     def _buffer(self, slot: int, arena: Any) -> Any:
@@ -364,18 +364,23 @@ class Plan:
     def summary(self) -> str:
         """A table of the steps: where each runs, what it does, and what it took in the latest run.
 
-        The times are those of the latest run inside nnl.profile(); without one they are 0.
+        Times and rates are those of the latest run inside nnl.profile(), 0 without one. "of peak"
+        is how close a step comes to what limits it on this machine, arithmetic or memory.
         """
-        lines = [f"{'step':<32} {'where':<7} {'ms':>9} {'GFLOP/s':>8} {'GB/s':>6}  arrays"]
+        head = (
+            f"{'step':<32} {'where':<7} {'ms':>9} {'GFLOP/s':>8} {'GB/s':>6} {'of peak':>7}  arrays"
+        )
+        lines = [head]
         times = self.native.times if self.native is not None else []
         steps = self.native_steps if self.native is not None else self.steps
         for k, step in enumerate(steps):
             what, cost = self._account(step)
-            ns = times[k] if times else 0
+            ns = max(times[k] if times else 0, 1)
             where = "native" if step.kernel is not None else "numpy"
+            share = of_peak(cost, ns) if times and times[k] else 0.0
             lines.append(
-                f"{step.op:<32} {where:<7} {ns / 1e6:>9.3f} {cost.flops / max(ns, 1):>8.1f} "
-                f"{cost.bytes / max(ns, 1):>6.1f}  {what}"
+                f"{step.op:<32} {where:<7} {ns // 1000 / 1e3:>9.3f} {cost.flops / ns:>8.1f} "
+                f"{cost.bytes / ns:>6.1f} {share:>7.0%}  {what}"
             )
         lines.append(
             f"{len(steps)} steps, {sum(s.kernel is not None for s in steps)} of them native; "
@@ -432,14 +437,6 @@ class Plan:
     def value(self, key: Key) -> Any:
         """The buffer of an edge after a run."""
         return self.slots[self.slot_of[key]]
-
-
-def _take_orders(program: Program) -> None:
-    """Let leaves that lie channels-last, and that no step writes, be slots of that order."""
-    written = {program.root(s.ins[p]) for s in program.steps for p in s.writes}
-    for i, slot in enumerate(program.slots):
-        if slot.leaf is not None and CHANNELS_LAST in slot.leaf.bufs and i not in written:
-            slot.channels_last = True
 
 
 def _leaves_of(step: Step) -> list[Step]:

@@ -53,9 +53,7 @@ def describe(variable: Variable) -> str:
 
 def _cost(node: Node) -> Any:
     cost = getattr(node.attrs, "cost", None)
-    specs = [None if v is None else v.current_spec for v in node.inputs]
-    specs = specs[: len(specs) - node.op.takes_rng]
-    return None if cost is None else cost(*specs)
+    return None if cost is None else cost(*[v and v.current_spec for v in node.inputs])
 
 
 def _changed(node: Node) -> dict[str, Any]:

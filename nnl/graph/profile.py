@@ -101,7 +101,7 @@ class Profile:
             lines.append(
                 f"{op:<36} {where:<8} {calls:>6} {ns / 1e6:>10.3f} {ns / total:>6.1%} "
                 f"{flops / max(ns, 1):>8.1f} {nbytes / max(ns, 1):>7.1f} "
-                f"{_of_peak(flops, nbytes, ns):>7.0%}"
+                f"{of_peak(Cost(flops, nbytes), ns):>7.0%}"
             )
         if len(rows) > top:
             lines.append(f"... and {len(rows) - top} more")
@@ -126,9 +126,10 @@ class Profile:
         os.replace(temporary, path)
 
 
-def _of_peak(flops: int, nbytes: int, ns: int) -> float:
+def of_peak(cost: Cost, ns: int) -> float:
+    """How close work done in a time comes to what limits it here, arithmetic or memory."""
     p = peak()
-    return max(flops / p.flops, nbytes / p.bytes) / max(ns, 1) * 1e9
+    return max(cost.flops / p.flops, cost.bytes / p.bytes) / max(ns, 1) * 1e9
 
 
 PROFILES: list[Profile] = []  # those that record now

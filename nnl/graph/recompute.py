@@ -24,8 +24,8 @@ def memory_budget(nbytes: int) -> Iterator[None]:
     enough, the smallest plan found is used and a warning is logged.
 
     Args:
-        nbytes: Bytes for all that a plan computes: intermediate arrays and gradients, not parameters
-            and solver states.
+        nbytes: Bytes for all that a plan computes: intermediate arrays and gradients, but not
+            parameters and solver states.
     Raises:
         ValueError: nbytes is negative.
     """

@@ -169,6 +169,38 @@ def test_a_list_of_functions_cuts_the_network(
     assert run(file, tmp_path / "o.nnp", "-c", config) == 1
 
 
+def test_a_part_between_two_variables_becomes_a_network(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The part up to y and the part from y on compute together what the whole computes."""
+    first, second = tmp_path / "a.nnp", tmp_path / "b.nnp"
+    assert run(file, first, "--outputs", "y", "--verify") == 0
+    assert run(file, second, "--inputs", "y", "--verify", "--json") == 0
+    text = capsys.readouterr().out
+    report = json.loads(text[text.index("{") :])
+    assert report["outputs"][0]["inputs"] == {"y": [-1, 5]}
+    a, b, whole = (load(f).executors for f in (first, second, file))
+    (x,) = (v.variable_instance for v in whole["e"].dataset_assign)
+    x.d = np.random.default_rng(0).normal(size=x.shape)
+    (a_in,), (a_out,) = a["runtime"].dataset_assign, a["runtime"].output_assign
+    (b_in,), (b_out,) = b["runtime"].dataset_assign, b["runtime"].output_assign
+    a_in.variable_instance.d = x.d
+    for v in (a_out, *whole["e"].output_assign):
+        nn.seed(0)
+        v.variable_instance.forward()
+    b_in.variable_instance.d = a_out.variable_instance.d
+    b_out.variable_instance.forward()
+    (want,) = (v.variable_instance for v in whole["e"].output_assign)
+    np.testing.assert_array_equal(b_out.variable_instance.d, want.d)
+
+
+def test_the_ir_version_of_onnx_can_be_chosen(file: Path, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    for args, version in ((["--ir_version", 9], 9), ([], 8)):
+        assert run(file, tmp_path / "o.onnx", "-d", "opset_18", *args) == 0
+        assert onnx.load(tmp_path / "o.onnx").ir_version == version
+
+
 @pytest.mark.parametrize("batch", [None, 3, -1])
 def test_onnx_there_and_back(
     file: Path, tmp_path: Path, batch: int | None, capsys: pytest.CaptureFixture[str]
@@ -206,6 +238,23 @@ def test_onnx_there_and_back(
         (["m.nnp", "o.nnp", "-S", "x"], "-S is 'x', wanted ranges such as 0-4,5-"),
         (["m.nnp", "o.nnp", "-S", "0-", "-c", "f"], "only one of -S and -c"),
         (["m.nnp", "o.onnx", "--nnp-parameter-h5"], "of parameters are for NNP, not ONNX"),
+        (["m.nnp", "o.nnb"], "the extension '.nnb', only .nnp"),
+        (["m.nnp", "o.tflite"], "TFLITE comes in a later version of nnl"),
+        (["m.nnp", "o", "-O", "CSRC"], "only NNP, ONNX: CSRC comes in a later version of nnl"),
+        (["m.pb", "o.nnp"], "cannot read the extension '.pb', only .nnp"),
+        (["m.nnp", "o.onnx", "-T", "FIXED8"], "--default-variable-type is for the format NNB"),
+        (["m.nnp", "o.onnx", "-s", "s.yaml"], "the option --settings is for the format NNB"),
+        (["m.nnp", "o.onnx", "--api", "3"], "the option --api is for the format NNB"),
+        (["m.nnp", "o.onnx", "--quantization"], "--quantization is for the format TFLITE"),
+        (["m.nnp", "o.nnp", "--nnp-version", "1.2"], "writes the functions of NNabla 1.39"),
+        (["m.nnp", "o.nnp", "--ir_version", "8"], "--ir_version is for ONNX, not NNP"),
+        (["m.nnp", "o.onnx", "--ir_version", "99"], "ir_version is 99, wanted 8"),
+        (["m.nnp", "o.nnp", "--inputs", "q"], "the network 'n' has no variable 'q', only"),
+        (["m.nnp", "o.nnp", "--inputs", "y", "--outputs", "y,x"], "x is needed too"),
+        (["m.nnp", "o.nnp", "--outputs", "c1/conv/W"], "has no variable 'c1/conv/W'"),
+        ([".", "o.nnp"], "cannot read the extension ''"),
+        (["folder.nnp", "o.nnp"], "Is a directory: 'folder.nnp'"),
+        (["m.nnp", "folder.nnp"], "Is a directory"),
         (["m.nnp", "bad.onnx", "o.nnp"], "the files are of several formats: NNP, ONNX"),
     ],
 )
@@ -218,11 +267,16 @@ def test_failures_are_told_and_write_nothing(
 ) -> None:
     pytest.importorskip("onnx")
     monkeypatch.chdir(file.parent)
-    before = {p.name: p.read_bytes() for p in file.parent.iterdir()}
+    (file.parent / "folder.nnp").mkdir()
+
+    def files() -> dict[str, bytes]:
+        return {p.name: p.read_bytes() if p.is_file() else b"" for p in file.parent.iterdir()}
+
+    before = files()
     assert run(*args) == 1
     error = capsys.readouterr().err
     assert error.startswith("nnl convert: error: ") and message in error
-    assert {p.name: p.read_bytes() for p in file.parent.iterdir()} == before
+    assert files() == before
 
 
 def test_a_broken_input_leaves_the_good_output(file: Path, tmp_path: Path) -> None:

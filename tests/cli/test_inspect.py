@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +17,11 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
+from nnl import models
 from nnl.cli.completion import SHELLS
 from nnl.cli.main import main
+from nnl.cli.view import PRODUCTS
+from nnl.core.op import OPS
 from nnl.utils.load import load
 from nnl.utils.save import save
 from tests.cli.test_convert import write_network
@@ -47,12 +52,106 @@ def test_view_counts_parameters_and_multiply_adds(
     assert summary["inputs"] == {"x": [4, 1, 8, 8]} and summary["outputs"] == {"out": [4, 5]}
     assert layers["Convolution"]["parameters"] == 3 * 9 + 3
     assert layers["Convolution"]["shape"] == [[4, 3, 6, 6]]
-    # one multiply-add per weight and position, and half of one for the bias
-    assert 4 * 36 * 27 <= layers["Convolution"]["multiply_adds"] <= 4 * 36 * (27 + 3)
-    assert summary["parameters"] == 30 + 4 * 3 + 27 * 5 + 5
-    assert summary["parameter_bytes"] == 4 * summary["parameters"]
+    # one multiply-add per weight and position; biases and everything else are additions
+    assert layers["Convolution"]["multiply_adds"] == 4 * 36 * 27
+    assert summary["multiply_adds"] == 4 * 36 * 27 + 4 * 27 * 5
+    assert summary["parameters"] == 30 + 2 * 3 + 27 * 5 + 5
+    assert summary["fixed_parameters"] == 2 * 3
+    assert summary["parameter_bytes"] == 4 * (summary["parameters"] + 6)
     text = output(capsys, "view", file, "-b", 2)
-    assert "input   x  (2, 1, 8, 8)" in text and "7 layers, 182 parameters (728 B)" in text
+    assert "input   x  (2, 1, 8, 8)" in text
+    assert "7 layers, 176 parameters and 6 fixed ones (728 B)" in text
+    assert main(["view", str(file), "-b", "0"]) == 1
+    assert "-b is 0, wanted at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "build", "multiply_adds", "parameters"),
+    [
+        ("resnet50", lambda x: models.resnet(x, 50, test=True), 4.09, 25_557_032),
+        ("mobilenet_v3", lambda x: models.mobilenet_v3(x, test=True), 0.22, 5_483_032),
+        ("efficientnet_b0", lambda x: models.efficientnet(x, test=True), 0.39, 5_288_548),
+    ],
+)
+def test_multiply_adds_and_parameters_are_the_published_ones(
+    name: str,
+    build: Callable[[nn.Variable], nn.Variable],
+    multiply_adds: float,
+    parameters: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As torchvision states them for its models, in units of 1e9, for images of 224 x 224."""
+    x = nn.Variable((1, 3, 224, 224))
+    net = {"name": "n", "batch_size": 1, "outputs": {"y": build(x)}, "names": {"x": x}}
+    save(tmp_path / f"{name}.nnp", {"networks": [net]})
+    summary = json.loads(output(capsys, "view", tmp_path / f"{name}.nnp", "--json"))
+    assert round(summary["multiply_adds"] / 1e9, 2) == multiply_adds
+    assert summary["parameters"] == parameters and summary["operations"] > 2e9 * multiply_adds
+    assert summary["fixed_parameters"] > 0
+
+
+def test_view_counts_products_of_every_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = nn.Variable((2, 6, 8, 8))
+    layers = {
+        "Convolution": (PF.convolution(x, 4, (3, 3), group=2), 2 * 4 * 36 * 3 * 9),
+        "Deconvolution": (PF.deconvolution(x, 4, (3, 3)), 2 * 6 * 64 * 4 * 9),
+        "DepthwiseConvolution": (PF.depthwise_convolution(x, (3, 3)), 2 * 6 * 36 * 9),
+        "Affine": (PF.affine(x, 5), 2 * 384 * 5),
+        "BatchMatmul": (F.batch_matmul(x, x, transpose_b=True), 2 * 6 * 8 * 8 * 8),
+    }
+    for kind, (y, count) in layers.items():
+        net = {"name": "n", "batch_size": 2, "outputs": {"y": y}, "names": {"x": x}}
+        save(tmp_path / "m.nnp", {"networks": [net]})
+        (row,) = json.loads(output(capsys, "view", tmp_path / "m.nnp", "--json"))["layers"]
+        assert row["function"] == kind and row["multiply_adds"] == count, kind
+    assert PRODUCTS <= set(OPS)
+
+
+def test_view_lists_the_arrays_of_files_of_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrays = {"fc.weight": np.ones((3, 4), np.float32), "fc.bias": np.zeros(3, np.float32)}
+    np.savez(tmp_path / "w.npz", **arrays)
+    for name, a in arrays.items():
+        nn.parameter.set_parameter(name, nn.Variable.from_numpy_array(a))
+    nn.save_parameters(tmp_path / "w.h5")
+    nn.save_parameters(tmp_path / "w.protobuf")
+    with zipfile.ZipFile(tmp_path / "w.nnp", "w") as archive:
+        archive.write(tmp_path / "w.h5", "parameter.h5")
+    files = ["w.npz", "w.h5", "w.protobuf", "w.nnp"]
+    if importlib.util.find_spec("safetensors"):
+        from safetensors.numpy import save_file
+
+        save_file(arrays, tmp_path / "w.safetensors")
+        files.append("w.safetensors")
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        torch.save({k: torch.from_numpy(a) for k, a in arrays.items()}, tmp_path / "w.pt")
+        files.append("w.pt")
+    for name in files:
+        found = json.loads(output(capsys, "view", tmp_path / name, "--json"))
+        weight = {"shape": [3, 4], "dtype": "float32", "bytes": 48}
+        assert found["arrays"]["fc.weight"] == weight and found["parameters"] == 15, name
+        text = output(capsys, "view", tmp_path / name)
+        assert "fc.weight  (3, 4)  float32" in text and "2 arrays, 15 numbers (60 B)" in text
+    (tmp_path / "w.npz").write_bytes((tmp_path / "w.npz").read_bytes()[:90])
+    assert main(["view", str(tmp_path / "w.npz")]) == 1
+    assert "nnl view: error: read_weights" in capsys.readouterr().err
+
+
+def test_view_reads_onnx(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnx")
+    assert main(["convert", str(file), str(tmp_path / "m.onnx")]) == 0
+    capsys.readouterr()
+    there = json.loads(output(capsys, "view", file, "-b", 1, "--json"))
+    found = json.loads(output(capsys, "view", tmp_path / "m.onnx", "--json"))
+    assert (
+        found["multiply_adds"] == there["multiply_adds"] > 0 and found["inputs"] == there["inputs"]
+    )
 
 
 def test_dump_lists_what_is_in_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,6 +179,11 @@ def test_function_info_is_sorted_and_splits_by_support(
     assert output(capsys, "function_info", file, "-x", "Softmax").split() == used
     assert output(capsys, "function_info", "-q", "Batch*Norm*").split() == ["BatchNormalization"]
     assert main(["function_info", "-q", "Nope"]) == 1
+    (tmp_path / "allowed.txt").write_text("; ours\nAffine,FLOAT32\nReLU\n")
+    text = output(capsys, "function_info", file, "-c", tmp_path / "allowed.txt", code=1)
+    assert text.split()[:2] == ["Affine", "ReLU"] and "allowed.txt:\nBatchNorm" in text
+    assert main(["function_info", "--api", "3"]) == 1
+    assert "--api is for the format NNB" in capsys.readouterr().err
     output(capsys, "function_info", "-o", tmp_path / "f.txt")
     assert (tmp_path / "f.txt").read_text().split() == names
     pytest.importorskip("onnx")
@@ -142,6 +246,7 @@ def test_completion_scripts_are_valid(shell: str, capsys: pytest.CaptureFixture[
     script = output(capsys, "completion", shell)
     for word in ("convert", "view", "function_info", "verify"):
         assert word in script
+    assert "quantization" not in script  # known, and refused
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
     subprocess.run([shell, "-n"], input=script, text=True, check=True)

@@ -107,8 +107,92 @@ def test_what_is_called_inside_graph_becomes_a_network() -> None:
     with pytest.raises(ValueError, match="default_graph: there is no network"):
         empty.default_graph()
     graph_def.reset_default_graph()
-    with pytest.raises(ValueError, match="get_default_graph: call functions inside"):
+    with pytest.raises(
+        ValueError, match="get_default_graph: call functions on a nnl.ProtoVariable"
+    ):
         graph_def.get_default_graph()
+
+
+class Layer(nn.Module):
+    def call(self, x: nn.Variable) -> nn.Variable:
+        return PF.affine(x, 3, name="f")
+
+
+class TwoLayers(nn.Module):
+    def __init__(self) -> None:
+        self.a, self.b = Layer(), Layer()
+
+    def call(self, x: nn.Variable) -> nn.Variable:
+        return F.tanh(self.b(self.a(x)))
+
+
+def test_every_call_of_a_module_is_a_network() -> None:
+    """Names as NNabla 1.39 gives them, but that there two nets of one class share parameters."""
+    m, k = TwoLayers(), TwoLayers()
+    with graph_def.graph() as g:
+        y = F.relu(k(m(nn.ProtoVariable((2, 3), "x"))))
+    assert y.shape == (2, 3) and list(g.networks) == ["two_layers", "two_layers_1", "model"]
+    first, second, last = g.networks.values()
+    assert list(first.functions) == [
+        "@two_layers/@a/Affine",
+        "@two_layers/@b/Affine",
+        "@two_layers/Tanh",
+    ]
+    assert first.inputs == ["x"] and first.outputs == second.inputs == ["@two_layers/Tanh_out"]
+    assert list(first.parameters)[:2] == ["@a/f/affine/W", "@a/f/affine/b"]
+    assert list(second.parameters)[0] == "@two_layers_1/@a/f/affine/W"
+    assert list(last.functions) == ["ReLU"] and last.inputs == second.outputs
+    x = nn.Variable.from_numpy_array(np.random.default_rng(0).normal(size=(5, 3)))
+    want, got = F.relu(k(m(x))), last(second(first(x)))
+    nn.forward_all([want, got])
+    np.testing.assert_array_equal(got.d, want.d)
+    assert np.abs(got.d).max() > 0 and not nn.get_parameters()
+
+
+def test_one_network_holds_modules_and_functions_if_it_has_a_name(tmp_path: Path) -> None:
+    m = TwoLayers()
+    with graph_def.graph(name="whole") as g:
+        F.relu(m(F.exp(nn.ProtoVariable((2, 3), "x"))))
+    assert list(g.networks) == ["whole"] and g["whole"].inputs == ["x"]
+    assert g["whole"].outputs == ["@whole/ReLU_out"]
+    g.save(tmp_path / "g.nnp")
+    x = nn.Variable.from_numpy_array(np.random.default_rng(0).normal(size=(4, 3)))
+    want, got = F.relu(m(F.exp(x))), graph_def.load(tmp_path / "g.nnp")(x)
+    nn.forward_all([want, got])
+    np.testing.assert_array_equal(got.d, want.d)
+
+
+def test_calls_outside_of_a_block_become_the_default_graph() -> None:
+    m = TwoLayers()
+    other = F.relu(nn.Variable((2, 3)))
+    y = PF.affine(nn.ProtoVariable((8, 16), "x"), 10)
+    z = m(nn.ProtoVariable((2, 3), "z"))
+    F.relu(other)
+    g = graph_def.get_default_graph()
+    assert list(g.networks) == ["model", "two_layers"] and g is graph_def.get_default_graph()
+    assert list(g["model"].functions) == ["Affine"] and g["model"].outputs == ["Affine_out"]
+    assert graph_def.get_default_graph_by_variable(z) is g["two_layers"]
+    assert graph_def.get_default_graph_by_variable(y) is g["model"]
+    with pytest.raises(ValueError, match="get_default_graph_by_variable: no network"):
+        graph_def.get_default_graph_by_variable(other)
+    F.relu(y)
+    assert "ReLU" in graph_def.get_default_graph()["model_1"].functions
+    graph_def.reset_default_graph()
+    F.relu(y)
+    with pytest.raises(ValueError, match="get_default_graph: call functions on"):
+        graph_def.get_default_graph()
+
+
+def test_executors_name_data_and_results() -> None:
+    _, _, g = small()
+    entry = {"name": "e", "network": "net", "data": ["x"], "output": ["y"]}
+    e = graph_def.ProtoExecutor.create_from_dict(entry, g["net"])
+    assert e.network_name == "net" and [v.variable_name for v in e.proto.output_variable] == ["y"]
+    parameters = [v.variable_name for v in e.as_proto().parameter_variable]
+    assert parameters == ["a/affine/W", "a/affine/b"]
+    assert graph_def.ProtoExecutor.from_proto(e.proto).proto is e.proto
+    with pytest.raises(ValueError, match="data: the network 'net' has no variable 'q'"):
+        graph_def.ProtoExecutor.create_from_dict({**entry, "data": ["q"]}, g["net"])
 
 
 def test_what_is_loaded_is_also_there_as_data(tmp_path: Path) -> None:

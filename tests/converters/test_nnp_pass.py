@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import nnl as nn
@@ -142,6 +143,27 @@ def test_the_values_of_the_file_come_with_every_network(build: Any, tmp_path: Pa
     assert (nn.get_parameters()["c1/conv/W"].d == want).all()
 
 
+@pytest.mark.parametrize("by_function", [False, True])
+def test_a_variable_given_in_the_middle_cuts_the_network(build: Any, by_function: bool) -> None:
+    """NNabla takes the assignment and goes on as if nothing had been given."""
+    mid = nn.Variable.from_numpy_array(np.random.default_rng(0).normal(size=(4, 3, 6, 6)))
+
+    def give(f: Any) -> None:
+        f.outputs[0].variable = mid
+
+    if by_function:
+        n = build(lambda c: c.on_generate_function_by_name("@n/Dropout")(give))
+    else:
+        n = build(lambda c: c.set_variable("mid", mid))
+    assert types(n) == [*ALL[4:], "softmax"]
+    assert list(n.inputs) == ["mid"] and list(n.outputs) == ["out"] and "x" not in n.variables
+    weights = {k: v.d for k, v in nn.get_parameters().items()}
+    y = mid.d.mean((2, 3)) @ weights["f/affine/W"] + weights["f/affine/b"]
+    n.outputs["out"].forward()
+    want = np.exp(y) / np.exp(y).sum(1, keepdims=True)
+    np.testing.assert_allclose(n.outputs["out"].d, want, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -153,9 +175,9 @@ def test_the_values_of_the_file_come_with_every_network(build: Any, tmp_path: Pa
             "'@n/ReLU' has 1 inputs and 1 outputs, asked for input 1 and output 0",
         ),
         (
-            lambda c: c.set_variable("mid", nn.Variable((4, 3, 6, 6))),
+            lambda c: c.on_generate_variable("mid")(lambda v: setattr(v, "need_grad", True)),
             ValueError,
-            "variable 'mid' is computed by a function, so it cannot be given",
+            "variable 'mid' is computed by a function: need_grad can be set for inputs",
         ),
         (lambda c: c.set_variable("x", 3), TypeError, "input_var is int, wanted nnl.Variable"),
         (

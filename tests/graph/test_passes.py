@@ -172,12 +172,24 @@ def test_batch_normalization_relu_and_addition_are_one_step_both_ways(residual):
             every = nn.get_parameters(grad_only=False)
             results[backend] = [y.d.copy()] + [p.d.copy() for p in every.values()]
             results[backend] += [p.g.copy() for p in nn.get_parameters().values()]
-    names = steps_of(y, "train")
-    assert names.count("batch_normalization_fused") == 2
+    steps = session_of([y]).plans["train"].plan.steps
+    assert [s.op for s in steps if not s.second].count("batch_normalization_fused") == 2
+    names = [s.op for s in steps]
     assert names.count("batch_normalization_backward_fused") == 2
     assert not {"relu", "gate", "normalization_backward"} & set(names)
     for a, b in zip(results["cpu"], results["numpy"], strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+def test_what_a_normalization_gave_is_computed_again_rather_than_kept():
+    x = leaf((2, 3, 9, 7))
+    y = training_net(x, residual=False)
+    y.forward(clear_no_need_grad=True)
+    plan = session_of([y]).plans["train"].plan
+    again = [s for s in plan.steps if s.second and s.op == "batch_normalization_fused"]
+    assert len(again) == 2 and not any(s.writes or s.attrs["batch_stat"] for s in again)
+    reader = plan.steps[plan.steps.index(again[0]) + 1]
+    assert again[0].outs[0] in reader.ins  # while it is in cache
 
 
 def test_without_clearing_every_intermediate_stays_readable():

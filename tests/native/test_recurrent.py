@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from nnl.core.op import OPS
-from nnl.core.spec import Spec
 from tests.native.kernels import BF16, F16, F32, assert_close, run_native, run_numpy
 
 GATES = {"tanh": (1, 1), "relu": (1, 1), "lstm": (4, 4), "gru": (3, 4)}
@@ -39,9 +38,9 @@ def inputs_of(cell: str, t: int, b: int, i: int, h: int, n: int, d: int, bias: b
     ]
 
 
-def op_of(cell: str, n: int, d: int) -> tuple[Any, Any]:
+def op_of(cell: str, n: int, d: int, dropout: float = 0.0) -> tuple[Any, Any]:
     op = OPS["rnn" if cell in ("tanh", "relu") else cell]
-    attrs = {"num_layers": n, "bidirectional": d == 2, "dropout": 0.0}
+    attrs = {"num_layers": n, "bidirectional": d == 2, "dropout": dropout}
     if op.name == "rnn":
         attrs["nonlinearity"] = cell
     return op, op.attrs(**attrs)
@@ -101,9 +100,36 @@ def test_layers_and_their_gradient_equal_the_definition(
         assert_close(g, w, dtype, name)
 
 
-def test_a_dropped_layer_is_left_to_numpy() -> None:
-    op, _ = op_of("lstm", 2, 1)
-    attrs = op.attrs(num_layers=2, dropout=0.5)
-    inputs = [*inputs_of("lstm", 3, 2, 4, 5, 2, 1, True), np.zeros(2, np.uint64)]
-    specs = attrs.infer(*[None if x is None else Spec.of(x.shape, x.dtype) for x in inputs])
-    assert run_native(op, attrs, inputs, list(specs)) is None
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("n, d", [(2, 1), (3, 2)])
+@pytest.mark.parametrize("cell", GATES)
+def test_dropout_between_layers_draws_the_numbers_of_the_definition(
+    cell: str, n: int, d: int, dtype: np.dtype
+) -> None:
+    op, attrs = op_of(cell, n, d, 0.4)
+    exact = [*inputs_of(cell, 5, 3, 4, 6, n, d, True), np.array([7, 11], np.uint64)]
+    exact = [x.astype(dtype).astype(F32) if x.dtype == F32 else x for x in exact]
+    given = [x.astype(dtype) if x.dtype == F32 else x.copy() for x in exact]
+    specs, want = run_numpy(op, attrs, exact)
+    typed = [s.with_dtype(dtype) if s.dtype == F32 else s for s in specs]
+    got = run_native(op, attrs, given, typed)
+    assert got is not None
+    assert np.array_equal(got[-1], want[-1]) and np.array_equal(given[-1], exact[-1])
+    for name, g, w in zip(op.outputs, got, want, strict=True):
+        assert_close(g, w, dtype, name)
+
+    rng = np.random.default_rng(0)
+    gs = [rng.normal(size=want[0].shape), *[rng.normal(size=exact[1].shape) for _ in range(2)]]
+    gs = [g.astype(F32) for g in gs]
+    hidden = 3 if cell == "lstm" else 2
+    c = exact[2] if cell == "lstm" else None
+    inputs = [*gs[:2], gs[2] if cell == "lstm" else None, *exact[:2], c, *exact[-4:-1]]
+    inputs += [want[0], *want[hidden:]]
+    backward = OPS["recurrent_backward"]
+    attrs = backward.attrs(cell=cell, dropout=0.4)
+    specs, want = run_numpy(backward, attrs, inputs)
+    inputs = [x if x is None or x.dtype != F32 else x.astype(dtype) for x in inputs]
+    got = run_native(backward, attrs, inputs, [s.with_dtype(dtype) for s in specs])
+    assert got is not None
+    for name, g, w in zip(backward.outputs, got, want, strict=True):
+        assert_close(g, w, dtype, name)

@@ -8,6 +8,7 @@
 //   3), (batch, heads, L, S), any of them 1; or (L, S). lse float32 (batch, heads, L): logarithm of
 //   the sum of exponentials, for the gradient. Attributes: scale; causal: query i sees the keys j
 //   <= i + causal_offset (0 if left out); transpose_k: k is (batch, heads', d, S) (false if left
+//   out); heads: the first axis of rank 3 is (batch, heads), so mask may have 4 axes (1 if left
 //   out).
 //
 // A query that sees no key gives NaN, as softmax does.
@@ -32,9 +33,11 @@ bool sizes_of(const Signature& s, size_t first, size_t mask, Sizes* out) {
   const Attributes& a = s.attributes;
   Sizes z{};
   z.keys_transposed = a.has("transpose_k") && a.flag("transpose_k");
-  z.batch = q.shape[0];
-  z.heads = rank == 4 ? q.shape[1] : 1;
-  z.key_heads = rank == 4 ? k.shape[1] : 1;
+  const int64_t in_first = rank == 3 && a.has("heads") ? a.integer("heads") : 1;
+  if (in_first < 1 || q.shape[0] % in_first) return false;
+  z.batch = q.shape[0] / in_first;
+  z.heads = rank == 4 ? q.shape[1] : in_first;
+  z.key_heads = rank == 4 ? k.shape[1] : in_first;
   z.queries = axis(q, -2), z.depth = axis(q, -1);
   z.keys = axis(v, -2), z.value_depth = axis(v, -1);
   z.scale = static_cast<float>(a.number("scale"));
@@ -42,7 +45,8 @@ bool sizes_of(const Signature& s, size_t first, size_t mask, Sizes* out) {
   z.offset = a.has("causal_offset") ? a.integer("causal_offset") : 0;
   const int64_t k_keys = axis(k, z.keys_transposed ? -1 : -2);
   const int64_t k_depth = axis(k, z.keys_transposed ? -2 : -1);
-  if (k_keys != z.keys || k_depth != z.depth || k.shape[0] != z.batch || v.shape[0] != z.batch)
+  if (k_keys != z.keys || k_depth != z.depth || k.shape[0] != q.shape[0] ||
+      v.shape[0] != q.shape[0])
     return false;
   if (!z.key_heads || z.heads % z.key_heads || (rank == 4 && v.shape[1] != z.key_heads))
     return false;
@@ -51,7 +55,7 @@ bool sizes_of(const Signature& s, size_t first, size_t mask, Sizes* out) {
     z.mask = s.in[mask];
     if (!is_real(z.mask.dtype) || z.mask.layout != Layout::plain) return false;
     Shape& m = z.mask.shape;
-    if (m.size() == 3 && rank == 3) m.insert(m.begin() + 1, 1);
+    if (m.size() == 3 && rank == 3 && in_first == 1) m.insert(m.begin() + 1, 1);
     while (m.size() < 4) m.insert(m.begin(), 1);
     const int64_t full[] = {z.batch, z.heads, z.queries, z.keys};
     for (size_t i = 0; i < 4; ++i)
@@ -100,7 +104,7 @@ void add_mask(const Sizes& s, const void* mask, int64_t head, int64_t query, int
           load_any(s.mask.dtype, mask, r * shape[3] + key, row, n);
         }
       }
-      float* to = scores + i * kKeys;
+      float* to = scores + i * kScores;
 #pragma omp simd
       for (int64_t j = 0; j < n; ++j) to[j] += row[j];
     }
@@ -108,7 +112,7 @@ void add_mask(const Sizes& s, const void* mask, int64_t head, int64_t query, int
   if (!s.causal) return;
   for (int64_t i = 0; i < m; ++i) {
     const int64_t seen = std::max<int64_t>(query + i + s.offset + 1 - key, 0);
-    for (int64_t j = seen; j < n; ++j) scores[i * kKeys + j] = -INFINITY;
+    for (int64_t j = seen; j < n; ++j) scores[i * kScores + j] = -INFINITY;
   }
 }
 
@@ -131,7 +135,7 @@ class Attention : public Kernel {
     keys_ = part_.floats(gemm::packed_size(z.depth, kKeys) * key_blocks());
     values_ = part_.floats(gemm::packed_size(kKeys, z.value_depth) * key_blocks());
     rows_ = part_.floats(kQueries * z.depth);
-    scores_ = part_.floats(kQueries * kKeys);
+    scores_ = part_.floats(kQueries * kScores);
     sums_ = part_.floats(kQueries * z.value_depth);
     for (int64_t i = 0; i < parts_; ++i) starts_.push_back(space_.take(part_.size()));
   }
@@ -195,10 +199,11 @@ class Attention : public Kernel {
       if (direct_)
         dots(b, memory, source, key, m, n);
       else
-        gemm::multiply(rows, z_.depth, 1, keys(memory, key), scores, kKeys, m, n, z_.depth, false);
+        gemm::multiply(rows, z_.depth, 1, keys(memory, key), scores, kScores, m, n, z_.depth,
+                       false);
       add_mask(z_, z_.has_mask ? b.in[3] : nullptr, head, query, key, m, n, scores);
       for (int64_t i = 0; i < m; ++i) {
-        float* s = scores + i * kKeys;
+        float* s = scores + i * kScores;
         float top = -INFINITY;
 #pragma omp simd reduction(max : top)
         for (int64_t j = 0; j < n; ++j) top = std::max(top, s[j]);
@@ -222,7 +227,7 @@ class Attention : public Kernel {
       if (direct_)
         weigh(b, memory, source, key, m, n);
       else
-        gemm::multiply(scores, kKeys, 1, values(memory, key), sums, e, m, e, n, key > 0);
+        gemm::multiply(scores, kScores, 1, values(memory, key), sums, e, m, e, n, key > 0);
     }
     for (int64_t i = 0; i < m; ++i) {
       const float inverse = 1.0f / total[i];
@@ -243,13 +248,13 @@ class Attention : public Kernel {
     const float* rows = Space::at(memory, rows_);
     float* scores = Space::at(memory, scores_);
     if (z_.keys_transposed) {
-      for (int64_t i = 0; i < m; ++i) std::fill_n(scores + i * kKeys, n, 0.0f);
+      for (int64_t i = 0; i < m; ++i) std::fill_n(scores + i * kScores, n, 0.0f);
       float line[kKeys];
       for (int64_t c = 0; c < d; ++c) {
         load_any(k_, b.in[1], all + c * z_.keys + key, line, n);
         for (int64_t i = 0; i < m; ++i) {
           const float q = rows[i * d + c];
-          float* to = scores + i * kKeys;
+          float* to = scores + i * kScores;
 #pragma omp simd
           for (int64_t j = 0; j < n; ++j) to[j] += q * line[j];
         }
@@ -262,7 +267,7 @@ class Attention : public Kernel {
         float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
         for (int64_t c = 0; c < d; ++c) sum += rows[i * d + c] * k[j * d + c];
-        scores[i * kKeys + j] = sum;
+        scores[i * kScores + j] = sum;
       }
   }
 
@@ -272,7 +277,7 @@ class Attention : public Kernel {
     const float* v = as_float(v_, b.in[2], at, Space::at(memory, values_), n * e);
     const float* p = Space::at(memory, scores_);
     float* sums = Space::at(memory, sums_);
-    for (int64_t i = 0; i < m; ++i, p += kKeys, sums += e) {
+    for (int64_t i = 0; i < m; ++i, p += kScores, sums += e) {
       int64_t j = 0;
       for (; j + 4 <= n; j += 4) {
         const float *v0 = v + j * e, *v1 = v0 + e, *v2 = v1 + e, *v3 = v2 + e;

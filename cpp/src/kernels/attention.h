@@ -11,6 +11,8 @@ namespace nnl::attention {
 
 constexpr int64_t kQueries = 48;  // rows of one block: 8 tiles of 6
 constexpr int64_t kKeys = 256;    // columns of one block; scores of 48 KiB
+// Floats from one row of scores to the next: columns of 1 KiB steps would share four cache sets.
+constexpr int64_t kScores = kKeys + 16;
 
 struct Sizes {
   int64_t batch, heads, key_heads, queries, keys, depth, value_depth;
@@ -37,7 +39,7 @@ void pack_columns(DType type, const void* x, int64_t at, int64_t n, int64_t dept
                   int64_t length, float* out);
 void pack_rows(DType type, const void* x, int64_t at, int64_t n, int64_t depth, float* out);
 
-// Adds the mask to scores (m x n, rows kKeys apart) of the queries from `query` and keys from
+// Adds the mask to scores (m x n, rows kScores apart) of the queries from `query` and keys from
 // `key`, and puts -inf where causality forbids.
 void add_mask(const Sizes& s, const void* mask, int64_t head, int64_t query, int64_t key, int64_t m,
               int64_t n, float* scores);

@@ -34,8 +34,8 @@ class AttentionBackward : public Kernel {
     gy_ = part_.floats(kQueries * e);
     gy_rows_ = part_.floats(gemm::packed_size(kQueries, e));
     y_ = part_.floats(kQueries * e);
-    scores_ = part_.floats(kQueries * kKeys);
-    slopes_ = part_.floats(kQueries * kKeys);
+    scores_ = part_.floats(kQueries * kScores);
+    slopes_ = part_.floats(kQueries * kScores);
     // sums of one head
     dots_ = part_.floats(z.queries);
     gq_ = part_.floats(z.queries * d);
@@ -133,11 +133,11 @@ class AttentionBackward : public Kernel {
     load_any(in_[0], b.in[0], row * e, gy, m * e);
 #pragma omp simd
     for (int64_t i = 0; i < m * d; ++i) q[i] *= z_.scale;
-    gemm::multiply(q, d, 1, Space::at(memory, k_columns_), p, kKeys, m, n, d, false);
+    gemm::multiply(q, d, 1, Space::at(memory, k_columns_), p, kScores, m, n, d, false);
     add_mask(z_, z_.has_mask ? b.in[6] : nullptr, h, query, key, m, n, p);
-    gemm::multiply(gy, e, 1, Space::at(memory, v_columns_), gs, kKeys, m, n, e, false);
+    gemm::multiply(gy, e, 1, Space::at(memory, v_columns_), gs, kScores, m, n, e, false);
     for (int64_t i = 0; i < m; ++i) {
-      float *pi = p + i * kKeys, *gi = gs + i * kKeys;
+      float *pi = p + i * kScores, *gi = gs + i * kScores;
       const float base = lse[i], dot = dots[i];
 #pragma omp simd
       for (int64_t j = 0; j < n; ++j) {
@@ -147,12 +147,12 @@ class AttentionBackward : public Kernel {
     }
     float* packed = Space::at(memory, gy_rows_);
     gemm::pack(static_cast<const float*>(gy), e, 1, m, e, packed);
-    gemm::multiply(p, 1, kKeys, packed, Space::at(memory, gv_), e, n, e, m, true);
+    gemm::multiply(p, 1, kScores, packed, Space::at(memory, gv_), e, n, e, m, true);
     packed = Space::at(memory, q_rows_);
     gemm::pack(static_cast<const float*>(q), d, 1, m, d, packed);
-    gemm::multiply(gs, 1, kKeys, packed, Space::at(memory, gk_), d, n, d, m, true);
-    gemm::multiply(gs, kKeys, 1, Space::at(memory, k_rows_), Space::at(memory, gq_) + query * d, d,
-                   m, d, n, true);
+    gemm::multiply(gs, 1, kScores, packed, Space::at(memory, gk_), d, n, d, m, true);
+    gemm::multiply(gs, kScores, 1, Space::at(memory, k_rows_), Space::at(memory, gq_) + query * d,
+                   d, m, d, n, true);
   }
 
   Sizes z_;

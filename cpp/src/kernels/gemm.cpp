@@ -2,6 +2,9 @@
 #include "gemm.h"
 
 #include <algorithm>
+#include <type_traits>
+
+#include "vector16.h"
 
 namespace nnl::gemm {
 namespace {
@@ -77,6 +80,18 @@ Tile tile_for(int64_t m, int64_t width) {
   }
 }
 
+// 16 neighbours. Inline: a call for every line would cost more than the line.
+template <class T>
+inline void load_line(const T* p, v16& v) {
+  if constexpr (std::is_same_v<T, f16>) {
+    float line[16];
+    load(p, line, 16);
+    load16(line, v);
+  } else {
+    load16(p, v);
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -84,15 +99,29 @@ void pack(const T* b, int64_t row, int64_t col, int64_t k, int64_t n, float* out
   for (int64_t j0 = 0; j0 < n; j0 += kPanel) {
     const int64_t real = std::min(kPanel, n - j0), width = padded(real);
     const T* from = b + j0 * col;
-    if (col == 1 && real == width) {
-      for (int64_t i = 0; i < k; ++i) load(from + i * row, out + i * width, width);
+    if (col == 1 && real == width && width % 16 == 0) {
+      for (int64_t i = 0; i < k; ++i)
+        for (int64_t j = 0; j < width; j += 16) {
+          v16 v;
+          load_line(from + i * row + j, v);
+          store16(out + i * width + j, v);
+        }
     } else if (col == 1) {
       for (int64_t i = 0; i < k; ++i) {
         for (int64_t j = 0; j < real; ++j) out[i * width + j] = to_float(from[i * row + j]);
         for (int64_t j = real; j < width; ++j) out[i * width + j] = 0.0f;
       }
     } else {  // columns lie together in memory: read a line of each at a time
-      for (int64_t i0 = 0; i0 < k; i0 += 16) {
+      int64_t i0 = 0;
+      if (row == 1 && real == width && real % 16 == 0)
+        for (; i0 + 16 <= k; i0 += 16)
+          for (int64_t j = 0; j < real; j += 16) {
+            v16 block[16];
+            for (int64_t c = 0; c < 16; ++c) load_line(from + i0 + (j + c) * col, block[c]);
+            transpose16(block);
+            for (int64_t r = 0; r < 16; ++r) store16(out + (i0 + r) * width + j, block[r]);
+          }
+      for (; i0 < k; i0 += 16) {
         const int64_t end = std::min<int64_t>(i0 + 16, k);
         for (int64_t j = 0; j < real; ++j)
           for (int64_t i = i0; i < end; ++i) out[i * width + j] = to_float(from[i * row + j * col]);

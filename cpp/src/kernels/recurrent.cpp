@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // rnn, lstm and gru: the products with x for all steps at once, then one loop over the steps with
-// the product with the state and the gates behind it.
+// the product with the state and the gates behind it. Dropout between layers draws its numbers for
+// all layers first, as the definition in Python does.
 #include "recurrent.h"
+
+#include "../random.h"
 
 namespace nnl {
 namespace {
@@ -9,7 +12,13 @@ using namespace recurrent;
 
 class Recurrent : public Kernel {
  public:
-  Recurrent(const Signature& s, const Sizes& z) : z_(z) {
+  // p: probability of dropout between the layers.
+  Recurrent(const Signature& s, const Sizes& z, double p)
+      : z_(z),
+        drops_(p > 0),
+        scale_(static_cast<float>(1.0 / (1.0 - p))),
+        least_(static_cast<uint32_t>(std::min(p * 0x1p32, 0x1p32 - 1))) {
+    if (drops_) dropped_ = space_.floats(z.steps * z.batch * z.width());
     first_ = z.cell == Cell::lstm ? 3 : 2;  // weight_l0 among the inputs
     outs_ = z.cell == Cell::lstm ? 3 : 2;   // inner among the outputs
     for (size_t i = 0; i < first_ + 3; ++i)
@@ -45,10 +54,17 @@ class Recurrent : public Kernel {
     const float* weight = in_[first_ + 1].get(b.in[first_ + 1], w);
     const float* bias = has_bias_ ? in_[first_ + 2].get(b.in[first_ + 2], w) : nullptr;
     const int64_t cells = z_.batch * z_.hidden, out = z_.steps * z_.batch * z_.width();
+    auto* mask = drops_ ? static_cast<uint8_t*>(b.out[out_.size()]) : nullptr;
+    if (drops_) draw(b.written_input<uint64_t>(first_ + 3), (z_.layers - 1) * out, mask);
     for (int64_t layer = 0; layer < z_.layers; ++layer) {
       Layer l{};
       const int64_t i = layer * z_.directions;  // of the first direction
       l.x = layer ? y[outs_] + (layer - 1) * out : x;
+      if (layer && drops_) {
+        float* passed = Space::at(w, dropped_);
+        pass(l.x, mask + (layer - 1) * out, scale_, passed, out);
+        l.x = passed;
+      }
       l.weight = layer ? weight + (layer - 1) * z_.directions * z_.weights(1) : weight_l0;
       l.bias = bias ? bias + i * z_.bias_rows() * z_.hidden : nullptr;
       l.h = h + i * cells, l.h_n = y[1] + i * cells;
@@ -67,6 +83,18 @@ class Recurrent : public Kernel {
     const float *x, *weight, *bias, *h, *c;
     float *y, *h_n, *c_n, *saved, *cs;
   };
+
+  void draw(uint64_t* state, int64_t n, uint8_t* mask) const {
+    const Philox random = Philox::take(state, (n + 1) / 2);
+    parallel_for((n + 7) / 8, 1024, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        uint32_t halves[8];
+        random.halves(i, halves);
+        for (int64_t k = 0; k < std::min<int64_t>(8, n - 8 * i); ++k)
+          mask[8 * i + k] = halves[k] >= least_;
+      }
+    });
+  }
 
   void run_layer(const Layer& l, int64_t layer, void* w) {
     const int64_t size = z_.input(layer), hidden = z_.hidden, columns = z_.gates() * hidden;
@@ -162,7 +190,10 @@ class Recurrent : public Kernel {
   }
 
   Sizes z_;
-  size_t first_, outs_;
+  bool drops_;
+  float scale_;
+  uint32_t least_;
+  size_t first_, outs_, dropped_ = 0;
   bool has_bias_;
   Space space_;
   std::vector<Reader> in_;
@@ -180,15 +211,14 @@ std::unique_ptr<Kernel> make(const Signature& s, Cell cell) {
   z.steps = s.in[0].shape[0], z.batch = s.in[0].shape[1], z.size = s.in[0].shape[2];
   z.layers = a.integer("num_layers"), z.directions = a.flag("bidirectional") ? 2 : 1;
   z.hidden = s.in[1].shape[3];
-  if (a.has("dropout") && a.number("dropout") > 0 && a.flag("training") && z.layers > 1)
-    return nullptr;
+  const bool drops = a.has("dropout") && a.flag("training") && z.layers > 1;
   for (size_t i = 0; i < inputs; ++i)
     if (s.given(i) && (!is_real(s.in[i].dtype) || s.in[i].layout != Layout::plain)) return nullptr;
   for (size_t o = 0; o + 1 < s.out.size(); ++o)  // the last is the mask of dropout
     if (!is_real(s.out[o].dtype) || s.out[o].layout != Layout::plain) return nullptr;
   Signature without_mask = s;
   without_mask.out.pop_back();
-  return std::make_unique<Recurrent>(without_mask, z);
+  return std::make_unique<Recurrent>(without_mask, z, drops ? a.number("dropout") : 0.0);
 }
 
 std::unique_ptr<Kernel> rnn(const Signature& s) {

@@ -49,6 +49,14 @@ struct Sizes {
   int64_t at(int64_t direction, int64_t k) const { return direction ? steps - 1 - k : k; }
 };
 
+// y = scale x where the mask is set, else 0.
+inline void pass(const float* x, const uint8_t* mask, float scale, float* y, int64_t n) {
+  parallel_for(n, 1 << 14, [&](int64_t begin, int64_t end) {
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) y[i] = x[i] * (mask[i] ? scale : 0.0f);
+  });
+}
+
 // An input as float32.
 class Reader {
  public:

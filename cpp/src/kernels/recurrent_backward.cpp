@@ -13,7 +13,11 @@ enum In { GY, GH_N, GC_N, X, H, C, WEIGHT_L0, WEIGHT, BIAS, Y, INNER, SAVED, CEL
 
 class RecurrentBackward : public Kernel {
  public:
-  RecurrentBackward(const Signature& s, const Sizes& z) : z_(z) {
+  RecurrentBackward(const Signature& s, const Sizes& z)
+      : z_(z),
+        drops_(s.in[MASK].size() > 0),
+        scale_(static_cast<float>(1.0 / (1.0 - s.attributes.number("dropout")))) {
+    if (drops_) dropped_ = space_.floats(z.steps * z.batch * z.width());
     for (size_t i = 0; i < MASK; ++i)
       in_.push_back(s.given(i) ? Reader(s.in[i], space_) : Reader());
     for (const Spec& y : s.out) out_.push_back(Writer(y, space_));
@@ -61,6 +65,12 @@ class RecurrentBackward : public Kernel {
       const int64_t w_at = (layer - 1) * z_.directions * z_.weights(1);
       l.g = g;
       l.x = layer ? in[INNER] + (layer - 1) * all : in[X];
+      const uint8_t* mask = drops_ && layer ? b.input<uint8_t>(MASK) + (layer - 1) * all : nullptr;
+      if (mask) {
+        float* passed = Space::at(b.workspace, dropped_);
+        pass(l.x, mask, scale_, passed, all);
+        l.x = passed;
+      }
       l.y = layer == z_.layers - 1 ? in[Y] : in[INNER] + layer * all;
       l.h = in[H] + i * cells;
       l.c = z_.cell == Cell::lstm ? in[C] + i * cells : nullptr;
@@ -78,6 +88,7 @@ class RecurrentBackward : public Kernel {
       l.gx = layer ? Space::at(b.workspace, fed_[layer % 2]) : out[0];
       through_time(l, layer, b.workspace);
       products(l, layer, b.workspace);
+      if (mask) pass(l.gx, mask, scale_, l.gx, all);
       g = l.gx;
     }
     for (size_t o = 0; o < 6; ++o) out_[o].finish(b.out[o], b.workspace);
@@ -233,6 +244,9 @@ class RecurrentBackward : public Kernel {
   }
 
   Sizes z_;
+  bool drops_;
+  float scale_;
+  size_t dropped_ = 0;
   int64_t rows_;
   bool has_bias_;
   Space space_;
@@ -244,7 +258,7 @@ class RecurrentBackward : public Kernel {
 };
 
 std::unique_ptr<Kernel> setup(const Signature& s) {
-  if (s.in.size() != MASK + 1 || s.out.size() != 6 || s.in[MASK].size()) return nullptr;
+  if (s.in.size() != MASK + 1 || s.out.size() != 6) return nullptr;
   const std::string& name = s.attributes.text("cell");
   Sizes z{};
   z.cell = name == "lstm"

@@ -84,6 +84,54 @@ def with_executor(content: Content, index: int) -> Content:
     return reduced
 
 
+def between(
+    content: Content, inputs: Sequence[str] | None, outputs: Sequence[str] | None
+) -> Content:
+    """The part of the network that computes `outputs` from `inputs`, both names of variables.
+
+    Args:
+        inputs: Where the part begins; where the network begins if left out.
+        outputs: Where it ends; where the network ends if left out.
+    Raises:
+        ValueError: There is no such variable, or the outputs need other inputs as well.
+    """
+    message = network_of(content)
+    variables = {v.name for v in message.variable}
+    parameters = {v.name for v in message.variable if v.type == "Parameter"}
+    first, last = interface(content)
+    ends = list(last) if outputs is None else list(outputs)
+    for name in (*(inputs or ()), *ends):
+        if name not in variables - parameters:
+            raise ValueError(
+                f"{content.where}: the network {message.name!r} has no variable {name!r}, only "
+                f"{', '.join(sorted(variables - parameters))}"
+            )
+    begins = set(first if inputs is None else inputs)
+    wanted, kept = set(ends), []
+    for f in reversed(functions_of(content, message)):
+        if (wanted - begins).intersection(f.output):
+            kept.append(f)
+            wanted.update(f.input)
+    made = {n for f in kept for n in f.output}
+    missing = sorted(wanted - made - begins - parameters)
+    if missing:
+        raise ValueError(
+            f"{content.where}: {', '.join(ends)} cannot be computed from "
+            f"{', '.join(sorted(begins)) or 'nothing'}: {', '.join(missing)} is needed too"
+        )
+    part = _with_functions(content, message, kept[::-1], extra=ends)
+    executor = part.proto.executor.add(name="runtime", network_name=message.name)
+    for name in first if inputs is None else inputs:
+        if name in wanted:
+            executor.data_variable.add(variable_name=name, data_name=name)
+    for name in ends:
+        executor.output_variable.add(variable_name=name, data_name=name)
+    for v in part.proto.network[0].variable:
+        if v.name in parameters:
+            executor.parameter_variable.add(variable_name=v.name)
+    return part
+
+
 def with_functions(content: Content, message: Any, functions: Sequence[Any]) -> Content:
     """A part of a network as a network with an executor: what the part does not compute itself
     is an input, what nothing in it reads, or something outside it does, an output."""

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ProtoGraphs out of Variables, and out of functions called on ProtoVariables."""
+"""ProtoGraphs out of Variables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
-from nnl.converters.nnp.graph_def import DEFAULT_NAME, ProtoGraph, ProtoNetwork
+from nnl.converters.nnp.graph_def import ProtoGraph, ProtoNetwork
 from nnl.converters.nnp.messages import messages
 from nnl.converters.nnp.network_writer import WrittenNetwork
-from nnl.core.context import using
-from nnl.core.graph import Node, Value, capture
-from nnl.core.op import Op
+from nnl.core.graph import Value, capture
 from nnl.core.parameter import Scope
 from nnl.core.variable import Variable
 
@@ -45,6 +42,18 @@ def _captured(
     name: str, outputs: Sequence[Variable], names: dict[str, Variable], scope: Scope | None
 ) -> ProtoGraph:
     graph = ProtoGraph(parameter_scope=scope)
+    add_network(graph, name, outputs, names)
+    return graph
+
+
+def add_network(
+    graph: ProtoGraph,
+    name: str,
+    outputs: Sequence[Variable],
+    names: dict[str, Variable],
+    paths: Mapping[int, str] | None = None,
+) -> WrittenNetwork:
+    """Add what is below the outputs; see WrittenNetwork for `paths`."""
     parameters = graph.get_parameters()
     known = {v.edge.key for v in (*names.values(), *parameters.values())}
     for edge in _edges(outputs):
@@ -52,9 +61,10 @@ def _captured(
             names[edge.name] = Variable.on(edge)
             known.add(edge.key)
     entry = {"name": name, "batch_size": 0, "names": names, "outputs": {}, "unnamed": outputs}
-    message = _written(entry, parameters)
-    graph.networks[name] = ProtoNetwork(graph, message, message.batch_size or None)
-    return graph
+    written = _written({**entry, "paths": paths}, parameters)
+    size = written.message.batch_size or None
+    graph.networks[name] = ProtoNetwork(graph, written.message, size)
+    return written
 
 
 def _edges(outputs: Sequence[Variable]) -> Iterator[Value]:
@@ -63,7 +73,7 @@ def _edges(outputs: Sequence[Variable]) -> Iterator[Value]:
     yield from (v.edge for v in outputs)
 
 
-def _written(entry: dict[str, Any], parameters: Mapping[str, Variable]) -> Any:
+def _written(entry: dict[str, Any], parameters: Mapping[str, Variable]) -> WrittenNetwork:
     message = messages()["Network"]()
     try:
         written = WrittenNetwork(message, entry, parameters, True)
@@ -72,64 +82,4 @@ def _written(entry: dict[str, Any], parameters: Mapping[str, Variable]) -> Any:
         message = messages()["Network"]()
         written = WrittenNetwork(message, entry, parameters, False)
     message.batch_size = written.batch or 0
-    return message
-
-
-# ---- functions called on ProtoVariables ----
-
-_last: list[ProtoGraph] = []
-
-
-@contextmanager
-def graph(name: str = DEFAULT_NAME, parameter_scope: Scope | None = None) -> Iterator[ProtoGraph]:
-    """What is called inside the with block becomes the network `name` of the graph that it gives.
-
-    >>> with nnl.graph_def.graph() as g:
-    ...     y = PF.affine(nnl.ProtoVariable((8, 16), "x"), 10)
-    >>> g.save("net.nnp")
-    """
-    made: list[Node] = []
-    results = ProtoGraph(parameter_scope=parameter_scope)
-    apply = Op.apply
-
-    def recording(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
-        y = apply(op, attrs, inputs)
-        first = y[0] if isinstance(y, tuple) else y
-        if isinstance(first, Variable) and first.edge.node is not None:
-            made.append(first.edge.node)
-        return y
-
-    with using(auto_forward=False):
-        Op.apply = staticmethod(recording)
-        try:
-            yield results
-        finally:
-            Op.apply = staticmethod(apply)
-    read = {v.key for node in made for v in node.inputs if v is not None}
-    ends = [
-        Variable.on(Value.of(node, i, spec, False, None if node.outs is None else node.outs[i]))
-        for node in made
-        for i, spec in enumerate(node.out_specs[: node.op.visible])
-        if (id(node), i) not in read
-    ]
-    if ends:
-        built = _captured(name, ends, {}, results.parameter_scope)
-        results.networks[name] = built.networks[name]
-        results.networks[name].owner = results
-    _last[:] = [results]
-
-
-def get_default_graph() -> ProtoGraph:
-    """The graph of the last `with graph()` block.
-
-    Raises:
-        ValueError: There was none.
-    """
-    if not _last:
-        raise ValueError("get_default_graph: call functions inside `with nnl.graph_def.graph():`")
-    return _last[0]
-
-
-def reset_default_graph() -> None:
-    """Forget the graph of the last `with graph()` block."""
-    _last.clear()
+    return written

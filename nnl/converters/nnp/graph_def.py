@@ -8,8 +8,8 @@ gives a new graph on its arguments.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import functions_of, write_content
@@ -36,8 +36,9 @@ DEFAULT_NAME = "model"
 class ProtoVariable:
     """A variable of a network; or, called, a Variable without data to call functions on.
 
-    `ProtoVariable(shape, name, need_grad)` gives a Variable: inside `graph()` what is called on it
-    becomes a network. The objects in `ProtoNetwork.variables` are of this class.
+    `ProtoVariable(shape, name, need_grad)` gives a Variable: what is called on it becomes a network
+    of the graph of `with graph():`, or outside of it of the default graph. The objects in
+    `ProtoNetwork.variables` are of this class.
 
     Attributes:
         name, shape, need_grad: As given or in the file; -1 is the batch size.
@@ -50,6 +51,7 @@ class ProtoVariable:
     need_grad: bool
     type: str
     proto: Any
+    listeners: ClassVar[list[Callable[[Variable], None]]] = []  # told of every new Variable
 
     def __new__(  # type: ignore[misc]
         cls,
@@ -60,6 +62,8 @@ class ProtoVariable:
     ) -> Variable:
         v = Variable(shape, need_grad=need_grad)
         v.name = name or ""
+        for listener in cls.listeners:
+            listener(v)
         return v
 
     @classmethod

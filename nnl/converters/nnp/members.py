@@ -16,11 +16,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from nnl.converters.nnp.checksum import PART, Checksum, threads
+
 MAX_RATIO = 200  # what is larger than this times its compressed size, and than SUSPICIOUS,
 SUSPICIOUS = 2**28  # bytes, is no network: weights hardly get smaller
-# Checksums of stored members up to here are compared; of larger ones, which are weights, that would
-# take four times as long as reading them.
-MAX_CHECKED = 2**24  # bytes
+LARGE = 2**24  # bytes; checksums of larger members are computed while they are read and parsed
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name
 
 Bytes = np.ndarray[Any, Any]  # uint8, writable
@@ -35,8 +35,8 @@ def read_all(file: Any) -> Bytes:
     return np.frombuffer(bytearray(data), np.uint8)
 
 
-def read_exactly(file: Any, size: int) -> Bytes:
-    """The next `size` bytes.
+def read_exactly(file: Any, size: int, check: Checksum | None = None) -> Bytes:
+    """The next `size` bytes, which are also given to the checksum.
 
     Raises:
         EOFError: The file ends before.
@@ -44,9 +44,12 @@ def read_exactly(file: Any, size: int) -> Bytes:
     buffer = np.empty(size, np.uint8)
     view, done = buffer.data, 0
     while done < size:
-        n = file.readinto(view[done:]) if hasattr(file, "readinto") else 0
+        step = size if check is None else done + PART
+        n = file.readinto(view[done:step]) if hasattr(file, "readinto") else 0
         if not n:
             raise EOFError(f"the file ends {size - done} bytes too early")
+        if check is not None:
+            check.add(view[done : done + n])
         done += n
     return buffer
 
@@ -54,14 +57,16 @@ def read_exactly(file: Any, size: int) -> Bytes:
 def members(file: BinaryIO, where: str, kind: str = ".nnp archive") -> Iterator[tuple[str, Bytes]]:
     """Names and contents of a zip archive's members, in its order.
 
-    Names and sizes are checked before anything is unpacked.
+    Names and sizes are checked before anything is unpacked. The checksums of large members are
+    compared at the end, so go through all of them before anything is made of one.
 
     Raises:
         ValueError: It is no archive, is damaged, or has members that point outside or claim to be
             far larger than the file; the text starts with `where`.
     """
     try:
-        with zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(file) as archive, threads() as pool:
+            checks: list[tuple[zipfile.ZipInfo, Checksum]] = []
             entries = archive.infolist()
             _check(entries, where)
             size = file.seek(0, os.SEEK_END)
@@ -69,9 +74,17 @@ def members(file: BinaryIO, where: str, kind: str = ".nnp archive") -> Iterator[
                 if entry.is_dir():
                     continue
                 if entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1:
-                    yield entry.filename, _stored(file, entry, size)
+                    check = Checksum(pool)
+                    data = _stored(file, entry, size, check)
+                    if data.size > LARGE:
+                        checks.append((entry, check))
+                    else:
+                        _compare(entry, zlib.crc32(data.data))
+                    yield entry.filename, data
                 else:
                     yield entry.filename, np.frombuffer(bytearray(archive.read(entry)), np.uint8)
+            for entry, check in checks:
+                _compare(entry, check.value())
     except _BROKEN as error:
         if str(error).startswith(where):
             raise
@@ -89,7 +102,12 @@ _BROKEN = (
 )
 
 
-def _stored(file: BinaryIO, entry: zipfile.ZipInfo, file_size: int) -> Bytes:
+def _compare(entry: zipfile.ZipInfo, found: int) -> None:
+    if found != entry.CRC:
+        raise zipfile.BadZipFile(f"the member {entry.filename!r} is damaged (CRC-32)")
+
+
+def _stored(file: BinaryIO, entry: zipfile.ZipInfo, file_size: int, check: Checksum) -> Bytes:
     file.seek(entry.header_offset)
     header = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     if header[0] != b"PK\3\4":
@@ -100,10 +118,7 @@ def _stored(file: BinaryIO, entry: zipfile.ZipInfo, file_size: int) -> Bytes:
             f"the member {entry.filename!r} claims {entry.file_size} bytes, more than there are"
         )
     file.seek(start)
-    data = read_exactly(file, entry.file_size)
-    if data.size <= MAX_CHECKED and zlib.crc32(data.data) != entry.CRC:
-        raise zipfile.BadZipFile(f"the member {entry.filename!r} is damaged (CRC-32)")
-    return data
+    return read_exactly(file, entry.file_size, check if entry.file_size > LARGE else None)
 
 
 def _check(entries: list[zipfile.ZipInfo], where: str) -> None:

@@ -13,6 +13,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
+from nnl.converters.nnp.text import fill
+
 
 class Field(NamedTuple):
     """One row of the table.
@@ -115,7 +117,10 @@ def parse(name: str, content: bytes, text: bool, where: str) -> Any:
     message = messages()[name]()
     try:
         if text:
-            text_format.Parse(content.decode("utf-8"), message, allow_unknown_field=True)
+            decoded = content.decode("utf-8")
+            if not fill(message, decoded):
+                message = messages()[name]()
+                text_format.Parse(decoded, message, allow_unknown_field=True)
         else:
             message.ParseFromString(content)
     except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from nnl.converters.nnp.function_messages import argument_field
@@ -23,7 +24,7 @@ class PassVariable:
     Attributes:
         name: Its name.
         proto: Its Variable message; a callback may change the shape.
-        variable: A Variable to use instead of a new one; only for inputs.
+        variable: A Variable to use instead of a new one, or of what a function computes.
         need_grad: Flag of the new Variable, None to leave it.
         parent: The function that computes it, or None.
         referrers: The functions that read it.
@@ -221,6 +222,9 @@ class NnpNetworkPass:
                     call(f, variables, get_current_parameter_scope())
         last = [variables[n] for n in self._last] + [v for v in variables.values() if v.stopped]
         kept = [f for f in functions if not f.disabled]
+        if _cut(variables, kept) and not last:
+            last = [v for v in variables.values() if v.parent in kept and not v.referrers]
+            last += [v for v in variables.values() if v.variable is not None and not v.referrers]
         if last:
             needed = _needed(last, kept)
             kept = [f for f in kept if f in needed]
@@ -261,15 +265,14 @@ class NnpNetworkPass:
         given = {}
         for v in variables.values():
             if v.variable is None and v.need_grad is not None:
+                if v.name in computed:
+                    raise ValueError(
+                        f"{where}: variable {v.name!r} is computed by a function: need_grad can be "
+                        "set for inputs"
+                    )
                 v.variable = Variable(tuple(v.proto.shape.dim), need_grad=v.need_grad)
-            if v.variable is None:
-                continue
-            if v.name in computed:
-                raise ValueError(
-                    f"{where}: variable {v.name!r} is computed by a function, so it cannot be "
-                    "given: drop that function first"
-                )
-            given[v.name] = v.variable
+            if v.variable is not None:
+                given[v.name] = v.variable
         return given
 
     def _check_names(
@@ -311,6 +314,22 @@ def _check_result(result: Any, wanted: type, where: str) -> None:
         )
 
 
+def _cut(variables: dict[str, PassVariable], kept: Sequence[PassFunction]) -> bool:
+    """Let functions no longer compute what is given; whether there was such a variable."""
+    found = False
+    for v in [v for v in variables.values() if v.variable is not None and v.parent in kept]:
+        f, found = v.parent, True
+        unread = copy(v)
+        unread.proto = type(v.proto)()
+        unread.proto.CopyFrom(v.proto)
+        unread.name = unread.proto.name = f"{v.name} (replaced)"
+        unread.variable, unread.referrers = None, [f]  # not empty, as it is no end of the network
+        variables[unread.name] = unread
+        f.outputs = [unread if o is v else o for o in f.outputs]
+        v.parent = None
+    return found
+
+
 def _needed(last: Sequence[PassVariable], kept: Sequence[PassFunction]) -> set[PassFunction]:
     source = {id(v): f for f in kept for v in f.outputs}
     needed: set[PassFunction] = set()
@@ -336,7 +355,8 @@ def _rebuilt(
         if name in used:
             new.variable.add().CopyFrom(v.proto)
     for f in kept:
-        copy = new.function.add()
-        copy.CopyFrom(f.proto)
-        copy.input[:] = [v.name for v in f.inputs]
+        entry = new.function.add()
+        entry.CopyFrom(f.proto)
+        entry.input[:] = [v.name for v in f.inputs]
+        entry.output[:] = [v.name for v in f.outputs]
     return new

@@ -29,7 +29,8 @@ class WrittenNetwork:
 
     Args:
         entry: An entry of contents["networks"]: name, batch_size, outputs, names. Outputs without
-            a name may be listed under `unnamed`.
+            a name may be listed under `unnamed`. `paths` holds, by id, the functions that belong to
+            the network (the others give inputs), and what stands before their names.
         parameters: Variables by name, which the file calls parameters.
         variable_batch_size: Write the batch size as -1 wherever it stands in a shape.
     Attributes:
@@ -58,10 +59,11 @@ class WrittenNetwork:
         self.where = f"save: network {self.name!r}"
         message.name, message.batch_size = self.name, entry["batch_size"]
         self._aliases: dict[Key, Value] = {}
+        self._paths: Mapping[int, str] | None = entry.get("paths")
         self._given = self._names_given(entry, parameters)
         ends = (*entry["outputs"].values(), *entry.get("unnamed", ()))
         outputs = [v.edge for v in ends]
-        self._nodes = [n for n in capture(outputs) if not self._is_alias(n)]
+        self._nodes = [n for n in capture(outputs) if self._inside(n) and not self._is_alias(n)]
         self._name_all(outputs)
         self._write_functions()
         self.batch = self._batch_size() if variable_batch_size else None
@@ -79,6 +81,10 @@ class WrittenNetwork:
                 f"{sorted(n for n in self._names.values() if not n.startswith('@'))}"
             )
         return self._names[key]
+
+    def names(self) -> dict[Key, str]:
+        """Names of all variables."""
+        return dict(self._names)
 
     # ---- names ----
 
@@ -100,6 +106,10 @@ class WrittenNetwork:
             if name in taken and self._parameters.get(key) != name:
                 raise ValueError(f"{self.where}: the variable {name!r} has the name of a parameter")
         return given
+
+    def _inside(self, node: Node | None) -> bool:
+        """Whether a function belongs to the network."""
+        return node is not None and (self._paths is None or id(node) in self._paths)
 
     def _is_alias(self, node: Node) -> bool:
         """A function of this engine only, whose output is one of its inputs."""
@@ -123,11 +133,11 @@ class WrittenNetwork:
         for node in self._nodes:
             type_name = type_of(node, self.where)
             for v in visible_inputs(node):
-                self._name(self._source(v), f"{type_name}_in", wanted)
+                self._name(self._source(v), f"{type_name}_in", wanted, node)
             for i in range(visible_outputs(node)):
                 data = None if node.outs is None else node.outs[i]
                 out = Value.of(node, i, node.out_specs[i], False, data)
-                self._name(out, f"{type_name}_out", wanted)
+                self._name(out, f"{type_name}_out", wanted, node)
         for v in outputs:
             if self._source(v).key not in self._names:
                 raise ValueError(
@@ -136,18 +146,20 @@ class WrittenNetwork:
                 )
             self._names[v.key] = self._names[self._source(v).key]
 
-    def _name(self, v: Value, kind: str, wanted: Mapping[Key, str]) -> None:
+    def _name(self, v: Value, kind: str, wanted: Mapping[Key, str], node: Node) -> None:
         if v.key not in self._names:
             self._values[v.key] = v
             name = self._parameters.get(v.key) or wanted.get(v.key)
-            self._names[v.key] = name or self._numbered(kind)
+            self._names[v.key] = name or self._numbered(kind, node)
 
-    def _numbered(self, kind: str) -> str:
+    def _numbered(self, kind: str, node: Node) -> str:
         """@network/kind, then with _1, _2 ..., as long as nobody else has that name."""
+        path = f"@{self.name}" if self._paths is None else self._paths[id(node)]
+        whole = f"{path}/{kind}" if path else kind
         while True:
-            n = self._counts.get(kind, 0)
-            self._counts[kind] = n + 1
-            name = f"@{self.name}/{kind}" + (f"_{n}" if n else "")
+            n = self._counts.get(whole, 0)
+            self._counts[whole] = n + 1
+            name = whole + (f"_{n}" if n else "")
             if name not in self._used:
                 return name
 
@@ -159,7 +171,7 @@ class WrittenNetwork:
         for node in self._nodes:
             message = self._messages[id(node)] = self.message.function.add()
             message.type = type_of(node, self.where)
-            message.name = self._numbered(message.type)
+            message.name = self._numbered(message.type, node)
             for v in visible_inputs(node):
                 source = self._source(v)
                 read.add(source.key)
@@ -169,7 +181,7 @@ class WrittenNetwork:
         self.losses = [
             self._names[key]
             for key, v in self._values.items()
-            if v.node is not None and key not in read
+            if self._inside(v.node) and key not in read
         ]
 
     # ---- shapes and the batch size ----
@@ -187,7 +199,7 @@ class WrittenNetwork:
         that is computed from parameters and constants alone."""
         moving = set()
         for key, v in self._values.items():
-            if v.node is None and key not in self._parameters:
+            if not self._inside(v.node) and key not in self._parameters:
                 moving.add(key)
         fixed: list[Node] = []
         for node in self._nodes:

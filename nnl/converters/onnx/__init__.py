@@ -17,7 +17,12 @@ _HOME = {
     "Model": "model",
     "Graph": "model",
     "Node": "model",
+    "Visitor": "model",
+    "EmptyVisitor": "model",
+    "StrictVisitor": "model",
+    "operator_class": "operators",
     "OnnxError": "errors",
+    "UnsupportedOperator": "errors",
     "export": "exporter",
 }
 

@@ -29,6 +29,7 @@ class Contents:
     outputs: Sequence[tuple[str, Tensor]]
     name: str
     batch: str
+    ir_version: int | None = None  # None for the oldest that has the operators
 
     def __post_init__(self) -> None:
         self.outputs = [(n, self._own_output(n, y)) for n, y in self.outputs]
@@ -116,9 +117,22 @@ def to_model(contents: Contents, external: str | None = None) -> Any:
     return helper.make_model(
         graph,
         opset_imports=versions,
-        ir_version=helper.find_min_ir_version_for(versions),
+        ir_version=_ir_version(contents.ir_version, helper.find_min_ir_version_for(versions)),
         producer_name="nnl",
     )
+
+
+def _ir_version(wanted: int | None, oldest: int) -> int:
+    from onnx import IR_VERSION
+
+    if wanted is None:
+        return oldest
+    if not oldest <= wanted <= IR_VERSION:
+        raise ValueError(
+            f"save: ir_version is {wanted}, wanted {oldest} (the oldest for these operators) to "
+            f"{IR_VERSION}"
+        )
+    return wanted
 
 
 def _node(record: NodeRecord, index: int) -> Any:

@@ -35,6 +35,7 @@ def save(
     inputs: Named | None = None,
     *,
     opset: int | None = None,
+    ir_version: int | None = None,
     batch: str | None = "N",
     batch_axes: Mapping[str, int | None] | None = None,
     external_data: bool | None = None,
@@ -55,6 +56,7 @@ def save(
             registered parameters, if left out. Other leaves are stored with their values.
         opset: Version of the ONNX operators, 13 to the newest that the package onnx knows; 18 if
             left out.
+        ir_version: Version of the file format; the oldest that has the operators if left out.
         batch: Name of the batch size, which stays open; None fixes all sizes as they are.
         batch_axes: Axis of the batch size by input name, None for an input without. The first
             axis of the inputs where it has the size that the first input has there, if left out.
@@ -66,7 +68,7 @@ def save(
         ValueError: The graph or an argument cannot be used; TypeError: it is no graph.
         ModuleNotFoundError: The package onnx is missing.
     """
-    contents = _contents(outputs, inputs, opset, batch, batch_axes, name)
+    contents = _contents(outputs, inputs, opset, batch, batch_axes, name, ir_version)
     external = external_data
     if external is None:
         external = contents.weight_bytes() >= external_threshold
@@ -78,6 +80,7 @@ def export(
     inputs: Named | None = None,
     *,
     opset: int | None = None,
+    ir_version: int | None = None,
     batch: str | None = "N",
     batch_axes: Mapping[str, int | None] | None = None,
     name: str = "network",
@@ -87,7 +90,7 @@ def export(
     Raises:
         Like `save`.
     """
-    return to_model(_contents(outputs, inputs, opset, batch, batch_axes, name))
+    return to_model(_contents(outputs, inputs, opset, batch, batch_axes, name, ir_version))
 
 
 def _contents(
@@ -97,6 +100,7 @@ def _contents(
     batch: str | None,
     batch_axes: Mapping[str, int | None] | None,
     name: str,
+    ir_version: int | None,
 ) -> Contents:
     opset = _checked_opset(opset)
     parameters: dict[Key, str] = {}
@@ -121,7 +125,7 @@ def _contents(
     batch_of = _batch_axes(given, batch_axes) if batch is not None else {}
     exporter, declared = _written(opset, edges, leaves, parameters, given, batch_of)
     results = [(n, exporter.values[v.edge.key]) for n, v in wanted.items()]
-    return Contents(exporter, declared, results, name, batch or "")
+    return Contents(exporter, declared, results, name, batch or "", ir_version)
 
 
 def _written(

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native backend: kernels of the C++ library, over the same host memory as numpy's.
 
-The extension module `_native` is built by CMake from cpp/. Where it is missing, was built for
-another processor, or NNL_NATIVE=OFF is set, this backend has no kernels and numpy does the work.
+The extension module `_native` is built by CMake from cpp/. Where it is missing, does not load, was
+built for another processor, or NNL_NATIVE=OFF is set, this backend has no kernels and numpy does
+the work.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.context import BACKENDS, SPACES, Backend, Context, HostSpace
+from nnl.ext.native.loading import NotBuilt, load
 from nnl.ext.numpy import NUMPY
 from nnl.ext.numpy import bind as bind_numpy
 
@@ -71,19 +73,14 @@ def library() -> ModuleType | None:
         return None
     _let_idle_threads_sleep()
     try:
-        from nnl.ext.native import _native
+        return load()
     except ImportError as e:
-        logger.info("The native engine is not there (%s): numpy does the work, slower", e)
-        return None
-    missing: str = _native.missing_instructions()
-    if missing:
-        logger.warning(
-            "The native engine was built for a processor with %s, which this one lacks: numpy does "
-            "the work, slower. Build nnl again on this machine.",
-            missing,
+        logger.log(
+            logging.INFO if isinstance(e, NotBuilt) else logging.WARNING,
+            "The native engine is not used (%s): numpy does the work, slower",
+            e,
         )
         return None
-    return _native  # type: ignore[no-any-return]
 
 
 def empty(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
@@ -188,7 +185,7 @@ def _into(call: Callable[..., Any], *bufs: Any, out: Any = None) -> Any:
     y = call(*bufs)
     if out is None:
         return y
-    np.copyto(out, y)
+    np.copyto(out, y[0] if isinstance(y, tuple) else y)  # a list of outputs may have one
     return out
 
 

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuse convolution with normalization by known statistics, an addition and an activation."""
+"""Fuse convolution with normalization by known statistics, an addition and an activation, and the
+gradients by weights and bias."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from nnl.ext.native import kernel_names
+from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
 FUSED = "convolution_fused"
+WEIGHT_BIAS = "convolution_weight_bias"
 # Ops whose attributes all stand at what the kernel computes.
 ACTIVATIONS = {
     "relu": "relu", "relu6": "relu6", "sigmoid": "sigmoid", "tanh": "tanh", "swish": "swish",
@@ -101,3 +104,48 @@ class _Fuser(Rewriter):
         if beta:
             shift = call("add2", shift, beta, inplace=False)
         return scale, shift, steps
+
+
+def fuse_bias_gradient(program: Program, lib: Any) -> None:
+    """The gradients of a convolution by weights and bias become one step: one pass over gy.
+
+    For bfloat16, where it takes 0.89 to 0.98 times as long as two. With float32, or float32 data
+    and bfloat16 gradients, oneDNN's sums are slow: up to 1.4 times as long.
+    """
+    if WEIGHT_BIAS in kernel_names():
+        _BiasFuser(program).run()
+
+
+class _BiasFuser(Rewriter):
+    def run(self) -> None:
+        for step in self.program.steps:
+            if step.op == "convolution_weight" and step.native:
+                self._fuse(step)
+        self.finish()
+
+    def _fuse(self, weight: Step) -> None:
+        gy = weight.ins[1]
+        if any(self.spec(i).dtype.name != "bfloat16" for i in weight.ins):
+            return
+        rank = self.spec(gy).ndim
+        channel = rank - 1 if weight.attrs["channel_last"] else weight.attrs["base_axis"]
+        axes = tuple(i for i in range(rank) if i != channel)
+        total = next((r for r in self.readers[gy] if self._sums(r, weight, axes)), None)
+        if total is None or weight in self.gone or not computes_as_is(self.program, weight):
+            return
+        first, last = sorted((weight, total), key=self.order.__getitem__)
+        if not self.quiet(first, last, {self.program.root(i) for i in weight.ins}, set()):
+            return
+        outs = (weight.outs[0], total.outs[0])
+        new = Step(WEIGHT_BIAS, weight.attrs, weight.ins, outs, weight.second)
+        self.replace([weight, total], first, new)
+
+    def _sums(self, step: Step, weight: Step, axes: tuple[int, ...]) -> bool:
+        return (
+            step.op == "sum"
+            and step.native
+            and step.second == weight.second
+            and step not in self.gone
+            and (step.attrs["axes"], step.attrs["keep_dims"]) == (axes, False)
+            and computes_as_is(self.program, step)
+        )

@@ -21,10 +21,11 @@ PREFER = {
     "depthwise_convolution": (1, 2),
     "depthwise_deconvolution": (1, 2),
 }
-# Ops that work on whatever order their inputs have. Other ops get them plain.
+# Ops that work on whatever order their inputs have, besides all elementwise ones. Other ops get
+# them plain.
 FOLLOW = frozenset(
-    """add2 sub2 mul2 div2 relu gate fused_elementwise masked_scale dropout
-    max_pooling average_pooling sum_pooling global_average_pooling max_pooling_backward
+    """fused_elementwise masked_scale dropout max_pooling max_pooling_arg average_pooling
+    sum_pooling global_average_pooling max_pooling_backward max_pooling_arg_backward
     average_pooling_backward sum_pooling_backward global_average_pooling_backward
     batch_normalization fused_batch_normalization batch_normalization_fused
     batch_normalization_backward_fused normalization_backward batch_normalization_inference
@@ -46,6 +47,7 @@ class _Chooser:
         self.steps: list[Step] = []
         self.forms: dict[tuple[int, bool], int] = {}  # (slot, channels last) -> the same values so
         self.can_convert = CONVERT in kernel_names()
+        self.follow = FOLLOW | frozenset(lib.elementwise_names())
 
     def run(self) -> None:
         todo = self.program.steps[::-1]
@@ -72,7 +74,7 @@ class _Chooser:
 
     def _images(self, step: Step) -> set[int]:
         """Positions of inputs (from 0) and outputs (from -1 down) that may be channels-last."""
-        if not self.can_convert or (step.op not in PREFER and step.op not in FOLLOW):
+        if not self.can_convert or (step.op not in PREFER and step.op not in self.follow):
             return set()
         slots = self.program.slots
         weights = PREFER.get(step.op, ())
@@ -108,6 +110,8 @@ class _Chooser:
             native_spec(slots[o].spec, last) for o, last in zip(step.outs, last_out, strict=True)
         ]
         attrs = {k: v for k, v in step.attrs.items() if is_plain(v)}
+        if "reductions" in attrs:  # not every output has the order that the step runs in
+            attrs["channels_last"] = bool(images)
         kernel = self.lib.kernel(step.op, attrs, ins, outs)
         if kernel is None:
             return False

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the extension module of the native engine, or says why it cannot be."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from importlib.metadata import distributions
+from pathlib import Path
+from types import ModuleType
+
+PACKAGE = "nnl.ext.native"
+ONEDNN = "libdnnl.so.3"
+ONEDNN_PACKAGE = "onednn-cpu-gomp"
+
+
+class NotBuilt(ImportError):
+    """nnl was installed without its native engine."""
+
+
+def load() -> ModuleType:
+    """The extension module.
+
+    Raises:
+        NotBuilt: nnl was installed without it.
+        ImportError: It is there and cannot be used; the text says why and what to do.
+    """
+    missing = _import("_processor").missing_instructions()
+    if missing:
+        raise ImportError(
+            f"it was built for a processor with {', '.join(missing)}, which this one lacks; "
+            "install nnl again on this machine"
+        )
+    try:
+        return _import("_native")
+    except NotBuilt:
+        raise
+    except ImportError as e:
+        if ONEDNN not in str(e):
+            raise
+        _load_onednn(e)
+        return _import("_native")
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"{PACKAGE}.{name}")
+    except ModuleNotFoundError as e:
+        if e.name != f"{PACKAGE}.{name}":
+            raise
+        raise NotBuilt("nnl was installed without it") from e
+
+
+def _load_onednn(cause: ImportError) -> None:
+    """Load oneDNN from where pip put it, if that is none of the places the module looks at.
+
+    nnl and oneDNN may lie in two environments, one on top of the other; and pip install --target
+    forgets the folder lib. A library that is loaded is found by its name from then on.
+    """
+    copies = [f for d in distributions(name=ONEDNN_PACKAGE) for f in d.files or []]
+    paths = [Path(str(f.locate())) for f in copies if f.name == ONEDNN]
+    found = next((path for path in paths if path.is_file()), None)
+    if found is None:
+        raise ImportError(f"{cause}; pip install {ONEDNN_PACKAGE}==2023.2.0") from cause
+    try:
+        ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
+    except OSError as e:
+        raise ImportError(f"oneDNN does not load: {e}") from e

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let max pooling remember where its maxima are: its gradient then need not read the input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nnl.core.spec import Spec
+from nnl.ext.native import is_plain, kernel_names, native_spec
+from nnl.graph.passes.dtypes import computes_as_is
+from nnl.graph.passes.rewriter import Rewriter
+from nnl.graph.program import Program, Step
+
+FORWARD, BACKWARD = "max_pooling_arg", "max_pooling_arg_backward"
+
+
+def fuse_pooling(program: Program, lib: Any) -> None:
+    """max_pooling and max_pooling_backward of one x become steps that share 16-bit places."""
+    if {FORWARD, BACKWARD} <= kernel_names():
+        _Fuser(program, lib).run()
+
+
+class _Fuser(Rewriter):
+    def __init__(self, program: Program, lib: Any) -> None:
+        super().__init__(program)
+        self.lib = lib
+
+    def run(self) -> None:
+        for step in self.program.steps:
+            if step.op == "max_pooling" and self._usable(step):
+                self._fuse(step)
+        self.finish()
+
+    def _fuse(self, pooling: Step) -> None:
+        (x,), (y,) = pooling.ins, pooling.outs
+        backwards = [
+            s
+            for s in self.readers[x]
+            if s.op == "max_pooling_backward"
+            and self._usable(s)
+            and s.ins[1] == x
+            and s.ins[0] != x
+            and s.attrs == pooling.attrs
+            and self.order[s] > self.order[pooling]
+            and self.quiet(pooling, s, {self.program.root(x)}, set())
+        ]
+        if not backwards:
+            return
+        arg = self.program.new_slot(Spec.of(self.spec(y).shape, np.int16))
+        attrs = {k: v for k, v in pooling.attrs.items() if is_plain(v)}
+        forward = Step(FORWARD, attrs, (x,), (y, arg), pooling.second)
+        news = [Step(BACKWARD, attrs, (s.ins[0], arg), s.outs, s.second) for s in backwards]
+        # both or neither: without a kernel a step becomes the parts it was made from
+        if not all(self._has_kernel(s) for s in (forward, *news)):
+            return
+        self.replace([pooling], pooling, forward)
+        for s, new in zip(backwards, news, strict=True):
+            self.replace([s], s, new)
+
+    def _usable(self, step: Step) -> bool:
+        return step.native and step not in self.gone and computes_as_is(self.program, step)
+
+    def _has_kernel(self, step: Step) -> bool:
+        specs = [[native_spec(self.spec(i)) for i in slots] for slots in (step.ins, step.outs)]
+        return self.lib.kernel(step.op, step.attrs, *specs) is not None

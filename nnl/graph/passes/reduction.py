@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Let elementwise steps add up their results on the way: sums that read nothing from memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from nnl.ext.native import is_plain, kernel_names
+from nnl.graph.passes.dtypes import computes_as_is
+from nnl.graph.passes.elementwise import FLOATS
+from nnl.graph.passes.rewriter import Rewriter
+from nnl.graph.program import Program, Step
+
+FUSED = "fused_elementwise"
+NONE, SUM = 0, 1  # how an output is reduced
+LEAST = 8  # elements of one sum: the sums of a thread must stay in its cache
+
+
+def fuse_reductions(program: Program, lib: Any) -> None:
+    """A sum of what an elementwise step computes becomes an output of that step.
+
+    The gradients of biases and of what was stretched are such sums. If the sum was the only reader,
+    the array is never written. A step has room for one choice of axes.
+    """
+    if FUSED in kernel_names():
+        _Fuser(program, lib).run()
+
+
+class _Fuser(Rewriter):
+    def __init__(self, program: Program, lib: Any) -> None:
+        super().__init__(program)
+        self.lib = lib
+        self.names = frozenset(lib.elementwise_names())
+        self.views: dict[int, list[int]] = {}
+        for i, s in enumerate(program.slots):
+            if s.root != i:
+                self.views.setdefault(s.root, []).append(i)
+
+    def run(self) -> None:
+        for step in self.program.steps:
+            if step.op == "sum" and step.native and computes_as_is(self.program, step):
+                self._fuse(step)
+        self.finish()
+
+    def _fuse(self, total: Step) -> None:
+        program, x, y = self.program, total.ins[0], total.outs[0]
+        source = program.root(x)
+        maker = self.makers.get(source)
+        if maker is None or maker in self.gone or maker.second != total.second:
+            return
+        attrs = self._program_of(maker)
+        axes = self._axes(total, source)
+        if attrs is None or not axes:
+            return
+        shape, out = self.spec(source).shape, self.spec(y)
+        if out.dtype.name not in FLOATS or LEAST * out.size > self.spec(source).size:
+            return
+        if out.ndim == len(shape) and out.size != math.prod(out.shape[:2]):
+            return  # it would have an order in memory of its own
+        position = maker.outs.index(source)
+        number = attrs["outputs"][position]
+        outs, outputs = list(maker.outs), list(attrs["outputs"])
+        if self._needed_otherwise(source, total):
+            outs.append(y)
+            outputs.append(number)
+        else:
+            outs[position] = y
+        attrs |= {
+            "outputs": tuple(outputs),
+            "shape": shape,
+            "axes": axes,
+            "reductions": tuple(SUM if o == y else NONE for o in outs),
+        }
+        new = Step(FUSED, attrs, maker.ins, outs, maker.second)
+        self.replace([maker, total], maker, new)
+
+    def _program_of(self, step: Step) -> dict[str, Any] | None:
+        """The attributes of an elementwise step as a program; None for other steps."""
+        if step.op == FUSED:
+            return dict(step.attrs)
+        if step.op not in self.names or not step.native or step.writes or step.view:
+            return None
+        specs = [self.spec(i) for i in step.ins]
+        if 0 in step.ins or len(step.outs) != 1 or not computes_as_is(self.program, step):
+            return None
+        if any(s.dtype.name not in FLOATS for s in (*specs, self.spec(step.outs[0]))):
+            return None
+        attrs = {k: v for k, v in step.attrs.items() if is_plain(v)}
+        found = self.lib.elementwise_code(step.op, attrs, [s.shape for s in specs])
+        if found is None or [tuple(s) for s in found[2]] != [s.shape for s in specs]:
+            return None
+        code, constants, _ = found
+        last = len(specs) + len(code) // 4 - 1
+        return {"code": tuple(code), "constants": tuple(constants), "outputs": (last,)}
+
+    def _axes(self, total: Step, source: int) -> tuple[int, ...] | None:
+        """The summed axes of the array itself, where the sum reads it as a matrix."""
+        axes: tuple[int, ...] = total.attrs["axes"]
+        shape, seen = self.spec(source).shape, self.spec(total.ins[0]).shape
+        if shape == seen:
+            return axes
+        rows_only = len(seen) == 2 and axes == (0,) and not total.attrs["keep_dims"]
+        if rows_only and shape and shape[-1] == seen[1]:
+            return tuple(range(len(shape) - 1))
+        return None
+
+    def _needed_otherwise(self, source: int, total: Step) -> bool:
+        seen = {source, *self.views.get(source, ())}
+        if seen & self.program.kept:
+            return True
+        readers = [r for i in seen for r in self.readers.get(i, ())]
+        return any(r is not total and not (r.view and r.outs[0] in seen) for r in readers)
