@@ -166,7 +166,7 @@ def test_the_memory_of_activations_halves() -> None:
 
     def arena(config: str) -> int:
         nn.clear_parameters()
-        x = np_variable(np.zeros((4, 8, 32, 32)))
+        x = np_variable(np.zeros((16, 8, 32, 32)))
         with nn.context_scope(Context([f"cpu:{config}"])):
             h = x
             for k in range(6):
@@ -176,7 +176,7 @@ def test_the_memory_of_activations_halves() -> None:
             loss.forward(clear_no_need_grad=True)
             (plan,) = [p.plan for p in session_of([loss]).plans.values()]
             activations = [
-                s.spec.nbytes for s in plan.program.slots if s.spec.shape == (4, 8, 32, 32)
+                s.spec.nbytes for s in plan.program.slots if s.spec.shape == (16, 8, 32, 32)
             ]
             assert activations
             return int(plan.arena_bytes)
