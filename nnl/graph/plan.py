@@ -84,7 +84,7 @@ class Plan:
         self.program = program = Program(nodes, kept, cut, kept - lazy)
         if rewrite and self.lib is not None:
             if as_found:
-                _take_orders(program)
+                program.take_orders()
             optimise(program, self.lib)
         self.steps, self.slot_of, self.kept = program.steps, program.slot_of, program.kept
         self.cut = program.cut
@@ -437,14 +437,6 @@ class Plan:
     def value(self, key: Key) -> Any:
         """The buffer of an edge after a run."""
         return self.slots[self.slot_of[key]]
-
-
-def _take_orders(program: Program) -> None:
-    """Let leaves that lie channels-last, and that no step writes, be slots of that order."""
-    written = {program.root(s.ins[p]) for s in program.steps for p in s.writes}
-    for i, slot in enumerate(program.slots):
-        if slot.leaf is not None and CHANNELS_LAST in slot.leaf.bufs and i not in written:
-            slot.channels_last = True
 
 
 def _leaves_of(step: Step) -> list[Step]:

@@ -10,6 +10,7 @@ from nnl.core.array import NdArray
 from nnl.core.dispatch import Bound, bind
 from nnl.core.graph import Node, Value
 from nnl.core.spec import Spec
+from nnl.ext.native import CHANNELS_LAST
 
 Key = tuple[int, int]
 SPACE = "host"
@@ -144,6 +145,13 @@ class Program:
         """A slot that is the memory of another under a shape of the same size; no step makes it."""
         seen = self.slots[slot]
         return self.new_slot(seen.spec.with_shape(shape), root=seen.root)
+
+    def take_orders(self) -> None:
+        """Let leaves that lie channels-last, and that no step writes, be slots of that order."""
+        written = {self.root(s.ins[p]) for s in self.steps for p in s.writes}
+        for i, slot in enumerate(self.slots):
+            if slot.leaf is not None and CHANNELS_LAST in slot.leaf.bufs and i not in written:
+                slot.channels_last = True
 
     # ---- what passes ask ----
 

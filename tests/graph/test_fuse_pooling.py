@@ -66,3 +66,18 @@ def test_other_windows_of_the_same_image_are_kept_apart():
 
     steps = steps_of(build)
     assert (steps["max_pooling_arg"], steps["max_pooling_arg_backward"]) == (2, 2)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("after", [False, True])
+def test_neighbours_that_want_another_order_in_memory(before, after):
+    """What the forward remembers is of no use to a gradient that runs in another order."""
+
+    def build():
+        x, w = leaf(2, 5, 6, 8), leaf(5, 5, 3, 3, seed=1)
+        h = F.max_pooling(F.convolution(x, w, pad=(1, 1)) if before else x, (2, 2), stride=(2, 1))
+        return F.deconvolution(h, leaf(5, 2, 3, 1, seed=2)) if after else F.tanh(h), [x, w][
+            : 1 + before
+        ]
+
+    assert steps_of(build).keys() >= FUSED

@@ -65,3 +65,14 @@ def test_short_sums_stay_alone():
         return F.relu(F.sum(a * b, 1)), [a, b]
 
     assert steps_of(build, train=False)["sum"] == 1
+
+
+def test_views_of_what_is_no_longer_in_memory_go():
+    """Only the bias has a gradient: a sum of what is seen under another shape."""
+
+    def build():
+        x, w, b = leaf(5, 1, 2, 1, 1), leaf(1, 2, seed=1), leaf(2, seed=2)
+        x.need_grad = w.need_grad = False
+        return F.affine(x, w, b, base_axis=3), [b]
+
+    steps_of(build)

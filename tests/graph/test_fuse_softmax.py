@@ -54,3 +54,12 @@ def test_another_axis_and_scores_that_are_read_elsewhere_are_left_alone():
         return F.softmax(h) + F.tanh(h), [x]
 
     assert "softmax_fused" not in steps_of(read_twice)
+
+
+@pytest.mark.parametrize("scale", [-1.5, 0.0])
+def test_a_scale_that_is_not_positive(scale):
+    def build():
+        x = leaf(3, 6)
+        return F.softmax(x * scale, axis=1), [x]
+
+    steps_of(build)

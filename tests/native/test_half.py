@@ -166,17 +166,17 @@ def test_the_memory_of_activations_halves() -> None:
 
     def arena(config: str) -> int:
         nn.clear_parameters()
-        x = np_variable(np.zeros((4, 8, 32, 32)))
+        x = np_variable(np.zeros((8, 16, 32, 32)))
         with nn.context_scope(Context([f"cpu:{config}"])):
             h = x
-            for k in range(6):
-                h = PF.convolution(h, 8, (3, 3), pad=(1, 1), with_bias=False, name=f"c{k}")
+            for k in range(12):
+                h = PF.convolution(h, 16, (3, 3), pad=(1, 1), with_bias=False, name=f"c{k}")
                 h = F.relu(PF.batch_normalization(h, name=f"b{k}"))
             loss = F.mean(h)
             loss.forward(clear_no_need_grad=True)
             (plan,) = [p.plan for p in session_of([loss]).plans.values()]
             activations = [
-                s.spec.nbytes for s in plan.program.slots if s.spec.shape == (4, 8, 32, 32)
+                s.spec.nbytes for s in plan.program.slots if s.spec.shape == (8, 16, 32, 32)
             ]
             assert activations
             return int(plan.arena_bytes)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,7 @@ import nnl as nn
 import nnl.functions as F
 from nnl.core.python_function import PythonFunction
 from nnl.ext import native
+from nnl.graph.session import session_of
 from tests.native.kernels import require_library
 
 
@@ -216,3 +219,19 @@ def test_more_inputs_than_a_kernel_call_takes_are_left_to_numpy() -> None:
         F.concatenate(*xs, axis=0).data, np.concatenate([x.data for x in xs], axis=0)
     )
     assert native.SMALL < 70 * 150
+
+
+@pytest.mark.parametrize("step", ["native", "python"])
+def test_a_plan_frees_its_memory_with_its_graph(step: str) -> None:
+    """Through C++ no collector sees a circle of references."""
+    require_library()
+    x = nn.Variable.from_numpy_array(np.ones((20, 30), np.float32))
+    h = F.softmax(x * 2, axis=1) if step == "native" else F.sort(x * 2, axis=1)
+    y = h * 3
+    y.forward(clear_buffer=True)
+    (plan,) = [p.plan for p in session_of([y]).plans.values()]
+    arrays = [weakref.ref(a) for a in plan.slots if a is not None and a.shape == (20, 30)]
+    assert len(arrays) > 1
+    del x, h, y, plan
+    gc.collect()
+    assert [r() for r in arrays if r() is not None] == []

@@ -118,7 +118,7 @@ class Rows : public Kernel {
         mask_ == Mask::none
             ? exponentials(n, e,
                            [&](int64_t i, int64_t lanes, auto whole) {
-                             return get<whole()>(x + i, lanes, -INFINITY) * scale_;
+                             return get<whole()>(x + i, lanes, nothing_) * scale_;
                            })
             : exponentials(n, e, [&](int64_t i, int64_t lanes, auto whole) {
                 return get<whole()>(x + i, lanes) * scale_ + get<whole()>(m + i, lanes, -INFINITY);
@@ -136,6 +136,7 @@ class Rows : public Kernel {
   const Spec out_;
   const Line line_;
   const float scale_;
+  const float nothing_ = scale_ < 0 ? INFINITY : -INFINITY;  // -infinity once it is scaled
   Mask mask_ = Mask::none;
   Shape sizes_, steps_;  // the axes before the last: of x, and of the mask in elements
   int64_t mask_n_ = 0, parts_ = 1;
@@ -309,6 +310,7 @@ std::unique_ptr<Kernel> fused(const Signature& s) {
     if (!is_real(m.dtype) && bytes_of(m.dtype) != 1) return nullptr;
   }
   const float scale = static_cast<float>(s.attributes.number("scale"));
+  if (scale == 0) return nullptr;  // nothing to scale to -infinity with
   return with_pointer(common_type({&s.in[0], &s.out[0]}),
                       [&](auto type) -> std::unique_ptr<Kernel> {
                         return std::make_unique<Rows<decltype(type), false>>(s, line, scale);

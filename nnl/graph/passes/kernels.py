@@ -46,6 +46,7 @@ class _Chooser:
         self.program, self.lib = program, lib
         self.steps: list[Step] = []
         self.forms: dict[tuple[int, bool], int] = {}  # (slot, channels last) -> the same values so
+        self.places_last: set[int] = set()  # places of maxima, found in images channels-last
         self.can_convert = CONVERT in kernel_names()
         self.follow = FOLLOW | frozenset(lib.elementwise_names())
 
@@ -67,8 +68,12 @@ class _Chooser:
         if not computes_as_is(self.program, step):
             return False
         images = self._images(step)
+        if step.op == "max_pooling_arg_backward":  # places are known to kernels of one order only
+            return self._try(step, images if step.ins[1] in self.places_last else set())
         if images and (step.op in PREFER or self._any_channels_last(step, images)):
             if self._try(step, images):
+                if step.op == "max_pooling_arg":
+                    self.places_last.add(step.outs[1])
                 return True
         return self._try(step, set())
 

@@ -9,6 +9,7 @@ from typing import Any
 from nnl.ext.native import is_plain, kernel_names
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.elementwise import FLOATS
+from nnl.graph.passes.prune import prune
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
@@ -42,6 +43,7 @@ class _Fuser(Rewriter):
             if step.op == "sum" and step.native and computes_as_is(self.program, step):
                 self._fuse(step)
         self.finish()
+        prune(self.program, self.lib)  # views of what is no longer in memory
 
     def _fuse(self, total: Step) -> None:
         program, x, y = self.program, total.ins[0], total.outs[0]
