@@ -12,6 +12,7 @@ from nnl.core.grad import grad
 from nnl.core.graph import Value
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
+from nnl.graph.printing import describe
 
 DOUBLE = nn.Context(["cpu:double"])
 SKIPPED = {"python_function", "python_function_backward"}  # made per instance, see test_graph
@@ -342,3 +343,12 @@ def test_wrong_kinds_of_input_are_named(op):
         xs[k] = 3.0
         with pytest.raises(TypeError, match=rf"{op.name}: \w+ is float, wanted nnl.Variable or"):
             case.run(xs)
+
+
+@pytest.mark.parametrize("op", [p.values[0] for p in PUBLIC if p.values[1] == 0])
+def test_the_graph_of_a_function_can_be_printed(op):
+    """With its cost, which is computed from all inputs, a random state too."""
+    case = Case(op, 0)
+    with nn.auto_forward(False):
+        y = case.run(case.variables())[0]
+    assert f"{op.name}(" in describe(y)

@@ -196,6 +196,8 @@ class OnnxFile(Model):
             stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in parameters.items()]
             try:
                 content = Content(self.where, create_proto(contents), stored)
+                if not any(-1 in v.shape.dim for v in content.proto.network[0].variable):
+                    raise ValueError("no function of the network says which axis that is")
                 # what was computed from the batch size is a constant now, and may not fit others
                 NnpModel(content).network(entry["batch_size"] + 1)
             except ValueError as error:
@@ -391,10 +393,15 @@ def read_model(paths: Sequence[str], named: str | None = None) -> tuple[Model, F
 
 
 def unsupported(model: Model, target: Format) -> list[str]:
-    """Types of functions in the model that a format cannot hold, sorted."""
-    if target.functions is None or not isinstance(model, NnpModel):
+    """Functions in the model that a format cannot hold, sorted: NNabla's types, or the names of
+    nnl's own functions, which have no type."""
+    if target.functions is None:
         return []
-    known = target.functions()
-    content = expanded(model.content())
-    used = {f.type for f in functions_of(content, network_of(content))}
-    return sorted(used - set(known))
+    if isinstance(model, NnpModel):
+        content = expanded(model.content())
+        used = {f.type for f in functions_of(content, network_of(content))}
+        return sorted(used - set(target.functions()))
+    if target.name != "NNP":
+        return []  # the writer names all of them
+    nodes = capture([v.edge for v in model.network().outputs.values()])
+    return sorted({n.op.name for n in nodes if not n.op.nnp and n.op.name != "store"})

@@ -10,7 +10,6 @@ import numpy as np
 
 from nnl.core.array import NdArray
 from nnl.core.callback import HOOKS
-from nnl.core.calls import list_of_one, with_casts
 from nnl.core.context import STATE, Backend, Target, using
 from nnl.core.graph import Node, Value, record
 from nnl.core.op import Op, _bounded
@@ -72,10 +71,8 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
     else:
         names = [b.name for b in target.backends]
         raise NotImplementedError(f"{op.name}: no kernel for {specs} in the backends {names}")
-    if not bound.single and len(bound.out_specs) == 1:
-        bound.call, bound.into = list_of_one(bound.call), False
     if any(c is not s for c, s in zip(cast, specs, strict=True)):
-        bound.call = with_casts(bound.call, cast, specs, bound.writes)
+        bound.call = _with_casts(bound.call, cast, specs, bound.writes)
     _bounded(attrs.bound)[key] = bound
     return bound
 
@@ -110,6 +107,28 @@ def _narrowed(op: Op, ins: Any, outs: tuple[Spec, ...], half: Any) -> tuple[Spec
         return outs
     wide = [i in op.wide or s.dtype != np.float32 for i, s in enumerate(outs)]
     return tuple([s if w else s.with_dtype(half) for s, w in zip(outs, wide, strict=True)])
+
+
+def _with_casts(
+    call: Callable[..., Any],
+    cast: tuple[Spec | None, ...],
+    specs: tuple[Spec | None, ...],
+    writes: tuple[int, ...],
+) -> Callable[..., Any]:
+    dtypes = [
+        c.dtype if c is not None and s is not None and c is not s else None
+        for c, s in zip(cast, specs, strict=True)
+    ]
+    back = [i for i in writes if dtypes[i] is not None]
+
+    def run(*bufs: Any, **kw: Any) -> Any:
+        inner = [b if t is None else b.astype(t) for b, t in zip(bufs, dtypes, strict=True)]
+        out = call(*inner, **kw)
+        for i in back:
+            bufs[i][...] = inner[i]
+        return out
+
+    return run
 
 
 def execute(bound: Bound, datas: Any) -> list[NdArray]:

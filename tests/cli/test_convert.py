@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.cli.main import convert_main, main
+from nnl.converters import formats
 from nnl.converters.nnp.messages import parse
 from nnl.utils.load import load
 from nnl.utils.save import save
@@ -288,6 +290,54 @@ def test_a_broken_input_leaves_the_good_output(file: Path, tmp_path: Path) -> No
     assert good.read_bytes() == content and sorted(os.listdir(tmp_path)) == ["good.nnp", "m.nnp"]
 
 
+def test_constants_of_onnx_models_stay_constants(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Arrays that are no parameters: here the integers that choose rows, and a scalar."""
+    onnx = pytest.importorskip("onnx")
+    h = onnx.helper
+    tensors = [
+        onnx.numpy_helper.from_array(np.array([2, 0, 2]), "rows"),
+        onnx.numpy_helper.from_array(np.float32(3), "three"),
+        onnx.numpy_helper.from_array(np.array([4, -1]), "shape"),
+    ]
+    nodes = [
+        h.make_node("Reshape", ["x", "shape"], ["r"]),
+        h.make_node("Gather", ["r", "rows"], ["g"]),
+        h.make_node("Mul", ["g", "three"], ["y"]),
+    ]
+    value = h.make_tensor_value_info
+    ends = [value("x", 1, ["N", 4])], [value("y", 1, None)]
+    graph = h.make_graph(nodes, "net", *ends, initializer=tensors)
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    assert run(tmp_path / "m.onnx", tmp_path / "m.nnp", "--verify", "-b", 2) == 0
+    assert "largest difference: 0" in capsys.readouterr().out
+    assert "the batch size is fixed at 2" in caplog.text
+    info = load(tmp_path / "m.nnp").networks["net"]
+    assert list(info.inputs) == ["x"] and info.batch_size == 2
+    assert run(tmp_path / "m.nnp", tmp_path / "o.nnp", "-b", 3) == 1
+    assert "has the fixed batch size 2, so it cannot be 3" in capsys.readouterr().err
+
+
+def test_verify_compares_with_the_source_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnx")
+    write_network(tmp_path / "m.nnp")
+    assert run(tmp_path / "m.nnp", tmp_path / "m.onnx") == 0
+    read = formats.OnnxFile.content
+
+    def forgetful(self: formats.OnnxFile, batch_size: int | None = None) -> Any:
+        content = read(self, batch_size)
+        content.stored = [p for p in content.stored if not p.name.endswith("W")]
+        return content
+
+    monkeypatch.setattr(formats.OnnxFile, "content", forgetful)
+    assert run(tmp_path / "m.onnx", tmp_path / "o.nnp", "--verify") == 1
+    assert "differs from its source" in capsys.readouterr().err
+
+
 def test_verify_gives_indices_where_indices_are_read(tmp_path: Path) -> None:
     x, t = nn.Variable((4, 5)), nn.Variable((4, 1))
     y = PF.affine(PF.embed(F.reshape(x, (4, 5, 1)), 7, 6), 5)
@@ -317,6 +367,36 @@ def test_functions_without_a_form_in_the_target_are_listed_first(
     save(tmp_path / "m.nnp", {"networks": [net]})
     assert run(tmp_path / "m.nnp", tmp_path / "m.onnx") == 1
     assert "ONNX has no form of these functions: RandomCrop, RandomFlip" in capsys.readouterr().err
+
+
+def test_functions_of_onnx_models_that_nnp_lacks_are_listed_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    h = onnx.helper
+    nodes = [h.make_node("GatherElements", ["x", "index"], ["y"], axis=1)]
+    tensors = [onnx.numpy_helper.from_array(np.array([[1, 0], [0, 1]]), "index")]
+    value = h.make_tensor_value_info
+    ends = [value("x", 1, [2, 2])], [value("y", 1, None)]
+    graph = h.make_graph(nodes, "net", *ends, initializer=tensors)
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    assert run(tmp_path / "m.onnx", tmp_path / "m.nnp") == 1
+    error = capsys.readouterr().err
+    assert "NNP has no form of these functions: take_along\n" in error
+    assert not (tmp_path / "m.nnp").exists()
+
+
+def test_equal_input_gives_equal_bytes_in_every_format(file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    for kind in ("nnp", "onnx", "nntxt"):
+        for name in "ab":
+            assert run(file, tmp_path / f"{name}.{kind}") == 0
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
+        nn.clear_parameters()
+    assert run(tmp_path / "a.onnx", tmp_path / "c.nnp") == 0
+    assert run(tmp_path / "a.onnx", tmp_path / "d.nnp", "--verify") == 0
+    assert (tmp_path / "c.nnp").read_bytes() == (tmp_path / "d.nnp").read_bytes()
 
 
 def test_mutated_files_convert_or_fail_with_a_message(

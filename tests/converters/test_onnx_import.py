@@ -171,16 +171,48 @@ def test_shape_arithmetic_is_folded_while_a_static_graph_is_built():
 
 
 def test_a_static_graph_takes_token_ids_as_variables():
-    proto = model(
-        [node("Gather", "w,x")], [value("x", None, TensorProto.INT64)], weights={"w": normal(5, 3)}
-    )
-    ids = np.array([[0, 4, -1]])
+    """Whatever is computed from them on the way: nothing is folded into the graph."""
+    nodes = [
+        node("Equal", "x,zero", "is_zero"),
+        node("Not", "is_zero", "keep"),
+        node("Cast", "keep", "mask", to=TensorProto.FLOAT),
+        node("Add", "x,one", "next"),
+        node("Min", "next,last", "index"),
+        node("Gather", "w,index", "rows"),
+        node("Unsqueeze", "mask,last_axis", "column"),
+        node("Mul", "rows,column", "masked"),
+        node("Cast", "x", "number", to=TensorProto.FLOAT),
+        node("ReduceSum", "number,last_axis", "total"),
+        node("Unsqueeze", "total,last_axis", "totals"),
+        node("Add", "masked,totals", "y"),
+    ]
+    constants = {
+        "w": normal(5, 3),
+        "zero": np.array(0),
+        "one": np.array(1),
+        "last": np.array(4),
+        "last_axis": np.array([-1]),
+    }
+    proto = model(nodes, [value("x", ["N", 3], TensorProto.INT64)], weights=constants)
     net = load(proto)
-    wanted = net.run(ids)[0]
-    v = nn.Variable.from_numpy_array(ids)
+    v = nn.Variable.from_numpy_array(np.array([[0, 4, 1]]))
     y = net(v)
+    rng = np.random.default_rng(0)
+    for ids in (v.d.copy(), np.array([[3, 0, 2]]), rng.integers(0, 5, (1, 3))):
+        v.d = ids
+        y.forward()
+        rows = constants["w"][np.minimum(ids + 1, 4)] * (ids != 0)[..., None]
+        np.testing.assert_allclose(y.d, rows + ids.sum(-1)[:, None, None], rtol=1e-6)
+        np.testing.assert_allclose(net.run(ids)[0], y.d, rtol=1e-6)
+
+
+def test_negative_token_ids_count_from_the_end():
+    inputs = [value("x", None, TensorProto.INT64)]
+    net = load(model([node("Gather", "w,x")], inputs, weights={"w": normal(5, 3)}))
+    ids = np.array([[0, 4, -1]])
+    y = net(nn.Variable.from_numpy_array(ids))
     y.forward()
-    np.testing.assert_array_equal(y.d, wanted)
+    np.testing.assert_array_equal(y.d, net.run(ids)[0])
 
 
 def test_half_precision_models_give_half_precision():

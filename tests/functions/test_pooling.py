@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pooling: what NNabla does at borders and ties, and what the messages say."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ import nnl as nn
 import nnl.functions as F
 from nnl.core.spec import ShapeError
 from nnl.functions.pooling import max_pooling_pick, sum_pooling_backward
+from nnl.functions.pooling_kernels import Axis
 
 POOLINGS = [F.max_pooling, F.sum_pooling, F.average_pooling]
 
@@ -139,3 +142,30 @@ def test_unpooling_errors():
         F.unpooling(array(2), (2, 2))
     with pytest.raises(ValueError, match=r"unpooling: kernel \(2, 0\) must be >= 1"):
         F.unpooling(array(2, 2), (2, 0))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pad", "ignore_border"),
+    [(3, 2, 1, True), (3, 2, 1, False), (5, 1, 2, True), (2, 3, 0, False), (7, 4, 3, True)],
+)
+def test_windows_are_counted_without_visiting_them(kernel, stride, pad, ignore_border):
+    size = 11
+    axis = Axis(size, kernel, stride, pad, ignore_border, 0)
+    for including_pad, (a, b) in enumerate(((0, size), (-pad, size + pad))):
+        want = [sum(a <= j * stride + k - pad < b for k in range(kernel)) for j in range(axis.out)]
+        assert axis.counts(bool(including_pad)).tolist() == want
+    assert axis.full == all(n == kernel for n in axis.counts(False))
+
+
+def test_shapes_of_huge_windows_cost_nothing():
+    """A file can name any size; before memory is asked for, only arithmetic is done."""
+    x = nn.Variable((1, 1, 2_000_000_000, 1))
+    start = time.perf_counter()
+    y = F.max_pooling(x, (1_500_000_000, 1), stride=(1, 1))
+    assert y.shape == (1, 1, 500_000_001, 1)
+    assert F.average_pooling(x, (2, 1), (2, 1)).shape == (1, 1, 1_000_000_000, 1)
+    assert time.perf_counter() - start < 1
+    three = nn.Variable.from_numpy_array(np.ones((1, 1, 3)))
+    z = F.max_pooling(three, (10**9,), stride=(10**9,), pad=(10**9 - 2,))
+    z.forward()
+    assert z.d.ravel().tolist() == [1]

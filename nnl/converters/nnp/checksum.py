@@ -12,7 +12,7 @@ import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-PART = 2**22  # bytes; what was just read is still in the cache
+PART = 2**23  # bytes; what was just read is still in the cache
 _POLYNOMIAL = 0xEDB88320  # of CRC-32, lowest power in the highest bit
 _ONE = 1 << 31
 

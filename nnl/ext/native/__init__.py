@@ -158,7 +158,7 @@ def bind(
             chosen = _array_kernel(op, attrs, in_specs, out_specs)
         return chosen(*bufs, **kw)
 
-    return call, len(out_specs) == 1
+    return call, len(out_specs) == 1 and not _is_list(op, attrs, in_specs)
 
 
 def _array_kernel(
@@ -174,18 +174,28 @@ def _array_kernel(
         [s.dtype for s in out_specs],
         list(op.written(attrs)),
     )
+    listed = len(out_specs) == 1 and _is_list(op, attrs, in_specs)
     if kernel is not None:
-        return kernel
+        return partial(_tuple_of, kernel) if listed else kernel
     made = bind_numpy(op, attrs, in_specs, out_specs)
     assert made is not None
-    return made[0] if made[1] or len(out_specs) > 1 else partial(_into, made[0])
+    return made[0] if made[1] or listed or len(out_specs) > 1 else partial(_into, made[0])
+
+
+def _is_list(op: Any, attrs: Any, in_specs: tuple[Any, ...]) -> bool:
+    """Whether callers want a tuple, even of one array."""
+    return op.variadic_out and isinstance(attrs.infer(*in_specs), tuple)
+
+
+def _tuple_of(call: Callable[..., Any], *bufs: Any) -> tuple[Any]:
+    return (call(*bufs),)
 
 
 def _into(call: Callable[..., Any], *bufs: Any, out: Any = None) -> Any:
     y = call(*bufs)
     if out is None:
         return y
-    np.copyto(out, y[0] if isinstance(y, tuple) else y)  # a list of outputs may have one
+    np.copyto(out, y)
     return out
 
 
