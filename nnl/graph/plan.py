@@ -164,6 +164,8 @@ class Plan:
             old = storages.get(r)
             if old is None or old.pinned or self.last[r] != t or old.last != t:
                 continue
+            if any(storages.get(q) is old for q in step.outs):
+                continue  # another output lies there, one that nobody reads
             if old.nbytes == nbytes and all(
                 step.kernel.may_overwrite(o, j) for j, q in enumerate(roots) if q == r
             ):

@@ -16,10 +16,11 @@ def prune(program: Program, lib: Any) -> None:
 
     Source: Dragon, algorithm 1, in the corrected form: a step runs if one of its outputs is wanted.
     """
-    wanted = set(program.kept)
+    wanted = program.kept | program.kept_roots()
     steps = []
     for step in reversed(program.steps):
         if step.writes or any(o in wanted for o in step.outs):
             wanted.update(step.ins)
+            wanted.update([program.root(i) for i in step.ins])  # an alias has no step of its own
             steps.append(step)
     program.steps = steps[::-1]
