@@ -124,8 +124,8 @@ class Scatter : public Kernel {
           if (empty) {
             clear(to, empty * z_.inner);
           } else {
-            add(x + block * z_.m * z_.inner, to, w.first[row], w.next,
-                w.sums + part * z_.inner, w.totals + part * z_.inner);
+            add(x + block * z_.m * z_.inner, to, w.first[row], w.next, w.sums + part * z_.inner,
+                w.totals + part * z_.inner);
             empty = 1;
           }
           r += empty;
