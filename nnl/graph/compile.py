@@ -12,7 +12,7 @@ import numpy as np
 from nnl.core.array import NdArray
 from nnl.core.autodiff import backprop, start_gradient
 from nnl.core.context import STATE, using
-from nnl.core.graph import Value, capture
+from nnl.core.graph import Node, Value, capture
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.graph.plan import Plan, infer_again
@@ -30,6 +30,7 @@ class Trace:
     def __init__(self) -> None:
         self.grads: dict[int, tuple[NdArray, Variable | None]] = {}  # None: zero
         self.effects: list[Value] = []  # results of ops that write state
+        self.boundary = 0  # number of the last node before the first backward(); 0: there is none
 
     def forward(self, outputs: Sequence[Variable]) -> None:
         """Nothing to do: what is recorded runs with the plan."""
@@ -37,6 +38,7 @@ class Trace:
     def backward(self, output: Variable, grad: Any) -> None:
         if not output.edge.need_grad:
             return
+        self.boundary = self.boundary or Node.count
         gy = start_gradient(output.edge, output.shape, grad)
         with using(record=True, no_grad=False):
             found = backprop([output.edge], [Variable.of_edge(Value.leaf(gy), gy)])
@@ -91,7 +93,9 @@ class Compiled:
         self.ends, self.nodes = ends, (nodes := capture(ends))
         infer_again(nodes)
         self.epoch, self.print = STATE.epoch, fingerprint(nodes, ends)
-        self.plan = plan = Plan(nodes, {v.key for v in ends})
+        # passes may treat what comes after the first backward() as the second part of a step
+        cut = sum(n.seq <= trace.boundary for n in nodes) if trace.boundary else None
+        self.plan = plan = Plan(nodes, {v.key for v in ends}, cut)
         slots = [plan.slot_of.get(g.edge.key, 0) for _, g in self.grads]
         made = {s for step in plan.steps for s in step.outs if s not in plan.root}
         self.own = [s in made and slots.count(s) == 1 for s in slots]
@@ -119,7 +123,7 @@ class Compiled:
             buf = nd.bufs.get(SPACE)
             if buf is not None and buf is plan.value(key):
                 nd.write(SPACE, buf.copy())
-        plan.run()
+        plan.run_both()
         for (nd, g), own in zip(self.grads, self.own, strict=True):
             buf, spec = self._value(g), g.spec
             if spec.is_half:  # as in accumulate()

@@ -21,8 +21,8 @@ from nnl.graph.memory import plan_memory
 from nnl.graph.passes import optimise
 from nnl.graph.profile import PROFILES, note, of_peak, shapes_text
 from nnl.graph.program import SPACE, Key, Program, Step
+from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
 
-Thunk = Callable[[], Any]
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
 HOLDERS: Counter[int] = Counter()  # {id of a leaf's buffer: how many plans hold it}
 
@@ -235,13 +235,13 @@ class Plan:
         if bound is None:
             raise NotImplementedError(f"plan: {step} has neither a kernel nor a definition")
         if bound.view:
-            return _run_for_effect(bound.call, slots, step.ins) if bound.writes else None
+            return run_for_effect(bound.call, slots, step.ins) if bound.writes else None
         if not bound.into:
-            return _run_and_copy(bound.call, slots, step.ins, step.outs)
+            return run_and_copy(bound.call, slots, step.ins, step.outs)
         if fixed:
             out = slots[step.outs[0]]
             return partial(bound.call, *[slots[i] for i in step.ins], out=out)
-        return _run_into(bound.call, slots, step.ins, step.outs[0])
+        return run_into(bound.call, slots, step.ins, step.outs[0])
 
     # ---- running in the native library ----
 
@@ -341,6 +341,11 @@ class Plan:
         if self.native_prepared:
             self._prepare()
         self._run_native(self.native_prepared, self.native_cut)
+
+    def run_both(self) -> None:
+        """Run the first part and the second."""
+        self.run()
+        self.run(second=True)
 
     def _run_native(self, begin: int, end: int) -> None:
         if not PROFILES:
@@ -469,30 +474,5 @@ def _named(step: Step, thunk: Thunk) -> Thunk:
         except BaseException as e:
             e.add_note(f"in the step {step} of a plan")
             raise
-
-    return run
-
-
-def _run_and_copy(
-    call: Any, slots: list[Any], ins: tuple[int, ...], outs: tuple[int, ...]
-) -> Thunk:
-    def run() -> None:
-        ys = call(*[slots[i] for i in ins])
-        for o, y in zip(outs, ys if isinstance(ys, tuple) else (ys,), strict=True):
-            np.copyto(slots[o], y)
-
-    return run
-
-
-def _run_into(call: Any, slots: list[Any], ins: tuple[int, ...], out: int) -> Thunk:
-    def run() -> None:
-        call(*[slots[i] for i in ins], out=slots[out])
-
-    return run
-
-
-def _run_for_effect(call: Any, slots: list[Any], ins: tuple[int, ...]) -> Thunk:
-    def run() -> None:
-        call(*[slots[i] for i in ins])
 
     return run

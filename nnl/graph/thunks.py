@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls without arguments: a step that Python computes, on the arrays that slots hold by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Thunk = Callable[[], Any]
+
+
+def run_and_copy(call: Any, slots: list[Any], ins: tuple[int, ...], outs: tuple[int, ...]) -> Thunk:
+    def run() -> None:
+        ys = call(*[slots[i] for i in ins])
+        for o, y in zip(outs, ys if isinstance(ys, tuple) else (ys,), strict=True):
+            np.copyto(slots[o], y)
+
+    return run
+
+
+def run_into(call: Any, slots: list[Any], ins: tuple[int, ...], out: int) -> Thunk:
+    def run() -> None:
+        call(*[slots[i] for i in ins], out=slots[out])
+
+    return run
+
+
+def run_for_effect(call: Any, slots: list[Any], ins: tuple[int, ...]) -> Thunk:
+    def run() -> None:
+        call(*[slots[i] for i in ins])
+
+    return run
