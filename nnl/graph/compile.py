@@ -89,13 +89,14 @@ class Compiled:
         self.outputs = _variables(self.result)
         self.grads = [(nd, g) for nd, g in trace.grads.values() if g is not None]
         self.zeroed = [nd for nd, g in trace.grads.values() if g is None]
-        ends = [v.edge for v in self.outputs] + [g.edge for _, g in self.grads] + trace.effects
+        kept = [v.edge for v in self.outputs] + [g.edge for _, g in self.grads]
+        ends = kept + trace.effects  # what writes state runs; its results are not kept for that
         self.ends, self.nodes = ends, (nodes := capture(ends))
         infer_again(nodes)
         self.epoch, self.print = STATE.epoch, fingerprint(nodes, ends)
         # passes may treat what comes after the first backward() as the second part of a step
         cut = sum(n.seq <= trace.boundary for n in nodes) if trace.boundary else None
-        self.plan = plan = Plan(nodes, {v.key for v in ends}, cut)
+        self.plan = plan = Plan(nodes, {v.key for v in kept}, cut)
         slots = [plan.slot_of.get(g.edge.key, 0) for _, g in self.grads]
         made = {s for step in plan.steps for s in step.outs if s not in plan.root}
         self.own = [s in made and slots.count(s) == 1 for s in slots]
