@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
+from itertools import count
 from sys import getrefcount
 from typing import Any
 
@@ -24,6 +25,7 @@ from nnl.graph.program import SPACE, Key, Program, Step
 from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
 
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
+_plans = count()
 HOLDERS: Counter[int] = Counter()  # {id of a leaf's buffer: how many plans hold it}
 
 
@@ -278,7 +280,8 @@ class Plan:
         """The leaves that the steps which run only once depend on."""
         roots = {self.program.root(i) for s in self.steps if s.once for i in s.ins}
         self.prepared_from = [(i, nd) for i, nd in self.leaves if i in roots]
-        self.mark = f"prepared {id(self)}"  # in the buffers of an array: unchanged since
+        # in the buffers of an array: unchanged since. By number, as an id is used again
+        self.mark = f"prepared {next(_plans)}"
 
     def _prepare(self) -> None:
         """Run the steps at the front, unless all leaves behind them are as they were.
@@ -310,6 +313,8 @@ class Plan:
 
     def __del__(self) -> None:
         if getattr(self, "native", None) is not None:
+            for _, nd in self.prepared_from:
+                nd.bufs.pop(self.mark, None)
             for slot, _ in (*self.leaves, *self.ordered):
                 _let_go(self.slots[slot])
 

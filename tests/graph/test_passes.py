@@ -147,6 +147,19 @@ def test_weights_are_packed_again_when_anybody_has_changed_them():
     check()
 
 
+def test_plans_that_come_and_go_pack_weights_each_for_itself():
+    x = leaf((2, 3, 9, 7))
+    inference_net(x)
+    statistics()
+    want = reference(lambda: inference_net(x))
+    for _ in range(30):
+        y = inference_net(x)
+        y.forward(clear_buffer=True)
+        np.testing.assert_allclose(y.d, want, rtol=1e-4, atol=1e-4)
+        del y  # the next plan may well lie at the same address
+    assert not [b for b in nn.get_parameters()["c1/conv/W"].data.bufs if b.startswith("prepared")]
+
+
 def training_net(x, residual):
     h = PF.convolution(x, 8, (3, 3), pad=(1, 1), with_bias=False, name="c1")
     h = F.relu(PF.batch_normalization(h, name="n1"))
