@@ -322,13 +322,10 @@ NB_MODULE(_native, m) {
              k.get();
              p.add(std::move(name), std::move(k.kernel), std::move(in), std::move(out), workspace);
            })
-      .def("bind",
-           [](Plan& p, int slot, uintptr_t data) { p.bind(slot, reinterpret_cast<void*>(data)); })
       .def("bind_array",  // a C-contiguous array; the caller keeps it alive
            [](Plan& p, int slot, nb::handle x) {
              p.bind(slot, PyArray_DATA(reinterpret_cast<PyArrayObject*>(x.ptr())));
            })
-      .def("address", [](Plan& p, int slot) { return reinterpret_cast<uintptr_t>(p.data(slot)); })
       .def("run", &Plan::run, nb::call_guard<nb::gil_scoped_release>())
       .def("run_timed", &Plan::run_timed, nb::call_guard<nb::gil_scoped_release>())
       .def("__len__", &Plan::size)

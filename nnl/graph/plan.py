@@ -26,7 +26,15 @@ from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
 
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
 _plans = count()
-HOLDERS: Counter[int] = Counter()  # {id of a leaf's buffer: how many plans hold it}
+HOLDERS: Counter[int] = Counter()  # {id of a leaf's buffer: references of plans to it}
+
+
+def _references(bufs: dict[str, Any]) -> int:
+    """References to the host buffer of an array, the looking included."""
+    return getrefcount(bufs[SPACE])
+
+
+UNHELD = _references({SPACE: object()})  # where only the array has one; Pythons count differently
 
 
 def infer_again(nodes: Iterable[Node]) -> None:
@@ -81,6 +89,9 @@ class Plan:
         rewrite: bool = True,
         as_found: bool = False,
     ) -> None:
+        self.prepared_from: list[NdArray] = []
+        self.aliases: Counter[int] = Counter()
+        self.bound: set[int] = set()  # leaves that HOLDERS counts
         self._keep_alive = list(nodes)  # keys are ids of these
         self.lib = library()
         self.program = program = Program(nodes, kept, cut, kept - lazy)
@@ -102,6 +113,7 @@ class Plan:
         written = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
         self.written = [nd for i, nd in self.leaves if i in written]
         self._lay_out()
+        self.mark = f"prepared {next(_plans)}"  # in an array's buffers: unchanged since
         self.loose: set[int] = set()  # leaves whose buffer changes between runs
         self.ready: tuple[list[Thunk], list[Thunk]] | None = None
         self.native: Any = None
@@ -162,7 +174,7 @@ class Plan:
             return None
         roots = [self.program.root(i) for i in step.ins]
         nbytes = self.program.slots[s].spec.nbytes
-        for i, r in enumerate(roots):
+        for r in roots:
             old = storages.get(r)
             if old is None or old.pinned or self.last[r] != t or old.last != t:
                 continue
@@ -172,7 +184,6 @@ class Plan:
                 step.kernel.may_overwrite(o, j) for j, q in enumerate(roots) if q == r
             ):
                 return old
-            assert i >= 0
         return None
 
     @property
@@ -279,59 +290,32 @@ class Plan:
     def _find_leaves_of_preparation(self) -> None:
         """The leaves that the steps which run only once depend on."""
         roots = {self.program.root(i) for s in self.steps if s.once for i in s.ins}
-        self.prepared_from = [(i, nd) for i, nd in self.leaves if i in roots]
-        # in the buffers of an array: unchanged since. By number, as an id is used again
-        self.mark = f"prepared {next(_plans)}"
+        self.prepared_from = [nd for i, nd in self.leaves if i in roots]
+        # Aliases that passes have made refer to a leaf's buffer too, and nobody else sees them.
+        made = {o for s in self.steps for o in s.outs}
+        self.aliases = Counter([r for i, r in self.root.items() if i not in made])
 
     def _prepare(self) -> None:
         """Run the steps at the front, unless all leaves behind them are as they were.
 
         Whoever writes to an array through NdArray removes the mark. Somebody who holds the numpy
-        array itself may write to it unseen; as long as there is such a holder nothing is trusted.
+        array itself may write to it unseen; as long as there is such a holder nothing is trusted,
+        nor is a buffer that is part of another array.
         """
-        for slot, nd in self.prepared_from:
-            buf = self.slots[slot]
-            # known: the array's own reference, the plans', `buf` and the argument
-            if self.mark not in nd.bufs or getrefcount(buf) > HOLDERS[id(buf)] + 3:
+        for nd in self.prepared_from:
+            known = UNHELD + HOLDERS[id(nd.bufs[SPACE])]
+            if self.mark not in nd.bufs or nd.bufs[SPACE].base is not None:
+                break
+            if _references(nd.bufs) > known:
                 break
         else:
             return
         self._run_native(0, self.native_prepared)
-        for _, nd in self.prepared_from:
+        for nd in self.prepared_from:
             nd.bufs[self.mark] = True
 
-    def _bind_leaf(self, slot: int, nd: NdArray, buf: Any) -> None:
-        if not buf.flags.c_contiguous:
-            buf = np.ascontiguousarray(buf)
-            if any(nd is x for x in self.written):  # what the run writes must reach the array
-                nd.write(SPACE, buf)
-        _let_go(self.slots[slot])
-        HOLDERS[id(buf)] += 1
-        self.slots[slot] = buf
-        self.native.bind_array(slot, buf)
-        self._point_views(slot)
-
-    def __del__(self) -> None:
-        if getattr(self, "native", None) is not None:
-            for _, nd in self.prepared_from:
-                nd.bufs.pop(self.mark, None)
-            for slot, _ in (*self.leaves, *self.ordered):
-                _let_go(self.slots[slot])
-
-    # ---- running ----
-
-    def run(self, second: bool = False) -> None:
-        """Run the first part, or the second."""
-        native = self.native
-        if not second:
-            for nd in self.written:
-                nd.touch(SPACE)
-        if native is None:
-            self._run_in_python(second)
-            return
-        if second:
-            self._run_native(self.native_cut, self.native_size)
-            return
+    def _bind_leaves(self) -> None:
+        """Point the plan at the buffers that its leaves have now."""
         slots = self.slots
         for slot, nd in self.leaves:
             buf = nd.bufs.get(SPACE)
@@ -343,9 +327,54 @@ class Plan:
             buf = nd.read(CHANNELS_LAST)
             if slots[slot] is not buf:
                 self._bind_leaf(slot, nd, buf)
-        if self.native_prepared:
-            self._prepare()
-        self._run_native(self.native_prepared, self.native_cut)
+
+    def _bind_leaf(self, slot: int, nd: NdArray, buf: Any) -> None:
+        if self.native is not None and not buf.flags.c_contiguous:
+            buf = np.ascontiguousarray(buf)
+            if any(nd is x for x in self.written):  # what the run writes must reach the array
+                nd.write(SPACE, buf)
+        nd.bufs.pop(self.mark, None)  # another buffer, whoever marked the array
+        self._let_go(slot)
+        self.bound.add(slot)
+        HOLDERS[id(buf)] += 1 + self.aliases[slot]
+        self.slots[slot] = buf
+        if self.native is not None:
+            self.native.bind_array(slot, buf)
+        elif self.ready is not None and slot not in self.loose:
+            self.loose.add(slot)
+            self.ready = None
+        self._point_views(slot)
+
+    def __del__(self) -> None:
+        for nd in self.prepared_from:
+            nd.bufs.pop(self.mark, None)
+        for slot in self.bound:
+            self._let_go(slot)
+
+    def _let_go(self, slot: int) -> None:
+        """Count the references of this plan to the buffer of a leaf no more."""
+        buf = self.slots[slot]
+        if buf is not None:
+            HOLDERS[id(buf)] -= 1 + self.aliases[slot]
+            if not HOLDERS[id(buf)]:
+                del HOLDERS[id(buf)]
+
+    # ---- running ----
+
+    def run(self, second: bool = False) -> None:
+        """Run the first part, or the second."""
+        if not second:
+            for nd in self.written:
+                nd.touch(SPACE)
+            self._bind_leaves()
+        if self.native is None:
+            self._run_in_python(second)
+        elif second:
+            self._run_native(self.native_cut, self.native_size)
+        else:
+            if self.native_prepared:
+                self._prepare()
+            self._run_native(self.native_prepared, self.native_cut)
 
     def run_both(self) -> None:
         """Run the first part and the second."""
@@ -401,22 +430,9 @@ class Plan:
         return "\n".join(lines)
 
     def _run_in_python(self, second: bool) -> None:
-        slots = self.slots
-        ready = self.ready
-        if not second:
-            for slot, nd in self.leaves:
-                buf = nd.bufs.get(SPACE)
-                if buf is None:
-                    buf = nd.read(SPACE)
-                if slots[slot] is not buf:
-                    if ready is not None and slot not in self.loose:
-                        self.loose.add(slot)
-                        ready = None
-                    slots[slot] = buf
-                    self._point_views(slot)
-            if ready is None:
-                ready = self.ready = self._make_ready()
-        for thunk in ready[second]:  # type: ignore[index]
+        if self.ready is None:
+            self.ready = self._make_ready()
+        for thunk in self.ready[second]:
             thunk()
 
     def run_hooked(self, before: Callable[[Node], None], after: Callable[[Node], None]) -> None:
@@ -424,9 +440,7 @@ class Plan:
 
         The plan must have been made with rewrite=False, and everything kept.
         """
-        for slot, nd in self.leaves:
-            self.slots[slot] = nd.read(SPACE)
-            self._point_views(slot)
+        self._bind_leaves()
         for step in self.steps[: self.cut]:
             node = step.node
             assert node is not None
@@ -461,13 +475,6 @@ def _flops(step: Step) -> int:
         return 0
     cost: Cost = step.node.attrs.cost(*step.bound.in_specs)
     return cost.flops
-
-
-def _let_go(buf: Any) -> None:
-    if buf is not None:
-        HOLDERS[id(buf)] -= 1
-        if not HOLDERS[id(buf)]:
-            del HOLDERS[id(buf)]
 
 
 def _named(step: Step, thunk: Thunk) -> Thunk:

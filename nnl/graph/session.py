@@ -143,9 +143,10 @@ class BackwardPlan:
             grads = node.grads = node.grads or {}
             nd = grads.setdefault(i, NdArray(g.spec.shape))
             nd.spec = g.spec
-            slot = plan.slot_of.get(g.key)
-            nd.write(*((SPACE, g.array.read(SPACE).copy()) if slot is None else
-                       plan.published(slot)))  # fmt: skip
+            if g.key in plan.slot_of:
+                nd.write(*plan.published(plan.slot_of[g.key]))
+            else:
+                nd.write(SPACE, g.array.read(SPACE).copy())
 
 
 def fingerprint(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[Any]:

@@ -160,6 +160,36 @@ def test_plans_that_come_and_go_pack_weights_each_for_itself():
     assert not [b for b in nn.get_parameters()["c1/conv/W"].data.bufs if b.startswith("prepared")]
 
 
+def test_a_weight_that_moves_to_other_memory_is_packed_again():
+    x = leaf((2, 3, 9, 7))
+    y = inference_net(x)
+    statistics()
+    y.forward(clear_buffer=True)
+    w = nn.get_parameters()["c1/conv/W"]
+    wide = np.zeros((*w.shape[:-1], 6), np.float32)
+    for value in (0.5, 2.0):  # not contiguous: each run works on a copy of it
+        wide[...] = value
+        w.data.bufs["host"] = wide[..., ::2]
+        y.forward(clear_buffer=True)
+        want = reference(lambda: inference_net(x))
+        np.testing.assert_allclose(y.d, want, rtol=1e-4, atol=1e-4)
+    nn.clear_parameters()
+
+
+def test_packed_weights_are_used_again_when_nobody_holds_them():
+    nn.clear_parameters()
+    y = inference_net(leaf((2, 3, 9, 7)))
+    statistics()
+    with nn.profile() as p:
+        for _ in range(3):
+            y.forward(clear_buffer=True)
+        held = nn.get_parameters()["c1/conv/W"].d
+        for _ in range(3):
+            y.forward(clear_buffer=True)
+    assert [e.op for e in p.events].count("pack_convolution") == 2 * (1 + 3)
+    assert held is not None
+
+
 def training_net(x, residual):
     h = PF.convolution(x, 8, (3, 3), pad=(1, 1), with_bias=False, name="c1")
     h = F.relu(PF.batch_normalization(h, name="n1"))
@@ -236,6 +266,12 @@ def test_the_updates_of_all_parameters_are_one_step():
     y.backward(clear_buffer=True)
     solver.update()
     assert [s.op for s in solver._plan.plan.steps] == ["multi_update"]
+
+
+def test_names_of_ops_in_the_tables_are_those_of_kernels():
+    from nnl.graph.passes.kernels import FOLLOW, PREFER
+
+    assert {*FOLLOW, *PREFER} <= native.kernel_names()
 
 
 # ---- verify ----

@@ -62,7 +62,7 @@ def run_native(
     specs = [None if x is None else Spec.of(x.shape, x.dtype) for x in inputs]
     kernel = lib.array_kernel(
         op.name,
-        native.native_attributes(attrs),
+        native.plain_attributes(attrs.as_dict()),
         [native.native_spec(s, i in ins) for i, s in enumerate(specs)],
         [native.native_spec(s, o in outs) for o, s in enumerate(out_specs)],
         [s.dtype for s in out_specs],

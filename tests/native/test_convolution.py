@@ -246,8 +246,8 @@ def test_weight_and_bias_gradient_come_together() -> None:
         for dtype in (F32, BF16):
             low, out = [x.astype(dtype), gy.astype(dtype)], [w.astype(F32), np.empty(len(w), F32)]
             kernel = lib.array_kernel(
-                "convolution_weight_bias", native.native_attributes(at), specs_of(low, set()),
-                specs_of(out, set()), [F32, F32],
+                "convolution_weight_bias", native.plain_attributes(at.as_dict()),
+                specs_of(low, set()), specs_of(out, set()), [F32, F32],
             )  # fmt: skip
             exact = [a.astype(F32) for a in low]
             want = run_numpy(OPS["convolution_weight"], at, exact)[1][0]

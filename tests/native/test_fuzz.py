@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.native.graphs import NUMPY, random_graph
+from tests.native.graphs import NUMPY
 from tests.native.kernels import require_library
 from tests.native.modes import MODES, check, shrink
+from tests.native.random_graphs import random_graph
 
 FEW, MANY, BLOCK = 100, 4000, 20
 

@@ -140,7 +140,7 @@ def test_remembered_places_of_maxima(channels_last: bool, dtype: Any) -> None:
     specs, want = run_numpy(OPS["max_pooling"], at, [x.astype(F32)])
     shape, i16 = specs[0].shape, np.dtype(np.int16)
     gy = rng.normal(size=shape).astype(dtype)
-    plain = native.native_attributes(at)
+    plain = native.plain_attributes(at.as_dict())
 
     def spec(shape: Any, dtype: Any) -> Any:
         return native.native_spec(Spec.of(shape, dtype), channels_last)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -123,9 +123,9 @@ def native_spec(spec: Any, channels_last: bool = False) -> tuple[Any, int, bool]
     return None if spec is None else (spec.shape, _DTYPES[spec.dtype.name], channels_last)
 
 
-def native_attributes(attrs: Any) -> dict[str, Any]:
+def plain_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Attribute values by name, as far as C++ can hold them."""
-    return {k: v for k, v in attrs.as_dict().items() if is_plain(v)}
+    return {k: v for k, v in attrs.items() if is_plain(v)}
 
 
 def is_plain(value: Any) -> bool:
@@ -168,7 +168,7 @@ def _array_kernel(
     assert lib is not None
     kernel: Callable[..., Any] | None = lib.array_kernel(
         op.name,
-        native_attributes(attrs),
+        plain_attributes(attrs.as_dict()),
         [native_spec(s) for s in in_specs],
         [native_spec(s) for s in out_specs],
         [s.dtype for s in out_specs],

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from nnl.ext.native import kernel_names
-from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.elementwise import FLOATS
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
@@ -32,7 +31,7 @@ def fuse_affine(program: Program, lib: Any) -> None:
 class _Fuser(Rewriter):
     def run(self) -> None:
         for step in self.program.steps:
-            if step.op == "affine" and self._usable(step, step):
+            if step.op == "affine" and self.usable(step, step.second):
                 self._fuse(step)
         self.finish()
 
@@ -40,7 +39,12 @@ class _Fuser(Rewriter):
         y, parts, z, activation = affine.outs[0], [affine], 0, "none"
         reader = self.only_reader(y)
         few = self.spec(affine.ins[1]).shape[0] <= MOST_ROWS
-        if few and reader is not None and reader.op == "add2" and self._usable(reader, affine):
+        if (
+            few
+            and reader is not None
+            and reader.op == "add2"
+            and self.usable(reader, affine.second)
+        ):
             a, b = reader.ins
             other = b if a == y else a
             if a != b and self._adds(other, y):
@@ -51,7 +55,7 @@ class _Fuser(Rewriter):
         if (
             reader is not None
             and reader.op in ACTIVATIONS
-            and self._usable(reader, affine)
+            and self.usable(reader, affine.second)
             and self.spec(reader.outs[0]) is self.spec(y)
         ):
             activation = reader.op
@@ -69,11 +73,3 @@ class _Fuser(Rewriter):
         """Whether z can be added in the kernel: element types may differ, shapes may not."""
         a, b = self.spec(z), self.spec(y)
         return a.shape == b.shape and a.dtype.name in FLOATS
-
-    def _usable(self, step: Step, like: Step) -> bool:
-        return (
-            step.native
-            and step.second == like.second
-            and step not in self.gone
-            and computes_as_is(self.program, step)
-        )

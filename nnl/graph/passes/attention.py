@@ -11,7 +11,6 @@ import numpy as np
 
 from nnl.core.spec import Spec
 from nnl.ext.native import kernel_names, native_spec
-from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
@@ -73,7 +72,7 @@ class _Fuser(Rewriter):
 
     def run(self) -> None:
         for step in self.program.steps:
-            if step.op == "softmax" and self._usable(step, step.second):
+            if step.op == "softmax" and self.usable(step, step.second):
                 self._fuse(step)
         self.finish()
 
@@ -136,20 +135,11 @@ class _Fuser(Rewriter):
 
     # ---- what is matched ----
 
-    def _usable(self, step: Step | None, second: bool) -> bool:
-        return (
-            step is not None
-            and step.native
-            and step.second == second
-            and step not in self.gone
-            and computes_as_is(self.program, step)
-        )
-
     def _is(self, step: Step, second: bool, a: int, ta: bool, tb: bool) -> bool:
         """Whether a step is the product of a, transposed or not, with something."""
         return (
             step.op == "batch_matmul"
-            and self._usable(step, second)
+            and self.usable(step, second)
             and step.ins[0] == a
             and (step.attrs["transpose_a"], step.attrs["transpose_b"]) == (ta, tb)
         )
@@ -162,7 +152,7 @@ class _Fuser(Rewriter):
     def _scores(self, slot: int, reader: Step) -> Scores | None:
         """What leads to a slot that `reader` alone reads; parts run from the last to the first."""
         step = self.makers.get(slot)
-        if step is None or not self._usable(step, reader.second):
+        if step is None or not self.usable(step, reader.second):
             return None
         if self.readers[slot] != [reader]:
             return None
@@ -225,7 +215,7 @@ class _Fuser(Rewriter):
     def _gradients(self, scores: Scores, p: int, v: int, readers: list[Step]) -> Gradients | None:
         """The steps that compute the gradients, if they are all that reads the weights else."""
         slope = next((r for r in readers if r.op == "softmax_backward"), None)
-        if slope is None or not self._usable(slope, slope.second) or slope.ins[1] != p:
+        if slope is None or not self.usable(slope, slope.second) or slope.ins[1] != p:
             return None
         second, (gp, _) = slope.second, slope.ins
         by_p = self.makers.get(gp)
@@ -256,7 +246,7 @@ class _Fuser(Rewriter):
             if len(readers) != 1 or readers[0].op not in ("mul_scalar", "reshape"):
                 break
             step = readers[0]
-            if not self._usable(step, second):
+            if not self.usable(step, second):
                 return False
             if step.op == "mul_scalar":
                 found.scale *= step.attrs["val"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.ext.native import is_plain
+from nnl.ext.native import plain_attributes
 from nnl.graph.program import Program, Step
 
 MOST_STEPS = 128  # in one loop; the kernel has a limit on values, and compiling must stay linear
@@ -72,7 +72,7 @@ class _Fuser:
         out = slots[step.outs[0]].spec
         if 0 in step.ins or any(s.dtype.name not in FLOATS for s in (*specs, out)):
             return None
-        attrs = {k: v for k, v in step.attrs.items() if is_plain(v)}
+        attrs = plain_attributes(step.attrs)
         found = self.lib.elementwise_code(step.op, attrs, [s.shape for s in specs])
         if found is None:
             return None
@@ -111,6 +111,8 @@ class _Fuser:
             feeding = {Group(step, shape): None}
         group = next(iter(feeding))
         self.open[group] = None
+        # Merging brings steps in blocks: each is in order, and blocks that feed a common step do
+        # not depend on each other.
         for other in feeding:
             if other is not group:
                 group.steps += other.steps
@@ -129,8 +131,6 @@ class _Fuser:
         del self.open[group]
         for s in group.steps:
             self.group_of.pop(s.outs[0], None)
-        # merged groups bring their steps in blocks; each block is in order, and blocks that feed a
-        # common step do not depend on each other
         self.steps.append(group.steps[0] if len(group.steps) == 1 else self._fused(group))
 
     def _fused(self, group: Group) -> Step:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from nnl.core.spec import Spec
-from nnl.ext.native import is_plain, kernel_names, native_spec
+from nnl.ext.native import kernel_names, native_spec, plain_attributes
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.program import Program, Step
 
@@ -26,9 +26,9 @@ PREFER = {
 FOLLOW = frozenset(
     """fused_elementwise masked_scale dropout max_pooling max_pooling_arg average_pooling
     sum_pooling global_average_pooling max_pooling_backward max_pooling_arg_backward
-    average_pooling_backward sum_pooling_backward global_average_pooling_backward
+    average_pooling_backward sum_pooling_backward
     batch_normalization fused_batch_normalization batch_normalization_fused
-    batch_normalization_backward_fused normalization_backward batch_normalization_inference
+    batch_normalization_backward_fused normalization_backward
     interpolate interpolate_backward unpooling concatenate""".split()
 )
 
@@ -114,7 +114,7 @@ class _Chooser:
         outs = [
             native_spec(slots[o].spec, last) for o, last in zip(step.outs, last_out, strict=True)
         ]
-        attrs = {k: v for k, v in step.attrs.items() if is_plain(v)}
+        attrs = plain_attributes(step.attrs)
         if "reductions" in attrs:  # not every output has the order that the step runs in
             attrs["channels_last"] = bool(images)
         kernel = self.lib.kernel(step.op, attrs, ins, outs)

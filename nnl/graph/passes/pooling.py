@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.spec import Spec
-from nnl.ext.native import is_plain, kernel_names, native_spec
-from nnl.graph.passes.dtypes import computes_as_is
+from nnl.ext.native import kernel_names, native_spec, plain_attributes
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
@@ -29,7 +28,7 @@ class _Fuser(Rewriter):
 
     def run(self) -> None:
         for step in self.program.steps:
-            if step.op == "max_pooling" and self._usable(step):
+            if step.op == "max_pooling" and self.usable(step, step.second):
                 self._fuse(step)
         self.finish()
 
@@ -39,7 +38,7 @@ class _Fuser(Rewriter):
             s
             for s in self.readers[x]
             if s.op == "max_pooling_backward"
-            and self._usable(s)
+            and self.usable(s, s.second)
             and s.ins[1] == x
             and s.ins[0] != x
             and s.attrs == pooling.attrs
@@ -49,7 +48,7 @@ class _Fuser(Rewriter):
         if not backwards:
             return
         arg = self.program.new_slot(Spec.of(self.spec(y).shape, np.int16))
-        attrs = {k: v for k, v in pooling.attrs.items() if is_plain(v)}
+        attrs = plain_attributes(pooling.attrs)
         forward = Step(FORWARD, attrs, (x,), (y, arg), pooling.second)
         news = [Step(BACKWARD, attrs, (s.ins[0], arg), s.outs, s.second) for s in backwards]
         # both or neither: without a kernel a step becomes the parts it was made from
@@ -58,9 +57,6 @@ class _Fuser(Rewriter):
         self.replace([pooling], pooling, forward)
         for s, new in zip(backwards, news, strict=True):
             self.replace([s], s, new)
-
-    def _usable(self, step: Step) -> bool:
-        return step.native and step not in self.gone and computes_as_is(self.program, step)
 
     def _has_kernel(self, step: Step) -> bool:
         specs = [[native_spec(self.spec(i)) for i in slots] for slots in (step.ins, step.outs)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.spec import Spec
-from nnl.ext.native import is_plain, kernel_names, native_spec
+from nnl.ext.native import kernel_names, native_spec, plain_attributes
 from nnl.graph.program import Program, Step
 
 PACK = "pack_convolution"
@@ -52,7 +52,7 @@ class _Preparer:
         behind: set[Step] = set()
         if not (self._settled(w, behind) and self._settled(scale, behind)):
             return []
-        attrs = {k: v for k, v in step.attrs.items() if is_plain(v)}
+        attrs = plain_attributes(step.attrs)
         attrs.setdefault("activation", "identity")
         ins = [self._spec(i) for i in (x, w, b, z, scale)]
         outs = [self._spec(o) for o in step.outs]

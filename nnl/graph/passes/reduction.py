@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nnl.ext.native import is_plain, kernel_names
+from nnl.ext.native import kernel_names, plain_attributes
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.elementwise import FLOATS
 from nnl.graph.passes.prune import prune
@@ -88,7 +88,7 @@ class _Fuser(Rewriter):
             return None
         if any(s.dtype.name not in FLOATS for s in (*specs, self.spec(step.outs[0]))):
             return None
-        attrs = {k: v for k, v in step.attrs.items() if is_plain(v)}
+        attrs = plain_attributes(step.attrs)
         found = self.lib.elementwise_code(step.op, attrs, [s.shape for s in specs])
         if found is None or [tuple(s) for s in found[2]] != [s.shape for s in specs]:
             return None

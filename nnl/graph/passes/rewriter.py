@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.program import Program, Step
 
 
@@ -25,6 +26,16 @@ class Rewriter:
 
     def spec(self, slot: int) -> Any:
         return self.program.slots[slot].spec
+
+    def usable(self, step: Step | None, second: bool) -> bool:
+        """Whether a step of this part may be fused: native, still there, reading its own types."""
+        return (
+            step is not None
+            and step.native
+            and step.second == second
+            and step not in self.gone
+            and computes_as_is(self.program, step)
+        )
 
     def only_reader(self, slot: int) -> Step | None:
         """The step that is alone in reading a slot, if the value is not wanted otherwise."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from nnl.ext.native import kernel_names
-from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.elementwise import FLOATS
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
@@ -27,9 +26,9 @@ def fuse_softmax(program: Program, lib: Any) -> None:
 class _Fuser(Rewriter):
     def run(self) -> None:
         for step in self.program.steps:
-            if step.op == "softmax" and self._usable(step, step):
+            if step.op == "softmax" and self.usable(step, step.second):
                 self._forward(step)
-            elif step.op == "softmax_backward" and self._usable(step, step):
+            elif step.op == "softmax_backward" and self.usable(step, step.second):
                 self._backward(step)
         self.finish()
 
@@ -65,26 +64,18 @@ class _Fuser(Rewriter):
         mul = self.only_reader(g)
         if slope.attrs["axis"] != self.spec(g).ndim - 1 or mul is None or mul.op != "mul_scalar":
             return
-        if not self._usable(mul, slope) or self.spec(mul.outs[0]) is not self.spec(g):
+        if not self.usable(mul, slope.second) or self.spec(mul.outs[0]) is not self.spec(g):
             return
         attrs = {"scale": float(mul.attrs["val"])}
         new = Step(BACKWARD, attrs, slope.ins, mul.outs, slope.second)
         if self.quiet(slope, mul, {self.program.root(i) for i in slope.ins}, set()):
             self.replace([slope, mul], mul, new)
 
-    def _usable(self, step: Step, like: Step) -> bool:
-        return (
-            step.native
-            and step.second == like.second
-            and step not in self.gone
-            and computes_as_is(self.program, step)
-        )
-
     def _maker(self, slot: int, reader: Step, op: str) -> Step | None:
         """The step of this op that makes a slot, if nothing but `reader` needs the value."""
         step = self.makers.get(slot)
         if step is None or step.op != op or self.only_reader(slot) is not reader:
             return None
-        if not self._usable(step, reader) or step.outs[0] != slot:
+        if not self.usable(step, reader.second) or step.outs[0] != slot:
             return None
         return step if all(self.spec(i).dtype.name in FLOATS for i in step.ins) else None

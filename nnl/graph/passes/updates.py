@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.ext.native import is_plain, kernel_names
+from nnl.ext.native import kernel_names, plain_attributes
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.program import Program, Step
 
@@ -46,7 +46,7 @@ def _alike(a: Step, b: Step) -> bool:
 
 def _joined(run: list[Step]) -> Step:
     first = run[0]
-    attrs = {"rule": first.op, **{k: v for k, v in first.attrs.items() if is_plain(v)}}
+    attrs = {"rule": first.op, **plain_attributes(first.attrs)}
     ins = [i for s in run for i in s.ins]
     step = Step(KERNEL, attrs, ins, [s.outs[0] for s in run], first.second, run)
     n = len(first.ins)
