@@ -17,6 +17,7 @@
 #include <new>
 #include <utility>
 
+#include "nnl/crc32.h"
 #include "nnl/elementwise.h"
 #include "nnl/packing.h"
 #include "nnl/plan.h"
@@ -240,6 +241,18 @@ nb::object empty_of(nb::handle shape, nb::handle dtype) {
   return empty(dims, reinterpret_cast<PyArray_Descr*>(dtype.ptr()));
 }
 
+uint32_t crc32_of(nb::handle data, uint32_t before) {
+  Py_buffer bytes;
+  if (PyObject_GetBuffer(data.ptr(), &bytes, PyBUF_SIMPLE) < 0) throw nb::python_error();
+  uint32_t found;
+  {
+    nb::gil_scoped_release unlock;
+    found = crc32(bytes.buf, static_cast<size_t>(bytes.len), before);
+  }
+  PyBuffer_Release(&bytes);
+  return found;
+}
+
 void* import_numpy() {
   import_array1(nullptr);
   return nullptr;
@@ -264,6 +277,7 @@ NB_MODULE(_native, m) {
   m.def("set_threads", &set_threads);
   m.def("array_at", &array_at);
   m.def("empty", &empty_of);
+  m.def("crc32", &crc32_of, nb::arg("data"), nb::arg("before") = 0);
 
   // (code, constants, shapes) of an op's program, see nnl/elementwise.h; None where it has none.
   m.def("elementwise_code",

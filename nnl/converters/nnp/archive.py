@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from nnl.converters.nnp.members import Bytes, members, read_all
+from nnl.converters.nnp.members import Member, members, whole
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.parameter_files import Stored, binary_parameters, from_proto, read_h5
 
@@ -60,28 +60,27 @@ def read_files(files: Files, extension: str, function: str) -> Content:
         where = f"{function}: {name}"
         with open(file, "rb", buffering=0) if is_path else nullcontext(file) as opened:
             if kind != ".nnp":
-                _add(content, name, read_all(opened), where, kind)
+                _add(content, whole(opened, where), where, kind)
                 continue
-            for member, data in members(opened, where):
-                _add(content, member, data, f"{where}: {member}")
+            for name, member in members(opened, where):
+                _add(content, member, f"{where}: {name}", os.path.splitext(name)[1], name)
     return content
 
 
-def _add(content: Content, name: str, data: Bytes, where: str, kind: str = "") -> None:
-    kind = kind or os.path.splitext(name)[1]
+def _add(content: Content, file: Member, where: str, kind: str, name: str = "") -> None:
     if kind in _TEXT:
-        proto = parse("NNablaProtoBuf", data.tobytes(), True, where)
+        proto = parse("NNablaProtoBuf", file.read().tobytes(), True, where)
         content.stored += from_proto(proto, where)
         del proto.parameter[:]
         content.proto.MergeFrom(proto)
     elif kind == ".protobuf":
-        rest, stored = binary_parameters(data, where)
+        rest, stored = binary_parameters(file)
         content.stored += stored
         content.proto.MergeFrom(parse("NNablaProtoBuf", rest, False, where))
     elif kind == ".h5":
-        content.stored += read_h5(data, where)
+        content.stored += read_h5(file)
     elif kind == ".optimizer":
-        _add_states(content, os.path.basename(name), data.tobytes(), where)
+        _add_states(content, os.path.basename(name), file.read().tobytes(), where)
 
 
 def _add_states(content: Content, name: str, data: bytes, where: str) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of files and of members of .nnp archives, read once into memory of our own.
-
-Weights are views of that memory: nothing is copied between the file and the parameter.
+"""Files and members of .nnp archives: looked into here and there, then read once, from the begin to
+the end, into the arrays that the weights will have.
 """
 
 from __future__ import annotations
@@ -11,84 +10,190 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from nnl.converters.nnp.checksum import PART, Checksum, threads
+from nnl.converters.nnp.checksum import crc32
+from nnl.ext.native import empty
 
 MAX_RATIO = 200  # what is larger than this times its compressed size, and than SUSPICIOUS,
 SUSPICIOUS = 2**28  # bytes, is no network: weights hardly get smaller
-LARGE = 2**24  # bytes; checksums of larger members are computed while they are read and parsed
+PART = 2**20  # bytes; what was just read is still in the cache when its checksum is computed
+BLOCK = 2**12  # bytes, of what is read to look at a few of them
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name
 
 Bytes = np.ndarray[Any, Any]  # uint8, writable
 
 
-def read_all(file: Any) -> Bytes:
+class Place(NamedTuple):
+    """Where an array lies: its first byte, and what it is."""
+
+    start: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class Member:
+    """A file, or a part of one, of which nothing is believed before it was read as a whole.
+
+    Args:
+        file: Open for reading bytes at any place.
+        start, size: The part of it.
+        name: For messages.
+        checksum: CRC-32 of all bytes, if there is one.
+    """
+
+    def __init__(
+        self, file: Any, start: int, size: int, name: str, checksum: int | None = None
+    ) -> None:
+        self.file, self.start, self.size = file, start, size
+        self.name, self.checksum = name, checksum
+        self._blocks: dict[int, bytes] = {}
+
+    def peek(self, at: int, size: int) -> bytes:
+        """Some bytes, not checked yet.
+
+        Raises:
+            ValueError: They are not all in the file.
+        """
+        if at + size > self.size:
+            raise ValueError(f"{self.name} ends {at + size - self.size} bytes too early")
+        first, last = at // BLOCK, (at + size - 1) // BLOCK
+        data = self._block(first)
+        if last > first:
+            data = b"".join((data, *(self._block(i) for i in range(first + 1, last + 1))))
+        begin = at - first * BLOCK
+        return data[begin : begin + size]
+
+    def _block(self, i: int) -> bytes:
+        data = self._blocks.get(i)
+        if data is None:
+            self.file.seek(self.start + i * BLOCK)
+            size = min(BLOCK, self.size - i * BLOCK)
+            data = self._blocks[i] = self.file.read(size)
+            if len(data) < size:
+                raise ValueError(f"{self.name} ends {size - len(data)} bytes too early")
+        return data
+
+    def read(self) -> Bytes:
+        """All bytes.
+
+        Raises:
+            ValueError: They are damaged, or the file ends before.
+        """
+        buffer = empty((self.size,), np.uint8)
+        self._read([buffer.data])
+        return buffer
+
+    def arrays(self, places: Sequence[Place]) -> list[np.ndarray[Any, Any]]:
+        """The arrays in places that do not overlap, each in memory of its own.
+
+        Raises:
+            As `read`.
+        """
+        made = [empty(p.shape, p.dtype) for p in places]
+        self._read(self._parts(places, made))
+        return made
+
+    def verify(self) -> None:
+        """Raise an error if the bytes are damaged."""
+        if self.checksum is not None:
+            self._read(self._gap(self.size))
+
+    def _parts(self, places: Sequence[Place], arrays: Sequence[Bytes]) -> Iterator[memoryview]:
+        at = 0
+        for i in sorted(range(len(places)), key=lambda i: places[i].start):
+            start, data = places[i].start, arrays[i].reshape(-1).view(np.uint8)
+            yield from self._gap(start - at)
+            yield data.data
+            at = start + data.size
+        yield from self._gap(self.size - at)
+
+    def _gap(self, size: int) -> Iterator[memoryview]:
+        """Memory for bytes that nobody wants."""
+        memory = memoryview(bytearray(min(size, PART)))
+        for at in range(0, size, PART):
+            yield memory[: size - at]
+
+    def _read(self, parts: Iterable[memoryview]) -> None:
+        """Read everything, one part after the other, and check it."""
+        self.file.seek(self.start)
+        checksum = 0
+        for part in parts:
+            for at in range(0, len(part), PART):
+                view = part[at : at + PART]
+                self._fill(view)
+                if self.checksum is not None:
+                    checksum = crc32(view, checksum)
+        if self.checksum is not None and checksum != self.checksum:
+            raise ValueError(f"{self.name} is damaged (CRC-32)")
+        self.checksum = None
+
+    def _fill(self, view: memoryview) -> None:
+        done = 0
+        while done < len(view):
+            n = self.file.readinto(view[done:])
+            if not n:
+                raise ValueError(f"{self.name} ends {len(view) - done} bytes too early")
+            done += n
+
+
+def whole(file: Any, name: str) -> Member:
     """Everything that a file open for reading has left."""
     if isinstance(file, io.FileIO | io.BufferedReader):
-        return read_exactly(file, os.fstat(file.fileno()).st_size - file.tell())
+        start = file.tell()
+        return Member(file, start, os.fstat(file.fileno()).st_size - start, name)
     data = file.read()
     data = data.encode() if isinstance(data, str) else data
-    return np.frombuffer(bytearray(data), np.uint8)
+    return Member(io.BytesIO(data), 0, len(data), name)
 
 
-def read_exactly(file: Any, size: int, check: Checksum | None = None) -> Bytes:
-    """The next `size` bytes, which are also given to the checksum.
-
-    Raises:
-        EOFError: The file ends before.
-    """
-    buffer = np.empty(size, np.uint8)
-    view, done = buffer.data, 0
-    while done < size:
-        step = size if check is None else done + PART
-        n = file.readinto(view[done:step]) if hasattr(file, "readinto") else 0
-        if not n:
-            raise EOFError(f"the file ends {size - done} bytes too early")
-        if check is not None:
-            check.add(view[done : done + n])
-        done += n
-    return buffer
-
-
-def members(file: BinaryIO, where: str, kind: str = ".nnp archive") -> Iterator[tuple[str, Bytes]]:
+def members(file: BinaryIO, where: str, kind: str = ".nnp archive") -> Iterator[tuple[str, Member]]:
     """Names and contents of a zip archive's members, in its order.
 
-    Names and sizes are checked before anything is unpacked. The checksums of large members are
-    compared at the end, so go through all of them before anything is made of one.
+    Names and sizes are checked before anything is unpacked. Checksums are compared when a member is
+    read, and before the next one is given if it was not.
 
     Raises:
         ValueError: It is no archive, is damaged, or has members that point outside or claim to be
             far larger than the file; the text starts with `where`.
     """
     try:
-        with zipfile.ZipFile(file) as archive, threads() as pool:
-            checks: list[tuple[zipfile.ZipInfo, Checksum]] = []
+        with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             _check(entries, where)
             size = file.seek(0, os.SEEK_END)
             for entry in entries:
-                if entry.is_dir():
-                    continue
-                if entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1:
-                    check = Checksum(pool)
-                    data = _stored(file, entry, size, check)
-                    if data.size > LARGE:
-                        checks.append((entry, check))
-                    else:
-                        _compare(entry, zlib.crc32(data.data))
-                    yield entry.filename, data
-                else:
-                    yield entry.filename, np.frombuffer(bytearray(archive.read(entry)), np.uint8)
-            for entry, check in checks:
-                _compare(entry, check.value())
+                if not entry.is_dir():
+                    member = _member(archive, file, entry, size, where)
+                    yield entry.filename, member
+                    member.verify()
     except _BROKEN as error:
         if str(error).startswith(where):
             raise
         raise ValueError(f"{where}: not a {kind}: {error}") from error
+
+
+def _member(
+    archive: zipfile.ZipFile, file: BinaryIO, entry: zipfile.ZipInfo, size: int, where: str
+) -> Member:
+    name = f"{where}: the member {entry.filename!r}"
+    stored = entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1
+    if not stored or not hasattr(file, "readinto"):
+        data = archive.read(entry)
+        return Member(io.BytesIO(data), 0, len(data), name)
+    file.seek(entry.header_offset)
+    header = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+    if header[0] != b"PK\3\4":
+        raise zipfile.BadZipFile(f"the member {entry.filename!r} does not begin where it should")
+    start = entry.header_offset + _LOCAL_HEADER.size + header[9] + header[10]
+    if entry.file_size != entry.compress_size or start + entry.file_size > size:
+        raise zipfile.BadZipFile(
+            f"the member {entry.filename!r} claims {entry.file_size} bytes, more than there are"
+        )
+    return Member(file, start, entry.file_size, name, entry.CRC)
 
 
 _BROKEN = (
@@ -100,25 +205,6 @@ _BROKEN = (
     OSError,
     ValueError,
 )
-
-
-def _compare(entry: zipfile.ZipInfo, found: int) -> None:
-    if found != entry.CRC:
-        raise zipfile.BadZipFile(f"the member {entry.filename!r} is damaged (CRC-32)")
-
-
-def _stored(file: BinaryIO, entry: zipfile.ZipInfo, file_size: int, check: Checksum) -> Bytes:
-    file.seek(entry.header_offset)
-    header = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-    if header[0] != b"PK\3\4":
-        raise zipfile.BadZipFile(f"the member {entry.filename!r} does not begin where it should")
-    start = entry.header_offset + _LOCAL_HEADER.size + header[9] + header[10]
-    if entry.file_size != entry.compress_size or start + entry.file_size > file_size:
-        raise zipfile.BadZipFile(
-            f"the member {entry.filename!r} claims {entry.file_size} bytes, more than there are"
-        )
-    file.seek(start)
-    return read_exactly(file, entry.file_size, check if entry.file_size > LARGE else None)
 
 
 def _check(entries: list[zipfile.ZipInfo], where: str) -> None:
