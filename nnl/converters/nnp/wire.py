@@ -16,6 +16,7 @@ import numpy as np
 
 from nnl.converters.nnp.members import Member, Place
 from nnl.converters.nnp.messages import messages
+from nnl.converters.nnp.text import number
 from nnl.core.spec import ShapeError
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # the wire types of protobuf
@@ -66,19 +67,11 @@ def join_parameters(parameters: Iterable[Found]) -> bytes:
         data = np.ascontiguousarray(value, "<f4").tobytes()
         body = [head.SerializeToString()]
         if data:
-            body += [_number(_DATA << 3 | _LENGTH), _number(len(data)), data]
+            body += [number(_DATA << 3 | _LENGTH), number(len(data)), data]
         if need_grad:
-            body += [_number(_NEED_GRAD << 3 | _VARINT), b"\1"]
-        parts += [_number(_PARAMETER << 3 | _LENGTH), _number(sum(map(len, body))), *body]
+            body += [number(_NEED_GRAD << 3 | _VARINT), b"\1"]
+        parts += [number(_PARAMETER << 3 | _LENGTH), number(sum(map(len, body))), *body]
     return b"".join(parts)
-
-
-def _number(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*out, value))
 
 
 def _parameter(file: Member, begin: int, end: int) -> tuple[Any, tuple[int, ...], list[Place]]:
