@@ -26,14 +26,31 @@ class Content:
     Attributes:
         where: The files, for messages.
         proto: NNablaProtoBuf message without parameters.
-        stored: Parameters.
+        promised: Parameters whose values may still be read.
         states: Solver states by the optimizer's name: extension and content.
+        files: What the values are read from.
     """
 
     where: str
     proto: Any
-    stored: list[Stored] = field(default_factory=list)
+    promised: list[Stored] = field(default_factory=list)
     states: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    files: list[Member] = field(default_factory=list)
+
+    @property
+    def stored(self) -> list[Stored]:
+        """The parameters.
+
+        Raises:
+            ValueError: Their file is damaged.
+        """
+        self.wait()
+        return self.promised
+
+    def wait(self) -> None:
+        """Come back when all values are there; raises as `stored`."""
+        for file in self.files:
+            file.wait()
 
 
 def read_files(files: Files, extension: str, function: str) -> Content:
@@ -68,17 +85,18 @@ def read_files(files: Files, extension: str, function: str) -> Content:
 
 
 def _add(content: Content, file: Member, where: str, kind: str, name: str = "") -> None:
+    content.files.append(file)
     if kind in _TEXT:
         proto = parse("NNablaProtoBuf", file.read().tobytes(), True, where)
-        content.stored += from_proto(proto, where)
+        content.promised += from_proto(proto, where)
         del proto.parameter[:]
         content.proto.MergeFrom(proto)
     elif kind == ".protobuf":
         rest, stored = binary_parameters(file)
-        content.stored += stored
+        content.promised += stored
         content.proto.MergeFrom(parse("NNablaProtoBuf", rest, False, where))
     elif kind == ".h5":
-        content.stored += read_h5(file)
+        content.promised += read_h5(file)
     elif kind == ".optimizer":
         _add_states(content, os.path.basename(name), file.read().tobytes(), where)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files and members of .nnp archives: looked into here and there, then read once, from the begin to
-the end, into the arrays that the weights will have.
+the end, into the arrays that the weights will have, while the network is built from others.
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from nnl.converters.nnp.checksum import crc32
-from nnl.ext.native import empty
+from nnl.ext.native import empty, library
 
 MAX_RATIO = 200  # what is larger than this times its compressed size, and than SUSPICIOUS,
 SUSPICIOUS = 2**28  # bytes, is no network: weights hardly get smaller
 PART = 2**20  # bytes; what was just read is still in the cache when its checksum is computed
+LARGE = 2**23  # bytes; larger members are read in the background
 BLOCK = 2**12  # bytes, of what is read to look at a few of them
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name
 
 Bytes = np.ndarray[Any, Any]  # uint8, writable
+Parts = list[memoryview | int]  # where bytes go that follow each other; how many nobody wants
 
 
 class Place(NamedTuple):
@@ -51,6 +54,7 @@ class Member:
         self.file, self.start, self.size = file, start, size
         self.name, self.checksum = name, checksum
         self._blocks: dict[int, bytes] = {}
+        self._reading: Future[None] | None = None
 
     def peek(self, at: int, size: int) -> bytes:
         """Some bytes, not checked yet.
@@ -87,49 +91,74 @@ class Member:
         self._read([buffer.data])
         return buffer
 
-    def arrays(self, places: Sequence[Place]) -> list[np.ndarray[Any, Any]]:
+    def arrays(self, places: Sequence[Place]) -> list[Bytes]:
         """The arrays in places that do not overlap, each in memory of its own.
+
+        They may still be filled: `wait` before you use them.
+        """
+        made = [empty(p.shape, p.dtype) for p in places]
+        views = [y.reshape(-1).view(np.uint8).data for y in made]
+        parts: Parts = []
+        at = 0
+        for i in sorted(range(len(places)), key=lambda i: places[i].start):
+            parts += (places[i].start - at, views[i])
+            at = places[i].start + len(views[i])
+        parts.append(self.size - at)
+        if library() is None or not isinstance(self.file, io.FileIO) or self.size < LARGE:
+            self._read(parts)
+            return made
+        file = open(os.dup(self.file.fileno()), "rb", buffering=0)
+        other = Member(file, self.start, self.size, self.name, self.checksum)
+        self.checksum = None
+
+        def read() -> None:
+            with file:
+                other._read(parts)
+
+        pool = ThreadPoolExecutor(1, "nnl reading")
+        self._reading = pool.submit(read)
+        pool.shutdown(wait=False)
+        return made
+
+    def wait(self) -> None:
+        """Come back when the arrays are there.
 
         Raises:
             As `read`.
         """
-        made = [empty(p.shape, p.dtype) for p in places]
-        self._read(self._parts(places, made))
-        return made
+        if self._reading is not None:
+            self._reading.result()
 
     def verify(self) -> None:
-        """Raise an error if the bytes are damaged."""
+        """Raise an error if the bytes are damaged and nobody has looked yet."""
         if self.checksum is not None:
-            self._read(self._gap(self.size))
+            self._read([self.size])
 
-    def _parts(self, places: Sequence[Place], arrays: Sequence[Bytes]) -> Iterator[memoryview]:
-        at = 0
-        for i in sorted(range(len(places)), key=lambda i: places[i].start):
-            start, data = places[i].start, arrays[i].reshape(-1).view(np.uint8)
-            yield from self._gap(start - at)
-            yield data.data
-            at = start + data.size
-        yield from self._gap(self.size - at)
-
-    def _gap(self, size: int) -> Iterator[memoryview]:
-        """Memory for bytes that nobody wants."""
-        memory = memoryview(bytearray(min(size, PART)))
-        for at in range(0, size, PART):
-            yield memory[: size - at]
-
-    def _read(self, parts: Iterable[memoryview]) -> None:
+    def _read(self, parts: Parts) -> None:
         """Read everything, one part after the other, and check it."""
+        checked, native = self.checksum is not None, library()
+        if native is not None and isinstance(self.file, io.FileIO):
+            try:
+                found = native.read(self.file.fileno(), self.start, parts, checked)
+            except ValueError as error:
+                raise ValueError(f"{self.name} {error}") from None
+        else:
+            found = self._read_slowly(parts, checked)
+        if checked and found != self.checksum:
+            raise ValueError(f"{self.name} is damaged (CRC-32)")
+        self.checksum = None
+
+    def _read_slowly(self, parts: Parts, checked: bool) -> int:
         self.file.seek(self.start)
         checksum = 0
         for part in parts:
-            for at in range(0, len(part), PART):
-                view = part[at : at + PART]
+            size = part if isinstance(part, int) else len(part)
+            memory = memoryview(bytearray(min(size, PART))) if isinstance(part, int) else part
+            for at in range(0, size, PART):
+                view = memory[: size - at] if isinstance(part, int) else memory[at : at + PART]
                 self._fill(view)
-                if self.checksum is not None:
-                    checksum = crc32(view, checksum)
-        if self.checksum is not None and checksum != self.checksum:
-            raise ValueError(f"{self.name} is damaged (CRC-32)")
-        self.checksum = None
+                checksum = crc32(view, checksum) if checked else 0
+        return checksum
 
     def _fill(self, view: memoryview) -> None:
         done = 0

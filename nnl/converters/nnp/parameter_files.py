@@ -164,6 +164,8 @@ def _h5_bytes(stored: Sequence[Stored]) -> bytes:
 def read_h5(file: Member) -> list[Stored]:
     """The parameters of an HDF5 file, in the order of their index.
 
+    The values may still be read: wait for the file before you use them.
+
     Raises:
         ValueError: It is no HDF5 file, is damaged, or holds anything but numbers.
     """
@@ -279,7 +281,7 @@ def stored_bytes(stored: Sequence[Stored], extension: str) -> bytes:
 
 
 def binary_parameters(file: Member) -> tuple[bytes, list[Stored]]:
-    """A binary message without its parameters, and these."""
+    """A binary message without its parameters, and these: wait for the file before you use them."""
     rest, found = split_parameters(file)
     return rest, [Stored(*p) for p in found]
 
@@ -295,20 +297,18 @@ def _read_text(file: Member) -> list[Stored]:
     return from_proto(proto, file.name)
 
 
-# ---- .nnp: a zip archive of such files ----
-
-
-def _read_nnp(file: BinaryIO, where: str) -> list[Stored]:
-    stored: list[Stored] = []
-    for name, member in members(file, where):
-        reader = _READERS.get(os.path.splitext(name)[1])
-        if reader is not None:
-            stored += reader(member)
-    return stored
+# ---- any of them, or a .nnp: a zip archive of such files ----
 
 
 def _read(file: Any, kind: str, where: str) -> list[Stored]:
-    return _read_nnp(file, where) if kind == ".nnp" else _READERS[kind](whole(file, where))
+    stored: list[Stored] = []
+    inside = members(file, where) if kind == ".nnp" else [(kind, whole(file, where))]
+    for name, member in inside:
+        reader = _READERS.get(os.path.splitext(name)[1] or name)
+        if reader is not None:
+            stored += reader(member)
+            member.wait()
+    return stored
 
 
 _BYTES: dict[str, Callable[[Sequence[Stored]], bytes]] = {

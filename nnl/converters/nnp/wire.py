@@ -31,6 +31,8 @@ Found = tuple[str, "np.ndarray[Any, Any]", bool]
 def split_parameters(file: Member) -> tuple[bytes, list[Found]]:
     """The message without its parameters, and (name, value, need_grad) of each of them.
 
+    The values may still be read: wait for the file before you use them.
+
     Raises:
         ValueError: It is no message; ShapeError: a parameter has too many or too few numbers.
     """
@@ -52,7 +54,11 @@ def split_parameters(file: Member) -> tuple[bytes, list[Found]]:
     found = []
     for message, shape, runs in heads:
         parts = [next(arrays) for _ in range(runs)]
-        value = parts[0] if runs == 1 else np.concatenate([*parts, np.empty(0, "<f4")])
+        if runs == 1:
+            value = parts[0]
+        else:
+            file.wait()
+            value = np.concatenate([*parts, np.empty(0, "<f4")])
         found.append((message.variable_name, value.reshape(shape), message.need_grad))
     return b"".join(rest), found
 
