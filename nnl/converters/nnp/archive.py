@@ -66,6 +66,7 @@ def read_files(files: Files, extension: str, function: str) -> Content:
     several: Sequence[Any] = files if isinstance(files, (list, tuple)) else [files]
     names = [str(f) if isinstance(f, (str, os.PathLike)) else "file" for f in several]
     content = Content(f"{function}: {', '.join(names)}", messages()["NNablaProtoBuf"]())
+    found: list[_Part] = []
     for file, name in zip(several, names, strict=True):
         is_path = isinstance(file, (str, os.PathLike))
         kind = os.path.splitext(name)[1] if is_path else extension
@@ -77,28 +78,37 @@ def read_files(files: Files, extension: str, function: str) -> Content:
         where = f"{function}: {name}"
         with open(file, "rb", buffering=0) if is_path else nullcontext(file) as opened:
             if kind != ".nnp":
-                _add(content, whole(opened, where), where, kind)
+                found += _add(content, whole(opened, where), where, kind)
                 continue
-            for name, member in members(opened, where):
-                _add(content, member, f"{where}: {name}", os.path.splitext(name)[1], name)
+            for part, member in members(opened, where):
+                found += _add(content, member, f"{where}: {part}", os.path.splitext(part)[1], part)
+    for stored, data, text, where in found:  # by now the weights are being read
+        content.promised += stored
+        if data:
+            proto = parse("NNablaProtoBuf", data, text, where)
+            content.promised += from_proto(proto, where)
+            del proto.parameter[:]
+            content.proto.MergeFrom(proto)
     return content
 
 
-def _add(content: Content, file: Member, where: str, kind: str, name: str = "") -> None:
+# Parameters, a message in its binary or text form, whether it is text, and where it stands.
+_Part = tuple[list[Stored], bytes, bool, str]
+
+
+def _add(content: Content, file: Member, where: str, kind: str, name: str = "") -> list[_Part]:
+    """What the file holds; states of solvers are added at once."""
     content.files.append(file)
     if kind in _TEXT:
-        proto = parse("NNablaProtoBuf", file.read().tobytes(), True, where)
-        content.promised += from_proto(proto, where)
-        del proto.parameter[:]
-        content.proto.MergeFrom(proto)
-    elif kind == ".protobuf":
+        return [([], file.read().tobytes(), True, where)]
+    if kind == ".protobuf":
         rest, stored = binary_parameters(file)
-        content.promised += stored
-        content.proto.MergeFrom(parse("NNablaProtoBuf", rest, False, where))
-    elif kind == ".h5":
-        content.promised += read_h5(file)
-    elif kind == ".optimizer":
+        return [(stored, rest, False, where)]
+    if kind == ".h5":
+        return [(read_h5(file), b"", False, where)]
+    if kind == ".optimizer":
         _add_states(content, os.path.basename(name), file.read().tobytes(), where)
+    return []
 
 
 def _add_states(content: Content, name: str, data: bytes, where: str) -> None:

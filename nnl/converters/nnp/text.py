@@ -42,6 +42,8 @@ def fill(message: Any, text: str) -> bool:
 
 def number(value: int) -> bytes:
     """A number that is not negative, seven bits per byte."""
+    if value < 0x80:
+        return bytes((value,))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
