@@ -18,7 +18,7 @@ import numpy as np
 
 MAX_DEPTH = 64  # of groups in groups
 
-_SUPERBLOCK = struct.Struct("<8sB4xBB9xQ32xQ24x")  # sizes of addresses, base, header of the root
+_SUPERBLOCK = struct.Struct("<8sB4xBB9xQ8xQ16xQ24x")  # sizes, base, end of the file, root
 _TREE = struct.Struct("<4sBBH16x")
 _TABLE = struct.Struct("<4sBxH")
 _SYMBOL = struct.Struct("<QQI20x")  # name in the heap, object header, kind of link
@@ -94,10 +94,8 @@ class _Reader:
         self.found: list[Dataset] = []
         # In a good file nothing overlaps, so what is read, names included, is no larger than it.
         self.left = file.size
-        signature, version, addresses, lengths, base, root = _SUPERBLOCK.unpack(
-            self.bytes(0, _SUPERBLOCK.size)
-        )
-        if signature != b"\x89HDF\r\n\x1a\n" or (version, addresses, lengths, base) != (0, 8, 8, 0):
+        signature, *rest, end, root = _SUPERBLOCK.unpack(self.bytes(0, _SUPERBLOCK.size))
+        if signature != b"\x89HDF\r\n\x1a\n" or rest != [0, 8, 8, 0] or end > file.size:
             raise Unusual("superblock")
         self.visit("", root, 0)
 

@@ -64,21 +64,23 @@ class Member:
         """
         if at + size > self.size:
             raise ValueError(f"{self.name} ends {at + size - self.size} bytes too early")
-        first, last = at // BLOCK, (at + size - 1) // BLOCK
-        data = self._block(first)
-        if last > first:
-            data = b"".join((data, *(self._block(i) for i in range(first + 1, last + 1))))
-        begin = at - first * BLOCK
+        if size > BLOCK:
+            return self._bytes(at, size)
+        i, begin = divmod(at, BLOCK)
+        data = self._blocks.get(i) or self._block(i)
+        if len(data) < begin + size:
+            data += self._blocks.get(i + 1) or self._block(i + 1)
         return data[begin : begin + size]
 
     def _block(self, i: int) -> bytes:
-        data = self._blocks.get(i)
-        if data is None:
-            self.file.seek(self.start + i * BLOCK)
-            size = min(BLOCK, self.size - i * BLOCK)
-            data = self._blocks[i] = self.file.read(size)
-            if len(data) < size:
-                raise ValueError(f"{self.name} ends {size - len(data)} bytes too early")
+        data = self._blocks[i] = self._bytes(i * BLOCK, min(BLOCK, self.size - i * BLOCK))
+        return data
+
+    def _bytes(self, at: int, size: int) -> bytes:
+        self.file.seek(self.start + at)
+        data: bytes = self.file.read(size)
+        if len(data) < size:
+            raise ValueError(f"{self.name} ends {size - len(data)} bytes too early")
         return data
 
     def read(self) -> Bytes:
