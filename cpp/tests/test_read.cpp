@@ -39,6 +39,28 @@ void spans_get_their_bytes_and_gaps_count_for_the_checksum() {
   CHECK_ERROR(nnl::read_spans(-1, 0, spans, true), "cannot be read");
 }
 
+// Some of them are read elsewhere first, see read.cpp.
+void every_place_within_a_page_gets_the_same() {
+  const std::vector<uint8_t> x = content();
+  std::FILE* file = std::tmpfile();
+  CHECK(file && std::fwrite(x.data(), 1, kSize, file) == kSize && !std::fflush(file));
+  std::vector<uint8_t> y(kSize + 300);
+  for (size_t from : {0, 3, 70})
+    for (size_t to = 0; to < 200; ++to) {
+      const size_t n = to % 50 ? 5000 : (size_t{1} << 20) + 5000;
+      std::fill(y.begin(), y.end(), 0);
+      const std::vector<nnl::Span> spans = {{y.data() + to, n}};
+      CHECK(nnl::read_spans(::fileno(file), from, spans, true) == nnl::crc32(x.data() + from, n));
+      CHECK(std::equal(y.begin() + to, y.begin() + to + n, x.begin() + from));
+      CHECK(to == 0 || y[to - 1] == 0);
+      CHECK(y[to + n] == 0);
+    }
+  std::fclose(file);
+}
+
 }  // namespace
 
-int main() { spans_get_their_bytes_and_gaps_count_for_the_checksum(); }
+int main() {
+  spans_get_their_bytes_and_gaps_count_for_the_checksum();
+  every_place_within_a_page_gets_the_same();
+}

@@ -138,7 +138,17 @@ def test_damaged_structure_is_called_damaged(tmp_path: Path) -> None:
     path = tmp_path / "a.nnp"
     weights_file(path, ".protobuf")
     data = bytearray(path.read_bytes())
-    data[data.index(b"parameter.protobuf") + len("parameter.protobuf")] = 0xFF  # its first tag
+    with open(path, "rb", buffering=0) as file:
+        (member,) = (m for name, m in members(file, "x") if name == "parameter.protobuf")
+    data[member.start] = 0xFF  # its first tag
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"'parameter.protobuf' is damaged \(CRC-32\)"):
         load(path)
+
+
+def test_weights_of_saved_archives_are_aligned(tmp_path: Path) -> None:
+    path = tmp_path / "a.nnp"
+    value = weights_file(path, ".h5")
+    assert path.read_bytes().index(value) % 64 == 0
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None

