@@ -22,8 +22,8 @@ from nnl.core.variable import Variable
 
 SAVED = (".h5", ".protobuf")
 LOADED = (".h5", ".protobuf", ".nntxt", ".prototxt", ".nnp")
-# Bytes. Arrays that begin at such places are read in three quarters of the time: memory begins there
-# too, and copies between places that are aligned alike are the fastest.
+# Bytes. Arrays that begin at such places are read in three quarters of the time: memory begins at
+# such places too, and copies between what is aligned alike are the fastest.
 ALIGNMENT = 64
 _MAX_RATIO = 1000  # of the size of an HDF5 array to what it takes in the file; compressed ones too
 
