@@ -190,12 +190,31 @@ def test_function_info_is_sorted_and_splits_by_support(
     assert (tmp_path / "f.txt").read_text().split() == names
     pytest.importorskip("onnx")
     assert "ReLU" in output(capsys, "function_info", file, "-f", "ONNX").split()
-    assert "Relu" in output(capsys, "function_info", file, "-f", "ONNX", "-t").split()
+    operators = output(capsys, "function_info", file, "-f", "ONNX", "-t").split()
+    assert {"Relu@14", "Conv@11", "MaxPool@12"} <= set(operators) and operators == sorted(operators)
+    assert main(["function_info", "-f", "ONNX", "-t"]) == 1
+    assert "-t needs -f FORMAT and FILE" in capsys.readouterr().err
+    assert main(["function_info", "-f", "NNB"]) == 1
+    assert "NNB comes in a later version of nnl" in capsys.readouterr().err
     x = nn.Variable((2, 3, 8, 8))
     net = {"name": "n", "batch_size": 2, "outputs": {"y": F.random_flip(x)}, "names": {"x": x}}
     save(tmp_path / "r.nnp", {"networks": [net]})
     text = output(capsys, "function_info", tmp_path / "r.nnp", "-f", "ONNX", code=1)
     assert "not supported by ONNX:\nRandomFlip" in text
+
+
+def test_functions_that_onnx_writes_as_their_parts_are_supported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnx")
+    from nnl.converters.onnx.export_table import export_rows
+
+    listed = output(capsys, "function_info", "-f", "ONNX").split()
+    assert listed == sorted({OPS[name].nnp for name, since, _ in export_rows() if since})
+    x = nn.Variable((2, 3))
+    net = {"name": "n", "batch_size": 2, "outputs": {"y": F.celu(x)}, "names": {"x": x}}
+    save(tmp_path / "c.nnp", {"networks": [net]})
+    output(capsys, "convert", tmp_path / "c.nnp", tmp_path / "c.onnx", "--verify")
 
 
 @pytest.mark.parametrize("raw", [False, True])
