@@ -229,8 +229,10 @@ def numbers(dataset: Any, where: str) -> np.ndarray[Any, Any]:
     """An HDF5 dataset as an array.
 
     Raises:
-        ValueError: It holds no numbers, or claims far more than the file has.
+        ValueError: It holds no numbers, claims far more than the file has, or lies in other files.
     """
+    if dataset.external or dataset.is_virtual:
+        raise ValueError(f"{where}: its numbers lie in another file, which is not opened")
     claimed, there = dataset.size * dataset.dtype.itemsize, dataset.id.get_storage_size()
     if dataset.dtype.kind not in "fiub" or claimed > _MAX_RATIO * there:
         raise ValueError(

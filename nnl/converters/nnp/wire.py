@@ -125,7 +125,9 @@ def _fields(file: Member, at: int, end: int) -> Iterator[tuple[int, int, int, in
             stop = at + (4 if kind == _FIXED32 else 8)
         else:
             raise ValueError(f"{no}: wire type {kind}")
-        if stop > end or not field:
+        if not field:
+            raise ValueError(f"{no}: there is no field 0")
+        if stop > end:
             raise ValueError(f"{no}: the field {field} ends {stop - end} bytes behind it")
         yield field, kind, start, at, stop
         at = stop
