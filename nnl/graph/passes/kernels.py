@@ -47,7 +47,8 @@ class _Chooser:
         self.steps: list[Step] = []
         self.forms: dict[tuple[int, bool], int] = {}  # (slot, channels last) -> the same values so
         self.places_last: set[int] = set()  # places of maxima, found in images channels-last
-        self.can_convert = CONVERT in kernel_names()
+        self.names = kernel_names(lib)
+        self.can_convert = CONVERT in self.names
         self.follow = FOLLOW | frozenset(lib.elementwise_names())
 
     def run(self) -> None:
@@ -63,7 +64,7 @@ class _Chooser:
         self.program.steps = self.steps
 
     def _choose(self, step: Step) -> bool:
-        if step.op not in kernel_names() or (step.view and not step.writes):
+        if step.op not in self.names or (step.view and not step.writes):
             return False
         if not computes_as_is(self.program, step):
             return False
