@@ -31,14 +31,15 @@ class RecurrentBackward : public Kernel {
     const int64_t n = z.steps * z.batch, columns = rows_ * z.hidden;
     for (int64_t layer = 0; layer < std::min<int64_t>(z.layers, 2); ++layer) {
       const int64_t size = z.input(layer), wide = size + z.hidden, gates = z.gates() * z.hidden;
+      const bool wanted = layer || s.attributes.flag("need_x");
       ProductSpec p;
       p.a = {dtype_of<T>, {n, gates}, {columns, 1}, n * columns};
       p.b = {dtype_of<T>, {gates, size}, {wide, 1}, z.weights(layer)};
       p.y = Matrices::of(dtype_of<T>, {n, size});
       p.addend_type = dtype_of<T>;
-      by_x_.push_back(Product::make(p, space_));
+      by_x_.push_back(wanted ? Product::make(p, space_) : nullptr);
       p.addend = true;
-      by_x_added_.push_back(Product::make(p, space_));
+      by_x_added_.push_back(wanted && z.directions > 1 ? Product::make(p, space_) : nullptr);
       p.addend = false;
       p.a = Matrices::of(dtype_of<T>, {n, columns}).transposed();
       p.b = Matrices::of(dtype_of<T>, {n, wide});
@@ -221,10 +222,9 @@ class RecurrentBackward : public Kernel {
       const T *g = gradients(d, w), *weight = l.weight + d * z_.weights(layer);
       const bool last = d == z_.directions - 1;
       T* other = Space::at<T>(w, fed_[2]);
-      if (d == 0)
+      if (d == 0 && by_x_[kind])
         by_x_[kind]->run(g, weight, nullptr, nullptr, last ? l.gx : other, w);
-      else
-        by_x_added_[kind]->run(g, weight, nullptr, other, l.gx, w);
+      if (d && by_x_[kind]) by_x_added_[kind]->run(g, weight, nullptr, other, l.gx, w);
       if (l.gb) sums_->run(g, l.gb + d * rows_ * hidden, w);
 
       T* joined = Space::at<T>(w, joined_);
