@@ -386,7 +386,8 @@ class recurrent_backward:
             gc = rng.normal(size=h.shape) if name == "lstm" else None
             yield Sample(
                 gy, gh, gc, x, h, c, w0, w, b, y, inner, saved, cells, mask,
-                cell=name, need_x=need_x, order=1, grad=(True, True, gc is not None) + (False,) * 11,
+                cell=name, need_x=need_x, order=1,
+                grad=(True, True, gc is not None) + (False,) * 11,
             )  # fmt: skip
 
 
