@@ -157,7 +157,7 @@ class Recurrent : public Kernel {
         gru(gates + i * columns, state + i * columns, bias, l.saved + 4 * (at + i * hidden),
             h_n + i * hidden, y + i * z_.width());
     } else {
-      activate(z_.cell == Cell::relu ? Activation::relu : Activation::tanh, gates, m * hidden);
+      activate(z_.cell == Cell::relu ? Curve::relu : Curve::tanh, gates, m * hidden);
       load(gates, h_n, m * hidden);
       for (int64_t i = 0; i < m; ++i) store(gates + i * hidden, y + i * z_.width(), hidden);
     }
