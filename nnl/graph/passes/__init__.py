@@ -25,6 +25,7 @@ from nnl.graph.passes.prune import prune
 from nnl.graph.passes.reduction import fuse_reductions
 from nnl.graph.passes.remember import forget_normalized
 from nnl.graph.passes.softmax import fuse_softmax
+from nnl.graph.passes.tiles import tile_weights
 from nnl.graph.passes.updates import join_updates
 from nnl.graph.program import Program
 
@@ -45,6 +46,7 @@ PASSES: list[Pass] = [
     forget_normalized,
     fuse_elementwise,
     fuse_reductions,
+    tile_weights,
     join_updates,
     choose_kernels,
     prepare_weights,
