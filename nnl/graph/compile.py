@@ -123,7 +123,7 @@ class Compiled:
         plan = self.plan
         for nd, key in self.added_to:
             space, buf = plan.published(plan.slot_of[key])
-            if buf is nd.bufs.get(space):
+            if space in nd.bufs and nd.bufs[space] is buf:
                 nd.write(space, buf.copy())
         plan.run_both()
         for (nd, g), own in zip(self.grads, self.own, strict=True):

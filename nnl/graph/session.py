@@ -132,7 +132,7 @@ class BackwardPlan:
             grad = leaf.grad
             if own and not grad.zeroing:
                 space, buf = plan.published(plan.slot_of[g.key])
-                if buf is grad.bufs.get(space):
+                if space in grad.bufs and grad.bufs[space] is buf:
                     grad.write(space, buf.copy())  # else the run would overwrite the sum
         plan.run(second)
         for leaf, g, own in self.leaves:
