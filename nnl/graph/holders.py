@@ -46,7 +46,8 @@ def read_in_order(nd: NdArray, space: str) -> Any:
     """
     if SPACE in nd.bufs and is_held(nd):
         nd.bufs.pop(space, None)
-    elif space == TILED and space not in nd.bufs:
+        return SPACES[space].from_host(nd.bufs[SPACE])  # not kept: the holder may write, then let go
+    if space == TILED and space not in nd.bufs:
         host = nd.read(SPACE)
         # the memory of a plan may be that of an array that it has published
         alone = not HOLDERS[id(host)] and host.flags.carray
@@ -68,11 +69,12 @@ class Written:
         """Let the buffers that the run writes be the only ones of their arrays."""
         self.held.clear()
         for nd, space in self.arrays:
-            if space != SPACE and SPACE in nd.bufs and is_held(nd):
+            if space == SPACE:
+                nd.touch(space)
+                continue
+            if SPACE in nd.bufs and is_held(nd):
                 self.held.append((nd, space, nd.bufs[SPACE]))
-            if space != SPACE:
-                read_in_order(nd, space)
-            nd.touch(space)
+            nd.write(space, read_in_order(nd, space))
 
     def after_run(self) -> None:
         """Bring new values to the numpy arrays that somebody holds, and drop old copies."""

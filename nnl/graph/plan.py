@@ -305,7 +305,8 @@ class Plan:
             return
         self._run_native(0, self.native_prepared)
         for nd in self.prepared_from:
-            nd.bufs[self.mark] = True
+            if not is_held(nd):  # else the holder may write, and let go before the next run
+                nd.bufs[self.mark] = True
 
     def _bind_leaves(self) -> None:
         """Point the plan at the buffers that its leaves have now."""

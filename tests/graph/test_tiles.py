@@ -239,6 +239,30 @@ def test_a_numpy_array_that_somebody_keeps_sees_updates_and_is_seen() -> None:
     assert b.spaces()["wide/conv/W"] == ["tiled"]
 
 
+def test_somebody_writes_to_a_numpy_array_and_lets_it_go() -> None:
+    t = Training(CPU)
+    t.gradients()
+    t.update()
+    w = t.parameters["wide/conv/W"]
+    kept = w.d
+    t.gradients()
+    kept[...] = 0.0
+    del kept
+    t.gradients()
+    got = t.parameters["stem2/conv/W"].g.copy()
+    w.d = 0.0
+    t.gradients()
+    assert np.array_equal(got, t.parameters["stem2/conv/W"].g)
+
+
+def test_weights_become_tiles_in_their_own_memory() -> None:
+    t = Training(CPU)
+    w = t.parameters["wide/conv/W"].data
+    before = w.data.ctypes.data
+    t.gradients()
+    assert w.bufs["tiled"].ctypes.data == before
+
+
 def test_saved_and_loaded_between_steps(tmp_path: Any) -> None:
     path = str(tmp_path / "p.h5")
 
