@@ -9,7 +9,7 @@ nothing derived from that numpy array is trusted, and what a plan writes must ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES
-from nnl.ext.native import TILED, TILES
+from nnl.ext.native import BFLOAT16, TILED, TILES
 from nnl.graph.program import SPACE
 
 HOLDERS: Counter[int] = Counter()  # {id of a leaf's buffer: references of plans to it}
@@ -46,7 +46,10 @@ def read_in_order(nd: NdArray, space: str) -> Any:
     """
     if SPACE in nd.bufs and is_held(nd):
         nd.bufs.pop(space, None)
-        return SPACES[space].from_host(nd.bufs[SPACE])  # not kept: the holder may write, then let go
+        # not kept: the holder may write to his array and then let it go
+        return SPACES[space].from_host(nd.bufs[SPACE])
+    if space == BFLOAT16:
+        nd.read(SPACE)  # which stays what counts
     if space == TILED and space not in nd.bufs:
         host = nd.read(SPACE)
         # the memory of a plan may be that of an array that it has published
@@ -56,10 +59,19 @@ def read_in_order(nd: NdArray, space: str) -> Any:
 
 
 class Written:
-    """The arrays that a plan writes, each with the memory space it does that in."""
+    """The arrays that a plan writes.
 
-    def __init__(self, arrays: Iterable[tuple[NdArray, str]]) -> None:
-        self.arrays = list(arrays)
+    Args:
+        arrays: With the memory space that each is written in.
+        results: Copies that the plan makes in other spaces, with the slots they lie in.
+    """
+
+    def __init__(
+        self,
+        arrays: Sequence[tuple[NdArray, str]],
+        results: Sequence[tuple[NdArray, str, int]],
+    ) -> None:
+        self.arrays, self.results = arrays, results
         self.held: list[tuple[NdArray, str, np.ndarray[Any, Any]]] = []
 
     def __contains__(self, nd: NdArray) -> bool:
@@ -76,8 +88,8 @@ class Written:
                 self.held.append((nd, space, nd.bufs[SPACE]))
             nd.write(space, read_in_order(nd, space))
 
-    def after_run(self) -> None:
-        """Bring new values to the numpy arrays that somebody holds, and drop old copies."""
+    def after_run(self, slots: Sequence[Any]) -> None:
+        """Bring new values to the numpy arrays that somebody holds; replace old copies."""
         for nd, space in self.arrays:
             if space != SPACE and len(nd.bufs) > 1:
                 nd.write(space, nd.bufs[space])
@@ -85,3 +97,6 @@ class Written:
             host[...] = SPACES[space].to_host(nd.bufs[space])
             nd.write(SPACE, host)
         self.held.clear()
+        for nd, space, slot in self.results:
+            if not is_held(nd):
+                nd.bufs[space] = slots[slot]

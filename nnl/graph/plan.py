@@ -102,11 +102,14 @@ class Plan:
         leaves = [
             (i, s.leaf) for i, s in enumerate(program.slots) if s.leaf is not None and i in used
         ]
-        spaces = [(i, nd, program.slots[i].space) for i, nd in leaves]
+        copies = program.copies
+        spaces = [(i, nd, copies.get(i, program.slots[i].space)) for i, nd in leaves]
         self.leaves = [(i, nd) for i, nd, space in spaces if space == SPACE]
         self.ordered = [x for x in spaces if x[2] != SPACE]
         written = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
-        self.written = Written((nd, space) for i, nd, space in spaces if i in written)
+        made = {o for s in self.steps if s.kernel is not None for o in s.outs}
+        results = [(*x, i) for i, x in program.results.items() if i in made]
+        self.written = Written([(nd, space) for i, nd, space in spaces if i in written], results)
         self._lay_out()
         self.mark = f"prepared {next(_plans)}"  # in an array's buffers: unchanged since
         self.loose: set[int] = set()  # leaves whose buffer changes between runs
@@ -209,6 +212,9 @@ class Plan:
         spec = self.program.slots[slot].spec
         offset = self.offsets.get(slot)
         if offset is None:
+            nd, space = self.program.results.get(slot, (None, ""))
+            if nd is not None and space in nd.bufs:
+                return nd.bufs[space]  # one copy of a weight is enough
             tiled = self.program.slots[slot].space == TILED
             return HostSpace.empty(tiled_shape(spec.shape) if tiled else spec.shape, spec.dtype)
         return arena(offset, spec)
@@ -371,7 +377,7 @@ class Plan:
                 self._prepare()
             self._run_native(self.native_prepared, self.native_cut)
         if second or not self.second:
-            self.written.after_run()
+            self.written.after_run(self.slots)
 
     def run_both(self) -> None:
         """Run the first part and the second."""

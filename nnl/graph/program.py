@@ -96,6 +96,8 @@ class Program:
         forms: {slot: slots with the same values in another order in memory}.
         kept, plain: Slots that must survive the run, and those of them that must be plain.
         gradients: Slots of gradients among them, with the arrays these are of.
+        copies: {slot of a leaf: memory space}, for leaves that are read in another element type.
+        results: {slot: (array, memory space)} of copies that the run makes of arrays it writes.
         cut: Number of steps in the first part.
     """
 
@@ -111,6 +113,8 @@ class Program:
         self.slot_of: dict[Key, int] = {}
         self.forms: dict[int, list[int]] = {}
         self.steps: list[Step] = []
+        self.copies: dict[int, str] = {}
+        self.results: dict[int, tuple[NdArray, str]] = {}
         cut = len(nodes) if cut is None else cut
         for i, node in enumerate(nodes):
             self._lower(node, i >= cut)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of convolutions that stay in tiles between steps: where they do, and that nobody can tell.
+"""Weights of convolutions that stay in tiles between steps, and that nobody can tell.
 
 Whoever looks at weights, gradients or states, or writes to them, between any two steps must find
 and leave what numpy's training finds; so both are trained with the same interventions.

@@ -20,11 +20,20 @@ import numpy as np
 
 from nnl.core.context import BACKENDS, Backend, Context, HostSpace
 from nnl.ext.native.loading import NotBuilt, load
-from nnl.ext.native.spaces import CHANNELS_LAST, HOST, LAYOUTS, TILE, TILED, TILES, tiled_shape
+from nnl.ext.native.spaces import (
+    BFLOAT16,
+    CHANNELS_LAST,
+    HOST,
+    LAYOUTS,
+    TILE,
+    TILED,
+    TILES,
+    tiled_shape,
+)
 from nnl.ext.numpy import NUMPY
 from nnl.ext.numpy import bind as bind_numpy
 
-__all__ = ["CHANNELS_LAST", "HOST", "LAYOUTS", "TILE", "TILED", "TILES", "tiled_shape"]
+__all__ = ["BFLOAT16", "CHANNELS_LAST", "HOST", "LAYOUTS", "TILE", "TILED", "TILES", "tiled_shape"]
 logger = logging.getLogger("nnl")
 
 # The numbers of the C++ enumeration nnl::DType. By name: bfloat16 comes from ml_dtypes, which is

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.context import REORDERED, SPACES, HostSpace
+from nnl.core.context import REORDERED, SPACES, HostSpace, half_type
 
-HOST, CHANNELS_LAST, TILED = "host", "channels_last", "tiled"
+HOST, CHANNELS_LAST, TILED, BFLOAT16 = "host", "channels_last", "tiled", "bfloat16"
 # The numbers of the C++ enumeration nnl::Layout.
 LAYOUTS = {HOST: 0, CHANNELS_LAST: 1, TILED: 2}
 TILE = 16
@@ -52,8 +52,22 @@ class Tiled:
         return moved
 
 
+class Copy16:
+    """A copy of float32 values in 16 bits. The float32 values are always there as well."""
+
+    def to_host(self, buf: Any) -> Host:
+        host: Host = buf.astype(np.float32)
+        return host
+
+    def from_host(self, array: Host) -> Any:
+        half = half_type(BFLOAT16)
+        copy = HostSpace.empty(array.shape, half)
+        _cast(array.shape, half)(array, out=copy)
+        return copy
+
+
 TILES = Tiled()
-SPACES.update({CHANNELS_LAST: ChannelsLast(), TILED: TILES})
+SPACES.update({CHANNELS_LAST: ChannelsLast(), TILED: TILES, BFLOAT16: Copy16()})
 REORDERED.update((CHANNELS_LAST, TILED))
 
 
@@ -65,10 +79,21 @@ def tiled_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @cache
 def _reorder(shape: tuple[int, ...], dtype: Any, source: str, target: str) -> Callable[..., Any]:
+    return _kernel("to_layout", shape, (dtype, source), (dtype, target))
+
+
+@cache
+def _cast(shape: tuple[int, ...], dtype: Any) -> Callable[..., Any]:
+    return _kernel("cast", shape, (np.dtype(np.float32), HOST), (dtype, HOST))
+
+
+def _kernel(
+    op: str, shape: tuple[int, ...], source: tuple[Any, str], target: tuple[Any, str]
+) -> Callable[..., Any]:
     from nnl.ext.native import _DTYPES, library
 
     lib = library()
-    assert lib is not None  # without it nothing is tiled
-    specs = [[(shape, _DTYPES[dtype.name], LAYOUTS[s])] for s in (source, target)]
-    kernel: Callable[..., Any] = lib.array_kernel("to_layout", {}, *specs, [dtype])
+    assert lib is not None  # without it there are no such arrays
+    specs = [[(shape, _DTYPES[dtype.name], LAYOUTS[s])] for dtype, s in (source, target)]
+    kernel: Callable[..., Any] = lib.array_kernel(op, {}, *specs, [target[0]])
     return kernel

@@ -15,6 +15,7 @@ from nnl.graph.passes.attention import fuse_attention
 from nnl.graph.passes.common import merge_common
 from nnl.graph.passes.constants import fold_constants
 from nnl.graph.passes.convolution import fuse_bias_gradient, fuse_convolution
+from nnl.graph.passes.copies import copy_weights
 from nnl.graph.passes.dtypes import convert_inputs
 from nnl.graph.passes.elementwise import fuse_elementwise
 from nnl.graph.passes.kernels import choose_kernels
@@ -48,6 +49,7 @@ PASSES: list[Pass] = [
     fuse_reductions,
     tile_weights,
     join_updates,
+    copy_weights,
     choose_kernels,
     prepare_weights,
 ]

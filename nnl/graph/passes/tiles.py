@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from nnl.core.array import NdArray
-from nnl.ext.native import TILE, TILED, kernel_names
-from nnl.graph.passes.dtypes import computes_as_is
+from nnl.ext.native import TILE, TILED
+from nnl.graph.passes.updates import is_update
 from nnl.graph.program import Program, Step
 
 # Ops that take tiled weights, as their input 1, and those that make gradients so, as output 0.
@@ -40,7 +40,7 @@ class _Tiler:
                 self.handles.setdefault(id(slot.leaf.bufs), []).append(i)
 
     def run(self) -> None:
-        updates = [s for s in self.program.steps if self._is_update(s)]
+        updates = [s for s in self.program.steps if is_update(self.program, s)]
         for step in updates:
             self._tile(self._leaf(step.ins[0]), step.ins[1], step)
         seen = {step.ins[1] for step in updates}
@@ -50,16 +50,6 @@ class _Tiler:
 
     def _leaf(self, slot: int) -> NdArray | None:
         return self.program.slots[slot].leaf
-
-    def _is_update(self, step: Step) -> bool:
-        return (
-            step.native
-            and step.view
-            and 0 in step.writes
-            and len(step.ins) > 1
-            and step.op in kernel_names()
-            and computes_as_is(self.program, step)
-        )
 
     def _tile(self, weight: NdArray | None, g: int, update: Step | None) -> None:
         """Tile a weight, its gradient g and what updates it, if all of that can be."""
