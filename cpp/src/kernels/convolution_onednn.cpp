@@ -207,8 +207,8 @@ bool keeps_tiles(const Convolution& c) {
 Chosen choose(const Convolution& c) {
   if (c.spatial() > 3 || c.x.size() == 0 || c.y.size() == 0 || c.w.size() == 0) return {};
   if (keeps_tiles(c)) {
-    const Chosen chosen = choose_forward(describe(c, Images::as_they_lie, true),
-                                         dnnl::prop_kind::forward_inference);
+    const Chosen chosen =
+        choose_forward(describe(c, Images::as_they_lie, true), dnnl::prop_kind::forward_inference);
     if (chosen.ready()) return chosen;
   }
   for (Images images : {Images::as_they_lie, Images::free}) {
