@@ -8,6 +8,7 @@ from typing import Any
 from nnl.core.array import NdArray
 from nnl.core.context import half_type
 from nnl.ext.native import BFLOAT16, kernel_names
+from nnl.graph.passes.prepare import PACK
 from nnl.graph.passes.updates import KERNEL, is_update, joined
 from nnl.graph.program import SPACE, Program, Step
 
@@ -23,13 +24,13 @@ def copy_weights(program: Program, lib: Any) -> None:
     The copy is a memory space of the weight's array, so it goes when anybody else writes to the
     weight. The first plan that trains makes it, the plan that updates finds it and keeps it up.
     """
-    if KERNEL in kernel_names():
-        _Copier(program).run()
+    if PACK in kernel_names(lib):  # oneDNN is there, which multiplies bfloat16
+        _Copier(program, lib).run()
 
 
 class _Copier:
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, lib: Any) -> None:
+        self.program, self.lib = program, lib
         self.trained = {id(nd.bufs) for nd in program.gradients.values() if nd is not None}
         self.updated: dict[int, int] = {}  # {id of an array's memory: number of its first update}
         for t, step in enumerate(program.steps):
@@ -88,7 +89,7 @@ class _Copier:
     def _with_results(self, step: Step, read: set[int]) -> Step:
         """The update with copies of weights as results, for weights that are read from copies."""
         program, slots = self.program, self.program.slots
-        if step.op != KERNEL and not is_update(program, step):
+        if step.op != KERNEL and not is_update(program, step, self.lib):
             return step
         count = len(step.outs)
         weights = [step.ins[k * len(step.ins) // count] for k in range(count)]

@@ -57,7 +57,9 @@ class _Chooser:
         self.steps: list[Step] = []
         self.forms: dict[tuple[int, str], int] = {}  # (slot, space) -> the same values so
         self.places_last: set[int] = set()  # places of maxima, found in images channels-last
-        self.can_convert = CONVERT in kernel_names()
+        self.names = kernel_names(lib)
+        self.any_last = False  # whether images of this program are channels-last
+        self.can_convert = CONVERT in self.names
         self.follow = FOLLOW | frozenset(lib.elementwise_names())
 
     def run(self) -> None:
@@ -73,7 +75,7 @@ class _Chooser:
         self.program.steps = self.steps
 
     def _choose(self, step: Step) -> bool:
-        if step.op not in kernel_names() or (step.view and not step.writes):
+        if step.op not in self.names or (step.view and not step.writes):
             return False
         if not computes_as_is(self.program, step):
             return False
@@ -112,7 +114,11 @@ class _Chooser:
         return found
 
     def _any_channels_last(self, step: Step, images: set[int]) -> bool:
-        return self._any_in(CHANNELS_LAST, [step.ins[p] for p in images if p >= 0])
+        slots = self.program.slots
+        ins = [step.ins[p] for p in images if p >= 0]
+        if self.any_last and all(neutral(slots[i].spec) for i in ins):  # one pixel becomes many
+            return any(not neutral(slots[step.outs[-1 - p]].spec) for p in images if p < 0)
+        return self._any_in(CHANNELS_LAST, ins)
 
     def _any_in(self, space: str, among: Iterable[int]) -> bool:
         slots = self.program.slots
@@ -172,6 +178,7 @@ class _Chooser:
                 after.append((outs[p], o))
                 self.forms[o, space] = outs[p]
             slots[outs[p]].space = space
+        self.any_last = self.any_last or CHANNELS_LAST in spaces
         step.outs = tuple(outs)
         self.steps.append(step)
         for source, o in after:

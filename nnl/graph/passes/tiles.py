@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from nnl.core.array import NdArray
-from nnl.ext.native import TILE, TILED
+from nnl.ext.native import BFLOAT16, TILE, TILED, kernel_names
+from nnl.graph.passes.prepare import PACK
 from nnl.graph.passes.updates import is_update
 from nnl.graph.program import Program, Step
 
@@ -23,12 +24,13 @@ def tile_weights(program: Program, lib: Any) -> None:
     gradient is: made in this program, or left so by another one. Everything else that looks at the
     weight has to be a convolution, so that nothing needs it plain at every step.
     """
-    _Tiler(program).run()
+    if PACK in kernel_names(lib):  # oneDNN is there
+        _Tiler(program, lib).run()
 
 
 class _Tiler:
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, lib: Any) -> None:
+        self.program, self.lib = program, lib
         self.makers = program.makers()
         self.readers: dict[int, list[tuple[Step, int]]] = {}  # {root: (step, place among ins)}
         for step in program.steps:
@@ -40,7 +42,7 @@ class _Tiler:
                 self.handles.setdefault(id(slot.leaf.bufs), []).append(i)
 
     def run(self) -> None:
-        updates = [s for s in self.program.steps if is_update(self.program, s)]
+        updates = [s for s in self.program.steps if is_update(self.program, s, self.lib)]
         for step in updates:
             self._tile(self._leaf(step.ins[0]), step.ins[1], step)
         seen = {step.ins[1] for step in updates}
@@ -83,7 +85,17 @@ class _Tiler:
             return leaf is not None and TILED in leaf.bufs
         if g in program.kept and g not in program.gradients:
             return False
-        return maker.op in MAKE and maker.outs[0] == g and _fits(maker, spec.shape)
+        if maker.op not in MAKE or maker.outs[0] != g or self._is_product(maker, spec.shape):
+            return False
+        return _fits(maker, spec.shape)
+
+    def _is_product(self, step: Step, shape: tuple[int, ...]) -> bool:
+        """Whether a gradient by weights of 1 x 1 is a product of matrices, which makes it plain."""
+        whole = all(k == 1 for k in (*shape[2:], *step.attrs["stride"])) and not any(
+            step.attrs["pad"]
+        )
+        halves = all(self.program.slots[i].spec.dtype.name == BFLOAT16 for i in step.ins)
+        return step.op == MAKE[0] and whole and halves and step.attrs.get("group", 1) == 1
 
     def _takes(self, step: Step, place: int, slot: int, update: Step | None) -> bool:
         if step is update:

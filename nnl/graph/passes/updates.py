@@ -18,7 +18,7 @@ def join_updates(program: Program, lib: Any) -> None:
     Updates are neighbours if only other updates stand between them. Their results, views of the
     weights, stay where they are.
     """
-    if KERNEL not in kernel_names():
+    if KERNEL not in kernel_names(lib):
         return
     steps: list[Step] = []
     run: list[Step] = []
@@ -28,7 +28,7 @@ def join_updates(program: Program, lib: Any) -> None:
         run.clear()
 
     for step in program.steps:
-        update = is_update(program, step)
+        update = is_update(program, step, lib)
         if run and not (update and _alike(step, run[0])):
             end_run()
         if update:
@@ -43,10 +43,10 @@ def _alike(a: Step, b: Step) -> bool:
     return (a.op, a.attrs, a.second, len(a.ins)) == (b.op, b.attrs, b.second, len(b.ins))
 
 
-def is_update(program: Program, step: Step) -> bool:
+def is_update(program: Program, step: Step, lib: Any) -> bool:
     """Whether a step is an update of a parameter, its first input, and has a native kernel."""
     writes = step.native and step.view and 0 in step.writes
-    return writes and step.op in kernel_names() and computes_as_is(program, step)
+    return writes and step.op in kernel_names(lib) and computes_as_is(program, step)
 
 
 def joined(run: list[Step]) -> Step:
