@@ -29,12 +29,11 @@ using namespace nnl;
 
 namespace {
 
-// (shape, dtype, channels last) of a spec, None for an input left out.
-using PySpec = std::tuple<Shape, int, bool>;
+// (shape, dtype, layout) of a spec, None for an input left out.
+using PySpec = std::tuple<Shape, int, int>;
 
 Spec to_spec(const PySpec& s) {
-  return {std::get<0>(s), static_cast<DType>(std::get<1>(s)),
-          std::get<2>(s) ? Layout::channels_last : Layout::plain};
+  return {std::get<0>(s), static_cast<DType>(std::get<1>(s)), static_cast<Layout>(std::get<2>(s))};
 }
 
 Attribute to_attribute(nb::handle value) {

@@ -36,7 +36,7 @@ const char* name_of(DType type) {
 Shape Spec::strides() const {
   Shape s(shape.size());
   int64_t n = 1;
-  if (layout == Layout::plain) {
+  if (layout != Layout::channels_last) {
     for (size_t i = shape.size(); i-- > 0; n *= shape[i]) s[i] = n;
     return s;
   }
@@ -50,7 +50,8 @@ Shape Spec::strides() const {
 std::string Spec::text() const {
   std::string s = std::string(name_of(dtype)) + "[";
   for (size_t i = 0; i < shape.size(); ++i) s += (i ? ", " : "") + std::to_string(shape[i]);
-  return s + (layout == Layout::plain ? "]" : "], channels last");
+  static const char* const orders[] = {"]", "], channels last", "], tiled"};
+  return s + orders[static_cast<size_t>(layout)];
 }
 
 }  // namespace nnl

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.context import SPACES, STATE, HostSpace
+from nnl.core.context import REORDERED, SPACES, STATE, HostSpace
 from nnl.core.spec import ShapeError, Spec
 
 Host = np.ndarray[Any, Any]
@@ -99,6 +99,8 @@ class NdArray:
         if spec is self.spec:
             return
         same = spec.size == self.spec.size and spec.dtype == self.spec.dtype
+        if same and not REORDERED.isdisjoint(self.bufs):
+            self.touch("host")
         old: dict[str, Any] = self.bufs if same else {"fill": 0}
         # a dictionary of its own: arrays that shared memory keep the old spec and the old value
         self.bufs = {s: b.reshape(spec.shape) if s in SPACES else b for s, b in old.items()}

@@ -36,6 +36,7 @@ class HostSpace:
 
 
 SPACES: dict[str, Space] = {"host": HostSpace()}
+REORDERED: set[str] = set()  # those whose buffers are not in the order of the shape
 
 
 @dataclass(frozen=True, eq=False)

@@ -96,12 +96,13 @@ class Compiled:
         self.epoch, self.print = STATE.epoch, fingerprint(nodes, ends)
         # passes may treat what comes after the first backward() as the second part of a step
         cut = sum(n.seq <= trace.boundary for n in nodes) if trace.boundary else None
-        self.plan = plan = Plan(nodes, {v.key for v in kept}, cut)
+        grads = {g.edge.key: None for _, g in self.grads}
+        self.plan = plan = Plan(nodes, {v.key for v in kept}, cut, gradients=grads)
         slots = [plan.slot_of.get(g.edge.key, 0) for _, g in self.grads]
         made = {s for step in plan.steps for s in step.outs if s not in plan.root}
         self.own = [s in made and slots.count(s) == 1 for s in slots]
         # gradients that the run reads from the buffer it would write the new value to
-        leaves = {id(nd) for _, nd in plan.leaves}
+        leaves = {id(nd) for _, nd, *_ in (*plan.leaves, *plan.ordered)}
         self.added_to = [
             (nd, g.edge.key)
             for (nd, g), own in zip(self.grads, self.own, strict=True)
@@ -121,17 +122,18 @@ class Compiled:
             hole._data.write(SPACE, nd.read(SPACE))
         plan = self.plan
         for nd, key in self.added_to:
-            buf = nd.bufs.get(SPACE)
-            if buf is not None and buf is plan.value(key):
-                nd.write(SPACE, buf.copy())
+            space, buf = plan.published(plan.slot_of[key])
+            if space in nd.bufs and nd.bufs[space] is buf:
+                nd.write(space, buf.copy())
         plan.run_both()
         for (nd, g), own in zip(self.grads, self.own, strict=True):
-            buf, spec = self._value(g), g.spec
+            slot, spec = plan.slot_of.get(g.edge.key), g.spec
+            space, buf = (SPACE, g._data.read(SPACE)) if slot is None else plan.published(slot)
             if spec.is_half:  # as in accumulate()
                 spec = spec.with_dtype(np.float32)
                 buf, own = buf.astype(np.float32), True
             nd.spec = spec
-            nd.write(SPACE, buf if own else buf.copy())
+            nd.write(space, buf if own else buf.copy())
         for nd in self.zeroed:
             nd.zero()
         return _rebuild(self.result, self._copy)

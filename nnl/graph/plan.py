@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import count
-from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -17,24 +16,16 @@ from nnl.core.context import HostSpace
 from nnl.core.dispatch import bind
 from nnl.core.graph import Node
 from nnl.core.op import Cost
-from nnl.ext.native import CHANNELS_LAST, library
+from nnl.ext.native import CHANNELS_LAST, TILED, library, tiled_shape
+from nnl.graph.holders import HOLDERS, Written, is_held, read_in_order
 from nnl.graph.memory import plan_memory
 from nnl.graph.passes import optimise
 from nnl.graph.profile import PROFILES, note, of_peak, shapes_text
-from nnl.graph.program import SPACE, Key, Program, Step
+from nnl.graph.program import NO_GRADIENTS, SPACE, Key, Program, Step
 from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
 
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
 _plans = count()
-HOLDERS: Counter[int] = Counter()  # {id of a leaf's buffer: references of plans to it}
-
-
-def _references(bufs: dict[str, Any]) -> int:
-    """References to the host buffer of an array, the looking included."""
-    return getrefcount(bufs[SPACE])
-
-
-UNHELD = _references({SPACE: object()})  # where only the array has one; Pythons count differently
 
 
 def infer_again(nodes: Iterable[Node]) -> None:
@@ -74,6 +65,7 @@ class Plan:
         lazy: Keys among kept that may stay in the order the kernels like; see `published`.
         rewrite: Whether passes may fuse, move and drop steps.
         as_found: Whether leaves that another plan has left channels-last are read in that order.
+        gradients: {key among kept: array it is the gradient of, if known}; they may be tiled.
 
     Attributes:
         slots: The buffers by slot, after a run.
@@ -88,19 +80,21 @@ class Plan:
         lazy: Set[Key] = frozenset(),
         rewrite: bool = True,
         as_found: bool = False,
+        gradients: Mapping[Key, NdArray | None] = NO_GRADIENTS,
     ) -> None:
         self.prepared_from: list[NdArray] = []
         self.aliases: Counter[int] = Counter()
         self.bound: set[int] = set()  # leaves that HOLDERS counts
         self._keep_alive = list(nodes)  # keys are ids of these
         self.lib = library()
-        self.program = program = Program(nodes, kept, cut, kept - lazy)
+        self.program = program = Program(nodes, kept, cut, kept - lazy, gradients)
         if rewrite and self.lib is not None:
             if as_found:
                 program.take_orders()
             optimise(program, self.lib)
         self.steps, self.slot_of, self.kept = program.steps, program.slot_of, program.kept
         self.cut = program.cut
+        self.second = self.cut < len(self.steps)  # whether there is a second part
         self.root = {i: s.root for i, s in enumerate(program.slots) if s.root != i}
         self.slots: list[Any] = [None] * len(program.slots)
         used = {i for s in self.steps for i in s.ins} | self.kept
@@ -108,10 +102,14 @@ class Plan:
         leaves = [
             (i, s.leaf) for i, s in enumerate(program.slots) if s.leaf is not None and i in used
         ]
-        self.leaves = [(i, nd) for i, nd in leaves if not program.slots[i].channels_last]
-        self.ordered = [(i, nd) for i, nd in leaves if program.slots[i].channels_last]
+        copies = program.copies
+        spaces = [(i, nd, copies.get(i, program.slots[i].space)) for i, nd in leaves]
+        self.leaves = [(i, nd) for i, nd, space in spaces if space == SPACE]
+        self.ordered = [x for x in spaces if x[2] != SPACE]
         written = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
-        self.written = [nd for i, nd in self.leaves if i in written]
+        made = {o for s in self.steps if s.kernel is not None for o in s.outs}
+        results = [(*x, i) for i, x in program.results.items() if i in made]
+        self.written = Written([(nd, space) for i, nd, space in spaces if i in written], results)
         self._lay_out()
         self.mark = f"prepared {next(_plans)}"  # in an array's buffers: unchanged since
         self.loose: set[int] = set()  # leaves whose buffer changes between runs
@@ -129,7 +127,7 @@ class Plan:
     def _lay_out(self) -> None:
         """Give every computed slot a buffer: fixed, in the arena or by itself."""
         program, steps, n = self.program, self.steps, len(self.steps)
-        leaf_slots = {s for s, _ in (*self.leaves, *self.ordered)}
+        leaf_slots = {x[0] for x in (*self.leaves, *self.ordered)}
         pinned = program.kept_roots()
         last = {s: 0 for s in leaf_slots}
         for t, step in enumerate(steps):
@@ -214,7 +212,11 @@ class Plan:
         spec = self.program.slots[slot].spec
         offset = self.offsets.get(slot)
         if offset is None:
-            return HostSpace.empty(spec.shape, spec.dtype)
+            nd, space = self.program.results.get(slot, (None, ""))
+            if nd is not None and space in nd.bufs:
+                return nd.bufs[space]  # one copy of a weight is enough
+            tiled = self.program.slots[slot].space == TILED
+            return HostSpace.empty(tiled_shape(spec.shape) if tiled else spec.shape, spec.dtype)
         return arena(offset, spec)
 
     # ---- running without the native library ----
@@ -303,16 +305,14 @@ class Plan:
         nor is a buffer that is part of another array.
         """
         for nd in self.prepared_from:
-            known = UNHELD + HOLDERS[id(nd.bufs[SPACE])]
-            if self.mark not in nd.bufs or nd.bufs[SPACE].base is not None:
-                break
-            if _references(nd.bufs) > known:
+            if self.mark not in nd.bufs or is_held(nd):
                 break
         else:
             return
         self._run_native(0, self.native_prepared)
         for nd in self.prepared_from:
-            nd.bufs[self.mark] = True
+            if not is_held(nd):  # else the holder may write, and let go before the next run
+                nd.bufs[self.mark] = True
 
     def _bind_leaves(self) -> None:
         """Point the plan at the buffers that its leaves have now."""
@@ -323,15 +323,17 @@ class Plan:
                 buf = nd.read(SPACE)
             if slots[slot] is not buf:
                 self._bind_leaf(slot, nd, buf)
-        for slot, nd in self.ordered:
-            buf = nd.read(CHANNELS_LAST)
+        for slot, nd, space in self.ordered:
+            buf = nd.bufs.get(space)
+            if buf is None or SPACE in nd.bufs:
+                buf = read_in_order(nd, space)
             if slots[slot] is not buf:
                 self._bind_leaf(slot, nd, buf)
 
     def _bind_leaf(self, slot: int, nd: NdArray, buf: Any) -> None:
         if self.native is not None and not buf.flags.c_contiguous:
             buf = np.ascontiguousarray(buf)
-            if any(nd is x for x in self.written):  # what the run writes must reach the array
+            if nd in self.written:  # what the run writes must reach the array
                 nd.write(SPACE, buf)
         nd.bufs.pop(self.mark, None)  # another buffer, whoever marked the array
         self._let_go(slot)
@@ -364,8 +366,7 @@ class Plan:
     def run(self, second: bool = False) -> None:
         """Run the first part, or the second."""
         if not second:
-            for nd in self.written:
-                nd.touch(SPACE)
+            self.written.before_run()
             self._bind_leaves()
         if self.native is None:
             self._run_in_python(second)
@@ -375,6 +376,8 @@ class Plan:
             if self.native_prepared:
                 self._prepare()
             self._run_native(self.native_prepared, self.native_cut)
+        if second or not self.second:
+            self.written.after_run(self.slots)
 
     def run_both(self) -> None:
         """Run the first part and the second."""
@@ -455,10 +458,11 @@ class Plan:
     def published(self, slot: int) -> tuple[str, Any]:
         """The memory space and the buffer in which an array can hold the value of a slot."""
         buf = self.slots[slot]
-        if not self.program.slots[slot].channels_last:
-            return SPACE, buf
+        order = self.program.slots[slot].space
+        if order != CHANNELS_LAST:
+            return order, buf
         n, c, *space = buf.shape
-        return CHANNELS_LAST, buf.reshape(n, *space, c)
+        return order, buf.reshape(n, *space, c)
 
     def value(self, key: Key) -> Any:
         """The buffer of an edge after a run."""

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nnl.core.array import NdArray
 from nnl.core.dispatch import Bound, bind
 from nnl.core.graph import Node, Value
 from nnl.core.spec import Spec
-from nnl.ext.native import CHANNELS_LAST
+from nnl.ext.native import CHANNELS_LAST, HOST
 
 Key = tuple[int, int]
-SPACE = "host"
+NO_GRADIENTS: Mapping[Key, Any] = {}
+SPACE = HOST
 
 
 class Slot:
@@ -23,13 +24,13 @@ class Slot:
         spec: Shape and dtype.
         leaf: The array it is read from at every run; None if a step makes it.
         root: The slot whose memory it is: itself, except for the result of a view.
-        channels_last: Whether its elements lie in memory in the order (N, spatial..., C).
+        space: The memory space that has its order of elements: plain, channels-last or tiled.
     """
 
-    __slots__ = ("spec", "leaf", "root", "channels_last")
+    __slots__ = ("spec", "leaf", "root", "space")
 
     def __init__(self, spec: Spec, leaf: NdArray | None, root: int) -> None:
-        self.spec, self.leaf, self.root, self.channels_last = spec, leaf, root, False
+        self.spec, self.leaf, self.root, self.space = spec, leaf, root, SPACE
 
 
 class Step:
@@ -87,12 +88,16 @@ class Program:
         kept: Keys of edges whose value must survive the run.
         cut: Number of nodes in the first part.
         plain: Keys of those that must lie in the plain order in the end.
+        gradients: {key of a gradient that is kept and may be tiled: the array it is of, if known}.
 
     Attributes:
         slots: By number; number 0 stands for an input that is left out.
         slot_of: {key of an edge: slot}.
         forms: {slot: slots with the same values in another order in memory}.
         kept, plain: Slots that must survive the run, and those of them that must be plain.
+        gradients: Slots of gradients among them, with the arrays these are of.
+        copies: {slot of a leaf: memory space}, for leaves that are read in another element type.
+        results: {slot: (array, memory space)} of copies that the run makes of arrays it writes.
         cut: Number of steps in the first part.
     """
 
@@ -102,16 +107,20 @@ class Program:
         kept: Iterable[Key],
         cut: int | None = None,
         plain: Iterable[Key] = (),
+        gradients: Mapping[Key, NdArray | None] = NO_GRADIENTS,
     ) -> None:
         self.slots: list[Slot] = [Slot(Spec.of(()), None, 0)]
         self.slot_of: dict[Key, int] = {}
         self.forms: dict[int, list[int]] = {}
         self.steps: list[Step] = []
+        self.copies: dict[int, str] = {}
+        self.results: dict[int, tuple[NdArray, str]] = {}
         cut = len(nodes) if cut is None else cut
         for i, node in enumerate(nodes):
             self._lower(node, i >= cut)
         self.kept = {self.slot_of[k] for k in kept if k in self.slot_of}
         self.plain = {self.slot_of[k] for k in plain if k in self.slot_of}
+        self.gradients = {self.slot_of[k]: a for k, a in gradients.items() if k in self.slot_of}
 
     def _lower(self, node: Node, second: bool) -> None:
         ins = [0 if v is None else self._input_slot(v) for v in node.inputs]
@@ -151,7 +160,7 @@ class Program:
         written = {self.root(s.ins[p]) for s in self.steps for p in s.writes}
         for i, slot in enumerate(self.slots):
             if slot.leaf is not None and CHANNELS_LAST in slot.leaf.bufs and i not in written:
-                slot.channels_last = True
+                slot.space = CHANNELS_LAST
 
     # ---- what passes ask ----
 

@@ -130,15 +130,15 @@ class BackwardPlan:
         plan = self.plan
         for leaf, g, own in self.leaves:
             grad = leaf.grad
-            if own and not grad.zeroing and grad.bufs.get(SPACE) is plan.value(g.key):
-                grad.write(SPACE, grad.read(SPACE).copy())  # else the run would overwrite the sum
+            if own and not grad.zeroing:
+                space, buf = plan.published(plan.slot_of[g.key])
+                if space in grad.bufs and grad.bufs[space] is buf:
+                    grad.write(space, buf.copy())  # else the run would overwrite the sum
         plan.run(second)
         for leaf, g, own in self.leaves:
-            if own:
-                accumulate(leaf.grad, NdArray.holding(g.spec, SPACE, plan.value(g.key)), True)
-            else:
-                buf = plan.value(g.key) if g.key in plan.slot_of else g.array.read(SPACE)
-                accumulate(leaf.grad, NdArray.holding(g.spec, SPACE, buf), False)
+            slot = plan.slot_of.get(g.key)
+            found = (SPACE, g.array.read(SPACE)) if slot is None else plan.published(slot)
+            accumulate(leaf.grad, NdArray.holding(g.spec, *found), own)
         for node, i, g in self.publish:
             grads = node.grads = node.grads or {}
             nd = grads.setdefault(i, NdArray(g.spec.shape))
@@ -283,8 +283,9 @@ class Session:
         again = [k for k in cheap_edges(self.nodes, back.nodes) if k not in kept] if share else []
         also = frozenset(again[: round(share * len(again))])
         second = insert_recomputation(self.nodes, back.nodes, also)
-        grads = {e.key for _, e in back.leaves}
-        return Plan([*self.nodes, *second], kept | grads, len(self.nodes), lazy=kept - grads)
+        grads = {e.key: v.array for v, e in back.leaves}
+        nodes, every = [*self.nodes, *second], kept | set(grads)
+        return Plan(nodes, every, len(self.nodes), kept - set(grads), gradients=grads)
 
     def _smaller_plan(self, kept: set[Key], plan: Plan) -> Plan:
         """A plan inside the memory budget, or else the smallest; the least is computed again."""

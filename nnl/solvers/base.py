@@ -19,7 +19,7 @@ from nnl.core.dispatch import apply, bind, execute
 from nnl.core.op import OPS, Op
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import EXECUTOR, Variable
-from nnl.solvers.gradient import has_inf, has_inf_or_nan, has_nan
+from nnl.solvers.gradient import has_inf, has_inf_or_nan, has_nan, order_of
 from nnl.solvers.hyperparameters import checked, not_negative, number
 
 Hook = Callable[[], None]
@@ -284,7 +284,7 @@ class Solver:
                 continue
             if hooked:
                 _before(pre)
-            found = test(grad.read("host"))
+            found = test(grad.read(order_of(grad)))
             if hooked:
                 _after(post)
             if found:
@@ -468,9 +468,10 @@ def _after(hook: Hook | None) -> None:
 def _write_over(grad: NdArray, op: Op, attrs: Any, datas: tuple[NdArray, ...]) -> None:
     """Compute op(*datas) into the memory of grad, which others may share."""
     bound = bind(op, attrs, STATE.target, tuple([d.spec for d in datas]))
-    bufs = [d.read(bound.space) for d in datas]
-    into = grad.touch(bound.space)
+    space = order_of(grad) if bound.space == "host" else bound.space
+    bufs = [d.read(space) for d in datas]
+    into = grad.touch(space)
     if bound.into and bound.out_specs[0] is grad.spec:
         bound.call(*bufs, out=into)
     else:
-        into[...] = bound.call(*bufs)
+        into[...] = bound.call(*bufs).reshape(into.shape)

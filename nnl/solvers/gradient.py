@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from nnl.core.array import NdArray
+from nnl.core.context import REORDERED
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import check_same_shape
 from nnl.solvers.rule import norm
@@ -98,6 +100,13 @@ class clip_gradient:
         for shape in ((2, 3), (), (0, 2)):
             for clip_norm in (0.0, 0.5, 100.0):
                 yield Sample(rng.normal(size=shape), clip_norm=clip_norm, grad=(False,))
+
+
+def order_of(gradient: NdArray) -> str:
+    """The memory space to read a gradient in where the order of its elements does not matter."""
+    if "host" in gradient.bufs:  # which somebody may hold, and write to
+        return "host"
+    return next((space for space in gradient.bufs if space in REORDERED), "host")
 
 
 def has_inf(array: np.ndarray) -> bool:

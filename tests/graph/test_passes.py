@@ -141,6 +141,9 @@ def test_weights_are_packed_again_when_anybody_has_changed_them():
     check()
     held *= 3  # without asking for .d again
     check()
+    held *= 2
+    del held  # written to since the latest run, and nobody holds it any more
+    check()
     w.data.zero()
     check()
     nn.get_parameters(grad_only=False)["n1/bn/mean"].d = 2

@@ -16,9 +16,13 @@ size_t bytes_of(DType type);
 const char* name_of(DType type);
 inline bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 
-// Order of the elements. `channels_last` is for (N, C, spatial...): in memory the channels vary
-// fastest, as in (N, spatial..., C). The shape is written in the plain order all the same.
-enum class Layout : uint8_t { plain, channels_last };
+// Order of the elements. The shape is written in the plain order all the same.
+//   channels_last  for (N, C, spatial...): in memory the channels vary fastest, as in
+//                  (N, spatial..., C).
+//   tiled          for weights (O, I, K...) with multiples of 16 in O and I: in memory
+//                  (O/16, I/16, K..., 16 of I, 16 of O). Kernels of convolutions know it, and those
+//                  for which the order does not matter.
+enum class Layout : uint8_t { plain, channels_last, tiled };
 
 struct Spec {
   Shape shape;
@@ -32,7 +36,7 @@ struct Spec {
   }
   size_t bytes() const { return static_cast<size_t>(size()) * bytes_of(dtype); }
   int rank() const { return static_cast<int>(shape.size()); }
-  // Distance of neighbours along each axis, in elements.
+  // Distance of neighbours along each axis, in elements; for tiled weights, of the plain order.
   Shape strides() const;
   std::string text() const;  // "float32[2, 3]", for messages
 };

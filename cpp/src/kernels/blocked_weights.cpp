@@ -65,8 +65,9 @@ inline void load_transposed(const T* x, int64_t step, int64_t rows, int64_t w, i
 BlockedWeights::BlockedWeights(const memory::desc& plain, const memory::desc& blocked,
                                bool groups) {
   const int o = groups ? 1 : 0, i = o + 1;
-  if (plain.get_inner_nblks() != 0 || !type_of(plain, plain_type_) ||
-      !type_of(blocked, blocked_type_) || !read_taps(plain, blocked, static_cast<size_t>(i) + 1))
+  tiled_ = plain.get_inner_nblks() != 0;
+  if (!type_of(plain, plain_type_) || !type_of(blocked, blocked_type_) ||
+      !read_taps(plain, blocked, static_cast<size_t>(i) + 1))
     return;
   const auto dims = plain.get_dims(), to = blocked.get_strides();
   const auto at = static_cast<size_t>(o);
@@ -82,7 +83,7 @@ bool BlockedWeights::read_taps(const memory::desc& plain, const memory::desc& bl
                                size_t first) {
   const auto dims = plain.get_dims(), from = plain.get_strides(), to = blocked.get_strides();
   int64_t dense = 1;
-  for (size_t a = dims.size(); a-- > 0; dense *= dims[a])
+  for (size_t a = dims.size(); a-- > 0 && !tiled_; dense *= dims[a])
     if (dims[a] > 1 && from[a] != dense) return false;
   tap_step_ = to.back();
   for (size_t a = dims.size(); a-- > first; taps_ *= dims[a])
@@ -212,10 +213,54 @@ void BlockedWeights::unblock_maps(const Blocked* from, Plain* to) const {
       });
 }
 
+// Some tiles that lie side by side in a block, for one tap: rows of them are runs of the block.
+template <class Tiled, class Blocked>
+void BlockedWeights::move_tiles(const Tiled* from, Blocked* to) const {
+  constexpr int64_t most = 4;  // tiles at a time
+  const bool maps = lanes_ == Lanes::maps;
+  const int64_t map_tiles = maps_ / 16, channel_tiles = channels_ / 16;
+  const int64_t side = (maps ? map_block_ : channel_block_) / 16;  // tiles along the lanes
+  const int64_t group = side % most == 0 ? most : side % 2 == 0 ? 2 : 1;
+  const int64_t lane_tiles = (maps ? all_maps_ : all_channels_) / 16 / group;
+  const int64_t others = maps ? all_channels_ : all_maps_, rows = (others + 15) / 16;
+  const int64_t taps = taps_, step = lane_step_;
+  parallel_for(groups_ * lane_tiles * rows, 1 + 32 / taps, [=](int64_t begin, int64_t end) {
+    v16 tiles[most][16];
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t g = b / (lane_tiles * rows), first = b / rows % lane_tiles * group;
+      const int64_t row = b % rows, in_row = std::min<int64_t>(16, others - 16 * row);
+      for (int64_t t = 0; t < taps; ++t) {
+        for (int64_t k = 0; k < group; ++k) {
+          const int64_t m = maps ? first + k : row, c = maps ? row : first + k;
+          const bool there = m < map_tiles && c < channel_tiles;  // else it fills up a block
+          const Tiled* x = from + (((g * map_tiles + m) * channel_tiles + c) * taps + t) * 256;
+          for (int64_t j = 0; j < 16; ++j) {
+            if (there)
+              load16(x + 16 * j, tiles[k][j]);
+            else
+              tiles[k][j] = v16{};
+          }
+          if (!maps) transpose16(tiles[k]);
+        }
+        for (int64_t j = 0; j < in_row; j += step)
+          for (int64_t k = 0; k < group; ++k) {
+            const int64_t lane = 16 * (first + k), other = 16 * row + j;
+            Blocked* y = to + (maps ? place(g, lane, other, t) : place(g, other, lane, t));
+            if (step == 1)
+              store16(y, tiles[k][j]);
+            else
+              store_pairs(y, tiles[k][j], tiles[k][j + 1]);
+          }
+      }
+    }
+  });
+}
+
 void BlockedWeights::block(const void* plain, void* blocked) const {
   const auto run = [&](auto from_type, auto to_type) {
     auto* from = static_cast<const decltype(from_type)*>(plain);
     auto* to = static_cast<decltype(to_type)*>(blocked);
+    if (tiled_) return move_tiles(from, to);
     lanes_ == Lanes::maps ? block_maps(from, to) : block_channels(from, to);
   };
   const bool half = plain_type_ == DType::bf16;

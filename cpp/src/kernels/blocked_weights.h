@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights from their plain order into oneDNN's blocked ones and back.
+// Weights from their plain order into oneDNN's blocked ones and back, and from tiles into them.
 //
 // oneDNN's own reorders of plain weights run at 1 to 4 GB/s: they walk along one axis while the
 // other strides over the cache. Here a block is read whole, line by line, and permuted from the
-// first cache.
+// first cache. Tiles of 16 by 16 (Layout::tiled) are blocks already: their lines are moved, or a
+// tile is transposed.
 #pragma once
 #ifdef NNL_ONEDNN
 #include <cstdint>
@@ -17,11 +18,11 @@ namespace nnl {
 class BlockedWeights {
  public:
   BlockedWeights() = default;
-  // `plain`: dense weights (O, I, *K) or (G, O, I, *K) in this order; `blocked`: the same sizes
-  // with inner blocks over O and I only. It can do nothing with anything else.
+  // `plain`: dense weights (O, I, *K) or (G, O, I, *K) in this order, or tiled ones; `blocked`: the
+  // same sizes with inner blocks over O and I only. It can do nothing with anything else.
   BlockedWeights(const dnnl::memory::desc& plain, const dnnl::memory::desc& blocked, bool groups);
   bool can_block() const { return lanes_ != Lanes::none; }
-  bool can_unblock() const { return lanes_ == Lanes::maps && lane_step_ == 1; }
+  bool can_unblock() const { return lanes_ == Lanes::maps && lane_step_ == 1 && !tiled_; }
   void block(const void* plain, void* blocked) const;
   void unblock(const void* blocked, void* plain) const;
 
@@ -44,8 +45,11 @@ class BlockedWeights {
   void block_channels(const Plain* from, Blocked* to) const;
   template <class Plain, class Blocked>
   void unblock_maps(const Blocked* from, Plain* to) const;
+  template <class Tiled, class Blocked>
+  void move_tiles(const Tiled* from, Blocked* to) const;
 
   Lanes lanes_ = Lanes::none;
+  bool tiled_ = false;  // what is to be blocked, instead of plain
   int64_t lane_step_ = 1;
   int64_t groups_ = 1, maps_ = 0, channels_ = 0, taps_ = 1;  // maps and channels per group
   int64_t map_block_ = 1, channel_block_ = 1;

@@ -17,6 +17,8 @@
 //       packed is u8[packed_convolution_bytes(...)].
 //   convolution_weight_bias(x, gy) -> gw, gb
 //       Both gradients in one pass over gy. Attributes of convolution_weight.
+//
+// Weights, and gradients of weights, may be tiled where channel_last is false.
 #include "convolution.h"
 
 #include <cmath>
@@ -101,6 +103,18 @@ bool as_images(const Spec& s, size_t base, bool channel_last, Convolution::Array
   return true;
 }
 
+struct Roles {
+  const Spec *x, *w, *y;
+  int64_t groups;
+  bool depthwise, channel_last;
+};
+
+// Whether tiles of weights hold maps and channels of one group only, and are not padded.
+bool can_be_tiled(const Spec& s, const Roles& r) {
+  return !r.depthwise && !r.channel_last && s.rank() > 2 && s.shape[0] / r.groups % 16 == 0 &&
+         s.shape[1] % 16 == 0;
+}
+
 // Sizes and strides of weights as (G, O/G, C/G, *K).
 bool as_weights(const Spec& s, int64_t groups, bool channel_last, bool depthwise,
                 Convolution::Array& a) {
@@ -128,18 +142,14 @@ bool as_weights(const Spec& s, int64_t groups, bool channel_last, bool depthwise
   return true;
 }
 
-struct Roles {
-  const Spec *x, *w, *y;
-  int64_t groups;
-  bool depthwise, channel_last;
-};
-
 bool describe(const Attributes& a, const Roles& r, Convolution& c) {
   const auto base = static_cast<size_t>(a.integer("base_axis"));
   if (!as_images(*r.x, base, r.channel_last, c.x) || !as_images(*r.y, base, r.channel_last, c.y) ||
       !as_weights(*r.w, r.groups, r.channel_last, r.depthwise, c.w))
     return false;
   if (!is_number(c.x.dtype) || !is_number(c.y.dtype) || !is_number(c.w.dtype)) return false;
+  c.tiled = r.w->layout == Layout::tiled;
+  if (c.tiled && !can_be_tiled(*r.w, r)) return false;
   const size_t n = c.x.shape.size() - 2;
   if (c.w.shape.size() != n + 3 || c.y.shape.size() != n + 2) return false;
   c.batch = c.x.shape[0];
@@ -177,7 +187,7 @@ std::unique_ptr<Kernel> setup(const Signature& s) {
   if (auto kernel = convolution_onednn(c, s)) return with_bias(std::move(kernel), c);
   if (auto kernel = converted(s, Convert::halves, setup<Read>)) return kernel;
 #endif
-  return c.packed ? nullptr : with_bias(convolution_loop(c, s), c);
+  return c.packed || c.tiled ? nullptr : with_bias(convolution_loop(c, s), c);
 }
 
 bool read_bias(const Signature& s, size_t at, Convolution& c) {
@@ -248,7 +258,7 @@ bool read_fused_with(const Signature& s, const Spec& y, Convolution& c) {
     c.z_at = 3;
   }
   if (s.given(4)) {
-    if (s.in[4].dtype != DType::f32 || c.packed) return false;
+    if (s.in[4].dtype != DType::f32 || c.packed || c.tiled) return false;
     c.scale_at = 4;
   }
   return true;

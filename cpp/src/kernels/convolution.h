@@ -49,6 +49,7 @@ struct Convolution {
   DType bias_type = DType::f32;  // of bias, or of its gradient
   Activation activation;
   bool packed = false;  // w is what pack_convolution made
+  bool tiled = false;   // the weights lie so; see Layout
 
   size_t spatial() const { return size.size(); }
   // Length of bias: channels of what is written.

@@ -41,7 +41,8 @@ bool is_matrix(const Convolution::Array& a) {
 }  // namespace
 
 std::unique_ptr<Kernel> pointwise_weight(const Convolution& c) {
-  if (c.direction != Direction::weight || c.bias_at != c.none || c.groups != 1) return nullptr;
+  if (c.direction != Direction::weight || c.bias_at != c.none || c.groups != 1 || c.tiled)
+    return nullptr;
   if (c.size != c.out || !c.y.size() || !c.x.size()) return nullptr;
   for (size_t i = 0; i < c.spatial(); ++i)
     if (c.kernel[i] != 1 || c.stride[i] != 1 || c.pad[i] != 0) return nullptr;

@@ -2,7 +2,7 @@
 // Changing the order of axes, and copies that change none.
 //
 // to_layout (kernel-only): x -> y of the same shape; the layouts may differ, and the element types
-// if they are floats.
+// if they are floats. Tiled weights become plain ones and back.
 #include "movement.h"
 
 namespace nnl {
@@ -23,10 +23,19 @@ const Registration of_transpose("transpose", transpose);
 std::unique_ptr<Kernel> to_layout(const Signature& s) {
   if (!StridedCopy::takes(s.in[0].dtype, s.out[0].dtype) || s.in[0].shape != s.out[0].shape)
     return nullptr;
+  Shape shape = s.out[0].shape, from = s.in[0].strides(), to = s.out[0].strides();
+  const bool was_tiled = s.in[0].layout == Layout::tiled, tiled = s.out[0].layout == Layout::tiled;
+  if (was_tiled != tiled) {
+    if (shape.size() < 2 || shape[0] % 16 || shape[1] % 16) return nullptr;
+    if ((was_tiled ? s.out[0] : s.in[0]).layout != Layout::plain) return nullptr;
+    const int64_t taps = Spec{{shape.begin() + 2, shape.end()}}.size(), row = shape[1] * taps;
+    const Shape plain = {16 * row, 16 * taps, 1, taps, row};
+    shape = {shape[0] / 16, shape[1] / 16, taps, 16, 16};
+    (was_tiled ? from : to) = Spec{shape}.strides();
+    (was_tiled ? to : from) = plain;
+  }
   auto kernel = std::make_unique<Moves>();
-  kernel->add(
-      0, 0,
-      {s.out[0].shape, s.in[0].strides(), 0, s.out[0].strides(), 0, s.in[0].dtype, s.out[0].dtype});
+  kernel->add(0, 0, {shape, from, 0, to, 0, s.in[0].dtype, s.out[0].dtype});
   return kernel;
 }
 const Registration of_to_layout("to_layout", to_layout);

@@ -5,7 +5,7 @@
 //   Attributes: rule, the name of its op, and the attributes of that; optionally gradient_scale and
 //   gradient_decay: the gradient is taken as gradient_scale g + gradient_decay w.
 //   Inputs: those of the rule for the first parameter, then for the second, and so on. Outputs:
-//   none, or w of each parameter.
+//   none, or w of each parameter; w may be given in 16 bits, besides the one that is updated.
 #include <algorithm>
 #include <cstring>
 
@@ -31,7 +31,10 @@ double rate(DType type, const void* x) {
 class Update : public Kernel {
  public:
   Update(const Signature& s, std::unique_ptr<Rule> rule, size_t count)
-      : rule_(std::move(rule)), states_(static_cast<size_t>(rule_->states())), in_(s.in) {
+      : rule_(std::move(rule)),
+        states_(static_cast<size_t>(rule_->states())),
+        in_(s.in),
+        out_(s.out) {
     inputs_ = count ? s.in.size() / count : 0;
     has_out_ = !s.out.empty();
     optional_ = rule_->has_optional() && count && s.given(4 + states_);
@@ -51,7 +54,9 @@ class Update : public Kernel {
   }
 
   size_t workspace() const override { return space_.size(); }
-  bool may_overwrite(size_t o, size_t i) const override { return i == o * inputs_; }
+  bool may_overwrite(size_t o, size_t i) const override {
+    return i == o * inputs_ && out_[o].dtype == in_[i].dtype;
+  }
 
   void run(const Buffers& b) override {
     const size_t count = sizes_.size();
@@ -87,10 +92,9 @@ class Update : public Kernel {
       walk(b, begin, end, [&](int64_t block, size_t i, float* const* p, int64_t n) {
         rule_->apply(constants[i], p, n);
         if (!has_out_) return;
-        const Spec& w = in_[i * inputs_];
         void* y = b.out[i];
         if (y && y != b.in[i * inputs_])
-          store_any(w.dtype, p[0], y, (block - first_[i]) * kBlock, n);
+          store_any(out_[i].dtype, p[0], y, (block - first_[i]) * kBlock, n);
       });
     });
   }
@@ -141,7 +145,7 @@ class Update : public Kernel {
 
   std::unique_ptr<Rule> rule_;
   size_t states_, inputs_ = 0, arrays_ = 0;
-  std::vector<Spec> in_;
+  std::vector<Spec> in_, out_;
   bool has_out_ = false, optional_ = false;
   double scale_ = 1.0, decay_ = 0.0;
   std::vector<int64_t> first_, sizes_;  // per parameter: its first block, its elements
@@ -167,7 +171,8 @@ std::unique_ptr<Kernel> make(const Signature& s, const std::string& name, size_t
     if (!is_real(s.in[i].dtype) || s.in[i].layout != w.layout) return nullptr;
   }
   for (size_t o = 0; o < s.out.size(); ++o)
-    if (o * inputs >= s.in.size() || s.out[o].dtype != s.in[o * inputs].dtype ||
+    if (o * inputs >= s.in.size() ||
+        (s.out[o].dtype != s.in[o * inputs].dtype && !is_half(s.out[o].dtype)) ||
         s.out[o].layout != s.in[o * inputs].layout)
       return nullptr;
   return std::make_unique<Update>(s, std::move(rule), count);

@@ -18,11 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.context import BACKENDS, SPACES, Backend, Context, HostSpace
+from nnl.core.context import BACKENDS, Backend, Context, HostSpace
 from nnl.ext.native.loading import NotBuilt, load
+from nnl.ext.native.spaces import (
+    BFLOAT16,
+    CHANNELS_LAST,
+    HOST,
+    LAYOUTS,
+    TILE,
+    TILED,
+    TILES,
+    tiled_shape,
+)
 from nnl.ext.numpy import NUMPY
 from nnl.ext.numpy import bind as bind_numpy
 
+__all__ = ["BFLOAT16", "CHANNELS_LAST", "HOST", "LAYOUTS", "TILE", "TILED", "TILES", "tiled_shape"]
 logger = logging.getLogger("nnl")
 
 # The numbers of the C++ enumeration nnl::DType. By name: bfloat16 comes from ml_dtypes, which is
@@ -34,21 +45,6 @@ _DTYPES = {
          "uint32", "int64", "uint64", "bool"]
     )
 }  # fmt: skip
-
-CHANNELS_LAST = "channels_last"
-
-
-class ChannelsLast:
-    """Host memory in the order (N, spatial..., C): what plans leave behind until somebody looks."""
-
-    def to_host(self, buf: Any) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(np.moveaxis(buf, -1, 1))
-
-    def from_host(self, array: np.ndarray[Any, Any]) -> Any:
-        return np.ascontiguousarray(np.moveaxis(array, 1, -1))
-
-
-SPACES[CHANNELS_LAST] = ChannelsLast()
 
 # Below this, numpy is as fast: the call costs more than the work.
 SMALL = 4096  # elements of the largest array
@@ -117,9 +113,9 @@ def kernel_names(lib: Any) -> frozenset[str]:
     return frozenset(lib.kernel_names()) if lib is not None else frozenset()
 
 
-def native_spec(spec: Any, channels_last: bool = False) -> tuple[Any, int, bool] | None:
-    """A spec as the library takes it; None for an absent input."""
-    return None if spec is None else (spec.shape, _DTYPES[spec.dtype.name], channels_last)
+def native_spec(spec: Any, layout: int = 0) -> tuple[Any, int, int] | None:
+    """A spec as the library takes it, in an order of LAYOUTS; None for an absent input."""
+    return None if spec is None else (spec.shape, _DTYPES[spec.dtype.name], int(layout))
 
 
 def plain_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from nnl.graph.passes.attention import fuse_attention
 from nnl.graph.passes.common import merge_common
 from nnl.graph.passes.constants import fold_constants
 from nnl.graph.passes.convolution import fuse_bias_gradient, fuse_convolution
+from nnl.graph.passes.copies import copy_weights
 from nnl.graph.passes.dtypes import convert_inputs
 from nnl.graph.passes.elementwise import fuse_elementwise
 from nnl.graph.passes.kernels import choose_kernels
@@ -25,6 +26,7 @@ from nnl.graph.passes.prune import prune
 from nnl.graph.passes.reduction import fuse_reductions
 from nnl.graph.passes.remember import forget_normalized
 from nnl.graph.passes.softmax import fuse_softmax
+from nnl.graph.passes.tiles import tile_weights
 from nnl.graph.passes.updates import join_updates
 from nnl.graph.program import Program
 
@@ -45,7 +47,9 @@ PASSES: list[Pass] = [
     forget_normalized,
     fuse_elementwise,
     fuse_reductions,
+    tile_weights,
     join_updates,
+    copy_weights,
     choose_kernels,
     prepare_weights,
 ]

@@ -3,11 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from nnl.core.spec import Spec
-from nnl.ext.native import kernel_names, native_spec, plain_attributes
+from nnl.ext.native import (
+    CHANNELS_LAST,
+    HOST,
+    LAYOUTS,
+    TILED,
+    kernel_names,
+    native_spec,
+    plain_attributes,
+)
 from nnl.graph.passes.dtypes import computes_as_is
+from nnl.graph.passes.tiles import TAKE
 from nnl.graph.program import Program, Step
 
 # Ops that are fastest channels-last, and the inputs of theirs that are weights: those stay plain.
@@ -45,7 +55,7 @@ class _Chooser:
     def __init__(self, program: Program, lib: Any) -> None:
         self.program, self.lib = program, lib
         self.steps: list[Step] = []
-        self.forms: dict[tuple[int, bool], int] = {}  # (slot, channels last) -> the same values so
+        self.forms: dict[tuple[int, str], int] = {}  # (slot, space) -> the same values so
         self.places_last: set[int] = set()  # places of maxima, found in images channels-last
         self.names = kernel_names(lib)
         self.any_last = False  # whether images of this program are channels-last
@@ -72,12 +82,17 @@ class _Chooser:
         images = self._images(step)
         if step.op == "max_pooling_arg_backward":  # places are known to kernels of one order only
             return self._try(step, images if step.ins[1] in self.places_last else set())
-        if images and (step.op in PREFER or self._any_channels_last(step, images)):
-            if self._try(step, images):
-                if step.op == "max_pooling_arg":
-                    self.places_last.add(step.outs[1])
+        # the kernel of a convolution may decline weights in tiles, that of an update does not
+        tiled = self._any_in(TILED, (*step.ins, *step.outs)) and not step.writes
+        for tiles in (True, False) if tiled else (True,):
+            if images and (step.op in PREFER or self._any_channels_last(step, images)):
+                if self._try(step, images, tiles):
+                    if step.op == "max_pooling_arg":
+                        self.places_last.add(step.outs[1])
+                    return True
+            if self._try(step, set(), tiles):
                 return True
-        return self._try(step, set())
+        return False
 
     def _images(self, step: Step) -> set[int]:
         """Positions of inputs (from 0) and outputs (from -1 down) that may be channels-last."""
@@ -100,24 +115,33 @@ class _Chooser:
 
     def _any_channels_last(self, step: Step, images: set[int]) -> bool:
         slots = self.program.slots
-        ins = [slots[step.ins[p]] for p in images if p >= 0]
-        if self.any_last and all(neutral(s.spec) for s in ins):  # one pixel becomes many
+        ins = [step.ins[p] for p in images if p >= 0]
+        if self.any_last and all(neutral(slots[i].spec) for i in ins):  # one pixel becomes many
             return any(not neutral(slots[step.outs[-1 - p]].spec) for p in images if p < 0)
-        return any(s.channels_last for s in ins)
+        return self._any_in(CHANNELS_LAST, ins)
 
-    def _try(self, step: Step, images: set[int]) -> bool:
-        """Make the kernel with these arrays channels-last and all others plain."""
+    def _any_in(self, space: str, among: Iterable[int]) -> bool:
         slots = self.program.slots
-        last_in = [p in images and not neutral(slots[i].spec) for p, i in enumerate(step.ins)]
-        ins = [
-            native_spec(slots[i].spec, last) if i else None
-            for i, last in zip(step.ins, last_in, strict=True)
+        return any(slots[i].space == space for i in among)
+
+    def _try(self, step: Step, images: set[int], tiles: bool = True) -> bool:
+        """Make the kernel with these arrays channels-last, weights tiled, and all others plain."""
+        slots = self.program.slots
+        spaces_in = [
+            self._space(i, p in images, tiles and self._takes_tiles(step, p))
+            for p, i in enumerate(step.ins)
         ]
-        last_out = [
-            -1 - p in images and not neutral(slots[o].spec) for p, o in enumerate(step.outs)
+        ins = [
+            native_spec(slots[i].spec, LAYOUTS[space]) if i else None
+            for i, space in zip(step.ins, spaces_in, strict=True)
+        ]
+        spaces_out = [
+            self._space(slots[o].root if step.view else o, -1 - p in images, tiles)
+            for p, o in enumerate(step.outs)
         ]
         outs = [
-            native_spec(slots[o].spec, last) for o, last in zip(step.outs, last_out, strict=True)
+            native_spec(slots[o].spec, LAYOUTS[space])
+            for o, space in zip(step.outs, spaces_out, strict=True)
         ]
         attrs = plain_attributes(step.attrs)
         if "reductions" in attrs:  # not every output has the order that the step runs in
@@ -127,24 +151,34 @@ class _Chooser:
             return False
         step.kernel = kernel
         step.ins = tuple(
-            i and self._form(i, last, step) for i, last in zip(step.ins, last_in, strict=True)
+            i and self._form(i, space, step) for i, space in zip(step.ins, spaces_in, strict=True)
         )
-        self._append(step, last_out)
+        self._append(step, spaces_out)
         return True
 
-    def _append(self, step: Step, last_out: list[bool]) -> None:
+    def _space(self, slot: int, image: bool, tiles: bool) -> str:
+        """The order that a step takes or makes a value in."""
+        s = self.program.slots[slot]
+        if image and not neutral(s.spec):
+            return CHANNELS_LAST
+        return TILED if tiles and s.space == TILED else HOST
+
+    def _takes_tiles(self, step: Step, place: int) -> bool:
+        return bool(step.writes) or (step.op in TAKE and place == 1)
+
+    def _append(self, step: Step, spaces: list[str]) -> None:
         """Add a step; what must end up plain is converted right after it."""
         slots = self.program.slots
         if step.view:
             slots[step.outs[0]].root = slots[step.ins[0]].root
         outs, after = list(step.outs), []
-        for p, (o, last) in enumerate(zip(step.outs, last_out, strict=True)):
-            if last and o in self.program.plain:
+        for p, (o, space) in enumerate(zip(step.outs, spaces, strict=True)):
+            if space == CHANNELS_LAST and o in self.program.plain:
                 outs[p] = self.program.new_slot(slots[o].spec)
                 after.append((outs[p], o))
-                self.forms[o, True] = outs[p]
-            slots[outs[p]].channels_last = last
-        self.any_last = self.any_last or any(last_out)
+                self.forms[o, space] = outs[p]
+            slots[outs[p]].space = space
+        self.any_last = self.any_last or CHANNELS_LAST in spaces
         step.outs = tuple(outs)
         self.steps.append(step)
         for source, o in after:
@@ -156,15 +190,15 @@ class _Chooser:
                 self.program.forms.pop(key[0], None)
                 self.program.forms.pop(stale, None)
 
-    def _form(self, slot: int, last: bool, step: Step) -> int:
+    def _form(self, slot: int, space: str, step: Step) -> int:
         """A slot with the values of `slot` in this order, before `step` runs."""
         slots = self.program.slots
-        if slots[slot].channels_last == last:
+        if slots[slot].space == space:
             return slot
-        found = self.forms.get((slot, last))
+        found = self.forms.get((slot, space))
         if found is None:
-            found = self.forms[slot, last] = self.program.new_slot(slots[slot].spec)
-            slots[found].channels_last = last
+            found = self.forms[slot, space] = self.program.new_slot(slots[slot].spec)
+            slots[found].space = space
             self._convert(slot, found, step.second)
         return found
 
@@ -173,16 +207,20 @@ class _Chooser:
         step = Step(CONVERT, {}, (source,), (target,), second)
         self.program.forms.setdefault(source, []).append(target)
         self.program.forms.setdefault(target, []).append(source)
-        specs = [native_spec(slots[i].spec, slots[i].channels_last) for i in (source, target)]
+        specs = [native_spec(slots[i].spec, LAYOUTS[slots[i].space]) for i in (source, target)]
         step.kernel = self.lib.kernel(CONVERT, {}, specs[:1], specs[1:])
         if step.kernel is None:
             raise NotImplementedError(f"plan: {CONVERT} has no kernel for {slots[source].spec}")
         self.steps.append(step)
 
     def _leave_to_numpy(self, step: Step) -> None:
-        """Python computes the step, on plain arrays."""
-        step.ins = tuple(i and self._form(i, False, step) for i in step.ins)
-        self._append(step, [False] * len(step.outs))
+        """Python computes the step, on plain arrays; an update does not mind their order."""
+        spaces = [self._space(i, False, bool(step.writes)) for i in step.ins]
+        step.ins = tuple(
+            i and self._form(i, space, step) for i, space in zip(step.ins, spaces, strict=True)
+        )
+        roots = [self.program.root(o) if step.view else 0 for o in step.outs]
+        self._append(step, [self._space(r, False, True) for r in roots])
 
 
 def neutral(spec: Spec) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.spec import Spec
-from nnl.ext.native import kernel_names, native_spec, plain_attributes
+from nnl.ext.native import LAYOUTS, kernel_names, native_spec, plain_attributes
 from nnl.graph.program import Program, Step
 
 PACK = "pack_convolution"
@@ -75,7 +75,7 @@ class _Preparer:
 
     def _spec(self, slot: int) -> Any:
         s = self.program.slots[slot]
-        return native_spec(s.spec, s.channels_last) if slot else None
+        return native_spec(s.spec, LAYOUTS[s.space]) if slot else None
 
     def _settled(self, slot: int, behind: set[Step]) -> bool:
         """Whether a value depends on unwritten leaves only; adds the steps behind it."""

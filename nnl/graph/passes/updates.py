@@ -24,12 +24,11 @@ def join_updates(program: Program, lib: Any) -> None:
     run: list[Step] = []
 
     def end_run() -> None:
-        steps.extend([_joined(run)] if len(run) > 1 else run)
+        steps.extend([joined(run)] if len(run) > 1 else run)
         run.clear()
 
     for step in program.steps:
-        update = step.native and step.view and bool(step.writes) and step.op in kernel_names(lib)
-        update = update and computes_as_is(program, step)
+        update = is_update(program, step, lib)
         if run and not (update and _alike(step, run[0])):
             end_run()
         if update:
@@ -44,7 +43,14 @@ def _alike(a: Step, b: Step) -> bool:
     return (a.op, a.attrs, a.second, len(a.ins)) == (b.op, b.attrs, b.second, len(b.ins))
 
 
-def _joined(run: list[Step]) -> Step:
+def is_update(program: Program, step: Step, lib: Any) -> bool:
+    """Whether a step is an update of a parameter, its first input, and has a native kernel."""
+    writes = step.native and step.view and 0 in step.writes
+    return writes and step.op in kernel_names(lib) and computes_as_is(program, step)
+
+
+def joined(run: list[Step]) -> Step:
+    """One step for some updates by the same rule."""
     first = run[0]
     attrs = {"rule": first.op, **plain_attributes(first.attrs)}
     ins = [i for s in run for i in s.ins]

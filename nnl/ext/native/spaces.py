@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host memory in orders that kernels like; what plans leave behind until somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from nnl.core.context import REORDERED, SPACES, HostSpace, half_type
+
+HOST, CHANNELS_LAST, TILED, BFLOAT16 = "host", "channels_last", "tiled", "bfloat16"
+# The numbers of the C++ enumeration nnl::Layout.
+LAYOUTS = {HOST: 0, CHANNELS_LAST: 1, TILED: 2}
+TILE = 16
+Host = np.ndarray[Any, Any]
+
+
+class ChannelsLast:
+    """Images in the order (N, spatial..., C)."""
+
+    def to_host(self, buf: Any) -> Host:
+        return np.ascontiguousarray(np.moveaxis(buf, -1, 1))
+
+    def from_host(self, array: Host) -> Any:
+        return np.ascontiguousarray(np.moveaxis(array, 1, -1))
+
+
+class Tiled:
+    """Weights (O, I, K...) in the order (O / 16, I / 16, K..., 16 of I, 16 of O)."""
+
+    def to_host(self, buf: Any) -> Host:
+        o, i, *kernel = buf.shape[:-2]
+        shape = (o * TILE, i * TILE, *kernel)
+        plain = HostSpace.empty(shape, buf.dtype)
+        _reorder(shape, buf.dtype, TILED, HOST)(buf, out=plain)
+        return plain
+
+    def from_host(self, array: Host) -> Any:
+        tiles = HostSpace.empty(tiled_shape(array.shape), array.dtype)
+        _reorder(array.shape, array.dtype, HOST, TILED)(array, out=tiles)
+        return tiles
+
+    def move(self, array: Host) -> Any:
+        """The tiles in the memory of the array, which is not one any more."""
+        tiles = np.empty(tiled_shape(array.shape), array.dtype)
+        _reorder(array.shape, array.dtype, HOST, TILED)(array, out=tiles)
+        moved = array.reshape(tiles.shape)
+        np.copyto(moved, tiles)
+        return moved
+
+
+class Copy16:
+    """A copy of float32 values in 16 bits. The float32 values are always there as well."""
+
+    def to_host(self, buf: Any) -> Host:
+        host: Host = buf.astype(np.float32)
+        return host
+
+    def from_host(self, array: Host) -> Any:
+        half = half_type(BFLOAT16)
+        copy = HostSpace.empty(array.shape, half)
+        _cast(array.shape, half)(array, out=copy)
+        return copy
+
+
+TILES = Tiled()
+SPACES.update({CHANNELS_LAST: ChannelsLast(), TILED: TILES, BFLOAT16: Copy16()})
+REORDERED.update((CHANNELS_LAST, TILED))
+
+
+def tiled_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes of tiled weights as they lie in memory."""
+    o, i, *kernel = shape
+    return o // TILE, i // TILE, *kernel, TILE, TILE
+
+
+@cache
+def _reorder(shape: tuple[int, ...], dtype: Any, source: str, target: str) -> Callable[..., Any]:
+    return _kernel("to_layout", shape, (dtype, source), (dtype, target))
+
+
+@cache
+def _cast(shape: tuple[int, ...], dtype: Any) -> Callable[..., Any]:
+    return _kernel("cast", shape, (np.dtype(np.float32), HOST), (dtype, HOST))
+
+
+def _kernel(
+    op: str, shape: tuple[int, ...], source: tuple[Any, str], target: tuple[Any, str]
+) -> Callable[..., Any]:
+    from nnl.ext.native import _DTYPES, library
+
+    lib = library()
+    assert lib is not None  # without it there are no such arrays
+    specs = [[(shape, _DTYPES[dtype.name], LAYOUTS[s])] for dtype, s in (source, target)]
+    kernel: Callable[..., Any] = lib.array_kernel(op, {}, *specs, [target[0]])
+    return kernel
