@@ -45,7 +45,9 @@ class _Chooser:
     def __init__(self, program: Program, lib: Any) -> None:
         self.program, self.lib = program, lib
         self.steps: list[Step] = []
-        self.forms: dict[tuple[int, bool], int] = {}  # (slot, channels last) -> the same values so
+        # (slot, channels last, again) -> the same values so. The second part of a plan converts
+        # leaves again: what the first part has made need not be kept until then.
+        self.forms: dict[tuple[int, bool, bool], int] = {}
         self.places_last: set[int] = set()  # places of maxima, found in images channels-last
         self.any_last = False  # whether images of this program are channels-last
         self.can_convert = CONVERT in kernel_names()
@@ -141,7 +143,7 @@ class _Chooser:
             if last and o in self.program.plain:
                 outs[p] = self.program.new_slot(slots[o].spec)
                 after.append((outs[p], o))
-                self.forms[o, True] = outs[p]
+                self.forms[o, True, False] = outs[p]
             slots[outs[p]].channels_last = last
         self.any_last = self.any_last or any(last_out)
         step.outs = tuple(outs)
@@ -160,9 +162,10 @@ class _Chooser:
         slots = self.program.slots
         if slots[slot].channels_last == last:
             return slot
-        found = self.forms.get((slot, last))
+        key = slot, last, step.second and slots[slot].leaf is not None
+        found = self.forms.get(key)
         if found is None:
-            found = self.forms[slot, last] = self.program.new_slot(slots[slot].spec)
+            found = self.forms[key] = self.program.new_slot(slots[slot].spec)
             slots[found].channels_last = last
             self._convert(slot, found, step.second)
         return found
