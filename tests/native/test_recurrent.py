@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
 from nnl.core.op import OPS
+from nnl.graph.session import session_of
 from tests.native.kernels import BF16, F16, F32, assert_close, run_native, run_numpy
 
 GATES = {"tanh": (1, 1), "relu": (1, 1), "lstm": (4, 4), "gru": (3, 4)}
@@ -98,6 +102,63 @@ def test_layers_and_their_gradient_equal_the_definition(
     assert got is not None
     for name, g, w in zip(backward.outputs, got, want, strict=True):
         assert_close(g, w, dtype, name)
+
+
+def as_in_a_bfloat16_context(cell: str, size: Any) -> tuple[list[Any], list[Any]]:
+    """Inputs as a network in bfloat16 has them, parameters in float32, and rounded to float32."""
+    x, *rest = inputs_of(cell, *size)
+    given = [x.astype(BF16), *rest, np.zeros(2, np.uint64)]
+    return given, [x if x is None or x.dtype == np.uint64 else x.astype(F32) for x in given]
+
+
+@pytest.mark.parametrize("need_x", [True, False])
+@pytest.mark.parametrize("size", [(9, 33, 20, 48, 3, 2, True), (7, 6, 5, 19, 1, 1, True)], ids=str)
+@pytest.mark.parametrize("cell", GATES)
+def test_bfloat16_data_meet_float32_parameters(cell: str, size: Any, need_x: bool) -> None:
+    op, attrs = op_of(cell, *size[4:6])
+    inputs, exact = as_in_a_bfloat16_context(cell, size)
+    specs, want = run_numpy(op, attrs, exact)
+    outs = [s if s.dtype == bool else s.with_dtype(BF16) for s in specs]
+    got = run_native(op, attrs, inputs, outs)
+    assert got is not None
+    for name, g, w in zip(op.outputs, got, want, strict=True):
+        if w.dtype != bool:
+            assert_close(g, w, BF16, name)
+
+    states = 3 if cell == "lstm" else 2
+    rng = np.random.default_rng(2)
+    gys = [rng.normal(size=y.shape).astype(BF16) for y in want[:states]]
+    gys += [None] * (3 - states)
+    x, h, *rest = inputs[:-1]
+    c = rest.pop(0) if cell == "lstm" else None
+    given = [*gys, x, h, c, *rest, *[rounded(y, BF16) for y in (want[0], *want[states:])]]
+    backward = OPS["recurrent_backward"]
+    attrs = backward.attrs(cell=cell, need_x=need_x)
+    exact = [x if x is None or x.dtype == bool else x.astype(F32) for x in given]
+    specs, want = run_numpy(backward, attrs, exact)
+    got = run_native(
+        backward, attrs, given, [s if i > 2 else s.with_dtype(BF16) for i, s in enumerate(specs)]
+    )
+    assert got is not None
+    assert got[0].shape == (x.shape if need_x else (0,))
+    for name, g, w in zip(backward.outputs, got, want, strict=True):
+        assert_close(g, w, BF16, name)
+
+
+def test_the_gradient_of_the_data_is_left_out_where_nobody_needs_it() -> None:
+    rng = np.random.default_rng(0)
+    x, state = nn.Variable((4, 2, 3)), nn.Variable((1, 1, 2, 5))
+    x.d, state.d = rng.normal(size=x.shape), 0
+    needs = {}
+    for x.need_grad in (False, True):
+        nn.clear_parameters()
+        y = F.sum(PF.lstm(x, state, state)[0])
+        y.forward(clear_no_need_grad=True)
+        y.backward(clear_buffer=True)
+        steps = session_of([y]).plans["train"].plan.steps
+        needs[x.need_grad] = [s.attrs["need_x"] for s in steps if s.op == "recurrent_backward"]
+    nn.clear_parameters()
+    assert needs == {False: [False], True: [True]}
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)

@@ -6,6 +6,7 @@
 
 #include "nnl/kernel.h"
 #include "nnl/threads.h"
+#include "real.h"
 #include "simd.h"
 
 #define NNL_INLINE inline __attribute__((always_inline))
@@ -184,10 +185,19 @@ NNL_INLINE Lanes exp_of(Lanes x) {
   return p * a * b;  // NaN passes through p
 #endif
 }
+NNL_INLINE Lanes sigmoid_of(Lanes x) { return 1.0f / (1.0f + exp_of(-x)); }
+NNL_INLINE Lanes tanh_of(Lanes x) {  // as fast_tanh
+  const Lanes a = x < 0.0f ? -x : x, z = x * x;
+  const Lanes big = 1.0f - 2.0f / (exp_of(a + a) + 1.0f);
+  Lanes p = -5.70498872745e-3f * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  return a < 0.625f ? p * z * x + x : (x < 0.0f ? -big : big);
+}
 NNL_INLINE Lanes relu(Lanes v) { return v < 0.0f ? Lanes{} : v; }  // NaN stays NaN
 
 // The common element type of some specs, or f64 where they differ: see at_pointer.
-inline bool is_real(DType t) { return t == DType::f32 || is_half(t); }
 constexpr DType kMixed = DType::f64;
 inline DType common_type(std::initializer_list<const Spec*> specs) {
   DType common = kMixed;

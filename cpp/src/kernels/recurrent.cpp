@@ -164,33 +164,36 @@ class Recurrent : public Kernel {
   }
 
   // The gates may lie where they are kept.
-  void lstm(const float* gates, T* saved, float* __restrict c, T* __restrict c_out,
-            float* __restrict h, T* __restrict y) const {
+  void lstm(const float* gates, T* saved, float* c, T* c_out, float* h, T* y) const {
     const int64_t n = z_.hidden;
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) {
-      const float i = fast_sigmoid(gates[j]), f = fast_sigmoid(gates[n + j]);
-      const float g = fast_tanh(gates[2 * n + j]), o = fast_sigmoid(gates[3 * n + j]);
-      saved[j] = from_float<T>(i), saved[n + j] = from_float<T>(f);
-      saved[2 * n + j] = from_float<T>(g), saved[3 * n + j] = from_float<T>(o);
-      const float cell = f * c[j] + i * g, state = o * fast_tanh(cell);
-      c[j] = cell, h[j] = state;
-      c_out[j] = from_float<T>(cell), y[j] = from_float<T>(state);
-    }
+    by_lanes(n, [=](int64_t j, int64_t m, auto whole) {
+      constexpr bool w = decltype(whole)::value;
+      const Lanes i = sigmoid_of(get<w>(gates + j, m));
+      const Lanes f = sigmoid_of(get<w>(gates + n + j, m));
+      const Lanes g = tanh_of(get<w>(gates + 2 * n + j, m));
+      const Lanes o = sigmoid_of(get<w>(gates + 3 * n + j, m));
+      const Lanes cell = f * get<w>(c + j, m) + i * g, state = o * tanh_of(cell);
+      put<w>(saved + j, i, m), put<w>(saved + n + j, f, m);
+      put<w>(saved + 2 * n + j, g, m), put<w>(saved + 3 * n + j, o, m);
+      put<w>(c + j, cell, m), put<w>(c_out + j, cell, m);
+      put<w>(h + j, state, m), put<w>(y + j, state, m);
+    });
   }
 
-  void gru(const float* __restrict x, const float* __restrict state, const float* __restrict bias,
-           T* __restrict keep, float* __restrict h, T* __restrict y) const {
+  void gru(const float* x, const float* state, const float* bias, T* keep, float* h, T* y) const {
     const int64_t n = z_.hidden;
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) {
-      const float r = fast_sigmoid(x[j] + state[j]), z = fast_sigmoid(x[n + j] + state[n + j]);
-      const float of_h = state[2 * n + j] + (bias ? bias[j] : 0.0f);
-      const float g = fast_tanh(x[2 * n + j] + r * of_h), next = g + z * (h[j] - g);
-      keep[j] = from_float<T>(r), keep[n + j] = from_float<T>(z);
-      keep[2 * n + j] = from_float<T>(g), keep[3 * n + j] = from_float<T>(of_h);
-      h[j] = next, y[j] = from_float<T>(next);
-    }
+    by_lanes(n, [=](int64_t j, int64_t m, auto whole) {
+      constexpr bool w = decltype(whole)::value;
+      const Lanes r = sigmoid_of(get<w>(x + j, m) + get<w>(state + j, m));
+      const Lanes z = sigmoid_of(get<w>(x + n + j, m) + get<w>(state + n + j, m));
+      Lanes of_h = get<w>(state + 2 * n + j, m);
+      if (bias) of_h += get<w>(bias + j, m);
+      const Lanes g = tanh_of(get<w>(x + 2 * n + j, m) + r * of_h);
+      const Lanes next = g + z * (get<w>(h + j, m) - g);
+      put<w>(keep + j, r, m), put<w>(keep + n + j, z, m);
+      put<w>(keep + 2 * n + j, g, m), put<w>(keep + 3 * n + j, of_h, m);
+      put<w>(h + j, next, m), put<w>(y + j, next, m);
+    });
   }
 
   Sizes z_;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "gemm.h"
+#include "lanes.h"
 #include "nnl/kernel.h"
 #include "nnl/threads.h"
 #include "product.h"

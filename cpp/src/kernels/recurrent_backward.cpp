@@ -165,49 +165,48 @@ class RecurrentBackward : public Kernel {
   }
 
   template <class C>
-  void lstm(const T* __restrict out, const float* __restrict gh, float* __restrict gc,
-            const T* __restrict gates, const T* __restrict c, const C* __restrict before,
-            T* __restrict g) const {
+  void lstm(const T* out, const float* gh, float* gc, const T* gates, const T* c, const C* before,
+            T* g) const {
     const int64_t n = z_.hidden;
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) {
-      const float i = to_float(gates[j]), f = to_float(gates[n + j]);
-      const float a = to_float(gates[2 * n + j]), o = to_float(gates[3 * n + j]);
-      const float tc = fast_tanh(to_float(c[j])), gy = gh[j] + to_float(out[j]);
-      const float of_c = gc[j] + gy * o * (1.0f - tc * tc);
-      g[j] = from_float<T>(of_c * a * i * (1.0f - i));
-      g[n + j] = from_float<T>(of_c * to_float(before[j]) * f * (1.0f - f));
-      g[2 * n + j] = from_float<T>(of_c * i * (1.0f - a * a));
-      g[3 * n + j] = from_float<T>(gy * tc * o * (1.0f - o));
-      gc[j] = of_c * f;
-    }
+    by_lanes(n, [=](int64_t j, int64_t m, auto whole) {
+      constexpr bool w = decltype(whole)::value;
+      const Lanes i = get<w>(gates + j, m), f = get<w>(gates + n + j, m);
+      const Lanes a = get<w>(gates + 2 * n + j, m), o = get<w>(gates + 3 * n + j, m);
+      const Lanes tc = tanh_of(get<w>(c + j, m));
+      const Lanes gy = get<w>(gh + j, m) + get<w>(out + j, m);
+      const Lanes of_c = get<w>(gc + j, m) + gy * o * (1.0f - tc * tc);
+      put<w>(g + j, of_c * a * i * (1.0f - i), m);
+      put<w>(g + n + j, of_c * get<w>(before + j, m) * f * (1.0f - f), m);
+      put<w>(g + 2 * n + j, of_c * i * (1.0f - a * a), m);
+      put<w>(g + 3 * n + j, gy * tc * o * (1.0f - o), m);
+      put<w>(gc + j, of_c * f, m);
+    });
   }
 
-  void gru(const T* __restrict out, float* __restrict gh, const T* __restrict kept,
-           const T* __restrict before, T* __restrict g) const {
+  void gru(const T* out, float* gh, const T* kept, const T* before, T* g) const {
     const int64_t n = z_.hidden;
-#pragma omp simd
-    for (int64_t j = 0; j < n; ++j) {
-      const float r = to_float(kept[j]), z = to_float(kept[n + j]);
-      const float a = to_float(kept[2 * n + j]), of_h = to_float(kept[3 * n + j]);
-      const float gy = gh[j] + to_float(out[j]), gn = gy * (1.0f - z) * (1.0f - a * a);
-      g[j] = from_float<T>(gn * of_h * r * (1.0f - r));
-      g[n + j] = from_float<T>(gy * (to_float(before[j]) - a) * z * (1.0f - z));
-      g[2 * n + j] = from_float<T>(gn);
-      g[3 * n + j] = from_float<T>(gn * r);
-      gh[j] = gy * z;
-    }
+    by_lanes(n, [=](int64_t j, int64_t m, auto whole) {
+      constexpr bool w = decltype(whole)::value;
+      const Lanes r = get<w>(kept + j, m), z = get<w>(kept + n + j, m);
+      const Lanes a = get<w>(kept + 2 * n + j, m), of_h = get<w>(kept + 3 * n + j, m);
+      const Lanes gy = get<w>(gh + j, m) + get<w>(out + j, m);
+      const Lanes gn = gy * (1.0f - z) * (1.0f - a * a);
+      put<w>(g + j, gn * of_h * r * (1.0f - r), m);
+      put<w>(g + n + j, gy * (get<w>(before + j, m) - a) * z * (1.0f - z), m);
+      put<w>(g + 2 * n + j, gn, m);
+      put<w>(g + 3 * n + j, gn * r, m);
+      put<w>(gh + j, gy * z, m);
+    });
   }
 
-  void plain(const T* __restrict out, const float* __restrict gh, const T* __restrict y,
-             T* __restrict g) const {
+  void plain(const T* out, const float* gh, const T* y, T* g) const {
     const bool relu = z_.cell == Cell::relu;
-#pragma omp simd
-    for (int64_t j = 0; j < z_.hidden; ++j) {
-      const float state = to_float(y[j]);
-      const float slope = relu ? (state > 0.0f ? 1.0f : 0.0f) : 1.0f - state * state;
-      g[j] = from_float<T>((to_float(out[j]) + gh[j]) * slope);
-    }
+    by_lanes(z_.hidden, [=](int64_t j, int64_t m, auto whole) {
+      constexpr bool w = decltype(whole)::value;
+      const Lanes state = get<w>(y + j, m), one = all(1.0f);
+      const Lanes slope = relu ? (state > 0.0f ? one : Lanes{}) : one - state * state;
+      put<w>(g + j, (get<w>(out + j, m) + get<w>(gh + j, m)) * slope, m);
+    });
   }
 
   // Gradients before the gates of one direction: (steps in time, batch, rows, hidden).

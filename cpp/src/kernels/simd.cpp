@@ -51,8 +51,20 @@ void store(const float* x, float* y, int64_t n) {
 }
 
 void store(const float* x, bf16* y, int64_t n) {
+  int64_t i = 0;
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__)
+  for (; i + 16 <= n; i += 16) {
+    const __m512 v = _mm512_loadu_ps(x + i);
+    if (_mm512_fpclass_ps_mask(v, 0x20)) {  // subnormal numbers, which the instruction takes for 0
+      for (int64_t j = i; j < i + 16; ++j) y[j] = to_bf16(x[j]);
+      continue;
+    }
+    const __m256bh half = _mm512_cvtneps_pbh(v);
+    std::memcpy(y + i, &half, sizeof half);
+  }
+#endif
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = to_bf16(x[i]);
+  for (int64_t j = i; j < n; ++j) y[j] = to_bf16(x[j]);
 }
 
 void store(const float* x, f16* y, int64_t n) {

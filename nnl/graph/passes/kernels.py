@@ -55,7 +55,9 @@ class _Chooser:
     def __init__(self, program: Program, lib: Any) -> None:
         self.program, self.lib = program, lib
         self.steps: list[Step] = []
-        self.forms: dict[tuple[int, str], int] = {}  # (slot, space) -> the same values so
+        # (slot, space, again) -> the same values so. The second part of a plan converts
+        # leaves again: what the first part has made need not be kept until then.
+        self.forms: dict[tuple[int, str, bool], int] = {}
         self.places_last: set[int] = set()  # places of maxima, found in images channels-last
         self.names = kernel_names(lib)
         self.any_last = False  # whether images of this program are channels-last
@@ -176,7 +178,7 @@ class _Chooser:
             if space == CHANNELS_LAST and o in self.program.plain:
                 outs[p] = self.program.new_slot(slots[o].spec)
                 after.append((outs[p], o))
-                self.forms[o, space] = outs[p]
+                self.forms[o, space, False] = outs[p]
             slots[outs[p]].space = space
         self.any_last = self.any_last or CHANNELS_LAST in spaces
         step.outs = tuple(outs)
@@ -195,9 +197,10 @@ class _Chooser:
         slots = self.program.slots
         if slots[slot].space == space:
             return slot
-        found = self.forms.get((slot, space))
+        key = slot, space, step.second and slots[slot].leaf is not None
+        found = self.forms.get(key)
         if found is None:
-            found = self.forms[slot, space] = self.program.new_slot(slots[slot].spec)
+            found = self.forms[key] = self.program.new_slot(slots[slot].spec)
             slots[found].space = space
             self._convert(slot, found, step.second)
         return found
