@@ -56,7 +56,7 @@ class _Chooser:
         self.program, self.lib = program, lib
         self.steps: list[Step] = []
         # (slot, space, again) -> the same values so. The second part of a plan converts
-        # leaves again: what the first part has made need not be kept until then.
+        # images among leaves again: what the first part has made need not be kept until then.
         self.forms: dict[tuple[int, str, bool], int] = {}
         self.places_last: set[int] = set()  # places of maxima, found in images channels-last
         self.names = kernel_names(lib)
@@ -197,7 +197,8 @@ class _Chooser:
         slots = self.program.slots
         if slots[slot].space == space:
             return slot
-        key = slot, space, step.second and slots[slot].leaf is not None
+        again = step.second and space == CHANNELS_LAST and slots[slot].leaf is not None
+        key = slot, space, again
         found = self.forms.get(key)
         if found is None:
             found = self.forms[key] = self.program.new_slot(slots[slot].spec)
