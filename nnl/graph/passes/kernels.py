@@ -49,8 +49,9 @@ class _Chooser:
         # leaves again: what the first part has made need not be kept until then.
         self.forms: dict[tuple[int, bool, bool], int] = {}
         self.places_last: set[int] = set()  # places of maxima, found in images channels-last
+        self.names = kernel_names(lib)
         self.any_last = False  # whether images of this program are channels-last
-        self.can_convert = CONVERT in kernel_names()
+        self.can_convert = CONVERT in self.names
         self.follow = FOLLOW | frozenset(lib.elementwise_names())
 
     def run(self) -> None:
@@ -66,7 +67,7 @@ class _Chooser:
         self.program.steps = self.steps
 
     def _choose(self, step: Step) -> bool:
-        if step.op not in kernel_names() or (step.view and not step.writes):
+        if step.op not in self.names or (step.view and not step.writes):
             return False
         if not computes_as_is(self.program, step):
             return False
