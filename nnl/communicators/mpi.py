@@ -9,6 +9,7 @@ transfer itself is a blocking call of MPI, which a thread watches.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import sys
 import threading
@@ -74,10 +75,12 @@ class World:
     """
 
     def __init__(self) -> None:
+        self.timeout = timeout_s()
+        # Nobody can be asked yet, and MPI's start does not let other Python threads run.
+        faulthandler.dump_traceback_later(self.timeout, exit=True)
         self.MPI = import_mpi()
         self.comm = self.MPI.COMM_WORLD
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
-        self.timeout = timeout_s()
         self.threads = self.MPI.Query_thread() >= self.MPI.THREAD_MULTIPLE
         node = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
         self.local_rank, self.one_node = node.Get_rank(), node.Get_size() == self.size
@@ -86,6 +89,7 @@ class World:
         self.pids = {r: pid for r, (h, pid) in enumerate(places) if h == host}
         self.busy: dict[int, tuple[float, str]] = {}  # {thread: (deadline, what it transfers)}
         self.channels: list[MpiChannel] = []
+        faulthandler.cancel_dump_traceback_later()
         if self.size > 1:
             self._hook = sys.excepthook
             sys.excepthook = self._failed
@@ -120,8 +124,7 @@ class World:
         self._hook(kind, error, traceback)
         text = f"nnl: rank {self.rank} of {self.size} has failed, which ends the job"
         print(text, file=sys.stderr, flush=True)
-        if isinstance(error, CommunicatorError):
-            time.sleep(1.0)  # the others have found the same and print it too
+        self.channels.clear()  # no word of a regular end
         self.abort()
 
     def _say_end(self) -> None:
@@ -131,6 +134,8 @@ class World:
 
     def abort(self) -> None:
         """End all processes at once."""
+        # mpiexec drops what it has not read by then, of this rank and of others who print the same
+        time.sleep(1.0)
         self.comm.Abort(1)
 
 
