@@ -178,9 +178,9 @@ class CommunicatorBackwardCallback:
             f"division={self.division}{channel.place_of([bucket.flat])}) "
             f"in group {self.group.name!r}"
         )
-        answers = channel.agree(text, zero)
-        if self.scale != 1.0:
+        if self.scale != 1.0:  # before agreeing: after that the others may read this memory
             np.multiply(bucket.flat, self.scale, out=bucket.flat, casting="unsafe")
+        answers = channel.agree(text, zero)
         channel.sum([bucket.flat], channel.size if self.division else 1)
         return [all(z) for z in zip(*answers, strict=True)]
 
