@@ -100,6 +100,8 @@ class Communicator:
         Raises:
             ValueError: The name is taken, or a rank is out of range or given twice.
         """
+        if ranks is None and not (isinstance(name_ranks, (tuple, list)) and len(name_ranks) == 2):
+            raise TypeError(f"new_group: name_ranks is {name_ranks!r}, wanted (name, ranks)")
         name, members = name_ranks if ranks is None else (name_ranks, ranks)
         self._group("new_group", "world")
         if not isinstance(name, str):
@@ -140,7 +142,9 @@ class Communicator:
         where = "add_context_and_parameters: ctx_param_dict"
         pair = ctx_param_dict if isinstance(ctx_param_dict, (tuple, list)) else ()
         if len(pair) != 2 or not isinstance(pair[0], Context) or not hasattr(pair[1], "items"):
-            raise TypeError(f"{where} is {ctx_param_dict!r}, wanted (Context, dict of Variables)")
+            raise TypeError(
+                f"{where} is {type(ctx_param_dict).__name__}, wanted (Context, dict of Variables)"
+            )
         for key, v in pair[1].items():
             if not isinstance(v, Variable):
                 raise TypeError(f"{where}: {key!r} is {type(v).__name__}, wanted nnl.Variable")

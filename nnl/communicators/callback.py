@@ -51,6 +51,7 @@ class CommunicatorBackwardCallback:
         self.division, self.scale = division, scale
         unique = {id(nd): nd for nd in arrays}  # a parameter given twice is reduced once
         self.arrays = list(unique.values())
+        self.alone = group.background.size == 1  # nothing to exchange, so no need to hurry
         self.buckets: list[Bucket] = []
         self.bucket_of: dict[int, tuple[Bucket, Any]] = {}
         self.jobs: list[Any] = []
@@ -61,6 +62,8 @@ class CommunicatorBackwardCallback:
 
     def begin(self, order: Sequence[tuple[NdArray, Spec]]) -> None:
         """A backward starts that will produce these gradients, in this order."""
+        if self.alone:
+            return
         coming = {id(nd): spec for nd, spec in order}
         specs = [coming.get(id(nd), nd.spec) for nd in self.arrays]
         if specs != self.specs:
@@ -92,6 +95,12 @@ class CommunicatorBackwardCallback:
         Raises:
             CommunicatorError: The ranks do not agree.
         """
+        if self.alone:
+            for nd in self.arrays:
+                if self.scale != 1.0 and not nd.zeroing:
+                    buf = nd.touch(self.comm.space)
+                    buf *= self.scale
+            return
         if [nd.spec for nd in self.arrays] != self.specs:  # a dynamic graph has just shown them
             self.begin([(nd, nd.spec) for nd in reversed(self.arrays)])
         for bucket in self.buckets[self.started :]:
@@ -129,7 +138,7 @@ class CommunicatorBackwardCallback:
                 size = 0
             runs[-1].append(nd)
             size += spec.size
-        memory = self._allocate(sum([_padded(s.nbytes) for s in specs]))
+        memory = self.group.background.allocate(sum([_padded(s.nbytes) for s in specs]))
         self.buckets, self.bucket_of, at = [], {}, 0
         for run in runs:
             homes, start = [], at
@@ -145,9 +154,6 @@ class CommunicatorBackwardCallback:
             self.buckets.append(bucket)
             self.bucket_of.update({id(nd): (bucket, h) for nd, h in zip(run, homes, strict=True)})
         self.specs = specs
-
-    def _allocate(self, nbytes: int) -> Any:
-        return self.group.background.allocate(nbytes)
 
     def _bring_home(self, nd: NdArray, home: Any) -> None:
         """Let the flat buffer have the value of a gradient."""
@@ -175,13 +181,13 @@ class CommunicatorBackwardCallback:
         bucket, channel = self.buckets[i], self.group.background
         text = (
             f"all_reduce_callback(bucket {i + 1} of {len(self.buckets)}: {bucket.text}, "
-            f"division={self.division}{channel.place_of([bucket.flat])}) "
+            f"division={self.division}{channel.place_of(bucket.flat)}) "
             f"in group {self.group.name!r}"
         )
         if self.scale != 1.0:  # before agreeing: after that the others may read this memory
             np.multiply(bucket.flat, self.scale, out=bucket.flat, casting="unsafe")
         answers = channel.agree(text, zero)
-        channel.sum([bucket.flat], channel.size if self.division else 1)
+        channel.sum_in_place(bucket.flat, channel.size if self.division else 1)
         return [all(z) for z in zip(*answers, strict=True)]
 
 

@@ -40,15 +40,20 @@ class Channel:
         """
         return [extra]
 
-    def place_of(self, arrays: Sequence[Buffer]) -> str:
-        """How sum() finds these arrays, for the text of the call: ranks must not differ in it."""
-        return ""
-
     def allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
-        """Bytes for arrays that sum() then need not copy; aligned."""
+        """Bytes, aligned, for arrays that sum_in_place() then need not copy."""
         raw = np.empty(nbytes + ALIGN, np.uint8)
         start = -raw.ctypes.data % ALIGN
         return raw[start : start + nbytes]
+
+    def place_of(self, flat: Buffer) -> str:
+        """Where sum_in_place() finds an array, for the text of the call: it is the same place on
+        all ranks."""
+        return ""
+
+    def sum_in_place(self, flat: Buffer, divisor: int = 1) -> None:
+        """As sum(), for one array in memory of allocate(); others may read it after agree()."""
+        self.sum([flat], divisor)
 
     def sum(self, arrays: Sequence[Buffer], divisor: int = 1, dst: int | None = None) -> None:
         """Replace each array by its sum over the ranks over `divisor`, on rank `dst` or on all.

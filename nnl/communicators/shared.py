@@ -3,9 +3,10 @@
 
 Every rank owns a region of a file in memory that all have mapped. To sum arrays, each rank adds up
 its share of the elements over all regions and writes the sums to all of them: every byte is read
-and written once per rank. Arrays that lie in a region (`allocate`) are summed where they are;
-others are copied into a region and back, piece by piece. MPI carries only the records by which the
-ranks agree and wait for each other, and its messages order the accesses to memory.
+and written once per rank. Arrays that lie in a region (`allocate`) are summed where they are; lists
+of others are copied into a region and back, piece by piece; a single other one is left to MPI. MPI
+also carries the records by which the ranks agree and wait for each other, and its messages order
+the accesses to memory.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from nnl.communicators.channel import ALIGN, Buffer, CommunicatorError, wide
 from nnl.communicators.mpi import MpiChannel, World
 
 FOLDER = "/dev/shm"  # files here are memory
-STAGE_BYTES = 16 << 20  # per rank, for arrays that lie elsewhere
-BLOCK_BYTES = 256 << 10  # summed at a time: stays in a core's cache between its uses
+STAGE_BYTES = 4 << 20  # per rank, for arrays that lie elsewhere; stays in the shared cache
+BLOCK_BYTES = 64 << 10  # summed at a time: stays in a core's cache between its uses
 PAGE = mmap.PAGESIZE
 
 
@@ -103,8 +104,8 @@ class SharedChannel(MpiChannel):
                 return segment, number, at
         return None
 
-    def place_of(self, arrays: Sequence[Buffer]) -> str:
-        found = self._find(arrays[0]) if len(arrays) == 1 else None
+    def place_of(self, flat: Buffer) -> str:
+        found = self._find(flat)
         return "" if found is None else f", at {found[2]} of segment {found[1]}"
 
     def _staged(self) -> Segment:
@@ -121,14 +122,10 @@ class SharedChannel(MpiChannel):
     def sum(self, arrays: Sequence[Buffer], divisor: int = 1, dst: int | None = None) -> None:
         if self.size == 1 or not arrays:
             return
-        found = self._find(arrays[0]) if len(arrays) == 1 and dst is None else None
-        if found is not None:
-            segment, _, at = found
-            views = [r[at : at + arrays[0].nbytes].view(arrays[0].dtype) for r in segment.regions]
-            self._add_up(views, views, divisor)
-            self.barrier()
-            return
         dtype = arrays[0].dtype
+        if len(arrays) == 1 and wide(dtype) == dtype:  # MPI copies less: it reads both at once
+            super().sum(arrays, divisor, dst)
+            return
         regions = [r.view(dtype) for r in self._staged().regions]
         for pieces in _rounds(arrays, len(regions[0])):
             n = sum([len(p) for p in pieces])
@@ -140,11 +137,22 @@ class SharedChannel(MpiChannel):
             if dst is None or dst == self.rank:
                 _copy_out(regions[self.rank], pieces)
 
+    def sum_in_place(self, flat: Buffer, divisor: int = 1) -> None:
+        found = self._find(flat)
+        if found is None:
+            super().sum_in_place(flat, divisor)
+            return
+        segment, _, at = found
+        views = [r[at : at + flat.nbytes].view(flat.dtype) for r in segment.regions]
+        self._add_up(views, views, divisor)
+        self.barrier()
+
     def _add_up(self, views: list[Buffer], into: list[Buffer], divisor: int) -> None:
         """Write this rank's share of the sum of views to all of `into`."""
-        n, dtype = len(views[0]), views[0].dtype
-        step = ALIGN // dtype.itemsize  # shares end at cache lines, which ranks then do not share
-        share = -(-n // (self.size * step)) * step
+        dtype = views[0].dtype
+        exact = divisor & (divisor - 1) == 0  # then a product gives the same bits, faster
+        n, step = len(views[0]), ALIGN // dtype.itemsize
+        share = -(-n // (self.size * step)) * step  # no two ranks write to one cache line
         lo, hi = min(self.rank * share, n), min((self.rank + 1) * share, n)
         block = BLOCK_BYTES // dtype.itemsize
         total = np.empty(min(block, hi - lo), wide(dtype))
@@ -155,7 +163,7 @@ class SharedChannel(MpiChannel):
             for view in views[2:]:
                 acc += view[part]
             if divisor != 1:
-                acc /= divisor
+                acc = np.multiply(acc, 1 / divisor, out=acc) if exact else acc / divisor
             for view in into:
                 view[part] = acc
 

@@ -18,7 +18,7 @@ CASES = {
         "comm.all_reduce(x)",
         [
             r"CommunicatorError: rank 0 has come to call 2, all_reduce\(float32\[3\], "
-            r"division=False\) in group 'world', but rank 1 to call 2, bcast\(float32\[3\], src=0\)",
+            r"division=False\) in group 'world', but rank 1 to call 2, bcast\(float32\[3\], src",
             r"CommunicatorError: rank 1 has come to call 2, bcast\(float32\[3\], src=0\)",
             r"nnl: rank \d of 2 has failed, which ends the job",
         ],
@@ -55,8 +55,8 @@ CASES = {
         "time.sleep(20)",
         "comm.all_reduce(x)",
         [
-            r"CommunicatorError: rank 0 waits in call 2, all_reduce\(.*: rank 1 did not come within "
-            r"3 s \(NNL_COMMUNICATOR_TIMEOUT\)"
+            r"CommunicatorError: rank 0 waits in call 2, all_reduce\(.*: "
+            r"rank 1 did not come within 3 s \(NNL_COMMUNICATOR_TIMEOUT\)"
         ],
     ),
     "killed during backward": (
@@ -90,6 +90,8 @@ def test_the_job_ends_with_an_error_that_names_rank_and_call(
         pytest.skip("the same code for both back ends")
     here, there, wanted = CASES[case]
     group = "comm.new_group(('both', [0, 1]))" if "group" in case else ""
+    if case == "killed during backward":  # its memory is made by both
+        group = "comm.all_reduce_callback(w.grad, 10).begin([(w.grad, w.grad.spec)])"
     code = f"""
     import os, time
     x = nn.NdArray(3)
@@ -103,9 +105,6 @@ def test_the_job_ends_with_an_error_that_names_rank_and_call(
     else:
         {there}
     """
-    if case == "killed during backward":
-        code = code.replace("if rank == 1:", "call = comm.all_reduce_callback(w.grad, 10)\n"
-                            "    call.begin([(w.grad, w.grad.spec)])\n    if rank == 1:")  # fmt: skip
     started = time.monotonic()
     process = start(
         tmp_path, 2, code, launch=True, NNL_COMMUNICATOR=backend, NNL_COMMUNICATOR_TIMEOUT=3
