@@ -56,6 +56,7 @@ class Communicator:
         self._open: Callable[[Sequence[int]], tuple[Channel, Channel]] | None = None
         self._callbacks: dict[Any, CommunicatorBackwardCallback] = {}
         self._texts: dict[Any, str] = {}
+        self.worker: Any = None  # a thread, once there is something to do while backward goes on
 
     @property
     def name(self) -> str:

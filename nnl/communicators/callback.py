@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class CommunicatorBackwardCallback:
         self.alone = group.background.size == 1  # nothing to exchange, so no need to hurry
         self.buckets: list[Bucket] = []
         self.bucket_of: dict[int, tuple[Bucket, Any]] = {}
-        self.jobs: list[Any] = []
+        self.jobs: list[Callable[[], list[bool]]] = []
         self.started = 0  # buckets that have been handed over
         self.specs: list[Spec] = []
 
@@ -85,8 +85,7 @@ class CommunicatorBackwardCallback:
         self._bring_home(nd, home)
         bucket.waiting -= 1
         while self.started < len(self.buckets) and not self.buckets[self.started].waiting:
-            zero = self._zeros(self.buckets[self.started])
-            self.jobs.append(self._thread().submit(self._reduce, self.started, zero))
+            self.jobs.append(self._hand_over(self.started))
             self.started += 1
 
     def finish(self) -> None:
@@ -106,9 +105,10 @@ class CommunicatorBackwardCallback:
         for bucket in self.buckets[self.started :]:
             for nd, home in zip(bucket.arrays, bucket.homes, strict=True):
                 self._bring_home(nd, home)
-        done = [job.result() for job in self.jobs]
+        done = [job() for job in self.jobs]
         for i in range(self.started, len(self.buckets)):
             done.append(self._reduce(i, self._zeros(self.buckets[i])))
+        self.group.background.settle()
         self.jobs, self.started = [], 0
         for bucket, zero in zip(self.buckets, done, strict=True):
             for nd, home, z in zip(bucket.arrays, bucket.homes, zero, strict=True):
@@ -169,12 +169,18 @@ class CommunicatorBackwardCallback:
 
     # ---- the reduction ----
 
-    def _thread(self) -> Any:
+    def _hand_over(self, i: int) -> Callable[[], list[bool]]:
+        """Start the reduction of a bucket; what gives its result."""
+        zero = self._zeros(self.buckets[i])
+        if not self.group.background.threaded:
+            done = self._reduce(i, zero)
+            return lambda: done
         if self.comm.worker is None:
             from concurrent.futures import ThreadPoolExecutor
 
             self.comm.worker = ThreadPoolExecutor(1, thread_name_prefix="nnl-communicator")
-        return self.comm.worker
+        result: Callable[[], list[bool]] = self.comm.worker.submit(self._reduce, i, zero).result
+        return result
 
     def _reduce(self, i: int, zero: bytes) -> list[bool]:
         """Sum one bucket over the ranks; which of its gradients are lazily zero on all."""

@@ -28,6 +28,7 @@ class Channel:
     """
 
     name = "local"
+    threaded = True  # sum_in_place() returns when it is done, so a thread of its own must wait
 
     def __init__(self, ranks: Sequence[int] = (0,), rank: int = 0) -> None:
         self.ranks, self.rank, self.size = tuple(ranks), rank, len(ranks)
@@ -54,6 +55,9 @@ class Channel:
     def sum_in_place(self, flat: Buffer, divisor: int = 1) -> None:
         """As sum(), for one array in memory of allocate(); others may read it after agree()."""
         self.sum([flat], divisor)
+
+    def settle(self) -> None:
+        """Let what the caller does next come after all sum_in_place() calls."""
 
     def sum(self, arrays: Sequence[Buffer], divisor: int = 1, dst: int | None = None) -> None:
         """Replace each array by its sum over the ranks over `divisor`, on rank `dst` or on all.

@@ -9,7 +9,6 @@ from typing import Any
 
 from nnl.communicators.base import Communicator, Group
 from nnl.communicators.channel import Channel
-from nnl.core.context import Context
 
 BACKENDS = ("local", "shared", "mpi", "nccl")
 _WORLD: list[Any] = []  # the World of this process, once it is needed
@@ -40,10 +39,6 @@ class MultiProcessDataParallelCommunicator(Communicator):
         >>> comm.rank, comm.size
         (0, 1)
     """
-
-    def __init__(self, ctx: Context | None = None) -> None:
-        super().__init__(ctx)
-        self.worker: Any = None  # a thread, once there is something to do while backward goes on
 
     def init(self) -> None:
         if self._groups:

@@ -64,6 +64,7 @@ class NcclChannel(MpiChannel):
     """A group of ranks with a GPU each. Not yet run on a GPU."""
 
     name = "nccl"
+    threaded = False  # the GPU works while Python goes on
 
     def __init__(self, world: World, ranks: Sequence[int]) -> None:
         super().__init__(world, ranks)
@@ -71,6 +72,8 @@ class NcclChannel(MpiChannel):
         if self.rank >= 0:
             unique = self.nccl.get_unique_id() if self.rank == 0 else None
             unique = self.comm.bcast(unique)
+            self.cupy.cuda.Device(world.local_rank).use()  # one GPU per rank of a node
+            self.side = self.cupy.cuda.Stream(non_blocking=True)
             with world.watched("the set-up of NCCL"):
                 self.device = self.nccl.NcclCommunicator(self.size, unique, self.rank)
 
@@ -104,6 +107,15 @@ class NcclChannel(MpiChannel):
                 s /= divisor
             if s is not a:
                 a[...] = s
+
+    def sum_in_place(self, flat: Buffer, divisor: int = 1) -> None:
+        """Queued on a stream of its own, behind what has been queued so far."""
+        self.side.wait_event(self.cupy.cuda.get_current_stream().record())
+        with self.side:
+            self.sum([flat], divisor)
+
+    def settle(self) -> None:
+        self.cupy.cuda.get_current_stream().wait_event(self.side.record())
 
     def bcast(self, arrays: Sequence[Buffer], src: int) -> None:
         stream = self._stream()
