@@ -154,7 +154,7 @@ class SyncBatchNormalization(BatchNormalization):
         running = [rng.normal(size=(1, 2, 1, 1)), rng.uniform(0.5, 2, (1, 2, 1, 1))]
         grad = (True, True, True, False, False)
         yield Sample(x, beta, gamma, *running, comm=Alone(), eps=1e-3, grad=grad)
-        yield Sample(x, None, None, *running, comm=Alone(), axes=(3,), grad=(True, *grad[3:] * 2))
+        yield Sample(x, None, gamma, *running, comm=Alone(), grad=(True, False, True, False, False))
 
 
 class WithStatistics(SyncBatchNormalization):
@@ -200,11 +200,11 @@ def sync_batch_normalization(
     Raises:
         ShapeError, ValueError: As batch_normalization.
     """
+    check_statistics("sync_batch_normalization", batch_stat, output_stat)
     if comm is None or comm.size == 1 or not batch_stat:
         return batch_normalization(
             x, beta, gamma, mean, variance, axes, decay_rate, eps, batch_stat, output_stat
         )
-    check_statistics("sync_batch_normalization", batch_stat, output_stat)
     function = _with_statistics if output_stat else _synchronised
     return function(
         x, beta, gamma, mean, variance, comm=comm, group=group, axes=axes, decay_rate=decay_rate,
