@@ -268,11 +268,15 @@ class Communicator:
         self._now("barrier")
         self._agree("barrier", g, "")
 
-    def sum(self, array: Any, group: str = "world") -> None:
-        """Sum a contiguous array of the back end over the ranks, in place; what functions call."""
+    def sum(self, arrays: Sequence[Any], group: str = "world") -> None:
+        """Sum contiguous arrays of the back end over the ranks, in place; what functions call."""
         g = self._group("sum", group)
-        self._agree("sum", g, f"{array.dtype}{list(array.shape)}")
-        g.main.sum([array.reshape(-1)])
+        self._agree("sum", g, describe([Spec.of(a.shape, a.dtype) for a in arrays]))
+        by_type: dict[Any, list[Any]] = {}
+        for a in arrays:
+            by_type.setdefault(a.dtype, []).append(a.reshape(-1))
+        for bufs in by_type.values():
+            g.main.sum(bufs)
 
     def all_reduce_callback(
         self,

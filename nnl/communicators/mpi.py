@@ -175,6 +175,8 @@ class MpiChannel(Channel):
         self.inbox = np.zeros((self.size, RECORD_BYTES), np.uint8)
         self.sent: list[Any] = []
         self.scratch = np.empty(0, np.uint8)
+        if not world.threads:
+            self.threaded = False
         if self.rank >= 0:
             world.channels.append(self)
 

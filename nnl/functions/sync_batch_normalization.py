@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that work over all processes of a communicator: sums, and batch normalization.
 
-A communicator comes as an attribute. What is asked of it: `size`, and `sum(array, group)`, which
-sums a contiguous array over the processes in place.
+A communicator comes as an attribute. What is asked of it: `size`, `find_group(name)`, and
+`sum(arrays, group)`, which sums contiguous arrays over the processes in place.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Alone:
 
     size = 1
 
-    def sum(self, array, group):
-        """One process: the array is the sum."""
+    def sum(self, arrays, group):
+        """One process: the arrays are the sums."""
 
 
 @op("all_reduce", outputs=("*y",))
@@ -54,16 +54,15 @@ class all_reduce:
         return x
 
     def forward(self, xp, *x):
-        ys = []
-        for a in x:
-            y = xp.array(a, order="C")
-            if self.scale != 1.0:
+        ys = tuple(xp.array(a, order="C") for a in x)
+        if self.scale != 1.0:
+            for y in ys:
                 y *= self.scale
-            self.comm.sum(y, self.group)
-            if self.division:
+        self.comm.sum(ys, self.group)
+        if self.division:
+            for y in ys:
                 y /= len(self.comm.find_group(self.group))
-            ys.append(y)
-        return tuple(ys)
+        return ys
 
     def vjp(self, *gys):
         return all_reduce(*gys, **self.as_dict())
@@ -96,12 +95,12 @@ class SyncBatchNormalization(BatchNormalization):
         sums = xp.zeros(math.prod(shape) + 1, xp.float64)
         sums[:-1] = xp.sum(x, axis=axes).reshape(-1)
         sums[-1] = count(x.shape, axes)
-        self.comm.sum(sums, self.group)
+        self.comm.sum([sums], self.group)
         total = float(sums[-1])
         batch_mean = (sums[:-1] / (total or 1)).astype(x.dtype).reshape(shape)
         y = xp.subtract(x, batch_mean)
         squares = xp.array(sum_of_products(xp, y, y, axes), xp.float64)
-        self.comm.sum(squares, self.group)
+        self.comm.sum([squares], self.group)
         batch_variance = (squares / (total or 1)).astype(x.dtype)
         scale_and_shift(xp, y, 1.0 / xp.sqrt(batch_variance + self.eps), beta, gamma)
         rest = 1.0 - self.decay_rate

@@ -79,15 +79,13 @@ CASES = {
 QUICK = {"another call", "killed", "end of the script"}
 
 
-@pytest.mark.parametrize("backend", ["shared", "mpi"])
+@pytest.mark.parametrize("backend", ["shared", pytest.param("mpi", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES]
 )
 def test_the_job_ends_with_an_error_that_names_rank_and_call(
     tmp_path: Path, case: str, backend: str
 ) -> None:
-    if backend == "mpi" and case in QUICK - {"killed"}:
-        pytest.skip("the same code for both back ends")
     here, there, wanted = CASES[case]
     group = "comm.new_group(('both', [0, 1]))" if "group" in case else ""
     if case == "killed during backward":  # its memory is made by both
@@ -147,3 +145,24 @@ def test_a_wrong_timeout_is_an_error(tmp_path: Path) -> None:
     rc, _, err = finish(process)
     assert rc != 0
     assert "ValueError: NNL_COMMUNICATOR_TIMEOUT is 'soon', wanted a number of seconds > 0" in err
+
+
+def test_too_little_shared_memory_is_an_error_on_every_rank(tmp_path: Path) -> None:
+    code = """
+    import nnl.communicators.shared as shared
+    shared.FOLDER = "/no/such/folder"
+    grads = [nn.NdArray(3), nn.NdArray(4)]
+    grads[0].data = rank
+    try:
+        comm.all_reduce_callback(grads, 1).finish()
+    except C.CommunicatorError as e:
+        assert "bytes of shared memory in /no/such/folder: " in str(e)
+        assert "NNL_COMMUNICATOR=mpi does without" in str(e)
+    else:
+        raise AssertionError
+    assert (grads[0].data == rank).all()
+    shared.FOLDER = "/dev/shm"
+    comm.all_reduce_callback(grads, 1).finish()
+    assert (grads[0].data == 1).all()
+    """
+    run(tmp_path, 2, code)

@@ -231,7 +231,13 @@ def launch(*command: str, **environment: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("command", [("-m", "nnl.launch"), ("-m", "nnl.cli.main", "launch")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("-m", "nnl.launch"),
+        pytest.param(("-m", "nnl.cli.main", "launch"), marks=pytest.mark.long),
+    ],
+)
 def test_launch_runs_a_script_with_its_arguments_in_n_processes(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:

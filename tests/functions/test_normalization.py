@@ -124,8 +124,9 @@ def test_sync_batch_normalization_of_two_alike_has_their_statistics_but_counts_a
 
         size = 2
 
-        def sum(self, array, group):
-            array *= 2
+        def sum(self, arrays, group):
+            for a in arrays:
+                a *= 2
 
     with nn.auto_forward():
         x, twice = v(X), v(np.concatenate([X, X]))
