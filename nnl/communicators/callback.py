@@ -65,7 +65,8 @@ class CommunicatorBackwardCallback:
         if self.alone:
             return
         coming = {id(nd): spec for nd, spec in order}
-        specs = [coming.get(id(nd), nd.spec) for nd in self.arrays]
+        # what is there keeps its dtype when a gradient is added to it
+        specs = [coming.get(id(nd), nd.spec) if nd.zeroing else nd.spec for nd in self.arrays]
         if specs != self.specs:
             self._lay_out([nd for nd, _ in order], specs)
         self.jobs, self.started = [], 0
@@ -105,9 +106,9 @@ class CommunicatorBackwardCallback:
         for bucket in self.buckets[self.started :]:
             for nd, home in zip(bucket.arrays, bucket.homes, strict=True):
                 self._bring_home(nd, home)
-        done = [job() for job in self.jobs]
         for i in range(self.started, len(self.buckets)):
-            done.append(self._reduce(i, self._zeros(self.buckets[i])))
+            self.jobs.append(self._hand_over(i))
+        done = [job() for job in self.jobs]
         self.group.background.settle()
         self.jobs, self.started = [], 0
         for bucket, zero in zip(self.buckets, done, strict=True):

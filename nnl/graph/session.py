@@ -379,6 +379,9 @@ class GraphExecutor:
         edge = output.edge
         if edge.node is not None and edge.need_grad:
             self._backward(output, grad, clear_buffer, callbacks, pre, post)
+        else:
+            for callback in callbacks:
+                callback.begin([])
         for callback in callbacks:
             callback.finish()
 
@@ -397,6 +400,8 @@ class GraphExecutor:
         if edge.node.saved is not None or edge.node.outs is None or hooked:
             gy = start_gradient(edge, output.shape, grad)
             before, after = _hooks(pre, post) if hooked else (None, None)
+            for callback in callbacks:  # they get their gradients when all are there
+                callback.begin([])
             backward_now(edge, gy, clear_buffer, before, after)
             return
         if not edge.array.bufs:

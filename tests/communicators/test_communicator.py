@@ -341,6 +341,57 @@ def test_a_new_dtype_gives_a_new_layout(comm: Any) -> None:
     assert a.data.tolist() == [3, 5] and a.data.dtype == np.float64
 
 
+def test_a_gradient_that_is_added_to_keeps_its_dtype(comm: Any) -> None:
+    w = nn.Variable((2,), need_grad=True)
+    w.g = np.array([1.0, 2.0])  # float64
+    made, channel = callback(comm, [w.grad], 1)
+    y = F.sum(w * 3)
+    y.forward()
+    y.backward(communicator_callbacks=made)
+    assert w.g.dtype == np.float64 and w.g.tolist() == [8, 10]
+    assert len(channel.calls) == 1
+
+
+def test_a_backward_that_failed_leaves_nothing_behind(comm: Any) -> None:
+    w = nn.Variable((2,), need_grad=True)
+    made, channel = callback(comm, [w.grad], 1)
+    for dynamic in (False, True):
+        with nn.auto_forward(dynamic):
+            y = F.sum(w * 3)
+        if not dynamic:
+            with pytest.raises(ValueError, match=r"backward\(\) needs forward\(\) first"):
+                y.backward(communicator_callbacks=made)
+            y.forward()
+        w.grad.zero()
+        y.backward(communicator_callbacks=made)
+        assert w.g.tolist() == [6, 6]
+    assert len(channel.calls) == 2
+
+
+def test_two_callbacks_each_reduce_their_own_gradients(comm: Any) -> None:
+    v, w = (nn.Variable((2,), need_grad=True) for _ in range(2))
+    one, two = callback(comm, [v.grad], 1)[0], callback(comm, [w.grad], 1)[0]
+    y = F.sum(v * 3 + w * 5)
+    for _ in range(2):
+        y.forward(clear_no_need_grad=True)
+        v.grad.zero()
+        w.grad.zero()
+        y.backward(clear_buffer=True, communicator_callbacks=[one, two])
+        assert v.g.tolist() == [6, 6] and w.g.tolist() == [10, 10]
+
+
+def test_gradients_of_several_backwards_add_up_before_they_are_exchanged(comm: Any) -> None:
+    w = nn.Variable((2,), need_grad=True)
+    made, _ = callback(comm, [w.grad], 1)
+    y = F.sum(w * 3)
+    for _ in range(3):
+        w.grad.zero()
+        for callbacks in (None, None, made):
+            y.forward(clear_no_need_grad=True)
+            y.backward(clear_buffer=True, communicator_callbacks=callbacks)
+        assert w.g.tolist() == [18, 18]
+
+
 def test_callbacks_are_kept_and_not_too_many(comm: Any) -> None:
     grads = [array(k) for k in range(20)]
     first = comm.all_reduce_callback(grads[0], 5)
