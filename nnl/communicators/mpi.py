@@ -136,7 +136,19 @@ class World:
         """End all processes at once."""
         # mpiexec drops what it has not read by then, of this rank and of others who print the same
         time.sleep(1.0)
+        _remove_shared_files()
         self.comm.Abort(1)
+
+
+def _remove_shared_files() -> None:
+    """Remove the file through which MPICH's ranks share memory; its Abort leaves it to lie."""
+    try:
+        with open("/proc/self/maps") as f:
+            paths = {line.split()[-1] for line in f if "/dev/shm/mpich_shm_" in line}
+        for path in paths:
+            os.unlink(path)
+    except OSError:
+        return  # another rank was faster, or there is no /proc
 
 
 def _lives(pid: int) -> bool:
