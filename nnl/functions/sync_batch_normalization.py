@@ -165,7 +165,7 @@ _synchronised = op("sync_batch_normalization", hidden=3, writes=running_statisti
     SyncBatchNormalization
 )
 _with_statistics = op(
-    "sync_batch_normalization_with_statistics", hidden=1, writes=running_statistics, **_WIDE
+    "sync_batch_normalization_statistics", hidden=1, writes=running_statistics, **_WIDE
 )(WithStatistics)
 
 
