@@ -271,7 +271,7 @@ def test_the_updates_of_all_parameters_are_one_step():
 def test_names_of_ops_in_the_tables_are_those_of_kernels():
     from nnl.graph.passes.kernels import FOLLOW, PREFER
 
-    assert {*FOLLOW, *PREFER} <= native.kernel_names()
+    assert {*FOLLOW, *PREFER} <= native.kernel_names(native.library())
 
 
 # ---- verify ----

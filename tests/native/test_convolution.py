@@ -39,11 +39,21 @@ CASES = {
     "depthwise, stride": (
         (2, 64, 12, 11), (64, 1, 3, 3), {"group": 64, "pad": (1, 1), "stride": (2, 2)},
     ),
+    "depthwise 5x5": ((2, 37, 12, 11), (37, 1, 5, 5), {"group": 37, "pad": (2, 2)}),
+    "depthwise 5x5, stride": (
+        (3, 32, 13, 8), (32, 1, 5, 5), {"group": 32, "pad": (1, 2), "stride": (2, 2)},
+    ),
+    "depthwise 5x5, all padding": (
+        (1, 16, 2, 1), (16, 1, 5, 5), {"group": 16, "pad": (3, 7), "stride": (3, 6)},
+    ),
+    "depthwise 7x7": ((2, 48, 9, 14), (48, 1, 7, 7), {"group": 48, "pad": (3, 3)}),
     "depthwise, two maps": ((2, 16, 6, 5), (32, 1, 3, 3), {"group": 16}),
     "one axis": ((3, 16, 40), (24, 16, 5), {"pad": (2,), "stride": (2,)}),
     "three axes": ((1, 16, 5, 6, 7), (16, 16, 2, 3, 3), {"pad": (0, 1, 1), "stride": (1, 2, 1)}),
     "four axes": ((1, 2, 3, 4, 3, 4), (3, 2, 2, 2, 2, 2), {"pad": (1, 0, 1, 0)}),
     "two batch axes": ((2, 3, 8, 9, 9), (8, 8, 3, 3), {"base_axis": 2}),
+    "pointwise, from one channel": ((2, 1, 6, 10), (5, 1, 1, 1), {}),
+    "pointwise, to one channel": ((2, 5, 6, 10), (1, 5, 1, 1), {}),
     "one pixel": ((4, 32, 1, 1), (16, 32, 1, 1), {}),
     "wide kernel": ((1, 4, 20, 20), (4, 4, 19, 17), {}),
     "empty batch": ((0, 8, 6, 6), (8, 8, 3, 3), {}),

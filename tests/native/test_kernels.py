@@ -14,7 +14,7 @@ from nnl.core.spec import Spec
 from nnl.ext import native
 from tests.native.kernels import BF16, F16, F32, assert_close, is_float, run_native, run_numpy
 
-NAMES = sorted(native.kernel_names() & set(OPS))
+NAMES = sorted(native.kernel_names(native.library()) & set(OPS))
 
 
 def cases(op: Op) -> Iterator[tuple[Any, list[Any]]]:

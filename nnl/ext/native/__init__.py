@@ -112,9 +112,8 @@ def set_threads(n: int) -> None:
 
 
 @cache
-def kernel_names() -> frozenset[str]:
-    """Ops that have a native kernel for some dtypes and shapes."""
-    lib = library()
+def kernel_names(lib: Any) -> frozenset[str]:
+    """Ops for which a library has a kernel for some dtypes and shapes; none without a library."""
     return frozenset(lib.kernel_names()) if lib is not None else frozenset()
 
 
@@ -143,7 +142,7 @@ def bind(
     The kernel is made at the first call: what is recorded only never comes here again, since plans
     take kernels whole. If it declines, numpy's own call stands in.
     """
-    if op.name not in kernel_names():
+    if op.name not in kernel_names(library()):
         return None
     specs = [s for s in (*in_specs, *out_specs) if s is not None]
     if any(s.dtype.name not in _DTYPES for s in specs):

@@ -24,7 +24,7 @@ def fuse_affine(program: Program, lib: Any) -> None:
     In training too, as far as gradients read what comes out: those of gelu and swish read what goes
     into them, which prevents fusion.
     """
-    if FUSED in kernel_names():
+    if FUSED in kernel_names(lib):
         _Fuser(program).run()
 
 

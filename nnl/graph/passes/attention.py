@@ -57,7 +57,7 @@ def fuse_attention(program: Program, lib: Any) -> None:
     forward step leaves. Scores and weights may pass through views on the way, as where a mask has
     an axis of heads which the products do not have. Dropout of the weights prevents fusion.
     """
-    if {FORWARD, BACKWARD} <= kernel_names():
+    if {FORWARD, BACKWARD} <= kernel_names(lib):
         _Fuser(program, lib).run()
 
 

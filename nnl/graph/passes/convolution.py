@@ -27,7 +27,7 @@ def fuse_convolution(program: Program, lib: Any) -> None:
     map, and the scale goes into the weights. What else reads an intermediate value prevents fusion,
     in training the gradient of the activation, if it needs the input of it.
     """
-    if FUSED in kernel_names():
+    if FUSED in kernel_names(lib):
         _Fuser(program).run()
 
 
@@ -112,7 +112,7 @@ def fuse_bias_gradient(program: Program, lib: Any) -> None:
     For bfloat16, where it takes 0.89 to 0.98 times as long as two. With float32, or float32 data
     and bfloat16 gradients, oneDNN's sums are slow: up to 1.4 times as long.
     """
-    if WEIGHT_BIAS in kernel_names():
+    if WEIGHT_BIAS in kernel_names(lib):
         _BiasFuser(program).run()
 
 

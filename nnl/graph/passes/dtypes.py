@@ -16,7 +16,7 @@ def convert_inputs(program: Program, lib: Any) -> None:
     context: once, however many steps read it. State that a step writes stays as it is; such a step
     converts by itself.
     """
-    if "cast" not in kernel_names():
+    if "cast" not in kernel_names(lib):
         return
     slots = program.slots
     found: dict[tuple[int, Any], int] = {}

@@ -21,9 +21,9 @@ def fuse_normalization(program: Program, lib: Any) -> None:
     The fused gradient masks what arrives by the sign of y, or of what the normalization gives for x
     again where nothing was added: then y need not be read.
     """
-    if FORWARD in kernel_names():
+    if FORWARD in kernel_names(lib):
         _Forward(program).run()
-    if BACKWARD in kernel_names():
+    if BACKWARD in kernel_names(lib):
         _Backward(program).run()
 
 

@@ -17,7 +17,7 @@ FORWARD, BACKWARD = "max_pooling_arg", "max_pooling_arg_backward"
 
 def fuse_pooling(program: Program, lib: Any) -> None:
     """max_pooling and max_pooling_backward of one x become steps that share 16-bit places."""
-    if {FORWARD, BACKWARD} <= kernel_names():
+    if {FORWARD, BACKWARD} <= kernel_names(lib):
         _Fuser(program, lib).run()
 
 

@@ -21,7 +21,7 @@ def prepare_weights(program: Program, lib: Any) -> None:
     of the plan computes from what changes at every run, or writes, are left alone; so are plans
     with a second part, whose weights change at every step.
     """
-    if PACK in kernel_names() and not any(s.second for s in program.steps):
+    if PACK in kernel_names(lib) and not any(s.second for s in program.steps):
         _Preparer(program, lib).run()
 
 

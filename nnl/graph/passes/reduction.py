@@ -24,7 +24,7 @@ def fuse_reductions(program: Program, lib: Any) -> None:
     The gradients of biases and of what was stretched are such sums. If the sum was the only reader,
     the array is never written. A step has room for one choice of axes.
     """
-    if FUSED in kernel_names():
+    if FUSED in kernel_names(lib):
         _Fuser(program, lib).run()
 
 

@@ -19,7 +19,7 @@ def fuse_softmax(program: Program, lib: Any) -> None:
     The gradient by the mask stays as it is: it is made from that of softmax, which then has a
     second reader, and prevents only the fusion of the gradient.
     """
-    if {FORWARD, BACKWARD} <= kernel_names():
+    if {FORWARD, BACKWARD} <= kernel_names(lib):
         _Fuser(program).run()
 
 

@@ -18,7 +18,7 @@ def join_updates(program: Program, lib: Any) -> None:
     Updates are neighbours if only other updates stand between them. Their results, views of the
     weights, stay where they are.
     """
-    if KERNEL not in kernel_names():
+    if KERNEL not in kernel_names(lib):
         return
     steps: list[Step] = []
     run: list[Step] = []
@@ -28,7 +28,7 @@ def join_updates(program: Program, lib: Any) -> None:
         run.clear()
 
     for step in program.steps:
-        update = step.native and step.view and bool(step.writes) and step.op in kernel_names()
+        update = step.native and step.view and bool(step.writes) and step.op in kernel_names(lib)
         update = update and computes_as_is(program, step)
         if run and not (update and _alike(step, run[0])):
             end_run()
