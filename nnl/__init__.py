@@ -102,6 +102,8 @@ __all__ = [
 ]
 
 _LAZY = (
+    "communicator",
+    "communicators",
     "converters",
     "data",
     "graph_def",

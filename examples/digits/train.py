@@ -3,6 +3,7 @@
 
     python examples/digits/train.py             static graph: define once, run many times
     python examples/digits/train.py --dynamic   define-by-run: the same code, computed line by line
+    nnl launch -n 2 examples/digits/train.py    two processes, each with half of every batch
 
 Writes parameters, a learning curve and a confusion matrix to the output folder. Expected on two
 cores, in well under a minute (--seed 1 gives another run of the same quality):
@@ -20,6 +21,7 @@ from data import load_digits_28x28, vary
 from tqdm import tqdm
 
 import nnl as nn
+import nnl.communicators as C
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
@@ -53,7 +55,7 @@ def predict(images, batch_size=64):
     return np.concatenate(classes)
 
 
-def train(args, out):
+def train(args, comm, out):
     nn.seed(args.seed)
     digits = load_digits_28x28()
     rng = np.random.RandomState(args.seed)
@@ -67,8 +69,10 @@ def train(args, out):
         rng=rng,
         with_file_cache=False,
     )
-    image = nn.Variable((args.batch_size, 1, 28, 28))
-    label = nn.Variable((args.batch_size, 1))
+    mine = slice(comm.rank, None, comm.size)  # of every batch; all processes draw the same ones
+    share = len(range(args.batch_size)[mine])
+    image = nn.Variable((share, 1, 28, 28))
+    label = nn.Variable((share, 1))
 
     def loss_of_batch():
         return F.mean(F.softmax_cross_entropy(lenet(image), label))
@@ -77,24 +81,27 @@ def train(args, out):
     loss = loss_of_batch()
     solver = S.Adam(args.learning_rate)
     solver.set_parameters(nn.get_parameters())
+    grads = [p.grad for p in nn.get_parameters().values()]
+    average = comm.all_reduce_callback(grads, pack_size=1 << 16, division=True)
     steps = args.epochs * (n // args.batch_size)
     schedule = CosineScheduler(args.learning_rate, steps)
     series = MonitorSeries("training loss", Monitor(str(out)), interval=20, verbose=False)
     history = []
-    bar = tqdm(range(steps), unit="step", disable=None, file=sys.stderr)
+    bar = tqdm(range(steps), unit="step", disable=comm.rank > 0 or None, file=sys.stderr)
     for step in bar:
-        x, label.d = batches.next()
-        image.d = vary(x, noise)
+        x, y = batches.next()
+        image.d, label.d = vary(x, noise)[mine], y[mine]
         solver.set_learning_rate(schedule.get_learning_rate(step))
         if args.dynamic:
             loss = loss_of_batch()
         else:
             loss.forward(clear_no_need_grad=True)
         solver.zero_grad()
-        loss.backward(clear_buffer=True)
+        loss.backward(clear_buffer=True, communicator_callbacks=average)
         solver.update()
         history.append(float(loss.d))
-        series.add(step, history[-1])
+        if comm.rank == 0:
+            series.add(step, history[-1])
         if step % 20 == 0:
             bar.set_postfix(loss=f"{history[-1]:.4f}")
     batches.close()
@@ -140,10 +147,14 @@ def main():
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    comm = C.MultiProcessDataParallelCommunicator(nn.get_current_context())
+    comm.init()
 
     start = time.perf_counter()
-    digits, history = train(args, args.out)
+    digits, history = train(args, comm, args.out)
     seconds = time.perf_counter() - start
+    if comm.rank > 0:
+        return
     nn.save_parameters(str(args.out / "lenet.h5"))
     guess, truth = predict(digits.x_test), digits.y_test[:, 0]
     picture_curve(history, args.out / "learning_curve.png")

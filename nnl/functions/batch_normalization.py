@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalization with running statistics; fused with an addition and relu; synchronised."""
+"""Batch normalization with running statistics, and fused with an addition and relu."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nnl.functions.standardize import (
     standardize,
 )
 
-__all__ = ["batch_normalization", "fused_batch_normalization", "sync_batch_normalization"]
+__all__ = ["batch_normalization", "fused_batch_normalization"]
 
 
 def running_statistics(attributes):
@@ -298,38 +298,3 @@ def fused_batch_normalization(
         x, beta, gamma, mean, variance, z, axes=axes, decay_rate=decay_rate, eps=eps,
         batch_stat=batch_stat, nonlinearity=nonlinearity, output_stat=output_stat,
     )  # fmt: skip
-
-
-def sync_batch_normalization(
-    x,
-    beta,
-    gamma,
-    mean,
-    variance,
-    comm=None,
-    group: str = "world",
-    axes: Sequence[int] = (1,),
-    decay_rate: float = 0.9,
-    eps: float = 1e-5,
-    batch_stat: bool = True,
-    output_stat: bool = False,
-    n_outputs: int | None = None,
-):
-    """Batch normalization over the batches of all processes of a communicator.
-
-    Args:
-        comm: Communicator; with none, or of one process, this is batch_normalization.
-        group: Group of processes.
-        x, beta, gamma, mean, variance, axes, decay_rate, eps, batch_stat, output_stat, n_outputs:
-            As for batch_normalization.
-    Raises:
-        NotImplementedError: There are several processes and batch_stat is True.
-    """
-    if comm is not None and comm.size > 1 and batch_stat:
-        raise NotImplementedError(
-            f"sync_batch_normalization: comm has {comm.size} processes, which is not implemented "
-            "yet: use batch_normalization, with the statistics of each process"
-        )
-    return batch_normalization(
-        x, beta, gamma, mean, variance, axes, decay_rate, eps, batch_stat, output_stat
-    )

@@ -7,65 +7,24 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from nnl.core.array import NdArray
-from nnl.core.autodiff import accumulate, backprop, backward_now, start_gradient
+from nnl.core.autodiff import backward_now, start_gradient
 from nnl.core.callback import HOOKS
 from nnl.core.context import STATE, using
 from nnl.core.dispatch import apply, bind, execute
 from nnl.core.function import Function
 from nnl.core.graph import Node, Value, capture
 from nnl.core.op import Op
-from nnl.core.spec import Spec
 from nnl.core.variable import EXECUTOR, Hook, Variable
+from nnl.graph.backward import Backward, BackwardPlan
 from nnl.graph.plan import Plan, infer_again
-from nnl.graph.program import SPACE, Key
+from nnl.graph.program import NO_GRADIENTS, SPACE, Key
+from nnl.graph.progress import check_callbacks
 from nnl.graph.recompute import BUDGET, cheap_edges, insert_recomputation
 
 logger = logging.getLogger("nnl")
 
 KEEP, TRAIN, INFER, HOOKED = "keep", "train", "infer", "hooked"
-
-
-class Backward:
-    """The recorded gradient graph of one output.
-
-    Attributes:
-        gy: Leaf that holds the start gradient.
-        leaves: (leaf edge, its gradient's edge).
-        edges: (node, output index, gradient's edge) of every intermediate.
-        nodes: What computes them, in order.
-    """
-
-    def __init__(self, output: Value, forward_nodes: Sequence[Node]) -> None:
-        node = output.node
-        assert node is not None
-        self.output = output
-        spec = Spec.of(node.out_specs[output.index].shape, node.target.float_dtype)
-        self.gy = NdArray.holding(spec, SPACE, np.ones(spec.shape, spec.dtype))
-        start = Variable.of_edge(Value.leaf(self.gy), self.gy)
-        with using(auto_forward=False, record=True, no_grad=False, recompute=False, trace=None):
-            found = backprop([output], [start])
-        self.leaves = [(v, g.edge) for v, g in found.leaves.values()]
-        self.edges = [
-            (n, i, g.edge)
-            for n, gys in found.edges.items()
-            for i, g in enumerate(gys)
-            if g is not None and (n is not node or i != output.index)
-        ]
-        done = set(forward_nodes)
-        self.nodes = [n for n in capture([g for _, g in self.leaves]) if n not in done]
-        every = capture([g for *_, g in self.edges] + [g for _, g in self.leaves])
-        self.all_nodes = [n for n in every if n not in done]
-
-    def write_start(self, grad: Any) -> None:
-        """Put the start gradient in place."""
-        buf = self.gy.touch(SPACE)
-        if type(grad) in (int, float):
-            buf[...] = grad
-        else:
-            buf[...] = start_gradient(self.output, self.gy.shape, grad).read(SPACE)
 
 
 class ForwardPlan:
@@ -106,47 +65,6 @@ class ForwardPlan:
             bufs[space] = buf
         for nd, slot in self.moving:
             nd.write(SPACE, self.plan.slots[slot])
-
-
-class BackwardPlan:
-    """A plan that ends in the gradients of leaves, and how those reach the leaves' arrays."""
-
-    def __init__(self, back: Backward, plan: Plan, publish: bool) -> None:
-        self.plan, self.back = plan, back
-        self.publish = back.edges if publish else []
-        computed = {o for s in plan.steps for o in s.outs}
-        taken = [
-            plan.root.get(s, s) for s in (plan.slot_of.get(e.key, 0) for *_, e in self.publish)
-        ]
-        slots = [plan.slot_of.get(e.key, 0) for _, e in back.leaves]
-        taken += slots
-        # A leaf becomes the owner of the buffer of its gradient when nothing else is in it.
-        self.leaves = [
-            (v, e, s in computed and s not in plan.root and taken.count(s) == 1)
-            for (v, e), s in zip(back.leaves, slots, strict=True)
-        ]
-
-    def run(self, second: bool) -> None:
-        plan = self.plan
-        for leaf, g, own in self.leaves:
-            grad = leaf.grad
-            if own and not grad.zeroing:
-                space, buf = plan.published(plan.slot_of[g.key])
-                if space in grad.bufs and grad.bufs[space] is buf:
-                    grad.write(space, buf.copy())  # else the run would overwrite the sum
-        plan.run(second)
-        for leaf, g, own in self.leaves:
-            slot = plan.slot_of.get(g.key)
-            found = (SPACE, g.array.read(SPACE)) if slot is None else plan.published(slot)
-            accumulate(leaf.grad, NdArray.holding(g.spec, *found), own)
-        for node, i, g in self.publish:
-            grads = node.grads = node.grads or {}
-            nd = grads.setdefault(i, NdArray(g.spec.shape))
-            nd.spec = g.spec
-            if g.key in plan.slot_of:
-                nd.write(*plan.published(plan.slot_of[g.key]))
-            else:
-                nd.write(SPACE, g.array.read(SPACE).copy())
 
 
 def fingerprint(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[Any]:
@@ -204,6 +122,7 @@ class Session:
         self.joint_back: Backward | None = None
         self.last = ""  # mode of the latest forward whose values have not been overwritten
         self.marked: ForwardPlan | None = None  # whose lost arrays are marked as cleared
+        self.reported = False  # whether callbacks of communicators take the gradients
 
     def valid(self) -> bool:
         if self.epoch != STATE.epoch:
@@ -285,7 +204,8 @@ class Session:
         second = insert_recomputation(self.nodes, back.nodes, also)
         grads = {e.key: v.array for v, e in back.leaves}
         nodes, every = [*self.nodes, *second], kept | set(grads)
-        return Plan(nodes, every, len(self.nodes), kept - set(grads), gradients=grads)
+        tiled = NO_GRADIENTS if self.reported else grads  # communicators want them plain
+        return Plan(nodes, every, len(self.nodes), kept - set(grads), gradients=tiled)
 
     def _smaller_plan(self, kept: set[Key], plan: Plan) -> Plan:
         """A plan inside the memory budget, or else the smallest; the least is computed again."""
@@ -322,7 +242,7 @@ class Session:
 
     # ---- backward ----
 
-    def backward(self, grad: Any, clear_buffer: bool) -> None:
+    def backward(self, grad: Any, clear_buffer: bool, callbacks: Sequence[Any] = ()) -> None:
         joint = self.last == TRAIN and len(self.outputs) == 1
         joint = joint and (clear_buffer or self.recompute or self._lost_for_backward())
         back = (self.joint_back if joint else None) or self.backward_graph()
@@ -332,11 +252,15 @@ class Session:
                 back, joint, clear_buffer
             )
         back.write_start(grad)
-        run.run(second=joint)
+        run.run(joint, callbacks)
         if joint:
             for nd in self.plans[TRAIN].overwritten:
                 nd.clear()
             self.last = ""
+            if callbacks and not self.reported:  # the next forward makes a plan for them
+                self.reported = True
+                self.plans.pop(TRAIN)
+                self.backwards = {k: v for k, v in self.backwards.items() if not k[0]}
 
     def _lost_for_backward(self) -> bool:
         """Whether a gradient needs a value that the first part of the joint plan does not leave.
@@ -453,25 +377,43 @@ class GraphExecutor:
         pre: Hook | None,
         post: Hook | None,
     ) -> None:
+        check_callbacks(callbacks)
         if STATE.trace is not None:
             STATE.trace.backward(output, grad)
+            for callback in callbacks:
+                callback.record()
             return
         edge = output.edge
-        if edge.node is None or not edge.need_grad:
-            return
-        if callbacks:
-            raise NotImplementedError(
-                "backward: communicator_callbacks need a communicator; call all_reduce afterwards"
-            )
+        if edge.node is not None and edge.need_grad:
+            self._backward(output, grad, clear_buffer, callbacks, pre, post)
+        else:
+            for callback in callbacks:
+                callback.begin([])
+        for callback in callbacks:
+            callback.finish()
+
+    def _backward(
+        self,
+        output: Variable,
+        grad: Any,
+        clear_buffer: bool,
+        callbacks: Sequence[Any],
+        pre: Hook | None,
+        post: Hook | None,
+    ) -> None:
+        edge = output.edge
+        assert edge.node is not None
         hooked = HOOKS.active or pre is not None or post is not None
         if edge.node.saved is not None or edge.node.outs is None or hooked:
             gy = start_gradient(edge, output.shape, grad)
             before, after = _hooks(pre, post) if hooked else (None, None)
+            for callback in callbacks:  # they get their gradients when all are there
+                callback.begin([])
             backward_now(edge, gy, clear_buffer, before, after)
             return
         if not edge.array.bufs:
             raise ValueError(f"{output._label()}: backward() needs forward() first")
-        session_of([output]).backward(grad, clear_buffer)
+        session_of([output]).backward(grad, clear_buffer, callbacks)
 
 
 def _hooks(pre: Hook | None, post: Hook | None) -> tuple[Any, Any]:

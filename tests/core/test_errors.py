@@ -256,13 +256,6 @@ def test_backward_through_a_cleared_static_graph(forward, clear):
     assert x.g.tolist() == [4, 32]
 
 
-def test_communicator_callbacks_are_not_available():
-    y = leaf([1, 2]) * 2
-    y.forward()
-    with pytest.raises(NotImplementedError, match="communicator_callbacks .* call all_reduce"):
-        y.backward(communicator_callbacks=[print])
-
-
 def test_grad_arguments():
     x, w = leaf([1, 2]), leaf([3, 4], False)
     w.name = "w"

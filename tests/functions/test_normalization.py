@@ -116,11 +116,30 @@ def test_sync_batch_normalization_of_one_process_is_batch_normalization():
         for comm in (None, Comm()):
             got = F.sync_batch_normalization(v(X), None, None, *statistics(), comm)
             np.testing.assert_array_equal(got.d, want.d)
-    Comm.size = 2
-    with pytest.raises(
-        NotImplementedError, match="comm has 2 processes, .* use batch_normalization"
-    ):
-        F.sync_batch_normalization(v(X), None, None, *statistics(), Comm())
+
+
+def test_sync_batch_normalization_of_two_alike_has_their_statistics_but_counts_all():
+    class Alike:
+        """Two processes with the same batch."""
+
+        size = 2
+
+        def sum(self, arrays, group):
+            for a in arrays:
+                a *= 2
+
+    with nn.auto_forward():
+        x, twice = v(X), v(np.concatenate([X, X]))
+        alone, both = statistics(), statistics()
+        want = F.batch_normalization(twice, None, None, *alone)
+        got = F.sync_batch_normalization(x, None, None, *both, Alike())
+    np.testing.assert_allclose(got.d, want.d[: len(X)], rtol=1e-5, atol=1e-6)
+    for a, b in zip(alone, both, strict=True):
+        np.testing.assert_allclose(b.d, a.d, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="sync_batch_normalization: output_stat is True and batch"):
+        F.sync_batch_normalization(
+            x, None, None, *both, Alike(), batch_stat=False, output_stat=True
+        )
 
 
 def test_spectral_norm_writes_u_unless_test():

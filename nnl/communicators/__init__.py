@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Communicators: training in several processes, and NNabla's names for it."""
+
+from nnl.communicators.base import Communicator
+from nnl.communicators.callback import CommunicatorBackwardCallback
+from nnl.communicators.channel import CommunicatorError
+from nnl.communicators.local import DataParallelCommunicator
+from nnl.communicators.multi_process import (
+    MultiProcessDataParallelCommunicator,
+    create_communicator,
+    current_communicator,
+    single_or_rankzero,
+)
+from nnl.core.context import Context
+
+# NNabla has these names too, one of them misspelt.
+MultiProcessCommunicator = MultiProcessDataParallelCommunicator
+MultiProcessDataParalellCommunicator = MultiProcessDataParallelCommunicator
+Dist = MultiProcessDataParallelCommunicator
+Comm = DataParallelCommunicator
+
+__all__ = [
+    "Comm",
+    "Communicator",
+    "CommunicatorBackwardCallback",
+    "CommunicatorError",
+    "Context",
+    "DataParallelCommunicator",
+    "Dist",
+    "MultiProcessCommunicator",
+    "MultiProcessDataParalellCommunicator",
+    "MultiProcessDataParallelCommunicator",
+    "create_communicator",
+    "current_communicator",
+    "single_or_rankzero",
+]

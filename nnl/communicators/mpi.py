@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The world of ranks that mpiexec started, and channels over MPI.
+
+No call waits for ever. Before any data is exchanged the ranks send each other a record of what they
+are about to do; whoever misses one for too long, or receives another one than its own, raises. The
+transfer itself is a blocking call of MPI, which a thread watches.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from nnl.communicators.channel import Buffer, Channel, CommunicatorError, wide
+
+END = "the end of the script"
+RECORD_BYTES = 1 << 16  # room for the answer of 65,000 arrays
+SPINS = 200  # looks for a message before the thread goes to sleep between them, about 0.1 ms
+NAP_S = 50e-6
+LOOK_S = 0.25  # between two looks whether the others are alive
+
+STARTED_BY = ("PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE")  # variables of mpiexec
+
+
+def started_by_mpi() -> bool:
+    """Whether a launcher of MPI programs has started this process."""
+    return any(name in os.environ for name in STARTED_BY)
+
+
+def import_mpi() -> Any:
+    """mpi4py's MPI module.
+
+    Raises:
+        ModuleNotFoundError: mpi4py or the MPI library is missing.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as e:  # RuntimeError: mpi4py is there, the library is not
+        raise ModuleNotFoundError(
+            f"init: several processes need mpi4py and an MPI library ({e}): pip install 'nnl[mpi]'"
+        ) from e
+    return MPI
+
+
+def timeout_s() -> float:
+    """Seconds to wait for another rank: NNL_COMMUNICATOR_TIMEOUT, or 50.
+
+    Raises:
+        ValueError: It is no positive number.
+    """
+    text = os.environ.get("NNL_COMMUNICATOR_TIMEOUT", "50")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError(f"NNL_COMMUNICATOR_TIMEOUT is {text!r}, wanted a number of seconds > 0")
+    return seconds
+
+
+class World:
+    """All ranks: which there are, where they run, and whether they live.
+
+    An exception that nobody catches ends the whole job, and so does a rank that waits too long for
+    the end of a transfer.
+    """
+
+    def __init__(self) -> None:
+        self.timeout = timeout_s()
+        # Nobody can be asked yet, and MPI's start does not let other Python threads run.
+        faulthandler.dump_traceback_later(self.timeout, exit=True)
+        self.MPI = import_mpi()
+        self.comm = self.MPI.COMM_WORLD
+        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        self.threads = self.MPI.Query_thread() >= self.MPI.THREAD_MULTIPLE
+        node = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
+        self.local_rank, self.one_node = node.Get_rank(), node.Get_size() == self.size
+        host = self.MPI.Get_processor_name()
+        places = self.comm.allgather((host, os.getpid()))
+        self.pids = {r: pid for r, (h, pid) in enumerate(places) if h == host}
+        self.busy: dict[int, tuple[float, str]] = {}  # {thread: (deadline, what it transfers)}
+        self.channels: list[MpiChannel] = []
+        faulthandler.cancel_dump_traceback_later()
+        if self.size > 1:
+            self._hook = sys.excepthook
+            sys.excepthook = self._failed
+            atexit.register(self._say_end)
+            threading.Thread(target=self._watch, name="nnl-watchdog", daemon=True).start()
+
+    def dead(self, ranks: Sequence[int]) -> list[int]:
+        """Those of the ranks whose processes have ended, as far as this node can tell."""
+        return [r for r in ranks if r in self.pids and not _lives(self.pids[r])]
+
+    @contextmanager
+    def watched(self, call: str) -> Iterator[None]:
+        """End the job if what is inside takes too long, or a rank dies meanwhile."""
+        me = threading.get_ident()
+        self.busy[me] = time.monotonic() + self.timeout, call
+        try:
+            yield
+        finally:
+            del self.busy[me]
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LOOK_S)
+            for deadline, call in list(self.busy.values()):
+                dead = self.dead(range(self.size))
+                if dead or time.monotonic() > deadline:
+                    why = f"rank {dead[0]} has died" if dead else f"no end in {self.timeout:g} s"
+                    print(f"nnl: rank {self.rank}: {call}: {why}", file=sys.stderr, flush=True)
+                    self.abort()
+
+    def _failed(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._hook(kind, error, traceback)
+        text = f"nnl: rank {self.rank} of {self.size} has failed, which ends the job"
+        print(text, file=sys.stderr, flush=True)
+        self.channels.clear()  # no word of a regular end
+        self.abort()
+
+    def _say_end(self) -> None:
+        """Tell whoever waits for this rank that it will not come."""
+        for channel in self.channels:
+            channel.send(END)
+
+    def abort(self) -> None:
+        """End all processes at once."""
+        # mpiexec drops what it has not read by then, of this rank and of others who print the same
+        time.sleep(1.0)
+        _remove_shared_files()
+        self.comm.Abort(1)
+
+
+def _remove_shared_files() -> None:
+    """Remove the file through which MPICH's ranks share memory; its Abort leaves it to lie."""
+    try:
+        with open("/proc/self/maps") as f:
+            paths = {line.split()[-1] for line in f if "/dev/shm/mpich_shm_" in line}
+        for path in paths:
+            os.unlink(path)
+    except OSError:
+        return  # another rank was faster, or there is no /proc
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return True  # no /proc here, or the process has ended just now: the next look will tell
+
+
+class MpiChannel(Channel):
+    """A group of ranks that exchange arrays through MPI's collectives.
+
+    Args:
+        world: All ranks.
+        ranks: The members, in the order of their places. This process may be none of them: making
+            a channel is a call of the whole world.
+    """
+
+    name = "mpi"
+
+    def __init__(self, world: World, ranks: Sequence[int]) -> None:
+        super().__init__(ranks, ranks.index(world.rank) if world.rank in ranks else -1)
+        self.world, self.MPI = world, world.MPI
+        group = world.comm.Get_group().Incl(list(ranks))
+        self.comm = world.comm.Create(group)
+        self.calls = 0
+        self.call = ""  # that the ranks have agreed on last
+        self.others = [k for k in range(self.size) if k != self.rank]
+        self.inbox = np.zeros((self.size, RECORD_BYTES), np.uint8)
+        self.sent: list[Any] = []
+        self.scratch = np.empty(0, np.uint8)
+        if not world.threads:
+            self.threaded = False
+        if self.rank >= 0:
+            world.channels.append(self)
+
+    # ---- agreeing ----
+
+    def send(self, call: str, extra: bytes = b"") -> None:
+        """Tell the others what this rank is about to do."""
+        text = call.encode()
+        head = np.array([len(text), len(extra)], np.int32).tobytes()
+        record = np.frombuffer(head + text + extra, np.uint8)
+        if len(record) > RECORD_BYTES:
+            raise ValueError(
+                f"{call}: {len(extra)} arrays in one call, wanted at most {RECORD_BYTES - 1024}"
+            )
+        self.sent = [self.comm.Isend(record, k) for k in self.others]
+        self.record = record  # MPI may read it until it is sent
+
+    def agree(self, call: str, extra: bytes = b"") -> list[bytes]:
+        self.calls += 1
+        self.call = call
+        if self.size == 1:
+            return [extra]
+        numbered = f"call {self.calls}, {call}"
+        answers = self.exchange(numbered, extra)
+        for k in self.others:
+            if answers[k][0] != numbered:
+                raise CommunicatorError(
+                    f"rank {self.world.rank} has come to {numbered}, but rank {self.ranks[k]} to "
+                    f"{answers[k][0]}"
+                )
+        return [e for _, e in answers]
+
+    def exchange(self, call: str, extra: bytes = b"") -> list[tuple[str, bytes]]:
+        """What every rank sends in this round, which is over when all have sent."""
+        waiting = {k: self.comm.Irecv(self.inbox[k], k) for k in self.others}
+        self.send(call, extra)
+        self._wait(waiting, call)
+        self.MPI.Request.Waitall(self.sent)
+        answers = [(call, extra)] * self.size
+        for k in self.others:
+            row = self.inbox[k]
+            n, m = row[:8].view(np.int32).tolist()
+            answers[k] = row[8 : 8 + n].tobytes().decode(), row[8 + n : 8 + n + m].tobytes()
+        return answers
+
+    def _wait(self, waiting: dict[int, Any], call: str) -> None:
+        """Wait for messages, with an eye on those who should send them."""
+        spins = SPINS if self.size <= (os.cpu_count() or 1) else 1
+        looks, start, next_look = 0, 0.0, 0.0
+        while waiting := {k: r for k, r in waiting.items() if not r.Test()}:
+            looks += 1
+            if looks <= spins:
+                continue
+            time.sleep(NAP_S)
+            now = time.monotonic()
+            if not start:
+                start, next_look = now, now + LOOK_S
+            if now < next_look:
+                continue
+            next_look = now + LOOK_S
+            missing = [self.ranks[k] for k in waiting]
+            dead = self.world.dead(missing)
+            if dead and not all(r.Test() for k, r in waiting.items() if self.ranks[k] in dead):
+                raise CommunicatorError(
+                    f"rank {self.world.rank} waits in {call}: rank {dead[0]} has died"
+                )
+            if now - start > self.world.timeout:
+                names = " and ".join([f"rank {r}" for r in missing])
+                raise CommunicatorError(
+                    f"rank {self.world.rank} waits in {call}: {names} did not come within "
+                    f"{self.world.timeout:g} s (NNL_COMMUNICATOR_TIMEOUT)"
+                )
+
+    # ---- data ----
+
+    def sum(self, arrays: Sequence[Buffer], divisor: int = 1, dst: int | None = None) -> None:
+        if self.size == 1 or not arrays:
+            return
+        dtype = arrays[0].dtype
+        direct = len(arrays) == 1 and wide(dtype) == dtype
+        flat = arrays[0] if direct else self._pack(arrays, wide(dtype))
+        with self.world.watched(self.call):
+            if dst is None:
+                self.comm.Allreduce(self.MPI.IN_PLACE, flat)
+            elif self.rank == dst:
+                self.comm.Reduce(self.MPI.IN_PLACE, flat, root=dst)
+            else:
+                self.comm.Reduce(flat, None, root=dst)
+        if dst is not None and self.rank != dst:
+            return
+        if divisor != 1:
+            flat /= divisor
+        if not direct:
+            at = 0
+            for a in arrays:
+                a[...] = flat[at : at + a.size]
+                at += a.size
+
+    def _pack(self, arrays: Sequence[Buffer], dtype: np.dtype[Any]) -> Buffer:
+        """The arrays one after the other in memory that is used again at the next call."""
+        size = sum([a.size for a in arrays])
+        if self.scratch.size < size * dtype.itemsize:
+            self.scratch = np.empty(size * dtype.itemsize, np.uint8)
+        flat = self.scratch[: size * dtype.itemsize].view(dtype)
+        at = 0
+        for a in arrays:
+            flat[at : at + a.size] = a
+            at += a.size
+        return flat
+
+    def bcast(self, arrays: Sequence[Buffer], src: int) -> None:
+        with self.world.watched(self.call):
+            for a in arrays:
+                self.comm.Bcast(a.view(np.uint8), root=src)
+
+    def reduce_scatter(self, arrays: Sequence[Buffer], out: Buffer, divisor: int = 1) -> None:
+        flat = self._pack(arrays, wide(out.dtype))
+        mine = np.empty(out.size, flat.dtype)
+        with self.world.watched(self.call):
+            self.comm.Reduce_scatter_block(flat, mine)
+        if divisor != 1:
+            mine /= divisor
+        out[...] = mine
+
+    def all_gather(self, array: Buffer, outs: Sequence[Buffer]) -> None:
+        whole = np.empty((self.size, array.nbytes), np.uint8)
+        with self.world.watched(self.call):
+            self.comm.Allgather(array.view(np.uint8), whole)
+        for out, row in zip(outs, whole, strict=True):
+            out.view(np.uint8)[...] = row

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that work over all processes of a communicator: sums, and batch normalization.
+
+A communicator comes as an attribute. What is asked of it: `size`, `find_group(name)`, and
+`sum(arrays, group)`, which sums contiguous arrays over the processes in place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from nnl.core.op import Cost, Sample, op
+from nnl.core.spec import check_axes
+from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, pow_scalar, sub2
+from nnl.functions.batch_normalization import (
+    BatchNormalization,
+    batch_normalization,
+    check_statistics,
+    kept_shape_of,
+    running_statistics,
+)
+from nnl.functions.reduction import count, sum_to
+from nnl.functions.standardize import others, parameters, scale_and_shift, sum_of_products
+
+__all__ = ["sync_batch_normalization"]
+
+
+class Alone:
+    """The communicator of one process, for samples."""
+
+    size = 1
+
+    def sum(self, arrays, group):
+        """One process: the arrays are the sums."""
+
+
+@op("all_reduce", outputs=("*y",))
+class all_reduce:
+    """Sum each input over the processes of a group; internal, see Communicator.all_reduce.
+
+    Attributes:
+        comm, group: The communicator, and the name of a group of it.
+        division: Divide by the number of processes.
+        scale: What the inputs are multiplied by before.
+    """
+
+    comm: object
+    group: str = "world"
+    division: bool = False
+    scale: float = 1.0
+
+    def infer(self, *x):
+        return x
+
+    def forward(self, xp, *x):
+        ys = tuple(xp.array(a, order="C") for a in x)
+        if self.scale != 1.0:
+            for y in ys:
+                y *= self.scale
+        self.comm.sum(ys, self.group)
+        if self.division:
+            for y in ys:
+                y /= len(self.comm.find_group(self.group))
+        return ys
+
+    def vjp(self, *gys):
+        return all_reduce(*gys, **self.as_dict())
+
+    def cost(self, *x):
+        return Cost(flops=sum(s.size for s in x), bytes=2 * sum(s.nbytes for s in x))
+
+    def samples(rng):
+        yield Sample(rng.normal(size=(2, 3)), rng.normal(size=(4,)), comm=Alone(), scale=0.5)
+
+
+class SyncBatchNormalization(BatchNormalization):
+    """See sync_batch_normalization. `total` is the number of elements behind each statistic."""
+
+    comm: object
+    group: str = "world"
+    outputs = ("y", "batch_mean", "batch_variance", "total")
+
+    def resolve(self, x, beta=None, gamma=None, mean=None, variance=None):
+        return {"axes": check_axes("sync_batch_normalization", self.axes, x)}
+
+    def infer(self, x, beta=None, gamma=None, mean=None, variance=None):
+        stat = self.check(x, beta, gamma, mean, variance)
+        return x, stat, stat, x.with_shape((1,) * len(x.shape))
+
+    def forward(self, xp, x, beta, gamma, mean, variance):
+        axes = others(x.shape, self.axes)
+        shape = kept_shape_of(x.shape, self.axes)
+        # float64: a number of elements must be exact, in one message with the sums
+        sums = xp.zeros(math.prod(shape) + 1, xp.float64)
+        sums[:-1] = xp.sum(x, axis=axes).reshape(-1)
+        sums[-1] = count(x.shape, axes)
+        self.comm.sum([sums], self.group)
+        total = float(sums[-1])
+        batch_mean = (sums[:-1] / (total or 1)).astype(x.dtype).reshape(shape)
+        y = xp.subtract(x, batch_mean)
+        squares = xp.array(sum_of_products(xp, y, y, axes), xp.float64)
+        self.comm.sum([squares], self.group)
+        batch_variance = (squares / (total or 1)).astype(x.dtype)
+        scale_and_shift(xp, y, 1.0 / xp.sqrt(batch_variance + self.eps), beta, gamma)
+        rest = 1.0 - self.decay_rate
+        unbiased = total / (total - 1) if total > 1 else math.nan
+        for running, now in ((mean, batch_mean), (variance, batch_variance * unbiased)):
+            if running is not None and total:
+                running *= self.decay_rate
+                running += now * rest
+        return y, batch_mean, batch_variance, xp.full((1,) * x.ndim, total, x.dtype)
+
+    def vjp(
+        self,
+        gy,
+        gmean,
+        gvariance,
+        gtotal,
+        *,
+        x,
+        beta_spec,
+        gamma,
+        batch_mean,
+        batch_variance,
+        total,
+    ):
+        inverse = pow_scalar(add_scalar(batch_variance, self.eps), -0.5)
+        d = sub2(x, batch_mean)
+        xhat = mul2(d, inverse)
+        g = gy if gamma is None else mul2(gy, gamma)
+        stat = batch_mean.shape
+        # every process's statistics depend on every x
+        sums = [sum_to(g, stat), sum_to(mul2(g, xhat), stat), gmean, gvariance]
+        first, second, gmean, gvariance = all_reduce(*sums, comm=self.comm, group=self.group)
+        by_statistics = add2(gmean, mul_scalar(mul2(gvariance, d), 2.0))
+        shared = sub2(by_statistics, mul2(add2(first, mul2(xhat, second)), inverse))
+        gx = add2(mul2(g, inverse), mul2(shared, pow_scalar(total, -1.0)))
+        return (
+            gx,
+            None if beta_spec is None else sum_to(gy, beta_spec.shape),
+            None if gamma is None else sum_to(mul2(gy, xhat), gamma.shape),
+            None,
+            None,
+        )
+
+    def cost(self, x, beta=None, gamma=None, mean=None, variance=None):
+        return Cost(flops=8 * x.size, bytes=2 * x.nbytes)
+
+    def samples(rng):
+        x = rng.normal(size=(3, 2, 2, 2))
+        beta, gamma = parameters(rng, (1, 2, 1, 1))
+        running = [rng.normal(size=(1, 2, 1, 1)), rng.uniform(0.5, 2, (1, 2, 1, 1))]
+        grad = (True, True, True, False, False)
+        yield Sample(x, beta, gamma, *running, comm=Alone(), eps=1e-3, grad=grad)
+        yield Sample(x, None, gamma, *running, comm=Alone(), grad=(True, False, True, False, False))
+
+
+class WithStatistics(SyncBatchNormalization):
+    """See sync_batch_normalization; returns the statistics too."""
+
+
+_WIDE = {"outputs": SyncBatchNormalization.outputs, "wide": (1, 2, 3)}
+_synchronised = op("sync_batch_normalization", hidden=3, writes=running_statistics, **_WIDE)(
+    SyncBatchNormalization
+)
+_with_statistics = op(
+    "sync_batch_normalization_statistics", hidden=1, writes=running_statistics, **_WIDE
+)(WithStatistics)
+
+
+def sync_batch_normalization(
+    x,
+    beta,
+    gamma,
+    mean,
+    variance,
+    comm=None,
+    group: str = "world",
+    axes: Sequence[int] = (1,),
+    decay_rate: float = 0.9,
+    eps: float = 1e-5,
+    batch_stat: bool = True,
+    output_stat: bool = False,
+    n_outputs: int | None = None,
+):
+    """Batch normalization over the batches of all processes of a communicator.
+
+    The processes together give what one process gives for the whole batch, forward and backward;
+    their batches may differ in size. Gradients are those of the sum of the processes' losses; those
+    of beta and gamma are this process's part, as of any parameter.
+
+    Args:
+        comm: Communicator; with none, of one process or with batch_stat=False, this is
+            batch_normalization.
+        group: Name of a group of the communicator.
+        x, beta, gamma, mean, variance, axes, decay_rate, eps, batch_stat, output_stat, n_outputs:
+            As for batch_normalization.
+    Raises:
+        ShapeError, ValueError: As batch_normalization.
+    """
+    check_statistics("sync_batch_normalization", batch_stat, output_stat)
+    if comm is None or comm.size == 1 or not batch_stat:
+        return batch_normalization(
+            x, beta, gamma, mean, variance, axes, decay_rate, eps, batch_stat, output_stat
+        )
+    function = _with_statistics if output_stat else _synchronised
+    return function(
+        x, beta, gamma, mean, variance, comm=comm, group=group, axes=axes, decay_rate=decay_rate,
+        eps=eps,
+    )  # fmt: skip

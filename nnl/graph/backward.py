@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient graph of a static graph's output, and the plans that run it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.core.array import NdArray
+from nnl.core.autodiff import accumulate, backprop, start_gradient
+from nnl.core.context import using
+from nnl.core.graph import Node, Value, capture
+from nnl.core.spec import Spec
+from nnl.core.variable import Variable
+from nnl.graph.plan import Plan
+from nnl.graph.program import SPACE
+from nnl.graph.progress import Progress
+
+
+class Backward:
+    """The recorded gradient graph of one output.
+
+    Attributes:
+        gy: Leaf that holds the start gradient.
+        leaves: (leaf edge, its gradient's edge).
+        edges: (node, output index, gradient's edge) of every intermediate.
+        nodes: What computes them, in order.
+    """
+
+    def __init__(self, output: Value, forward_nodes: Sequence[Node]) -> None:
+        node = output.node
+        assert node is not None
+        self.output = output
+        spec = Spec.of(node.out_specs[output.index].shape, node.target.float_dtype)
+        self.gy = NdArray.holding(spec, SPACE, np.ones(spec.shape, spec.dtype))
+        start = Variable.of_edge(Value.leaf(self.gy), self.gy)
+        with using(auto_forward=False, record=True, no_grad=False, recompute=False, trace=None):
+            found = backprop([output], [start])
+        self.leaves = [(v, g.edge) for v, g in found.leaves.values()]
+        self.edges = [
+            (n, i, g.edge)
+            for n, gys in found.edges.items()
+            for i, g in enumerate(gys)
+            if g is not None and (n is not node or i != output.index)
+        ]
+        done = set(forward_nodes)
+        self.nodes = [n for n in capture([g for _, g in self.leaves]) if n not in done]
+        every = capture([g for *_, g in self.edges] + [g for _, g in self.leaves])
+        self.all_nodes = [n for n in every if n not in done]
+
+    def write_start(self, grad: Any) -> None:
+        """Put the start gradient in place."""
+        buf = self.gy.touch(SPACE)
+        if type(grad) in (int, float):
+            buf[...] = grad
+        else:
+            buf[...] = start_gradient(self.output, self.gy.shape, grad).read(SPACE)
+
+
+class BackwardPlan:
+    """A plan that ends in the gradients of leaves, and how those reach the leaves' arrays."""
+
+    def __init__(self, back: Backward, plan: Plan, publish: bool) -> None:
+        self.plan, self.back = plan, back
+        self.progress: Progress | None = None
+        self.publish = back.edges if publish else []
+        computed = {o for s in plan.steps for o in s.outs}
+        taken = [
+            plan.root.get(s, s) for s in (plan.slot_of.get(e.key, 0) for *_, e in self.publish)
+        ]
+        slots = [plan.slot_of.get(e.key, 0) for _, e in back.leaves]
+        taken += slots
+        # A leaf becomes the owner of the buffer of its gradient when nothing else is in it.
+        self.leaves = [
+            (v, e, s in computed and s not in plan.root and taken.count(s) == 1)
+            for (v, e), s in zip(back.leaves, slots, strict=True)
+        ]
+
+    def run(self, second: bool, callbacks: Sequence[Any]) -> None:
+        plan = self.plan
+        if callbacks:
+            self.progress = self.progress or Progress(plan, self.leaves, self.deliver)
+            self.progress.begin(callbacks)
+        for leaf, g, own in self.leaves:
+            grad = leaf.grad
+            if own and not grad.zeroing:
+                space, buf = plan.published(plan.slot_of[g.key])
+                if space in grad.bufs and grad.bufs[space] is buf:
+                    grad.write(space, buf.copy())  # else the run would overwrite the sum
+        if callbacks and self.progress is not None:
+            self.progress.run(second, callbacks)
+        else:
+            plan.run(second)
+            for leaf, g, own in self.leaves:
+                self.deliver(leaf, g, own)
+        for node, i, g in self.publish:
+            grads = node.grads = node.grads or {}
+            nd = grads.setdefault(i, NdArray(g.spec.shape))
+            nd.spec = g.spec
+            if g.key in plan.slot_of:
+                nd.write(*plan.published(plan.slot_of[g.key]))
+            else:
+                nd.write(SPACE, g.array.read(SPACE).copy())
+
+    def deliver(self, leaf: Value, g: Value, own: bool) -> None:
+        """Add a gradient that the plan has computed to that of its leaf."""
+        grad, slot = leaf.grad, self.plan.slot_of.get(g.key)
+        space, buf = (SPACE, g.array.read(SPACE)) if slot is None else self.plan.published(slot)
+        if own and grad.zeroing and not g.spec.is_half:  # also where the buffer is a part of one
+            grad.spec = g.spec
+            grad.write(space, buf)
+        else:
+            accumulate(grad, NdArray.holding(g.spec, space, buf), own)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs Python code in several processes under mpiexec, for the tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = """
+import numpy as np
+import nnl as nn
+import nnl.functions as F
+import nnl.communicators as C
+comm = C.MultiProcessDataParallelCommunicator(nn.get_current_context())
+comm.init()
+rank, size = comm.rank, comm.size
+"""
+
+
+def need_mpi() -> str:
+    """The mpiexec beside this Python; skips the test where mpi4py or it is missing."""
+    if importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("mpi4py is not installed")
+    program = Path(sys.executable).parent / "mpiexec"
+    if not program.exists():
+        pytest.skip(f"there is no {program}")
+    return str(program)
+
+
+def start(
+    folder: Path,
+    n: int,
+    code: str,
+    launch: bool = False,
+    before: str = "",
+    **environment: Any,
+) -> Any:
+    """Start a script of `before`, HEADER and `code` on n ranks.
+
+    Args:
+        launch: With `python -m nnl.launch` instead of mpiexec.
+    """
+    program = need_mpi()
+    script = folder / "script.py"
+    script.write_text(before + HEADER + textwrap.dedent(code))
+    command = [sys.executable, str(script)]
+    command = [program, "-n", str(n), *command]
+    if launch:
+        command = [sys.executable, "-m", "nnl.launch", "-n", str(n), str(script)]
+    known = {k: v for k, v in os.environ.items() if k != "NNL_COMMUNICATOR"}
+    settings = {k: str(v) for k, v in environment.items()}
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**known, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **settings},
+    )
+
+
+def finish(process: Any, seconds: float = 60) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr; a job that hangs is killed and fails the test."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        pytest.fail(f"still running after {seconds} s\n{out}\n{err}")
+    return process.returncode, out, err
+
+
+def run(folder: Path, n: int, code: str, **environment: Any) -> str:
+    """The output of a script that must end well."""
+    code_, out, err = finish(start(folder, n, code, **environment))
+    assert code_ == 0, f"{out}\n{err}"
+    return out

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that dies, comes late or calls something else ends the job with an error, not a hang."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.communicators.ranks import finish, run, start
+
+CASES = {
+    # on rank 1, on the others, what must stand in the output
+    "another call": (
+        "comm.bcast(x, src=0)",
+        "comm.all_reduce(x)",
+        [
+            r"CommunicatorError: rank 0 has come to call 2, all_reduce\(float32\[3\], "
+            r"division=False\) in group 'world', but rank 1 to call 2, bcast\(float32\[3\], src",
+            r"CommunicatorError: rank 1 has come to call 2, bcast\(float32\[3\], src=0\)",
+            r"nnl: rank \d of 2 has failed, which ends the job",
+        ],
+    ),
+    "another shape": (
+        "comm.all_reduce(nn.NdArray(4))",
+        "comm.all_reduce(x)",
+        [r"rank 0 has come to call 2, all_reduce\(float32\[3\].* rank 1 to .*float32\[4\]"],
+    ),
+    "another list": (
+        "comm.all_reduce([x] * 7)",
+        "comm.all_reduce([x] * 8)",
+        [r"all_reduce\(8 arrays of 24 elements, \w{8}, .* rank 1 to .*7 arrays of 21 elements"],
+    ),
+    "killed": (
+        "os.kill(os.getpid(), 9)",
+        "comm.all_reduce(x)",
+        [
+            "nnl: rank 1 was killed by SIGKILL",
+            r"CommunicatorError: rank 0 waits in call 2, all_reduce\(.*: rank 1 has died",
+        ],
+    ),
+    "end of the script": (
+        "raise SystemExit(0)",
+        "comm.all_reduce(x)",
+        [r"rank 0 has come to call 2, all_reduce.*, but rank 1 to the end of the script"],
+    ),
+    "exception": (
+        "raise RuntimeError('out of luck')",
+        "comm.all_reduce(x)",
+        ["RuntimeError: out of luck\nnnl: rank 1 of 2 has failed, which ends the job"],
+    ),
+    "late": (
+        "time.sleep(20)",
+        "comm.all_reduce(x)",
+        [
+            r"CommunicatorError: rank 0 waits in call 2, all_reduce\(.*: "
+            r"rank 1 did not come within 3 s \(NNL_COMMUNICATOR_TIMEOUT\)"
+        ],
+    ),
+    "killed during backward": (
+        "os.kill(os.getpid(), 9)",
+        "loss.backward(communicator_callbacks=comm.all_reduce_callback(w.grad, 10))",
+        [
+            r"CommunicatorError: rank 0 waits in call \d, all_reduce_callback\(bucket 1 of 1: "
+            r"float32\[3\], division=False.*: rank 1 has died"
+        ],
+    ),
+    "another group": (
+        "comm.all_reduce(x, group='both')",
+        "comm.all_reduce(x)",
+        [
+            r"rank 0 waits in call 3, all_reduce\(float32\[3\], division=False\) in group 'world': "
+            "rank 1 did not come within 3 s"
+        ],
+    ),
+}
+QUICK = {"another call", "killed", "end of the script"}
+
+
+@pytest.mark.parametrize("backend", ["shared", pytest.param("mpi", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES]
+)
+def test_the_job_ends_with_an_error_that_names_rank_and_call(
+    tmp_path: Path, case: str, backend: str
+) -> None:
+    here, there, wanted = CASES[case]
+    group = "comm.new_group(('both', [0, 1]))" if "group" in case else ""
+    if case == "killed during backward":  # its memory is made by both
+        group = "comm.all_reduce_callback(w.grad, 10).begin([(w.grad, w.grad.spec)])"
+    code = f"""
+    import os, time
+    x = nn.NdArray(3)
+    w = nn.Variable((3,), need_grad=True)
+    loss = F.sum(w * 2)
+    loss.forward()
+    comm.all_reduce(x)
+    {group}
+    if rank == 1:
+        {here}
+    else:
+        {there}
+    """
+    started = time.monotonic()
+    process = start(
+        tmp_path, 2, code, launch=True, NNL_COMMUNICATOR=backend, NNL_COMMUNICATOR_TIMEOUT=3
+    )
+    rc, out, err = finish(process, 40)
+    assert rc != 0
+    assert time.monotonic() - started < 30
+    for pattern in wanted:
+        assert re.search(pattern, err), err
+
+
+def test_a_rank_that_fails_before_init_ends_the_job(tmp_path: Path) -> None:
+    early = "import os\nif os.environ['PMI_RANK'] == '1': raise OSError('early')\n"
+    process = start(tmp_path, 2, "", launch=True, before=early)
+    rc, _, err = finish(process)
+    assert rc != 0
+    assert "OSError: early\nnnl: rank 1 of 2 has failed" in err
+
+
+def test_after_a_disagreement_all_ranks_can_go_on(tmp_path: Path) -> None:
+    code = """
+    x = nn.NdArray(3)
+    x.data = rank + 1
+    for _ in range(2):
+        try:
+            comm.all_reduce(x if rank else nn.NdArray(2))
+        except C.CommunicatorError as e:
+            assert f"rank {rank} has come to call" in str(e)
+        else:
+            raise AssertionError
+        assert (x.data == rank + 1).all()
+    comm.all_reduce(x)
+    assert (x.data == 3).all()
+    """
+    run(tmp_path, 2, code)
+
+
+def test_a_wrong_timeout_is_an_error(tmp_path: Path) -> None:
+    process = start(tmp_path, 2, "", NNL_COMMUNICATOR_TIMEOUT="soon")
+    rc, _, err = finish(process)
+    assert rc != 0
+    assert "ValueError: NNL_COMMUNICATOR_TIMEOUT is 'soon', wanted a number of seconds > 0" in err
+
+
+def test_too_little_shared_memory_is_an_error_on_every_rank(tmp_path: Path) -> None:
+    code = """
+    import nnl.communicators.shared as shared
+    shared.FOLDER = "/no/such/folder"
+    grads = [nn.NdArray(3), nn.NdArray(4)]
+    grads[0].data = rank
+    try:
+        comm.all_reduce_callback(grads, 1).finish()
+    except C.CommunicatorError as e:
+        assert "bytes of shared memory in /no/such/folder: " in str(e)
+        assert "NNL_COMMUNICATOR=mpi does without" in str(e)
+    else:
+        raise AssertionError
+    assert (grads[0].data == rank).all()
+    shared.FOLDER = "/dev/shm"
+    comm.all_reduce_callback(grads, 1).finish()
+    assert (grads[0].data == 1).all()
+    """
+    run(tmp_path, 2, code)
