@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.context import HostSpace
+from nnl.core.context import SPACES
 from nnl.core.dispatch import bind
 from nnl.core.graph import Node
 from nnl.core.op import Cost
-from nnl.ext.native import CHANNELS_LAST, library
 from nnl.graph.memory import plan_memory
 from nnl.graph.passes import optimise
 from nnl.graph.profile import PROFILES, note, of_peak, shapes_text
-from nnl.graph.program import SPACE, Key, Program, Step
+from nnl.graph.program import SPACE, Key, Program, Step, last_space
 from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
 
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
@@ -93,8 +92,9 @@ class Plan:
         self.aliases: Counter[int] = Counter()
         self.bound: set[int] = set()  # leaves that HOLDERS counts
         self._keep_alive = list(nodes)  # keys are ids of these
-        self.lib = library()
         self.program = program = Program(nodes, kept, cut, kept - lazy)
+        self.space = program.space
+        self.lib = SPACES[self.space].library()
         if rewrite and self.lib is not None:
             if as_found:
                 program.take_orders()
@@ -214,7 +214,7 @@ class Plan:
         spec = self.program.slots[slot].spec
         offset = self.offsets.get(slot)
         if offset is None:
-            return HostSpace.empty(spec.shape, spec.dtype)
+            return SPACES[self.space].empty(spec.shape, spec.dtype)
         return arena(offset, spec)
 
     # ---- running without the native library ----
@@ -316,23 +316,23 @@ class Plan:
 
     def _bind_leaves(self) -> None:
         """Point the plan at the buffers that its leaves have now."""
-        slots = self.slots
+        slots, space = self.slots, self.space
         for slot, nd in self.leaves:
-            buf = nd.bufs.get(SPACE)
+            buf = nd.bufs.get(space)
             if buf is None:
-                buf = nd.read(SPACE)
+                buf = nd.read(space)
             if slots[slot] is not buf:
                 self._bind_leaf(slot, nd, buf)
         for slot, nd in self.ordered:
-            buf = nd.read(CHANNELS_LAST)
+            buf = nd.read(last_space(space))
             if slots[slot] is not buf:
                 self._bind_leaf(slot, nd, buf)
 
     def _bind_leaf(self, slot: int, nd: NdArray, buf: Any) -> None:
         if self.native is not None and not buf.flags.c_contiguous:
-            buf = np.ascontiguousarray(buf)
+            buf = buf.copy()
             if any(nd is x for x in self.written):  # what the run writes must reach the array
-                nd.write(SPACE, buf)
+                nd.write(self.space, buf)
         nd.bufs.pop(self.mark, None)  # another buffer, whoever marked the array
         self._let_go(slot)
         self.bound.add(slot)
@@ -365,7 +365,7 @@ class Plan:
         """Run the first part, or the second."""
         if not second:
             for nd in self.written:
-                nd.touch(SPACE)
+                nd.touch(self.space)
             self._bind_leaves()
         if self.native is None:
             self._run_in_python(second)
@@ -449,16 +449,16 @@ class Plan:
             if thunk is not None:
                 thunk()
             for nd, s in zip(node.outs or (), step.outs, strict=True):
-                nd.write(SPACE, self.slots[s])
+                nd.write(self.space, self.slots[s])
             after(node)
 
     def published(self, slot: int) -> tuple[str, Any]:
         """The memory space and the buffer in which an array can hold the value of a slot."""
         buf = self.slots[slot]
         if not self.program.slots[slot].channels_last:
-            return SPACE, buf
-        n, c, *space = buf.shape
-        return CHANNELS_LAST, buf.reshape(n, *space, c)
+            return self.space, buf
+        n, c, *pixels = buf.shape
+        return last_space(self.space), buf.reshape(n, *pixels, c)
 
     def value(self, key: Key) -> Any:
         """The buffer of an edge after a run."""

@@ -9,6 +9,8 @@ rank 0 stay arrays. What would wait for the device on a GPU is counted: `synchro
 
 import json
 import operator
+import weakref
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +27,33 @@ REDUCTIONS = {
     **dict.fromkeys(["max", "min", "all", "any"], {"axis", "out", "keepdims"}),
     **dict.fromkeys(["argmax", "argmin"], {"axis", "dtype", "out", "keepdims"}),
 }
-counts = {"synchronisations": 0}
+counts = {"synchronisations": 0, "capturing": False}
+_memory = {}  # id of an array that owns memory -> a weak reference to it
 
 
 def wait():
+    if counts["capturing"]:
+        raise RuntimeError(
+            "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing"
+        )
     counts["synchronisations"] += 1
+
+
+def remember(a):
+    """Note memory of the device."""
+    key = id(a)
+    _memory[key] = weakref.ref(a, lambda _: _memory.pop(key, None))
+
+
+@contextmanager
+def put_back():
+    """Let all memory of the device be as before after the block."""
+    before = [(a, a.copy()) for a in (r() for r in list(_memory.values())) if a is not None]
+    try:
+        yield
+    finally:
+        for a, copy in before:
+            a[...] = copy
 
 
 def plain(x, where):
@@ -55,10 +79,12 @@ class StrictArray:
     """Stands for cupy.ndarray."""
 
     __array_ufunc__ = None  # numpy's functions and operators do not take it
-    __slots__ = ("_a",)
+    __slots__ = ("_a", "__weakref__")
 
     def __init__(self, a):
         self._a = a
+        if a.base is None:
+            remember(a)
 
     def __array__(self, *args, **kw):
         raise TypeError(
