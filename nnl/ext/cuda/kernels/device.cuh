@@ -7,7 +7,7 @@
 
 #ifndef NNL_SHIM
 #define KERNEL(name, Params) \
-  extern "C" __global__ void __launch_bounds__(256) name(const Params p)
+  extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ Params p)
 #define INLINE __device__ __forceinline__
 #endif
 
@@ -128,6 +128,25 @@ struct Divisor {
   unsigned divisor, factor, shift, unused;
   INLINE unsigned operator()(unsigned n) const { return (__umulhi(n, factor) + n) >> shift; }
 };
+
+// An axis of a pattern, see patterns.py.
+struct Axis {
+  Divisor size;
+  int64 stride;
+};
+
+// Where element i of a space of `rank` axes finds its value.
+template <int rank>
+INLINE int place_of(unsigned i, const Axis* axes, int64 offset) {
+  int place = (int)offset;
+#pragma unroll
+  for (int k = rank - 1; k > 0; --k) {
+    const unsigned q = axes[k].size(i);
+    place += (int)(i - q * axes[k].size.divisor) * (int)axes[k].stride;
+    i = q;
+  }
+  return place + (int)i * (int)axes[0].stride;
+}
 
 INLINE unsigned thread_in_block() { return threadIdx.x + blockDim.x * threadIdx.y; }
 

@@ -20,25 +20,6 @@ INLINE float sinc_slope(float x) {
   return s * x * (-1.0f / 3.0f);
 }
 
-// An axis of a pattern, see patterns.py.
-struct Axis {
-  Divisor size;
-  int64 stride;
-};
-
-// Where element i of a space of `rank` axes finds its value.
-template <int rank>
-INLINE int place_of(unsigned i, const Axis* axes, int64 offset) {
-  int place = (int)offset;
-#pragma unroll
-  for (int k = rank - 1; k > 0; --k) {
-    const unsigned q = axes[k].size(i);
-    place += (int)(i - q * axes[k].size.divisor) * (int)axes[k].stride;
-    i = q;
-  }
-  return place + (int)i * (int)axes[0].stride;
-}
-
 template <int V, class T>
 INLINE void fill(float* y, const T* p) {
   const float v = to_float(*p);

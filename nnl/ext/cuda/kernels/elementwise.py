@@ -148,8 +148,9 @@ class Reduction(Elementwise):
         super().__init__(space, *rest)
 
     def _width(self) -> int:
-        width, g = super()._width(), self.groups
-        return width if (g.k2 if g.k2 > 1 else g.r1) % width == 0 else 1
+        g = self.groups
+        run = g.k2 if g.k2 > 1 else g.r1
+        return next((w for w in (super()._width(), 4) if run % w == 0), 1)
 
     def _prepare(self, generator: Generator) -> None:
         self.launches = {self.width > 1: self._launches(generator, self.width)}
