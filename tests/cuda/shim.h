@@ -209,3 +209,6 @@ template <class T>
 T max(T a, T b) {
   return a > b ? a : b;
 }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline void sincospi(double x, double* s, double* c) { *s = sin(M_PI * x), *c = cos(M_PI * x); }
