@@ -85,11 +85,12 @@ def raw(rng: Array, n: int, xp: Any = np) -> Array:
     if xp is not np:
         from nnl.core.philox import words_on_device
 
-        return words_on_device(xp, rng, n)
+        words: Array = words_on_device(xp, rng, n)
+        return words
     generator = np.random.Philox(key=int(rng[0]), counter=int(rng[1]))
     rng[1] += np.uint64((n + 3) // 4)
-    words: Array = generator.random_raw(n)
-    return words
+    drawn: Array = generator.random_raw(n)
+    return drawn
 
 
 def uniform(rng: Array, shape: tuple[int, ...], dtype: Any = np.float32, xp: Any = np) -> Array:

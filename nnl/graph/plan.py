@@ -262,6 +262,8 @@ class Plan:
         program = self.program
         offsets = [self.offsets.get(i, OUTSIDE) for i in range(len(program.slots))]
         native = lib.Plan(offsets, self.arena_bytes)
+        if self.space != SPACE:
+            native.written = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
         arena = native.arena
         start = arena.address
         self._place(lambda at, x: lib.array_at(start + at, x.shape, x.dtype, arena))
@@ -319,8 +321,8 @@ class Plan:
         slots, space = self.slots, self.space
         for slot, nd in self.leaves:
             buf = nd.bufs.get(space)
-            if buf is None:
-                buf = nd.read(space)
+            if buf is None or slots[slot] is not buf:
+                buf = nd.read(space) if space == SPACE else self.native.follow(slot, nd, space)
             if slots[slot] is not buf:
                 self._bind_leaf(slot, nd, buf)
         for slot, nd in self.ordered:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from nnl.core.array import NdArray
 from nnl.ext.cuda.device import Device
 from nnl.ext.cuda.registry import Kernel
 
@@ -61,12 +62,37 @@ class DevicePlan:
         start = self.arena.address
         self.addresses: list[int | None] = [start + o if o >= 0 else None for o in offsets]
         self.arrays: dict[int, Any] = {}  # bound from outside, kept alive
+        self.written: set[int] = set()  # slots that steps change
+        self._copies: dict[int, tuple[Any, dict[str, Any]]] = {}  # see `follow`
         self.calls: list[_Call] = []
         self.times: list[int] = []
         self.starts: list[int] = []
         self._runs: dict[tuple[int, int], int] = {}
         self._recorded: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._recordings: dict[tuple[int, int], int] = {}
+
+    def follow(self, slot: int, nd: NdArray, space: str) -> Any:
+        """The buffer in which this plan finds the value of a leaf.
+
+        At first it is the array's own. Once an array has got another buffer, because a script wrote
+        to it on the host or put another array in its place, the plan keeps a buffer for that leaf
+        and copies into it: recorded graphs contain addresses. Where the plan writes, it follows.
+        """
+        if slot not in self.arrays or slot in self.written:
+            return nd.read(space)
+        mine, of = self._copies.get(slot, (None, nd.bufs))
+        if mine is None:
+            mine = self.device.xp.empty(nd.spec.shape, nd.spec.dtype)
+        elif of is not nd.bufs and of.get(space) is mine:  # other arrays still read from it
+            of[space] = mine.copy()
+        self._copies[slot] = mine, nd.bufs
+        buf = nd.bufs.get(space)
+        if buf is not None or "host" not in nd.bufs:
+            mine[...] = nd.read(space)
+        else:
+            mine[...] = self.device.xp.array(nd.bufs["host"])
+            nd.bufs[space] = mine  # until somebody writes on the host again
+        return mine
 
     def add(
         self, name: str, kernel: Kernel, ins: Sequence[int], outs: Sequence[int], workspace: int
