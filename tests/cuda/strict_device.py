@@ -28,9 +28,10 @@ class Piece:
 
 
 class StrictDevice:
-    name, stream = SPACE, 0
+    stream = 0
 
-    def __init__(self):
+    def __init__(self, name):
+        self.name = name
         self.capturing = False
         self.xp = ArrayModule(strict_xp.xp, lambda: self.capturing)
         self.launches = 0  # of graphs
@@ -79,16 +80,23 @@ class StrictDevice:
         return end - start
 
 
-DEVICE = StrictDevice()
+DEVICE = StrictDevice("strict:0")
+KERNELS = StrictDevice("strict:1")
 
 
-def kernels():
-    """Import what registers setups, as far as it is there."""
+def setups():
+    from nnl.ext.cuda import kernels, registry
+
+    assert kernels
+    return registry.SETUPS
 
 
-STRICT = make_backend(DEVICE, kernels)
-BACKENDS["strict"] = lambda device_id: (STRICT,)
+BARE = make_backend("strict", DEVICE, dict)
+WITH_KERNELS = make_backend("strict", KERNELS, setups)
+BACKENDS["strict"] = lambda device_id: (BARE,)
+BACKENDS["kernels"] = lambda device_id: (WITH_KERNELS,)
 
 
-def context(type_config="float"):
-    return nn.Context([f"strict:{type_config}"])
+def context(type_config="float", name="strict"):
+    """Definitions alone; with the name "kernels", what g++ has made of the CUDA kernels too."""
+    return nn.Context([f"{name}:{type_config}"])

@@ -13,10 +13,11 @@ from nnl.core.spec import Spec
 from nnl.ext.cuda.arrays import definition
 from nnl.ext.cuda.device import Device, DeviceSpace
 from nnl.ext.cuda.executor import DevicePlan, PythonStep
-from nnl.ext.cuda.registry import SETUPS, Kernel, Operand, find
+from nnl.ext.cuda.registry import Kernel, Operand, Setup, find
 from nnl.ext.native import CHANNELS_LAST, DTYPES, plain_attributes
 
 NAMES = {number: name for name, number in DTYPES.items()}
+Setups = Mapping[str, Sequence[Setup]]
 NativeSpec = tuple[tuple[int, ...], int, bool]
 
 
@@ -40,20 +41,19 @@ class CudaLibrary:
     """What plans and passes ask of a library, for one device.
 
     Args:
-        kernels: () -> None, imports the packages that register setups.
+        setups: () -> setups by the name of their op; asked once, when they are first needed.
     """
 
-    def __init__(self, device: Device, kernels: Callable[[], None]) -> None:
-        self.device, self._import = device, kernels
+    def __init__(self, device: Device, setups: Callable[[], Setups]) -> None:
+        self.device, self._load = device, setups
 
     @cached_property
-    def _names(self) -> list[str]:
-        self._import()
-        return sorted(SETUPS)
+    def setups(self) -> Setups:
+        return self._load()
 
     def kernel_names(self) -> list[str]:
         """Ops for which some setup is registered."""
-        return self._names
+        return sorted(self.setups)
 
     def kernel(
         self,
@@ -63,24 +63,20 @@ class CudaLibrary:
         outs: Sequence[NativeSpec],
     ) -> Kernel | None:
         """The kernel of an op for these arrays, None if all setups decline."""
-        self._import()
         results = [x for x in map(operand, outs) if x is not None]
-        return find(op, dict(attrs), [operand(x) for x in ins], results)
+        return find(op, dict(attrs), [operand(x) for x in ins], results, self.setups)
 
     def elementwise_names(self) -> Sequence[str]:
         """Ops that are programs for fused_elementwise."""
-        if "fused_elementwise" not in self._names:
-            return []
-        from nnl.ext.cuda.kernels import elementwise_names
+        from nnl.ext.cuda.kernels.elementwise_codes import elementwise_names
 
-        names: Sequence[str] = elementwise_names()
-        return names
+        return elementwise_names() if "fused_elementwise" in self.setups else []
 
     def elementwise_code(
         self, op: str, attrs: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]
     ) -> Any:
         """(code, constants, shapes) of an op's program; None where it has none."""
-        from nnl.ext.cuda.kernels import elementwise_code
+        from nnl.ext.cuda.kernels.elementwise_codes import elementwise_code
 
         return elementwise_code(op, dict(attrs), list(shapes))
 
@@ -96,12 +92,12 @@ class CudaLibrary:
         return self.device.array_at(address, shape, dtype, owner)
 
 
-def make_backend(device: Device, kernels: Callable[[], None] = lambda: None) -> Backend:
+def make_backend(name: str, device: Device, setups: Callable[[], Setups]) -> Backend:
     """The backend of a device: its kernels, and the definitions for what they decline.
 
     Its memory space, and that of what lies there channels-last, become known to all arrays.
     """
-    library = CudaLibrary(device, kernels)
+    library = CudaLibrary(device, setups)
     space = device.name
     SPACES[space] = DeviceSpace(device, library)
     SPACES[f"{space} {CHANNELS_LAST}"] = DeviceSpace(device, library, last=True)
@@ -111,7 +107,7 @@ def make_backend(device: Device, kernels: Callable[[], None] = lambda: None) -> 
     ) -> tuple[Callable[..., Any], bool] | None:
         made = definition(op, attrs, in_specs, out_specs, device.xp, space)
         specs = [s for s in (*in_specs, *out_specs) if s is not None]
-        if op.name not in library.kernel_names() or any(s.dtype.name not in DTYPES for s in specs):
+        if op.name not in library.setups or any(s.dtype.name not in DTYPES for s in specs):
             return made and (partial(_active, device, made[0]), made[1])
         chosen: Callable[..., Any] | None = None
 
@@ -127,7 +123,7 @@ def make_backend(device: Device, kernels: Callable[[], None] = lambda: None) -> 
 
         return call, len(out_specs) == 1 and not _is_list(op, attrs, in_specs)
 
-    return Backend("cuda", space, bind, fused=True)
+    return Backend(name, space, bind, fused=True)
 
 
 def _active(device: Device, call: Callable[..., Any], *bufs: Any, **kw: Any) -> Any:

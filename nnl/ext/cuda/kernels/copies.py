@@ -118,9 +118,7 @@ def copy(x: Operand, y: Operand, n: int, source: Pattern, target: Pattern) -> Ke
     return Copy(x, y, n, source, target)
 
 
-def gathered(
-    x: Operand, y: Operand, strides: Sequence[int], offset: int = 0
-) -> Kernel | None:
+def gathered(x: Operand, y: Operand, strides: Sequence[int], offset: int = 0) -> Kernel | None:
     """y, in its own order, from x at these strides along the axes of y."""
     space = Space(y.shape, y.channels_last)
     full = pattern_of(space, strides_of(y.shape, y.channels_last))

@@ -96,9 +96,7 @@ class Elementwise(Kernel):
 
     def _generator(self, width: int) -> Generator:
         kinds = [kind_of(p, width) for p in self.patterns]
-        return Generator(
-            self.ins, kinds, self.code, len(self.constants), self.outputs, width
-        )
+        return Generator(self.ins, kinds, self.code, len(self.constants), self.outputs, width)
 
     def _places(self) -> bytes:
         parts = []

@@ -185,7 +185,9 @@ class Generator:
         for q, o in enumerate(self.reduced):
             t, v = type_of(self.outputs[o].operand), value.format(q=q)
             out += f"{indent}if (p.g.splits == 1)\n"
-            out += f"{indent}  p.y{o}[{group}] = from_float<{t}>({v} * (float)p.s{o});\n{indent}else\n"
+            out += (
+                f"{indent}  p.y{o}[{group}] = from_float<{t}>({v} * (float)p.s{o});\n{indent}else\n"
+            )
             out += f"{indent}  p.part[({q} * (unsigned)p.g.groups + {group}) * (unsigned)p.g.splits"
             out += f" + blockIdx.y] = {v};\n"
         return out
