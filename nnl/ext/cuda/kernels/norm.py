@@ -115,7 +115,7 @@ class Stages:
             axes: What is reduced.
             small: Over the statistics instead of all elements.
         """
-        space = Space(self.statistic.shape, self.space.order) if small else self.space
+        space = Space.of(self.statistic.shape) if small else self.space
         given = [p for p in ins if p is not None]
         numbers = iter(range(len(given)))
         w = Writer([()] * len(given), {})
@@ -126,7 +126,8 @@ class Stages:
             for v, (p, kind, scale) in zip(values, outs, strict=True)
         ]
         kernel = make(space, sources, w.code, w.constants, outputs, axes)
-        if kernel is None:
+        stored = [p for p, kind, _ in outs if kind is None]
+        if kernel is None or not all(pattern_of(space, p.strides).is_dense for p in stored):
             self.ok = False
         else:
             self.chain.add(kernel, [p.at for p in given], [p.at for p, _, _ in outs])
@@ -230,7 +231,7 @@ def fused_forward(
     return s.finish([(0, i) for i in large if getattr(ins[i], "dtype").itemsize == size])
 
 
-def _others(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
+def others(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(a for a in range(rank) if a not in axes)
 
 
@@ -248,7 +249,7 @@ def _batch(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     x = ins[0]
     if x is None or not _fits(ins, outs):
         return None
-    s = Stages(x, _others(len(x.shape), attrs["axes"]))
+    s = Stages(x, others(len(x.shape), attrs["axes"]))
     return fused_forward(
         s, ins, outs, float(attrs["eps"]),
         batch_stat=bool(attrs["batch_stat"]), decay=float(attrs["decay_rate"]),
@@ -261,7 +262,7 @@ def _layer(kept: Callable[[dict[str, Any]], Sequence[int]], attrs: dict[str, Any
     x = ins[0]
     if x is None or not _fits(ins, outs):
         return None
-    s = Stages(x, _others(len(x.shape), kept(attrs)))
+    s = Stages(x, others(len(x.shape), kept(attrs)))
     return fused_forward(s, ins, outs, float(attrs["eps"]))
 
 
@@ -271,7 +272,7 @@ def _group(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
         return None
     c, groups = attrs["channel_axis"], attrs["num_groups"]
     kept = [c, *(a + (a > c) for a in attrs["batch_axis"])]
-    s = Stages(x, _others(len(x.shape) + 1, kept), c, groups)
+    s = Stages(x, others(len(x.shape) + 1, kept), c, groups)
     return fused_forward(s, ins, outs, float(attrs["eps"]))
 
 

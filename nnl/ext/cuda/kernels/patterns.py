@@ -64,6 +64,11 @@ class Pattern:
         """Whether element i sees value i."""
         return self.strides == (1,) and self.offset == 0
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is full, or of one element."""
+        return self.is_full or not self.sizes
+
     def takes(self, width: int) -> bool:
         """Whether runs of `width` elements see neighbours, or all the same value."""
         if self.is_number:
