@@ -120,7 +120,7 @@ def copy(x: Operand, y: Operand, n: int, source: Pattern, target: Pattern) -> Ke
 
 def gathered(x: Operand, y: Operand, strides: Sequence[int], offset: int = 0) -> Kernel | None:
     """y, in its own order, from x at these strides along the axes of y."""
-    space = Space(y.shape, y.channels_last)
+    space = Space.of(y.shape, y.channels_last)
     full = pattern_of(space, strides_of(y.shape, y.channels_last))
     return copy(x, y, y.size, pattern_of(space, strides, offset), full)
 
@@ -180,7 +180,7 @@ def slice_(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
 
 def scattered(x: Operand, y: Operand, strides: Sequence[int], offset: int) -> Kernel | None:
     """x, in its own order, to these places of y; the rest of y stays as it is."""
-    space = Space(x.shape, x.channels_last)
+    space = Space.of(x.shape, x.channels_last)
     full = pattern_of(space, strides_of(x.shape, x.channels_last))
     return copy(x, y, x.size, full, pattern_of(space, strides, offset))
 

@@ -24,7 +24,7 @@ REDUCTIONS = (None, "sum", "largest", "smallest")  # by the numbers of fused_ele
 
 def space_of(x: Operand) -> Space:
     """The elements of an array in the order in which they lie in memory."""
-    return Space(x.shape, x.channels_last)
+    return Space.of(x.shape, x.channels_last)
 
 
 def read_by(inputs: int, code: Sequence[int]) -> set[int]:
@@ -83,15 +83,13 @@ def fused_elementwise(
     code, constants = attrs["code"], attrs["constants"]
     numbers = attrs["outputs"]
     if "reductions" in attrs:
-        space = Space(tuple(attrs["shape"]), bool(attrs.get("channels_last", False)))
+        space = Space.of(tuple(attrs["shape"]), bool(attrs.get("channels_last", False)))
         kinds = [REDUCTIONS[r] for r in attrs["reductions"]]
         scales = attrs.get("scales", (1.0,) * len(outs))
     else:
         space, kinds, scales = space_of(outs[0]), [None] * len(outs), (1.0,) * len(outs)
     stored = [y for y, kind in zip(outs, kinds, strict=True) if kind is None]
-    if any(y.shape != space.shape for y in stored) or (
-        any(y.channels_last != space.channels_last for y in stored) and len(space.shape) > 2
-    ):
+    if any(space_of(y) != space for y in stored):
         return None
     used = read_by(len(ins), code) | set(numbers)
     sources = sources_of(space, ins, [x.shape if x else () for x in ins], used)
