@@ -16,11 +16,11 @@ from nnl.core.array import NdArray
 from nnl.core.context import SPACES
 from nnl.core.dispatch import bind
 from nnl.core.graph import Node
-from nnl.core.op import Cost
 from nnl.graph.memory import plan_memory
 from nnl.graph.passes import optimise
-from nnl.graph.profile import PROFILES, note, of_peak, shapes_text
+from nnl.graph.profile import PROFILES, note
 from nnl.graph.program import SPACE, Key, Program, Step, last_space
+from nnl.graph.summary import account, place, summary
 from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
 
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
@@ -391,45 +391,17 @@ class Plan:
         times, starts = self.native.times, self.native.starts
         for k in range(begin, end):
             step = self.native_steps[k]
-            where = "native" if step.kernel is not None else "numpy"
-            what, cost = self._account(step)
-            note(step.op, where, what, starts[k], times[k], cost)
-
-    def _account(self, step: Step) -> tuple[str, Cost]:
-        """The shapes of a step, and what it costs."""
-        slots = self.program.slots
-        ins = [slots[i].spec if i else None for i in step.ins]
-        outs = [slots[o].spec for o in step.outs]
-        nbytes = sum(s.nbytes for s in (*ins, *outs) if s is not None)
-        flops = sum(_flops(s) for s in _leaves_of(step))
-        return shapes_text(ins, outs), Cost(flops, nbytes)
+            what, cost = account(self.program, step)
+            note(step.op, place(self, step), what, starts[k], times[k], cost)
 
     def summary(self) -> str:
         """A table of the steps: where each runs, what it does, and what it took in the latest run.
 
         Times and rates are those of the latest run inside nnl.profile(), 0 without one. "of peak"
-        is how close a step comes to what limits it on this machine, arithmetic or memory.
+        is how close a step comes to what limits it on this machine, arithmetic or memory. On a
+        device it also tells which steps are outside of the recorded graphs, and why.
         """
-        head = (
-            f"{'step':<32} {'where':<7} {'ms':>9} {'GFLOP/s':>8} {'GB/s':>6} {'of peak':>7}  arrays"
-        )
-        lines = [head]
-        times = self.native.times if self.native is not None else []
-        steps = self.native_steps if self.native is not None else self.steps
-        for k, step in enumerate(steps):
-            what, cost = self._account(step)
-            ns = max(times[k] if times else 0, 1)
-            where = "native" if step.kernel is not None else "numpy"
-            share = of_peak(cost, ns) if times and times[k] else 0.0
-            lines.append(
-                f"{step.op:<32} {where:<7} {ns // 1000 / 1e3:>9.3f} {cost.flops / ns:>8.1f} "
-                f"{cost.bytes / ns:>6.1f} {share:>7.0%}  {what}"
-            )
-        lines.append(
-            f"{len(steps)} steps, {sum(s.kernel is not None for s in steps)} of them native; "
-            f"arena {self.arena_bytes} bytes for {self.naive_bytes}"
-        )
-        return "\n".join(lines)
+        return summary(self)
 
     def _run_in_python(self, second: bool) -> None:
         if self.ready is None:
@@ -465,18 +437,6 @@ class Plan:
     def value(self, key: Key) -> Any:
         """The buffer of an edge after a run."""
         return self.slots[self.slot_of[key]]
-
-
-def _leaves_of(step: Step) -> list[Step]:
-    """The recorded steps that a fused one stands for."""
-    return [p for part in step.parts for p in _leaves_of(part)] if step.parts else [step]
-
-
-def _flops(step: Step) -> int:
-    if step.bound is None or step.node is None or not hasattr(step.node.attrs, "cost"):
-        return 0
-    cost: Cost = step.node.attrs.cost(*step.bound.in_specs)
-    return cost.flops
 
 
 def _named(step: Step, thunk: Thunk) -> Thunk:

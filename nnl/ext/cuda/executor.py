@@ -204,13 +204,21 @@ class DevicePlan:
     # ---- what summary() tells ----
 
     @property
-    def graphs(self) -> int:
-        """Number of graphs that a run launches, as far as they are recorded."""
-        return sum(
-            1 for pieces in self._recorded.values() for p in pieces if p.__name__ != "<lambda>"
-        )
+    def reasons(self) -> list[tuple[str, str]]:
+        """(name of a step that runs outside of a graph, why)."""
+        return [(c.name, c.alone) for c in self.calls if c.alone]
 
     @property
-    def reasons(self) -> dict[str, str]:
-        """{name of a step that runs outside of a graph: why}."""
-        return {c.name: c.alone for c in self.calls if c.alone}
+    def notes(self) -> list[str]:
+        """How the steps run, in lines of text."""
+        lines = [f"{name} runs outside of the graphs: {why}" for name, why in self.reasons]
+        for (begin, end), pieces in sorted(self._recorded.items()):
+            graphs = len(pieces) - sum(bool(c.alone) for c in self.calls[begin:end])
+            lines.append(f"steps {begin} to {end - 1} are {graphs} recorded graphs")
+        for (begin, end), n in sorted(self._recordings.items()):
+            if n >= MOST_RECORDINGS and (begin, end) not in self._recorded:
+                lines.append(
+                    f"steps {begin} to {end - 1} are launched one by one: the arrays that they "
+                    f"write were replaced {n} times"
+                )
+        return lines

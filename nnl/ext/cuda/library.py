@@ -42,7 +42,12 @@ class CudaLibrary:
 
     Args:
         setups: () -> setups by the name of their op; asked once, when they are first needed.
+
+    Attributes:
+        places: What summaries call a step with a kernel, and one without.
     """
+
+    places = "cuda", "cupy"
 
     def __init__(self, device: Device, setups: Callable[[], Setups]) -> None:
         self.device, self._load = device, setups
