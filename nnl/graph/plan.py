@@ -320,15 +320,19 @@ class Plan:
         """Point the plan at the buffers that its leaves have now."""
         slots, space = self.slots, self.space
         for slot, nd in self.leaves:
-            buf = nd.bufs.get(space)
-            if buf is None or slots[slot] is not buf:
-                buf = nd.read(space) if space == SPACE else self.native.follow(slot, nd, space)
-            if slots[slot] is not buf:
-                self._bind_leaf(slot, nd, buf)
+            if slots[slot] is not nd.bufs.get(space, self):
+                self.find_leaf(slot, nd)
         for slot, nd in self.ordered:
             buf = nd.read(last_space(space))
             if slots[slot] is not buf:
                 self._bind_leaf(slot, nd, buf)
+
+    def find_leaf(self, slot: int, nd: NdArray) -> None:
+        """Point the plan at the buffer that a leaf has now."""
+        on_host = self.space == SPACE
+        buf = nd.read(SPACE) if on_host else self.native.follow(slot, nd, self.space)
+        if self.slots[slot] is not buf:
+            self._bind_leaf(slot, nd, buf)
 
     def _bind_leaf(self, slot: int, nd: NdArray, buf: Any) -> None:
         if self.native is not None and not buf.flags.c_contiguous:

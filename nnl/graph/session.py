@@ -122,6 +122,7 @@ class BackwardPlan:
         ]
         slots = [plan.slot_of.get(e.key, 0) for _, e in back.leaves]
         taken += slots
+        self.start = next((s for s, nd in plan.leaves if nd is back.gy), 0)
         # A leaf becomes the owner of the buffer of its gradient when nothing else is in it.
         self.leaves = [
             (v, e, s in computed and s not in plan.root and taken.count(s) == 1)
@@ -134,6 +135,8 @@ class BackwardPlan:
             grad = leaf.grad
             if own and not grad.zeroing and grad.bufs.get(space) is plan.value(g.key):
                 grad.write(space, grad.read(space).copy())  # else the run would overwrite the sum
+        if second and self.start:  # the first part has run with another start gradient
+            plan.find_leaf(self.start, self.back.gy)
         plan.run(second)
         for leaf, g, own in self.leaves:
             if own:
