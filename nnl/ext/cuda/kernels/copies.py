@@ -133,10 +133,25 @@ def plain(*operands: Operand | None) -> bool:
 Ins, Outs = list[Operand | None], list[Operand]
 
 
-@register("to_layout", "cast", "reshape", "store")
+@register("store", "assign")
+def store(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    """Writes its second input into the first, and returns a copy."""
+    target, x = ins
+    if x is None or target is None or not plain(target, x, outs[0]):
+        return None
+    chain = Chain()
+    for y, at in ((target, At("in", 0)), (outs[0], At("out", 0))):
+        part = gathered(x, y, strides_of(x.shape))
+        if part is None:
+            return None
+        chain.add(part, [At("in", 1)], [at])
+    return chain.finish()
+
+
+@register("to_layout", "cast", "reshape")
 def to_layout(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """The same values in another order, of another type, or (plain) in another shape."""
-    x, y = ins[-1], outs[0]
+    x, y = ins[0], outs[0]
     if x is None:
         return None
     if x.shape != y.shape:
