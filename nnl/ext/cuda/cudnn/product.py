@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs for matrix products with what plans fuse behind them; transposes are strides.
 
-In float32 there are engines for tensor cores only, so without tf32 these graphs find none.
+In float32 cuDNN has engines for tensor cores only, which round: without tf32, an affine map and its
+gradients are convolutions with a kernel of one pixel. Seen so, W (K, N) is a filter from N channels
+to K, and
+
+    x W      spreads x over the filter, as the gradient by the data does
+    gy W^T   convolves gy
+    x^T gy   is the gradient by the filter, x being what arrives and gy the data
+
+Batches of products in float32 find no engine.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +29,7 @@ __all__ = ["affine", "affine_backward", "affine_weight", "batch_matmul"]
 IN, OUT = FIRST["in"], FIRST["out"]
 Attrs = dict[str, Any]
 Operands = list[Operand | None]
+Others = Sequence[tuple[str, Array]]  # operations behind a product, with their second operands
 
 
 def matrix(uid: int, x: Operand, n_rows: int, n_columns: int) -> Array:
@@ -36,23 +46,62 @@ def transposed(a: Array) -> Array:
     )  # fmt: skip
 
 
-def multiply(
+def product(
     steps: Assembly,
     attrs: Attrs,
+    ports: tuple[str, str],
     a: Array,
     b: Array,
     c: Array,
-    others: list[tuple[str, Array]] | None = None,
+    others: Others = (),
 ) -> None:
-    """Add the graph c = a b, with an epilogue."""
-    draft = Draft(bool(attrs.get("tf32")))
-    uids = {"A": draft.add(a), "B": draft.add(b)}
-    if not others and attrs.get("activation", "none") == "none":
-        draft.node("matmul", uids, {"C": draft.add(c)})
+    """Add the graph c = a b, with an epilogue.
+
+    Args:
+        ports: Of a and b as factors of a convolution, which it is in float32 without tf32: the
+            matrices stand there as they lie in memory, transposed or not.
+    """
+    tf32 = bool(attrs.get("tf32"))
+    draft = Draft(tf32)
+    convolves = c.dtype == a.dtype == "float32" and not tf32
+    if convolves:
+        op, out = CONVOLUTIONS[ports]
+        factors = {port: draft.add(pixels(x)) for port, x in zip(ports, (a, b), strict=True)}
+        c = pixels(c)
+        others = [(name, pixels(x)) for name, x in others]
+        window = {"pre_padding": (0, 0), "post_padding": (0, 0), "stride": (1, 1)}
+        window["dilation"] = (1, 1)
     else:
-        t = draft.node("matmul", uids, {"C": c.dim})
-        epilogue(draft, attrs, t, others or [], c)
+        op, out, window = "matmul", "C", {}
+        factors = {"A": draft.add(a), "B": draft.add(b)}
+    if not others and attrs.get("activation", "none") == "none":
+        draft.node(op, factors, {out: draft.add(c)}, **window)
+        steps.graph(draft)
+        return
+    if not convolves:
+        t = draft.node(op, factors, {out: c.dim})
+    else:
+        between = steps.scratch(c.dim, c.stride, c.dtype)
+        t = draft.node(op, factors, {out: draft.add(between)}, **window)
+        steps.graph(draft)
+        draft = Draft()
+        draft.add(between)
+    epilogue(draft, attrs, t, list(others), c)
     steps.graph(draft)
+
+
+# The operation and its result by the ports of its factors.
+CONVOLUTIONS = {
+    ("loss", "filter"): ("conv_dgrad", "DX"),
+    ("image", "weight"): ("conv_fprop", "Y"),
+    ("loss", "image"): ("conv_wgrad", "DW"),
+}
+
+
+def pixels(a: Array) -> Array:
+    """A matrix, as it lies in memory, as (rows, columns, 1, 1)."""
+    m, n = (a.dim[1], a.dim[2]) if a.stride[2] == 1 else (a.dim[2], a.dim[1])
+    return replace(a, dim=(m, n, 1, 1), stride=(n, 1, n, n))
 
 
 def as_type(steps: Assembly, a: Array, dtype: str) -> Array:
@@ -83,7 +132,7 @@ def affine(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
         others.append(("add", matrix(IN + 2, b, 1, n)))
     if z is not None:
         others.append(("add", matrix(IN + 3, z, m, n)))
-    multiply(steps, attrs, a, w_, c, others)
+    product(steps, attrs, ("loss", "filter"), a, w_, c, others)
     return [steps.work(*[(0, 3)] if z is not None else [])]
 
 
@@ -98,7 +147,7 @@ def affine_weight(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work
     (m, k), n = x.shape, gy.shape[1]
     a = as_type(steps, matrix(IN, x, m, k), dtype)
     b = as_type(steps, matrix(IN + 1, gy, m, n), dtype)
-    multiply(steps, attrs, transposed(a), b, matrix(OUT, outs[0], k, n))
+    product(steps, attrs, ("loss", "image"), transposed(a), b, matrix(OUT, outs[0], k, n))
     return [steps.work()]
 
 
@@ -114,8 +163,9 @@ def affine_backward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Wo
     g = as_type(steps, matrix(IN, gy, m, n), dtype)
     x_ = as_type(steps, matrix(IN + 1, x, m, k), dtype)
     w_ = as_type(steps, matrix(IN + 2, w, k, n), dtype)
-    multiply(steps, attrs, g, transposed(w_), matrix(OUT, outs[0], m, k))
-    multiply(steps, attrs, transposed(x_), g, matrix(OUT + 1, outs[1], k, n))
+    by_x, by_w = matrix(OUT, outs[0], m, k), matrix(OUT + 1, outs[1], k, n)
+    product(steps, attrs, ("image", "weight"), g, transposed(w_), by_x)
+    product(steps, attrs, ("loss", "image"), transposed(x_), g, by_w)
     if len(outs) > 2:
         draft = Draft()
         columns = replace(g, dim=(m, n, 1, 1), stride=(n, 1, n, n))
@@ -144,7 +194,9 @@ def batch_matmul(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]
     a_, b_ = as_type(steps, a_, dtype), as_type(steps, b_, dtype)
     a_ = transposed(a_) if attrs["transpose_a"] else a_
     b_ = transposed(b_) if attrs["transpose_b"] else b_
-    multiply(steps, attrs, a_, b_, c)
+    draft = Draft(bool(attrs.get("tf32")))
+    draft.node("matmul", {"A": draft.add(a_), "B": draft.add(b_)}, {"C": draft.add(c)})
+    steps.graph(draft)
     return [steps.work()]
 
 
