@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs CUDA kernels on arrays in host memory, through the shim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.ext.cuda import registry
+from nnl.ext.cuda.registry import Kernel, Operand
+from tests.native.kernels import from_channels_last, to_channels_last
+
+Outs = Sequence[tuple[tuple[int, ...], Any]]
+
+
+def operand(x: Any, last: bool = False) -> Operand | None:
+    return None if x is None else Operand(x.shape, x.dtype, last)
+
+
+def find(
+    op: str,
+    attrs: dict[str, Any],
+    ins: list[Any],
+    outs: Outs,
+    last: tuple[set[int], set[int]] = (set(), set()),
+) -> Kernel | None:
+    """The kernel for arrays; `last`: positions of inputs and outputs that lie channels-last."""
+    return registry.find(
+        op,
+        attrs,
+        [operand(x, i in last[0]) for i, x in enumerate(ins)],
+        [Operand(tuple(s), np.dtype(t), o in last[1]) for o, (s, t) in enumerate(outs)],
+    )
+
+
+def poisoned(shape: tuple[int, ...], dtype: Any, offset: int = 0) -> np.ndarray:
+    """An array full of nonsense, `offset` elements behind a multiple of 64 bytes."""
+    dtype = np.dtype(dtype)
+    n = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.full(n + 128 + offset * dtype.itemsize, 0xA7, np.uint8)
+    start = -memory.ctypes.data % 64 + offset * dtype.itemsize
+    return memory[start : start + n].view(dtype).reshape(shape)
+
+
+def placed(x: np.ndarray, offset: int = 0) -> np.ndarray:
+    y = poisoned(x.shape, x.dtype, offset)
+    y[...] = x
+    return y
+
+
+def execute(kernel: Kernel, ins: list[Any], outs: list[np.ndarray]) -> None:
+    """Run on arrays as they lie in memory; the workspace is full of nonsense."""
+    work = poisoned((kernel.workspace,), np.uint8)
+    kernel.run(
+        [None if x is None else x.ctypes.data for x in ins],
+        [y.ctypes.data for y in outs],
+        work.ctypes.data,
+        0,
+    )
+
+
+def run(
+    op: str,
+    attrs: dict[str, Any],
+    ins: list[Any],
+    outs: Outs,
+    last: tuple[set[int], set[int]] = (set(), set()),
+    offset: int = 0,
+    written: Sequence[int] = (),
+) -> list[np.ndarray] | None:
+    """Outputs in the plain order; None if all setups decline. State is written into `ins`."""
+    kernel = find(op, attrs, ins, outs, last)
+    if kernel is None:
+        return None
+    given = [
+        None if x is None else placed(to_channels_last(x) if i in last[0] else x, offset)
+        for i, x in enumerate(ins)
+    ]
+    before = [None if x is None else x.copy() for x in given]
+    made = [poisoned(tuple(s), t, offset) for s, t in outs]
+    execute(kernel, given, made)
+    for i, (x, y) in enumerate(zip(given, before, strict=True)):
+        if i in written and x is not None:
+            ins[i][...] = from_channels_last(x) if i in last[0] else x
+        elif x is not None:
+            assert x.tobytes() == y.tobytes(), f"{op}: input {i} was changed"
+    return [from_channels_last(y) if o in last[1] else y for o, y in enumerate(made)]
