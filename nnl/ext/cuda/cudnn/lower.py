@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from nnl.ext.cuda.cudnn.spec import Array, Graph, Node
 
-__all__ = ["NotSupported", "build", "lower"]
+logger = logging.getLogger("nnl")
+
+__all__ = ["NotSupported", "build", "declines", "lower"]
 
 # Outputs of the front end's operations in the order in which it returns them.
 RETURNED = {
@@ -66,9 +69,9 @@ def lower(cudnn: Any, graph: Graph, **settings: Any) -> Any:
 def _describe(tensor: Any, a: Array, types: dict[str, Any]) -> None:
     tensor.set_uid(a.uid)
     tensor.set_data_type(types[a.dtype])
-    if not a.virtual:
+    tensor.set_dim(list(a.dim))
+    if not a.virtual:  # the front end chooses the order of values within a graph
         tensor.set_output(True)
-        tensor.set_dim(list(a.dim))
         tensor.set_stride(list(a.stride))
 
 
@@ -107,7 +110,6 @@ def build(cudnn: Any, graph: Graph, **settings: Any) -> Any:
         NotSupported: There is no engine; the message is cuDNN's.
     """
     g = lower(cudnn, graph, **settings)
-    declined = (cudnn.cudnnGraphNotSupportedError, NotImplementedError)
     try:
         g.validate()
         g.build_operation_graph()
@@ -117,6 +119,14 @@ def build(cudnn: Any, graph: Graph, **settings: Any) -> Any:
             g.deselect_numeric_notes([note.TENSOR_CORE, note.DOWN_CONVERT_INPUTS])
         g.check_support()
         g.build_plans()
-    except declined as e:
+    except declines(cudnn) as e:
+        raise NotSupported(str(e)) from e
+    except (RuntimeError, ValueError) as e:
+        logger.warning("cuDNN: a graph is not built, and slower kernels do its work: %s", e)
         raise NotSupported(str(e)) from e
     return g
+
+
+def declines(cudnn: Any) -> tuple[type[Exception], ...]:
+    """What the front end raises where there is no engine."""
+    return cudnn.cudnnGraphNotSupportedError, NotImplementedError
