@@ -12,6 +12,7 @@ import numpy as np
 
 import nnl as nn
 from nnl.core.context import BACKENDS
+from nnl.ext.cuda import setups
 from nnl.ext.cuda.arrays import ArrayModule
 from nnl.ext.cuda.library import make_backend
 from tests.cuda import strict_xp
@@ -82,13 +83,6 @@ class StrictDevice:
 
 DEVICE = StrictDevice("strict:0")
 KERNELS = StrictDevice("strict:1")
-
-
-def setups():
-    from nnl.ext.cuda import kernels, registry
-
-    assert kernels
-    return registry.SETUPS
 
 
 BARE = make_backend("strict", DEVICE, dict)

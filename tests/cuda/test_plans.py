@@ -13,15 +13,16 @@ import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core.context import SPACES
 from nnl.core.graph import capture
+from nnl.ext.cuda.cudnn.run import Engine
+from nnl.ext.cuda.cudnn.setups import ENGINES
 from nnl.ext.cuda.executor import MOST_RECORDINGS, DevicePlan
-from nnl.ext.cuda.kernels.module import COMPILER
 from nnl.graph.plan import Plan
 from tests.cuda import shim, strict_xp
+from tests.cuda.fake_cudnn import FakeFrontEnd
 from tests.cuda.strict_device import DEVICE, KERNELS, SPACE, context
 from tests.cuda.training import assert_same, lenet, resnet, train
 
 REFERENCE = nn.Context(["numpy:float"])
-with_compiler = pytest.mark.skipif(not shim.available(), reason="no g++ for the CUDA kernels")
 
 
 @pytest.fixture(autouse=True)
@@ -32,15 +33,24 @@ def fresh():
 
 
 @pytest.fixture
-def compiled(monkeypatch):
+def compiled(host_compiler):
     """CUDA kernels run as g++ compiles them; `compiled(work)` compiles all at once first."""
-    monkeypatch.setattr(COMPILER, "compile", shim.compile_one)
 
     def prepare(work):
-        with shim.Recorder():
+        codes = {}
+        with shim.recording(codes):
             work()
+        shim.compile_all(codes)
 
     return prepare
+
+
+@pytest.fixture(params=["kernels alone", "and cuDNN"])
+def cudnn(request, monkeypatch):
+    """Without and with cuDNN, whose front end is the one of the tests."""
+    engine = Engine(FakeFrontEnd(), "fake 9.0", None) if request.param == "and cuDNN" else None
+    monkeypatch.setattr(ENGINES, "current", lambda: engine)
+    return engine
 
 
 @pytest.mark.parametrize("clear", [False, True])
@@ -52,9 +62,8 @@ def test_training_gives_what_numpy_gives(network, clear):
     assert DEVICE.launches - launches == 10  # forward and backward, from the second step on
 
 
-@with_compiler
 @pytest.mark.parametrize("network", [lenet, resnet])
-def test_training_with_cuda_kernels_waits_for_nothing(compiled, network):
+def test_training_with_cuda_kernels_waits_for_nothing(compiled, cudnn, network):
     ctx = context(name="kernels")
     compiled(lambda: train(ctx, network, steps=1))
     launches = KERNELS.launches
@@ -64,9 +73,8 @@ def test_training_with_cuda_kernels_waits_for_nothing(compiled, network):
     assert_same(got, train(REFERENCE, network), 1e-5)
 
 
-@with_compiler
 @pytest.mark.parametrize("name", ["half", "bfloat16"])
-def test_training_in_16_bits_stays_near_float32(compiled, name):
+def test_training_in_16_bits_stays_near_float32(compiled, cudnn, name):
     ctx = context(name, "kernels")
     compiled(lambda: train(ctx, resnet, steps=1))
     got, want = train(ctx, resnet, steps=4), train(REFERENCE, resnet, steps=4)
@@ -313,8 +321,7 @@ class TestRandomNumbers:
         assert len(np.unique(want)) > 20
         np.testing.assert_allclose(self.draw(context()), want, rtol=1e-5, atol=1e-6)
 
-    @with_compiler
-    def test_kernels_too(self, compiled):
+    def test_kernels_too(self, host_compiler):
         want = self.draw(REFERENCE)
         got = self.draw(context(name="kernels"))
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

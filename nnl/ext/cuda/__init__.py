@@ -7,12 +7,14 @@ Importing this module needs none of them; making a context does.
 from __future__ import annotations
 
 import ctypes
+import importlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from nnl.core.context import FLOAT_TYPES, Backend, Context
+from nnl.ext.cuda.registry import SETUPS
 
 DRIVER = "libcuda.so.1"
 EXTRA = "pip install 'nnl[cuda13]'"
@@ -56,15 +58,10 @@ def check(ext_name: str, device_id: str) -> int:
 
 
 def setups() -> Mapping[str, Sequence[Any]]:
-    """What CUDA kernels and cuDNN's graphs, where its front end is there, register for ops."""
-    from nnl.ext.cuda import kernels, registry
-
-    assert kernels
-    if find_spec("cudnn") is not None and find_spec("nnl.ext.cuda.cudnn") is not None:
-        from nnl.ext.cuda import cudnn
-
-        assert cudnn
-    return registry.SETUPS
+    """What CUDA kernels and cuDNN's graphs register for ops; cuDNN is asked first."""
+    importlib.import_module("nnl.ext.cuda.kernels")
+    importlib.import_module("nnl.ext.cuda.cudnn.setups")
+    return SETUPS
 
 
 @cache
