@@ -45,9 +45,16 @@ class CudaLibrary:
 
     Attributes:
         places: What summaries call a step with a kernel, and one without.
+        least_attention_bytes: Size of the weights from which on attention is one step.
+        most_rows_added_to: Rows of a matrix up to which an addition joins its product.
+        computes_again: Whether results of normalizations are computed again for backward instead of
+            kept. Memory is large here, and its bandwidth what steps wait for.
     """
 
     places = "cuda", "cupy"
+    least_attention_bytes = 0
+    most_rows_added_to = 1 << 62
+    computes_again = False
 
     def __init__(self, device: Device, setups: Callable[[], Setups]) -> None:
         self.device, self._load = device, setups
