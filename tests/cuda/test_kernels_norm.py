@@ -63,16 +63,12 @@ def test_normalization_with_addition_and_relu(shape: Any, dtype: Any, last: bool
 
     def run_all() -> Any:
         ins = [x, beta, gamma, *running, z]
-        made = kernels.run(
-            "batch_normalization_fused", attrs, ins, outs, forward, written=(3, 4)
-        )
+        made = kernels.run("batch_normalization_fused", attrs, ins, outs, forward, written=(3, 4))
         assert made is not None
         y, mean, variance = made
         ins = [gy, None, x, y, mean, variance, gamma, beta]
         grads = [(shape, dtype), (c, F32), (c, F32), (shape, dtype)]
-        return made, kernels.run(
-            "batch_normalization_backward_fused", attrs, ins, grads, backward
-        )
+        return made, kernels.run("batch_normalization_backward_fused", attrs, ins, grads, backward)
 
     made, _ = together(run_all)
     running[:] = [r.copy() for r in old]
@@ -199,9 +195,7 @@ def test_softmax_of_short_and_long_rows(n: int, dtype: Any) -> None:
         np.testing.assert_allclose(log.astype(np.float64), np.log(want), rtol=0.02, atol=top)
 
 
-@pytest.mark.parametrize(
-    "mask", ["float", "row", "bool", "uint8", "none"]
-)
+@pytest.mark.parametrize("mask", ["float", "row", "bool", "uint8", "none"])
 def test_softmax_with_scale_and_mask(mask: str) -> None:
     x = normal(2, 3, 4, 40)
     rng = np.random.default_rng(1)

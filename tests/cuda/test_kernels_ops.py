@@ -69,9 +69,7 @@ class Case:
         attrs = plain_attributes(self.attrs.as_dict())
         written = self.op.written(self.attrs)
         outs = self.outs()
-        return kernels.run(
-            self.op.name, attrs, mine, outs, last, offset, written
-        ), mine
+        return kernels.run(self.op.name, attrs, mine, outs, last, offset, written), mine
 
     def last(self) -> tuple[set[int], set[int]]:
         """Positions of all arrays that have an order of their own channels-last."""

@@ -12,7 +12,9 @@ from nnl.ext.cuda.kernels.module import (
     MOST_ELEMENTS,
     THREADS,
     Code,
+    Ins,
     Launch,
+    Outs,
     aligned,
     blocks_for,
     divisor,
@@ -118,9 +120,7 @@ def copy(x: Operand, y: Operand, n: int, source: Pattern, target: Pattern) -> Ke
     return Copy(x, y, n, source, target)
 
 
-def gathered(
-    x: Operand, y: Operand, strides: Sequence[int], offset: int = 0
-) -> Kernel | None:
+def gathered(x: Operand, y: Operand, strides: Sequence[int], offset: int = 0) -> Kernel | None:
     """y, in its own order, from x at these strides along the axes of y."""
     space = Space.of(y.shape, y.channels_last)
     full = pattern_of(space, strides_of(y.shape, y.channels_last))
@@ -130,9 +130,6 @@ def gathered(
 def plain(*operands: Operand | None) -> bool:
     """Whether all are given and lie in the order of their shape."""
     return all(x is not None and not (x.channels_last and len(x.shape) > 2) for x in operands)
-
-
-Ins, Outs = list[Operand | None], list[Operand]
 
 
 @register("store", "assign")

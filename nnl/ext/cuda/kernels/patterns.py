@@ -106,9 +106,7 @@ def stretched(space: Space, x: Operand, aligned: Sequence[int] | None = None) ->
     """
     shape = x.shape if aligned is None else tuple(aligned)
     lead = len(space.shape) - len(shape)
-    if lead < 0 or any(
-        n not in (1, m) for n, m in zip(shape, space.shape[lead:], strict=True)
-    ):
+    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, space.shape[lead:], strict=True)):
         return None
     dense = strides_of(x.shape, x.channels_last)
     own = iter([s for s, n in zip(dense, x.shape, strict=True) if n != 1])

@@ -27,9 +27,10 @@ from nnl.ext.cuda.kernels.module import (
     FLOATS,
     MOST_ELEMENTS,
     THREADS,
-
     Code,
+    Ins,
     Launch,
+    Outs,
     type_of,
     words,
 )
@@ -67,9 +68,7 @@ RULES = {
     "amsgrad_update": Rule((*MOMENTS, "bias_correction"), 3),
     "adabound_update": Rule((*MOMENTS, "final_lr", "gamma", "lr0"), 2),
     "amsbound_update": Rule((*MOMENTS, "final_lr", "gamma", "lr0", "bias_correction"), 3),
-    "lamb_update": Rule(
-        (*MOMENTS, "gamma_l", "gamma_u", "wd", "bias_correction"), 2, norms=True
-    ),
+    "lamb_update": Rule((*MOMENTS, "gamma_l", "gamma_u", "wd", "bias_correction"), 2, norms=True),
 }
 
 
@@ -138,7 +137,12 @@ class Group:
         self.workspace = self.constants_bytes + (16 * self.blocks if rule.norms else 0)
 
     def run(
-        self, ins: Sequence[int | None], outs: Sequence[int], guard: list[int], work: int, stream: int
+        self,
+        ins: Sequence[int | None],
+        outs: Sequence[int],
+        guard: list[int],
+        workspace: int,
+        stream: int,
     ) -> None:
         addresses: list[int] = []
         for p in self.parameters:
@@ -146,7 +150,7 @@ class Group:
             addresses += [ins[i] or 0 for i in every]
             addresses.append(0 if p.y is None else outs[p.y])
         addresses += [0] * ((self.states + 5) * (self.capacity - len(self.parameters)))
-        addresses += [*guard, work, work + self.constants_bytes]
+        addresses += [*guard, workspace, workspace + self.constants_bytes]
         for launch in self.launches:
             launch.run(addresses, stream)
 
@@ -238,9 +242,7 @@ def _parameter(
     g = arrays[base + 1]
     assert g is not None
     types = (type_of(w), type_of(g), *kinds, type_of(y) if y else type_of(w))
-    return Parameter(
-        base, base + 1, tuple(states), at, at + 1, k if outs else None, w.size, types
-    )
+    return Parameter(base, base + 1, tuple(states), at, at + 1, k if outs else None, w.size, types)
 
 
 for _name in RULES:
@@ -248,9 +250,7 @@ for _name in RULES:
 
 
 @register("multi_update")
-def multi_update(
-    attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def multi_update(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """See the module."""
     return make(attrs["rule"], None, attrs, ins, outs) if attrs["rule"] in RULES else None
 
@@ -291,9 +291,7 @@ class FiniteCheck(Kernel):
 
 
 @register("finite_check")
-def finite_check(
-    attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def finite_check(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """See the module."""
     given = [x for x in ins if x is not None and x.dtype.name in FLOATS]
     large = any(x.size >= MOST_ELEMENTS for x in given)
@@ -309,9 +307,7 @@ class FollowLossScale(Kernel):
         body = "KERNEL(follow_scale_run, ScaleP) { follow_scale(p); }\n"
         code = Code("follow_scale_run", ("update_rules.cuh", "update.cuh"), body)
         numbers = [float(attrs[k]) for k in ("factor", "low", "high")]
-        self.launch = Launch(
-            code, (1, 1, 1), (32, 1, 1), words(*numbers, int(attrs["steps"]))
-        )
+        self.launch = Launch(code, (1, 1, 1), (32, 1, 1), words(*numbers, int(attrs["steps"])))
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
@@ -320,9 +316,7 @@ class FollowLossScale(Kernel):
 
 
 @register("follow_loss_scale")
-def follow_loss_scale(
-    attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def follow_loss_scale(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """See the module."""
     names = [x.dtype.name if x else "" for x in ins]
     return FollowLossScale(attrs) if names == ["bool", "float32", "int64"] else None
