@@ -42,11 +42,11 @@ class Reference:
         return [gx, gbeta, ggamma, gz]
 
 
-SHAPES = [(4, 16, 7, 9), (3, 5, 11, 6), (64, 32, 3, 3)]
+SHAPES = [(4, 16, 7, 9), (3, 5, 11, 6), pytest.param((64, 32, 3, 3), marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=str)
+@pytest.mark.parametrize("dtype", [F32, BF16, pytest.param(F16, marks=pytest.mark.long)], ids=str)
 @pytest.mark.parametrize("last", [False, True])
 def test_normalization_with_addition_and_relu(shape: Any, dtype: Any, last: bool) -> None:
     c = (1, shape[1], 1, 1)
@@ -172,7 +172,7 @@ LENGTHS = [1, 7, 64, 200, 1000, 4104, 9000]
 
 
 @pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("dtype", [F32, pytest.param(BF16, marks=pytest.mark.long)], ids=str)
 def test_softmax_of_short_and_long_rows(n: int, dtype: Any) -> None:
     x, gy = (3 * normal(3, n)).astype(dtype), normal(3, n, seed=1).astype(dtype)
 

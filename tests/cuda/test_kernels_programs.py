@@ -139,7 +139,7 @@ REDUCED = [
 
 
 @pytest.mark.parametrize("shape,axes", REDUCED)
-@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("dtype", [F32, pytest.param(BF16, marks=pytest.mark.long)], ids=str)
 def test_reductions_equal_numpy(shape: tuple[int, ...], axes: tuple[int, ...], dtype: Any) -> None:
     x = normal(*shape).astype(dtype)
     wide = x.astype(np.float64)
