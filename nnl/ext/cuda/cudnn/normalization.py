@@ -147,7 +147,7 @@ def _with_batch_statistics(
         finish(draft, attrs, t, arrays)
     steps.graph(draft)
     statistics(steps, attrs, ins, outs, inverse, n)
-    return steps.work(*[(0, 5)] if len(arrays) > 2 and fused else [])
+    return steps.work()
 
 
 def described(channels: int, rank: int) -> tuple[Any, Any, str]:
@@ -225,7 +225,7 @@ def _with_running_statistics(
     if out is None:
         finish(draft, attrs, t, arrays)
     steps.graph(draft)
-    return steps.work((0, 0), *[(0, 5)] if z else [])
+    return steps.work()
 
 
 def inverse_root(steps: Assembly, attrs: Attrs, variance: Array) -> Array:

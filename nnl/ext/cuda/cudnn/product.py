@@ -133,7 +133,7 @@ def affine(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
     if z is not None:
         others.append(("add", matrix(IN + 3, z, m, n)))
     product(steps, attrs, ("loss", "filter"), a, w_, c, others)
-    return [steps.work(*[(0, 3)] if z is not None else [])]
+    return [steps.work()]
 
 
 def affine_weight(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:

@@ -165,7 +165,7 @@ class Engine:
 
 
 class WorkKernel(Kernel):
-    """All steps of a Work, one after the other on one stream.
+    """All steps of a Work, one after the other on one stream. No output may be an input's memory.
 
     Raises:
         NotSupported: There is no engine for one of its graphs.
@@ -179,9 +179,6 @@ class WorkKernel(Kernel):
         plans = [s.workspace for s in self.steps if isinstance(s, Plan)]
         self.workspace = self.own + max(plans, default=0)
         assert self.own % ALIGNMENT == 0
-
-    def may_overwrite(self, out: int, input: int) -> bool:
-        return (out, input) in self.work.overwrite
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int

@@ -169,14 +169,9 @@ class Copy:
 
 @dataclass(frozen=True)
 class Work:
-    """Graphs and copies that run one after the other and compute one op.
-
-    Attributes:
-        overwrite: (output, input) pairs that may be one memory.
-    """
+    """Graphs and copies that run one after the other and compute one op."""
 
     steps: tuple[Graph | Copy, ...]
-    overwrite: tuple[tuple[int, int], ...] = ()
 
     def validate(self) -> None:
         for step in self.steps:
