@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which graphs cuDNN has an engine for on an H200, asked without a GPU: a table for docs/cuda.md.
+"""Which graphs cuDNN has an engine for on an H200, asked without a GPU: a table for docs/cudnn.md.
 
     python -m tests.cuda.cudnn_engines [--samples]
 
@@ -113,6 +113,10 @@ def calls(d: str) -> Iterator[Call]:
     yield "8 groups", "convolution", grouped, [image, ((64, 8, 3, 3), f), None], [image]
     each = {**conv, "group": 64}
     yield "depthwise", "convolution", each, [image, ((64, 1, 3, 3), f), None], [image]
+    yield "depthwise with bias", "convolution", each, [image, ((64, 1, 3, 3), f), v], [image]
+    gray, few = ((64, 1, 28, 28), d), ((64, 10, 28, 28), d, True)
+    odd = [gray, ((10, 1, 3, 3), f), ((10,), f)]
+    yield "1 channel to 10, with bias", "convolution", conv, odd, [few]
     yield "", "convolution_data", conv, [image, w], [image]
     yield "", "convolution_weight", conv, [image, image], [w]
     yield "", "convolution_weight_bias", conv, [image, image], [w, v]
@@ -169,7 +173,7 @@ def operand(x: Any) -> Operand | None:
 
 
 def answer(made: Engine, call: Call) -> str:
-    """How many graphs and copies the first way takes that has engines; "none"; or "declined"."""
+    """How many graphs, and copies, the first way that has engines takes; "none"; "declined"."""
     _, name, attrs, ins, outs = call
     try:
         ways = BUILDERS[name](attrs, [operand(x) for x in ins], [operand(x) for x in outs])
