@@ -77,9 +77,9 @@ class NdArray:
 
     def _sync(self, space: str) -> Any:
         if "fill" in self.bufs:
-            host = HostSpace.empty(self.spec.shape, self.spec.dtype)
-            host.fill(self.bufs["fill"])
-            self.write(space, SPACES[space].from_host(host))
+            buf = SPACES[space].empty(self.spec.shape, self.spec.dtype)
+            buf.fill(self.bufs["fill"])
+            self.write(space, buf)
         elif not self.bufs:
             raise ValueError(
                 f"{self.spec} was read before anything was written to it: run forward() first"
@@ -201,7 +201,10 @@ class NdArray:
             raise TypeError(f"copy_from: arr is {type(arr).__name__}, wanted an NdArray")
         if arr.shape != self.shape:
             raise ShapeError(f"copy_from: arr is {arr.spec}, wanted the shape {self.shape}")
-        self.write("host", np.array(arr.read("host"), self.spec.dtype, order="C"))
+        space = next((s for s in arr.bufs if s in SPACES), "host")
+        buf = SPACES[space].empty(arr.read(space).shape, self.spec.dtype)
+        buf[...] = arr.read(space)
+        self.write(space, buf)
 
     def __repr__(self) -> str:
         mark = next((m for m in ("fill", "cleared") if m in self.bufs), None)

@@ -16,7 +16,6 @@ from nnl.core.graph import Node, Value, capture
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.graph.plan import Plan, infer_again
-from nnl.graph.program import SPACE
 from nnl.graph.session import fingerprint
 
 
@@ -117,13 +116,13 @@ class Compiled:
         return True
 
     def run(self, arrays: list[NdArray]) -> Any:
+        plan, space = self.plan, self.plan.space
         for hole, nd in zip(self.holes, arrays, strict=True):
-            hole._data.write(SPACE, nd.read(SPACE))
-        plan = self.plan
+            hole._data.bufs = nd.bufs
         for nd, key in self.added_to:
-            buf = nd.bufs.get(SPACE)
+            buf = nd.bufs.get(space)
             if buf is not None and buf is plan.value(key):
-                nd.write(SPACE, buf.copy())
+                nd.write(space, buf.copy())
         plan.run_both()
         for (nd, g), own in zip(self.grads, self.own, strict=True):
             buf, spec = self._value(g), g.spec
@@ -131,17 +130,17 @@ class Compiled:
                 spec = spec.with_dtype(np.float32)
                 buf, own = buf.astype(np.float32), True
             nd.spec = spec
-            nd.write(SPACE, buf if own else buf.copy())
+            nd.write(space, buf if own else buf.copy())
         for nd in self.zeroed:
             nd.zero()
         return _rebuild(self.result, self._copy)
 
     def _value(self, v: Variable) -> Any:
         slot = self.plan.slot_of.get(v.edge.key)
-        return v._data.read(SPACE) if slot is None else self.plan.slots[slot]
+        return v._data.read(self.plan.space) if slot is None else self.plan.slots[slot]
 
     def _copy(self, v: Variable) -> Variable:
-        nd = NdArray.holding(v.spec, SPACE, np.array(self._value(v)))
+        nd = NdArray.holding(v.spec, self.plan.space, self._value(v).copy())
         return Variable.of_edge(Value.leaf(nd), nd)
 
 

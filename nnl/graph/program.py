@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nnl.core.array import NdArray
+from nnl.core.context import SPACES
 from nnl.core.dispatch import Bound, bind
 from nnl.core.graph import Node, Value
 from nnl.core.spec import Spec
@@ -14,6 +15,11 @@ from nnl.ext.native import CHANNELS_LAST
 
 Key = tuple[int, int]
 SPACE = "host"
+
+
+def last_space(space: str) -> str:
+    """The memory space of what lies channels-last in the memory of another space."""
+    return CHANNELS_LAST if space == SPACE else f"{space} {CHANNELS_LAST}"
 
 
 class Slot:
@@ -44,8 +50,8 @@ class Step:
         bound: The call on arrays, where the definition of an op stands behind the step.
         parts: Of a fused step, the steps it replaces, in order.
         node: What it was recorded as; None for a step made by a pass.
-        native: Whether the native library may run it.
-        kernel: The native kernel, once one has been chosen.
+        native: Whether kernels of the library may run it.
+        kernel: The kernel of the library, once one has been chosen.
     """
 
     __slots__ = (
@@ -94,6 +100,9 @@ class Program:
         forms: {slot: slots with the same values in another order in memory}.
         kept, plain: Slots that must survive the run, and those of them that must be plain.
         cut: Number of steps in the first part.
+        space: The memory space of all values: a device's, if anything runs there.
+    Raises:
+        NotImplementedError: Nodes run on two devices.
     """
 
     def __init__(
@@ -107,6 +116,7 @@ class Program:
         self.slot_of: dict[Key, int] = {}
         self.forms: dict[int, list[int]] = {}
         self.steps: list[Step] = []
+        self.space = _space_of(nodes)
         cut = len(nodes) if cut is None else cut
         for i, node in enumerate(nodes):
             self._lower(node, i >= cut)
@@ -117,8 +127,8 @@ class Program:
         ins = [0 if v is None else self._input_slot(v) for v in node.inputs]
         specs = tuple([None if v is None else v.current_spec for v in node.inputs])
         bound = bind(node.op, node.attrs, node.target, specs)
-        if bound.space != SPACE:
-            raise NotImplementedError(f"plan: {node.op.name} runs in {bound.space}, wanted {SPACE}")
+        if bound.space != self.space:
+            bound = SPACES[self.space].adopt(bound)  # type: ignore[attr-defined]
         outs = []
         for i, spec in enumerate(bound.out_specs):
             root = self.slots[ins[0]].root if bound.view else None
@@ -126,7 +136,7 @@ class Program:
             self.slot_of[(id(node), i)] = outs[-1]
         step = Step(node.op.name, node.attrs.as_dict(), ins, outs, second)
         step.bound, step.node, step.writes = bound, node, bound.writes
-        step.native = any(b.name == "native" for b in node.target.backends)
+        step.native = any(b.fused and b.space == self.space for b in node.target.backends)
         self.steps.append(step)
 
     def _input_slot(self, value: Value) -> int:
@@ -150,8 +160,8 @@ class Program:
         """Let leaves that lie channels-last, and that no step writes, be slots of that order."""
         written = {self.root(s.ins[p]) for s in self.steps for p in s.writes}
         for i, slot in enumerate(self.slots):
-            if slot.leaf is not None and CHANNELS_LAST in slot.leaf.bufs and i not in written:
-                slot.channels_last = True
+            if slot.leaf is not None and i not in written:
+                slot.channels_last = last_space(self.space) in slot.leaf.bufs
 
     # ---- what passes ask ----
 
@@ -183,6 +193,16 @@ class Program:
     def kept_roots(self) -> set[int]:
         """Roots of the kept slots: their memory must stay."""
         return {self.root(s) for s in self.kept}
+
+
+def _space_of(nodes: Sequence[Node]) -> str:
+    """Where a program of these nodes computes: on the device that some of them name."""
+    spaces = {n.target.backends[0].space for n in nodes} - {SPACE}
+    if len(spaces) > 1:
+        raise NotImplementedError(
+            f"plan: functions of one graph run in {sorted(spaces)}, wanted one device and the host"
+        )
+    return spaces.pop() if spaces else SPACE
 
 
 class VerifyError(AssertionError):

@@ -13,7 +13,7 @@ from nnl.core.array import NdArray
 from nnl.core.autodiff import accumulate, backprop, backward_now, start_gradient
 from nnl.core.callback import HOOKS
 from nnl.core.context import STATE, using
-from nnl.core.dispatch import apply, bind, execute
+from nnl.core.dispatch import apply
 from nnl.core.function import Function
 from nnl.core.graph import Node, Value, capture
 from nnl.core.op import Op
@@ -44,6 +44,7 @@ class Backward:
         self.output = output
         spec = Spec.of(node.out_specs[output.index].shape, node.target.float_dtype)
         self.gy = NdArray.holding(spec, SPACE, np.ones(spec.shape, spec.dtype))
+        self.started: float | None = 1.0  # the number that gy is filled with
         start = Variable.of_edge(Value.leaf(self.gy), self.gy)
         with using(auto_forward=False, record=True, no_grad=False, recompute=False, trace=None):
             found = backprop([output], [start])
@@ -61,11 +62,12 @@ class Backward:
 
     def write_start(self, grad: Any) -> None:
         """Put the start gradient in place."""
-        buf = self.gy.touch(SPACE)
-        if type(grad) in (int, float):
-            buf[...] = grad
-        else:
-            buf[...] = start_gradient(self.output, self.gy.shape, grad).read(SPACE)
+        if type(grad) not in (int, float):
+            self.gy.copy_from(start_gradient(self.output, self.gy.shape, grad))
+            self.started = None
+        elif grad != self.started:
+            self.gy.touch(SPACE)[...] = grad
+            self.started = grad
 
 
 class ForwardPlan:
@@ -105,7 +107,7 @@ class ForwardPlan:
             bufs.clear()
             bufs[space] = buf
         for nd, slot in self.moving:
-            nd.write(SPACE, self.plan.slots[slot])
+            nd.write(self.plan.space, self.plan.slots[slot])
 
 
 class BackwardPlan:
@@ -120,6 +122,7 @@ class BackwardPlan:
         ]
         slots = [plan.slot_of.get(e.key, 0) for _, e in back.leaves]
         taken += slots
+        self.start = next((s for s, nd in plan.leaves if nd is back.gy), 0)
         # A leaf becomes the owner of the buffer of its gradient when nothing else is in it.
         self.leaves = [
             (v, e, s in computed and s not in plan.root and taken.count(s) == 1)
@@ -127,18 +130,20 @@ class BackwardPlan:
         ]
 
     def run(self, second: bool) -> None:
-        plan = self.plan
+        plan, space = self.plan, self.plan.space
         for leaf, g, own in self.leaves:
             grad = leaf.grad
-            if own and not grad.zeroing and grad.bufs.get(SPACE) is plan.value(g.key):
-                grad.write(SPACE, grad.read(SPACE).copy())  # else the run would overwrite the sum
+            if own and not grad.zeroing and grad.bufs.get(space) is plan.value(g.key):
+                grad.write(space, grad.read(space).copy())  # else the run would overwrite the sum
+        if second and self.start:  # the first part has run with another start gradient
+            plan.find_leaf(self.start, self.back.gy)
         plan.run(second)
         for leaf, g, own in self.leaves:
             if own:
-                accumulate(leaf.grad, NdArray.holding(g.spec, SPACE, plan.value(g.key)), True)
+                accumulate(leaf.grad, NdArray.holding(g.spec, space, plan.value(g.key)), True)
             else:
-                buf = plan.value(g.key) if g.key in plan.slot_of else g.array.read(SPACE)
-                accumulate(leaf.grad, NdArray.holding(g.spec, SPACE, buf), False)
+                buf = plan.value(g.key) if g.key in plan.slot_of else g.array.read(space)
+                accumulate(leaf.grad, NdArray.holding(g.spec, space, buf), False)
         for node, i, g in self.publish:
             grads = node.grads = node.grads or {}
             nd = grads.setdefault(i, NdArray(g.spec.shape))
@@ -146,7 +151,7 @@ class BackwardPlan:
             if g.key in plan.slot_of:
                 nd.write(*plan.published(plan.slot_of[g.key]))
             else:
-                nd.write(SPACE, g.array.read(SPACE).copy())
+                nd.write(space, g.array.read(space).copy())
 
 
 def fingerprint(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[Any]:
@@ -413,11 +418,6 @@ class GraphExecutor:
         Args:
             calls: What the previous call returned; it is used again if nothing has changed.
         """
-        if any(b.space != SPACE for b in STATE.target.backends):  # plans are for host memory
-            for datas in arrays:
-                specs = tuple([None if d is None else d.spec for d in datas])
-                execute(bind(op, attrs, STATE.target, specs), datas)
-            return None
         if calls is None or calls.key != Calls.key_of(attrs, arrays):
             calls = Calls(op, attrs, arrays)
         calls.plan.run()

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from nnl.ext.cuda import registry
 from nnl.ext.cuda.registry import Kernel, Operand
+from tests.cuda import shim
 from tests.native.kernels import from_channels_last, to_channels_last
 
 Outs = Sequence[tuple[tuple[int, ...], Any]]
@@ -50,6 +52,17 @@ def placed(x: np.ndarray, offset: int = 0) -> np.ndarray:
     return y
 
 
+@contextmanager
+def reversed_threads() -> Iterator[None]:
+    """Run blocks and threads from the last to the first: what needs an order or a barrier that is
+    not there gives something else."""
+    shim.REVERSED["threads"] = True
+    try:
+        yield
+    finally:
+        shim.REVERSED["threads"] = False
+
+
 def execute(kernel: Kernel, ins: list[Any], outs: list[np.ndarray]) -> None:
     """Run on arrays as they lie in memory; the workspace is full of nonsense."""
     work = poisoned((kernel.workspace,), np.uint8)
@@ -69,21 +82,34 @@ def run(
     last: tuple[set[int], set[int]] = (set(), set()),
     offset: int = 0,
     written: Sequence[int] = (),
+    overwrite: dict[int, int] | None = None,
 ) -> list[np.ndarray] | None:
-    """Outputs in the plain order; None if all setups decline. State is written into `ins`."""
+    """Outputs in the plain order; None if all setups decline.
+
+    Args:
+        last: Positions of inputs and outputs that lie channels-last.
+        offset: How many elements arrays lie behind a multiple of 64 bytes.
+        written: Positions of inputs that hold state, which is written back into `ins`.
+        overwrite: Output -> the input whose memory it takes.
+    """
     kernel = find(op, attrs, ins, outs, last)
     if kernel is None:
         return None
+    overwrite = overwrite or {}
+    for o, i in overwrite.items():
+        assert kernel.may_overwrite(o, i), f"{op}: output {o} may not overwrite input {i}"
     given = [
         None if x is None else placed(to_channels_last(x) if i in last[0] else x, offset)
         for i, x in enumerate(ins)
     ]
     before = [None if x is None else x.copy() for x in given]
     made = [poisoned(tuple(s), t, offset) for s, t in outs]
+    for o, i in overwrite.items():
+        made[o] = given[i]
     execute(kernel, given, made)
     for i, (x, y) in enumerate(zip(given, before, strict=True)):
         if i in written and x is not None:
             ins[i][...] = from_channels_last(x) if i in last[0] else x
-        elif x is not None:
+        elif x is not None and i not in overwrite.values():
             assert x.tobytes() == y.tobytes(), f"{op}: input {i} was changed"
     return [from_channels_last(y) if o in last[1] else y for o, y in enumerate(made)]

@@ -35,7 +35,7 @@ inline unsigned short to_half(float x) {
   return bits;
 }
 
-constexpr size_t stack_bytes = 64 << 10;
+constexpr size_t stack_bytes = 256 << 10;
 constexpr unsigned most = 1024;
 
 struct Fiber {

@@ -9,7 +9,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from nnl.ext.cuda.kernels.module import COMPILER, Code, Dims, Function, text_of
 
 HERE = Path(__file__).parent
 FOLDER = Path(tempfile.gettempdir()) / f"nnl-shim-{os.getuid()}"
-FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-strict-aliasing", "-w", "-ffp-contract=off")
+FLAGS = ("-std=c++17", "-O0", "-fPIC", "-shared", "-fno-strict-aliasing", "-w", "-ffp-contract=off")
 PROBLEMS = {
     1: "its structure of parameters has another size",
     2: "its blocks are too large",
@@ -70,25 +71,42 @@ def compile_one(code: Code) -> Function:
     return function_of(build([code]), code.name)
 
 
-class Recorder:
-    """Launches nothing, and remembers the codes: to compile many at a time."""
+FUNCTIONS: dict[Code, Function] = {}
 
-    def __init__(self) -> None:
-        self.codes: dict[Code, None] = {}
 
-    def __enter__(self) -> Recorder:
-        self.before = COMPILER.compile, COMPILER.functions
-        COMPILER.functions = {}
-        COMPILER.compile = self._remember
-        return self
+@contextmanager
+def compiling(
+    compile: Callable[[Code], Function], functions: dict[Code, Function]
+) -> Iterator[None]:
+    """Let the compiler be another one for a while."""
+    before = COMPILER.compile, COMPILER.functions
+    COMPILER.compile, COMPILER.functions = compile, functions
+    try:
+        yield
+    finally:
+        COMPILER.compile, COMPILER.functions = before
 
-    def _remember(self, code: Code) -> Function:
-        self.codes[code] = None
+
+def in_place() -> AbstractContextManager[None]:
+    """Let kernels run on the host."""
+    return compiling(compile_one, FUNCTIONS)
+
+
+@contextmanager
+def recording(codes: dict[Code, None]) -> Iterator[None]:
+    """Launch nothing, and remember what would have been."""
+
+    def remember(code: Code) -> Function:
+        codes[code] = None
         return lambda grid, block, params, stream: None
 
-    def __exit__(self, *error: object) -> None:
-        COMPILER.compile, COMPILER.functions = self.before
-        new = [c for c in self.codes if c not in COMPILER.functions]
-        if new and error[0] is None:
-            lib = build(new)
-            COMPILER.functions.update({c: function_of(lib, c.name) for c in new})
+    with compiling(remember, {}):
+        yield
+
+
+def compile_all(codes: Iterable[Code]) -> None:
+    """Compile many kernels in one go, which takes far less time than one by one."""
+    new = [c for c in codes if c not in FUNCTIONS]
+    if new:
+        lib = build(new)
+        FUNCTIONS.update({c: function_of(lib, c.name) for c in new})

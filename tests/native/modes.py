@@ -15,8 +15,8 @@ from nnl.graph import passes
 from nnl.graph.program import verify
 from tests.native.graphs import NUMPY, Graph
 
-# A device of its own: what is bound here with tiny arrays must not be found by other tests.
-NATIVE = nn.Context(["cpu:float"], device_id="fuzz")
+ROUNDING = {"float": 1e-6, "half": 5e-4, "bfloat16": 4e-3}  # of a result, relative
+NEAR = {"float": 2e-5, "half": 2e-3, "bfloat16": 1.6e-2}  # error of a few of them, of the largest
 
 Result = dict[str, np.ndarray]
 
@@ -159,12 +159,17 @@ def run_mode(graph: Graph, mode: str, context: Any, noise: float = 0.0, salt: in
         return list(MODES[mode](Run(graph, noise, salt)))
 
 
+def native_context(kind: str) -> nn.Context:
+    # A device of its own: what is bound here with tiny arrays must not be found by other tests.
+    return nn.Context([f"cpu:{kind}"], device_id="fuzz")
+
+
 class Oracle:
     """What numpy computes, and how far rounding may move it."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.want = run_mode(graph, "keep", NUMPY)
+    def __init__(self, graph: Graph, kind: str) -> None:
+        self.graph, self.kind = graph, kind
+        self.want = run_mode(graph, "keep", nn.Context([f"numpy:{kind}"]))
         self.moved: list[Any] | None = None
 
     def slack(self, run: int, name: str) -> float:
@@ -173,7 +178,7 @@ class Oracle:
         if self.moved is None:
             self.moved = [
                 run_mode(self.graph, "keep", NUMPY, noise, salt)
-                for salt, noise in enumerate([1e-7, 1e-6, 1e-6, 3e-6])
+                for salt, noise in enumerate(ROUNDING[self.kind] * x for x in (0.1, 1, 1, 3))
             ]
         want = self.want[run][name].astype(np.float64)
         return max(float(np.abs(m[run][name] - want).max(initial=0)) for m in self.moved)
@@ -193,18 +198,19 @@ class Oracle:
                     return f"run {run}, {name}: infinities or NaN differ"
                 error = float(np.abs(a[ok] - b[ok]).max(initial=0))
                 scale = max(1.0, float(np.abs(b[ok]).max(initial=0)))
-                if error > 2e-5 * scale and error > 2e-5 * scale + 10 * self.slack(run, name):
+                near = NEAR[self.kind] * scale
+                if error > near and error > near + 10 * self.slack(run, name):
                     return f"run {run}, {name}: error {error:.3g} of {scale:.3g}"
         return ""
 
 
-def check(graph: Graph, modes: Any = MODES, context: Any = None) -> str:
+def check(graph: Graph, modes: Any = MODES, kind: str = "float", context: Any = None) -> str:
     """Which mode differs from numpy, and where; empty if none does."""
-    oracle = Oracle(graph)
+    oracle = Oracle(graph, kind)
     for mode in modes:
         try:
             with every_pass_verified():
-                got = run_mode(graph, mode, NATIVE if context is None else context)
+                got = run_mode(graph, mode, context or native_context(kind))
         except Exception as e:  # noqa: BLE001  (whatever it is, it is the finding)
             return f"{mode}: {type(e).__name__}: {e}"
         found = oracle.difference(got)
@@ -213,12 +219,12 @@ def check(graph: Graph, modes: Any = MODES, context: Any = None) -> str:
     return ""
 
 
-def shrink(graph: Graph, mode: str) -> Graph:
+def shrink(graph: Graph, mode: str, kind: str) -> Graph:
     """A smaller graph that still fails in this mode: calls and ends are dropped one by one."""
 
     def fails(g: Graph) -> bool:
         try:
-            return bool(g.ends) and bool(check(g, [mode]))
+            return bool(g.ends) and bool(check(g, [mode], kind))
         except Exception:  # noqa: BLE001  (numpy itself cannot run it)
             return False
 

@@ -124,11 +124,19 @@ bool is_slow(const Desc& pd) {
   return !pd || std::strstr(pd.impl_info_str(), "ref") != nullptr;
 }
 
+// oneDNN 3.2 sums bfloat16 channels in pairs, and in this kernel, which it takes where an image has
+// a single channel, the last of an odd number is paired with the first of the next pixel.
+template <class Desc>
+bool pairs_pixels(const Desc& pd, const memory::desc& summed) {
+  return std::strstr(pd.impl_info_str(), "jit_bf16_1x1") != nullptr && summed.get_dims()[1] % 2 &&
+         summed.get_inner_nblks() == 0;
+}
+
 Chosen choose_forward(const Descs& d, dnnl::prop_kind kind) {
   const dnnl::convolution_forward::primitive_desc pd(
       onednn::engine(), kind, algorithm::convolution_direct, d.x, d.w, d.bias, d.y, d.stride,
       d.dilation, d.begin, d.end, d.attr, true);
-  if (is_slow(pd)) return {};
+  if (is_slow(pd) || pairs_pixels(pd, pd.src_desc())) return {};
   return {dnnl::convolution_forward(pd), pd.src_desc(), pd.weights_desc(), pd.dst_desc(),
           pd.scratchpad_desc()};
 }
@@ -168,7 +176,8 @@ Chosen choose_data(const Descs& d) {
   const dnnl::convolution_backward_data::primitive_desc pd(
       onednn::engine(), algorithm::convolution_direct, d.x, d.w, d.y, d.stride, d.dilation, d.begin,
       d.end, forward, d.attr, true);
-  if (is_slow(pd) || pads_depthwise(d, pd.impl_info_str())) return {};
+  if (is_slow(pd) || pairs_pixels(pd, pd.diff_dst_desc()) || pads_depthwise(d, pd.impl_info_str()))
+    return {};
   return {dnnl::convolution_backward_data(pd), pd.diff_src_desc(), pd.weights_desc(),
           pd.diff_dst_desc(), pd.scratchpad_desc()};
 }

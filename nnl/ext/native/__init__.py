@@ -27,7 +27,7 @@ logger = logging.getLogger("nnl")
 
 # The numbers of the C++ enumeration nnl::DType. By name: bfloat16 comes from ml_dtypes, which is
 # imported only where it is used.
-_DTYPES = {
+DTYPES = {
     name: i
     for i, name in enumerate(
         ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32",
@@ -46,6 +46,12 @@ class ChannelsLast:
 
     def from_host(self, array: np.ndarray[Any, Any]) -> Any:
         return np.ascontiguousarray(np.moveaxis(array, 1, -1))
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return HostSpace.empty((shape[0], *shape[2:], shape[1]), dtype)
+
+    def library(self) -> Any:
+        return library()
 
 
 SPACES[CHANNELS_LAST] = ChannelsLast()
@@ -92,7 +98,7 @@ def empty(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
     return np.empty(shape, dtype) if lib is None else lib.empty(shape, dtype)
 
 
-HostSpace.empty = staticmethod(empty)
+HostSpace.empty, HostSpace.library = staticmethod(empty), staticmethod(library)
 
 
 def set_threads(n: int) -> None:
@@ -119,7 +125,7 @@ def kernel_names(lib: Any) -> frozenset[str]:
 
 def native_spec(spec: Any, channels_last: bool = False) -> tuple[Any, int, bool] | None:
     """A spec as the library takes it; None for an absent input."""
-    return None if spec is None else (spec.shape, _DTYPES[spec.dtype.name], channels_last)
+    return None if spec is None else (spec.shape, DTYPES[spec.dtype.name], channels_last)
 
 
 def plain_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +151,7 @@ def bind(
     if op.name not in kernel_names(library()):
         return None
     specs = [s for s in (*in_specs, *out_specs) if s is not None]
-    if any(s.dtype.name not in _DTYPES for s in specs):
+    if any(s.dtype.name not in DTYPES for s in specs):
         return None
     if max([s.size for s in specs]) < SMALL:
         return None
@@ -198,7 +204,7 @@ def _into(call: Callable[..., Any], *bufs: Any, out: Any = None) -> Any:
     return out
 
 
-NATIVE = Backend("native", "host", bind)
+NATIVE = Backend("native", "host", bind, fused=True)
 BACKENDS["cpu"] = lambda device_id: (NATIVE, NUMPY)
 
 

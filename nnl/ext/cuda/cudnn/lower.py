@@ -23,7 +23,9 @@ RETURNED = {
     "sdpa_backward": ("dQ", "dK", "dV"),
 }
 # Ports that the front end takes by name; pointwise operations take theirs by position.
-NAMED = frozenset(RETURNED) | {"conv_fprop", "conv_dgrad", "conv_wgrad", "matmul", "reduction"}
+NAMED = frozenset(RETURNED) | {
+    "batchnorm_inference", "conv_fprop", "conv_dgrad", "conv_wgrad", "matmul", "reduction",
+}  # fmt: skip
 
 
 class NotSupported(RuntimeError):

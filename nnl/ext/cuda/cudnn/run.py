@@ -202,7 +202,7 @@ class CopyStep:
         self.operands = (self.source, self.target)
         # in the order of the target's memory, so that it is written in runs
         axes = sorted(range(len(step.both)), key=lambda a: -step.target.stride[a])
-        space = Space(tuple(step.both[a] for a in axes))
+        space = Space.of([step.both[a] for a in axes])
         source, target = (
             pattern_of(space, [x.stride[a] for a in axes]) for x in (step.source, step.target)
         )

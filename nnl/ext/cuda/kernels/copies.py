@@ -118,11 +118,9 @@ def copy(x: Operand, y: Operand, n: int, source: Pattern, target: Pattern) -> Ke
     return Copy(x, y, n, source, target)
 
 
-def gathered(
-    x: Operand, y: Operand, strides: Sequence[int], offset: int = 0
-) -> Kernel | None:
+def gathered(x: Operand, y: Operand, strides: Sequence[int], offset: int = 0) -> Kernel | None:
     """y, in its own order, from x at these strides along the axes of y."""
-    space = Space(y.shape, y.channels_last)
+    space = Space.of(y.shape, y.channels_last)
     full = pattern_of(space, strides_of(y.shape, y.channels_last))
     return copy(x, y, y.size, pattern_of(space, strides, offset), full)
 
@@ -135,10 +133,25 @@ def plain(*operands: Operand | None) -> bool:
 Ins, Outs = list[Operand | None], list[Operand]
 
 
-@register("to_layout", "cast", "reshape", "store")
+@register("store", "assign")
+def store(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    """Writes its second input into the first, and returns a copy."""
+    target, x = ins
+    if x is None or target is None or not plain(target, x, outs[0]):
+        return None
+    chain = Chain()
+    for y, at in ((target, At("in", 0)), (outs[0], At("out", 0))):
+        part = gathered(x, y, strides_of(x.shape))
+        if part is None:
+            return None
+        chain.add(part, [At("in", 1)], [at])
+    return chain.finish()
+
+
+@register("to_layout", "cast", "reshape")
 def to_layout(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """The same values in another order, of another type, or (plain) in another shape."""
-    x, y = ins[-1], outs[0]
+    x, y = ins[0], outs[0]
     if x is None:
         return None
     if x.shape != y.shape:
@@ -182,7 +195,7 @@ def slice_(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
 
 def scattered(x: Operand, y: Operand, strides: Sequence[int], offset: int) -> Kernel | None:
     """x, in its own order, to these places of y; the rest of y stays as it is."""
-    space = Space(x.shape, x.channels_last)
+    space = Space.of(x.shape, x.channels_last)
     full = pattern_of(space, strides_of(x.shape, x.channels_last))
     return copy(x, y, x.size, full, pattern_of(space, strides, offset))
 

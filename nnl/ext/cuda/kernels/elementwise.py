@@ -96,9 +96,7 @@ class Elementwise(Kernel):
 
     def _generator(self, width: int) -> Generator:
         kinds = [kind_of(p, width) for p in self.patterns]
-        return Generator(
-            self.ins, kinds, self.code, len(self.constants), self.outputs, width
-        )
+        return Generator(self.ins, kinds, self.code, len(self.constants), self.outputs, width)
 
     def _places(self) -> bytes:
         parts = []
@@ -118,7 +116,7 @@ class Elementwise(Kernel):
 
     def _prepare(self, generator: Generator) -> None:
         n, vectors = self.space.size, self.space.size // self.width
-        run = generator.codes()["run"]
+        run = generator.codes("run")["run"]
         self.launches = {}
         for fits, count in ((True, vectors), (False, 0)):
             grid = (blocks_for(max(count, n - count * self.width)), 1, 1)
@@ -162,9 +160,10 @@ class Reduction(Elementwise):
         self.workspace = 4 * len(reduced) * self.groups.groups * splits if splits > 1 else 0
 
     def _launches(self, generator: Generator, width: int) -> tuple[list[Launch], int]:
-        g, codes = self.groups, generator.codes()
+        g = self.groups
         main = "columns" if g.k2 > 1 else "rows"
         grid, block, splits = (columns_of if g.k2 > 1 else rows_of)(g, width)
+        codes = generator.codes(main, *(["finish"] if splits > 1 else []))
         scales = words([float(o.scale) for o in self.outputs if o.reduction])
         rest = (
             words(divisor(g.k1), divisor(g.r1), g.r0, g.k2, g.groups, g.reduced, splits)

@@ -80,12 +80,15 @@ class Generator:
         self.needed = needed
         self.used = [i for i in range(len(self.ins)) if i in needed]
 
-    def codes(self) -> dict[str, Code]:
-        """The kernels: "run", and with reductions "rows", "columns" and "finish" instead."""
-        text = self._body()
-        kernels = ["rows", "columns", "finish"] if self.reduced else ["run"]
-        for kernel in kernels:
-            text += getattr(self, f"_{kernel}")()
+    def codes(self, *kernels: str) -> dict[str, Code]:
+        """The kernels of these names: "run", or with reductions "rows", "columns" and "finish"."""
+        parts = {
+            "run": self._run,
+            "rows": self._rows,
+            "columns": self._columns,
+            "finish": self._finish,
+        }
+        text = self._body() + "".join(parts[k]() for k in kernels)
         name = "e" + hashlib.sha1(text.encode()).hexdigest()[:16]
         text = text.replace("NAME", name)
         return {k: Code(f"{name}_{k}", ("elementwise.cuh",), text) for k in kernels}
@@ -185,7 +188,9 @@ class Generator:
         for q, o in enumerate(self.reduced):
             t, v = type_of(self.outputs[o].operand), value.format(q=q)
             out += f"{indent}if (p.g.splits == 1)\n"
-            out += f"{indent}  p.y{o}[{group}] = from_float<{t}>({v} * (float)p.s{o});\n{indent}else\n"
+            out += (
+                f"{indent}  p.y{o}[{group}] = from_float<{t}>({v} * (float)p.s{o});\n{indent}else\n"
+            )
             out += f"{indent}  p.part[({q} * (unsigned)p.g.groups + {group}) * (unsigned)p.g.splits"
             out += f" + blockIdx.y] = {v};\n"
         return out

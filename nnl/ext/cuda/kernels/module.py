@@ -83,9 +83,7 @@ def compile_nvrtc(code: Code) -> Function:
     def launch(grid: Dims, block: Dims, params: bytes, stream: int) -> None:
         memory = ctypes.create_string_buffer(params, len(params))
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(memory))
-        driver.launchKernel(
-            raw.kernel.ptr, *grid, *block, 0, stream, ctypes.addressof(pointers), 0
-        )
+        driver.launchKernel(raw.kernel.ptr, *grid, *block, 0, stream, ctypes.addressof(pointers), 0)
 
     return launch
 

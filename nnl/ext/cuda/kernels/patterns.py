@@ -31,15 +31,16 @@ class Space:
     """The elements that a kernel runs over, numbered in the order in which they lie in memory."""
 
     shape: tuple[int, ...]
-    channels_last: bool = False
+    order: tuple[int, ...]  # axes from the slowest to the fastest
+
+    @classmethod
+    def of(cls, shape: Sequence[int], channels_last: bool = False) -> Space:
+        """The elements of an array."""
+        return cls(tuple(shape), tuple(memory_order(len(shape), channels_last)))
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
-
-    @property
-    def order(self) -> list[int]:
-        return memory_order(len(self.shape), self.channels_last)
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ class Pattern:
     def is_full(self) -> bool:
         """Whether element i sees value i."""
         return self.strides == (1,) and self.offset == 0
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is full, or of one element."""
+        return self.is_full or not self.sizes
 
     def takes(self, width: int) -> bool:
         """Whether runs of `width` elements see neighbours, or all the same value."""
@@ -100,9 +106,7 @@ def stretched(space: Space, x: Operand, aligned: Sequence[int] | None = None) ->
     """
     shape = x.shape if aligned is None else tuple(aligned)
     lead = len(space.shape) - len(shape)
-    if lead < 0 or any(
-        n not in (1, m) for n, m in zip(shape, space.shape[lead:], strict=True)
-    ):
+    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, space.shape[lead:], strict=True)):
         return None
     dense = strides_of(x.shape, x.channels_last)
     own = iter([s for s, n in zip(dense, x.shape, strict=True) if n != 1])

@@ -16,6 +16,7 @@ from nnl.ext.cuda.kernels.elementwise_codes import (
     elementwise_names,
 )
 from nnl.ext.cuda.kernels.generator import Output
+from nnl.ext.cuda.kernels.module import FLOATS, is_real
 from nnl.ext.cuda.kernels.patterns import Pattern, Space, stretched
 from nnl.ext.cuda.registry import Kernel, Operand, register
 
@@ -24,7 +25,7 @@ REDUCTIONS = (None, "sum", "largest", "smallest")  # by the numbers of fused_ele
 
 def space_of(x: Operand) -> Space:
     """The elements of an array in the order in which they lie in memory."""
-    return Space(x.shape, x.channels_last)
+    return Space.of(x.shape, x.channels_last)
 
 
 def read_by(inputs: int, code: Sequence[int]) -> set[int]:
@@ -57,18 +58,19 @@ def sources_of(
 def _single(
     op: str, attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
 ) -> Kernel | None:
-    if len(outs) != 1 or None in ins:
+    y = outs[0]
+    if len(outs) != 1 or None in ins or (y.dtype.name not in FLOATS and y.dtype.name != "bool"):
         return None
     found = elementwise_code(op, attrs, [x.shape for x in ins if x])
     if found is None:
         return None
     code, constants, shapes = found
-    space = space_of(outs[0])
+    space = space_of(y)
     sources = sources_of(space, ins, shapes, read_by(len(ins), code))
     if sources is None:
         return None
     last = len(ins) + len(code) // 4 - 1
-    return make(space, sources, code, constants, [Output(last, outs[0])])
+    return make(space, sources, code, constants, [Output(last, y)])
 
 
 for _name in elementwise_names():
@@ -83,15 +85,13 @@ def fused_elementwise(
     code, constants = attrs["code"], attrs["constants"]
     numbers = attrs["outputs"]
     if "reductions" in attrs:
-        space = Space(tuple(attrs["shape"]), bool(attrs.get("channels_last", False)))
+        space = Space.of(tuple(attrs["shape"]), bool(attrs.get("channels_last", False)))
         kinds = [REDUCTIONS[r] for r in attrs["reductions"]]
         scales = attrs.get("scales", (1.0,) * len(outs))
     else:
         space, kinds, scales = space_of(outs[0]), [None] * len(outs), (1.0,) * len(outs)
     stored = [y for y, kind in zip(outs, kinds, strict=True) if kind is None]
-    if any(y.shape != space.shape for y in stored) or (
-        any(y.channels_last != space.channels_last for y in stored) and len(space.shape) > 2
-    ):
+    if any(space_of(y) != space for y in stored):
         return None
     used = read_by(len(ins), code) | set(numbers)
     sources = sources_of(space, ins, [x.shape if x else () for x in ins], used)
@@ -123,7 +123,7 @@ def _reduction(
     kind: str, mean: bool, attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
 ) -> Kernel | None:
     x = ins[0]
-    if x is None or len(outs) != 1 or attrs.get("only_index"):
+    if x is None or len(outs) != 1 or attrs.get("only_index") or not is_real(x, outs[0]):
         return None
     axes = attrs.get("axes")
     axes = tuple(range(len(x.shape))) if axes is None else axes

@@ -136,7 +136,7 @@ def softmax_fused(
     scale, axis = float(attrs["scale"]), len(x.shape) - 1
     if mask is None:
         return Along("SOFTMAX", x, None, y, axis, scale)
-    pattern = stretched(Space(x.shape), mask)
+    pattern = stretched(Space.of(x.shape), mask)
     kind = mask.dtype.name
     if pattern is None or not plain(mask) or (kind not in FLOATS and kind not in BYTES):
         return None

@@ -27,7 +27,6 @@ from nnl.ext.cuda.kernels.module import (
     FLOATS,
     MOST_ELEMENTS,
     THREADS,
-
     Code,
     Launch,
     type_of,
@@ -67,9 +66,7 @@ RULES = {
     "amsgrad_update": Rule((*MOMENTS, "bias_correction"), 3),
     "adabound_update": Rule((*MOMENTS, "final_lr", "gamma", "lr0"), 2),
     "amsbound_update": Rule((*MOMENTS, "final_lr", "gamma", "lr0", "bias_correction"), 3),
-    "lamb_update": Rule(
-        (*MOMENTS, "gamma_l", "gamma_u", "wd", "bias_correction"), 2, norms=True
-    ),
+    "lamb_update": Rule((*MOMENTS, "gamma_l", "gamma_u", "wd", "bias_correction"), 2, norms=True),
 }
 
 
@@ -138,7 +135,12 @@ class Group:
         self.workspace = self.constants_bytes + (16 * self.blocks if rule.norms else 0)
 
     def run(
-        self, ins: Sequence[int | None], outs: Sequence[int], guard: list[int], work: int, stream: int
+        self,
+        ins: Sequence[int | None],
+        outs: Sequence[int],
+        guard: list[int],
+        work: int,
+        stream: int,
     ) -> None:
         addresses: list[int] = []
         for p in self.parameters:
@@ -238,9 +240,7 @@ def _parameter(
     g = arrays[base + 1]
     assert g is not None
     types = (type_of(w), type_of(g), *kinds, type_of(y) if y else type_of(w))
-    return Parameter(
-        base, base + 1, tuple(states), at, at + 1, k if outs else None, w.size, types
-    )
+    return Parameter(base, base + 1, tuple(states), at, at + 1, k if outs else None, w.size, types)
 
 
 for _name in RULES:
@@ -309,9 +309,7 @@ class FollowLossScale(Kernel):
         body = "KERNEL(follow_scale_run, ScaleP) { follow_scale(p); }\n"
         code = Code("follow_scale_run", ("update_rules.cuh", "update.cuh"), body)
         numbers = [float(attrs[k]) for k in ("factor", "low", "high")]
-        self.launch = Launch(
-            code, (1, 1, 1), (32, 1, 1), words(*numbers, int(attrs["steps"]))
-        )
+        self.launch = Launch(code, (1, 1, 1), (32, 1, 1), words(*numbers, int(attrs["steps"])))
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
