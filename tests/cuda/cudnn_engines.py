@@ -95,26 +95,26 @@ def engine(cache: Any = None) -> Engine:
 Call = tuple[str, str, dict[str, Any], list[Any], list[Any]]
 
 
-def calls(d: str) -> Iterator[Call]:
-    """(what, op, attributes, inputs, outputs) in the sizes of ResNet-50 and BERT."""
+def calls(d: str, batch: int = 64, side: int = 56, words: int = 128) -> Iterator[Call]:
+    """(what, op, attributes, inputs, outputs) in the sizes of ResNet-50 and BERT, or smaller."""
     f = "float32"
     conv = {"base_axis": 1, "channel_last": False, "group": 1, "pad": (1, 1), "stride": (1, 1),
             "dilation": (1, 1)}  # fmt: skip
-    image, w, v = ((64, 64, 56, 56), d, True), ((64, 64, 3, 3), f), ((64,), f)
+    image, w, v = ((batch, 64, side, side), d, True), ((64, 64, 3, 3), f), ((64,), f)
     relu = {**conv, "activation": "relu"}
     stem = {**conv, "pad": (3, 3), "stride": (2, 2)}
     yield "3x3", "convolution", conv, [image, w, None], [image]
     yield "3x3 with bias", "convolution", conv, [image, w, v], [image]
     yield "scale, bias, add, relu", "convolution_fused", relu, [image, w, v, image, v], [image]
-    data = ((64, 3, 224, 224), f)
-    first = ((64, 64, 112, 112), d, True)
+    data = ((batch, 3, 4 * side, 4 * side), f)
+    first = ((batch, 64, 2 * side, 2 * side), d, True)
     yield "first layer, 3 channels", "convolution", stem, [data, ((64, 3, 7, 7), f), None], [first]
     grouped = {**conv, "group": 8}
     yield "8 groups", "convolution", grouped, [image, ((64, 8, 3, 3), f), None], [image]
     each = {**conv, "group": 64}
     yield "depthwise", "convolution", each, [image, ((64, 1, 3, 3), f), None], [image]
     yield "depthwise with bias", "convolution", each, [image, ((64, 1, 3, 3), f), v], [image]
-    gray, few = ((64, 1, 28, 28), d), ((64, 10, 28, 28), d, True)
+    gray, few = ((batch, 1, side, side), d), ((batch, 10, side, side), d, True)
     odd = [gray, ((10, 1, 3, 3), f), ((10,), f)]
     yield "1 channel to 10, with bias", "convolution", conv, odd, [few]
     yield "", "convolution_data", conv, [image, w], [image]
@@ -122,7 +122,7 @@ def calls(d: str) -> Iterator[Call]:
     yield "", "convolution_weight_bias", conv, [image, image], [w, v]
     yield "", "deconvolution", conv, [image, w, v], [image]
     yield "conv + genstats", "convolution_statistics", conv, [image, w], [image, v, v]
-    line = ((16, 64, 128), d, True)
+    line = ((batch, 64, words), d, True)
     one = {**conv, "pad": (1,), "stride": (1,), "dilation": (1,)}
     yield "1 axis", "convolution", one, [line, ((64, 64, 3), f), v], [line]
     cube = ((4, 32, 16, 16, 16), d, True)
@@ -144,24 +144,25 @@ def calls(d: str) -> Iterator[Call]:
     axes = {"axes": (0, 2, 3), "eps": 1e-5, "parameter": (1, 64, 1, 1)}
     none = [None, None]
     yield "of a batch", "normalization_backward", axes, [image, *none, image, p, p, p], out
-    x, g, r = ((8, 128, 768), d), ((1, 1, 768), f), ((8, 128, 1), f)
+    x, g, r = ((8, words, 768), d), ((1, 1, 768), f), ((8, words, 1), f)
     layer = {"batch_axis": (0, 1), "eps": 1e-5}
     yield "", "layer_normalization", layer, [x, g, g], [x, r, r]
     axes = {"axes": (2,), "eps": 1e-5, "parameter": (1, 1, 768)}
     yield "of a layer", "normalization_backward", axes, [x, *none, x, r, r, g], [x, g, g]
-    m, y, b = ((768, 3072), f), ((8, 128, 3072), d), ((3072,), f)
+    m, y, b = ((768, 3072), f), ((8, words, 3072), d), ((3072,), f)
     base = {"base_axis": 2}
     yield "with bias", "affine", base, [x, m, b], [y]
     gelu = {**base, "activation": "gelu"}
     yield "bias, add, gelu", "affine_fused", gelu, [x, m, b, y], [y]
     yield "", "affine_backward", base, [y, x, m], [x, m, b]
-    tall, wide = ((1024, 768), d), ((1024, 3072), d)
+    tall, wide = ((8 * words, 768), d), ((8 * words, 3072), d)
     yield "", "affine_weight", {}, [tall, wide], [m]
-    q, s, lse = ((8, 12, 128, 64), d), ((8, 12, 128, 128), d), ((8, 12, 128), f)
+    q, lse = ((8, 12, words, 64), d), ((8, 12, words), f)
+    s = ((8, 12, words, words), d)
     swap = {"transpose_a": False, "transpose_b": True}
     yield "q k^T", "batch_matmul", swap, [q, q], [s]
     yield "causal", "attention", {"scale": 0.125, "causal": True}, [q, q, q], [q, lse]
-    mask = ((8, 1, 1, 128), f)
+    mask = ((8, 1, 1, words), f)
     yield "padding mask", "attention", {"scale": 0.125}, [q, q, q, mask], [q, lse]
     back = [q, q, q, q, q, lse]
     yield "causal", "attention_backward", {"scale": 0.125, "causal": True}, back, [q, q, q]

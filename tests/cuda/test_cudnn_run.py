@@ -19,7 +19,6 @@ from nnl.ext.cuda.cudnn.builders import BUILDERS
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder
 from nnl.ext.cuda.cudnn.run import Engine, Plan, WorkKernel
 from nnl.ext.cuda.cudnn.spec import Draft, Graph, Work
-from nnl.ext.cuda.kernels import module
 from nnl.ext.cuda.registry import SETUPS, Kernel
 from tests.cuda import shim
 from tests.cuda.fake_cudnn import FakeFrontEnd
@@ -39,14 +38,12 @@ from tests.native.test_kernels import cases
 STREAM = 77
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def compiled_with_gcc() -> Any:
     if not shim.available():
         pytest.skip("g++ is missing")
-    before = module.COMPILER.compile
-    module.COMPILER.compile = shim.compile_one
-    yield
-    module.COMPILER.compile = before
+    with shim.in_place():
+        yield
 
 
 def engine(front_end: Any = None, cache: Any = None, time: Any = None) -> Engine:
@@ -72,8 +69,8 @@ def run_root(kernel: Kernel) -> np.ndarray:
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_kernels_compute_what_the_ops_do(dtype: Any) -> None:
     made = engine()
-    jobs = []
-    with shim.Recorder():  # compile all copies at once
+    jobs, codes = [], {}
+    with shim.recording(codes):  # compile all copies at once
         for name in sorted(set(BUILDERS) & set(OPS)):
             op = OPS[name]
             for attrs, inputs in cases(op):
@@ -88,6 +85,7 @@ def test_kernels_compute_what_the_ops_do(dtype: Any) -> None:
                     if not isinstance(step, Plan):
                         step.run(dict.fromkeys(step.operands, 0), 0, 0)
                 jobs.append((op, attrs, low, outs, kernel))
+    shim.compile_all(codes)
     assert len(jobs) > 40
     for op, attrs, low, outs, kernel in jobs:
         exact = [None if x is None else x.astype(F32) for x in low]
