@@ -73,7 +73,8 @@ def test_convolution_with_everything_behind_it(name: str, dtype: Any) -> None:
         ins = [x, w, b if with_b else None, z if with_z else None, scale if with_scale else None]
         given = {**CONVOLUTION, "activation": name, **ACTIVATIONS[name]}
         wants = [activated(name, want, ACTIVATIONS[name])]
-        assert compare("convolution_fused", given, ins, wants, [dtype], ({0, 3}, {0})) == 2
+        ways = compare("convolution_fused", given, ins, wants, [dtype], ({0, 3}, {0}))
+        assert ways == (1 if name == "identity" and not (with_b or with_z or with_scale) else 2)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,17 @@ import numpy as np
 import pytest
 
 from nnl.core.op import OPS
+from nnl.ext.cuda.cudnn import setups
 from nnl.ext.cuda.cudnn.builders import BUILDERS
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder
 from nnl.ext.cuda.cudnn.run import Engine, Plan, WorkKernel
 from nnl.ext.cuda.cudnn.spec import Draft, Graph, Work
-from nnl.ext.cuda.kernels import module
-from nnl.ext.cuda.registry import Kernel
+from nnl.ext.cuda.registry import SETUPS, Kernel
 from tests.cuda import shim
 from tests.cuda.fake_cudnn import FakeFrontEnd
 from tests.cuda.kernels import execute, poisoned
 from tests.cuda.test_cudnn_samples import converted
-from tests.cuda.works import Declined, works
+from tests.cuda.works import Declined, operand, works
 from tests.native.kernels import (
     BF16,
     F32,
@@ -37,14 +38,12 @@ from tests.native.test_kernels import cases
 STREAM = 77
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def compiled_with_gcc() -> Any:
     if not shim.available():
         pytest.skip("g++ is missing")
-    before = module.COMPILER.compile
-    module.COMPILER.compile = shim.compile_one
-    yield
-    module.COMPILER.compile = before
+    with shim.in_place():
+        yield
 
 
 def engine(front_end: Any = None, cache: Any = None, time: Any = None) -> Engine:
@@ -70,8 +69,8 @@ def run_root(kernel: Kernel) -> np.ndarray:
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_kernels_compute_what_the_ops_do(dtype: Any) -> None:
     made = engine()
-    jobs = []
-    with shim.Recorder():  # compile all copies at once
+    jobs, codes = [], {}
+    with shim.recording(codes):  # compile all copies at once
         for name in sorted(set(BUILDERS) & set(OPS)):
             op = OPS[name]
             for attrs, inputs in cases(op):
@@ -86,6 +85,7 @@ def test_kernels_compute_what_the_ops_do(dtype: Any) -> None:
                     if not isinstance(step, Plan):
                         step.run(dict.fromkeys(step.operands, 0), 0, 0)
                 jobs.append((op, attrs, low, outs, kernel))
+    shim.compile_all(codes)
     assert len(jobs) > 40
     for op, attrs, low, outs, kernel in jobs:
         exact = [None if x is None else x.astype(F32) for x in low]
@@ -254,3 +254,22 @@ def test_autotuning_takes_the_fastest_plan(tmp_path: Path) -> None:
     assert made.plan(root()).made.selected == 2
     again = engine(FakeFrontEnd(), cache, lambda plan: 0.0)
     assert again.plan(root()).made.selected == 2
+
+
+def test_a_setup_asks_the_engine_of_the_current_device(monkeypatch: Any) -> None:
+    x = operand(np.ones((1, 8, 4, 4), F32))
+    w = operand(np.ones((8, 8, 1, 1), F32))
+    attrs = OPS["convolution"].attrs(base_axis=1, pad=(0, 0), stride=(1, 1), dilation=(1, 1))
+    call = ("convolution", BUILDERS["convolution"], attrs.as_dict(), [x, w, None], [x])
+    monkeypatch.setattr(setups.ENGINES, "current", engine)
+    assert isinstance(setups.setup(*call), WorkKernel)
+    monkeypatch.setattr(setups.ENGINES, "current", lambda: None)
+    assert setups.setup(*call) is None
+    monkeypatch.setattr(setups.ENGINES, "current", engine)
+    empty = operand(np.ones((0, 8, 4, 4), F32))
+    assert setups.setup(*call[:3], [empty, w, None], [empty]) is None
+
+
+def test_nothing_is_registered_without_the_front_end() -> None:
+    ours = [s for found in SETUPS.values() for s in found if getattr(s, "func", 0) is setups.setup]
+    assert len(ours) == (len(BUILDERS) if find_spec("cudnn") else 0)

@@ -18,6 +18,7 @@ import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
 from nnl.core.context import Context, using
 from nnl.core.op import OPS, Op
 from nnl.core.spec import Spec
+from nnl.ext.cuda.kernels.module import Code
 from nnl.ext.cuda.registry import SETUPS
 from nnl.ext.native import plain_attributes
 from tests.cuda import kernels, shim
@@ -99,13 +100,17 @@ def both_ways(case: Case) -> list[tuple[list[np.ndarray] | None, list[Any], str]
 @cache
 def compiled(dtype: np.dtype) -> None:
     """Compile what the tests of an element type launch, all at once."""
-    codes: dict[Any, None] = {}
-    with shim.recording(codes):
+
+    def run_all() -> None:
         for name in NAMES:
             for case in all_cases(name, dtype):
                 both_ways(case)
                 if dtype == F32:
                     case.cuda(last=case.last())
+
+    codes: dict[Code, None] = {}
+    with shim.recording(codes):
+        run_all()
     shim.compile_all(codes)
 
 
@@ -144,11 +149,7 @@ SIXTEEN = """add2 relu gelu sum mean softmax softmax_cross_entropy batch_normali
 @pytest.mark.parametrize("name", SIXTEEN)
 def test_kernel_of_16_bits_equals_the_definition(name: str) -> None:
     """A few of the long test above, for every run of the suite."""
-    codes: dict[Any, None] = {}
     case = all_cases(name, BF16)[0]
-    with shim.recording(codes):
-        both_ways(case)
-    shim.compile_all(codes)
-    for got, state, what in both_ways(case):
+    for got, state, what in shim.together(lambda: both_ways(case)):
         assert got is not None
         case.check(got, state, what)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nnl.core.array import Zeros
 from nnl.core.spec import Spec
 from nnl.ext.native import kernel_names, native_spec, plain_attributes
 from nnl.graph.passes.dtypes import computes_as_is
@@ -32,6 +33,8 @@ FOLLOW = frozenset(
     interpolate interpolate_backward unpooling concatenate""".split()
 )
 
+# Inputs that kernels may do without where they are zero: gradients of statistics nobody reads.
+ZERO = {"normalization_backward": (1, 2)}
 
 CONVERT = "to_layout"  # the kernel that changes an array's order
 
@@ -122,7 +125,15 @@ class _Chooser:
         attrs = plain_attributes(step.attrs)
         if "reductions" in attrs:  # not every output has the order that the step runs in
             attrs["channels_last"] = bool(images)
-        kernel = self.lib.kernel(step.op, attrs, ins, outs)
+        kernel = None
+        zeros = {p for p in ZERO.get(step.op, ()) if isinstance(slots[step.ins[p]].leaf, Zeros)}
+        if zeros:
+            given = [None if p in zeros else s for p, s in enumerate(ins)]
+            kernel = self.lib.kernel(step.op, attrs, given, outs)
+            if kernel is not None:
+                step.ins = tuple(0 if p in zeros else i for p, i in enumerate(step.ins))
+        if kernel is None:
+            kernel = self.lib.kernel(step.op, attrs, ins, outs)
         if kernel is None:
             return False
         step.kernel = kernel

@@ -87,9 +87,9 @@ class Assembly:
     def graph(self, draft: Draft) -> None:
         self.graphs.append(draft.graph())
 
-    def work(self, *overwrite: tuple[int, int]) -> Work:
+    def work(self) -> Work:
         """All steps in order."""
-        return Work((*self.before, *self.graphs, *self.after), overwrite)
+        return Work((*self.before, *self.graphs, *self.after))
 
 
 def same_memory(a: Array, b: Array) -> bool:

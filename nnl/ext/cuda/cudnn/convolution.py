@@ -9,6 +9,7 @@ become 8 in the workspace, and gradients of such weights are cropped.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from nnl.ext.cuda.cudnn.assemble import (
     weight,
     window,
 )
-from nnl.ext.cuda.cudnn.spec import FIRST, Array, Dims, Draft, Work, channels_last, rows
+from nnl.ext.cuda.cudnn.spec import FIRST, Array, Draft, Work, channels_last, rows
 from nnl.ext.cuda.registry import Operand
 
 __all__ = ["backward_data", "backward_weight", "deconvolution", "forward", "forward_statistics"]
@@ -40,40 +41,64 @@ class Geometry:
     Args:
         x, w, y: Data, weights and result as they lie in memory.
         dtype: The element type of the graph.
+        padded: Whether all channels get zeros up to a multiple of 8, and lie last, whatever the
+            order of the operands: engines that fuse want that.
     """
 
-    def __init__(self, attrs: Attrs, x: Array, w: Array, y: Array, dtype: str) -> None:
-        self.last = order_of(x, y)
-        group = attrs["group"]
+    def __init__(
+        self, attrs: Attrs, x: Array, w: Array, y: Array, dtype: str, padded: bool = False
+    ) -> None:
+        self.last = padded or order_of(x, y)
         rank = len(x.dim)
         if rank > 5:
             raise Declined(f"{rank - 2} spatial axes")
         pad = tuple(attrs["pad"])
         n = len(attrs["stride"])
         pads = (pad, pad) if len(pad) == n else (pad[::2], pad[1::2])
-        self.window = {
+        self.window: dict[str, Any] = {
             "pre_padding": window(pads[0], rank, 0),
             "post_padding": window(pads[1], rank, 0),
             "stride": window(attrs["stride"], rank, 1),
             "dilation": window(attrs["dilation"], rank, 1),
         }
-        extra = -x.dim[1] % CHANNELS if dtype != "float32" and group == 1 and self.last else 0
         self.dtype = dtype
-        self.x = self.seen(x, x.dim[1] + extra)
-        self.w = self.seen(w, w.dim[1] + extra)
-        self.y = self.seen(y, y.dim[1])
+        wide = attrs["group"] == 1 and (padded or (self.last and dtype != "float32"))
+        channels = to_multiple(x.dim[1]) if wide else x.dim[1]
+        maps = to_multiple(y.dim[1]) if padded else y.dim[1]
+        self.x = self.seen(x, x.dim[0], channels)
+        self.w = self.seen(w, maps, w.dim[1] - x.dim[1] + channels if wide else w.dim[1])
+        self.y = self.seen(y, y.dim[0], maps)
 
-    def seen(self, a: Array, channels: int) -> Array:
-        dim = (a.dim[0], channels, *a.dim[2:])
+    def seen(self, a: Array, first: int, channels: int) -> Array:
+        dim = (first, channels, *a.dim[2:])
         stride = channels_last(dim) if self.last else rows(dim)
         return replace(a, dim=dim, stride=stride, dtype=self.dtype)
+
+
+def to_multiple(channels: int) -> int:
+    return channels + -channels % CHANNELS
+
+
+def geometries(
+    attrs: Attrs, x: Array, w: Array, y: Array, dtype: str, fuses: bool
+) -> list[Geometry]:
+    """How to see a convolution: as it is; and padded, if something is to be fused."""
+    found = [Geometry(attrs, x, w, y, dtype)]
+    if fuses and attrs["group"] == 1:
+        found.append(Geometry(attrs, x, w, y, dtype, padded=True))
+    return found
+
+
+def distinct(works: Iterable[Work]) -> list[Work]:
+    """All ways, each once."""
+    return list(dict.fromkeys(works))
 
 
 def forward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
     """convolution (x, w, b?) and convolution_fused (x, w, b?, z?, scale?) -> y.
 
     y = activation(scale * convolution(x, w) + b + z), in one graph, or else a graph for the
-    convolution and one for the rest.
+    convolution and one for the rest; or so with padded channels.
     """
     x, w, b, z, scale = (*ins, None, None, None)[:5]
     if x is None or w is None:
@@ -83,44 +108,50 @@ def forward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
     check_types(*ins, *outs)
     base, last = attrs["base_axis"], attrs["channel_last"]
     x_, y_ = image(IN, x, base, last), image(OUT, outs[0], base, last)
-    at = Geometry(attrs, x_, weight(IN + 1, w, last), y_, half_of(x, outs[0]))
-    rank = len(x_.dim)
+    w_ = weight(IN + 1, w, last)
     tail = [(op, i, v) for op, i, v in (("mul", 4, scale), ("add", 2, b), ("add", 3, z)) if v]
+    plain = not tail and attrs.get("activation", "identity") == "identity"
 
-    def assemble(fused: bool) -> Work:
+    def assemble(at: Geometry, fused: bool) -> Work:
         steps = Assembly()
         draft = Draft(bool(attrs.get("tf32")))
-        arrays = steps.read(x_, at.x), steps.read(weight(IN + 1, w, last), at.w)
-        image_, weight_ = map(draft.add, arrays)
+        factors = {
+            "image": draft.add(steps.read(x_, at.x)),
+            "weight": draft.add(steps.read(w_, at.w)),
+        }
         target = steps.write(y_, at.y)
-        plain = not tail and attrs.get("activation", "identity") == "identity"
         if plain:
-            out: int | Dims = draft.add(target)
-        else:
-            out = at.y.dim if fused else draft.add(steps.scratch(at.y.dim, at.y.stride, at.dtype))
-        t = draft.node(
-            "conv_fprop", {"image": image_, "weight": weight_}, {"Y": out}, **at.window
-        )  # fmt: skip
-        if plain:
+            draft.node("conv_fprop", factors, {"Y": draft.add(target)}, **at.window)
             steps.graph(draft)
             return steps.work()
-        if not fused:
-            between = draft.arrays[t]
+        between = None if fused else steps.scratch(at.y.dim, at.y.stride, at.dtype)
+        out = at.y.dim if between is None else draft.add(between)
+        t = draft.node("conv_fprop", factors, {"Y": out}, **at.window)
+        if between is not None:
             steps.graph(draft)
             draft = Draft()
-            t = draft.add(between)
+            draft.add(between)
         others = []
         for op, i, v in tail:
-            a = vector(IN + i, v, rank)
             if i == 3:
-                z_ = image(IN + 3, v, base, last)
-                a = steps.read(z_, replace(at.y, dtype=z_.dtype))
+                have = image(IN + 3, v, base, last)
+                a = steps.read(have, replace(at.y, dtype=have.dtype))
+            else:
+                a = steps.read(vector(IN + i, v, len(x_.dim)), per_map(v, at.y))
             others.append((op, a))
         epilogue(draft, attrs, t, others, target)
         steps.graph(draft)
-        return steps.work(*([(0, 3)] if z is not None and fused else []))
+        return steps.work()
 
-    return [assemble(True), assemble(False)]
+    seen = geometries(attrs, x_, w_, y_, half_of(x, outs[0]), not plain)
+    return distinct(assemble(at, fused) for at in seen for fused in (True, False))
+
+
+def per_map(v: Operand, y: Array) -> Array:
+    """A vector for as many channels as y has."""
+    c, rest = y.dim[1], len(y.dim) - 2
+    have = vector(0, v, len(y.dim))
+    return replace(have, dim=(1, c, *(1,) * rest), stride=(c, 1, *(c,) * rest))
 
 
 def epilogue(draft: Draft, attrs: Attrs, t: int, others: list[tuple[str, Array]], y: Array) -> None:
@@ -173,37 +204,32 @@ def _data(attrs: Attrs, ins: Operands, outs: list[Operand], b: Operand | None) -
     base, last = attrs["base_axis"], attrs["channel_last"]
     gy_, gx_ = image(IN, gy, base, last), image(OUT, outs[0], base, last)
     w_ = weight(IN + 1, w, last)
-    at = Geometry(attrs, gx_, w_, gy_, half_of(gy, outs[0]))
 
-    def assemble(fused: bool) -> Work:
+    def assemble(at: Geometry, fused: bool) -> Work:
         steps, draft = Assembly(), Draft(bool(attrs.get("tf32")))
-        loss, filter_ = draft.add(steps.read(gy_, at.y)), draft.add(steps.read(w_, at.w))
+        factors = {
+            "loss": draft.add(steps.read(gy_, at.y)),
+            "filter": draft.add(steps.read(w_, at.w)),
+        }
         target = steps.write(gx_, at.x)
-        out: int | Dims = at.x.dim
         if b is None:
-            out = draft.add(target)
-        elif not fused:
-            out = draft.add(steps.scratch(at.x.dim, at.x.stride, at.dtype))
-        t = draft.node("conv_dgrad", {"loss": loss, "filter": filter_}, {"DX": out}, **at.window)
-        if b is not None:
-            if not fused:
-                made = draft.arrays[t]
-                steps.graph(draft)
-                draft = Draft()
-                t = draft.add(made)
-            bias = steps.read(vector(IN + 2, b, len(at.x.dim)), padded_vector(b, at.x))
-            draft.pointwise("add", t, draft.add(bias), out=draft.add(target))
+            draft.node("conv_dgrad", factors, {"DX": draft.add(target)}, **at.window)
+            steps.graph(draft)
+            return steps.work()
+        between = None if fused else steps.scratch(at.x.dim, at.x.stride, at.dtype)
+        out = at.x.dim if between is None else draft.add(between)
+        t = draft.node("conv_dgrad", factors, {"DX": out}, **at.window)
+        if between is not None:
+            steps.graph(draft)
+            draft = Draft()
+            draft.add(between)
+        bias = steps.read(vector(IN + 2, b, len(at.x.dim)), per_map(b, at.x))
+        draft.pointwise("add", t, draft.add(bias), out=draft.add(target))
         steps.graph(draft)
         return steps.work()
 
-    return [assemble(True)] if b is None else [assemble(True), assemble(False)]
-
-
-def padded_vector(b: Operand, x: Array) -> Array:
-    """A bias for as many channels as x has."""
-    have = vector(0, b, len(x.dim))
-    c, rest = x.dim[1], len(x.dim) - 2
-    return replace(have, dim=(1, c, *(1,) * rest), stride=(c, 1, *(c,) * rest))
+    seen = geometries(attrs, gx_, w_, gy_, half_of(gy, outs[0]), b is not None)
+    return distinct(assemble(at, fused) for at in seen for fused in (True, False))
 
 
 def backward_weight(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:

@@ -76,12 +76,13 @@ def evaluate_work(
             copy(step, memory(step.source), memory(step.target))
 
 
-def numpy_type(name: str) -> np.dtype[Any]:
+def numpy_type(name: Any) -> np.dtype[Any]:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
+        name = ml_dtypes.bfloat16
+    dtype: np.dtype[Any] = np.dtype(name)
+    return dtype
 
 
 def copy(step: Copy, source: np.ndarray, target: np.ndarray) -> None:

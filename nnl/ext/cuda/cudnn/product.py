@@ -63,16 +63,18 @@ def product(
     """
     tf32 = bool(attrs.get("tf32"))
     draft = Draft(tf32)
+    window: dict[str, Any] = {}
     convolves = c.dtype == a.dtype == "float32" and not tf32
     if convolves:
         op, out = CONVOLUTIONS[ports]
         factors = {port: draft.add(pixels(x)) for port, x in zip(ports, (a, b), strict=True)}
         c = pixels(c)
         others = [(name, pixels(x)) for name, x in others]
-        window = {"pre_padding": (0, 0), "post_padding": (0, 0), "stride": (1, 1)}
-        window["dilation"] = (1, 1)
+        window = {
+            "pre_padding": (0, 0), "post_padding": (0, 0), "stride": (1, 1), "dilation": (1, 1)
+        }  # fmt: skip
     else:
-        op, out, window = "matmul", "C", {}
+        op, out = "matmul", "C"
         factors = {"A": draft.add(a), "B": draft.add(b)}
     if not others and attrs.get("activation", "none") == "none":
         draft.node(op, factors, {out: draft.add(c)}, **window)
@@ -133,7 +135,7 @@ def affine(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
     if z is not None:
         others.append(("add", matrix(IN + 3, z, m, n)))
     product(steps, attrs, ("loss", "filter"), a, w_, c, others)
-    return [steps.work(*[(0, 3)] if z is not None else [])]
+    return [steps.work()]
 
 
 def affine_weight(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:

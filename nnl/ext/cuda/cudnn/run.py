@@ -138,13 +138,14 @@ class Engine:
         """Leave the fastest of all plans selected."""
         assert self.time is not None
         best: tuple[float, int] | None = None
+        passed = (*declines(self.cudnn), RuntimeError, ValueError)
         for i in range(made.get_execution_plan_count()):
             try:
                 made.build_plan_at_index(i)
                 if made.get_workspace_size() > MOST_WORKSPACE:
                     continue
                 seconds = self.time(Plan(self, graph, made))
-            except (*declines(self.cudnn), RuntimeError, ValueError) as e:
+            except passed as e:
                 logger.debug("cuDNN: plan %d is passed over: %s", i, e)
                 continue
             if best is None or seconds < best[0]:
@@ -165,7 +166,7 @@ class Engine:
 
 
 class WorkKernel(Kernel):
-    """All steps of a Work, one after the other on one stream.
+    """All steps of a Work, one after the other on one stream. No output may be an input's memory.
 
     Raises:
         NotSupported: There is no engine for one of its graphs.
@@ -179,9 +180,6 @@ class WorkKernel(Kernel):
         plans = [s.workspace for s in self.steps if isinstance(s, Plan)]
         self.workspace = self.own + max(plans, default=0)
         assert self.own % ALIGNMENT == 0
-
-    def may_overwrite(self, out: int, input: int) -> bool:
-        return (out, input) in self.work.overwrite
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers the builders as setups of the CUDA backend, for the device that is current."""
+"""Registers the builders as setups of the CUDA backend, where cuDNN's front end is installed."""
 
 from __future__ import annotations
 
@@ -29,20 +29,17 @@ WARM_UPS, RUNS = 3, 10  # of each plan that is timed
 
 @cache
 def front_end() -> Any:
-    """NVIDIA's cuDNN front end; None if it is not installed, which is logged once."""
+    """NVIDIA's cuDNN front end, the module.
+
+    Raises:
+        ImportError: It is not installed, or finds no cuDNN.
+    """
     spec = find_spec("nvidia")
     for place in (spec.submodule_search_locations or ()) if spec else ():
         for file in Path(place).glob(f"*/lib/{PRELOADED}"):
             ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
-    try:
-        import cudnn
-    except ImportError as e:
-        logger.warning(
-            "The cuDNN front end is missing (%s), so slower kernels do its work: "
-            "pip install nvidia-cudnn-frontend --no-deps",
-            e,
-        )
-        return None
+    import cudnn
+
     return cudnn
 
 
@@ -58,9 +55,6 @@ class Engines:
         self.current: Callable[[], Engine | None] = self._current
 
     def _current(self) -> Engine | None:
-        cudnn = front_end()
-        if cudnn is None:
-            return None
         import cupy
 
         if not cupy.cuda.is_available():
@@ -70,7 +64,7 @@ class Engines:
             found = cupy.cuda.runtime.getDeviceProperties(index)
             name = f"{found['name'].decode()} {found['major']}.{found['minor']}"
             time = measure if os.environ.get("NNL_CUDNN_AUTOTUNE") == "1" else None
-            self.made[index] = Engine(cudnn, name, PlanCache(folder()), time)
+            self.made[index] = Engine(front_end(), name, PlanCache(folder()), time)
         return self.made[index]
 
 
@@ -93,7 +87,7 @@ def measure(plan: Plan) -> float:
         end.record(stream)
         end.synchronize()
         times.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
-    return sorted(times[WARM_UPS:])[RUNS // 2]
+    return float(sorted(times[WARM_UPS:])[RUNS // 2])
 
 
 def setup(
@@ -111,5 +105,6 @@ def setup(
         return None
 
 
-for _name, _builder in BUILDERS.items():
-    register(_name)(partial(setup, _name, _builder))
+if find_spec("cudnn") is not None:
+    for _name, _builder in BUILDERS.items():
+        register(_name)(partial(setup, _name, _builder))

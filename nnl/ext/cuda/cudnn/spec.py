@@ -12,7 +12,7 @@ The number of an array, its uid, says where its memory is: see `place`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,14 +169,9 @@ class Copy:
 
 @dataclass(frozen=True)
 class Work:
-    """Graphs and copies that run one after the other and compute one op.
-
-    Attributes:
-        overwrite: (output, input) pairs that may be one memory.
-    """
+    """Graphs and copies that run one after the other and compute one op."""
 
     steps: tuple[Graph | Copy, ...]
-    overwrite: tuple[tuple[int, int], ...] = ()
 
     def validate(self) -> None:
         for step in self.steps:
@@ -227,7 +222,7 @@ def channels_last(dim: Sequence[int]) -> Dims:
 
 
 def dtype_name(dtype: Any) -> str:
-    return np.dtype(dtype).name
+    return str(np.dtype(dtype).name)
 
 
 class Draft:
@@ -263,8 +258,8 @@ class Draft:
     def node(
         self,
         op: str,
-        ins: dict[str, int],
-        outs: dict[str, int | Dims],
+        ins: Mapping[str, int],
+        outs: Mapping[str, int | Dims],
         dtype: str = "float32",
         **attrs: Any,
     ) -> int:
