@@ -21,8 +21,11 @@ gpu = pytest.importorskip("gpu")
 def test_without_a_gpu_they_say_what_is_missing(tmp_path, command):
     done = subprocess.run(
         [*command, str(tmp_path)] if command[0] == "sh" else command,
-        cwd=ROOT, capture_output=True, text=True, env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin"},
+    )
     assert done.returncode == 2
     assert "this machine lacks NVIDIA's driver (libcuda.so.1)" in done.stdout
     assert "pip install 'nnl[cuda13]'" in done.stdout
