@@ -103,3 +103,23 @@ def test_the_kernel_of_the_scale_is_its_definition(host_compiler, found):
                 OPS["follow_loss_scale"](*arrays, factor=4.0, steps=3)
             results.append([a.data.tolist() for a in arrays])
         assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("value", [1.0, np.inf, -np.inf, np.nan])
+def test_gradients_are_checked_on_the_device_with_one_answer(value):
+    ws = {k: nn.Variable((3,), need_grad=True) for k in "abc"}
+    with nn.context_scope(context()):
+        solver = S.Sgd()
+        solver.set_parameters(ws)
+        for k in "ab":
+            ws[k].g = [0, value if k == "b" else 1, 2]
+        for method, bad in (
+            ("check_inf_grad", np.isinf(value)),
+            ("check_nan_grad", np.isnan(value)),
+            ("check_inf_or_nan_grad", not np.isfinite(value)),
+        ):
+            before = strict_xp.counts["synchronisations"]
+            assert getattr(solver, method)() is bool(bad)
+            assert strict_xp.counts["synchronisations"] == before + 1
+        solver.zero_grad()
+        assert not solver.check_inf_or_nan_grad()
