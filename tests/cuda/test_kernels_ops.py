@@ -68,8 +68,11 @@ class Case:
         mine = [None if x is None else x.copy() for x in self.low]
         attrs = plain_attributes(self.attrs.as_dict())
         written = self.op.written(self.attrs)
-        outs = self.outs()
-        return kernels.run(self.op.name, attrs, mine, outs, last, offset, written), mine
+        overwrite = {0: 0} if self.op.view and written else {}
+        found = kernels.run(
+            self.op.name, attrs, mine, self.outs(), last, offset, written, overwrite
+        )
+        return found, mine
 
     def last(self) -> tuple[set[int], set[int]]:
         """Positions of all arrays that have an order of their own channels-last."""
