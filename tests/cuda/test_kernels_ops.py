@@ -26,8 +26,9 @@ from tests.native.kernels import BF16, F16, F32, assert_close, is_float, run_num
 from tests.native.test_kernels import cases
 
 pytestmark = pytest.mark.usefixtures("host_compiler")
-# Views are nothing to compute; padding by other than constants is left to CuPy.
-LEFT_OUT = {"identity", "unlink", "pad_backward"}
+# Views are nothing to compute; padding by other than constants is left to CuPy. The loss scale is
+# state, and what the op returns is the memory of an input: see test_loss_scale.py.
+LEFT_OUT = {"identity", "unlink", "pad_backward", "follow_loss_scale"}
 NAMES = sorted((set(SETUPS) & set(OPS)) - LEFT_OUT)
 LONG = pytest.mark.long
 Run = Callable[[], list[np.ndarray] | None]

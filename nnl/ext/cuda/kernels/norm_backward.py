@@ -83,8 +83,9 @@ def normalization_backward(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kerne
                 s.add([*arrays, None], products, [(p, None, 1.0) for p in parameters])
 
     def apply(
-        w: Writer, g: int, x: int, m: int, i: int, a: int, b: int, gm: int, gv: int, k: int | None
-    ) -> Sequence[int]:
+        w: Writer, g: int, x: int, m: int, i: int, a: int, b: int,
+        gm: int | None, gv: int | None, k: int | None,
+    ) -> Sequence[int]:  # fmt: skip
         d = w("subtract", x, m)
         xhat = w("multiply", d, i)
         if own and k is not None:  # gamma times (g - sum of g - xhat times sum of g xhat)
@@ -92,9 +93,13 @@ def normalization_backward(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kerne
         elif k is not None:
             g = w("multiply", g, k)
         rest = w("subtract", w("subtract", g, a), w("multiply", xhat, b))
-        by_variance = w("multiply", w("multiply", gv, d), w.number(2.0))
-        more = w("multiply", w("add", by_variance, gm), w.number(1.0 / s.count))
-        return (w("multiply_add", rest, i, more),)
+        more = gm
+        if gv is not None:
+            more = w("multiply", w("multiply", gv, d), w.number(2.0))
+            more = more if gm is None else w("add", more, gm)
+        if more is None:
+            return (w("multiply", rest, i),)
+        return (w("multiply_add", rest, i, w("multiply", more, w.number(1.0 / s.count))),)
 
     s.add(
         [*arrays, first, second, gmean, gvariance, gamma],
