@@ -58,3 +58,27 @@ INLINE void extremum_columns(const ExtremumP<X, Y, I>& p) {
     p.place[k] = (I)best.place;
   }
 }
+
+// y[group] = x at the place that an index names in its group, and the way back into zeros. A
+// negative index, or one that is too large, names none.
+template <class X, class I, class Y>
+struct ChosenP {
+  const X* x;
+  const I* place;
+  Y* y;
+  Groups g;
+};
+template <bool back, class X, class I, class Y>
+INLINE void chosen(const ChosenP<X, I, Y>& p) {
+  for (unsigned k = blockIdx.x * blockDim.x + threadIdx.x; k < p.g.groups;
+       k += gridDim.x * blockDim.x) {
+    const unsigned group = k / (unsigned)p.g.k2, column = k - group * (unsigned)p.g.k2;
+    const int64 e = (int64)p.place[k];
+    const bool named = e >= 0 && e < p.g.reduced;
+    const unsigned at = named ? p.g.element(group, (unsigned)e) + column : 0;
+    if (!back)
+      p.y[k] = from_float<Y>(named ? to_float(p.x[at]) : e < 0 ? 0.0f : not_a_number());
+    else if (named)
+      p.y[at] = from_float<Y>(to_float(p.x[k]));
+  }
+}
