@@ -46,6 +46,17 @@ def poisoned(shape: tuple[int, ...], dtype: Any, offset: int = 0) -> np.ndarray:
     return memory[start : start + n].view(dtype).reshape(shape)
 
 
+def check_surroundings(y: np.ndarray) -> None:
+    """Fail if bytes next to an array made by `poisoned` have changed."""
+    memory = y
+    while isinstance(memory.base, np.ndarray):
+        memory = memory.base
+    start = y.ctypes.data - memory.ctypes.data
+    assert (memory[:start] == 0xA7).all() and (memory[start + y.nbytes :] == 0xA7).all(), (
+        "a kernel has written outside of an array"
+    )
+
+
 def placed(x: np.ndarray, offset: int = 0) -> np.ndarray:
     y = poisoned(x.shape, x.dtype, offset)
     y[...] = x
@@ -72,6 +83,7 @@ def execute(kernel: Kernel, ins: list[Any], outs: list[np.ndarray]) -> None:
         work.ctypes.data,
         0,
     )
+    check_surroundings(work)
 
 
 def run(
@@ -107,6 +119,9 @@ def run(
     for o, i in overwrite.items():
         made[o] = given[i]
     execute(kernel, given, made)
+    for x in (*given, *made):
+        if x is not None:
+            check_surroundings(x)
     for i, (x, y) in enumerate(zip(given, before, strict=True)):
         if i in written and x is not None:
             ins[i][...] = from_channels_last(x) if i in last[0] else x

@@ -39,16 +39,18 @@ class Case:
 
     def __init__(self, op: Op, attrs: Any, inputs: list[Any], dtype: np.dtype) -> None:
         self.op, self.attrs, self.dtype = op, attrs, dtype
-        self.low = [x.astype(dtype) if self._follows(x) else x for x in inputs]
+        self.low = [x.astype(dtype) if self._follows(i, x) else x for i, x in enumerate(inputs)]
         self.text = f"{attrs} {[None if x is None else x.shape for x in inputs]}"
 
-    def _follows(self, x: Any) -> bool:
-        """Whether an input is of the element type: all floats but learning rates."""
-        return is_float(x) and not (self.op.name.endswith("_update") and x.dtype == np.float64)
+    def _follows(self, i: int, x: Any) -> bool:
+        """Whether an input is of the element type: all floats but rates and scales of updates."""
+        op = self.op
+        kept = op.view and op.inputs[min(i, len(op.inputs) - 1)] in op.keep
+        return is_float(x) and not kept
 
     def numpy(self) -> tuple[list[np.ndarray], list[Any]]:
         """(outputs, inputs behind the call) of the definition in float32."""
-        exact = [x.astype(F32) if self._follows(x) else x for x in self.low]
+        exact = [x.astype(F32) if self._follows(i, x) else x for i, x in enumerate(self.low)]
         exact = [None if x is None else x.copy() for x in exact]
         return run_numpy(self.op, self.attrs, exact)[1], exact
 
@@ -69,8 +71,11 @@ class Case:
         mine = [None if x is None else x.copy() for x in self.low]
         attrs = plain_attributes(self.attrs.as_dict())
         written = self.op.written(self.attrs)
-        outs = self.outs()
-        return kernels.run(self.op.name, attrs, mine, outs, last, offset, written), mine
+        overwrite = {0: 0} if self.op.view and written else {}
+        found = kernels.run(
+            self.op.name, attrs, mine, self.outs(), last, offset, written, overwrite
+        )
+        return found, mine
 
     def last(self) -> tuple[set[int], set[int]]:
         """Positions of all arrays that have an order of their own channels-last."""

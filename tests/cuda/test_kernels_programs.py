@@ -171,6 +171,26 @@ def test_nan_is_the_largest_and_the_smallest() -> None:
         np.testing.assert_array_equal(got, numpy_op(x, 1))
 
 
+@pytest.mark.parametrize(
+    "shape,axes", [((5, 700), (1,)), ((40, 300), (0,)), ((3, 40, 5, 7), (1, 3))]
+)
+def test_places_are_those_of_the_first_of_equal_elements(shape: Any, axes: Any) -> None:
+    x = np.random.default_rng(0).integers(0, 30, shape).astype(np.float32)
+    x.reshape(-1)[17] = np.nan
+    kept = [a for a in range(x.ndim) if a not in axes]
+    flat = x.transpose(*kept, *axes).reshape(*[shape[a] for a in kept], -1)
+    outs = [(flat.shape[:-1], F32), (flat.shape[:-1], np.uint64)]
+    attrs = {"axes": axes, "keep_dims": False, "with_index": True}
+    for op, choose in (("max", np.argmax), ("min", np.argmin)):
+        y, place = kernels.run(op, attrs, [x], outs)
+        np.testing.assert_array_equal(place, choose(flat, -1))
+        np.testing.assert_array_equal(y, getattr(np, op)(flat, -1))
+        only = {**attrs, "with_index": False, "only_index": True}
+        with kernels.reversed_threads():
+            (place,) = kernels.run(op, only, [x], outs[1:])
+        np.testing.assert_array_equal(place, choose(flat, -1))
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_a_program_sums_what_it_computes(last: bool) -> None:
     """The masked gradient, its sum over all but channels, and the mean of its product with x."""

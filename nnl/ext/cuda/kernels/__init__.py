@@ -7,6 +7,7 @@ compare it with numpy; what that cannot show is speed, and races that no order o
 
 from nnl.ext.cuda.kernels import (
     copies,
+    extrema,
     gradient,
     indexing,
     norm,
@@ -20,6 +21,7 @@ from nnl.ext.cuda.kernels import (
 
 __all__ = [
     "copies",
+    "extrema",
     "gradient",
     "indexing",
     "norm",

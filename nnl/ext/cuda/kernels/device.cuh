@@ -156,6 +156,10 @@ struct Sum {
   static INLINE float start() { return 0.0f; }
   static INLINE float join(float a, float b) { return a + b; }
 };
+struct Product {
+  static INLINE float start() { return 1.0f; }
+  static INLINE float join(float a, float b) { return a * b; }
+};
 struct Max {  // NaN before all
   static INLINE float start() { return -infinity(); }
   static INLINE float join(float a, float b) { return a > b || a != a ? a : b; }

@@ -17,7 +17,7 @@ from nnl.ext.cuda.kernels.module import Code, type_of
 from nnl.ext.cuda.kernels.patterns import Pattern
 from nnl.ext.cuda.registry import Operand
 
-REDUCERS = {"sum": "Sum", "largest": "Max", "smallest": "Min"}
+REDUCERS = {"sum": "Sum", "largest": "Max", "smallest": "Min", "product": "Product"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Output:
     Attributes:
         value: Number of the value it holds.
         operand: Its array.
-        reduction: None, or how elements of a group become one: sum, largest or smallest.
+        reduction: None, or how elements of a group become one, a name of REDUCERS.
         scale: What a reduced value is multiplied by.
     """
 

@@ -76,11 +76,9 @@ def text_of(file: str) -> str:
 
 def compile_nvrtc(code: Code) -> Function:
     """The function on the current CuPy device; CuPy keeps the binary in its cache on disk."""
-    import cupy
     from cupy_backends.cuda.api import driver
 
-    module = cupy.RawModule(code=code.source(), options=("--std=c++17",))
-    raw = module.get_function(code.name)
+    raw = nvrtc_module(code.source()).get_function(code.name)
 
     def launch(grid: Dims, block: Dims, params: bytes, stream: int) -> None:
         memory = ctypes.create_string_buffer(params, len(params))
@@ -88,6 +86,14 @@ def compile_nvrtc(code: Code) -> Function:
         driver.launchKernel(raw.kernel.ptr, *grid, *block, 0, stream, ctypes.addressof(pointers), 0)
 
     return launch
+
+
+@cache
+def nvrtc_module(source: str) -> Any:
+    """The module of a source, which may hold several kernels."""
+    import cupy
+
+    return cupy.RawModule(code=source, options=("--std=c++17",))
 
 
 class Compiler:

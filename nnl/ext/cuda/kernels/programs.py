@@ -127,6 +127,7 @@ def _reduction(kind: str, mean: bool, attrs: dict[str, Any], ins: Ins, outs: Out
 
 register("sum", "reduce_sum")(partial(_reduction, "sum", False))
 register("mean", "reduce_mean")(partial(_reduction, "sum", True))
+register("prod")(partial(_reduction, "product", False))
 register("max")(partial(_reduction, "largest", False))
 register("min")(partial(_reduction, "smallest", False))
 

@@ -301,7 +301,10 @@ def finite_check(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
 
 
 class FollowLossScale(Kernel):
-    """One thread."""
+    """One thread. Its result, if it is asked for, is its first input as it was."""
+
+    def may_overwrite(self, out: int, input: int) -> bool:
+        return input == 0
 
     def __init__(self, attrs: dict[str, Any]) -> None:
         body = "KERNEL(follow_scale_run, ScaleP) { follow_scale(p); }\n"
