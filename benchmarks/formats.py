@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long files take to load, beside reading their bytes.
 
-    python benchmarks/formats.py [--megabytes 100] [--rounds 5]
+    python benchmarks/formats.py [--megabytes 100] [--rounds 15] [--json FILE]
 
-Every row is the best of several rounds; the files are in the page cache, as a file that was just
-written or downloaded is. Beside the wall clock stands the processor time of the loading thread,
-which other programs on the machine disturb less; checksums are computed by other threads.
+Every row is the median of several rounds, in each of which the bytes are read and the file is
+loaded, one after the other; the files are in the page cache, as a file that was just written or
+downloaded is. The ratio is that of the two medians, `best` that of the two shortest times. `save`
+is the time to write the file, the disk included.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
+import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import numpy as np
+from machine import processor, versions
 
 import nnl as nn
 import nnl.functions as F
@@ -27,19 +34,16 @@ from nnl.models import resnet
 from nnl.utils.load import load
 from nnl.utils.save import save
 
+Job = Callable[[Path], object]
 ROWS = 1024  # of every weight, 4 MiB each
 
 
-def best(rounds: int, run: Callable[[], object]) -> tuple[float, float]:
-    """Shortest wall time and processor time of this thread, in seconds."""
-    walls, threads = [], []
-    for _ in range(rounds):
-        nn.clear_parameters()
-        start, busy = time.perf_counter(), time.thread_time()
-        run()
-        walls.append(time.perf_counter() - start)
-        threads.append(time.thread_time() - busy)
-    return min(walls), min(threads)
+def milliseconds(run: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    nn.clear_parameters()
+    start = time.perf_counter()
+    run()
+    return (time.perf_counter() - start) * 1e3
 
 
 def entry(x: nn.Variable, y: nn.Variable) -> dict[str, object]:
@@ -64,39 +68,51 @@ def resnet_50(megabytes: int) -> dict[str, object]:
     return entry(x, resnet(x, 50, test=True))
 
 
+def formats(contents: dict[str, Any]) -> Iterator[tuple[str, Job, Job]]:
+    """Names of formats, how a file is written, and how it is loaded."""
+    for kind in (".h5", ".protobuf"):
+        yield f"nnp with {kind}", partial(save, contents=contents, parameter_format=kind), load
+    values = {k: v.d for k, v in nn.get_parameters(grad_only=False).items()}
+    yield "npz", lambda path: np.savez(path, **values), load_weights
+    if importlib.util.find_spec("onnx"):
+        from nnl.converters import onnx
+
+        (net,) = contents["networks"]
+        yield "onnx", lambda path: onnx.save(path, net["outputs"], net["names"]), onnx.load
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", type=Path, help="write the rows there as well")
     args = parser.parse_args()
+    rows: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        jobs: list[tuple[str, Path, Callable[[Path], object]]] = []
+        jobs: list[tuple[str, Path, Job, float]] = []
         for make in (large_layers, resnet_50):
             nn.clear_parameters()
-            contents = make(args.megabytes)
-            for kind in ("h5", "protobuf"):
-                path = Path(folder) / f"{make.__name__}_{kind}.nnp"
-                save(path, contents, parameter_format=f".{kind}")
-                jobs.append((f"{make.__name__}, .nnp with .{kind}", path, load))
-            path = Path(folder) / f"{make.__name__}.npz"
-            np.savez(path, **{k: v.d for k, v in nn.get_parameters(grad_only=False).items()})
-            jobs.append((f"{make.__name__}, .npz", path, load_weights))
-            if importlib.util.find_spec("onnx"):
-                from nnl.converters import onnx
-
-                (net,) = contents["networks"]  # type: ignore[misc]
-                path = Path(folder) / f"{make.__name__}.onnx"
-                onnx.save(path, net["outputs"], net["names"])
-                jobs.append((f"{make.__name__}, .onnx", path, onnx.load))
-        print(f"{'':32}{'read':>8}{'load':>8}{'ratio':>8}{'read':>12}{'load':>8}{'ratio':>8}")
-        print(f"{'':32}{'ms of wall time':>24}{'ms of the thread':>28}")
-        for name, path, run in jobs:
-            read = best(args.rounds, path.read_bytes)
-            took = best(args.rounds, lambda run=run, path=path: run(path))
-            cells = [
-                f"{r * 1e3:8.1f}{t * 1e3:8.1f}{t / r:8.2f}" for r, t in zip(read, took, strict=True)
-            ]
-            print(f"{name:32}{'    '.join(cells)}")
+            for kind, write, run in formats(make(args.megabytes)):
+                path = Path(folder) / f"{make.__name__}{len(jobs)}.{kind.split()[0]}"
+                start = time.perf_counter()
+                write(path)
+                saved = (time.perf_counter() - start) * 1e3
+                jobs.append((f"{make.__name__}, .{kind}", path, run, saved))
+        print(f"{'milliseconds':32}{'save':>8}{'read':>8}{'load':>8}{'ratio':>8}{'best':>8}")
+        for name, path, run, saved in jobs:
+            read, took = [], []
+            for _ in range(args.rounds):
+                read.append(milliseconds(path.read_bytes))
+                took.append(milliseconds(partial(run, path)))
+            row = {"save": saved, "read": median(read), "load": median(took)}
+            row |= {"ratio": row["load"] / row["read"], "best": min(took) / min(read)}
+            rows[name] = {k: round(v, 2) for k, v in row.items()}
+            print(f"{name:32}" + "".join(f"{v:8.{2 * (v < 10)}f}" for v in row.values()))
+    if args.json:
+        machine = {"processor": processor(), "cores": os.cpu_count(), "versions": versions()}
+        machine |= {"date": time.strftime("%Y-%m-%d"), "rounds": args.rounds}
+        report = {"machine": machine, "milliseconds": rows}
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

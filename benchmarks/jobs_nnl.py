@@ -64,10 +64,11 @@ def arrays(row):
         return x, rng.integers(0, 30000, (row.batch, row.size, 1))
     if row.model == "lstm":
         shape = (row.size, row.batch, 256)
-        return rng.normal(size=shape), rng.normal(size=shape) * 0.1
+        x, t = rng.normal(size=shape), rng.normal(size=shape) * 0.1
+        return x.astype(np.float32), t.astype(np.float32)
     colors, classes = (1, 10) if row.model == "lenet" else (3, 1000)
     x = rng.normal(size=(row.batch, colors, row.size, row.size))
-    return x, rng.integers(0, classes, (row.batch, 1))
+    return x.astype(np.float32), rng.integers(0, classes, (row.batch, 1))
 
 
 def build(engine, row):

@@ -34,9 +34,7 @@ def network(row):
 
 def tensors(row):
     x, t = (torch.tensor(a) for a in jobs_nnl.arrays(row))
-    if row.model == "lstm":
-        return x.float(), t.float()
-    return (x if row.model in ("bert", "gpt2") else x.float()), t.reshape(-1)
+    return (x, t) if row.model == "lstm" else (x, t.reshape(-1))
 
 
 def build(engine, row):

@@ -17,9 +17,11 @@
 #include <new>
 #include <utility>
 
+#include "nnl/crc32.h"
 #include "nnl/elementwise.h"
 #include "nnl/packing.h"
 #include "nnl/plan.h"
+#include "nnl/read.h"
 #include "nnl/threads.h"
 
 namespace nb = nanobind;
@@ -240,6 +242,45 @@ nb::object empty_of(nb::handle shape, nb::handle dtype) {
   return empty(dims, reinterpret_cast<PyArray_Descr*>(dtype.ptr()));
 }
 
+// Memory of Python objects, lent while this lives.
+class Lent {
+ public:
+  Lent() = default;
+  ~Lent() {
+    for (Py_buffer& b : buffers_) PyBuffer_Release(&b);
+  }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+
+  Span add(nb::handle x, int flags) {
+    Py_buffer b;
+    if (PyObject_GetBuffer(x.ptr(), &b, flags) < 0) throw nb::python_error();
+    buffers_.push_back(b);
+    return {b.buf, static_cast<size_t>(b.len)};
+  }
+
+ private:
+  std::vector<Py_buffer> buffers_;
+};
+
+uint32_t crc32_of(nb::handle data, uint32_t before) {
+  Lent lent;
+  const Span bytes = lent.add(data, PyBUF_SIMPLE);
+  nb::gil_scoped_release unlock;
+  return crc32(bytes.data, bytes.size, before);
+}
+
+// Parts are what has writable memory, or numbers of bytes that nobody wants.
+uint32_t read_parts(int file, uint64_t offset, nb::list parts, bool checked) {
+  Lent lent;
+  std::vector<Span> spans;
+  for (nb::handle part : parts)
+    spans.push_back(PyLong_Check(part.ptr()) ? Span{nullptr, nb::cast<size_t>(part)}
+                                             : lent.add(part, PyBUF_WRITABLE));
+  nb::gil_scoped_release unlock;
+  return read_spans(file, offset, spans, checked);
+}
+
 void* import_numpy() {
   import_array1(nullptr);
   return nullptr;
@@ -264,6 +305,8 @@ NB_MODULE(_native, m) {
   m.def("set_threads", &set_threads);
   m.def("array_at", &array_at);
   m.def("empty", &empty_of);
+  m.def("crc32", &crc32_of, nb::arg("data"), nb::arg("before") = 0);
+  m.def("read", &read_parts);
 
   // (code, constants, shapes) of an op's program, see nnl/elementwise.h; None where it has none.
   m.def("elementwise_code",

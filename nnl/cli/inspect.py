@@ -13,7 +13,7 @@ from typing import Any
 from nnl.cli.convert import allowed_functions
 from nnl.cli.view import shape_text
 from nnl.converters.atomic import replacing
-from nnl.converters.formats import FORMATS, NnpModel, read_model
+from nnl.converters.formats import FORMATS, LATER, NnpModel, format_of, read_model
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded, functions_of, network_of, with_executor
 from nnl.converters.nnp.function_messages import op_of_type
@@ -24,7 +24,14 @@ def add_commands(commands: Any) -> None:
     """Register the commands."""
     p = commands.add_parser("dump", help="networks, executors, optimizers and monitors of a file")
     p.add_argument("files", nargs="+", metavar="FILE")
-    p.add_argument("-I", "--import-format", choices=sorted(FORMATS), help="format of the files")
+    p.add_argument(
+        "-I",
+        "--import-format",
+        choices=sorted((*FORMATS, *LATER)),
+        metavar="FORMAT",
+        help=f"format of the files: {', '.join(sorted(FORMATS))}",
+    )
+    p.add_argument("--nnp-exclude-preprocess", action="store_true", help=argparse.SUPPRESS)
     p.add_argument("-F", "--dump-functions", action="store_true", help="list the functions")
     p.add_argument(
         "-V", "--dump-variables", action="store_true", help="with -F: shapes of their variables"
@@ -48,8 +55,9 @@ def add_commands(commands: Any) -> None:
         "--all_support",
         "--export-format",
         dest="export_format",
-        choices=sorted(FORMATS),
-        help="split by support of this format",
+        choices=sorted((*FORMATS, *LATER)),
+        metavar="FORMAT",
+        help=f"split by support of this format: {', '.join(sorted(FORMATS))}",
     )
     p.add_argument(
         "-c", "--config", metavar="LIST", help="split by this list of functions, one per line"
@@ -58,7 +66,12 @@ def add_commands(commands: Any) -> None:
     p.add_argument("--api", help=argparse.SUPPRESS)
     p.add_argument("-x", "--exclude", action="append", default=[], metavar="NAME", help="leave out")
     p.add_argument("-q", "--query", metavar="NAME", help="only this function; * stands for all")
-    p.add_argument("-t", "--target", action="store_true", help="with -f: names in that format")
+    p.add_argument(
+        "-t",
+        "--target",
+        action="store_true",
+        help="with -f and FILE: what it becomes in that format",
+    )
     p.add_argument("-o", "--output", metavar="FILE", help="write the list there")
     p.add_argument("--json", action="store_true", help="as JSON")
     p.set_defaults(run=function_info)
@@ -178,8 +191,8 @@ def _is_shape(value: Any) -> bool:
 
 def function_info(args: argparse.Namespace) -> int:
     """List functions, sorted; with a file and -f, exit code 1 if some are not supported."""
-    if args.target and args.export_format is None:
-        raise ValueError("-t needs -f FORMAT")
+    if args.target and (args.export_format is None or args.file is None):
+        raise ValueError("-t needs -f FORMAT and FILE: operators depend on a function's arguments")
     if args.api is not None:
         raise ValueError("the option --api is for the format NNB, which comes in a later version")
     counts = _functions(args.file, not args.nnp_no_expand_network)
@@ -190,20 +203,19 @@ def function_info(args: argparse.Namespace) -> int:
             raise ValueError(f"there is no function {args.query!r}")
     known = None
     if args.export_format is not None:
-        functions = FORMATS[args.export_format].functions
-        known = functions() if functions is not None else dict.fromkeys(names, "")
+        target = format_of("", args.export_format, True)
+        known = set(names if target.functions is None else target.functions())
     if args.config is not None:
-        allowed = allowed_functions(args.config)
-        known = {n: s for n, s in (known or dict.fromkeys(names, "")).items() if n in allowed}
+        known = set(names if known is None else known) & allowed_functions(args.config)
     supported = [n for n in names if known is None or n in known]
     missing = [n for n in names if n not in supported]
     if args.json:
         text = json.dumps({"functions": supported, "unsupported": missing}, indent=1)
     else:
-        shown = supported
-        if args.target and known is not None:
-            shown = sorted({known[n] or n for n in supported})
-        text = "\n".join(shown)
+        text = "\n".join(supported)
+        if args.target and not missing:
+            model, _ = read_model([args.file])
+            text = "\n".join(supported if target.operators is None else target.operators(model))
         if missing and args.file:
             text += f"\n\nnot supported by {args.config or args.export_format}:\n" + "\n".join(
                 missing

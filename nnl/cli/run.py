@@ -37,8 +37,8 @@ def add_commands(commands: Any) -> None:
         "forward",
         help="run a network over a CSV data set",
         description="Runs the first executor over the rows of a CSV data set and writes "
-        "OUTDIR/NAME: the columns of the data set and one per output, "
-        "whose cells name .npy files or hold the number.",
+        "OUTDIR/NAME: the columns of the data set, and those of the outputs: one for a number, "
+        "OUTPUT__0, OUTPUT__1 ... for a vector, one with names of .npy files for anything else.",
     )
     p.add_argument("-c", "--config", required=True, metavar="FILE", help="the network")
     p.add_argument("-p", "--param", metavar="FILE", help="parameters")
@@ -50,6 +50,15 @@ def add_commands(commands: Any) -> None:
         default="output_result.csv",
         metavar="NAME",
         help="(default: %(default)s)",
+    )
+    p.add_argument(
+        "--replace_path", action="store_true", help="make names of files in the data set absolute"
+    )
+    p.add_argument(
+        "--result_outdir",
+        default="",
+        metavar="FOLDER",
+        help="where the .npy files go, seen from OUTDIR (default: there)",
     )
     p.add_argument("-b", "--batch_size", type=int, metavar="N", help="(default: the file's)")
     p.set_defaults(run=forward)
@@ -104,9 +113,15 @@ def forward(args: argparse.Namespace) -> int:
     if len(sizes) != 1:
         raise ValueError(f"{args.config}: its inputs have the batch sizes {sorted(sizes)}")
     (batch,) = sizes
-    os.makedirs(args.outdir, exist_ok=True)
     with open(args.dataset, encoding="utf-8-sig", newline="") as file:
-        header, *rows = list(csv.reader(file))
+        lines = [row for row in csv.reader(file) if row]
+    if len(lines) < 2:
+        raise ValueError(f"{args.dataset} has {len(lines)} lines, wanted a header and rows")
+    header, *rows = lines
+    if args.replace_path:
+        folder = os.path.abspath(os.path.dirname(args.dataset))
+        rows = [[_absolute(cell, folder) for cell in row] for row in rows]
+    os.makedirs(os.path.join(args.outdir, args.result_outdir), exist_ok=True)
     result = os.path.join(args.outdir, args.outfile)
     with (
         data_iterator_csv_dataset(args.dataset, batch, shuffle=False) as data,
@@ -117,22 +132,35 @@ def forward(args: argparse.Namespace) -> int:
         if missing:
             raise ValueError(f"{args.dataset} has no column {missing[0]!r}: {data.variables}")
         writer = csv.writer(out)
-        writer.writerow([*header, *network.outputs])
+        writer.writerow([*header, *(c for n, y in network.outputs.items() for c in _names(n, y))])
         for start in tqdm(range(0, len(rows), batch), disable=None):
             given = dict(zip(data.variables, data.next(), strict=True))
             values = {n: given[n].reshape(v.shape) for n, v in network.inputs.items()}
             results = network.run(values)
             for i, row in enumerate(rows[start : start + batch]):
-                cells = [_cell(args.outdir, start + i, n, y[i]) for n, y in results.items()]
+                cells = [c for n, y in results.items() for c in _cells(args, start + i, n, y[i])]
                 writer.writerow([*row, *cells])
     print(f"{result}: {len(rows)} rows")
     return 0
 
 
-def _cell(folder: str, row: int, name: str, value: Any) -> str:
-    if value.size == 1:
-        return repr(float(value.reshape(())))
+def _absolute(cell: str, folder: str) -> str:
+    path = os.path.join(folder, cell)
+    return path if os.path.isfile(path) else cell
+
+
+def _names(name: str, y: Any) -> list[str]:
+    """Columns of an output: one per number of a vector."""
+    shape = y.shape[1:]
+    vector = len(shape) == 1 and shape[0] != 1
+    return [f"{name}__{i}" for i in range(shape[0])] if vector else [name]
+
+
+def _cells(args: argparse.Namespace, row: int, name: str, value: Any) -> list[str]:
+    if value.size == 1 or value.ndim == 1:
+        return [repr(v) for v in value.reshape(-1).tolist()]
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
-    path = f"{safe}_{row}.npy"
-    np.save(os.path.join(folder, path), value)
-    return path
+    path = os.path.join(args.result_outdir, f"{safe}_{row}.npy")
+    with replacing(os.path.join(args.outdir, path)) as temporary, open(temporary, "wb") as file:
+        np.save(file, value)
+    return [path]

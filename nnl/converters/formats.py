@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -252,6 +253,7 @@ class Format:
         read: Paths -> Model, or None.
         write: Model, path, options -> nothing, or None.
         functions: Types of NNabla's functions that it can hold; None for all.
+        operators: Model -> what its functions become, sorted; None where they keep their types.
     """
 
     name: str
@@ -259,7 +261,8 @@ class Format:
     extensions: tuple[str, ...]
     read: Callable[[Sequence[str]], Model] | None = None
     write: Callable[[Model, str, WriteOptions], None] | None = None
-    functions: Callable[[], dict[str, str]] | None = None
+    functions: Callable[[], Collection[str]] | None = None
+    operators: Callable[[Model], list[str]] | None = None
 
 
 def _read_nnp(paths: Sequence[str]) -> Model:
@@ -301,16 +304,30 @@ def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
         )
 
 
-def _onnx_functions() -> dict[str, str]:
-    """ONNX operator, or "composed", by NNabla's function type."""
-    from nnl.converters.onnx import exporter as _exporter  # noqa: F401  registers the handlers
-    from nnl.converters.onnx.registry import ONNX
+def _onnx_functions() -> set[str]:
+    from nnl.converters.onnx.export_table import export_rows
 
-    found = {}
-    for op in OPS.values():
-        if op.nnp and (op.onnx is not None or op.name in ONNX.exports):
-            found[op.nnp] = op.onnx.op_type if op.onnx is not None else "composed"
-    return found
+    return {OPS[name].nnp for name, since, _ in export_rows() if since}
+
+
+def _onnx_operators(model: Model) -> list[str]:
+    """As ONNX names them: Operator@version, that being the one since which it is as it is."""
+    import onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.onnx")
+        _write_onnx(model, path, WriteOptions(1))
+        written = onnx.load(path, load_external_data=False)
+    version = {o.domain or "ai.onnx": o.version for o in written.opset_import}
+    graphs, found = [written.graph, *written.functions], set()
+    for graph in graphs:
+        for node in graph.node:
+            graphs += [g for a in node.attribute for g in (a.g, *a.graphs) if g.node]
+            domain = node.domain or "ai.onnx"
+            if domain == "ai.onnx":
+                schema = onnx.defs.get_schema(node.op_type, version[domain])
+                found.add(f"{node.op_type}@{schema.since_version}")
+    return sorted(found)
 
 
 FORMATS: dict[str, Format] = {
@@ -322,9 +339,11 @@ FORMATS: dict[str, Format] = {
             (".nnp", ".nntxt", ".prototxt", ".protobuf", ".h5"),
             _read_nnp,
             _write_nnp,
-            lambda: dict.fromkeys(op_of_type(), ""),
+            op_of_type,
         ),
-        Format("ONNX", "ONNX", (".onnx",), _read_onnx, _write_onnx, _onnx_functions),
+        Format(
+            "ONNX", "ONNX", (".onnx",), _read_onnx, _write_onnx, _onnx_functions, _onnx_operators
+        ),
     )
 }
 

@@ -195,17 +195,6 @@ class NdArray:
     def clear_called(self) -> bool:
         return "cleared" in self.bufs
 
-    def copy_from(self, arr: NdArray, use_current_context: bool = True) -> None:
-        """Copy the values of an array of the same shape; keeps this array's dtype."""
-        if not isinstance(arr, NdArray):
-            raise TypeError(f"copy_from: arr is {type(arr).__name__}, wanted an NdArray")
-        if arr.shape != self.shape:
-            raise ShapeError(f"copy_from: arr is {arr.spec}, wanted the shape {self.shape}")
-        space = next((s for s in arr.bufs if s in SPACES), "host")
-        buf = SPACES[space].empty(arr.read(space).shape, self.spec.dtype)
-        buf[...] = arr.read(space)
-        self.write(space, buf)
-
     def __repr__(self) -> str:
         mark = next((m for m in ("fill", "cleared") if m in self.bufs), None)
         if not self.bufs or mark == "cleared":

@@ -85,14 +85,14 @@ class Recurrent:
         return y, h_n, c_n, (inner, saved, cells, mask)
 
     def gradients(
-        self, gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias, y, inner, saved, cells, mask
+        self, need_x, gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias, y, inner, saved, cells, mask
     ):
-        """Gradients of x, h, c, weight_l0, weight and bias."""
+        """Gradients of x, h, c, weight_l0, weight and bias; None for x if need_x is False."""
         gs = recurrent_backward(
             gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias, y, inner, saved, cells, mask,
-            cell=self.cell_name, dropout=self.dropout,
+            cell=self.cell_name, dropout=self.dropout, need_x=need_x,
         )  # fmt: skip
-        given = (x, h, c, weight_l0, weight, bias)
+        given = (x if need_x else None, h, c, weight_l0, weight, bias)
         return tuple(None if v is None else g for v, g in zip(given, gs, strict=True))
 
     def work(self, x, h, weight_l0, weight):
@@ -166,10 +166,10 @@ class rnn(Recurrent):
         saved,
         cells,
         mask,
+        need,
     ):
-        gs = self.gradients(
-            gy, gh_n, None, x, h, None, weight_l0, weight, bias, y, inner, saved, cells, mask
-        )
+        kept = (y, inner, saved, cells, mask)
+        gs = self.gradients(need[0], gy, gh_n, None, x, h, None, weight_l0, weight, bias, *kept)
         return gs[:2] + gs[3:]
 
     def cost(self, x, h, weight_l0, weight=None, bias=None, rng=None):
@@ -224,11 +224,10 @@ class lstm(Recurrent):
 
     def vjp(
         self, gy, gh_n, gc_n, _0, _1, _2, _3,
-        *, x, h, c, weight_l0, weight, bias, y, inner, saved, cells, mask,
+        *, x, h, c, weight_l0, weight, bias, y, inner, saved, cells, mask, need,
     ):  # fmt: skip
-        return self.gradients(
-            gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias, y, inner, saved, cells, mask
-        )
+        kept = (y, inner, saved, cells, mask)
+        return self.gradients(need[0], gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias, *kept)
 
     def cost(self, x, h, c, weight_l0, weight=None, bias=None, rng=None):
         return self.work(x, h, weight_l0, weight)
@@ -297,10 +296,10 @@ class gru(Recurrent):
         saved,
         cells,
         mask,
+        need,
     ):
-        gs = self.gradients(
-            gy, gh_n, None, x, h, None, weight_l0, weight, bias, y, inner, saved, cells, mask
-        )
+        kept = (y, inner, saved, cells, mask)
+        gs = self.gradients(need[0], gy, gh_n, None, x, h, None, weight_l0, weight, bias, *kept)
         return gs[:2] + gs[3:]
 
     def cost(self, x, h, weight_l0, weight=None, bias=None, rng=None):
@@ -329,26 +328,29 @@ class recurrent_backward:
         y, inner, saved, cells, mask: Outputs of the function, hidden ones included.
         cell: "tanh", "relu", "lstm" or "gru".
         dropout: Probability of 0 that mask was drawn with.
+        need_x: Whether the gradient of x is wanted: a sixth of the work if I = H and L = 1.
     Returns:
-        Gradients of the inputs; arrays of shape (0,) for those left out.
+        Gradients of the inputs; arrays of shape (0,) for those left out or not wanted.
     """
 
     cell: str
     dropout: float = 0.0
+    need_x: bool = True
 
     def infer(
         self, gy, gh_n, gc_n=None, x=None, h=None, c=None, weight_l0=None, weight=None, bias=None,
         y=None, inner=None, saved=None, cells=None, mask=None,
     ):  # fmt: skip
         nothing = x.with_shape((0,))
-        return tuple(nothing if s is None else s for s in (x, h, c, weight_l0, weight, bias))
+        given = (x if self.need_x else None, h, c, weight_l0, weight, bias)
+        return tuple(nothing if s is None else s for s in given)
 
     def forward(
         self, xp, gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias, y, inner, saved, cells, mask
     ):
         gs = run_backward(
             xp, CELLS[self.cell], gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias,
-            (y, inner, mask, saved, cells), 1.0 / (1.0 - self.dropout),
+            (y, inner, mask, saved, cells), 1.0 / (1.0 - self.dropout), self.need_x,
         )  # fmt: skip
         return tuple(xp.zeros((0,), x.dtype) if g is None else g for g in gs)
 
@@ -359,18 +361,23 @@ class recurrent_backward:
 
         inputs = (x, h, c, weight_l0, weight, bias)
         return gradient_by_steps(
-            self.cell, 1.0 / (1.0 - self.dropout), (gy, gh_n, gc_n), inputs, mask
+            self.cell, 1.0 / (1.0 - self.dropout), (gy, gh_n, gc_n), inputs, mask, self.need_x
         )
 
     def cost(self, *specs):
         given = dict(zip(self.op.inputs, specs, strict=False))
         x, weight_l0, weight, saved = (given[n] for n in ("x", "weight_l0", "weight", "saved"))
         weights = weight_l0.size + (0 if weight is None else weight.size)
-        n = x.shape[0] * x.shape[1]
-        return Cost(flops=4 * n * weights, bytes=2 * x.nbytes + 16 * weights + saved.nbytes)
+        n, size = x.shape[0] * x.shape[1], x.shape[2]
+        left_out = 0 if self.need_x else weight_l0.size * size // weight_l0.shape[-1]
+        return Cost(
+            flops=2 * n * (2 * weights - left_out), bytes=2 * x.nbytes + 16 * weights + saved.nbytes
+        )
 
     def samples(rng):
-        for name, gates, rows in (("tanh", 1, 1), ("lstm", 4, 4), ("gru", 3, 4)):
+        for name, gates, rows, need_x in (
+            ("tanh", 1, 1, True), ("lstm", 4, 4, True), ("lstm", 4, 4, False), ("gru", 3, 4, True),
+        ):  # fmt: skip
             x, h, *rest = _sample(rng, gates, rows, 2, 2).inputs
             c, (w0, w, b) = (rest[0] if name == "lstm" else None), rest[-3:]
             mask = np.zeros((0,), np.bool_)
@@ -379,7 +386,8 @@ class recurrent_backward:
             gc = rng.normal(size=h.shape) if name == "lstm" else None
             yield Sample(
                 gy, gh, gc, x, h, c, w0, w, b, y, inner, saved, cells, mask,
-                cell=name, order=1, grad=(True, True, gc is not None) + (False,) * 11,
+                cell=name, need_x=need_x, order=1,
+                grad=(True, True, gc is not None) + (False,) * 11,
             )  # fmt: skip
 
 

@@ -225,8 +225,11 @@ def _passed(inner, mask, scale, layer):
     return x * (mask[layer - 1] * x.dtype.type(scale)) if mask.size else x
 
 
-def run_backward(xp, cell, gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias, saved_by_run, scale):
-    """Gradients of x, h, c, weight_l0, weight and bias; None for those that are None."""
+def run_backward(
+    xp, cell, gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias, saved_by_run, scale, need_x
+):
+    """Gradients of x, h, c, weight_l0, weight and bias; None for those that are None, and for x
+    where it is not wanted."""
     y, inner, mask, saved, cs = saved_by_run
     layers, directions, batch, hidden = h.shape
     gh, gc = xp.empty_like(h), xp.empty_like(h) if cell.has_cell else None
@@ -267,4 +270,4 @@ def run_backward(xp, cell, gy, gh_n, gc_n, x, h, c, weight_l0, weight, bias, sav
         if layer and mask.size:
             gx = gx * (mask[layer - 1] * gx.dtype.type(scale))
         g = gx
-    return xp.ascontiguousarray(g), gh, gc, gw0, gw, gb
+    return xp.ascontiguousarray(g) if need_x else None, gh, gc, gw0, gw, gb

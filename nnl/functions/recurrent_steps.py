@@ -85,20 +85,22 @@ def _step(F, cell_name, x, h, c, wx, wh, b):
     return (F.relu(y) if cell_name == "relu" else F.tanh(y)), None
 
 
-def gradient_by_steps(cell_name, scale, grads, inputs, mask):
+def gradient_by_steps(cell_name, scale, grads, inputs, mask, need_x):
     """The gradients of the inputs, as functions of grads and inputs that can be differentiated.
 
     Args:
         grads: Gradients of y, h_n and c_n.
         inputs: x, h, c, weight_l0, weight, bias; None where left out.
+        need_x: Whether the gradient of x is wanted; shape (0,) takes its place.
     """
-    # the gradient of every input is wanted, so each gets an edge of its own that needs one
+    # each input gets an edge of its own that needs a gradient
     xs = [None if x is None else _needing(x) for x in inputs]
     ys = by_steps(cell_name, scale, *xs, mask)
     pairs = [(y.edge, _variable(g)) for y, g in zip(ys, grads, strict=True) if y is not None]
     stop = {x.edge.key: x.edge for x in xs if x is not None}
     found = backprop([y for y, _ in pairs], [g for _, g in pairs], stop=stop).leaves
-    return tuple(_nothing() if x is None else found[x.edge.key][1] for x in xs)
+    wanted = (xs[0] if need_x else None, *xs[1:])
+    return tuple(_nothing() if x is None else found[x.edge.key][1] for x in wanted)
 
 
 def _variable(x):

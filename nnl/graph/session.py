@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
+from nnl.core.array_views import copy_from
 from nnl.core.autodiff import accumulate, backprop, backward_now, start_gradient
 from nnl.core.callback import HOOKS
 from nnl.core.context import STATE, using
@@ -63,7 +64,7 @@ class Backward:
     def write_start(self, grad: Any) -> None:
         """Put the start gradient in place."""
         if type(grad) not in (int, float):
-            self.gy.copy_from(start_gradient(self.output, self.gy.shape, grad))
+            copy_from(self.gy, start_gradient(self.output, self.gy.shape, grad))
             self.started = None
         elif grad != self.started:
             self.gy.touch(SPACE)[...] = grad

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import json
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,12 +190,31 @@ def test_function_info_is_sorted_and_splits_by_support(
     assert (tmp_path / "f.txt").read_text().split() == names
     pytest.importorskip("onnx")
     assert "ReLU" in output(capsys, "function_info", file, "-f", "ONNX").split()
-    assert "Relu" in output(capsys, "function_info", file, "-f", "ONNX", "-t").split()
+    operators = output(capsys, "function_info", file, "-f", "ONNX", "-t").split()
+    assert {"Relu@14", "Conv@11", "MaxPool@12"} <= set(operators) and operators == sorted(operators)
+    assert main(["function_info", "-f", "ONNX", "-t"]) == 1
+    assert "-t needs -f FORMAT and FILE" in capsys.readouterr().err
+    assert main(["function_info", "-f", "NNB"]) == 1
+    assert "NNB comes in a later version of nnl" in capsys.readouterr().err
     x = nn.Variable((2, 3, 8, 8))
     net = {"name": "n", "batch_size": 2, "outputs": {"y": F.random_flip(x)}, "names": {"x": x}}
     save(tmp_path / "r.nnp", {"networks": [net]})
     text = output(capsys, "function_info", tmp_path / "r.nnp", "-f", "ONNX", code=1)
     assert "not supported by ONNX:\nRandomFlip" in text
+
+
+def test_functions_that_onnx_writes_as_their_parts_are_supported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnx")
+    from nnl.converters.onnx.export_table import export_rows
+
+    listed = output(capsys, "function_info", "-f", "ONNX").split()
+    assert listed == sorted({OPS[name].nnp for name, since, _ in export_rows() if since})
+    x = nn.Variable((2, 3))
+    net = {"name": "n", "batch_size": 2, "outputs": {"y": F.celu(x)}, "names": {"x": x}}
+    save(tmp_path / "c.nnp", {"networks": [net]})
+    output(capsys, "convert", tmp_path / "c.nnp", tmp_path / "c.onnx", "--verify")
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -219,26 +240,79 @@ def test_infer_computes_what_the_network_computes(
     assert "has 1 inputs ['x'], got 2 files" in capsys.readouterr().err
 
 
-def test_forward_goes_through_a_data_set(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def evaluated(tmp_path: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
+    """Options of forward for a vector, a number and a matrix per row; and the numbers."""
     x = nn.Variable((2, 3))
-    y = PF.affine(x, 2)
-    executor = {"name": "e", "network": "n", "data": ["x"], "output": ["y"]}
-    net = {"name": "n", "batch_size": 2, "outputs": {"y": y}, "names": {"x": x}}
+    y = PF.affine(x, 4)
+    outputs = {"y": y, "s": F.sum(y, axis=1), "m": F.reshape(y, (2, 2, 2))}
+    executor = {"name": "e", "network": "n", "data": ["x"], "output": list(outputs)}
+    net = {"name": "n", "batch_size": 2, "outputs": outputs, "names": {"x": x}}
     save(tmp_path / "m.nnp", {"networks": [net], "executors": [executor]})
     rows = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     for i, row in enumerate(rows):
         np.save(tmp_path / f"x{i}.npy", row)
-    (tmp_path / "d.csv").write_text("x\n" + "".join(f"x{i}.npy\n" for i in range(5)))
-    args = ["-c", tmp_path / "m.nnp", "-d", tmp_path / "d.csv", "-o", tmp_path / "out"]
-    assert "5 rows" in output(capsys, "forward", *args)
-    lines = (tmp_path / "out" / "output_result.csv").read_text().split()
-    assert lines[0] == "x,y" and len(lines) == 6
+    lines = [f"x{i}.npy,{i}\n" for i in range(5)]
+    (tmp_path / "d.csv").write_text("x,y_label\n" + "".join(lines))
     w = {k: v.d for k, v in nn.get_parameters().items()}
-    for i, line in enumerate(lines[1:]):
-        got = np.load(tmp_path / "out" / line.split(",")[1])
-        np.testing.assert_allclose(got, rows[i] @ w["affine/W"] + w["affine/b"], rtol=1e-4)
+    options = ["-c", tmp_path / "m.nnp", "-d", tmp_path / "d.csv", "-o", tmp_path / "out"]
+    return [str(o) for o in options], rows @ w["affine/W"] + w["affine/b"]
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_forward_goes_through_a_data_set(
+    tmp_path: Path, evaluated: tuple[list[str], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    args, want = evaluated
+    assert "5 rows" in output(capsys, "forward", *args)
+    rows = table(tmp_path / "out" / "output_result.csv")
+    assert len(rows) == 5
+    for i, row in enumerate(rows):
+        # vectors have the columns that NNabla gives them, and that its data sets have
+        assert list(row) == ["x", "y_label", "y__0", "y__1", "y__2", "y__3", "s", "m"]
+        assert (row["x"], row["y_label"]) == (f"x{i}.npy", str(i))
+        got = [float(row[f"y__{j}"]) for j in range(4)]
+        np.testing.assert_allclose(got, want[i], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(float(row["s"]), want[i].sum(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(np.load(tmp_path / "out" / row["m"]).ravel(), got, rtol=1e-6)
+
+
+def test_forward_puts_arrays_where_result_outdir_says(
+    tmp_path: Path, evaluated: tuple[list[str], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    args, want = evaluated
+    output(capsys, "forward", *args, "--result_outdir", "arrays/here", "-f", "r.csv")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["arrays", "r.csv"]
+    for i, row in enumerate(table(tmp_path / "out" / "r.csv")):
+        assert row["m"] == f"arrays/here/m_{i}.npy"
+        value = np.load(tmp_path / "out" / row["m"])
+        np.testing.assert_allclose(value.ravel(), want[i], rtol=1e-4, atol=1e-5)
+
+
+def test_forward_replaces_paths_of_files_that_exist(
+    tmp_path: Path, evaluated: tuple[list[str], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    args, _ = evaluated
+    output(capsys, "forward", *args, "--replace_path")
+    for i, row in enumerate(table(tmp_path / "out" / "output_result.csv")):
+        assert (row["x"], row["y_label"]) == (str(tmp_path / f"x{i}.npy"), str(i))
+
+
+@pytest.mark.parametrize("text", ["", "x\n"])
+def test_forward_wants_a_header_and_rows(
+    tmp_path: Path,
+    evaluated: tuple[list[str], Any],
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "d.csv").write_text(text)
+    assert main(["forward", *evaluated[0]]) == 1
+    assert f"d.csv has {len(text) // 2} lines, wanted a header and rows" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("shell", SHELLS)

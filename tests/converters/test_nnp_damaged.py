@@ -50,6 +50,38 @@ def test_hostile_archives_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert initial_values.MAX_ELEMENTS < members.SUSPICIOUS**4  # both bounds are finite
 
 
+def test_hdf5_files_do_not_read_other_files(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(range(64)))
+    with h5py.File(tmp_path / "other.h5", "w") as out:
+        out["w"] = np.ones(4, np.float32)
+    with h5py.File(tmp_path / "a.h5", "w") as out:
+        out.create_dataset("w", (4,), np.float32, external=[(str(tmp_path / "secret"), 0, 16)])
+    with pytest.raises(ValueError, match="'w': its numbers lie in another file"):
+        nn.load_parameters(tmp_path / "a.h5")
+    layout = h5py.VirtualLayout((4,), np.float32)
+    layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "w", (4,))
+    with h5py.File(tmp_path / "b.h5", "w") as out:
+        out.create_virtual_dataset("w", layout)
+    with pytest.raises(ValueError, match="'w': its numbers lie in another file"):
+        nn.load_parameters(tmp_path / "b.h5")
+    with h5py.File(tmp_path / "c.h5", "w") as out:
+        out["w"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/w")
+    nn.load_parameters(tmp_path / "c.h5")
+    assert nn.get_parameters(grad_only=False) == {}
+
+
+def test_states_do_not_come_from_other_files(tmp_path: Path) -> None:
+    solver = saved(tmp_path / "a.nnp")["solver"]
+    with h5py.File(tmp_path / "other.h5", "w") as out:
+        out["t"] = 1
+        out["mean"] = np.ones(4, np.float32)
+    with h5py.File(tmp_path / "s.h5", "w") as out:
+        out["c/affine/W/t"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/t")
+        out["c/affine/W/mean"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/mean")
+    solver.load_states(tmp_path / "s.h5")  # it has no states of its own
+    assert all((s.pstate["mean"].d != 1).any() for s in solver.get_states().values())
+
+
 def test_hdf5_arrays_that_are_larger_than_the_file_are_refused() -> None:
     file = io.BytesIO()
     with h5py.File(file, "w") as out:
@@ -188,7 +220,7 @@ NAMED_W = b"\x0a\x01w"  # variable_name
         (PARAMETER + varint(50) + NAMED_W, "the field 200 ends 47 bytes behind it"),
         (PARAMETER + b"\xff" * 12, "a number does not end"),
         (b"\x03", "wire type 3"),
-        (b"\x02\x00", "the field 0 ends"),
+        (b"\x02\x00", "there is no field 0"),
         (PARAMETER + varint(6) + varint(100 << 3 | 2) + b"\x03abc", "3 bytes of float32 numbers"),
         (PARAMETER + varint(3) + NAMED_W, r"'w' has 0 values for the shape \(\)"),
     ],

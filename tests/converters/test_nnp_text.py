@@ -1,21 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reader of networks' text against the protobuf package, and checksums against zlib."""
+"""The reader of networks' text against the protobuf package."""
 
 from __future__ import annotations
-
-import io
-import zipfile
-import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
 
-import nnl as nn
-from nnl.converters.nnp import members as members_module
-from nnl.converters.nnp.checksum import Checksum, threads
-from nnl.converters.nnp.members import members
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.text import fill
 from tests.converters.loop_networks import NETWORKS
@@ -149,35 +140,3 @@ def test_what_is_read_fast_is_what_the_protobuf_package_reads() -> None:
             accepted += 1
             assert message == slow(changed), changed
     assert accepted > 100
-
-
-@pytest.mark.parametrize("sizes", [(), (0,), (5,), (1 << 20, 1 << 20, 3), (7, 1 << 22, 0, 1)])
-def test_checksums_of_parts_give_that_of_the_whole(sizes: tuple[int, ...]) -> None:
-    data = np.random.default_rng(0).integers(0, 256, sum(sizes)).astype(np.uint8)
-    with threads() as pool:
-        check, at = Checksum(pool), 0
-        for n in sizes:
-            check.add(data.data[at : at + n])
-            at += n
-        assert check.value() == zlib.crc32(data)
-
-
-def test_a_flipped_bit_in_large_weights_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(members_module, "LARGE", 1000)
-    nn.clear_parameters()
-    weights = np.random.default_rng(0).normal(size=(300, 10)).astype(np.float32)
-    nn.parameter.set_parameter("w", nn.Variable.from_numpy_array(weights))
-    nn.save_parameters(tmp_path / "w.h5")
-    path = tmp_path / "w.nnp"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.write(tmp_path / "w.h5", "parameter.h5")
-    good = path.read_bytes()
-    assert [n for n, _ in members(io.BytesIO(good), "x")] == ["parameter.h5"]
-    at = good.index(weights.tobytes()) + 5000
-    path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
-    nn.clear_parameters()
-    with pytest.raises(ValueError, match="'parameter.h5' is damaged .CRC-32"):
-        nn.load_parameters(path)
-    assert nn.get_parameters() == {}

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from nnl.ext.cuda.kernels.module import COMPILER
 from tests.cuda import shim
 
 

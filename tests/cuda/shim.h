@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lets g++ compile CUDA kernels, and runs them on the host: blocks one after the other, the threads
 // of a block as fibers that change places where they wait for each other.
-#pragma once
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -128,7 +127,9 @@ struct Barrier {
   }
 };
 static Barrier block_barrier, warp_barriers[most / 32];
-static double exchange[most];
+// Two sets of places in turn, so that one meeting of the warp for each exchange is enough.
+static double exchange[2][most];
+static unsigned char turn[most];
 
 inline unsigned thread() {
   return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
@@ -173,10 +174,10 @@ inline void __syncthreads() { shim::block_barrier.wait(shim::total); }
 template <class T>
 T __shfl_xor_sync(unsigned, T v, int d) {
   const unsigned t = shim::thread();
-  memcpy(&shim::exchange[t], &v, sizeof(v));
+  double* places = shim::exchange[shim::turn[t] ^= 1];
+  memcpy(&places[t], &v, sizeof(v));
   shim::wait_for_warp();
-  memcpy(&v, &shim::exchange[t ^ (unsigned)d], sizeof(v));
-  shim::wait_for_warp();
+  memcpy(&v, &places[t ^ (unsigned)d], sizeof(v));
   return v;
 }
 

@@ -11,7 +11,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from nnl.ext.cuda.kernels.module import COMPILER, Code, Dims, Function, text_of
 
 HERE = Path(__file__).parent
 FOLDER = Path(tempfile.gettempdir()) / f"nnl-shim-{os.getuid()}"
-FLAGS = ("-std=c++17", "-O0", "-fPIC", "-shared", "-fno-strict-aliasing", "-w", "-ffp-contract=off")
+FLAGS = ("-std=c++17", "-O0", "-fPIC", "-fno-strict-aliasing", "-w", "-ffp-contract=off")
 PROBLEMS = {
     1: "its structure of parameters has another size",
     2: "its blocks are too large",
@@ -32,25 +34,44 @@ def available() -> bool:
     return shutil.which("g++") is not None
 
 
+def _compile(*arguments: str, target: Path) -> None:
+    """Run g++ into a file of another name, which then becomes `target`."""
+    made = target.with_name(f"{os.getpid()}-{target.name}")
+    done = subprocess.run(
+        ["g++", *FLAGS, *arguments, "-o", str(made)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[:4000]
+    os.replace(made, target)
+
+
+@cache
+def prelude() -> Path:
+    """A header with what all kernels begin with, compiled beforehand."""
+    text = (HERE / "shim.h").read_text() + text_of("device.cuh")
+    folder = FOLDER / hashlib.sha1((text + str(FLAGS)).encode()).hexdigest()
+    header = folder / "prelude.h"
+    compiled = folder / "prelude.h.gch"
+    if not compiled.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        source = folder / f"{os.getpid()}.h"
+        source.write_text(text)
+        os.replace(source, header)
+        _compile("-x", "c++-header", str(header), target=compiled)
+    return header
+
+
 def build(codes: Iterable[Code]) -> ctypes.CDLL:
     """One library with all these kernels; taken from a folder of temporary files if it is there."""
     codes = list(codes)
     files = list(dict.fromkeys(f for c in codes for f in c.files))
     bodies = list(dict.fromkeys(c.body for c in codes))
-    parts = [text_of("device.cuh"), *(text_of(f) for f in files), *bodies]
-    text = f'#include "{HERE / "shim.h"}"\n' + "\n".join(parts)
-    key = hashlib.sha1((text + (HERE / "shim.h").read_text() + str(FLAGS)).encode()).hexdigest()
-    path = FOLDER / f"{key}.so"
+    text = "\n".join([*(text_of(f) for f in files), *bodies])
+    header = prelude()
+    path = header.parent / f"{hashlib.sha1(text.encode()).hexdigest()}.so"
     if not path.exists():
-        FOLDER.mkdir(exist_ok=True)
-        source = FOLDER / f"{key}.{os.getpid()}.cpp"
+        source = path.with_suffix(f".{os.getpid()}.cpp")
         source.write_text(text)
-        made = source.with_suffix(".so")
-        done = subprocess.run(
-            ["g++", *FLAGS, str(source), "-o", str(made)], capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr[:4000]
-        os.replace(made, path)
+        _compile("-shared", "-include", str(header), str(source), target=path)
         source.unlink()
     return ctypes.CDLL(str(path))
 
@@ -71,6 +92,7 @@ def compile_one(code: Code) -> Function:
     return function_of(build([code]), code.name)
 
 
+T = TypeVar("T")
 FUNCTIONS: dict[Code, Function] = {}
 
 
@@ -102,6 +124,15 @@ def recording(codes: dict[Code, None]) -> Iterator[None]:
 
     with compiling(remember, {}):
         yield
+
+
+def together(run: Callable[[], T]) -> T:
+    """What `run` returns, after compiling all that it launches in one go."""
+    codes: dict[Code, None] = {}
+    with recording(codes):
+        run()
+    compile_all(codes)
+    return run()
 
 
 def compile_all(codes: Iterable[Code]) -> None:

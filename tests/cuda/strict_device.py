@@ -54,10 +54,13 @@ class StrictDevice:
         memory.owner = owner
         return strict_xp.StrictArray(np.frombuffer(memory, dtype).reshape(shape))
 
-    def warm_up(self, work):
+    def pool(self):
+        return None
+
+    def warm_up(self, work, pool):
         work()
 
-    def capture(self, work):
+    def capture(self, work, pool):
         with strict_xp.put_back():
             self.capturing = strict_xp.counts["capturing"] = True
             try:

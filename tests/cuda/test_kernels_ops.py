@@ -18,6 +18,7 @@ import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
 from nnl.core.context import Context, using
 from nnl.core.op import OPS, Op
 from nnl.core.spec import Spec
+from nnl.ext.cuda.kernels.module import Code
 from nnl.ext.cuda.registry import SETUPS
 from nnl.ext.native import plain_attributes
 from tests.cuda import kernels, shim
@@ -25,8 +26,9 @@ from tests.native.kernels import BF16, F16, F32, assert_close, is_float, run_num
 from tests.native.test_kernels import cases
 
 pytestmark = pytest.mark.usefixtures("host_compiler")
-# Views are nothing to compute; padding by other than constants is left to CuPy.
-LEFT_OUT = {"identity", "unlink", "pad_backward"}
+# Views are nothing to compute; padding by other than constants is left to CuPy. The loss scale is
+# state, and what the op returns is the memory of an input: see test_loss_scale.py.
+LEFT_OUT = {"identity", "unlink", "pad_backward", "follow_loss_scale"}
 NAMES = sorted((set(SETUPS) & set(OPS)) - LEFT_OUT)
 LONG = pytest.mark.long
 Run = Callable[[], list[np.ndarray] | None]
@@ -99,13 +101,17 @@ def both_ways(case: Case) -> list[tuple[list[np.ndarray] | None, list[Any], str]
 @cache
 def compiled(dtype: np.dtype) -> None:
     """Compile what the tests of an element type launch, all at once."""
-    codes: dict[Any, None] = {}
-    with shim.recording(codes):
+
+    def run_all() -> None:
         for name in NAMES:
             for case in all_cases(name, dtype):
                 both_ways(case)
                 if dtype == F32:
                     case.cuda(last=case.last())
+
+    codes: dict[Code, None] = {}
+    with shim.recording(codes):
+        run_all()
     shim.compile_all(codes)
 
 
@@ -144,11 +150,7 @@ SIXTEEN = """add2 relu gelu sum mean softmax softmax_cross_entropy batch_normali
 @pytest.mark.parametrize("name", SIXTEEN)
 def test_kernel_of_16_bits_equals_the_definition(name: str) -> None:
     """A few of the long test above, for every run of the suite."""
-    codes: dict[Any, None] = {}
     case = all_cases(name, BF16)[0]
-    with shim.recording(codes):
-        both_ways(case)
-    shim.compile_all(codes)
-    for got, state, what in both_ways(case):
+    for got, state, what in shim.together(lambda: both_ways(case)):
         assert got is not None
         case.check(got, state, what)

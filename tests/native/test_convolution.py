@@ -39,6 +39,14 @@ CASES = {
     "depthwise, stride": (
         (2, 64, 12, 11), (64, 1, 3, 3), {"group": 64, "pad": (1, 1), "stride": (2, 2)},
     ),
+    "depthwise 5x5": ((2, 37, 12, 11), (37, 1, 5, 5), {"group": 37, "pad": (2, 2)}),
+    "depthwise 5x5, stride": (
+        (3, 32, 13, 8), (32, 1, 5, 5), {"group": 32, "pad": (1, 2), "stride": (2, 2)},
+    ),
+    "depthwise 5x5, all padding": (
+        (1, 16, 2, 1), (16, 1, 5, 5), {"group": 16, "pad": (3, 7), "stride": (3, 6)},
+    ),
+    "depthwise 7x7": ((2, 48, 9, 14), (48, 1, 7, 7), {"group": 48, "pad": (3, 3)}),
     "depthwise, two maps": ((2, 16, 6, 5), (32, 1, 3, 3), {"group": 16}),
     "one axis": ((3, 16, 40), (24, 16, 5), {"pad": (2,), "stride": (2,)}),
     "three axes": ((1, 16, 5, 6, 7), (16, 16, 2, 3, 3), {"pad": (0, 1, 1), "stride": (1, 2, 1)}),

@@ -30,7 +30,7 @@ int64_t product_of(const Shape& shape, size_t begin, size_t end) {
 
 class Affine : public Kernel {
  public:
-  Affine(const Signature& s, Activation f) : bias_(s.given(2)), addend_(s.given(3)) {
+  Affine(const Signature& s, Curve f) : bias_(s.given(2)), addend_(s.given(3)) {
     const Spec &x = s.in[0], &w = s.in[1];
     const auto base = static_cast<size_t>(s.attributes.integer("base_axis"));
     const int64_t rows = product_of(x.shape, 0, base);
@@ -114,11 +114,11 @@ class BatchMatmul : public Kernel {
 
 std::unique_ptr<Kernel> affine(const Signature& s) {
   if (!takes(s)) return nullptr;
-  return std::make_unique<Affine>(s, Activation::none);
+  return std::make_unique<Affine>(s, Curve::none);
 }
 
 std::unique_ptr<Kernel> affine_fused(const Signature& s) {
-  const Activation f = activation_of(s.attributes.text("activation"));
+  const Curve f = activation_of(s.attributes.text("activation"));
   if (!takes(s)) return nullptr;
   return std::make_unique<Affine>(s, f);
 }

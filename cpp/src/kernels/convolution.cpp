@@ -171,6 +171,8 @@ std::unique_ptr<Kernel> setup(const Signature& s) {
   if (auto kernel = converted(s, Convert::float16, setup<Read>)) return kernel;
   Convolution c;
   if (!Read(s, c)) return nullptr;
+  if (auto kernel = depthwise_weight(c)) return kernel;
+  if (auto kernel = pointwise_weight(c)) return kernel;
 #ifdef NNL_ONEDNN
   if (auto kernel = convolution_onednn(c, s)) return with_bias(std::move(kernel), c);
   if (auto kernel = converted(s, Convert::halves, setup<Read>)) return kernel;

@@ -83,10 +83,10 @@ void append(dnnl::post_ops& ops, const Activation& a) {
 }
 
 Descs describe(const Convolution& c, Images images) {
-  // products of bfloat16 where the data is; float32 otherwise. Weights follow.
-  DType type = c.x.dtype;
-  if (c.direction == Direction::data) type = c.y.dtype;
-  if (c.direction == Direction::weight && c.y.dtype != DType::bf16) type = DType::f32;
+  // products of bfloat16 where the data is, or where the result is: float32 data, the image of a
+  // network, then loses no more than the result does. Weights follow.
+  const bool x = c.x.dtype == DType::bf16, y = c.y.dtype == DType::bf16;
+  const DType type = y || (x && c.direction != Direction::weight) ? DType::bf16 : DType::f32;
   const memory_type t = onednn::type_of(type);
   auto result = [&](const Convolution::Array& a) {
     return type == DType::bf16 ? onednn::type_of(a.dtype) : memory_type::f32;

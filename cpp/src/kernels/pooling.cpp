@@ -41,9 +41,16 @@ std::unique_ptr<Kernel> converted_or(const Signature& s) {
   return converted(s, Convert::halves, make);
 }
 
+// The order of an image of one pixel is that of the other array.
+Layout order(const Spec& s, const Spec& other, bool channel_last) {
+  const bool one_pixel = s.rank() > 2 && !channel_last && s.size() == s.shape[0] * s.shape[1];
+  return one_pixel ? other.layout : s.layout;
+}
+
 // The windows of pooling x to y along every axis.
-bool read(const Attributes& a, const Spec& x, const Spec& y, Images& images,
-          std::vector<Axis>& axes) {
+bool read(const Attributes& a, Spec x, Spec y, Images& images, std::vector<Axis>& axes) {
+  const Layout of_x = order(x, y, channel_last_of(a));
+  y.layout = order(y, x, channel_last_of(a)), x.layout = of_x;
   const auto &kernel = a.integers("kernel"), &stride = a.integers("stride"),
              &pad = a.integers("pad");
   Shape size, out;

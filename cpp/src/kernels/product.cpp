@@ -125,20 +125,20 @@ memory::desc desc(const Matrices& x, DType type) {
   return {x.shape, onednn::type_of(type), x.strides};
 }
 
-void append(dnnl::post_ops& ops, Activation f) {
+void append(dnnl::post_ops& ops, Curve f) {
   using A = dnnl::algorithm;
   switch (f) {
-    case Activation::none:
+    case Curve::none:
       return;
-    case Activation::relu:
+    case Curve::relu:
       return ops.append_eltwise(A::eltwise_relu, 0, 0);
-    case Activation::gelu:
+    case Curve::gelu:
       return ops.append_eltwise(A::eltwise_gelu_tanh, 0, 0);
-    case Activation::tanh:
+    case Curve::tanh:
       return ops.append_eltwise(A::eltwise_tanh, 0, 0);
-    case Activation::sigmoid:
+    case Curve::sigmoid:
       return ops.append_eltwise(A::eltwise_logistic, 0, 0);
-    case Activation::swish:
+    case Curve::swish:
       return ops.append_eltwise(A::eltwise_swish, 1, 0);
   }
 }
@@ -243,36 +243,36 @@ ProductSpec simplified(ProductSpec s) {
 
 }  // namespace
 
-Activation activation_of(const std::string& name) {
+Curve activation_of(const std::string& name) {
   static const char* const names[] = {"none", "relu", "gelu", "tanh", "sigmoid", "swish"};
   for (int i = 0; i < 6; ++i)
-    if (name == names[i]) return static_cast<Activation>(i);
+    if (name == names[i]) return static_cast<Curve>(i);
   throw ValueError("activation is '" + name + "', wanted none, relu, gelu, tanh, sigmoid or swish");
 }
 
-void activate(Activation f, float* x, int64_t n) {
+void activate(Curve f, float* x, int64_t n) {
   switch (f) {
-    case Activation::none:
+    case Curve::none:
       return;
-    case Activation::relu:
+    case Curve::relu:
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) x[i] = x[i] < 0.0f ? 0.0f : x[i];
       return;
-    case Activation::gelu:  // sqrt(2 / pi) and 0.044715 times it
+    case Curve::gelu:  // sqrt(2 / pi) and 0.044715 times it
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i)
         x[i] =
             0.5f * x[i] * (1.0f + fast_tanh(x[i] * (0.797884561f + 0.0356774081f * x[i] * x[i])));
       return;
-    case Activation::tanh:
+    case Curve::tanh:
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) x[i] = fast_tanh(x[i]);
       return;
-    case Activation::sigmoid:
+    case Curve::sigmoid:
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) x[i] = fast_sigmoid(x[i]);
       return;
-    case Activation::swish:
+    case Curve::swish:
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) x[i] = x[i] * fast_sigmoid(x[i]);
       return;

@@ -10,11 +10,12 @@
 
 namespace nnl {
 
-enum class Activation { none, relu, gelu, tanh, sigmoid, swish };
+// What is applied to each element of a result.
+enum class Curve { none, relu, gelu, tanh, sigmoid, swish };
 
 // Throws ValueError for a name that is not of these. gelu is the form with tanh.
-Activation activation_of(const std::string& name);
-void activate(Activation f, float* x, int64_t n);
+Curve activation_of(const std::string& name);
+void activate(Curve f, float* x, int64_t n);
 
 // An array seen as matrices: (batch..., rows, columns) over the elements of one memory, which the
 // strides need not visit in order. A stride of 0 repeats.
@@ -35,7 +36,7 @@ struct ProductSpec {
   Matrices a, b, y;  // y contiguous
   bool bias = false, addend = false;
   DType bias_type = DType::f32, addend_type = DType::f32;
-  Activation activation = Activation::none;
+  Curve activation = Curve::none;
 };
 
 class Product {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rnn, lstm and gru share forward and backward: sizes, and arrays brought to float32.
+// What rnn, lstm and gru share forward and backward: sizes, and arrays brought to the type T that
+// is multiplied and kept, float or bf16. What is carried from step to step is float32.
 //
 // Samples are independent of each other, so a thread takes some samples of one direction through
 // all steps without waiting for others.
@@ -49,50 +50,97 @@ struct Sizes {
   int64_t at(int64_t direction, int64_t k) const { return direction ? steps - 1 - k : k; }
 };
 
+template <class T>
+constexpr DType dtype_of = std::is_same_v<T, bf16> ? DType::bf16 : DType::f32;
+
 // y = scale x where the mask is set, else 0.
-inline void pass(const float* x, const uint8_t* mask, float scale, float* y, int64_t n) {
+template <class T>
+void pass(const T* x, const uint8_t* mask, float scale, T* y, int64_t n) {
   parallel_for(n, 1 << 14, [&](int64_t begin, int64_t end) {
 #pragma omp simd
-    for (int64_t i = begin; i < end; ++i) y[i] = x[i] * (mask[i] ? scale : 0.0f);
+    for (int64_t i = begin; i < end; ++i)
+      y[i] = from_float<T>(to_float(x[i]) * (mask[i] ? scale : 0.0f));
   });
 }
 
-// An input as float32.
+// The part of weights that is multiplied with the state of one step: k x n, packed.
+template <class T>
+class StateWeights {
+ public:
+  StateWeights() = default;
+  StateWeights(int64_t k, int64_t n, int64_t directions, Space& space)
+      : k_(k), n_(n), at_(space.floats(directions * size())) {}
+
+  void pack(const T* from, int64_t row, int64_t col, int64_t direction, void* workspace) const {
+    gemm::Packed<T>* to = packed(direction, workspace);
+    const int64_t depth = size() / gemm::padded(n_),
+                  panels = (n_ + gemm::kPanel - 1) / gemm::kPanel;
+    const int64_t grain =
+        std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(depth * gemm::kPanel, 1));
+    parallel_for(panels, grain, [&](int64_t begin, int64_t end) {
+      const int64_t j = begin * gemm::kPanel;
+      gemm::pack(from + j * col, row, col, k_, std::min(n_, end * gemm::kPanel) - j,
+                 to + j * depth);
+    });
+  }
+  // y = x w, or y += x w, for m rows that lie `x_row` and `y_row` apart.
+  void multiply(const T* x, int64_t x_row, int64_t direction, float* y, int64_t y_row, int64_t m,
+                bool add, void* workspace) const {
+    gemm::multiply(x, x_row, 1, packed(direction, workspace), y, y_row, m, n_, k_, add);
+  }
+
+ private:
+  int64_t size() const {
+    return std::is_same_v<T, bf16> ? gemm::packed_pairs(k_, n_) : gemm::packed_size(k_, n_);
+  }
+  gemm::Packed<T>* packed(int64_t direction, void* workspace) const {
+    return Space::at<gemm::Packed<T>>(workspace, at_) + direction * size();
+  }
+
+  int64_t k_ = 0, n_ = 0;
+  size_t at_ = 0;
+};
+
+// An input as T, which is float or bf16.
+template <class T>
 class Reader {
  public:
   Reader() = default;
-  Reader(const Spec& s, Space& space) : type_(s.dtype), n_(s.size()) {
-    if (type_ != DType::f32) at_ = space.floats(n_);
+  Reader(const Signature& s, size_t i, Space& space) {
+    if (!s.given(i)) return;
+    type_ = s.in[i].dtype, n_ = s.in[i].size();
+    if (type_ != dtype_of<T>) at_ = space.take(static_cast<size_t>(n_) * sizeof(T));
   }
-  const float* get(const void* x, void* workspace) const {
-    if (type_ == DType::f32 || !x) return static_cast<const float*>(x);
-    float* y = Space::at(workspace, at_);
-    convert(type_, x, DType::f32, y, n_);
+  const T* get(const void* x, void* workspace) const {
+    if (type_ == dtype_of<T> || !x) return static_cast<const T*>(x);
+    T* y = Space::at<T>(workspace, at_);
+    convert(type_, x, dtype_of<T>, y, n_);
     return y;
   }
 
  private:
-  DType type_ = DType::f32;
+  DType type_ = dtype_of<T>;
   int64_t n_ = 0;
   size_t at_ = 0;
 };
 
-// An output that is computed as float32.
+// An output that is computed as T.
+template <class T>
 class Writer {
  public:
   Writer() = default;
   Writer(const Spec& s, Space& space) : type_(s.dtype), n_(s.size()) {
-    if (type_ != DType::f32) at_ = space.floats(n_);
+    if (type_ != dtype_of<T>) at_ = space.take(static_cast<size_t>(n_) * sizeof(T));
   }
-  float* place(void* y, void* workspace) const {
-    return type_ == DType::f32 ? static_cast<float*>(y) : Space::at(workspace, at_);
+  T* place(void* y, void* workspace) const {
+    return type_ == dtype_of<T> ? static_cast<T*>(y) : Space::at<T>(workspace, at_);
   }
   void finish(void* y, void* workspace) const {
-    if (type_ != DType::f32) convert(DType::f32, Space::at(workspace, at_), type_, y, n_);
+    if (type_ != dtype_of<T>) convert(dtype_of<T>, Space::at<T>(workspace, at_), type_, y, n_);
   }
 
  private:
-  DType type_ = DType::f32;
+  DType type_ = dtype_of<T>;
   int64_t n_ = 0;
   size_t at_ = 0;
 };

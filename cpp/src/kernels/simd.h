@@ -71,24 +71,32 @@ void store(const float* x, float* y, int64_t n);
 void store(const float* x, bf16* y, int64_t n);
 void store(const float* x, f16* y, int64_t n);
 
-// e^x to about 2 units in the last place; 0 below -104, inf above 88.73, NaN for NaN.
+// e^x to about 2 units in the last place, in two factors: p 2^n.
+struct Exp {
+  float p;
+  int32_t n;
+  explicit Exp(float x) {
+    const float whole = std::nearbyint(x * 1.44269504088896341f);
+    float r = x - whole * 0.693145751953125f;  // ln 2 in two parts: exact product, then the rest
+    r -= whole * 1.42860682030941723212e-6f;
+    p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    n = static_cast<int32_t>(whole);
+  }
+};
+inline float power_of_two(int32_t n) { return from_bits(static_cast<uint32_t>(n + 127) << 23); }
+
+// e^x; 0 below -104, inf above 88.73, NaN for NaN.
 inline float fast_exp(float x) {
-  const float bounded = x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x);
-  const float n = std::nearbyint(bounded * 1.44269504088896341f);
-  float r = bounded - n * 0.693145751953125f;  // ln 2 in two parts: exact product, then the rest
-  r -= n * 1.42860682030941723212e-6f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
+  const Exp e(x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x));
   // 2^n in two factors, for results below the smallest normal number and n = 128
-  const int32_t k = static_cast<int32_t>(n), half = k >> 1;
-  const float a = from_bits(static_cast<uint32_t>(half + 127) << 23);
-  const float b = from_bits(static_cast<uint32_t>(k - half + 127) << 23);
-  const float y = p * a * b;
+  const int32_t half = e.n >> 1;
+  const float y = e.p * power_of_two(half) * power_of_two(e.n - half);
   return x != x ? x : y;
 }
 
@@ -119,20 +127,24 @@ inline float fast_log(float x) {
   return x == INFINITY ? x : y;
 }
 
-inline float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
+// 1 / (1 + e^-x); 0 below -88.4, where e^-x is no less than 2^127.5.
+inline float fast_sigmoid(float x) {
+  const Exp e(x < -89.0f ? 89.0f : (x > 87.0f ? -87.0f : -x));
+  return 1.0f / (1.0f + e.p * power_of_two(e.n));
+}
 
 // tanh x; a polynomial near 0, where 1 - 2 / (1 + e^2x) would cancel.
 inline float fast_tanh(float x) {
   const float a = std::fabs(x), z = x * x;
-  const float big = 1.0f - 2.0f / (fast_exp(2.0f * a) + 1.0f);
+  const Exp e(a > 10.0f ? 20.0f : 2.0f * a);  // 1 - 2 e^-20 is 1 by now
+  const float big = 1.0f - 2.0f / (e.p * power_of_two(e.n) + 1.0f);
   float p = -5.70498872745e-3f;
   p = p * z + 2.06390887954e-2f;
   p = p * z - 5.37397155531e-2f;
   p = p * z + 1.33314422036e-1f;
   p = p * z - 3.33332819422e-1f;
   const float small = p * z * x + x;
-  const float y = a < 0.625f ? small : std::copysign(big, x);
-  return x != x ? x : y;
+  return a < 0.625f ? small : std::copysign(big, x);
 }
 
 }  // namespace nnl

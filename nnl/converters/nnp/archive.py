@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from nnl.converters.nnp.members import Bytes, members, read_all
+from nnl.converters.nnp.members import Member, members, whole
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.parameter_files import Stored, binary_parameters, from_proto, read_h5
 
@@ -26,14 +26,31 @@ class Content:
     Attributes:
         where: The files, for messages.
         proto: NNablaProtoBuf message without parameters.
-        stored: Parameters.
+        promised: Parameters whose values may still be read.
         states: Solver states by the optimizer's name: extension and content.
+        files: What the values are read from.
     """
 
     where: str
     proto: Any
-    stored: list[Stored] = field(default_factory=list)
+    promised: list[Stored] = field(default_factory=list)
     states: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    files: list[Member] = field(default_factory=list)
+
+    @property
+    def stored(self) -> list[Stored]:
+        """The parameters.
+
+        Raises:
+            ValueError: Their file is damaged.
+        """
+        self.wait()
+        return self.promised
+
+    def wait(self) -> None:
+        """Come back when all values are there; raises as `stored`."""
+        for file in self.files:
+            file.wait()
 
 
 def read_files(files: Files, extension: str, function: str) -> Content:
@@ -49,6 +66,7 @@ def read_files(files: Files, extension: str, function: str) -> Content:
     several: Sequence[Any] = files if isinstance(files, (list, tuple)) else [files]
     names = [str(f) if isinstance(f, (str, os.PathLike)) else "file" for f in several]
     content = Content(f"{function}: {', '.join(names)}", messages()["NNablaProtoBuf"]())
+    found: list[_Part] = []
     for file, name in zip(several, names, strict=True):
         is_path = isinstance(file, (str, os.PathLike))
         kind = os.path.splitext(name)[1] if is_path else extension
@@ -60,28 +78,37 @@ def read_files(files: Files, extension: str, function: str) -> Content:
         where = f"{function}: {name}"
         with open(file, "rb", buffering=0) if is_path else nullcontext(file) as opened:
             if kind != ".nnp":
-                _add(content, name, read_all(opened), where, kind)
+                found += _add(content, whole(opened, where), where, kind)
                 continue
-            for member, data in members(opened, where):
-                _add(content, member, data, f"{where}: {member}")
+            for part, member in members(opened, where):
+                found += _add(content, member, f"{where}: {part}", os.path.splitext(part)[1], part)
+    for stored, data, text, where in found:  # by now the weights are being read
+        content.promised += stored
+        if data:
+            proto = parse("NNablaProtoBuf", data, text, where)
+            content.promised += from_proto(proto, where)
+            del proto.parameter[:]
+            content.proto.MergeFrom(proto)
     return content
 
 
-def _add(content: Content, name: str, data: Bytes, where: str, kind: str = "") -> None:
-    kind = kind or os.path.splitext(name)[1]
+# Parameters, a message in its binary or text form, whether it is text, and where it stands.
+_Part = tuple[list[Stored], bytes, bool, str]
+
+
+def _add(content: Content, file: Member, where: str, kind: str, name: str = "") -> list[_Part]:
+    """What the file holds; states of solvers are added at once."""
+    content.files.append(file)
     if kind in _TEXT:
-        proto = parse("NNablaProtoBuf", data.tobytes(), True, where)
-        content.stored += from_proto(proto, where)
-        del proto.parameter[:]
-        content.proto.MergeFrom(proto)
-    elif kind == ".protobuf":
-        rest, stored = binary_parameters(data, where)
-        content.stored += stored
-        content.proto.MergeFrom(parse("NNablaProtoBuf", rest, False, where))
-    elif kind == ".h5":
-        content.stored += read_h5(data, where)
-    elif kind == ".optimizer":
-        _add_states(content, os.path.basename(name), data.tobytes(), where)
+        return [([], file.read().tobytes(), True, where)]
+    if kind == ".protobuf":
+        rest, stored = binary_parameters(file)
+        return [(stored, rest, False, where)]
+    if kind == ".h5":
+        return [(read_h5(file), b"", False, where)]
+    if kind == ".optimizer":
+        _add_states(content, os.path.basename(name), file.read().tobytes(), where)
+    return []
 
 
 def _add_states(content: Content, name: str, data: bytes, where: str) -> None:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -102,12 +102,19 @@ def write_arguments(node: Node, type_name: str, message: Any, changed: dict[str,
             setattr(arguments, f.name, value)
 
 
-def read_arguments(message: Any, op: Op) -> dict[str, Any]:
+def read_arguments(message: Any, op: Op) -> Mapping[str, Any]:
     """Attributes of op from the arguments of a Function message; what is absent is zero."""
     field = argument_field().get(message.type)
     if field is None:
         return {}
     arguments = getattr(message, field)
+    return _values(op, type(arguments), arguments.SerializeToString())
+
+
+@lru_cache(maxsize=256)
+def _values(op: Op, message_class: Any, data: bytes) -> Mapping[str, Any]:
+    """The attributes, found once for the many functions of a network with equal arguments."""
+    arguments = message_class.FromString(data)
     kinds = dict(zip(op.fields, op.kinds, strict=True))
     out: dict[str, Any] = {}
     for f in arguments.DESCRIPTOR.fields:
@@ -187,8 +194,8 @@ def call(
 
 
 def _with_counts(
-    op: Op, values: dict[str, Any], out_shapes: Sequence[tuple[int, ...]]
-) -> Iterator[dict[str, Any]]:
+    op: Op, values: Mapping[str, Any], out_shapes: Sequence[tuple[int, ...]]
+) -> Iterator[Mapping[str, Any]]:
     """The attributes; where one is a number of elements in the data, once per possible number."""
     names = [f for f in FROM_DATA if f in op.fields]
     if not names:
@@ -215,7 +222,7 @@ def _assignments(op: Op, inputs: Sequence[Variable]) -> Iterator[tuple[Variable 
 def _apply(
     op: Op,
     slots: tuple[Variable | None, ...],
-    values: dict[str, Any],
+    values: Mapping[str, Any],
     out_shapes: Sequence[tuple[int, ...]],
 ) -> tuple[Variable, ...] | None:
     """The outputs; None if the inputs contradict the attributes, or the counts in the shapes."""

@@ -95,7 +95,7 @@ class ProtoFunction:
         op = op_of_type().get(self.type)
         if op is None or self.type not in argument_field():
             return {}
-        return read_arguments(self.proto, op)
+        return dict(read_arguments(self.proto, op))
 
 
 class ProtoNetwork:

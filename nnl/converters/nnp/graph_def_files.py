@@ -38,7 +38,7 @@ def load(
     """
     content = read_files(filename, extension, "graph_def.load")
     if exclude_parameter:
-        content.stored = []
+        content.promised = []
     if parameter_only:
         del content.proto.network[:]
         del content.proto.executor[:]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of files and of members of .nnp archives, read once into memory of our own.
-
-Weights are views of that memory: nothing is copied between the file and the parameter.
+"""Files and members of .nnp archives: looked into here and there, then read once, from the begin to
+the end, into the arrays that the weights will have, while the network is built from others.
 """
 
 from __future__ import annotations
@@ -11,84 +10,221 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from nnl.converters.nnp.checksum import PART, Checksum, threads
+from nnl.converters.nnp.checksum import crc32
+from nnl.ext.native import empty, library
 
 MAX_RATIO = 200  # what is larger than this times its compressed size, and than SUSPICIOUS,
 SUSPICIOUS = 2**28  # bytes, is no network: weights hardly get smaller
-LARGE = 2**24  # bytes; checksums of larger members are computed while they are read and parsed
+PART = 2**20  # bytes; what was just read is still in the cache when its checksum is computed
+LARGE = 2**23  # bytes; larger members are read in the background
+BLOCK = 2**12  # bytes, of what is read to look at a few of them
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name
 
 Bytes = np.ndarray[Any, Any]  # uint8, writable
+Parts = list[memoryview | int]  # where bytes go that follow each other; how many nobody wants
 
 
-def read_all(file: Any) -> Bytes:
+class Place(NamedTuple):
+    """Where an array lies: its first byte, and what it is."""
+
+    start: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class Member:
+    """A file, or a part of one, of which nothing is believed before it was read as a whole.
+
+    Args:
+        file: Open for reading bytes at any place.
+        start, size: The part of it.
+        name: For messages.
+        checksum: CRC-32 of all bytes, if there is one.
+    """
+
+    def __init__(
+        self, file: Any, start: int, size: int, name: str, checksum: int | None = None
+    ) -> None:
+        self.file, self.start, self.size = file, start, size
+        self.name, self.checksum = name, checksum
+        self._blocks: dict[int, bytes] = {}
+        self._reading: Future[None] | None = None
+
+    def peek(self, at: int, size: int) -> bytes:
+        """Some bytes, not checked yet.
+
+        Raises:
+            ValueError: They are not all in the file.
+        """
+        if at + size > self.size:
+            raise ValueError(f"{self.name} ends {at + size - self.size} bytes too early")
+        if size > BLOCK:
+            return self._bytes(at, size)
+        i, begin = divmod(at, BLOCK)
+        data = self._blocks.get(i) or self._block(i)
+        if len(data) < begin + size:
+            data += self._blocks.get(i + 1) or self._block(i + 1)
+        return data[begin : begin + size]
+
+    def _block(self, i: int) -> bytes:
+        data = self._blocks[i] = self._bytes(i * BLOCK, min(BLOCK, self.size - i * BLOCK))
+        return data
+
+    def _bytes(self, at: int, size: int) -> bytes:
+        self.file.seek(self.start + at)
+        data: bytes = self.file.read(size)
+        if len(data) < size:
+            raise ValueError(f"{self.name} ends {size - len(data)} bytes too early")
+        return data
+
+    def read(self) -> Bytes:
+        """All bytes.
+
+        Raises:
+            ValueError: They are damaged, or the file ends before.
+        """
+        buffer = empty((self.size,), np.uint8)
+        self._read([buffer.data])
+        return buffer
+
+    def arrays(self, places: Sequence[Place]) -> list[Bytes]:
+        """The arrays in places that do not overlap, each in memory of its own.
+
+        They may still be filled: `wait` before you use them.
+        """
+        made = [empty(p.shape, p.dtype) for p in places]
+        views = [y.reshape(-1).view(np.uint8).data for y in made]
+        parts: Parts = []
+        at = 0
+        for i in sorted(range(len(places)), key=lambda i: places[i].start):
+            parts += (places[i].start - at, views[i])
+            at = places[i].start + len(views[i])
+        parts.append(self.size - at)
+        if library() is None or not isinstance(self.file, io.FileIO) or self.size < LARGE:
+            self._read(parts)
+            return made
+        file = open(os.dup(self.file.fileno()), "rb", buffering=0)
+        other = Member(file, self.start, self.size, self.name, self.checksum)
+        self.checksum = None
+
+        def read() -> None:
+            with file:
+                other._read(parts)
+
+        pool = ThreadPoolExecutor(1, "nnl reading")
+        self._reading = pool.submit(read)
+        pool.shutdown(wait=False)
+        return made
+
+    def wait(self) -> None:
+        """Come back when the arrays are there.
+
+        Raises:
+            As `read`.
+        """
+        if self._reading is not None:
+            self._reading.result()
+
+    def verify(self) -> None:
+        """Raise an error if the bytes are damaged and nobody has looked yet."""
+        if self.checksum is not None:
+            self._read([self.size])
+
+    def _read(self, parts: Parts) -> None:
+        """Read everything, one part after the other, and check it."""
+        checked, native = self.checksum is not None, library()
+        if native is not None and isinstance(self.file, io.FileIO):
+            try:
+                found = native.read(self.file.fileno(), self.start, parts, checked)
+            except ValueError as error:
+                raise ValueError(f"{self.name} {error}") from None
+        else:
+            found = self._read_slowly(parts, checked)
+        if checked and found != self.checksum:
+            raise ValueError(f"{self.name} is damaged (CRC-32)")
+        self.checksum = None
+
+    def _read_slowly(self, parts: Parts, checked: bool) -> int:
+        self.file.seek(self.start)
+        checksum = 0
+        for part in parts:
+            size = part if isinstance(part, int) else len(part)
+            memory = memoryview(bytearray(min(size, PART))) if isinstance(part, int) else part
+            for at in range(0, size, PART):
+                view = memory[: size - at] if isinstance(part, int) else memory[at : at + PART]
+                self._fill(view)
+                checksum = crc32(view, checksum) if checked else 0
+        return checksum
+
+    def _fill(self, view: memoryview) -> None:
+        done = 0
+        while done < len(view):
+            n = self.file.readinto(view[done:])
+            if not n:
+                raise ValueError(f"{self.name} ends {len(view) - done} bytes too early")
+            done += n
+
+
+def whole(file: Any, name: str) -> Member:
     """Everything that a file open for reading has left."""
     if isinstance(file, io.FileIO | io.BufferedReader):
-        return read_exactly(file, os.fstat(file.fileno()).st_size - file.tell())
+        start = file.tell()
+        return Member(file, start, os.fstat(file.fileno()).st_size - start, name)
     data = file.read()
     data = data.encode() if isinstance(data, str) else data
-    return np.frombuffer(bytearray(data), np.uint8)
+    return Member(io.BytesIO(data), 0, len(data), name)
 
 
-def read_exactly(file: Any, size: int, check: Checksum | None = None) -> Bytes:
-    """The next `size` bytes, which are also given to the checksum.
-
-    Raises:
-        EOFError: The file ends before.
-    """
-    buffer = np.empty(size, np.uint8)
-    view, done = buffer.data, 0
-    while done < size:
-        step = size if check is None else done + PART
-        n = file.readinto(view[done:step]) if hasattr(file, "readinto") else 0
-        if not n:
-            raise EOFError(f"the file ends {size - done} bytes too early")
-        if check is not None:
-            check.add(view[done : done + n])
-        done += n
-    return buffer
-
-
-def members(file: BinaryIO, where: str, kind: str = ".nnp archive") -> Iterator[tuple[str, Bytes]]:
+def members(file: BinaryIO, where: str, kind: str = ".nnp archive") -> Iterator[tuple[str, Member]]:
     """Names and contents of a zip archive's members, in its order.
 
-    Names and sizes are checked before anything is unpacked. The checksums of large members are
-    compared at the end, so go through all of them before anything is made of one.
+    Names and sizes are checked before anything is unpacked. Checksums are compared when a member is
+    read, and before the next one is given if it was not.
 
     Raises:
         ValueError: It is no archive, is damaged, or has members that point outside or claim to be
             far larger than the file; the text starts with `where`.
     """
     try:
-        with zipfile.ZipFile(file) as archive, threads() as pool:
-            checks: list[tuple[zipfile.ZipInfo, Checksum]] = []
+        with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             _check(entries, where)
             size = file.seek(0, os.SEEK_END)
             for entry in entries:
-                if entry.is_dir():
-                    continue
-                if entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1:
-                    check = Checksum(pool)
-                    data = _stored(file, entry, size, check)
-                    if data.size > LARGE:
-                        checks.append((entry, check))
-                    else:
-                        _compare(entry, zlib.crc32(data.data))
-                    yield entry.filename, data
-                else:
-                    yield entry.filename, np.frombuffer(bytearray(archive.read(entry)), np.uint8)
-            for entry, check in checks:
-                _compare(entry, check.value())
+                if not entry.is_dir():
+                    member = _member(archive, file, entry, size, where)
+                    yield entry.filename, member
+                    member.verify()
     except _BROKEN as error:
         if str(error).startswith(where):
             raise
         raise ValueError(f"{where}: not a {kind}: {error}") from error
+
+
+def _member(
+    archive: zipfile.ZipFile, file: BinaryIO, entry: zipfile.ZipInfo, size: int, where: str
+) -> Member:
+    name = f"{where}: the member {entry.filename!r}"
+    stored = entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1
+    if not stored or not hasattr(file, "readinto"):
+        data = archive.read(entry)
+        return Member(io.BytesIO(data), 0, len(data), name)
+    file.seek(entry.header_offset)
+    header = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+    if header[0] != b"PK\3\4":
+        raise zipfile.BadZipFile(f"the member {entry.filename!r} does not begin where it should")
+    start = entry.header_offset + _LOCAL_HEADER.size + header[9] + header[10]
+    if entry.file_size != entry.compress_size or start + entry.file_size > size:
+        raise zipfile.BadZipFile(
+            f"the member {entry.filename!r} claims {entry.file_size} bytes, more than there are"
+        )
+    return Member(file, start, entry.file_size, name, entry.CRC)
 
 
 _BROKEN = (
@@ -100,25 +236,6 @@ _BROKEN = (
     OSError,
     ValueError,
 )
-
-
-def _compare(entry: zipfile.ZipInfo, found: int) -> None:
-    if found != entry.CRC:
-        raise zipfile.BadZipFile(f"the member {entry.filename!r} is damaged (CRC-32)")
-
-
-def _stored(file: BinaryIO, entry: zipfile.ZipInfo, file_size: int, check: Checksum) -> Bytes:
-    file.seek(entry.header_offset)
-    header = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-    if header[0] != b"PK\3\4":
-        raise zipfile.BadZipFile(f"the member {entry.filename!r} does not begin where it should")
-    start = entry.header_offset + _LOCAL_HEADER.size + header[9] + header[10]
-    if entry.file_size != entry.compress_size or start + entry.file_size > file_size:
-        raise zipfile.BadZipFile(
-            f"the member {entry.filename!r} claims {entry.file_size} bytes, more than there are"
-        )
-    file.seek(start)
-    return read_exactly(file, entry.file_size, check if entry.file_size > LARGE else None)
 
 
 def _check(entries: list[zipfile.ZipInfo], where: str) -> None:

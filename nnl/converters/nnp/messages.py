@@ -119,7 +119,6 @@ def parse(name: str, content: bytes, text: bool, where: str) -> Any:
         if text:
             decoded = content.decode("utf-8")
             if not fill(message, decoded):
-                message = messages()[name]()
                 text_format.Parse(decoded, message, allow_unknown_field=True)
         else:
             message.ParseFromString(content)

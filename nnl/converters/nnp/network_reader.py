@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -185,19 +186,15 @@ def _call(
 def shapes_of(message: Any, batch: int, where: str) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for v in message.variable:
-        at = f"{where}: variable {v.name!r}"
-        dims = tuple(v.shape.dim)
-        if v.name in shapes:
-            raise ValueError(f"{at}: two variables have this name")
+        name, dims = v.name, tuple(v.shape.dim)
+        if name in shapes:
+            raise ValueError(f"{where}: variable {name!r}: two variables have this name")
         if -1 in dims and batch < 1:
-            raise ValueError(f"{at}: its batch size is open, give batch_size")
-        shape = tuple(batch if n == -1 else n for n in dims)
-        size = 1
-        for n in shape:
-            size *= max(n, 1)
-        if min(shape, default=0) < 0 or size > MAX_ELEMENTS:
-            raise ValueError(f"{at}: its shape {dims} is impossible")
-        shapes[v.name] = shape
+            raise ValueError(f"{where}: variable {name!r}: its batch size is open, give batch_size")
+        shape = tuple([batch if n == -1 else n for n in dims])
+        if min(shape, default=0) < 0 or math.prod([n or 1 for n in shape]) > MAX_ELEMENTS:
+            raise ValueError(f"{where}: variable {name!r}: its shape {dims} is impossible")
+        shapes[name] = shape
     return shapes
 
 
@@ -242,10 +239,8 @@ def _with_batch(message: Any, batch: int, where: str) -> Any:
     if message.type not in _BATCH_SHAPED or name is None:
         return message
     dims = tuple(getattr(message, name).shape.dim)
-    size = 1
-    for n in dims:
-        size *= max(n, 1)
-    if min(dims, default=0) < -1 or size > MAX_ELEMENTS:
+    sizes = [n or 1 for n in dims]
+    if min(dims, default=0) < -1 or abs(math.prod(sizes)) > MAX_ELEMENTS:
         raise ValueError(f"{where}: its shape {dims} is impossible")
     if -1 not in dims:
         return message

@@ -182,7 +182,7 @@ def load(
     """
     content = read_files(filenames, extension, "load")
     proto = content.proto
-    parameters = NewParameters([] if exclude_parameter else content.stored, content.where)
+    parameters = NewParameters([] if exclude_parameter else content.promised, content.where)
     info = Info(
         proto=proto,
         prepare_data_iterator=prepare_data_iterator,
@@ -202,6 +202,7 @@ def load(
         with using(target=info.default_context.target, auto_forward=False):
             info.networks = build_networks(content, None, batch_size, parameters)
             _link(info, content)
+    content.wait()
     parameters.commit()
     return info
 

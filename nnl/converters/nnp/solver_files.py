@@ -50,13 +50,19 @@ def load_h5(solver: Solver, path: Any) -> None:
     where = f"{solver.name}.load_states: {name}"
 
     def visit(key: str, group: Any) -> None:
-        if isinstance(group, h5py.Group) and isinstance(group.get("t"), h5py.Dataset):
-            pstate = {
-                name: Variable.from_numpy_array(numbers(dataset, f"{where}: {key!r}: {name}"))
-                for name, dataset in group.items()
-                if isinstance(dataset, h5py.Dataset) and name != "t"
-            }
-            states[key] = SolverState(pstate, int(numbers(group["t"], where)))
+        if not isinstance(group, h5py.Group):
+            return
+        # links to other names or files are not followed
+        own = [n for n in group if isinstance(group.get(n, getlink=True), h5py.HardLink)]
+        arrays = {
+            name: numbers(group[name], f"{where}: {key!r}: {name}")
+            for name in own
+            if isinstance(group[name], h5py.Dataset)
+        }
+        if "t" in arrays:
+            t = int(arrays.pop("t"))
+            pstate = {name: Variable.from_numpy_array(y) for name, y in arrays.items()}
+            states[key] = SolverState(pstate, t)
 
     try:
         with h5py.File(path, "r") as file:

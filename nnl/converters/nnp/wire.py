@@ -2,7 +2,8 @@
 """Parameters in a binary NNablaProtoBuf message, found without parsing their numbers.
 
 The protobuf package makes a list of Python floats, or a copy, of what is one run of float32 in the
-file. Here the run stays where it is, and only the rest of the message is parsed.
+file. Here the run is read into the array that the parameter will have, and only the rest of the
+message is parsed.
 """
 
 from __future__ import annotations
@@ -13,31 +14,52 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.nnp.members import Member, Place
 from nnl.converters.nnp.messages import messages
+from nnl.converters.nnp.text import number
 from nnl.core.spec import ShapeError
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # the wire types of protobuf
 _PARAMETER = 200  # field of NNablaProtoBuf
 _DATA, _NEED_GRAD = 100, 101  # fields of Parameter
 
-Bytes = np.ndarray[Any, Any]
+_HEAD = 20  # bytes: two numbers of at most ten, the tag of a field and its length
+
 Found = tuple[str, "np.ndarray[Any, Any]", bool]
 
 
-def split_parameters(data: Bytes, where: str) -> tuple[bytes, list[Found]]:
+def split_parameters(file: Member) -> tuple[bytes, list[Found]]:
     """The message without its parameters, and (name, value, need_grad) of each of them.
+
+    The values may still be read: wait for the file before you use them.
 
     Raises:
         ValueError: It is no message; ShapeError: a parameter has too many or too few numbers.
     """
     rest: list[bytes] = []
-    found: list[Found] = []
-    view = data.data
-    for field, kind, start, begin, end in _fields(view, 0, len(view), where):
-        if field == _PARAMETER and kind == _LENGTH:
-            found.append(_parameter(data, begin, end, where))
+    heads: list[tuple[Any, tuple[int, ...], int]] = []  # message, shape, number of runs
+    places: list[Place] = []
+    try:
+        for field, kind, start, begin, end in _fields(file, 0, file.size):
+            if field == _PARAMETER and kind == _LENGTH:
+                message, shape, runs = _parameter(file, begin, end)
+                heads.append((message, shape, len(runs)))
+                places += runs
+            else:
+                rest.append(file.peek(start, end - start))
+    except ValueError:
+        file.verify()  # if it is damaged, that is what there is to say
+        raise
+    arrays = iter(file.arrays(places))
+    found = []
+    for message, shape, runs in heads:
+        parts = [next(arrays) for _ in range(runs)]
+        if runs == 1:
+            value = parts[0]
         else:
-            rest.append(bytes(view[start:end]))
+            file.wait()
+            value = np.concatenate([*parts, np.empty(0, "<f4")])
+        found.append((message.variable_name, value.reshape(shape), message.need_grad))
     return b"".join(rest), found
 
 
@@ -51,82 +73,72 @@ def join_parameters(parameters: Iterable[Found]) -> bytes:
         data = np.ascontiguousarray(value, "<f4").tobytes()
         body = [head.SerializeToString()]
         if data:
-            body += [_number(_DATA << 3 | _LENGTH), _number(len(data)), data]
+            body += [number(_DATA << 3 | _LENGTH), number(len(data)), data]
         if need_grad:
-            body += [_number(_NEED_GRAD << 3 | _VARINT), b"\1"]
-        parts += [_number(_PARAMETER << 3 | _LENGTH), _number(sum(map(len, body))), *body]
+            body += [number(_NEED_GRAD << 3 | _VARINT), b"\1"]
+        parts += [number(_PARAMETER << 3 | _LENGTH), number(sum(map(len, body))), *body]
     return b"".join(parts)
 
 
-def _number(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*out, value))
-
-
-def _parameter(data: Bytes, begin: int, end: int, where: str) -> Found:
-    runs: list[Bytes] = []
+def _parameter(file: Member, begin: int, end: int) -> tuple[Any, tuple[int, ...], list[Place]]:
+    """A Parameter message without its numbers, its shape, and where the numbers are."""
+    runs: list[Place] = []
     small: list[bytes] = []  # everything but the numbers
-    view = data.data
-    for field, kind, start, b, e in _fields(view, begin, end, where):
+    for field, kind, start, b, e in _fields(file, begin, end):
         if field == _DATA and kind in (_LENGTH, _FIXED32):
             if (e - b) % 4:
-                raise ValueError(f"{where}: a parameter has {e - b} bytes of float32 numbers")
-            runs.append(data[b:e])
+                raise ValueError(f"{file.name}: a parameter has {e - b} bytes of float32 numbers")
+            runs.append(Place(b, np.dtype("<f4"), ((e - b) // 4,)))
         else:
-            small.append(bytes(view[start:e]))
+            small.append(file.peek(start, e - start))
     message = messages()["Parameter"]()
     from google.protobuf.message import DecodeError
 
     try:
         message.ParseFromString(b"".join(small))
     except DecodeError as error:
-        raise ValueError(f"{where}: no Parameter message: {error}") from error
-    raw = runs[0] if len(runs) == 1 else np.concatenate([*runs, np.empty(0, np.uint8)])
-    shape = tuple(message.shape.dim)
-    if min(shape, default=0) < 0 or raw.size != 4 * math.prod(shape):
+        raise ValueError(f"{file.name}: no Parameter message: {error}") from error
+    shape, size = tuple(message.shape.dim), sum(r.shape[0] for r in runs)
+    if min(shape, default=0) < 0 or size != math.prod(shape):
         raise ShapeError(
-            f"{where}: {message.variable_name!r} has {raw.size // 4} values for the shape {shape}"
+            f"{file.name}: {message.variable_name!r} has {size} values for the shape {shape}"
         )
-    aligned = raw if raw.ctypes.data % 4 == 0 else raw.copy()
-    return message.variable_name, aligned.view("<f4").reshape(shape), message.need_grad
+    return message, shape, runs
 
 
-def _fields(
-    view: memoryview, at: int, end: int, where: str
-) -> Iterator[tuple[int, int, int, int, int]]:
+def _fields(file: Member, at: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """(field, wire type, begin of its tag, begin and end of its value) of a message's fields."""
+    no = f"{file.name}: no NNablaProtoBuf message"
     while at < end:
         start = at
-        tag, at = _varint(view, at, end, where)
+        head = file.peek(at, min(_HEAD, end - at))
+        tag, used = _varint(head, 0, no)
         field, kind = tag >> 3, tag & 7
+        at = stop = start + used
         if kind == _LENGTH:
-            length, at = _varint(view, at, end, where)
+            length, used = _varint(head, used, no)
+            at = start + used
             stop = at + length
         elif kind == _VARINT:
-            stop = _varint(view, at, end, where)[1]
+            stop = start + _varint(head, used, no)[1]
         elif kind in (_FIXED32, _FIXED64):
             stop = at + (4 if kind == _FIXED32 else 8)
         else:
-            raise ValueError(f"{where}: no NNablaProtoBuf message: wire type {kind}")
-        if stop > end or not field:
-            raise ValueError(
-                f"{where}: no NNablaProtoBuf message: the field {field} ends {stop - end} bytes "
-                "behind it"
-            )
+            raise ValueError(f"{no}: wire type {kind}")
+        if not field:
+            raise ValueError(f"{no}: there is no field 0")
+        if stop > end:
+            raise ValueError(f"{no}: the field {field} ends {stop - end} bytes behind it")
         yield field, kind, start, at, stop
         at = stop
 
 
-def _varint(view: memoryview, at: int, end: int, where: str) -> tuple[int, int]:
+def _varint(head: bytes, at: int, no: str) -> tuple[int, int]:
     value = shift = 0
-    while at < end and shift < 70:
-        byte = view[at]
+    for byte in head[at : at + 10]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
         shift += 7
-    raise ValueError(f"{where}: no NNablaProtoBuf message: a number does not end")
+    raise ValueError(f"{no}: a number does not end")

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import zipfile
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from nnl.converters.atomic import replacing
 from nnl.converters.nnp.contents_writer import write_contents
-from nnl.converters.nnp.parameter_files import Stored, add_to_proto, stored_bytes
+from nnl.converters.nnp.parameter_files import ALIGNMENT, Stored, add_to_proto, stored_bytes
 from nnl.converters.nnp.solver_files import write_h5
 from nnl.core.parameter import get_parameters
 from nnl.core.variable import Variable
@@ -19,6 +20,9 @@ from nnl.core.variable import Variable
 VERSION = "0.1\n"
 EXTENSIONS = (".nnp", ".nntxt", ".prototxt", ".protobuf")
 FORMATS = (".h5", ".protobuf")
+_ZIP_HEADER = 30  # bytes of a member before its name
+_EXTRA = struct.Struct("<HH")  # kind and size of what may stand between name and content
+_PADDING = 0xD935  # the kind that Android's zipalign uses
 _DATE = (1980, 1, 1, 0, 0, 0)  # of every archive member, so that equal content is equal bytes
 
 
@@ -151,9 +155,13 @@ def _states(contents: Mapping[str, Any], proto: Any, extension: str) -> dict[str
 
 
 def archive(members: Mapping[str, bytes]) -> bytes:
-    """A zip archive; stored, not compressed, as weights hardly get smaller."""
+    """A zip archive; stored, not compressed, as weights hardly get smaller. Members are aligned."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, content in members.items():
-            archive.writestr(zipfile.ZipInfo(name, _DATE), content)
+            entry = zipfile.ZipInfo(name, _DATE)
+            begin = buffer.tell() + _ZIP_HEADER + len(name.encode()) + _EXTRA.size
+            padding = -begin % ALIGNMENT
+            entry.extra = _EXTRA.pack(_PADDING, padding) + bytes(padding)
+            archive.writestr(entry, content)
     return buffer.getvalue()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.nnp.members import read_all
+from nnl.converters.nnp.members import whole
 from nnl.converters.nnp.parameter_files import set_value
 from nnl.converters.weights.npz import read_npz
 from nnl.converters.weights.pytorch import read_pytorch
@@ -24,7 +24,7 @@ Target = str | None | tuple[str, Callable[[Array], Array]]
 Names = Mapping[str, Target] | Callable[[str], Target]
 
 _READERS: dict[str, Callable[[Any, str], dict[str, Array]]] = {
-    ".safetensors": lambda file, where: read_safetensors(read_all(file), where),
+    ".safetensors": lambda file, where: read_safetensors(whole(file, where).read(), where),
     ".pt": read_pytorch,
     ".pth": read_pytorch,
     ".npz": read_npz,

@@ -18,10 +18,11 @@ def read_npz(file: BinaryIO, where: str) -> dict[str, Array]:
         ValueError: The archive or an array is damaged, or holds objects.
     """
     found = {}
-    for name, data in members(file, where, ".npz archive"):
+    for name, packed in members(file, where, ".npz archive"):
         if not name.endswith(".npy"):
             continue
         at = f"{where}: {name!r}"
+        data = packed.read()
         member = BytesFile(data)
         try:
             version = np.lib.format.read_magic(member)

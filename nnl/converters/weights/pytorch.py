@@ -36,7 +36,8 @@ def read_pytorch(file: BinaryIO, where: str) -> dict[str, Array]:
         ValueError: The file is damaged, is no zip archive (PyTorch before 1.6), or holds anything
             but tensors, numbers and strings in dicts.
     """
-    parts = dict(members(file, where, "zip archive, as PyTorch 1.6 and later write"))
+    kind = "zip archive, as PyTorch 1.6 and later write"
+    parts = {name: member.read() for name, member in members(file, where, kind)}
     folder = next((n.removesuffix("data.pkl") for n in parts if n.endswith("data.pkl")), None)
     if folder is None:
         raise ValueError(f"{where}: there is no member data.pkl, as torch.save writes")

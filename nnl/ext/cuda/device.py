@@ -6,8 +6,7 @@ Everything else works on a `Device`, so that the tests can put another one in it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
@@ -48,10 +47,16 @@ class Device(Protocol):
     def array_at(self, address: int, shape: Any, dtype: Any, owner: Any) -> Any:
         """An array over memory that `owner` keeps."""
 
-    def warm_up(self, work: Callable[[], None]) -> None:
+    def pool(self) -> Any:
+        """Memory for what the steps of one plan need while they run.
+
+        A recorded graph contains its addresses, so nothing else may ever get it.
+        """
+
+    def warm_up(self, work: Callable[[], None], pool: Any) -> None:
         """Do the work with the memory that a recording of it will use."""
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None], pool: Any) -> Callable[[], None]:
         """Record the work as a graph; the result launches it. Raises what the work raises."""
 
     def synchronize(self) -> None: ...
@@ -88,8 +93,7 @@ class CupyDevice:
         self._gpu.use()
         self._stream = cupy.cuda.Stream()
         self.stream = int(self._stream.ptr)
-        # of arenas, and of what definitions need while a graph is recorded: nothing else may get it
-        self._pool = cupy.cuda.MemoryPool()
+        self._arenas = cupy.cuda.MemoryPool()
         self.activate()
 
     def activate(self) -> None:
@@ -97,7 +101,7 @@ class CupyDevice:
         self._stream.use()
 
     def allocate(self, nbytes: int) -> _Piece:
-        return _Piece(self._pool.malloc(max(nbytes, 1)))
+        return _Piece(self._arenas.malloc(max(nbytes, 1)))
 
     def address_of(self, array: Any) -> int:
         return int(array.data.ptr)
@@ -107,19 +111,16 @@ class CupyDevice:
         memory = cuda.UnownedMemory(address, nbytes, owner, self.number)
         return self.cupy.ndarray(shape, dtype, cuda.MemoryPointer(memory, 0))
 
-    @contextmanager
-    def _own_pool(self) -> Iterator[None]:
-        with self.cupy.cuda.using_allocator(self._pool.malloc):
-            yield
+    def pool(self) -> Any:
+        return self.cupy.cuda.MemoryPool()
 
-    def warm_up(self, work: Callable[[], None]) -> None:
-        """Run the work with the memory that a recording of it will use."""
-        with self._own_pool():
+    def warm_up(self, work: Callable[[], None], pool: Any) -> None:
+        with self.cupy.cuda.using_allocator(pool.malloc):
             work()
 
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None], pool: Any) -> Callable[[], None]:
         stream = self._stream
-        with self._own_pool():
+        with self.cupy.cuda.using_allocator(pool.malloc):
             stream.begin_capture()
             self.capturing = True
             try:

@@ -58,7 +58,7 @@ class DevicePlan:
 
     def __init__(self, device: Device, offsets: Sequence[int], arena_bytes: int) -> None:
         self.device = device
-        self.arena = device.allocate(arena_bytes)
+        self.arena, self.pool = device.allocate(arena_bytes), device.pool()
         start = self.arena.address
         self.addresses: list[int | None] = [start + o if o >= 0 else None for o in offsets]
         self.arrays: dict[int, Any] = {}  # bound from outside, kept alive
@@ -129,7 +129,7 @@ class DevicePlan:
             return
         runs = self._runs[key] = self._runs.get(key, 0) + 1
         if runs <= WARM_RUNS:
-            device.warm_up(lambda: self._launch(begin, end))
+            device.warm_up(lambda: self._launch(begin, end), self.pool)
         elif self._recordings.get(key, 0) >= MOST_RECORDINGS:
             self._launch(begin, end)
         else:
@@ -179,7 +179,7 @@ class DevicePlan:
                 self._step(self.calls[reached])
 
         try:
-            return self.device.capture(work)
+            return self.device.capture(work, self.pool)
         except (RuntimeError, NotImplementedError, ValueError, TypeError) as e:
             # what CuPy, CUDA and cuDNN raise for what cannot be captured; run alone, a real error
             # comes again

@@ -51,6 +51,7 @@ class _Chooser:
         self.forms: dict[tuple[int, bool], int] = {}  # (slot, channels last) -> the same values so
         self.places_last: set[int] = set()  # places of maxima, found in images channels-last
         self.names = kernel_names(lib)
+        self.any_last = False  # whether images of this program are channels-last
         self.can_convert = CONVERT in self.names
         self.follow = FOLLOW | frozenset(lib.elementwise_names())
 
@@ -102,7 +103,10 @@ class _Chooser:
 
     def _any_channels_last(self, step: Step, images: set[int]) -> bool:
         slots = self.program.slots
-        return any(slots[step.ins[p]].channels_last for p in images if p >= 0)
+        ins = [slots[step.ins[p]] for p in images if p >= 0]
+        if self.any_last and all(neutral(s.spec) for s in ins):  # one pixel becomes many
+            return any(not neutral(slots[step.outs[-1 - p]].spec) for p in images if p < 0)
+        return any(s.channels_last for s in ins)
 
     def _try(self, step: Step, images: set[int]) -> bool:
         """Make the kernel with these arrays channels-last and all others plain."""
@@ -151,6 +155,7 @@ class _Chooser:
                 after.append((outs[p], o))
                 self.forms[o, True] = outs[p]
             slots[outs[p]].channels_last = last
+        self.any_last = self.any_last or any(last_out)
         step.outs = tuple(outs)
         self.steps.append(step)
         for source, o in after:

@@ -5,6 +5,28 @@ Every kernel is compiled by NVRTC for sm_90 and by g++ in the tests, which run i
 compare it with numpy; what that cannot show is speed, and races that no order of threads shows.
 """
 
-from nnl.ext.cuda.kernels import copies, gradient, indexing, norm, norm_backward, pooling, programs, random, softmax, update
+from nnl.ext.cuda.kernels import (
+    copies,
+    gradient,
+    indexing,
+    norm,
+    norm_backward,
+    pooling,
+    programs,
+    random,
+    softmax,
+    update,
+)
 
-__all__ = ["copies", "gradient", "indexing", "norm", "norm_backward", "pooling", "programs", "random", "softmax", "update"]
+__all__ = [
+    "copies",
+    "gradient",
+    "indexing",
+    "norm",
+    "norm_backward",
+    "pooling",
+    "programs",
+    "random",
+    "softmax",
+    "update",
+]

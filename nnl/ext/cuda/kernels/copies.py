@@ -12,7 +12,9 @@ from nnl.ext.cuda.kernels.module import (
     MOST_ELEMENTS,
     THREADS,
     Code,
+    Ins,
     Launch,
+    Outs,
     aligned,
     blocks_for,
     divisor,
@@ -128,9 +130,6 @@ def gathered(x: Operand, y: Operand, strides: Sequence[int], offset: int = 0) ->
 def plain(*operands: Operand | None) -> bool:
     """Whether all are given and lie in the order of their shape."""
     return all(x is not None and not (x.channels_last and len(x.shape) > 2) for x in operands)
-
-
-Ins, Outs = list[Operand | None], list[Operand]
 
 
 @register("store", "assign")

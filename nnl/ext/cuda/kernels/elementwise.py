@@ -73,6 +73,8 @@ def _checked(kernel: Elementwise) -> Kernel | None:
 class Elementwise(Kernel):
     """A program without reductions."""
 
+    reduces = False
+
     def __init__(
         self,
         space: Space,
@@ -90,9 +92,10 @@ class Elementwise(Kernel):
         self._prepare(generator)
 
     def _width(self) -> int:
-        """Elements of a thread at a time: as many as 16 bytes of the widest array hold."""
-        widest = max(x.dtype.itemsize for x in [*self.ins, *(o.operand for o in self.outputs)])
-        return 8 if widest <= 2 else 4
+        """Elements of a thread at a time: as many as 16 bytes of the widest large array hold."""
+        large = [x for x, p in zip(self.ins, self.patterns, strict=True) if p.is_full]
+        large += [o.operand for o in self.outputs if not o.reduction]
+        return 8 if all(x.dtype.itemsize <= 2 for x in large) else 4
 
     def _generator(self, width: int) -> Generator:
         kinds = [kind_of(p, width) for p in self.patterns]
@@ -117,11 +120,11 @@ class Elementwise(Kernel):
     def _prepare(self, generator: Generator) -> None:
         n, vectors = self.space.size, self.space.size // self.width
         run = generator.codes("run")["run"]
-        self.launches = {}
+        self.launches: dict[bool, list[Launch]] = {}  # by whether arrays start at 16 bytes
         for fits, count in ((True, vectors), (False, 0)):
             grid = (blocks_for(max(count, n - count * self.width)), 1, 1)
             rest = words(n, count) + self._places()
-            self.launches[fits] = Launch(run, grid, (THREADS, 1, 1), rest)
+            self.launches[fits] = [Launch(run, grid, (THREADS, 1, 1), rest)]
 
     def may_overwrite(self, out: int, input: int) -> bool:
         o = self.outputs[out]
@@ -135,11 +138,17 @@ class Elementwise(Kernel):
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
     ) -> None:
         addresses = [*(ins[i] for i in self.used), *outs]
-        self.launches[aligned(addresses)].run(addresses, stream)
+        launches = self.launches[aligned(addresses)]
+        if self.reduces:
+            addresses.append(workspace)
+        for launch in launches:
+            launch.run(addresses, stream)
 
 
 class Reduction(Elementwise):
     """A program of which some outputs are reduced over the same axes."""
+
+    reduces = True
 
     def __init__(self, space: Space, groups: Split, *rest: Any) -> None:
         self.groups = groups
@@ -151,13 +160,12 @@ class Reduction(Elementwise):
         return next((w for w in (super()._width(), 4) if run % w == 0), 1)
 
     def _prepare(self, generator: Generator) -> None:
-        self.launches = {self.width > 1: self._launches(generator, self.width)}
-        if self.width > 1:  # arrays that do not start where 16 bytes can be read
-            self.launches[False] = self._launches(self._generator(1), 1)
-        reduced = [o for o in self.outputs if o.reduction]
-        # the second geometry never has more parts: its steps are shorter, its blocks as many
-        splits = max(splits for _, splits in self.launches.values())
-        self.workspace = 4 * len(reduced) * self.groups.groups * splits if splits > 1 else 0
+        many, splits = self._launches(generator, self.width)
+        one, more = self._launches(self._generator(1), 1) if self.width > 1 else (many, splits)
+        self.launches = {True: many, False: one}
+        splits = max(splits, more)
+        reduced = sum(o.reduction is not None for o in self.outputs)
+        self.workspace = 4 * reduced * self.groups.groups * splits if splits > 1 else 0
 
     def _launches(self, generator: Generator, width: int) -> tuple[list[Launch], int]:
         g = self.groups
@@ -175,14 +183,6 @@ class Reduction(Elementwise):
             blocks = -(-g.groups // (THREADS // 32))
             launches.append(Launch(codes["finish"], (blocks, 1, 1), (32, THREADS // 32, 1), rest))
         return launches, splits
-
-    def run(
-        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
-    ) -> None:
-        addresses = [*(ins[i] for i in self.used), *outs]
-        launches, _ = self.launches[self.width > 1 and aligned(addresses)]
-        for launch in launches:
-            launch.run([*addresses, workspace], stream)
 
 
 def power_of_two(n: int, most: int) -> int:

@@ -226,7 +226,7 @@ def _broadcast(w: Writer) -> None:
 def _broadcast_to(w: Writer) -> None:
     x, y = w.shapes
     axis = w.attrs.get("axis")
-    start = len(x) - len(y) if axis in (None, -1) else int(axis)  # type: ignore[arg-type]
+    start = len(x) - len(y) if axis in (None, -1) else int(axis)
     y = (1,) * start + y
     w.shapes[1] = y + (1,) * (len(x) - len(y))
     w("copy", 1)

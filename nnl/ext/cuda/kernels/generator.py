@@ -278,8 +278,9 @@ class Generator:
             reducer = REDUCERS[kind]
             bodies += f"""  {{
     float sum = {reducer}::start();
+    const unsigned first = ({q} * (unsigned)p.g.groups + group) * (unsigned)p.g.splits;
     for (unsigned s = threadIdx.x; inside && s < p.g.splits; s += 32)
-      sum = {reducer}::join(sum, p.part[({q} * (unsigned)p.g.groups + group) * (unsigned)p.g.splits + s]);
+      sum = {reducer}::join(sum, p.part[first + s]);
     sum = reduce_in_warp<{reducer}>(sum, 32);
     if (inside && threadIdx.x == 0) p.y{o}[group] = from_float<{t}>(sum * (float)p.s{o});
   }}

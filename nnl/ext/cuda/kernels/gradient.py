@@ -13,12 +13,10 @@ from nnl.ext.cuda.kernels.chain import At, Chain
 from nnl.ext.cuda.kernels.elementwise import make
 from nnl.ext.cuda.kernels.elementwise_codes import Writer
 from nnl.ext.cuda.kernels.generator import Output
-from nnl.ext.cuda.kernels.module import is_real
+from nnl.ext.cuda.kernels.module import Ins, Outs, is_real
 from nnl.ext.cuda.kernels.patterns import Space, stretched
 from nnl.ext.cuda.kernels.programs import space_of
 from nnl.ext.cuda.registry import Kernel, Operand, register
-
-Ins, Outs = list[Operand | None], list[Operand]
 
 
 def program(
@@ -41,7 +39,9 @@ def program(
     return make(space, sources, w.code, w.constants, [Output(value, y, reduction)], axes)
 
 
-def _scaled(write: Callable[..., int], attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+def _scaled(
+    write: Callable[..., int], attrs: dict[str, Any], ins: Ins, outs: Outs
+) -> Kernel | None:
     """An element-wise change of a gradient by the attributes."""
     given, y = [x for x in ins if x is not None], outs[0]
     if not is_real(*given, y) or any(space_of(x) != space_of(y) for x in given):

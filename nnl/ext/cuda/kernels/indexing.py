@@ -17,7 +17,9 @@ from nnl.ext.cuda.kernels.module import (
     MOST_ELEMENTS,
     THREADS,
     Code,
+    Ins,
     Launch,
+    Outs,
     aligned,
     blocks_for,
     divisor,
@@ -29,7 +31,6 @@ from nnl.ext.cuda.registry import Kernel, Operand, register
 
 FILES = ("indexing.cuh",)
 MOST_INDICES = 1 << 17  # of a gradient: sorting compares each with each
-Ins, Outs = list[Operand | None], list[Operand]
 
 
 class Vectorised(Kernel):

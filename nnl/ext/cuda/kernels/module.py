@@ -20,6 +20,8 @@ import numpy as np
 from nnl.ext.cuda.registry import Operand
 
 Dims = tuple[int, int, int]
+Ins = list[Operand | None]  # of a setup
+Outs = list[Operand]
 # (grid, block, parameters, raw stream handle)
 Function = Callable[[Dims, Dims, bytes, int], None]
 
@@ -151,6 +153,11 @@ def type_of(x: Operand) -> str:
 def is_real(*operands: Operand | None) -> bool:
     """Whether all that are given are of float32, float16 or bfloat16, and none is too large."""
     return all(x is None or (x.dtype.name in FLOATS and x.size < MOST_ELEMENTS) for x in operands)
+
+
+def same_size(x: Operand | None, y: Operand | None) -> bool:
+    """Whether both are given and their elements take as many bytes."""
+    return x is not None and y is not None and x.dtype.itemsize == y.dtype.itemsize
 
 
 def aligned(addresses: Sequence[int | None]) -> bool:

@@ -22,12 +22,11 @@ from nnl.ext.cuda.kernels.chain import At, Chain
 from nnl.ext.cuda.kernels.elementwise import make
 from nnl.ext.cuda.kernels.elementwise_codes import Writer
 from nnl.ext.cuda.kernels.generator import Output
-from nnl.ext.cuda.kernels.module import is_real
+from nnl.ext.cuda.kernels.module import Ins, Outs, is_real, same_size
 from nnl.ext.cuda.kernels.patterns import Space, memory_order, pattern_of, strides_of
 from nnl.ext.cuda.registry import Kernel, Operand, register
 
 F32 = np.dtype(np.float32)
-Ins, Outs = list[Operand | None], list[Operand]
 
 
 class Part(NamedTuple):
@@ -226,9 +225,7 @@ def fused_forward(
         return (w("relu", y) if relu else y,)
 
     s.add([x, centre, inverse, beta, gamma, z], apply, [(y, None, 1.0)])
-    size = outs[0].dtype.itemsize
-    large = [i for i in (0, 5) if i < len(ins) and ins[i] is not None]
-    return s.finish([(0, i) for i in large if getattr(ins[i], "dtype").itemsize == size])
+    return s.finish([(0, i) for i in (0, 5) if i < len(ins) and same_size(ins[i], outs[0])])
 
 
 def others(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
@@ -239,10 +236,9 @@ def _fits(ins: Ins, outs: Outs) -> bool:
     x = ins[0]
     if x is None or not is_real(*ins, *outs) or not x.size:
         return False
+    order = Space.of(x.shape, x.channels_last)
     images = [outs[0], *(z for z in ins[5:6] if z is not None)]
-    alike = all(Space.of(o.shape, o.channels_last) == Space.of(x.shape, x.channels_last)
-                for o in images)  # fmt: skip
-    return alike
+    return all(Space.of(o.shape, o.channels_last) == order for o in images)
 
 
 def _batch(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from nnl.ext.cuda.kernels.chain import At
 from nnl.ext.cuda.kernels.elementwise_codes import Writer
-from nnl.ext.cuda.kernels.module import is_real
-from nnl.ext.cuda.kernels.norm import Ins, Outs, Part, Stages, inverse_of, others
+from nnl.ext.cuda.kernels.module import Ins, Outs, is_real, same_size
+from nnl.ext.cuda.kernels.norm import Part, Stages, inverse_of, others
 from nnl.ext.cuda.kernels.patterns import Space
 from nnl.ext.cuda.registry import Kernel, Operand, register
 
@@ -75,7 +75,7 @@ def normalization_backward(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kerne
         )
     else:
         s.add([*arrays, gamma], products, scaled, s.axes)
-        if parameters:
+        if shape is not None:
             axes = [a for a, n in enumerate(shape) if n == 1 and s.shape[a] != 1]
             if axes:
                 s.add([*arrays, None], products, totals, axes)
@@ -83,8 +83,9 @@ def normalization_backward(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kerne
                 s.add([*arrays, None], products, [(p, None, 1.0) for p in parameters])
 
     def apply(
-        w: Writer, g: int, x: int, m: int, i: int, a: int, b: int, gm: int, gv: int, k: int | None
-    ) -> Sequence[int]:
+        w: Writer, g: int, x: int, m: int, i: int, a: int, b: int,
+        gm: int | None, gv: int | None, k: int | None,
+    ) -> Sequence[int]:  # fmt: skip
         d = w("subtract", x, m)
         xhat = w("multiply", d, i)
         if own and k is not None:  # gamma times (g - sum of g - xhat times sum of g xhat)
@@ -92,18 +93,20 @@ def normalization_backward(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kerne
         elif k is not None:
             g = w("multiply", g, k)
         rest = w("subtract", w("subtract", g, a), w("multiply", xhat, b))
-        by_variance = w("multiply", w("multiply", gv, d), w.number(2.0))
-        more = w("multiply", w("add", by_variance, gm), w.number(1.0 / s.count))
-        return (w("multiply_add", rest, i, more),)
+        more = gm
+        if gv is not None:
+            more = w("multiply", w("multiply", gv, d), w.number(2.0))
+            more = more if gm is None else w("add", more, gm)
+        if more is None:
+            return (w("multiply", rest, i),)
+        return (w("multiply_add", rest, i, w("multiply", more, w.number(1.0 / s.count))),)
 
     s.add(
         [*arrays, first, second, gmean, gvariance, gamma],
         apply,
         [(gx, None, 1.0)],
     )
-    size = outs[0].dtype.itemsize
-    same = [i for i in (0, 3) if getattr(ins[i], "dtype").itemsize == size]
-    return s.finish([(0, i) for i in same])
+    return s.finish([(0, i) for i in (0, 3) if same_size(ins[i], outs[0])])
 
 
 @register("batch_normalization_backward_fused")
@@ -123,10 +126,10 @@ def batch_normalization_backward_fused(
     gx, gbeta, ggamma, *gz = needed_out(s, outs)
     inverse = add_inverse(s, variance, float(attrs["eps"]))
     relu = attrs["activation"] == "relu"
-    if relu and y is not None:
-        gamma_of_mask, beta_of_mask = None, None
-    else:
-        gamma_of_mask, beta_of_mask = gamma, beta
+    # what the mask is made of: y, or gamma and beta to compute it again
+    mask = [y, None, None] if y is not None else [None, gamma, beta]
+    if not relu:
+        mask = [None, None, None]
     first, second = s.scratch(), s.scratch()
 
     def arriving(
@@ -150,7 +153,6 @@ def batch_normalization_backward_fused(
         product = w("multiply", g, xhat)
         return (g, product, g, product, g)[: 4 + len(gz)]
 
-    mask = [y if relu else None, gamma_of_mask if relu else None, beta_of_mask if relu else None]
     scale = 1.0 / s.count
     s.add(
         [px, mean, inverse, gy, gy2, *mask],
@@ -180,13 +182,6 @@ def batch_normalization_backward_fused(
 
     source = [gz[0], None, None, None, None] if gz else [gy, gy2, *mask]
     s.add([px, mean, inverse, first, second, gamma, *source], apply, [(gx, None, 1.0)])
-    size = outs[0].dtype.itemsize
-    free = [i for i in (0, 1, 2, 3) if getattr(ins[i], "dtype", x.dtype).itemsize == size]
-    pairs = [(0, i) for i in free if i != 3 or gz]
-    if gz_out is not None:
-        pairs += [
-            (3, i)
-            for i in (0, 1, 3)
-            if getattr(ins[i], "dtype", x.dtype).itemsize == gz_out.dtype.itemsize
-        ]
-    return s.finish(pairs)
+    free = (0, 1, 2, 3) if gz else (0, 1, 2)
+    pairs = [(0, i) for i in free if same_size(ins[i], outs[0])]
+    return s.finish(pairs + [(3, i) for i in (0, 1, 3) if same_size(ins[i], gz_out)])

@@ -17,7 +17,9 @@ from nnl.ext.cuda.kernels.copies import gathered
 from nnl.ext.cuda.kernels.module import (
     THREADS,
     Code,
+    Ins,
     Launch,
+    Outs,
     aligned,
     blocks_for,
     divisor,
@@ -103,9 +105,6 @@ class WithoutY(Kernel):
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
     ) -> None:
         self.pool.run(ins, [0, outs[0]], workspace, stream)
-
-
-Ins, Outs = list[Operand | None], list[Operand]
 
 
 def _forms(attrs: dict[str, Any], x: Operand | None, y: Operand) -> tuple[Form, Form] | None:

@@ -16,7 +16,7 @@ from nnl.ext.cuda.kernels.elementwise_codes import (
     elementwise_names,
 )
 from nnl.ext.cuda.kernels.generator import Output
-from nnl.ext.cuda.kernels.module import FLOATS, is_real
+from nnl.ext.cuda.kernels.module import FLOATS, Ins, Outs, is_real
 from nnl.ext.cuda.kernels.patterns import Pattern, Space, stretched
 from nnl.ext.cuda.registry import Kernel, Operand, register
 
@@ -55,9 +55,7 @@ def sources_of(
     return sources
 
 
-def _single(
-    op: str, attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def _single(op: str, attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     y = outs[0]
     if len(outs) != 1 or None in ins or (y.dtype.name not in FLOATS and y.dtype.name != "bool"):
         return None
@@ -78,9 +76,7 @@ for _name in elementwise_names():
 
 
 @register("fused_elementwise")
-def fused_elementwise(
-    attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def fused_elementwise(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """A program that a pass put together; attributes are those of cpp/src/kernels's."""
     code, constants = attrs["code"], attrs["constants"]
     numbers = attrs["outputs"]
@@ -119,9 +115,7 @@ def reduced(
     return make(space, sources, COPY, (), [Output(1, y, kind, scale)], axes)
 
 
-def _reduction(
-    kind: str, mean: bool, attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def _reduction(kind: str, mean: bool, attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     x = ins[0]
     if x is None or len(outs) != 1 or attrs.get("only_index") or not is_real(x, outs[0]):
         return None
@@ -138,9 +132,7 @@ register("min")(partial(_reduction, "smallest", False))
 
 
 @register("global_average_pooling")
-def global_average_pooling(
-    attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def global_average_pooling(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """Means of all pixels of each map."""
     x = ins[0]
     if x is None or len(x.shape) < 3:

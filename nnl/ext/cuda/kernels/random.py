@@ -14,7 +14,9 @@ from nnl.ext.cuda.kernels.module import (
     MOST_ELEMENTS,
     THREADS,
     Code,
+    Ins,
     Launch,
+    Outs,
     aligned,
     blocks_for,
     is_real,
@@ -58,7 +60,7 @@ def _drawn(outs: list[Operand]) -> Operand | None:
 
 
 @register("rand")
-def rand(attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]) -> Kernel | None:
+def rand(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     y = _drawn(outs)
     if y is None or y.dtype.name not in FLOATS:
         return None
@@ -68,7 +70,7 @@ def rand(attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]) 
 
 
 @register("randint")
-def randint(attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]) -> Kernel | None:
+def randint(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     y = _drawn(outs)
     if y is None or y.dtype != np.int32:
         return None
@@ -77,7 +79,7 @@ def randint(attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand
 
 
 @register("randn")
-def randn(attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]) -> Kernel | None:
+def randn(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     y = _drawn(outs)
     if y is None or y.dtype.name not in FLOATS:
         return None
@@ -119,7 +121,7 @@ class Dropout(Kernel):
 
 
 @register("dropout")
-def dropout(attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]) -> Kernel | None:
+def dropout(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     x, (y, mask) = ins[0], outs
     if x is None or not x.size or not is_real(x, y) or not plain(x, y, mask):
         return None

@@ -21,7 +21,9 @@ from nnl.ext.cuda.kernels.module import (
     THREADS,
     Code,
     Dims,
+    Ins,
     Launch,
+    Outs,
     aligned,
     blocks_for,
     divisor,
@@ -99,18 +101,14 @@ def _usable(*operands: Operand | None) -> bool:
     return is_real(*operands) and plain(*operands) and all(x is None or x.size for x in operands)
 
 
-def _forward(
-    kind: str, attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def _forward(kind: str, attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     x, y = ins[0], outs[0]
     if x is None or not _usable(x, y):
         return None
     return Along(kind, x, None, y, attrs["axis"], 1.0)
 
 
-def _backward(
-    kind: str, attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def _backward(kind: str, attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     gy, y = ins
     if gy is None or y is None or not _usable(gy, y, outs[0]):
         return None
@@ -125,9 +123,7 @@ register("log_softmax_backward")(partial(_backward, "LOG_SOFTMAX_BACKWARD"))
 
 
 @register("softmax_fused")
-def softmax_fused(
-    attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def softmax_fused(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """softmax(scale x + mask) along the last axis."""
     x, y = ins[0], outs[0]
     mask = ins[1] if len(ins) > 1 else None
@@ -185,9 +181,7 @@ def _is_label(x: Operand | None) -> bool:
 
 
 @register("softmax_cross_entropy")
-def softmax_cross_entropy(
-    attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def softmax_cross_entropy(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     x, label = ins
     same = all(o.dtype == outs[0].dtype for o in outs)
     if x is None or label is None or not _is_label(label) or not _usable(x, *outs) or not same:
@@ -196,9 +190,7 @@ def softmax_cross_entropy(
 
 
 @register("softmax_cross_entropy_fused")
-def softmax_cross_entropy_fused(
-    attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def softmax_cross_entropy_fused(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     x, label, gy = ins
     if x is None or label is None or gy is None or not _is_label(label):
         return None
@@ -230,9 +222,7 @@ class CrossEntropyBackward(Kernel):
 
 
 @register("softmax_cross_entropy_backward")
-def softmax_cross_entropy_backward(
-    attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def softmax_cross_entropy_backward(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     given = [x for x in ins if x is not None]
     if len(given) < 5 or not _is_label(given[2]) or given[3].dtype != given[4].dtype:
         return None

@@ -28,7 +28,9 @@ from nnl.ext.cuda.kernels.module import (
     MOST_ELEMENTS,
     THREADS,
     Code,
+    Ins,
     Launch,
+    Outs,
     type_of,
     words,
 )
@@ -139,7 +141,7 @@ class Group:
         ins: Sequence[int | None],
         outs: Sequence[int],
         guard: list[int],
-        work: int,
+        workspace: int,
         stream: int,
     ) -> None:
         addresses: list[int] = []
@@ -148,7 +150,7 @@ class Group:
             addresses += [ins[i] or 0 for i in every]
             addresses.append(0 if p.y is None else outs[p.y])
         addresses += [0] * ((self.states + 5) * (self.capacity - len(self.parameters)))
-        addresses += [*guard, work, work + self.constants_bytes]
+        addresses += [*guard, workspace, workspace + self.constants_bytes]
         for launch in self.launches:
             launch.run(addresses, stream)
 
@@ -248,9 +250,7 @@ for _name in RULES:
 
 
 @register("multi_update")
-def multi_update(
-    attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def multi_update(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """See the module."""
     return make(attrs["rule"], None, attrs, ins, outs) if attrs["rule"] in RULES else None
 
@@ -291,9 +291,7 @@ class FiniteCheck(Kernel):
 
 
 @register("finite_check")
-def finite_check(
-    attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def finite_check(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """See the module."""
     given = [x for x in ins if x is not None and x.dtype.name in FLOATS]
     large = any(x.size >= MOST_ELEMENTS for x in given)
@@ -318,9 +316,7 @@ class FollowLossScale(Kernel):
 
 
 @register("follow_loss_scale")
-def follow_loss_scale(
-    attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
-) -> Kernel | None:
+def follow_loss_scale(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """See the module."""
     names = [x.dtype.name if x else "" for x in ins]
     return FollowLossScale(attrs) if names == ["bool", "float32", "int64"] else None
