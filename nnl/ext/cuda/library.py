@@ -119,7 +119,10 @@ def make_backend(name: str, device: Device, setups: Callable[[], Setups]) -> Bac
     ) -> tuple[Callable[..., Any], bool] | None:
         made = definition(op, attrs, in_specs, out_specs, device.xp, space)
         specs = [s for s in (*in_specs, *out_specs) if s is not None]
-        if op.name not in library.setups or any(s.dtype.name not in DTYPES for s in specs):
+        # of what shares memory, only updates are work
+        same = op.view and getattr(attrs, "inplace", True) and not op.written(attrs)
+        unknown = any(s.dtype.name not in DTYPES for s in specs)
+        if op.name not in library.setups or same or unknown:
             return made and (partial(_active, device, made[0]), made[1])
         chosen: Callable[..., Any] | None = None
 
