@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows there as well")
     args = parser.parse_args()
     rows: dict[str, dict[str, float]] = {}
+    busy = os.getloadavg()[0]  # other programs stretch the loading more: it uses two threads
     with tempfile.TemporaryDirectory() as folder:
         jobs: list[tuple[str, Path, Job, float]] = []
         for make in (large_layers, resnet_50):
@@ -110,7 +111,7 @@ def main() -> None:
             print(f"{name:32}" + "".join(f"{v:8.{2 * (v < 10)}f}" for v in row.values()))
     if args.json:
         machine = {"processor": processor(), "cores": os.cpu_count(), "versions": versions()}
-        machine |= {"date": time.strftime("%Y-%m-%d"), "rounds": args.rounds}
+        machine |= {"date": time.strftime("%Y-%m-%d"), "rounds": args.rounds, "load_before": busy}
         report = {"machine": machine, "milliseconds": rows}
         args.json.write_text(json.dumps(report, indent=1) + "\n")
 

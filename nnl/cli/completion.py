@@ -34,10 +34,12 @@ def run(args: argparse.Namespace) -> int:
 def _bash(table: dict[str, list[str]]) -> str:
     cases = "\n".join(f'    {n}) words="{" ".join(o)}" ;;' for n, o in table.items())
     return f"""_nnl() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words=""
+  local word="${{COMP_WORDS[COMP_CWORD]}}" first=1 command words=""
+  while [[ $first -lt $COMP_CWORD && ${{COMP_WORDS[first]}} == -* ]]; do first=$((first + 1)); done
+  command="${{COMP_WORDS[first]}}"
   if [[ ${{COMP_WORDS[0]##*/}} == nnl-convert ]]; then
     command=convert
-  elif [[ $COMP_CWORD -eq 1 ]]; then
+  elif [[ $COMP_CWORD -eq $first ]]; then
     COMPREPLY=($(compgen -W "{" ".join(table)}" -- "$word"))
     return
   fi

@@ -90,8 +90,8 @@ def _written(attrs: Any) -> tuple[int, ...]:
     return tuple(attrs.rule.op.written(attrs.rule))
 
 
-@op("guarded_update", keep=("arrays",), writes=_written, view=True)
-class guarded_update:
+@op("guarded_step", keep=("arrays",), writes=_written, view=True)
+class guarded_step:
     r"""One step of a solver's rule with the gradient $g / s + \lambda w$, or none at all.
 
     Args:
@@ -174,7 +174,7 @@ class LossScale:
         if solver.fused and weight_decay:
             rule, decay = solver.rule.attrs(**{**solver._hyperparameters, "wd": weight_decay}), 0.0
         found = OPS["finite_check"](*[e.variable.edge.grad for e in entries])
-        update = OPS["guarded_update"]
+        update = OPS["guarded_step"]
         calls = [
             (
                 e.variable._data,

@@ -325,9 +325,10 @@ def test_completion_scripts_are_valid(shell: str, capsys: pytest.CaptureFixture[
         pytest.skip(f"there is no {shell}")
     subprocess.run([shell, "-n"], input=script, text=True, check=True)
     if shell == "bash":
-        script += "\nCOMP_WORDS=(nnl convert --ver); COMP_CWORD=2; _nnl; echo ${COMPREPLY[@]}"
+        for words, at in (("nnl convert --ver", 2), ("nnl -q conv", 2), ("nnl-convert --ver", 1)):
+            script += f"\nCOMP_WORDS=({words}); COMP_CWORD={at}; _nnl; echo ${{COMPREPLY[@]}}"
         done = subprocess.run(["bash"], input=script, text=True, check=True, capture_output=True)
-        assert done.stdout.strip() == "--verify"
+        assert done.stdout.split() == ["--verify", "convert", "--verify"]
 
 
 def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:

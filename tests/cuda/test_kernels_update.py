@@ -96,7 +96,7 @@ def test_a_copy_in_16_bits_is_written_too() -> None:
 
 
 @pytest.mark.parametrize("bad", [(False, False), (True, False), (False, True)])
-def test_a_guarded_update_keeps_everything_if_a_gradient_is_not_finite(bad: Any) -> None:
+def test_a_guarded_step_keeps_everything_if_a_gradient_is_not_finite(bad: Any) -> None:
     parameters = Parameters("adam_update", SHAPES, 2)
     flags, scale = np.array(bad), np.array([4.0], np.float32)
     given = [*(x.copy() for x in parameters.ins), flags, scale]

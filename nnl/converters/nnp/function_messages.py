@@ -107,14 +107,14 @@ def read_arguments(message: Any, op: Op) -> Mapping[str, Any]:
     field = argument_field().get(message.type)
     if field is None:
         return {}
-    arguments = getattr(message, field)
-    return _values(op, type(arguments), arguments.SerializeToString())
+    return _values(op, field, getattr(message, field).SerializeToString())
 
 
 @lru_cache(maxsize=256)
-def _values(op: Op, message_class: Any, data: bytes) -> Mapping[str, Any]:
+def _values(op: Op, field: str, data: bytes) -> Mapping[str, Any]:
     """The attributes, found once for the many functions of a network with equal arguments."""
-    arguments = message_class.FromString(data)
+    arguments = getattr(messages()["Function"](), field)
+    arguments.ParseFromString(data)
     kinds = dict(zip(op.fields, op.kinds, strict=True))
     out: dict[str, Any] = {}
     for f in arguments.DESCRIPTOR.fields:

@@ -94,12 +94,12 @@ class _Reader:
         self.found: list[Dataset] = []
         # In a good file nothing overlaps, so what is read, names included, is no larger than it.
         self.left = file.size
-        signature, *rest, end, root = _SUPERBLOCK.unpack(self.bytes(0, _SUPERBLOCK.size))
+        signature, *rest, end, root = _SUPERBLOCK.unpack(self.take(0, _SUPERBLOCK.size))
         if signature != b"\x89HDF\r\n\x1a\n" or rest != [0, 8, 8, 0] or end > file.size:
             raise Unusual("superblock")
         self.visit("", root, 0)
 
-    def bytes(self, at: int, size: int) -> bytes:
+    def take(self, at: int, size: int) -> bytes:
         self.left -= size
         if self.left < 0:
             raise Unusual("more structure than file")
@@ -120,7 +120,8 @@ class _Reader:
                 name, value = _attribute(data)
                 attributes[name] = value
             elif kind == _IS_GROUP:
-                return self.group(path, *_TWO.unpack_from(data), depth)
+                tree, heap = _TWO.unpack_from(data)
+                return self.group(path, tree, heap, depth)
             elif kind not in _SKIPPED:
                 raise Unusual(f"message {kind}")
         if dtype is None or shape is None or run is None or run[:2] != (3, 1):
@@ -133,12 +134,12 @@ class _Reader:
 
     def messages(self, at: int) -> Iterator[tuple[int, bytes]]:
         """Kinds and contents of an object header's messages."""
-        version, size = _HEADER.unpack(self.bytes(at, _HEADER.size))
+        version, size = _HEADER.unpack(self.take(at, _HEADER.size))
         if version != 1:
             raise Unusual("object header")
         parts = [(at + _HEADER.size, size)]
         for start, size in parts:
-            block, i = self.bytes(start, size), 0
+            block, i = self.take(start, size), 0
             while i < size:
                 kind, length, flags = _MESSAGE.unpack_from(block, i)
                 i += _MESSAGE.size + length
@@ -152,15 +153,15 @@ class _Reader:
 
     def group(self, path: str, tree: int, heap: int, depth: int) -> None:
         """Find the datasets of a group."""
-        signature, version, size, start = _HEAP.unpack(self.bytes(heap, _HEAP.size))
+        signature, version, size, start = _HEAP.unpack(self.take(heap, _HEAP.size))
         if signature != b"HEAP" or version or depth == MAX_DEPTH:
             raise Unusual("group")
-        names = self.bytes(start, size)
+        names = self.take(start, size)
         for table in self.tables(tree, depth):
-            signature, version, n = _TABLE.unpack(self.bytes(table, _TABLE.size))
+            signature, version, n = _TABLE.unpack(self.take(table, _TABLE.size))
             if signature != b"SNOD" or version != 1:
                 raise Unusual("symbol table")
-            entries = self.bytes(table + _TABLE.size, n * _SYMBOL.size)
+            entries = self.take(table + _TABLE.size, n * _SYMBOL.size)
             for at, header, kind in _SYMBOL.iter_unpack(entries):
                 name = names[at : names.index(b"\0", at)]
                 if not name or b"/" in name or kind == 2:  # a link to another name
@@ -171,10 +172,10 @@ class _Reader:
 
     def tables(self, at: int, depth: int) -> Iterator[int]:
         """Where the symbol tables of a group lie: the leaves of a tree."""
-        signature, kind, level, n = _TREE.unpack(self.bytes(at, _TREE.size))
+        signature, kind, level, n = _TREE.unpack(self.take(at, _TREE.size))
         if signature != b"TREE" or kind or depth == MAX_DEPTH:
             raise Unusual("tree")
-        places = self.bytes(at + _TREE.size, n * _TWO.size)
+        places = self.take(at + _TREE.size, n * _TWO.size)
         for _, place in _TWO.iter_unpack(places):  # before each one a name, to search by
             if level:
                 yield from self.tables(place, depth + 1)

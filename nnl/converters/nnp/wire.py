@@ -52,9 +52,9 @@ def split_parameters(file: Member) -> tuple[bytes, list[Found]]:
         raise
     arrays = iter(file.arrays(places))
     found = []
-    for message, shape, runs in heads:
-        parts = [next(arrays) for _ in range(runs)]
-        if runs == 1:
+    for message, shape, count in heads:
+        parts = [next(arrays) for _ in range(count)]
+        if count == 1:
             value = parts[0]
         else:
             file.wait()

@@ -42,6 +42,11 @@ class _Call:
         self.alone: str = ""  # why it cannot be recorded
         self.args: tuple[Any, ...] | None = None
 
+    def run(self) -> None:
+        """Launch, once the addresses are known."""
+        assert self.args is not None
+        self.kernel.run(*self.args)
+
 
 class DevicePlan:
     """Steps over slots in device memory; the counterpart of the native library's Plan.
@@ -141,49 +146,51 @@ class DevicePlan:
             self._step(call)
 
     def _step(self, call: _Call) -> None:
-        args = call.args
-        if args is None:
-            ins = [self.addresses[i] for i in call.ins]
-            outs = [self.addresses[o] for o in call.outs]
-            args = call.args = ins, outs, self.arena.address + call.workspace, self.device.stream
-        call.kernel.run(*args)
+        if call.args is None:
+            self._resolve(call)
+        call.run()
+
+    def _resolve(self, call: _Call) -> None:
+        """Write down the addresses that a step works on."""
+        ins = [self.addresses[i] for i in call.ins]
+        outs = [self.addresses[o] for o in call.outs]
+        call.args = ins, outs, self.arena.address + call.workspace, self.device.stream
 
     def _record(self, begin: int, end: int) -> None:
         """Record what can be recorded, and run each piece as soon as it is there."""
         pieces: list[Callable[[], None]] = []
+        for call in self.calls[begin:end]:
+            self._resolve(call)
         at = begin
         while at < end:
             stop = next((t for t in range(at, end) if self.calls[t].alone), end)
             if stop == at:
-                piece = self._alone(at)
-                at += 1
+                piece, stop = self.calls[at].run, at + 1
             else:
-                found = self._graph(at, stop)
+                found = self._graph(self.calls[at:stop])
                 if found is None:
                     continue  # one of these steps is marked now
-                piece, at = found, stop
+                piece = found
             piece()
             pieces.append(piece)
+            at = stop
         self._recorded[begin, end] = pieces
 
-    def _alone(self, at: int) -> Callable[[], None]:
-        return lambda: self._step(self.calls[at])
-
-    def _graph(self, begin: int, end: int) -> Callable[[], None] | None:
+    def _graph(self, calls: list[_Call]) -> Callable[[], None] | None:
         """The steps as a graph; None if one of them refused, which is marked with its reason."""
-        reached = begin
+        reached = [calls[0]]
 
-        def work() -> None:
-            nonlocal reached
-            for reached in range(begin, end):
-                self._step(self.calls[reached])
+        def work() -> None:  # must not hold this plan: a device may keep it
+            for call in calls:
+                reached[0] = call
+                call.run()
 
         try:
             return self.device.capture(work, self.pool)
         except (RuntimeError, NotImplementedError, ValueError, TypeError) as e:
             # what CuPy, CUDA and cuDNN raise for what cannot be captured; run alone, a real error
             # comes again
-            self.calls[reached].alone = str(e).split("\n")[0] or type(e).__name__
+            reached[0].alone = str(e).split("\n")[0] or type(e).__name__
             return None
 
     def run_timed(self, begin: int, end: int) -> None:

@@ -12,7 +12,7 @@ from nnl.graph.program import Program, Step
 KERNEL = "multi_update"
 # An update that depends on whether gradients are finite. Libraries that have the kernel which
 # follows the loss scale take it as an attribute of the joint one.
-GUARDED, FOLLOW = "guarded_update", "follow_loss_scale"
+GUARDED, FOLLOW = "guarded_step", "follow_loss_scale"
 
 
 def join_updates(program: Program, lib: Any) -> None:

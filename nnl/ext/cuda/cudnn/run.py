@@ -73,6 +73,7 @@ class Engine:
         self.settings = settings
         self.plans: dict[Graph, Plan | NotSupported] = {}
         self.lock = threading.RLock()
+        self.told = False  # that building takes time
         self.local = threading.local()
 
     def handle(self) -> Any:
@@ -123,6 +124,10 @@ class Engine:
             return None
 
     def _built(self, graph: Graph) -> Plan:
+        if not self.told:
+            where = f"and kept in {self.cache.path}" if self.cache else "and not kept"
+            logger.info("cuDNN: plans are built, which takes up to seconds for each, %s", where)
+            self.told = True
         made = build(self.cudnn, graph, **self._settings())
         if self.time is not None:
             self._choose(graph, made)
