@@ -48,9 +48,7 @@ def poisoned(shape: tuple[int, ...], dtype: Any, offset: int = 0) -> np.ndarray:
 
 def check_surroundings(y: np.ndarray) -> None:
     """Fail if bytes next to an array made by `poisoned` have changed."""
-    memory = y
-    while isinstance(memory.base, np.ndarray):
-        memory = memory.base
+    memory = memory_of(y)
     start = y.ctypes.data - memory.ctypes.data
     assert (memory[:start] == 0xA7).all() and (memory[start + y.nbytes :] == 0xA7).all(), (
         "a kernel has written outside of an array"
@@ -77,13 +75,62 @@ def reversed_threads() -> Iterator[None]:
 def execute(kernel: Kernel, ins: list[Any], outs: list[np.ndarray]) -> None:
     """Run on arrays as they lie in memory; the workspace is full of nonsense."""
     work = poisoned((kernel.workspace,), np.uint8)
-    kernel.run(
-        [None if x is None else x.ctypes.data for x in ins],
-        [y.ctypes.data for y in outs],
-        work.ctypes.data,
-        0,
-    )
+    if GPU["module"] is not None:
+        _execute_on_gpu(GPU["module"], kernel, ins, outs, work)
+    else:
+        kernel.run(
+            [None if x is None else x.ctypes.data for x in ins],
+            [y.ctypes.data for y in outs],
+            work.ctypes.data,
+            0,
+        )
     check_surroundings(work)
+
+
+GPU: dict[str, Any] = {"module": None}  # CuPy while kernels run on a GPU
+
+
+@contextmanager
+def on_gpu(cupy: Any) -> Iterator[None]:
+    """Run kernels on a GPU, on copies of the same memory with the same surroundings."""
+    GPU["module"] = cupy
+    try:
+        yield
+    finally:
+        GPU["module"] = None
+
+
+def memory_of(y: np.ndarray) -> np.ndarray:
+    """All bytes of the memory that an array is a part of."""
+    while isinstance(y.base, np.ndarray):
+        y = y.base
+    return y
+
+
+def _execute_on_gpu(
+    cupy: Any, kernel: Kernel, ins: list[Any], outs: list[np.ndarray], work: np.ndarray
+) -> None:
+    copies: dict[int, tuple[np.ndarray, Any]] = {}
+
+    def address(x: Any) -> Any:
+        if x is None:
+            return None
+        memory = memory_of(x)
+        start = memory.ctypes.data % 64  # so that addresses are multiples of the same numbers
+        if id(memory) not in copies:
+            copy = cupy.empty(memory.nbytes + 64, np.uint8)
+            copy[start : start + memory.nbytes] = cupy.asarray(memory.reshape(-1).view(np.uint8))
+            copies[id(memory)] = memory, copy
+        return copies[id(memory)][1].data.ptr + start + x.ctypes.data - memory.ctypes.data
+
+    addresses = [[address(x) for x in xs] for xs in (ins, outs, [work])]
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.get_current_stream().synchronize()
+    kernel.run(addresses[0], addresses[1], addresses[2][0], stream.ptr)
+    stream.synchronize()
+    for memory, copy in copies.values():
+        start = memory.ctypes.data % 64
+        memory.reshape(-1).view(np.uint8)[:] = copy[start : start + memory.nbytes].get()
 
 
 def run(

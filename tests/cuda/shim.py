@@ -128,6 +128,8 @@ def recording(codes: dict[Code, None]) -> Iterator[None]:
 
 def together(run: Callable[[], T]) -> T:
     """What `run` returns, after compiling all that it launches in one go."""
+    if COMPILER.functions is not FUNCTIONS:  # a GPU's, which compiles one at a time
+        return run()
     codes: dict[Code, None] = {}
     with recording(codes):
         run()

@@ -13,7 +13,7 @@ from tests.cuda import kernels
 from tests.cuda.shim import together
 from tests.native.kernels import BF16, F16, F32, assert_close
 
-pytestmark = pytest.mark.usefixtures("host_compiler")
+pytestmark = pytest.mark.usefixtures("machine")
 EPS = 1e-3
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every CUDA kernel of an op against its numpy definition, on the op's own samples.
 
-Kernels run on the host, see shim.py: forwards from aligned arrays, then with the threads in reverse
-order and arrays that are not aligned. Memory that is written is full of nonsense before.
+Kernels run on the host, see shim.py; test_on_gpu.py runs them through contexts on a GPU. Here they
+run from aligned arrays, then with the threads in reverse order and arrays that are not aligned.
+Memory that is written is full of nonsense before.
 """
 
 from __future__ import annotations

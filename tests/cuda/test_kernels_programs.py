@@ -21,7 +21,7 @@ from tests.cuda.shim import together
 from tests.native.kernels import BF16, F16, F32, assert_close, require_library
 from tests.native.test_kernels import cases
 
-pytestmark = pytest.mark.usefixtures("host_compiler")
+pytestmark = pytest.mark.usefixtures("machine")
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -15,7 +15,7 @@ from tests.cuda import kernels
 from tests.cuda.shim import together
 from tests.native.kernels import BF16, F16, F32, assert_close, run_numpy
 
-pytestmark = pytest.mark.usefixtures("host_compiler")
+pytestmark = pytest.mark.usefixtures("machine")
 SHAPES = [(3, 5), (8193,), (), (20, 1000), (7,), (64, 33)]
 
 

@@ -11,7 +11,7 @@ from nnl.ext.cuda.registry import Kernel
 
 @dataclass(frozen=True)
 class At:
-    """Where a stage of a Sequence finds an array: an input, an output, or scratch memory."""
+    """Where a stage of a Chain finds an array: an input, an output, or scratch memory."""
 
     kind: str  # "in", "out" or "work"
     index: int  # position, or bytes from the start of the workspace
