@@ -120,7 +120,7 @@ def test_listing_2_switches_the_context():
 
 
 def test_listing_2_says_what_is_missing_for_cudnn():
-    with pytest.raises(NotImplementedError, match="'cudnn': the CUDA backend is not part of this"):
+    with pytest.raises(NotImplementedError, match="'cudnn' needs NVIDIA's driver"):
         exec(LISTING_2.format(name="cudnn"), {"nn": nn})
     assert nn.get_current_context().backend == ["cpu:float"]
 

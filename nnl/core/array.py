@@ -77,9 +77,9 @@ class NdArray:
 
     def _sync(self, space: str) -> Any:
         if "fill" in self.bufs:
-            host = HostSpace.empty(self.spec.shape, self.spec.dtype)
-            host.fill(self.bufs["fill"])
-            self.write(space, SPACES[space].from_host(host))
+            buf = SPACES[space].empty(self.spec.shape, self.spec.dtype)
+            buf.fill(self.bufs["fill"])
+            self.write(space, buf)
         elif not self.bufs:
             raise ValueError(
                 f"{self.spec} was read before anything was written to it: run forward() first"
@@ -196,14 +196,6 @@ class NdArray:
     @property
     def clear_called(self) -> bool:
         return "cleared" in self.bufs
-
-    def copy_from(self, arr: NdArray, use_current_context: bool = True) -> None:
-        """Copy the values of an array of the same shape; keeps this array's dtype."""
-        if not isinstance(arr, NdArray):
-            raise TypeError(f"copy_from: arr is {type(arr).__name__}, wanted an NdArray")
-        if arr.shape != self.shape:
-            raise ShapeError(f"copy_from: arr is {arr.spec}, wanted the shape {self.shape}")
-        self.write("host", np.array(arr.read("host"), self.spec.dtype, order="C"))
 
     def __repr__(self) -> str:
         mark = next((m for m in ("fill", "cleared") if m in self.bufs), None)

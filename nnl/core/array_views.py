@@ -62,6 +62,19 @@ def narrow(self: NdArray, dim: int, start: int, length: int) -> NdArray:
     return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
 
 
+def copy_from(self: NdArray, arr: NdArray, use_current_context: bool = True) -> None:
+    """Copy the values of an array of the same shape; keeps this array's dtype."""
+    if not isinstance(arr, NdArray):
+        raise TypeError(f"copy_from: arr is {type(arr).__name__}, wanted an NdArray")
+    if arr.shape != self.shape:
+        raise ShapeError(f"copy_from: arr is {arr.spec}, wanted the shape {self.shape}")
+    space = next((s for s in arr.bufs if s in SPACES), "host")
+    source = arr.read(space)
+    buf = SPACES[space].empty(self.spec.shape, self.spec.dtype)
+    buf[...] = source
+    self.write(space, buf)
+
+
 def get_data(self: NdArray, mode: str = "rw", dtype: Any = None) -> Host:
     """The value as a numpy array; mode "r" is read only, "w" need not hold the old value."""
     if mode not in ("r", "w", "rw"):
@@ -83,6 +96,6 @@ def data_ptr(self: NdArray, dtype: Any, ctx: Any = None, write_only: bool = Fals
     return int(cast(self, dtype).ctypes.data)
 
 
-for _method in (size_from_axis, cast, view, narrow, get_data, data_ptr):
+for _method in (copy_from, size_from_axis, cast, view, narrow, get_data, data_ptr):
     setattr(NdArray, _method.__name__, _method)
 NdArray.strides = property(strides)  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray, Zeros
-from nnl.core.context import STATE, using
+from nnl.core.context import SPACES, STATE, using
 from nnl.core.graph import Node, Value, capture
 from nnl.core.op import OPS
 from nnl.core.spec import ShapeError, Spec
@@ -262,13 +262,12 @@ def accumulate(into: NdArray, g: NdArray, own: bool) -> None:
     Args:
         own: Whether nobody else holds the memory of g.
     """
-    space, buf = next(iter(g.bufs.items()))
-    if space == "fill":
-        space, buf = "host", g.read("host")
+    space = next((s for b in (g.bufs, into.bufs) for s in b if s in SPACES), "host")
+    buf = g.read(space)
     spec = g.spec
     if spec.is_half:  # sums of leaves are float32, whatever contributed to them
         spec = spec.with_dtype(np.float32)
-        space, buf, own = "host", g.read("host").astype(np.float32), True
+        buf, own = buf.astype(np.float32), True
     if into.zeroing:
         if into.spec.dtype != spec.dtype:
             into.spec = spec

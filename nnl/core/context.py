@@ -12,11 +12,15 @@ import numpy as np
 
 
 class Space(Protocol):
-    """A memory space: how its buffers travel to and from host memory."""
+    """A memory space: how its buffers travel to and from host memory, and what computes there."""
 
     def to_host(self, buf: Any) -> np.ndarray[Any, Any]: ...
 
     def from_host(self, array: np.ndarray[Any, Any]) -> Any: ...
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any: ...
+
+    def library(self) -> Any: ...
 
 
 class HostSpace:
@@ -24,9 +28,11 @@ class HostSpace:
 
     Attributes:
         empty: (shape, dtype) -> an array without values; a backend may put a better allocator here.
+        library: () -> the library of kernels that plans use, None if there is none.
     """
 
     empty: Callable[..., np.ndarray[Any, Any]] = staticmethod(np.empty)
+    library: Callable[[], Any] = staticmethod(lambda: None)
 
     def to_host(self, buf: Any) -> np.ndarray[Any, Any]:
         return buf  # type: ignore[no-any-return]
@@ -47,11 +53,13 @@ class Backend:
         name: Key under which kernels are registered with an op.
         space: Where its kernels read and write.
         bind: (op, attrs, in_specs, out_specs) -> kernel call, or None if the backend has none.
+        fused: Whether plans may use the kernels of the library of that space.
     """
 
     name: str
     space: str
     bind: Callable[[Any, Any, tuple[Any, ...], tuple[Any, ...]], Any]
+    fused: bool = False
 
 
 # Name in a context's backend list ("cpu", "cuda", ...) -> backends to ask, best first.

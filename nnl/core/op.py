@@ -236,7 +236,7 @@ class Op:
         names = self._writes(attrs) if callable(self._writes) else self._writes
         if self.takes_rng:
             names += ("rng",)
-        return tuple(self.inputs.index(n) for n in names)
+        return tuple(n if isinstance(n, int) else self.inputs.index(n) for n in names)
 
     def intern(self, values: tuple[Any, ...]) -> Any:
         """The attribute object for these values, in the order of `fields`; made once."""

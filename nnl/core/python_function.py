@@ -96,6 +96,7 @@ class _Call:
     """The node of a PythonFunction."""
 
     function: object
+    host = "it is Python code of a user"
 
     @property
     def type_name(self) -> str:
@@ -129,6 +130,7 @@ class _Backward:
 
     function: object
     need: object  # a bool for every input
+    host = "it is Python code of a user"
 
     def infer(self, *args: Spec) -> Any:
         return args[: len(self.need)]  # type: ignore[arg-type]

@@ -80,38 +80,43 @@ def seed(seed_value: int, set_function_seed: bool = True, set_parameter_seed: bo
         _seed_parameters(seed_value)
 
 
-def raw(rng: Array, n: int) -> Array:
+def raw(rng: Array, n: int, xp: Any = np) -> Array:
     """n random uint64 words; advances the counter by the blocks of four that were used."""
+    if xp is not np:
+        from nnl.core.philox import words_on_device
+
+        words: Array = words_on_device(xp, rng, n)
+        return words
     generator = np.random.Philox(key=int(rng[0]), counter=int(rng[1]))
     rng[1] += np.uint64((n + 3) // 4)
-    words: Array = generator.random_raw(n)
-    return words
+    drawn: Array = generator.random_raw(n)
+    return drawn
 
 
-def uniform(rng: Array, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+def uniform(rng: Array, shape: tuple[int, ...], dtype: Any = np.float32, xp: Any = np) -> Array:
     """Uniform numbers in [0, 1): 24 bits of a 32-bit half word, or 53 bits for float64."""
     n = int(np.prod(shape, dtype=np.int64))
     if np.dtype(dtype) == np.float64:
-        y: Array = (raw(rng, n) >> np.uint64(11)) * 2.0**-53
+        y: Array = (raw(rng, n, xp) >> np.uint64(11)) * 2.0**-53
         return y.reshape(shape)
-    halves = raw(rng, (n + 1) // 2).view(np.uint32)[:n]
+    halves = raw(rng, (n + 1) // 2, xp).view(np.uint32)[:n]
     y32: Array = (halves >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
     return y32.astype(dtype, copy=False).reshape(shape)
 
 
-def normal(rng: Array, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+def normal(rng: Array, shape: tuple[int, ...], dtype: Any = np.float32, xp: Any = np) -> Array:
     """Standard normal numbers by the Box-Muller transform of pairs of float64 uniforms.
 
     Source: Box and Muller, A Note on the Generation of Random Normal Deviates, 1958.
     """
     n = int(np.prod(shape, dtype=np.int64))
     half = (n + 1) // 2
-    u = uniform(rng, (2, half), np.float64)
-    radius = np.sqrt(-2.0 * np.log1p(-u[0]))  # 1 - u is in (0, 1], so the logarithm is finite
+    u = uniform(rng, (2, half), np.float64, xp)
+    radius = xp.sqrt(-2.0 * xp.log1p(-u[0]))  # 1 - u is in (0, 1], so the logarithm is finite
     angle = 2.0 * np.pi * u[1]
-    y = np.empty(2 * half, dtype)
-    y[0::2] = radius * np.cos(angle)
-    y[1::2] = radius * np.sin(angle)
+    y: Array = xp.empty(2 * half, dtype)
+    y[0::2] = radius * xp.cos(angle)
+    y[1::2] = radius * xp.sin(angle)
     return y[:n].reshape(shape)
 
 

@@ -4,18 +4,27 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from types import ModuleType
 from typing import Any
 
-from nnl.core.context import Context
+from nnl.core.context import BACKENDS, Backend, Context
 
-EXTENSIONS = {"cpu": "nnl.ext.native", "numpy": "nnl.ext.numpy"}
-
-# Names that scripts use for backends this release does not have, and what they would need.
-_MISSING = {
-    "cuda": "the CUDA backend is not part of this release",
-    "cudnn": "the CUDA backend is not part of this release",
+EXTENSIONS = {
+    "cpu": "nnl.ext.native",
+    "cuda": "nnl.ext.cuda",
+    "cudnn": "nnl.ext.cuda",
+    "numpy": "nnl.ext.numpy",
 }
+
+
+def _cuda_backends(name: str, device_id: str) -> tuple[Backend, ...]:
+    found: tuple[Backend, ...] = importlib.import_module("nnl.ext.cuda").backends(name, device_id)
+    return found
+
+
+for _name in ("cuda", "cudnn"):
+    BACKENDS[_name] = partial(_cuda_backends, _name)
 
 
 def list_extensions() -> list[str]:
@@ -27,13 +36,8 @@ def import_extension_module(ext_name: str) -> ModuleType:
     """The module of a backend.
 
     Raises:
-        NotImplementedError: The name is known but the backend is not there. ValueError: unknown.
+        ValueError: The name is unknown.
     """
-    if ext_name in _MISSING:
-        raise NotImplementedError(
-            f"get_extension_context: {ext_name!r}: {_MISSING[ext_name]}; "
-            f"use one of {list_extensions()}"
-        )
     if ext_name not in EXTENSIONS:
         raise ValueError(
             f"get_extension_context: ext_name is {ext_name!r}, wanted one of {list_extensions()}"
@@ -46,10 +50,16 @@ def get_extension_context(ext_name: str, **kw: Any) -> Context:
 
     Args:
         ext_name: "cpu" for the native library with numpy for what it lacks, "numpy" for numpy
-            alone.
+            alone, "cudnn" for a GPU, "cuda" for a GPU where cuDNN's front end may be missing.
         device_id: Which device, as a str.
         type_config: "float" (float32), "double" (float64), "half" or "bfloat16" (activations and
             gradients stored in 16 bits).
+    Raises:
+        ValueError: ext_name is unknown.
+        NotImplementedError: This machine lacks something; the text says what.
     """
-    context: Context = import_extension_module(ext_name).context(**kw)
+    module = import_extension_module(ext_name)
+    if ext_name in ("cuda", "cudnn"):
+        kw["ext_name"] = ext_name
+    context: Context = module.context(**kw)
     return context

@@ -13,6 +13,7 @@ from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, check_axis
 from nnl.core.variable import Variable
 from nnl.functions.arithmetic import mul2
+from nnl.functions.on_device import on_host
 from nnl.functions.reduction import broadcast, reshape, sum_op, sum_to
 
 __all__ = ["affine", "batch_matmul", "dot", "embed"]
@@ -234,7 +235,7 @@ class embed:
         return w.with_shape((*x0.shape, *w.shape[1:]))
 
     def forward(self, xp, x0, w, out=None):
-        if x0.size and (x0.min() < 0 or x0.max() >= len(w)):
+        if on_host(x0) and x0.size and (x0.min() < 0 or x0.max() >= len(w)):
             bad = x0[(x0 < 0) | (x0 >= len(w))].reshape(-1)[0]
             raise ValueError(f"embed: x0 holds the index {int(bad)}, w has rows 0 to {len(w) - 1}")
         if out is None:
@@ -279,7 +280,9 @@ class embed_backward:
         if out is None:
             out = xp.empty(self.shape, gy.dtype)
         out[...] = 0
-        if x0.size:
+        if xp is not np:
+            xp.add.at(out, x0.reshape(-1), gy.reshape(x0.size, *self.shape[1:]))
+        elif x0.size:
             # Equal indices side by side: one sum over each run instead of scattered additions.
             index = x0.reshape(-1)
             order = xp.argsort(index, kind="stable")

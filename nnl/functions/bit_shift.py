@@ -7,6 +7,7 @@ import numpy as np
 
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import broadcast_shape
+from nnl.functions.on_device import on_host
 
 __all__ = ["bit_shift"]
 
@@ -41,7 +42,7 @@ class bit_shift:
         return x.with_shape(broadcast_shape("bit_shift", x, shift))
 
     def forward(self, xp, x, shift, out=None):
-        if shift.size and shift.min() < 0:
+        if on_host(shift) and shift.size and shift.min() < 0:
             raise ValueError(f"bit_shift: shift has the value {shift.min()}, wanted >= 0")
         # from 64 on, where every bit is lost, all numbers of bits are alike
         bits = xp.minimum(shift, 64).astype(x.dtype)

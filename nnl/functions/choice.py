@@ -76,7 +76,7 @@ class place(Choice):
         i, gy = index.reshape(shape).astype(np.int64), gy.reshape(shape)
         xp.put_along_axis(rows, xp.maximum(i, 0), xp.where(i < 0, 0, gy), -1)
         moved = rows.reshape([self.shape[k] for k in order])
-        return xp.ascontiguousarray(moved.transpose(np.argsort(order)))
+        return xp.ascontiguousarray(moved.transpose([order.index(k) for k in range(len(order))]))
 
     def vjp(self, ggx, *, gy_spec, index):
         return reshape(pick(ggx, index, axes=self.axes), gy_spec.shape), None

@@ -12,10 +12,10 @@ from nnl.core.spec import Spec, check_same_shape
 __all__ = ["dropout"]
 
 
-def keep_mask(rng, shape, p):
+def keep_mask(xp, rng, shape, p):
     """Booleans that are True with probability 1 - p, to 32 bits."""
     n = int(np.prod(shape, dtype=np.int64))
-    halves = nnl_random.raw(rng, (n + 1) // 2).view(np.uint32)[:n]
+    halves = nnl_random.raw(rng, (n + 1) // 2, xp).view(np.uint32)[:n]
     return (halves >= np.uint32(min(p * 2.0**32, 2.0**32 - 1))).reshape(shape)
 
 
@@ -46,7 +46,7 @@ class dropout:
         return x, x.with_dtype(np.bool_)
 
     def forward(self, xp, x, rng):
-        mask = keep_mask(rng, x.shape, self.p)
+        mask = keep_mask(xp, rng, x.shape, self.p)
         return _scaled(xp, x, mask, 1.0 / (1.0 - self.p)), mask
 
     def vjp(self, gy, _, *, mask):

@@ -13,6 +13,7 @@ from nnl.core.op import OPS, Sample, op
 from nnl.core.spec import ShapeError, check_axis
 from nnl.core.variable import Variable
 from nnl.functions.layout import MovesData, check_indices
+from nnl.functions.on_device import add_at, take
 
 __all__ = ["gather", "gather_nd"]
 
@@ -37,10 +38,11 @@ def add_rows(xp, n, at, values):
     """
     m, k = values.shape
     if k == 1 and values.dtype.kind in "fV":
-        sums = xp.bincount(at, weights=values[:, 0], minlength=n)  # float64
-        return sums.astype(values.dtype).reshape(n, 1)
+        return add_at(xp, at, values[:, 0], n).astype(values.dtype).reshape(n, 1)
     y = xp.zeros((n, k), values.dtype)
-    if m:
+    if xp is not np:
+        xp.add.at(y, at, values)
+    elif m:
         order = xp.argsort(at, kind="stable")
         ordered = at[order]
         first = xp.flatnonzero(xp.concatenate((xp.ones(1, bool), ordered[1:] != ordered[:-1])))
@@ -111,8 +113,7 @@ class gather(Along, MovesData):
         check_indices("gather", "Indices", indices, 0, x.shape[a])
         indices = indices.astype(np.int64, copy=False)
         if b == 0:
-            # the indices are checked already, and mode "raise" would buffer `out`
-            return xp.take(x, indices, axis=a, out=out, mode="clip")
+            return take(xp, x, indices, a, out)
         batch, outer, n, inner = self.four_sizes(x.shape)
         i = xp.arange(batch)[:, None, None]
         o = xp.arange(outer)[None, :, None]

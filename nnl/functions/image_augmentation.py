@@ -81,48 +81,48 @@ class image_augmentation:
         channels = x.shape[-3] if x.ndim > 2 else 1
         n = int(np.prod(x.shape[:-3], dtype=np.int64))
         images = x.reshape(n, channels, *x.shape[-2:])
-        rows, columns = self._positions(n, x.shape[-2:], y_shape[-2:], rng)
-        y = _bilinear(xp, images, xp.asarray(rows), xp.asarray(columns))
+        rows, columns = self._positions(xp, n, x.shape[-2:], y_shape[-2:], rng)
+        y = _bilinear(xp, images, rows, columns)
         if self.contrast != 1.0:
             factor = self.contrast ** _symmetric(
-                rng, (n, channels if self.contrast_each else 1, 1, 1)
+                xp, rng, (n, channels if self.contrast_each else 1, 1, 1)
             )
-            y = (y - self.contrast_center) * xp.asarray(factor) + self.contrast_center
+            y = (y - self.contrast_center) * factor + self.contrast_center
         if self.brightness:
             shape = (n, channels if self.brightness_each else 1, 1, 1)
-            y = y + xp.asarray(self.brightness * _symmetric(rng, shape))
+            y = y + self.brightness * _symmetric(xp, rng, shape)
         if self.noise:
-            y = y + self.noise * xp.asarray(nnl_random.normal(rng, y.shape, np.float32))
+            y = y + self.noise * nnl_random.normal(rng, y.shape, np.float32, xp)
         return y.astype(x.dtype, copy=False).reshape(y_shape)
 
     def infer_shape(self, x):
         """Sizes of the result."""
         return x.shape[: x.ndim - len(self.shape)] + self.shape
 
-    def _positions(self, n, size, y_size, rng):
+    def _positions(self, xp, n, size, y_size, rng):
         """Where each pixel of the n results lies in x: rows and columns, (n, H, W) each."""
-        u = nnl_random.uniform(rng, (9, n, 1, 1), np.float64)
+        u = nnl_random.uniform(rng, (9, n, 1, 1), np.float64, xp)
         low, high = np.log(self.min_scale), np.log(self.max_scale)
-        scale = np.exp(low + (high - low) * u[0])
+        scale = xp.exp(low + (high - low) * u[0])
         stretch = np.sqrt(self.aspect_ratio) ** (2 * u[1] - 1)
         angle = self.angle * (2 * u[2] - 1)
         lens = self.distortion * (2 * u[3] - 1)
         steps = []
         for axis, magnified in ((0, scale / stretch), (1, scale * stretch)):
-            centred = np.arange(y_size[axis]) - (y_size[axis] - 1) / 2
+            centred = xp.arange(y_size[axis]) - (y_size[axis] - 1) / 2
             margin = (size[axis] + 2 * self.pad[axis]) * magnified - y_size[axis]
-            step = centred + (u[4 + axis] - 0.5) * np.abs(margin)
+            step = centred + (u[4 + axis] - 0.5) * xp.abs(margin)
             steps.append(step.reshape(n, -1) / magnified.reshape(n, 1))
         v, h = steps[0][:, :, None], steps[1][:, None, :]  # from the centre, in pixels of x
-        sine, cosine = np.sin(angle), np.cos(angle)
+        sine, cosine = xp.sin(angle), xp.cos(angle)
         v, h = cosine * v - sine * h, sine * v + cosine * h
         if self.distortion:
             bend = 1 + lens * (v * v + h * h) / max((size[0] ** 2 + size[1] ** 2) / 4, 1)
             v, h = v * bend, h * bend
         if self.flip_ud:
-            v = np.where(u[6] < 0.5, v, -v)
+            v = xp.where(u[6] < 0.5, v, -v)
         if self.flip_lr:
-            h = np.where(u[7] < 0.5, h, -h)
+            h = xp.where(u[7] < 0.5, h, -h)
         return v + (size[0] - 1) / 2, h + (size[1] - 1) / 2
 
     def cost(self, x, rng):
@@ -149,8 +149,8 @@ class image_augmentation:
         )
 
 
-def _symmetric(rng, shape):
-    return 2 * nnl_random.uniform(rng, shape, np.float64) - 1
+def _symmetric(xp, rng, shape):
+    return 2 * nnl_random.uniform(rng, shape, np.float64, xp) - 1
 
 
 def _bilinear(xp, x, rows, columns):

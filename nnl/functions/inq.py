@@ -68,6 +68,8 @@ class INQ:
             )
         return y
 
+    host = "which weights are fixed depends on how many are"
+
     def forward(self, xp, x, weight, indicator_fixedweights, bias, rng):
         fixed, memory, count = indicator_fixedweights, None, 0
         if rng.size > 2:

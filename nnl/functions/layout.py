@@ -8,6 +8,7 @@ import numpy as np
 from nnl.core.context import STATE
 from nnl.core.op import Cost, Onnx, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_axes
+from nnl.functions.on_device import on_host
 from nnl.functions.reduction import sum as sum_over
 
 __all__ = [
@@ -32,8 +33,8 @@ class MovesData:
 
 
 def check_indices(name, arg, indices, low, high):
-    """Raise a ValueError that names the first index outside [low, high)."""
-    if indices.size and (indices.min() < low or indices.max() >= high):
+    """Raise a ValueError that names the first index outside [low, high); not on a device."""
+    if on_host(indices) and indices.size and (indices.min() < low or indices.max() >= high):
         bad = indices[(indices < low) | (indices >= high)]
         raise ValueError(
             f"{name}: {arg} has the value {int(bad[0])}, wanted {low} <= value < {high}"

@@ -49,7 +49,7 @@ class top_n_error(Judged):
         check_labels(xp, "top_n_error", target, x.shape[self.axis])
         index = target.astype(np.int64)
         chosen = xp.take_along_axis(x, xp.maximum(index, 0), self.axis)
-        as_large = xp.count_nonzero(x >= chosen, axis=self.axis, keepdims=True)
+        as_large = xp.sum(x >= chosen, axis=self.axis, keepdims=True)
         return ((as_large > self.n) & (index >= 0)).astype(x.dtype)
 
     def samples(rng):
@@ -111,5 +111,6 @@ class confusion_matrix(Judged):
             return xp.zeros((n, n), np.int32)
         guess = xp.argmax(x, axis=self.axis).ravel()
         label = target.astype(np.int64).ravel()
-        pairs = (label * n + guess)[label >= 0]
-        return xp.bincount(pairs, minlength=n * n).reshape(n, n).astype(np.int32)
+        counts = xp.zeros(n * n, np.int32)
+        xp.add.at(counts, xp.maximum(label, 0) * n + guess, (label >= 0).astype(np.int32))
+        return counts.reshape(n, n)

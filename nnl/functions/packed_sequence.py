@@ -15,6 +15,7 @@ from nnl.core.op import Sample, op
 from nnl.core.spec import ShapeError, Spec
 from nnl.functions.layout import MovesData
 from nnl.functions.mask import current_value
+from nnl.functions.on_device import on_host
 
 __all__ = ["pack_padded_sequence", "pad_packed_sequence"]
 
@@ -35,7 +36,7 @@ def counts_above(xp, values, n):
 
 def check_values(name, arg, values, high):
     """Raise unless the values are in [0, high], no negative ones, no larger ones."""
-    if values.size and (values.min() < 0 or values.max() > high):
+    if on_host(values) and values.size and (values.min() < 0 or values.max() > high):
         bad = values[(values < 0) | (values > high)][0]
         raise ValueError(f"{name}: {arg} has the value {int(bad)}, wanted 0 to {high}")
 

@@ -7,6 +7,8 @@ along the same vectors.
 
 from __future__ import annotations
 
+import numpy as np
+
 from nnl.core.op import Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.layout import MovesData
@@ -32,7 +34,9 @@ def add_along(xp, g, sources, shape):
         size = list(g.shape)
         size[axis] = shape[axis]
         y = xp.zeros(size, g.dtype)
-        if g.size:
+        if xp is not np:
+            xp.add.at(y, (slice(None),) * axis + (source,), g)
+        elif g.size:
             order = xp.argsort(source, kind="stable")
             ordered = source[order]
             first = xp.flatnonzero(xp.concatenate((xp.ones(1, bool), ordered[1:] != ordered[:-1])))

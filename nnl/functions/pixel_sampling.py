@@ -16,6 +16,7 @@ import numpy as np
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.arithmetic import mul2, r_sub_scalar, sub2
+from nnl.functions.on_device import add_at, take
 from nnl.functions.reduction import reshape
 
 __all__: list[str] = []
@@ -34,7 +35,7 @@ def take_pixels(xp, x, index, weight, y):
     for c in range(0, len(x), step):
         image, out = x[c : c + step], y[c : c + step]
         for t, (i, w) in enumerate(zip(index, weight, strict=True)):
-            part = xp.take(image, i, axis=1, mode="clip")
+            part = take(xp, image, i, 1)
             if t:
                 part *= w
                 out += part
@@ -51,7 +52,7 @@ def spread_pixels(xp, gy, index, weight, gx):
         n = len(part)
         at = (index + (xp.arange(n) * size)[:, None, None]).reshape(-1)
         values = (weight * part[:, None, :]).reshape(-1)
-        gx[c : c + step] = xp.bincount(at, weights=values, minlength=n * size).reshape(n, size)
+        gx[c : c + step] = add_at(xp, at, values, n * size).reshape(n, size)
 
 
 def check_taps(name, x, index, weight=None):
@@ -185,7 +186,7 @@ class pixel_products:
             for c in range(0, x.shape[1], step):
                 image, part = x[b, c : c + step], gy[b, c : c + step]
                 for t, i in enumerate(index[b]):
-                    pixels = xp.take(image, i, axis=1, mode="clip")
+                    pixels = take(xp, image, i, 1)
                     out[b, t] += xp.einsum("cp,cp->p", pixels, part)
         return out
 

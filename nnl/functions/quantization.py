@@ -197,7 +197,7 @@ class pow2_quantize_op(Quantizer):
         if self.with_zero:
             y[size < 2.0 ** (lowest - 0.5)] = 0
         if self.sign:
-            xp.negative(y, out=y, where=x < 0)
+            xp.copysign(y, xp.where(x < 0, -1, 1).astype(x.dtype), out=y)
         else:
             y[x < 0] = 0 if self.with_zero else 2.0**lowest
         return y

@@ -14,6 +14,7 @@ from nnl.core import random as nnl_random
 from nnl.core.context import STATE
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_same_shape
+from nnl.functions.on_device import add_at
 
 __all__ = ["rand", "randint", "randn", "rand_binomial", "rand_beta", "rand_gamma", "random_choice"]
 
@@ -69,11 +70,12 @@ class rand(Drawn):
         require("rand", "high", self.high, f"more than low {self.low}", self.high > self.low)
 
     def forward(self, xp, rng, dtype=None):
-        y = nnl_random.uniform(rng, self.shape, dtype)
+        y = nnl_random.uniform(rng, self.shape, dtype, xp)
         y *= self.high - self.low
         y += self.low
         # rounding may reach high where low is far from 0
-        return np.minimum(y, np.nextafter(y.dtype.type(self.high), y.dtype.type(self.low)), out=y)
+        highest = np.nextafter(y.dtype.type(self.high), y.dtype.type(self.low))
+        return xp.minimum(y, highest, out=y)
 
     def samples(rng):
         yield Sample(low=-1.0, high=2.0, shape=(2, 3), seed=3)
@@ -107,8 +109,8 @@ class randint(Drawn):
     def forward(self, xp, rng):
         n = int(np.prod(self.shape, dtype=np.int64))
         # 53 random bits for a range of at most 32: the bias of scaling is below 2**-21
-        u = nnl_random.uniform(rng, (n,), np.float64)
-        y = np.floor(u * (self.high - self.low)).astype(np.int64) + self.low
+        u = nnl_random.uniform(rng, (n,), np.float64, xp)
+        y = xp.floor(u * (self.high - self.low)).astype(np.int64) + self.low
         return y.astype(np.int32).reshape(self.shape)
 
     def samples(rng):
@@ -138,7 +140,7 @@ class randn(Drawn):
         require("randn", "sigma", self.sigma, "a number other than 0", self.sigma != 0)
 
     def forward(self, xp, rng, dtype=None):
-        y = nnl_random.normal(rng, self.shape, dtype)
+        y = nnl_random.normal(rng, self.shape, dtype, xp)
         y *= self.sigma
         y += self.mu
         return y
@@ -166,6 +168,7 @@ class rand_binomial(Drawn):
     p: float = 0.5
     shape: tuple[int, ...] = ()
     seed: int = -1
+    host = "numpy draws it by rejection"
 
     def check(self):
         require("rand_binomial", "n", self.n, "at least 1", self.n >= 1)
@@ -196,6 +199,7 @@ class rand_beta(Drawn):
     beta: float = 0.5
     shape: tuple[int, ...] = ()
     seed: int = -1
+    host = "numpy draws it by rejection"
 
     def check(self):
         require("rand_beta", "alpha", self.alpha, "more than 0", self.alpha > 0)
@@ -227,6 +231,7 @@ class rand_gamma(Drawn):
     theta: float = 1.0
     shape: tuple[int, ...] = ()
     seed: int = -1
+    host = "numpy draws it by rejection"
 
     def check(self):
         require("rand_gamma", "k", self.k, "more than 0", self.k > 0)
@@ -268,6 +273,7 @@ class random_choice:
     shape: tuple[int, ...] = ()
     replace: bool = True
     seed: int = -1
+    host = "the weights are checked"
 
     def infer(self, x, w, rng):
         check_same_shape("random_choice", "x", x, "w", w)
@@ -352,9 +358,7 @@ class index_gather:
 
     def forward(self, xp, x, index):
         y = x.reshape(-1)[index] if x.size else xp.zeros(index.shape, x.dtype)
-        if y.size and index.min() < 0:
-            y[index < 0] = 0
-        return y
+        return xp.where(index < 0, 0, y).astype(x.dtype, copy=False)
 
     def vjp(self, gy, *, x_spec, index):
         return index_scatter(gy, index, shape=x_spec.shape), None
@@ -388,10 +392,9 @@ class index_scatter:
     def forward(self, xp, x, index):
         size = int(np.prod(self.shape, dtype=np.int64))
         at, values = index.reshape(-1), x.reshape(-1)
-        if at.size and at.min() < 0:
-            at, values = at[at >= 0], values[at >= 0]
-        # sums in float64, and reads its weights once
-        return xp.bincount(at, values, size).astype(x.dtype, copy=False).reshape(self.shape)
+        values = xp.where(at < 0, 0, values).astype(x.dtype, copy=False)
+        y = add_at(xp, xp.maximum(at, 0), values, size)
+        return y.astype(x.dtype, copy=False).reshape(self.shape)
 
     def vjp(self, gy, *, index):
         return index_gather(gy, index), None

@@ -21,17 +21,19 @@ __all__ = ["random_crop", "random_flip", "random_shift", "random_erase"]
 class Moved:
     """Common to functions that move elements along axes: forward and gradient.
 
-    A subclass gives moves(rng, x), pairs (axis, source): source has the shape
+    A subclass gives moves(xp, rng, x), pairs (axis, source): source has the shape
     (*samples, size of the result), and holds positions of x along axis, negative ones for
     `constant_value`. The axes before min(axis, base_axis) are the samples.
     """
 
+    constant_value = 0.0
+
     def forward(self, xp, x, rng):
         y_shape = self.infer(Spec.of(x.shape, x.dtype), rng)[0].shape
         rank = len(y_shape)
-        moves = dict(self.moves(rng, x))
-        index = np.zeros((1,) * rank, np.int64)
-        outside = np.zeros((1,) * rank, np.bool_)
+        moves = dict(self.moves(xp, rng, x))
+        index = xp.zeros((1,) * rank, np.int64)
+        outside = xp.zeros((1,) * rank, np.bool_)
         stride = 1
         for axis in reversed(range(rank)):
             if axis in moves:
@@ -39,19 +41,14 @@ class Moved:
                 lead = source.shape[:-1]
                 ones = (1,) * (axis - len(lead)), (1,) * (rank - axis - 1)
                 source = source.reshape(*lead, *ones[0], source.shape[-1], *ones[1])
-                if source.size and source.min() < 0:
-                    outside = outside | (source < 0)
+                outside = outside | (source < 0)
             else:
-                source = np.arange(y_shape[axis]).reshape((-1,) + (1,) * (rank - axis - 1))
+                source = xp.arange(y_shape[axis]).reshape((-1,) + (1,) * (rank - axis - 1))
             index = index + source * stride
             stride *= x.shape[axis]
-        index = np.broadcast_to(index, y_shape)
-        if outside.any():
-            index = np.where(outside, -1, index)
-        index = xp.asarray(np.ascontiguousarray(index))
+        index = xp.ascontiguousarray(xp.broadcast_to(xp.where(outside, -1, index), y_shape))
         y = x.reshape(-1)[index]
-        if outside.any():
-            y[index < 0] = self.constant_value
+        y[index < 0] = self.constant_value
         return y, index
 
     def vjp(self, gy, _, *, index, x_spec):
@@ -73,10 +70,10 @@ class Moved:
             )
 
 
-def draw_integers(rng, shape, low, high):
+def draw_integers(xp, rng, shape, low, high):
     """Integers in [low, high], uniformly."""
-    u = nnl_random.uniform(rng, shape, np.float64)
-    return np.floor(u * (high - low + 1)).astype(np.int64) + low
+    u = nnl_random.uniform(rng, shape, np.float64, xp)
+    return xp.floor(u * (high - low + 1)).astype(np.int64) + low
 
 
 @op("random_crop", nnp="RandomCrop", outputs=("y", "index"), hidden=1)
@@ -109,12 +106,12 @@ class random_crop(Moved):
         y = x.with_shape(x.shape[:lead] + self.shape)
         return y, y.with_dtype(np.int64)
 
-    def moves(self, rng, x):
+    def moves(self, xp, rng, x):
         lead = len(x.shape) - len(self.shape)
         for axis, n in enumerate(self.shape, lead):
             if n < x.shape[axis]:
-                start = draw_integers(rng, self.samples_before(x, axis), 0, x.shape[axis] - n)
-                yield axis, start[..., None] + np.arange(n)
+                start = draw_integers(xp, rng, self.samples_before(x, axis), 0, x.shape[axis] - n)
+                yield axis, start[..., None] + xp.arange(n)
 
     def samples(rng):
         yield Sample(rng.normal(size=(2, 3, 4, 5)), shape=(2, 3), seed=3)
@@ -147,11 +144,11 @@ class random_flip(Moved):
         self.check_base_axis(x)
         return x, x.with_dtype(np.int64)
 
-    def moves(self, rng, x):
+    def moves(self, xp, rng, x):
         for axis in self.axes:
             n = x.shape[axis]
-            flip = draw_integers(rng, self.samples_before(x, axis), 0, 1)[..., None]
-            yield axis, np.where(flip == 1, np.arange(n)[::-1], np.arange(n))
+            flip = draw_integers(xp, rng, self.samples_before(x, axis), 0, 1)[..., None]
+            yield axis, xp.where(flip == 1, xp.arange(n)[::-1], xp.arange(n))
 
     def samples(rng):
         yield Sample(rng.normal(size=(3, 2, 3)), seed=3)
@@ -197,20 +194,20 @@ class random_shift(Moved):
         require("random_shift", "border_mode", repr(mode), f"one of {modes}", mode in modes)
         return x, x.with_dtype(np.int64)
 
-    def moves(self, rng, x):
+    def moves(self, xp, rng, x):
         for axis, most in enumerate(self.shifts, len(x.shape) - len(self.shifts)):
             n = x.shape[axis]
             if not most or not n:
                 continue
-            shift = draw_integers(rng, self.samples_before(x, axis), -most, most)
-            source = np.arange(n) - shift[..., None]
+            shift = draw_integers(xp, rng, self.samples_before(x, axis), -most, most)
+            source = xp.arange(n) - shift[..., None]
             if self.border_mode == "nearest":
-                source = np.clip(source, 0, n - 1)
+                source = xp.clip(source, 0, n - 1)
             elif self.border_mode == "reflect":
                 source = source % (2 * n)
-                source = np.where(source < n, source, 2 * n - 1 - source)
+                source = xp.where(source < n, source, 2 * n - 1 - source)
             else:
-                source = np.where((source < 0) | (source >= n), -1, source)
+                source = xp.where((source < 0) | (source >= n), -1, source)
             yield axis, source
 
     def samples(rng):
@@ -261,6 +258,7 @@ class random_erase:
     seed: int = -1
     channel_last: bool = False
     ste_fine_grained: bool = True
+    host = "as many numbers are drawn as elements are erased"
 
     def resolve(self, x, rng):
         return {"n": 1 if self.n is None else self.n}

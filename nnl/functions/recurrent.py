@@ -75,7 +75,7 @@ class Recurrent:
         """y, h_n, c_n and the arrays of HIDDEN."""
         shape = (self.num_layers - 1, *x.shape[:2], h.shape[1] * h.shape[3])
         dropped = self.dropout > 0 and self.training and self.num_layers > 1
-        mask = keep_mask(rng, shape, self.dropout) if dropped else np.zeros((0,), np.bool_)
+        mask = keep_mask(xp, rng, shape, self.dropout) if dropped else xp.zeros((0,), np.bool_)
         mask = xp.asarray(mask)
         cell = CELLS[self.cell_name]
         scale = 1.0 / (1.0 - self.dropout)

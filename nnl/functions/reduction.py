@@ -271,7 +271,7 @@ class norm_op:
         if self.p != 1:
             power **= self.p
         y = xp.sum(power, axis=self.axes, keepdims=self.keep_dims, out=out)
-        return y if self.p == 1 else xp.power(y, np.asarray(1 / self.p, x.dtype), out=out)
+        return y if self.p == 1 else xp.power(y, x.dtype.type(1 / self.p), out=out)
 
     def vjp(self, gy, *, x, y):
         mul, p = OPS["mul2"], self.p

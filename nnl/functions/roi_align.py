@@ -10,6 +10,7 @@ import numpy as np
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_rank
 from nnl.functions.layout import check_indices
+from nnl.functions.on_device import add_at, on_host
 
 __all__ = ["roi_align"]
 
@@ -43,7 +44,7 @@ def axis_weights(xp, start, length, bins, ratio, size):
     m = len(touched)
     place = xp.concatenate((which, which)) * m + at
     values = xp.concatenate((1 - part, part)) / ratio
-    weights = xp.bincount(place, weights=values, minlength=bins * m)
+    weights = add_at(xp, place, values, bins * m)
     return touched, weights.reshape(bins, m)
 
 
@@ -80,7 +81,7 @@ class RoiAlign:
 
     def check_boxes(self, boxes, batch):
         """Raise unless all boxes are finite and name an image."""
-        if not np.isfinite(boxes).all():
+        if on_host(boxes) and not np.isfinite(boxes).all():
             row = int((~np.isfinite(boxes)).any(1).argmax())
             raise ValueError(f"{self.op.name}: boxes[{row}] is {boxes[row]}, wanted finite numbers")
         check_indices(self.op.name, "boxes[:, 0]", boxes[:, 0].astype(np.int64), 0, batch)

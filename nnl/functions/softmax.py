@@ -9,6 +9,7 @@ from nnl.core.op import OPS, Cost, Onnx, Sample, op
 from nnl.core.spec import ShapeError, check_axis, check_same_shape
 from nnl.functions.arithmetic import div2, mul2, mul_scalar, sub2
 from nnl.functions.choice import pick, place
+from nnl.functions.on_device import on_host
 from nnl.functions.reduction import sum_op
 from nnl.functions.standardize import blocks
 
@@ -41,7 +42,9 @@ class Along:
 
 def largest(xp, x, axis):
     """The largest element along the axis, which keeps size 1."""
-    return xp.max(x, axis=axis, keepdims=True, initial=None if x.shape[axis] else 0)
+    if not x.shape[axis]:
+        return xp.zeros([1 if i == axis % x.ndim else n for i, n in enumerate(x.shape)], x.dtype)
+    return xp.max(x, axis=axis, keepdims=True)
 
 
 def sum_of_exponentials(xp, x, top, axis):
@@ -163,7 +166,7 @@ def check_label_shape(name, x, target, axis):
 
 def check_labels(xp, name, target, classes):
     """Raise if a label is too large. Negative ones stand for no label."""
-    if target.size and (top := int(xp.max(target))) >= classes:
+    if on_host(target) and target.size and (top := int(xp.max(target))) >= classes:
         raise ValueError(
             f"{name}: target has the label {top}, wanted labels in [0, {classes}), "
             "or negative ones to be ignored"

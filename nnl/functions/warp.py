@@ -133,9 +133,8 @@ class grid_positions:
         return xp.asarray(half, dtype)[:, None]
 
     def forward(self, xp, grid, out=None):
-        y = xp.multiply(
-            grid[:, :, ::-1].swapaxes(1, 2), self.scale(xp, grid.dtype), out=out, order="C"
-        )
+        positions = xp.ascontiguousarray(grid[:, :, ::-1].swapaxes(1, 2))
+        y = xp.multiply(positions, self.scale(xp, grid.dtype), out=out)
         if not self.linear:
             # the middle of an axis is at 0
             y += xp.asarray([(n - 1) / 2 for n in self.sizes], grid.dtype)[:, None]
@@ -228,7 +227,7 @@ class folded_positions:
         turns = xp.floor(distance / length)
         distance -= turns * length
         odd = turns % 2 == 1
-        sign[odd] *= -1
+        xp.multiply(sign, xp.where(odd, -1, 1).astype(sign.dtype), out=sign)
         axis[...] = xp.where(odd, length - distance, distance) + low
 
     def vjp(self, gy, gslope, *, slope):

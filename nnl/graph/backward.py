@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
+from nnl.core.array_views import copy_from
 from nnl.core.autodiff import accumulate, backprop, start_gradient
 from nnl.core.context import using
 from nnl.core.graph import Node, Value, capture
@@ -35,6 +36,7 @@ class Backward:
         self.output = output
         spec = Spec.of(node.out_specs[output.index].shape, node.target.float_dtype)
         self.gy = NdArray.holding(spec, SPACE, np.ones(spec.shape, spec.dtype))
+        self.started: float | None = 1.0  # the number that gy is filled with
         start = Variable.of_edge(Value.leaf(self.gy), self.gy)
         with using(auto_forward=False, record=True, no_grad=False, recompute=False, trace=None):
             found = backprop([output], [start])
@@ -52,11 +54,12 @@ class Backward:
 
     def write_start(self, grad: Any) -> None:
         """Put the start gradient in place."""
-        buf = self.gy.touch(SPACE)
-        if type(grad) in (int, float):
-            buf[...] = grad
-        else:
-            buf[...] = start_gradient(self.output, self.gy.shape, grad).read(SPACE)
+        if type(grad) not in (int, float):
+            copy_from(self.gy, start_gradient(self.output, self.gy.shape, grad))
+            self.started = None
+        elif grad != self.started:
+            self.gy.touch(SPACE)[...] = grad
+            self.started = grad
 
 
 class BackwardPlan:
@@ -72,6 +75,7 @@ class BackwardPlan:
         ]
         slots = [plan.slot_of.get(e.key, 0) for _, e in back.leaves]
         taken += slots
+        self.start = next((s for s, nd in plan.leaves if nd is back.gy), 0)
         # A leaf becomes the owner of the buffer of its gradient when nothing else is in it.
         self.leaves = [
             (v, e, s in computed and s not in plan.root and taken.count(s) == 1)
@@ -89,6 +93,8 @@ class BackwardPlan:
                 space, buf = plan.published(plan.slot_of[g.key])
                 if space in grad.bufs and grad.bufs[space] is buf:
                     grad.write(space, buf.copy())  # else the run would overwrite the sum
+        if second and self.start:  # the first part has run with another start gradient
+            plan.find_leaf(self.start, self.back.gy)
         if callbacks and self.progress is not None:
             self.progress.run(second, callbacks)
         else:
@@ -102,14 +108,14 @@ class BackwardPlan:
             if g.key in plan.slot_of:
                 nd.write(*plan.published(plan.slot_of[g.key]))
             else:
-                nd.write(SPACE, g.array.read(SPACE).copy())
+                nd.write(plan.space, g.array.read(plan.space).copy())
 
     def deliver(self, leaf: Value, g: Value, own: bool) -> None:
         """Add a gradient that the plan has computed to that of its leaf."""
-        grad, slot = leaf.grad, self.plan.slot_of.get(g.key)
-        space, buf = (SPACE, g.array.read(SPACE)) if slot is None else self.plan.published(slot)
+        plan, grad, slot = self.plan, leaf.grad, self.plan.slot_of.get(g.key)
+        found = (plan.space, g.array.read(plan.space)) if slot is None else plan.published(slot)
         if own and grad.zeroing and not g.spec.is_half:  # also where the buffer is a part of one
             grad.spec = g.spec
-            grad.write(space, buf)
+            grad.write(*found)
         else:
-            accumulate(grad, NdArray.holding(g.spec, space, buf), own)
+            accumulate(grad, NdArray.holding(g.spec, *found), own)

@@ -16,7 +16,6 @@ from nnl.core.graph import Node, Value, capture
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.graph.plan import Plan, infer_again
-from nnl.graph.program import SPACE
 from nnl.graph.session import fingerprint
 
 
@@ -118,9 +117,9 @@ class Compiled:
         return True
 
     def run(self, arrays: list[NdArray]) -> Any:
-        for hole, nd in zip(self.holes, arrays, strict=True):
-            hole._data.write(SPACE, nd.read(SPACE))
         plan = self.plan
+        for hole, nd in zip(self.holes, arrays, strict=True):
+            hole._data.bufs = nd.bufs
         for nd, key in self.added_to:
             space, buf = plan.published(plan.slot_of[key])
             if space in nd.bufs and nd.bufs[space] is buf:
@@ -128,7 +127,8 @@ class Compiled:
         plan.run_both()
         for (nd, g), own in zip(self.grads, self.own, strict=True):
             slot, spec = plan.slot_of.get(g.edge.key), g.spec
-            space, buf = (SPACE, g._data.read(SPACE)) if slot is None else plan.published(slot)
+            found = (plan.space, g._data.read(plan.space)) if slot is None else plan.published(slot)
+            space, buf = found
             if spec.is_half:  # as in accumulate()
                 spec = spec.with_dtype(np.float32)
                 buf, own = buf.astype(np.float32), True
@@ -140,10 +140,10 @@ class Compiled:
 
     def _value(self, v: Variable) -> Any:
         slot = self.plan.slot_of.get(v.edge.key)
-        return v._data.read(SPACE) if slot is None else self.plan.slots[slot]
+        return v._data.read(self.plan.space) if slot is None else self.plan.slots[slot]
 
     def _copy(self, v: Variable) -> Variable:
-        nd = NdArray.holding(v.spec, SPACE, np.array(self._value(v)))
+        nd = NdArray.holding(v.spec, self.plan.space, self._value(v).copy())
         return Variable.of_edge(Value.leaf(nd), nd)
 
 

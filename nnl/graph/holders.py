@@ -62,16 +62,18 @@ class Written:
     """The arrays that a plan writes.
 
     Args:
+        space: The memory space of the plan.
         arrays: With the memory space that each is written in.
         results: Copies that the plan makes in other spaces, with the slots they lie in.
     """
 
     def __init__(
         self,
+        space: str,
         arrays: Sequence[tuple[NdArray, str]],
         results: Sequence[tuple[NdArray, str, int]],
     ) -> None:
-        self.arrays, self.results = arrays, results
+        self.space, self.arrays, self.results = space, arrays, results
         self.held: list[tuple[NdArray, str, np.ndarray[Any, Any]]] = []
 
     def __contains__(self, nd: NdArray) -> bool:
@@ -81,7 +83,7 @@ class Written:
         """Let the buffers that the run writes be the only ones of their arrays."""
         self.held.clear()
         for nd, space in self.arrays:
-            if space == SPACE:
+            if space == self.space:
                 nd.touch(space)
                 continue
             if SPACE in nd.bufs and is_held(nd):
@@ -91,7 +93,7 @@ class Written:
     def after_run(self, slots: Sequence[Any]) -> None:
         """Bring new values to the numpy arrays that somebody holds; replace old copies."""
         for nd, space in self.arrays:
-            if space != SPACE and len(nd.bufs) > 1:
+            if space != self.space and len(nd.bufs) > 1:
                 nd.write(space, nd.bufs[space])
         for nd, space, host in self.held:
             host[...] = SPACES[space].to_host(nd.bufs[space])

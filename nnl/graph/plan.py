@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.context import HostSpace
+from nnl.core.context import SPACES
 from nnl.core.dispatch import bind
 from nnl.core.graph import Node
-from nnl.core.op import Cost
-from nnl.ext.native import CHANNELS_LAST, TILED, library, tiled_shape
+from nnl.ext.native import CHANNELS_LAST, TILED, tiled_shape
 from nnl.graph.holders import HOLDERS, Written, is_held, read_in_order
 from nnl.graph.memory import plan_memory
 from nnl.graph.passes import optimise
-from nnl.graph.profile import PROFILES, note, of_peak, shapes_text
-from nnl.graph.program import NO_GRADIENTS, SPACE, Key, Program, Step
+from nnl.graph.profile import PROFILES, note
+from nnl.graph.program import NO_GRADIENTS, SPACE, Key, Program, Step, space_of
+from nnl.graph.summary import account, place, summary
 from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
 
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
@@ -86,8 +86,9 @@ class Plan:
         self.aliases: Counter[int] = Counter()
         self.bound: set[int] = set()  # leaves that HOLDERS counts
         self._keep_alive = list(nodes)  # keys are ids of these
-        self.lib = library()
         self.program = program = Program(nodes, kept, cut, kept - lazy, gradients)
+        self.space = program.space
+        self.lib = SPACES[self.space].library()
         if rewrite and self.lib is not None:
             if as_found:
                 program.take_orders()
@@ -102,14 +103,17 @@ class Plan:
         leaves = [
             (i, s.leaf) for i, s in enumerate(program.slots) if s.leaf is not None and i in used
         ]
-        copies = program.copies
-        spaces = [(i, nd, copies.get(i, program.slots[i].space)) for i, nd in leaves]
-        self.leaves = [(i, nd) for i, nd, space in spaces if space == SPACE]
-        self.ordered = [x for x in spaces if x[2] != SPACE]
+        orders = [program.copies.get(i, program.slots[i].order) for i, _ in leaves]
+        spaces = [
+            (*leaf, space_of(self.space, order)) for leaf, order in zip(leaves, orders, strict=True)
+        ]
+        self.leaves = [(i, nd) for i, nd, space in spaces if space == self.space]
+        self.ordered = [x for x in spaces if x[2] != self.space]
         written = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
         made = {o for s in self.steps if s.kernel is not None for o in s.outs}
         results = [(*x, i) for i, x in program.results.items() if i in made]
-        self.written = Written([(nd, space) for i, nd, space in spaces if i in written], results)
+        arrays = [(nd, space) for i, nd, space in spaces if i in written]
+        self.written = Written(self.space, arrays, results)
         self._lay_out()
         self.mark = f"prepared {next(_plans)}"  # in an array's buffers: unchanged since
         self.loose: set[int] = set()  # leaves whose buffer changes between runs
@@ -215,8 +219,9 @@ class Plan:
             nd, space = self.program.results.get(slot, (None, ""))
             if nd is not None and space in nd.bufs:
                 return nd.bufs[space]  # one copy of a weight is enough
-            tiled = self.program.slots[slot].space == TILED
-            return HostSpace.empty(tiled_shape(spec.shape) if tiled else spec.shape, spec.dtype)
+            tiled = self.program.slots[slot].order == TILED
+            shape = tiled_shape(spec.shape) if tiled else spec.shape
+            return SPACES[self.space].empty(shape, spec.dtype)
         return arena(offset, spec)
 
     # ---- running without the native library ----
@@ -264,6 +269,8 @@ class Plan:
         program = self.program
         offsets = [self.offsets.get(i, OUTSIDE) for i in range(len(program.slots))]
         native = lib.Plan(offsets, self.arena_bytes)
+        if self.space != SPACE:
+            native.written = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
         arena = native.arena
         start = arena.address
         self._place(lambda at, x: lib.array_at(start + at, x.shape, x.dtype, arena))
@@ -316,25 +323,29 @@ class Plan:
 
     def _bind_leaves(self) -> None:
         """Point the plan at the buffers that its leaves have now."""
-        slots = self.slots
+        slots, space = self.slots, self.space
         for slot, nd in self.leaves:
-            buf = nd.bufs.get(SPACE)
-            if buf is None:
-                buf = nd.read(SPACE)
-            if slots[slot] is not buf:
-                self._bind_leaf(slot, nd, buf)
-        for slot, nd, space in self.ordered:
-            buf = nd.bufs.get(space)
+            if slots[slot] is not nd.bufs.get(space, self):
+                self.find_leaf(slot, nd)
+        for slot, nd, ordered in self.ordered:
+            buf = nd.bufs.get(ordered)
             if buf is None or SPACE in nd.bufs:
-                buf = read_in_order(nd, space)
+                buf = read_in_order(nd, ordered)
             if slots[slot] is not buf:
                 self._bind_leaf(slot, nd, buf)
 
+    def find_leaf(self, slot: int, nd: NdArray) -> None:
+        """Point the plan at the buffer that a leaf has now."""
+        on_host = self.space == SPACE
+        buf = nd.read(SPACE) if on_host else self.native.follow(slot, nd, self.space)
+        if self.slots[slot] is not buf:
+            self._bind_leaf(slot, nd, buf)
+
     def _bind_leaf(self, slot: int, nd: NdArray, buf: Any) -> None:
         if self.native is not None and not buf.flags.c_contiguous:
-            buf = np.ascontiguousarray(buf)
+            buf = buf.copy()
             if nd in self.written:  # what the run writes must reach the array
-                nd.write(SPACE, buf)
+                nd.write(self.space, buf)
         nd.bufs.pop(self.mark, None)  # another buffer, whoever marked the array
         self._let_go(slot)
         self.bound.add(slot)
@@ -392,45 +403,17 @@ class Plan:
         times, starts = self.native.times, self.native.starts
         for k in range(begin, end):
             step = self.native_steps[k]
-            where = "native" if step.kernel is not None else "numpy"
-            what, cost = self._account(step)
-            note(step.op, where, what, starts[k], times[k], cost)
-
-    def _account(self, step: Step) -> tuple[str, Cost]:
-        """The shapes of a step, and what it costs."""
-        slots = self.program.slots
-        ins = [slots[i].spec if i else None for i in step.ins]
-        outs = [slots[o].spec for o in step.outs]
-        nbytes = sum(s.nbytes for s in (*ins, *outs) if s is not None)
-        flops = sum(_flops(s) for s in _leaves_of(step))
-        return shapes_text(ins, outs), Cost(flops, nbytes)
+            what, cost = account(self.program, step)
+            note(step.op, place(self, step), what, starts[k], times[k], cost)
 
     def summary(self) -> str:
         """A table of the steps: where each runs, what it does, and what it took in the latest run.
 
         Times and rates are those of the latest run inside nnl.profile(), 0 without one. "of peak"
-        is how close a step comes to what limits it on this machine, arithmetic or memory.
+        is how close a step comes to what limits it on this machine, arithmetic or memory. On a
+        device it also tells which steps are outside of the recorded graphs, and why.
         """
-        head = (
-            f"{'step':<32} {'where':<7} {'ms':>9} {'GFLOP/s':>8} {'GB/s':>6} {'of peak':>7}  arrays"
-        )
-        lines = [head]
-        times = self.native.times if self.native is not None else []
-        steps = self.native_steps if self.native is not None else self.steps
-        for k, step in enumerate(steps):
-            what, cost = self._account(step)
-            ns = max(times[k] if times else 0, 1)
-            where = "native" if step.kernel is not None else "numpy"
-            share = of_peak(cost, ns) if times and times[k] else 0.0
-            lines.append(
-                f"{step.op:<32} {where:<7} {ns // 1000 / 1e3:>9.3f} {cost.flops / ns:>8.1f} "
-                f"{cost.bytes / ns:>6.1f} {share:>7.0%}  {what}"
-            )
-        lines.append(
-            f"{len(steps)} steps, {sum(s.kernel is not None for s in steps)} of them native; "
-            f"arena {self.arena_bytes} bytes for {self.naive_bytes}"
-        )
-        return "\n".join(lines)
+        return summary(self)
 
     def _run_in_python(self, second: bool) -> None:
         if self.ready is None:
@@ -452,33 +435,21 @@ class Plan:
             if thunk is not None:
                 thunk()
             for nd, s in zip(node.outs or (), step.outs, strict=True):
-                nd.write(SPACE, self.slots[s])
+                nd.write(self.space, self.slots[s])
             after(node)
 
     def published(self, slot: int) -> tuple[str, Any]:
         """The memory space and the buffer in which an array can hold the value of a slot."""
         buf = self.slots[slot]
-        order = self.program.slots[slot].space
-        if order != CHANNELS_LAST:
-            return order, buf
-        n, c, *space = buf.shape
-        return order, buf.reshape(n, *space, c)
+        order = self.program.slots[slot].order
+        if order == CHANNELS_LAST:
+            n, c, *pixels = buf.shape
+            buf = buf.reshape(n, *pixels, c)
+        return space_of(self.space, order), buf
 
     def value(self, key: Key) -> Any:
         """The buffer of an edge after a run."""
         return self.slots[self.slot_of[key]]
-
-
-def _leaves_of(step: Step) -> list[Step]:
-    """The recorded steps that a fused one stands for."""
-    return [p for part in step.parts for p in _leaves_of(part)] if step.parts else [step]
-
-
-def _flops(step: Step) -> int:
-    if step.bound is None or step.node is None or not hasattr(step.node.attrs, "cost"):
-        return 0
-    cost: Cost = step.node.attrs.cost(*step.bound.in_specs)
-    return cost.flops
 
 
 def _named(step: Step, thunk: Thunk) -> Thunk:

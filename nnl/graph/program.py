@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nnl.core.array import NdArray
+from nnl.core.context import SPACES
 from nnl.core.dispatch import Bound, bind
 from nnl.core.graph import Node, Value
 from nnl.core.spec import Spec
@@ -17,6 +18,13 @@ NO_GRADIENTS: Mapping[Key, Any] = {}
 SPACE = HOST
 
 
+def space_of(memory: str, order: str) -> str:
+    """The memory space of what lies in an order of elements in some memory, the host's or not."""
+    if memory == SPACE:
+        return order
+    return memory if order == HOST else f"{memory} {order}"
+
+
 class Slot:
     """A value of a program.
 
@@ -24,13 +32,13 @@ class Slot:
         spec: Shape and dtype.
         leaf: The array it is read from at every run; None if a step makes it.
         root: The slot whose memory it is: itself, except for the result of a view.
-        space: The memory space that has its order of elements: plain, channels-last or tiled.
+        order: Its order of elements, one of LAYOUTS: plain, channels-last or tiled.
     """
 
-    __slots__ = ("spec", "leaf", "root", "space")
+    __slots__ = ("spec", "leaf", "root", "order")
 
     def __init__(self, spec: Spec, leaf: NdArray | None, root: int) -> None:
-        self.spec, self.leaf, self.root, self.space = spec, leaf, root, SPACE
+        self.spec, self.leaf, self.root, self.order = spec, leaf, root, HOST
 
 
 class Step:
@@ -45,8 +53,8 @@ class Step:
         bound: The call on arrays, where the definition of an op stands behind the step.
         parts: Of a fused step, the steps it replaces, in order.
         node: What it was recorded as; None for a step made by a pass.
-        native: Whether the native library may run it.
-        kernel: The native kernel, once one has been chosen.
+        native: Whether kernels of the library may run it.
+        kernel: The kernel of the library, once one has been chosen.
     """
 
     __slots__ = (
@@ -99,6 +107,9 @@ class Program:
         copies: {slot of a leaf: memory space}, for leaves that are read in another element type.
         results: {slot: (array, memory space)} of copies that the run makes of arrays it writes.
         cut: Number of steps in the first part.
+        space: The memory space of all values: a device's, if anything runs there.
+    Raises:
+        NotImplementedError: Nodes run on two devices.
     """
 
     def __init__(
@@ -115,6 +126,7 @@ class Program:
         self.steps: list[Step] = []
         self.copies: dict[int, str] = {}
         self.results: dict[int, tuple[NdArray, str]] = {}
+        self.space = _memory_of(nodes)
         cut = len(nodes) if cut is None else cut
         for i, node in enumerate(nodes):
             self._lower(node, i >= cut)
@@ -126,8 +138,8 @@ class Program:
         ins = [0 if v is None else self._input_slot(v) for v in node.inputs]
         specs = tuple([None if v is None else v.current_spec for v in node.inputs])
         bound = bind(node.op, node.attrs, node.target, specs)
-        if bound.space != SPACE:
-            raise NotImplementedError(f"plan: {node.op.name} runs in {bound.space}, wanted {SPACE}")
+        if bound.space != self.space:
+            bound = SPACES[self.space].adopt(bound)  # type: ignore[attr-defined]
         outs = []
         for i, spec in enumerate(bound.out_specs):
             root = self.slots[ins[0]].root if bound.view else None
@@ -135,7 +147,7 @@ class Program:
             self.slot_of[(id(node), i)] = outs[-1]
         step = Step(node.op.name, node.attrs.as_dict(), ins, outs, second)
         step.bound, step.node, step.writes = bound, node, bound.writes
-        step.native = any(b.name == "native" for b in node.target.backends)
+        step.native = any(b.fused and b.space == self.space for b in node.target.backends)
         self.steps.append(step)
 
     def _input_slot(self, value: Value) -> int:
@@ -159,8 +171,9 @@ class Program:
         """Let leaves that lie channels-last, and that no step writes, be slots of that order."""
         written = {self.root(s.ins[p]) for s in self.steps for p in s.writes}
         for i, slot in enumerate(self.slots):
-            if slot.leaf is not None and CHANNELS_LAST in slot.leaf.bufs and i not in written:
-                slot.space = CHANNELS_LAST
+            last = space_of(self.space, CHANNELS_LAST)
+            if slot.leaf is not None and last in slot.leaf.bufs and i not in written:
+                slot.order = CHANNELS_LAST
 
     # ---- what passes ask ----
 
@@ -192,6 +205,16 @@ class Program:
     def kept_roots(self) -> set[int]:
         """Roots of the kept slots: their memory must stay."""
         return {self.root(s) for s in self.kept}
+
+
+def _memory_of(nodes: Sequence[Node]) -> str:
+    """Where a program of these nodes computes: on the device that some of them name."""
+    spaces = {n.target.backends[0].space for n in nodes} - {SPACE}
+    if len(spaces) > 1:
+        raise NotImplementedError(
+            f"plan: functions of one graph run in {sorted(spaces)}, wanted one device and the host"
+        )
+    return spaces.pop() if spaces else SPACE
 
 
 class VerifyError(AssertionError):

@@ -11,14 +11,14 @@ from nnl.core.array import NdArray
 from nnl.core.autodiff import backward_now, start_gradient
 from nnl.core.callback import HOOKS
 from nnl.core.context import STATE, using
-from nnl.core.dispatch import apply, bind, execute
+from nnl.core.dispatch import apply
 from nnl.core.function import Function
 from nnl.core.graph import Node, Value, capture
 from nnl.core.op import Op
 from nnl.core.variable import EXECUTOR, Hook, Variable
 from nnl.graph.backward import Backward, BackwardPlan
 from nnl.graph.plan import Plan, infer_again
-from nnl.graph.program import NO_GRADIENTS, SPACE, Key
+from nnl.graph.program import NO_GRADIENTS, Key
 from nnl.graph.progress import check_callbacks
 from nnl.graph.recompute import BUDGET, cheap_edges, insert_recomputation
 
@@ -64,7 +64,7 @@ class ForwardPlan:
             bufs.clear()
             bufs[space] = buf
         for nd, slot in self.moving:
-            nd.write(SPACE, self.plan.slots[slot])
+            nd.write(self.plan.space, self.plan.slots[slot])
 
 
 def fingerprint(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[Any]:
@@ -338,11 +338,6 @@ class GraphExecutor:
         Args:
             calls: What the previous call returned; it is used again if nothing has changed.
         """
-        if any(b.space != SPACE for b in STATE.target.backends):  # plans are for host memory
-            for datas in arrays:
-                specs = tuple([None if d is None else d.spec for d in datas])
-                execute(bind(op, attrs, STATE.target, specs), datas)
-            return None
         if calls is None or calls.key != Calls.key_of(attrs, arrays):
             calls = Calls(op, attrs, arrays)
         calls.plan.run()

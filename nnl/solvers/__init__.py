@@ -7,6 +7,7 @@ from nnl.solvers.amsgrad import AMSGRAD, AdaBound, AMSBound
 from nnl.solvers.base import Solver, SolverState
 from nnl.solvers.lamb import Lamb
 from nnl.solvers.lion import Lion
+from nnl.solvers.scaled import LossScale
 from nnl.solvers.sgd import Lars, Momentum, Nesterov, Sgd, SgdW
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Lamb",
     "Lars",
     "Lion",
+    "LossScale",
     "Momentum",
     "Nesterov",
     "RMSprop",

@@ -278,6 +278,11 @@ class Solver:
                 "check them outside of the compiled function"
             )
         hooked = self._hooked(method, pre, post)
+        if not hooked and STATE.target.backends[0].space != "host":
+            every = [e.variable.edge.grad for e in self._entries.values()]
+            grads = [g for g in every if not g.zeroing]
+            found = OPS["finite_check"](*grads).data if grads else (False, False)
+            return test(np.where(found, (np.inf, np.nan), 0.0))
         for entry in self._entries.values():
             grad = entry.variable.edge.grad
             if grad.zeroing:

@@ -11,6 +11,7 @@ from typing import Any
 from nnl.core.array import NdArray
 from nnl.core.variable import Variable
 from nnl.solvers.base import Solver
+from nnl.solvers.scaled import LossScale, on_device
 
 logger = logging.getLogger("nnl")
 
@@ -24,6 +25,10 @@ class DynamicLossScalingUpdater:
     and updates. If a gradient is not finite the scale is divided by scaling_factor and the step
     runs again with the next data; after N steps without that it is multiplied. It stays between
     2^-126 and 2^127.
+
+    On a device nothing waits for the gradients: a pass whose gradients are not finite changes no
+    parameter and lowers the scale there, and the next update() goes on with it; the scale rises
+    after N passes. Hooks and overflows are for the host, and the loss must be of rank 0.
 
     Args:
         solver: Solver whose parameters are updated.
@@ -75,12 +80,13 @@ class DynamicLossScalingUpdater:
         if accum_grad < 1:
             raise ValueError(f"{name}: accum_grad is {accum_grad}, wanted a number >= 1")
         self.solver, self.loss, self.data_feeder = solver, loss, data_feeder
-        self.scale, self.scaling_factor, self.N = float(scale), float(scaling_factor), int(N)
+        self._scale, self.scaling_factor, self.N = float(scale), float(scaling_factor), int(N)
         self.clear_buffer, self.accum_grad = clear_buffer, int(accum_grad)
         self.weight_decay, self.comm = weight_decay, comm
         self.grads = list(grads) if grads is not None else []
         self.overflows = 0
         self._counter = 0
+        self._on_device: LossScale | None = None
 
     def update(self) -> None:
         """Run one training step.
@@ -89,8 +95,11 @@ class DynamicLossScalingUpdater:
             ValueError: The gradients of 100 passes in a row were not finite; the parameters are
                 as before.
         """
+        if on_device() and self.loss.shape == ():
+            self._update_on_device()
+            return
         for _ in range(self.max_tries):
-            self._backward()
+            self._backward(self.scale)
             if not self.solver.check_inf_or_nan_grad():
                 self._apply()
                 return
@@ -103,13 +112,27 @@ class DynamicLossScalingUpdater:
             "the data, the parameters or the loss"
         )
 
-    def _backward(self) -> None:
+    @property
+    def scale(self) -> float:
+        """The loss scale of the next pass; on a device, reading it waits."""
+        there = self._on_device
+        return self._scale if there is None else float(there.value.read("host"))
+
+    def _update_on_device(self) -> None:
+        if self._on_device is None:
+            self._on_device = LossScale(
+                self.solver, self._scale, self.scaling_factor, self.N, LOWEST, HIGHEST
+            )
+        self._backward(self._on_device.value)
+        self._on_device.update(self.weight_decay or 0.0)
+
+    def _backward(self, scale: Any) -> None:
         self.solver.zero_grad()
         for _ in range(self.accum_grad):
             if self.data_feeder is not None:
                 self.data_feeder()
             self.loss.forward(clear_no_need_grad=self.clear_buffer)
-            self.loss.backward(self.scale, clear_buffer=self.clear_buffer)
+            self.loss.backward(scale, clear_buffer=self.clear_buffer)
         if self.comm is not None and self.grads:
             self.comm.all_reduce(self.grads, division=False, inplace=False)
 
@@ -124,5 +147,5 @@ class DynamicLossScalingUpdater:
         self._counter += 1
 
     def _rescale(self, factor: float) -> None:
-        old, self.scale = self.scale, min(max(self.scale * factor, LOWEST), HIGHEST)
-        logger.debug("loss scale %g -> %g", old, self.scale)
+        old, self._scale = self.scale, min(max(self.scale * factor, LOWEST), HIGHEST)
+        logger.debug("loss scale %g -> %g", old, self._scale)

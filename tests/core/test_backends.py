@@ -22,6 +22,9 @@ class Box:
     def __init__(self, array):
         self.array = array
 
+    def fill(self, value):
+        self.array.fill(value)
+
 
 class BoxSpace:
     """Counts the copies in each direction."""
@@ -36,6 +39,9 @@ class BoxSpace:
     def from_host(self, array):
         self.copies["from"] += 1
         return Box(array.copy())
+
+    def empty(self, shape, dtype):
+        return Box(np.empty(shape, dtype))
 
 
 def unbox(call, *boxes, **kw):

@@ -202,6 +202,24 @@ def training_net(x, residual):
     return F.mean(F.relu(g + h if residual else g) ** 2)
 
 
+@pytest.mark.parametrize("function", ["batch_normalization", "layer_normalization"])
+def test_gradients_of_statistics_that_nobody_reads_are_left_out(function):
+    x = leaf((4, 3, 5, 5))
+    results = {}
+    for backend in ("numpy", "cpu"):
+        nn.clear_parameters()
+        with nn.context_scope(nn.Context([f"{backend}:float"])):
+            y = F.sum(getattr(PF, function)(x) ** 3)
+            x.grad.zero()
+            y.forward(clear_no_need_grad=True)
+            y.backward(clear_buffer=True)
+            results[backend] = x.g.copy()
+    steps = session_of([y]).plans["train"].plan.steps
+    (step,) = [s for s in steps if s.op == "normalization_backward"]
+    assert step.ins[1:3] == (0, 0) and step.kernel is not None
+    np.testing.assert_allclose(results["cpu"], results["numpy"], rtol=2e-4, atol=2e-5)
+
+
 @pytest.mark.parametrize("residual", [False, True])
 def test_batch_normalization_relu_and_addition_are_one_step_both_ways(residual):
     x = leaf((2, 3, 9, 7))

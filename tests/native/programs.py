@@ -55,14 +55,14 @@ def run(
     """Outputs of a native kernel, as they lie in memory; None when it declines."""
     lib = require_library()
     ins, outs = channels_last
-    spec = {i: (x.shape, native._DTYPES[x.dtype.name], i in ins) for i, x in enumerate(inputs)}
+    spec = {i: (x.shape, native.DTYPES[x.dtype.name], i in ins) for i, x in enumerate(inputs)}
     types = [np.dtype(t) for _, t in outputs]
     kernel = lib.array_kernel(
         op,
         attrs,
         [spec[i] for i in range(len(inputs))],
         [
-            (s, native._DTYPES[t.name], o in outs)
+            (s, native.DTYPES[t.name], o in outs)
             for o, ((s, _), t) in enumerate(zip(outputs, types, strict=True))
         ],
         types,
@@ -76,7 +76,7 @@ def in_place(op: str, attrs: dict[str, Any], inputs: list[np.ndarray], target: i
     """The single output, written into the memory of input `target`."""
     lib = require_library()
     x = inputs[target]
-    specs = [(a.shape, native._DTYPES[a.dtype.name], False) for a in inputs]
+    specs = [(a.shape, native.DTYPES[a.dtype.name], False) for a in inputs]
     kernel = lib.array_kernel(op, attrs, specs, [specs[target]], [x.dtype])
     kernel(*inputs, out=x)
     return x
@@ -84,6 +84,6 @@ def in_place(op: str, attrs: dict[str, Any], inputs: list[np.ndarray], target: i
 
 def may_overwrite(op: str, attrs: dict[str, Any], ins: list[Any], outs: list[Any]) -> list[bool]:
     """Which inputs the first output may lie in."""
-    specs = [[(s, native._DTYPES[np.dtype(t).name], False) for s, t in g] for g in (ins, outs)]
+    specs = [[(s, native.DTYPES[np.dtype(t).name], False) for s, t in g] for g in (ins, outs)]
     kernel = require_library().kernel(op, attrs, *specs)
     return [kernel.may_overwrite(0, i) for i in range(len(ins))]

@@ -32,14 +32,21 @@ def context_of(config: Any) -> Context:
     message = config.default_context
     old = (message.backend, message.compute_backend)
     asked = list(message.backends) or [b for text in old for b in text.split("|") if b]
-    known = []
-    for entry in asked:
-        name, _, kind = entry.partition(":")
-        if name in BACKENDS and (kind or "float") in FLOAT_TYPES:
-            known.append(entry)
+    known = [entry for entry in asked if _available(entry, message.device_id or "0")]
     if asked and not known:
         logger.warning("load: the file's context %s is not available, using the CPU", asked)
     return Context(known or ["cpu:float"], message.array_class, message.device_id or "0")
+
+
+def _available(entry: str, device_id: str) -> bool:
+    name, _, kind = entry.partition(":")
+    if name not in BACKENDS or (kind or "float") not in FLOAT_TYPES:
+        return False
+    try:
+        BACKENDS[name](device_id)
+    except NotImplementedError:  # this machine lacks what the backend needs
+        return False
+    return True
 
 
 def training_config(proto: Any) -> SimpleNamespace:

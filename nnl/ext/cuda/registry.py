@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,10 +72,14 @@ def register(*names: str) -> Callable[[Setup], Setup]:
 
 
 def find(
-    op: str, attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
+    op: str,
+    attrs: dict[str, Any],
+    ins: list[Operand | None],
+    outs: list[Operand],
+    setups: Mapping[str, Sequence[Setup]] = SETUPS,
 ) -> Kernel | None:
     """The kernel of the first setup that takes these arguments; None if all decline."""
-    for setup in SETUPS.get(op, ()):
+    for setup in setups.get(op, ()):
         kernel = setup(attrs, ins, outs)
         if kernel is not None:
             return kernel

@@ -38,7 +38,7 @@ logger = logging.getLogger("nnl")
 
 # The numbers of the C++ enumeration nnl::DType. By name: bfloat16 comes from ml_dtypes, which is
 # imported only where it is used.
-_DTYPES = {
+DTYPES = {
     name: i
     for i, name in enumerate(
         ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32",
@@ -88,7 +88,7 @@ def empty(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
     return np.empty(shape, dtype) if lib is None else lib.empty(shape, dtype)
 
 
-HostSpace.empty = staticmethod(empty)
+HostSpace.empty, HostSpace.library = staticmethod(empty), staticmethod(library)
 
 
 def set_threads(n: int) -> None:
@@ -115,7 +115,7 @@ def kernel_names(lib: Any) -> frozenset[str]:
 
 def native_spec(spec: Any, layout: int = 0) -> tuple[Any, int, int] | None:
     """A spec as the library takes it, in an order of LAYOUTS; None for an absent input."""
-    return None if spec is None else (spec.shape, _DTYPES[spec.dtype.name], int(layout))
+    return None if spec is None else (spec.shape, DTYPES[spec.dtype.name], int(layout))
 
 
 def plain_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def bind(
     if op.name not in kernel_names(library()):
         return None
     specs = [s for s in (*in_specs, *out_specs) if s is not None]
-    if any(s.dtype.name not in _DTYPES for s in specs):
+    if any(s.dtype.name not in DTYPES for s in specs):
         return None
     if max([s.size for s in specs]) < SMALL:
         return None
@@ -194,7 +194,7 @@ def _into(call: Callable[..., Any], *bufs: Any, out: Any = None) -> Any:
     return out
 
 
-NATIVE = Backend("native", "host", bind)
+NATIVE = Backend("native", "host", bind, fused=True)
 BACKENDS["cpu"] = lambda device_id: (NATIVE, NUMPY)
 
 

@@ -18,7 +18,21 @@ TILE = 16
 Host = np.ndarray[Any, Any]
 
 
-class ChannelsLast:
+class HostOrder:
+    """What these spaces have in common: they lie in host memory."""
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return HostSpace.empty(self.lies_as(shape), dtype)
+
+    def lies_as(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The axes of an array of this shape as they lie in memory."""
+        return shape
+
+    def library(self) -> Any:
+        return HostSpace.library()
+
+
+class ChannelsLast(HostOrder):
     """Images in the order (N, spatial..., C)."""
 
     def to_host(self, buf: Any) -> Host:
@@ -27,8 +41,11 @@ class ChannelsLast:
     def from_host(self, array: Host) -> Any:
         return np.ascontiguousarray(np.moveaxis(array, 1, -1))
 
+    def lies_as(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (shape[0], *shape[2:], shape[1])
 
-class Tiled:
+
+class Tiled(HostOrder):
     """Weights (O, I, K...) in the order (O / 16, I / 16, K..., 16 of I, 16 of O)."""
 
     def to_host(self, buf: Any) -> Host:
@@ -51,8 +68,11 @@ class Tiled:
         np.copyto(moved, tiles)
         return moved
 
+    def lies_as(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return tiled_shape(shape)
 
-class Copy16:
+
+class Copy16(HostOrder):
     """A copy of float32 values in 16 bits. The float32 values are always there as well."""
 
     def to_host(self, buf: Any) -> Host:
@@ -90,10 +110,10 @@ def _cast(shape: tuple[int, ...], dtype: Any) -> Callable[..., Any]:
 def _kernel(
     op: str, shape: tuple[int, ...], source: tuple[Any, str], target: tuple[Any, str]
 ) -> Callable[..., Any]:
-    from nnl.ext.native import _DTYPES, library
+    from nnl.ext.native import DTYPES
 
-    lib = library()
+    lib = HostSpace.library()
     assert lib is not None  # without it there are no such arrays
-    specs = [[(shape, _DTYPES[dtype.name], LAYOUTS[s])] for dtype, s in (source, target)]
+    specs = [[(shape, DTYPES[dtype.name], LAYOUTS[s])] for dtype, s in (source, target)]
     kernel: Callable[..., Any] = lib.array_kernel(op, {}, *specs, [target[0]])
     return kernel

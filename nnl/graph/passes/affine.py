@@ -25,10 +25,14 @@ def fuse_affine(program: Program, lib: Any) -> None:
     into them, which prevents fusion.
     """
     if FUSED in kernel_names(lib):
-        _Fuser(program).run()
+        _Fuser(program, lib).run()
 
 
 class _Fuser(Rewriter):
+    def __init__(self, program: Program, lib: Any) -> None:
+        super().__init__(program)
+        self.most_rows = getattr(lib, "most_rows_added_to", MOST_ROWS)
+
     def run(self) -> None:
         for step in self.program.steps:
             if step.op == "affine" and self.usable(step, step.second):
@@ -38,7 +42,7 @@ class _Fuser(Rewriter):
     def _fuse(self, affine: Step) -> None:
         y, parts, z, activation = affine.outs[0], [affine], 0, "none"
         reader = self.only_reader(y)
-        few = self.spec(affine.ins[1]).shape[0] <= MOST_ROWS
+        few = self.spec(affine.ins[1]).shape[0] <= self.most_rows
         if (
             few
             and reader is not None

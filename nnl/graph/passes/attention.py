@@ -80,7 +80,7 @@ class _Fuser(Rewriter):
         p = softmax.outs[0]
         rank = self.spec(p).ndim
         readers = self.readers.get(p, [])
-        if self.spec(p).nbytes < LEAST_BYTES:
+        if self.spec(p).nbytes < getattr(self.lib, "least_attention_bytes", LEAST_BYTES):
             return
         product = next((r for r in readers if self._is(r, softmax.second, p, False, False)), None)
         if product is None or softmax.attrs["axis"] != rank - 1 or p in self.program.kept:

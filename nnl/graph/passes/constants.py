@@ -7,7 +7,7 @@ from typing import Any
 
 from nnl.core.array import NdArray, Zeros
 from nnl.ext.native import is_plain
-from nnl.graph.program import SPACE, Program
+from nnl.graph.program import Program
 
 MOST_BYTES = 1 << 20  # a larger constant is computed at every run rather than kept
 
@@ -33,9 +33,9 @@ def fold_constants(program: Program, lib: Any) -> None:
             steps.append(step)
             continue
         assert bound is not None
-        args = [None if i == 0 else slots[i].leaf.read(SPACE) for i in step.ins]  # type: ignore[union-attr]
+        args = [None if i == 0 else slots[i].leaf.read(program.space) for i in step.ins]  # type: ignore[union-attr]
         values = bound.call(*args)
         for o, value in zip(step.outs, (values,) if bound.single else values, strict=True):
-            slots[o].leaf = NdArray.holding(slots[o].spec, SPACE, value)
+            slots[o].leaf = NdArray.holding(slots[o].spec, program.space, value)
             constant.add(o)
     program.steps = steps

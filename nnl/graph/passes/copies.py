@@ -7,7 +7,7 @@ from typing import Any
 
 from nnl.core.array import NdArray
 from nnl.core.context import half_type
-from nnl.ext.native import BFLOAT16, kernel_names
+from nnl.ext.native import BFLOAT16, HOST, kernel_names
 from nnl.graph.passes.prepare import PACK
 from nnl.graph.passes.updates import KERNEL, is_update, joined
 from nnl.graph.program import SPACE, Program, Step
@@ -66,7 +66,7 @@ class _Copier:
 
     def _has_copy(self, slot: int, t: int) -> bool:
         root = self.program.slots[self.program.root(slot)]
-        if root.leaf is None or root.spec.dtype.name != "float32" or root.space != SPACE:
+        if root.leaf is None or root.spec.dtype.name != "float32" or root.order != HOST:
             return False
         memory = id(root.leaf.bufs)
         # it changes once per step, and not before this product
@@ -112,7 +112,7 @@ class _Copier:
     def _array_read(self, weight: int, read: set[int]) -> NdArray | None:
         """The array of a weight, if it is read from a copy."""
         slot = self.program.slots[weight]
-        if slot.leaf is None or slot.space != SPACE or slot.spec.dtype.name != "float32":
+        if slot.leaf is None or slot.order != HOST or slot.spec.dtype.name != "float32":
             return None
         return slot.leaf if BFLOAT16 in slot.leaf.bufs or id(slot.leaf.bufs) in read else None
 

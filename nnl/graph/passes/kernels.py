@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from nnl.core.array import Zeros
 from nnl.core.spec import Spec
 from nnl.ext.native import (
     CHANNELS_LAST,
@@ -42,6 +43,8 @@ FOLLOW = frozenset(
     interpolate interpolate_backward unpooling concatenate""".split()
 )
 
+# Inputs that kernels may do without where they are zero: gradients of statistics nobody reads.
+ZERO = {"normalization_backward": (1, 2)}
 
 CONVERT = "to_layout"  # the kernel that changes an array's order
 
@@ -124,7 +127,7 @@ class _Chooser:
 
     def _any_in(self, space: str, among: Iterable[int]) -> bool:
         slots = self.program.slots
-        return any(slots[i].space == space for i in among)
+        return any(slots[i].order == space for i in among)
 
     def _try(self, step: Step, images: set[int], tiles: bool = True) -> bool:
         """Make the kernel with these arrays channels-last, weights tiled, and all others plain."""
@@ -148,7 +151,15 @@ class _Chooser:
         attrs = plain_attributes(step.attrs)
         if "reductions" in attrs:  # not every output has the order that the step runs in
             attrs["channels_last"] = bool(images)
-        kernel = self.lib.kernel(step.op, attrs, ins, outs)
+        kernel = None
+        zeros = {p for p in ZERO.get(step.op, ()) if isinstance(slots[step.ins[p]].leaf, Zeros)}
+        if zeros:
+            given = [None if p in zeros else s for p, s in enumerate(ins)]
+            kernel = self.lib.kernel(step.op, attrs, given, outs)
+            if kernel is not None:
+                step.ins = tuple(0 if p in zeros else i for p, i in enumerate(step.ins))
+        if kernel is None:
+            kernel = self.lib.kernel(step.op, attrs, ins, outs)
         if kernel is None:
             return False
         step.kernel = kernel
@@ -163,7 +174,7 @@ class _Chooser:
         s = self.program.slots[slot]
         if image and not neutral(s.spec):
             return CHANNELS_LAST
-        return TILED if tiles and s.space == TILED else HOST
+        return TILED if tiles and s.order == TILED else HOST
 
     def _takes_tiles(self, step: Step, place: int) -> bool:
         return bool(step.writes) or (step.op in TAKE and place == 1)
@@ -179,7 +190,7 @@ class _Chooser:
                 outs[p] = self.program.new_slot(slots[o].spec)
                 after.append((outs[p], o))
                 self.forms[o, space, False] = outs[p]
-            slots[outs[p]].space = space
+            slots[outs[p]].order = space
         self.any_last = self.any_last or CHANNELS_LAST in spaces
         step.outs = tuple(outs)
         self.steps.append(step)
@@ -195,14 +206,14 @@ class _Chooser:
     def _form(self, slot: int, space: str, step: Step) -> int:
         """A slot with the values of `slot` in this order, before `step` runs."""
         slots = self.program.slots
-        if slots[slot].space == space:
+        if slots[slot].order == space:
             return slot
         again = step.second and space == CHANNELS_LAST and slots[slot].leaf is not None
         key = slot, space, again
         found = self.forms.get(key)
         if found is None:
             found = self.forms[key] = self.program.new_slot(slots[slot].spec)
-            slots[found].space = space
+            slots[found].order = space
             self._convert(slot, found, step.second)
         return found
 
@@ -211,7 +222,7 @@ class _Chooser:
         step = Step(CONVERT, {}, (source,), (target,), second)
         self.program.forms.setdefault(source, []).append(target)
         self.program.forms.setdefault(target, []).append(source)
-        specs = [native_spec(slots[i].spec, LAYOUTS[slots[i].space]) for i in (source, target)]
+        specs = [native_spec(slots[i].spec, LAYOUTS[slots[i].order]) for i in (source, target)]
         step.kernel = self.lib.kernel(CONVERT, {}, specs[:1], specs[1:])
         if step.kernel is None:
             raise NotImplementedError(f"plan: {CONVERT} has no kernel for {slots[source].spec}")

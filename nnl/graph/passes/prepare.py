@@ -75,7 +75,7 @@ class _Preparer:
 
     def _spec(self, slot: int) -> Any:
         s = self.program.slots[slot]
-        return native_spec(s.spec, LAYOUTS[s.space]) if slot else None
+        return native_spec(s.spec, LAYOUTS[s.order]) if slot else None
 
     def _settled(self, slot: int, behind: set[Step]) -> bool:
         """Whether a value depends on unwritten leaves only; adds the steps behind it."""

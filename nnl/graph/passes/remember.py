@@ -17,6 +17,8 @@ def forget_normalized(program: Program, lib: Any) -> None:
     one pass over memory, just before that reader finds it in cache. ResNet-50 at batch 8 then needs
     a quarter less memory. Not where something was added: that would have to be kept instead.
     """
+    if not getattr(lib, "computes_again", True):
+        return
     first: dict[int, Step] = {}
     viewed = {s.root for i, s in enumerate(program.slots) if s.root != i}
     for step in program.steps:

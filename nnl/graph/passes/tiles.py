@@ -71,7 +71,7 @@ class _Tiler:
             if not all(self._is_state(i, update) for i in states):
                 return
         for i in (*handles, g, *states):
-            slots[i].space = TILED
+            slots[i].order = TILED
 
     def _is_tiled_gradient(self, g: int, update: Step | None) -> bool:
         program, maker = self.program, self.makers.get(g)

@@ -10,6 +10,9 @@ from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.program import Program, Step
 
 KERNEL = "multi_update"
+# An update that depends on whether gradients are finite. Libraries that have the kernel which
+# follows the loss scale take it as an attribute of the joint one.
+GUARDED, FOLLOW = "guarded_step", "follow_loss_scale"
 
 
 def join_updates(program: Program, lib: Any) -> None:
@@ -18,13 +21,15 @@ def join_updates(program: Program, lib: Any) -> None:
     Updates are neighbours if only other updates stand between them. Their results, views of the
     weights, stay where they are.
     """
-    if KERNEL not in kernel_names(lib):
+    names = kernel_names(lib)
+    if KERNEL not in names:
         return
     steps: list[Step] = []
     run: list[Step] = []
 
     def end_run() -> None:
-        steps.extend([joined(run)] if len(run) > 1 else run)
+        guarded = bool(run) and run[0].op == GUARDED
+        steps.extend([joined(run)] if len(run) > 1 or guarded else run)
         run.clear()
 
     for step in program.steps:
@@ -40,21 +45,29 @@ def join_updates(program: Program, lib: Any) -> None:
 
 
 def _alike(a: Step, b: Step) -> bool:
-    return (a.op, a.attrs, a.second, len(a.ins)) == (b.op, b.attrs, b.second, len(b.ins))
+    guards = (s.ins[-2:] if s.op == GUARDED else () for s in (a, b))
+    same = (a.op, a.attrs, a.second, len(a.ins)) == (b.op, b.attrs, b.second, len(b.ins))
+    return same and next(guards) == next(guards)
 
 
 def is_update(program: Program, step: Step, lib: Any) -> bool:
-    """Whether a step is an update of a parameter, its first input, and has a native kernel."""
-    writes = step.native and step.view and 0 in step.writes
-    return writes and step.op in kernel_names(lib) and computes_as_is(program, step)
+    """Whether a step is an update of a parameter, its first input, and has a kernel."""
+    if not (step.native and step.view and 0 in step.writes):
+        return False
+    known = step.op in kernel_names(lib) or (step.op == GUARDED and FOLLOW in kernel_names(lib))
+    return known and computes_as_is(program, step)
 
 
 def joined(run: list[Step]) -> Step:
     """One step for some updates by the same rule."""
     first = run[0]
-    attrs = {"rule": first.op, **plain_attributes(first.attrs)}
-    ins = [i for s in run for i in s.ins]
+    attrs, n = {"rule": first.op, **plain_attributes(first.attrs)}, len(first.ins)
+    guards: tuple[int, ...] = ()
+    if first.op == GUARDED:
+        rule, n, guards = first.attrs["rule"], n - 2, first.ins[-2:]
+        attrs = {"rule": rule.op.name, **plain_attributes(rule.as_dict()), "guarded": True}
+        attrs["gradient_decay"] = first.attrs["decay"]
+    ins = [*[i for s in run for i in s.ins[:n]], *guards]
     step = Step(KERNEL, attrs, ins, [s.outs[0] for s in run], first.second, run)
-    n = len(first.ins)
     step.writes = tuple(k * n + p for k in range(len(run)) for p in first.writes)
     return step

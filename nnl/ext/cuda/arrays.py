@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definitions on a device: every op's own `forward`, with an array module in numpy's place."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nnl.core.context import STATE
+
+Call = Callable[..., Any]
+
+MOST_CONSTANTS = 512  # tables that definitions make on the host and use on the device
+
+
+class NotCapturable(RuntimeError):
+    """A step cannot be part of a CUDA graph; the text says why."""
+
+
+class ArrayModule:
+    """An array module whose asarray() keeps what it has copied to the device.
+
+    Definitions make small tables with numpy and give them to xp.asarray: always the same ones for
+    the same shapes. Kept, they are copied once, and a definition copies nothing while a CUDA graph
+    is captured. Nobody may write to such an array.
+
+    Args:
+        capturing: Whether a graph is being captured: then nothing can be copied to the device.
+    """
+
+    def __init__(self, xp: Any, capturing: Callable[[], bool] = lambda: False) -> None:
+        self._xp, self.capturing = xp, capturing
+        self._constants: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._xp, name)
+        self.__dict__[name] = value  # found directly from now on
+        return value
+
+    def array(self, a: Any, dtype: Any = None, **kw: Any) -> Any:
+        """A new array on the device."""
+        if not isinstance(a, self._xp.ndarray):
+            self._check("it copies an array of the host")
+        return self._xp.array(a, dtype, **kw)
+
+    def asarray(self, a: Any, dtype: Any = None) -> Any:
+        """The array on the device; the same one again for the same values of the host."""
+        if isinstance(a, self._xp.ndarray):
+            return self._xp.asarray(a, dtype)
+        host = np.asarray(a, dtype)
+        key = host.shape, host.dtype.str, host.tobytes()
+        found = self._constants.get(key)
+        if found is None:
+            self._check("it copies a table that it has not copied before")
+            found = self._constants[key] = self._xp.asarray(host)
+            if len(self._constants) > MOST_CONSTANTS:
+                self._constants.popitem(last=False)
+        else:
+            self._constants.move_to_end(key)
+        return found
+
+    def _check(self, why: str) -> None:
+        if self.capturing():
+            raise NotCapturable(why)
+
+
+def definition(
+    op: Any, attrs: Any, in_specs: tuple[Any, ...], out_specs: tuple[Any, ...], xp: ArrayModule,
+    space: str,
+) -> tuple[Call, bool] | None:  # fmt: skip
+    """(call, whether it takes out=) for any op that has a definition.
+
+    A definition with the attribute `host` is computed by numpy, on copies in host memory; the value
+    says why it cannot be computed on a device.
+    """
+    into = False
+    ufunc = getattr(attrs, "ufunc", None)
+    if ufunc is not None:
+        call, into = getattr(xp, ufunc), True
+    elif hasattr(attrs, "forward"):
+        code = type(attrs).forward.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        why = getattr(attrs, "host", None)
+        if why:
+            call = on_host(partial(attrs.forward, np), xp, op.written(attrs), why)
+        else:
+            call, into = partial(attrs.forward, xp), "out" in names
+        if "dtype" in names:  # a result whose type no input tells
+            call = partial(call, dtype=out_specs[0].dtype)
+    elif hasattr(attrs, "decompose"):
+        call = partial(_run_decomposed, attrs, STATE.target, space)
+    else:
+        return None
+    if any(s is not None and is_half(s.dtype) for s in (*in_specs, *out_specs)):
+        return partial(_through_float32, call, op.written(attrs), out_specs), len(out_specs) == 1
+    return call, into
+
+
+def is_half(dtype: Any) -> bool:
+    """Whether a dtype is a floating-point type of 16 bits."""
+    return dtype.itemsize == 2 and dtype.kind in "fV"
+
+
+def on_host(call: Call, xp: ArrayModule, writes: tuple[int, ...], why: str) -> Call:
+    """A call on arrays of the host as a call on arrays of the device; it copies, and waits."""
+
+    def run(*bufs: Any, **kw: Any) -> Any:
+        xp._check(f"it runs on the host: {why}")
+        hosts = [None if b is None else b.get() for b in bufs]
+        y = call(*hosts, **kw)
+        for i in writes:
+            bufs[i][...] = xp.array(hosts[i])
+        if isinstance(y, tuple):
+            return tuple(xp.array(np.asarray(v), order="C") for v in y)
+        return xp.array(np.asarray(y), order="C")
+
+    return run
+
+
+def _through_float32(
+    call: Call, writes: tuple[int, ...], out_specs: tuple[Any, ...], *bufs: Any, out: Any = None
+) -> Any:
+    """Compute in float32 on arrays of 16 bits, and round every result once."""
+    wide = [b.astype(np.float32) if b is not None and is_half(b.dtype) else b for b in bufs]
+    y = call(*wide)
+    for i in writes:
+        if wide[i] is not bufs[i]:
+            bufs[i][...] = wide[i].astype(bufs[i].dtype)
+    if out is not None:
+        out[...] = y.astype(out.dtype)
+        return out
+    ys = y if isinstance(y, tuple) else (y,)
+    narrow = [a.astype(s.dtype, copy=False) for a, s in zip(ys, out_specs, strict=True)]
+    return tuple(narrow) if isinstance(y, tuple) else narrow[0]
+
+
+def _run_decomposed(attrs: Any, target: Any, space: str, *bufs: Any) -> Any:
+    from nnl.core.array import NdArray
+    from nnl.core.context import using
+    from nnl.core.spec import Spec
+
+    xs = [None if b is None else NdArray.holding(Spec.of(b.shape, b.dtype), space, b) for b in bufs]
+    with using(record=False, auto_forward=True, target=target):
+        y = attrs.decompose(*xs)
+    if isinstance(y, tuple):
+        return tuple(v.read(space) for v in y)
+    return y.read(space)

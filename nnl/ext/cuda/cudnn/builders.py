@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which builder makes the graphs of an op: pure functions from a call to ways to compute it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nnl.ext.cuda.cudnn import attention, convolution, normalization, product
+from nnl.ext.cuda.cudnn.spec import Work
+from nnl.ext.cuda.registry import Operand
+
+__all__ = ["BUILDERS", "Builder"]
+
+# (attributes, inputs, outputs) -> ways to compute the op, the best one first. Raises Declined.
+Builder = Callable[[dict[str, Any], list[Operand | None], list[Operand]], list[Work]]
+
+BUILDERS: dict[str, Builder] = {
+    "convolution": convolution.forward,
+    "convolution_fused": convolution.forward,
+    "convolution_data": convolution.backward_data,
+    "convolution_weight": convolution.backward_weight,
+    "convolution_weight_bias": convolution.backward_weight,
+    "convolution_statistics": convolution.forward_statistics,
+    "deconvolution": convolution.deconvolution,
+    "batch_normalization": normalization.batch_forward,
+    "batch_normalization_with_statistics": normalization.batch_forward,
+    "fused_batch_normalization": normalization.batch_forward,
+    "fused_batch_normalization_with_statistics": normalization.batch_forward,
+    "batch_normalization_fused": normalization.batch_forward,
+    "batch_normalization_backward_fused": normalization.batch_backward,
+    "layer_normalization": normalization.layer_forward,
+    "layer_normalization_with_statistics": normalization.layer_forward,
+    "normalization_backward": normalization.backward,
+    "affine": product.affine,
+    "affine_fused": product.affine,
+    "affine_weight": product.affine_weight,
+    "affine_backward": product.affine_backward,
+    "batch_matmul": product.batch_matmul,
+    "attention": attention.forward,
+    "attention_backward": attention.backward,
+}

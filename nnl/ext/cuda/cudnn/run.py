@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of cuDNN for graphs, and the kernels that run them. Not yet run on a GPU."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.ext.cuda.cudnn.cache import PlanCache
+from nnl.ext.cuda.cudnn.lower import NotSupported, build, declines
+from nnl.ext.cuda.cudnn.spec import ALIGNMENT, Array, Copy, Graph, Work, place
+from nnl.ext.cuda.kernels.copies import Fill, copy
+from nnl.ext.cuda.kernels.patterns import Space, pattern_of
+from nnl.ext.cuda.registry import Kernel, Operand
+
+logger = logging.getLogger("nnl")
+
+__all__ = ["Engine", "Plan", "WorkKernel"]
+
+MOST_WORKSPACE = 1 << 30  # bytes, of the plans that autotuning tries
+
+
+class Plan:
+    """What runs one graph.
+
+    Attributes:
+        graph: What it computes.
+        operands: uids of the arrays in memory that it needs the addresses of.
+        workspace: Bytes.
+    """
+
+    def __init__(self, engine: Engine, graph: Graph, made: Any) -> None:
+        self.engine, self.graph, self.made = engine, graph, made
+        self.operands = tuple(a.uid for a in graph.operands)
+        self.workspace = int(made.get_workspace_size())
+        values = [(a.uid, a.value) for a in graph.arrays if a.value is not None]
+        # cuDNN reads constants from the host's memory, at every run.
+        self.values = np.array([v for _, v in values], np.float32)
+        start, step = self.values.ctypes.data, self.values.itemsize
+        self.constants = {uid: start + i * step for i, (uid, _) in enumerate(values)}
+
+    def run(self, addresses: dict[int, int], workspace: int, stream: int) -> None:
+        """Launch on a stream, given the addresses of all operands by uid."""
+        handle = self.engine.handle()
+        self.engine.cudnn.set_stream(handle=handle, stream=stream)
+        self.made.execute({**addresses, **self.constants}, workspace, handle=handle)
+
+
+class Engine:
+    """cuDNN on one device: handles, plans, and plans on disk.
+
+    Args:
+        cudnn: NVIDIA's front end, the module.
+        device: What a plan depends on besides the graph: name, compute capability.
+        cache: Where plans are kept; None for nowhere.
+        time: (plan) -> seconds. With it, all plans of a graph are measured and the fastest taken.
+        settings: Further arguments of the front end's graphs, in place of a handle.
+    """
+
+    def __init__(
+        self,
+        cudnn: Any,
+        device: str,
+        cache: PlanCache | None,
+        time: Callable[[Plan], float] | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        self.cudnn, self.device, self.cache, self.time = cudnn, device, cache, time
+        self.settings = settings
+        self.plans: dict[Graph, Plan | NotSupported] = {}
+        self.lock = threading.RLock()
+        self.told = False  # that building takes time
+        self.local = threading.local()
+
+    def handle(self) -> Any:
+        """The handle of this thread."""
+        if not hasattr(self.local, "handle"):
+            self.local.handle = self.cudnn.create_handle()
+        return self.local.handle
+
+    def key(self, graph: Graph) -> str:
+        """All that a plan depends on."""
+        versions = f"cuDNN {self.cudnn.backend_version()}, front end {self.cudnn.__version__}"
+        chosen = "the fastest" if self.time else "the first"
+        return f"{self.device}\n{versions}\n{chosen}\n{graph!r}"
+
+    def plan(self, graph: Graph) -> Plan:
+        """The plan of a graph: made before, read from disk, or built now.
+
+        Raises:
+            NotSupported: cuDNN has no engine for it.
+        """
+        with self.lock:
+            found = self.plans.get(graph)
+            if found is None:
+                try:
+                    found = self._loaded(graph) or self._built(graph)
+                except NotSupported as e:
+                    found = e
+                self.plans[graph] = found
+        if isinstance(found, NotSupported):
+            raise found
+        return found
+
+    def _settings(self) -> dict[str, Any]:
+        return {"handle": self.handle()} if self.settings is None else self.settings
+
+    def _loaded(self, graph: Graph) -> Plan | None:
+        data = self.cache and self.cache.load(self.key(graph))
+        if not data:
+            return None
+        try:
+            made = self.cudnn.pygraph(**self._settings())
+            made.deserialize(data)
+            return Plan(self, graph, made)
+        except (RuntimeError, ValueError) as e:
+            logger.info("cuDNN: a plan on disk is not taken (%s), and made again", e)
+            assert self.cache is not None
+            self.cache.drop(self.key(graph))
+            return None
+
+    def _built(self, graph: Graph) -> Plan:
+        if not self.told:
+            where = f"and kept in {self.cache.path}" if self.cache else "and not kept"
+            logger.info("cuDNN: plans are built, which takes up to seconds for each, %s", where)
+            self.told = True
+        made = build(self.cudnn, graph, **self._settings())
+        if self.time is not None:
+            self._choose(graph, made)
+        plan = Plan(self, graph, made)
+        if self.cache is not None:
+            try:
+                self.cache.store(self.key(graph), bytes(made.serialize(as_bytes=True)))
+            except (RuntimeError, NotImplementedError) as e:
+                logger.info("cuDNN: a plan cannot be written down: %s", e)
+        return plan
+
+    def _choose(self, graph: Graph, made: Any) -> None:
+        """Leave the fastest of all plans selected."""
+        assert self.time is not None
+        best: tuple[float, int] | None = None
+        passed = (*declines(self.cudnn), RuntimeError, ValueError)
+        for i in range(made.get_execution_plan_count()):
+            try:
+                made.build_plan_at_index(i)
+                if made.get_workspace_size() > MOST_WORKSPACE:
+                    continue
+                seconds = self.time(Plan(self, graph, made))
+            except passed as e:
+                logger.debug("cuDNN: plan %d is passed over: %s", i, e)
+                continue
+            if best is None or seconds < best[0]:
+                best = seconds, i
+        if best is None:
+            made.build_plans()
+        else:
+            made.build_plan_at_index(best[1])
+
+    def kernel(self, ways: Sequence[Work]) -> Kernel | None:
+        """The first of some ways to compute an op for which there are engines; None if none."""
+        for work in ways:
+            try:
+                return WorkKernel(self, work)
+            except NotSupported as e:
+                logger.debug("cuDNN: no engine: %s", e)
+        return None
+
+
+class WorkKernel(Kernel):
+    """All steps of a Work, one after the other on one stream. No output may be an input's memory.
+
+    Raises:
+        NotSupported: There is no engine for one of its graphs.
+    """
+
+    def __init__(self, engine: Engine, work: Work) -> None:
+        work.validate()
+        self.work = work
+        self.offsets, self.own = work.scratch()
+        self.steps = [engine.plan(s) if isinstance(s, Graph) else CopyStep(s) for s in work.steps]
+        plans = [s.workspace for s in self.steps if isinstance(s, Plan)]
+        self.workspace = self.own + max(plans, default=0)
+        assert self.own % ALIGNMENT == 0
+
+    def run(
+        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
+    ) -> None:
+        def address(uid: int) -> int:
+            kind, i = place(uid)
+            if kind == "scratch":
+                return workspace + self.offsets[i]
+            return outs[i] if kind == "out" else ins[i] or 0
+
+        for step in self.steps:
+            step.run({uid: address(uid) for uid in step.operands}, workspace + self.own, stream)
+
+
+class CopyStep:
+    """A Copy by kernels of our own: zeros first where the target is larger."""
+
+    def __init__(self, step: Copy) -> None:
+        self.source, self.target = step.source.uid, step.target.uid
+        self.operands = (self.source, self.target)
+        # in the order of the target's memory, so that it is written in runs
+        axes = sorted(range(len(step.both)), key=lambda a: -step.target.stride[a])
+        space = Space.of([step.both[a] for a in axes])
+        source, target = (
+            pattern_of(space, [x.stride[a] for a in axes]) for x in (step.source, step.target)
+        )
+        x, y = _flat(step.source), _flat(step.target)
+        self.fill = None if step.both == step.target.dim else Fill(y, 0.0)
+        made = copy(x, y, space.size, source, target)
+        if made is None:
+            raise NotSupported(f"a copy of {space.size} elements")
+        self.copy = made
+
+    def run(self, addresses: dict[int, int], workspace: int, stream: int) -> None:
+        ins, outs = [addresses[self.source]], [addresses[self.target]]
+        if self.fill is not None:
+            self.fill.run([], outs, workspace, stream)
+        self.copy.run(ins, outs, workspace, stream)
+
+
+def _flat(a: Array) -> Operand:
+    """The memory of an array as an operand of one axis."""
+    if a.dtype == "bfloat16":
+        import ml_dtypes
+
+        return Operand((a.extent,), np.dtype(ml_dtypes.bfloat16))
+    return Operand((a.extent,), np.dtype(a.dtype))

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the CUDA backend asks of CuPy: memory, a stream, graphs. Not yet run on a GPU.
+
+Everything else works on a `Device`, so that the tests can put another one in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from nnl.ext.cuda.arrays import ArrayModule
+
+
+class Memory(Protocol):
+    """A piece of device memory, alive as long as this object."""
+
+    @property
+    def address(self) -> int: ...
+
+
+class Device(Protocol):
+    """One device.
+
+    Attributes:
+        name: Its memory space, "cuda:0".
+        xp: Its array module.
+        stream: The raw handle of the stream that all work goes to.
+        capturing: Whether work is being recorded instead of done.
+    """
+
+    name: str
+    xp: ArrayModule
+    stream: int
+    capturing: bool
+
+    def activate(self) -> None:
+        """Let this thread's work go to this device and stream."""
+
+    def allocate(self, nbytes: int) -> Memory: ...
+
+    def address_of(self, array: Any) -> int: ...
+
+    def array_at(self, address: int, shape: Any, dtype: Any, owner: Any) -> Any:
+        """An array over memory that `owner` keeps."""
+
+    def pool(self) -> Any:
+        """Memory for what the steps of one plan need while they run.
+
+        A recorded graph contains its addresses, so nothing else may ever get it.
+        """
+
+    def warm_up(self, work: Callable[[], None], pool: Any) -> None:
+        """Do the work with the memory that a recording of it will use."""
+
+    def capture(self, work: Callable[[], None], pool: Any) -> Callable[[], None]:
+        """Record the work as a graph; the result launches it. Raises what the work raises."""
+
+    def synchronize(self) -> None: ...
+
+    def mark(self) -> Any:
+        """A point in the stream's time."""
+
+    def nanoseconds(self, start: Any, end: Any) -> int:
+        """Between two marks that have been passed."""
+
+
+class _Piece:
+    """Memory of a CuPy pool."""
+
+    def __init__(self, pointer: Any) -> None:
+        self.pointer = pointer
+        self.address = int(pointer.ptr)
+
+
+class CupyDevice:
+    """A GPU through CuPy.
+
+    All work goes to one stream of its own, since the default stream cannot be captured. It is a
+    blocking one: what other libraries put on the default stream keeps its order with it.
+    """
+
+    def __init__(self, number: int) -> None:
+        import cupy
+
+        self.cupy, self.number, self.name = cupy, number, f"cuda:{number}"
+        self.xp = ArrayModule(cupy, lambda: self.capturing)
+        self.capturing = False
+        self._gpu = cupy.cuda.Device(number)
+        self._gpu.use()
+        self._stream = cupy.cuda.Stream()
+        self.stream = int(self._stream.ptr)
+        self._arenas = cupy.cuda.MemoryPool()
+        self.activate()
+
+    def activate(self) -> None:
+        self._gpu.use()
+        self._stream.use()
+
+    def allocate(self, nbytes: int) -> _Piece:
+        return _Piece(self._arenas.malloc(max(nbytes, 1)))
+
+    def address_of(self, array: Any) -> int:
+        return int(array.data.ptr)
+
+    def array_at(self, address: int, shape: Any, dtype: Any, owner: Any) -> Any:
+        cuda, nbytes = self.cupy.cuda, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        memory = cuda.UnownedMemory(address, nbytes, owner, self.number)
+        return self.cupy.ndarray(shape, dtype, cuda.MemoryPointer(memory, 0))
+
+    def pool(self) -> Any:
+        return self.cupy.cuda.MemoryPool()
+
+    def warm_up(self, work: Callable[[], None], pool: Any) -> None:
+        with self.cupy.cuda.using_allocator(pool.malloc):
+            work()
+
+    def capture(self, work: Callable[[], None], pool: Any) -> Callable[[], None]:
+        stream = self._stream
+        with self.cupy.cuda.using_allocator(pool.malloc):
+            stream.begin_capture()
+            self.capturing = True
+            try:
+                work()
+            except BaseException:
+                self.capturing = False
+                self._abandon(stream)
+                raise
+            self.capturing = False
+            graph = stream.end_capture()
+        return lambda: graph.launch(stream)
+
+    def _abandon(self, stream: Any) -> None:
+        """End a recording that went wrong; CUDA may say so once more."""
+        try:
+            stream.end_capture()
+        except self.cupy.cuda.runtime.CUDARuntimeError:
+            pass
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def mark(self) -> Any:
+        event = self.cupy.cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def nanoseconds(self, start: Any, end: Any) -> int:
+        return int(self.cupy.cuda.get_elapsed_time(start, end) * 1e6)
+
+
+class DeviceSpace:
+    """The memory of a device.
+
+    Args:
+        last: Whether what lies here is in the order (N, spatial..., C) of arrays (N, C, spatial).
+    """
+
+    def __init__(self, device: Device, library: Any, last: bool = False) -> None:
+        self.device, self._library, self.last = device, library, last
+
+    def to_host(self, buf: Any) -> np.ndarray[Any, Any]:
+        self.device.activate()
+        host: np.ndarray[Any, Any] = buf.get()
+        return np.ascontiguousarray(np.moveaxis(host, -1, 1)) if self.last else host
+
+    def from_host(self, array: np.ndarray[Any, Any]) -> Any:
+        self.device.activate()
+        host = np.moveaxis(array, 1, -1) if self.last else array
+        return self.device.xp.array(host, order="C")
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        self.device.activate()
+        shape = (shape[0], *shape[2:], shape[1]) if self.last else shape
+        return self.device.xp.empty(shape, dtype)
+
+    def library(self) -> Any:
+        return self._library
+
+    def adopt(self, bound: Any) -> Any:
+        """A call that is bound to the host, as a call on arrays of the device."""
+        from nnl.core.dispatch import Bound
+        from nnl.ext.cuda.arrays import on_host
+
+        made = Bound()
+        for name in Bound.__slots__:
+            setattr(made, name, getattr(bound, name))
+        why = f"{bound.backend.name} computes it"
+        made.call = on_host(bound.call, self.device.xp, bound.writes, why)
+        made.into, made.view, made.space = False, False, self.device.name
+        return made
+
+
+@cache
+def device(number: int) -> CupyDevice:
+    """The GPU of this number."""
+    return CupyDevice(number)

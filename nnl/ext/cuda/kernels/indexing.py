@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""embed, its gradient, and gather.
+
+The gradient is the same at every run: indices are sorted, and each row is added up by one thread in
+the order of the array. An index that is out of range gives NaN, and no gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from nnl.ext.cuda.kernels.chain import At, Chain
+from nnl.ext.cuda.kernels.copies import Fill, plain
+from nnl.ext.cuda.kernels.module import (
+    MOST_ELEMENTS,
+    THREADS,
+    Code,
+    Ins,
+    Launch,
+    Outs,
+    aligned,
+    blocks_for,
+    divisor,
+    is_real,
+    type_of,
+    words,
+)
+from nnl.ext.cuda.registry import Kernel, Operand, register
+
+FILES = ("indexing.cuh",)
+MOST_INDICES = 1 << 17  # of a gradient: sorting compares each with each
+
+
+class Vectorised(Kernel):
+    """A kernel in two forms: for 16 bytes at a time where addresses allow it, and one by one."""
+
+    launches: dict[bool, Launch]
+
+    def run(
+        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
+    ) -> None:
+        addresses = [*ins, *outs]
+        self.launches[aligned(addresses)].run(addresses, stream)
+
+
+def width_for(inner: int, *operands: Operand) -> int:
+    """Elements of a thread at a time along an axis of `inner` neighbours."""
+    width = 8 if max(x.dtype.itemsize for x in operands) == 2 else 4
+    return width if inner % width == 0 else 1
+
+
+class Gather(Vectorised):
+    """(x, index) -> y with x as (batch, outer, n, inner) and index as (batch, m)."""
+
+    def __init__(
+        self, x: Operand, index: Operand, y: Operand, outer: int, n: int, m: int, inner: int
+    ) -> None:
+        self.launches = {}
+        for fits, v in ((True, width_for(inner, x, y)), (False, 1)):
+            types = [type_of(a) for a in (x, index, y)]
+            name = "_".join(t.replace(" ", "") for t in ("gather", str(v), *types))
+            body = f"typedef GatherP<{', '.join(types)}> {name}_P;\n"
+            body += f"KERNEL({name}, {name}_P) {{ gather<{v}>(p); }}\n"
+            count = y.size // v
+            rest = words(count, n, divisor(inner // v), divisor(m), divisor(outer))
+            grid = (blocks_for(count), 1, 1)
+            self.launches[fits] = Launch(Code(name, FILES, body), grid, (THREADS, 1, 1), rest)
+
+
+def _usable(x: Operand | None, index: Operand | None, y: Operand) -> bool:
+    return (
+        x is not None
+        and index is not None
+        and is_real(x, y)
+        and plain(x, index, y)
+        and bool(x.size and y.size)
+        and index.dtype.kind in "iu"
+    )
+
+
+@register("embed")
+def embed(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    index, w = ins
+    if index is None or w is None or not _usable(w, index, outs[0]):
+        return None
+    gather = Gather(w, index, outs[0], 1, w.shape[0], index.size, math.prod(w.shape[1:]))
+    chain = Chain()
+    chain.add(gather, [At("in", 1), At("in", 0)], [At("out", 0)])
+    return chain.finish()
+
+
+@register("gather")
+def gather(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    x, index = ins
+    if x is None or index is None or not _usable(x, index, outs[0]):
+        return None
+    b, a = attrs["batch_dims"], attrs["axis"]
+    outer, m = math.prod(x.shape[b:a]), math.prod(index.shape[b:])
+    return Gather(x, index, outs[0], outer, x.shape[a], m, math.prod(x.shape[a + 1 :]))
+
+
+class SumRows(Vectorised):
+    """(index, order, gy) -> the rows of gw that are indexed."""
+
+    def __init__(self, index: Operand, gy: Operand, gw: Operand) -> None:
+        rows, features = gw.shape[0], math.prod(gw.shape[1:])
+        self.launches = {}
+        for fits, v in ((True, width_for(features, gy, gw)), (False, 1)):
+            types = [type_of(a) for a in (index, gy, gw)]
+            name = "_".join(t.replace(" ", "") for t in ("sum_rows", str(v), *types))
+            body = f"typedef SumRowsP<{', '.join(types)}> {name}_P;\n"
+            body += f"KERNEL({name}, {name}_P) {{ sum_rows<{v}>(p); }}\n"
+            threads = min(THREADS, -(-features // (v * 32)) * 32)
+            grid = (index.size, -(-features // (v * threads)), 1)
+            rest = words(index.size, rows, features)
+            self.launches[fits] = Launch(Code(name, FILES, body), grid, (threads, 1, 1), rest)
+
+
+class Rank(Kernel):
+    """index -> the order of a stable sort, int32."""
+
+    def __init__(self, index: Operand) -> None:
+        t = type_of(index)
+        name = f"rank_{t}".replace(" ", "")
+        body = f"KERNEL({name}, RankP<{t}>) {{ rank(p); }}\n"
+        grid = (-(-index.size // THREADS), 1, 1)
+        self.launch = Launch(Code(name, FILES, body), grid, (THREADS, 1, 1), words(index.size))
+
+    def run(
+        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
+    ) -> None:
+        self.launch.run([ins[0], outs[0]], stream)
+
+
+@register("embed_backward")
+def embed_backward(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    index, gy = ins
+    gw = outs[0]
+    if index is None or gy is None or not _usable(gy, index, gw):
+        return None
+    if index.size > MOST_INDICES or gw.size >= MOST_ELEMENTS:
+        return None
+    chain = Chain()
+    order = chain.scratch(4 * index.size)
+    chain.add(Rank(index), [At("in", 0)], [order])
+    chain.add(Fill(gw, 0.0), [], [At("out", 0)])
+    chain.add(SumRows(index, gy, gw), [At("in", 0), order, At("in", 1)], [At("out", 0)])
+    return chain.finish()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random arrays and dropout: the numbers that the CPU draws from the same key and counter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.ext.cuda.kernels.copies import plain
+from nnl.ext.cuda.kernels.module import (
+    FLOATS,
+    MOST_ELEMENTS,
+    THREADS,
+    Code,
+    Ins,
+    Launch,
+    Outs,
+    aligned,
+    blocks_for,
+    is_real,
+    type_of,
+    words,
+)
+from nnl.ext.cuda.registry import Kernel, Operand, register
+
+FILES = ("random.cuh",)
+
+
+def advance(words_drawn: int) -> Launch:
+    """The launch that moves a state on by what was drawn."""
+    code = Code("advance_run", FILES, "KERNEL(advance_run, AdvanceP) { advance_random(p); }\n")
+    return Launch(code, (1, 1, 1), (32, 1, 1), words(-(-words_drawn // 4)))
+
+
+class Draw(Kernel):
+    """An array of random numbers, from the state that is the only input."""
+
+    def __init__(self, name: str, y: Operand, numbers: Sequence[float], drawn: int, each: int):
+        t = type_of(y)
+        symbol = f"{name}_{t}"
+        call = name if name == "draw_integers" else f"{name}<{t}>"
+        body = f"KERNEL({symbol}, DrawP<{t}>) {{ {call}(p); }}\n"
+        grid = (blocks_for(-(-y.size // each)), 1, 1)
+        rest = words(y.size, [float(v) for v in numbers])
+        self.launch = Launch(Code(symbol, FILES, body), grid, (THREADS, 1, 1), rest)
+        self.advance = advance(drawn)
+
+    def run(
+        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
+    ) -> None:
+        self.launch.run([ins[0], outs[0]], stream)
+        self.advance.run([ins[0]], stream)
+
+
+def _drawn(outs: list[Operand]) -> Operand | None:
+    y = outs[0]
+    return y if plain(y) and 0 < y.size < MOST_ELEMENTS else None
+
+
+@register("rand")
+def rand(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    y = _drawn(outs)
+    if y is None or y.dtype.name not in FLOATS:
+        return None
+    low, high = float(attrs["low"]), float(attrs["high"])
+    most = float(np.nextafter(y.dtype.type(high), y.dtype.type(low)))
+    return Draw("draw_uniform", y, (low, high - low, most), -(-y.size // 2), 8)
+
+
+@register("randint")
+def randint(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    y = _drawn(outs)
+    if y is None or y.dtype != np.int32:
+        return None
+    low, high = int(attrs["low"]), int(attrs["high"])
+    return Draw("draw_integers", y, (low, high - low, 0.0), y.size, 4)
+
+
+@register("randn")
+def randn(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    y = _drawn(outs)
+    if y is None or y.dtype.name not in FLOATS:
+        return None
+    half = -(-y.size // 2)
+    return Draw("draw_normal", y, (attrs["mu"], attrs["sigma"], 0.0), 2 * half, 2)
+
+
+class Dropout(Kernel):
+    """Elements in eights, each eight from one block of the generator."""
+
+    def __init__(self, x: Operand, y: Operand, p: float) -> None:
+        self.same = x.dtype == y.dtype
+        types = f"{type_of(x)}, {type_of(y)}"
+        name = f"dropout_{type_of(x)}_{type_of(y)}"
+        body = f"typedef DropoutP<{types}> {name}_P;\n"
+        body += f"KERNEL({name}, {name}_P) {{ dropout<{types}>(p); }}\n"
+        grid = (blocks_for(-(-x.size // 8)), 1, 1)
+        least = int(min(p * 2.0**32, 2.0**32 - 1))
+        self.launches = {
+            fits: Launch(
+                Code(name, FILES, body),
+                grid,
+                (THREADS, 1, 1),
+                words(x.size, least, int(fits), 1.0 / (1.0 - p)),
+            )
+            for fits in (False, True)
+        }
+        self.advance = advance(-(-x.size // 2))
+
+    def may_overwrite(self, out: int, input: int) -> bool:
+        return out == 0 and input == 0 and self.same
+
+    def run(
+        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
+    ) -> None:
+        addresses = [ins[0], ins[1], outs[0], outs[1]]
+        self.launches[aligned(addresses)].run(addresses, stream)
+        self.advance.run([ins[1]], stream)
+
+
+@register("dropout")
+def dropout(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    x, (y, mask) = ins[0], outs
+    if x is None or not x.size or not is_real(x, y) or not plain(x, y, mask):
+        return None
+    return Dropout(x, y, float(attrs["p"]))

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax, its logarithm, their gradients, and the cross entropies of labels, along one axis of an
+// array seen as (outer, n, inner).
+
+enum { SOFTMAX, LOG_SOFTMAX, SOFTMAX_BACKWARD, LOG_SOFTMAX_BACKWARD };
+
+// a: the scores, or what arrives at the result; b: the result, or for SOFTMAX a mask of `rank` axes.
+template <class A, class B, class Y, int rank>
+struct AlongP {
+  const A* a;
+  const B* b;
+  Y* y;
+  int64 outer, n, inner;
+  double scale;
+  Axis mask[rank];
+};
+
+
+template <class M>
+INLINE float mask_value(M m) {
+  return to_float(m);
+}
+template <>
+INLINE float mask_value(bool8 m) {
+  return m.bits ? 0.0f : -infinity();
+}
+template <>
+INLINE float mask_value(signed char m) {
+  return m ? 0.0f : -infinity();
+}
+template <>
+INLINE float mask_value(unsigned char m) {
+  return m ? 0.0f : -infinity();
+}
+
+// What the first pass joins, and what the second adds up.
+template <int kind>
+INLINE float term(float a, float b, float top) {
+  if (kind == SOFTMAX || kind == LOG_SOFTMAX) return expf(a - top);
+  return kind == SOFTMAX_BACKWARD ? a * b : a;
+}
+template <int kind>
+INLINE float result(float a, float b, float top, float total, float scale) {
+  if (kind == SOFTMAX) return expf(a - top) / total;
+  if (kind == LOG_SOFTMAX) return a - top - logf(total);
+  if (kind == SOFTMAX_BACKWARD) return scale * (b * (a - total));
+  return a - expf(b) * total;
+}
+
+// Threads of a team of blockDim.x share a row. It is read once where its K packs of V elements per
+// thread stay in registers; for K = 0 it is read again for every pass.
+template <int V, int K, class F>
+INLINE void for_packs(unsigned n, F&& f) {
+  const unsigned step = blockDim.x * V;
+  if (K > 0) {
+#pragma unroll
+    for (int k = 0; k < (K > 0 ? K : 1); ++k)
+      if (k * step + threadIdx.x * V < n) f(k, k * step + threadIdx.x * V);
+  } else {
+    for (unsigned e = threadIdx.x * V; e < n; e += step) f(0, e);
+  }
+}
+template <class R>
+INLINE float reduce_in_team(float v, float* shared) {
+  return blockDim.x > 32 ? reduce_in_block<R>(v, shared) : reduce_in_warp<R>(v, blockDim.x);
+}
+
+template <int kind, int mask_rank, int V, int K, class A, class B, class Y, int rank>
+INLINE void along_rows(const AlongP<A, B, Y, rank>& p) {
+  __shared__ float shared[2][8];
+  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y;
+  const unsigned n = row < p.outer ? (unsigned)p.n : 0, base = row * (unsigned)p.n;
+  constexpr int held = K > 0 ? K : 1;
+  constexpr bool backward = kind == SOFTMAX_BACKWARD || kind == LOG_SOFTMAX_BACKWARD;
+  float a[held][V], b[held][V], top = Max::start(), total = 0.0f;
+  auto read = [&](int k, unsigned e) {
+    load<V>(a[k], p.a + base + e);
+    if (backward) load<V>(b[k], p.b + base + e);
+    if (kind == SOFTMAX) {
+#pragma unroll
+      for (int l = 0; l < V; ++l) {
+        a[k][l] *= (float)p.scale;
+        if (mask_rank > 0)
+          a[k][l] += mask_value(p.b[place_of<rank>(base + e + l, p.mask, 0)]);
+      }
+    }
+  };
+  for_packs<V, K>(n, [&](int k, unsigned e) {
+    if (K == 0 && backward) return;
+    read(k, e);
+#pragma unroll
+    for (int l = 0; l < V; ++l) top = Max::join(top, a[k][l]);
+  });
+  if (!backward) top = reduce_in_team<Max>(top, shared[0]);
+  for_packs<V, K>(n, [&](int k, unsigned e) {
+    if (K == 0) read(k, e);
+#pragma unroll
+    for (int l = 0; l < V; ++l) total += term<kind>(a[k][l], b[k][l], top);
+  });
+  total = reduce_in_team<Sum>(total, shared[1]);
+  for_packs<V, K>(n, [&](int k, unsigned e) {
+    if (K == 0) read(k, e);
+#pragma unroll
+    for (int l = 0; l < V; ++l)
+      a[k][l] = result<kind>(a[k][l], b[k][l], top, total, (float)p.scale);
+    store<V>(p.y + base + e, a[k]);
+  });
+}
+
+// One thread for each place in (outer, inner); neighbours read neighbours.
+template <int kind, class A, class B, class Y, int rank>
+INLINE void along_columns(const AlongP<A, B, Y, rank>& p) {
+  const unsigned inner = (unsigned)p.inner, size = inner * (unsigned)p.n;
+  constexpr bool backward = kind == SOFTMAX_BACKWARD || kind == LOG_SOFTMAX_BACKWARD;
+  for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < p.outer * p.inner;
+       i += gridDim.x * blockDim.x) {
+    const unsigned o = i / inner, base = o * size + (i - o * inner);
+    float top = Max::start(), total = 0.0f;
+    for (unsigned e = base; !backward && e < base + size; e += inner)
+      top = Max::join(top, to_float(p.a[e]));
+    for (unsigned e = base; e < base + size; e += inner)
+      total += term<kind>(to_float(p.a[e]), backward ? to_float(p.b[e]) : 0.0f, top);
+    for (unsigned e = base; e < base + size; e += inner) {
+      const float b = backward ? to_float(p.b[e]) : 0.0f;
+      p.y[e] = from_float<Y>(result<kind>(to_float(p.a[e]), b, top, total, (float)p.scale));
+    }
+  }
+}
+
+// ---- cross entropies ----
+
+// A label of n or more has no meaning; a device cannot raise, so its loss is NaN. gx may be null.
+template <class X, class L, class Y, class G, class Z>
+struct CrossP {
+  const X* x;
+  const L* label;
+  const G* gy;
+  Y *y, *largest, *total;
+  Z* gx;
+  int64 outer, n, inner, gy_step;
+};
+
+// The score at the label, 0 if there is none.
+template <class P>
+INLINE float score_of(const P& p, unsigned i, unsigned base) {
+  const int64 t = (int64)p.label[i];
+  if (t < 0 || t >= p.n) return 0.0f;
+  return to_float(p.x[base + (unsigned)(t * p.inner)]);
+}
+INLINE float loss_of(int64 t, int64 n, float score, float top, float total) {
+  if (t < 0) return 0.0f;
+  return t >= n ? not_a_number() : logf(total) - (score - top);
+}
+
+// Softmax less 1 at the label, times the gradient of the loss; 0 where the label is negative.
+INLINE float slope(float x, float top, float total, float weight, bool chosen) {
+  return expf(x - top) * (weight / total) - (chosen ? weight : 0.0f);
+}
+
+template <class X, class L, class Y, class G, class Z>
+INLINE void cross_rows(const CrossP<X, L, Y, G, Z>& p) {
+  __shared__ float shared[2][8];
+  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y;
+  const unsigned n = row < p.outer ? (unsigned)p.n : 0, base = row * (unsigned)p.n;
+  float top = Max::start(), total = 0.0f;
+  for (unsigned e = threadIdx.x; e < n; e += blockDim.x)
+    top = Max::join(top, to_float(p.x[base + e]));
+  top = reduce_in_team<Max>(top, shared[0]);
+  // read before the threads meet again: gx may be the memory of x
+  const float score = n ? score_of(p, row, base) : 0.0f;
+  for (unsigned e = threadIdx.x; e < n; e += blockDim.x)
+    total += expf(to_float(p.x[base + e]) - top);
+  total = reduce_in_team<Sum>(total, shared[1]);
+  if (row >= p.outer) return;
+  if (threadIdx.x == 0) {
+    p.y[row] = from_float<Y>(loss_of((int64)p.label[row], p.n, score, top, total));
+    if (p.largest) p.largest[row] = from_float<Y>(top), p.total[row] = from_float<Y>(total);
+  }
+  if (!p.gx) return;
+  const int64 t = (int64)p.label[row];
+  const float weight = t < 0 ? 0.0f : t >= p.n ? not_a_number() : to_float(p.gy[row * p.gy_step]);
+  for (unsigned e = threadIdx.x; e < n; e += blockDim.x)
+    p.gx[base + e] = from_float<Z>(slope(to_float(p.x[base + e]), top, total, weight, e == t));
+}
+
+template <class X, class L, class Y, class G, class Z>
+INLINE void cross_columns(const CrossP<X, L, Y, G, Z>& p) {
+  const unsigned inner = (unsigned)p.inner, size = inner * (unsigned)p.n;
+  for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < p.outer * p.inner;
+       i += gridDim.x * blockDim.x) {
+    const unsigned o = i / inner, base = o * size + (i - o * inner);
+    float top = Max::start(), total = 0.0f;
+    for (unsigned e = base; e < base + size; e += inner) top = Max::join(top, to_float(p.x[e]));
+    for (unsigned e = base; e < base + size; e += inner) total += expf(to_float(p.x[e]) - top);
+    p.y[i] = from_float<Y>(
+        loss_of((int64)p.label[i], p.n, score_of(p, i, base), top, total));
+    if (p.largest) p.largest[i] = from_float<Y>(top), p.total[i] = from_float<Y>(total);
+    if (!p.gx) continue;
+    const int64 t = (int64)p.label[i];
+    const float weight = t < 0 ? 0.0f : t >= p.n ? not_a_number() : to_float(p.gy[i * p.gy_step]);
+    for (unsigned k = 0; k < p.n; ++k) {
+      const unsigned e = base + k * inner;
+      p.gx[e] = from_float<Z>(slope(to_float(p.x[e]), top, total, weight, k == t));
+    }
+  }
+}
+
+// The gradient from the maxima and sums that the loss has left.
+template <class G, class X, class L, class S, class Z>
+struct CrossBackwardP {
+  const G* gy;
+  const X* x;
+  const L* label;
+  const S *largest, *total;
+  Z* gx;
+  int64 size, n;
+  Divisor by_n, by_inner;
+};
+template <class G, class X, class L, class S, class Z>
+INLINE void cross_backward(const CrossBackwardP<G, X, L, S, Z>& p) {
+  const unsigned inner = p.by_inner.divisor;
+  for (unsigned e = blockIdx.x * blockDim.x + threadIdx.x; e < p.size;
+       e += gridDim.x * blockDim.x) {
+    const unsigned q = p.by_inner(e), o = p.by_n(q), k = q - o * (unsigned)p.n;
+    const unsigned i = o * inner + (e - q * inner);
+    const int64 t = (int64)p.label[i];
+    const float weight = t < 0 ? 0.0f : t >= p.n ? not_a_number() : to_float(p.gy[i]);
+    const float top = to_float(p.largest[i]), total = to_float(p.total[i]);
+    p.gx[e] = from_float<Z>(slope(to_float(p.x[e]), top, total, weight, k == t));
+  }
+}

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Softmax, its logarithm, their gradients, and the cross entropies of labels.
+
+softmax_fused, softmax_fused_backward and softmax_cross_entropy_fused exist for plans only; they
+are described in cpp/src/kernels/softmax.cpp and cross_entropy.cpp. A label that is too large gives
+NaN: a device cannot raise an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from nnl.ext.cuda.kernels.copies import axes_words, plain
+from nnl.ext.cuda.kernels.elementwise import power_of_two
+from nnl.ext.cuda.kernels.module import (
+    FLOATS,
+    MOST_ELEMENTS,
+    THREADS,
+    Code,
+    Dims,
+    Ins,
+    Launch,
+    Outs,
+    aligned,
+    blocks_for,
+    divisor,
+    is_real,
+    type_of,
+    words,
+)
+from nnl.ext.cuda.kernels.patterns import Pattern, Space, stretched
+from nnl.ext.cuda.registry import Kernel, Operand, register
+
+FILES = ("softmax.cuh",)
+PACKS = (1, 2, 4, 8)  # of a thread in registers
+BYTES = frozenset(["bool", "int8", "uint8"])
+
+
+def identifier(*parts: object) -> str:
+    """A name in C for a combination of types and numbers."""
+    return "_".join(str(p).replace(" ", "") for p in parts)
+
+
+def team_for(n: int, width: int, outer: int) -> tuple[Dims, Dims]:
+    """(grid, block) with one team of threads for each of `outer` rows of n elements."""
+    threads = -(-n // width)
+    team = THREADS if threads > 8 * 32 else power_of_two(threads, 32)
+    rows = THREADS // team
+    return (-(-outer // rows), 1, 1), (team, rows, 1)
+
+
+class Along(Kernel):
+    """A kind of softmax along an axis; b is the second input or None."""
+
+    def __init__(
+        self, kind: str, a: Operand, b: Operand | None, y: Operand, axis: int, scale: float,
+        mask: Pattern | None = None,
+    ) -> None:  # fmt: skip
+        n, inner = a.shape[axis], math.prod(a.shape[axis + 1 :])
+        outer = a.size // (n * inner)
+        rank = len(mask.sizes) if mask is not None and mask.sizes else 1
+        types = f"{type_of(a)}, {type_of(b) if b else type_of(a)}, {type_of(y)}, {rank}"
+        rest = words(outer, n, inner, scale) + axes_words(mask or Pattern((), ()))
+        self.second = b is not None
+        widest = max(x.dtype.itemsize for x in (a, y, *([b] if b and mask is None else [])))
+        self.same = [x is not None and x.dtype.itemsize == y.dtype.itemsize for x in (a, b)]
+        if mask is not None:
+            self.same[1] = False
+        wide = 16 // widest if inner == 1 and n % (16 // widest) == 0 else 1
+        self.launches = {}
+        for fits, width in ((True, wide), (False, 1)):
+            if inner > 1:
+                grid: Dims = (blocks_for(outer * inner), 1, 1)
+                block: Dims = (THREADS, 1, 1)
+                name = identifier("columns", kind, *types.split(", "))
+                call = f"along_columns<{kind}>(p)"
+            else:
+                grid, block = team_for(n, width, outer)
+                each = -(-n // (width * block[0]))
+                packs = next((k for k in PACKS if k >= each), 0)
+                has_mask = int(mask is not None)
+                name = identifier("rows", kind, has_mask, width, packs, *types.split(", "))
+                call = f"along_rows<{kind}, {has_mask}, {width}, {packs}>(p)"
+            body = f"typedef AlongP<{types}> {name}_P;\nKERNEL({name}, {name}_P) {{ {call}; }}\n"
+            self.launches[fits] = Launch(Code(name, FILES, body), grid, block, rest)
+
+    def may_overwrite(self, out: int, input: int) -> bool:
+        return self.same[input]
+
+    def run(
+        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
+    ) -> None:
+        addresses = [ins[0], ins[1] if self.second else 0, outs[0]]
+        self.launches[aligned([ins[0], outs[0], addresses[1]])].run(addresses, stream)
+
+
+def _usable(*operands: Operand | None) -> bool:
+    return is_real(*operands) and plain(*operands) and all(x is None or x.size for x in operands)
+
+
+def _forward(kind: str, attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    x, y = ins[0], outs[0]
+    if x is None or not _usable(x, y):
+        return None
+    return Along(kind, x, None, y, attrs["axis"], 1.0)
+
+
+def _backward(kind: str, attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    gy, y = ins
+    if gy is None or y is None or not _usable(gy, y, outs[0]):
+        return None
+    axis = attrs.get("axis", len(y.shape) - 1)
+    return Along(kind, gy, y, outs[0], axis, float(attrs.get("scale", 1.0)))
+
+
+register("softmax")(partial(_forward, "SOFTMAX"))
+register("log_softmax")(partial(_forward, "LOG_SOFTMAX"))
+register("softmax_backward", "softmax_fused_backward")(partial(_backward, "SOFTMAX_BACKWARD"))
+register("log_softmax_backward")(partial(_backward, "LOG_SOFTMAX_BACKWARD"))
+
+
+@register("softmax_fused")
+def softmax_fused(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    """softmax(scale x + mask) along the last axis."""
+    x, y = ins[0], outs[0]
+    mask = ins[1] if len(ins) > 1 else None
+    if x is None or not x.shape or not _usable(x, y):
+        return None
+    scale, axis = float(attrs["scale"]), len(x.shape) - 1
+    if mask is None:
+        return Along("SOFTMAX", x, None, y, axis, scale)
+    pattern = stretched(Space.of(x.shape), mask)
+    kind = mask.dtype.name
+    if pattern is None or not plain(mask) or (kind not in FLOATS and kind not in BYTES):
+        return None
+    return Along("SOFTMAX", x, mask, y, axis, scale, pattern)
+
+
+class CrossEntropy(Kernel):
+    """Losses, with the statistics of x or with the gradient by x."""
+
+    def __init__(
+        self, x: Operand, label: Operand, gy: Operand | None, outs: list[Operand], axis: int
+    ) -> None:
+        n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
+        outer = x.size // (n * inner)
+        self.fused = gy is not None
+        gx = outs[1] if self.fused else x
+        self.same = self.fused and gx.dtype.itemsize == x.dtype.itemsize
+        given = [x, label, outs[0], gy or x, gx]
+        types = ", ".join(type_of(v) for v in given)
+        form = "rows" if inner == 1 else "columns"
+        name = identifier("cross", form, *types.split(", "))
+        body = f"typedef CrossP<{types}> {name}_P;\n"
+        body += f"KERNEL({name}, {name}_P) {{ cross_{form}(p); }}\n"
+        if inner == 1:
+            grid, block = team_for(n, 1, outer)
+        else:
+            grid, block = (blocks_for(outer * inner), 1, 1), (THREADS, 1, 1)
+        rest = words(outer, n, inner, int(gy is not None and gy.size > 1))
+        self.launch = Launch(Code(name, FILES, body), grid, block, rest)
+
+    def may_overwrite(self, out: int, input: int) -> bool:
+        return self.same and out == 1 and input == 0
+
+    def run(
+        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
+    ) -> None:
+        if self.fused:
+            addresses = [ins[0], ins[1], ins[2], outs[0], 0, 0, outs[1]]
+        else:
+            addresses = [ins[0], ins[1], 0, *outs, *[0] * (3 - len(outs)), 0]
+        self.launch.run(addresses, stream)
+
+
+def _is_label(x: Operand | None) -> bool:
+    return x is not None and plain(x) and x.dtype.kind in "iu"
+
+
+@register("softmax_cross_entropy")
+def softmax_cross_entropy(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    x, label = ins
+    same = all(o.dtype == outs[0].dtype for o in outs)
+    if x is None or label is None or not _is_label(label) or not _usable(x, *outs) or not same:
+        return None
+    return CrossEntropy(x, label, None, outs, attrs["axis"])
+
+
+@register("softmax_cross_entropy_fused")
+def softmax_cross_entropy_fused(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    x, label, gy = ins
+    if x is None or label is None or gy is None or not _is_label(label):
+        return None
+    return CrossEntropy(x, label, gy, outs, attrs["axis"]) if _usable(x, gy, *outs) else None
+
+
+class CrossEntropyBackward(Kernel):
+    """Every element by itself, from the maximum and the sum of its line."""
+
+    def __init__(self, ins: Sequence[Operand], gx: Operand, axis: int) -> None:
+        gy, x, label, largest, _ = ins
+        n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
+        types = ", ".join(type_of(v) for v in (gy, x, label, largest, gx))
+        name = identifier("cross_backward", *types.split(", "))
+        body = f"typedef CrossBackwardP<{types}> {name}_P;\n"
+        body += f"KERNEL({name}, {name}_P) {{ cross_backward(p); }}\n"
+        rest = words(x.size, n, divisor(n), divisor(inner))
+        grid = (blocks_for(x.size), 1, 1)
+        self.launch = Launch(Code(name, FILES, body), grid, (THREADS, 1, 1), rest)
+        self.same = x.dtype.itemsize == gx.dtype.itemsize
+
+    def may_overwrite(self, out: int, input: int) -> bool:
+        return input == 1 and self.same
+
+    def run(
+        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
+    ) -> None:
+        self.launch.run([*ins, outs[0]], stream)
+
+
+@register("softmax_cross_entropy_backward")
+def softmax_cross_entropy_backward(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
+    given = [x for x in ins if x is not None]
+    if len(given) < 5 or not _is_label(given[2]) or given[3].dtype != given[4].dtype:
+        return None
+    if not _usable(given[0], given[1], *given[3:], outs[0]) or given[1].size >= MOST_ELEMENTS:
+        return None
+    return CrossEntropyBackward(given, outs[0], attrs["axis"])

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the steps of a plan are, where they run and what they cost, as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nnl.core.op import Cost
+from nnl.graph.profile import of_peak, shapes_text
+from nnl.graph.program import Program, Step
+
+if TYPE_CHECKING:
+    from nnl.graph.plan import Plan
+
+
+def place(plan: Plan, step: Step) -> str:
+    """Where a step runs: in the library's kernels, or by its definition."""
+    with_kernel, without = getattr(plan.lib, "places", ("native", "numpy"))
+    return str(with_kernel if step.kernel is not None else without)
+
+
+def account(program: Program, step: Step) -> tuple[str, Cost]:
+    """The shapes of a step, and what it costs."""
+    slots = program.slots
+    ins = [slots[i].spec if i else None for i in step.ins]
+    outs = [slots[o].spec for o in step.outs]
+    nbytes = sum(s.nbytes for s in (*ins, *outs) if s is not None)
+    flops = sum(_flops(s) for s in _leaves_of(step))
+    return shapes_text(ins, outs), Cost(flops, nbytes)
+
+
+def summary(plan: Plan) -> str:
+    """See Plan.summary."""
+    lines = [
+        f"{'step':<32} {'where':<7} {'ms':>9} {'GFLOP/s':>8} {'GB/s':>6} {'of peak':>7}  arrays"
+    ]
+    native = plan.native
+    times = native.times if native is not None else []
+    steps = plan.native_steps if native is not None else plan.steps
+    for k, step in enumerate(steps):
+        what, cost = account(plan.program, step)
+        ns = max(times[k] if times else 0, 1)
+        share = of_peak(cost, ns) if times and times[k] else 0.0
+        lines.append(
+            f"{step.op:<32} {place(plan, step):<7} {ns // 1000 / 1e3:>9.3f} "
+            f"{cost.flops / ns:>8.1f} {cost.bytes / ns:>6.1f} {share:>7.0%}  {what}"
+        )
+    kernels = sum(s.kernel is not None for s in steps)
+    lines.append(
+        f"{len(steps)} steps, {kernels} of them {getattr(plan.lib, 'places', ['native'])[0]}; "
+        f"arena {plan.arena_bytes} bytes for {plan.naive_bytes}"
+    )
+    return "\n".join([*lines, *getattr(native, "notes", ())])
+
+
+def _leaves_of(step: Step) -> list[Step]:
+    """The recorded steps that a fused one stands for."""
+    return [p for part in step.parts for p in _leaves_of(part)] if step.parts else [step]
+
+
+def _flops(step: Step) -> int:
+    if step.bound is None or step.node is None or not hasattr(step.node.attrs, "cost"):
+        return 0
+    cost: Cost = step.node.attrs.cost(*step.bound.in_specs)
+    return cost.flops

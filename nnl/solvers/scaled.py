@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates with gradients of a scaled loss, decided where the gradients are: nothing waits.
+
+Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, section 3.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nnl.core.array import NdArray
+from nnl.core.context import STATE
+from nnl.core.op import OPS, Cost, Sample, op
+from nnl.core.spec import Spec
+from nnl.core.variable import EXECUTOR
+from nnl.solvers.base import Solver
+
+
+@op("finite_check", outputs=("found",), keep=("x",))
+class finite_check:
+    """Whether an element of any array is infinite, and whether one is not a number.
+
+    Args:
+        x: Arrays of any shapes, floating point.
+    Returns:
+        Two bool.
+    """
+
+    def infer(self, *x):
+        return Spec.of((2,), np.bool_)
+
+    def forward(self, xp, *x):
+        found = xp.zeros(2, np.bool_)
+        for a in x:
+            found[0] |= xp.isinf(a).any()
+            found[1] |= xp.isnan(a).any()
+        return found
+
+    def cost(self, *x):
+        return Cost(sum(2 * a.size for a in x), sum(a.nbytes for a in x))
+
+    def samples(rng):
+        x = rng.normal(size=(2, 3))
+        for bad in (0.0, np.inf, -np.inf, np.nan):
+            yield Sample(x, np.array([1.0, bad]), grad=(False, False))
+
+
+@op("follow_loss_scale", keep=("found", "scale", "good"), writes=("scale", "good"), view=True)
+class follow_loss_scale:
+    """Divide the scale by `factor` if something was found, multiply it after `steps` steps without.
+
+    Args:
+        found: Two bool, the answer of finite_check.
+        scale: float32, rank 0; stays within [low, high].
+        good: int64, rank 0: steps since the scale has changed.
+    """
+
+    factor: float = 2.0
+    steps: int = 2000
+    low: float = 2.0**-126
+    high: float = 2.0**127
+
+    def infer(self, found, scale, good):
+        return found
+
+    def forward(self, xp, found, scale, good):
+        bad = found.any()
+        after = xp.where(bad, 0, good + 1)
+        grown = after >= self.steps
+        lower = xp.maximum(scale / self.factor, self.low)
+        higher = xp.minimum(scale * self.factor, self.high)
+        scale[...] = xp.where(bad, lower, xp.where(grown, higher, scale))
+        good[...] = xp.where(grown, 0, after)
+        return found
+
+    def cost(self, found, scale, good):
+        return Cost(4, 26)
+
+    def samples(rng):
+        for found, good in (((False, False), 1), ((False, False), 2), ((True, False), 2)):
+            yield Sample(
+                np.array(found), np.array(8.0, np.float32), np.array(good),
+                steps=3, grad=(False,) * 3,
+            )  # fmt: skip
+
+
+def _written(attrs: Any) -> tuple[int, ...]:
+    return tuple(attrs.rule.op.written(attrs.rule))
+
+
+@op("guarded_step", keep=("arrays",), writes=_written, view=True)
+class guarded_step:
+    r"""One step of a solver's rule with the gradient $g / s + \lambda w$, or none at all.
+
+    Args:
+        arrays: The inputs of the rule, then two bool: if one is True nothing changes; then the loss
+            scale $s$, float32 of rank 0.
+        rule: The attributes of the rule.
+        decay: $\lambda$.
+    """
+
+    rule: object
+    decay: float = 0.0
+
+    def infer(self, *arrays):
+        return arrays[0]
+
+    def forward(self, xp, *arrays):
+        *own, found, scale = arrays
+        rule: Any = self.rule
+        w, g = own[:2]
+        new = list(own)
+        for i in _written(self):
+            new[i] = own[i].copy()
+        new[1] = (g.astype(w.dtype) / scale).astype(w.dtype)
+        if self.decay:
+            new[1] += self.decay * w
+        rule.forward(xp, *new)
+        bad = found.any()
+        for i in _written(self):
+            own[i][...] = xp.where(bad, own[i], new[i])
+        return w
+
+    def cost(self, *arrays):
+        return Cost(6 * arrays[0].size, sum(2 * a.nbytes for a in arrays if a is not None))
+
+    def samples(rng):
+        rule = OPS["momentum_update"].attrs(momentum=0.5)
+        for found in ((False, False), (True, False), (False, True)):
+            w, g, m = (rng.normal(size=(2, 3)) for _ in range(3))
+            yield Sample(
+                w, g, m, np.array(3), np.array(0.1), np.array(found), np.array(8.0, np.float32),
+                rule=rule, decay=0.1, grad=(False,) * 7,
+            )  # fmt: skip
+
+
+class LossScale:
+    """A loss scale that lives where the gradients are, and updates that follow it.
+
+    Args:
+        solver: Whose parameters are updated.
+        scale: First loss scale.
+        factor: What it is divided by when a gradient is not finite, and multiplied by after
+        steps: so many updates without that.
+        low, high: Its limits.
+
+    Attributes:
+        value: The scale, to start backward() from. good: updates since it has changed.
+    """
+
+    def __init__(
+        self, solver: Solver, scale: float, factor: float, steps: int, low: float, high: float
+    ) -> None:
+        self.solver = solver
+        self.value = NdArray.from_numpy_array(np.array(scale, np.float32))
+        self.good = NdArray.from_numpy_array(np.array(0, np.int64))
+        self._follow = OPS["follow_loss_scale"].attrs(
+            factor=factor, steps=max(steps, 1), low=low, high=high
+        )
+        self._plans: list[Any] = [None, None, None]
+
+    def update(self, weight_decay: float = 0.0) -> None:
+        """Update the parameters if all gradients are finite, and let the scale follow.
+
+        Gradients that are lazily zero are skipped, as in Solver.update().
+        """
+        solver = self.solver
+        entries = [e for e in solver._entries.values() if not e.variable.edge.grad.zeroing]
+        if not entries:
+            return
+        rule, decay = solver._attrs, weight_decay
+        if solver.fused and weight_decay:
+            rule, decay = solver.rule.attrs(**{**solver._hyperparameters, "wd": weight_decay}), 0.0
+        found = OPS["finite_check"](*[e.variable.edge.grad for e in entries])
+        update = OPS["guarded_step"]
+        calls = [
+            (
+                e.variable._data,
+                e.variable.edge.grad,
+                *[None if v is None else v._data for v in e.inputs],
+                found,
+                self.value,
+            )
+            for e in entries
+        ]
+        run = EXECUTOR[0].run_calls
+        attrs = update.attrs(rule=rule, decay=decay)
+        self._plans[0] = run(update, attrs, calls, self._plans[0])
+        follow = OPS["follow_loss_scale"]
+        self._plans[1] = run(follow, self._follow, [(found, self.value, self.good)], self._plans[1])
+
+
+def on_device() -> bool:
+    """Whether the current context computes elsewhere than in host memory."""
+    return STATE.target.backends[0].space != "host"

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs CUDA kernels on arrays in host memory, through the shim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from nnl.ext.cuda import registry
+from nnl.ext.cuda.registry import Kernel, Operand
+from tests.cuda import shim
+from tests.native.kernels import from_channels_last, to_channels_last
+
+Outs = Sequence[tuple[tuple[int, ...], Any]]
+
+
+def operand(x: Any, last: bool = False) -> Operand | None:
+    return None if x is None else Operand(x.shape, x.dtype, last)
+
+
+def find(
+    op: str,
+    attrs: dict[str, Any],
+    ins: list[Any],
+    outs: Outs,
+    last: tuple[set[int], set[int]] = (set(), set()),
+) -> Kernel | None:
+    """The kernel for arrays; `last`: positions of inputs and outputs that lie channels-last."""
+    return registry.find(
+        op,
+        attrs,
+        [operand(x, i in last[0]) for i, x in enumerate(ins)],
+        [Operand(tuple(s), np.dtype(t), o in last[1]) for o, (s, t) in enumerate(outs)],
+    )
+
+
+def poisoned(shape: tuple[int, ...], dtype: Any, offset: int = 0) -> np.ndarray:
+    """An array full of nonsense, `offset` elements behind a multiple of 64 bytes."""
+    dtype = np.dtype(dtype)
+    n = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.full(n + 128 + offset * dtype.itemsize, 0xA7, np.uint8)
+    start = -memory.ctypes.data % 64 + offset * dtype.itemsize
+    return memory[start : start + n].view(dtype).reshape(shape)
+
+
+def check_surroundings(y: np.ndarray) -> None:
+    """Fail if bytes next to an array made by `poisoned` have changed."""
+    memory = memory_of(y)
+    start = y.ctypes.data - memory.ctypes.data
+    assert (memory[:start] == 0xA7).all() and (memory[start + y.nbytes :] == 0xA7).all(), (
+        "a kernel has written outside of an array"
+    )
+
+
+def placed(x: np.ndarray, offset: int = 0) -> np.ndarray:
+    y = poisoned(x.shape, x.dtype, offset)
+    y[...] = x
+    return y
+
+
+@contextmanager
+def reversed_threads() -> Iterator[None]:
+    """Run blocks and threads from the last to the first: what needs an order or a barrier that is
+    not there gives something else."""
+    shim.REVERSED["threads"] = True
+    try:
+        yield
+    finally:
+        shim.REVERSED["threads"] = False
+
+
+def execute(kernel: Kernel, ins: list[Any], outs: list[np.ndarray]) -> None:
+    """Run on arrays as they lie in memory; the workspace is full of nonsense."""
+    work = poisoned((kernel.workspace,), np.uint8)
+    if GPU["module"] is not None:
+        _execute_on_gpu(GPU["module"], kernel, ins, outs, work)
+    else:
+        kernel.run(
+            [None if x is None else x.ctypes.data for x in ins],
+            [y.ctypes.data for y in outs],
+            work.ctypes.data,
+            0,
+        )
+    check_surroundings(work)
+
+
+GPU: dict[str, Any] = {"module": None}  # CuPy while kernels run on a GPU
+
+
+@contextmanager
+def on_gpu(cupy: Any) -> Iterator[None]:
+    """Run kernels on a GPU, on copies of the same memory with the same surroundings."""
+    GPU["module"] = cupy
+    try:
+        yield
+    finally:
+        GPU["module"] = None
+
+
+def memory_of(y: np.ndarray) -> np.ndarray:
+    """All bytes of the memory that an array is a part of."""
+    while isinstance(y.base, np.ndarray):
+        y = y.base
+    return y
+
+
+def _execute_on_gpu(
+    cupy: Any, kernel: Kernel, ins: list[Any], outs: list[np.ndarray], work: np.ndarray
+) -> None:
+    copies: dict[int, tuple[np.ndarray, Any]] = {}
+
+    def address(x: Any) -> Any:
+        if x is None:
+            return None
+        memory = memory_of(x)
+        start = memory.ctypes.data % 64  # so that addresses are multiples of the same numbers
+        if id(memory) not in copies:
+            copy = cupy.empty(memory.nbytes + 64, np.uint8)
+            copy[start : start + memory.nbytes] = cupy.asarray(memory.reshape(-1).view(np.uint8))
+            copies[id(memory)] = memory, copy
+        return copies[id(memory)][1].data.ptr + start + x.ctypes.data - memory.ctypes.data
+
+    addresses = [[address(x) for x in xs] for xs in (ins, outs, [work])]
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.get_current_stream().synchronize()
+    kernel.run(addresses[0], addresses[1], addresses[2][0], stream.ptr)
+    stream.synchronize()
+    for memory, copy in copies.values():
+        start = memory.ctypes.data % 64
+        memory.reshape(-1).view(np.uint8)[:] = copy[start : start + memory.nbytes].get()
+
+
+def run(
+    op: str,
+    attrs: dict[str, Any],
+    ins: list[Any],
+    outs: Outs,
+    last: tuple[set[int], set[int]] = (set(), set()),
+    offset: int = 0,
+    written: Sequence[int] = (),
+    overwrite: dict[int, int] | None = None,
+) -> list[np.ndarray] | None:
+    """Outputs in the plain order; None if all setups decline.
+
+    Args:
+        last: Positions of inputs and outputs that lie channels-last.
+        offset: How many elements arrays lie behind a multiple of 64 bytes.
+        written: Positions of inputs that hold state, which is written back into `ins`.
+        overwrite: Output -> the input whose memory it takes.
+    """
+    kernel = find(op, attrs, ins, outs, last)
+    if kernel is None:
+        return None
+    overwrite = overwrite or {}
+    for o, i in overwrite.items():
+        assert kernel.may_overwrite(o, i), f"{op}: output {o} may not overwrite input {i}"
+    given = [
+        None if x is None else placed(to_channels_last(x) if i in last[0] else x, offset)
+        for i, x in enumerate(ins)
+    ]
+    before = [None if x is None else x.copy() for x in given]
+    made = [poisoned(tuple(s), t, offset) for s, t in outs]
+    for o, i in overwrite.items():
+        made[o] = given[i]
+    execute(kernel, given, made)
+    for x in (*given, *made):
+        if x is not None:
+            check_surroundings(x)
+    for i, (x, y) in enumerate(zip(given, before, strict=True)):
+        if i in written and x is not None:
+            ins[i][...] = from_channels_last(x) if i in last[0] else x
+        elif x is not None and i not in overwrite.values():
+            assert x.tobytes() == y.tobytes(), f"{op}: input {i} was changed"
+    return [from_channels_last(y) if o in last[1] else y for o, y in enumerate(made)]

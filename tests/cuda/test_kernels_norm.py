@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused normalizations, softmax and cross entropies, which only plans use, against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
+from tests.cuda import kernels
+from tests.cuda.shim import together
+from tests.native.kernels import BF16, F16, F32, assert_close
+
+pytestmark = pytest.mark.usefixtures("machine")
+EPS = 1e-3
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+class Reference:
+    """relu(batch_normalization(x) + z) and its gradients in float64."""
+
+    def __init__(self, x: Any, beta: Any, gamma: Any, z: Any) -> None:
+        x, beta, gamma = (a.astype(np.float64) for a in (x, beta, gamma))
+        self.axes = (0, *range(2, x.ndim))
+        self.mean, self.variance = (f(x, self.axes, keepdims=True) for f in (np.mean, np.var))
+        self.inverse = 1.0 / np.sqrt(self.variance + EPS)
+        self.xhat, self.gamma = (x - self.mean) * self.inverse, gamma
+        y = self.xhat * gamma + beta
+        self.y = np.maximum(y if z is None else y + z.astype(np.float64), 0.0)
+
+    def gradients(self, gy: Any) -> list[np.ndarray]:
+        gz = gy.astype(np.float64) * (self.y > 0)
+        gbeta = gz.sum(self.axes, keepdims=True)
+        ggamma = (gz * self.xhat).sum(self.axes, keepdims=True)
+        n = gz.size / gbeta.size
+        gx = self.gamma * self.inverse * (gz - gbeta / n - self.xhat * ggamma / n)
+        return [gx, gbeta, ggamma, gz]
+
+
+SHAPES = [(4, 16, 7, 9), (3, 5, 11, 6), pytest.param((64, 32, 3, 3), marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [F32, BF16, pytest.param(F16, marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize("last", [False, True])
+def test_normalization_with_addition_and_relu(shape: Any, dtype: Any, last: bool) -> None:
+    c = (1, shape[1], 1, 1)
+    x = (normal(*shape) * 2 + 5 * normal(*c, seed=7)).astype(dtype)
+    z, gy = normal(*shape, seed=1).astype(dtype), normal(*shape, seed=2).astype(dtype)
+    beta, gamma = normal(*c, seed=3), normal(*c, seed=4)
+    running = [normal(*c, seed=5), np.abs(normal(*c, seed=6))]
+    want = Reference(x, beta, gamma, z)
+    attrs = {"axes": (1,), "decay_rate": 0.9, "eps": EPS, "batch_stat": True, "activation": "relu"}
+    outs = [(shape, dtype), (c, F32), (c, F32)]
+    forward = ({0, 5}, {0}) if last else (set(), set())
+    backward = ({0, 2, 3}, {0, 3}) if last else (set(), set())
+    old = [r.copy() for r in running]
+
+    def run_all() -> Any:
+        ins = [x, beta, gamma, *running, z]
+        made = kernels.run("batch_normalization_fused", attrs, ins, outs, forward, written=(3, 4))
+        assert made is not None
+        y, mean, variance = made
+        ins = [gy, None, x, y, mean, variance, gamma, beta]
+        grads = [(shape, dtype), (c, F32), (c, F32), (shape, dtype)]
+        return made, kernels.run("batch_normalization_backward_fused", attrs, ins, grads, backward)
+
+    made, _ = together(run_all)
+    running[:] = [r.copy() for r in old]
+    made, grads = run_all()
+    for got, expected, what in zip(
+        made, (want.y, want.mean, want.variance), ("y", "mean", "variance"), strict=True
+    ):
+        assert_close(got, expected, dtype if what == "y" else F32, what)
+    n = x.size / shape[1]
+    assert_close(running[0], 0.9 * old[0] + 0.1 * want.mean, F32, "running mean")
+    spread = want.variance * n / (n - 1)
+    assert_close(running[1], 0.9 * old[1] + 0.1 * spread, F32, "running variance")
+    # a mask from the rounded y
+    want.y = made[0].astype(np.float64)
+    for got, expected in zip(grads, want.gradients(gy), strict=True):
+        assert_close(got, expected, dtype, "gradient")
+
+
+def test_the_mask_is_computed_again_without_y() -> None:
+    shape, c = (4, 8, 6, 5), (1, 8, 1, 1)
+    x, gy, gy2 = (normal(*shape, seed=s) for s in range(3))
+    beta, gamma = normal(*c, seed=3), normal(*c, seed=4)
+    want = Reference(x, beta, gamma, None)
+    attrs = {"axes": (1,), "eps": EPS, "batch_stat": True, "activation": "relu"}
+    mean, variance = want.mean.astype(np.float32), want.variance.astype(np.float32)
+    ins = [gy, gy2, x, None, mean, variance, gamma, beta]
+    outs = [(shape, F32), (c, F32), (c, F32)]
+    for overwrite in ({}, {0: 0}, {0: 2}):
+        got = kernels.run(
+            "batch_normalization_backward_fused", attrs, ins, outs, overwrite=overwrite
+        )
+        for g, w in zip(got, want.gradients(gy + gy2), strict=False):
+            assert_close(g, w, F32, "gradient")
+
+
+def test_statistics_are_exact_far_from_zero() -> None:
+    """A mean of a thousand standard deviations: sums of squares would lose the variance."""
+    x = normal(64, 4, 5, 5) + 1000.0
+    attrs = {"axes": (1,), "decay_rate": 0.9, "eps": 1e-5, "batch_stat": True}
+    c = (1, 4, 1, 1)
+    ins = [x, None, None, None, None]
+    _, mean, variance = kernels.run(
+        "batch_normalization", attrs, ins, [(x.shape, F32), (c, F32), (c, F32)]
+    )
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(mean, wide.mean((0, 2, 3), keepdims=True), rtol=1e-6)
+    np.testing.assert_allclose(variance, wide.var((0, 2, 3), keepdims=True), rtol=1e-4)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_groups_of_channels_in_either_order(last: bool) -> None:
+    x = normal(3, 12, 5, 4)
+    c, stat = (1, 12, 1, 1), (3, 4, 1, 1, 1)
+    beta, gamma = normal(*c, seed=1), normal(*c, seed=2)
+    attrs = {"num_groups": 4, "channel_axis": 1, "batch_axis": (0,), "eps": EPS}
+    outs = [(x.shape, F32), (stat, F32), (stat, F32)]
+    positions = ({0}, {0}) if last else (set(), set())
+    got = kernels.run("group_normalization", attrs, [x, beta, gamma], outs, positions)
+    wide = x.astype(np.float64).reshape(3, 4, 3, 5, 4)
+    mean, var = wide.mean((2, 3, 4), keepdims=True), wide.var((2, 3, 4), keepdims=True)
+    y = ((wide - mean) / np.sqrt(var + EPS)).reshape(x.shape) * gamma + beta
+    for g, w in zip(got, (y, mean, var), strict=True):
+        assert_close(g, w, F32, "")
+
+
+@pytest.mark.parametrize("rows,features", [(37, 768), (5, 30), (3, 5000)])
+def test_layer_normalization_of_rows_and_its_gradient(rows: int, features: int) -> None:
+    x, gy = normal(rows, features), normal(rows, features, seed=1)
+    beta, gamma = normal(1, features, seed=2), normal(1, features, seed=3)
+    stat = ((rows, 1), F32)
+    zeros = np.zeros((rows, 1), np.float32)
+
+    def run_all() -> Any:
+        attrs = {"batch_axis": (0,), "eps": EPS}
+        made = kernels.run(
+            "layer_normalization", attrs, [x, beta, gamma], [(x.shape, F32), stat, stat]
+        )
+        attrs = {"axes": (1,), "eps": EPS, "parameter": (1, features)}
+        outs = [(x.shape, F32), (gamma.shape, F32), (gamma.shape, F32)]
+        for statistics in (None, zeros):  # no gradients of the statistics, or none but zeros
+            ins = [gy, statistics, statistics, x, *made[1:], gamma]
+            gradients.append(kernels.run("normalization_backward", attrs, ins, outs))
+        return made[0]
+
+    gradients: list[Any] = []
+    y = together(run_all)
+    *_, (gx, gbeta, ggamma), others = gradients
+    for a, b in zip((gx, gbeta, ggamma), others, strict=True):
+        np.testing.assert_array_equal(a, b)
+    wide = x.astype(np.float64)
+    inverse = 1.0 / np.sqrt(wide.var(1, keepdims=True) + EPS)
+    xhat, g = (wide - wide.mean(1, keepdims=True)) * inverse, gy * gamma.astype(np.float64)
+    assert_close(y, xhat * gamma + beta, F32, "y")
+    rest = g - g.mean(1, keepdims=True) - xhat * (g * xhat).mean(1, keepdims=True)
+    assert_close(gx, rest * inverse, F32, "gx")
+    assert_close(gbeta, gy.sum(0, keepdims=True), F32, "gbeta")
+    assert_close(ggamma, (gy * xhat).sum(0, keepdims=True), F32, "ggamma")
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+LENGTHS = [1, 7, 64, 200, 1000, 4104, 9000]
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("dtype", [F32, pytest.param(BF16, marks=pytest.mark.long)], ids=str)
+def test_softmax_of_short_and_long_rows(n: int, dtype: Any) -> None:
+    x, gy = (3 * normal(3, n)).astype(dtype), normal(3, n, seed=1).astype(dtype)
+
+    def run_all() -> Any:
+        outs, attrs = [((3, n), dtype)], {"axis": 1}
+        (y,) = kernels.run("softmax", attrs, [x], outs, overwrite={0: 0})
+        (other,) = kernels.run("softmax", attrs, [x], outs, offset=1)
+        (gx,) = kernels.run("softmax_fused_backward", {"scale": 0.5}, [gy, y], outs)
+        (log,) = kernels.run("log_softmax", attrs, [x], outs)
+        return y, other, gx, log
+
+    y, other, gx, log = together(run_all)
+    want = softmax(x.astype(np.float64))
+    assert_close(y, want, dtype, "")
+    assert_close(other, want, dtype, "not aligned")
+    seen, g = y.astype(np.float64), gy.astype(np.float64)
+    assert_close(gx, 0.5 * seen * (g - (g * seen).sum(-1, keepdims=True)), dtype, "gx")
+    top = 1e-3 if dtype == F32 else 0.1
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(log.astype(np.float64), np.log(want), rtol=0.02, atol=top)
+
+
+@pytest.mark.parametrize("mask", ["float", "row", "bool", "uint8", "none"])
+def test_softmax_with_scale_and_mask(mask: str) -> None:
+    x = normal(2, 3, 4, 40)
+    rng = np.random.default_rng(1)
+    keep = rng.random((2, 1, 4, 40)) < 0.7
+    keep[1, 0, 2] = False  # a row without any weight
+    masks: dict[str, Any] = {
+        "float": np.where(keep, 0.5, -np.inf).astype(np.float32),
+        "row": normal(40, seed=2).astype(BF16),
+        "bool": keep,
+        "uint8": keep.astype(np.uint8) * 3,
+        "none": None,
+    }
+    m = masks[mask]
+    wide = x.astype(np.float64) * 0.25
+    if m is not None and m.dtype.kind in "fV":
+        wide = wide + m.astype(np.float64)
+    elif m is not None:
+        wide = np.where(m, wide, -np.inf)
+    (got,) = kernels.run("softmax_fused", {"scale": 0.25}, [x, m], [(x.shape, F32)])
+    assert_close(got, softmax(wide), F32, mask)
+
+
+@pytest.mark.parametrize("shape,axis", [((40, 1000), 1), ((300, 10), 1), ((3, 21, 7, 5), 1)])
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_cross_entropy_and_its_gradient(shape: Any, axis: int, index: Any) -> None:
+    n = shape[axis]
+    x = normal(*shape)
+    rng = np.random.default_rng(1)
+    kept = (*shape[:axis], 1, *shape[axis + 1 :])
+    label = rng.integers(-1, n, kept).astype(index)
+    gy = normal(*kept, seed=3)
+
+    def run_all() -> Any:
+        outs = [(kept, F32)] * 3
+        y, top, total = kernels.run("softmax_cross_entropy", {"axis": axis}, [x, label], outs)
+        ins = [gy, x, label, top, total]
+        back = kernels.run("softmax_cross_entropy_backward", {"axis": axis}, ins, [(shape, F32)])
+        outs = [(kept, F32), (shape, F32)]
+        fused = kernels.run(
+            "softmax_cross_entropy_fused", {"axis": axis}, [x, label, gy], outs, overwrite={1: 0}
+        )
+        return y, back[0], fused
+
+    y, gx, (again, gx2) = together(run_all)
+    p = np.moveaxis(softmax(np.moveaxis(x.astype(np.float64), axis, -1)), -1, axis)
+    chosen = np.take_along_axis(p, np.maximum(label, 0).astype(np.int64), axis)
+    want = np.where(label < 0, 0.0, -np.log(chosen))
+    hot = np.zeros(shape)
+    np.put_along_axis(hot, np.maximum(label, 0).astype(np.int64), 1.0, axis)
+    slope = np.where(label < 0, 0.0, gy * (p - hot))
+    for got, expected in ((y, want), (again, want), (gx, slope), (gx2, slope)):
+        assert_close(got, expected, F32, "")
+
+
+def test_a_label_that_is_too_large_gives_nan() -> None:
+    x, label = normal(3, 4), np.array([[1], [4], [0]])
+    outs = [((3, 1), F32)] * 3
+    y, _, _ = kernels.run("softmax_cross_entropy", {"axis": 1}, [x, label], outs)
+    np.testing.assert_array_equal(np.isnan(y[:, 0]), [False, True, False])

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What needs a GPU: definitions and kernels on it against numpy, training, recorded graphs.
+
+Not yet run: `sh tests/cuda/run.sh` does.
+"""
+
+import numpy as np
+import pytest
+
+import nnl as nn
+from nnl.core.op import OPS
+from nnl.ext import cuda, get_extension_context
+from nnl.ext.cuda.arrays import definition
+from nnl.ext.cuda.device import CupyDevice
+from tests.cuda.test_every_function import WAITING
+from tests.cuda.training import assert_same, lenet, resnet, train
+from tests.test_derived import CASES, Case
+
+LACKING = cuda.missing("cudnn") or ([] if cuda.get_device_count() else ["a GPU"])
+if LACKING:
+    pytest.skip(f"this machine lacks {', '.join(LACKING)}", allow_module_level=True)
+pytestmark = pytest.mark.cuda
+REFERENCE = nn.Context(["numpy:float"])
+DEVICE = CupyDevice(0)
+# Sums on a GPU are in another order, and its functions round in their own way.
+TOLERANCE = {"float": 2e-4, "half": 2e-2, "bfloat16": 1e-1}
+
+
+def forward_and_backward(op, i, ctx, half=None):
+    with nn.context_scope(ctx), nn.auto_forward(), np.errstate(all="ignore"):
+        case = Case(op, i, np.float32)
+        arrays = [
+            a
+            if a is None or half is None or a.dtype.kind != "f" or w in case.written
+            else a.astype(half)
+            for w, a in enumerate(case.arrays)
+        ]
+        xs = case.variables(arrays)
+        ys = case.run(xs)
+        values = [y.d.copy() for y in ys]
+        if case.differentiable() and half is None:
+            rng = np.random.default_rng(1)
+            for y in ys:
+                if y.need_grad:
+                    y.backward(rng.normal(size=y.shape).astype(np.float32))
+            values += [x.g.copy() for x in xs if x is not None and x.need_grad]
+    return values
+
+
+def close(got, want, tolerance):
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    if want.dtype.kind not in "fV":
+        np.testing.assert_array_equal(got, want)
+        return
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(np.isfinite(got), finite)
+    scale = max(1.0, float(np.abs(want[finite]).max(initial=0)))
+    np.testing.assert_allclose(got[finite], want[finite], rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("op,i", CASES)
+def test_every_function_gives_what_numpy_gives(op, i):
+    want = forward_and_backward(op, i, REFERENCE)
+    got = forward_and_backward(op, i, get_extension_context("cudnn"))
+    for a, b in zip(want, got, strict=True):
+        close(b, a, TOLERANCE["float"])
+
+
+@pytest.mark.parametrize("op,i", [p for p in CASES if p.values[1] == 0])
+@pytest.mark.parametrize("name", ["half", "bfloat16"])
+def test_every_function_in_16_bits(op, i, name):
+    ctx = get_extension_context("cudnn", type_config=name)
+    half = ctx.target.half
+    want = forward_and_backward(op, i, nn.Context([f"numpy:{name}"]), half)
+    for a, b in zip(want, forward_and_backward(op, i, ctx, half), strict=True):
+        close(b, a, TOLERANCE[name])
+
+
+@pytest.mark.parametrize("name", ["float", "half", "bfloat16"])
+@pytest.mark.parametrize("network", [lenet, resnet])
+def test_training(network, name):
+    got = train(get_extension_context("cudnn", type_config=name), network, batch=8)
+    want = train(REFERENCE, network, batch=8)
+    if name == "float":
+        assert_same(got, want, 1e-3)
+    else:
+        np.testing.assert_allclose(got.losses, want.losses, rtol=10 * TOLERANCE[name])
+
+
+def test_a_step_is_recorded_and_waits_for_nothing():
+    import cupyx
+
+    from nnl.graph.session import session_of
+
+    states = []
+
+    def after(step, loss):
+        plan = session_of([loss]).plans["train"].plan
+        states.append((plan.native.reasons, plan.summary()))
+
+    train(get_extension_context("cudnn"), resnet, steps=4, after=after)
+    reasons, summary = states[-1]
+    assert reasons == [] and "recorded graphs" in summary, summary
+    with cupyx.allow_synchronize(False):
+        train_quietly()
+
+
+def train_quietly():
+    """Steps whose loss nobody reads."""
+    import nnl.functions as F
+    import nnl.solvers as S
+
+    with nn.context_scope(get_extension_context("cudnn")):
+        nn.clear_parameters()
+        x, t = nn.Variable((4, 1, 16, 16)), nn.Variable((4, 1))
+        loss = F.mean(F.softmax_cross_entropy(lenet(x), t))
+        solver = S.Adam()
+        solver.set_parameters(nn.get_parameters())
+        for _ in range(5):
+            x.d, t.d = 1, 2
+            loss.forward(clear_no_need_grad=True)
+            solver.zero_grad()
+            loss.backward(clear_buffer=True)
+            solver.update()
+    nn.clear_parameters()
+
+
+def test_random_numbers_are_those_of_the_host():
+    import nnl.functions as F
+
+    def draw(ctx):
+        nn.seed(5)
+        with nn.context_scope(ctx):
+            y = F.rand(-1, 2, (1001,)) + F.dropout(F.randn(0, 1, (1001,)), 0.5)
+            values = []
+            for _ in range(4):
+                y.forward(clear_buffer=True)
+                values.append(y.d.copy())
+        return np.array(values)
+
+    np.testing.assert_allclose(
+        draw(get_extension_context("cudnn")), draw(REFERENCE), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "op,i", [p for p in CASES if p.values[1] == 0 and p.values[0].name not in WAITING]
+)
+def test_definitions_run_on_cupy_where_kernels_decline(op, i):
+    check_definition(DEVICE, Case(op, i, np.float32))
+
+
+def check_definition(device, case):
+    op = case.op
+    if op.takes_rng:
+        return
+    xs = case.variables()
+    with nn.context_scope(REFERENCE), nn.auto_forward(), np.errstate(all="ignore"):
+        before = [None if x is None else x.d.copy() for x in xs]
+        want = [y.d.copy() for y in case.run(xs)]
+    attrs = case.resolved_attrs
+    in_specs = tuple(None if x is None else x.spec for x in xs)
+    found = next((b for (t, *specs), b in attrs.bound.items() if tuple(specs) == in_specs), None)
+    if found is None:
+        return
+    made = definition(op, attrs, found.in_specs, found.out_specs, device.xp, device.name)
+    if made is None or not hasattr(attrs, "forward"):
+        return
+    given = [
+        None if a is None else device.xp.array(a.astype(s.dtype))
+        for a, s in zip(before, found.in_specs, strict=True)
+    ]
+    got = made[0](*given)
+    for y, a in zip(got if isinstance(got, tuple) else (got,), want, strict=False):
+        close(y.get(), a, TOLERANCE["float"])
+
+
+def test_there_are_kernels_for_most_functions():
+    names = set(cuda.setups())
+    assert len(names & set(OPS)) > 100
