@@ -62,10 +62,14 @@ class Tiled(HostOrder):
 
     def move(self, array: Host) -> Any:
         """The tiles in the memory of the array, which is not one any more."""
-        tiles = np.empty(tiled_shape(array.shape), array.dtype)
-        _reorder(array.shape, array.dtype, HOST, TILED)(array, out=tiles)
-        moved = array.reshape(tiles.shape)
-        np.copyto(moved, tiles)
+        moved = array.reshape(tiled_shape(array.shape))
+        # 16 output maps lie in the same part of the memory in both orders
+        part = (TILE, *array.shape[1:])
+        reorder = _reorder(part, array.dtype, HOST, TILED)
+        tiles = np.empty(moved.shape[1:], array.dtype)
+        for block in moved:
+            reorder(block.reshape(part), out=tiles)
+            np.copyto(block, tiles)
         return moved
 
     def lies_as(self, shape: tuple[int, ...]) -> tuple[int, ...]:
