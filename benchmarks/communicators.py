@@ -46,7 +46,7 @@ def rows(comms: dict[str, Any], sizes: list[int]) -> dict[str, Callable[[], None
 
     world = MPI.COMM_WORLD
     arrays = [np.ones(n, np.float32) for n in sizes]
-    flat = np.ones(sum(sizes), np.float32)
+    flat = np.ones(sum(sizes), np.float32) if len(sizes) > 1 else arrays[0]
 
     def one_by_one() -> None:
         for a in arrays:
@@ -67,10 +67,10 @@ def rows(comms: dict[str, Any], sizes: list[int]) -> dict[str, Callable[[], None
     if len(sizes) > 1:
         found |= {"mpi4py, one by one": one_by_one, "mpi4py, packed": packed}
     for name, comm in comms.items():
-        # memory of numpy's own, as in the rows of mpi4py: it has large pages
+        # the very memory of mpi4py's rows: some has large pages and some has not
         nds = [nn.NdArray(n) for n in sizes]
-        for nd in nds:
-            nd.write("host", np.ones(nd.shape, np.float32))
+        for nd, a in zip(nds, arrays, strict=True):
+            nd.write("host", a)
         found[f"nnl {name}"] = lambda comm=comm, nds=nds: comm.all_reduce(nds)
         homes = [nn.NdArray.from_numpy_array(np.ones(n, np.float32)) for n in sizes]
         callback = comm.all_reduce_callback(homes, 2 * 1024 * 1024)
