@@ -156,16 +156,17 @@ class SharedChannel(MpiChannel):
         lo, hi = min(self.rank * share, n), min((self.rank + 1) * share, n)
         block = BLOCK_BYTES // dtype.itemsize
         total = np.empty(min(block, hi - lo), wide(dtype))
-        for start in range(lo, hi, block):
-            part = slice(start, min(start + block, hi))
-            acc = total[: part.stop - start]
-            np.add(views[0][part], views[1][part], out=acc, dtype=acc.dtype)
-            for view in views[2:]:
-                acc += view[part]
-            if divisor != 1:
-                acc = np.multiply(acc, 1 / divisor, out=acc) if exact else acc / divisor
-            for view in into:
-                view[part] = acc
+        with np.errstate(all="ignore"):  # a gradient may well be inf: loss scaling looks for it
+            for start in range(lo, hi, block):
+                part = slice(start, min(start + block, hi))
+                acc = total[: part.stop - start]
+                np.add(views[0][part], views[1][part], out=acc, dtype=acc.dtype)
+                for view in views[2:]:
+                    acc += view[part]
+                if divisor != 1:
+                    acc = np.multiply(acc, 1 / divisor, out=acc) if exact else acc / divisor
+                for view in into:
+                    view[part] = acc
 
     def bcast(self, arrays: Sequence[Buffer], src: int) -> None:
         region = self._staged().regions[src]
