@@ -23,6 +23,9 @@ import numpy as np
 from nnl.communicators.channel import Buffer, Channel, CommunicatorError, wide
 
 END = "the end of the script"
+# MPI sums at most this much at a time: buffers of its own that are larger come from fresh memory in
+# every call outside of the main thread, which takes three times as long.
+PIECE_BYTES = 32 << 20
 RECORD_BYTES = 1 << 16  # room for the answer of 65,000 arrays
 SPINS = 200  # looks for a message before the thread goes to sleep between them, about 0.1 ms
 NAP_S = 50e-6
@@ -268,24 +271,29 @@ class MpiChannel(Channel):
         if self.size == 1 or not arrays:
             return
         dtype = arrays[0].dtype
-        direct = len(arrays) == 1 and wide(dtype) == dtype
-        flat = arrays[0] if direct else self._pack(arrays, wide(dtype))
+        direct = wide(dtype) == dtype
+        room = PIECE_BYTES // wide(dtype).itemsize
         with self.world.watched(self.call):
-            if dst is None:
-                self.comm.Allreduce(self.MPI.IN_PLACE, flat)
-            elif self.rank == dst:
-                self.comm.Reduce(self.MPI.IN_PLACE, flat, root=dst)
-            else:
-                self.comm.Reduce(flat, None, root=dst)
-        if dst is not None and self.rank != dst:
-            return
-        if divisor != 1:
+            for pieces in rounds(arrays, room):
+                if direct and len(pieces) == 1:
+                    self._sum_piece(pieces[0], divisor, dst)
+                    continue
+                flat = self._pack(pieces, wide(dtype))
+                self._sum_piece(flat, divisor, dst)
+                at = 0
+                for p in pieces if dst is None or dst == self.rank else ():
+                    p[...] = flat[at : at + len(p)]
+                    at += len(p)
+
+    def _sum_piece(self, flat: Buffer, divisor: int, dst: int | None) -> None:
+        if dst is None:
+            self.comm.Allreduce(self.MPI.IN_PLACE, flat)
+        elif self.rank == dst:
+            self.comm.Reduce(self.MPI.IN_PLACE, flat, root=dst)
+        else:
+            self.comm.Reduce(flat, None, root=dst)
+        if divisor != 1 and (dst is None or self.rank == dst):
             flat /= divisor
-        if not direct:
-            at = 0
-            for a in arrays:
-                a[...] = flat[at : at + a.size]
-                at += a.size
 
     def _pack(self, arrays: Sequence[Buffer], dtype: np.dtype[Any]) -> Buffer:
         """The arrays one after the other in memory that is used again at the next call."""
@@ -319,3 +327,20 @@ class MpiChannel(Channel):
             self.comm.Allgather(array.view(np.uint8), whole)
         for out, row in zip(outs, whole, strict=True):
             out.view(np.uint8)[...] = row
+
+
+def rounds(arrays: Sequence[Buffer], room: int) -> Iterator[list[Buffer]]:
+    """The arrays one after the other, cut into lists of pieces that fit in `room` elements."""
+    pieces: list[Buffer] = []
+    left = room
+    for a in arrays:
+        start = 0
+        while start < len(a):
+            n = min(len(a) - start, left)
+            pieces.append(a[start : start + n])
+            start, left = start + n, left - n
+            if not left:
+                yield pieces
+                pieces, left = [], room
+    if pieces:
+        yield pieces

@@ -15,13 +15,13 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from nnl.communicators.channel import ALIGN, Buffer, CommunicatorError, wide
-from nnl.communicators.mpi import MpiChannel, World
+from nnl.communicators.mpi import MpiChannel, World, rounds
 
 FOLDER = "/dev/shm"  # files here are memory
 STAGE_BYTES = 4 << 20  # per rank, for arrays that lie elsewhere; stays in the shared cache
@@ -127,7 +127,7 @@ class SharedChannel(MpiChannel):
             super().sum(arrays, divisor, dst)
             return
         regions = [r.view(dtype) for r in self._staged().regions]
-        for pieces in _rounds(arrays, len(regions[0])):
+        for pieces in rounds(arrays, len(regions[0])):
             n = sum([len(p) for p in pieces])
             _copy_in(pieces, regions[self.rank])
             self.barrier()
@@ -156,20 +156,21 @@ class SharedChannel(MpiChannel):
         lo, hi = min(self.rank * share, n), min((self.rank + 1) * share, n)
         block = BLOCK_BYTES // dtype.itemsize
         total = np.empty(min(block, hi - lo), wide(dtype))
-        for start in range(lo, hi, block):
-            part = slice(start, min(start + block, hi))
-            acc = total[: part.stop - start]
-            np.add(views[0][part], views[1][part], out=acc, dtype=acc.dtype)
-            for view in views[2:]:
-                acc += view[part]
-            if divisor != 1:
-                acc = np.multiply(acc, 1 / divisor, out=acc) if exact else acc / divisor
-            for view in into:
-                view[part] = acc
+        with np.errstate(all="ignore"):  # a gradient may well be inf: loss scaling looks for it
+            for start in range(lo, hi, block):
+                part = slice(start, min(start + block, hi))
+                acc = total[: part.stop - start]
+                np.add(views[0][part], views[1][part], out=acc, dtype=acc.dtype)
+                for view in views[2:]:
+                    acc += view[part]
+                if divisor != 1:
+                    acc = np.multiply(acc, 1 / divisor, out=acc) if exact else acc / divisor
+                for view in into:
+                    view[part] = acc
 
     def bcast(self, arrays: Sequence[Buffer], src: int) -> None:
         region = self._staged().regions[src]
-        for pieces in _rounds([a.view(np.uint8) for a in arrays], len(region)):
+        for pieces in rounds([a.view(np.uint8) for a in arrays], len(region)):
             if self.rank == src:
                 _copy_in(pieces, region)
             self.barrier()
@@ -210,23 +211,6 @@ class _Owned:
     def __init__(self, segment: Segment, nbytes: int) -> None:
         self.segment = segment
         self.__array_interface__ = segment.own[:nbytes].__array_interface__
-
-
-def _rounds(arrays: Sequence[Buffer], room: int) -> Iterator[list[Buffer]]:
-    """The arrays one after the other, cut into lists of pieces that fit in `room` elements."""
-    pieces: list[Buffer] = []
-    left = room
-    for a in arrays:
-        start = 0
-        while start < len(a):
-            n = min(len(a) - start, left)
-            pieces.append(a[start : start + n])
-            start, left = start + n, left - n
-            if not left:
-                yield pieces
-                pieces, left = [], room
-    if pieces:
-        yield pieces
 
 
 def _copy_in(pieces: Sequence[Buffer], region: Buffer) -> None:

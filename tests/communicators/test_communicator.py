@@ -16,9 +16,8 @@ import nnl.functions as F
 from nnl.communicators.base import Group, describe
 from nnl.communicators.callback import CommunicatorBackwardCallback
 from nnl.communicators.channel import Channel
-from nnl.communicators.mpi import STARTED_BY, timeout_s
+from nnl.communicators.mpi import STARTED_BY, rounds, timeout_s
 from nnl.communicators.nccl import DTYPES, dtype_name
-from nnl.communicators.shared import _rounds
 from nnl.core.spec import Spec
 from nnl.ext_utils import get_extension_context
 from nnl.utils import communicator_util
@@ -411,9 +410,9 @@ def test_two_lists_have_the_same_description_only_if_they_are_the_same() -> None
 
 def test_rounds_cut_arrays_where_the_room_ends() -> None:
     arrays = [np.arange(n) for n in (3, 0, 5, 2)]
-    got = [np.concatenate(pieces).tolist() for pieces in _rounds(arrays, 4)]
+    got = [np.concatenate(pieces).tolist() for pieces in rounds(arrays, 4)]
     assert got == [[0, 1, 2, 0], [1, 2, 3, 4], [0, 1]]
-    assert list(_rounds([np.arange(0)], 4)) == []
+    assert list(rounds([np.arange(0)], 4)) == []
 
 
 # ---- several devices of one process, and NCCL without a device ----
