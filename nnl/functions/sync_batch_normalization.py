@@ -96,20 +96,21 @@ class SyncBatchNormalization(BatchNormalization):
         sums[:-1] = xp.sum(x, axis=axes).reshape(-1)
         sums[-1] = count(x.shape, axes)
         self.comm.sum([sums], self.group)
-        total = float(sums[-1])
-        batch_mean = (sums[:-1] / (total or 1)).astype(x.dtype).reshape(shape)
+        total = sums[-1:]  # an array: on a device, a number would have to be waited for
+        divisor = xp.maximum(total, 1)
+        batch_mean = (sums[:-1] / divisor).astype(x.dtype).reshape(shape)
         y = xp.subtract(x, batch_mean)
         squares = xp.array(sum_of_products(xp, y, y, axes), xp.float64)
         self.comm.sum([squares], self.group)
-        batch_variance = (squares / (total or 1)).astype(x.dtype)
+        batch_variance = (squares / divisor).astype(x.dtype)
         scale_and_shift(xp, y, 1.0 / xp.sqrt(batch_variance + self.eps), beta, gamma)
         rest = 1.0 - self.decay_rate
-        unbiased = total / (total - 1) if total > 1 else math.nan
+        unbiased = xp.where(total > 1, total / xp.maximum(total - 1, 1), math.nan)
         for running, now in ((mean, batch_mean), (variance, batch_variance * unbiased)):
-            if running is not None and total:
-                running *= self.decay_rate
-                running += now * rest
-        return y, batch_mean, batch_variance, xp.full((1,) * x.ndim, total, x.dtype)
+            if running is not None:
+                new = self.decay_rate * running + now * rest
+                running[...] = xp.where(total > 0, new, running)
+        return y, batch_mean, batch_variance, total.astype(x.dtype).reshape((1,) * x.ndim)
 
     def vjp(
         self,
