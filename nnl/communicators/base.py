@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from nnl.communicators.callback import CommunicatorBackwardCallback
 from nnl.communicators.channel import Channel, CommunicatorError
 from nnl.core.array import NdArray
-from nnl.core.context import STATE, Context
+from nnl.core.context import REORDERED, STATE, Context
 from nnl.core.op import OPS
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
@@ -392,27 +393,37 @@ class Communicator:
         self, call: str, g: Group, arrays: list[NdArray], division: bool, dst: int | None
     ) -> None:
         divisor = len(g.ranks) if division else 1
-        zero = bytes([nd.zeroing for nd in arrays])
+        # An array may lie in an order that kernels like. Where it does on all ranks, it stays so.
+        orders = ("fill", self.space, *sorted(REORDERED))
+        lies = bytes([self._lies(nd, orders) for nd in arrays])
         text = f"{self._describe(arrays)}, division={bool(division)}"
         text += "" if dst is None else f", dst={g.ranks[dst]}"
-        answers = self._agree(call, g, text, zero)
-        written = [nd for nd, *z in zip(arrays, *answers, strict=True) if not all(z)]
-        for bufs in self._buffers(written):
+        answers = self._agree(call, g, text, lies)
+        common = [k[0] if len({*k}) == 1 else 1 for k in zip(*answers, strict=True)]
+        written = [(nd, orders[k]) for nd, k in zip(arrays, common, strict=True) if k]
+        for bufs in self._buffers(*zip(*written, strict=True)) if written else ():
             g.main.sum(bufs, divisor, dst)
 
-    def _buffer(self, nd: NdArray) -> Any:
+    def _lies(self, nd: NdArray, orders: Sequence[str]) -> int:
+        """In which order an array lies, by number; 0 is lazily zero, 1 plain."""
+        if nd.zeroing:
+            return 0
+        return next((k for k, space in enumerate(orders) if k and space in nd.bufs), 1)
+
+    def _buffer(self, nd: NdArray, space: str = "") -> Any:
         """The buffer of an array, about to be read and written, in one dimension."""
-        buf = nd.touch(self.space)
+        space = space or self.space
+        buf = nd.touch(space)
         if not buf.flags.c_contiguous:
             buf = buf.copy(order="C")
-            nd.write(self.space, buf)
+            nd.write(space, buf)
         return buf.reshape(-1)
 
-    def _buffers(self, arrays: Sequence[NdArray]) -> list[list[Any]]:
+    def _buffers(self, arrays: Sequence[NdArray], spaces: Sequence[str] = ()) -> list[list[Any]]:
         """The buffers of arrays, those of one dtype together."""
         found: dict[Any, list[Any]] = {}
-        for nd in arrays:
-            found.setdefault(nd.spec.dtype, []).append(self._buffer(nd))
+        for nd, space in zip_longest(arrays, spaces, fillvalue=""):
+            found.setdefault(nd.spec.dtype, []).append(self._buffer(nd, space))
         return list(found.values())
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from nnl.cli.main import main
+from nnl.ext.native import library
 from tests.communicators.ranks import HEADER, ROOT, need_mpi, run
 
 MODES = ("static", "kept", "dynamic", "compiled")
@@ -280,3 +281,46 @@ def test_the_digits_example_trains_on_two_processes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = re.findall(r"test accuracy ([\d.]+) ?%", done.stdout)
     assert len(found) == 1 and float(found[0]) >= 98.5
+
+
+TILED = """
+import nnl.parametric_functions as PF
+import nnl.solvers as S
+
+nn.seed(1)
+share = 4 // size
+x = nn.Variable((share, 16, 6, 6))
+h = F.tanh(PF.convolution(x, 32, (3, 3), name="c1"))
+loss = F.mean(PF.convolution(h, 16, (3, 3), name="c2") ** 2)
+params = nn.get_parameters()
+grads = [p.grad for p in params.values()]
+solver = S.Momentum(0.1)
+solver.set_parameters(params)
+X = np.random.default_rng(0).normal(size=(3, 4, 16, 6, 6))
+orders = []
+for i in range(3):
+    x.d = X[i, rank * share : (rank + 1) * share]
+    loss.forward(clear_no_need_grad=True)
+    solver.zero_grad()
+    loss.backward(clear_buffer=True)
+    w = params["c1/conv/W"].grad
+    if i == 1 and rank == 0:
+        w.data  # makes it plain, here only
+    comm.all_reduce(grads, division=True)
+    orders += w.bufs
+    solver.update()
+np.savez(f"{folder}/{{size}}-{{rank}}.npz", orders=orders, **{{k: p.d for k, p in params.items()}})
+"""
+
+
+@pytest.mark.skipif(library() is None, reason="the native engine is not built")
+def test_gradients_are_summed_in_the_order_that_all_ranks_have_them_in(tmp_path: Path) -> None:
+    for n in (1, 2):
+        run(tmp_path, n, TILED.format(folder=tmp_path))
+    want = np.load(tmp_path / "1-0.npz")
+    for rank in (0, 1):
+        got = np.load(tmp_path / f"2-{rank}.npz")
+        assert list(got["orders"]) == ["tiled", "host", "tiled"]
+        for name in want.files:
+            if name != "orders":
+                np.testing.assert_allclose(got[name], want[name], rtol=1e-4, atol=1e-6)
