@@ -122,7 +122,7 @@ class _Reader:
             elif kind == _IS_GROUP:
                 tree, heap = _TWO.unpack_from(data)
                 return self.group(path, tree, heap, depth)
-            elif kind not in _SKIPPED:
+            else:
                 raise Unusual(f"message {kind}")
         if dtype is None or shape is None or run is None or run[:2] != (3, 1):
             raise Unusual("no run of numbers")
@@ -138,18 +138,18 @@ class _Reader:
         if version != 1:
             raise Unusual("object header")
         parts = [(at + _HEADER.size, size)]
+        unpack, head = _MESSAGE.unpack_from, _MESSAGE.size
         for start, size in parts:
             block, i = self.take(start, size), 0
             while i < size:
-                kind, length, flags = _MESSAGE.unpack_from(block, i)
-                i += _MESSAGE.size + length
+                kind, length, flags = unpack(block, i)
+                i += head + length
                 if flags & 2 or i > size:  # shared with other objects; cut off
                     raise Unusual("message")
-                data = block[i - length : i]
                 if kind == _IS_MORE:
-                    parts.append(_TWO.unpack(data))
-                else:
-                    yield kind, data
+                    parts.append(_TWO.unpack(block[i - length : i]))
+                elif kind not in _SKIPPED:
+                    yield kind, block[i - length : i]
 
     def group(self, path: str, tree: int, heap: int, depth: int) -> None:
         """Find the datasets of a group."""

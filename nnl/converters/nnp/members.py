@@ -62,15 +62,17 @@ class Member:
         Raises:
             ValueError: They are not all in the file.
         """
-        if at + size > self.size:
-            raise ValueError(f"{self.name} ends {at + size - self.size} bytes too early")
-        if size > BLOCK:
-            return self._bytes(at, size)
         i, begin = divmod(at, BLOCK)
-        data = self._blocks.get(i) or self._block(i)
-        if len(data) < begin + size:
-            data += self._blocks.get(i + 1) or self._block(i + 1)
-        return data[begin : begin + size]
+        data, end = self._blocks.get(i), begin + size
+        if data is None or len(data) < end:
+            if at + size > self.size:
+                raise ValueError(f"{self.name} ends {at + size - self.size} bytes too early")
+            if size > BLOCK:
+                return self._bytes(at, size)
+            data = data or self._block(i)
+            if len(data) < end:
+                data += self._blocks.get(i + 1) or self._block(i + 1)
+        return data[begin:end]
 
     def _block(self, i: int) -> bytes:
         data = self._blocks[i] = self._bytes(i * BLOCK, min(BLOCK, self.size - i * BLOCK))
