@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -195,7 +195,7 @@ def _timed_backend(backend: Backend) -> Backend:
 
         return timed, into
 
-    return Backend(backend.name, backend.space, bind)
+    return replace(backend, bind=bind)
 
 
 def note(op: str, where: str, what: str, start_ns: int, time_ns: int, cost: Cost) -> None:

@@ -59,6 +59,22 @@ def test_steps_of_a_plan_are_recorded_with_the_flops_of_their_parts():
     assert p.events == sorted(p.events, key=lambda e: e.start_ns)
 
 
+@needs_library
+def test_plans_that_are_made_while_profiling_are_those_of_any_other_time():
+    import nnl.solvers as S
+
+    y = graph()
+    solver = S.Momentum(0.1)
+    solver.set_parameters(nn.get_parameters())
+    with nn.profile() as p:
+        y.forward(clear_no_need_grad=True)
+        solver.zero_grad()
+        y.backward(clear_buffer=True)
+        solver.update()
+    assert [e.op for e in p.events][-1] == "multi_update"
+    assert {e.where for e in p.events} == {"native"}
+
+
 def test_the_table_names_ops_calls_and_rates():
     x = nn.Variable.from_numpy_array(np.ones((2, 3), np.float32))
     with nn.profile() as p, nn.auto_forward():
