@@ -134,6 +134,15 @@ def test_weights_gradients_and_states_are_tiled_between_steps() -> None:
         assert list(state.pstate["m"].data.bufs) == (["tiled"] if k in TILED else ["host"])
 
 
+def test_tiled_and_plain_weights_are_updated_in_one_step() -> None:
+    t = Training(CPU)
+    for _ in range(2):
+        t.gradients()
+        with nn.profile() as p:
+            t.update()
+        assert [e.op for e in p.events] == ["multi_update"]
+
+
 @pytest.mark.parametrize("name,settings", CASES, ids=IDS)
 def test_every_solver_follows_numpy(name: str, settings: dict[str, Any]) -> None:
     compare(name, settings, lambda t, step: None)
