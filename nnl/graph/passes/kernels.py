@@ -141,8 +141,7 @@ class _Chooser:
             for i, space in zip(step.ins, spaces_in, strict=True)
         ]
         spaces_out = [
-            self._space(slots[o].root, -1 - p in images, tiles)
-            for p, o in enumerate(step.outs)
+            self._space(slots[o].root, -1 - p in images, tiles) for p, o in enumerate(step.outs)
         ]
         outs = [
             native_spec(slots[o].spec, LAYOUTS[space])
