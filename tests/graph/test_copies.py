@@ -14,7 +14,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from tests.native.kernels import require_library
+from tests.native.kernels import require_onednn
 from tests.solvers.cases import CASES, IDS
 
 CPU = nn.Context(["cpu:bfloat16"])
@@ -24,7 +24,7 @@ COPIED = {"a/affine/W", "b/affine/W"}  # c is small, e is read by embed as well,
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    require_library()
+    require_onednn()
     nn.clear_parameters()
     yield
     nn.clear_parameters()

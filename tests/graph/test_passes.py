@@ -13,6 +13,7 @@ from nnl.ext import native
 from nnl.graph.passes import PASSES
 from nnl.graph.program import Program, VerifyError, verify
 from nnl.graph.session import session_of
+from tests.native.kernels import require_onednn
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no native engine")
 
@@ -180,6 +181,7 @@ def test_a_weight_that_moves_to_other_memory_is_packed_again():
 
 
 def test_packed_weights_are_used_again_when_nobody_holds_them():
+    require_onednn()
     nn.clear_parameters()
     y = inference_net(leaf((2, 3, 9, 7)))
     statistics()

@@ -18,7 +18,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from tests.native.graphs import NUMPY
-from tests.native.kernels import require_library
+from tests.native.kernels import require_onednn
 from tests.solvers.cases import CASES, FUSED, IDS
 
 CPU = nn.Context(["cpu:float"])
@@ -27,7 +27,7 @@ STEPS = 9
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    require_library()
+    require_onednn()
     nn.clear_parameters()
     yield
     nn.clear_parameters()

@@ -14,6 +14,7 @@ from nnl.core.op import Op
 from nnl.core.spec import Spec
 from nnl.ext import native
 from nnl.ext.numpy import bind as bind_numpy
+from nnl.graph.passes.prepare import PACK
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 F16 = np.dtype(np.float16)
@@ -28,6 +29,14 @@ def require_library() -> Any:
     lib = native.library()
     if lib is None:
         pytest.skip("the native engine is not built")
+    return lib
+
+
+def require_onednn() -> Any:
+    """The extension module; skips the test where it was built without oneDNN."""
+    lib = require_library()
+    if PACK not in native.kernel_names(lib):
+        pytest.skip("the native engine is built without oneDNN")
     return lib
 
 

@@ -18,7 +18,7 @@ from tests.native.kernels import (
     F32,
     assert_close,
     from_channels_last,
-    require_library,
+    require_onednn,
     run_numpy,
     to_channels_last,
 )
@@ -67,7 +67,7 @@ BACK = {PLAIN: np.asarray, LAST: from_channels_last, TILED: from_tiles}
 def run(name: str, attrs: Any, inputs: list[Any], ins: list[int], out: Any, to: int) -> Any:
     """The output of a native kernel on arrays in these orders; None where it declines."""
     specs = [Spec.of(x.shape, x.dtype) for x in inputs]
-    kernel = require_library().array_kernel(
+    kernel = require_onednn().array_kernel(
         name,
         native.plain_attributes(attrs.as_dict() if attrs else {}),
         [native.native_spec(s, layout) for s, layout in zip(specs, ins, strict=True)],
@@ -122,7 +122,7 @@ def test_weights_that_do_not_fill_tiles_are_declined(x_shape, w_shape, given) ->
     attrs = full(op, x_shape, **given)
     x, w = np.zeros(x_shape, F32), np.zeros(w_shape, F32)
     spec = attrs.infer(Spec.of(x_shape, F32), Spec.of(w_shape, F32))
-    kernel = require_library().array_kernel(
+    kernel = require_onednn().array_kernel(
         "convolution",
         native.plain_attributes(attrs.as_dict()),
         [native.native_spec(Spec.of(x.shape, F32)), native.native_spec(Spec.of(w.shape, F32), 2)],
