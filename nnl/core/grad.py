@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nnl.core.autodiff import Key, _zeros, backprop, start_gradient
@@ -12,6 +12,11 @@ from nnl.core.graph import Value
 from nnl.core.op import OPS
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
+
+
+def _listed(variables: Any) -> list[Any]:
+    several = isinstance(variables, Iterable) and not isinstance(variables, Variable)
+    return list(variables) if several else [variables]
 
 
 def grad(
@@ -24,8 +29,8 @@ def grad(
     """Gradients of outputs with respect to inputs, as Variables that can be differentiated again.
 
     Args:
-        outputs: Variable or list of them.
-        inputs: Variable or list of them; leaves or intermediates that need a gradient.
+        outputs: Variable or several of them.
+        inputs: Variable or several of them (`params.values()`); they need a gradient.
         grad_outputs: Start gradients: None for ones, or a list of None, number, NdArray, Variable.
         persistent_outputs: Per input, whether its gradient is kept by clear_buffer.
         bind_grad_output: Let each input's `.grad` share the memory of its gradient.
@@ -34,8 +39,7 @@ def grad(
     Raises:
         ValueError: An input has need_grad=False, or the numbers of arguments differ.
     """
-    outs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-    ins = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    outs, ins = _listed(outputs), _listed(inputs)
     gos = grad_outputs if isinstance(grad_outputs, (list, tuple)) else [grad_outputs] * len(outs)
     for name, vs in (("outputs", outs), ("inputs", ins)):
         if not vs:

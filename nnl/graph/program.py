@@ -122,6 +122,7 @@ class Program:
     ) -> None:
         self.slots: list[Slot] = [Slot(Spec.of(()), None, 0)]
         self.slot_of: dict[Key, int] = {}
+        self.made_here: dict[int, int] = {}  # id of the array of an edge made so far: its slot
         self.forms: dict[int, list[int]] = {}
         self.steps: list[Step] = []
         self.copies: dict[int, str] = {}
@@ -145,6 +146,8 @@ class Program:
             root = self.slots[ins[0]].root if bound.view else None
             outs.append(self.new_slot(spec, root=root))
             self.slot_of[(id(node), i)] = outs[-1]
+            if node.outs is not None:
+                self.made_here[id(node.outs[i])] = outs[-1]
         step = Step(node.op.name, node.attrs.as_dict(), ins, outs, second)
         step.bound, step.node, step.writes = bound, node, bound.writes
         step.native = any(b.fused and b.space == self.space for b in node.target.backends)
@@ -153,7 +156,11 @@ class Program:
     def _input_slot(self, value: Value) -> int:
         slot = self.slot_of.get(value.key)
         if slot is None:
-            slot = self.slot_of[value.key] = self.new_slot(value.current_spec, value.array)
+            # an unlinked copy of what an earlier node of this graph makes is that edge's value
+            slot = self.made_here.get(id(value.array))
+            if slot is None:
+                slot = self.new_slot(value.current_spec, value.array)
+            self.slot_of[value.key] = slot
         return slot
 
     def new_slot(self, spec: Spec, leaf: NdArray | None = None, root: int | None = None) -> int:

@@ -128,6 +128,16 @@ def device_synchronize(device: str = "0") -> None:
         cupy.cuda.runtime.deviceSynchronize()
 
 
+def synchronize(device_id: str = "0", **kw: Any) -> None:
+    """Wait until the device `device_id` has done all work."""
+    device_synchronize(device_id)
+
+
+def array_classes() -> list[str]:
+    """Kinds of arrays that a Context of this extension may name, the usual one first."""
+    return ["CudaCachedArray", "CudaArray"]
+
+
 def clear_memory_cache() -> None:
     """Give memory that nothing uses back to the device."""
     import cupy

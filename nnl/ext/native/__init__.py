@@ -19,6 +19,14 @@ from typing import Any
 import numpy as np
 
 from nnl.core.context import BACKENDS, Backend, Context, HostSpace
+from nnl.ext.host_device import (  # noqa: F401
+    array_classes,
+    clear_memory_cache,
+    device_synchronize,
+    get_device_count,
+    get_devices,
+    synchronize,
+)
 from nnl.ext.native.loading import NotBuilt, load
 from nnl.ext.native.spaces import (
     BFLOAT16,

@@ -12,6 +12,14 @@ from typing import Any
 import numpy as np
 
 from nnl.core.context import BACKENDS, STATE, Backend, Context
+from nnl.ext.host_device import (  # noqa: F401
+    array_classes,
+    clear_memory_cache,
+    device_synchronize,
+    get_device_count,
+    get_devices,
+    synchronize,
+)
 
 Call = Callable[..., Any]
 
