@@ -144,3 +144,6 @@ def save_parameters(path, params=None, extension=None):
     from nnl.converters.nnp.parameter_files import save_parameters as save
 
     return save(path, params, extension)
+
+
+parameter.load_parameters, parameter.save_parameters = load_parameters, save_parameters

@@ -35,7 +35,7 @@ ROWS = {
 }
 TOP_ROW = 6
 # NNabla's import paths: these and the modules directly under nnl/ re-export and hold no code.
-RE_EXPORTS = ("utils", "experimental")
+RE_EXPORTS = ("utils", "experimental", "contrib")
 
 MAX_FILE_LINES = 500
 MAX_INIT_LINES = 150

@@ -156,7 +156,7 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     specs: list[Any] = [state.target]
     need = False
     for x in inputs:
-        if type(x) is Variable:
+        if type(x) is Variable or isinstance(x, Variable):  # the first alone is faster
             edge = x.edge
             edges.append(edge)
             specs.append(x._data.spec)
@@ -264,7 +264,7 @@ def _apply_to_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     for x in inputs:
         if type(x) is NdArray:
             datas.append(x)
-        elif x is None or type(x) is Variable:
+        elif x is None or isinstance(x, Variable):
             datas.append(None if x is None else x._data)
         elif isinstance(x, NdArray):
             datas.append(x)

@@ -190,3 +190,13 @@ def _collect(scope: Scope, path: str, grad_only: bool, out: dict[str, Variable])
 def clear_parameters() -> None:
     """Remove every parameter of the current scope."""
     current_scope.clear()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "current_no_grad":  # scripts ask here whether no_grad() is in force
+        return STATE.no_grad
+    if name == "no_grad":
+        from nnl.core.modes import no_grad
+
+        return no_grad
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -57,21 +57,23 @@ class Variable:
     __slots__ = ("edge", "_data", "sessions", "info", "__weakref__")
     edge: Value
     _data: NdArray
+    info: Any
     sessions: dict[Any, Any] | None  # plans of graphs that end here, kept by the executor
 
-    def __init__(
-        self,
+    def __new__(  # and no __init__: scripts derive classes that pass other arguments on
+        cls,
         shape: Sequence[int] | int = (),
         need_grad: bool | None = None,
         info: Any = None,
-    ) -> None:
-        self._data = NdArray((shape,) if isinstance(shape, (int, np.integer)) else shape)
-        self.edge = Value.leaf(self._data, bool(need_grad))
-        self.sessions, self.info = None, info
+    ) -> Variable:
+        data = NdArray((shape,) if isinstance(shape, (int, np.integer)) else shape)
+        v = cls.of_edge(Value.leaf(data, bool(need_grad)), data)
+        v.info = info
+        return v
 
     @classmethod
     def of_edge(cls, edge: Value, data: NdArray) -> Variable:
-        v = cls.__new__(cls)
+        v = object.__new__(cls)
         v.edge, v._data, v.sessions, v.info = edge, data, None, None
         return v
 

@@ -63,3 +63,8 @@ def get_extension_context(ext_name: str, **kw: Any) -> Context:
         kw["ext_name"] = ext_name
     context: Context = module.context(**kw)
     return context
+
+
+def extension_context(extension_name: str = "cpu", **kw: Any) -> Context:
+    """get_extension_context, under the name that old scripts know."""
+    return get_extension_context(extension_name, **kw)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TextIO
 
-from nnl import __version__
 from nnl.core.function import Function
 from nnl.core.parameter import get_parameters
 from nnl.core.variable import Variable
@@ -30,9 +29,7 @@ def convert_time_scale(sec: float, format: str = "m") -> float:
         ValueError: format is none of these.
     """
     if format not in UNITS:
-        raise ValueError(
-            f"convert_time_scale: format is {format!r}, wanted one of {sorted(UNITS)}"
-        )
+        raise ValueError(f"convert_time_scale: format is {format!r}, wanted one of {sorted(UNITS)}")
     return sec * UNITS[format]
 
 
@@ -219,7 +216,6 @@ class GraphProfilerCsvWriter:
         write(["device id", gb.device_id])
         write(["ext name", gb.ext_name])
         write(["time scale", gb.time_scale])
-        write(["nnl version", __version__])
         write([])
 
     def check_same(self, f: ProfileStat, b: ProfileStat) -> bool:
