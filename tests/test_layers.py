@@ -27,13 +27,13 @@ ROWS = {
     "communicators": 4,
     "data": 4,
     "converters": 5,
-    "models": 5,
+    "models": 6,
     "training": 5,
-    "cli": 6,
-    "console": 6,
-    "examples": 6,
+    "cli": 7,
+    "console": 7,
+    "examples": 7,
 }
-TOP_ROW = 6
+TOP_ROW = 7
 # NNabla's import paths: these and the modules directly under nnl/ re-export and hold no code.
 RE_EXPORTS = ("utils", "experimental", "contrib")
 

@@ -171,3 +171,16 @@ def test_old_names_still_lead_there() -> None:
     assert_allclose(1.0, 1.000001)
     with pytest.raises(AssertionError):
         assert_allclose(1.0, 1.001)
+
+
+def test_extensions_can_be_imported_as_modules() -> None:
+    import nnl_ext.cpu
+    import nnl_ext.cuda
+    import nnl_ext.cudnn
+
+    assert nnl_ext.cpu.context().backend == nn.Context(["cpu:float"]).backend
+    assert nnl_ext.cpu.get_device_count() == 1
+    for name, module in (("cuda", nnl_ext.cuda), ("cudnn", nnl_ext.cudnn)):
+        assert isinstance(module.get_device_count(), int)
+        with pytest.raises(NotImplementedError, match=f"'{name}:quarter': type_config 'quarter'"):
+            module.context(type_config="quarter")

@@ -77,7 +77,7 @@ def backends(ext_name: str, device_id: str) -> tuple[Backend, ...]:
     return (_backend(check(ext_name, device_id or "0")),)
 
 
-def context(ext_name: str, device_id: str = "0", type_config: str = "float") -> Context:
+def context(ext_name: str = "cudnn", device_id: str = "0", type_config: str = "float") -> Context:
     """Kernels on a GPU.
 
     Args:
