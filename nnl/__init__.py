@@ -51,7 +51,7 @@ from nnl.core.variable import Variable, forward_all
 from nnl.ext import get_extension_context as _get_extension_context
 from nnl.ext.native import set_threads
 
-set_default_context(_get_extension_context("cpu"))
+set_default_context(_get_extension_context("cpu", device_id="0"))
 
 from nnl import converters as _converters  # noqa: E402, F401  (gives solvers their state files)
 from nnl import functions  # noqa: E402

@@ -163,11 +163,14 @@ def test_extension_modules_answer_for_the_host(name: str) -> None:
 
 def test_old_names_still_lead_there() -> None:
     from nnl.contrib.context import extension_context
+    from nnl.function_bases import relu
     from nnl.initializer import random
+    from nnl.normalization_functions import layer_normalization
     from nnl.testing import assert_allclose
 
     assert extension_context("cpu", device_id="0").backend == nn.Context(["cpu:float"]).backend
     assert isinstance(random.prng, np.random.RandomState)
+    assert relu is F.relu and layer_normalization is F.layer_normalization
     assert_allclose(1.0, 1.000001)
     with pytest.raises(AssertionError):
         assert_allclose(1.0, 1.001)
@@ -184,3 +187,7 @@ def test_extensions_can_be_imported_as_modules() -> None:
         assert isinstance(module.get_device_count(), int)
         with pytest.raises(NotImplementedError, match=f"'{name}:quarter': type_config 'quarter'"):
             module.context(type_config="quarter")
+
+
+def test_default_context_has_the_number_of_a_device() -> None:
+    assert int(nn.get_current_context().device_id) == 0
