@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -235,3 +238,26 @@ def test_a_plan_frees_its_memory_with_its_graph(step: str) -> None:
     del x, h, y, plan
     gc.collect()
     assert [r() for r in arrays if r() is not None] == []
+
+
+STEP_OF_A_SMALL_NETWORK = """
+import os
+import nnl as nn, nnl.functions as F, nnl.parametric_functions as PF
+x = nn.Variable((2, 3, 8, 8), need_grad=True)
+x.d = 1
+before = len(os.listdir("/proc/self/task"))
+y = F.relu(PF.batch_normalization(PF.convolution(x, 4, (3, 3))))
+loss = F.mean(PF.affine(y, 3))
+for _ in range(3):
+    loss.forward(clear_no_need_grad=True)
+    loss.backward(clear_buffer=True)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads as Linux does")
+def test_small_convolutions_wake_no_thread() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    run = [sys.executable, "-c", STEP_OF_A_SMALL_NETWORK]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"

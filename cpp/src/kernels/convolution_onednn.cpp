@@ -2,6 +2,7 @@
 // Convolutions by oneDNN: reorders into its layouts where they differ, the primitive, reorders
 // back.
 #ifdef NNL_ONEDNN
+#include <algorithm>
 #include <cstring>
 
 #include "blocked_weights.h"
@@ -402,21 +403,31 @@ class Pack : public Kernel {
   Call reorder_;
 };
 
+// The most threads for a convolution, 0 for no limit. One core does a million operations in about
+// 20 us; waking another takes nearly as long, and many times that where others use it too.
+int most_threads(const Convolution& c) {
+  const int64_t pixels = c.y.size() / std::max<int64_t>(c.maps, 1);
+  return 2 * pixels * c.w.size() < 1 << 20 ? 1 : 0;
+}
+
 }  // namespace
 
 std::unique_ptr<Kernel> convolution_onednn(const Convolution& c, const Signature&) {
+  const ThreadScope scope(most_threads(c));
   const Chosen chosen = choose(c);
   if (!chosen.ready()) return nullptr;
   return std::make_unique<OnednnConvolution>(c, chosen);
 }
 
 std::unique_ptr<Kernel> pack_onednn(const Convolution& c, size_t packed_bytes) {
+  const ThreadScope scope(most_threads(c));
   const Chosen chosen = choose(c);
   if (!chosen.ready() || chosen.w.get_size() != packed_bytes) return nullptr;
   return std::make_unique<Pack>(c, chosen.w);
 }
 
 size_t packed_bytes_onednn(const Convolution& c) {
+  const ThreadScope scope(most_threads(c));
   const Chosen chosen = choose(c);
   return chosen.ready() ? chosen.w.get_size() : 0;
 }

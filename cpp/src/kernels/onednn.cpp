@@ -52,6 +52,7 @@ Call& Call::arg(int id, const dnnl::memory::desc& d) {
 
 void Call::run() {
   static thread_local dnnl::stream stream(engine());
+  const ThreadScope scope(threads_);
   primitive_.execute(stream, args_);
   stream.wait();
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nnl/kernel.h"
+#include "nnl/threads.h"
 
 namespace nnl::onednn {
 
@@ -21,7 +22,8 @@ dnnl::memory::desc any(const Spec& spec, DType type);
 dnnl::primitive_attr with_scratchpad();
 
 // A primitive with its memory objects, whose addresses are set at every run. Made in set-up only:
-// that costs up to some 10 ms, running a small one under a microsecond.
+// that costs up to some 10 ms, running a small one under a microsecond. It runs on no more threads
+// than it was made for.
 class Call {
  public:
   Call() = default;
@@ -34,6 +36,7 @@ class Call {
  private:
   dnnl::primitive primitive_;
   std::unordered_map<int, dnnl::memory> args_;
+  int threads_ = threads();
 };
 
 // Copies an array from one order (and element type) to another.
