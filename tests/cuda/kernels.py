@@ -12,6 +12,7 @@ import numpy as np
 from nnl.ext.cuda import registry
 from nnl.ext.cuda.registry import Kernel, Operand
 from tests.cuda import shim
+from tests.cuda import shim
 from tests.native.kernels import from_channels_last, to_channels_last
 
 Outs = Sequence[tuple[tuple[int, ...], Any]]
@@ -62,28 +63,30 @@ def placed(x: np.ndarray, offset: int = 0) -> np.ndarray:
 
 
 @contextmanager
-def reversed_threads() -> Iterator[None]:
-    """Run blocks and threads from the last to the first: what needs an order or a barrier that is
-    not there gives something else."""
-    shim.REVERSED["threads"] = True
+def reversed_threads(order: int = 1) -> Iterator[None]:
+    """Run blocks and threads from the last to the first, or (2 and more) mixed: what needs an
+    order that is not there gives something else."""
+    shim.ORDER["threads"] = order
     try:
         yield
     finally:
-        shim.REVERSED["threads"] = False
+        shim.ORDER["threads"] = 0
 
 
 def execute(kernel: Kernel, ins: list[Any], outs: list[np.ndarray]) -> None:
     """Run on arrays as they lie in memory; the workspace is full of nonsense."""
-    work = poisoned((kernel.workspace,), np.uint8)
+    work = poisoned((-(-kernel.workspace // 2) * 2,), np.uint8)
     if GPU["module"] is not None:
         _execute_on_gpu(GPU["module"], kernel, ins, outs, work)
     else:
-        kernel.run(
-            [None if x is None else x.ctypes.data for x in ins],
-            [y.ctypes.data for y in outs],
-            work.ctypes.data,
-            0,
-        )
+        scratch = work.view(np.uint16)  # no kernel keeps anything smaller there
+        with shim.watching([x for x in ins if x is not None], [*outs, scratch]):
+            kernel.run(
+                [None if x is None else x.ctypes.data for x in ins],
+                [y.ctypes.data for y in outs],
+                work.ctypes.data,
+                0,
+            )
     check_surroundings(work)
 
 
