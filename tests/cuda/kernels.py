@@ -12,7 +12,6 @@ import numpy as np
 from nnl.ext.cuda import registry
 from nnl.ext.cuda.registry import Kernel, Operand
 from tests.cuda import shim
-from tests.cuda import shim
 from tests.native.kernels import from_channels_last, to_channels_last
 
 Outs = Sequence[tuple[tuple[int, ...], Any]]

@@ -80,7 +80,7 @@ UNCHECKED inline Problem note(Shadow& s, bool write, uint32_t thread) {
   }
   s.other_blocks |= foreign_read;
   uint32_t readers = thread;
-  if (s.read.segment == watch.segment && s.read.thread != thread) {
+  if (!in_order(s.read, thread, epoch)) {
     const uint32_t w = s.read.thread;
     const bool warp = w < many && (w >= several ? w - several : w / 32) == thread / 32;
     readers = warp ? several + thread / 32 : many;

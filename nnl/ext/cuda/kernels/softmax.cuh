@@ -15,7 +15,6 @@ struct AlongP {
   Axis mask[rank];
 };
 
-
 template <class M>
 INLINE float mask_value(M m) {
   return to_float(m);
@@ -151,36 +150,88 @@ INLINE float loss_of(int64 t, int64 n, float score, float top, float total) {
   if (t < 0) return 0.0f;
   return t >= n ? not_a_number() : logf(total) - (score - top);
 }
-
-// Softmax less 1 at the label, times the gradient of the loss; 0 where the label is negative.
-INLINE float slope(float x, float top, float total, float weight, bool chosen) {
-  return expf(x - top) * (weight / total) - (chosen ? weight : 0.0f);
+// What arrives at a loss, 0 where the label is negative.
+template <class G>
+INLINE float weight_of(int64 t, int64 n, const G* gy) {
+  return t < 0 ? 0.0f : t >= n ? not_a_number() : to_float(*gy);
 }
 
-template <class X, class L, class Y, class G, class Z>
+// The sum of exp(x - top) moves to a larger top. -inf is no number to take differences from.
+INLINE float lowered(float top) { return top == -infinity() ? 0.0f : top; }
+template <int V>
+INLINE void add_exponentials(const float* x, float& top, float& total) {
+  float next = top;
+#pragma unroll
+  for (int l = 0; l < V; ++l) next = Max::join(next, x[l]);
+  const float from = lowered(next);
+  total *= expf(top - from);
+#pragma unroll
+  for (int l = 0; l < V; ++l) total += expf(x[l] - from);
+  top = next;
+}
+
+// Softmax less 1 at the label, times the gradient of the loss.
+INLINE float slope(float x, float top, float part, float weight, bool chosen) {
+  return expf(x - top) * part - (chosen ? weight : 0.0f);
+}
+
+// f for all elements of the row that begins at `base`, by a team: V neighbours at a time from where
+// they are aligned, and one by one at both ends. Backwards a thread meets the same elements.
+template <int n>
+struct Lanes {
+  static const int count = n;
+};
+template <int V, bool backwards, class F>
+INLINE void for_row(unsigned base, unsigned n, F&& f) {
+  const unsigned head = min(n, (V - base % V) % V), packs = (n - head) / V;
+  const unsigned tail = head + packs * V, step = blockDim.x;
+  for (unsigned e = threadIdx.x; e < head; e += step) f(Lanes<1>(), e);
+  for (unsigned k = threadIdx.x; k < packs; k += step) {
+    // those read last are the ones that a cache still holds
+    const unsigned last = threadIdx.x + (packs - 1 - threadIdx.x) / step * step;
+    f(Lanes<V>(), head + (backwards ? last - (k - threadIdx.x) : k) * V);
+  }
+  for (unsigned e = tail + threadIdx.x; e < n; e += step) f(Lanes<1>(), e);
+}
+template <int V, class X, class Z>
+INLINE void write_slopes(const X* x, Z* gx, unsigned base, unsigned n, int64 t, float top,
+                         float total, float weight) {
+  const float part = weight / total;
+  for_row<V, true>(base, n, [&](auto lanes, unsigned e) {
+    constexpr int W = decltype(lanes)::count;
+    float v[W];
+    load<W>(v, x + base + e);
+#pragma unroll
+    for (int l = 0; l < W; ++l) v[l] = slope(v[l], top, part, weight, e + l == t);
+    store<W>(gx + base + e, v);
+  });
+}
+
+template <int V, class X, class L, class Y, class G, class Z>
 INLINE void cross_rows(const CrossP<X, L, Y, G, Z>& p) {
   __shared__ float shared[2][8];
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y;
   const unsigned n = row < p.outer ? (unsigned)p.n : 0, base = row * (unsigned)p.n;
-  float top = Max::start(), total = 0.0f;
-  for (unsigned e = threadIdx.x; e < n; e += blockDim.x)
-    top = Max::join(top, to_float(p.x[base + e]));
-  top = reduce_in_team<Max>(top, shared[0]);
-  // read before the threads meet again: gx may be the memory of x
+  float own = Max::start(), total = 0.0f;
+  for_row<V, false>(base, n, [&](auto lanes, unsigned e) {
+    constexpr int W = decltype(lanes)::count;
+    float v[W];
+    load<W>(v, p.x + base + e);
+    add_exponentials<W>(v, own, total);
+  });
   const float score = n ? score_of(p, row, base) : 0.0f;
-  for (unsigned e = threadIdx.x; e < n; e += blockDim.x)
-    total += expf(to_float(p.x[base + e]) - top);
-  total = reduce_in_team<Sum>(total, shared[1]);
+  const float top = reduce_in_team<Max>(own, shared[0]);
+  total = reduce_in_team<Sum>(total * expf(own - lowered(top)), shared[1]);
+  __syncwarp();  // the score is read before gx is written, which may be the memory of x
   if (row >= p.outer) return;
+  const int64 t = (int64)p.label[row];
   if (threadIdx.x == 0) {
-    p.y[row] = from_float<Y>(loss_of((int64)p.label[row], p.n, score, top, total));
+    p.y[row] = from_float<Y>(loss_of(t, p.n, score, top, total));
     if (p.largest) p.largest[row] = from_float<Y>(top), p.total[row] = from_float<Y>(total);
   }
-  if (!p.gx) return;
-  const int64 t = (int64)p.label[row];
-  const float weight = t < 0 ? 0.0f : t >= p.n ? not_a_number() : to_float(p.gy[row * p.gy_step]);
-  for (unsigned e = threadIdx.x; e < n; e += blockDim.x)
-    p.gx[base + e] = from_float<Z>(slope(to_float(p.x[base + e]), top, total, weight, e == t));
+  if (p.gx)
+    write_slopes<V>(p.x, p.gx, base, n, t, top, total,
+                    weight_of(t, p.n, p.gy + row * p.gy_step));
 }
 
 template <class X, class L, class Y, class G, class Z>
@@ -189,18 +240,19 @@ INLINE void cross_columns(const CrossP<X, L, Y, G, Z>& p) {
   for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < p.outer * p.inner;
        i += gridDim.x * blockDim.x) {
     const unsigned o = i / inner, base = o * size + (i - o * inner);
+    const int64 t = (int64)p.label[i];
     float top = Max::start(), total = 0.0f;
-    for (unsigned e = base; e < base + size; e += inner) top = Max::join(top, to_float(p.x[e]));
-    for (unsigned e = base; e < base + size; e += inner) total += expf(to_float(p.x[e]) - top);
-    p.y[i] = from_float<Y>(
-        loss_of((int64)p.label[i], p.n, score_of(p, i, base), top, total));
+    for (unsigned e = base; e < base + size; e += inner) {
+      const float v = to_float(p.x[e]);
+      add_exponentials<1>(&v, top, total);
+    }
+    p.y[i] = from_float<Y>(loss_of(t, p.n, score_of(p, i, base), top, total));
     if (p.largest) p.largest[i] = from_float<Y>(top), p.total[i] = from_float<Y>(total);
     if (!p.gx) continue;
-    const int64 t = (int64)p.label[i];
-    const float weight = t < 0 ? 0.0f : t >= p.n ? not_a_number() : to_float(p.gy[i * p.gy_step]);
+    const float weight = weight_of(t, p.n, p.gy + i * p.gy_step), part = weight / total;
     for (unsigned k = 0; k < p.n; ++k) {
       const unsigned e = base + k * inner;
-      p.gx[e] = from_float<Z>(slope(to_float(p.x[e]), top, total, weight, k == t));
+      p.gx[e] = from_float<Z>(slope(to_float(p.x[e]), top, part, weight, k == t));
     }
   }
 }
@@ -213,19 +265,27 @@ struct CrossBackwardP {
   const L* label;
   const S *largest, *total;
   Z* gx;
-  int64 size, n;
+  int64 outer, n, inner;
   Divisor by_n, by_inner;
 };
+template <int V, class G, class X, class L, class S, class Z>
+INLINE void cross_backward_rows(const CrossBackwardP<G, X, L, S, Z>& p) {
+  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y;
+  if (row >= p.outer) return;
+  const int64 t = (int64)p.label[row];
+  write_slopes<V>(p.x, p.gx, row * (unsigned)p.n, (unsigned)p.n, t, to_float(p.largest[row]),
+                  to_float(p.total[row]), weight_of(t, p.n, p.gy + row));
+}
 template <class G, class X, class L, class S, class Z>
-INLINE void cross_backward(const CrossBackwardP<G, X, L, S, Z>& p) {
-  const unsigned inner = p.by_inner.divisor;
-  for (unsigned e = blockIdx.x * blockDim.x + threadIdx.x; e < p.size;
+INLINE void cross_backward_columns(const CrossBackwardP<G, X, L, S, Z>& p) {
+  const unsigned inner = (unsigned)p.inner;
+  for (unsigned e = blockIdx.x * blockDim.x + threadIdx.x; e < p.outer * p.n * p.inner;
        e += gridDim.x * blockDim.x) {
     const unsigned q = p.by_inner(e), o = p.by_n(q), k = q - o * (unsigned)p.n;
     const unsigned i = o * inner + (e - q * inner);
     const int64 t = (int64)p.label[i];
-    const float weight = t < 0 ? 0.0f : t >= p.n ? not_a_number() : to_float(p.gy[i]);
-    const float top = to_float(p.largest[i]), total = to_float(p.total[i]);
-    p.gx[e] = from_float<Z>(slope(to_float(p.x[e]), top, total, weight, k == t));
+    const float weight = weight_of(t, p.n, p.gy + i), part = weight / to_float(p.total[i]);
+    const float top = to_float(p.largest[i]);
+    p.gx[e] = from_float<Z>(slope(to_float(p.x[e]), top, part, weight, k == t));
   }
 }
