@@ -172,8 +172,7 @@ class Reduction(Elementwise):
         one, more = self._launches(self._generator(1), 1) if self.width > 1 else (many, splits)
         self.launches = {True: many, False: one}
         splits = max(splits, more)
-        reduced = sum(o.reduction is not None for o in self.outputs)
-        self.workspace = 4 * reduced * self.groups.groups * splits if splits > 1 else 0
+        self.workspace = 4 * len(generator.sums) * self.groups.groups * splits if splits > 1 else 0
 
     def _launches(self, generator: Generator, width: int) -> tuple[list[Launch], int]:
         g = self.groups

@@ -158,9 +158,10 @@ INLINE float weight_of(int64 t, int64 n, const G* gy) {
 
 // The sum of exp(x - top) moves to a larger top. -inf is no number to take differences from.
 INLINE float lowered(float top) { return top == -infinity() ? 0.0f : top; }
-template <int V>
-INLINE void add_exponentials(const float* x, float& top, float& total) {
-  float next = top;
+template <int V, class X>
+INLINE void add_exponentials(const X* p, float& top, float& total) {
+  float x[V], next = top;
+  load<V>(x, p);
 #pragma unroll
   for (int l = 0; l < V; ++l) next = Max::join(next, x[l]);
   const float from = lowered(next);
@@ -175,36 +176,38 @@ INLINE float slope(float x, float top, float part, float weight, bool chosen) {
   return expf(x - top) * part - (chosen ? weight : 0.0f);
 }
 
-// f for all elements of the row that begins at `base`, by a team: V neighbours at a time from where
-// they are aligned, and one by one at both ends. Backwards a thread meets the same elements.
-template <int n>
-struct Lanes {
-  static const int count = n;
-};
-template <int V, bool backwards, class F>
-INLINE void for_row(unsigned base, unsigned n, F&& f) {
+// All elements of the row that begins at `base`, by a team: `pack` for V neighbours from where they
+// are aligned, `one` for each at both ends. Backwards a thread meets the same elements.
+template <int V, bool backwards, class F, class G>
+INLINE void for_row(unsigned base, unsigned n, F&& pack, G&& one) {
   const unsigned head = min(n, (V - base % V) % V), packs = (n - head) / V;
   const unsigned tail = head + packs * V, step = blockDim.x;
-  for (unsigned e = threadIdx.x; e < head; e += step) f(Lanes<1>(), e);
+  for (unsigned e = threadIdx.x; e < head; e += step) one(e);
   for (unsigned k = threadIdx.x; k < packs; k += step) {
     // those read last are the ones that a cache still holds
     const unsigned last = threadIdx.x + (packs - 1 - threadIdx.x) / step * step;
-    f(Lanes<V>(), head + (backwards ? last - (k - threadIdx.x) : k) * V);
+    pack(head + (backwards ? last - (k - threadIdx.x) : k) * V);
   }
-  for (unsigned e = tail + threadIdx.x; e < n; e += step) f(Lanes<1>(), e);
+  for (unsigned e = tail + threadIdx.x; e < n; e += step) one(e);
+}
+
+template <int V, class X, class Z>
+INLINE void write_slope(const X* x, Z* gx, unsigned e, int64 t, float top, float part,
+                        float weight) {
+  float v[V];
+  load<V>(v, x + e);
+#pragma unroll
+  for (int l = 0; l < V; ++l) v[l] = slope(v[l], top, part, weight, l == t);
+  store<V>(gx + e, v);
 }
 template <int V, class X, class Z>
 INLINE void write_slopes(const X* x, Z* gx, unsigned base, unsigned n, int64 t, float top,
                          float total, float weight) {
   const float part = weight / total;
-  for_row<V, true>(base, n, [&](auto lanes, unsigned e) {
-    constexpr int W = decltype(lanes)::count;
-    float v[W];
-    load<W>(v, x + base + e);
-#pragma unroll
-    for (int l = 0; l < W; ++l) v[l] = slope(v[l], top, part, weight, e + l == t);
-    store<W>(gx + base + e, v);
-  });
+  for_row<V, true>(
+      base, n,
+      [&](unsigned e) { write_slope<V>(x, gx, base + e, t - e, top, part, weight); },
+      [&](unsigned e) { write_slope<1>(x, gx, base + e, t - e, top, part, weight); });
 }
 
 template <int V, class X, class L, class Y, class G, class Z>
@@ -213,12 +216,9 @@ INLINE void cross_rows(const CrossP<X, L, Y, G, Z>& p) {
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y;
   const unsigned n = row < p.outer ? (unsigned)p.n : 0, base = row * (unsigned)p.n;
   float own = Max::start(), total = 0.0f;
-  for_row<V, false>(base, n, [&](auto lanes, unsigned e) {
-    constexpr int W = decltype(lanes)::count;
-    float v[W];
-    load<W>(v, p.x + base + e);
-    add_exponentials<W>(v, own, total);
-  });
+  for_row<V, false>(
+      base, n, [&](unsigned e) { add_exponentials<V>(p.x + base + e, own, total); },
+      [&](unsigned e) { add_exponentials<1>(p.x + base + e, own, total); });
   const float score = n ? score_of(p, row, base) : 0.0f;
   const float top = reduce_in_team<Max>(own, shared[0]);
   total = reduce_in_team<Sum>(total * expf(own - lowered(top)), shared[1]);
@@ -242,10 +242,7 @@ INLINE void cross_columns(const CrossP<X, L, Y, G, Z>& p) {
     const unsigned o = i / inner, base = o * size + (i - o * inner);
     const int64 t = (int64)p.label[i];
     float top = Max::start(), total = 0.0f;
-    for (unsigned e = base; e < base + size; e += inner) {
-      const float v = to_float(p.x[e]);
-      add_exponentials<1>(&v, top, total);
-    }
+    for (unsigned e = base; e < base + size; e += inner) add_exponentials<1>(p.x + e, top, total);
     p.y[i] = from_float<Y>(loss_of(t, p.n, score_of(p, i, base), top, total));
     if (p.largest) p.largest[i] = from_float<Y>(top), p.total[i] = from_float<Y>(total);
     if (!p.gx) continue;
