@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ def run(
     ins: list[Any],
     outs: Outs,
     last: tuple[set[int], set[int]] = (set(), set()),
-    offset: int = 0,
+    offset: int | Sequence[int] = 0,
     written: Sequence[int] = (),
     overwrite: dict[int, int] | None = None,
 ) -> list[np.ndarray] | None:
@@ -149,22 +150,23 @@ def run(
 
     Args:
         last: Positions of inputs and outputs that lie channels-last.
-        offset: How many elements arrays lie behind a multiple of 64 bytes.
+        offset: How many elements arrays lie behind a multiple of 64 bytes; of several numbers, one
+            after the other.
         written: Positions of inputs that hold state, which is written back into `ins`.
         overwrite: Output -> the input whose memory it takes.
     """
     kernel = find(op, attrs, ins, outs, last)
     if kernel is None:
         return None
-    overwrite = overwrite or {}
+    overwrite, turns = overwrite or {}, cycle([offset] if isinstance(offset, int) else offset)
     for o, i in overwrite.items():
         assert kernel.may_overwrite(o, i), f"{op}: output {o} may not overwrite input {i}"
     given = [
-        None if x is None else placed(to_channels_last(x) if i in last[0] else x, offset)
+        None if x is None else placed(to_channels_last(x) if i in last[0] else x, next(turns))
         for i, x in enumerate(ins)
     ]
     before = [None if x is None else x.copy() for x in given]
-    made = [poisoned(tuple(s), t, offset) for s, t in outs]
+    made = [poisoned(tuple(s), t, next(turns)) for s, t in outs]
     for o, i in overwrite.items():
         made[o] = given[i]
     execute(kernel, given, made)

@@ -68,9 +68,9 @@ class Pool(Launched):
         zeros = (0,) * len(lead)
         table = zip(
             lead + pixels.size, lead + windows.size, lead + tuple(attrs["kernel"]),
-            lead + tuple(attrs["stride"]), zeros + tuple(attrs["pad"]), strict=True,
+            zeros + tuple(attrs["pad"]), lead + tuple(attrs["stride"]), strict=True,
         )  # fmt: skip
-        axes = [words(*row) for row in table]
+        axes = [words(*row, divisor(stride)) for *row, stride in table]
         wide = 8 if max(x.dtype.itemsize, y.dtype.itemsize) == 2 else 4
         wide = wide if source.channels % wide == 0 else 1
         step = "pool_backward" if backward else "pool"
