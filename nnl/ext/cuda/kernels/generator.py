@@ -199,6 +199,14 @@ class Generator:
         )
         return f"{indent}if (p.g.splits == 1) {{\n{whole}{indent}}} else {{\n{parts}{indent}}}\n"
 
+    def _unrolled(self) -> str:
+        """Two steps at a time where one array alone has too few loads under way.
+
+        Not with results to store: the next load has to wait for what may be its own memory.
+        """
+        alone = sum(self.kinds[i] == "full" for i in self.used) == 1 and not self.stored
+        return "\n#pragma unroll 2" if alone else ""
+
     def _rows(self) -> str:
         n, w = len(self.sums), self.width
         joins, totals = "", ""
@@ -216,7 +224,7 @@ class Generator:
   float sum[{n}], r[{n * w}];
 {self._starts(1)}
   if (group < p.g.groups) {{
-    const unsigned step = (unsigned)p.g.splits * blockDim.x * {w};
+    const unsigned step = (unsigned)p.g.splits * blockDim.x * {w};{self._unrolled()}
     for (unsigned e = (blockIdx.y * blockDim.x + threadIdx.x) * {w}; e < p.g.reduced; e += step) {{
       NAME_body<{w}>(p, p.g.element(group, e), r);
 #pragma unroll
@@ -235,28 +243,27 @@ class Generator:
         for q, (_, kind) in enumerate(self.sums):
             value = self._joined(kind, f"sum[{q} * {w} + l]", f"r[{q} * {w} + l]")
             joins += f"        sum[{q} * {w} + l] = {value};\n"
-            joined = self._joined(kind, "shared[at + l]", "shared[at + h * blockDim.x * W + l]")
-            joined = joined.replace("W", str(w))
+            joined = self._joined(kind, "shared[l][at]", "shared[l][at + h * blockDim.x]")
             totals += f"""  __syncthreads();
-  for (int l = 0; l < {w}; ++l) shared[at + l] = sum[{q} * {w} + l];
+  for (int l = 0; l < {w}; ++l) shared[l][at] = sum[{q} * {w} + l];
   for (unsigned h = blockDim.y / 2; h > 0; h /= 2) {{
     __syncthreads();
     if (threadIdx.y < h)
-      for (int l = 0; l < {w}; ++l) shared[at + l] = {joined};
+      for (int l = 0; l < {w}; ++l) shared[l][at] = {joined};
   }}
   if (threadIdx.y == 0)
-    for (int l = 0; l < {w}; ++l) sum[{q} * {w} + l] = shared[at + l];
+    for (int l = 0; l < {w}; ++l) sum[{q} * {w} + l] = shared[l][at];
 """
         return f"""KERNEL(NAME_columns, NAME_P) {{
-  __shared__ float shared[256 * {w}];
+  __shared__ float shared[{w}][256];
   const unsigned tiles = ((unsigned)p.g.k2 + blockDim.x * {w} - 1) / (blockDim.x * {w});
   const unsigned group = blockIdx.x / tiles;
   const unsigned column = ((blockIdx.x - group * tiles) * blockDim.x + threadIdx.x) * {w};
-  const unsigned at = (threadIdx.y * blockDim.x + threadIdx.x) * {w};
+  const unsigned at = thread_in_block();
   float sum[{n * w}], r[{n * w}];
 {self._starts(w)}
   if (column < p.g.k2) {{
-    const unsigned step = (unsigned)p.g.splits * blockDim.y;
+    const unsigned step = (unsigned)p.g.splits * blockDim.y;{self._unrolled()}
     for (unsigned e = blockIdx.y * blockDim.y + threadIdx.y; e < p.g.reduced; e += step) {{
       NAME_body<{w}>(p, p.g.element(group, e) + column, r);
 #pragma unroll

@@ -36,26 +36,34 @@ struct PoolP {
   Window axis[3];
 };
 
-// Where item i of a space (outer, a, b, c, channels) is: its coordinates.
-template <class P>
-INLINE unsigned locate(const P& p, unsigned i, unsigned& c, int* at) {
-  unsigned q = p.channels(i);
-  c = i - q * p.channels.divisor;
+// Item i of a space (outer, a, b, c, channels), and what it is made of.
+struct Spot {
+  unsigned outer, channel, width;  // the first of its channels; how many there are
+  int at[3], begin[3], end[3];
+  template <class P>
+  INLINE Spot(const P& p, unsigned i, int V, bool backward) {
+    unsigned q = p.channels(i);
+    channel = (i - q * p.channels.divisor) * V, width = p.channels.divisor * V;
 #pragma unroll
-  for (int d = 0; d < 3; ++d) {
-    const unsigned r = p.by[d](q);
-    at[2 - d] = (int)(q - r * p.by[d].divisor);
-    q = r;
+    for (int d = 2; d >= 0; --d) {
+      const unsigned r = p.by[2 - d](q);
+      at[d] = (int)(q - r * p.by[2 - d].divisor);
+      q = r;
+      if (backward) p.axis[d].windows(at[d], begin[d], end[d]);
+      else p.axis[d].pixels(at[d], begin[d], end[d]);
+    }
+    outer = q;
   }
-  return q;
-}
-// f(i, j, k) for all between begin and end.
-template <class F>
-INLINE void for_each(const int* begin, const int* end, F&& f) {
-  for (int i = begin[0]; i < end[0]; ++i)
-    for (int j = begin[1]; j < end[1]; ++j)
-      for (int k = begin[2]; k < end[2]; ++k) f(i, j, k);
-}
+  // f(where it is in memory, its coordinates) for each of them, of three sizes.
+  template <class F>
+  INLINE void for_each(int64 a, int64 b, int64 c, F&& f) const {
+    for (int i = begin[0]; i < end[0]; ++i)
+      for (int j = begin[1]; j < end[1]; ++j)
+        for (int k = begin[2]; k < end[2]; ++k)
+          f((((outer * (unsigned)a + i) * (unsigned)b + j) * (unsigned)c + k) * width + channel, i, j,
+            k);
+  }
+};
 // Which element of its window a pixel is.
 INLINE int place_in(const Window* axis, int i, int j, int k, int a, int b, int c) {
   return ((i - axis[0].first(a)) * (int)axis[1].kernel + j - axis[1].first(b)) *
@@ -70,22 +78,17 @@ INLINE float share(const Window* axis, int a, int b, int c) {
 
 template <int mode, int V, class X, class Y>
 INLINE void pool(const PoolP<X, Y>& p) {
+  const Window* axis = p.axis;
   for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += gridDim.x * blockDim.x) {
-    unsigned c;
-    int at[3], b[3], e[3];
-    const unsigned outer = locate(p, i, c, at), width = p.channels.divisor * V;
-#pragma unroll
-    for (int d = 0; d < 3; ++d) p.axis[d].pixels(at[d], b[d], e[d]);
+    const Spot s(p, i, V, false);
     float best[V];
     int place[V];
 #pragma unroll
     for (int l = 0; l < V; ++l) best[l] = mode == MAX ? -infinity() : 0.0f, place[l] = -1;
-    for_each(b, e, [&](int i0, int i1, int i2) {
-      const unsigned pixel = ((outer * (unsigned)p.axis[0].size + i0) *
-                              (unsigned)p.axis[1].size + i1) * (unsigned)p.axis[2].size + i2;
+    s.for_each(axis[0].size, axis[1].size, axis[2].size, [&](unsigned from, int a, int b, int c) {
       float v[V];
-      load<V>(v, p.x + pixel * width + c * V);
-      const int tap = place_in(p.axis, i0, i1, i2, at[0], at[1], at[2]);
+      load<V>(v, p.x + from);
+      const int tap = place_in(axis, a, b, c, s.at[0], s.at[1], s.at[2]);
 #pragma unroll
       for (int l = 0; l < V; ++l) {
         if (mode != MAX) {
@@ -96,7 +99,7 @@ INLINE void pool(const PoolP<X, Y>& p) {
       }
     });
     if (mode == AVERAGE || mode == AVERAGE_WITH_PAD) {
-      const float scale = share<mode>(p.axis, at[0], at[1], at[2]);
+      const float scale = share<mode>(axis, s.at[0], s.at[1], s.at[2]);
 #pragma unroll
       for (int l = 0; l < V; ++l) best[l] *= scale;
     }
@@ -113,28 +116,22 @@ INLINE void pool(const PoolP<X, Y>& p) {
 // x is the gradient of the windows, y that of the pixels.
 template <int mode, int V, class X, class Y>
 INLINE void pool_backward(const PoolP<X, Y>& p) {
+  const Window* axis = p.axis;
   for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += gridDim.x * blockDim.x) {
-    unsigned c;
-    int at[3], b[3], e[3];
-    const unsigned outer = locate(p, i, c, at), width = p.channels.divisor * V;
-#pragma unroll
-    for (int d = 0; d < 3; ++d) p.axis[d].windows(at[d], b[d], e[d]);
+    const Spot s(p, i, V, true);
     float sum[V];
 #pragma unroll
     for (int l = 0; l < V; ++l) sum[l] = 0.0f;
-    for_each(b, e, [&](int o0, int o1, int o2) {
-      const unsigned window = ((outer * (unsigned)p.axis[0].out + o0) *
-                               (unsigned)p.axis[1].out + o1) * (unsigned)p.axis[2].out + o2;
-      const unsigned from = window * width + c * V;
+    s.for_each(axis[0].out, axis[1].out, axis[2].out, [&](unsigned from, int a, int b, int c) {
       float v[V];
       load<V>(v, p.x + from);
       if (mode == MAX) {
-        const int tap = place_in(p.axis, at[0], at[1], at[2], o0, o1, o2);
-        const Pack<short, V> a = *(const Pack<short, V>*)(p.arg + from);
+        const int tap = place_in(axis, s.at[0], s.at[1], s.at[2], a, b, c);
+        const Pack<short, V> own = *(const Pack<short, V>*)(p.arg + from);
 #pragma unroll
-        for (int l = 0; l < V; ++l) sum[l] += a.v[l] == tap ? v[l] : 0.0f;
+        for (int l = 0; l < V; ++l) sum[l] += own.v[l] == tap ? v[l] : 0.0f;
       } else {
-        const float scale = mode == SUM ? 1.0f : share<mode>(p.axis, o0, o1, o2);
+        const float scale = mode == SUM ? 1.0f : share<mode>(axis, a, b, c);
 #pragma unroll
         for (int l = 0; l < V; ++l) sum[l] += v[l] * scale;
       }
