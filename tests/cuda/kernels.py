@@ -79,8 +79,11 @@ def execute(kernel: Kernel, ins: list[Any], outs: list[np.ndarray]) -> None:
     if GPU["module"] is not None:
         _execute_on_gpu(GPU["module"], kernel, ins, outs, work)
     else:
-        scratch = work.view(np.uint16)  # no kernel keeps anything smaller there
-        with shim.watching([x for x in ins if x is not None], [*outs, scratch]):
+        read, unwritten = [x for x in ins if x is not None], [*outs]
+        unwritten.append(work.view(np.uint16))  # no kernel keeps anything smaller there
+        if not type(kernel).__module__.startswith("nnl.ext.cuda.kernels"):
+            read += unwritten  # others than CUDA kernels write too
+        with shim.watching(read, unwritten):
             kernel.run(
                 [None if x is None else x.ctypes.data for x in ins],
                 [y.ctypes.data for y in outs],

@@ -128,27 +128,25 @@ INLINE void along_columns(const AlongP<A, B, Y, rank>& p) {
 
 // ---- cross entropies ----
 
-// A label of n or more has no meaning; a device cannot raise, so its loss is NaN. gx may be null.
-template <class X, class L, class Y, class G, class Z>
+// A label of n or more has no meaning; a device cannot raise, so its loss is NaN. The statistics may
+// be null.
+template <class X, class L, class Y>
 struct CrossP {
   const X* x;
   const L* label;
-  const G* gy;
   Y *y, *largest, *total;
-  Z* gx;
-  int64 outer, n, inner, gy_step;
+  int64 outer, n, inner;
 };
 
-// The score at the label, 0 if there is none.
+// Loss i and its statistics; the line of scores begins at `base`.
 template <class P>
-INLINE float score_of(const P& p, unsigned i, unsigned base) {
+INLINE void write_loss(const P& p, unsigned i, unsigned base, float top, float total) {
   const int64 t = (int64)p.label[i];
-  if (t < 0 || t >= p.n) return 0.0f;
-  return to_float(p.x[base + (unsigned)(t * p.inner)]);
-}
-INLINE float loss_of(int64 t, int64 n, float score, float top, float total) {
-  if (t < 0) return 0.0f;
-  return t >= n ? not_a_number() : logf(total) - (score - top);
+  float loss = t < 0 ? 0.0f : not_a_number();
+  if (t >= 0 && t < p.n)
+    loss = logf(total) - (to_float(p.x[base + (unsigned)(t * p.inner)]) - top);
+  store<1>(p.y + i, &loss);
+  if (p.largest) store<1>(p.largest + i, &top), store<1>(p.total + i, &total);
 }
 // What arrives at a loss, 0 where the label is negative.
 template <class G>
@@ -177,18 +175,13 @@ INLINE float slope(float x, float top, float part, float weight, bool chosen) {
 }
 
 // All elements of the row that begins at `base`, by a team: `pack` for V neighbours from where they
-// are aligned, `one` for each at both ends. Backwards a thread meets the same elements.
-template <int V, bool backwards, class F, class G>
+// are aligned, `one` for each at both ends.
+template <int V, class F, class G>
 INLINE void for_row(unsigned base, unsigned n, F&& pack, G&& one) {
-  const unsigned head = min(n, (V - base % V) % V), packs = (n - head) / V;
-  const unsigned tail = head + packs * V, step = blockDim.x;
-  for (unsigned e = threadIdx.x; e < head; e += step) one(e);
-  for (unsigned k = threadIdx.x; k < packs; k += step) {
-    // those read last are the ones that a cache still holds
-    const unsigned last = threadIdx.x + (packs - 1 - threadIdx.x) / step * step;
-    pack(head + (backwards ? last - (k - threadIdx.x) : k) * V);
-  }
-  for (unsigned e = tail + threadIdx.x; e < n; e += step) one(e);
+  const unsigned head = min(n, (V - base % V) % V), tail = head + (n - head) / V * V;
+  for (unsigned e = threadIdx.x; e < head; e += blockDim.x) one(e);
+  for (unsigned e = head + threadIdx.x * V; e < tail; e += blockDim.x * V) pack(e);
+  for (unsigned e = tail + threadIdx.x; e < n; e += blockDim.x) one(e);
 }
 
 template <int V, class X, class Z>
@@ -204,53 +197,34 @@ template <int V, class X, class Z>
 INLINE void write_slopes(const X* x, Z* gx, unsigned base, unsigned n, int64 t, float top,
                          float total, float weight) {
   const float part = weight / total;
-  for_row<V, true>(
+  for_row<V>(
       base, n,
       [&](unsigned e) { write_slope<V>(x, gx, base + e, t - e, top, part, weight); },
       [&](unsigned e) { write_slope<1>(x, gx, base + e, t - e, top, part, weight); });
 }
 
-template <int V, class X, class L, class Y, class G, class Z>
-INLINE void cross_rows(const CrossP<X, L, Y, G, Z>& p) {
+template <int V, class X, class L, class Y>
+INLINE void cross_rows(const CrossP<X, L, Y>& p) {
   __shared__ float shared[2][8];
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y;
   const unsigned n = row < p.outer ? (unsigned)p.n : 0, base = row * (unsigned)p.n;
   float own = Max::start(), total = 0.0f;
-  for_row<V, false>(
+  for_row<V>(
       base, n, [&](unsigned e) { add_exponentials<V>(p.x + base + e, own, total); },
       [&](unsigned e) { add_exponentials<1>(p.x + base + e, own, total); });
-  const float score = n ? score_of(p, row, base) : 0.0f;
   const float top = reduce_in_team<Max>(own, shared[0]);
   total = reduce_in_team<Sum>(total * expf(own - lowered(top)), shared[1]);
-  __syncwarp();  // the score is read before gx is written, which may be the memory of x
-  if (row >= p.outer) return;
-  const int64 t = (int64)p.label[row];
-  if (threadIdx.x == 0) {
-    p.y[row] = from_float<Y>(loss_of(t, p.n, score, top, total));
-    if (p.largest) p.largest[row] = from_float<Y>(top), p.total[row] = from_float<Y>(total);
-  }
-  if (p.gx)
-    write_slopes<V>(p.x, p.gx, base, n, t, top, total,
-                    weight_of(t, p.n, p.gy + row * p.gy_step));
+  if (n && threadIdx.x == 0) write_loss(p, row, base, top, total);
 }
-
-template <class X, class L, class Y, class G, class Z>
-INLINE void cross_columns(const CrossP<X, L, Y, G, Z>& p) {
+template <class X, class L, class Y>
+INLINE void cross_columns(const CrossP<X, L, Y>& p) {
   const unsigned inner = (unsigned)p.inner, size = inner * (unsigned)p.n;
   for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < p.outer * p.inner;
        i += gridDim.x * blockDim.x) {
     const unsigned o = i / inner, base = o * size + (i - o * inner);
-    const int64 t = (int64)p.label[i];
     float top = Max::start(), total = 0.0f;
     for (unsigned e = base; e < base + size; e += inner) add_exponentials<1>(p.x + e, top, total);
-    p.y[i] = from_float<Y>(loss_of(t, p.n, score_of(p, i, base), top, total));
-    if (p.largest) p.largest[i] = from_float<Y>(top), p.total[i] = from_float<Y>(total);
-    if (!p.gx) continue;
-    const float weight = weight_of(t, p.n, p.gy + i * p.gy_step), part = weight / total;
-    for (unsigned k = 0; k < p.n; ++k) {
-      const unsigned e = base + k * inner;
-      p.gx[e] = from_float<Z>(slope(to_float(p.x[e]), top, part, weight, k == t));
-    }
+    write_loss(p, i, base, top, total);
   }
 }
 

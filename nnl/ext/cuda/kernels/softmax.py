@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Softmax, its logarithm, their gradients, and the cross entropies of labels.
 
-softmax_fused, softmax_fused_backward and softmax_cross_entropy_fused exist for plans only; they
-are described in cpp/src/kernels/softmax.cpp and cross_entropy.cpp. A label that is too large gives
+softmax_fused and softmax_fused_backward exist for plans only; they are described in
+cpp/src/kernels/softmax.cpp. A label that is too large gives
 NaN: a device cannot raise an error.
 """
 
@@ -156,30 +156,17 @@ def cross_launches(
     return launches
 
 
-class CrossEntropy(Kernel):
-    """Losses, with the statistics of x or with the gradient by x."""
+class CrossEntropy(Launched):
+    """Losses, and the maxima and sums of exponentials if they are asked for."""
 
-    def __init__(
-        self, x: Operand, label: Operand, gy: Operand | None, outs: list[Operand], axis: int
-    ) -> None:
-        self.fused = gy is not None
-        gx = outs[1] if self.fused else x
-        self.same = self.fused and gx.dtype.itemsize == x.dtype.itemsize
-        given = [x, label, outs[0], gy or x, gx]
-        step = words(int(gy is not None and gy.size > 1))
-        self.launches = cross_launches("cross", "CrossP", given, x, gx, axis, step)
-
-    def may_overwrite(self, out: int, input: int) -> bool:
-        return self.same and out == 1 and input == 0
+    def __init__(self, x: Operand, label: Operand, y: Operand, axis: int) -> None:
+        self.launches = cross_launches("cross", "CrossP", (x, label, y), x, x, axis, b"")
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
     ) -> None:
-        if self.fused:
-            addresses = [ins[0], ins[1], ins[2], outs[0], 0, 0, outs[1]]
-        else:
-            addresses = [ins[0], ins[1], 0, *outs, *[0] * (3 - len(outs)), 0]
-        self.launches[aligned([addresses[0], addresses[-1]])].run(addresses, stream)
+        addresses = [*ins, *outs, *[0] * (3 - len(outs))]
+        self.launches[aligned(addresses[:1])].run(addresses, stream)
 
 
 def _is_label(x: Operand | None) -> bool:
@@ -192,15 +179,7 @@ def softmax_cross_entropy(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel
     same = all(o.dtype == outs[0].dtype for o in outs)
     if x is None or label is None or not _is_label(label) or not _usable(x, *outs) or not same:
         return None
-    return CrossEntropy(x, label, None, outs, attrs["axis"])
-
-
-@register("softmax_cross_entropy_fused")
-def softmax_cross_entropy_fused(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
-    x, label, gy = ins
-    if x is None or label is None or gy is None or not _is_label(label):
-        return None
-    return CrossEntropy(x, label, gy, outs, attrs["axis"]) if _usable(x, gy, *outs) else None
+    return CrossEntropy(x, label, outs[0], attrs["axis"])
 
 
 class CrossEntropyBackward(Launched):
