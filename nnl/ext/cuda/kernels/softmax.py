@@ -136,10 +136,17 @@ def softmax_fused(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
 
 
 def cross_launches(
-    name: str, structure: str, types: Sequence[Operand], x: Operand, gx: Operand, axis: int,
-    more: bytes,
-) -> dict[bool, Launch]:  # fmt: skip
-    """The launches of name_rows or name_columns; more: words behind outer, n and inner."""
+    name: str, structure: str, types: Sequence[Operand], axis: int, each: bool, more: bytes = b""
+) -> dict[bool, Launch]:
+    """The launches of name_rows or name_columns for scores x.
+
+    Args:
+        types: Operands of the structure's types, among them x; those of its shape are read and
+            written in packs.
+        each: Whether a thread takes one element, or one line, where lines are no rows.
+        more: Words behind outer, n and inner.
+    """
+    x = max(types, key=lambda v: v.size)
     n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
     outer = x.size // (n * inner)
     names = [type_of(v) for v in types]
@@ -147,10 +154,11 @@ def cross_launches(
     rest = words(outer, n, inner) + more
     if inner > 1:
         code = code_of(FILES, structure, f"{name}_columns", name, "columns", *names)
-        grid = (blocks_for(outer * inner if "back" not in name else x.size), 1, 1)
+        grid = (blocks_for(x.size if each else outer * inner), 1, 1)
         return dict.fromkeys((True, False), Launch(code, grid, (THREADS, 1, 1), rest))
     launches = {}
-    for fits, v in ((True, 16 // max(x.dtype.itemsize, gx.dtype.itemsize)), (False, 1)):
+    widest = max(v.dtype.itemsize for v in types if v.shape == x.shape)
+    for fits, v in ((True, 16 // widest), (False, 1)):
         code = code_of(FILES, structure, f"{name}_rows<{v}>", name, "rows", v, *names)
         launches[fits] = Launch(code, *team_for(n, v, outer), rest)
     return launches
@@ -160,7 +168,7 @@ class CrossEntropy(Launched):
     """Losses, and the maxima and sums of exponentials if they are asked for."""
 
     def __init__(self, x: Operand, label: Operand, y: Operand, axis: int) -> None:
-        self.launches = cross_launches("cross", "CrossP", (x, label, y), x, x, axis, b"")
+        self.launches = cross_launches("cross", "CrossP", (x, label, y), axis, each=False)
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
@@ -190,7 +198,7 @@ class CrossEntropyBackward(Launched):
         n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
         types, more = (gy, x, label, largest, gx), words(divisor(n), divisor(inner))
         name, structure = "cross_backward", "CrossBackwardP"
-        self.launches = cross_launches(name, structure, types, x, gx, axis, more)
+        self.launches = cross_launches(name, structure, types, axis, True, more)
         self.same = x.dtype.itemsize == gx.dtype.itemsize
 
     def may_overwrite(self, out: int, input: int) -> bool:
