@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 FOLDER = Path(tempfile.gettempdir()) / f"nnl-shim-{os.getuid()}"
 FLAGS = (
     "-std=c++17", "-O0", "-fPIC", "-fno-strict-aliasing", "-w", "-ffp-contract=off",
+    "-fno-gnu-unique",  # every library has __shared__ arrays of its own
     "-fsanitize=thread,alignment,bounds,shift,signed-integer-overflow",
 )  # fmt: skip
 PROBLEMS = {  # by their numbers in shim_checks.h
@@ -85,7 +86,8 @@ def build(codes: Iterable[Code]) -> ctypes.CDLL:
         source.write_text(text)
         made = source.with_suffix(".o")
         _compile(*FLAGS, "-c", "-include", str(header), str(source), target=made)
-        _compile("-shared", str(made), target=path)  # without the sanitizers' libraries
+        # without the sanitizers' libraries, nor what another library calls by their names
+        _compile("-shared", "-Wl,-Bsymbolic", str(made), target=path)
         source.unlink()
         made.unlink()
     return ctypes.CDLL(str(path))

@@ -42,7 +42,7 @@ FAULTS = {
         "nothing has written",
     ),
     "too_far": ("p.y[threadIdx.x] = p.x[threadIdx.x + 1];", "outside of the arrays"),
-    "written_too_far": ("p.y[64 * p.n + threadIdx.x] = 1.0f;", "outside of the arrays"),
+    "written_too_far": ("p.y[threadIdx.x + 1] = 1.0f;", "outside of the arrays"),
     "unwritten": ("p.y[threadIdx.x] += 1.0f;", "nothing has written"),
     "unwritten_shared": (
         "__shared__ float s[64]; p.y[threadIdx.x] = s[threadIdx.x];",
@@ -52,7 +52,7 @@ FAULTS = {
         "Pack<float, 4> a = *(const Pack<float, 4>*)(p.x + 1); p.y[threadIdx.x] = a.v[0];",
         "no multiple",
     ),
-    "local_array": ("float v[4]; v[p.n + 3] = 1.0f; p.y[threadIdx.x] = v[0];", "undefined"),
+    "local_array": ("float v[4]; v[0] = 1.0f; p.y[threadIdx.x] = v[p.n + 3];", "undefined"),
     "divergent": ("if (threadIdx.x < 32) __syncthreads();", "different places"),
 }
 TWO_BLOCKS = {"blocks_write_the_same", "blocks_read_what_others_write"}

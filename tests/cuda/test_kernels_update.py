@@ -131,6 +131,8 @@ def test_finite_check_finds_one_among_many() -> None:
             broken = [x.copy() for x in arrays]
             broken[k].reshape(-1)[i] = value
             assert flags(broken) == want
+    arrays[1][::100], arrays[2][:] = np.inf, np.nan
+    assert flags(arrays) == [True, True]
 
 
 def test_the_loss_scale_follows_overflows() -> None:

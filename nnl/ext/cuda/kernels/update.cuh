@@ -156,6 +156,7 @@ INLINE void look(const T* x, unsigned begin, unsigned end, bool& inf, bool& nan)
 }
 
 // Threads that find something write the same 1 to the same place: no order matters.
+UNCHECKED INLINE void set_flag(bool8* flag) { flag->bits = 1; }
 template <int most>
 INLINE void check_finite(const FiniteP<most>& p) {
   const unsigned i = parameter_of(p);
@@ -165,8 +166,8 @@ INLINE void check_finite(const FiniteP<most>& p) {
   if (p.type[i] == 0) look((const float*)p.x[i], begin, end, inf, nan);
   if (p.type[i] == 1) look((const f16*)p.x[i], begin, end, inf, nan);
   if (p.type[i] == 2) look((const bf16*)p.x[i], begin, end, inf, nan);
-  if (inf) p.y[0] = {1};
-  if (nan) p.y[1] = {1};
+  if (inf) set_flag(p.y);
+  if (nan) set_flag(p.y + 1);
 }
 
 // ---- the loss scale ----
