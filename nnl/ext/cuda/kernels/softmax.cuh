@@ -154,24 +154,27 @@ INLINE float weight_of(int64 t, int64 n, const G* gy) {
   return t < 0 ? 0.0f : t >= n ? not_a_number() : to_float(*gy);
 }
 
-// The sum of exp(x - top) moves to a larger top. -inf is no number to take differences from.
+// exp(x - top) as a power of 2, in two instructions. What is rounded in top log2(e) is the same factor
+// for all elements of a line, and so for their sum.
+INLINE float in_powers_of_2(float x) { return __fmul_rn(x, 1.4426950408889634f); }
+INLINE float exponential(float x, float top_2) {
+  return exp2f(fmaf(x, 1.4426950408889634f, -top_2));
+}
+// -inf is no number to take differences from.
 INLINE float lowered(float top) { return top == -infinity() ? 0.0f : top; }
+
+// The sum of exponentials moves to a larger top. NaN is in the sum, if not in the top.
 template <int V, class X>
 INLINE void add_exponentials(const X* p, float& top, float& total) {
   float x[V], next = top;
   load<V>(x, p);
 #pragma unroll
-  for (int l = 0; l < V; ++l) next = Max::join(next, x[l]);
-  const float from = lowered(next);
-  total *= expf(top - from);
+  for (int l = 0; l < V; ++l) next = fmaxf(next, x[l]);
+  const float top_2 = in_powers_of_2(lowered(next));
+  total *= exp2f(in_powers_of_2(top) - top_2);
 #pragma unroll
-  for (int l = 0; l < V; ++l) total += expf(x[l] - from);
+  for (int l = 0; l < V; ++l) total += exponential(x[l], top_2);
   top = next;
-}
-
-// Softmax less 1 at the label, times the gradient of the loss.
-INLINE float slope(float x, float top, float part, float weight, bool chosen) {
-  return expf(x - top) * part - (chosen ? weight : 0.0f);
 }
 
 // All elements of the row that begins at `base`, by a team: `pack` for V neighbours from where they
@@ -184,23 +187,16 @@ INLINE void for_row(unsigned base, unsigned n, F&& pack, G&& one) {
   for (unsigned e = tail + threadIdx.x; e < n; e += blockDim.x) one(e);
 }
 
+// Softmax less 1 at the label, times the gradient of the loss; chosen: place of the label behind e.
 template <int V, class X, class Z>
-INLINE void write_slope(const X* x, Z* gx, unsigned e, int64 t, float top, float part,
-                        float weight) {
+INLINE void write_slopes(const X* x, Z* gx, unsigned e, int chosen, float top_2, float part,
+                         float weight) {
   float v[V];
   load<V>(v, x + e);
 #pragma unroll
-  for (int l = 0; l < V; ++l) v[l] = slope(v[l], top, part, weight, l == t);
+  for (int l = 0; l < V; ++l)
+    v[l] = exponential(v[l], top_2) * part - (l == chosen ? weight : 0.0f);
   store<V>(gx + e, v);
-}
-template <int V, class X, class Z>
-INLINE void write_slopes(const X* x, Z* gx, unsigned base, unsigned n, int64 t, float top,
-                         float total, float weight) {
-  const float part = weight / total;
-  for_row<V>(
-      base, n,
-      [&](unsigned e) { write_slope<V>(x, gx, base + e, t - e, top, part, weight); },
-      [&](unsigned e) { write_slope<1>(x, gx, base + e, t - e, top, part, weight); });
 }
 
 template <int V, class X, class L, class Y>
@@ -213,7 +209,8 @@ INLINE void cross_rows(const CrossP<X, L, Y>& p) {
       base, n, [&](unsigned e) { add_exponentials<V>(p.x + base + e, own, total); },
       [&](unsigned e) { add_exponentials<1>(p.x + base + e, own, total); });
   const float top = reduce_in_team<Max>(own, shared[0]);
-  total = reduce_in_team<Sum>(total * expf(own - lowered(top)), shared[1]);
+  total = reduce_in_team<Sum>(total * exp2f(in_powers_of_2(own) - in_powers_of_2(lowered(top))),
+                              shared[1]);
   if (n && threadIdx.x == 0) write_loss(p, row, base, top, total);
 }
 template <class X, class L, class Y>
@@ -241,11 +238,20 @@ struct CrossBackwardP {
 };
 template <int V, class G, class X, class L, class S, class Z>
 INLINE void cross_backward_rows(const CrossBackwardP<G, X, L, S, Z>& p) {
-  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y;
+  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, n = (unsigned)p.n, base = row * n;
   if (row >= p.outer) return;
   const int64 t = (int64)p.label[row];
-  write_slopes<V>(p.x, p.gx, row * (unsigned)p.n, (unsigned)p.n, t, to_float(p.largest[row]),
-                  to_float(p.total[row]), weight_of(t, p.n, p.gy + row));
+  const int chosen = t >= 0 && t < p.n ? (int)t : -1;
+  const float weight = weight_of(t, p.n, p.gy + row), part = weight / to_float(p.total[row]);
+  const float top_2 = in_powers_of_2(to_float(p.largest[row]));
+  for_row<V>(
+      base, n,
+      [&](unsigned e) {
+        write_slopes<V>(p.x, p.gx, base + e, chosen - (int)e, top_2, part, weight);
+      },
+      [&](unsigned e) {
+        write_slopes<1>(p.x, p.gx, base + e, chosen - (int)e, top_2, part, weight);
+      });
 }
 template <class G, class X, class L, class S, class Z>
 INLINE void cross_backward_columns(const CrossBackwardP<G, X, L, S, Z>& p) {
@@ -256,7 +262,7 @@ INLINE void cross_backward_columns(const CrossBackwardP<G, X, L, S, Z>& p) {
     const unsigned i = o * inner + (e - q * inner);
     const int64 t = (int64)p.label[i];
     const float weight = weight_of(t, p.n, p.gy + i), part = weight / to_float(p.total[i]);
-    const float top = to_float(p.largest[i]);
-    p.gx[e] = from_float<Z>(slope(to_float(p.x[e]), top, part, weight, k == t));
+    const float top_2 = in_powers_of_2(to_float(p.largest[i]));
+    write_slopes<1>(p.x, p.gx, e, k == t ? 0 : -1, top_2, part, weight);
   }
 }
