@@ -4,6 +4,7 @@
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/function.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -19,6 +20,8 @@
 
 #include "nnl/crc32.h"
 #include "nnl/elementwise.h"
+#include "nnl/hdf5.h"
+#include "nnl/message_text.h"
 #include "nnl/packing.h"
 #include "nnl/plan.h"
 #include "nnl/read.h"
@@ -280,6 +283,40 @@ uint32_t read_parts(int file, uint64_t offset, nb::list parts, bool checked) {
   return read_spans(file, offset, spans, checked);
 }
 
+// (name, dtype, shape, begin, attributes) of the arrays; `source` is the number of a file or
+// memory.
+nb::list hdf5_arrays_of(nb::handle source, uint64_t start, uint64_t size) {
+  Lent lent;
+  Bytes file{nullptr, -1, start, size};
+  if (PyLong_Check(source.ptr())) {
+    file.file = nb::cast<int>(source);
+  } else {
+    const Span memory = lent.add(source, PyBUF_SIMPLE);
+    if (start > memory.size || size > memory.size - start) throw ValueError("cut off");
+    file.data = static_cast<const uint8_t*>(memory.data) + start;
+  }
+  nb::list out;
+  for (const Hdf5Array& a : hdf5_arrays(file)) {
+    nb::dict attributes;
+    for (const auto& [name, value] : a.attributes) attributes[name.c_str()] = value;
+    const nb::tuple shape(nb::cast(a.shape));
+    out.append(nb::make_tuple(a.name, a.dtype, shape, a.start, attributes));
+  }
+  return out;
+}
+
+// The names, numbers, types and so on of a message's fields, as in nnl/message_text.h.
+using PyFields = std::vector<std::tuple<std::string, uint32_t, int, std::string, std::string>>;
+
+MessageText::Describe described_by(std::function<PyFields(const std::string&)> ask) {
+  return [ask = std::move(ask)](const std::string& message) {
+    std::vector<MessageField> fields;
+    for (auto& f : ask(message))
+      std::apply([&](auto&... part) { fields.push_back({std::move(part)...}); }, f);
+    return fields;
+  };
+}
+
 void* import_numpy() {
   import_array1(nullptr);
   return nullptr;
@@ -306,6 +343,18 @@ NB_MODULE(_native, m) {
   m.def("empty", &empty_of);
   m.def("crc32", &crc32_of, nb::arg("data"), nb::arg("before") = 0);
   m.def("read", &read_parts);
+  m.def("hdf5_arrays", &hdf5_arrays_of);
+  nb::class_<MessageText>(m, "MessageText")
+      .def("__init__",
+           [](MessageText* self, std::function<PyFields(const std::string&)> describe) {
+             new (self) MessageText(described_by(std::move(describe)));
+           })
+      .def("encoded",
+           [](MessageText& self, const std::string& message, nb::bytes text) -> nb::object {
+             auto found = self.encoded(message, {text.c_str(), text.size()});
+             if (!found) return nb::none();
+             return nb::bytes(found->data(), found->size());
+           });
 
   // (code, constants, shapes) of an op's program, see nnl/elementwise.h; None where it has none.
   m.def("elementwise_code",

@@ -26,6 +26,8 @@ LARGE = 2**23  # bytes; larger members are read in the background
 BLOCK = 2**12  # bytes, of what is read to look at a few of them
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name
 
+# Name, dtype, shape, first byte, and integers beside it, by name.
+Hdf5Array = tuple[str, str, tuple[int, ...], int, dict[str, int]]
 Bytes = np.ndarray[Any, Any]  # uint8, writable
 Parts = list[memoryview | int]  # where bytes go that follow each other; how many nobody wants
 
@@ -84,6 +86,21 @@ class Member:
         if len(data) < size:
             raise ValueError(f"{self.name} ends {size - len(data)} bytes too early")
         return data
+
+    def hdf5_arrays(self) -> list[Hdf5Array] | None:
+        """Where the arrays of an HDF5 file lie; None where the HDF5 library should have a look.
+
+        The library takes 0.1 ms for every array, as long as reading a megabyte.
+        """
+        native = library()
+        if native is None:
+            return None
+        try:
+            if isinstance(self.file, io.FileIO):
+                return native.hdf5_arrays(self.file.fileno(), self.start, self.size)
+            return native.hdf5_arrays(self.read(), 0, self.size)
+        except ValueError:
+            return None
 
     def read(self) -> Bytes:
         """All bytes.

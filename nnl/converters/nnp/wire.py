@@ -16,7 +16,6 @@ import numpy as np
 
 from nnl.converters.nnp.members import Member, Place
 from nnl.converters.nnp.messages import messages
-from nnl.converters.nnp.text import number
 from nnl.core.spec import ShapeError
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # the wire types of protobuf
@@ -131,6 +130,15 @@ def _fields(file: Member, at: int, end: int) -> Iterator[tuple[int, int, int, in
             raise ValueError(f"{no}: the field {field} ends {stop - end} bytes behind it")
         yield field, kind, start, at, stop
         at = stop
+
+
+def number(value: int) -> bytes:
+    """A number that is not negative, seven bits per byte."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
 
 
 def _varint(head: bytes, at: int, no: str) -> tuple[int, int]:
