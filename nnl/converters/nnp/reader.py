@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,9 +85,15 @@ class NewParameters:
         self.variables[name] = Variable(shape, need_grad=True) if existing is None else existing
         return existing is not None
 
-    def commit(self) -> None:
-        """Register all parameters and set the values that the files gave."""
+    def commit(self, wait: Callable[[], None] | None = None) -> None:
+        """Register all parameters and set the values that the files gave.
+
+        Args:
+            wait: Comes back when the values are there, or raises an error; then nothing is changed.
+        """
         self._check_scopes()
+        if wait is not None:
+            wait()
         for name, v in self.variables.items():
             if name in self.stored:
                 v.need_grad = self.stored[name].need_grad
@@ -202,8 +209,7 @@ def load(
         with using(target=info.default_context.target, auto_forward=False):
             info.networks = build_networks(content, None, batch_size, parameters)
             _link(info, content)
-    content.wait()
-    parameters.commit()
+    parameters.commit(content.wait)
     return info
 
 

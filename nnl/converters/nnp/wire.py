@@ -23,6 +23,7 @@ _PARAMETER = 200  # field of NNablaProtoBuf
 _DATA, _NEED_GRAD = 100, 101  # fields of Parameter
 
 _HEAD = 20  # bytes: two numbers of at most ten, the tag of a field and its length
+_WINDOW = 128  # bytes that are looked at together: the fields before a parameter's numbers
 
 Found = tuple[str, "np.ndarray[Any, Any]", bool]
 
@@ -108,22 +109,26 @@ def _parameter(file: Member, begin: int, end: int) -> tuple[Any, tuple[int, ...]
 def _fields(file: Member, at: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """(field, wire type, begin of its tag, begin and end of its value) of a message's fields."""
     no = f"{file.name}: no NNablaProtoBuf message"
+    head, first = b"", at
     while at < end:
+        i = at - first
+        if i + _HEAD > len(head) and first + len(head) < end:
+            first, head, i = at, file.peek(at, min(_WINDOW, end - at)), 0
         start = at
-        head = file.peek(at, min(_HEAD, end - at))
-        tag, used = _varint(head, 0, no)
+        tag, i = _varint(head, i, no)
         field, kind = tag >> 3, tag & 7
-        at = stop = start + used
+        at = first + i
         if kind == _LENGTH:
-            length, used = _varint(head, used, no)
-            at = start + used
-            stop = at + length
+            length, i = _varint(head, i, no)
+            at = first + i
+            i += length
         elif kind == _VARINT:
-            stop = start + _varint(head, used, no)[1]
+            i = _varint(head, i, no)[1]
         elif kind in (_FIXED32, _FIXED64):
-            stop = at + (4 if kind == _FIXED32 else 8)
+            i += 4 if kind == _FIXED32 else 8
         else:
             raise ValueError(f"{no}: wire type {kind}")
+        stop = first + i
         if not field:
             raise ValueError(f"{no}: there is no field 0")
         if stop > end:
@@ -142,6 +147,8 @@ def number(value: int) -> bytes:
 
 
 def _varint(head: bytes, at: int, no: str) -> tuple[int, int]:
+    if at < len(head) and head[at] < 0x80:
+        return head[at], at + 1
     value = shift = 0
     for byte in head[at : at + 10]:
         at += 1
