@@ -273,15 +273,28 @@ uint32_t crc32_of(nb::handle data, uint32_t before) {
 }
 
 // Parts are what has writable memory, or numbers of bytes that nobody wants.
-uint32_t read_parts(int file, uint64_t offset, nb::list parts, bool checked) {
-  Lent lent;
-  std::vector<Span> spans;
-  for (nb::handle part : parts)
-    spans.push_back(PyLong_Check(part.ptr()) ? Span{nullptr, nb::cast<size_t>(part)}
-                                             : lent.add(part, PyBUF_WRITABLE));
-  nb::gil_scoped_release unlock;
-  return read_spans(file, offset, spans, checked);
-}
+class PyReading {
+ public:
+  PyReading(int file, uint64_t offset, nb::list parts, bool checked)
+      : reading_(file, offset, spans(parts), checked) {}
+
+  uint32_t wait() {
+    nb::gil_scoped_release unlock;
+    return reading_.wait();
+  }
+
+ private:
+  std::vector<Span> spans(nb::list parts) {
+    std::vector<Span> out;
+    for (nb::handle part : parts)
+      out.push_back(PyLong_Check(part.ptr()) ? Span{nullptr, nb::cast<size_t>(part)}
+                                             : lent_.add(part, PyBUF_WRITABLE));
+    return out;
+  }
+
+  Lent lent_;
+  Reading reading_;
+};
 
 // (name, dtype, shape, begin, attributes) of the arrays; `source` is the number of a file or
 // memory.
@@ -342,7 +355,9 @@ NB_MODULE(_native, m) {
   m.def("array_at", &array_at);
   m.def("empty", &empty_of);
   m.def("crc32", &crc32_of, nb::arg("data"), nb::arg("before") = 0);
-  m.def("read", &read_parts);
+  nb::class_<PyReading>(m, "Reading")
+      .def(nb::init<int, uint64_t, nb::list, bool>())
+      .def("wait", &PyReading::wait);
   m.def("hdf5_arrays", &hdf5_arrays_of);
   nb::class_<MessageText>(m, "MessageText")
       .def("__init__",

@@ -11,7 +11,6 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -22,7 +21,6 @@ from nnl.ext.native import empty, library
 MAX_RATIO = 200  # what is larger than this times its compressed size, and than SUSPICIOUS,
 SUSPICIOUS = 2**28  # bytes, is no network: weights hardly get smaller
 PART = 2**20  # bytes; what was just read is still in the cache when its checksum is computed
-LARGE = 2**23  # bytes; larger members are read in the background
 BLOCK = 2**12  # bytes, of what is read to look at a few of them
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name
 
@@ -56,7 +54,8 @@ class Member:
         self.file, self.start, self.size = file, start, size
         self.name, self.checksum = name, checksum
         self._blocks: dict[int, bytes] = {}
-        self._reading: Future[None] | None = None
+        self._reading: Any = None
+        self._verified = False  # or will be, by what reads
 
     def peek(self, at: int, size: int) -> bytes:
         """Some bytes, not checked yet.
@@ -125,20 +124,7 @@ class Member:
             parts += (places[i].start - at, views[i])
             at = places[i].start + len(views[i])
         parts.append(self.size - at)
-        if library() is None or not isinstance(self.file, io.FileIO) or self.size < LARGE:
-            self._read(parts)
-            return made
-        file = open(os.dup(self.file.fileno()), "rb", buffering=0)
-        other = Member(file, self.start, self.size, self.name, self.checksum)
-        self.checksum = None
-
-        def read() -> None:
-            with file:
-                other._read(parts)
-
-        pool = ThreadPoolExecutor(1, "nnl reading")
-        self._reading = pool.submit(read)
-        pool.shutdown(wait=False)
+        self._begin(parts)
         return made
 
     def wait(self) -> None:
@@ -148,30 +134,39 @@ class Member:
             As `read`.
         """
         if self._reading is not None:
-            self._reading.result()
+            try:
+                found = self._reading.wait()
+            except ValueError as error:
+                raise ValueError(f"{self.name} {error}") from None
+            self._check(found)
 
     def verify(self) -> None:
         """Raise an error if the bytes are damaged and nobody has looked yet."""
-        if self.checksum is not None:
+        if self.checksum is not None and not self._verified:
             self._read([self.size])
 
     def _read(self, parts: Parts) -> None:
         """Read everything, one part after the other, and check it."""
-        checked, native = self.checksum is not None, library()
-        if native is not None and isinstance(self.file, io.FileIO):
-            try:
-                found = native.read(self.file.fileno(), self.start, parts, checked)
-            except ValueError as error:
-                raise ValueError(f"{self.name} {error}") from None
-        else:
-            found = self._read_slowly(parts, checked)
-        if checked and found != self.checksum:
-            raise ValueError(f"{self.name} is damaged (CRC-32)")
-        self.checksum = None
+        self._begin(parts)
+        self.wait()
+        self._reading = None  # it holds the memory
 
-    def _read_slowly(self, parts: Parts, checked: bool) -> int:
+    def _begin(self, parts: Parts) -> None:
+        """Begin to read; without the native engine, or what is no file of the system, read it."""
+        self._verified, native = True, library()
+        if native is not None and isinstance(self.file, io.FileIO):
+            checked = self.checksum is not None
+            self._reading = native.Reading(self.file.fileno(), self.start, parts, checked)
+        else:
+            self._check(self._read_slowly(parts))
+
+    def _check(self, found: int) -> None:
+        if self.checksum is not None and found != self.checksum:
+            raise ValueError(f"{self.name} is damaged (CRC-32)")
+
+    def _read_slowly(self, parts: Parts) -> int:
         self.file.seek(self.start)
-        checksum = 0
+        checksum, checked = 0, self.checksum is not None
         for part in parts:
             size = part if isinstance(part, int) else len(part)
             memory = memoryview(bytearray(min(size, PART))) if isinstance(part, int) else part
