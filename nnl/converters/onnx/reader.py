@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.nnp.members import whole
 from nnl.converters.onnx import operators
 from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.model import Function, Graph, Model, ValueInfo, subgraphs
@@ -33,7 +34,8 @@ def read(source: Any) -> Model:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         with naming(str(source)):
-            data = np.fromfile(path, np.uint8)  # one read; weights stay views of it
+            with open(path, "rb", buffering=0) as file:
+                data = whole(file, str(source)).read()  # weights stay views of it
             return _read(memoryview(data).toreadonly(), path.parent, str(source))
     if isinstance(source, (bytes, bytearray, memoryview)):
         with naming(""):
