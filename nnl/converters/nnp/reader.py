@@ -80,7 +80,7 @@ class NewParameters:
                 f"{self.where}: parameter {name!r} has the shape {shape} in the file, the one that "
                 f"exists has {existing.shape}: clear_parameters() to replace it"
             )
-        if not [part for part in name.split("/") if part]:
+        if not name.strip("/"):
             raise ValueError(f"{self.where}: a parameter has the name {name!r}")
         self.variables[name] = Variable(shape, need_grad=True) if existing is None else existing
         return existing is not None
