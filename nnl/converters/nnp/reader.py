@@ -105,17 +105,22 @@ class NewParameters:
 
     def _check_scopes(self) -> None:
         names = {_path(n) for n in (*self.variables, *get_parameters(grad_only=False))}
-        for path in names:
-            for i in range(1, len(path)):
-                if path[:i] in names:
+        seen: set[str] = set()
+        for name in names:
+            scope = name.rpartition("/")[0]
+            while scope and scope not in seen:
+                if scope in names:
                     raise ValueError(
-                        f"{self.where}: {'/'.join(path[:i])!r} is a parameter and the scope of "
-                        f"{'/'.join(path)!r}"
+                        f"{self.where}: {scope!r} is a parameter and the scope of {name!r}"
                     )
+                seen.add(scope)
+                scope = scope.rpartition("/")[0]
 
 
-def _path(name: str) -> tuple[str, ...]:
-    return tuple(part for part in name.split("/") if part)
+def _path(name: str) -> str:
+    """The name without empty parts, which the registry leaves out."""
+    usual = "//" not in name and name[:1] != "/" != name[-1:]
+    return name if usual else "/".join(part for part in name.split("/") if part)
 
 
 def build_networks(
