@@ -21,6 +21,7 @@
 #include "nnl/crc32.h"
 #include "nnl/elementwise.h"
 #include "nnl/hdf5.h"
+#include "nnl/message_split.h"
 #include "nnl/message_text.h"
 #include "nnl/packing.h"
 #include "nnl/plan.h"
@@ -296,26 +297,40 @@ class PyReading {
   Reading reading_;
 };
 
-// (name, dtype, shape, begin, attributes) of the arrays; `source` is the number of a file or
-// memory.
+// What is looked into: the number of a file, or memory.
+Bytes bytes_of(nb::handle source, uint64_t start, uint64_t size, Lent& lent) {
+  Bytes bytes{nullptr, -1, start, size};
+  if (PyLong_Check(source.ptr())) {
+    bytes.file = nb::cast<int>(source);
+    return bytes;
+  }
+  const Span memory = lent.add(source, PyBUF_SIMPLE);
+  if (start > memory.size || size > memory.size - start) throw ValueError("less memory than that");
+  bytes.data = static_cast<const uint8_t*>(memory.data) + start;
+  return bytes;
+}
+
+// (name, dtype, shape, begin, attributes) of the arrays.
 nb::list hdf5_arrays_of(nb::handle source, uint64_t start, uint64_t size) {
   Lent lent;
-  Bytes file{nullptr, -1, start, size};
-  if (PyLong_Check(source.ptr())) {
-    file.file = nb::cast<int>(source);
-  } else {
-    const Span memory = lent.add(source, PyBUF_SIMPLE);
-    if (start > memory.size || size > memory.size - start) throw ValueError("cut off");
-    file.data = static_cast<const uint8_t*>(memory.data) + start;
-  }
   nb::list out;
-  for (const Hdf5Array& a : hdf5_arrays(file)) {
+  for (const Hdf5Array& a : hdf5_arrays(bytes_of(source, start, size, lent))) {
     nb::dict attributes;
     for (const auto& [name, value] : a.attributes) attributes[name.c_str()] = value;
     const nb::tuple shape(nb::cast(a.shape));
     out.append(nb::make_tuple(a.name, a.dtype, shape, a.start, attributes));
   }
   return out;
+}
+
+// The rest of the message, and {index: (begin, end)} of the strings.
+nb::tuple split_message_of(nb::handle source, uint64_t start, uint64_t size,
+                           const std::vector<uint32_t>& path) {
+  Lent lent;
+  const Split split = split_message(bytes_of(source, start, size, lent), path);
+  nb::dict runs;
+  for (const Split::Run& r : split.runs) runs[nb::int_(r.index)] = nb::make_tuple(r.begin, r.end);
+  return nb::make_tuple(nb::bytes(split.rest.data(), split.rest.size()), runs);
 }
 
 // The names, numbers, types and so on of a message's fields, as in nnl/message_text.h.
@@ -359,6 +374,7 @@ NB_MODULE(_native, m) {
       .def(nb::init<int, uint64_t, nb::list, bool>())
       .def("wait", &PyReading::wait);
   m.def("hdf5_arrays", &hdf5_arrays_of);
+  m.def("split_message", &split_message_of);
   nb::class_<MessageText>(m, "MessageText")
       .def("__init__",
            [](MessageText* self, std::function<PyFields(const std::string&)> describe) {

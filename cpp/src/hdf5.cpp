@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nnl/hdf5.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <unordered_map>
 
@@ -15,7 +12,6 @@ namespace {
 
 constexpr int kMaxDepth = 64;      // of groups in groups
 constexpr uint64_t kMaxRank = 32;  // as the HDF5 library
-constexpr uint64_t kBlock = 4096;  // bytes, of what is read to look at a few of them
 
 // Messages of an object header by their numbers.
 enum Kind {
@@ -161,32 +157,7 @@ class Reader {
   std::string take(uint64_t at, uint64_t size) {
     if (size > left_) throw ValueError("more structure than file");
     left_ -= size;
-    if (at > file_.size || size > file_.size - at) throw ValueError("cut off");
-    if (file_.data) return {reinterpret_cast<const char*>(file_.data) + at, size};
-    std::string out;
-    while (size) {
-      const std::string& block = block_of(at / kBlock);
-      const size_t begin = at % kBlock, n = std::min<uint64_t>(size, block.size() - begin);
-      out.append(block, begin, n);
-      at += n;
-      size -= n;
-    }
-    return out;
-  }
-
-  const std::string& block_of(uint64_t i) {
-    std::string& block = blocks_[i];
-    if (!block.empty()) return block;
-    const uint64_t at = i * kBlock;
-    block.resize(std::min(kBlock, file_.size - at));
-    for (size_t done = 0; done < block.size();) {
-      const ssize_t n = ::pread(file_.file, block.data() + done, block.size() - done,
-                                static_cast<off_t>(file_.start + at + done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) throw ValueError("cannot be read");
-      done += static_cast<size_t>(n);
-    }
-    return block;
+    return file_.take(at, size);
   }
 
   // Finds the array there, or those of the group.
@@ -238,7 +209,7 @@ class Reader {
     if (array.dtype.empty() || !has_shape || !has_run) throw ValueError("no run of numbers");
     const uint64_t wanted = bytes_of(array);
     if (wanted > stored ||
-        (wanted && (array.start > file_.size || wanted > file_.size - array.start)))
+        (wanted && (array.start > file_.size() || wanted > file_.size() - array.start)))
       throw ValueError("an array larger than its place");
     if (!wanted) array.start = 0;
     runs_.emplace_back(array.start, wanted);
@@ -249,7 +220,7 @@ class Reader {
     auto size = static_cast<uint64_t>(array.dtype.back() - '0');
     bool is_empty = false;
     for (int64_t n : array.shape) {
-      if (n < 0 || static_cast<uint64_t>(n) > file_.size / size)
+      if (n < 0 || static_cast<uint64_t>(n) > file_.size() / size)
         throw ValueError("an array larger than the file");
       size *= static_cast<uint64_t>(std::max<int64_t>(n, 1));
       is_empty |= !n;
@@ -343,9 +314,8 @@ class Reader {
     return {without_zeros_behind(parts[0]), integer_of(data.text(size), dtype[1] == 'i')};
   }
 
-  const Bytes& file_;
+  FileBytes file_;
   uint64_t left_;
-  std::unordered_map<uint64_t, std::string> blocks_;
   std::vector<Hdf5Array> found_;
   std::vector<std::pair<uint64_t, uint64_t>> runs_;  // begin and length of every array
 };

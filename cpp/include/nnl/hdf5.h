@@ -6,16 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "nnl/file_bytes.h"
 #include "nnl/spec.h"
 
 namespace nnl {
-
-// A file, or a part of one: `data` if it is in memory, else `size` bytes of `file` from `start` on.
-struct Bytes {
-  const uint8_t* data = nullptr;
-  int file = -1;
-  uint64_t start = 0, size = 0;
-};
 
 struct Hdf5Array {
   std::string name;   // its path

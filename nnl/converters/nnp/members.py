@@ -21,7 +21,6 @@ from nnl.ext.native import empty, library
 MAX_RATIO = 200  # what is larger than this times its compressed size, and than SUSPICIOUS,
 SUSPICIOUS = 2**28  # bytes, is no network: weights hardly get smaller
 PART = 2**20  # bytes; what was just read is still in the cache when its checksum is computed
-BLOCK = 2**12  # bytes, of what is read to look at a few of them
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name
 
 # Name, dtype, shape, first byte, and integers beside it, by name.
@@ -53,38 +52,8 @@ class Member:
     ) -> None:
         self.file, self.start, self.size = file, start, size
         self.name, self.checksum = name, checksum
-        self._blocks: dict[int, bytes] = {}
         self._reading: Any = None
         self._verified = False  # or will be, by what reads
-
-    def peek(self, at: int, size: int) -> bytes:
-        """Some bytes, not checked yet.
-
-        Raises:
-            ValueError: They are not all in the file.
-        """
-        i, begin = divmod(at, BLOCK)
-        data, end = self._blocks.get(i), begin + size
-        if data is None or len(data) < end:
-            if at + size > self.size:
-                raise ValueError(f"{self.name} ends {at + size - self.size} bytes too early")
-            if size > BLOCK:
-                return self._bytes(at, size)
-            data = data or self._block(i)
-            if len(data) < end:
-                data += self._blocks.get(i + 1) or self._block(i + 1)
-        return data[begin:end]
-
-    def _block(self, i: int) -> bytes:
-        data = self._blocks[i] = self._bytes(i * BLOCK, min(BLOCK, self.size - i * BLOCK))
-        return data
-
-    def _bytes(self, at: int, size: int) -> bytes:
-        self.file.seek(self.start + at)
-        data: bytes = self.file.read(size)
-        if len(data) < size:
-            raise ValueError(f"{self.name} ends {size - len(data)} bytes too early")
-        return data
 
     def hdf5_arrays(self) -> list[Hdf5Array] | None:
         """Where the arrays of an HDF5 file lie; None where the HDF5 library should have a look.
@@ -92,14 +61,35 @@ class Member:
         The library takes 0.1 ms for every array, as long as reading a megabyte.
         """
         native = library()
-        if native is None:
-            return None
         try:
-            if isinstance(self.file, io.FileIO):
-                return native.hdf5_arrays(self.file.fileno(), self.start, self.size)
-            return native.hdf5_arrays(self.read(), 0, self.size)
+            return None if native is None else native.hdf5_arrays(*self._place())
         except ValueError:
             return None
+
+    def split_message(self, path: Sequence[int]) -> tuple[bytes, dict[int, tuple[int, int]]]:
+        """A protobuf message without the weights in it, which the protobuf package would copy.
+
+        Args:
+            path: Numbers of fields: of messages in messages, and last of byte strings.
+        Returns:
+            The message without the byte strings that are long and the only one of their field, and
+            (begin, end) of them by the number of the message they were in. Without the native
+            engine the whole message.
+        Raises:
+            ValueError: A size in the message does not fit into the file.
+        """
+        native = library()
+        if native is None:
+            return self.read().tobytes(), {}
+        found: tuple[bytes, dict[int, tuple[int, int]]]
+        found = native.split_message(*self._place(), path)
+        return found
+
+    def _place(self) -> tuple[Any, int, int]:
+        """What the native engine looks into."""
+        if isinstance(self.file, io.FileIO):
+            return self.file.fileno(), self.start, self.size
+        return self.read(), 0, self.size
 
     def read(self) -> Bytes:
         """All bytes.
@@ -107,8 +97,16 @@ class Member:
         Raises:
             ValueError: They are damaged, or the file ends before.
         """
+        buffer = self.begin()
+        self.wait()
+        return buffer
+
+    def begin(self) -> Bytes:
+        """Memory for all bytes, which may still be filled: `wait` before you use them."""
+        if isinstance(self.file, BytesFile):
+            return self.file.data
         buffer = empty((self.size,), np.uint8)
-        self._read([buffer.data])
+        self._begin([buffer.data])
         return buffer
 
     def arrays(self, places: Sequence[Place]) -> list[Bytes]:
@@ -139,17 +137,13 @@ class Member:
             except ValueError as error:
                 raise ValueError(f"{self.name} {error}") from None
             self._check(found)
+            self._reading = None  # it holds the memory
 
     def verify(self) -> None:
         """Raise an error if the bytes are damaged and nobody has looked yet."""
         if self.checksum is not None and not self._verified:
-            self._read([self.size])
-
-    def _read(self, parts: Parts) -> None:
-        """Read everything, one part after the other, and check it."""
-        self._begin(parts)
-        self.wait()
-        self._reading = None  # it holds the memory
+            self._begin([self.size])
+            self.wait()
 
     def _begin(self, parts: Parts) -> None:
         """Begin to read; without the native engine, or what is no file of the system, read it."""
@@ -191,8 +185,12 @@ def whole(file: Any, name: str) -> Member:
         start = file.tell()
         return Member(file, start, os.fstat(file.fileno()).st_size - start, name)
     data = file.read()
-    data = data.encode() if isinstance(data, str) else data
-    return Member(io.BytesIO(data), 0, len(data), name)
+    return in_memory(data.encode() if isinstance(data, str) else data, name)
+
+
+def in_memory(data: Any, name: str) -> Member:
+    """Bytes that were read before; they are not copied."""
+    return Member(BytesFile(np.frombuffer(data, np.uint8)), 0, len(data), name)
 
 
 def members(file: BinaryIO, where: str, kind: str = ".nnp archive") -> Iterator[tuple[str, Member]]:
@@ -227,8 +225,7 @@ def _member(
     name = f"{where}: the member {entry.filename!r}"
     stored = entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1
     if not stored or not hasattr(file, "readinto"):
-        data = archive.read(entry)
-        return Member(io.BytesIO(data), 0, len(data), name)
+        return in_memory(archive.read(entry), name)
     file.seek(entry.header_offset)
     header = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     if header[0] != b"PK\3\4":
@@ -272,7 +269,7 @@ class BytesFile(io.RawIOBase):
     """A file over memory that is not copied, as io.BytesIO would."""
 
     def __init__(self, data: Bytes) -> None:
-        self._data, self._at = data.data, 0
+        self.data, self._at = data, 0
 
     def readable(self) -> bool:
         return True
@@ -284,12 +281,12 @@ class BytesFile(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = (0, self._at, len(self._data))[whence]
+        base = (0, self._at, len(self.data))[whence]
         self._at = max(base + offset, 0)
         return self._at
 
     def readinto(self, target: Any) -> int:
-        part = self._data[self._at : self._at + len(target)]
+        part = self.data.data[self._at : self._at + len(target)]
         target[: len(part)] = part
         self._at += len(part)
         return len(part)

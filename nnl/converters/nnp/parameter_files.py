@@ -280,16 +280,14 @@ def stored_bytes(stored: Sequence[Stored], extension: str) -> bytes:
     return _BYTES[extension](stored)
 
 
-def binary_parameters(file: Member) -> tuple[bytes, list[Stored]]:
+def binary_parameters(file: Member) -> tuple[Any, list[Stored]]:
     """A binary message without its parameters, and these: wait for the file before you use them."""
-    rest, found = split_parameters(file)
-    return rest, [Stored(*p) for p in found]
+    proto, found = split_parameters(file)
+    return proto, [Stored(*p) for p in found]
 
 
 def _read_protobuf(file: Member) -> list[Stored]:
-    rest, stored = binary_parameters(file)
-    parse("NNablaProtoBuf", rest, False, file.name)  # an error if it is something else
-    return stored
+    return binary_parameters(file)[1]
 
 
 def _read_text(file: Member) -> list[Stored]:
