@@ -22,6 +22,8 @@ logger = logging.getLogger("nnl")
 __all__ = ["Engine", "Plan", "WorkKernel"]
 
 MOST_WORKSPACE = 1 << 30  # bytes, of the plans that autotuning tries
+RUNS = 10  # of each plan that is timed
+ADDRESSES = 16  # bytes: what cuDNN's engines take addresses to be multiples of
 
 
 class Plan:
@@ -57,7 +59,9 @@ class Engine:
         cudnn: NVIDIA's front end, the module.
         device: What a plan depends on besides the graph: name, compute capability.
         cache: Where plans are kept; None for nowhere.
-        time: (plan) -> seconds. With it, all plans of a graph are measured and the fastest taken.
+        time: (plan, number of runs) -> seconds of one. With it every plan runs once before it is
+            taken, so that one which cannot is found when a kernel is set up, not within a step.
+        tune: Whether all plans of a graph are measured and the fastest taken.
         settings: Further arguments of the front end's graphs, in place of a handle.
     """
 
@@ -66,11 +70,12 @@ class Engine:
         cudnn: Any,
         device: str,
         cache: PlanCache | None,
-        time: Callable[[Plan], float] | None = None,
+        time: Callable[[Any, int], float] | None = None,
+        tune: bool = False,
         settings: dict[str, Any] | None = None,
     ) -> None:
         self.cudnn, self.device, self.cache, self.time = cudnn, device, cache, time
-        self.settings = settings
+        self.tune, self.settings = tune and time is not None, settings
         self.plans: dict[Graph, Plan | NotSupported] = {}
         self.lock = threading.RLock()
         self.told = False  # that building takes time
@@ -85,7 +90,7 @@ class Engine:
     def key(self, graph: Graph) -> str:
         """All that a plan depends on."""
         versions = f"cuDNN {self.cudnn.backend_version()}, front end {self.cudnn.__version__}"
-        chosen = "the fastest" if self.time else "the first"
+        chosen = "the fastest" if self.tune else "the first"
         return f"{self.device}\n{versions}\n{chosen}\n{graph!r}"
 
     def plan(self, graph: Graph) -> Plan:
@@ -116,8 +121,10 @@ class Engine:
         try:
             made = self.cudnn.pygraph(**self._settings())
             made.deserialize(data)
-            return Plan(self, graph, made)
-        except (RuntimeError, ValueError) as e:
+            plan = Plan(self, graph, made)
+            self._try(plan, 1)
+            return plan
+        except (*declines(self.cudnn), RuntimeError, ValueError) as e:
             logger.info("cuDNN: a plan on disk is not taken (%s), and made again", e)
             assert self.cache is not None
             self.cache.drop(self.key(graph))
@@ -129,9 +136,7 @@ class Engine:
             logger.info("cuDNN: plans are built, which takes up to seconds for each, %s", where)
             self.told = True
         made = build(self.cudnn, graph, **self._settings())
-        if self.time is not None:
-            self._choose(graph, made)
-        plan = Plan(self, graph, made)
+        plan = Plan(self, graph, made) if self.time is None else self._choose(graph, made)
         if self.cache is not None:
             try:
                 self.cache.store(self.key(graph), bytes(made.serialize(as_bytes=True)))
@@ -139,35 +144,61 @@ class Engine:
                 logger.info("cuDNN: a plan cannot be written down: %s", e)
         return plan
 
-    def _choose(self, graph: Graph, made: Any) -> None:
-        """Leave the fastest of all plans selected."""
-        assert self.time is not None
+    def _try(self, plan: Plan, runs: int) -> float:
+        """Seconds of a run; 0 where plans are not tried, or memory is too short for it."""
+        try:
+            return self.time(plan, runs) if self.time is not None else 0.0
+        except MemoryError as e:
+            logger.debug("cuDNN: a plan is not tried: %s", e)
+            return 0.0
+
+    def _choose(self, graph: Graph, made: Any) -> Plan:
+        """The first plan that runs, or the fastest of all; it is left selected.
+
+        Raises:
+            NotSupported: None runs.
+        """
         best: tuple[float, int] | None = None
-        passed = (*declines(self.cudnn), RuntimeError, ValueError)
+        passed, why = (*declines(self.cudnn), RuntimeError, ValueError), "it has none"
+        if not self.tune:
+            try:
+                plan = Plan(self, graph, made)
+                self._try(plan, 1)
+                return plan
+            except passed as e:
+                logger.info("cuDNN: the first plan of a graph does not run: %s", e)
         for i in range(made.get_execution_plan_count()):
             try:
                 made.build_plan_at_index(i)
                 if made.get_workspace_size() > MOST_WORKSPACE:
                     continue
-                seconds = self.time(Plan(self, graph, made))
+                seconds = self._try(Plan(self, graph, made), RUNS if self.tune else 1)
             except passed as e:
                 logger.debug("cuDNN: plan %d is passed over: %s", i, e)
+                why = str(e)
                 continue
             if best is None or seconds < best[0]:
                 best = seconds, i
+            if not self.tune:
+                break
         if best is None:
-            made.build_plans()
-        else:
-            made.build_plan_at_index(best[1])
+            raise NotSupported(f"no plan runs: {why}")
+        made.build_plan_at_index(best[1])
+        return Plan(self, graph, made)
 
-    def kernel(self, ways: Sequence[Work]) -> Kernel | None:
-        """The first of some ways to compute an op for which there are engines; None if none."""
+    def kernel(self, ways: Sequence[Work]) -> Kernel:
+        """The first of some ways to compute an op for which there are engines.
+
+        Raises:
+            NotSupported: There are none for any.
+        """
+        why = []
         for work in ways:
             try:
                 return WorkKernel(self, work)
             except NotSupported as e:
-                logger.debug("cuDNN: no engine: %s", e)
-        return None
+                why.append(str(e).split("\n")[0])
+        raise NotSupported("; ".join(dict.fromkeys(why)))
 
 
 class WorkKernel(Kernel):
@@ -183,20 +214,29 @@ class WorkKernel(Kernel):
         self.offsets, self.own = work.scratch()
         self.steps = [engine.plan(s) if isinstance(s, Graph) else CopyStep(s) for s in work.steps]
         plans = [s.workspace for s in self.steps if isinstance(s, Plan)]
-        self.workspace = self.own + max(plans, default=0)
-        assert self.own % ALIGNMENT == 0
+        used = self.own + max(plans, default=0)
+        self.workspace = used + ALIGNMENT if used else 0  # it may begin anywhere
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
     ) -> None:
+        start = -(-workspace // ALIGNMENT) * ALIGNMENT
+
         def address(uid: int) -> int:
             kind, i = place(uid)
             if kind == "scratch":
-                return workspace + self.offsets[i]
-            return outs[i] if kind == "out" else ins[i] or 0
+                return start + self.offsets[i]
+            found = outs[i] if kind == "out" else ins[i] or 0
+            if found % ADDRESSES:
+                what = "output" if kind == "out" else "input"
+                raise ValueError(
+                    f"cuDNN: {what} {i} lies at the address {found}, "
+                    f"wanted a multiple of {ADDRESSES}"
+                )
+            return found
 
         for step in self.steps:
-            step.run({uid: address(uid) for uid in step.operands}, workspace + self.own, stream)
+            step.run({uid: address(uid) for uid in step.operands}, start + self.own, stream)
 
 
 class CopyStep:
