@@ -12,6 +12,7 @@ from typing import Any
 
 from nnl.graph.passes.affine import fuse_affine
 from nnl.graph.passes.attention import fuse_attention
+from nnl.graph.passes.attention_packed import pack_attention
 from nnl.graph.passes.common import merge_common
 from nnl.graph.passes.constants import fold_constants
 from nnl.graph.passes.convolution import fuse_bias_gradient, fuse_convolution
@@ -38,6 +39,7 @@ PASSES: list[Pass] = [
     fold_constants,
     merge_common,
     fuse_attention,
+    pack_attention,
     fuse_softmax,
     fuse_affine,
     fuse_convolution,

@@ -39,4 +39,6 @@ BUILDERS: dict[str, Builder] = {
     "batch_matmul": product.batch_matmul,
     "attention": attention.forward,
     "attention_backward": attention.backward,
+    "attention_packed": attention.packed,
+    "attention_packed_backward": attention.packed_backward,
 }

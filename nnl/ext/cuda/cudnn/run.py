@@ -31,13 +31,13 @@ class Plan:
 
     Attributes:
         graph: What it computes.
-        operands: uids of the arrays in memory that it needs the addresses of.
+        operands: The arrays in memory that it needs the addresses of.
         workspace: Bytes.
     """
 
     def __init__(self, engine: Engine, graph: Graph, made: Any) -> None:
         self.engine, self.graph, self.made = engine, graph, made
-        self.operands = tuple(a.uid for a in graph.operands)
+        self.operands = graph.operands
         self.workspace = int(made.get_workspace_size())
         values = [(a.uid, a.value) for a in graph.arrays if a.value is not None]
         # cuDNN reads constants from the host's memory, at every run.
@@ -236,7 +236,8 @@ class WorkKernel(Kernel):
             return found
 
         for step in self.steps:
-            step.run({uid: address(uid) for uid in step.operands}, start + self.own, stream)
+            addresses = {a.uid: address(a.uid) + a.start for a in step.operands}
+            step.run(addresses, start + self.own, stream)
 
 
 class CopyStep:
@@ -244,7 +245,7 @@ class CopyStep:
 
     def __init__(self, step: Copy) -> None:
         self.source, self.target = step.source.uid, step.target.uid
-        self.operands = (self.source, self.target)
+        self.operands = (step.source, step.target)
         # in the order of the target's memory, so that it is written in runs
         axes = sorted(range(len(step.both)), key=lambda a: -step.target.stride[a])
         space = Space.of([step.both[a] for a in axes])
