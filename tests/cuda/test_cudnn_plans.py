@@ -96,9 +96,10 @@ def test_attention_in_float32_stays_in_parts(context: Any) -> None:
 @pytest.mark.parametrize("seen", ["q", "y", "x", None])
 def test_attention_is_not_packed_where_others_read_its_parts(context: Any, seen: Any) -> None:
     with nn.context_scope(context("bfloat16")):
-        x = nn.Variable((BATCH, LENGTH, 3, HEADS, 8))
-        x.d = np.random.default_rng(0).normal(size=x.shape)
-        t = F.transpose(F.relu(x), (2, 0, 3, 1, 4))
+        x, w = nn.Variable((BATCH, LENGTH, 4)), nn.Variable((4, 3, HEADS, 8))
+        for a in (x, w):
+            a.d = np.random.default_rng(0).normal(size=a.shape)
+        t = F.transpose(F.affine(x, w, base_axis=2), (2, 0, 3, 1, 4))
         q, k, v = F.split(t, axis=0)
         p = F.softmax(F.batch_matmul(q, k, transpose_b=True), axis=3)
         y = F.batch_matmul(p, v)

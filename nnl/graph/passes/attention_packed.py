@@ -76,12 +76,12 @@ class _Packer(Rewriter):
     def _pack_backward(self, back: Step, x: int, y: int, mask: list[int]) -> bool:
         gy, second = back.ins[0], back.second
         turn = self.makers.get(gy)
-        stack = (self.readers.get(back.outs[0]) or [None])[0]
+        stack = self._reader(back.outs[0])
         if not self._is_transpose(turn, BY_HEAD, second) or stack is None or turn is None:
             return False
         if stack.op != "stack" or stack.attrs["axis"] != 0 or stack.ins != back.outs:
             return False
-        pack = (self.readers.get(stack.outs[0]) or [None])[0]
+        pack = self._reader(stack.outs[0])
         if not self.usable(stack, second) or not self._is_transpose(pack, PACK, second):
             return False
         assert pack is not None
@@ -98,6 +98,9 @@ class _Packer(Rewriter):
             return False
         self.replace([turn, back, stack, pack], back, new)
         return True
+
+    def _reader(self, slot: int) -> Step | None:
+        return next(iter(self.readers.get(slot, [])), None)
 
     def _is_transpose(self, step: Step | None, axes: tuple[int, ...], second: bool) -> bool:
         if step is None or step.op != "transpose" or not self.usable(step, second):
