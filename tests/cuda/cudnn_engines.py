@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -24,6 +25,7 @@ import numpy as np
 
 from nnl.ext.cuda.cudnn.assemble import Declined
 from nnl.ext.cuda.cudnn.builders import BUILDERS
+from nnl.ext.cuda.cudnn.gemm import SIGNATURES, Blas
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import front_end
@@ -89,7 +91,8 @@ def engine(cache: Any = None) -> Engine:
     cudnn = front_end()
     properties = cudnn.create_device_properties(json.dumps(H200))
     settings = {"sm_version": 90, "device_property": properties}
-    return Engine(cudnn, "H200 9.0", cache, settings=settings)
+    blas = Blas(SimpleNamespace(**{name: lambda *args: 0 for name in SIGNATURES}))
+    return Engine(cudnn, "H200 9.0", cache, blas=blas, settings=settings)
 
 
 Call = tuple[str, str, dict[str, Any], list[Any], list[Any]]
@@ -167,6 +170,10 @@ def calls(d: str, batch: int = 64, side: int = 56, words: int = 128) -> Iterator
     back = [q, q, q, q, q, lse]
     yield "causal", "attention_backward", {"scale": 0.125, "causal": True}, back, [q, q, q]
     yield "padding mask", "attention_backward", {"scale": 0.125}, [*back, mask], [q, q, q]
+    x, y = ((8, words, 3, 12, 64), d), ((8, words, 12, 64), d)
+    causal = {"scale": 0.125, "causal": True}
+    yield "causal", "attention_packed", causal, [x], [y, lse]
+    yield "causal", "attention_packed_backward", causal, [y, x, y, lse], [x]
 
 
 def operand(x: Any) -> Operand | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnl.ext.cuda.cudnn.cache import PlanCache
+from nnl.ext.cuda.cudnn.gemm import Blas, Product, is_product
 from nnl.ext.cuda.cudnn.lower import NotSupported, build, declines
 from nnl.ext.cuda.cudnn.spec import ALIGNMENT, Array, Copy, Graph, Work, place
 from nnl.ext.cuda.kernels.copies import Fill, copy
@@ -62,6 +64,7 @@ class Engine:
         time: (plan, number of runs) -> seconds of one. With it every plan runs once before it is
             taken, so that one which cannot is found when a kernel is set up, not within a step.
         tune: Whether all plans of a graph are measured and the fastest taken.
+        blas: What computes products of matrices with nothing behind them; None for cuDNN.
         settings: Further arguments of the front end's graphs, in place of a handle.
     """
 
@@ -72,11 +75,13 @@ class Engine:
         cache: PlanCache | None,
         time: Callable[[Any, int], float] | None = None,
         tune: bool = False,
+        blas: Blas | None = None,
         settings: dict[str, Any] | None = None,
     ) -> None:
         self.cudnn, self.device, self.cache, self.time = cudnn, device, cache, time
         self.tune, self.settings = tune and time is not None, settings
-        self.plans: dict[Graph, Plan | NotSupported] = {}
+        self.blas = blas
+        self.plans: dict[Graph, Plan | Product | NotSupported] = {}
         self.lock = threading.RLock()
         self.told = False  # that building takes time
         self.local = threading.local()
@@ -93,8 +98,8 @@ class Engine:
         chosen = "the fastest" if self.tune else "the first"
         return f"{self.device}\n{versions}\n{chosen}\n{graph!r}"
 
-    def plan(self, graph: Graph) -> Plan:
-        """The plan of a graph: made before, read from disk, or built now.
+    def plan(self, graph: Graph) -> Plan | Product:
+        """The plan of a graph: made before, read from disk, or built now; cuBLAS's for a product.
 
         Raises:
             NotSupported: cuDNN has no engine for it.
@@ -103,7 +108,7 @@ class Engine:
             found = self.plans.get(graph)
             if found is None:
                 try:
-                    found = self._loaded(graph) or self._built(graph)
+                    found = self._product(graph) or self._loaded(graph) or self._built(graph)
                 except NotSupported as e:
                     found = e
                 self.plans[graph] = found
@@ -113,6 +118,24 @@ class Engine:
 
     def _settings(self) -> dict[str, Any]:
         return {"handle": self.handle()} if self.settings is None else self.settings
+
+    def _product(self, graph: Graph) -> Product | None:
+        """cuBLAS's way to compute a product, unless cuDNN's was measured to be faster."""
+        if self.blas is None or not is_product(graph):
+            return None
+        runs = RUNS if self.tune else 1
+        try:
+            product = Product(self.blas, graph)
+            seconds = self._try(product, runs)
+        except (NotSupported, RuntimeError) as e:
+            logger.info("cuDNN: it computes a product, and not cuBLAS: %s", e)
+            return None
+        if self.tune:
+            with contextlib.suppress(NotSupported):
+                plan = self._loaded(graph) or self._built(graph)
+                if self._try(plan, runs) < seconds:
+                    return None
+        return product
 
     def _loaded(self, graph: Graph) -> Plan | None:
         data = self.cache and self.cache.load(self.key(graph))
@@ -144,7 +167,7 @@ class Engine:
                 logger.info("cuDNN: a plan cannot be written down: %s", e)
         return plan
 
-    def _try(self, plan: Plan, runs: int) -> float:
+    def _try(self, plan: Plan | Product, runs: int) -> float:
         """Seconds of a run; 0 where plans are not tried, or memory is too short for it."""
         try:
             return self.time(plan, runs) if self.time is not None else 0.0
@@ -213,7 +236,7 @@ class WorkKernel(Kernel):
         self.work = work
         self.offsets, self.own = work.scratch()
         self.steps = [engine.plan(s) if isinstance(s, Graph) else CopyStep(s) for s in work.steps]
-        plans = [s.workspace for s in self.steps if isinstance(s, Plan)]
+        plans = [s.workspace for s in self.steps if not isinstance(s, CopyStep)]
         used = self.own + max(plans, default=0)
         self.workspace = used + ALIGNMENT if used else 0  # it may begin anywhere
 
