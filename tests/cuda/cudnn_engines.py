@@ -164,6 +164,10 @@ def calls(d: str, batch: int = 64, side: int = 56, words: int = 128) -> Iterator
     s = ((8, 12, words, words), d)
     swap = {"transpose_a": False, "transpose_b": True}
     yield "q k^T", "batch_matmul", swap, [q, q], [s]
+    table, scores = ((1, 30522, 768), f), ((8, words, 30522), d)
+    single = ((1, 8 * words, 768), d)
+    of_words = [single, table, ((1, 1, 30522), f)]
+    yield "scores of words", "batch_matmul_bias", swap, of_words, [scores]
     yield "causal", "attention", {"scale": 0.125, "causal": True}, [q, q, q], [q, lse]
     mask = ((8, 1, 1, words), f)
     yield "padding mask", "attention", {"scale": 0.125}, [q, q, q, mask], [q, lse]

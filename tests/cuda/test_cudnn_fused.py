@@ -249,6 +249,24 @@ def test_gradients_of_affine(tf32: bool, dtype: Any) -> None:
         compare("affine_backward", attrs, [gy, x, w], wants[:n], types, tolerance=dtype)
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_product_with_a_bias(swap: bool, dtype: Any) -> None:
+    a, bias = near(dtype, 1, 6, 12), near(F32, 1, 1, 5)
+    b = near(F32, 1, 5, 12) if swap else near(F32, 1, 12, 5)
+    low = b.astype(dtype).astype(F32)[0]
+    want = a.astype(F32)[0] @ (low.T if swap else low) + bias[0]
+    attrs = {"transpose_a": False, "transpose_b": swap}
+    compare("batch_matmul_bias", attrs, [a, b, bias], [want.reshape(2, 3, 5)], [dtype])
+
+
+def test_a_bias_behind_many_products_is_declined() -> None:
+    a, bias = near(F32, 2, 3, 3), near(F32, 3)
+    with pytest.raises(Declined, match="2 and 2 matrices"):
+        attrs = {"transpose_a": False, "transpose_b": False}
+        works("batch_matmul_bias", attrs, [a, a, bias], [a])
+
+
 class Attention:
     """Attention and its gradients in float64, for four axes."""
 
@@ -358,7 +376,7 @@ def test_every_builder_is_tested() -> None:
         "convolution_fused", "convolution_weight_bias", "convolution_statistics",
         "batch_normalization_fused", "batch_normalization_backward_fused", "affine_fused",
         "affine_backward", "attention", "attention_backward", "attention_packed",
-        "attention_packed_backward",
+        "attention_packed_backward", "batch_matmul_bias",
     }  # fmt: skip
     assert set(BUILDERS) - set(OPS) == fused
     assert operand(np.ones((1, 2, 3), F32), True).channels_last

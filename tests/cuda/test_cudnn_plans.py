@@ -19,7 +19,7 @@ from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import ENGINES, setup
 from nnl.ext.cuda.library import make_backend
 from nnl.graph.session import session_of
-from nnl.models.transformer import causal_mask, self_attention
+from nnl.models.transformer import causal_mask, scores_by, self_attention
 from tests.cuda.fake_cudnn import FakeFrontEnd
 from tests.cuda.strict_device import StrictDevice
 
@@ -110,3 +110,32 @@ def test_attention_is_not_packed_where_others_read_its_parts(context: Any, seen:
     steps = Counter(s.op for s in session_of([out]).plans["infer"].plan.steps)
     assert steps["attention_packed"] == (seen is None)
     assert steps["attention"] == (seen is not None)
+
+
+@pytest.mark.parametrize("types", ["bfloat16", "float"])
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_bias_joins_the_product_before_it(context: Any, types: str, seen: bool) -> None:
+    """As the scores of BERT have it; not where the product without bias is wanted too."""
+
+    def run(ctx: Any) -> tuple[list[np.ndarray], Counter[str]]:
+        rng = np.random.default_rng(0)
+        with nn.context_scope(ctx):
+            x, table, bias = (
+                nn.Variable(shape, need_grad=True) for shape in ((2, 3, 8), (7, 8), (1, 1, 7))
+            )
+            for v in (x, table, bias):
+                v.d, v.g = rng.normal(size=v.shape), 0
+            scores = scores_by(x, table)
+            y = scores + bias
+            loss = F.sum(F.exp(y * 0.1)) + (F.sum(scores) if seen else 0)
+            loss.forward(clear_no_need_grad=True)
+            loss.backward(clear_buffer=True)
+            steps = Counter(s.op for s in session_of([loss]).plans["train"].plan.steps)
+            return [loss.d, x.g, table.g, bias.g], steps
+
+    got, steps = run(context(types))
+    want, _ = run(nn.Context(["numpy:float"]))
+    assert steps["batch_matmul_bias"] == (not seen)
+    for g, w in zip(got, want, strict=True):
+        bound = 0.02 if types == "bfloat16" else 1e-5
+        assert np.abs(g.astype(np.float32) - w).max() <= bound * max(1.0, float(np.abs(w).max()))

@@ -23,6 +23,7 @@ from nnl.graph.passes.kernels import choose_kernels
 from nnl.graph.passes.normalization import fuse_normalization
 from nnl.graph.passes.pooling import fuse_pooling
 from nnl.graph.passes.prepare import prepare_weights
+from nnl.graph.passes.product_bias import fuse_product_bias
 from nnl.graph.passes.prune import prune
 from nnl.graph.passes.reduction import fuse_reductions
 from nnl.graph.passes.remember import forget_normalized
@@ -42,6 +43,7 @@ PASSES: list[Pass] = [
     pack_attention,
     fuse_softmax,
     fuse_affine,
+    fuse_product_bias,
     fuse_convolution,
     fuse_bias_gradient,
     fuse_pooling,

@@ -162,6 +162,26 @@ def batch_matmul(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]
     return [steps.work()]
 
 
+def batch_matmul_bias(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
+    """(a, b, bias) -> a b + bias of single matrices; bias has a number for each column."""
+    a, b, bias = ins[:3]
+    if a is None or b is None or bias is None:
+        raise Declined("an input is left out")
+    check_types(*ins, *outs)
+    a_, b_ = stack(IN, a, True), stack(IN + 1, b, True)
+    if a_.dim[0] != 1 or b_.dim[0] != 1:
+        raise Declined(f"{a_.dim[0]} and {b_.dim[0]} matrices")
+    dtype = half_of(a, b, outs[0])
+    steps = Assembly()
+    a_, b_ = as_type(steps, a_, dtype), as_type(steps, b_, dtype)
+    a_ = transposed(a_) if attrs["transpose_a"] else a_
+    b_ = transposed(b_) if attrs["transpose_b"] else b_
+    m, n = a_.dim[1], b_.dim[2]
+    c = matrix(OUT, outs[0], m, n)
+    product(steps, attrs, a_, b_, c, [("add", matrix(IN + 2, bias, 1, n))])
+    return [steps.work()]
+
+
 def stack(uid: int, x: Operand, merge: bool) -> Array:
     """Matrices with their batch axes, made one if they may be; at least one."""
     dim = x.shape
