@@ -148,7 +148,7 @@ def calls(d: str, batch: int = 64, side: int = 56, words: int = 128) -> Iterator
     none = [None, None]
     yield "of a batch", "normalization_backward", axes, [image, *none, image, p, p, p], out
     x, g, r = ((8, words, 768), d), ((1, 1, 768), f), ((8, words, 1), f)
-    layer = {"batch_axis": (0, 1), "eps": 1e-5}
+    layer = {"batch_axis": (0, 1), "eps": 1e-12}
     yield "", "layer_normalization", layer, [x, g, g], [x, r, r]
     axes = {"axes": (2,), "eps": 1e-5, "parameter": (1, 1, 768)}
     yield "of a layer", "normalization_backward", axes, [x, *none, x, r, r, g], [x, g, g]
