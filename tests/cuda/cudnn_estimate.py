@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each step of a training plan costs at the least on an H200: the table in docs/cudnn.md.
 
-    python -m tests.cuda.cudnn_estimate resnet50 bfloat16 256 [--steps]
+    python -m tests.cuda.cudnn_estimate resnet50 bfloat16 256 [--steps | --measure]
 
 Plans are made for a device that is not there, with the real cuDNN asked for engines, and not run.
-A step takes as long as memory moves its operands once, or tensor cores multiply, and 2 us.
+A step takes as long as memory moves its operands once, or tensor cores multiply, and 2 us. With
+--measure, for which there must be a GPU, the graphs of cuDNN and cuBLAS run one by one, and what
+they take stands behind that.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from nnl.ext.cuda import setups as registered
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder
 from nnl.ext.cuda.cudnn.gemm import Product
 from nnl.ext.cuda.cudnn.run import CopyStep, WorkKernel
-from nnl.ext.cuda.cudnn.setups import ENGINES
+from nnl.ext.cuda.cudnn.setups import ENGINES, measure
 from nnl.ext.cuda.cudnn.spec import Array, Graph
 from nnl.ext.cuda.executor import DevicePlan
 from nnl.ext.cuda.library import CudaLibrary, make_backend, operand
@@ -32,7 +34,8 @@ from tests.cuda.strict_device import StrictDevice
 
 BYTES_PER_S, FLOPS_PER_S, LAUNCH_S = 4.3e12, 790e12, 2e-6
 LENGTHS = {"gpt2": 1024, "bert": 512}
-Cost = tuple[str, float, float]  # what, bytes, floating-point operations
+RUNS = 10  # of a graph that is measured
+Cost = tuple[str, float, float, Any]  # what, bytes, floating-point operations, what runs it
 plans: list[tuple[str, Any]] = []  # name and kernel of all steps
 
 
@@ -59,10 +62,12 @@ def add(self: Any, name: str, kernel: Any, ins: Any, outs: Any, workspace: int) 
     plans.append((name, kernel))
 
 
-def context(types: str) -> Any:
+def context(types: str, gpu: bool) -> Any:
     """Plans of this context are made, and running them does nothing."""
-    made = engine(PlanCache(folder()))
-    ENGINES.current = lambda: made
+    if not gpu:
+        no_driver()
+        made = engine(PlanCache(folder()))
+        ENGINES.current = lambda: made
     DevicePlan.add, DevicePlan.run = add, lambda self, begin, end: None
     from nnl.core.context import BACKENDS, SPACES
 
@@ -117,16 +122,16 @@ def costs(name: str, kernel: Any) -> Iterator[Cost]:
     """Of all launches of a step."""
     op, operands = getattr(kernel, "asked", (name, []))
     if not isinstance(kernel, WorkKernel):
-        yield f"{op}: {type(kernel).__name__}", sum(x.nbytes for x in operands), 0.0
+        yield f"{op}: {type(kernel).__name__}", sum(x.nbytes for x in operands), 0.0, None
         return
     for step in kernel.steps:
         moved = sum(map(nbytes, step.operands))
         if isinstance(step, CopyStep):
-            yield f"{op}: a copy", moved, 0.0
+            yield f"{op}: a copy", moved, 0.0, None
             continue
         what = " + ".join(node.op for node in step.graph.nodes)
         library = "cuBLAS" if isinstance(step, Product) else "cuDNN"
-        yield f"{op}: {library}, {what}", moved, flops(step.graph)
+        yield f"{op}: {library}, {what}", moved, flops(step.graph), step
 
 
 def main() -> None:
@@ -135,21 +140,27 @@ def main() -> None:
     parser.add_argument("types", choices=("bfloat16", "half", "float"))
     parser.add_argument("batch", type=int)
     parser.add_argument("--steps", action="store_true", help="all steps, not sums over equal ones")
+    parser.add_argument("--measure", action="store_true", help="also run the graphs, on a GPU")
     given = parser.parse_args()
-    no_driver()
-    with nn.context_scope(context(given.types)):
+    with nn.context_scope(context(given.types, given.measure)):
         train(given.model, given.batch)
-    times, counts = Counter[str](), Counter[str]()
+    times, counts, took = Counter[str](), Counter[str](), Counter[str]()
+    measured: dict[Graph, float] = {}
     for name, kernel in plans:
-        for what, moved, multiplied in costs(name, kernel):
+        for what, moved, multiplied, plan in costs(name, kernel):
             seconds = max(moved / BYTES_PER_S, multiplied / FLOPS_PER_S) + LAUNCH_S
             times[what] += seconds
             counts[what] += 1
             if given.steps:
                 print(f"{1e6 * seconds:9.1f} us {moved / 1e6:9.1f} MB {what}")
+            if given.measure and plan is not None:
+                if plan.graph not in measured:
+                    measured[plan.graph] = measure(plan, RUNS)
+                took[what] += measured[plan.graph]
     print(f"{1e3 * sum(times.values()):.2f} ms in {sum(counts.values())} launches")
     for what, seconds in times.most_common():
-        print(f"{1e6 * seconds:9.1f} us {counts[what]:4d} {what}")
+        ran = f"{1e6 * took[what]:9.1f} us, {took[what] / seconds:4.1f} times" if took[what] else ""
+        print(f"{1e6 * seconds:9.1f} us {ran} {counts[what]:4d} {what}")
 
 
 if __name__ == "__main__":
