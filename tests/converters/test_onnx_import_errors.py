@@ -134,6 +134,8 @@ CASES = [
         {"outputs": 2, "activations": ["Best"]},
         "activation 'Best' is unknown, known are",
     ),
+    # its function makes a range of that many axes
+    ("RMSNormalization", [X, f(5)], {"axis": -(2**21), "opset": 23}, "axes has 2097152 numbers"),
     ("DFT", [f(1, 4, 2), None, i(-1)[0]], {}, "transforms the axis of real and imaginary parts"),
     ("DFT", [f(1, 4, 2), i(0)[0]], {}, "dft_length is 0, wanted at least 1"),
     ("STFT", [f(1, 4, 1), i(0)[0], f(2)], {}, "frame_step is 0, frame_length 2, for 4 samples"),

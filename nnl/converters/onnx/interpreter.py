@@ -189,7 +189,7 @@ class Interpreter:
         domain, name = node.domain, node.op_type
         function = self.model.functions.get((domain, name))
         if function is not None:
-            return lambda ctx, node, *v: ctx.call(body_of_function(ctx, node, function), v)
+            return lambda ctx, node, *v: ctx.call(node, body_of_function(ctx, node, function), v)
         found = ONNX.find_import(name, node.since or 10**6, domain)
         if found is not None:
             return found
@@ -199,20 +199,29 @@ class Interpreter:
         if not isinstance(node, UnknownNode):
             schema = node.schema
             if schema.has_function or schema.has_context_dependent_function:
-                return lambda ctx, node, *v: ctx.call(body_of_schema(ctx, node, v), v)
+                return lambda ctx, node, *v: ctx.call(node, body_of_schema(ctx, node, v), v)
         raise UnsupportedOperator(
             f"there is no importer for the operator {name!r} of the domain "
             f"{domain or 'ai.onnx'!r} (version {self.opsets.get(domain)})",
             node=node.label,
         )
 
-    def call(self, body: tuple[Graph, dict[str, int]], values: Sequence[Any]) -> list[Any]:
-        """Run the body of a function, which sees none of the values around it."""
+    def call(
+        self, node: Node, body: tuple[Graph, dict[str, int]], values: Sequence[Any]
+    ) -> list[Any]:
+        """Run the body of a function, which sees none of the values around it.
+
+        Raises:
+            OnnxError: As the nodes inside; its text names `node`, which the file has, before them.
+        """
         graph, opsets = body
         before, self.opsets = self.opsets, opsets
         try:
             padded = [*values, *[None] * (len(graph.inputs) - len(values))]
             return self.run(graph, padded)
+        except OnnxError as e:
+            label = f"{node.label}: {e.node}" if e.node else node.label
+            raise type(e)(e.reason, node=label) from e.__cause__
         finally:
             self.opsets = before
 
