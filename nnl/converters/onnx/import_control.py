@@ -26,8 +26,6 @@ from nnl.converters.onnx.values import (
     var,
 )
 
-MAX_TRIPS = 10**6  # of one loop; a file that wants more would never end
-
 
 @onnx_import("If")
 def if_(ctx: Any, node: Any, condition: Any) -> Any:
@@ -60,8 +58,6 @@ def loop(ctx: Any, node: Any, trips: Any, condition: Any, *state: Any) -> Any:
     collected: list[list[Any]] = [[] for _ in body.outputs[1 + n :]]
     turn = 0
     while going and (limit is None or turn < limit):
-        if turn >= MAX_TRIPS:
-            raise OnnxError(f"loops more than {MAX_TRIPS} times")
         outs = ctx.run_inside(body, [np.array(turn, np.int64), np.array(going), *values])
         values = outs[1 : 1 + n]
         for many, one in zip(collected, outs[1 + n :], strict=True):

@@ -24,6 +24,7 @@ from nnl.core.context import Context as Device
 from nnl.core.variable import Variable
 
 MAX_DEPTH = 48  # of graphs and functions inside each other
+MAX_RUNS = 10**6  # of graphs and functions; loops inside loops that want more would never end
 _CAUSES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError)
 _FIXED = {
     "tensor(int64)": np.dtype(np.int64),
@@ -65,7 +66,7 @@ class Interpreter:
         self.model, self.initial = model, initial
         self.opsets = model.opsets
         self.scope = Scope(None, None)
-        self.depth = 0
+        self.depth = self.runs = 0
         self.last_uses: dict[int, tuple[Graph, list[list[str]]]] = {}
         self.bodies: dict[Any, Graph] = {}
 
@@ -87,6 +88,9 @@ class Interpreter:
         """
         if self.depth >= MAX_DEPTH:
             raise OnnxError(f"graphs or functions are nested deeper than {MAX_DEPTH}")
+        self.runs += 1
+        if self.runs > MAX_RUNS:
+            raise OnnxError(f"loops and functions run more than {MAX_RUNS} times in all")
         scope = Scope(graph, outer)
         for name, value in graph.initializers.items():
             scope.values[name] = self.initial(name, value)
