@@ -134,6 +134,16 @@ CASES = [
         {"outputs": 2, "activations": ["Best"]},
         "activation 'Best' is unknown, known are",
     ),
+    ("Col2Im", [f(1, 5, 15), i(5, 5), i(1, 5)], {"pads": [0, 2**20, 0, 2**20]}, "has 15 places of"),
+    ("StringConcat", [np.array(["a" * 2**20]), np.array(["b"])], {}, "more than 1048576 charact"),
+    (
+        "StringSplit",
+        [np.array(["," * 2**18] + ["a"] * 2**11, object)],
+        {"delimiter": ",", "outputs": 2},
+        "wants an array of shape",
+    ),
+    ("RegexFullMatch", [np.array(["a" * 10**6])], {"pattern": "a{99}"}, "too long for a pattern"),
+    ("GatherElements", [X, i(0).reshape(1, 1)], {}, "take_along|IndexError"),
     # its function makes a range of that many axes
     ("RMSNormalization", [X, f(5)], {"axis": -(2**21), "opset": 23}, "axes has 2097152 numbers"),
     ("DFT", [f(1, 4, 2), None, i(-1)[0]], {}, "transforms the axis of real and imaginary parts"),
@@ -220,3 +230,47 @@ def test_a_model_without_a_graph():
         read(onnx.ModelProto(ir_version=8))
     with pytest.raises(OnnxError, match="has no graph"):
         read(b"")
+
+
+def test_a_scan_of_more_inputs_than_there_are():
+    names = [onnx.ValueInfoProto(name=n) for n in "ab"]
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["a"], ["b"])], "g", names[:1], names[1:]
+    )
+    for count in (2**31, 0, -(2**62)):
+        with pytest.raises(OnnxError, match=f"num_scan_inputs is {count}, and there are 1 inputs"):
+            run("Scan", [f(3, 2)], body=body, num_scan_inputs=count)
+
+
+def test_loops_and_functions_have_one_budget(monkeypatch):
+    """Functions that call the one before twice: 2^40 calls of the first."""
+    doubled = [
+        helper.make_function(
+            "d",
+            f"f{k}",
+            ["a"],
+            ["c"],
+            [
+                helper.make_node(
+                    f"f{k - 1}" if k else "Identity", ["a"], ["b"], domain="d" * (k > 0)
+                ),
+                helper.make_node(
+                    f"f{k - 1}" if k else "Identity", ["b"], ["c"], domain="d" * (k > 0)
+                ),
+            ],
+            [helper.make_opsetid("", 18), helper.make_opsetid("d", 1)],
+        )
+        for k in range(40)
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("f39", ["x"], ["y"], domain="d")],
+        "g",
+        [value("x", TensorProto.FLOAT, [2])],
+        [value("y", TensorProto.FLOAT, [2])],
+    )
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("d", 1)]
+    model = helper.make_model(graph, opset_imports=imports, functions=doubled, ir_version=9)
+    monkeypatch.setattr("nnl.converters.onnx.interpreter.MAX_RUNS", 500)
+    with pytest.raises(OnnxError, match="node d.f39 .*: loops and functions run more than 500 tim"):
+        load(model).run(f(2))

@@ -69,10 +69,17 @@ def loop(ctx: Any, node: Any, trips: Any, condition: Any, *state: Any) -> Any:
     return [*values, *(stacked(c, 0, i) for c, i in zip(collected, infos, strict=True))]
 
 
+def _scanned(node: Any, values: Any) -> int:
+    m = int(node.num_scan_inputs)
+    if not 1 <= m <= len(values):
+        raise OnnxError(f"num_scan_inputs is {m}, and there are {len(values)} inputs")
+    return m
+
+
 @onnx_import("Scan", since=9)
 def scan(ctx: Any, node: Any, *values: Any) -> Any:
     """A subgraph for every slice of its inputs, with a state that goes from one to the next."""
-    m = node.num_scan_inputs
+    m = _scanned(node, values)
     n = len(values) - m
     state, many = list(values[:n]), values[n:]
     outs = len(node.body.outputs) - n
@@ -117,7 +124,7 @@ def _scan(
 @onnx_import("Scan")
 def scan_8(ctx: Any, node: Any, lengths: Any, *values: Any) -> Any:
     """Version 8: a batch axis in front, and a length for every sample."""
-    m = node.num_scan_inputs
+    m = _scanned(node, values)
     n = len(values) - m
     back = node.directions or (0,) * m
     batch = shape_of(values[-1])[0]
