@@ -31,6 +31,7 @@ from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.converters.nnp.reader import NewParameters, build_networks
 from nnl.converters.nnp.writer import create_proto
+from nnl.converters.weights import EXTENSIONS
 from nnl.core.context import using
 from nnl.core.graph import capture
 from nnl.core.op import OPS
@@ -378,6 +379,8 @@ LATER = {
 
 def _not_yet(extension: str, named: str | None) -> str:
     """What to add to an error about a format that will be known."""
+    if extension in EXTENSIONS:
+        return ": such a file has weights and no network, nnl.converters.weights reads them"
     later = next((n for n, e in LATER.items() if n == named or extension in e), None)
     return "" if later is None else f": {later} comes in a later version of nnl"
 

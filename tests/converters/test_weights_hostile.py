@@ -86,6 +86,10 @@ def wide(leaf: bytes) -> bytes:
         (b"\x82\x01.", r"the instruction b'\\x82' at byte 0 is refused"),  # a registered extension
         (b"Pos.system\n.", r"the instruction b'P' at byte 0 is refused"),
         (DICT + b")\x81.", r"the instruction b'\\x81' at byte 26 is refused"),  # object.__new__
+        (
+            b"ctorch._utils\n_rebuild_qtensor\n.",
+            "a tensor is made by _rebuild_qtensor, wanted plain",
+        ),
         (b"(cos\nsystem\no.", "it names os.system, which is no part of a tensor"),
     ],
 )
@@ -112,6 +116,12 @@ def test_tensors_do_not_multiply_a_storage(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("nnl.converters.weights.pytorch.SUSPICIOUS", 100)
     with pytest.raises(ValueError, match="the tensors share storages more than 16 times"):
         read_weights(path)
+
+
+def test_expanded_tensors_are_read(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"e": torch.arange(3.0).expand(5, 3)}, tmp_path / "W.PT")
+    assert read_weights(tmp_path / "W.PT")["e"].tolist() == [[0, 1, 2]] * 5
 
 
 def entry(shape: list[int], dtype: str = "F32", size: int = 4) -> dict[str, object]:

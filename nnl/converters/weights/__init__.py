@@ -41,7 +41,7 @@ def read_weights(path: Path) -> dict[str, Array]:
     Raises:
         ValueError: The extension is another, or the file is damaged.
     """
-    extension = os.path.splitext(str(path))[1]
+    extension = os.path.splitext(str(path))[1].lower()
     if extension not in _READERS:
         raise ValueError(
             f"read_weights: {path} has the extension {extension!r}, wanted one of "

@@ -141,10 +141,15 @@ class _Machine:
         kind = ALLOWED.get((module, name))
         if module in _STORAGES and name.endswith("Storage"):
             kind = "storage"
+        if kind is None and module == "torch._utils" and name.startswith("_rebuild"):
+            raise ValueError(
+                f"{self.where}: a tensor is made by {name[:80]}, wanted plain ones: convert those "
+                "that are quantised, sparse or have a type of 8 bits before saving them"
+            )
         if kind is None:
             raise ValueError(
-                f"{self.where}: it names {module}.{name}, which is no part of a tensor: save "
-                "model.state_dict() instead"
+                f"{self.where}: it names {module[:80]}.{name[:80]}, which is no part of a tensor: "
+                "save model.state_dict() instead"
             )
         self.stack.append(Name(module, name, kind))
 

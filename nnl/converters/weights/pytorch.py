@@ -104,7 +104,7 @@ def _window(t: Tensor, storage: Array, where: str) -> Array:
         raise ValueError(
             f"{where}: element {last} of a storage with {storage.size} elements is asked for"
         )
-    if count > storage.size:
+    if count > storage.size and count * storage.itemsize > SUSPICIOUS:  # an expanded one
         raise ValueError(f"{where}: {count} elements out of a storage with {storage.size}")
     if not count:
         return np.empty(t.shape, storage.dtype)
