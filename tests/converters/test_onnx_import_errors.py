@@ -135,6 +135,12 @@ CASES = [
         "activation 'Best' is unknown, known are",
     ),
     ("Col2Im", [f(1, 5, 15), i(5, 5), i(1, 5)], {"pads": [0, 2**20, 0, 2**20]}, "has 15 places of"),
+    (
+        "MaxPool",
+        [f(1, 1, 9999)],
+        {"kernel_shape": [4999], "dilations": [2]},
+        r"a window \(4999,\) with dilations, wanted 4096 taps or less",
+    ),
     ("StringConcat", [np.array(["a" * 2**20]), np.array(["b"])], {}, "more than 1048576 charact"),
     (
         "StringSplit",
