@@ -136,6 +136,27 @@ CASES = [
     ),
     ("Col2Im", [f(1, 5, 15), i(5, 5), i(1, 5)], {"pads": [0, 2**20, 0, 2**20]}, "has 15 places of"),
     (
+        "TfIdfVectorizer",
+        [i(1, 2)],
+        {
+            "min_gram_length": 1,
+            "max_gram_length": 2**62,
+            "max_skip_count": 2**62,
+            "mode": "TF",
+            "ngram_counts": [0, 2**62],
+            "ngram_indexes": [0],
+            "pool_int64s": [1],
+        },
+        "wanted places in a pool of 1 in order",
+    ),
+    ("LRN", [X], {"size": 0}, "size is 0, wanted at least 1"),
+    (
+        "LpPool",
+        [f(1, 1, 32, 32)],
+        {"kernel_shape": [2**21, 2], "auto_pad": "SAME_UPPER"},
+        r"a window \(2097152, 2\) at \(32, 32\) places would take too long",
+    ),
+    (
         "MaxPool",
         [f(1, 1, 9999)],
         {"kernel_shape": [4999], "dilations": [2]},
@@ -236,6 +257,13 @@ def test_a_model_without_a_graph():
         read(onnx.ModelProto(ir_version=8))
     with pytest.raises(OnnxError, match="has no graph"):
         read(b"")
+
+
+def test_a_window_of_channels_may_be_larger_than_they_are():
+    x = np.random.default_rng(0).normal(size=(1, 3, 2, 2)).astype(np.float32)
+    (y,) = run("LRN", [x], size=2**40)
+    want = x / (1 + 1e-4 / 2**40 * (x * x).sum(1, keepdims=True)) ** 0.75
+    np.testing.assert_allclose(y, want, rtol=1e-6)
 
 
 def test_a_scan_of_more_inputs_than_there_are():

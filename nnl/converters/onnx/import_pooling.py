@@ -24,6 +24,7 @@ from nnl.converters.onnx.import_shape import padded
 from nnl.converters.onnx.registry import onnx_import
 from nnl.converters.onnx.values import array, check_size, ints, known, reshape, shape_of, var
 
+MAX_WORK = 2**30  # elements of all windows of one channel; 7 x 7 at 4096 x 4096 places are less
 MAX_TAPS = 2**12  # of a window with dilations, along all axes: each is a function of the graph
 
 
@@ -60,6 +61,8 @@ class Windows:
             [max(0, n + b + a) for n, b, a in zip(sizes, self.before, self.after, strict=True)]
         )
         self.more, self.counts = tuple(more), tuple(counts)
+        if math.prod((*self.kernel, *counts)) > MAX_WORK:
+            raise OnnxError(f"a window {self.kernel} at {self.counts} places would take too long")
         self.symmetric = self.before == self.after and not any(self.more)
         self.dense = all(d == 1 for d in self.dilations)
 

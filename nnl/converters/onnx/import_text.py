@@ -71,6 +71,10 @@ def tf_idf_vectorizer(ctx: Any, node: Any, x: Any) -> Any:
     """How often each n-gram of a pool is in a sequence, weighted."""
     pool = node.pool_strings if node.pool_strings is not None else node.pool_int64s
     starts = [*node.ngram_counts, len(pool)]
+    if min(starts) < 0 or starts != sorted(starts):
+        raise OnnxError(
+            f"ngram_counts is {node.ngram_counts}, wanted places in a pool of {len(pool)} in order"
+        )
     grams: dict[tuple[Any, ...], int] = {}
     for n, (a, b) in enumerate(itertools.pairwise(starts), 1):
         for i in range(a, b, n):

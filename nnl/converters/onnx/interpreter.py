@@ -24,7 +24,7 @@ from nnl.core.context import Context as Device
 from nnl.core.variable import Variable
 
 MAX_DEPTH = 48  # of graphs and functions inside each other
-MAX_RUNS = 10**6  # of graphs and functions; loops inside loops that want more would never end
+MAX_RUNS = 10**5  # of graphs and functions; loops inside loops that want more would never end
 _CAUSES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError)
 _FIXED = {
     "tensor(int64)": np.dtype(np.int64),
