@@ -5,15 +5,24 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nnl.converters.weights import pickle_reader, read_weights
+import nnl as nn
+from nnl.converters.weights import load_weights, pickle_reader, read_weights
 from nnl.converters.weights.safetensors import read_safetensors
 from tests.converters.test_weights import header_file, torch_file
+
+
+@pytest.fixture(autouse=True)
+def no_parameters() -> Iterator[None]:
+    nn.clear_parameters()
+    yield
+    nn.clear_parameters()
+
 
 DICT = b"ccollections\nOrderedDict\n"
 
@@ -116,6 +125,21 @@ def test_tensors_do_not_multiply_a_storage(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("nnl.converters.weights.pytorch.SUSPICIOUS", 100)
     with pytest.raises(ValueError, match="the tensors share storages more than 16 times"):
         read_weights(path)
+
+
+def test_names_that_are_scopes_already_change_nothing(tmp_path: Path) -> None:
+    nn.parameter.get_parameter_or_create("a/b", (2,))
+    nn.parameter.get_parameter_or_create("z", (2,))
+    for name, message in (
+        ("a", "'a' is a scope that holds parameters"),
+        ("a/b/c", "'b' in 'a/b' is a par"),
+    ):
+        np.savez(tmp_path / "w.npz", **{"first": np.ones(2), "z": np.ones(2), "name": np.ones(2)})
+        names = {"first": "first", "z": "z", "name": name}
+        with pytest.raises(ValueError, match=f"load_weights: .*w.npz: .*{message}"):
+            load_weights(tmp_path / "w.npz", names)
+        assert list(nn.get_parameters()) == ["a/b", "z"]
+        assert not nn.get_parameters()["z"].d.any()
 
 
 def test_expanded_tensors_are_read(tmp_path: Path) -> None:
