@@ -308,3 +308,12 @@ def test_loops_and_functions_have_one_budget(monkeypatch):
     monkeypatch.setattr("nnl.converters.onnx.interpreter.MAX_RUNS", 500)
     with pytest.raises(OnnxError, match="node d.f39 .*: loops and functions run more than 500 tim"):
         load(model).run(f(2))
+
+
+def test_errors_of_the_engine_name_the_node(monkeypatch):
+    def refuse(*args, **kw):
+        raise RuntimeError("could not create a primitive")
+
+    monkeypatch.setattr("nnl.functions.deconvolution", refuse)
+    with pytest.raises(OnnxError, match="node ConvTranspose 'y0': RuntimeError: could not create"):
+        run("ConvTranspose", [X, f(2, 1, 3, 3)])

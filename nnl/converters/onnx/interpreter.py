@@ -25,7 +25,8 @@ from nnl.core.variable import Variable
 
 MAX_DEPTH = 48  # of graphs and functions inside each other
 MAX_RUNS = 10**5  # of graphs and functions; loops inside loops that want more would never end
-_CAUSES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError)
+# RuntimeError is what oneDNN raises where memory or its own bounds do not suffice
+_CAUSES = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError)
 _FIXED = {
     "tensor(int64)": np.dtype(np.int64),
     "tensor(int32)": np.dtype(np.int32),
