@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import re
 import zipfile
@@ -16,6 +17,8 @@ import pytest
 import nnl as nn
 from nnl.converters.nnp import initial_values, members
 from nnl.converters.nnp.messages import messages, parse
+from nnl.converters.nnp.parameter_files import set_parameter_from_proto
+from nnl.converters.weights import read_weights
 from nnl.core.op import OPS
 from nnl.core.spec import ShapeError
 from nnl.ext.native import library
@@ -202,6 +205,46 @@ def test_many_members_do_not_add_up_to_a_bomb(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(members, "MAX_RATIO", 50)
     with pytest.raises(ValueError, match="the members claim 5000 bytes out of"):
         load(archive_of(**{f"{i}.nntxt": bytes(1000) for i in range(5)}), extension=".nnp")
+
+
+@pytest.mark.parametrize("kind", ["nntxt", "npz"])
+def test_members_that_share_bytes_are_refused(kind: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(path := tmp_path / f"a.{kind}", "w") as out:
+        out.writestr("0.nntxt", b"#" * 1000)
+        first = out.filelist[0]
+        for i in range(1, 50):
+            again = copy.copy(first)
+            again.filename = again.orig_filename = f"{i}.nntxt"
+            out.filelist.append(again)
+            out.NameToInfo[again.filename] = again
+    with pytest.raises(ValueError, match="the members take 50000 bytes of a file of"):
+        read_weights(path) if kind == "npz" else load(path.open("rb"), extension=".nnp")
+
+
+def test_members_need_names_and_places() -> None:
+    data = stored_archive("a", b"")
+    for at in (26, data.index(b"PK\1\2") + 28):
+        data[at] = 0  # the length of its name
+    directory = data.index(b"PK\1\2")
+    data = data[:30] + data[31 : directory + 46] + data[directory + 47 :]
+    end = data.index(b"PK\5\6")
+    data[end + 12] -= 1
+    data[end + 16] -= 1
+    with pytest.raises(ValueError, match="a member has no name"):
+        load(io.BytesIO(bytes(data)), extension=".nnp")
+
+
+def test_parameters_are_registered_all_or_none() -> None:
+    proto = messages()["NNablaProtoBuf"]()
+    for name in ("a", "/"):
+        proto.parameter.add(variable_name=name, data=[1]).shape.dim.append(1)
+    for read in (
+        lambda: nn.load_parameters(io.BytesIO(proto.SerializeToString()), extension=".protobuf"),
+        lambda: set_parameter_from_proto(proto),
+    ):
+        with pytest.raises(ValueError, match="wanted a name"):
+            read()
+        assert nn.get_parameters(grad_only=False) == {}
 
 
 def varint(value: int) -> bytes:

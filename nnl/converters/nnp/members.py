@@ -25,7 +25,7 @@ _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name
 
 # Name, dtype, shape, first byte, and integers beside it, by name.
 Hdf5Array = tuple[str, str, tuple[int, ...], int, dict[str, int]]
-Bytes = np.ndarray[Any, Any]  # uint8, writable
+Bytes = np.ndarray[Any, Any]  # uint8
 Parts = list[memoryview | int]  # where bytes go that follow each other; how many nobody wants
 
 
@@ -206,8 +206,8 @@ def members(file: BinaryIO, where: str, kind: str = ".nnp archive") -> Iterator[
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
-            _check(entries, where)
             size = file.seek(0, os.SEEK_END)
+            _check(entries, size, where)
             for entry in entries:
                 if not entry.is_dir():
                     member = _member(archive, file, entry, size, where)
@@ -245,12 +245,15 @@ _BROKEN = (
     EOFError,
     RuntimeError,  # encrypted; NotImplementedError is one: an unknown compression
     OSError,
+    OverflowError,  # a place behind 2**63
     ValueError,
 )
 
 
-def _check(entries: list[zipfile.ZipInfo], where: str) -> None:
+def _check(entries: list[zipfile.ZipInfo], size: int, where: str) -> None:
     for entry in entries:
+        if not entry.filename:
+            raise ValueError(f"{where}: a member has no name")
         parts = entry.filename.replace("\\", "/").split("/")
         if ".." in parts or entry.filename.startswith(("/", "\\")):
             raise ValueError(f"{where}: the member {entry.filename!r} points outside the archive")
@@ -261,6 +264,8 @@ def _check(entries: list[zipfile.ZipInfo], where: str) -> None:
             )
     claimed = sum(e.file_size for e in entries)
     there = sum(e.compress_size for e in entries)
+    if len(entries) > 1 and there > size:  # entries share bytes: a bomb without compression
+        raise ValueError(f"{where}: the members take {there} bytes of a file of {size}")
     if claimed > max(SUSPICIOUS, MAX_RATIO * there):
         raise ValueError(f"{where}: the members claim {claimed} bytes out of {there}")
 

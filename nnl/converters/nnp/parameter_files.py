@@ -18,6 +18,7 @@ from nnl.converters.nnp.wire import join_parameters, split_parameters
 from nnl.core.parameter import get_parameter, get_parameter_or_create, get_parameters
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
+from nnl.parametric_functions.api import all_or_nothing
 
 SAVED = (".h5", ".protobuf")
 LOADED = (".h5", ".protobuf", ".nntxt", ".prototxt", ".nnp")
@@ -96,9 +97,8 @@ def load_parameters(
         kind = _extension("load_parameters", path, extension, LOADED)
         stored = _read(path, kind, "load_parameters: file")
     _check_shapes(stored)
-    for p in stored:
-        existing = get_parameter_or_create(p.name, p.value.shape, need_grad=p.need_grad)
-        set_value(existing, p.value)
+    for variable, p in zip(_registered(stored), stored, strict=True):
+        set_value(variable, p.value)
     if proto is None and not needs_proto and kind in (".h5", ".nnp"):
         return None
     proto = messages()["NNablaProtoBuf"]() if proto is None else proto
@@ -114,8 +114,20 @@ def set_parameter_from_proto(proto: Any) -> None:
     """
     stored = from_proto(proto, "set_parameter_from_proto")
     _check_shapes(stored)
-    for p in stored:
-        get_parameter_or_create(p.name, p.value.shape, need_grad=p.need_grad).d = p.value
+    for variable, p in zip(_registered(stored), stored, strict=True):
+        variable.d = p.value
+
+
+def _registered(stored: list[Stored]) -> list[Variable]:
+    """The parameters, those made that there are not; none if one has no name or that of a scope."""
+
+    def made() -> list[Variable]:
+        return [
+            get_parameter_or_create(p.name, p.value.shape, need_grad=p.need_grad) for p in stored
+        ]
+
+    found: list[Variable] = all_or_nothing(made, (), {})
+    return found
 
 
 def set_value(variable: Variable, value: np.ndarray[Any, Any]) -> None:
