@@ -11,13 +11,13 @@ import nnl.solvers as S
 from nnl.core.op import OPS
 from nnl.training.loss_scaling import DynamicLossScalingUpdater
 from tests.cuda import strict_xp
-from tests.cuda.strict_device import context
+from tests.cuda.strict_device import KERNELS, context
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # inf is fed
 REFERENCE = nn.Context(["numpy:float"])
 
 
-def steps(ctx, solver, bad=(), count=8, **kw):
+def steps(ctx, solver, bad=(), count=8, after=lambda updater: None, **kw):
     """(loss, scale, how often the step waited) of each step, and the parameters."""
     nn.clear_parameters()
     nn.seed(1)
@@ -40,7 +40,9 @@ def steps(ctx, solver, bad=(), count=8, **kw):
             updater.update()
             waited = strict_xp.counts["synchronisations"] - before
             found.append((float(loss.d), updater.scale, waited))
+            after(updater)
         parameters = {k: v.d.copy() for k, v in nn.get_parameters().items()}
+        assert updater.overflows == len([k for k in bad if k < count])
     nn.clear_parameters()
     return found, parameters
 
@@ -85,6 +87,18 @@ def test_a_pass_with_an_overflow_changes_nothing_but_the_scale():
         assert (parameters[3][name] != value).any()
 
 
+def test_a_scale_that_is_set_holds_from_the_next_pass_and_nothing_is_recorded_again(host_compiler):
+    def fix(updater):
+        updater.scale = 32.0
+
+    before, ctx = KERNELS.recordings, context(name="kernels")
+    found, got = steps(ctx, S.Sgd(0.01), scale=2.0, N=1, after=fix)
+    assert [r[1] for r in found] == [4] + [64] * 7
+    assert KERNELS.recordings - before == 3  # forward, backward, update
+    _, want = steps(ctx, S.Sgd(0.01), scale=32.0, N=100)
+    same(got, want)
+
+
 def test_the_scale_rises_after_n_passes():
     found, _ = steps(context(), S.Sgd(0.01), scale=2.0, N=3, count=7)
     assert [r[1] for r in found] == [2, 2, 4, 4, 4, 8, 8]
@@ -97,7 +111,7 @@ def test_the_kernel_of_the_scale_is_its_definition(host_compiler, found):
         for ctx in (REFERENCE, context(name="kernels")):
             arrays = [
                 nn.NdArray.from_numpy_array(a)
-                for a in (np.array(found), np.array(8.0, np.float32), np.array(good))
+                for a in (np.array(found), np.array(8.0, np.float32), np.array([good, 7]))
             ]
             with nn.context_scope(ctx):
                 OPS["follow_loss_scale"](*arrays, factor=4.0, steps=3)

@@ -4,6 +4,9 @@
 The device lies in host memory (strict_device.py): no GPU has run this.
 """
 
+import weakref
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -172,6 +175,87 @@ def test_a_step_that_needs_the_host_runs_between_graphs_and_says_why():
     text = plan.summary()
     assert "random_choice runs outside of the graphs: it runs on the host: the weights" in text
     assert "are 2 recorded graphs" in text
+
+
+def test_a_fourier_transform_runs_between_graphs():
+    """CuPy drops the tables of transforms that have not been used for a while."""
+    (x,), y = graph_of(lambda x: F.exp(F.fft(F.sort(x), 1)), (3, 4, 2))
+    plan = plan_of(y)
+    for _ in range(3):
+        plan.run()
+    (reason,) = plan.native.reasons
+    assert reason[0] == "fft" and "the tables of its Fourier transform may be dropped" in reason[1]
+
+
+def test_a_recorded_graph_keeps_the_tables_it_reads(monkeypatch):
+    monkeypatch.setattr("nnl.ext.cuda.arrays.MOST_CONSTANTS", 16)
+    enlarge = partial(F.interpolate, scale=(2, 2))
+    (x,), y = graph_of(lambda x: enlarge(F.sort(x)), (1, 1, 3, 3))
+    plan = plan_of(y)
+    plan.run(), plan.run()
+    assert plan.native.reasons == []
+    held = [weakref.ref(a) for a in plan.native._held]
+    assert held
+    for n in range(4, 14):  # other tables take their place
+        (_,), other = graph_of(enlarge, (1, 1, n, n))
+        plan_of(other).run()
+    assert all(a() is not None for a in held)
+    plan.native.bind_array(plan.leaves[0][0], DEVICE.xp.empty((1, 1, 3, 3), np.float32))
+    assert all(a() is None for a in held)  # what was recorded is gone
+
+
+@pytest.mark.parametrize("n", [2, 5, 8])
+def test_a_recording_that_fails_as_a_whole_is_tried_in_halves(monkeypatch, n):
+    """CUDA may tell only at the end, or at a later step, that one of them spoilt it."""
+    (x,), y = graph_of(lambda x: chain(x, n), (3, 4))
+    plan = plan_of(y)
+    plan.run()
+    calls, reached = plan.native.calls, []
+    assert len(calls) == n
+    spoil = calls[n - 2].kernel
+    run = spoil.call
+
+    def call():
+        if strict_xp.counts["capturing"]:
+            reached.append(0)
+        run()
+
+    monkeypatch.setattr(spoil, "call", call)
+
+    def refuse(work):
+        if reached:
+            reached.clear()
+            raise RuntimeError("cudaErrorStreamCaptureInvalidated: failed due to a previous error")
+
+    monkeypatch.setattr(DEVICE, "refuses", refuse)
+    for _ in range(3):
+        plan.run()
+        np.testing.assert_array_equal(plan.value(y.edge.key).get(), np.sort(np.float32(x.d)))
+    assert [c.alone != "" for c in calls] == [k == n - 2 for k in range(n)]
+
+
+def chain(x, n):
+    for _ in range(n):
+        x = F.sort(x)
+    return x
+
+
+def test_two_devices_take_turns():
+    """Each works on its own memory and stream, whichever was active before."""
+    xs, plans = [], []
+    for name in ("strict", "kernels"):
+        x = nn.Variable((3,))
+        with nn.context_scope(context(name=name)):
+            y = F.sort(F.sort(x, reverse=True))
+        xs.append(x)
+        plans.append((plan_of(y), y))
+    for k in range(5):
+        for x in xs:
+            x.d = [3, 1, k]
+        for plan, y in plans:
+            plan.run()
+            got = plan.value(y.edge.key).get()
+            np.testing.assert_array_equal(got, sorted([3, 1, k]))
 
 
 def test_a_function_in_another_context_runs_on_the_host():

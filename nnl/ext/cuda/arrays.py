@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -26,20 +27,38 @@ class ArrayModule:
 
     Definitions make small tables with numpy and give them to xp.asarray: always the same ones for
     the same shapes. Kept, they are copied once, and a definition copies nothing while a CUDA graph
-    is captured. Nobody may write to such an array.
-
-    Args:
-        capturing: Whether a graph is being captured: then nothing can be copied to the device.
+    is recorded. Nobody may write to such an array.
     """
 
-    def __init__(self, xp: Any, capturing: Callable[[], bool] = lambda: False) -> None:
-        self._xp, self.capturing = xp, capturing
+    def __init__(self, xp: Any) -> None:
+        self._xp = xp
         self._constants: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._held: list[Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._xp, name)
         self.__dict__[name] = value  # found directly from now on
         return value
+
+    @property
+    def fft(self) -> Any:
+        """The module of Fourier transforms."""
+        self._check("the tables of its Fourier transform may be dropped before the graph is")
+        return self._xp.fft
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Any]]:
+        """While a graph is recorded: refuse what cannot be in one.
+
+        Yields:
+            The kept tables that the graph reads; it contains their addresses, so they must live as
+            long as the graph does.
+        """
+        self._held = held = []
+        try:
+            yield held
+        finally:
+            self._held = None
 
     def array(self, a: Any, dtype: Any = None, **kw: Any) -> Any:
         """A new array on the device."""
@@ -61,10 +80,12 @@ class ArrayModule:
                 self._constants.popitem(last=False)
         else:
             self._constants.move_to_end(key)
+        if self._held is not None:
+            self._held.append(found)
         return found
 
     def _check(self, why: str) -> None:
-        if self.capturing():
+        if self._held is not None:
             raise NotCapturable(why)
 
 

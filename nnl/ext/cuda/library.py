@@ -75,6 +75,7 @@ class CudaLibrary:
         outs: Sequence[NativeSpec],
     ) -> Kernel | None:
         """The kernel of an op for these arrays, None if all setups decline."""
+        self.device.activate()  # cuDNN asks for the current one
         results = [x for x in map(operand, outs) if x is not None]
         return find(op, dict(attrs), [operand(x) for x in ins], results, self.setups)
 
