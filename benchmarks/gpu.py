@@ -6,8 +6,9 @@
 
 Each engine runs a row at each batch size in a process of its own, one at a time; the best batch
 counts. What tells most comes first: no measurement starts after the given minutes, or ends later
-than a minute after them. Memory is what the device has in use at the end of a run, the CUDA context included. The
-results go to FOLDER/<gpu>-<date>.json, rewritten after every measurement, and a table to stdout.
+than a minute after them. Memory is what the device has in use at the end of a run, the CUDA context
+included. The results go to FOLDER/<gpu>-<date>.json, rewritten after every measurement, and a table
+to stdout.
 """
 
 import argparse

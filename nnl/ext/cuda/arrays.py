@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.context import STATE
+from nnl.ext.numpy import is_half, run_decomposed
 
 Call = Callable[..., Any]
 
@@ -113,17 +114,12 @@ def definition(
         if "dtype" in names:  # a result whose type no input tells
             call = partial(call, dtype=out_specs[0].dtype)
     elif hasattr(attrs, "decompose"):
-        call = partial(_run_decomposed, attrs, STATE.target, space)
+        call = partial(run_decomposed, attrs, STATE.target, space)
     else:
         return None
     if any(s is not None and is_half(s.dtype) for s in (*in_specs, *out_specs)):
         return partial(_through_float32, call, op.written(attrs), out_specs), len(out_specs) == 1
     return call, into
-
-
-def is_half(dtype: Any) -> bool:
-    """Whether a dtype is a floating-point type of 16 bits."""
-    return dtype.itemsize == 2 and dtype.kind in "fV"
 
 
 def on_host(call: Call, xp: ArrayModule, writes: tuple[int, ...], why: str) -> Call:
@@ -157,16 +153,3 @@ def _through_float32(
     ys = y if isinstance(y, tuple) else (y,)
     narrow = [a.astype(s.dtype, copy=False) for a, s in zip(ys, out_specs, strict=True)]
     return tuple(narrow) if isinstance(y, tuple) else narrow[0]
-
-
-def _run_decomposed(attrs: Any, target: Any, space: str, *bufs: Any) -> Any:
-    from nnl.core.array import NdArray
-    from nnl.core.context import using
-    from nnl.core.spec import Spec
-
-    xs = [None if b is None else NdArray.holding(Spec.of(b.shape, b.dtype), space, b) for b in bufs]
-    with using(record=False, auto_forward=True, target=target):
-        y = attrs.decompose(*xs)
-    if isinstance(y, tuple):
-        return tuple(v.read(space) for v in y)
-    return y.read(space)
