@@ -125,18 +125,19 @@ class CupyDevice:
 
     def capture(self, work: Callable[[], None], pool: Any) -> Callable[[], None]:
         stream, collecting = self._stream, gc.isenabled()
-        with self.cupy.cuda.using_allocator(pool.malloc):
-            gc.disable()  # to free memory of the device would wait for it
-            stream.begin_capture()  # in relaxed mode: pools may ask for memory
-            try:
-                work()
-            except BaseException:
-                self._abandon(stream)
-                raise
-            finally:
-                if collecting:
-                    gc.enable()
-            graph = stream.end_capture()
+        gc.disable()  # to free memory of the device would wait for it
+        try:
+            with self.cupy.cuda.using_allocator(pool.malloc):
+                stream.begin_capture()  # in relaxed mode: pools may ask for memory
+                try:
+                    work()
+                except BaseException:
+                    self._abandon(stream)
+                    raise
+                graph = stream.end_capture()
+        finally:
+            if collecting:
+                gc.enable()
         return lambda: graph.launch(stream)
 
     def _abandon(self, stream: Any) -> None:
