@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nnl.core.array import NdArray
-from nnl.core.autodiff import backward_now, start_gradient
+from nnl.core.autodiff import start_gradient
 from nnl.core.callback import HOOKS
 from nnl.core.context import STATE, using
 from nnl.core.dispatch import apply
@@ -17,9 +17,10 @@ from nnl.core.graph import Node, Value, capture
 from nnl.core.op import Op
 from nnl.core.variable import EXECUTOR, Hook, Variable
 from nnl.graph.backward import Backward, BackwardPlan
+from nnl.graph.eager import backward_now
 from nnl.graph.plan import Plan, infer_again
 from nnl.graph.program import NO_GRADIENTS, Key
-from nnl.graph.progress import check_callbacks
+from nnl.graph.progress import check_callbacks, reports_to
 from nnl.graph.recompute import BUDGET, cheap_edges, insert_recomputation
 
 logger = logging.getLogger("nnl")
@@ -408,9 +409,7 @@ class GraphExecutor:
         if edge.node.saved is not None or edge.node.outs is None or hooked:
             gy = start_gradient(edge, output.shape, grad)
             before, after = _hooks(pre, post) if hooked else (None, None)
-            for callback in callbacks:  # they get their gradients when all are there
-                callback.begin([])
-            backward_now(edge, gy, clear_buffer, before, after)
+            backward_now(edge, gy, clear_buffer, before, after, reports_to(edge, callbacks))
             return
         if not edge.array.bufs:
             raise ValueError(f"{output._label()}: backward() needs forward() first")
