@@ -16,6 +16,7 @@ import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core.context import SPACES
 from nnl.core.graph import capture
+from nnl.core.op import OPS
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import ENGINES
 from nnl.ext.cuda.executor import MOST_RECORDINGS, DevicePlan
@@ -145,7 +146,6 @@ def test_what_a_plan_writes_is_followed_not_copied():
     g.data = 1
     lr = nn.NdArray.from_numpy_array(np.array(0.5))
     with nn.context_scope(context()):
-        from nnl.core.op import OPS
         from nnl.graph.session import GraphExecutor
 
         calls = None
@@ -369,6 +369,21 @@ class TestArrays:
         nd.data = [5, 6]
         assert nd.read(SPACE).get().tolist() == [5, 6]
 
+    @pytest.mark.parametrize("seed", range(6))
+    def test_views_share_what_is_written_here_and_there(self, seed):
+        """The same writes and reads, in any order, give what they give on the host."""
+        assert shared_writes(seed, context()) == shared_writes(seed, REFERENCE)
+
+    def test_a_view_with_a_buffer_of_its_own_goes_its_way(self):
+        with nn.context_scope(context()), nn.auto_forward():
+            x = nn.Variable.from_numpy_array(np.zeros(4, np.float32))
+            y = F.reshape(x, (2, 2))
+            y.data.fill(7)
+            x.d[0] = 1
+            z = F.reshape(y, (4,))
+            z.d[0] = 2
+        assert (x.d.tolist(), y.d.tolist()) == ([1, 0, 0, 0], [[2, 7], [7, 7]])
+
     def test_gradients_add_up_on_the_device(self):
         with nn.context_scope(context()), nn.auto_forward():
             x = nn.Variable.from_numpy_array(np.ones(3, np.float32), need_grad=True)
@@ -385,6 +400,32 @@ class TestArrays:
         assert nd.read(f"{SPACE} channels_last").shape == (1, 3, 4, 2)
         np.testing.assert_array_equal(nd.data, host)
         assert space.empty((1, 2, 3, 4), np.float32).shape == (1, 3, 4, 2)
+
+
+def shared_writes(seed, ctx):
+    """What is read while an array and its views are written through .d and by an update."""
+    rng, seen = np.random.default_rng(seed), []
+    lr, t = (nn.NdArray.from_numpy_array(np.array(v)) for v in (0.5, 0))
+    with nn.context_scope(ctx), nn.auto_forward():
+        x = nn.Variable.from_numpy_array(np.arange(6, dtype=np.float32))
+        views = [x, F.reshape(x, (2, 3)), F.reshape(x, (3, 2))]
+        views.append(F.reshape(views[1], (6, 1)))
+        for _ in range(40):
+            v = views[rng.integers(len(views))]
+            what = rng.integers(5)
+            if what == 0:
+                v.d[tuple(rng.integers(n) for n in v.shape)] = rng.integers(9)
+            elif what == 1:
+                v.d = rng.integers(0, 9, v.shape).astype(np.float32)
+            elif what == 2:
+                g = nn.NdArray.from_numpy_array(np.ones(v.shape, np.float32))
+                OPS["sgd_update"](v.data, g, t, lr)
+            elif what == 3:
+                seen.append(F.mul_scalar(v, 2.0).d.tolist())
+            else:
+                seen.append(v.d.tolist())
+        seen += [v.d.tolist() for v in views]
+    return seen
 
 
 class TestRandomNumbers:
