@@ -235,11 +235,9 @@ class Views:
         if getattr(buf, "base", None) is None and buf is not x.bufs.get(space):
             return
         views = x.bufs.get("views") or Views()
-        views.arrays = [r for r in views.arrays if r() is not None]
-        for nd in (x, y):
-            if nd.bufs.get("views") is not views:
-                nd.bufs["views"] = views
-                views.arrays.append(ref(nd))
+        others = [r for r in views.arrays if r() is not None and r() is not x and r() is not y]
+        views.arrays = [*others, ref(x), ref(y)]
+        x.bufs["views"] = y.bufs["views"] = views
 
     def follow(self, writer: NdArray, space: str, buf: Any) -> None:
         """An array, which holds nothing but this buffer, is about to be written."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nnl.core.array import NdArray
+from nnl.core.array import NdArray, Views
 from nnl.core.autodiff import start_gradient
 from nnl.core.callback import HOOKS
 from nnl.core.context import STATE, using
@@ -19,7 +19,7 @@ from nnl.core.variable import EXECUTOR, Hook, Variable
 from nnl.graph.backward import Backward, BackwardPlan
 from nnl.graph.eager import backward_now
 from nnl.graph.plan import Plan, infer_again
-from nnl.graph.program import NO_GRADIENTS, Key
+from nnl.graph.program import NO_GRADIENTS, SPACE, Key
 from nnl.graph.progress import check_callbacks, reports_to
 from nnl.graph.recompute import BUDGET, cheap_edges, insert_recomputation
 
@@ -64,8 +64,14 @@ class ForwardPlan:
             bufs = nd.bufs
             bufs.clear()
             bufs[space] = buf
+        plan = self.plan
         for nd, slot in self.moving:
-            nd.write(self.plan.space, self.plan.slots[slot])
+            nd.write(plan.space, plan.slots[slot])
+            root = plan.root.get(slot, slot)
+            leaf = plan.program.slots[root].leaf
+            if plan.space != SPACE and leaf is not None and leaf is not nd:
+                if leaf.bufs.get(plan.space) is plan.slots[root]:
+                    Views.link(leaf, nd)
 
 
 def fingerprint(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[Any]:

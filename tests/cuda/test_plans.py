@@ -374,6 +374,20 @@ class TestArrays:
         """The same writes and reads, in any order, give what they give on the host."""
         assert shared_writes(seed, context()) == shared_writes(seed, REFERENCE)
 
+    @pytest.mark.parametrize("clear", [False, True])
+    def test_a_view_that_a_static_graph_gives_shares_too(self, clear):
+        found = []
+        for ctx in (context(), REFERENCE):
+            x = nn.Variable.from_numpy_array(np.zeros(4, np.float32))
+            with nn.context_scope(ctx):
+                y = F.reshape(x, (2, 2))
+                for k in range(4):  # by then it is recorded
+                    y.forward(clear_buffer=clear)
+                    y.d[0, 1] = k + 1
+                    x.d[2] = k + 5
+                    found.append((x.d.tolist(), y.d.tolist()))
+        assert found[:4] == found[4:]
+
     def test_a_view_with_a_buffer_of_its_own_goes_its_way(self):
         with nn.context_scope(context()), nn.auto_forward():
             x = nn.Variable.from_numpy_array(np.zeros(4, np.float32))
