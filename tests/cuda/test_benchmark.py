@@ -79,14 +79,14 @@ def test_what_tells_most_is_measured_first():
 
 def test_a_measurement_ends_in_time_although_a_compiler_of_its_own_goes_on(monkeypatch, tmp_path):
     (tmp_path / "gpu_worker.py").write_text(
-        "import subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-        f"open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
+        "import os, time\n"
+        "child = os.fork()\n"
+        f"child and open({str(tmp_path / 'child')!r}, 'w').write(str(child))\n"
         "time.sleep(60)\n"
     )
     monkeypatch.setattr(gpu, "HERE", tmp_path)
     start = time.monotonic()
-    found = gpu.measure("torch-compile", gpu.ROWS["lenet-float"], 64, 2.0)
-    assert found == {"error": "it took more than 2 s"} and time.monotonic() - start < 30
+    found = gpu.measure("torch-compile", gpu.ROWS["lenet-float"], 64, 4.0)
+    assert found == {"error": "it took more than 4 s"} and time.monotonic() - start < 30
     state = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
     assert not state.exists() or state.read_text().split()[2] == "Z"
