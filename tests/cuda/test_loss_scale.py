@@ -104,6 +104,44 @@ def test_the_scale_rises_after_n_passes():
     assert [r[1] for r in found] == [2, 2, 4, 4, 4, 8, 8]
 
 
+@pytest.mark.parametrize("types", ["float", "bfloat16"])
+def test_a_compiled_step_gives_the_same_as_one_graph_that_waits_for_nothing(host_compiler, types):
+    def run(compiled):
+        nn.clear_parameters()
+        nn.seed(1)
+        rng = np.random.default_rng(0)
+        with nn.context_scope(context(types, "kernels")):
+            x, t = nn.Variable((8, 5)), nn.Variable((8, 1))
+
+            def loss():
+                y = PF.affine(F.tanh(PF.affine(x, 16, name="a")), 10, name="b")
+                return F.mean(F.softmax_cross_entropy(y, t))
+
+            given, solver = loss(), S.Adam(0.01)
+            solver.set_parameters(nn.get_parameters())
+            given = loss if compiled else given
+            updater = DynamicLossScalingUpdater(solver, given, scale=64.0, N=5)
+            update = nn.compile(updater.update) if compiled else updater.update
+            before = strict_xp.counts["synchronisations"], KERNELS.recordings
+            for k in range(8):
+                data = rng.normal(size=x.shape)
+                data[0, 0] = np.inf if k == 2 else data[0, 0]
+                x.d, t.d = data, rng.integers(0, 10, t.shape)
+                update()
+            waited = strict_xp.counts["synchronisations"] - before[0]
+            recorded = KERNELS.recordings - before[1]
+            found = {k: v.d.copy() for k, v in nn.get_parameters().items()}
+            assert (waited, updater.scale, updater.overflows) == (0, 64.0, 1)
+        nn.clear_parameters()
+        return found, recorded
+
+    want, got = run(False), run(True)
+    assert got[1] == 2  # up to backward, and from there on
+    for name, value in want[0].items():
+        atol = 1e-6 if types == "float" else 1e-3
+        np.testing.assert_allclose(got[0][name], value, rtol=0, atol=atol, err_msg=name)
+
+
 @pytest.mark.parametrize("found", [(False, False), (True, False), (False, True)])
 def test_the_kernel_of_the_scale_is_its_definition(host_compiler, found):
     for good in (0, 1, 2):
