@@ -26,7 +26,8 @@ except RuntimeError as e:  # what CuPy raises where a library of CUDA is missing
 def compiled(code: Code, ptx: bool = False) -> Any:
     """The binary for sm_90, or the assembly text."""
     program = nvrtc.createProgram(code.source(), f"{code.name}.cu", (), ())
-    options = (f"-arch={'compute' if ptx else 'sm'}_90", "--std=c++17")
+    # CuPy adds the last one to what it is asked for
+    options = (f"-arch={'compute' if ptx else 'sm'}_90", "--std=c++17", "-ftz=true")
     try:
         nvrtc.compileProgram(program, options)
         return nvrtc.getPTX(program) if ptx else nvrtc.getCUBIN(program)

@@ -95,6 +95,15 @@ def test_a_copy_in_16_bits_is_written_too() -> None:
         np.testing.assert_array_equal(y, w.astype(BF16))
 
 
+def test_only_a_copy_of_the_same_type_may_be_the_weight_itself() -> None:
+    parameters = Parameters("sgd_update", SHAPES, 0)
+    for dtype, same in ((F32, True), (BF16, False)):
+        outs = [(s, dtype) for s in SHAPES]
+        kernel = kernels.find("multi_update", parameters.plain, parameters.ins, outs)
+        assert kernel is not None
+        assert kernel.may_overwrite(1, parameters.each) is same
+
+
 @pytest.mark.parametrize("bad", [(False, False), (True, False), (False, True)])
 def test_a_guarded_step_keeps_everything_if_a_gradient_is_not_finite(bad: Any) -> None:
     parameters = Parameters("adam_update", SHAPES, 2)
@@ -122,6 +131,8 @@ def test_finite_check_finds_one_among_many() -> None:
             broken = [x.copy() for x in arrays]
             broken[k].reshape(-1)[i] = value
             assert flags(broken) == want
+    arrays[1][::100], arrays[2][:] = np.inf, np.nan
+    assert flags(arrays) == [True, True]
 
 
 def test_the_loss_scale_follows_overflows() -> None:

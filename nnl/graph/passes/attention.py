@@ -11,10 +11,13 @@ import numpy as np
 
 from nnl.core.spec import Spec
 from nnl.ext.native import kernel_names, native_spec
+from nnl.graph.passes.prune import prune
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
 FORWARD, BACKWARD = "attention", "attention_backward"
+
+HIDDEN = -1e9  # added to a score, this or less makes its weight 0 exactly
 
 
 @dataclass
@@ -53,6 +56,7 @@ def fuse_attention(program: Program, lib: Any) -> None:
     """
     if {FORWARD, BACKWARD} <= kernel_names(lib):
         _Fuser(program, lib).run()
+        prune(program, lib)  # masks that nobody reads any more
 
 
 class _Fuser(Rewriter):
@@ -182,7 +186,11 @@ class _Fuser(Rewriter):
     def _mask(self, scores: Scores, rank: int, second: bool) -> Any:
         """(mask, steps that make it, attributes), with a mask as the kernel takes it."""
         attrs: dict[str, Any] = {"scale": float(scores.scale), "transpose_k": scores.transposed}
-        masks, steps = list(scores.masks), []
+        square = self.spec(scores.links[0]).shape[-2:]  # queries, keys
+        masks = [m for m in scores.masks if not self._is_causal(m, square)]
+        if len(masks) < len(scores.masks):
+            attrs["causal"] = True
+        steps: list[Step] = []
         ranks = {self.spec(m).ndim for m in masks}
         if not ranks <= {3, 4} or (rank == 4 and 3 in ranks):
             return None
@@ -205,6 +213,23 @@ class _Fuser(Rewriter):
             steps.append(Step("add2", {"inplace": False}, (a, b), (total,), second))
             masks.append(total)
         return (masks[0] if masks else 0), steps, attrs
+
+    def _is_causal(self, mask: int, shape: tuple[int, ...]) -> bool:
+        """Whether a mask hides from each query the keys behind it, in all samples and heads."""
+        triangle = self._maker(mask)
+        if triangle is None or triangle.op != "trilu" or self.spec(mask).shape[-2:] != shape:
+            return False
+        value = self._maker(triangle.ins[0])
+        return (
+            (triangle.attrs["k"], triangle.attrs["upper"]) == (1, True)
+            and value is not None
+            and value.op == "constant"
+            and value.attrs["val"] <= HIDDEN
+        )
+
+    def _maker(self, slot: int) -> Step | None:
+        """The step that makes a slot, or has made it when it was found to be constant."""
+        return self.makers.get(slot) or self.program.folded.get(slot)
 
     def _gradients(self, scores: Scores, p: int, v: int, readers: list[Step]) -> Gradients | None:
         """The steps that compute the gradients, if they are all that reads the weights else."""

@@ -160,10 +160,11 @@ class Update(Kernel):
 
     def __init__(self, groups: list[Group], inputs: int, guarded: bool) -> None:
         self.groups, self.inputs, self.guarded = groups, inputs, guarded
+        self.same = {p.y for g in groups for p in g.parameters if p.types[0] == p.types[-1]}
         self.workspace = sum(g.workspace for g in groups)
 
     def may_overwrite(self, out: int, input: int) -> bool:
-        return input == out * self.inputs
+        return input == out * self.inputs and out in self.same
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
