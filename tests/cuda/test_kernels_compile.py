@@ -82,7 +82,7 @@ def test_other_kernels_of_plans_compile() -> None:
         kernels.run("softmax_fused", {"scale": 2.0}, [x, flags[:1]], [(x.shape, BF16)])
         kernels.run("finite_check", {}, [x, c], [((2,), bool)])
         attrs = {"factor": 2.0, "low": 1.0, "high": 2.0, "steps": 3}
-        ins = [flags, np.ones(1, F32), np.zeros(1, np.int64)]
+        ins = [flags, np.ones(1, F32), np.zeros(2, np.int64)]
         kernels.run("follow_loss_scale", attrs, ins, [], written=(1, 2))
         kernels.run("to_layout", {}, [x], [(x.shape, F32)], ({0}, set()))
 

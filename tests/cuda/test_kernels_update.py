@@ -137,13 +137,14 @@ def test_finite_check_finds_one_among_many() -> None:
 
 def test_the_loss_scale_follows_overflows() -> None:
     attrs = {"factor": 2.0, "low": 1.0, "high": 64.0, "steps": 3}
-    scale, good = np.array([16.0], np.float32), np.array([0])
+    scale, counts = np.array([16.0], np.float32), np.array([0, 0])
     seen = []
     for bad in (False, False, False, True, False, True, False, False, False):
-        ins = [np.array([bad, False]), scale, good]
+        ins = [np.array([bad, False]), scale, counts]
         kernels.run("follow_loss_scale", attrs, ins, [], written=(1, 2))
         seen.append(float(scale[0]))
     assert seen == [16, 16, 32, 16, 16, 8, 8, 8, 16]
+    assert counts.tolist() == [0, 2]
 
 
 # ---- random numbers ----

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention as one step: which graphs become one, with which values."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.graph.passes import attention, constants
+from nnl.ext import native
+from nnl.graph.passes import constants
 from nnl.graph.session import session_of
 from nnl.models.transformer import causal_mask, self_attention
 from tests.graph.fusion import leaf, numbers, passes_are_verified, steps_of  # noqa: F401
@@ -17,7 +20,9 @@ B, H, T, D = 2, 3, 17, 8
 
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch):
-    monkeypatch.setattr(attention, "LEAST_BYTES", 0)
+    if native.library() is not None:
+        traits = replace(native.TRAITS, least_attention_bytes=0)
+        monkeypatch.setattr(native.library(), "traits", traits)
 
 
 def parts(shape=(B, H, T, D)):
@@ -225,5 +230,5 @@ def test_broadcast_values_prevent_it():
 
 
 def test_small_ones_are_left_to_products_of_whole_matrices(monkeypatch):
-    monkeypatch.setattr(attention, "LEAST_BYTES", 1 << 28)
+    monkeypatch.setattr(native.library(), "traits", native.TRAITS)
     assert not_fused(composed())

@@ -17,12 +17,6 @@ from nnl.graph.program import Program, Step
 
 FORWARD, BACKWARD = "attention", "attention_backward"
 
-# Bytes of the weights from which on they are not kept in memory. Below it, products of whole
-# matrices with softmax between them are faster: 1.1 to 1.5 times for float32 and 1.3 to 1.7 times
-# for bfloat16, which the fused steps compute with as float32, at 128 to 1024 positions. Above it,
-# memory runs out before time does: every layer of a training step keeps its weights.
-LEAST_BYTES = 1 << 28
-
 HIDDEN = -1e9  # added to a score, this or less makes its weight 0 exactly
 
 
@@ -84,7 +78,7 @@ class _Fuser(Rewriter):
         p = softmax.outs[0]
         rank = self.spec(p).ndim
         readers = self.readers.get(p, [])
-        if self.spec(p).nbytes < getattr(self.lib, "least_attention_bytes", LEAST_BYTES):
+        if self.spec(p).nbytes < self.lib.traits.least_attention_bytes:
             return
         product = next((r for r in readers if self._is(r, softmax.second, p, False, False)), None)
         if product is None or softmax.attrs["axis"] != rank - 1 or p in self.program.kept:

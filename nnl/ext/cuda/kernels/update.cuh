@@ -175,7 +175,7 @@ INLINE void check_finite(const FiniteP<most>& p) {
 struct ScaleP {
   const bool8* bad;
   float* scale;
-  int64* good;  // steps since the last change
+  int64* counts;  // steps since the last change, and steps that overflowed
   double factor, low, high;
   int64 steps;
 };
@@ -183,9 +183,10 @@ INLINE void follow_scale(const ScaleP& p) {
   if (threadIdx.x || blockIdx.x) return;
   const bool bad = p.bad[0].bits || p.bad[1].bits;
   float scale = *p.scale;
-  int64 good = bad ? 0 : *p.good + 1;
+  int64 good = bad ? 0 : p.counts[0] + 1;
   if (bad) scale = fmaxf(scale / (float)p.factor, (float)p.low);
   if (good >= p.steps) scale = fminf(scale * (float)p.factor, (float)p.high), good = 0;
   *p.scale = scale;
-  *p.good = good;
+  p.counts[0] = good;
+  p.counts[1] += bad;
 }
