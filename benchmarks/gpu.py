@@ -2,11 +2,13 @@
 """Training on a GPU: nnl beside PyTorch, in one run on one machine. Not yet run on a GPU.
 
     python benchmarks/gpu.py [--only resnet50-bfloat16,lenet-float] [--engines nnl,torch]
-                             [--minutes 12] [--out FOLDER] [--check]
+                             [--minutes 8] [--out FOLDER] [--check]
 
 Each engine runs a row at each batch size in a process of its own, one at a time; the best batch
-counts. Memory is what the device has in use at the end of a run, the CUDA context included. The
-results go to FOLDER/<gpu>-<date>.json, rewritten after every measurement, and a table to stdout.
+counts. What tells most comes first: no measurement starts after the given minutes, or ends later
+than a minute after them. Memory is what the device has in use at the end of a run, the CUDA context
+included. The results go to FOLDER/<gpu>-<date>.json, rewritten after every measurement, and a table
+to stdout.
 """
 
 import argparse
@@ -17,18 +19,20 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-from gpu_rows import ENGINES, OURS, ROWS
+from gpu_rows import ENGINES, OURS, ROWS, in_order
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = (
     "nnl", "numpy", "cupy-cuda13x", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "torch", "triton",
 )  # fmt: skip
-TIMEOUT_S = 420.0  # of one process: torch.compile takes minutes
+TIMEOUT_S = 240.0  # of one process: torch.compile takes minutes
 SECONDS = 3.0  # of measuring in each
 
 
@@ -66,18 +70,36 @@ def measure(engine, row, batch, timeout_s):
     """What the worker answers, or {"error": why}."""
     command = [sys.executable, str(HERE / "gpu_worker.py"), engine, row.name, str(batch)]
     environment = {**os.environ, "PYTHONPATH": f"{HERE.parent}:{os.environ.get('PYTHONPATH', '')}"}
-    try:
-        done = subprocess.run(
-            [*command, str(SECONDS)], capture_output=True, text=True, env=environment,
-            timeout=timeout_s, check=False,
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        # files, since compilers that a process leaves behind would keep a pipe open
+        process = subprocess.Popen(
+            [*command, str(SECONDS)], stdout=out, stderr=err, env=environment,
+            start_new_session=True,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
+        try:
+            status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            end_session(process)
+        out.seek(0), err.seek(0)
+        answer, errors = out.read(), err.read()
+    if status == 0:
+        return json.loads(answer.strip().splitlines()[-1])
+    print(errors[-3000:], file=sys.stderr)
+    if status is None:
         return {"error": f"it took more than {timeout_s:.0f} s"}
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        print(done.stderr[-3000:], file=sys.stderr)
-        return {"error": lines[-1][:300] if lines else f"exit status {done.returncode}"}
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    lines = [line for line in errors.splitlines() if line.strip()]
+    return {"error": lines[-1][:300] if lines else f"exit status {status}"}
+
+
+def end_session(process):
+    """End a process and those that it has started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # all have ended by themselves
+    process.wait()
 
 
 def value(row, batch, found):
@@ -142,7 +164,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=",".join(ROWS), help="rows, separated by commas")
     parser.add_argument("--engines", default=",".join(ENGINES))
-    parser.add_argument("--minutes", type=float, default=12.0, help="no measurement starts later")
+    parser.add_argument("--minutes", type=float, default=8.0, help="no measurement starts later")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--check", action="store_true", help="only say what is missing here")
     args = parser.parse_args()
@@ -168,12 +190,7 @@ def main():
     short = re.sub(r"[^a-z0-9]+", "-", name.split(",")[0].lower().replace("nvidia", "")).strip("-")
     path = args.out / f"{short}-{date}.json"
     report = {"gpu": name, "date": date, "versions": versions(), "rows": {}}
-    work = [
-        (row, batch, engine)
-        for row in (ROWS[n] for n in args.only.split(","))
-        for batch in row.batches
-        for engine in args.engines.split(",")
-    ]
+    work = in_order([ROWS[n] for n in args.only.split(",")], args.engines.split(","))
     end = time.monotonic() + 60.0 * args.minutes
     with tqdm(work, disable=None) as bar:
         for row, batch, engine in bar:

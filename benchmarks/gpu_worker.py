@@ -64,9 +64,9 @@ def nnl_step(engine, row, batch):
     solver = S.Momentum(1e-4, 0.9) if row.unit == "images" else S.Adam(1e-5)
     solver.set_parameters(nn.get_parameters())
     if row.types == "half":
-        if engine == "nnl-compile":
-            raise NotImplementedError("dynamic loss scaling runs outside of nnl.compile")
         step = DynamicLossScalingUpdater(solver, loss, scale=LOSS_SCALE).update
+        if engine == "nnl-compile":
+            step = nn.compile(step)
     elif engine == "nnl-compile":
 
         @nn.compile

@@ -171,7 +171,8 @@ def test_the_engine_fits_its_line_budget() -> None:
 
 
 def test_import_nnl_is_quick() -> None:
-    program = "import time; t = time.perf_counter(); import nnl; print(time.perf_counter() - t)"
+    # seconds of the processor's: other programs on the machine do not count
+    program = "import time; t = time.process_time(); import nnl; print(time.process_time() - t)"
     # bytecode is cached as for any user, also where the tests run without
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-c", program]

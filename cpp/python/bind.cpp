@@ -4,6 +4,7 @@
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/function.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -19,6 +20,9 @@
 
 #include "nnl/crc32.h"
 #include "nnl/elementwise.h"
+#include "nnl/hdf5.h"
+#include "nnl/message_split.h"
+#include "nnl/message_text.h"
 #include "nnl/packing.h"
 #include "nnl/plan.h"
 #include "nnl/read.h"
@@ -270,14 +274,75 @@ uint32_t crc32_of(nb::handle data, uint32_t before) {
 }
 
 // Parts are what has writable memory, or numbers of bytes that nobody wants.
-uint32_t read_parts(int file, uint64_t offset, nb::list parts, bool checked) {
+class PyReading {
+ public:
+  PyReading(int file, uint64_t offset, nb::list parts, bool checked)
+      : reading_(file, offset, spans(parts), checked) {}
+
+  uint32_t wait() {
+    nb::gil_scoped_release unlock;
+    return reading_.wait();
+  }
+
+ private:
+  std::vector<Span> spans(nb::list parts) {
+    std::vector<Span> out;
+    for (nb::handle part : parts)
+      out.push_back(PyLong_Check(part.ptr()) ? Span{nullptr, nb::cast<size_t>(part)}
+                                             : lent_.add(part, PyBUF_WRITABLE));
+    return out;
+  }
+
+  Lent lent_;
+  Reading reading_;
+};
+
+// What is looked into: the number of a file, or memory.
+Bytes bytes_of(nb::handle source, uint64_t start, uint64_t size, Lent& lent) {
+  Bytes bytes{nullptr, -1, start, size};
+  if (PyLong_Check(source.ptr())) {
+    bytes.file = nb::cast<int>(source);
+    return bytes;
+  }
+  const Span memory = lent.add(source, PyBUF_SIMPLE);
+  if (start > memory.size || size > memory.size - start) throw ValueError("less memory than that");
+  bytes.data = static_cast<const uint8_t*>(memory.data) + start;
+  return bytes;
+}
+
+// (name, dtype, shape, begin, attributes) of the arrays.
+nb::list hdf5_arrays_of(nb::handle source, uint64_t start, uint64_t size) {
   Lent lent;
-  std::vector<Span> spans;
-  for (nb::handle part : parts)
-    spans.push_back(PyLong_Check(part.ptr()) ? Span{nullptr, nb::cast<size_t>(part)}
-                                             : lent.add(part, PyBUF_WRITABLE));
-  nb::gil_scoped_release unlock;
-  return read_spans(file, offset, spans, checked);
+  nb::list out;
+  for (const Hdf5Array& a : hdf5_arrays(bytes_of(source, start, size, lent))) {
+    nb::dict attributes;
+    for (const auto& [name, value] : a.attributes) attributes[name.c_str()] = value;
+    const nb::tuple shape(nb::cast(a.shape));
+    out.append(nb::make_tuple(a.name, a.dtype, shape, a.start, attributes));
+  }
+  return out;
+}
+
+// The rest of the message, and {index: (begin, end)} of the strings.
+nb::tuple split_message_of(nb::handle source, uint64_t start, uint64_t size,
+                           const std::vector<uint32_t>& path) {
+  Lent lent;
+  const Split split = split_message(bytes_of(source, start, size, lent), path);
+  nb::dict runs;
+  for (const Split::Run& r : split.runs) runs[nb::int_(r.index)] = nb::make_tuple(r.begin, r.end);
+  return nb::make_tuple(nb::bytes(split.rest.data(), split.rest.size()), runs);
+}
+
+// The names, numbers, types and so on of a message's fields, as in nnl/message_text.h.
+using PyFields = std::vector<std::tuple<std::string, uint32_t, int, std::string, std::string>>;
+
+MessageText::Describe described_by(std::function<PyFields(const std::string&)> ask) {
+  return [ask = std::move(ask)](const std::string& message) {
+    std::vector<MessageField> fields;
+    for (auto& f : ask(message))
+      std::apply([&](auto&... part) { fields.push_back({std::move(part)...}); }, f);
+    return fields;
+  };
 }
 
 void* import_numpy() {
@@ -305,7 +370,22 @@ NB_MODULE(_native, m) {
   m.def("array_at", &array_at);
   m.def("empty", &empty_of);
   m.def("crc32", &crc32_of, nb::arg("data"), nb::arg("before") = 0);
-  m.def("read", &read_parts);
+  nb::class_<PyReading>(m, "Reading")
+      .def(nb::init<int, uint64_t, nb::list, bool>())
+      .def("wait", &PyReading::wait);
+  m.def("hdf5_arrays", &hdf5_arrays_of);
+  m.def("split_message", &split_message_of);
+  nb::class_<MessageText>(m, "MessageText")
+      .def("__init__",
+           [](MessageText* self, std::function<PyFields(const std::string&)> describe) {
+             new (self) MessageText(described_by(std::move(describe)));
+           })
+      .def("encoded",
+           [](MessageText& self, const std::string& message, nb::bytes text) -> nb::object {
+             auto found = self.encoded(message, {text.c_str(), text.size()});
+             if (!found) return nb::none();
+             return nb::bytes(found->data(), found->size());
+           });
 
   // (code, constants, shapes) of an op's program, see nnl/elementwise.h; None where it has none.
   m.def("elementwise_code",

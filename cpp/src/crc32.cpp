@@ -29,6 +29,14 @@ constexpr uint32_t power_of_x(int n) {
   return p;
 }
 
+// a b modulo P
+uint32_t product(uint32_t a, uint32_t b) {
+  uint32_t p = 0;
+  for (; a; a <<= 1, b = times_x(b))
+    if (a & 0x80000000) p ^= b;
+  return p;
+}
+
 // table[k][b] is the remainder of the byte b with k bytes of zeros behind it.
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
@@ -152,6 +160,14 @@ uint32_t crc32(const void* data, size_t size, uint32_t before) {
   if (size >= kStep && has_blocks()) return ~by_blocks(p, size, ~before);
 #endif
   return ~by_tables(p, size, ~before);
+}
+
+// Bytes of zeros behind a message multiply it by a power of x; what stands in their place is added.
+uint32_t crc32_joined(uint32_t first, uint32_t second, uint64_t size) {
+  uint32_t power = power_of_x(8);
+  for (; size; size >>= 1, power = product(power, power))
+    if (size & 1) first = product(first, power);
+  return first ^ second;
 }
 
 }  // namespace nnl

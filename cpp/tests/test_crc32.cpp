@@ -39,8 +39,12 @@ void every_size_and_place_gives_what_the_definition_gives() {
 
 void parts_one_after_the_other_give_that_of_the_whole() {
   const std::vector<uint8_t> x = bytes(100003);
-  for (size_t cut : {size_t{0}, size_t{1}, size_t{255}, size_t{4096}, x.size()})
-    CHECK(crc32(x.data() + cut, x.size() - cut, crc32(x.data(), cut)) == crc32(x.data(), x.size()));
+  for (size_t cut : {size_t{0}, size_t{1}, size_t{255}, size_t{4096}, x.size()}) {
+    const uint32_t whole = crc32(x.data(), x.size()), first = crc32(x.data(), cut);
+    CHECK(crc32(x.data() + cut, x.size() - cut, first) == whole);
+    const uint32_t second = crc32(x.data() + cut, x.size() - cut);
+    CHECK(nnl::crc32_joined(first, second, x.size() - cut) == whole);
+  }
 }
 
 }  // namespace

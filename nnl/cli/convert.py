@@ -9,16 +9,15 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
+from nnl.cli.verify import differences
 from nnl.converters.formats import (
     FORMATS,
     LATER,
     Format,
     Model,
-    Network,
     NnpModel,
     WriteOptions,
     format_of,
@@ -34,8 +33,6 @@ from nnl.converters.nnp.content import (
     with_executor,
     with_functions,
 )
-from nnl.core.graph import capture
-from nnl.core.random import seed
 
 logger = logging.getLogger("nnl")
 
@@ -95,7 +92,7 @@ def add_commands(commands: Any) -> None:
         "--config",
         metavar="FILE",
         help="list of allowed functions, one per line, ';' before comments: others cut the "
-        "network into parts as -S does",
+        "network into parts as -S does. Operator@version allows what becomes only those",
     )
     p.add_argument(
         "-d",
@@ -119,9 +116,14 @@ def add_commands(commands: Any) -> None:
         "--verify",
         action="store_true",
         help="run source and result on random input and print the largest difference; fails if it "
-        "is larger than --tolerance",
+        "is larger than --tolerance. An open batch size is tried with two",
     )
-    p.add_argument("--tolerance", type=float, default=1e-3, help="of --verify (default 1e-3)")
+    p.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-3,
+        help="of --verify (default 1e-3), times the largest output where that is above 1",
+    )
     p.add_argument("--json", action="store_true", help="print a report as JSON")
     # options of nnabla_cli for formats of later versions: known, and refused with a reason
     for option, (flags, _) in OF_OTHER_FORMATS.items():
@@ -182,7 +184,8 @@ def run(args: argparse.Namespace) -> int:
         model = NnpModel(
             between(expanded(model.content()), _names(args.inputs), _names(args.outputs))
         )
-    parts = _parts(args, model, output)
+    _tell_executors(args, model, target)
+    parts = _parts(args, model, output, target, options)
     if args.config is None:
         for _, part in parts:
             missing = unsupported(part, target)
@@ -196,12 +199,29 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(report, indent=1, sort_keys=True))
     else:
         _print(reports, bool(args.split or args.config))
-    failed = [
-        r["file"] for r in reports if args.verify and not r["largest_difference"] <= args.tolerance
-    ]
+    failed = [r["file"] for r in reports if args.verify and not _close(r, args.tolerance)]
     for name in failed:
         print(f"nnl convert: error: {name} differs from its source", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _close(report: dict[str, Any], tolerance: float) -> bool:
+    gap: float = report["largest_difference"]
+    return gap <= tolerance * max(1.0, report["largest_value"])
+
+
+def _tell_executors(args: argparse.Namespace, model: Model, target: Format) -> None:
+    if target.name == "NNP" or args.nnp_import_executor_index is not None:
+        return
+    if isinstance(model, NnpModel) and args.inputs is None and args.outputs is None:
+        names = [e.name for e in model.content().proto.executor]
+        if len(names) > 1:
+            logger.warning(
+                "%s has the executors %s: %s is converted, -E chooses another",
+                model.where,
+                ", ".join(names),
+                names[0],
+            )
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -234,7 +254,9 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
 # ---- parts ----
 
 
-def _parts(args: argparse.Namespace, model: Model, output: str) -> list[tuple[str, Model]]:
+def _parts(
+    args: argparse.Namespace, model: Model, output: str, target: Format, options: WriteOptions
+) -> list[tuple[str, Model]]:
     if args.split is None and args.config is None:
         return [(output, model)]
     if args.split is not None and args.config is not None:
@@ -244,10 +266,15 @@ def _parts(args: argparse.Namespace, model: Model, output: str) -> list[tuple[st
         content = with_executor(content, 0)
     message = network_of(content)
     functions = functions_of(content, message)
+
+    def operators(function: Any) -> set[str]:
+        part = NnpModel(with_functions(content, message, [function]))
+        return set() if target.operators is None else set(target.operators(part, options.version))
+
     ranges = (
         _ranges(args.split, len(functions))
         if args.split is not None
-        else _allowed_ranges(args.config, [f.type for f in functions])
+        else _allowed_ranges(args.config, functions, operators)
     )
     stem, extension = os.path.splitext(output)
     return [
@@ -280,18 +307,33 @@ def allowed_functions(path: str) -> set[str]:
     return {line.split(",")[0].strip() for line in lines if line}
 
 
-def _allowed_ranges(path: str, types: list[str]) -> list[tuple[int, int]]:
+def _allowed_ranges(
+    path: str, functions: Sequence[Any], operators: Callable[[Any], set[str]]
+) -> list[tuple[int, int]]:
     allowed = allowed_functions(path)
     ranges: list[tuple[int, int]] = []
-    for i, kind in enumerate(types):
-        if kind in allowed:
+    for i, function in enumerate(functions):
+        if function.type in allowed or _becomes(function, allowed, operators):
             joined = ranges and ranges[-1][1] == i - 1
             ranges[-1:] = [(ranges[-1][0], i)] if joined else [*ranges[-1:], (i, i)]
         else:
-            print(f"nnl convert: {path} does not allow function {i}, {kind}", file=sys.stderr)
+            print(
+                f"nnl convert: {path} does not allow function {i}, {function.type}", file=sys.stderr
+            )
     if not ranges:
         raise ValueError(f"{path} allows none of the functions: nothing to write")
     return ranges
+
+
+def _becomes(function: Any, allowed: set[str], operators: Callable[[Any], set[str]]) -> bool:
+    """Whether all operators that a function becomes are in a list with Operator@version."""
+    if not any("@" in name for name in allowed):
+        return False
+    try:
+        found = operators(function)
+    except NotImplementedError:
+        return False
+    return bool(found) and found <= allowed
 
 
 # ---- one part ----
@@ -305,74 +347,18 @@ def _convert(
     target.write(model, path, options)
     report: dict[str, Any] = {"file": path, "bytes": os.path.getsize(path)}
     if isinstance(model, NnpModel):
-        report["inputs"], report["outputs"] = interface(model.content())
+        ends = interface(model.content())
+        size = None if target.name == "NNP" else options.batch_size
+        for kind, shapes in zip(("inputs", "outputs"), ends, strict=True):
+            report[kind] = {n: _sized(shape, size) for n, shape in shapes.items()}
     if args.verify:
-        report["largest_difference"] = _difference(model, path, target, options)
+        report |= differences(model, path, target, options.batch_size)
     return report
 
 
-def _difference(model: Model, path: str, target: Format, options: WriteOptions) -> float:
-    """Largest difference of any output between source and result, on random input."""
-    if target.read is None:
-        raise ValueError(f"--verify cannot read the format {target.name}")
-    size = options.batch_size if options.batch_size not in (None, -1) else None
-    seed(0)  # of functions that draw random numbers
-    source = model.network(size, inference=True)
-    values = random_inputs(source)
-    want = source.run(values)
-    seed(0)
-    first = next((v.shape[0] for v in source.inputs.values() if v.shape), None)
-    built = target.read([path]).network(first, inference=True)
-    got = built.run(_renamed(values, source, built, path))
-    if len(want) != len(got):
-        raise ValueError(f"--verify: {path} has {len(got)} outputs, the source {len(want)}")
-    worst = 0.0
-    for (name, a), b in zip(want.items(), got.values(), strict=True):
-        if a.shape != b.shape:
-            raise ValueError(
-                f"--verify: {path}: the output {name!r} is {b.shape}, in the source {a.shape}"
-            )
-        if a.size:
-            with np.errstate(invalid="ignore"):
-                gap = np.abs(a.astype(np.float64) - b)
-            gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, gap)
-            worst = max(worst, float(np.nan_to_num(gap.max(), nan=np.inf)))
-    return worst
-
-
-def random_inputs(network: Network) -> dict[str, np.ndarray[Any, Any]]:
-    """Normal numbers for every input; 0 and 1 where integers are read."""
-    rng = np.random.default_rng(0)
-    found = {}
-    integers = _integer_leaves(network)
-    for name, v in network.inputs.items():
-        if v.spec.dtype.kind in "iub" or v.edge.key in integers:
-            found[name] = rng.integers(0, 2, v.shape).astype(v.spec.dtype)
-        else:
-            found[name] = rng.standard_normal(v.shape).astype(v.spec.dtype)
-    return found
-
-
-def _integer_leaves(network: Network) -> set[Any]:
-    """What ends, reshaped or cut or not, in an input that functions read as integers."""
-    nodes = capture([v.edge for v in network.outputs.values()])
-    found: set[Any] = set()
-    for node in reversed(nodes):
-        whole = any((id(node), i) in found for i in range(len(node.out_specs)))
-        for i, v in enumerate(node.inputs):
-            name = node.op.inputs[min(i, len(node.op.inputs) - 1)]
-            if v is not None and (whole or name in node.op.integer):
-                found.add(v.key)
-    return found
-
-
-def _renamed(values: dict[str, Any], a: Network, b: Network, path: str) -> dict[str, Any]:
-    """The values under the names of b, whose inputs are those of a by name or else by order."""
-    if len(a.inputs) != len(b.inputs):
-        raise ValueError(f"--verify: {path} has the inputs {list(b.inputs)}, not {list(a.inputs)}")
-    if set(a.inputs) == set(b.inputs):
-        return values
-    return dict(zip(b.inputs, values.values(), strict=True))
+def _sized(shape: Sequence[int], size: int | None) -> list[int]:
+    """A shape with the batch size that was written in the place of -1."""
+    return [size if n == -1 and size is not None else n for n in shape]
 
 
 def _print(reports: list[dict[str, Any]], parts: bool) -> None:
@@ -384,4 +370,5 @@ def _print(reports: list[dict[str, Any]], parts: bool) -> None:
                 for name, shape in r[kind].items():
                     print(f"    {name}: {shape}")
         if "largest_difference" in r:
-            print(f"  largest difference: {r['largest_difference']:.3g}")
+            of = f", of values up to {r['largest_value']:.3g}" if r["largest_value"] > 1 else ""
+            print(f"  largest difference: {r['largest_difference']:.3g}{of}")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import os
 from collections import Counter
 from typing import Any
 
@@ -82,8 +81,13 @@ def add_commands(commands: Any) -> None:
 
 def dump(args: argparse.Namespace) -> int:
     """Everything in a file by name."""
-    model, _ = read_model(args.files, args.import_format)
-    content = model.content()
+    model, source = read_model(args.files, args.import_format)
+    try:
+        content = model.content()
+    except NotImplementedError as error:
+        if source.name == "NNP":
+            raise
+        raise NotImplementedError(f"{error}. `nnl view` shows the network") from error
     if not args.nnp_no_expand_network:
         content = expanded(content)
     if args.nnp_import_executor_index is not None:
@@ -215,7 +219,9 @@ def function_info(args: argparse.Namespace) -> int:
         text = "\n".join(supported)
         if args.target and not missing:
             model, _ = read_model([args.file])
-            text = "\n".join(supported if target.operators is None else target.operators(model))
+            text = "\n".join(
+                supported if target.operators is None else target.operators(model, None)
+            )
         if missing and args.file:
             text += f"\n\nnot supported by {args.config or args.export_format}:\n" + "\n".join(
                 missing
@@ -223,8 +229,6 @@ def function_info(args: argparse.Namespace) -> int:
     if args.output is None:
         print(text)
     else:
-        if not os.path.isdir(os.path.dirname(args.output) or "."):
-            raise ValueError(f"{args.output}: there is no such folder")
         with replacing(args.output) as temporary:
             temporary.write_text(text + "\n", "utf-8")
     return 1 if missing and args.file else 0

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, NotImplementedError, OSError, ModuleNotFoundError) as error:
         print(f"nnl {args.command}: error: {error}", file=sys.stderr)
         return 1
-    except (MemoryError, RecursionError) as error:
+    except (MemoryError, RuntimeError) as error:  # of Python, or of oneDNN
         print(f"nnl {args.command}: error: {type(error).__name__} {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

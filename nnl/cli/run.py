@@ -83,13 +83,18 @@ def infer(args: argparse.Namespace) -> int:
     raw = False
     for (name, v), path in zip(network.inputs.items(), args.inputs, strict=True):
         if path.endswith(".npy"):
-            with open(path, "rb") as file:
-                value = np.load(file, allow_pickle=False)
+            value = _array(path)
+            # a batch of one, or a channel of one, may be left out; an order of axes may not differ
+            fits = [n for n in value.shape if n != 1] == [n for n in v.shape if n != 1]
+            came = f"is {value.shape}"
         else:
             raw = True
             value = np.fromfile(path, np.dtype(args.data_type))
-        if value.size != v.size:
-            raise ValueError(f"{path} has {value.size} numbers, the input {name!r} is {v.shape}")
+            fits, came = value.size == v.size, f"has {value.size} numbers"
+        if not fits:
+            raise ValueError(
+                f"{path} {came}, the input {name!r} is {v.shape}: -b sets another batch size"
+            )
         values[name] = value.reshape(v.shape)
     for i, (name, y) in enumerate(network.run(values).items()):
         path = f"{args.output}_{i}.{'bin' if raw else 'npy'}"
@@ -100,6 +105,15 @@ def infer(args: argparse.Namespace) -> int:
                 np.save(file, y)
         print(f"{path}: {name} {y.dtype} {y.shape}")
     return 0
+
+
+def _array(path: str) -> np.ndarray[Any, Any]:
+    with open(path, "rb") as file:
+        try:
+            value: np.ndarray[Any, Any] = np.load(file, allow_pickle=False)
+        except (EOFError, ValueError) as error:
+            raise ValueError(f"{path} is no .npy file of numbers: {error}") from error
+    return value
 
 
 def forward(args: argparse.Namespace) -> int:

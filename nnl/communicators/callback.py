@@ -102,6 +102,8 @@ class CommunicatorBackwardCallback:
                     buf *= self.scale
             return
         if [nd.spec for nd in self.arrays] != self.specs:  # a dynamic graph has just shown them
+            for job in self.jobs:
+                job()
             self.begin([(nd, nd.spec) for nd in reversed(self.arrays)])
         for bucket in self.buckets[self.started :]:
             for nd, home in zip(bucket.arrays, bucket.homes, strict=True):

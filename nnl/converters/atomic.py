@@ -15,8 +15,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     If the block raises, the temporary file is removed and `path` stays as it was. A process that
     is killed leaves the old file, and its temporary one beside it.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
     """
     target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {target.parent}")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         yield temporary

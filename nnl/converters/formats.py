@@ -31,6 +31,7 @@ from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.converters.nnp.reader import NewParameters, build_networks
 from nnl.converters.nnp.writer import create_proto
+from nnl.converters.weights import EXTENSIONS
 from nnl.core.context import using
 from nnl.core.graph import capture
 from nnl.core.op import OPS
@@ -111,8 +112,7 @@ class NnpModel(Model):
         proto = type(content.proto)()
         proto.CopyFrom(content.proto)
         for network in proto.network:
-            is_open = any(-1 in v.shape.dim for v in network.variable)
-            if not is_open and network.batch_size not in (0, batch_size):
+            if not _is_open(network) and network.batch_size not in (0, batch_size):
                 raise ValueError(
                     f"{self.where}: the network {network.name!r} has the fixed batch size "
                     f"{network.batch_size}, so it cannot be {batch_size}"
@@ -138,9 +138,22 @@ class NnpModel(Model):
             built = build_networks(content, [message.name], batch_size, parameters, change)
             parameters.commit()
         network = built[message.name]
+        drawn = [n for n in parameters.variables if n not in parameters.stored]
+        if drawn:
+            logger.warning(
+                "%s: the files have no values of %d parameters, %s: they are initial ones",
+                self.where,
+                len(drawn),
+                ", ".join(drawn[:3]) + (" ..." if len(drawn) > 3 else ""),
+            )
         inputs = {n: v.variable_instance for n, v in network.inputs.items()}
         ends = {n: network.variable(n, self.where).variable_instance for n in outputs}
         return Network(message.name, inputs, ends, scope)
+
+
+def _is_open(network: Any) -> bool:
+    """Whether a network message leaves its batch size open."""
+    return any(-1 in v.shape.dim for v in network.variable)
 
 
 def _without_dropout(f: Any) -> None:
@@ -253,7 +266,8 @@ class Format:
         read: Paths -> Model, or None.
         write: Model, path, options -> nothing, or None.
         functions: Types of NNabla's functions that it can hold; None for all.
-        operators: Model -> what its functions become, sorted; None where they keep their types.
+        operators: Model, version -> what its functions become, sorted; None where they keep their
+            types.
     """
 
     name: str
@@ -262,7 +276,7 @@ class Format:
     read: Callable[[Sequence[str]], Model] | None = None
     write: Callable[[Model, str, WriteOptions], None] | None = None
     functions: Callable[[], Collection[str]] | None = None
-    operators: Callable[[Model], list[str]] | None = None
+    operators: Callable[[Model, int | None], list[str]] | None = None
 
 
 def _read_nnp(paths: Sequence[str]) -> Model:
@@ -282,6 +296,8 @@ def _write_nnp(model: Model, path: str, options: WriteOptions) -> None:
     if size is not None and size < 1 and size != -1:
         raise ValueError(f"the batch size is {size}, wanted at least 1, or -1")
     content = model.content(None if size == -1 else size)
+    if size == -1 and not all(_is_open(n) for n in content.proto.network):
+        raise ValueError(f"{content.where}: the batch size is fixed, so -1 cannot leave it open")
     write_content(path, content, options.parameters)
 
 
@@ -305,27 +321,27 @@ def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
 
 
 def _onnx_functions() -> set[str]:
-    from nnl.converters.onnx.export_table import export_rows
+    from nnl.converters.onnx.export_table import export_rows, own_functions
 
-    return {OPS[name].nnp for name, since, _ in export_rows() if since}
+    return {OPS[name].nnp for name, since, _ in export_rows() if since} | own_functions()
 
 
-def _onnx_operators(model: Model) -> list[str]:
+def _onnx_operators(model: Model, version: int | None) -> list[str]:
     """As ONNX names them: Operator@version, that being the one since which it is as it is."""
     import onnx
 
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.onnx")
-        _write_onnx(model, path, WriteOptions(1))
+        _write_onnx(model, path, WriteOptions(1, version))
         written = onnx.load(path, load_external_data=False)
-    version = {o.domain or "ai.onnx": o.version for o in written.opset_import}
+    versions = {o.domain or "ai.onnx": o.version for o in written.opset_import}
     graphs, found = [written.graph, *written.functions], set()
     for graph in graphs:
         for node in graph.node:
             graphs += [g for a in node.attribute for g in (a.g, *a.graphs) if g.node]
             domain = node.domain or "ai.onnx"
             if domain == "ai.onnx":
-                schema = onnx.defs.get_schema(node.op_type, version[domain])
+                schema = onnx.defs.get_schema(node.op_type, versions[domain])
                 found.add(f"{node.op_type}@{schema.since_version}")
     return sorted(found)
 
@@ -363,6 +379,8 @@ LATER = {
 
 def _not_yet(extension: str, named: str | None) -> str:
     """What to add to an error about a format that will be known."""
+    if extension in EXTENSIONS:
+        return ": such a file has weights and no network, nnl.converters.weights reads them"
     later = next((n for n, e in LATER.items() if n == named or extension in e), None)
     return "" if later is None else f": {later} comes in a later version of nnl"
 

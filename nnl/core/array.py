@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -22,7 +23,8 @@ class NdArray:
     A new array reads as zeros. `bufs` maps a memory space to a buffer that is current; writing in
     one space drops the others. Instead of buffers it may hold one of two marks: "fill" (every
     element has this value, nothing is allocated yet) or "cleared". Empty, it was never written.
-    Two arrays that share memory (`share`) share the dictionary itself.
+    Two arrays that share memory (`share`) share the dictionary itself; views on a device, of
+    another shape, have one `Views` in theirs.
     """
 
     __slots__ = ("spec", "bufs", "__weakref__")
@@ -72,7 +74,10 @@ class NdArray:
         """The buffer of `space`, about to be written in place: the other spaces become stale."""
         buf = self.read(space)
         if len(self.bufs) > 1:
+            views = self.bufs.get("views")
             self.write(space, buf)
+            if views is not None:
+                views.follow(self, space, buf)
         return buf
 
     def _sync(self, space: str) -> Any:
@@ -148,13 +153,13 @@ class NdArray:
             STATE.epoch += 1
             self.bufs = {"host": _copy(a)}
             return
-        buf = self.bufs.get("host")
+        buf = self.touch("host") if "views" in self.bufs else self.bufs.get("host")
         if buf is None or not buf.flags.writeable:
             self.write("host", _copy(a))
         else:
             np.copyto(buf, a)
             if len(self.bufs) > 1:
-                self.write("host", buf)
+                self.touch("host")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -209,6 +214,38 @@ def _copy(a: Host) -> Host:
     host = HostSpace.empty(a.shape, a.dtype)
     host[...] = a
     return host
+
+
+class Views:
+    """Arrays that are one memory on a device under several shapes; on the host numpy knows them.
+
+    Whoever is about to write to one takes the others along to the same buffer. An array that gets a
+    buffer of its own is none of them any more.
+    """
+
+    __slots__ = ("arrays",)
+
+    def __init__(self) -> None:
+        self.arrays: list[ref[NdArray]] = []
+
+    @staticmethod
+    def link(x: NdArray, y: NdArray) -> None:
+        """Let y be a view of x if its buffer is one; of what is not contiguous it may be a copy."""
+        space, buf = next(iter(y.bufs.items()))
+        if getattr(buf, "base", None) is None and buf is not x.bufs.get(space):
+            return
+        views = x.bufs.get("views") or Views()
+        others = [r for r in views.arrays if r() is not None and r() is not x and r() is not y]
+        views.arrays = [*others, ref(x), ref(y)]
+        x.bufs["views"] = y.bufs["views"] = views
+
+    def follow(self, writer: NdArray, space: str, buf: Any) -> None:
+        """An array, which holds nothing but this buffer, is about to be written."""
+        writer.bufs["views"] = self
+        for nd in [r() for r in self.arrays]:
+            if nd is not None and nd is not writer and nd.bufs.get("views") is self:
+                nd.write(space, buf.reshape(nd.spec.shape))
+                nd.bufs["views"] = self
 
 
 class Zeros(NdArray):

@@ -39,6 +39,7 @@ def backprop(
     wrt: set[Key] | None = None,
     done: Callable[[Node, list[Any], Sequence[Any]], None] | None = None,
     before: Callable[[Node], None] | None = None,
+    found: Gradients | None = None,
 ) -> Gradients:
     """Gradients of `outputs`, weighted by `grads`, for every edge below that needs one.
 
@@ -50,9 +51,10 @@ def backprop(
         wrt: Keys of the only edges of interest; everything that does not lead there is skipped.
         done: Called after each node with its output gradients and input gradients.
         before: Called before each node.
+        found: Where the gradients are put as they come.
     """
     as_graph = isinstance(grads[0], Variable)
-    found = Gradients()
+    found = found or Gradients()
     pending = found.edges
     order = capture(outputs)
     useful = None if wrt is None else _useful(order, wrt)
@@ -216,44 +218,6 @@ def start_gradient(output: Value, shape: tuple[int, ...], grad: Any) -> NdArray:
         raise ShapeError(f"backward: grad has the shape {a.shape}, wanted {shape}")
     nd.data[...] = a
     return nd
-
-
-def backward_now(
-    output: Value,
-    gy: NdArray,
-    clear_buffer: bool,
-    pre: Callable[[Node], None] | None = None,
-    post: Callable[[Node], None] | None = None,
-) -> None:
-    """Run backward through nodes whose forward has run; computes with NdArrays."""
-    # Ids of arrays that several edges hold, which a leaf must copy. An id that outlives its array
-    # and is taken again costs a copy, never a wrong value.
-    shared: set[int] = {id(gy)}
-    root = (output.node, output.index)
-
-    def done(node: Node, gys: list[Any], gxs: Sequence[Any]) -> None:
-        for g in gys:
-            shared.add(id(g))
-        if len(gxs) > 1:
-            ids = [id(g) for g in gxs]
-            shared.update([i for i in ids if ids.count(i) > 1])
-        if clear_buffer and node.outs is None:  # plans free what static nodes hold
-            node.saved = None
-            if node is not root[0]:
-                node.grads = None
-        else:
-            grads = node.grads = node.grads or {}
-            for i, g in enumerate(gys):
-                if g is not None and (node, i) != root:
-                    mine = grads.setdefault(i, g)  # the object a user may hold stays the same
-                    mine.spec, mine.bufs = g.spec, g.bufs
-        if post is not None:
-            post(node)
-
-    with using(record=False, auto_forward=True, no_grad=False):
-        found = backprop([output], [gy], done=done, before=pre)
-    for value, g in found.leaves.values():
-        accumulate(value.grad, g, own=id(g) not in shared)
 
 
 def accumulate(into: NdArray, g: NdArray, own: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.array import NdArray
+from nnl.core.array import NdArray, Views
 from nnl.core.callback import HOOKS
 from nnl.core.context import STATE, Backend, Target, using
 from nnl.core.graph import Node, Value, record
@@ -140,7 +140,10 @@ def execute(bound: Bound, datas: Any) -> list[NdArray]:
             bufs[i] = datas[i].touch(space)
     out = bound.call(*bufs)
     if bound.single:
-        return [NdArray.holding(bound.out_specs[0], space, out)]
+        nd = NdArray.holding(bound.out_specs[0], space, out)
+        if bound.view and space != "host" and not bound.writes:
+            Views.link(datas[0], nd)
+        return [nd]
     return [NdArray.holding(s, space, b) for s, b in zip(bound.out_specs, out, strict=True)]
 
 
@@ -193,6 +196,8 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
         nd = NdArray.__new__(NdArray)
         nd.spec = spec = bound.out_specs[0]
         nd.bufs = {space: out}
+        if bound.view and space != "host" and not bound.writes:
+            Views.link(inputs[0]._data, nd)
         if need and state.record:
             node = _node(op, attrs, edges, bound)
             _save(node, inputs, (nd,))

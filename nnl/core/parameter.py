@@ -33,6 +33,17 @@ def _split(name: str, what: str) -> list[str]:
     return [part for part in name.split("/") if part]
 
 
+def _inside(scope: Scope, path: list[str]) -> Scope:
+    for part in path:
+        child = scope.get(part)
+        if child is None:
+            child = scope[part] = OrderedDict()
+        if isinstance(child, Variable):
+            raise ValueError(f"parameter_scope: {part!r} in {'/'.join(path)!r} is a parameter")
+        scope = child
+    return scope
+
+
 @contextmanager
 def parameter_scope(name: str, scope: Scope | None = None) -> Iterator[Scope]:
     """Names inside the with block are relative to `name`; "/" opens several scopes at once.
@@ -44,13 +55,8 @@ def parameter_scope(name: str, scope: Scope | None = None) -> Iterator[Scope]:
     """
     global current_scope, current_path
     outer, outer_path = current_scope, current_path
-    inner = outer if scope is None else scope
     parts = _split(name, "parameter_scope")
-    for part in parts:
-        child = inner.setdefault(part, OrderedDict())
-        if isinstance(child, Variable):
-            raise ValueError(f"parameter_scope: {part!r} in {name!r} is a parameter")
-        inner = child
+    inner = _inside(outer if scope is None else scope, parts)
     current_scope, current_path = inner, (*(outer_path if scope is None else ()), *parts)
     try:
         yield inner
@@ -75,12 +81,12 @@ def set_parameter(key: str, param: Variable) -> None:
     *path, leaf = _split(key, "set_parameter") or [""]
     if not leaf:
         raise ValueError(f"set_parameter: key is {key!r}, wanted a name")
-    with parameter_scope("/".join(path)) as scope:
-        if isinstance(scope.get(leaf), OrderedDict) and scope[leaf]:
-            raise ValueError(f"set_parameter: {key!r} is a scope that holds parameters")
-        if made is not None and leaf not in scope:
-            made.append((scope, leaf))
-        scope[leaf] = param
+    scope = _inside(current_scope, path)
+    if isinstance(scope.get(leaf), OrderedDict) and scope[leaf]:
+        raise ValueError(f"set_parameter: {key!r} is a scope that holds parameters")
+    if made is not None and leaf not in scope:
+        made.append((scope, leaf))
+    scope[leaf] = param
     if not param.name:
         param.name = key
 
@@ -90,8 +96,7 @@ def pop_parameter(key: str) -> Variable | None:
     param = get_parameter(key)
     if param is not None:
         *path, leaf = _split(key, "pop_parameter")
-        with parameter_scope("/".join(path)) as scope:
-            del scope[leaf]
+        del _inside(current_scope, path)[leaf]
     return param
 
 

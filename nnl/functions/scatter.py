@@ -208,6 +208,14 @@ class take_along(AlongAxis):
     axis: int
 
     def infer(self, x, indices):
+        fits = len(indices.shape) == x.ndim and all(
+            d == self.axis or n <= x.shape[d] for d, n in enumerate(indices.shape)
+        )
+        if not fits:
+            raise ShapeError(
+                f"take_along: indices {indices} must have the rank of x {x} and no larger size, "
+                f"except along axis {self.axis}"
+            )
         return x.with_shape(indices.shape)
 
     def forward(self, xp, x, indices):

@@ -106,6 +106,7 @@ class Program:
         gradients: Slots of gradients among them, with the arrays these are of.
         copies: {slot of a leaf: memory space}, for leaves that are read in another element type.
         results: {slot: (array, memory space)} of copies that the run makes of arrays it writes.
+        folded: {slot of a constant: the step that has made it}.
         cut: Number of steps in the first part.
         space: The memory space of all values: a device's, if anything runs there.
     Raises:
@@ -125,6 +126,7 @@ class Program:
         self.made_here: dict[int, int] = {}  # id of the array of an edge made so far: its slot
         self.forms: dict[int, list[int]] = {}
         self.steps: list[Step] = []
+        self.folded: dict[int, Step] = {}
         self.copies: dict[int, str] = {}
         self.results: dict[int, tuple[NdArray, str]] = {}
         self.space = _memory_of(nodes)

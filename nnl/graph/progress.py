@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from nnl.core.array import NdArray
-from nnl.core.graph import Value
+from nnl.core.graph import Value, capture
 from nnl.core.spec import Spec
 from nnl.graph.plan import Plan
 
@@ -37,6 +37,29 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
                 f"backward: communicator_callbacks[{i}] is {type(c).__name__}, wanted what "
                 "a communicator's all_reduce_callback returns"
             )
+
+
+def reports_to(
+    output: Value, callbacks: Sequence[BackwardCallback]
+) -> Callable[[NdArray], None] | None:
+    """What tells callbacks of complete gradients while a graph without a plan goes backward.
+
+    None where a gradient may get another dtype on the way, as at the first time in float64: then
+    callbacks find all of them in the end.
+    """
+    for c in callbacks:
+        c.begin([])  # graphs may differ, and all processes must take the gradients in one order
+    for node in capture([output]) if callbacks else ():
+        for v in node.inputs:
+            if v is not None and v.node is None and v.need_grad:
+                if v.grad.spec.dtype != node.target.float_dtype:
+                    return None
+
+    def ready(grad: NdArray) -> None:
+        for c in callbacks:
+            c.ready(grad)
+
+    return ready if callbacks else None
 
 
 class Pausing:

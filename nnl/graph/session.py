@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from nnl.core.array import NdArray
-from nnl.core.autodiff import backward_now, start_gradient
+from nnl.core.array import NdArray, Views
+from nnl.core.autodiff import start_gradient
 from nnl.core.callback import HOOKS
 from nnl.core.context import STATE, using
 from nnl.core.dispatch import apply
@@ -17,9 +17,10 @@ from nnl.core.graph import Node, Value, capture
 from nnl.core.op import Op
 from nnl.core.variable import EXECUTOR, Hook, Variable
 from nnl.graph.backward import Backward, BackwardPlan
+from nnl.graph.eager import backward_now
 from nnl.graph.plan import Plan, infer_again
-from nnl.graph.program import NO_GRADIENTS, Key
-from nnl.graph.progress import check_callbacks
+from nnl.graph.program import NO_GRADIENTS, SPACE, Key
+from nnl.graph.progress import check_callbacks, reports_to
 from nnl.graph.recompute import BUDGET, cheap_edges, insert_recomputation
 
 logger = logging.getLogger("nnl")
@@ -63,8 +64,14 @@ class ForwardPlan:
             bufs = nd.bufs
             bufs.clear()
             bufs[space] = buf
+        plan = self.plan
         for nd, slot in self.moving:
-            nd.write(self.plan.space, self.plan.slots[slot])
+            nd.write(plan.space, plan.slots[slot])
+            root = plan.root.get(slot, slot)
+            leaf = plan.program.slots[root].leaf
+            if plan.space != SPACE and leaf is not None and leaf is not nd:
+                if leaf.bufs.get(plan.space) is plan.slots[root]:
+                    Views.link(leaf, nd)
 
 
 def fingerprint(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[Any]:
@@ -297,34 +304,45 @@ def session_of(outputs: Sequence[Variable]) -> Session:
 
 
 class Calls:
-    """One op applied to several lists of arrays, as one plan: the updates of a solver's parameters.
+    """Ops that write their inputs, as one plan: the updates of a solver's parameters.
 
-    Only for ops that write their inputs; what they return is dropped.
+    Args:
+        key: What the plan depends on. It holds the arrays, so that they stay theirs.
+        record: () -> results of the ops, which are dropped.
     """
 
-    def __init__(self, op: Op, attrs: Any, arrays: Sequence[tuple[NdArray | None, ...]]) -> None:
-        self.key = Calls.key_of(attrs, arrays)  # keeps the arrays alive, so that it stays theirs
-        ends = []
+    def __init__(self, key: list[Any], record: Callable[[], Sequence[Any]]) -> None:
+        self.key = key
         with using(auto_forward=False, record=True, no_grad=True, trace=None):
-            for datas in arrays:
-                inputs = tuple(
-                    [None if d is None else Variable.of_edge(Value.leaf(d), d) for d in datas]
-                )
-                y = apply(op, attrs, inputs)
-                ends.append((y[0] if isinstance(y, tuple) else y).edge)
+            ends = [(y[0] if isinstance(y, tuple) else y).edge for y in record()]
         self.plan = Plan(capture(ends), {v.key for v in ends})
-
-    @staticmethod
-    def key_of(attrs: Any, arrays: Sequence[tuple[NdArray | None, ...]]) -> list[Any]:
-        key: list[Any] = [attrs, STATE.target]
-        for datas in arrays:
-            key += datas
-            key += [None if d is None else d.spec for d in datas]
-        return key
 
 
 class GraphExecutor:
     """What Variable.forward() and backward(), and the solvers, call."""
+
+    def run_recorded(
+        self,
+        attrs: Any,
+        arrays: Sequence[tuple[NdArray | None, ...]],
+        record: Callable[[list[tuple[Variable | None, ...]]], Sequence[Any]],
+        calls: Calls | None,
+    ) -> Calls | None:
+        """Run ops that write arrays.
+
+        Args:
+            attrs: What `record` depends on besides the arrays.
+            record: (the arrays as Variables) -> results; calls the ops.
+            calls: What the previous call returned; it is used again if nothing has changed.
+        """
+        key: list[Any] = [attrs, STATE.target]
+        for datas in arrays:
+            key += datas
+            key += [None if d is None else d.spec for d in datas]
+        if calls is None or calls.key != key:
+            calls = Calls(key, lambda: record([as_leaves(datas) for datas in arrays]))
+        calls.plan.run()
+        return calls
 
     def run_calls(
         self,
@@ -333,15 +351,10 @@ class GraphExecutor:
         arrays: Sequence[tuple[NdArray | None, ...]],
         calls: Calls | None,
     ) -> Calls | None:
-        """Apply an op that writes its inputs to each of the lists of arrays.
-
-        Args:
-            calls: What the previous call returned; it is used again if nothing has changed.
-        """
-        if calls is None or calls.key != Calls.key_of(attrs, arrays):
-            calls = Calls(op, attrs, arrays)
-        calls.plan.run()
-        return calls
+        """Apply an op that writes its inputs to each of the lists of arrays; see run_recorded."""
+        return self.run_recorded(
+            attrs, arrays, lambda leaves: [apply(op, attrs, x) for x in leaves], calls
+        )
 
     def forward(
         self,
@@ -402,9 +415,7 @@ class GraphExecutor:
         if edge.node.saved is not None or edge.node.outs is None or hooked:
             gy = start_gradient(edge, output.shape, grad)
             before, after = _hooks(pre, post) if hooked else (None, None)
-            for callback in callbacks:  # they get their gradients when all are there
-                callback.begin([])
-            backward_now(edge, gy, clear_buffer, before, after)
+            backward_now(edge, gy, clear_buffer, before, after, reports_to(edge, callbacks))
             return
         if not edge.array.bufs:
             raise ValueError(f"{output._label()}: backward() needs forward() first")
@@ -423,6 +434,11 @@ def _hooks(pre: Hook | None, post: Hook | None) -> tuple[Any, Any]:
         HOOKS.after(node)
 
     return before, after
+
+
+def as_leaves(arrays: Sequence[NdArray | None]) -> tuple[Variable | None, ...]:
+    """Arrays as leaves of a graph."""
+    return tuple([None if d is None else Variable.of_edge(Value.leaf(d), d) for d in arrays])
 
 
 EXECUTOR[:] = [GraphExecutor()]

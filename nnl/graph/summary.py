@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nnl.core.op import Cost
+from nnl.ext.native import TRAITS
 from nnl.graph.profile import of_peak, shapes_text
 from nnl.graph.program import Program, Step
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def place(plan: Plan, step: Step) -> str:
     """Where a step runs: in the library's kernels, or by its definition."""
-    with_kernel, without = getattr(plan.lib, "places", ("native", "numpy"))
+    with_kernel, without = TRAITS.places if plan.lib is None else plan.lib.traits.places
     return str(with_kernel if step.kernel is not None else without)
 
 
@@ -45,9 +46,10 @@ def summary(plan: Plan) -> str:
             f"{step.op:<32} {place(plan, step):<7} {ns // 1000 / 1e3:>9.3f} "
             f"{cost.flops / ns:>8.1f} {cost.bytes / ns:>6.1f} {share:>7.0%}  {what}"
         )
+    places = TRAITS.places if plan.lib is None else plan.lib.traits.places
     kernels = sum(s.kernel is not None for s in steps)
     lines.append(
-        f"{len(steps)} steps, {kernels} of them {getattr(plan.lib, 'places', ['native'])[0]}; "
+        f"{len(steps)} steps, {kernels} of them {places[0]}; "
         f"arena {plan.arena_bytes} bytes for {plan.naive_bytes}"
     )
     return "\n".join([*lines, *getattr(native, "notes", ())])

@@ -8,6 +8,7 @@ from typing import Any
 
 from nnl import functions as F
 from nnl import parametric_functions as PF
+from nnl.core.modes import recompute
 from nnl.models.transformer import (
     check_sequence,
     dropped,
@@ -28,8 +29,13 @@ EPS = 1e-12  # of the layer normalisations
 
 
 def exact_gelu(x: Any) -> Any:
-    r"""$x \Phi(x)$; `F.gelu` is the approximation by tanh."""
-    return x * (F.erf(x * sqrt(0.5)) + 1.0) * 0.5
+    r"""$x \Phi(x)$; `F.gelu` is the approximation by tanh.
+
+    Backward computes what it needs of it again from x: reading that would take longer.
+    """
+    with recompute():
+        twice = F.erf(x * sqrt(0.5)) + 1.0
+    return x * twice * 0.5
 
 
 def bert(

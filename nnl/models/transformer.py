@@ -42,10 +42,11 @@ def positions(length: int) -> Any:
 
 
 def causal_mask(length: int) -> Any:
-    """(1, 1, length, length): 0 where the source is not behind the target, else HIDDEN."""
-    return Variable.from_numpy_array(
-        np.triu(np.full((1, 1, length, length), HIDDEN, np.float32), 1)
-    )
+    """(1, 1, length, length): 0 where the source is not behind the target, else HIDDEN.
+
+    Made by functions, not given as numbers, so that plans see what it is.
+    """
+    return F.trilu(F.constant(HIDDEN, (1, 1, length, length)), k=1)
 
 
 def padding_mask(keep: Any) -> Any:

@@ -280,7 +280,7 @@ class Solver:
                 "check them outside of the compiled function"
             )
         hooked = self._hooked(method, pre, post)
-        if not hooked and STATE.target.backends[0].space != "host":
+        if not hooked and on_device():
             every = [e.variable.edge.grad for e in self._entries.values()]
             grads = [g for g in every if not g.zeroing]
             found = OPS["finite_check"](*grads).data if grads else (False, False)
@@ -456,6 +456,11 @@ class Solver:
     def __repr__(self) -> str:
         settings = ", ".join(f"{k}={v!r}" for k, v in self.info.items())
         return f"{self.name}({settings}) with {len(self._entries)} parameters"
+
+
+def on_device() -> bool:
+    """Whether the current context computes elsewhere than in host memory."""
+    return STATE.target.backends[0].space != "host"
 
 
 def _before(hook: Hook | None) -> None:

@@ -6,15 +6,19 @@ Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, section
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.context import STATE
+from nnl.core.context import SPACES, STATE, using
+from nnl.core.dispatch import apply
+from nnl.core.graph import Value
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import Spec
-from nnl.core.variable import EXECUTOR
+from nnl.core.variable import EXECUTOR, Variable
 from nnl.solvers.base import Solver
 
 
@@ -47,14 +51,14 @@ class finite_check:
             yield Sample(x, np.array([1.0, bad]), grad=(False, False))
 
 
-@op("follow_loss_scale", keep=("found", "scale", "good"), writes=("scale", "good"), view=True)
+@op("follow_loss_scale", keep=("found", "scale", "counts"), writes=("scale", "counts"), view=True)
 class follow_loss_scale:
     """Divide the scale by `factor` if something was found, multiply it after `steps` steps without.
 
     Args:
         found: Two bool, the answer of finite_check.
         scale: float32, rank 0; stays within [low, high].
-        good: int64, rank 0: steps since the scale has changed.
+        counts: Two int64: steps since the scale has changed, and steps that found something.
     """
 
     factor: float = 2.0
@@ -62,26 +66,27 @@ class follow_loss_scale:
     low: float = 2.0**-126
     high: float = 2.0**127
 
-    def infer(self, found, scale, good):
+    def infer(self, found, scale, counts):
         return found
 
-    def forward(self, xp, found, scale, good):
+    def forward(self, xp, found, scale, counts):
         bad = found.any()
-        after = xp.where(bad, 0, good + 1)
+        after = xp.where(bad, 0, counts[0] + 1)
         grown = after >= self.steps
         lower = xp.maximum(scale / self.factor, self.low)
         higher = xp.minimum(scale * self.factor, self.high)
         scale[...] = xp.where(bad, lower, xp.where(grown, higher, scale))
-        good[...] = xp.where(grown, 0, after)
+        counts[0] = xp.where(grown, 0, after)
+        counts[1] += bad
         return found
 
-    def cost(self, found, scale, good):
-        return Cost(4, 26)
+    def cost(self, found, scale, counts):
+        return Cost(5, 42)
 
     def samples(rng):
         for found, good in (((False, False), 1), ((False, False), 2), ((True, False), 2)):
             yield Sample(
-                np.array(found), np.array(8.0, np.float32), np.array(good),
+                np.array(found), np.array(8.0, np.float32), np.array([good, 5]),
                 steps=3, grad=(False,) * 3,
             )  # fmt: skip
 
@@ -147,7 +152,8 @@ class LossScale:
         low, high: Its limits.
 
     Attributes:
-        value: The scale, to start backward() from. good: updates since it has changed.
+        value: The scale, to start backward() from.
+        counts: Updates since it has changed, and updates that were left out.
     """
 
     def __init__(
@@ -155,43 +161,57 @@ class LossScale:
     ) -> None:
         self.solver = solver
         self.value = NdArray.from_numpy_array(np.array(scale, np.float32))
-        self.good = NdArray.from_numpy_array(np.array(0, np.int64))
+        self.counts = NdArray.from_numpy_array(np.zeros(2, np.int64))
         self._follow = OPS["follow_loss_scale"].attrs(
             factor=factor, steps=max(steps, 1), low=low, high=high
         )
-        self._plans: list[Any] = [None, None, None]
+        self._plan: Any = None
+
+    def set(self, scale: float) -> None:
+        """Go on from another scale; the array stays where it is, so that recorded plans find it."""
+        space = next(s for s in self.value.bufs if s in SPACES)
+        self.value.touch(space)[...] = scale
 
     def update(self, weight_decay: float = 0.0) -> None:
         """Update the parameters if all gradients are finite, and let the scale follow.
 
         Gradients that are lazily zero are skipped, as in Solver.update().
         """
-        solver = self.solver
-        entries = [e for e in solver._entries.values() if not e.variable.edge.grad.zeroing]
-        if not entries:
-            return
+        solver, trace = self.solver, STATE.trace
         rule, decay = solver._attrs, weight_decay
         if solver.fused and weight_decay:
             rule, decay = solver.rule.attrs(**{**solver._hyperparameters, "wd": weight_decay}), 0.0
-        found = OPS["finite_check"](*[e.variable.edge.grad for e in entries])
-        update = OPS["guarded_step"]
-        calls = [
-            (
-                e.variable._data,
-                e.variable.edge.grad,
-                *[None if v is None else v._data for v in e.inputs],
-                found,
-                self.value,
-            )
-            for e in entries
+        attrs = OPS["guarded_step"].attrs(rule=rule, decay=decay)
+        entries = solver._entries.values()
+        if trace is not None:
+            grads = [(e, trace.gradient(e.variable)) for e in entries]
+            own = [Variable.of_edge(Value.leaf(nd), nd) for nd in (self.value, self.counts)]
+            with using(auto_forward=False):
+                calls = [(e.variable, g, *e.inputs) for e, g in grads if g is not None]
+                self._record(attrs, [*calls, own])
+            return
+        arrays = [
+            (e.variable._data, g, *[None if v is None else v._data for v in e.inputs])
+            for e, g in [(e, e.variable.edge.grad) for e in entries]
+            if not g.zeroing
         ]
-        run = EXECUTOR[0].run_calls
-        attrs = update.attrs(rule=rule, decay=decay)
-        self._plans[0] = run(update, attrs, calls, self._plans[0])
-        follow = OPS["follow_loss_scale"]
-        self._plans[1] = run(follow, self._follow, [(found, self.value, self.good)], self._plans[1])
+        self._plan = EXECUTOR[0].run_recorded(
+            (attrs, self._follow),
+            [*arrays, (self.value, self.counts)],
+            partial(self._record, attrs),
+            self._plan,
+        )
 
+    def _record(self, attrs: Any, inputs: Sequence[Sequence[Variable | None]]) -> list[Variable]:
+        """Call the ops.
 
-def on_device() -> bool:
-    """Whether the current context computes elsewhere than in host memory."""
-    return STATE.target.backends[0].space != "host"
+        Args:
+            attrs: Of guarded_step.
+            inputs: Those of the solver's rule for each parameter, then scale and counts.
+        """
+        *calls, (value, counts) = inputs
+        if not calls:
+            return []
+        found = OPS["finite_check"](*[x[1] for x in calls])
+        ends = [apply(OPS["guarded_step"], attrs, (*x, found, value)) for x in calls]
+        return [*ends, apply(OPS["follow_loss_scale"], self._follow, (found, value, counts))]

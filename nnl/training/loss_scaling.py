@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nnl.core.array import NdArray
+from nnl.core.context import STATE
+from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
-from nnl.solvers.base import Solver
-from nnl.solvers.scaled import LossScale, on_device
+from nnl.solvers.base import Solver, on_device
+from nnl.solvers.scaled import LossScale
 
 logger = logging.getLogger("nnl")
 
@@ -26,14 +28,16 @@ class DynamicLossScalingUpdater:
     runs again with the next data; after N steps without that it is multiplied. It stays between
     2^-126 and 2^127.
 
-    On a device nothing waits for the gradients: a pass whose gradients are not finite changes no
-    parameter and lowers the scale there, and the next update() goes on with it; the scale rises
-    after N passes. Hooks and overflows are for the host, and the loss must be of rank 0.
+    On a device, and inside nnl.compile, nothing waits for the gradients: a pass whose gradients are
+    not finite changes no parameter and lowers the scale there, and the next update() goes on with
+    it; the scale rises after N passes. Hooks are for the host, and the loss must be of rank 0.
 
     Args:
         solver: Solver whose parameters are updated.
-        loss: Scalar Variable of a static graph.
-        data_feeder: Called before each forward; writes the next data into the graph's inputs.
+        loss: Scalar Variable of a static graph; or a function that computes the loss, called for
+            each pass, for dynamic graphs and inside nnl.compile.
+        data_feeder: Called before each forward; writes the next data into the graph's inputs. Not
+            inside nnl.compile, which would call it only once.
         scale: First loss scale; a power of two loses no precision.
         scaling_factor: Greater than 1.
         N: Steps between two raises.
@@ -44,8 +48,8 @@ class DynamicLossScalingUpdater:
         grads: The gradient arrays it sums.
 
     Attributes:
-        scale: The loss scale of the next pass.
-        overflows: How many passes had a gradient that was not finite.
+        scale: The loss scale of the next pass; may be set. On a device, reading it waits.
+        overflows: How many passes had a gradient that was not finite; reading it waits, too.
 
     Raises:
         ValueError: An argument is outside its range.
@@ -57,7 +61,7 @@ class DynamicLossScalingUpdater:
     def __init__(
         self,
         solver: Solver,
-        loss: Variable,
+        loss: Variable | Callable[[], Variable],
         data_feeder: Callable[[], Any] | None = None,
         scale: float = 8.0,
         scaling_factor: float = 2.0,
@@ -69,8 +73,6 @@ class DynamicLossScalingUpdater:
         grads: Sequence[NdArray] | None = None,
     ) -> None:
         name = "DynamicLossScalingUpdater"
-        if not LOWEST <= scale <= HIGHEST:
-            raise ValueError(f"{name}: scale is {scale}, wanted a number in [2^-126, 2^127]")
         if not 1.0 < scaling_factor < math.inf:
             raise ValueError(
                 f"{name}: scaling_factor is {scaling_factor}, wanted a finite number > 1"
@@ -80,13 +82,12 @@ class DynamicLossScalingUpdater:
         if accum_grad < 1:
             raise ValueError(f"{name}: accum_grad is {accum_grad}, wanted a number >= 1")
         self.solver, self.loss, self.data_feeder = solver, loss, data_feeder
-        self._scale, self.scaling_factor, self.N = float(scale), float(scaling_factor), int(N)
+        self._there: LossScale | None = None
+        self.scale, self.scaling_factor, self.N = scale, float(scaling_factor), int(N)
         self.clear_buffer, self.accum_grad = clear_buffer, int(accum_grad)
         self.weight_decay, self.comm = weight_decay, comm
         self.grads = list(grads) if grads is not None else []
-        self.overflows = 0
-        self._counter = 0
-        self._on_device: LossScale | None = None
+        self._overflows = self._counter = 0
 
     def update(self) -> None:
         """Run one training step.
@@ -94,16 +95,23 @@ class DynamicLossScalingUpdater:
         Raises:
             ValueError: The gradients of 100 passes in a row were not finite; the parameters are
                 as before.
+            NotImplementedError: There is a data_feeder, and nnl.compile records.
+            ShapeError: The loss must have rank 0, and has not.
         """
-        if on_device() and self.loss.shape == ():
-            self._update_on_device()
+        if STATE.trace is not None and self.data_feeder is not None:
+            raise NotImplementedError(
+                "DynamicLossScalingUpdater.update: data_feeder would be called only once by "
+                "nnl.compile; give the data to the compiled function as arguments"
+            )
+        if STATE.trace is not None or (on_device() and self._is_rank_0()):
+            self._update_without_looking()
             return
         for _ in range(self.max_tries):
             self._backward(self.scale)
             if not self.solver.check_inf_or_nan_grad():
                 self._apply()
                 return
-            self.overflows += 1
+            self._overflows += 1
             self._counter = 0
             self._rescale(1.0 / self.scaling_factor)
         raise ValueError(
@@ -114,25 +122,51 @@ class DynamicLossScalingUpdater:
 
     @property
     def scale(self) -> float:
-        """The loss scale of the next pass; on a device, reading it waits."""
-        there = self._on_device
+        there = self._there
         return self._scale if there is None else float(there.value.read("host"))
 
-    def _update_on_device(self) -> None:
-        if self._on_device is None:
-            self._on_device = LossScale(
+    @scale.setter
+    def scale(self, value: float) -> None:
+        if not LOWEST <= value <= HIGHEST:
+            raise ValueError(
+                f"DynamicLossScalingUpdater: scale is {value}, wanted a number in [2^-126, 2^127]"
+            )
+        self._scale = float(value)
+        if self._there is not None:
+            self._there.set(self._scale)
+
+    @property
+    def overflows(self) -> int:
+        there = self._there
+        return self._overflows + (0 if there is None else int(there.counts.read("host")[1]))
+
+    def _is_rank_0(self) -> bool:
+        """Whether the loss can start from an array that holds the scale, as far as is known."""
+        return not isinstance(self.loss, Variable) or self.loss.shape == ()
+
+    def _update_without_looking(self) -> None:
+        """A pass that finds out where the gradients are whether they are finite."""
+        if self._there is None:
+            self._there = LossScale(
                 self.solver, self._scale, self.scaling_factor, self.N, LOWEST, HIGHEST
             )
-        self._backward(self._on_device.value)
-        self._on_device.update(self.weight_decay or 0.0)
+        self._backward(self._there.value)
+        self._there.update(self.weight_decay or 0.0)
 
     def _backward(self, scale: Any) -> None:
         self.solver.zero_grad()
         for _ in range(self.accum_grad):
             if self.data_feeder is not None:
                 self.data_feeder()
-            self.loss.forward(clear_no_need_grad=self.clear_buffer)
-            self.loss.backward(scale, clear_buffer=self.clear_buffer)
+            loss = self.loss if isinstance(self.loss, Variable) else self.loss()
+            if isinstance(scale, NdArray) and loss.shape != ():
+                raise ShapeError(
+                    f"DynamicLossScalingUpdater.update: loss has the shape {loss.shape}, wanted () "
+                    "on a device and inside nnl.compile; take nnl.functions.mean of it"
+                )
+            if loss is self.loss or not STATE.auto_forward:
+                loss.forward(clear_no_need_grad=self.clear_buffer)
+            loss.backward(scale, clear_buffer=self.clear_buffer)
         if self.comm is not None and self.grads:
             self.comm.all_reduce(self.grads, division=False, inplace=False)
 
@@ -147,5 +181,6 @@ class DynamicLossScalingUpdater:
         self._counter += 1
 
     def _rescale(self, factor: float) -> None:
-        old, self._scale = self.scale, min(max(self.scale * factor, LOWEST), HIGHEST)
+        old = self.scale
+        self.scale = min(max(old * factor, LOWEST), HIGHEST)
         logger.debug("loss scale %g -> %g", old, self._scale)

@@ -254,6 +254,7 @@ def test_onnx_there_and_back(
         (["m.nnp", "o.nnp", "--inputs", "q"], "the network 'n' has no variable 'q', only"),
         (["m.nnp", "o.nnp", "--inputs", "y", "--outputs", "y,x"], "x is needed too"),
         (["m.nnp", "o.nnp", "--outputs", "c1/conv/W"], "has no variable 'c1/conv/W'"),
+        (["w.pt", "o.nnp"], "weights and no network, nnl.converters.weights reads them"),
         ([".", "o.nnp"], "cannot read the extension ''"),
         (["folder.nnp", "o.nnp"], "Is a directory: 'folder.nnp'"),
         (["m.nnp", "folder.nnp"], "Is a directory"),

@@ -14,7 +14,12 @@ import nnl.parametric_functions as PF
 from nnl.ext.native import library
 from tests.native.random_graphs import random_graph
 
-MODES = {"static": ({}, {}), "cleared": ({"clear_no_need_grad": True}, {"clear_buffer": True})}
+MODES = {
+    "static": ({}, {}),
+    "cleared": ({"clear_no_need_grad": True}, {"clear_buffer": True}),
+    "dynamic": (None, {}),
+    "dynamic, cleared": (None, {"clear_buffer": True}),
+}
 
 
 class Recorder:
@@ -65,15 +70,21 @@ def test_a_gradient_that_was_reported_is_complete_and_not_read_again(first: int,
 
 def gradients(graph: Any, forward: Any, backward: Any, recorder: Recorder | None) -> list[Any]:
     leaves = graph.variables()
-    loss = graph.loss(graph.build(leaves))
     out = []
+    loss = None if forward is None else graph.loss(graph.build(leaves))
     for _ in range(2):  # the second time the plan is bound to the homes
-        loss.forward(**forward)
+        if forward is None:
+            with nn.auto_forward():
+                loss = graph.loss(graph.build(leaves))
+        else:
+            loss.forward(**forward)
         if not loss.need_grad:
             return []
         loss.backward(**backward, communicator_callbacks=recorder)
         if recorder is not None:
-            assert recorder.done and set(map(id, recorder.announced)) == set(recorder.taken)
+            assert recorder.done
+            if forward is not None:
+                assert set(map(id, recorder.announced)) == set(recorder.taken)
             for v in leaves:
                 if id(v.grad) in recorder.taken:
                     v.g[...] = recorder.taken[id(v.grad)]
@@ -84,14 +95,19 @@ def gradients(graph: Any, forward: Any, backward: Any, recorder: Recorder | None
     return out
 
 
-@pytest.mark.skipif(library() is None, reason="the native engine is not built")
-def test_gradients_of_the_last_layers_are_reported_before_the_first_are_computed() -> None:
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_of_the_last_layers_are_reported_before_the_first_are_computed(
+    dynamic: bool,
+) -> None:
+    if library() is None and not dynamic:
+        pytest.skip("the native engine is not built")
     nn.clear_parameters()
     x = nn.Variable.from_numpy_array(np.random.default_rng(0).normal(size=(4, 8)))
     h = x
-    for i in range(4):
-        h = F.tanh(PF.affine(h, 8, name=f"layer{i}"))
-    loss = F.mean(h**2)
+    with nn.auto_forward(dynamic):
+        for i in range(4):
+            h = F.tanh(PF.affine(h, 8, name=f"layer{i}"))
+        loss = F.mean(h**2)
     grads = {id(p.grad): name for name, p in nn.get_parameters().items()}
     first = nn.get_parameters()["layer0/affine/W"].grad
     seen: list[tuple[str, bool]] = []
@@ -102,7 +118,8 @@ def test_gradients_of_the_last_layers_are_reported_before_the_first_are_computed
 
     for p in nn.get_parameters().values():
         p.grad.zero()
-    loss.forward(clear_no_need_grad=True)
+    if not dynamic:
+        loss.forward(clear_no_need_grad=True)
     loss.backward(clear_buffer=True, communicator_callbacks=[Watcher(False)])
     nn.clear_parameters()
     assert [name[:6] for name, _ in seen] == [f"layer{i}" for i in (3, 3, 2, 2, 1, 1, 0, 0)]
@@ -145,3 +162,28 @@ def test_backward_wants_callbacks_of_communicators() -> None:
     ):
         y.backward(communicator_callbacks=3)
     assert x.grad.zeroing
+
+
+def test_a_leaf_with_several_edges_is_reported_once_and_with_all_its_parts() -> None:
+    w = nn.Variable.from_numpy_array(np.arange(3.0), need_grad=True)
+    again, unused = w.get_unlinked_variable(), nn.Variable((3,), need_grad=True)
+    recorder = Recorder(False)
+    with nn.auto_forward():
+        loss = F.sum(F.exp(w) * w + F.tanh(again)) + F.sum(F.where(unused, w, w))
+    want_loss = float(loss.d)
+    loss.backward(communicator_callbacks=recorder)
+    assert np.isfinite(want_loss) and recorder.done
+    x = np.arange(3.0)
+    want = np.exp(x) * (x + 1) + 1 - np.tanh(x) ** 2 + 1
+    np.testing.assert_allclose(recorder.taken[id(w.grad)], want, rtol=1e-5)
+
+
+def test_in_another_type_all_gradients_are_found_in_the_end() -> None:
+    w = nn.Variable.from_numpy_array(np.arange(3.0), need_grad=True)
+    recorder = Recorder(False)
+    for reported in (False, True):
+        with nn.context_scope(nn.Context(["cpu:double"])), nn.auto_forward():
+            w.grad.zero()
+            F.sum(F.exp(w)).backward(communicator_callbacks=recorder)
+        assert (id(w.grad) in recorder.taken) == reported
+    assert recorder.taken[id(w.grad)].dtype == np.float64

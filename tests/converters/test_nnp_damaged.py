@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import re
 import zipfile
@@ -15,8 +16,12 @@ import pytest
 
 import nnl as nn
 from nnl.converters.nnp import initial_values, members
-from nnl.converters.nnp.messages import parse
+from nnl.converters.nnp.messages import messages, parse
+from nnl.converters.nnp.parameter_files import set_parameter_from_proto
+from nnl.converters.weights import read_weights
 from nnl.core.op import OPS
+from nnl.core.spec import ShapeError
+from nnl.ext.native import library
 from nnl.utils.load import load
 from nnl.utils.save import save
 from tests.converters.loop_networks import NETWORKS
@@ -202,6 +207,46 @@ def test_many_members_do_not_add_up_to_a_bomb(monkeypatch: pytest.MonkeyPatch) -
         load(archive_of(**{f"{i}.nntxt": bytes(1000) for i in range(5)}), extension=".nnp")
 
 
+@pytest.mark.parametrize("kind", ["nntxt", "npz"])
+def test_members_that_share_bytes_are_refused(kind: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(path := tmp_path / f"a.{kind}", "w") as out:
+        out.writestr("0.nntxt", b"#" * 1000)
+        first = out.filelist[0]
+        for i in range(1, 50):
+            again = copy.copy(first)
+            again.filename = again.orig_filename = f"{i}.nntxt"
+            out.filelist.append(again)
+            out.NameToInfo[again.filename] = again
+    with pytest.raises(ValueError, match="the members take 50000 bytes of a file of"):
+        read_weights(path) if kind == "npz" else load(path.open("rb"), extension=".nnp")
+
+
+def test_members_need_names_and_places() -> None:
+    data = stored_archive("a", b"")
+    for at in (26, data.index(b"PK\1\2") + 28):
+        data[at] = 0  # the length of its name
+    directory = data.index(b"PK\1\2")
+    data = data[:30] + data[31 : directory + 46] + data[directory + 47 :]
+    end = data.index(b"PK\5\6")
+    data[end + 12] -= 1
+    data[end + 16] -= 1
+    with pytest.raises(ValueError, match="a member has no name"):
+        load(io.BytesIO(bytes(data)), extension=".nnp")
+
+
+def test_parameters_are_registered_all_or_none() -> None:
+    proto = messages()["NNablaProtoBuf"]()
+    for name in ("a", "/"):
+        proto.parameter.add(variable_name=name, data=[1]).shape.dim.append(1)
+    for read in (
+        lambda: nn.load_parameters(io.BytesIO(proto.SerializeToString()), extension=".protobuf"),
+        lambda: set_parameter_from_proto(proto),
+    ):
+        with pytest.raises(ValueError, match="wanted a name"):
+            read()
+        assert nn.get_parameters(grad_only=False) == {}
+
+
 def varint(value: int) -> bytes:
     out = bytearray()
     while value > 127:
@@ -217,18 +262,34 @@ NAMED_W = b"\x0a\x01w"  # variable_name
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (PARAMETER + varint(50) + NAMED_W, "the field 200 ends 47 bytes behind it"),
-        (PARAMETER + b"\xff" * 12, "a number does not end"),
-        (b"\x03", "wire type 3"),
-        (b"\x02\x00", "there is no field 0"),
-        (PARAMETER + varint(6) + varint(100 << 3 | 2) + b"\x03abc", "3 bytes of float32 numbers"),
-        (PARAMETER + varint(3) + NAMED_W, r"'w' has 0 values for the shape \(\)"),
+        (PARAMETER + varint(50) + NAMED_W, "field 200 at byte 0 has 50 bytes, its message ends at"),
+        (PARAMETER + b"\xff" * 12, "a number at byte 0 does not end"),
+        (b"\x0b", "wire type 3 at byte 0"),
+        (b"\x02\x00", "field number 0 at byte 0"),
+        (PARAMETER + varint(6) + varint(100 << 3 | 2) + b"\x03abc", "Error parsing message"),
     ],
 )
 def test_binary_parameters_that_lie_are_refused(data: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    if library() is None:
+        message = "Error parsing message"
+    with pytest.raises(ValueError, match=f"load: file: no NNablaProtoBuf message: {message}"):
         load(io.BytesIO(data), extension=".protobuf")
     assert nn.get_parameters(grad_only=False) == {}
+
+
+@pytest.mark.parametrize("there", [0, 3, 1001])
+def test_numbers_that_do_not_fit_their_shape_are_refused(there: int) -> None:
+    proto = messages()["NNablaProtoBuf"]()
+    proto.parameter.add(variable_name="w", data=[1] * there).shape.dim.append(1000)
+    with pytest.raises(ShapeError, match=rf"'w' has {there} values for the shape \(1000,\)"):
+        load(io.BytesIO(proto.SerializeToString()), extension=".protobuf")
+    assert nn.get_parameters(grad_only=False) == {}
+
+
+def test_a_run_that_is_no_whole_number_of_numbers_is_refused() -> None:
+    run = varint(100 << 3 | 2) + varint(1001) + bytes(1001)
+    with pytest.raises(ValueError, match="load: file: (a parameter has 1001 bytes|no NNablaProto)"):
+        load(io.BytesIO(PARAMETER + varint(len(run)) + run), extension=".protobuf")
 
 
 def test_numbers_may_be_packed_or_not_and_split() -> None:

@@ -270,10 +270,10 @@ def test_a_static_graph_says_which_number_it_needs():
 
 
 def test_a_loop_that_would_never_end_is_stopped(monkeypatch):
-    from nnl.converters.onnx import import_control
+    from nnl.converters.onnx import interpreter
 
-    monkeypatch.setattr(import_control, "MAX_TRIPS", 50)
-    with pytest.raises(OnnxError, match="node Loop 'y': loops more than 50 times"):
+    monkeypatch.setattr(interpreter, "MAX_RUNS", 50)
+    with pytest.raises(OnnxError, match="node Loop 'y': loops and functions run more than 50 time"):
         load(loop_model()).run(np.array(2**62), normal(3), np.array(1, np.float32))
 
 

@@ -134,6 +134,45 @@ CASES = [
         {"outputs": 2, "activations": ["Best"]},
         "activation 'Best' is unknown, known are",
     ),
+    ("Col2Im", [f(1, 5, 15), i(5, 5), i(1, 5)], {"pads": [0, 2**20, 0, 2**20]}, "has 15 places of"),
+    (
+        "TfIdfVectorizer",
+        [i(1, 2)],
+        {
+            "min_gram_length": 1,
+            "max_gram_length": 2**62,
+            "max_skip_count": 2**62,
+            "mode": "TF",
+            "ngram_counts": [0, 2**62],
+            "ngram_indexes": [0],
+            "pool_int64s": [1],
+        },
+        "wanted places in a pool of 1 in order",
+    ),
+    ("LRN", [X], {"size": 0}, "size is 0, wanted at least 1"),
+    (
+        "LpPool",
+        [f(1, 1, 32, 32)],
+        {"kernel_shape": [2**21, 2], "auto_pad": "SAME_UPPER"},
+        r"a window \(2097152, 2\) at \(32, 32\) places would take too long",
+    ),
+    (
+        "MaxPool",
+        [f(1, 1, 9999)],
+        {"kernel_shape": [4999], "dilations": [2]},
+        r"a window \(4999,\) with dilations, wanted 4096 taps or less",
+    ),
+    ("StringConcat", [np.array(["a" * 2**20]), np.array(["b"])], {}, "more than 1048576 charact"),
+    (
+        "StringSplit",
+        [np.array(["," * 2**18] + ["a"] * 2**11, object)],
+        {"delimiter": ",", "outputs": 2},
+        "wants an array of shape",
+    ),
+    ("RegexFullMatch", [np.array(["a" * 10**6])], {"pattern": "a{99}"}, "too long for a pattern"),
+    ("GatherElements", [X, i(0).reshape(1, 1)], {}, "take_along|IndexError"),
+    # its function makes a range of that many axes
+    ("RMSNormalization", [X, f(5)], {"axis": -(2**21), "opset": 23}, "axes has 2097152 numbers"),
     ("DFT", [f(1, 4, 2), None, i(-1)[0]], {}, "transforms the axis of real and imaginary parts"),
     ("DFT", [f(1, 4, 2), i(0)[0]], {}, "dft_length is 0, wanted at least 1"),
     ("STFT", [f(1, 4, 1), i(0)[0], f(2)], {}, "frame_step is 0, frame_length 2, for 4 samples"),
@@ -218,3 +257,63 @@ def test_a_model_without_a_graph():
         read(onnx.ModelProto(ir_version=8))
     with pytest.raises(OnnxError, match="has no graph"):
         read(b"")
+
+
+def test_a_window_of_channels_may_be_larger_than_they_are():
+    x = np.random.default_rng(0).normal(size=(1, 3, 2, 2)).astype(np.float32)
+    (y,) = run("LRN", [x], size=2**40)
+    want = x / (1 + 1e-4 / 2**40 * (x * x).sum(1, keepdims=True)) ** 0.75
+    np.testing.assert_allclose(y, want, rtol=1e-6)
+
+
+def test_a_scan_of_more_inputs_than_there_are():
+    names = [onnx.ValueInfoProto(name=n) for n in "ab"]
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["a"], ["b"])], "g", names[:1], names[1:]
+    )
+    for count in (2**31, 0, -(2**62)):
+        with pytest.raises(OnnxError, match=f"num_scan_inputs is {count}, and there are 1 inputs"):
+            run("Scan", [f(3, 2)], body=body, num_scan_inputs=count)
+
+
+def test_loops_and_functions_have_one_budget(monkeypatch):
+    """Functions that call the one before twice: 2^40 calls of the first."""
+    doubled = [
+        helper.make_function(
+            "d",
+            f"f{k}",
+            ["a"],
+            ["c"],
+            [
+                helper.make_node(
+                    f"f{k - 1}" if k else "Identity", ["a"], ["b"], domain="d" * (k > 0)
+                ),
+                helper.make_node(
+                    f"f{k - 1}" if k else "Identity", ["b"], ["c"], domain="d" * (k > 0)
+                ),
+            ],
+            [helper.make_opsetid("", 18), helper.make_opsetid("d", 1)],
+        )
+        for k in range(40)
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("f39", ["x"], ["y"], domain="d")],
+        "g",
+        [value("x", TensorProto.FLOAT, [2])],
+        [value("y", TensorProto.FLOAT, [2])],
+    )
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("d", 1)]
+    model = helper.make_model(graph, opset_imports=imports, functions=doubled, ir_version=9)
+    monkeypatch.setattr("nnl.converters.onnx.interpreter.MAX_RUNS", 500)
+    with pytest.raises(OnnxError, match="node d.f39 .*: loops and functions run more than 500 tim"):
+        load(model).run(f(2))
+
+
+def test_errors_of_the_engine_name_the_node(monkeypatch):
+    def refuse(*args, **kw):
+        raise RuntimeError("could not create a primitive")
+
+    monkeypatch.setattr("nnl.functions.deconvolution", refuse)
+    with pytest.raises(OnnxError, match="node ConvTranspose 'y0': RuntimeError: could not create"):
+        run("ConvTranspose", [X, f(2, 1, 3, 3)])

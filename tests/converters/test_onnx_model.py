@@ -280,3 +280,24 @@ def test_symbolic_and_unknown_sizes_are_told_apart():
     proto.graph.input[0].CopyFrom(value("x", ("N", 3, None)))
     (info,) = read(proto).graph.inputs
     assert info.shape == ("N", 3, None) and info.dtype == np.float32
+
+
+def test_a_printed_model_shows_its_nodes_and_no_weights():
+    nodes = [helper.make_node("Constant", [], ["y"], value_float=2.0)]
+    assert repr(read(model(nodes, inputs=())).graph.nodes) == "[Constant(value_float=2.0) -> y]"
+    text = repr(read(conv()[0].SerializeToString()))
+    assert "Conv(x, w, kernel_shape=(3, 3), pads=(1, 1, 1, 1)) -> h" in text
+    assert "initializers" not in text and "array" not in text
+
+
+def test_a_visitors_own_methods_are_no_operators():
+    unknown = model([helper.make_node("node", ["x"], ["y"])])
+    EmptyVisitor().visit(read(unknown))
+    with pytest.raises(UnsupportedOperator, match="StrictVisitor knows no operator 'node'"):
+        StrictVisitor().visit(read(unknown))
+
+
+def test_names_of_the_package_are_listed():
+    from nnl.converters import onnx as package
+
+    assert {"load", "save", "read", "StrictVisitor"} <= set(dir(package))

@@ -147,7 +147,7 @@ F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         (header_file({"a": 1}), "'a': wanted dtype, shape and data_offsets, got 1"),
         (header_file({"a": {**F32, "dtype": "F8"}}, bytes(8)), "'a': the dtype 'F8' is not"),
         (header_file({"a": {**F32, "shape": [-2]}}, bytes(8)), r"'a': its shape is \[-2\]"),
-        (header_file({"a": {**F32, "shape": [2**40, 2**40]}}, bytes(8)), "'a': 8 bytes do not fi"),
+        (header_file({"a": {**F32, "shape": [2**40, 2**40]}}, bytes(8)), "no shape of an array"),
         (header_file({"a": F32}, bytes(4)), "'a': bytes 0 to 8 are not in the 4 bytes"),
         (header_file({"a": F32, "b": F32}, bytes(8)), "'b' begins at byte 0, wanted 8"),
         (header_file({"a": F32}, bytes(12)), "4 bytes behind the last array belong to none"),

@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -24,6 +25,7 @@ import numpy as np
 
 from nnl.ext.cuda.cudnn.assemble import Declined
 from nnl.ext.cuda.cudnn.builders import BUILDERS
+from nnl.ext.cuda.cudnn.gemm import SIGNATURES, Blas
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import front_end
@@ -89,7 +91,8 @@ def engine(cache: Any = None) -> Engine:
     cudnn = front_end()
     properties = cudnn.create_device_properties(json.dumps(H200))
     settings = {"sm_version": 90, "device_property": properties}
-    return Engine(cudnn, "H200 9.0", cache, settings=settings)
+    blas = Blas(SimpleNamespace(**{name: lambda *args: 0 for name in SIGNATURES}))
+    return Engine(cudnn, "H200 9.0", cache, blas=blas, settings=settings)
 
 
 Call = tuple[str, str, dict[str, Any], list[Any], list[Any]]
@@ -145,7 +148,7 @@ def calls(d: str, batch: int = 64, side: int = 56, words: int = 128) -> Iterator
     none = [None, None]
     yield "of a batch", "normalization_backward", axes, [image, *none, image, p, p, p], out
     x, g, r = ((8, words, 768), d), ((1, 1, 768), f), ((8, words, 1), f)
-    layer = {"batch_axis": (0, 1), "eps": 1e-5}
+    layer = {"batch_axis": (0, 1), "eps": 1e-12}
     yield "", "layer_normalization", layer, [x, g, g], [x, r, r]
     axes = {"axes": (2,), "eps": 1e-5, "parameter": (1, 1, 768)}
     yield "of a layer", "normalization_backward", axes, [x, *none, x, r, r, g], [x, g, g]
@@ -161,12 +164,20 @@ def calls(d: str, batch: int = 64, side: int = 56, words: int = 128) -> Iterator
     s = ((8, 12, words, words), d)
     swap = {"transpose_a": False, "transpose_b": True}
     yield "q k^T", "batch_matmul", swap, [q, q], [s]
+    table, scores = ((1, 30522, 768), f), ((8, words, 30522), d)
+    single = ((1, 8 * words, 768), d)
+    of_words = [single, table, ((1, 1, 30522), f)]
+    yield "scores of words", "batch_matmul_bias", swap, of_words, [scores]
     yield "causal", "attention", {"scale": 0.125, "causal": True}, [q, q, q], [q, lse]
     mask = ((8, 1, 1, words), f)
     yield "padding mask", "attention", {"scale": 0.125}, [q, q, q, mask], [q, lse]
     back = [q, q, q, q, q, lse]
     yield "causal", "attention_backward", {"scale": 0.125, "causal": True}, back, [q, q, q]
     yield "padding mask", "attention_backward", {"scale": 0.125}, [*back, mask], [q, q, q]
+    x, y = ((8, words, 3, 12, 64), d), ((8, words, 12, 64), d)
+    causal = {"scale": 0.125, "causal": True}
+    yield "causal", "attention_packed", causal, [x], [y, lse]
+    yield "causal", "attention_packed_backward", causal, [y, x, y, lse], [x]
 
 
 def operand(x: Any) -> Operand | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -62,28 +63,33 @@ def placed(x: np.ndarray, offset: int = 0) -> np.ndarray:
 
 
 @contextmanager
-def reversed_threads() -> Iterator[None]:
-    """Run blocks and threads from the last to the first: what needs an order or a barrier that is
-    not there gives something else."""
-    shim.REVERSED["threads"] = True
+def reversed_threads(order: int = 1) -> Iterator[None]:
+    """Run blocks and threads from the last to the first, or (2 and more) mixed: what needs an
+    order that is not there gives something else."""
+    shim.ORDER["threads"] = order
     try:
         yield
     finally:
-        shim.REVERSED["threads"] = False
+        shim.ORDER["threads"] = 0
 
 
 def execute(kernel: Kernel, ins: list[Any], outs: list[np.ndarray]) -> None:
     """Run on arrays as they lie in memory; the workspace is full of nonsense."""
-    work = poisoned((kernel.workspace,), np.uint8)
+    work = poisoned((-(-kernel.workspace // 2) * 2,), np.uint8)
     if GPU["module"] is not None:
         _execute_on_gpu(GPU["module"], kernel, ins, outs, work)
     else:
-        kernel.run(
-            [None if x is None else x.ctypes.data for x in ins],
-            [y.ctypes.data for y in outs],
-            work.ctypes.data,
-            0,
-        )
+        read, unwritten = [x for x in ins if x is not None], [*outs]
+        unwritten.append(work.view(np.uint16))  # no kernel keeps anything smaller there
+        if not type(kernel).__module__.startswith("nnl.ext.cuda.kernels"):
+            read += unwritten  # others than CUDA kernels write too
+        with shim.watching(read, unwritten):
+            kernel.run(
+                [None if x is None else x.ctypes.data for x in ins],
+                [y.ctypes.data for y in outs],
+                work.ctypes.data,
+                0,
+            )
     check_surroundings(work)
 
 
@@ -139,7 +145,7 @@ def run(
     ins: list[Any],
     outs: Outs,
     last: tuple[set[int], set[int]] = (set(), set()),
-    offset: int = 0,
+    offset: int | Sequence[int] = 0,
     written: Sequence[int] = (),
     overwrite: dict[int, int] | None = None,
 ) -> list[np.ndarray] | None:
@@ -147,22 +153,23 @@ def run(
 
     Args:
         last: Positions of inputs and outputs that lie channels-last.
-        offset: How many elements arrays lie behind a multiple of 64 bytes.
+        offset: How many elements arrays lie behind a multiple of 64 bytes; of several numbers, one
+            after the other.
         written: Positions of inputs that hold state, which is written back into `ins`.
         overwrite: Output -> the input whose memory it takes.
     """
     kernel = find(op, attrs, ins, outs, last)
     if kernel is None:
         return None
-    overwrite = overwrite or {}
+    overwrite, turns = overwrite or {}, cycle([offset] if isinstance(offset, int) else offset)
     for o, i in overwrite.items():
         assert kernel.may_overwrite(o, i), f"{op}: output {o} may not overwrite input {i}"
     given = [
-        None if x is None else placed(to_channels_last(x) if i in last[0] else x, offset)
+        None if x is None else placed(to_channels_last(x) if i in last[0] else x, next(turns))
         for i, x in enumerate(ins)
     ]
     before = [None if x is None else x.copy() for x in given]
-    made = [poisoned(tuple(s), t, offset) for s, t in outs]
+    made = [poisoned(tuple(s), t, next(turns)) for s, t in outs]
     for o, i in overwrite.items():
         made[o] = given[i]
     execute(kernel, given, made)

@@ -2,7 +2,8 @@
 """A device in host memory, and the context "strict" on it: the CUDA backend without a GPU.
 
 Its arrays are those of strict_xp. Recording a graph runs the work once, with all memory put back
-afterwards, and refuses what CUDA refuses then: copies to or from the host, and waiting.
+afterwards, and refuses what CUDA refuses then: copies to or from the host, and waiting. Work for a
+device that is not the active one is an error, as its memory would come from another one.
 """
 
 import ctypes
@@ -28,20 +29,51 @@ class Piece:
         self.address = start + -start % 256
 
 
+CREATE = frozenset(
+    """array arange ascontiguousarray asarray concatenate copy empty empty_like eye full full_like
+    linspace ones ones_like stack where zeros zeros_like""".split()
+)
+
+
+class _Here:
+    """The array module; what makes arrays works on one device, while that is active."""
+
+    def __init__(self, device):
+        self._device = device
+
+    def __getattr__(self, name):
+        found = getattr(strict_xp.xp, name)
+        if name not in CREATE:
+            return found
+
+        def call(*args, **kw):
+            self._device.check()
+            return found(*args, **kw)
+
+        return call
+
+
 class StrictDevice:
+    active = None  # the device that this process works on
     stream = 0
 
     def __init__(self, name):
         self.name = name
-        self.capturing = False
-        self.xp = ArrayModule(strict_xp.xp, lambda: self.capturing)
-        self.launches = 0  # of graphs
+        self.xp = ArrayModule(_Here(self))
+        self.recordings, self.launches = 0, 0  # of graphs
         self.allocated = 0
+        self.refuses = None  # (step) -> the error that a recording ends in, if that step is in it
+
+    def check(self):
+        """CuPy takes memory from the active device, and streams refuse work for another one."""
+        if StrictDevice.active is not self:
+            raise AssertionError(f"work for {self.name} while it is not active")
 
     def activate(self):
-        pass
+        StrictDevice.active = self
 
     def allocate(self, nbytes):
+        self.activate()
         self.allocated += nbytes
         return Piece(nbytes)
 
@@ -57,18 +89,22 @@ class StrictDevice:
     def pool(self):
         return None
 
-    def warm_up(self, work, pool):
-        work()
-
     def capture(self, work, pool):
+        self.check()
+        if strict_xp.counts["capturing"]:
+            raise RuntimeError("cudaErrorIllegalState: the stream is being captured already")
         with strict_xp.put_back():
-            self.capturing = strict_xp.counts["capturing"] = True
+            strict_xp.counts["capturing"] = True
             try:
                 work()
             finally:
-                self.capturing = strict_xp.counts["capturing"] = False
+                strict_xp.counts["capturing"] = False
+        if self.refuses is not None:
+            self.refuses(work)
+        self.recordings += 1
 
         def launch():
+            self.check()
             self.launches += 1
             work()
 
@@ -78,6 +114,7 @@ class StrictDevice:
         strict_xp.wait()
 
     def mark(self):
+        self.check()
         return time.perf_counter_ns()
 
     def nanoseconds(self, start, end):

@@ -39,6 +39,13 @@ def wait():
     counts["synchronisations"] += 1
 
 
+def copy_list(key):
+    """A list in an index is an array of the host, which CuPy copies: no graph can contain that."""
+    keys = key if isinstance(key, tuple) else (key,)
+    if counts["capturing"] and any(isinstance(k, list) for k in keys):
+        wait()
+
+
 def remember(a):
     """Note memory of the device."""
     key = id(a)
@@ -114,12 +121,14 @@ class StrictArray:
         return (StrictArray(np.asarray(v)) for v in self._a)
 
     def __getitem__(self, key):
+        copy_list(key)
         for k in key if isinstance(key, tuple) else (key,):
             if isinstance(k, StrictArray) and k._a.dtype == bool:
                 wait()
         return wrap(self._a[plain(key, "index")])
 
     def __setitem__(self, key, value):
+        copy_list(key)
         keys = key if isinstance(key, tuple) else (key,)
         masked = any(isinstance(k, StrictArray) and k._a.dtype == bool for k in keys)
         if masked and isinstance(value, StrictArray) and value._a.ndim:

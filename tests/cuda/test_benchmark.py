@@ -3,6 +3,8 @@
 
 import subprocess
 import sys
+import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ def test_without_a_gpu_they_say_what_is_missing(tmp_path, command):
     )
     assert done.returncode == 2
     assert "this machine lacks NVIDIA's driver (libcuda.so.1)" in done.stdout
-    assert "pip install 'nnl[cuda13]'" in done.stdout
+    assert ("pip install 'nnl[cuda13]'" in done.stdout) == (find_spec("cupy") is None)
 
 
 def test_the_best_batch_counts_and_is_compared_with_the_best_of_pytorch(capsys):
@@ -59,3 +61,32 @@ def test_an_engine_that_fails_leaves_its_last_line(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "HERE", tmp_path)
     found = gpu.measure("nnl", gpu.ROWS["lenet-float"], 64, 60.0)
     assert found == {"error": "RuntimeError: out of memory"}
+
+
+def test_what_tells_most_is_measured_first():
+    rows = [gpu.ROWS["resnet50-bfloat16"], gpu.ROWS["gpt2-bfloat16"]]
+    work = [(r.model, b, e) for r, b, e in gpu.in_order(rows, list(gpu.ENGINES))]
+    assert len(work) == len(set(work)) == 5 * len(gpu.ENGINES)
+    assert work[:5] == [
+        ("resnet50", 256, "nnl"),
+        ("resnet50", 256, "torch"),
+        ("gpt2", 32, "nnl"),
+        ("gpt2", 32, "torch"),
+        ("resnet50", 256, "nnl-compile"),
+    ]
+    assert {b for _, b, _ in work[:10]} == {256, 32}
+
+
+def test_a_measurement_ends_in_time_although_a_compiler_of_its_own_goes_on(monkeypatch, tmp_path):
+    (tmp_path / "gpu_worker.py").write_text(
+        "import os, time\n"
+        "child = os.fork()\n"
+        f"child and open({str(tmp_path / 'child')!r}, 'w').write(str(child))\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(gpu, "HERE", tmp_path)
+    start = time.monotonic()
+    found = gpu.measure("torch-compile", gpu.ROWS["lenet-float"], 64, 4.0)
+    assert found == {"error": "it took more than 4 s"} and time.monotonic() - start < 30
+    state = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"

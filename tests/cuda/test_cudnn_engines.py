@@ -54,3 +54,11 @@ def test_plans_of_the_real_front_end_are_written_and_read(tmp_path: Path) -> Non
 @pytest.mark.long
 def test_the_table_in_the_docs_is_what_cudnn_says() -> None:
     assert python("-m", "tests.cuda.cudnn_engines") in (ROOT / "docs/cudnn.md").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("args", ["resnet50 bfloat16 256", "gpt2 bfloat16 32", "bert bfloat16 128"])
+def test_the_estimates_in_the_docs_are_those_of_the_plans(args: str) -> None:
+    lines = python("-m", "tests.cuda.cudnn_estimate", *args.split()).splitlines()
+    (whole,) = [line for line in lines if line.endswith("launches")]
+    assert whole.replace(" in ", ", ") in (ROOT / "docs/cudnn.md").read_text()

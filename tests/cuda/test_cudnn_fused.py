@@ -249,6 +249,24 @@ def test_gradients_of_affine(tf32: bool, dtype: Any) -> None:
         compare("affine_backward", attrs, [gy, x, w], wants[:n], types, tolerance=dtype)
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_product_with_a_bias(swap: bool, dtype: Any) -> None:
+    a, bias = near(dtype, 1, 6, 12), near(F32, 1, 1, 5)
+    b = near(F32, 1, 5, 12) if swap else near(F32, 1, 12, 5)
+    low = b.astype(dtype).astype(F32)[0]
+    want = a.astype(F32)[0] @ (low.T if swap else low) + bias[0]
+    attrs = {"transpose_a": False, "transpose_b": swap}
+    compare("batch_matmul_bias", attrs, [a, b, bias], [want.reshape(2, 3, 5)], [dtype])
+
+
+def test_a_bias_behind_many_products_is_declined() -> None:
+    a, bias = near(F32, 2, 3, 3), near(F32, 3)
+    with pytest.raises(Declined, match="2 and 2 matrices"):
+        attrs = {"transpose_a": False, "transpose_b": False}
+        works("batch_matmul_bias", attrs, [a, a, bias], [a])
+
+
 class Attention:
     """Attention and its gradients in float64, for four axes."""
 
@@ -297,6 +315,23 @@ def test_attention_and_its_gradients(attrs: dict[str, Any], mask: Any) -> None:
     compare("attention_backward", given, ins, want.gradients(gy), [BF16] * 3)
 
 
+@pytest.mark.parametrize(
+    ("attrs", "mask"), [({}, (2, 1, 1, 5)), ({"causal": True}, None), ({}, None)], ids=str
+)
+def test_attention_reads_and_writes_within_packed_arrays(attrs: Any, mask: Any) -> None:
+    x, gy = near(BF16, 2, 5, 3, 4, 8), near(BF16, 2, 5, 4, 8, seed=1)
+    m = None if mask is None else near(F32, *mask)
+    q, k, v = (x[:, :, i].swapaxes(1, 2) for i in range(3))
+    want = Attention(q, k, v, 0.3, m, 0 if attrs else None)
+    given = {"scale": 0.3, **attrs}
+    y = want.y.swapaxes(1, 2)
+    compare("attention_packed", given, [x, m], [y, want.lse], [BF16, F32])
+    compare("attention_packed", given, [x, m], [y], [BF16])
+    gx = np.stack(want.gradients(gy.swapaxes(1, 2)), 2).swapaxes(1, 3)  # (B, T, 3, H, D)
+    ins = [gy, x, y.astype(BF16), want.lse.astype(F32), m]
+    compare("attention_packed_backward", given, ins, [gx], [BF16])
+
+
 def test_attention_with_heads_in_the_first_axis() -> None:
     q, k, v = (near(BF16, 6, n, 8, seed=n) for n in (5, 7, 7))
     m = near(F32, 2, 1, 5, 7)
@@ -327,11 +362,21 @@ def test_attention_declines(attrs: Any, shape: Any, dtype: Any, why: str) -> Non
         works("attention", {"scale": 1.0, **attrs}, [q, q, q], [q])
 
 
+def test_packed_attention_declines_what_has_no_three_parts() -> None:
+    x, y = near(BF16, 2, 5, 2, 4, 8), near(BF16, 2, 5, 4, 8)
+    with pytest.raises(Declined, match=r"the shape \(2, 5, 2, 4, 8\)"):
+        works("attention_packed", {"scale": 1.0}, [x], [y])
+    q = near(BF16, 2, 3, 5, 8)
+    with pytest.raises(Declined, match="q, k, v, y and their gradients differ in type"):
+        works("attention", {"scale": 1.0}, [q, q, q], [q.astype(F16)])
+
+
 def test_every_builder_is_tested() -> None:
     fused = {
         "convolution_fused", "convolution_weight_bias", "convolution_statistics",
         "batch_normalization_fused", "batch_normalization_backward_fused", "affine_fused",
-        "affine_backward", "attention", "attention_backward",
+        "affine_backward", "attention", "attention_backward", "attention_packed",
+        "attention_packed_backward", "batch_matmul_bias",
     }  # fmt: skip
     assert set(BUILDERS) - set(OPS) == fused
     assert operand(np.ones((1, 2, 3), F32), True).channels_last

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,7 +17,7 @@ from nnl.ext.cuda.cudnn.evaluate import evaluate_work
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine, WorkKernel
 from nnl.ext.cuda.cudnn.setups import ENGINES, measure
-from nnl.ext.cuda.cudnn.spec import Work
+from nnl.ext.cuda.cudnn.spec import Array, Draft, Work, channels_last
 from tests.cuda.cudnn_engines import TYPES, calls, operand
 from tests.cuda.test_cudnn_samples import converted
 from tests.native.kernels import assert_close, run_numpy
@@ -96,6 +97,16 @@ def values(specs: list[Any], seed: int) -> list[Any]:
     ]
 
 
+def forward_first(name: str, attrs: Any, specs: list[Any], given: list[Any], n: int) -> list[Any]:
+    """(gy, n inputs, y, lse, mask?) with y and lse of the inputs."""
+    y = n + 1
+    ins = [*range(1, y), *range(y + 2, len(given))]
+    work = BUILDERS[name](attrs, [specs[i] for i in ins], specs[y : y + 2])[0]
+    made = [np.zeros(s.size, s.dtype) for s in specs[y : y + 2]]
+    evaluate_work(work, [given[i].reshape(-1) for i in ins], made, np.zeros(1, np.uint8))
+    return [*given[:y], *made, *given[y + 2 :]]
+
+
 @pytest.mark.parametrize("i", range(len(FIRST)), ids=lambda i: f"{FIRST[i][1]}-{FIRST[i][0]}")
 @pytest.mark.parametrize("d", TYPES)
 def test_graphs_compute_on_the_device_what_they_mean(d: str, i: int) -> None:
@@ -109,14 +120,9 @@ def test_graphs_compute_on_the_device_what_they_mean(d: str, i: int) -> None:
     if "normalization" in name:
         given = [x if x is None or x.dtype != np.float32 else np.abs(x) for x in given]
     if "attention_backward" in name:  # y and lse must be those of the inputs
-        gy, q, k, v, _, _, *mask = given
-        forward = BUILDERS["attention"](
-            attrs, [*in_specs[1:4], *in_specs[6:]], [in_specs[4], in_specs[5]]
-        )[0]
-        made = [np.zeros(s.size, s.dtype) for s in (in_specs[4], in_specs[5])]
-        flat = [x.reshape(-1) for x in (q, k, v, *mask)]
-        evaluate_work(forward, flat, made, np.zeros(1, np.uint8))
-        given = [gy, q, k, v, *made, *mask]
+        given = forward_first("attention", attrs, in_specs, given, 3)
+    if "attention_packed_backward" in name:
+        given = forward_first("attention_packed", attrs, in_specs, given, 1)
     results = [np.zeros(s.shape, s.dtype) for s in out_specs]
     tolerance = np.dtype(TYPES[d])
     taken = [check(work, given, results, tolerance, f"{name} {what} {d}") for work in ways]
@@ -144,28 +150,54 @@ def test_samples_on_the_device(name: str, d: str) -> None:
         pytest.skip("cuDNN has no engine for any sample")
 
 
-def test_a_kernel_can_be_captured_and_replayed() -> None:
-    _, name, attrs, ins, outs = SECOND[0]
+@pytest.mark.parametrize("op", ["convolution", "batch_matmul", "layer_normalization"])
+def test_a_kernel_can_be_captured_and_replayed(op: str) -> None:
+    _, name, attrs, ins, outs = next(c for c in SECOND if c[1] == op)
     specs = [operand(x) for x in ins], [operand(x) for x in outs]
     kernel = engine().kernel(BUILDERS[name](attrs, *specs))
-    assert kernel is not None
-    x, w = (cupy.ones(s.size, cupy.float32) for s in specs[0][:2])
-    y = cupy.zeros(specs[1][0].size, cupy.float32)
+    given = [None if s is None else cupy.random.rand(s.size, dtype=cupy.float32) for s in specs[0]]
+    made = [cupy.zeros(s.size, cupy.float32) for s in specs[1]]
     work = cupy.empty(max(1, kernel.workspace), cupy.uint8)
-    call = ([x.data.ptr, w.data.ptr, None], [y.data.ptr], work.data.ptr)
+    addresses = [[None if x is None else x.data.ptr for x in xs] for xs in (given, made)]
+    call = (*addresses, work.data.ptr)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.get_current_stream().synchronize()
     kernel.run(*call, stream.ptr)  # loads what is loaded once
     stream.synchronize()
+    want = [cupy.asnumpy(y) for y in made]
+    assert all(y.any() for y in want)
     with stream:
         stream.begin_capture()
         kernel.run(*call, stream.ptr)
         graph = stream.end_capture()
-    y[...] = 0
+    for y in made:
+        y[...] = 0
     cupy.cuda.get_current_stream().synchronize()
     graph.launch(stream)
     stream.synchronize()
-    assert float(y.max()) == 64 * 9
+    for y, w in zip(made, want, strict=True):
+        assert np.array_equal(cupy.asnumpy(y), w)
+
+
+def test_products_of_float32_are_not_rounded_to_tf32() -> None:
+    a = np.full((1, 64, 64), 1 + 2**-12, np.float32)
+    attrs = {"transpose_a": False, "transpose_b": False}
+    spec = operand((a.shape, "float32"))
+    kernel = engine().kernel(BUILDERS["batch_matmul"](attrs, [spec, spec], [spec]))
+    _, (y,) = on_device(kernel, [a, a], [np.zeros_like(a)])
+    np.testing.assert_allclose(y, (a.astype(np.float64) @ a).reshape(-1), rtol=1e-6)
+
+
+def test_relu_of_nan() -> None:
+    """What cuDNN makes of it is not documented; ours is NaN. A difference must be known."""
+    x = np.full((1, 8, 4, 4), np.nan, np.float32)
+    draft = Draft()
+    like = Array(1, x.shape, channels_last(x.shape), "float32")
+    out = draft.add(replace(like, uid=1001))
+    draft.pointwise("relu", draft.add(like), out=out)
+    kernel = WorkKernel(engine(), Work((draft.graph(),)))
+    _, (y,) = on_device(kernel, [x], [np.zeros_like(x)])
+    assert np.isnan(y).all()
 
 
 def test_a_plan_can_be_timed() -> None:
@@ -173,4 +205,4 @@ def test_a_plan_can_be_timed() -> None:
     work = BUILDERS[name](attrs, [operand(x) for x in ins], [operand(x) for x in outs])[0]
     kernel = WorkKernel(engine(), work)
     plan = next(s for s in kernel.steps if hasattr(s, "graph"))
-    assert 0 < measure(plan) < 1
+    assert 0 < measure(plan, 3) < 1

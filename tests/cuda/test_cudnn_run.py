@@ -17,6 +17,7 @@ from nnl.core.op import OPS
 from nnl.ext.cuda.cudnn import setups
 from nnl.ext.cuda.cudnn.builders import BUILDERS
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder
+from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine, Plan, WorkKernel
 from nnl.ext.cuda.cudnn.spec import Draft, Graph, Work
 from nnl.ext.cuda.registry import SETUPS, Kernel
@@ -46,8 +47,10 @@ def compiled_with_gcc() -> Any:
         yield
 
 
-def engine(front_end: Any = None, cache: Any = None, time: Any = None) -> Engine:
-    return Engine(front_end or FakeFrontEnd(), "fake 9.0", cache, time)
+def engine(
+    front_end: Any = None, cache: Any = None, time: Any = None, tune: bool = False
+) -> Engine:
+    return Engine(front_end or FakeFrontEnd(), "fake 9.0", cache, time, tune)
 
 
 def root(n: int = 4) -> Graph:
@@ -83,7 +86,7 @@ def test_kernels_compute_what_the_ops_do(dtype: Any) -> None:
                 kernel = WorkKernel(made, found[-1])
                 for step in kernel.steps:
                     if not isinstance(step, Plan):
-                        step.run(dict.fromkeys(step.operands, 0), 0, 0)
+                        step.run({a.uid: 0 for a in step.operands}, 0, 0)
                 jobs.append((op, attrs, low, outs, kernel))
     shim.compile_all(codes)
     assert len(jobs) > 40
@@ -140,7 +143,8 @@ def test_a_graph_without_engine_is_replaced_by_two() -> None:
     assert isinstance(kernel, WorkKernel) and len(kernel.steps) == 2
     execute(kernel, [x, w, b], [y])
     assert np.all(y == 9)
-    assert engine(FakeFrontEnd(lambda graph: True)).kernel(ways) is None
+    with pytest.raises(NotSupported, match="^no engine$"):
+        engine(FakeFrontEnd(lambda graph: True)).kernel(ways)
 
 
 def test_float32_stays_off_tensor_cores_unless_tf32_is_asked_for() -> None:
@@ -250,10 +254,74 @@ def test_the_folder_is_the_users(monkeypatch: Any) -> None:
 def test_autotuning_takes_the_fastest_plan(tmp_path: Path) -> None:
     front_end, cache = FakeFrontEnd(), PlanCache(tmp_path)
     seconds = {0: 3.0, 2: 1.0, 3: 2.0}  # 1 cannot be built
-    made = engine(front_end, cache, lambda plan: seconds[plan.made.selected])
+    made = engine(front_end, cache, lambda plan, runs: seconds[plan.made.selected], tune=True)
     assert made.plan(root()).made.selected == 2
-    again = engine(FakeFrontEnd(), cache, lambda plan: 0.0)
+    again = engine(FakeFrontEnd(), cache, lambda plan, runs: 0.0, tune=True)
     assert again.plan(root()).made.selected == 2
+
+
+def failing(*plans: int) -> Any:
+    """Runs a plan, unless it is one of these."""
+
+    def run(plan: Plan, runs: int) -> float:
+        if plan.made.selected in plans:
+            raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")
+        return 1.0
+
+    return run
+
+
+def test_a_plan_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
+    cache = PlanCache(tmp_path)
+    assert engine(cache=cache, time=failing(0, 2)).plan(root()).made.selected == 3
+    front_end = FakeFrontEnd()  # on disk is now what does not run on this device
+    assert engine(front_end, cache, failing(3)).plan(root()).made.selected == 0
+    assert front_end.builds == 1
+    with pytest.raises(NotSupported, match="no plan runs: CUDNN_STATUS_EXECUTION_FAILED"):
+        engine(time=failing(0, 2, 3)).plan(root())
+
+
+def test_a_plan_is_taken_untried_where_memory_is_short() -> None:
+    def run(plan: Plan, runs: int) -> float:
+        raise MemoryError("no memory")
+
+    assert engine(time=run).plan(root()).made.selected == 0
+
+
+def test_memory_must_be_aligned() -> None:
+    kernel = WorkKernel(engine(), Work((root(),)))
+    x, y = np.ones(8, F32), np.empty(8, F32)
+    with pytest.raises(ValueError, match="input 0 lies at the address .*, wanted a multiple of 16"):
+        kernel.run([x.ctypes.data + 4], [y.ctypes.data], 0, 0)
+    with pytest.raises(ValueError, match="cuDNN: output 0 lies at the address"):
+        kernel.run([x.ctypes.data], [y.ctypes.data + 8], 0, 0)
+
+
+def test_a_setup_says_once_why_it_has_no_kernel(monkeypatch: Any, caplog: Any) -> None:
+    x, w = operand(np.ones((1, 8, 4, 4), F32)), operand(np.ones((8, 8, 1, 1), F32))
+    attrs = OPS["convolution"].attrs(base_axis=1, pad=(0, 0), stride=(1, 1), dilation=(1, 1))
+    call = ("convolution", BUILDERS["convolution"], attrs.as_dict(), [x, w, None], [x])
+    monkeypatch.setattr(setups.ENGINES, "current", lambda: engine(FakeFrontEnd(lambda g: True)))
+    monkeypatch.setattr(setups, "told", set())
+    with caplog.at_level("INFO", "nnl"):
+        assert setups.setup(*call) is None and setups.setup(*call) is None
+    texts = [r.getMessage() for r in caplog.records if "left to" in r.getMessage()]
+    assert texts == ["cuDNN: convolution is left to other kernels: no engine"]
+
+
+def test_without_a_usable_cudnn_there_is_no_engine(monkeypatch: Any, caplog: Any) -> None:
+    device = {"name": b"Fake", "major": 9, "minor": 0, "multiProcessorCount": 132}
+    front_end = FakeFrontEnd()
+    monkeypatch.setattr(setups, "front_end", lambda: front_end)
+    found = setups.make_engine(device)
+    assert found is not None and found.device == "Fake 9.0, 132 multiprocessors"
+
+    def broken() -> None:
+        raise RuntimeError("cudnnHandle Create failed")
+
+    monkeypatch.setattr(front_end, "create_handle", broken)
+    assert setups.make_engine(device) is None
+    assert "cuDNN: it is not used, and slower kernels do its work: cudnnHandle" in caplog.text
 
 
 def test_a_setup_asks_the_engine_of_the_current_device(monkeypatch: Any) -> None:

@@ -145,6 +145,32 @@ def test_rows_are_read_and_their_gradients_added_up(features: Any, index: Any) -
     np.testing.assert_array_equal(gw, again)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 9])
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 700])
+def test_gradients_of_a_few_rows_are_added_up_by_many_blocks(rows: int, count: int) -> None:
+    """Among them indices that are out of range, at both ends of the order."""
+    rng = np.random.default_rng(count)
+    gy = normal(count, 40)
+    i = np.sort(rng.integers(-1, rows + 1, count)) if count % 2 else rng.integers(0, rows, count)
+    want = np.zeros((rows, 40))
+    inside = (i >= 0) & (i < rows)
+    np.add.at(want, i[inside], gy[inside].astype(np.float64))
+    attrs, outs = {"shape": (rows, 40)}, [((rows, 40), F32)]
+
+    def run_all() -> Any:
+        return [
+            kernels.run("embed_backward", attrs, [i, gy], outs, offset=offset)[0]
+            for offset in (0, 1)
+        ]
+
+    first, second = together(run_all)
+    for got in (first, second):
+        assert_close(got, want, F32, "")
+    with kernels.reversed_threads(7):
+        again, _ = run_all()
+    np.testing.assert_array_equal(first, again)
+
+
 def test_an_index_that_is_out_of_range_gives_nan() -> None:
     w = normal(4, 8)
     i = np.array([3, 4, -1, 0])

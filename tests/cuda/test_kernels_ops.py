@@ -8,6 +8,7 @@ Memory that is written is full of nonsense before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -66,17 +67,36 @@ class Case:
         return [(s.shape, self.dtype if s.dtype.kind == "f" else s.dtype) for s in specs]
 
     def cuda(
-        self, offset: int = 0, last: tuple[set[int], set[int]] = (set(), set())
+        self,
+        offset: int | tuple[int, ...] = 0,
+        last: tuple[set[int], set[int]] = (set(), set()),
+        over: dict[int, int] | None = None,
     ) -> tuple[list[np.ndarray] | None, list[Any]]:
         """(outputs, inputs behind the call) of the kernel."""
         mine = [None if x is None else x.copy() for x in self.low]
         attrs = plain_attributes(self.attrs.as_dict())
         written = self.op.written(self.attrs)
-        overwrite = {0: 0} if self.op.view and written else {}
+        overwrite = {0: 0} if self.op.view and written else over or {}
         found = kernels.run(
             self.op.name, attrs, mine, self.outs(), last, offset, written, overwrite
         )
         return found, mine
+
+    def in_place(self) -> list[tuple[int, int]]:
+        """(output, input) of all that a plan may give the same memory."""
+        kernel = kernels.find(
+            self.op.name, plain_attributes(self.attrs.as_dict()), self.low, self.outs()
+        )
+        return [
+            (o, i)
+            for o, (shape, dtype) in enumerate(self.outs())
+            for i, x in enumerate(self.low)
+            if kernel is not None
+            and x is not None
+            and x.nbytes == math.prod(shape) * np.dtype(dtype).itemsize > 0
+            and i not in self.op.written(self.attrs)
+            and kernel.may_overwrite(o, i)
+        ]
 
     def last(self) -> tuple[set[int], set[int]]:
         """Positions of all arrays that have an order of their own channels-last."""
@@ -114,6 +134,7 @@ def compiled(dtype: np.dtype) -> None:
                 both_ways(case)
                 if dtype == F32:
                     case.cuda(last=case.last())
+                    case.cuda(offset=(0, 0, 1))
 
     codes: dict[Code, None] = {}
     with shim.recording(codes):
@@ -146,6 +167,19 @@ def test_kernel_computes_the_same_channels_last(name: str) -> None:
             got, state = case.cuda(last=last)
             if got is not None:
                 case.check(got, state, "channels last")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_in_the_memory_of_inputs_are_the_same(name: str) -> None:
+    """Wherever a setup allows it; with arrays that are aligned in different ways."""
+    compiled(F32)
+    for case in all_cases(name, F32):
+        pairs = case.in_place()
+        for k, (o, i) in enumerate(pairs):
+            with kernels.reversed_threads(k + 2):
+                got, state = case.cuda(offset=(k % 2, 0, 1), over={o: i})
+                assert got is not None
+                case.check(got, state, f"output {o} in input {i}")
 
 
 SIXTEEN = """add2 relu gelu sum mean softmax softmax_cross_entropy batch_normalization embed

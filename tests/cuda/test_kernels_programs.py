@@ -281,3 +281,16 @@ def test_integers_that_float32_does_not_hold_are_declined() -> None:
     x = np.arange(5, dtype=np.int64)
     assert kernels.find("add2", {}, [x, x], [((5,), np.int64)]) is None
     assert kernels.find("sum", {"axes": (0,)}, [x], [((), np.int64)]) is None
+    for dtype in (np.int32, np.int64):  # 2**24 and 2**24 + 1 are one float32
+        for op in ("equal", "less"):
+            assert kernels.find(op, {}, [x.astype(dtype)] * 2, [((5,), bool)]) is None
+    few = np.arange(5, dtype=np.int16)
+    assert kernels.find("equal", {}, [few, few], [((5,), bool)]) is not None
+
+
+@pytest.mark.parametrize("dtype,value", [(np.float64, 0.1), (np.int64, 2**40 + 1)], ids=str)
+def test_padding_keeps_all_digits_of_the_constant(dtype: Any, value: float) -> None:
+    x = np.ones(3, dtype)
+    attrs = {"pad_width": (2, 1), "mode": "constant", "constant_value": value}
+    (got,) = kernels.run("pad", attrs, [x], [((6,), dtype)])
+    np.testing.assert_array_equal(got, np.pad(x, (2, 1), constant_values=value))

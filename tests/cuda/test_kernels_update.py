@@ -95,6 +95,15 @@ def test_a_copy_in_16_bits_is_written_too() -> None:
         np.testing.assert_array_equal(y, w.astype(BF16))
 
 
+def test_only_a_copy_of_the_same_type_may_be_the_weight_itself() -> None:
+    parameters = Parameters("sgd_update", SHAPES, 0)
+    for dtype, same in ((F32, True), (BF16, False)):
+        outs = [(s, dtype) for s in SHAPES]
+        kernel = kernels.find("multi_update", parameters.plain, parameters.ins, outs)
+        assert kernel is not None
+        assert kernel.may_overwrite(1, parameters.each) is same
+
+
 @pytest.mark.parametrize("bad", [(False, False), (True, False), (False, True)])
 def test_a_guarded_step_keeps_everything_if_a_gradient_is_not_finite(bad: Any) -> None:
     parameters = Parameters("adam_update", SHAPES, 2)
@@ -122,17 +131,20 @@ def test_finite_check_finds_one_among_many() -> None:
             broken = [x.copy() for x in arrays]
             broken[k].reshape(-1)[i] = value
             assert flags(broken) == want
+    arrays[1][::100], arrays[2][:] = np.inf, np.nan
+    assert flags(arrays) == [True, True]
 
 
 def test_the_loss_scale_follows_overflows() -> None:
     attrs = {"factor": 2.0, "low": 1.0, "high": 64.0, "steps": 3}
-    scale, good = np.array([16.0], np.float32), np.array([0])
+    scale, counts = np.array([16.0], np.float32), np.array([0, 0])
     seen = []
     for bad in (False, False, False, True, False, True, False, False, False):
-        ins = [np.array([bad, False]), scale, good]
+        ins = [np.array([bad, False]), scale, counts]
         kernels.run("follow_loss_scale", attrs, ins, [], written=(1, 2))
         seen.append(float(scale[0]))
     assert seen == [16, 16, 32, 16, 16, 8, 8, 8, 16]
+    assert counts.tolist() == [0, 2]
 
 
 # ---- random numbers ----

@@ -11,13 +11,13 @@ import nnl.solvers as S
 from nnl.core.op import OPS
 from nnl.training.loss_scaling import DynamicLossScalingUpdater
 from tests.cuda import strict_xp
-from tests.cuda.strict_device import context
+from tests.cuda.strict_device import KERNELS, context
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # inf is fed
 REFERENCE = nn.Context(["numpy:float"])
 
 
-def steps(ctx, solver, bad=(), count=8, **kw):
+def steps(ctx, solver, bad=(), count=8, after=lambda updater: None, **kw):
     """(loss, scale, how often the step waited) of each step, and the parameters."""
     nn.clear_parameters()
     nn.seed(1)
@@ -40,7 +40,9 @@ def steps(ctx, solver, bad=(), count=8, **kw):
             updater.update()
             waited = strict_xp.counts["synchronisations"] - before
             found.append((float(loss.d), updater.scale, waited))
+            after(updater)
         parameters = {k: v.d.copy() for k, v in nn.get_parameters().items()}
+        assert updater.overflows == len([k for k in bad if k < count])
     nn.clear_parameters()
     return found, parameters
 
@@ -85,9 +87,59 @@ def test_a_pass_with_an_overflow_changes_nothing_but_the_scale():
         assert (parameters[3][name] != value).any()
 
 
+def test_a_scale_that_is_set_holds_from_the_next_pass_and_nothing_is_recorded_again(host_compiler):
+    def fix(updater):
+        updater.scale = 32.0
+
+    before, ctx = KERNELS.recordings, context(name="kernels")
+    found, got = steps(ctx, S.Sgd(0.01), scale=2.0, N=1, after=fix)
+    assert [r[1] for r in found] == [4] + [64] * 7
+    assert KERNELS.recordings - before == 3  # forward, backward, update
+    _, want = steps(ctx, S.Sgd(0.01), scale=32.0, N=100)
+    same(got, want)
+
+
 def test_the_scale_rises_after_n_passes():
     found, _ = steps(context(), S.Sgd(0.01), scale=2.0, N=3, count=7)
     assert [r[1] for r in found] == [2, 2, 4, 4, 4, 8, 8]
+
+
+@pytest.mark.parametrize("types", ["float", "bfloat16"])
+def test_a_compiled_step_gives_the_same_as_one_graph_that_waits_for_nothing(host_compiler, types):
+    def run(compiled):
+        nn.clear_parameters()
+        nn.seed(1)
+        rng = np.random.default_rng(0)
+        with nn.context_scope(context(types, "kernels")):
+            x, t = nn.Variable((8, 5)), nn.Variable((8, 1))
+
+            def loss():
+                y = PF.affine(F.tanh(PF.affine(x, 16, name="a")), 10, name="b")
+                return F.mean(F.softmax_cross_entropy(y, t))
+
+            given, solver = loss(), S.Adam(0.01)
+            solver.set_parameters(nn.get_parameters())
+            given = loss if compiled else given
+            updater = DynamicLossScalingUpdater(solver, given, scale=64.0, N=5)
+            update = nn.compile(updater.update) if compiled else updater.update
+            before = strict_xp.counts["synchronisations"], KERNELS.recordings
+            for k in range(8):
+                data = rng.normal(size=x.shape)
+                data[0, 0] = np.inf if k == 2 else data[0, 0]
+                x.d, t.d = data, rng.integers(0, 10, t.shape)
+                update()
+            waited = strict_xp.counts["synchronisations"] - before[0]
+            recorded = KERNELS.recordings - before[1]
+            found = {k: v.d.copy() for k, v in nn.get_parameters().items()}
+            assert (waited, updater.scale, updater.overflows) == (0, 64.0, 1)
+        nn.clear_parameters()
+        return found, recorded
+
+    want, got = run(False), run(True)
+    assert got[1] == 2  # up to backward, and from there on
+    for name, value in want[0].items():
+        atol = 1e-6 if types == "float" else 1e-3
+        np.testing.assert_allclose(got[0][name], value, rtol=0, atol=atol, err_msg=name)
 
 
 @pytest.mark.parametrize("found", [(False, False), (True, False), (False, True)])
@@ -97,7 +149,7 @@ def test_the_kernel_of_the_scale_is_its_definition(host_compiler, found):
         for ctx in (REFERENCE, context(name="kernels")):
             arrays = [
                 nn.NdArray.from_numpy_array(a)
-                for a in (np.array(found), np.array(8.0, np.float32), np.array(good))
+                for a in (np.array(found), np.array(8.0, np.float32), np.array([good, 7]))
             ]
             with nn.context_scope(ctx):
                 OPS["follow_loss_scale"](*arrays, factor=4.0, steps=3)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import nnl as nn
+from nnl.core.context import SPACES
 from nnl.core.op import OPS
 from nnl.ext import cuda, get_extension_context
 from nnl.ext.cuda.arrays import definition
-from nnl.ext.cuda.device import CupyDevice
 from tests.cuda.test_every_function import WAITING
 from tests.cuda.training import assert_same, lenet, resnet, train
 from tests.test_derived import CASES, Case
@@ -21,7 +21,6 @@ if LACKING:
     pytest.skip(f"this machine lacks {', '.join(LACKING)}", allow_module_level=True)
 pytestmark = pytest.mark.cuda
 REFERENCE = nn.Context(["numpy:float"])
-DEVICE = CupyDevice(0)
 # Sums on a GPU are in another order, and its functions round in their own way.
 TOLERANCE = {"float": 2e-4, "half": 2e-2, "bfloat16": 1e-1}
 
@@ -148,7 +147,8 @@ def test_random_numbers_are_those_of_the_host():
     "op,i", [p for p in CASES if p.values[1] == 0 and p.values[0].name not in WAITING]
 )
 def test_definitions_run_on_cupy_where_kernels_decline(op, i):
-    check_definition(DEVICE, Case(op, i, np.float32))
+    get_extension_context("cudnn")  # makes the memory space known
+    check_definition(SPACES["cuda:0"].device, Case(op, i, np.float32))
 
 
 def check_definition(device, case):
@@ -167,6 +167,7 @@ def check_definition(device, case):
     made = definition(op, attrs, found.in_specs, found.out_specs, device.xp, device.name)
     if made is None or not hasattr(attrs, "forward"):
         return
+    device.activate()
     given = [
         None if a is None else device.xp.array(a.astype(s.dtype))
         for a, s in zip(before, found.in_specs, strict=True)

@@ -4,6 +4,10 @@
 The device lies in host memory (strict_device.py): no GPU has run this.
 """
 
+import weakref
+from collections import OrderedDict
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -13,6 +17,7 @@ import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core.context import SPACES
 from nnl.core.graph import capture
+from nnl.core.op import OPS
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import ENGINES
 from nnl.ext.cuda.executor import MOST_RECORDINGS, DevicePlan
@@ -142,7 +147,6 @@ def test_what_a_plan_writes_is_followed_not_copied():
     g.data = 1
     lr = nn.NdArray.from_numpy_array(np.array(0.5))
     with nn.context_scope(context()):
-        from nnl.core.op import OPS
         from nnl.graph.session import GraphExecutor
 
         calls = None
@@ -172,6 +176,88 @@ def test_a_step_that_needs_the_host_runs_between_graphs_and_says_why():
     text = plan.summary()
     assert "random_choice runs outside of the graphs: it runs on the host: the weights" in text
     assert "are 2 recorded graphs" in text
+
+
+def test_a_fourier_transform_runs_between_graphs():
+    """CuPy drops the tables of transforms that have not been used for a while."""
+    (x,), y = graph_of(lambda x: F.exp(F.fft(F.sort(x), 1)), (3, 4, 2))
+    plan = plan_of(y)
+    for _ in range(3):
+        plan.run()
+    (reason,) = plan.native.reasons
+    assert reason[0] == "fft" and "the tables of its Fourier transform may be dropped" in reason[1]
+
+
+def test_a_recorded_graph_keeps_the_tables_it_reads(monkeypatch):
+    monkeypatch.setattr("nnl.ext.cuda.arrays.MOST_CONSTANTS", 16)
+    monkeypatch.setattr(DEVICE.xp, "_constants", OrderedDict())
+    enlarge = partial(F.interpolate, scale=(2, 2))
+    (x,), y = graph_of(lambda x: enlarge(F.sort(x)), (1, 1, 3, 3))
+    plan = plan_of(y)
+    plan.run(), plan.run()
+    assert plan.native.reasons == []
+    held = [weakref.ref(a) for a in plan.native._held]
+    assert held
+    for n in range(4, 14):  # other tables take their place
+        (_,), other = graph_of(enlarge, (1, 1, n, n))
+        plan_of(other).run()
+    assert all(a() is not None for a in held)
+    plan.native.bind_array(plan.leaves[0][0], DEVICE.xp.empty((1, 1, 3, 3), np.float32))
+    assert all(a() is None for a in held)  # what was recorded is gone
+
+
+@pytest.mark.parametrize("n", [2, 5, 8])
+def test_a_recording_that_fails_as_a_whole_is_tried_in_halves(monkeypatch, n):
+    """CUDA may tell only at the end, or at a later step, that one of them spoilt it."""
+    (x,), y = graph_of(lambda x: chain(x, n), (3, 4))
+    plan = plan_of(y)
+    plan.run()
+    calls, reached = plan.native.calls, []
+    assert len(calls) == n
+    spoil = calls[n - 2].kernel
+    run = spoil.call
+
+    def call():
+        if strict_xp.counts["capturing"]:
+            reached.append(0)
+        run()
+
+    monkeypatch.setattr(spoil, "call", call)
+
+    def refuse(work):
+        if reached:
+            reached.clear()
+            raise RuntimeError("cudaErrorStreamCaptureInvalidated: failed due to a previous error")
+
+    monkeypatch.setattr(DEVICE, "refuses", refuse)
+    for _ in range(3):
+        plan.run()
+        np.testing.assert_array_equal(plan.value(y.edge.key).get(), np.sort(np.float32(x.d)))
+    assert [c.alone != "" for c in calls] == [k == n - 2 for k in range(n)]
+
+
+def chain(x, n):
+    for _ in range(n):
+        x = F.sort(x)
+    return x
+
+
+def test_two_devices_take_turns():
+    """Each works on its own memory and stream, whichever was active before."""
+    xs, plans = [], []
+    for name in ("strict", "kernels"):
+        x = nn.Variable((3,))
+        with nn.context_scope(context(name=name)):
+            y = F.sort(F.sort(x, reverse=True))
+        xs.append(x)
+        plans.append((plan_of(y), y))
+    for k in range(5):
+        for x in xs:
+            x.d = [3, 1, k]
+        for plan, y in plans:
+            plan.run()
+            got = plan.value(y.edge.key).get()
+            np.testing.assert_array_equal(got, sorted([3, 1, k]))
 
 
 def test_a_function_in_another_context_runs_on_the_host():
@@ -285,6 +371,35 @@ class TestArrays:
         nd.data = [5, 6]
         assert nd.read(SPACE).get().tolist() == [5, 6]
 
+    @pytest.mark.parametrize("seed", range(6))
+    def test_views_share_what_is_written_here_and_there(self, seed):
+        """The same writes and reads, in any order, give what they give on the host."""
+        assert shared_writes(seed, context()) == shared_writes(seed, REFERENCE)
+
+    @pytest.mark.parametrize("clear", [False, True])
+    def test_a_view_that_a_static_graph_gives_shares_too(self, clear):
+        found = []
+        for ctx in (context(), REFERENCE):
+            x = nn.Variable.from_numpy_array(np.zeros(4, np.float32))
+            with nn.context_scope(ctx):
+                y = F.reshape(x, (2, 2))
+                for k in range(4):  # by then it is recorded
+                    y.forward(clear_buffer=clear)
+                    y.d[0, 1] = k + 1
+                    x.d[2] = k + 5
+                    found.append((x.d.tolist(), y.d.tolist()))
+        assert found[:4] == found[4:]
+
+    def test_a_view_with_a_buffer_of_its_own_goes_its_way(self):
+        with nn.context_scope(context()), nn.auto_forward():
+            x = nn.Variable.from_numpy_array(np.zeros(4, np.float32))
+            y = F.reshape(x, (2, 2))
+            y.data.fill(7)
+            x.d[0] = 1
+            z = F.reshape(y, (4,))
+            z.d[0] = 2
+        assert (x.d.tolist(), y.d.tolist()) == ([1, 0, 0, 0], [[2, 7], [7, 7]])
+
     def test_gradients_add_up_on_the_device(self):
         with nn.context_scope(context()), nn.auto_forward():
             x = nn.Variable.from_numpy_array(np.ones(3, np.float32), need_grad=True)
@@ -301,6 +416,32 @@ class TestArrays:
         assert nd.read(f"{SPACE} channels_last").shape == (1, 3, 4, 2)
         np.testing.assert_array_equal(nd.data, host)
         assert space.empty((1, 2, 3, 4), np.float32).shape == (1, 3, 4, 2)
+
+
+def shared_writes(seed, ctx):
+    """What is read while an array and its views are written through .d and by an update."""
+    rng, seen = np.random.default_rng(seed), []
+    lr, t = (nn.NdArray.from_numpy_array(np.array(v)) for v in (0.5, 0))
+    with nn.context_scope(ctx), nn.auto_forward():
+        x = nn.Variable.from_numpy_array(np.arange(6, dtype=np.float32))
+        views = [x, F.reshape(x, (2, 3)), F.reshape(x, (3, 2))]
+        views.append(F.reshape(views[1], (6, 1)))
+        for _ in range(40):
+            v = views[rng.integers(len(views))]
+            what = rng.integers(5)
+            if what == 0:
+                v.d[tuple(rng.integers(n) for n in v.shape)] = rng.integers(9)
+            elif what == 1:
+                v.d = rng.integers(0, 9, v.shape).astype(np.float32)
+            elif what == 2:
+                g = nn.NdArray.from_numpy_array(np.ones(v.shape, np.float32))
+                OPS["sgd_update"](v.data, g, t, lr)
+            elif what == 3:
+                seen.append(F.mul_scalar(v, 2.0).d.tolist())
+            else:
+                seen.append(v.d.tolist())
+        seen += [v.d.tolist() for v in views]
+    return seen
 
 
 class TestRandomNumbers:

@@ -14,6 +14,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
+from tests.graph import training
 from tests.native.kernels import require_onednn
 from tests.solvers.cases import CASES, IDS
 
@@ -30,7 +31,7 @@ def fresh() -> Iterator[None]:
     nn.clear_parameters()
 
 
-class Training:
+class Training(training.Training):
     def __init__(self, context: nn.Context, solver: Any) -> None:
         self.context, self.solver = context, solver
         with nn.context_scope(context), nn.parameter_scope(str(id(self))):
@@ -49,19 +50,6 @@ class Training:
         h = F.relu(PF.affine(F.tanh(h), 256, name="b"))
         y = PF.affine(h, 16, name="c")
         return F.mean(F.squared_error(y, self.t))
-
-    def gradients(self) -> None:
-        with nn.context_scope(self.context):
-            self.loss.forward(clear_no_need_grad=True)
-            self.solver.zero_grad()
-            self.loss.backward(clear_buffer=True)
-
-    def update(self) -> None:
-        with nn.context_scope(self.context):
-            self.solver.update()
-
-    def spaces(self) -> dict[str, list[str]]:
-        return {k: sorted(v.data.bufs) for k, v in self.parameters.items()}
 
     def check_copies(self) -> None:
         for v in self.parameters.values():

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention as one step: which graphs become one, with which values."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.graph.passes import attention
+from nnl.ext import native
+from nnl.graph.passes import constants
+from nnl.graph.session import session_of
 from nnl.models.transformer import causal_mask, self_attention
 from tests.graph.fusion import leaf, numbers, passes_are_verified, steps_of  # noqa: F401
 
@@ -16,7 +20,9 @@ B, H, T, D = 2, 3, 17, 8
 
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch):
-    monkeypatch.setattr(attention, "LEAST_BYTES", 0)
+    if native.library() is not None:
+        traits = replace(native.TRAITS, least_attention_bytes=0)
+        monkeypatch.setattr(native.library(), "traits", traits)
 
 
 def parts(shape=(B, H, T, D)):
@@ -96,6 +102,50 @@ def test_self_attention_of_the_models_is_fused(train, masked):
     steps = steps_of(build, train)
     assert (steps["attention"], steps["attention_backward"]) == (1, int(train))
     assert not {"softmax", "softmax_backward", "softmax_fused"} & steps.keys()
+
+
+def attributes_of(build):
+    """Of the attention in the plan, for inference."""
+    with nn.context_scope(nn.Context(["cpu:float"])):
+        y, _ = build()
+        y.forward(clear_buffer=True)
+    steps = session_of([y]).plans["infer"].plan.steps
+    (found,) = [s for s in steps if s.op == "attention"]
+    assert not {"trilu", "constant"} & {s.op for s in steps} or len(found.ins) > 3
+    return found.attrs.get("causal", False), len(found.ins)
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20])  # bytes of constants that are computed once
+@pytest.mark.parametrize(
+    ("masks", "want"),
+    [
+        ([dict(val=-1e9)], (True, 3)),
+        ([dict(val=-np.inf)], (True, 3)),
+        ([dict(val=-1e9), dict(val=-1e9)], (True, 3)),
+        ([dict(val=-1e9), None], (True, 4)),
+        ([dict(val=-1e4)], (False, 4)),
+        ([dict(val=-1e9, k=0)], (False, 4)),
+        ([dict(val=-1e9, upper=False)], (False, 4)),
+        ([dict(val=-1e9, rows=1)], (False, 4)),
+    ],
+)
+def test_a_mask_of_what_comes_later_is_an_attribute(masks, want, most, monkeypatch):
+    monkeypatch.setattr(constants, "MOST_BYTES", most)
+
+    def mask(val, k=1, upper=True, rows=T):
+        return F.trilu(F.constant(val, (1, 1, rows, T)), k=k, upper=upper)
+
+    def build():
+        q, k, v = parts()
+        s = F.batch_matmul(q, k, transpose_b=True) * 0.3
+        for m in masks:
+            s = s + (leaf(B, 1, 1, T, need_grad=False) if m is None else mask(**m))
+        return F.batch_matmul(F.softmax(s, axis=3), v), [q, k, v]
+
+    if not {"k", "upper"} & masks[0].keys():  # there a query sees nothing
+        steps = steps_of(build)
+        assert (steps["attention"], steps["attention_backward"]) == (1, 1)
+    assert attributes_of(build) == want
 
 
 @pytest.mark.parametrize("additive", [False, True])
@@ -180,5 +230,5 @@ def test_broadcast_values_prevent_it():
 
 
 def test_small_ones_are_left_to_products_of_whole_matrices(monkeypatch):
-    monkeypatch.setattr(attention, "LEAST_BYTES", 1 << 28)
+    monkeypatch.setattr(native.library(), "traits", native.TRAITS)
     assert not_fused(composed())

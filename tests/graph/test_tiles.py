@@ -17,6 +17,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
+from tests.graph import training
 from tests.native.graphs import NUMPY
 from tests.native.kernels import require_onednn
 from tests.solvers.cases import CASES, FUSED, IDS
@@ -55,7 +56,7 @@ def small(v: nn.Variable) -> np.ndarray:
     return x.astype(np.float32)  # other types would become the type of the array
 
 
-class Training:
+class Training(training.Training):
     """A network, its solver, and the same data at every step."""
 
     def __init__(self, context: nn.Context, name: str = "Momentum", compiled: bool = False,
@@ -74,23 +75,10 @@ class Training:
         self.solver = getattr(S, name)(**settings)
         self.solver.set_parameters(self.parameters)
 
-    def gradients(self) -> None:
-        with nn.context_scope(self.context):
-            self.loss.forward(clear_no_need_grad=True)
-            self.solver.zero_grad()
-            self.loss.backward(clear_buffer=True)
-
-    def update(self) -> None:
-        with nn.context_scope(self.context):
-            self.solver.update()
-
     def validate(self) -> np.ndarray:
         with nn.context_scope(self.context):
             self.test.forward(clear_buffer=True)
             return self.test.d.copy()
-
-    def spaces(self, of: str = "data") -> dict[str, list[str]]:
-        return {k: sorted(getattr(v, of).bufs) for k, v in self.parameters.items()}
 
 
 def compare(name: str, settings: dict[str, Any], between: Callable[[Training, int], Any]) -> None:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shapes, numbers of parameters, and errors of nnl.models."""
 
+from math import erf, pi, sqrt
+
 import numpy as np
 import pytest
 
 import nnl as nn
 import nnl.functions as F
 from nnl import models as M
+from nnl.models.bert import exact_gelu
 
 
 @pytest.fixture(autouse=True)
@@ -153,6 +156,21 @@ def test_padding_does_not_change_the_sequence_before_it():
     words.d[0, 5:] = (words.d[0, 5:] + 1) % 100
     y.forward()
     np.testing.assert_array_equal(y.d[:, :5], first[:, :5])
+
+
+def test_the_exact_gelu_keeps_its_input_and_its_result_alone():
+    x = nn.Variable((3, 4), need_grad=True)
+    x.d, x.g = np.random.default_rng(0).normal(size=x.shape), 0
+    y = exact_gelu(x)
+    y.forward(clear_no_need_grad=True)
+    inner = y.parent.inputs[0].parent.inputs[1]  # 1 + erf
+    with pytest.raises(ValueError, match="was read after it had been cleared"):
+        print(inner.d)
+    y.backward(clear_buffer=True)
+    assert inner.recompute and not y.recompute
+    phi = np.array([0.5 * (1 + erf(v / sqrt(2))) for v in x.d.ravel()]).reshape(x.shape)
+    want = phi + x.d * np.exp(-(x.d**2) / 2) / sqrt(2 * pi)
+    np.testing.assert_allclose(x.g, want, rtol=1e-5, atol=1e-6)
 
 
 def test_gpt2_does_not_look_ahead():

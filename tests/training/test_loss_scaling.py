@@ -11,7 +11,9 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
+import nnl.parametric_functions as PF
 import nnl.solvers as S
+from nnl.core.spec import ShapeError
 from nnl.training.loss_scaling import HIGHEST, LOWEST, DynamicLossScalingUpdater
 
 
@@ -115,3 +117,76 @@ def test_data_may_be_fed_elsewhere() -> None:
 def test_bad_arguments_are_named(kw: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         updater([], **kw)
+
+
+def test_the_scale_can_be_set() -> None:
+    u, w, _ = updater([2, 2], scale=8.0)
+    u.update()
+    u.scale = 1024
+    u.update()
+    assert u.scale == 1024.0
+    np.testing.assert_array_equal(w.d, 0.5)
+    for bad in (0.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match=r"scale is .*, wanted a number in \[2\^-126, 2\^127"):
+            u.scale = bad
+    assert u.scale == 1024.0
+
+
+def trained(mode: str, types: str, bad: Sequence[int]) -> tuple[Any, list[float], int]:
+    """Parameters after eight passes with inf in some, the scales after each, the overflows."""
+    nn.clear_parameters()
+    nn.seed(1)
+    rng = np.random.default_rng(0)
+    data = [rng.normal(size=(8, 5)).astype(np.float32) for _ in range(8)]
+    for k in bad:
+        data[k][0, 0] = np.inf
+    x, t, scales = nn.Variable((8, 5)), nn.Variable((8, 1)), []
+    t.d = rng.integers(0, 10, t.shape)
+
+    def loss_of() -> nn.Variable:
+        y = PF.affine(F.tanh(PF.affine(x, 16, name="a")), 10, name="b")
+        return F.mean(F.softmax_cross_entropy(y, t))
+
+    with nn.context_scope(nn.Context([f"cpu:{types}"])):
+        loss, solver = loss_of(), S.Adam(0.01)
+        solver.set_parameters(nn.get_parameters())
+        given = loss if mode.endswith("a static graph") else loss_of
+        u = DynamicLossScalingUpdater(solver, given, scale=64.0, N=100)
+        update = nn.compile(u.update) if mode.startswith("compiled") else u.update
+        for values in data:
+            x.d = values
+            if mode == "static" or np.isfinite(values).all() or mode.startswith("compiled"):
+                with nn.auto_forward(mode == "dynamic"):
+                    update()
+            scales.append(u.scale)
+        parameters = {k: v.d.copy() for k, v in nn.get_parameters().items()}
+    return parameters, scales, u.overflows
+
+
+@pytest.mark.parametrize("types", ["float", "half"])
+@pytest.mark.parametrize("mode", ["dynamic", "compiled", "compiled, of a static graph"])
+def test_all_modes_do_what_a_static_graph_does(mode: str, types: str) -> None:
+    want = trained("static", types, ())
+    got = trained(mode, types, ())
+    assert got[1:] == want[1:] == ([64.0] * 8, 0)
+    for name, value in want[0].items():
+        np.testing.assert_allclose(
+            got[0][name], value, rtol=0, atol=1e-5 if types == "float" else 2e-3
+        )
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("types", ["float", "bfloat16"])
+def test_a_compiled_step_with_an_overflow_changes_nothing_but_the_scale(types: str) -> None:
+    got = trained("compiled", types, (2, 3))
+    assert got[1] == [64.0, 64.0, 32.0] + [16.0] * 5 and got[2] == 2
+    assert all(np.isfinite(v).all() for v in got[0].values())
+
+
+def test_inside_compile_a_data_feeder_and_a_loss_of_another_rank_are_refused() -> None:
+    u, w, _ = updater([1, 2])
+    with pytest.raises(NotImplementedError, match="data_feeder would be called only once"):
+        nn.compile(u.update)()
+    u.data_feeder, u.loss = None, lambda: F.mul2(w, w)
+    with pytest.raises(ShapeError, match=r"loss has the shape \(3,\), wanted \(\) on a"):
+        nn.compile(u.update)()

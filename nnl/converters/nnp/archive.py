@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO
 
 from nnl.converters.nnp.members import Member, members, whole
@@ -82,30 +83,30 @@ def read_files(files: Files, extension: str, function: str) -> Content:
                 continue
             for part, member in members(opened, where):
                 found += _add(content, member, f"{where}: {part}", os.path.splitext(part)[1], part)
-    for stored, data, text, where in found:  # by now the weights are being read
+    for stored, message, where in found:  # by now the weights are being read
         content.promised += stored
-        if data:
-            proto = parse("NNablaProtoBuf", data, text, where)
+        if message is not None:
+            proto = message()
             content.promised += from_proto(proto, where)
             del proto.parameter[:]
             content.proto.MergeFrom(proto)
     return content
 
 
-# Parameters, a message in its binary or text form, whether it is text, and where it stands.
-_Part = tuple[list[Stored], bytes, bool, str]
+# Parameters, what gives a message, and where it stands.
+_Part = tuple[list[Stored], Callable[[], Any] | None, str]
 
 
 def _add(content: Content, file: Member, where: str, kind: str, name: str = "") -> list[_Part]:
     """What the file holds; states of solvers are added at once."""
     content.files.append(file)
     if kind in _TEXT:
-        return [([], file.read().tobytes(), True, where)]
+        return [([], partial(parse, "NNablaProtoBuf", file.read().tobytes(), True, where), where)]
     if kind == ".protobuf":
-        rest, stored = binary_parameters(file)
-        return [(stored, rest, False, where)]
+        proto, stored = binary_parameters(file)
+        return [(stored, lambda: proto, where)]
     if kind == ".h5":
-        return [(read_h5(file), b"", False, where)]
+        return [(read_h5(file), None, where)]
     if kind == ".optimizer":
         _add_states(content, os.path.basename(name), file.read().tobytes(), where)
     return []

@@ -51,7 +51,8 @@ def network_of(content: Content, name: str | None = None) -> Any:
 def functions_of(content: Content, message: Any) -> list[Any]:
     """The Function messages of a network in the order of execution."""
     where = f"{content.where}: network {message.name!r}"
-    return in_order(message, shapes_of(message, max(message.batch_size, 1), where), where)
+    shapes = shapes_of(message, max(message.batch_size, 1), where)
+    return [step.message for step in in_order(message, shapes, where)]
 
 
 def with_executor(content: Content, index: int) -> Content:

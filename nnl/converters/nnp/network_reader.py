@@ -9,7 +9,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,14 @@ _BATCH_SHAPED = ("Broadcast", "Constant", *_RANDOM)
 
 # (name, shape, initializer message) -> the parameter
 Parameters = Callable[[str, tuple[int, ...], Any], Variable]
+
+
+class Step(NamedTuple):
+    """A function of a network: its message, and the names in it, which take long to get."""
+
+    message: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 @dataclass(eq=False)
@@ -113,42 +121,45 @@ def build_network(
         # the batch size of a given input is that of the whole network
         batch = next((v.shape[0] for n, v in given.items() if n in open_batch and v.shape), batch)
     shapes = shapes_of(message, batch, where)
-    types = {v.name: "Parameter" if v.type == "Parameter" else "Buffer" for v in message.variable}
     ordered = in_order(message, shapes, where)
     values: dict[str, Variable] = {}
     network = LoadedNetwork(message.name, batch)
+    names = set(shapes)  # of what is no parameter
     with using(auto_forward=False):
         for v in message.variable:
-            if types[v.name] == "Parameter":
+            if v.type == "Parameter":
+                name = v.name
+                names.discard(name)
                 initializer = v.initializer if v.HasField("initializer") else None
-                value = parameters(v.name, shapes[v.name], initializer)
+                value = parameters(name, shapes[name], initializer)
                 fixed = change is not None and change.fixed
-                values[v.name] = value.unlinked(need_grad=False) if fixed else value
+                values[name] = value.unlinked(need_grad=False) if fixed else value
         values.update(given)
         read: set[str] = set()
-        for f in ordered:
+        computed: set[str] = set()
+        for f, used, made in ordered:
             at = f"{where}: function {f.name!r} ({f.type})"
-            fresh = [name for name in f.input if name not in values]
+            fresh = [name for name in used if name not in values]
             values.update((name, Variable(shapes[name])) for name in fresh)
-            read.update(f.input)
-            inputs = [values[name] for name in f.input]
+            read.update(used)
+            computed.update(made)
+            inputs = [values[name] for name in used]
             if change is not None:
                 f = change.adjusted(f, inputs, at)
-            out_shapes = [shapes[name] for name in f.output]
+            out_shapes = [shapes[name] for name in made]
             outputs = _call(
                 _with_batch(f, batch, at), inputs, [values[n] for n in fresh], out_shapes, at
             )
-            if len(outputs) < len(f.output):
+            if len(outputs) < len(made):
                 raise ValueError(
-                    f"{at}: the file names {len(f.output)} outputs, the function has {len(outputs)}"
+                    f"{at}: the file names {len(made)} outputs, the function has {len(outputs)}"
                 )
-            values.update(zip(f.output, outputs, strict=False))
+            values.update(zip(made, outputs, strict=False))
             network.functions[f.name] = f.type
-        computed = {name for f in ordered for name in f.output}
-        for name in sorted(shapes, key=lambda n: types[n] == "Parameter"):
+        for name in sorted(shapes, key=lambda n: n not in names):
             found = values.get(name)
             value = Variable(shapes[name]) if found is None else found
-            kind = types[name]
+            kind = "Buffer" if name in names else "Parameter"
             entry = LoadedVariable(name, kind, value.shape, value)
             network.variables[name] = entry
             if kind == "Parameter":
@@ -184,42 +195,47 @@ def _call(
 
 
 def shapes_of(message: Any, batch: int, where: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of the variables by name, with the batch size in the place of -1."""
     shapes: dict[str, tuple[int, ...]] = {}
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
     for v in message.variable:
         name, dims = v.name, tuple(v.shape.dim)
         if name in shapes:
             raise ValueError(f"{where}: variable {name!r}: two variables have this name")
-        if -1 in dims and batch < 1:
-            raise ValueError(f"{where}: variable {name!r}: its batch size is open, give batch_size")
-        shape = tuple([batch if n == -1 else n for n in dims])
-        if min(shape, default=0) < 0 or math.prod([n or 1 for n in shape]) > MAX_ELEMENTS:
-            raise ValueError(f"{where}: variable {name!r}: its shape {dims} is impossible")
+        shape = known.get(dims)
+        if shape is None:
+            at = f"{where}: variable {name!r}"
+            if -1 in dims and batch < 1:
+                raise ValueError(f"{at}: its batch size is open, give batch_size")
+            shape = known[dims] = tuple([batch if n == -1 else n for n in dims])
+            if min(shape, default=0) < 0 or math.prod([n or 1 for n in shape]) > MAX_ELEMENTS:
+                raise ValueError(f"{at}: its shape {dims} is impossible")
         shapes[name] = shape
     return shapes
 
 
-def in_order(message: Any, shapes: dict[str, tuple[int, ...]], where: str) -> list[Any]:
+def in_order(message: Any, shapes: Mapping[str, object], where: str) -> list[Step]:
     """The functions, every one after those that compute its inputs, else in the file's order."""
-    functions = list(message.function)
+    functions = [Step(f, tuple(f.input), tuple(f.output)) for f in message.function]
     source: dict[str, int] = {}
-    for i, f in enumerate(functions):
-        for name in (*f.input, *f.output):
+    for i, (f, used, made) in enumerate(functions):
+        for name in (*used, *made):
             if name not in shapes:
                 raise ValueError(f"{where}: function {f.name!r}: there is no variable {name!r}")
-        for name in f.output:
+        for name in made:
             if name in source:
                 raise ValueError(
                     f"{where}: function {f.name!r}: the variable {name!r} is already computed by "
-                    f"the function {functions[source[name]].name!r}"
+                    f"the function {functions[source[name]].message.name!r}"
                 )
             source[name] = i
-    missing = [{source[n] for n in f.input if n in source} for f in functions]
+    missing = [{source[n] for n in f.inputs if n in source} for f in functions]
     users: list[list[int]] = [[] for _ in functions]
     for i, before in enumerate(missing):
         for j in before:
             users[j].append(i)
     ready = [i for i, before in enumerate(missing) if not before]
-    order: list[Any] = []
+    order: list[Step] = []
     while ready:
         i = heapq.heappop(ready)
         order.append(functions[i])
@@ -228,8 +244,9 @@ def in_order(message: Any, shapes: dict[str, tuple[int, ...]], where: str) -> li
             if not missing[j]:
                 heapq.heappush(ready, j)
     if len(order) != len(functions):
-        stuck = next(f.name for f, before in zip(functions, missing, strict=True) if before)
-        raise ValueError(f"{where}: function {stuck!r}: its inputs depend on its outputs (a cycle)")
+        stuck = next(f for f, before in zip(functions, missing, strict=True) if before)
+        name = stuck.message.name
+        raise ValueError(f"{where}: function {name!r}: its inputs depend on its outputs (a cycle)")
     return order
 
 

@@ -12,13 +12,13 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from nnl.converters.atomic import replacing
-from nnl.converters.nnp.hdf5 import Unusual, datasets
 from nnl.converters.nnp.members import BytesFile, Member, Place, members, whole
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.wire import join_parameters, split_parameters
 from nnl.core.parameter import get_parameter, get_parameter_or_create, get_parameters
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
+from nnl.parametric_functions.api import all_or_nothing
 
 SAVED = (".h5", ".protobuf")
 LOADED = (".h5", ".protobuf", ".nntxt", ".prototxt", ".nnp")
@@ -97,9 +97,8 @@ def load_parameters(
         kind = _extension("load_parameters", path, extension, LOADED)
         stored = _read(path, kind, "load_parameters: file")
     _check_shapes(stored)
-    for p in stored:
-        existing = get_parameter_or_create(p.name, p.value.shape, need_grad=p.need_grad)
-        set_value(existing, p.value)
+    for variable, p in zip(_registered(stored), stored, strict=True):
+        set_value(variable, p.value)
     if proto is None and not needs_proto and kind in (".h5", ".nnp"):
         return None
     proto = messages()["NNablaProtoBuf"]() if proto is None else proto
@@ -115,8 +114,20 @@ def set_parameter_from_proto(proto: Any) -> None:
     """
     stored = from_proto(proto, "set_parameter_from_proto")
     _check_shapes(stored)
-    for p in stored:
-        get_parameter_or_create(p.name, p.value.shape, need_grad=p.need_grad).d = p.value
+    for variable, p in zip(_registered(stored), stored, strict=True):
+        variable.d = p.value
+
+
+def _registered(stored: list[Stored]) -> list[Variable]:
+    """The parameters, those made that there are not; none if one has no name or that of a scope."""
+
+    def made() -> list[Variable]:
+        return [
+            get_parameter_or_create(p.name, p.value.shape, need_grad=p.need_grad) for p in stored
+        ]
+
+    found: list[Variable] = all_or_nothing(made, (), {})
+    return found
 
 
 def set_value(variable: Variable, value: np.ndarray[Any, Any]) -> None:
@@ -172,18 +183,14 @@ def read_h5(file: Member) -> list[Stored]:
     Raises:
         ValueError: It is no HDF5 file, is damaged, or holds anything but numbers.
     """
-    try:
-        found = datasets(file)
-    except Unusual:
+    found = file.hdf5_arrays()
+    if found is None:
         return _by_library(file)
-    values = file.arrays([Place(d.start, d.dtype, d.shape) for d in found])
-    stored = [
-        (
-            d.attributes.get(b"index", i),
-            Stored(d.name, value, bool(d.attributes.get(b"need_grad", True))),
-        )
-        for i, (d, value) in enumerate(zip(found, values, strict=True))
-    ]
+    values = file.arrays([Place(at, np.dtype(dtype), shape) for _, dtype, shape, at, _ in found])
+    stored = []
+    for i, ((name, _, _, _, beside), value) in enumerate(zip(found, values, strict=True)):
+        need_grad = bool(beside.get("need_grad", True))
+        stored.append((beside.get("index", i), Stored(name, value, need_grad)))
     return _in_order(stored)
 
 
@@ -285,16 +292,14 @@ def stored_bytes(stored: Sequence[Stored], extension: str) -> bytes:
     return _BYTES[extension](stored)
 
 
-def binary_parameters(file: Member) -> tuple[bytes, list[Stored]]:
+def binary_parameters(file: Member) -> tuple[Any, list[Stored]]:
     """A binary message without its parameters, and these: wait for the file before you use them."""
-    rest, found = split_parameters(file)
-    return rest, [Stored(*p) for p in found]
+    proto, found = split_parameters(file)
+    return proto, [Stored(*p) for p in found]
 
 
 def _read_protobuf(file: Member) -> list[Stored]:
-    rest, stored = binary_parameters(file)
-    parse("NNablaProtoBuf", rest, False, file.name)  # an error if it is something else
-    return stored
+    return binary_parameters(file)[1]
 
 
 def _read_text(file: Member) -> list[Stored]:

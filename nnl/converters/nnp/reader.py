@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,14 +80,20 @@ class NewParameters:
                 f"{self.where}: parameter {name!r} has the shape {shape} in the file, the one that "
                 f"exists has {existing.shape}: clear_parameters() to replace it"
             )
-        if not [part for part in name.split("/") if part]:
+        if not name.strip("/"):
             raise ValueError(f"{self.where}: a parameter has the name {name!r}")
         self.variables[name] = Variable(shape, need_grad=True) if existing is None else existing
         return existing is not None
 
-    def commit(self) -> None:
-        """Register all parameters and set the values that the files gave."""
+    def commit(self, wait: Callable[[], None] | None = None) -> None:
+        """Register all parameters and set the values that the files gave.
+
+        Args:
+            wait: Comes back when the values are there, or raises an error; then nothing is changed.
+        """
         self._check_scopes()
+        if wait is not None:
+            wait()
         for name, v in self.variables.items():
             if name in self.stored:
                 v.need_grad = self.stored[name].need_grad
@@ -98,17 +105,22 @@ class NewParameters:
 
     def _check_scopes(self) -> None:
         names = {_path(n) for n in (*self.variables, *get_parameters(grad_only=False))}
-        for path in names:
-            for i in range(1, len(path)):
-                if path[:i] in names:
+        seen: set[str] = set()
+        for name in names:
+            scope = name.rpartition("/")[0]
+            while scope and scope not in seen:
+                if scope in names:
                     raise ValueError(
-                        f"{self.where}: {'/'.join(path[:i])!r} is a parameter and the scope of "
-                        f"{'/'.join(path)!r}"
+                        f"{self.where}: {scope!r} is a parameter and the scope of {name!r}"
                     )
+                seen.add(scope)
+                scope = scope.rpartition("/")[0]
 
 
-def _path(name: str) -> tuple[str, ...]:
-    return tuple(part for part in name.split("/") if part)
+def _path(name: str) -> str:
+    """The name without empty parts, which the registry leaves out."""
+    usual = "//" not in name and name[:1] != "/" != name[-1:]
+    return name if usual else "/".join(part for part in name.split("/") if part)
 
 
 def build_networks(
@@ -202,8 +214,7 @@ def load(
         with using(target=info.default_context.target, auto_forward=False):
             info.networks = build_networks(content, None, batch_size, parameters)
             _link(info, content)
-    content.wait()
-    parameters.commit()
+    parameters.commit(content.wait)
     return info
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters in a binary NNablaProtoBuf message, found without parsing their numbers.
+"""Parameters in a binary NNablaProtoBuf message, without parsing their numbers.
 
 The protobuf package makes a list of Python floats, or a copy, of what is one run of float32 in the
 file. Here the run is read into the array that the parameter will have, and only the rest of the
@@ -9,26 +9,23 @@ message is parsed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from nnl.converters.nnp.members import Member, Place
-from nnl.converters.nnp.messages import messages
-from nnl.converters.nnp.text import number
+from nnl.converters.nnp.messages import messages, parse
 from nnl.core.spec import ShapeError
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # the wire types of protobuf
+_VARINT, _LENGTH = 0, 2  # wire types of protobuf
 _PARAMETER = 200  # field of NNablaProtoBuf
 _DATA, _NEED_GRAD = 100, 101  # fields of Parameter
-
-_HEAD = 20  # bytes: two numbers of at most ten, the tag of a field and its length
 
 Found = tuple[str, "np.ndarray[Any, Any]", bool]
 
 
-def split_parameters(file: Member) -> tuple[bytes, list[Found]]:
+def split_parameters(file: Member) -> tuple[Any, list[Found]]:
     """The message without its parameters, and (name, value, need_grad) of each of them.
 
     The values may still be read: wait for the file before you use them.
@@ -36,31 +33,36 @@ def split_parameters(file: Member) -> tuple[bytes, list[Found]]:
     Raises:
         ValueError: It is no message; ShapeError: a parameter has too many or too few numbers.
     """
-    rest: list[bytes] = []
-    heads: list[tuple[Any, tuple[int, ...], int]] = []  # message, shape, number of runs
-    places: list[Place] = []
     try:
-        for field, kind, start, begin, end in _fields(file, 0, file.size):
-            if field == _PARAMETER and kind == _LENGTH:
-                message, shape, runs = _parameter(file, begin, end)
-                heads.append((message, shape, len(runs)))
-                places += runs
-            else:
-                rest.append(file.peek(start, end - start))
-    except ValueError:
+        data, runs = file.split_message((_PARAMETER, _DATA))
+        proto = parse("NNablaProtoBuf", data, False, file.name)
+    except ValueError as error:
         file.verify()  # if it is damaged, that is what there is to say
-        raise
-    arrays = iter(file.arrays(places))
-    found = []
-    for message, shape, count in heads:
-        parts = [next(arrays) for _ in range(count)]
-        if count == 1:
-            value = parts[0]
-        else:
-            file.wait()
-            value = np.concatenate([*parts, np.empty(0, "<f4")])
-        found.append((message.variable_name, value.reshape(shape), message.need_grad))
-    return b"".join(rest), found
+        if str(error).startswith(file.name):
+            raise
+        raise ValueError(f"{file.name}: no NNablaProtoBuf message: {error}") from None
+    values: list[Any] = []
+    places = []
+    for i, p in enumerate(proto.parameter):
+        shape = tuple(p.shape.dim)
+        begin, end = runs.get(i, (0, 4 * len(p.data)))
+        if (end - begin) % 4:
+            raise ValueError(f"{file.name}: a parameter has {end - begin} bytes of float32 numbers")
+        size = (end - begin) // 4
+        if min(shape, default=0) < 0 or size != math.prod(shape):
+            raise ShapeError(
+                f"{file.name}: {p.variable_name!r} has {size} values for the shape {shape}"
+            )
+        if i in runs:
+            places.append(Place(begin, np.dtype("<f4"), shape))
+        values.append(None if i in runs else np.array(p.data, np.float32).reshape(shape))
+    read = iter(file.arrays(places))
+    found = [
+        (p.variable_name, next(read) if value is None else value, p.need_grad)
+        for p, value in zip(proto.parameter, values, strict=True)
+    ]
+    del proto.parameter[:]
+    return proto, found
 
 
 def join_parameters(parameters: Iterable[Found]) -> bytes:
@@ -73,72 +75,17 @@ def join_parameters(parameters: Iterable[Found]) -> bytes:
         data = np.ascontiguousarray(value, "<f4").tobytes()
         body = [head.SerializeToString()]
         if data:
-            body += [number(_DATA << 3 | _LENGTH), number(len(data)), data]
+            body += [_number(_DATA << 3 | _LENGTH), _number(len(data)), data]
         if need_grad:
-            body += [number(_NEED_GRAD << 3 | _VARINT), b"\1"]
-        parts += [number(_PARAMETER << 3 | _LENGTH), number(sum(map(len, body))), *body]
+            body += [_number(_NEED_GRAD << 3 | _VARINT), b"\1"]
+        parts += [_number(_PARAMETER << 3 | _LENGTH), _number(sum(map(len, body))), *body]
     return b"".join(parts)
 
 
-def _parameter(file: Member, begin: int, end: int) -> tuple[Any, tuple[int, ...], list[Place]]:
-    """A Parameter message without its numbers, its shape, and where the numbers are."""
-    runs: list[Place] = []
-    small: list[bytes] = []  # everything but the numbers
-    for field, kind, start, b, e in _fields(file, begin, end):
-        if field == _DATA and kind in (_LENGTH, _FIXED32):
-            if (e - b) % 4:
-                raise ValueError(f"{file.name}: a parameter has {e - b} bytes of float32 numbers")
-            runs.append(Place(b, np.dtype("<f4"), ((e - b) // 4,)))
-        else:
-            small.append(file.peek(start, e - start))
-    message = messages()["Parameter"]()
-    from google.protobuf.message import DecodeError
-
-    try:
-        message.ParseFromString(b"".join(small))
-    except DecodeError as error:
-        raise ValueError(f"{file.name}: no Parameter message: {error}") from error
-    shape, size = tuple(message.shape.dim), sum(r.shape[0] for r in runs)
-    if min(shape, default=0) < 0 or size != math.prod(shape):
-        raise ShapeError(
-            f"{file.name}: {message.variable_name!r} has {size} values for the shape {shape}"
-        )
-    return message, shape, runs
-
-
-def _fields(file: Member, at: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """(field, wire type, begin of its tag, begin and end of its value) of a message's fields."""
-    no = f"{file.name}: no NNablaProtoBuf message"
-    while at < end:
-        start = at
-        head = file.peek(at, min(_HEAD, end - at))
-        tag, used = _varint(head, 0, no)
-        field, kind = tag >> 3, tag & 7
-        at = stop = start + used
-        if kind == _LENGTH:
-            length, used = _varint(head, used, no)
-            at = start + used
-            stop = at + length
-        elif kind == _VARINT:
-            stop = start + _varint(head, used, no)[1]
-        elif kind in (_FIXED32, _FIXED64):
-            stop = at + (4 if kind == _FIXED32 else 8)
-        else:
-            raise ValueError(f"{no}: wire type {kind}")
-        if not field:
-            raise ValueError(f"{no}: there is no field 0")
-        if stop > end:
-            raise ValueError(f"{no}: the field {field} ends {stop - end} bytes behind it")
-        yield field, kind, start, at, stop
-        at = stop
-
-
-def _varint(head: bytes, at: int, no: str) -> tuple[int, int]:
-    value = shift = 0
-    for byte in head[at : at + 10]:
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise ValueError(f"{no}: a number does not end")
+def _number(value: int) -> bytes:
+    """A number that is not negative, seven bits per byte."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))

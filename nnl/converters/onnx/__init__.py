@@ -29,6 +29,10 @@ _HOME = {
 __all__ = sorted(_HOME)
 
 
+def __dir__() -> list[str]:
+    return sorted(_HOME)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

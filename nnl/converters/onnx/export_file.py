@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nnl.converters.onnx.errors import OnnxError
+from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.export_context import Exporter, onnx_type
 from nnl.converters.onnx.export_tensor import NodeRecord, Tensor, affine_size, as_initializer
 
@@ -199,7 +199,7 @@ def write(path: str | os.PathLike[str], contents: Contents, external: bool) -> N
 
     The weights are moved first: whoever sees the new .onnx file finds its weights.
     """
-    from onnx import checker
+    from onnx import checker, shape_inference
 
     target = Path(path)
     if not target.parent.is_dir():
@@ -212,7 +212,13 @@ def write(path: str | os.PathLike[str], contents: Contents, external: bool) -> N
             _write_weights(folder / data_name, contents)
         file = folder / target.name
         file.write_bytes(model.SerializeToString(deterministic=True))
-        checker.check_model(str(file), full_check=True)
+        try:
+            checker.check_model(str(file), full_check=True)
+        except (checker.ValidationError, shape_inference.InferenceError) as error:
+            raise UnsupportedOperator(
+                f"opset {contents.exporter.opset} has no valid form of this: {error}",
+                f"save: {path}",
+            ) from error
         if data_name is not None:
             os.replace(folder / data_name, target.with_name(data_name))
         os.replace(file, target)

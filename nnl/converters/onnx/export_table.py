@@ -47,6 +47,16 @@ def export_rows() -> list[tuple[str, str, str]]:
     return rows
 
 
+def own_functions() -> set[str]:
+    """Names of nnl's own functions, which have no type in .nnp files, with an ONNX form."""
+    return {
+        name
+        for name, op in OPS.items()
+        if op.nnp is None
+        and (name in ONNX.exports or op.onnx is not None or hasattr(op.attrs_class, "decompose"))
+    }
+
+
 def page() -> str:
     """The page as Markdown."""
     rows = export_rows()

@@ -18,6 +18,7 @@ _FAMILIES = (
     "import_image",
     "import_quantization",
     "import_text",
+    "import_regex",
 )
 
 for _family in _FAMILIES:

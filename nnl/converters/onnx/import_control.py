@@ -26,8 +26,6 @@ from nnl.converters.onnx.values import (
     var,
 )
 
-MAX_TRIPS = 10**6  # of one loop; a file that wants more would never end
-
 
 @onnx_import("If")
 def if_(ctx: Any, node: Any, condition: Any) -> Any:
@@ -60,8 +58,6 @@ def loop(ctx: Any, node: Any, trips: Any, condition: Any, *state: Any) -> Any:
     collected: list[list[Any]] = [[] for _ in body.outputs[1 + n :]]
     turn = 0
     while going and (limit is None or turn < limit):
-        if turn >= MAX_TRIPS:
-            raise OnnxError(f"loops more than {MAX_TRIPS} times")
         outs = ctx.run_inside(body, [np.array(turn, np.int64), np.array(going), *values])
         values = outs[1 : 1 + n]
         for many, one in zip(collected, outs[1 + n :], strict=True):
@@ -73,10 +69,17 @@ def loop(ctx: Any, node: Any, trips: Any, condition: Any, *state: Any) -> Any:
     return [*values, *(stacked(c, 0, i) for c, i in zip(collected, infos, strict=True))]
 
 
+def _scanned(node: Any, values: Any) -> int:
+    m = int(node.num_scan_inputs)
+    if not 1 <= m <= len(values):
+        raise OnnxError(f"num_scan_inputs is {m}, and there are {len(values)} inputs")
+    return m
+
+
 @onnx_import("Scan", since=9)
 def scan(ctx: Any, node: Any, *values: Any) -> Any:
     """A subgraph for every slice of its inputs, with a state that goes from one to the next."""
-    m = node.num_scan_inputs
+    m = _scanned(node, values)
     n = len(values) - m
     state, many = list(values[:n]), values[n:]
     outs = len(node.body.outputs) - n
@@ -121,7 +124,7 @@ def _scan(
 @onnx_import("Scan")
 def scan_8(ctx: Any, node: Any, lengths: Any, *values: Any) -> Any:
     """Version 8: a batch axis in front, and a length for every sample."""
-    m = node.num_scan_inputs
+    m = _scanned(node, values)
     n = len(values) - m
     back = node.directions or (0,) * m
     batch = shape_of(values[-1])[0]

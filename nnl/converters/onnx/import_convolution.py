@@ -141,6 +141,9 @@ def col2im(ctx: Any, node: Any, x: Any, image: Any, block: Any) -> Any:
         (s - (k - 1) * d - 1) // t + 1
         for s, k, d, t in zip(whole, block, dilations, strides, strict=True)
     ]
+    found = shape_of(x)[2]
+    if min(counts) < 1 or math.prod(counts) != found:
+        raise OnnxError(f"has {found} places of the block, and the image {whole} has {counts}")
     # flat position in the padded image of every (tap of the block, place of the block)
     taps = np.indices(block).reshape(len(block), -1, 1) * np.reshape(dilations, (-1, 1, 1))
     places = np.indices(counts).reshape(len(block), 1, -1) * np.reshape(strides, (-1, 1, 1))

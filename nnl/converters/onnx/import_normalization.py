@@ -124,12 +124,15 @@ def layer_normalization(ctx: Any, node: Any, x: Any, scale: Any, bias: Any = Non
 def local_response_normalization(ctx: Any, node: Any, x: Any) -> Any:
     """x divided by a power of the sum of squares in neighbouring channels."""
     x = var(x)
+    if node.size < 1:
+        raise OnnxError(f"size is {node.size}, wanted at least 1")
     channels, low = x.shape[1], (node.size - 1) // 2
-    before = [0, low] + [0] * (x.ndim - 2)
-    after = [0, node.size - 1 - low] + [0] * (x.ndim - 2)
-    squares = padded(x * x, before, after)
+    # what lies further away than the last channel is outside for every channel
+    low, high = (min(n, max(channels - 1, 0)) for n in (low, node.size - 1 - low))
+    rest = [0] * (x.ndim - 2)
+    squares = padded(x * x, [0, low, *rest], [0, high, *rest])
     total = part(squares, 1, 0, channels)
-    for i in range(1, node.size):
+    for i in range(1, low + high + 1):
         total = total + part(squares, 1, i, i + channels)
     scale = total * (node.alpha / node.size) + node.bias
     return x * F.pow_scalar(scale, -node.beta)

@@ -3,7 +3,7 @@
 
 ONNX's ceil_mode differs from nnl's ignore_border=False: a window counts if it starts inside the
 input or its left padding. So what the plain form cannot say is padded first, and windows with
-dilations are taken as one strided slice for every tap.
+dilations are reduced axis by axis, as one strided slice for every tap along it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from nnl.converters.onnx.import_indexing import scatter
 from nnl.converters.onnx.import_shape import padded
 from nnl.converters.onnx.registry import onnx_import
 from nnl.converters.onnx.values import array, check_size, ints, known, reshape, shape_of, var
+
+MAX_WORK = 2**30  # elements of all windows of one channel; 7 x 7 at 4096 x 4096 places are less
+MAX_TAPS = 2**12  # of a window with dilations, along all axes: each is a function of the graph
 
 
 class Windows:
@@ -57,6 +61,8 @@ class Windows:
             [max(0, n + b + a) for n, b, a in zip(sizes, self.before, self.after, strict=True)]
         )
         self.more, self.counts = tuple(more), tuple(counts)
+        if math.prod((*self.kernel, *counts)) > MAX_WORK:
+            raise OnnxError(f"a window {self.kernel} at {self.counts} places would take too long")
         self.symmetric = self.before == self.after and not any(self.more)
         self.dense = all(d == 1 for d in self.dilations)
 
@@ -65,21 +71,33 @@ class Windows:
         after = [a + m for a, m in zip(self.after, self.more, strict=True)]
         return padded(x, (0, 0, *self.before), (0, 0, *after), "constant", value)
 
+    def reduced(self, x: Any, combine: Callable[[Any, Any], Any]) -> Any:
+        """What `combine` makes of every window of a padded x, one axis after the other."""
+        if sum(self.kernel) > MAX_TAPS:
+            raise OnnxError(
+                f"a window {self.kernel} with dilations, wanted {MAX_TAPS} taps or less"
+            )
+        steps = zip(self.kernel, self.dilations, self.strides, self.counts, strict=True)
+        for axis, (k, d, s, count) in enumerate(steps, 2):
+            start, stop, step = [0] * x.ndim, list(x.shape), [1] * x.ndim
+            step[axis] = s
+            parts = []
+            for t in range(k):
+                start[axis], stop[axis] = t * d, t * d + (count - 1) * s + 1
+                parts.append(F.slice(x, start, stop, step))
+            x = functools.reduce(combine, parts)
+        return x
+
     def taps(self, x: Any) -> list[Any]:
-        """For every tap of the window, what it sees: arrays (N, C, *counts) from a padded x."""
+        """For every tap of the window, what it sees: views (N, C, *counts) of a padded array."""
+        check_size([math.prod(self.kernel), *x.shape[:2], *self.counts], x.itemsize)
         out = []
-        lead = (0, 0), shape_of(x)[:2], (1, 1)
         for tap in itertools.product(*map(range, self.kernel)):
-            start = [t * d for t, d in zip(tap, self.dilations, strict=True)]
-            stop = [
-                a + (c - 1) * s + 1
-                for a, c, s in zip(start, self.counts, self.strides, strict=True)
+            rows = [
+                slice(t * d, t * d + (c - 1) * s + 1, s)
+                for t, d, c, s in zip(tap, self.dilations, self.counts, self.strides, strict=True)
             ]
-            where = (*lead[0], *start), (*lead[1], *stop), (*lead[2], *self.strides)
-            if isinstance(x, np.ndarray):
-                out.append(x[tuple(slice(*w) for w in zip(*where, strict=True))])
-            else:
-                out.append(F.slice(x, *where))
+            out.append(x[(slice(None), slice(None), *rows)])
         return out
 
     def totals(self, count_padding: bool) -> Any:
@@ -106,7 +124,7 @@ def max_pool(ctx: Any, node: Any, x: Any) -> Any:
     elif w.dense:
         y = F.max_pooling(w.pad(x, -math.inf), w.kernel, stride=w.strides, ignore_border=True)
     else:
-        y = functools.reduce(F.maximum2, w.taps(w.pad(x, -math.inf)))
+        y = w.reduced(w.pad(x, -math.inf), F.maximum2)
     if len(node.outputs) < 2 or not node.outputs[1]:
         return y
     low = np.iinfo(dtype).min if dtype.kind in "iu" else -math.inf
@@ -133,7 +151,7 @@ def _window_sums(w: Windows, x: Any) -> Any:
     x = w.pad(x, 0.0)
     if w.dense:
         return F.sum_pooling(x, w.kernel, stride=w.strides, ignore_border=True)
-    return functools.reduce(F.add2, w.taps(x))
+    return w.reduced(x, F.add2)
 
 
 @onnx_import("AveragePool")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,13 @@ from nnl.converters.onnx.registry import onnx_import
 from nnl.converters.onnx.values import array, check_size, var
 
 ML = "ai.onnx.ml"
+MAX_TEXT = 2**20  # characters of one string
 
 
 def _map(f: Any, *arrays: Any) -> Any:
     """f of every element, as an array of objects."""
     wide = np.broadcast_arrays(*arrays)
+    check_size(wide[0].shape, 8)
     out = np.empty(wide[0].shape, object)
     out.reshape(-1)[:] = [f(*v) for v in zip(*(w.reshape(-1) for w in wide), strict=True)]
     return out
@@ -28,7 +29,13 @@ def _map(f: Any, *arrays: Any) -> Any:
 @onnx_import("StringConcat")
 def string_concat(ctx: Any, node: Any, a: Any, b: Any) -> Any:
     """Strings joined, element by element."""
-    return _map(lambda p, q: p + q, a, b)
+
+    def joined(p: str, q: str) -> str:
+        if len(p) + len(q) > MAX_TEXT:  # a string may be joined with itself again and again
+            raise OnnxError(f"makes a string of more than {MAX_TEXT} characters")
+        return p + q
+
+    return _map(joined, a, b)
 
 
 @onnx_import("StringSplit")
@@ -37,6 +44,7 @@ def string_split(ctx: Any, node: Any, x: Any) -> Any:
     limit = -1 if node.maxsplit is None else node.maxsplit
     pieces = [s.split(node.delimiter or None, limit) for s in x.reshape(-1)]
     most = max(map(len, pieces), default=0)
+    check_size([len(pieces), most], 8)
     full = [p + [""] * (most - len(p)) for p in pieces]
     y = np.empty((len(full), most), object)
     y[...] = full if full and most else ""
@@ -58,23 +66,15 @@ def string_normalizer(ctx: Any, node: Any, x: Any) -> Any:
     return y.reshape(1, -1) if x.ndim == 2 else y
 
 
-@onnx_import("RegexFullMatch")
-def regex_full_match(ctx: Any, node: Any, x: Any) -> Any:
-    """Whether each string as a whole matches a pattern."""
-    if len(node.pattern or "") > 10_000:
-        raise OnnxError("the pattern has more than 10000 characters")
-    try:
-        pattern = re.compile(node.pattern)
-    except re.error as e:
-        raise OnnxError(f"the pattern {node.pattern!r} is none: {e}") from None
-    return _map(lambda s: pattern.fullmatch(s) is not None, x).astype(bool)
-
-
 @onnx_import("TfIdfVectorizer")
 def tf_idf_vectorizer(ctx: Any, node: Any, x: Any) -> Any:
     """How often each n-gram of a pool is in a sequence, weighted."""
     pool = node.pool_strings if node.pool_strings is not None else node.pool_int64s
     starts = [*node.ngram_counts, len(pool)]
+    if min(starts) < 0 or starts != sorted(starts):
+        raise OnnxError(
+            f"ngram_counts is {node.ngram_counts}, wanted places in a pool of {len(pool)} in order"
+        )
     grams: dict[tuple[Any, ...], int] = {}
     for n, (a, b) in enumerate(itertools.pairwise(starts), 1):
         for i in range(a, b, n):
@@ -86,9 +86,11 @@ def tf_idf_vectorizer(ctx: Any, node: Any, x: Any) -> Any:
     weights = np.ones(len(grams), np.float32) if node.weights is None else np.float32(node.weights)
     for row, items in enumerate(rows.tolist()):
         counts = np.zeros(len(grams), np.float32)
-        for n in range(node.min_gram_length, node.max_gram_length + 1):
+        for n in range(max(node.min_gram_length, 1), min(node.max_gram_length, len(items)) + 1):
             for skip in range(node.max_skip_count + 1 if n > 1 else 1):
                 reach = (n - 1) * (skip + 1)
+                if reach >= len(items):
+                    break
                 for i in range(len(items) - reach):
                     found = grams.get(tuple(items[i : i + reach + 1 : skip + 1]))
                     if found is not None:

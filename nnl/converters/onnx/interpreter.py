@@ -24,7 +24,9 @@ from nnl.core.context import Context as Device
 from nnl.core.variable import Variable
 
 MAX_DEPTH = 48  # of graphs and functions inside each other
-_CAUSES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError)
+MAX_RUNS = 10**5  # of graphs and functions; loops inside loops that want more would never end
+# RuntimeError is what oneDNN raises where memory or its own bounds do not suffice
+_CAUSES = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError)
 _FIXED = {
     "tensor(int64)": np.dtype(np.int64),
     "tensor(int32)": np.dtype(np.int32),
@@ -65,7 +67,7 @@ class Interpreter:
         self.model, self.initial = model, initial
         self.opsets = model.opsets
         self.scope = Scope(None, None)
-        self.depth = 0
+        self.depth = self.runs = 0
         self.last_uses: dict[int, tuple[Graph, list[list[str]]]] = {}
         self.bodies: dict[Any, Graph] = {}
 
@@ -87,6 +89,9 @@ class Interpreter:
         """
         if self.depth >= MAX_DEPTH:
             raise OnnxError(f"graphs or functions are nested deeper than {MAX_DEPTH}")
+        self.runs += 1
+        if self.runs > MAX_RUNS:
+            raise OnnxError(f"loops and functions run more than {MAX_RUNS} times in all")
         scope = Scope(graph, outer)
         for name, value in graph.initializers.items():
             scope.values[name] = self.initial(name, value)
@@ -189,7 +194,7 @@ class Interpreter:
         domain, name = node.domain, node.op_type
         function = self.model.functions.get((domain, name))
         if function is not None:
-            return lambda ctx, node, *v: ctx.call(body_of_function(ctx, node, function), v)
+            return lambda ctx, node, *v: ctx.call(node, body_of_function(ctx, node, function), v)
         found = ONNX.find_import(name, node.since or 10**6, domain)
         if found is not None:
             return found
@@ -199,20 +204,29 @@ class Interpreter:
         if not isinstance(node, UnknownNode):
             schema = node.schema
             if schema.has_function or schema.has_context_dependent_function:
-                return lambda ctx, node, *v: ctx.call(body_of_schema(ctx, node, v), v)
+                return lambda ctx, node, *v: ctx.call(node, body_of_schema(ctx, node, v), v)
         raise UnsupportedOperator(
             f"there is no importer for the operator {name!r} of the domain "
             f"{domain or 'ai.onnx'!r} (version {self.opsets.get(domain)})",
             node=node.label,
         )
 
-    def call(self, body: tuple[Graph, dict[str, int]], values: Sequence[Any]) -> list[Any]:
-        """Run the body of a function, which sees none of the values around it."""
+    def call(
+        self, node: Node, body: tuple[Graph, dict[str, int]], values: Sequence[Any]
+    ) -> list[Any]:
+        """Run the body of a function, which sees none of the values around it.
+
+        Raises:
+            OnnxError: As the nodes inside; its text names `node`, which the file has, before them.
+        """
         graph, opsets = body
         before, self.opsets = self.opsets, opsets
         try:
             padded = [*values, *[None] * (len(graph.inputs) - len(values))]
             return self.run(graph, padded)
+        except OnnxError as e:
+            label = f"{node.label}: {e.node}" if e.node else node.label
+            raise type(e)(e.reason, node=label) from e.__cause__
         finally:
             self.opsets = before
 

@@ -52,7 +52,7 @@ class Graph:
     nodes: list[Node]
     inputs: list[ValueInfo]
     outputs: list[ValueInfo]
-    initializers: dict[str, Any] = field(default_factory=dict)
+    initializers: dict[str, Any] = field(default_factory=dict, repr=False)
     proto: Any = field(default=None, repr=False)
 
     @property
@@ -162,8 +162,9 @@ class Visitor:
     def visit_node(self, node: Node) -> Any:
         """Call the method of this node's operator."""
         parts = [node.domain.replace(".", "_")] if node.domain else []
+        name = "_".join(["visit", *parts, node.op_type])
         method: Callable[[Node], Any] | None
-        method = getattr(self, "_".join(["visit", *parts, node.op_type]), None)
+        method = None if hasattr(Visitor, name) else getattr(self, name, None)  # "node" is none
         return self.missing(node) if method is None else method(node)
 
     def missing(self, node: Node) -> Any:

@@ -110,8 +110,8 @@ class Node:
         return OnnxError(reason, node=self.label)
 
     def __repr__(self) -> str:
-        attributes = "".join(f", {k}={v!r}" for k, v in self.attributes.items())
-        return f"{self.op_type}({', '.join(self.inputs)}{attributes}) -> {', '.join(self.outputs)}"
+        given = ", ".join([*self.inputs, *(f"{k}={v!r}" for k, v in self.attributes.items())])
+        return f"{self.op_type}({given}) -> {', '.join(self.outputs)}"
 
 
 class UnknownNode(Node):

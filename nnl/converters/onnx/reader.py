@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.nnp.members import Member, in_memory, whole
 from nnl.converters.onnx import operators
 from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.model import Function, Graph, Model, ValueInfo, subgraphs
 from nnl.converters.onnx.operators import Node, UnknownNode
 from nnl.converters.onnx.tensors import array_of, dtype_of_code
-from nnl.converters.onnx.wire import split
 
 OLDEST_OPSET = 1
+_WEIGHTS = (7, 5, 9)  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
+
+Runs = Mapping[int, tuple[int, int]]
+NO_RUNS: Runs = {}
 
 
 def read(source: Any) -> Model:
@@ -33,16 +37,16 @@ def read(source: Any) -> Model:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         with naming(str(source)):
-            data = np.fromfile(path, np.uint8)  # one read; weights stay views of it
-            return _read(memoryview(data).toreadonly(), path.parent, str(source))
+            with open(path, "rb", buffering=0) as file:
+                return _read(whole(file, "the file"), path.parent, str(source))
     if isinstance(source, (bytes, bytearray, memoryview)):
         with naming(""):
-            return _read(memoryview(source), None, "")
+            return _read(in_memory(source, "the file"), None, "")
     from onnx import ModelProto
 
     if isinstance(source, ModelProto):
         with naming(""):
-            return model_of(source, None, [], None, "")
+            return model_of(source, None, {}, None, "")
     raise TypeError(f"read: source is {type(source).__name__}, wanted a path, bytes or ModelProto")
 
 
@@ -68,24 +72,27 @@ class naming:
             raise OnnxError(f"{type(error).__name__}: {error}", self.file) from error
 
 
-def _read(data: memoryview, folder: Path | None, file: str) -> Model:
+def _read(source: Member, folder: Path | None, file: str) -> Model:
     from google.protobuf.message import DecodeError
     from onnx import ModelProto
 
-    message, spans = split(data)
+    data = source.begin()  # weights stay views of it
     proto = ModelProto()
     try:
+        message, runs = source.split_message(_WEIGHTS)
         proto.ParseFromString(message)
-    except DecodeError as e:
+    except (DecodeError, ValueError) as e:
         raise OnnxError(f"not an ONNX model, or a damaged one ({e})") from None
-    return model_of(proto, data, spans, folder, file)
+    model = model_of(proto, memoryview(data).toreadonly(), runs, folder, file)
+    source.wait()
+    return model
 
 
-def model_of(proto: Any, data: Any, spans: list[Any], folder: Path | None, file: str) -> Model:
+def model_of(proto: Any, data: Any, runs: Runs, folder: Path | None, file: str) -> Model:
     """The typed view of a ModelProto.
 
     Args:
-        data, spans: Where the bytes of its initializers lie, from wire.split.
+        data, runs: Where the bytes of its long initializers lie, by their number.
     """
     if not proto.HasField("graph"):
         raise OnnxError("the model has no graph: not an ONNX model, or a damaged one")
@@ -96,7 +103,7 @@ def model_of(proto: Any, data: Any, spans: list[Any], folder: Path | None, file:
     for f in proto.functions:
         functions[f.domain, f.name] = function_of(f)
     reader = Reader(opsets, folder)
-    graph = reader.graph(proto.graph, frozenset(), data, spans)
+    graph = reader.graph(proto.graph, frozenset(), data, runs)
     metadata = {e.key: e.value for e in proto.metadata_props}
     producer = f"{proto.producer_name} {proto.producer_version}".strip()
     return Model(
@@ -141,7 +148,9 @@ class Reader:
     ) -> None:
         self.opsets, self.folder, self.bound = opsets, folder, attributes
 
-    def graph(self, proto: Any, outer: frozenset[str], data: Any = None, spans: Any = ()) -> Graph:
+    def graph(
+        self, proto: Any, outer: frozenset[str], data: Any = None, runs: Runs = NO_RUNS
+    ) -> Graph:
         """The typed view of a GraphProto.
 
         Args:
@@ -151,8 +160,7 @@ class Reader:
         """
         initializers = {}
         for i, tensor in enumerate(proto.initializer):
-            span = spans[i] if i < len(spans) else None
-            raw = None if span is None else data[slice(*span)]
+            raw = data[slice(*runs[i])] if i in runs else None
             initializers[tensor.name] = array_of(tensor, self.folder, raw)
         for sparse in proto.sparse_initializer:
             initializers[sparse.values.name] = dense(sparse, self.folder)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def array_of(tensor: Any, folder: Path | None = None, raw: memoryview | None = N
         _check(what, shape, len(tensor.string_data), size, "strings")
         values = [_text(what, s) for s in tensor.string_data]
         return np.array(values, dtype=object).reshape(shape)
-    if dtype.name in _PACKED:
+    if _is_packed(dtype):
         return _packed(tensor, what, dtype, shape, raw)
     if raw is not None:
         return view(what, raw, dtype, shape)
@@ -80,6 +81,11 @@ def array_of(tensor: Any, folder: Path | None = None, raw: memoryview | None = N
     }.get(dtype, tensor.int32_data)
     _check(what, shape, len(stored) // (2 if dtype.kind == "c" else 1), size, "values")
     return numpy_helper.to_array(tensor)
+
+
+@cache
+def _is_packed(dtype: np.dtype[Any]) -> bool:
+    return dtype.name in _PACKED  # numpy puts the name together every time
 
 
 def view(what: str, raw: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
@@ -147,6 +153,6 @@ def _external(
     if length == 0:
         return view(what, b"", dtype, shape)
     raw = memoryview(np.memmap(full, np.uint8, "r", offset, (length,)))
-    if dtype.name in _PACKED:
+    if _is_packed(dtype):
         return _packed(tensor, what, dtype, shape, raw)
     return view(what, raw, dtype, shape)

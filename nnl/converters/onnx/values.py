@@ -21,6 +21,7 @@ from nnl.core.context import STATE
 from nnl.core.variable import Variable
 
 MAX_BYTES = 2**31  # of one array that a node makes from a shape in the file; more is an attack
+MAX_INTS = 2**20  # of a value that is read as sizes or axes
 
 
 def is_var(x: Any) -> bool:
@@ -75,8 +76,15 @@ def array(x: Any, what: str = "a value") -> Any:
 
 
 def ints(x: Any, what: str = "a value") -> tuple[int, ...]:
-    """The value as a flat tuple of ints."""
-    return tuple(int(v) for v in array(x, what).reshape(-1))
+    """The value as a flat tuple of ints.
+
+    Raises:
+        OnnxError: There are more than any shape, list of axes or lengths of a batch has.
+    """
+    values = array(x, what).reshape(-1)
+    if values.size > MAX_INTS:
+        raise OnnxError(f"{what} has {values.size} numbers, wanted at most {MAX_INTS}")
+    return tuple(int(v) for v in values)
 
 
 def scalar(x: Any, default: Any = None, what: str = "a value") -> Any:

@@ -17,6 +17,7 @@ from nnl.converters.weights.safetensors import read_safetensors
 from nnl.core.parameter import get_parameter, set_parameter
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
+from nnl.parametric_functions.api import all_or_nothing
 
 Path = str | os.PathLike[str]
 Array = np.ndarray[Any, Any]
@@ -41,7 +42,7 @@ def read_weights(path: Path) -> dict[str, Array]:
     Raises:
         ValueError: The extension is another, or the file is damaged.
     """
-    extension = os.path.splitext(str(path))[1]
+    extension = os.path.splitext(str(path))[1].lower()
     if extension not in _READERS:
         raise ValueError(
             f"read_weights: {path} has the extension {extension!r}, wanted one of "
@@ -109,9 +110,20 @@ def _set(values: Mapping[str, Array], need_grad: bool, where: str) -> None:
     for path in paths:
         if not path or any(path[:i] in paths for i in range(1, len(path))):
             raise ValueError(f"{where}: {'/'.join(path)!r} is no name, or another one's scope")
-    for name, value in values.items():
-        existing = get_parameter(name)
-        if existing is None:
-            existing = Variable(value.shape, need_grad=need_grad)
-            set_parameter(name, existing)
-        set_value(existing, value)
+
+    def registered() -> list[Variable]:
+        found = []
+        for name, value in values.items():
+            known = get_parameter(name)
+            if known is None:
+                known = Variable(value.shape, need_grad=need_grad)
+                set_parameter(name, known)
+            found.append(known)
+        return found
+
+    try:
+        variables = all_or_nothing(registered, (), {})
+    except ValueError as error:  # a name is the scope of parameters that exist, or below one
+        raise ValueError(f"{where}: {error}") from error
+    for variable, value in zip(variables, values.values(), strict=True):
+        set_value(variable, value)

@@ -22,6 +22,7 @@ ALLOWED = {
 }
 _STORAGES = ("torch", "torch.storage")
 MAX_ITEMS = 10_000_000  # operations of one pickle
+_SHOWN = 60  # characters of a value in a message
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,18 @@ class Tensor:
 
 class _Mark:
     pass
+
+
+def brief(value: Any) -> str:
+    """A value in a message. Containers are not looked into: a few bytes of pickle describe one that
+    holds itself, or whose text would fill the memory.
+    """
+    if isinstance(value, Name):
+        return f"{value.module}.{value.name}"[:_SHOWN]
+    if isinstance(value, (str, bytes, int, float, type(None))):
+        text = repr(value[:_SHOWN] if isinstance(value, (str, bytes)) else value)
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return f"a {type(value).__name__.lower().strip('_')}"
 
 
 def read_pickle(data: bytes, where: str) -> Any:
@@ -99,8 +112,7 @@ class _Machine:
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
     def line(self) -> str:
-        end = self.data.index(b"\n", self.at) if b"\n" in self.data[self.at :] else -1
-        text = self.take(end - self.at)
+        text = self.take(self.data.find(b"\n", self.at) - self.at)
         self.at += 1
         return text.decode("ascii")
 
@@ -129,31 +141,38 @@ class _Machine:
         kind = ALLOWED.get((module, name))
         if module in _STORAGES and name.endswith("Storage"):
             kind = "storage"
+        if kind is None and module == "torch._utils" and name.startswith("_rebuild"):
+            raise ValueError(
+                f"{self.where}: a tensor is made by {name[:80]}, wanted plain ones: convert those "
+                "that are quantised, sparse or have a type of 8 bits before saving them"
+            )
         if kind is None:
             raise ValueError(
-                f"{self.where}: it names {module}.{name}, which is no part of a tensor: save "
-                "model.state_dict() instead"
+                f"{self.where}: it names {module[:80]}.{name[:80]}, which is no part of a tensor: "
+                "save model.state_dict() instead"
             )
         self.stack.append(Name(module, name, kind))
 
     def stack_name(self) -> None:
         name, module = self.stack.pop(), self.stack.pop()
-        self.name(str(module), str(name))
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise ValueError(f"{self.where}: {brief(module)}, {brief(name)} is no name")
+        self.name(module, name)
 
     def persistent(self) -> None:
         """("storage", class, key, device, count)"""
         given = self.stack.pop()
         if not (isinstance(given, tuple) and len(given) == 5 and given[0] == "storage"):
-            raise ValueError(f"{self.where}: {given!r:.80} is no storage")
+            raise ValueError(f"{self.where}: {_items(given)} is no storage")
         _, kind, key, _, size = given
         if not (isinstance(kind, Name) and kind.kind == "storage" and isinstance(key, str)):
-            raise ValueError(f"{self.where}: {given!r:.80} is no storage")
+            raise ValueError(f"{self.where}: {_items(given)} is no storage")
         self.stack.append(Storage(kind.name, key, _whole(size)))
 
     def reduce(self) -> None:
         args, function = self.stack.pop(), self.stack.pop()
         if not isinstance(function, Name) or not isinstance(args, tuple):
-            raise ValueError(f"{self.where}: a call of {function!r:.80} is refused")
+            raise ValueError(f"{self.where}: a call of {brief(function)} is refused")
         if function.kind == "dict" and not args:
             self.stack.append({})
         elif function.kind == "size" and len(args) == 1:
@@ -164,32 +183,44 @@ class _Machine:
             shape = tuple(_whole(n) for n in args[2])
             strides = tuple(_whole(n) for n in args[3])
             if len(shape) != len(strides):
-                raise ValueError(f"{self.where}: a tensor has {shape} sizes, {strides} strides")
+                raise ValueError(
+                    f"{self.where}: a tensor has {len(shape)} sizes, {len(strides)} strides"
+                )
             self.stack.append(Tensor(args[0], _whole(args[1]), shape, strides))
         else:
-            raise ValueError(f"{self.where}: a call of {function.name}{args!r:.80} is refused")
+            raise ValueError(f"{self.where}: a call of {function.name}{_items(args)} is refused")
 
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not dict or len(items) % 2:
-            raise ValueError(f"{self.where}: items are set of {target!r:.80}")
+            raise ValueError(f"{self.where}: items are set of {brief(target)}")
+        for key in items[::2]:
+            if not isinstance(key, (str, int)):  # the hash of a tuple may take forever
+                raise ValueError(f"{self.where}: {brief(key)} is the key of a dict, wanted a name")
         target.update(zip(items[::2], items[1::2], strict=True))
 
     def append(self, items: list[Any]) -> None:
         if type(self.stack[-1]) is not list:
-            raise ValueError(f"{self.where}: items are added to {self.stack[-1]!r:.80}")
+            raise ValueError(f"{self.where}: items are added to {brief(self.stack[-1])}")
         self.stack[-1].extend(items)
 
     def build(self) -> None:
         """The attributes of a state_dict: its _metadata, which is not needed."""
         self.stack.pop()
         if type(self.stack[-1]) is not dict:
-            raise ValueError(f"{self.where}: attributes are set of {self.stack[-1]!r:.80}")
+            raise ValueError(f"{self.where}: attributes are set of {brief(self.stack[-1])}")
+
+
+def _items(value: Any) -> str:
+    if not isinstance(value, tuple):
+        return brief(value)
+    shown = [brief(v) for v in value[:5]] + ["..."] * (len(value) > 5)
+    return f"({', '.join(shown)}{',' * (len(value) == 1)})"
 
 
 def _whole(n: Any) -> int:
     if type(n) is not int or not 0 <= n < 2**62:
-        raise TypeError(f"{n!r:.40} is no size")
+        raise TypeError(f"{brief(n)} is no size")
     return n
 
 

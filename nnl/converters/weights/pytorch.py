@@ -8,9 +8,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from nnl.converters.nnp.members import members
-from nnl.converters.weights.pickle_reader import Tensor, read_pickle
-from nnl.converters.weights.tensors import Array, as_array
+from nnl.converters.nnp.members import SUSPICIOUS, members
+from nnl.converters.weights.pickle_reader import Tensor, brief, read_pickle
+from nnl.converters.weights.tensors import Array, as_array, check_shape
 
 _DTYPES = {
     "DoubleStorage": "f8",
@@ -25,6 +25,8 @@ _DTYPES = {
     "BoolStorage": "?",
 }
 MAX_DEPTH = 16  # of dicts in dicts
+MAX_NAMES = 2**25  # characters of all names: a dict may stand in many places, and in itself
+MAX_SHARED = 16  # times the bytes of a file may its tensors have, which share storages
 
 
 def read_pytorch(file: BinaryIO, where: str) -> dict[str, Array]:
@@ -45,26 +47,43 @@ def read_pytorch(file: BinaryIO, where: str) -> dict[str, Array]:
     big = order is not None and order.tobytes() == b"big"
     root = read_pickle(parts[f"{folder}data.pkl"].tobytes(), f"{where}: data.pkl")
     tensors: dict[str, Tensor] = {}
-    _collect(root, "", tensors, where, 0)
+    if not isinstance(root, (dict, Tensor)):
+        raise ValueError(f"{where}: it holds {brief(root)}, wanted a dict of tensors")
+    _collect(root, tensors, where)
     storages: dict[tuple[str, str], Array] = {}
     found = {}
+    claimed = there = 0
     for name, t in tensors.items():
         at = f"{where}: {name!r}"
         key = t.storage.key, t.storage.kind
         if key not in storages:
             storages[key] = _storage(t, parts.get(f"{folder}data/{t.storage.key}"), big, at)
+            there += storages[key].nbytes
         found[name] = _window(t, storages[key], at)
+        claimed += found[name].nbytes
+        if claimed > max(SUSPICIOUS, MAX_SHARED * there):
+            raise ValueError(f"{where}: the tensors share storages more than {MAX_SHARED} times")
     return found
 
 
-def _collect(value: Any, path: str, found: dict[str, Tensor], where: str, depth: int) -> None:
-    if isinstance(value, Tensor):
-        found[path or "tensor"] = value
-    elif isinstance(value, dict):
-        if depth > MAX_DEPTH:
-            raise ValueError(f"{where}: dicts are nested more than {MAX_DEPTH} deep")
-        for key, entry in value.items():
-            _collect(entry, f"{path}.{key}" if path else str(key), found, where, depth + 1)
+def _collect(root: Any, found: dict[str, Tensor], where: str) -> None:
+    characters = 0
+
+    def walk(value: Any, path: str, depth: int) -> None:
+        nonlocal characters
+        if isinstance(value, Tensor):
+            found[path or "tensor"] = value
+        elif isinstance(value, dict):
+            if depth > MAX_DEPTH:
+                raise ValueError(f"{where}: dicts are nested more than {MAX_DEPTH} deep")
+            for key, entry in value.items():
+                name = f"{path}.{key}" if path else str(key)
+                characters += len(name) + 1
+                if characters > MAX_NAMES:
+                    raise ValueError(f"{where}: the names have more than {MAX_NAMES} characters")
+                walk(entry, name, depth + 1)
+
+    walk(root, "", 0)
 
 
 def _storage(t: Tensor, raw: Array | None, big: bool, where: str) -> Array:
@@ -78,13 +97,14 @@ def _storage(t: Tensor, raw: Array | None, big: bool, where: str) -> Array:
 
 
 def _window(t: Tensor, storage: Array, where: str) -> Array:
+    check_shape(t.shape, where)
     count = math.prod(t.shape)
     last = t.offset + sum((n - 1) * s for n, s in zip(t.shape, t.strides, strict=True))
     if count and last >= storage.size:
         raise ValueError(
             f"{where}: element {last} of a storage with {storage.size} elements is asked for"
         )
-    if count > storage.size:
+    if count > storage.size and count * storage.itemsize > SUSPICIOUS:  # an expanded one
         raise ValueError(f"{where}: {count} elements out of a storage with {storage.size}")
     if not count:
         return np.empty(t.shape, storage.dtype)

@@ -67,14 +67,15 @@ def read_safetensors(data: Array, where: str) -> dict[str, Array]:
 
 def _header(text: bytes, where: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        if len(set(names)) != len(names):
-            twice = next(n for n in names if names.count(n) > 1)
-            raise ValueError(f"the name {twice!r} is there twice")
-        return dict(pairs)
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise ValueError(f"the name {name!r} is there twice")
+            found[name] = value
+        return found
 
     try:
-        header = json.loads(text, object_pairs_hook=unique)
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: the header is no JSON: {error}") from error
     if not isinstance(header, dict):

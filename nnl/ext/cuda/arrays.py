@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nnl.core.context import STATE
+from nnl.ext.numpy import is_half, run_decomposed
 
 Call = Callable[..., Any]
 
@@ -26,20 +28,38 @@ class ArrayModule:
 
     Definitions make small tables with numpy and give them to xp.asarray: always the same ones for
     the same shapes. Kept, they are copied once, and a definition copies nothing while a CUDA graph
-    is captured. Nobody may write to such an array.
-
-    Args:
-        capturing: Whether a graph is being captured: then nothing can be copied to the device.
+    is recorded. Nobody may write to such an array.
     """
 
-    def __init__(self, xp: Any, capturing: Callable[[], bool] = lambda: False) -> None:
-        self._xp, self.capturing = xp, capturing
+    def __init__(self, xp: Any) -> None:
+        self._xp = xp
         self._constants: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._held: list[Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._xp, name)
         self.__dict__[name] = value  # found directly from now on
         return value
+
+    @property
+    def fft(self) -> Any:
+        """The module of Fourier transforms."""
+        self._check("the tables of its Fourier transform may be dropped before the graph is")
+        return self._xp.fft
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Any]]:
+        """While a graph is recorded: refuse what cannot be in one.
+
+        Yields:
+            The kept tables that the graph reads; it contains their addresses, so they must live as
+            long as the graph does.
+        """
+        self._held = held = []
+        try:
+            yield held
+        finally:
+            self._held = None
 
     def array(self, a: Any, dtype: Any = None, **kw: Any) -> Any:
         """A new array on the device."""
@@ -61,10 +81,12 @@ class ArrayModule:
                 self._constants.popitem(last=False)
         else:
             self._constants.move_to_end(key)
+        if self._held is not None:
+            self._held.append(found)
         return found
 
     def _check(self, why: str) -> None:
-        if self.capturing():
+        if self._held is not None:
             raise NotCapturable(why)
 
 
@@ -92,17 +114,12 @@ def definition(
         if "dtype" in names:  # a result whose type no input tells
             call = partial(call, dtype=out_specs[0].dtype)
     elif hasattr(attrs, "decompose"):
-        call = partial(_run_decomposed, attrs, STATE.target, space)
+        call = partial(run_decomposed, attrs, STATE.target, space)
     else:
         return None
     if any(s is not None and is_half(s.dtype) for s in (*in_specs, *out_specs)):
         return partial(_through_float32, call, op.written(attrs), out_specs), len(out_specs) == 1
     return call, into
-
-
-def is_half(dtype: Any) -> bool:
-    """Whether a dtype is a floating-point type of 16 bits."""
-    return dtype.itemsize == 2 and dtype.kind in "fV"
 
 
 def on_host(call: Call, xp: ArrayModule, writes: tuple[int, ...], why: str) -> Call:
@@ -136,16 +153,3 @@ def _through_float32(
     ys = y if isinstance(y, tuple) else (y,)
     narrow = [a.astype(s.dtype, copy=False) for a, s in zip(ys, out_specs, strict=True)]
     return tuple(narrow) if isinstance(y, tuple) else narrow[0]
-
-
-def _run_decomposed(attrs: Any, target: Any, space: str, *bufs: Any) -> Any:
-    from nnl.core.array import NdArray
-    from nnl.core.context import using
-    from nnl.core.spec import Spec
-
-    xs = [None if b is None else NdArray.holding(Spec.of(b.shape, b.dtype), space, b) for b in bufs]
-    with using(record=False, auto_forward=True, target=target):
-        y = attrs.decompose(*xs)
-    if isinstance(y, tuple):
-        return tuple(v.read(space) for v in y)
-    return y.read(space)

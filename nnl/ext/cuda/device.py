@@ -6,13 +6,15 @@ Everything else works on a `Device`, so that the tests can put another one in it
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
-from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 
 from nnl.ext.cuda.arrays import ArrayModule
+
+MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation
 
 
 class Memory(Protocol):
@@ -29,13 +31,11 @@ class Device(Protocol):
         name: Its memory space, "cuda:0".
         xp: Its array module.
         stream: The raw handle of the stream that all work goes to.
-        capturing: Whether work is being recorded instead of done.
     """
 
     name: str
     xp: ArrayModule
     stream: int
-    capturing: bool
 
     def activate(self) -> None:
         """Let this thread's work go to this device and stream."""
@@ -48,13 +48,10 @@ class Device(Protocol):
         """An array over memory that `owner` keeps."""
 
     def pool(self) -> Any:
-        """Memory for what the steps of one plan need while they run.
+        """Memory for what the recorded steps of one plan need while they run.
 
         A recorded graph contains its addresses, so nothing else may ever get it.
         """
-
-    def warm_up(self, work: Callable[[], None], pool: Any) -> None:
-        """Do the work with the memory that a recording of it will use."""
 
     def capture(self, work: Callable[[], None], pool: Any) -> Callable[[], None]:
         """Record the work as a graph; the result launches it. Raises what the work raises."""
@@ -69,7 +66,7 @@ class Device(Protocol):
 
 
 class _Piece:
-    """Memory of a CuPy pool."""
+    """Memory of a CUDA device."""
 
     def __init__(self, pointer: Any) -> None:
         self.pointer = pointer
@@ -80,20 +77,20 @@ class CupyDevice:
     """A GPU through CuPy.
 
     All work goes to one stream of its own, since the default stream cannot be captured. It is a
-    blocking one: what other libraries put on the default stream keeps its order with it.
+    blocking one: what other libraries put on the default stream keeps its order with it. While a
+    graph is captured, a few milliseconds, no thread may use that default stream: the capture then
+    fails, and is tried again in two halves.
     """
 
     def __init__(self, number: int) -> None:
         import cupy
 
         self.cupy, self.number, self.name = cupy, number, f"cuda:{number}"
-        self.xp = ArrayModule(cupy, lambda: self.capturing)
-        self.capturing = False
+        self.xp = ArrayModule(cupy)
         self._gpu = cupy.cuda.Device(number)
         self._gpu.use()
         self._stream = cupy.cuda.Stream()
         self.stream = int(self._stream.ptr)
-        self._arenas = cupy.cuda.MemoryPool()
         self.activate()
 
     def activate(self) -> None:
@@ -101,7 +98,19 @@ class CupyDevice:
         self._stream.use()
 
     def allocate(self, nbytes: int) -> _Piece:
-        return _Piece(self._arenas.malloc(max(nbytes, 1)))
+        self.activate()
+        return _Piece(self._fresh(max(nbytes, 1)))
+
+    def _fresh(self, nbytes: int) -> Any:
+        """Memory from the driver, to which it returns; pools would keep that of plans long gone."""
+        cuda = self.cupy.cuda
+        try:
+            return cuda.MemoryPointer(cuda.Memory(nbytes), 0)
+        except cuda.runtime.CUDARuntimeError as e:
+            if e.status != MEMORY_ALLOCATION:
+                raise
+            self.cupy.get_default_memory_pool().free_all_blocks()
+            return cuda.MemoryPointer(cuda.Memory(nbytes), 0)
 
     def address_of(self, array: Any) -> int:
         return int(array.data.ptr)
@@ -112,25 +121,23 @@ class CupyDevice:
         return self.cupy.ndarray(shape, dtype, cuda.MemoryPointer(memory, 0))
 
     def pool(self) -> Any:
-        return self.cupy.cuda.MemoryPool()
-
-    def warm_up(self, work: Callable[[], None], pool: Any) -> None:
-        with self.cupy.cuda.using_allocator(pool.malloc):
-            work()
+        return self.cupy.cuda.MemoryPool(self._fresh)
 
     def capture(self, work: Callable[[], None], pool: Any) -> Callable[[], None]:
-        stream = self._stream
-        with self.cupy.cuda.using_allocator(pool.malloc):
-            stream.begin_capture()
-            self.capturing = True
-            try:
-                work()
-            except BaseException:
-                self.capturing = False
-                self._abandon(stream)
-                raise
-            self.capturing = False
-            graph = stream.end_capture()
+        stream, collecting = self._stream, gc.isenabled()
+        gc.disable()  # to free memory of the device would wait for it
+        try:
+            with self.cupy.cuda.using_allocator(pool.malloc):
+                stream.begin_capture()  # in relaxed mode: pools may ask for memory
+                try:
+                    work()
+                except BaseException:
+                    self._abandon(stream)
+                    raise
+                graph = stream.end_capture()
+        finally:
+            if collecting:
+                gc.enable()
         return lambda: graph.launch(stream)
 
     def _abandon(self, stream: Any) -> None:
@@ -192,9 +199,3 @@ class DeviceSpace:
         made.call = on_host(bound.call, self.device.xp, bound.writes, why)
         made.into, made.view, made.space = False, False, self.device.name
         return made
-
-
-@cache
-def device(number: int) -> CupyDevice:
-    """The GPU of this number."""
-    return CupyDevice(number)

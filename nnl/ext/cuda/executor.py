@@ -13,7 +13,8 @@ from nnl.core.array import NdArray
 from nnl.ext.cuda.device import Device
 from nnl.ext.cuda.registry import Kernel
 
-WARM_RUNS = 1  # before steps are recorded: they compile, and fill the pools
+WARM_RUNS = 1  # before steps are recorded: they compile, and copy tables
+LATE = "captureinvalidated"  # in errors that tell of a recording which had failed before
 MOST_RECORDINGS = 8  # of one range of steps; buffers that move all the time are not worth more
 
 
@@ -75,6 +76,7 @@ class DevicePlan:
         self._runs: dict[tuple[int, int], int] = {}
         self._recorded: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._recordings: dict[tuple[int, int], int] = {}
+        self._held: list[Any] = []  # what recorded graphs read besides slots
 
     def follow(self, slot: int, nd: NdArray, space: str) -> Any:
         """The buffer in which this plan finds the value of a leaf.
@@ -83,6 +85,7 @@ class DevicePlan:
         to it on the host or put another array in its place, the plan keeps a buffer for that leaf
         and copies into it: recorded graphs contain addresses. Where the plan writes, it follows.
         """
+        self.device.activate()
         if slot not in self.arrays or slot in self.written:
             return nd.read(space)
         mine, of = self._copies.get(slot, (None, nd.bufs))
@@ -114,6 +117,7 @@ class DevicePlan:
         if self.addresses[slot] != address:
             self.addresses[slot] = address
             self._recorded.clear()
+            self._held.clear()
             for call in self.calls:
                 if slot in call.ins or slot in call.outs:
                     call.args = None
@@ -133,9 +137,7 @@ class DevicePlan:
                 piece()
             return
         runs = self._runs[key] = self._runs.get(key, 0) + 1
-        if runs <= WARM_RUNS:
-            device.warm_up(lambda: self._launch(begin, end), self.pool)
-        elif self._recordings.get(key, 0) >= MOST_RECORDINGS:
+        if runs <= WARM_RUNS or self._recordings.get(key, 0) >= MOST_RECORDINGS:
             self._launch(begin, end)
         else:
             self._recordings[key] = self._recordings.get(key, 0) + 1
@@ -158,40 +160,58 @@ class DevicePlan:
 
     def _record(self, begin: int, end: int) -> None:
         """Record what can be recorded, and run each piece as soon as it is there."""
-        pieces: list[Callable[[], None]] = []
         for call in self.calls[begin:end]:
             self._resolve(call)
-        at = begin
-        while at < end:
-            stop = next((t for t in range(at, end) if self.calls[t].alone), end)
-            if stop == at:
-                piece, stop = self.calls[at].run, at + 1
+        pieces: list[Callable[[], None]] = []
+        todo = [(begin, end)]  # the first one last
+        while todo:
+            at, until = todo.pop()
+            stop = next((t for t in range(at, until) if self.calls[t].alone), until)
+            calls = self.calls[at:stop]
+            piece = self._graph(calls) if calls else None
+            if piece is not None:
+                todo.append((stop, until))
+            elif len(calls) > 1 and not any(c.alone for c in calls):
+                middle = (at + stop) // 2
+                todo += (stop, until), (middle, stop), (at, middle)
+                continue
+            elif calls:
+                todo.append((at, until))  # one of these steps is marked now
+                continue
+            elif at < until:
+                piece = self.calls[at].run
+                todo.append((at + 1, until))
             else:
-                found = self._graph(self.calls[at:stop])
-                if found is None:
-                    continue  # one of these steps is marked now
-                piece = found
+                continue
             piece()
             pieces.append(piece)
-            at = stop
         self._recorded[begin, end] = pieces
 
     def _graph(self, calls: list[_Call]) -> Callable[[], None] | None:
-        """The steps as a graph; None if one of them refused, which is marked with its reason."""
-        reached = [calls[0]]
+        """The steps as a graph; None if one of them refused, which is marked with its reason.
+
+        Where nothing tells which of several it was, none is marked.
+        """
+        reached = calls[:1]
 
         def work() -> None:  # must not hold this plan: a device may keep it
             for call in calls:
-                reached[0] = call
+                reached[:] = [call]
                 call.run()
+            reached[:] = []
 
         try:
-            return self.device.capture(work, self.pool)
+            with self.device.xp.recording() as held:
+                launch = self.device.capture(work, self.pool)
         except (RuntimeError, NotImplementedError, ValueError, TypeError) as e:
             # what CuPy, CUDA and cuDNN raise for what cannot be captured; run alone, a real error
             # comes again
-            reached[0].alone = str(e).split("\n")[0] or type(e).__name__
+            known = reached and LATE not in str(e).replace("_", "").lower()
+            for call in calls if len(calls) == 1 else reached if known else []:
+                call.alone = str(e).split("\n")[0] or type(e).__name__
             return None
+        self._held += held
+        return launch
 
     def run_timed(self, begin: int, end: int) -> None:
         """Run the steps one by one and note when each started and what it took, in ns."""

@@ -14,6 +14,7 @@ from nnl.ext.cuda.arrays import definition
 from nnl.ext.cuda.device import Device, DeviceSpace
 from nnl.ext.cuda.executor import DevicePlan, PythonStep
 from nnl.ext.cuda.registry import Kernel, Operand, Setup, find
+from nnl.ext.library import Traits, into, is_list
 from nnl.ext.native import CHANNELS_LAST, DTYPES, plain_attributes
 
 NAMES = {number: name for name, number in DTYPES.items()}
@@ -38,23 +39,18 @@ def _dtype(name: str) -> Any:
 
 
 class CudaLibrary:
-    """What plans and passes ask of a library, for one device.
+    """The kernels of one device, a Library.
 
     Args:
         setups: () -> setups by the name of their op; asked once, when they are first needed.
-
-    Attributes:
-        places: What summaries call a step with a kernel, and one without.
-        least_attention_bytes: Size of the weights from which on attention is one step.
-        most_rows_added_to: Rows of a matrix up to which an addition joins its product.
-        computes_again: Whether results of normalizations are computed again for backward instead of
-            kept. Memory is large here, and its bandwidth what steps wait for.
     """
 
-    places = "cuda", "cupy"
-    least_attention_bytes = 0
-    most_rows_added_to = 1 << 62
-    computes_again = False
+    traits = Traits(
+        places=("cuda", "cupy"),
+        least_attention_bytes=0,
+        most_rows_added_to=1 << 62,
+        computes_again=False,  # memory is large here, and its bandwidth what steps wait for
+    )
 
     def __init__(self, device: Device, setups: Callable[[], Setups]) -> None:
         self.device, self._load = device, setups
@@ -75,6 +71,7 @@ class CudaLibrary:
         outs: Sequence[NativeSpec],
     ) -> Kernel | None:
         """The kernel of an op for these arrays, None if all setups decline."""
+        self.device.activate()  # cuDNN asks for the current one
         results = [x for x in map(operand, outs) if x is not None]
         return find(op, dict(attrs), [operand(x) for x in ins], results, self.setups)
 
@@ -132,11 +129,11 @@ def make_backend(name: str, device: Device, setups: Callable[[], Setups]) -> Bac
                 chosen = array_kernel(library, op, attrs, in_specs, out_specs)
                 if chosen is None:
                     assert made is not None
-                    chosen = made[0] if made[1] else partial(_into, made[0])
+                    chosen = made[0] if made[1] else partial(into, made[0])
             device.activate()
             return chosen(*bufs) if out is None else chosen(*bufs, out=out)
 
-        return call, len(out_specs) == 1 and not _is_list(op, attrs, in_specs)
+        return call, len(out_specs) == 1 and not is_list(op, attrs, in_specs)
 
     return Backend(name, space, bind, fused=True)
 
@@ -144,19 +141,6 @@ def make_backend(name: str, device: Device, setups: Callable[[], Setups]) -> Bac
 def _active(device: Device, call: Callable[..., Any], *bufs: Any, **kw: Any) -> Any:
     device.activate()
     return call(*bufs, **kw)
-
-
-def _into(call: Callable[..., Any], *bufs: Any, out: Any = None) -> Any:
-    y = call(*bufs)
-    if out is None:
-        return y
-    out[...] = y
-    return out
-
-
-def _is_list(op: Any, attrs: Any, in_specs: tuple[Any, ...]) -> bool:
-    """Whether callers want a tuple, even of one array."""
-    return op.variadic_out and isinstance(attrs.infer(*in_specs), tuple)
 
 
 def array_kernel(
@@ -180,7 +164,7 @@ def array_kernel(
         return None
     writes = op.written(attrs)
     view = op.view and getattr(attrs, "inplace", True)
-    as_tuple = len(out_specs) > 1 or _is_list(op, attrs, in_specs)
+    as_tuple = len(out_specs) > 1 or is_list(op, attrs, in_specs)
 
     def call(*bufs: Any, out: Any = None) -> Any:
         plain = [b if b is None or b.flags.c_contiguous else b.copy() for b in bufs]

@@ -60,7 +60,7 @@ def bind(
             if "dtype" in names:  # a result whose type no input tells
                 call = partial(call, dtype=out_specs[0].dtype)
         elif hasattr(attrs, "decompose"):
-            call = partial(_run_decomposed, attrs, STATE.target)
+            call = partial(run_decomposed, attrs, STATE.target, "host")
         else:
             return None
     if any(s.shape == () for s in out_specs):
@@ -97,19 +97,18 @@ def _as_arrays(call: Call, *bufs: Any, **kw: Any) -> Any:
     return tuple(np.asarray(v) for v in y) if isinstance(y, tuple) else np.asarray(y)
 
 
-def _run_decomposed(attrs: Any, target: Any, *bufs: Any) -> Any:
+def run_decomposed(attrs: Any, target: Any, space: str, *bufs: Any) -> Any:
+    """Compute what an op is made of, on buffers of a memory space."""
     from nnl.core.array import NdArray
     from nnl.core.context import using
     from nnl.core.spec import Spec
 
-    xs = [
-        None if b is None else NdArray.holding(Spec.of(b.shape, b.dtype), "host", b) for b in bufs
-    ]
+    xs = [None if b is None else NdArray.holding(Spec.of(b.shape, b.dtype), space, b) for b in bufs]
     with using(record=False, auto_forward=True, target=target):
         y = attrs.decompose(*xs)
     if isinstance(y, tuple):
-        return tuple(v.read("host") for v in y)
-    return y.read("host")
+        return tuple(v.read(space) for v in y)
+    return y.read(space)
 
 
 NUMPY = Backend("numpy", "host", bind)

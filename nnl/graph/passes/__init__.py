@@ -12,6 +12,7 @@ from typing import Any
 
 from nnl.graph.passes.affine import fuse_affine
 from nnl.graph.passes.attention import fuse_attention
+from nnl.graph.passes.attention_packed import pack_attention
 from nnl.graph.passes.common import merge_common
 from nnl.graph.passes.constants import fold_constants
 from nnl.graph.passes.convolution import fuse_bias_gradient, fuse_convolution
@@ -22,6 +23,7 @@ from nnl.graph.passes.kernels import choose_kernels
 from nnl.graph.passes.normalization import fuse_normalization
 from nnl.graph.passes.pooling import fuse_pooling
 from nnl.graph.passes.prepare import prepare_weights
+from nnl.graph.passes.product_bias import fuse_product_bias
 from nnl.graph.passes.prune import prune
 from nnl.graph.passes.reduction import fuse_reductions
 from nnl.graph.passes.remember import forget_normalized
@@ -38,8 +40,10 @@ PASSES: list[Pass] = [
     fold_constants,
     merge_common,
     fuse_attention,
+    pack_attention,
     fuse_softmax,
     fuse_affine,
+    fuse_product_bias,
     fuse_convolution,
     fuse_bias_gradient,
     fuse_pooling,

@@ -11,9 +11,6 @@ from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
 FUSED = "affine_fused"
-# Rows of W up to which an addition joins. The product of more is made in several rounds, and what
-# is added then costs more than a pass of its own: 5% of the whole at 3072 rows.
-MOST_ROWS = 1024
 # Ops that are what the kernel computes, whatever their attributes.
 ACTIVATIONS = frozenset(["relu", "gelu", "tanh", "sigmoid", "swish"])
 
@@ -31,7 +28,7 @@ def fuse_affine(program: Program, lib: Any) -> None:
 class _Fuser(Rewriter):
     def __init__(self, program: Program, lib: Any) -> None:
         super().__init__(program)
-        self.most_rows = getattr(lib, "most_rows_added_to", MOST_ROWS)
+        self.most_rows = lib.traits.most_rows_added_to
 
     def run(self) -> None:
         for step in self.program.steps:

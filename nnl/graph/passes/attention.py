@@ -11,16 +11,13 @@ import numpy as np
 
 from nnl.core.spec import Spec
 from nnl.ext.native import kernel_names, native_spec
+from nnl.graph.passes.prune import prune
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
 FORWARD, BACKWARD = "attention", "attention_backward"
 
-# Bytes of the weights from which on they are not kept in memory. Below it, products of whole
-# matrices with softmax between them are faster: 1.1 to 1.5 times for float32 and 1.3 to 1.7 times
-# for bfloat16, which the fused steps compute with as float32, at 128 to 1024 positions. Above it,
-# memory runs out before time does: every layer of a training step keeps its weights.
-LEAST_BYTES = 1 << 28
+HIDDEN = -1e9  # added to a score, this or less makes its weight 0 exactly
 
 
 @dataclass
@@ -59,6 +56,7 @@ def fuse_attention(program: Program, lib: Any) -> None:
     """
     if {FORWARD, BACKWARD} <= kernel_names(lib):
         _Fuser(program, lib).run()
+        prune(program, lib)  # masks that nobody reads any more
 
 
 class _Fuser(Rewriter):
@@ -80,7 +78,7 @@ class _Fuser(Rewriter):
         p = softmax.outs[0]
         rank = self.spec(p).ndim
         readers = self.readers.get(p, [])
-        if self.spec(p).nbytes < getattr(self.lib, "least_attention_bytes", LEAST_BYTES):
+        if self.spec(p).nbytes < self.lib.traits.least_attention_bytes:
             return
         product = next((r for r in readers if self._is(r, softmax.second, p, False, False)), None)
         if product is None or softmax.attrs["axis"] != rank - 1 or p in self.program.kept:
@@ -188,7 +186,11 @@ class _Fuser(Rewriter):
     def _mask(self, scores: Scores, rank: int, second: bool) -> Any:
         """(mask, steps that make it, attributes), with a mask as the kernel takes it."""
         attrs: dict[str, Any] = {"scale": float(scores.scale), "transpose_k": scores.transposed}
-        masks, steps = list(scores.masks), []
+        square = self.spec(scores.links[0]).shape[-2:]  # queries, keys
+        masks = [m for m in scores.masks if not self._is_causal(m, square)]
+        if len(masks) < len(scores.masks):
+            attrs["causal"] = True
+        steps: list[Step] = []
         ranks = {self.spec(m).ndim for m in masks}
         if not ranks <= {3, 4} or (rank == 4 and 3 in ranks):
             return None
@@ -211,6 +213,23 @@ class _Fuser(Rewriter):
             steps.append(Step("add2", {"inplace": False}, (a, b), (total,), second))
             masks.append(total)
         return (masks[0] if masks else 0), steps, attrs
+
+    def _is_causal(self, mask: int, shape: tuple[int, ...]) -> bool:
+        """Whether a mask hides from each query the keys behind it, in all samples and heads."""
+        triangle = self._maker(mask)
+        if triangle is None or triangle.op != "trilu" or self.spec(mask).shape[-2:] != shape:
+            return False
+        value = self._maker(triangle.ins[0])
+        return (
+            (triangle.attrs["k"], triangle.attrs["upper"]) == (1, True)
+            and value is not None
+            and value.op == "constant"
+            and value.attrs["val"] <= HIDDEN
+        )
+
+    def _maker(self, slot: int) -> Step | None:
+        """The step that makes a slot, or has made it when it was found to be constant."""
+        return self.makers.get(slot) or self.program.folded.get(slot)
 
     def _gradients(self, scores: Scores, p: int, v: int, readers: list[Step]) -> Gradients | None:
         """The steps that compute the gradients, if they are all that reads the weights else."""

@@ -38,4 +38,5 @@ def fold_constants(program: Program, lib: Any) -> None:
         for o, value in zip(step.outs, (values,) if bound.single else values, strict=True):
             slots[o].leaf = NdArray.holding(slots[o].spec, program.space, value)
             constant.add(o)
+            program.folded[o] = step
     program.steps = steps

@@ -7,8 +7,8 @@ from typing import Any
 
 from nnl.core.array import NdArray
 from nnl.core.context import half_type
-from nnl.ext.native import BFLOAT16, HOST, kernel_names
-from nnl.graph.passes.prepare import PACK
+from nnl.ext.native import BFLOAT16, HOST
+from nnl.graph.passes.prepare import has_onednn
 from nnl.graph.passes.updates import KERNEL, is_update, joined
 from nnl.graph.program import SPACE, Program, Step
 
@@ -24,7 +24,7 @@ def copy_weights(program: Program, lib: Any) -> None:
     The copy is a memory space of the weight's array, so it goes when anybody else writes to the
     weight. The first plan that trains makes it, the plan that updates finds it and keeps it up.
     """
-    if PACK in kernel_names(lib):  # oneDNN is there, which multiplies bfloat16
+    if has_onednn(lib):  # which multiplies bfloat16
         _Copier(program, lib).run()
 
 

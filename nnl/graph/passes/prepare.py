@@ -14,6 +14,11 @@ from nnl.graph.program import Program, Step
 PACK = "pack_convolution"
 
 
+def has_onednn(lib: Any) -> bool:
+    """Whether a library has what oneDNN brings, for example weights packed for its kernels."""
+    return PACK in kernel_names(lib)
+
+
 def prepare_weights(program: Program, lib: Any) -> None:
     """Move the packing of convolution weights, and what it depends on, to the front of the plan.
 
@@ -21,7 +26,7 @@ def prepare_weights(program: Program, lib: Any) -> None:
     of the plan computes from what changes at every run, or writes, are left alone; so are plans
     with a second part, whose weights change at every step.
     """
-    if PACK in kernel_names(lib) and not any(s.second for s in program.steps):
+    if has_onednn(lib) and not any(s.second for s in program.steps):
         _Preparer(program, lib).run()
 
 

@@ -14,10 +14,10 @@ def forget_normalized(program: Program, lib: Any) -> None:
 
     The gradient of the normalization needs x in any case. What else reads the result in backward,
     usually the gradient of a convolution's weights, gets it from x and the statistics once more:
-    one pass over memory, just before that reader finds it in cache. ResNet-50 at batch 8 then needs
-    a quarter less memory. Not where something was added: that would have to be kept instead.
+    one pass over memory, just before that reader finds it in cache. Not where something was added:
+    that would have to be kept instead.
     """
-    if not getattr(lib, "computes_again", True):
+    if not lib.traits.computes_again:
         return
     first: dict[int, Step] = {}
     viewed = {s.root for i, s in enumerate(program.slots) if s.root != i}

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from nnl.core.array import NdArray
-from nnl.ext.native import BFLOAT16, TILE, TILED, kernel_names
-from nnl.graph.passes.prepare import PACK
+from nnl.ext.native import BFLOAT16, TILE, TILED
+from nnl.graph.passes.prepare import has_onednn
 from nnl.graph.passes.updates import is_update
 from nnl.graph.program import Program, Step
 
@@ -24,7 +24,7 @@ def tile_weights(program: Program, lib: Any) -> None:
     gradient is: made in this program, or left so by another one. Everything else that looks at the
     weight has to be a convolution, so that nothing needs it plain at every step.
     """
-    if PACK in kernel_names(lib):  # oneDNN is there
+    if has_onednn(lib):
         _Tiler(program, lib).run()
 
 

@@ -87,6 +87,13 @@ class Assembly:
     def graph(self, draft: Draft) -> None:
         self.graphs.append(draft.graph())
 
+    def cut(self, draft: Draft, made: int) -> Draft:
+        """End a graph with an array that it makes; the result is a new one, which has the array."""
+        self.graph(draft)
+        rest = Draft()
+        rest.add(draft.arrays[made])
+        return rest
+
     def work(self) -> Work:
         """All steps in order."""
         return Work((*self.before, *self.graphs, *self.after))

@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nnl.ext.cuda.cudnn.assemble import Declined, check_types, half_of
-from nnl.ext.cuda.cudnn.spec import FIRST, Array, Draft, Work, dtype_name, rows
+from nnl.ext.cuda.cudnn.assemble import Declined, check_types
+from nnl.ext.cuda.cudnn.spec import FIRST, PARTS, Array, Draft, Work, dtype_name, rows
 from nnl.ext.cuda.registry import Operand
 
-__all__ = ["backward", "forward"]
+__all__ = ["backward", "forward", "packed", "packed_backward"]
 
 IN, OUT = FIRST["in"], FIRST["out"]
 MOST_DEPTH = 128  # of a head, and a multiple of 8
@@ -26,6 +26,27 @@ def heads(uid: int, x: Operand, first: int) -> Array:
     if len(shape) != 4 or x.channels_last:
         raise Declined(f"the shape {x.shape}")
     return Array(uid, shape, rows(shape), dtype_name(x.dtype))
+
+
+def by_position(uid: int, x: Operand) -> Array:
+    """(batch, heads, positions, depth) in memory of the order (batch, positions, heads, depth)."""
+    b, t, h, d = x.shape
+    return Array(uid, (b, h, t, d), (t * h * d, d, h * d, 1), dtype_name(x.dtype))
+
+
+def thirds(uid: int, x: Operand) -> list[Array]:
+    """Queries, keys and values in x of (batch, positions, 3, heads, depth)."""
+    b, t, three, h, d = x.shape
+    if three != 3:
+        raise Declined(f"the shape {x.shape}")
+    stride = (t * 3 * h * d, d, 3 * h * d, 1)
+    return [
+        Array(
+            uid + part * PARTS, (b, h, t, d), stride, dtype_name(x.dtype),
+            start=part * h * d * x.dtype.itemsize,
+        )
+        for part in range(3)
+    ]  # fmt: skip
 
 
 def bias(uid: int, mask: Operand | None, rank: int, first: int) -> Array | None:
@@ -68,21 +89,43 @@ def forward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
     if q is None or k is None or v is None:
         raise Declined("q, k or v is left out")
     check_types(*ins, *outs)
-    half_of(q, k, v, outs[0])
-    if not q.dtype == k.dtype == v.dtype == outs[0].dtype:
-        raise Declined("q, k, v and y differ in type")
     first = int(attrs.get("heads", 1))
-    q_, k_, v_ = (heads(IN + i, x, first) for i, x in enumerate((q, k, v)))
-    y_, m_ = heads(OUT, outs[0], first), bias(IN + 3, mask, len(q.shape), first)
+    arrays = [heads(IN + i, x, first) for i, x in enumerate((q, k, v))]
+    y, m = heads(OUT, outs[0], first), bias(IN + 3, mask, len(q.shape), first)
+    return _forward(attrs, arrays, m, y, len(outs) > 1)
+
+
+def packed(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
+    """attention_packed: (x, mask?) -> y, lse?, with x of (batch, positions, 3, heads, depth) and y
+    of (batch, positions, heads, depth)."""
+    x, mask = (*ins, None)[:2]
+    if x is None:
+        raise Declined("x is left out")
+    check_types(*ins, *outs)
+    m, y = bias(IN + 1, mask, 4, 1), by_position(OUT, outs[0])
+    return _forward(attrs, thirds(IN, x), m, y, len(outs) > 1)
+
+
+def _forward(
+    attrs: Attrs, arrays: list[Array], mask: Array | None, y: Array, with_lse: bool
+) -> list[Work]:
+    q, k, v = arrays
+    same_type(q, k, v, y)
     draft = Draft()
-    given = {"q": draft.add(q_), "k": draft.add(k_), "v": draft.add(v_)}
-    if m_ is not None:
-        given["bias"] = draft.add(m_)
-    made: dict[str, Any] = {"O": draft.add(y_)}
-    if len(outs) > 1:
-        made["Stats"] = draft.add(logarithms(OUT + 1, q_))
-    draft.node("sdpa", given, made, **settings(attrs, q_, k_, v_))
+    given = {"q": draft.add(q), "k": draft.add(k), "v": draft.add(v)}
+    if mask is not None:
+        given["bias"] = draft.add(mask)
+    made: dict[str, Any] = {"O": draft.add(y)}
+    if with_lse:
+        made["Stats"] = draft.add(logarithms(OUT + 1, q))
+    draft.node("sdpa", given, made, **settings(attrs, q, k, v))
     return [Work((draft.graph(),))]
+
+
+def same_type(*arrays: Array) -> None:
+    """Decline data of several types."""
+    if len({a.dtype for a in arrays}) > 1:
+        raise Declined("q, k, v, y and their gradients differ in type")
 
 
 def logarithms(uid: int, q: Array) -> Array:
@@ -97,27 +140,43 @@ def backward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
     if gy is None or q is None or k is None or v is None or y is None or lse is None:
         raise Declined("an input is left out")
     check_types(*ins, *outs)
-    if not gy.dtype == q.dtype == k.dtype == v.dtype == y.dtype == outs[0].dtype:
-        raise Declined("gy, q, k, v, y and the gradients differ in type")
-    if math.prod(lse.shape) * q.shape[-1] != q.size:
-        raise Declined(f"lse has the shape {lse.shape}")
     first = int(attrs.get("heads", 1))
-    gy_, q_, k_, v_, y_ = (heads(IN + i, x, first) for i, x in enumerate((gy, q, k, v, y)))
-    m_ = bias(IN + 6, mask, len(q.shape), first)
+    arrays = [heads(IN + i, x, first) for i, x in enumerate((gy, q, k, v, y))]
+    made = [heads(OUT + i, x, first) for i, x in enumerate(outs)]
+    m = bias(IN + 6, mask, len(q.shape), first)
+    return _backward(attrs, arrays, IN + 5, lse, m, made)
+
+
+def packed_backward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
+    """attention_packed_backward: (gy, x, y, lse, mask?) -> gx."""
+    gy, x, y, lse, mask = (*ins, None)[:5]
+    if gy is None or x is None or y is None or lse is None:
+        raise Declined("an input is left out")
+    check_types(*ins, *outs)
+    arrays = [by_position(IN, gy), *thirds(IN + 1, x), by_position(IN + 2, y)]
+    m = bias(IN + 4, mask, 4, 1)
+    return _backward(attrs, arrays, IN + 3, lse, m, thirds(OUT, outs[0]))
+
+
+def _backward(
+    attrs: Attrs,
+    arrays: list[Array],
+    lse_uid: int,
+    lse: Operand,
+    mask: Array | None,
+    gradients: list[Array],
+) -> list[Work]:
+    gy, q, k, v, y = arrays
+    same_type(*arrays, *gradients)
+    if math.prod(lse.shape) != math.prod(q.dim[:3]):
+        raise Declined(f"lse has the shape {lse.shape}")
     draft = Draft()
-    given = {
-        "q": draft.add(q_),
-        "k": draft.add(k_),
-        "v": draft.add(v_),
-        "o": draft.add(y_),
-        "dO": draft.add(gy_),
-        "stats": draft.add(logarithms(IN + 5, q_)),
-    }
-    if m_ is not None:
-        given["bias"] = draft.add(m_)
+    ports = {"q": q, "k": k, "v": v, "o": y, "dO": gy, "stats": logarithms(lse_uid, q)}
+    if mask is not None:
+        ports["bias"] = mask
+    given = {port: draft.add(a) for port, a in ports.items()}
     made = {
-        name: draft.add(heads(OUT + i, x, first))
-        for i, (name, x) in enumerate(zip(("dQ", "dK", "dV"), outs, strict=True))
-    }
-    draft.node("sdpa_backward", given, made, **settings(attrs, q_, k_, v_))
+        port: draft.add(a) for port, a in zip(("dQ", "dK", "dV"), gradients, strict=True)
+    }  # fmt: skip
+    draft.node("sdpa_backward", given, made, **settings(attrs, q, k, v))
     return [Work((draft.graph(),))]

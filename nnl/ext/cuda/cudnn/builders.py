@@ -37,6 +37,9 @@ BUILDERS: dict[str, Builder] = {
     "affine_weight": product.affine_weight,
     "affine_backward": product.affine_backward,
     "batch_matmul": product.batch_matmul,
+    "batch_matmul_bias": product.batch_matmul_bias,
     "attention": attention.forward,
     "attention_backward": attention.backward,
+    "attention_packed": attention.packed,
+    "attention_packed_backward": attention.packed_backward,
 }

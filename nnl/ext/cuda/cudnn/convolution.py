@@ -124,13 +124,9 @@ def forward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
             draft.node("conv_fprop", factors, {"Y": draft.add(target)}, **at.window)
             steps.graph(draft)
             return steps.work()
-        between = None if fused else steps.scratch(at.y.dim, at.y.stride, at.dtype)
-        out = at.y.dim if between is None else draft.add(between)
+        out = at.y.dim if fused else draft.add(steps.scratch(at.y.dim, at.y.stride, at.dtype))
         t = draft.node("conv_fprop", factors, {"Y": out}, **at.window)
-        if between is not None:
-            steps.graph(draft)
-            draft = Draft()
-            draft.add(between)
+        draft = draft if fused else steps.cut(draft, t)
         others = []
         for op, i, v in tail:
             if i == 3:
@@ -216,13 +212,9 @@ def _data(attrs: Attrs, ins: Operands, outs: list[Operand], b: Operand | None) -
             draft.node("conv_dgrad", factors, {"DX": draft.add(target)}, **at.window)
             steps.graph(draft)
             return steps.work()
-        between = None if fused else steps.scratch(at.x.dim, at.x.stride, at.dtype)
-        out = at.x.dim if between is None else draft.add(between)
+        out = at.x.dim if fused else draft.add(steps.scratch(at.x.dim, at.x.stride, at.dtype))
         t = draft.node("conv_dgrad", factors, {"DX": out}, **at.window)
-        if between is not None:
-            steps.graph(draft)
-            draft = Draft()
-            draft.add(between)
+        draft = draft if fused else steps.cut(draft, t)
         bias = steps.read(vector(IN + 2, b, len(at.x.dim)), per_map(b, at.x))
         draft.pointwise("add", t, draft.add(bias), out=draft.add(target))
         steps.graph(draft)

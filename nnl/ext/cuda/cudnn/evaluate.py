@@ -26,6 +26,7 @@ def view(a: Array, memory: np.ndarray) -> np.ndarray:
     """The elements of an operand within its memory."""
     if memory.dtype.name != a.dtype:
         raise TypeError(f"evaluate: array {a.uid} is {a.dtype}, its memory {memory.dtype}")
+    memory = memory[a.start // memory.itemsize :]
     if memory.size < a.extent:
         raise ValueError(f"evaluate: array {a.uid} reaches over {a.extent} of {memory.size}")
     return as_strided(memory, a.dim, [s * memory.itemsize for s in a.stride])

@@ -139,11 +139,7 @@ def _with_batch_statistics(
         },
     )
     if not plain:
-        if not fused:
-            between = draft.arrays[t]
-            steps.graph(draft)
-            draft = Draft()
-            t = draft.add(between)
+        draft = draft if fused else steps.cut(draft, t)
         finish(draft, attrs, t, arrays)
     steps.graph(draft)
     statistics(steps, attrs, ins, outs, inverse, n)
@@ -306,10 +302,7 @@ def batch_backward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Wor
         elif gy2 is None and masked is not None:
             g = draft.pointwise("identity", g, out=draft.add(masked))
         if not fused and g != IN:
-            between = draft.arrays[g]
-            steps.graph(draft)
-            draft = Draft()
-            g = draft.add(between)
+            draft = steps.cut(draft, g)
         draft.node(
             "batchnorm_backward",
             {

@@ -1,15 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs for matrix products with what plans fuse behind them; transposes are strides.
 
-In float32 cuDNN has engines for tensor cores only, which round: without tf32, an affine map and its
-gradients are convolutions with a kernel of one pixel. Seen so, W (K, N) is a filter from N channels
-to K, and
-
-    x W      spreads x over the filter, as the gradient by the data does
-    gy W^T   convolves gy
-    x^T gy   is the gradient by the filter, x being what arrives and gy the data
-
-Batches of products in float32 find no engine.
+In float32 cuDNN has engines for tensor cores only, which round. Without tf32 a product is a graph
+of its own there, which cuBLAS computes, and what follows it another one.
 """
 
 from __future__ import annotations
@@ -47,62 +40,29 @@ def transposed(a: Array) -> Array:
 
 
 def product(
-    steps: Assembly,
-    attrs: Attrs,
-    ports: tuple[str, str],
-    a: Array,
-    b: Array,
-    c: Array,
-    others: Others = (),
+    steps: Assembly, attrs: Attrs, a: Array, b: Array, c: Array, others: Others = ()
 ) -> None:
-    """Add the graph c = a b, with an epilogue.
-
-    Args:
-        ports: Of a and b as factors of a convolution, which it is in float32 without tf32: the
-            matrices stand there as they lie in memory, transposed or not.
-    """
+    """Add c = activation(a b + others), as one graph or two."""
     tf32 = bool(attrs.get("tf32"))
     draft = Draft(tf32)
-    window: dict[str, Any] = {}
-    convolves = c.dtype == a.dtype == "float32" and not tf32
-    if convolves:
-        op, out = CONVOLUTIONS[ports]
-        factors = {port: draft.add(pixels(x)) for port, x in zip(ports, (a, b), strict=True)}
-        c = pixels(c)
-        others = [(name, pixels(x)) for name, x in others]
-        window = {
-            "pre_padding": (0, 0), "post_padding": (0, 0), "stride": (1, 1), "dilation": (1, 1)
-        }  # fmt: skip
-    else:
-        op, out = "matmul", "C"
-        factors = {"A": draft.add(a), "B": draft.add(b)}
+    factors = {"A": draft.add(a), "B": draft.add(b)}
     if not others and attrs.get("activation", "none") == "none":
-        draft.node(op, factors, {out: draft.add(c)}, **window)
-        steps.graph(draft)
-        return
-    if not convolves:
-        t = draft.node(op, factors, {out: c.dim})
+        draft.node("matmul", factors, {"C": draft.add(c)})
+    elif a.dtype != "float32" or tf32:
+        epilogue(draft, attrs, draft.node("matmul", factors, {"C": c.dim}), list(others), c)
     else:
         between = steps.scratch(c.dim, c.stride, c.dtype)
-        t = draft.node(op, factors, {out: draft.add(between)}, **window)
+        t = draft.node("matmul", factors, {"C": draft.add(between)})
         steps.graph(draft)
         draft = Draft()
-        draft.add(between)
-    epilogue(draft, attrs, t, list(others), c)
+        draft.add(image_of(between))
+        epilogue(draft, attrs, t, [(op, image_of(x)) for op, x in others], image_of(c))
     steps.graph(draft)
 
 
-# The operation and its result by the ports of its factors.
-CONVOLUTIONS = {
-    ("loss", "filter"): ("conv_dgrad", "DX"),
-    ("image", "weight"): ("conv_fprop", "Y"),
-    ("loss", "image"): ("conv_wgrad", "DW"),
-}
-
-
-def pixels(a: Array) -> Array:
-    """A matrix, as it lies in memory, as (rows, columns, 1, 1)."""
-    m, n = (a.dim[1], a.dim[2]) if a.stride[2] == 1 else (a.dim[2], a.dim[1])
+def image_of(a: Array) -> Array:
+    """Matrices in rows as (rows, columns, 1, 1), with the columns as channels."""
+    m, n = a.dim[1:]
     return replace(a, dim=(m, n, 1, 1), stride=(n, 1, n, n))
 
 
@@ -134,7 +94,7 @@ def affine(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
         others.append(("add", matrix(IN + 2, b, 1, n)))
     if z is not None:
         others.append(("add", matrix(IN + 3, z, m, n)))
-    product(steps, attrs, ("loss", "filter"), a, w_, c, others)
+    product(steps, attrs, a, w_, c, others)
     return [steps.work()]
 
 
@@ -149,7 +109,7 @@ def affine_weight(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work
     (m, k), n = x.shape, gy.shape[1]
     a = as_type(steps, matrix(IN, x, m, k), dtype)
     b = as_type(steps, matrix(IN + 1, gy, m, n), dtype)
-    product(steps, attrs, ("loss", "image"), transposed(a), b, matrix(OUT, outs[0], k, n))
+    product(steps, attrs, transposed(a), b, matrix(OUT, outs[0], k, n))
     return [steps.work()]
 
 
@@ -166,8 +126,8 @@ def affine_backward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Wo
     x_ = as_type(steps, matrix(IN + 1, x, m, k), dtype)
     w_ = as_type(steps, matrix(IN + 2, w, k, n), dtype)
     by_x, by_w = matrix(OUT, outs[0], m, k), matrix(OUT + 1, outs[1], k, n)
-    product(steps, attrs, ("image", "weight"), g, transposed(w_), by_x)
-    product(steps, attrs, ("loss", "image"), transposed(x_), g, by_w)
+    product(steps, attrs, g, transposed(w_), by_x)
+    product(steps, attrs, transposed(x_), g, by_w)
     if len(outs) > 2:
         draft = Draft()
         columns = replace(g, dim=(m, n, 1, 1), stride=(n, 1, n, n))
@@ -199,6 +159,26 @@ def batch_matmul(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]
     draft = Draft(bool(attrs.get("tf32")))
     draft.node("matmul", {"A": draft.add(a_), "B": draft.add(b_)}, {"C": draft.add(c)})
     steps.graph(draft)
+    return [steps.work()]
+
+
+def batch_matmul_bias(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
+    """(a, b, bias) -> a b + bias of single matrices; bias has a number for each column."""
+    a, b, bias = ins[:3]
+    if a is None or b is None or bias is None:
+        raise Declined("an input is left out")
+    check_types(*ins, *outs)
+    a_, b_ = stack(IN, a, True), stack(IN + 1, b, True)
+    if a_.dim[0] != 1 or b_.dim[0] != 1:
+        raise Declined(f"{a_.dim[0]} and {b_.dim[0]} matrices")
+    dtype = half_of(a, b, outs[0])
+    steps = Assembly()
+    a_, b_ = as_type(steps, a_, dtype), as_type(steps, b_, dtype)
+    a_ = transposed(a_) if attrs["transpose_a"] else a_
+    b_ = transposed(b_) if attrs["transpose_b"] else b_
+    m, n = a_.dim[1], b_.dim[2]
+    c = matrix(OUT, outs[0], m, n)
+    product(steps, attrs, a_, b_, c, [("add", matrix(IN + 2, bias, 1, n))])
     return [steps.work()]
 
 

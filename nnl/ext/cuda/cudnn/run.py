@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnl.ext.cuda.cudnn.cache import PlanCache
+from nnl.ext.cuda.cudnn.gemm import Blas, Product, is_product
 from nnl.ext.cuda.cudnn.lower import NotSupported, build, declines
 from nnl.ext.cuda.cudnn.spec import ALIGNMENT, Array, Copy, Graph, Work, place
 from nnl.ext.cuda.kernels.copies import Fill, copy
@@ -22,6 +24,8 @@ logger = logging.getLogger("nnl")
 __all__ = ["Engine", "Plan", "WorkKernel"]
 
 MOST_WORKSPACE = 1 << 30  # bytes, of the plans that autotuning tries
+RUNS = 10  # of each plan that is timed
+ADDRESSES = 16  # bytes: what cuDNN's engines take addresses to be multiples of
 
 
 class Plan:
@@ -29,13 +33,13 @@ class Plan:
 
     Attributes:
         graph: What it computes.
-        operands: uids of the arrays in memory that it needs the addresses of.
+        operands: The arrays in memory that it needs the addresses of.
         workspace: Bytes.
     """
 
     def __init__(self, engine: Engine, graph: Graph, made: Any) -> None:
         self.engine, self.graph, self.made = engine, graph, made
-        self.operands = tuple(a.uid for a in graph.operands)
+        self.operands = graph.operands
         self.workspace = int(made.get_workspace_size())
         values = [(a.uid, a.value) for a in graph.arrays if a.value is not None]
         # cuDNN reads constants from the host's memory, at every run.
@@ -57,7 +61,10 @@ class Engine:
         cudnn: NVIDIA's front end, the module.
         device: What a plan depends on besides the graph: name, compute capability.
         cache: Where plans are kept; None for nowhere.
-        time: (plan) -> seconds. With it, all plans of a graph are measured and the fastest taken.
+        time: (plan, number of runs) -> seconds of one. With it every plan runs once before it is
+            taken, so that one which cannot is found when a kernel is set up, not within a step.
+        tune: Whether all plans of a graph are measured and the fastest taken.
+        blas: What computes products of matrices with nothing behind them; None for cuDNN.
         settings: Further arguments of the front end's graphs, in place of a handle.
     """
 
@@ -66,12 +73,15 @@ class Engine:
         cudnn: Any,
         device: str,
         cache: PlanCache | None,
-        time: Callable[[Plan], float] | None = None,
+        time: Callable[[Any, int], float] | None = None,
+        tune: bool = False,
+        blas: Blas | None = None,
         settings: dict[str, Any] | None = None,
     ) -> None:
         self.cudnn, self.device, self.cache, self.time = cudnn, device, cache, time
-        self.settings = settings
-        self.plans: dict[Graph, Plan | NotSupported] = {}
+        self.tune, self.settings = tune and time is not None, settings
+        self.blas = blas
+        self.plans: dict[Graph, Plan | Product | NotSupported] = {}
         self.lock = threading.RLock()
         self.told = False  # that building takes time
         self.local = threading.local()
@@ -85,11 +95,11 @@ class Engine:
     def key(self, graph: Graph) -> str:
         """All that a plan depends on."""
         versions = f"cuDNN {self.cudnn.backend_version()}, front end {self.cudnn.__version__}"
-        chosen = "the fastest" if self.time else "the first"
+        chosen = "the fastest" if self.tune else "the first"
         return f"{self.device}\n{versions}\n{chosen}\n{graph!r}"
 
-    def plan(self, graph: Graph) -> Plan:
-        """The plan of a graph: made before, read from disk, or built now.
+    def plan(self, graph: Graph) -> Plan | Product:
+        """The plan of a graph: made before, read from disk, or built now; cuBLAS's for a product.
 
         Raises:
             NotSupported: cuDNN has no engine for it.
@@ -98,7 +108,7 @@ class Engine:
             found = self.plans.get(graph)
             if found is None:
                 try:
-                    found = self._loaded(graph) or self._built(graph)
+                    found = self._product(graph) or self._loaded(graph) or self._built(graph)
                 except NotSupported as e:
                     found = e
                 self.plans[graph] = found
@@ -109,6 +119,24 @@ class Engine:
     def _settings(self) -> dict[str, Any]:
         return {"handle": self.handle()} if self.settings is None else self.settings
 
+    def _product(self, graph: Graph) -> Product | None:
+        """cuBLAS's way to compute a product, unless cuDNN's was measured to be faster."""
+        if self.blas is None or not is_product(graph):
+            return None
+        runs = RUNS if self.tune else 1
+        try:
+            product = Product(self.blas, graph)
+            seconds = self._try(product, runs)
+        except (NotSupported, RuntimeError) as e:
+            logger.info("cuDNN: it computes a product, and not cuBLAS: %s", e)
+            return None
+        if self.tune:
+            with contextlib.suppress(NotSupported):
+                plan = self._loaded(graph) or self._built(graph)
+                if self._try(plan, runs) < seconds:
+                    return None
+        return product
+
     def _loaded(self, graph: Graph) -> Plan | None:
         data = self.cache and self.cache.load(self.key(graph))
         if not data:
@@ -116,8 +144,10 @@ class Engine:
         try:
             made = self.cudnn.pygraph(**self._settings())
             made.deserialize(data)
-            return Plan(self, graph, made)
-        except (RuntimeError, ValueError) as e:
+            plan = Plan(self, graph, made)
+            self._try(plan, 1)
+            return plan
+        except (*declines(self.cudnn), RuntimeError, ValueError) as e:
             logger.info("cuDNN: a plan on disk is not taken (%s), and made again", e)
             assert self.cache is not None
             self.cache.drop(self.key(graph))
@@ -129,9 +159,7 @@ class Engine:
             logger.info("cuDNN: plans are built, which takes up to seconds for each, %s", where)
             self.told = True
         made = build(self.cudnn, graph, **self._settings())
-        if self.time is not None:
-            self._choose(graph, made)
-        plan = Plan(self, graph, made)
+        plan = Plan(self, graph, made) if self.time is None else self._choose(graph, made)
         if self.cache is not None:
             try:
                 self.cache.store(self.key(graph), bytes(made.serialize(as_bytes=True)))
@@ -139,35 +167,61 @@ class Engine:
                 logger.info("cuDNN: a plan cannot be written down: %s", e)
         return plan
 
-    def _choose(self, graph: Graph, made: Any) -> None:
-        """Leave the fastest of all plans selected."""
-        assert self.time is not None
+    def _try(self, plan: Plan | Product, runs: int) -> float:
+        """Seconds of a run; 0 where plans are not tried, or memory is too short for it."""
+        try:
+            return self.time(plan, runs) if self.time is not None else 0.0
+        except MemoryError as e:
+            logger.debug("cuDNN: a plan is not tried: %s", e)
+            return 0.0
+
+    def _choose(self, graph: Graph, made: Any) -> Plan:
+        """The first plan that runs, or the fastest of all; it is left selected.
+
+        Raises:
+            NotSupported: None runs.
+        """
         best: tuple[float, int] | None = None
-        passed = (*declines(self.cudnn), RuntimeError, ValueError)
+        passed, why = (*declines(self.cudnn), RuntimeError, ValueError), "it has none"
+        if not self.tune:
+            try:
+                plan = Plan(self, graph, made)
+                self._try(plan, 1)
+                return plan
+            except passed as e:
+                logger.info("cuDNN: the first plan of a graph does not run: %s", e)
         for i in range(made.get_execution_plan_count()):
             try:
                 made.build_plan_at_index(i)
                 if made.get_workspace_size() > MOST_WORKSPACE:
                     continue
-                seconds = self.time(Plan(self, graph, made))
+                seconds = self._try(Plan(self, graph, made), RUNS if self.tune else 1)
             except passed as e:
                 logger.debug("cuDNN: plan %d is passed over: %s", i, e)
+                why = str(e)
                 continue
             if best is None or seconds < best[0]:
                 best = seconds, i
+            if not self.tune:
+                break
         if best is None:
-            made.build_plans()
-        else:
-            made.build_plan_at_index(best[1])
+            raise NotSupported(f"no plan runs: {why}")
+        made.build_plan_at_index(best[1])
+        return Plan(self, graph, made)
 
-    def kernel(self, ways: Sequence[Work]) -> Kernel | None:
-        """The first of some ways to compute an op for which there are engines; None if none."""
+    def kernel(self, ways: Sequence[Work]) -> Kernel:
+        """The first of some ways to compute an op for which there are engines.
+
+        Raises:
+            NotSupported: There are none for any.
+        """
+        why = []
         for work in ways:
             try:
                 return WorkKernel(self, work)
             except NotSupported as e:
-                logger.debug("cuDNN: no engine: %s", e)
-        return None
+                why.append(str(e).split("\n")[0])
+        raise NotSupported("; ".join(dict.fromkeys(why)))
 
 
 class WorkKernel(Kernel):
@@ -182,21 +236,31 @@ class WorkKernel(Kernel):
         self.work = work
         self.offsets, self.own = work.scratch()
         self.steps = [engine.plan(s) if isinstance(s, Graph) else CopyStep(s) for s in work.steps]
-        plans = [s.workspace for s in self.steps if isinstance(s, Plan)]
-        self.workspace = self.own + max(plans, default=0)
-        assert self.own % ALIGNMENT == 0
+        plans = [s.workspace for s in self.steps if not isinstance(s, CopyStep)]
+        used = self.own + max(plans, default=0)
+        self.workspace = used + ALIGNMENT if used else 0  # it may begin anywhere
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
     ) -> None:
+        start = -(-workspace // ALIGNMENT) * ALIGNMENT
+
         def address(uid: int) -> int:
             kind, i = place(uid)
             if kind == "scratch":
-                return workspace + self.offsets[i]
-            return outs[i] if kind == "out" else ins[i] or 0
+                return start + self.offsets[i]
+            found = outs[i] if kind == "out" else ins[i] or 0
+            if found % ADDRESSES:
+                what = "output" if kind == "out" else "input"
+                raise ValueError(
+                    f"cuDNN: {what} {i} lies at the address {found}, "
+                    f"wanted a multiple of {ADDRESSES}"
+                )
+            return found
 
         for step in self.steps:
-            step.run({uid: address(uid) for uid in step.operands}, workspace + self.own, stream)
+            addresses = {a.uid: address(a.uid) + a.start for a in step.operands}
+            step.run(addresses, start + self.own, stream)
 
 
 class CopyStep:
@@ -204,7 +268,7 @@ class CopyStep:
 
     def __init__(self, step: Copy) -> None:
         self.source, self.target = step.source.uid, step.target.uid
-        self.operands = (self.source, self.target)
+        self.operands = (step.source, step.target)
         # in the order of the target's memory, so that it is written in runs
         axes = sorted(range(len(step.both)), key=lambda a: -step.target.stride[a])
         space = Space.of([step.both[a] for a in axes])

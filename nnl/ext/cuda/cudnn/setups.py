@@ -15,7 +15,9 @@ from typing import Any
 from nnl.ext.cuda.cudnn.assemble import Declined
 from nnl.ext.cuda.cudnn.builders import BUILDERS, Builder
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder
-from nnl.ext.cuda.cudnn.run import Engine, Plan
+from nnl.ext.cuda.cudnn.gemm import Blas, load
+from nnl.ext.cuda.cudnn.lower import NotSupported
+from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.registry import Kernel, Operand, register
 
 logger = logging.getLogger("nnl")
@@ -24,7 +26,7 @@ __all__ = ["ENGINES", "Engines", "front_end"]
 
 # In pip's layout cuDNN 9.19 does not find this by itself.
 PRELOADED = "libnvrtc-builtins.so.13.0"
-WARM_UPS, RUNS = 3, 10  # of each plan that is timed
+WARM_UPS = 3  # of each plan that is timed
 
 
 @cache
@@ -51,7 +53,7 @@ class Engines:
     """
 
     def __init__(self) -> None:
-        self.made: dict[int, Engine] = {}
+        self.made: dict[int, Engine | None] = {}
         self.current: Callable[[], Engine | None] = self._current
 
     def _current(self) -> Engine | None:
@@ -61,33 +63,70 @@ class Engines:
             return None
         index = cupy.cuda.runtime.getDevice()
         if index not in self.made:
-            found = cupy.cuda.runtime.getDeviceProperties(index)
-            name = f"{found['name'].decode()} {found['major']}.{found['minor']}"
-            time = measure if os.environ.get("NNL_CUDNN_AUTOTUNE") == "1" else None
-            self.made[index] = Engine(front_end(), name, PlanCache(folder()), time)
+            self.made[index] = make_engine(cupy.cuda.runtime.getDeviceProperties(index))
         return self.made[index]
 
 
 ENGINES = Engines()
+told: set[str] = set()  # what is said once
 
 
-def measure(plan: Plan) -> float:
-    """Seconds of one run on memory full of zeros: the median of several."""
+def make_engine(device: dict[str, Any]) -> Engine | None:
+    """The engine of the current device, None where cuDNN cannot be used; the log says why.
+
+    Args:
+        device: Its properties, as CUDA's runtime calls them.
+    """
+    name = f"{device['name'].decode()} {device['major']}.{device['minor']}"
+    name = f"{name}, {device['multiProcessorCount']} multiprocessors"
+    try:
+        tune = os.environ.get("NNL_CUDNN_AUTOTUNE") == "1"
+        engine = Engine(front_end(), name, PlanCache(folder()), measure, tune)
+        engine.handle()
+        engine.blas = make_blas()
+    except (ImportError, OSError, RuntimeError) as e:  # it is missing, or of another version
+        logger.warning("cuDNN: it is not used, and slower kernels do its work: %s", e)
+        return None
+    return engine
+
+
+def make_blas() -> Blas | None:
+    """cuBLAS on the current device, None where it cannot be used; the log says why."""
+    try:
+        blas = Blas(load())
+        blas.handle()
+    except (ImportError, OSError, AttributeError, RuntimeError) as e:
+        logger.warning("cuBLAS: it is not used, and float32 products are not recorded: %s", e)
+        return None
+    return blas
+
+
+@cache
+def side_stream(device: int) -> Any:
+    """A stream beside that of the steps, which may be being recorded."""
     import cupy
 
-    memory = {a.uid: cupy.zeros(a.nbytes, cupy.uint8) for a in plan.graph.operands}
-    addresses = {uid: m.data.ptr for uid, m in memory.items()}
-    workspace = cupy.empty(max(1, plan.workspace), cupy.uint8)
-    stream = cupy.cuda.get_current_stream()
+    return cupy.cuda.Stream(non_blocking=True)
+
+
+def measure(plan: Any, runs: int) -> float:
+    """Seconds of one run of a plan on memory of its own: the median of several."""
+    import cupy
+
+    stream, pool = side_stream(cupy.cuda.runtime.getDevice()), cupy.cuda.MemoryPool()
     times = []
-    for _ in range(WARM_UPS + RUNS):
-        start, end = cupy.cuda.Event(), cupy.cuda.Event()
-        start.record(stream)
-        plan.run(addresses, workspace.data.ptr, stream.ptr)
-        end.record(stream)
-        end.synchronize()
-        times.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
-    return float(sorted(times[WARM_UPS:])[RUNS // 2])
+    with cupy.cuda.using_allocator(pool.malloc), stream:
+        memory = {a.uid: cupy.zeros(a.nbytes, cupy.uint8) for a in plan.graph.operands}
+        addresses = {uid: m.data.ptr for uid, m in memory.items()}
+        workspace = cupy.empty(max(1, plan.workspace), cupy.uint8)
+        for _ in range(runs + (WARM_UPS if runs > 1 else 0)):
+            start, end = cupy.cuda.Event(), cupy.cuda.Event()
+            start.record(stream)
+            plan.run(addresses, workspace.data.ptr, stream.ptr)
+            end.record(stream)
+            end.synchronize()
+            times.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
+    return float(sorted(times[-runs:])[runs // 2])
 
 
 def setup(
@@ -100,8 +139,11 @@ def setup(
         return None
     try:
         return engine.kernel(builder(attrs, ins, outs))
-    except Declined as e:
-        logger.debug("cuDNN: %s is declined: %s", name, e)
+    except (Declined, NotSupported) as e:
+        text = f"{name} is left to other kernels: {e}"
+        if text not in told:
+            told.add(text)
+            logger.info("cuDNN: %s", text)
         return None
 
 

@@ -25,6 +25,7 @@ __all__ = ["Array", "Copy", "Draft", "Graph", "Node", "SpecError", "Work", "plac
 # uids count from here: inputs of the op, its outputs, inputs that are written to, memory within the
 # workspace, and values that exist only within a graph.
 FIRST = {"in": 1, "out": 1001, "state": 2001, "scratch": 3001, "virtual": 4001}
+PARTS = 100  # apart from each other are uids of arrays within one input or output
 ALIGNMENT = 256  # bytes, between arrays in the workspace
 
 Dims = tuple[int, ...]
@@ -33,7 +34,8 @@ Dims = tuple[int, ...]
 def place(uid: int) -> tuple[str, int]:
     """("in" | "out" | "state" | "scratch" | "virtual", position) of an array."""
     kind = max((k for k, first in FIRST.items() if first <= uid), key=FIRST.__getitem__)
-    return kind, uid - FIRST[kind]
+    position = uid - FIRST[kind]
+    return kind, position % PARTS if kind in ("in", "out") else position
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Array:
         stride: Distance of neighbours along each axis, in elements.
         dtype: "float32", "float16" or "bfloat16".
         value: The number itself, of a constant.
+        start: Bytes before its first element, in the memory that its uid stands for.
     """
 
     uid: int
@@ -53,6 +56,7 @@ class Array:
     stride: Dims
     dtype: str
     value: float | None = None
+    start: int = 0
 
     @property
     def virtual(self) -> bool:

@@ -82,11 +82,15 @@ struct FillP {
   int64 n;
   double value;
 };
-template <class Y>
+template <int V, class Y>
 INLINE void fill_all(const FillP<Y>& p) {
-  const Y v = Cast<Y, float>::value((float)p.value);
-  const unsigned step = gridDim.x * blockDim.x;
-  for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += step) p.y[i] = v;
+  Pack<Y, V> pack;
+#pragma unroll
+  for (int l = 0; l < V; ++l) pack.v[l] = Cast<Y, double>::value(p.value);
+  const unsigned first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
+  const unsigned n = (unsigned)p.n, packs = n / V;
+  for (unsigned i = first; i < packs; i += step) *(Pack<Y, V>*)(p.y + i * V) = pack;
+  for (unsigned i = packs * V + first; i < n; i += step) p.y[i] = pack.v[0];
 }
 
 // y[b][r][c] = x[place of b + c stride + r]: squares of 32 x 32 through shared memory, so that both

@@ -11,12 +11,12 @@ from nnl.ext.cuda.kernels.chain import At, Chain
 from nnl.ext.cuda.kernels.module import (
     MOST_ELEMENTS,
     THREADS,
-    Code,
     Ins,
     Launch,
+    Launched,
     Outs,
-    aligned,
     blocks_for,
+    code_of,
     divisor,
     type_of,
     words,
@@ -33,7 +33,7 @@ def axes_words(p: Pattern) -> bytes:
     return b"".join(words(divisor(n), stride) for n, stride in pairs)
 
 
-class Copy(Kernel):
+class Copy(Launched):
     """y[its pattern] = x[its pattern], converted, for every element of a space."""
 
     def __init__(self, x: Operand, y: Operand, n: int, source: Pattern, target: Pattern) -> None:
@@ -43,17 +43,16 @@ class Copy(Kernel):
         width = 16 // widest
         while width > 1 and not self._takes(width, n):
             width //= 2
-        rx, ry = max(1, len(source.sizes)), max(1, len(target.sizes))
+        types = type_of(x), type_of(y), max(1, len(source.sizes)), max(1, len(target.sizes))
+        listed = ", ".join(map(str, types))
         rest = words(n, source.offset, target.offset) + axes_words(source) + axes_words(target)
         self.launches = {}
         for fits, w in ((True, width), (False, 1)):
-            types = f"{type_of(x)}, {type_of(y)}, {rx}, {ry}"
-            parts = (type_of(x), type_of(y), rx, ry, w)
-            name = "copy_" + "_".join(str(p).replace(" ", "") for p in parts)
-            body = f"typedef CopyP<{types}> {name}_P;\n"
-            body += f"KERNEL({name}, {name}_P) {{ copy_runs<{w}, {types}>(p); }}\n"
+            code = code_of(
+                FILES, f"CopyP<{listed}>", f"copy_runs<{w}, {listed}>", "copy", *types, w
+            )
             grid = (blocks_for(-(-n // w)), 1, 1)
-            self.launches[fits] = Launch(Code(name, FILES, body), grid, (THREADS, 1, 1), rest)
+            self.launches[fits] = Launch(code, grid, (THREADS, 1, 1), rest)
 
     def _takes(self, width: int, n: int) -> bool:
         sides = (self.source, self.target)
@@ -64,50 +63,34 @@ class Copy(Kernel):
     def may_overwrite(self, out: int, input: int) -> bool:
         return self.source.is_full and self.target.is_full and self.same_size
 
-    def run(
-        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
-    ) -> None:
-        addresses = [ins[0], outs[0]]
-        self.launches[aligned(addresses)].run(addresses, stream)
 
-
-class Fill(Kernel):
+class Fill(Launched):
     """y = a number everywhere."""
 
     def __init__(self, y: Operand, value: float) -> None:
         t = type_of(y)
-        name = f"fill_{t}".replace(" ", "")
-        body = f"KERNEL({name}, FillP<{t}>) {{ fill_all<{t}>(p); }}\n"
-        rest = words(y.size, float(value))
-        grid = (blocks_for(y.size), 1, 1)
-        self.launch = Launch(Code(name, FILES, body), grid, (THREADS, 1, 1), rest)
-
-    def run(
-        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
-    ) -> None:
-        self.launch.run([outs[0]], stream)
+        self.launches = {}
+        for fits, v in ((True, 16 // y.dtype.itemsize), (False, 1)):
+            code = code_of(FILES, f"FillP<{t}>", f"fill_all<{v}, {t}>", "fill", v, t)
+            grid = (blocks_for(-(-y.size // v)), 1, 1)
+            rest = words(y.size, float(value))
+            self.launches[fits] = Launch(code, grid, (THREADS, 1, 1), rest)
 
 
-class Transpose(Kernel):
+class Transpose(Launched):
     """A copy whose fastest axis in the source is the second fastest in the result."""
 
     def __init__(self, x: Operand, y: Operand, source: Pattern) -> None:
         *lead, rows, columns = source.sizes
         batch = Pattern(tuple(lead), source.strides[:-2], source.offset)
-        rank = max(1, len(lead))
-        types = f"{type_of(x)}, {type_of(y)}, {rank}"
-        name = f"transpose_{types}".replace(" ", "").replace(",", "_")
-        body = f"typedef TransposeP<{types}> {name}_P;\n"
-        body += f"KERNEL({name}, {name}_P) {{ transpose<{types}>(p); }}\n"
+        types = type_of(x), type_of(y), max(1, len(lead))
+        listed = ", ".join(map(str, types))
+        name = ("transpose", *types)
+        code = code_of(FILES, f"TransposeP<{listed}>", f"transpose<{listed}>", *name)
         tiles = -(-rows // 32), -(-columns // 32)
         rest = words(rows, columns, source.strides[-1], *tiles, source.offset) + axes_words(batch)
         grid = (tiles[0] * tiles[1] * math.prod(lead), 1, 1)
-        self.launch = Launch(Code(name, FILES, body), grid, (32, 8, 1), rest)
-
-    def run(
-        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
-    ) -> None:
-        self.launch.run([ins[0], outs[0]], stream)
+        self.launch_always(Launch(code, grid, (32, 8, 1), rest))
 
 
 def copy(x: Operand, y: Operand, n: int, source: Pattern, target: Pattern) -> Kernel | None:

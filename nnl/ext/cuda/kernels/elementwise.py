@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from nnl.ext.cuda.kernels.elementwise_codes import NUMBER
 from nnl.ext.cuda.kernels.generator import Generator, Output, kind_of
 from nnl.ext.cuda.kernels.module import (
     MOST_ELEMENTS,
@@ -34,6 +35,11 @@ from nnl.ext.cuda.kernels.patterns import (
 from nnl.ext.cuda.registry import Kernel, Operand
 
 Sources = Sequence[tuple[Operand, Pattern]]
+ROUNDED = frozenset(["int32", "uint32", "int64", "uint64"])  # not all of them are float32 numbers
+COMPARISONS = frozenset(
+    NUMBER[name]
+    for name in ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
+)
 
 
 def make(
@@ -55,6 +61,8 @@ def make(
     if not space.size or space.size >= MOST_ELEMENTS:
         return None
     if any(x.dtype.name == "float64" or x.size >= MOST_ELEMENTS for x in operands):
+        return None
+    if COMPARISONS & set(code[::4]) and any(x.dtype.name in ROUNDED for x in operands):
         return None
     if not any(o.reduction for o in outputs):
         return _checked(Elementwise(space, sources, code, constants, outputs))
@@ -164,8 +172,7 @@ class Reduction(Elementwise):
         one, more = self._launches(self._generator(1), 1) if self.width > 1 else (many, splits)
         self.launches = {True: many, False: one}
         splits = max(splits, more)
-        reduced = sum(o.reduction is not None for o in self.outputs)
-        self.workspace = 4 * reduced * self.groups.groups * splits if splits > 1 else 0
+        self.workspace = 4 * len(generator.sums) * self.groups.groups * splits if splits > 1 else 0
 
     def _launches(self, generator: Generator, width: int) -> tuple[list[Launch], int]:
         g = self.groups

@@ -14,12 +14,13 @@ from nnl.ext.cuda.kernels.chain import At, Chain
 from nnl.ext.cuda.kernels.copies import Fill, plain
 from nnl.ext.cuda.kernels.module import (
     THREADS,
-    Code,
     Dims,
     Ins,
     Launch,
+    Launched,
     Outs,
     blocks_for,
+    code_of,
     divisor,
     is_real,
     type_of,
@@ -28,29 +29,34 @@ from nnl.ext.cuda.kernels.module import (
 from nnl.ext.cuda.kernels.patterns import Space, Split, split
 from nnl.ext.cuda.registry import Kernel, Operand, register
 
+FILES = ("elementwise.cuh", "extrema.cuh")
 
-class Extremum(Kernel):
+
+def group_words(g: Split) -> bytes:
+    """The words of a Groups in elementwise.cuh."""
+    return words(divisor(g.k1), divisor(g.r1), g.r0, g.k2, g.groups, g.reduced, 1)
+
+
+class Extremum(Launched):
     """x -> y and places, or places alone."""
 
     def __init__(self, largest: bool, x: Operand, outs: Outs, g: Split) -> None:
         self.alone = len(outs) == 1
         form = "columns" if g.k2 > 1 else "rows"
         types = [type_of(v) for v in (x, x if self.alone else outs[0], outs[-1])]
-        name = "_".join(t.replace(" ", "") for t in ("extremum", form, str(int(largest)), *types))
-        body = f"typedef ExtremumP<{', '.join(types)}> {name}_P;\n"
-        body += f"KERNEL({name}, {name}_P) {{ extremum_{form}<{str(largest).lower()}>(p); }}\n"
+        call = f"extremum_{form}<{str(largest).lower()}>"
+        name = ("extremum", form, int(largest), *types)
+        code = code_of(FILES, f"ExtremumP<{', '.join(types)}>", call, *name)
         grid: Dims = (blocks_for(g.groups), 1, 1)
         block: Dims = (THREADS, 1, 1)
         if form == "rows":
             grid, block = (-(-g.groups // (THREADS // 32)), 1, 1), (32, THREADS // 32, 1)
-        rest = words(divisor(g.k1), divisor(g.r1), g.r0, g.k2, g.groups, g.reduced, 1)
-        code = Code(name, ("elementwise.cuh", "extrema.cuh"), body)
-        self.launch = Launch(code, grid, block, rest)
+        self.launch_always(Launch(code, grid, block, group_words(g)))
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
     ) -> None:
-        self.launch.run([ins[0], 0 if self.alone else outs[0], outs[-1]], stream)
+        super().run(ins, [0, *outs] if self.alone else outs, workspace, stream)
 
 
 def _extremum(largest: bool, attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
@@ -69,22 +75,15 @@ register("max")(partial(_extremum, True))
 register("min")(partial(_extremum, False))
 
 
-class Chosen(Kernel):
+class Chosen(Launched):
     """(x, places) -> y: one element of each group, or into each."""
 
     def __init__(self, back: bool, x: Operand, index: Operand, y: Operand, g: Split) -> None:
         types = [type_of(v) for v in (x, index, y)]
-        name = "_".join(t.replace(" ", "") for t in ("chosen", str(int(back)), *types))
-        body = f"typedef ChosenP<{', '.join(types)}> {name}_P;\n"
-        body += f"KERNEL({name}, {name}_P) {{ chosen<{str(back).lower()}>(p); }}\n"
-        rest = words(divisor(g.k1), divisor(g.r1), g.r0, g.k2, g.groups, g.reduced, 1)
-        code = Code(name, ("elementwise.cuh", "extrema.cuh"), body)
-        self.launch = Launch(code, (blocks_for(g.groups), 1, 1), (THREADS, 1, 1), rest)
-
-    def run(
-        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
-    ) -> None:
-        self.launch.run([ins[0], ins[1], outs[0]], stream)
+        call, name = f"chosen<{str(back).lower()}>", ("chosen", int(back), *types)
+        code = code_of(FILES, f"ChosenP<{', '.join(types)}>", call, *name)
+        grid = (blocks_for(g.groups), 1, 1)
+        self.launch_always(Launch(code, grid, (THREADS, 1, 1), group_words(g)))
 
 
 def _groups(

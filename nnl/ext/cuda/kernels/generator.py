@@ -53,6 +53,7 @@ class Generator:
 
     Attributes:
         used: Numbers of the inputs that the program reads; others are no parameters.
+        sums: (value, reduction) of all that is reduced; outputs may share one, with other scales.
     """
 
     def __init__(
@@ -69,6 +70,9 @@ class Generator:
         self.steps = [tuple(code[k : k + 4]) for k in range(0, len(code), 4)]
         self.reduced = [o for o, out in enumerate(outputs) if out.reduction]
         self.stored = [o for o, out in enumerate(outputs) if not out.reduction]
+        joined = [(outputs[o].value, str(outputs[o].reduction)) for o in self.reduced]
+        self.sums = list(dict.fromkeys(joined))
+        self.sum_of = {o: self.sums.index(j) for o, j in zip(self.reduced, joined, strict=True)}
         self._find_uses()
 
     def _find_uses(self) -> None:
@@ -147,8 +151,7 @@ class Generator:
         ]
         lines += [f"y{o}[l] = {self._name(self.outputs[o].value)};" for o in self.stored]
         lines += [
-            f"r[{q} * V + l] = {self._name(self.outputs[o].value)};"
-            for q, o in enumerate(self.reduced)
+            f"r[{q} * V + l] = {self._name(value)};" for q, (value, _) in enumerate(self.sums)
         ]
         stores = [f"store<V>(p.y{o} + i, y{o});" for o in self.stored]
         more = ", float* r" if self.reduced else ""
@@ -178,28 +181,36 @@ class Generator:
     def _starts(self, lanes: int) -> str:
         return "\n".join(
             f"  for (int l = 0; l < {lanes}; ++l) sum[{q} * {lanes} + l] = "
-            f"{REDUCERS[str(self.outputs[o].reduction)]}::start();"
-            for q, o in enumerate(self.reduced)
+            f"{REDUCERS[kind]}::start();"
+            for q, (_, kind) in enumerate(self.sums)
         )
 
     def _written(self, group: str, value: str, indent: str) -> str:
-        """Statements that write the value of reduction q of a group."""
-        out = ""
-        for q, o in enumerate(self.reduced):
-            t, v = type_of(self.outputs[o].operand), value.format(q=q)
-            out += f"{indent}if (p.g.splits == 1)\n"
-            out += (
-                f"{indent}  p.y{o}[{group}] = from_float<{t}>({v} * (float)p.s{o});\n{indent}else\n"
-            )
-            out += f"{indent}  p.part[({q} * (unsigned)p.g.groups + {group}) * (unsigned)p.g.splits"
-            out += f" + blockIdx.y] = {v};\n"
-        return out
+        """Statements that write the values of a group; `value` has {q} for the sum's number."""
+        whole = "".join(
+            f"{indent}  p.y{o}[{group}] = from_float<{type_of(self.outputs[o].operand)}>"
+            f"({value.format(q=q)} * (float)p.s{o});\n"
+            for o, q in self.sum_of.items()
+        )
+        parts = "".join(
+            f"{indent}  p.part[({q} * (unsigned)p.g.groups + {group}) * (unsigned)p.g.splits"
+            f" + blockIdx.y] = {value.format(q=q)};\n"
+            for q in range(len(self.sums))
+        )
+        return f"{indent}if (p.g.splits == 1) {{\n{whole}{indent}}} else {{\n{parts}{indent}}}\n"
+
+    def _unrolled(self) -> str:
+        """Two steps at a time where one array alone has too few loads under way.
+
+        Not with results to store: the next load has to wait for what may be its own memory.
+        """
+        alone = sum(self.kinds[i] == "full" for i in self.used) == 1 and not self.stored
+        return "\n#pragma unroll 2" if alone else ""
 
     def _rows(self) -> str:
-        n, w = len(self.reduced), self.width
+        n, w = len(self.sums), self.width
         joins, totals = "", ""
-        for q, o in enumerate(self.reduced):
-            kind = str(self.outputs[o].reduction)
+        for q, (_, kind) in enumerate(self.sums):
             joins += f"      sum[{q}] = {self._joined(kind, f'sum[{q}]', f'r[{q} * {w} + l]')};\n"
             totals += f"""  if (blockDim.x == 256) {{
     __shared__ float shared{q}[8];
@@ -213,7 +224,7 @@ class Generator:
   float sum[{n}], r[{n * w}];
 {self._starts(1)}
   if (group < p.g.groups) {{
-    const unsigned step = (unsigned)p.g.splits * blockDim.x * {w};
+    const unsigned step = (unsigned)p.g.splits * blockDim.x * {w};{self._unrolled()}
     for (unsigned e = (blockIdx.y * blockDim.x + threadIdx.x) * {w}; e < p.g.reduced; e += step) {{
       NAME_body<{w}>(p, p.g.element(group, e), r);
 #pragma unroll
@@ -227,34 +238,32 @@ class Generator:
 """
 
     def _columns(self) -> str:
-        n, w = len(self.reduced), self.width
+        n, w = len(self.sums), self.width
         joins, totals = "", ""
-        for q, o in enumerate(self.reduced):
-            kind = str(self.outputs[o].reduction)
+        for q, (_, kind) in enumerate(self.sums):
             value = self._joined(kind, f"sum[{q} * {w} + l]", f"r[{q} * {w} + l]")
             joins += f"        sum[{q} * {w} + l] = {value};\n"
-            joined = self._joined(kind, "shared[at + l]", "shared[at + h * blockDim.x * W + l]")
-            joined = joined.replace("W", str(w))
+            joined = self._joined(kind, "shared[l][at]", "shared[l][at + h * blockDim.x]")
             totals += f"""  __syncthreads();
-  for (int l = 0; l < {w}; ++l) shared[at + l] = sum[{q} * {w} + l];
+  for (int l = 0; l < {w}; ++l) shared[l][at] = sum[{q} * {w} + l];
   for (unsigned h = blockDim.y / 2; h > 0; h /= 2) {{
     __syncthreads();
     if (threadIdx.y < h)
-      for (int l = 0; l < {w}; ++l) shared[at + l] = {joined};
+      for (int l = 0; l < {w}; ++l) shared[l][at] = {joined};
   }}
   if (threadIdx.y == 0)
-    for (int l = 0; l < {w}; ++l) sum[{q} * {w} + l] = shared[at + l];
+    for (int l = 0; l < {w}; ++l) sum[{q} * {w} + l] = shared[l][at];
 """
         return f"""KERNEL(NAME_columns, NAME_P) {{
-  __shared__ float shared[256 * {w}];
+  __shared__ float shared[{w}][256];
   const unsigned tiles = ((unsigned)p.g.k2 + blockDim.x * {w} - 1) / (blockDim.x * {w});
   const unsigned group = blockIdx.x / tiles;
   const unsigned column = ((blockIdx.x - group * tiles) * blockDim.x + threadIdx.x) * {w};
-  const unsigned at = (threadIdx.y * blockDim.x + threadIdx.x) * {w};
+  const unsigned at = thread_in_block();
   float sum[{n * w}], r[{n * w}];
 {self._starts(w)}
   if (column < p.g.k2) {{
-    const unsigned step = (unsigned)p.g.splits * blockDim.y;
+    const unsigned step = (unsigned)p.g.splits * blockDim.y;{self._unrolled()}
     for (unsigned e = blockIdx.y * blockDim.y + threadIdx.y; e < p.g.reduced; e += step) {{
       NAME_body<{w}>(p, p.g.element(group, e) + column, r);
 #pragma unroll
@@ -273,16 +282,22 @@ class Generator:
     def _finish(self) -> str:
         """Joins the parts of each group by one warp, in an order that only the shapes fix."""
         bodies = ""
-        for q, o in enumerate(self.reduced):
-            kind, t = str(self.outputs[o].reduction), type_of(self.outputs[o].operand)
+        for q, (_, kind) in enumerate(self.sums):
             reducer = REDUCERS[kind]
+            writes = "".join(
+                f"      p.y{o}[group] = from_float<{type_of(self.outputs[o].operand)}>"
+                f"(sum * (float)p.s{o});\n"
+                for o, own in self.sum_of.items()
+                if own == q
+            )
             bodies += f"""  {{
     float sum = {reducer}::start();
     const unsigned first = ({q} * (unsigned)p.g.groups + group) * (unsigned)p.g.splits;
     for (unsigned s = threadIdx.x; inside && s < p.g.splits; s += 32)
       sum = {reducer}::join(sum, p.part[first + s]);
     sum = reduce_in_warp<{reducer}>(sum, 32);
-    if (inside && threadIdx.x == 0) p.y{o}[group] = from_float<{t}>(sum * (float)p.s{o});
+    if (inside && threadIdx.x == 0) {{
+{writes}    }}
   }}
 """
         return f"""KERNEL(NAME_finish, NAME_P) {{

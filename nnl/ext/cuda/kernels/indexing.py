@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """embed, its gradient, and gather.
 
-The gradient is the same at every run: indices are sorted, and each row is added up by one thread in
-the order of the array. An index that is out of range gives NaN, and no gradient.
+The gradient is the same at every run: indices are sorted, and each row is added up in an order that
+the indices alone fix. An index that is out of range gives NaN, and no gradient.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from nnl.ext.cuda.kernels.chain import At, Chain
@@ -16,12 +15,12 @@ from nnl.ext.cuda.kernels.copies import Fill, plain
 from nnl.ext.cuda.kernels.module import (
     MOST_ELEMENTS,
     THREADS,
-    Code,
     Ins,
     Launch,
+    Launched,
     Outs,
-    aligned,
     blocks_for,
+    code_of,
     divisor,
     is_real,
     type_of,
@@ -31,18 +30,7 @@ from nnl.ext.cuda.registry import Kernel, Operand, register
 
 FILES = ("indexing.cuh",)
 MOST_INDICES = 1 << 17  # of a gradient: sorting compares each with each
-
-
-class Vectorised(Kernel):
-    """A kernel in two forms: for 16 bytes at a time where addresses allow it, and one by one."""
-
-    launches: dict[bool, Launch]
-
-    def run(
-        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
-    ) -> None:
-        addresses = [*ins, *outs]
-        self.launches[aligned(addresses)].run(addresses, stream)
+PLACES = 32  # of the order that a block sums, as in indexing.cuh
 
 
 def width_for(inner: int, *operands: Operand) -> int:
@@ -51,22 +39,20 @@ def width_for(inner: int, *operands: Operand) -> int:
     return width if inner % width == 0 else 1
 
 
-class Gather(Vectorised):
+class Gather(Launched):
     """(x, index) -> y with x as (batch, outer, n, inner) and index as (batch, m)."""
 
     def __init__(
         self, x: Operand, index: Operand, y: Operand, outer: int, n: int, m: int, inner: int
     ) -> None:
         self.launches = {}
+        types = [type_of(a) for a in (x, index, y)]
+        structure = f"GatherP<{', '.join(types)}>"
         for fits, v in ((True, width_for(inner, x, y)), (False, 1)):
-            types = [type_of(a) for a in (x, index, y)]
-            name = "_".join(t.replace(" ", "") for t in ("gather", str(v), *types))
-            body = f"typedef GatherP<{', '.join(types)}> {name}_P;\n"
-            body += f"KERNEL({name}, {name}_P) {{ gather<{v}>(p); }}\n"
+            code = code_of(FILES, structure, f"gather<{v}>", "gather", v, *types)
             count = y.size // v
             rest = words(count, n, divisor(inner // v), divisor(m), divisor(outer))
-            grid = (blocks_for(count), 1, 1)
-            self.launches[fits] = Launch(Code(name, FILES, body), grid, (THREADS, 1, 1), rest)
+            self.launches[fits] = Launch(code, (blocks_for(count), 1, 1), (THREADS, 1, 1), rest)
 
 
 def _usable(x: Operand | None, index: Operand | None, y: Operand) -> bool:
@@ -101,37 +87,31 @@ def gather(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     return Gather(x, index, outs[0], outer, x.shape[a], m, math.prod(x.shape[a + 1 :]))
 
 
-class SumRows(Vectorised):
-    """(index, order, gy) -> the rows of gw that are indexed."""
+class SumRows(Launched):
+    """(index, order, gy) -> gw, parts: by `name`, sum_rows or join_rows."""
 
-    def __init__(self, index: Operand, gy: Operand, gw: Operand) -> None:
+    def __init__(self, name: str, index: Operand, gy: Operand, gw: Operand) -> None:
         rows, features = gw.shape[0], math.prod(gw.shape[1:])
         self.launches = {}
+        types = [type_of(a) for a in (index, gy, gw)]
+        structure = f"SumRowsP<{', '.join(types)}>"
         for fits, v in ((True, width_for(features, gy, gw)), (False, 1)):
-            types = [type_of(a) for a in (index, gy, gw)]
-            name = "_".join(t.replace(" ", "") for t in ("sum_rows", str(v), *types))
-            body = f"typedef SumRowsP<{', '.join(types)}> {name}_P;\n"
-            body += f"KERNEL({name}, {name}_P) {{ sum_rows<{v}>(p); }}\n"
+            code = code_of(FILES, structure, f"{name}<{v}>", name, v, *types)
             threads = min(THREADS, -(-features // (v * 32)) * 32)
-            grid = (index.size, -(-features // (v * threads)), 1)
-            rest = words(index.size, rows, features)
-            self.launches[fits] = Launch(Code(name, FILES, body), grid, (threads, 1, 1), rest)
+            tiles = -(-features // (v * threads))
+            rest = words(index.size, rows, features, tiles)
+            grid = (-(-index.size // PLACES) * tiles, 1, 1)
+            self.launches[fits] = Launch(code, grid, (threads, 1, 1), rest)
 
 
-class Rank(Kernel):
+class Rank(Launched):
     """index -> the order of a stable sort, int32."""
 
-    def __init__(self, index: Operand) -> None:
+    def __init__(self, index: Operand, rows: int) -> None:
         t = type_of(index)
-        name = f"rank_{t}".replace(" ", "")
-        body = f"KERNEL({name}, RankP<{t}>) {{ rank(p); }}\n"
+        code = code_of(FILES, f"RankP<{t}>", "rank", "rank", t)
         grid = (-(-index.size // THREADS), 1, 1)
-        self.launch = Launch(Code(name, FILES, body), grid, (THREADS, 1, 1), words(index.size))
-
-    def run(
-        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
-    ) -> None:
-        self.launch.run([ins[0], outs[0]], stream)
+        self.launch_always(Launch(code, grid, (THREADS, 1, 1), words(index.size, rows)))
 
 
 @register("embed_backward")
@@ -143,8 +123,12 @@ def embed_backward(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None
     if index.size > MOST_INDICES or gw.size >= MOST_ELEMENTS:
         return None
     chain = Chain()
+    features = gw.size // gw.shape[0]
     order = chain.scratch(4 * index.size)
-    chain.add(Rank(index), [At("in", 0)], [order])
+    parts = chain.scratch(2 * 4 * features * -(-index.size // PLACES))
+    chain.add(Rank(index, gw.shape[0]), [At("in", 0)], [order])
     chain.add(Fill(gw, 0.0), [], [At("out", 0)])
-    chain.add(SumRows(index, gy, gw), [At("in", 0), order, At("in", 1)], [At("out", 0)])
+    for name in ("sum_rows", "join_rows"):
+        sums = SumRows(name, index, gy, gw)
+        chain.add(sums, [At("in", 0), order, At("in", 1)], [At("out", 0), parts])
     return chain.finish()

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.ext.cuda.registry import Operand
+from nnl.ext.cuda.registry import Kernel, Operand
 
 Dims = tuple[int, int, int]
 Ins = list[Operand | None]  # of a setup
@@ -129,6 +129,40 @@ class Launch:
     def run(self, addresses: Sequence[int | None], stream: int) -> None:
         params = struct.pack(f"={len(addresses)}Q", *[a or 0 for a in addresses]) + self.rest
         COMPILER.function(self.code)(self.grid, self.block, params, stream)
+
+
+def code_of(files: tuple[str, ...], structure: str, call: str, *parts: object) -> Code:
+    """A kernel that does nothing but call a template, with a structure as its parameters.
+
+    Args:
+        files: As in Code.
+        structure: Its type, like "FillP<float>".
+        call: What is called with it, like "fill_all<4>".
+        parts: Words that make the name, which is to be another for another text.
+    """
+    name = "_".join(str(p).replace(" ", "") for p in parts)
+    body = f"typedef {structure} {name}_P;\nKERNEL({name}, {name}_P) {{ {call}(p); }}\n"
+    return Code(name, files, body)
+
+
+class Launched(Kernel):
+    """One launch over inputs and outputs in their order.
+
+    Attributes:
+        launches: By whether all arrays start at multiples of 16 bytes.
+    """
+
+    launches: dict[bool, Launch]
+
+    def run(
+        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
+    ) -> None:
+        addresses = [*ins, *outs]
+        self.launches[aligned(addresses)].run(addresses, stream)
+
+    def launch_always(self, launch: Launch) -> None:
+        """Launch this, wherever arrays start."""
+        self.launches = {True: launch, False: launch}
 
 
 def words(*values: Any) -> bytes:

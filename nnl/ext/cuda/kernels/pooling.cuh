@@ -6,23 +6,23 @@
 enum { MAX, SUM, AVERAGE, AVERAGE_WITH_PAD };
 
 struct Window {
-  int64 size, out, kernel, stride, pad;
+  int64 size, out, kernel, pad;
+  Divisor stride;
+  INLINE int first(int o) const { return o * (int)stride.divisor - (int)pad; }
   // The pixels [begin, end) of window o.
   INLINE void pixels(int o, int& begin, int& end) const {
-    const int first = o * (int)stride - (int)pad;
-    begin = max(first, 0), end = min(first + (int)kernel, (int)size);
+    begin = max(first(o), 0), end = min(first(o) + (int)kernel, (int)size);
   }
   // The windows [begin, end) that see pixel i.
   INLINE void windows(int i, int& begin, int& end) const {
     const int q = i + (int)pad, low = q - (int)kernel + 1;
-    begin = low <= 0 ? 0 : (low + (int)stride - 1) / (int)stride;
-    end = min((int)out, q / (int)stride + 1);
+    begin = low <= 0 ? 0 : (int)stride((unsigned)low + stride.divisor - 1);
+    end = min((int)out, (int)stride((unsigned)q) + 1);
   }
   template <int mode>
   INLINE int count(int o) const {
-    const int first = o * (int)stride - (int)pad;
-    if (mode == AVERAGE_WITH_PAD) return min((int)kernel, (int)(size + pad) - first);
-    return min(first + (int)kernel, (int)size) - max(first, 0);
+    if (mode == AVERAGE_WITH_PAD) return min((int)kernel, (int)(size + pad) - first(o));
+    return min(first(o) + (int)kernel, (int)size) - max(first(o), 0);
   }
 };
 
@@ -36,56 +36,70 @@ struct PoolP {
   Window axis[3];
 };
 
-// Where item i of a space (outer, a, b, c, channels) is: its coordinates.
-template <class P>
-INLINE unsigned locate(const P& p, unsigned i, unsigned& c, int* at) {
-  unsigned q = p.channels(i);
-  c = i - q * p.channels.divisor;
+// Item i of a space (outer, a, b, c, channels), and what it is made of.
+struct Spot {
+  unsigned outer, channel, width;  // the first of its channels; how many there are
+  int at[3], begin[3], end[3];
+  template <class P>
+  INLINE Spot(const P& p, unsigned i, int V, bool backward) {
+    unsigned q = p.channels(i);
+    channel = (i - q * p.channels.divisor) * V, width = p.channels.divisor * V;
 #pragma unroll
-  for (int d = 0; d < 3; ++d) {
-    const unsigned r = p.by[d](q);
-    at[2 - d] = (int)(q - r * p.by[d].divisor);
-    q = r;
+    for (int d = 2; d >= 0; --d) {
+      const unsigned r = p.by[2 - d](q);
+      at[d] = (int)(q - r * p.by[2 - d].divisor);
+      q = r;
+      if (backward) p.axis[d].windows(at[d], begin[d], end[d]);
+      else p.axis[d].pixels(at[d], begin[d], end[d]);
+    }
+    outer = q;
   }
-  return q;
+  // f(where it is in memory, its coordinates) for each of them, of three sizes.
+  template <class F>
+  INLINE void for_each(int64 a, int64 b, int64 c, F&& f) const {
+    for (int i = begin[0]; i < end[0]; ++i)
+      for (int j = begin[1]; j < end[1]; ++j)
+        for (int k = begin[2]; k < end[2]; ++k)
+          f((((outer * (unsigned)a + i) * (unsigned)b + j) * (unsigned)c + k) * width + channel, i, j,
+            k);
+  }
+};
+// Which element of its window a pixel is.
+INLINE int place_in(const Window* axis, int i, int j, int k, int a, int b, int c) {
+  return ((i - axis[0].first(a)) * (int)axis[1].kernel + j - axis[1].first(b)) *
+             (int)axis[2].kernel + k - axis[2].first(c);
+}
+// What an average is multiplied by.
+template <int mode>
+INLINE float share(const Window* axis, int a, int b, int c) {
+  return 1.0f / (float)(axis[0].template count<mode>(a) * axis[1].template count<mode>(b) *
+                        axis[2].template count<mode>(c));
 }
 
 template <int mode, int V, class X, class Y>
 INLINE void pool(const PoolP<X, Y>& p) {
+  const Window* axis = p.axis;
   for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += gridDim.x * blockDim.x) {
-    unsigned c;
-    int at[3], b[3], e[3];
-    const unsigned outer = locate(p, i, c, at), width = p.channels.divisor * V;
-#pragma unroll
-    for (int d = 0; d < 3; ++d) p.axis[d].pixels(at[d], b[d], e[d]);
+    const Spot s(p, i, V, false);
     float best[V];
     int place[V];
 #pragma unroll
     for (int l = 0; l < V; ++l) best[l] = mode == MAX ? -infinity() : 0.0f, place[l] = -1;
-    for (int i0 = b[0]; i0 < e[0]; ++i0)
-      for (int i1 = b[1]; i1 < e[1]; ++i1)
-        for (int i2 = b[2]; i2 < e[2]; ++i2) {
-          const unsigned pixel = ((outer * (unsigned)p.axis[0].size + i0) *
-                                  (unsigned)p.axis[1].size + i1) * (unsigned)p.axis[2].size + i2;
-          float v[V];
-          load<V>(v, p.x + pixel * width + c * V);
-          const int tap = ((i0 - at[0] * (int)p.axis[0].stride + (int)p.axis[0].pad) *
-                           (int)p.axis[1].kernel + i1 - at[1] * (int)p.axis[1].stride +
-                           (int)p.axis[1].pad) * (int)p.axis[2].kernel + i2 -
-                          at[2] * (int)p.axis[2].stride + (int)p.axis[2].pad;
+    s.for_each(axis[0].size, axis[1].size, axis[2].size, [&](unsigned from, int a, int b, int c) {
+      float v[V];
+      load<V>(v, p.x + from);
+      const int tap = place_in(axis, a, b, c, s.at[0], s.at[1], s.at[2]);
 #pragma unroll
-          for (int l = 0; l < V; ++l) {
-            if (mode != MAX) {
-              best[l] += v[l];
-            } else if (v[l] > best[l] || place[l] < 0 || (v[l] != v[l] && best[l] == best[l])) {
-              best[l] = v[l], place[l] = tap;
-            }
-          }
+      for (int l = 0; l < V; ++l) {
+        if (mode != MAX) {
+          best[l] += v[l];
+        } else if (v[l] > best[l] || place[l] < 0 || (v[l] != v[l] && best[l] == best[l])) {
+          best[l] = v[l], place[l] = tap;
         }
+      }
+    });
     if (mode == AVERAGE || mode == AVERAGE_WITH_PAD) {
-      const float scale = 1.0f / (float)(p.axis[0].template count<mode>(at[0]) *
-                                         p.axis[1].template count<mode>(at[1]) *
-                                         p.axis[2].template count<mode>(at[2]));
+      const float scale = share<mode>(axis, s.at[0], s.at[1], s.at[2]);
 #pragma unroll
       for (int l = 0; l < V; ++l) best[l] *= scale;
     }
@@ -102,41 +116,26 @@ INLINE void pool(const PoolP<X, Y>& p) {
 // x is the gradient of the windows, y that of the pixels.
 template <int mode, int V, class X, class Y>
 INLINE void pool_backward(const PoolP<X, Y>& p) {
+  const Window* axis = p.axis;
   for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < p.n; i += gridDim.x * blockDim.x) {
-    unsigned c;
-    int at[3], b[3], e[3];
-    const unsigned outer = locate(p, i, c, at), width = p.channels.divisor * V;
-#pragma unroll
-    for (int d = 0; d < 3; ++d) p.axis[d].windows(at[d], b[d], e[d]);
+    const Spot s(p, i, V, true);
     float sum[V];
 #pragma unroll
     for (int l = 0; l < V; ++l) sum[l] = 0.0f;
-    for (int o0 = b[0]; o0 < e[0]; ++o0)
-      for (int o1 = b[1]; o1 < e[1]; ++o1)
-        for (int o2 = b[2]; o2 < e[2]; ++o2) {
-          const unsigned window = ((outer * (unsigned)p.axis[0].out + o0) *
-                                   (unsigned)p.axis[1].out + o1) * (unsigned)p.axis[2].out + o2;
-          const unsigned from = window * width + c * V;
-          float v[V];
-          load<V>(v, p.x + from);
-          if (mode == MAX) {
-            const int tap = ((at[0] - o0 * (int)p.axis[0].stride + (int)p.axis[0].pad) *
-                             (int)p.axis[1].kernel + at[1] - o1 * (int)p.axis[1].stride +
-                             (int)p.axis[1].pad) * (int)p.axis[2].kernel + at[2] -
-                            o2 * (int)p.axis[2].stride + (int)p.axis[2].pad;
-            const Pack<short, V> a = *(const Pack<short, V>*)(p.arg + from);
+    s.for_each(axis[0].out, axis[1].out, axis[2].out, [&](unsigned from, int a, int b, int c) {
+      float v[V];
+      load<V>(v, p.x + from);
+      if (mode == MAX) {
+        const int tap = place_in(axis, s.at[0], s.at[1], s.at[2], a, b, c);
+        const Pack<short, V> own = *(const Pack<short, V>*)(p.arg + from);
 #pragma unroll
-            for (int l = 0; l < V; ++l) sum[l] += a.v[l] == tap ? v[l] : 0.0f;
-          } else {
-            float scale = 1.0f;
-            if (mode != SUM)
-              scale = 1.0f / (float)(p.axis[0].template count<mode>(o0) *
-                                     p.axis[1].template count<mode>(o1) *
-                                     p.axis[2].template count<mode>(o2));
+        for (int l = 0; l < V; ++l) sum[l] += own.v[l] == tap ? v[l] : 0.0f;
+      } else {
+        const float scale = mode == SUM ? 1.0f : share<mode>(axis, a, b, c);
 #pragma unroll
-            for (int l = 0; l < V; ++l) sum[l] += v[l] * scale;
-          }
-        }
+        for (int l = 0; l < V; ++l) sum[l] += v[l] * scale;
+      }
+    });
     store<V>(p.y + i * V, sum);
   }
 }

@@ -16,12 +16,12 @@ from nnl.ext.cuda.kernels.chain import At, Chain
 from nnl.ext.cuda.kernels.copies import gathered
 from nnl.ext.cuda.kernels.module import (
     THREADS,
-    Code,
     Ins,
     Launch,
+    Launched,
     Outs,
-    aligned,
     blocks_for,
+    code_of,
     divisor,
     is_real,
     type_of,
@@ -52,7 +52,7 @@ def form_of(x: Operand, axes: int, channel_last: bool) -> Form | None:
     return Form(math.prod(shape[: end - axes]), shape[end - axes : end], math.prod(shape[end:]))
 
 
-class Pool(Kernel):
+class Pool(Launched):
     """One launch; `arg` says whether places of maxima are written or read.
 
     Attributes:
@@ -68,31 +68,28 @@ class Pool(Kernel):
         zeros = (0,) * len(lead)
         table = zip(
             lead + pixels.size, lead + windows.size, lead + tuple(attrs["kernel"]),
-            lead + tuple(attrs["stride"]), zeros + tuple(attrs["pad"]), strict=True,
+            zeros + tuple(attrs["pad"]), lead + tuple(attrs["stride"]), strict=True,
         )  # fmt: skip
-        axes = [words(*row) for row in table]
+        axes = [words(*row, divisor(stride)) for *row, stride in table]
         wide = 8 if max(x.dtype.itemsize, y.dtype.itemsize) == 2 else 4
         wide = wide if source.channels % wide == 0 else 1
         step = "pool_backward" if backward else "pool"
-        types = f"{type_of(x)}, {type_of(y)}"
+        structure = f"PoolP<{type_of(x)}, {type_of(y)}>"
         self.launches = {}
         for fits, v in ((True, wide), (False, 1)):
-            name = f"{step}_{mode}_{v}_{type_of(x)}_{type_of(y)}"
-            body = f"typedef PoolP<{types}> {name}_P;\n"
-            body += f"KERNEL({name}, {name}_P) {{ {step}<{mode}, {v}>(p); }}\n"
+            name = (step, mode, v, type_of(x), type_of(y))
+            code = code_of(FILES, structure, f"{step}<{mode}, {v}>", *name)
             n = y.size // v
             sizes = [divisor(s) for s in (lead + target.size)[::-1]]
             rest = words(n, divisor(source.channels // v), *sizes) + b"".join(axes)
-            grid = (blocks_for(n), 1, 1)
-            self.launches[fits] = Launch(Code(name, FILES, body), grid, (THREADS, 1, 1), rest)
+            self.launches[fits] = Launch(code, (blocks_for(n), 1, 1), (THREADS, 1, 1), rest)
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
     ) -> None:
         """ins: x, and the places if they are read; outs: y (0 for none), and places."""
         arg = ins[1] if len(ins) > 1 else outs[1] if len(outs) > 1 else 0
-        addresses = [ins[0], outs[0], arg]
-        self.launches[aligned(addresses)].run(addresses, stream)
+        super().run([ins[0], outs[0], arg], [], workspace, stream)
 
 
 class WithoutY(Kernel):

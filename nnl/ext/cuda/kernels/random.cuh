@@ -115,7 +115,11 @@ INLINE void draw_normal(const DrawP<Y>& p) {
     const double angle = 2.0 * uniform(second);  // in units of pi
     double s, c;
     sincospi(angle, &s, &c);
-    p.y[2 * i] = from_float<Y>((float)(radius * c) * (float)p.b + (float)p.a);
-    if (2 * i + 1 < p.n) p.y[2 * i + 1] = from_float<Y>((float)(radius * s) * (float)p.b + (float)p.a);
+    // rounded in between, as numpy does
+    auto put = [&](unsigned at, double v) {
+      p.y[at] = from_float<Y>(__fadd_rn(__fmul_rn((float)v, (float)p.b), (float)p.a));
+    };
+    put(2 * i, radius * c);
+    if (2 * i + 1 < p.n) put(2 * i + 1, radius * s);
   }
 }

@@ -16,9 +16,10 @@ from nnl.ext.cuda.kernels.module import (
     Code,
     Ins,
     Launch,
+    Launched,
     Outs,
-    aligned,
     blocks_for,
+    code_of,
     is_real,
     type_of,
     words,
@@ -34,23 +35,22 @@ def advance(words_drawn: int) -> Launch:
     return Launch(code, (1, 1, 1), (32, 1, 1), words(-(-words_drawn // 4)))
 
 
-class Draw(Kernel):
+class Draw(Launched):
     """An array of random numbers, from the state that is the only input."""
 
     def __init__(self, name: str, y: Operand, numbers: Sequence[float], drawn: int, each: int):
         t = type_of(y)
-        symbol = f"{name}_{t}"
         call = name if name == "draw_integers" else f"{name}<{t}>"
-        body = f"KERNEL({symbol}, DrawP<{t}>) {{ {call}(p); }}\n"
+        code = code_of(FILES, f"DrawP<{t}>", call, name, t)
         grid = (blocks_for(-(-y.size // each)), 1, 1)
         rest = words(y.size, [float(v) for v in numbers])
-        self.launch = Launch(Code(symbol, FILES, body), grid, (THREADS, 1, 1), rest)
+        self.launch_always(Launch(code, grid, (THREADS, 1, 1), rest))
         self.advance = advance(drawn)
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
     ) -> None:
-        self.launch.run([ins[0], outs[0]], stream)
+        super().run(ins, outs, workspace, stream)
         self.advance.run([ins[0]], stream)
 
 
@@ -87,23 +87,19 @@ def randn(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     return Draw("draw_normal", y, (attrs["mu"], attrs["sigma"], 0.0), 2 * half, 2)
 
 
-class Dropout(Kernel):
+class Dropout(Launched):
     """Elements in eights, each eight from one block of the generator."""
 
     def __init__(self, x: Operand, y: Operand, p: float) -> None:
         self.same = x.dtype == y.dtype
-        types = f"{type_of(x)}, {type_of(y)}"
-        name = f"dropout_{type_of(x)}_{type_of(y)}"
-        body = f"typedef DropoutP<{types}> {name}_P;\n"
-        body += f"KERNEL({name}, {name}_P) {{ dropout<{types}>(p); }}\n"
+        types = type_of(x), type_of(y)
+        listed = ", ".join(types)
+        code = code_of(FILES, f"DropoutP<{listed}>", f"dropout<{listed}>", "dropout", *types)
         grid = (blocks_for(-(-x.size // 8)), 1, 1)
         least = int(min(p * 2.0**32, 2.0**32 - 1))
         self.launches = {
             fits: Launch(
-                Code(name, FILES, body),
-                grid,
-                (THREADS, 1, 1),
-                words(x.size, least, int(fits), 1.0 / (1.0 - p)),
+                code, grid, (THREADS, 1, 1), words(x.size, least, int(fits), 1.0 / (1.0 - p))
             )
             for fits in (False, True)
         }
@@ -115,8 +111,7 @@ class Dropout(Kernel):
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
     ) -> None:
-        addresses = [ins[0], ins[1], outs[0], outs[1]]
-        self.launches[aligned(addresses)].run(addresses, stream)
+        super().run(ins, outs, workspace, stream)
         self.advance.run([ins[1]], stream)
 
 

@@ -15,7 +15,6 @@ struct AlongP {
   Axis mask[rank];
 };
 
-
 template <class M>
 INLINE float mask_value(M m) {
   return to_float(m);
@@ -129,79 +128,100 @@ INLINE void along_columns(const AlongP<A, B, Y, rank>& p) {
 
 // ---- cross entropies ----
 
-// A label of n or more has no meaning; a device cannot raise, so its loss is NaN. gx may be null.
-template <class X, class L, class Y, class G, class Z>
+// A label of n or more has no meaning; a device cannot raise, so its loss is NaN. The statistics may
+// be null.
+template <class X, class L, class Y>
 struct CrossP {
   const X* x;
   const L* label;
-  const G* gy;
   Y *y, *largest, *total;
-  Z* gx;
-  int64 outer, n, inner, gy_step;
+  int64 outer, n, inner;
 };
 
-// The score at the label, 0 if there is none.
+// Loss i and its statistics; the line of scores begins at `base`.
 template <class P>
-INLINE float score_of(const P& p, unsigned i, unsigned base) {
+INLINE void write_loss(const P& p, unsigned i, unsigned base, float top, float total) {
   const int64 t = (int64)p.label[i];
-  if (t < 0 || t >= p.n) return 0.0f;
-  return to_float(p.x[base + (unsigned)(t * p.inner)]);
+  float loss = t < 0 ? 0.0f : not_a_number();
+  if (t >= 0 && t < p.n)
+    loss = logf(total) - (to_float(p.x[base + (unsigned)(t * p.inner)]) - top);
+  store<1>(p.y + i, &loss);
+  if (p.largest) store<1>(p.largest + i, &top), store<1>(p.total + i, &total);
 }
-INLINE float loss_of(int64 t, int64 n, float score, float top, float total) {
-  if (t < 0) return 0.0f;
-  return t >= n ? not_a_number() : logf(total) - (score - top);
+// What arrives at a loss, 0 where the label is negative.
+template <class G>
+INLINE float weight_of(int64 t, int64 n, const G* gy) {
+  return t < 0 ? 0.0f : t >= n ? not_a_number() : to_float(*gy);
 }
 
-// Softmax less 1 at the label, times the gradient of the loss; 0 where the label is negative.
-INLINE float slope(float x, float top, float total, float weight, bool chosen) {
-  return expf(x - top) * (weight / total) - (chosen ? weight : 0.0f);
+// exp(x - top) as a power of 2, in two instructions. What is rounded in top log2(e) is the same factor
+// for all elements of a line, and so for their sum.
+INLINE float in_powers_of_2(float x) { return __fmul_rn(x, 1.4426950408889634f); }
+INLINE float exponential(float x, float top_2) {
+  return exp2f(fmaf(x, 1.4426950408889634f, -top_2));
+}
+// -inf is no number to take differences from.
+INLINE float lowered(float top) { return top == -infinity() ? 0.0f : top; }
+
+// The sum of exponentials moves to a larger top. NaN is in the sum, if not in the top.
+template <int V, class X>
+INLINE void add_exponentials(const X* p, float& top, float& total) {
+  float x[V], next = top;
+  load<V>(x, p);
+#pragma unroll
+  for (int l = 0; l < V; ++l) next = fmaxf(next, x[l]);
+  const float top_2 = in_powers_of_2(lowered(next));
+  total *= exp2f(in_powers_of_2(top) - top_2);
+#pragma unroll
+  for (int l = 0; l < V; ++l) total += exponential(x[l], top_2);
+  top = next;
 }
 
-template <class X, class L, class Y, class G, class Z>
-INLINE void cross_rows(const CrossP<X, L, Y, G, Z>& p) {
+// All elements of the row that begins at `base`, by a team: `pack` for V neighbours from where they
+// are aligned, `one` for each at both ends.
+template <int V, class F, class G>
+INLINE void for_row(unsigned base, unsigned n, F&& pack, G&& one) {
+  const unsigned head = min(n, (V - base % V) % V), tail = head + (n - head) / V * V;
+  for (unsigned e = threadIdx.x; e < head; e += blockDim.x) one(e);
+  for (unsigned e = head + threadIdx.x * V; e < tail; e += blockDim.x * V) pack(e);
+  for (unsigned e = tail + threadIdx.x; e < n; e += blockDim.x) one(e);
+}
+
+// Softmax less 1 at the label, times the gradient of the loss; chosen: place of the label behind e.
+template <int V, class X, class Z>
+INLINE void write_slopes(const X* x, Z* gx, unsigned e, int chosen, float top_2, float part,
+                         float weight) {
+  float v[V];
+  load<V>(v, x + e);
+#pragma unroll
+  for (int l = 0; l < V; ++l)
+    v[l] = exponential(v[l], top_2) * part - (l == chosen ? weight : 0.0f);
+  store<V>(gx + e, v);
+}
+
+template <int V, class X, class L, class Y>
+INLINE void cross_rows(const CrossP<X, L, Y>& p) {
   __shared__ float shared[2][8];
   const unsigned row = blockIdx.x * blockDim.y + threadIdx.y;
   const unsigned n = row < p.outer ? (unsigned)p.n : 0, base = row * (unsigned)p.n;
-  float top = Max::start(), total = 0.0f;
-  for (unsigned e = threadIdx.x; e < n; e += blockDim.x)
-    top = Max::join(top, to_float(p.x[base + e]));
-  top = reduce_in_team<Max>(top, shared[0]);
-  // read before the threads meet again: gx may be the memory of x
-  const float score = n ? score_of(p, row, base) : 0.0f;
-  for (unsigned e = threadIdx.x; e < n; e += blockDim.x)
-    total += expf(to_float(p.x[base + e]) - top);
-  total = reduce_in_team<Sum>(total, shared[1]);
-  if (row >= p.outer) return;
-  if (threadIdx.x == 0) {
-    p.y[row] = from_float<Y>(loss_of((int64)p.label[row], p.n, score, top, total));
-    if (p.largest) p.largest[row] = from_float<Y>(top), p.total[row] = from_float<Y>(total);
-  }
-  if (!p.gx) return;
-  const int64 t = (int64)p.label[row];
-  const float weight = t < 0 ? 0.0f : t >= p.n ? not_a_number() : to_float(p.gy[row * p.gy_step]);
-  for (unsigned e = threadIdx.x; e < n; e += blockDim.x)
-    p.gx[base + e] = from_float<Z>(slope(to_float(p.x[base + e]), top, total, weight, e == t));
+  float own = Max::start(), total = 0.0f;
+  for_row<V>(
+      base, n, [&](unsigned e) { add_exponentials<V>(p.x + base + e, own, total); },
+      [&](unsigned e) { add_exponentials<1>(p.x + base + e, own, total); });
+  const float top = reduce_in_team<Max>(own, shared[0]);
+  total = reduce_in_team<Sum>(total * exp2f(in_powers_of_2(own) - in_powers_of_2(lowered(top))),
+                              shared[1]);
+  if (n && threadIdx.x == 0) write_loss(p, row, base, top, total);
 }
-
-template <class X, class L, class Y, class G, class Z>
-INLINE void cross_columns(const CrossP<X, L, Y, G, Z>& p) {
+template <class X, class L, class Y>
+INLINE void cross_columns(const CrossP<X, L, Y>& p) {
   const unsigned inner = (unsigned)p.inner, size = inner * (unsigned)p.n;
   for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < p.outer * p.inner;
        i += gridDim.x * blockDim.x) {
     const unsigned o = i / inner, base = o * size + (i - o * inner);
     float top = Max::start(), total = 0.0f;
-    for (unsigned e = base; e < base + size; e += inner) top = Max::join(top, to_float(p.x[e]));
-    for (unsigned e = base; e < base + size; e += inner) total += expf(to_float(p.x[e]) - top);
-    p.y[i] = from_float<Y>(
-        loss_of((int64)p.label[i], p.n, score_of(p, i, base), top, total));
-    if (p.largest) p.largest[i] = from_float<Y>(top), p.total[i] = from_float<Y>(total);
-    if (!p.gx) continue;
-    const int64 t = (int64)p.label[i];
-    const float weight = t < 0 ? 0.0f : t >= p.n ? not_a_number() : to_float(p.gy[i * p.gy_step]);
-    for (unsigned k = 0; k < p.n; ++k) {
-      const unsigned e = base + k * inner;
-      p.gx[e] = from_float<Z>(slope(to_float(p.x[e]), top, total, weight, k == t));
-    }
+    for (unsigned e = base; e < base + size; e += inner) add_exponentials<1>(p.x + e, top, total);
+    write_loss(p, i, base, top, total);
   }
 }
 
@@ -213,19 +233,36 @@ struct CrossBackwardP {
   const L* label;
   const S *largest, *total;
   Z* gx;
-  int64 size, n;
+  int64 outer, n, inner;
   Divisor by_n, by_inner;
 };
+template <int V, class G, class X, class L, class S, class Z>
+INLINE void cross_backward_rows(const CrossBackwardP<G, X, L, S, Z>& p) {
+  const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, n = (unsigned)p.n, base = row * n;
+  if (row >= p.outer) return;
+  const int64 t = (int64)p.label[row];
+  const int chosen = t >= 0 && t < p.n ? (int)t : -1;
+  const float weight = weight_of(t, p.n, p.gy + row), part = weight / to_float(p.total[row]);
+  const float top_2 = in_powers_of_2(to_float(p.largest[row]));
+  for_row<V>(
+      base, n,
+      [&](unsigned e) {
+        write_slopes<V>(p.x, p.gx, base + e, chosen - (int)e, top_2, part, weight);
+      },
+      [&](unsigned e) {
+        write_slopes<1>(p.x, p.gx, base + e, chosen - (int)e, top_2, part, weight);
+      });
+}
 template <class G, class X, class L, class S, class Z>
-INLINE void cross_backward(const CrossBackwardP<G, X, L, S, Z>& p) {
-  const unsigned inner = p.by_inner.divisor;
-  for (unsigned e = blockIdx.x * blockDim.x + threadIdx.x; e < p.size;
+INLINE void cross_backward_columns(const CrossBackwardP<G, X, L, S, Z>& p) {
+  const unsigned inner = (unsigned)p.inner;
+  for (unsigned e = blockIdx.x * blockDim.x + threadIdx.x; e < p.outer * p.n * p.inner;
        e += gridDim.x * blockDim.x) {
     const unsigned q = p.by_inner(e), o = p.by_n(q), k = q - o * (unsigned)p.n;
     const unsigned i = o * inner + (e - q * inner);
     const int64 t = (int64)p.label[i];
-    const float weight = t < 0 ? 0.0f : t >= p.n ? not_a_number() : to_float(p.gy[i]);
-    const float top = to_float(p.largest[i]), total = to_float(p.total[i]);
-    p.gx[e] = from_float<Z>(slope(to_float(p.x[e]), top, total, weight, k == t));
+    const float weight = weight_of(t, p.n, p.gy + i), part = weight / to_float(p.total[i]);
+    const float top_2 = in_powers_of_2(to_float(p.largest[i]));
+    write_slopes<1>(p.x, p.gx, e, k == t ? 0 : -1, top_2, part, weight);
   }
 }

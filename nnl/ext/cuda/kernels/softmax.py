@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Softmax, its logarithm, their gradients, and the cross entropies of labels.
 
-softmax_fused, softmax_fused_backward and softmax_cross_entropy_fused exist for plans only; they
-are described in cpp/src/kernels/softmax.cpp and cross_entropy.cpp. A label that is too large gives
+softmax_fused and softmax_fused_backward exist for plans only; they are described in
+cpp/src/kernels/softmax.cpp. A label that is too large gives
 NaN: a device cannot raise an error.
 """
 
@@ -19,13 +19,14 @@ from nnl.ext.cuda.kernels.module import (
     FLOATS,
     MOST_ELEMENTS,
     THREADS,
-    Code,
     Dims,
     Ins,
     Launch,
+    Launched,
     Outs,
     aligned,
     blocks_for,
+    code_of,
     divisor,
     is_real,
     type_of,
@@ -39,11 +40,6 @@ PACKS = (1, 2, 4, 8)  # of a thread in registers
 BYTES = frozenset(["bool", "int8", "uint8"])
 
 
-def identifier(*parts: object) -> str:
-    """A name in C for a combination of types and numbers."""
-    return "_".join(str(p).replace(" ", "") for p in parts)
-
-
 def team_for(n: int, width: int, outer: int) -> tuple[Dims, Dims]:
     """(grid, block) with one team of threads for each of `outer` rows of n elements."""
     threads = -(-n // width)
@@ -52,7 +48,7 @@ def team_for(n: int, width: int, outer: int) -> tuple[Dims, Dims]:
     return (-(-outer // rows), 1, 1), (team, rows, 1)
 
 
-class Along(Kernel):
+class Along(Launched):
     """A kind of softmax along an axis; b is the second input or None."""
 
     def __init__(
@@ -62,7 +58,8 @@ class Along(Kernel):
         n, inner = a.shape[axis], math.prod(a.shape[axis + 1 :])
         outer = a.size // (n * inner)
         rank = len(mask.sizes) if mask is not None and mask.sizes else 1
-        types = f"{type_of(a)}, {type_of(b) if b else type_of(a)}, {type_of(y)}, {rank}"
+        types = [type_of(a), type_of(b or a), type_of(y), rank]
+        structure = f"AlongP<{', '.join(map(str, types))}>"
         rest = words(outer, n, inner, scale) + axes_words(mask or Pattern((), ()))
         self.second = b is not None
         widest = max(x.dtype.itemsize for x in (a, y, *([b] if b and mask is None else [])))
@@ -75,17 +72,17 @@ class Along(Kernel):
             if inner > 1:
                 grid: Dims = (blocks_for(outer * inner), 1, 1)
                 block: Dims = (THREADS, 1, 1)
-                name = identifier("columns", kind, *types.split(", "))
-                call = f"along_columns<{kind}>(p)"
+                name: tuple[object, ...] = ("columns", kind, *types)
+                call = f"along_columns<{kind}>"
             else:
                 grid, block = team_for(n, width, outer)
                 each = -(-n // (width * block[0]))
                 packs = next((k for k in PACKS if k >= each), 0)
                 has_mask = int(mask is not None)
-                name = identifier("rows", kind, has_mask, width, packs, *types.split(", "))
-                call = f"along_rows<{kind}, {has_mask}, {width}, {packs}>(p)"
-            body = f"typedef AlongP<{types}> {name}_P;\nKERNEL({name}, {name}_P) {{ {call}; }}\n"
-            self.launches[fits] = Launch(Code(name, FILES, body), grid, block, rest)
+                name = ("rows", kind, has_mask, width, packs, *types)
+                call = f"along_rows<{kind}, {has_mask}, {width}, {packs}>"
+            code = code_of(FILES, structure, call, *name)
+            self.launches[fits] = Launch(code, grid, block, rest)
 
     def may_overwrite(self, out: int, input: int) -> bool:
         return self.same[input]
@@ -93,8 +90,7 @@ class Along(Kernel):
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
     ) -> None:
-        addresses = [ins[0], ins[1] if self.second else 0, outs[0]]
-        self.launches[aligned([ins[0], outs[0], addresses[1]])].run(addresses, stream)
+        super().run([ins[0], ins[1] if self.second else 0], outs, workspace, stream)
 
 
 def _usable(*operands: Operand | None) -> bool:
@@ -139,41 +135,46 @@ def softmax_fused(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     return Along("SOFTMAX", x, mask, y, axis, scale, pattern)
 
 
-class CrossEntropy(Kernel):
-    """Losses, with the statistics of x or with the gradient by x."""
+def cross_launches(
+    name: str, structure: str, types: Sequence[Operand], axis: int, each: bool, more: bytes = b""
+) -> dict[bool, Launch]:
+    """The launches of name_rows or name_columns for scores x.
 
-    def __init__(
-        self, x: Operand, label: Operand, gy: Operand | None, outs: list[Operand], axis: int
-    ) -> None:
-        n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
-        outer = x.size // (n * inner)
-        self.fused = gy is not None
-        gx = outs[1] if self.fused else x
-        self.same = self.fused and gx.dtype.itemsize == x.dtype.itemsize
-        given = [x, label, outs[0], gy or x, gx]
-        types = ", ".join(type_of(v) for v in given)
-        form = "rows" if inner == 1 else "columns"
-        name = identifier("cross", form, *types.split(", "))
-        body = f"typedef CrossP<{types}> {name}_P;\n"
-        body += f"KERNEL({name}, {name}_P) {{ cross_{form}(p); }}\n"
-        if inner == 1:
-            grid, block = team_for(n, 1, outer)
-        else:
-            grid, block = (blocks_for(outer * inner), 1, 1), (THREADS, 1, 1)
-        rest = words(outer, n, inner, int(gy is not None and gy.size > 1))
-        self.launch = Launch(Code(name, FILES, body), grid, block, rest)
+    Args:
+        types: Operands of the structure's types, among them x; those of its shape are read and
+            written in packs.
+        each: Whether a thread takes one element, or one line, where lines are no rows.
+        more: Words behind outer, n and inner.
+    """
+    x = max(types, key=lambda v: v.size)
+    n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
+    outer = x.size // (n * inner)
+    names = [type_of(v) for v in types]
+    structure = f"{structure}<{', '.join(names)}>"
+    rest = words(outer, n, inner) + more
+    if inner > 1:
+        code = code_of(FILES, structure, f"{name}_columns", name, "columns", *names)
+        grid = (blocks_for(x.size if each else outer * inner), 1, 1)
+        return dict.fromkeys((True, False), Launch(code, grid, (THREADS, 1, 1), rest))
+    launches = {}
+    widest = max(v.dtype.itemsize for v in types if v.shape == x.shape)
+    for fits, v in ((True, 16 // widest), (False, 1)):
+        code = code_of(FILES, structure, f"{name}_rows<{v}>", name, "rows", v, *names)
+        launches[fits] = Launch(code, *team_for(n, v, outer), rest)
+    return launches
 
-    def may_overwrite(self, out: int, input: int) -> bool:
-        return self.same and out == 1 and input == 0
+
+class CrossEntropy(Launched):
+    """Losses, and the maxima and sums of exponentials if they are asked for."""
+
+    def __init__(self, x: Operand, label: Operand, y: Operand, axis: int) -> None:
+        self.launches = cross_launches("cross", "CrossP", (x, label, y), axis, each=False)
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
     ) -> None:
-        if self.fused:
-            addresses = [ins[0], ins[1], ins[2], outs[0], 0, 0, outs[1]]
-        else:
-            addresses = [ins[0], ins[1], 0, *outs, *[0] * (3 - len(outs)), 0]
-        self.launch.run(addresses, stream)
+        addresses = [*ins, *outs, *[0] * (3 - len(outs))]
+        self.launches[aligned(addresses[:1])].run(addresses, stream)
 
 
 def _is_label(x: Operand | None) -> bool:
@@ -186,39 +187,22 @@ def softmax_cross_entropy(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel
     same = all(o.dtype == outs[0].dtype for o in outs)
     if x is None or label is None or not _is_label(label) or not _usable(x, *outs) or not same:
         return None
-    return CrossEntropy(x, label, None, outs, attrs["axis"])
+    return CrossEntropy(x, label, outs[0], attrs["axis"])
 
 
-@register("softmax_cross_entropy_fused")
-def softmax_cross_entropy_fused(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
-    x, label, gy = ins
-    if x is None or label is None or gy is None or not _is_label(label):
-        return None
-    return CrossEntropy(x, label, gy, outs, attrs["axis"]) if _usable(x, gy, *outs) else None
-
-
-class CrossEntropyBackward(Kernel):
+class CrossEntropyBackward(Launched):
     """Every element by itself, from the maximum and the sum of its line."""
 
     def __init__(self, ins: Sequence[Operand], gx: Operand, axis: int) -> None:
         gy, x, label, largest, _ = ins
         n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
-        types = ", ".join(type_of(v) for v in (gy, x, label, largest, gx))
-        name = identifier("cross_backward", *types.split(", "))
-        body = f"typedef CrossBackwardP<{types}> {name}_P;\n"
-        body += f"KERNEL({name}, {name}_P) {{ cross_backward(p); }}\n"
-        rest = words(x.size, n, divisor(n), divisor(inner))
-        grid = (blocks_for(x.size), 1, 1)
-        self.launch = Launch(Code(name, FILES, body), grid, (THREADS, 1, 1), rest)
+        types, more = (gy, x, label, largest, gx), words(divisor(n), divisor(inner))
+        name, structure = "cross_backward", "CrossBackwardP"
+        self.launches = cross_launches(name, structure, types, axis, True, more)
         self.same = x.dtype.itemsize == gx.dtype.itemsize
 
     def may_overwrite(self, out: int, input: int) -> bool:
         return input == 1 and self.same
-
-    def run(
-        self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
-    ) -> None:
-        self.launch.run([*ins, outs[0]], stream)
 
 
 @register("softmax_cross_entropy_backward")

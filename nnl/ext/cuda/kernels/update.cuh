@@ -21,7 +21,10 @@ INLINE void prepare_update(const UpdateP<most, states>& p) {
   if (i >= p.count || (p.bad && (p.bad[0].bits || p.bad[1].bits))) return;
   int64* t = (int64*)p.address[i][2 + states];
   *t += 1;
-  R::constants(p.a, (double)*t, *(const double*)p.address[i][3 + states], p.constants + 10 * i);
+  float c[10] = {};
+  R::constants(p.a, (double)*t, *(const double*)p.address[i][3 + states], c);
+#pragma unroll
+  for (int k = 0; k < 10; ++k) p.constants[10 * i + k] = c[k];
 }
 
 // What a block works on.
@@ -35,19 +38,17 @@ INLINE unsigned parameter_of(const P& p) {
   return low;
 }
 
-template <class G, int most, int states>
-INLINE float gradient(const UpdateP<most, states>& p, float g, float w) {
-  if (p.scale) g /= *p.scale;
-  return g * (float)p.gradient_scale + w * (float)p.gradient_decay;
-}
-
-// f(lanes, w, g, states) for this block's elements; writes back what f has changed.
-template <int V, bool final, class W, class G, class S, class Y, int most, int states, class F>
+// f(w, g, states) for this block's elements. Writes back states if f moves them; w and y at the end.
+template <int V, bool final, bool moves, class W, class G, class S, class Y, int most, int states,
+          class F>
 INLINE void update_part(const UpdateP<most, states>& p, unsigned i, unsigned begin, unsigned end,
                         F&& f) {
   W* w = (W*)p.address[i][0];
   const G* g = (const G*)p.address[i][1];
   Y* y = (Y*)p.address[i][4 + states];
+  const bool scaled = p.scale;
+  const float loss_scale = scaled ? *p.scale : 1.0f;  // read once: writing w might change it
+  const float scale = (float)p.gradient_scale, decay = (float)p.gradient_decay;
   for (unsigned k = begin + threadIdx.x * V; k < end; k += blockDim.x * V) {
     float wv[V], gv[V], sv[states + 1][V];
     load<V>(wv, w + k);
@@ -59,18 +60,20 @@ INLINE void update_part(const UpdateP<most, states>& p, unsigned i, unsigned beg
       float own[states + 1];
 #pragma unroll
       for (int s = 0; s < states; ++s) own[s] = sv[s][l];
-      f(wv[l], gradient<G>(p, gv[l], wv[l]), own);
+      const float g = scaled ? gv[l] / loss_scale : gv[l];
+      f(wv[l], g * scale + wv[l] * decay, own);
 #pragma unroll
       for (int s = 0; s < states; ++s) sv[s][l] = own[s];
     }
 #pragma unroll
-    for (int s = 0; s < states; ++s) store<V>((S*)p.address[i][2 + s] + k, sv[s]);
+    for (int s = 0; s < states; ++s)
+      if (moves) store<V>((S*)p.address[i][2 + s] + k, sv[s]);
     if (final) store<V>(w + k, wv);
     if (final && (void*)y != (void*)w && y) store<V>(y + k, wv);
   }
 }
 
-template <bool final, class W, class G, class S, class Y, int most, int states, class F>
+template <bool final, bool moves, class W, class G, class S, class Y, int most, int states, class F>
 INLINE void update_block(const UpdateP<most, states>& p, unsigned i, F&& f) {
   const unsigned begin = (blockIdx.x - (unsigned)p.first[i]) * (unsigned)p.chunk;
   const unsigned end = min((unsigned)p.size[i], begin + (unsigned)p.chunk);
@@ -79,8 +82,8 @@ INLINE void update_block(const UpdateP<most, states>& p, unsigned i, F&& f) {
   for (int k = 0; k < 2 + states; ++k) bits |= (uint64)p.address[i][k];
   bits |= (uint64)p.address[i][4 + states];
   const unsigned whole = bits % 16 ? begin : begin + (end - begin) / 4 * 4;
-  update_part<4, final, W, G, S, Y>(p, i, begin, whole, f);
-  update_part<1, final, W, G, S, Y>(p, i, whole, end, f);
+  update_part<4, final, moves, W, G, S, Y>(p, i, begin, whole, f);
+  update_part<1, final, moves, W, G, S, Y>(p, i, whole, end, f);
 }
 
 template <class R, class W, class G, class S, class Y, int most, int states>
@@ -90,7 +93,7 @@ INLINE void apply_update(const UpdateP<most, states>& p) {
   float c[10];
 #pragma unroll
   for (int k = 0; k < 10; ++k) c[k] = p.constants[10 * i + k];
-  update_block<true, W, G, S, Y>(p, i, [&](float& w, float g, float* s) { R::apply(c, w, g, s); });
+  update_block<true, !R::moved, W, G, S, Y>(p, i, [&](float& w, float g, float* s) { R::apply(c, w, g, s); });
 }
 
 // The sums of rules with norms, per block.
@@ -102,7 +105,7 @@ INLINE void sum_update(const UpdateP<most, states>& p) {
   float c[10], a = 0.0f, b = 0.0f;
 #pragma unroll
   for (int k = 0; k < 10; ++k) c[k] = p.constants[10 * i + k];
-  update_block<false, W, G, S, Y>(
+  update_block<false, R::moved, W, G, S, Y>(
       p, i, [&](float& w, float g, float* s) { R::first(c, w, g, s, a, b); });
   a = reduce_in_block<Sum>(a, shared[0]);
   b = reduce_in_block<Sum>(b, shared[1]);
@@ -153,6 +156,7 @@ INLINE void look(const T* x, unsigned begin, unsigned end, bool& inf, bool& nan)
 }
 
 // Threads that find something write the same 1 to the same place: no order matters.
+UNCHECKED INLINE void set_flag(bool8* flag) { flag->bits = 1; }
 template <int most>
 INLINE void check_finite(const FiniteP<most>& p) {
   const unsigned i = parameter_of(p);
@@ -162,8 +166,8 @@ INLINE void check_finite(const FiniteP<most>& p) {
   if (p.type[i] == 0) look((const float*)p.x[i], begin, end, inf, nan);
   if (p.type[i] == 1) look((const f16*)p.x[i], begin, end, inf, nan);
   if (p.type[i] == 2) look((const bf16*)p.x[i], begin, end, inf, nan);
-  if (inf) p.y[0] = {1};
-  if (nan) p.y[1] = {1};
+  if (inf) set_flag(p.y);
+  if (nan) set_flag(p.y + 1);
 }
 
 // ---- the loss scale ----
@@ -171,7 +175,7 @@ INLINE void check_finite(const FiniteP<most>& p) {
 struct ScaleP {
   const bool8* bad;
   float* scale;
-  int64* good;  // steps since the last change
+  int64* counts;  // steps since the last change, and steps that overflowed
   double factor, low, high;
   int64 steps;
 };
@@ -179,9 +183,10 @@ INLINE void follow_scale(const ScaleP& p) {
   if (threadIdx.x || blockIdx.x) return;
   const bool bad = p.bad[0].bits || p.bad[1].bits;
   float scale = *p.scale;
-  int64 good = bad ? 0 : *p.good + 1;
+  int64 good = bad ? 0 : p.counts[0] + 1;
   if (bad) scale = fmaxf(scale / (float)p.factor, (float)p.low);
   if (good >= p.steps) scale = fminf(scale * (float)p.factor, (float)p.high), good = 0;
   *p.scale = scale;
-  *p.good = good;
+  p.counts[0] = good;
+  p.counts[1] += bad;
 }

@@ -10,9 +10,9 @@ true, neither weights nor states nor step numbers change.
 
 finite_check: arrays -> bool[2]: whether an element is infinite, whether one is NaN.
 
-follow_loss_scale: (bool[2], scale float32, good int64) -> nothing; writes scale and good. Divides
-the scale by `factor` if one is true, multiplies it after `steps` steps without that; good counts
-them. The scale stays within [low, high].
+follow_loss_scale: (bool[2], scale float32, counts int64[2]) -> nothing; writes scale and counts.
+Divides the scale by `factor` if one is true, multiplies it after `steps` steps without that; the
+counts are of these steps, and of all with one true. The scale stays within [low, high].
 """
 
 from __future__ import annotations
@@ -160,10 +160,11 @@ class Update(Kernel):
 
     def __init__(self, groups: list[Group], inputs: int, guarded: bool) -> None:
         self.groups, self.inputs, self.guarded = groups, inputs, guarded
+        self.same = {p.y for g in groups for p in g.parameters if p.types[0] == p.types[-1]}
         self.workspace = sum(g.workspace for g in groups)
 
     def may_overwrite(self, out: int, input: int) -> bool:
-        return input == out * self.inputs
+        return input == out * self.inputs and out in self.same
 
     def run(
         self, ins: Sequence[int | None], outs: Sequence[int], workspace: int, stream: int
@@ -322,4 +323,5 @@ class FollowLossScale(Kernel):
 def follow_loss_scale(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     """See the module."""
     names = [x.dtype.name if x else "" for x in ins]
-    return FollowLossScale(attrs) if names == ["bool", "float32", "int64"] else None
+    known = names == ["bool", "float32", "int64"] and ins[2] is not None and ins[2].size == 2
+    return FollowLossScale(attrs) if known else None

@@ -3,10 +3,10 @@
 //
 // constants: what a rule computes once per parameter and step, from its attributes a (in the order
 // of update.py), the step number t, which counts from 1, and the rate. apply: one element; s are
-// its states. Rules with norms look at all elements once before.
+// its states. Rules with norms look at all elements once before, and then may have moved the states.
 
 struct Rule {
-  static const bool norms = false;
+  static const bool moved = false;
 };
 
 INLINE double scheduled(double value, double rate, double rate0) {
@@ -42,7 +42,6 @@ struct nesterov_update : Rule {  // a: momentum
   }
 };
 struct lars_update : Rule {  // a: momentum, coefficient, eps, wd
-  static const bool norms = true;
   CONSTANTS { c[0] = (float)lr, c[1] = (float)a[0], c[2] = 0.0f; }
   static INLINE void first(const float* c, float w, float g, float* s, float& p, float& q) {
     p += w * w, q += g * g;
@@ -216,7 +215,7 @@ struct amsbound_update : Bounded {  // bias_correction
   }
 };
 struct lamb_update : Moments {  // gamma_l, gamma_u, wd, bias_correction
-  static const bool norms = true;
+  static const bool moved = true;
   CONSTANTS {
     with_rate(a, lr, c);
     c[6] = (float)(a[6] != 0.0 ? 1.0 - pow(a[0], t) : 1.0);

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""backward() of a graph that was computed already: one rule after the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nnl.core.array import NdArray
+from nnl.core.autodiff import Gradients, accumulate, backprop
+from nnl.core.context import using
+from nnl.core.graph import Node, Value, capture
+
+
+def backward_now(
+    output: Value,
+    gy: NdArray,
+    clear_buffer: bool,
+    pre: Callable[[Node], None] | None = None,
+    post: Callable[[Node], None] | None = None,
+    ready: Callable[[NdArray], None] | None = None,
+) -> None:
+    """Run backward through nodes whose forward has run; computes with NdArrays.
+
+    Args:
+        pre, post: Called around each node.
+        ready: Called with the gradient of a leaf as soon as it is complete. May change it.
+    """
+    # Ids of arrays that several edges hold, which a leaf must copy. An id that outlives its array
+    # and is taken again costs a copy, never a wrong value.
+    shared: set[int] = {id(gy)}
+    root = (output.node, output.index)
+    found = Gradients()
+    uses = Uses(output) if ready is not None else None
+
+    def deliver(leaves: Sequence[tuple[Value, Any]]) -> None:
+        for value, g in leaves:
+            accumulate(value.grad, g, own=id(g) not in shared)
+        if ready is not None:
+            for grad in {id(v.grad): v.grad for v, _ in leaves}.values():
+                ready(grad)
+
+    def done(node: Node, gys: list[Any], gxs: Sequence[Any]) -> None:
+        for g in gys:
+            shared.add(id(g))
+        if len(gxs) > 1:
+            ids = [id(g) for g in gxs]
+            shared.update([i for i in ids if ids.count(i) > 1])
+        if clear_buffer and node.outs is None:  # plans free what static nodes hold
+            node.saved = None
+            if node is not root[0]:
+                node.grads = None
+        else:
+            grads = node.grads = node.grads or {}
+            for i, g in enumerate(gys):
+                if g is not None and (node, i) != root:
+                    mine = grads.setdefault(i, g)  # the object a user may hold stays the same
+                    mine.spec, mine.bufs = g.spec, g.bufs
+        if post is not None:
+            post(node)
+        if uses is not None:
+            for leaves in uses.ended_by(node):
+                deliver([found.leaves.pop(i) for i in leaves if i in found.leaves])
+
+    with using(record=False, auto_forward=True, no_grad=False):
+        backprop([output], [gy], done=done, before=pre, found=found)
+    deliver(list(found.leaves.values()))
+
+
+class Uses:
+    """How many nodes below an output have still to contribute to the gradient of a leaf.
+
+    Several edges may stand for one leaf: a parameter that is fetched again has a handle, and an
+    edge, of its own.
+    """
+
+    def __init__(self, output: Value) -> None:
+        self.left: Counter[int] = Counter()  # {id of a gradient: uses}
+        self.edges: dict[int, set[int]] = {}  # {id of a gradient: ids of edges}
+        for node in capture([output]):
+            for v in self._leaves(node):
+                self.left[id(v.grad)] += 1
+                self.edges.setdefault(id(v.grad), set()).add(id(v))
+
+    @staticmethod
+    def _leaves(node: Node) -> list[Value]:
+        return [v for v in node.inputs if v is not None and v.node is None and v.need_grad]
+
+    def ended_by(self, node: Node) -> list[list[int]]:
+        """Ids of the edges of each leaf to whose gradient this node was the last to contribute."""
+        ended = []
+        for v in self._leaves(node):
+            self.left[id(v.grad)] -= 1
+            if not self.left[id(v.grad)]:
+                ended.append(sorted(self.edges[id(v.grad)]))
+        return ended

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Add a bias within the product of matrices before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnl.ext.native import kernel_names, native_spec
+from nnl.graph.passes.rewriter import Rewriter
+from nnl.graph.program import Program, Step
+
+FUSED = "batch_matmul_bias"
+
+
+def fuse_product_bias(program: Program, lib: Any) -> None:
+    """a b + bias becomes one step, whose result may have other leading axes than the product.
+
+    So scores by the rows of a table are not read and written once more: they are the largest array
+    of a language model.
+    """
+    if FUSED in kernel_names(lib):
+        _Fuser(program, lib).run()
+
+
+class _Fuser(Rewriter):
+    def __init__(self, program: Program, lib: Any) -> None:
+        super().__init__(program)
+        self.lib = lib
+        self.views: dict[int, set[int]] = {}
+        for i, s in enumerate(program.slots):
+            self.views.setdefault(s.root, set()).add(i)
+
+    def run(self) -> None:
+        for step in self.program.steps:
+            if step.op == "batch_matmul" and self.usable(step, step.second):
+                self._fuse(step)
+        self.finish()
+
+    def _fuse(self, product: Step) -> None:
+        y, parts = product.outs[0], [product]
+        seen = {y}
+        reader = self._alone(y)
+        if reader is not None and reader.op == "reshape" and reader.view:
+            parts.append(reader)
+            y = reader.outs[0]
+            seen.add(y)
+            reader = self._alone(y)
+        if reader is None or reader.op != "add2" or not self.usable(reader, product.second):
+            return
+        if seen & self.program.kept or self.views[product.outs[0]] != seen or len(reader.ins) != 2:
+            return
+        bias = reader.ins[1] if reader.ins[0] == y else reader.ins[0]
+        columns = self.spec(y).shape[-1]
+        shape = self.spec(bias).shape
+        if bias == y or not shape or shape[-1] != columns or self.spec(bias).size != columns:
+            return
+        reads = {self.program.root(i) for i in (*product.ins, bias)}
+        if not self.quiet(product, reader, reads, set()):
+            return
+        new = Step(FUSED, product.attrs, (*product.ins, bias), reader.outs, product.second)
+        specs = [[native_spec(self.spec(i)) for i in slots] for slots in (new.ins, new.outs)]
+        if self.lib.kernel(new.op, new.attrs, *specs) is not None:
+            self.replace([*parts, reader], reader, new)
+
+    def _alone(self, slot: int) -> Step | None:
+        """The step that alone reads a slot."""
+        readers = self.readers.get(slot, [])
+        return readers[0] if len(readers) == 1 and readers[0] not in self.gone else None
