@@ -247,6 +247,15 @@ def test_parameters_are_registered_all_or_none() -> None:
         assert nn.get_parameters(grad_only=False) == {}
 
 
+def test_two_names_of_one_parameter_are_refused() -> None:
+    proto = messages()["NNablaProtoBuf"]()
+    for name in ("a/b", "a//b"):
+        proto.parameter.add(variable_name=name, data=[1]).shape.dim.append(1)
+    with pytest.raises(ValueError, match="load: file: two parameters have names that differ in"):
+        load(io.BytesIO(proto.SerializeToString()), extension=".protobuf")
+    assert nn.get_parameters(grad_only=False) == {}
+
+
 def varint(value: int) -> bytes:
     out = bytearray()
     while value > 127:

@@ -175,9 +175,8 @@ def call(
         )
     if op.nnp == "Sink" and not values["one_input_grad"] and inputs:
         return (sink(*inputs, one_input_grad=False),)  # the gradients are inputs of its own op
-    for ending in _MORE_OUTPUTS:
-        wider = OPS.get(op.name + ending)
-        if wider is not None and len(out_shapes) == wider.visible and wider.visible > op.visible:
+    for wider in _wider(op):
+        if len(out_shapes) == wider.visible:
             op = wider
     problem = ""
     for attributes in _with_counts(op, values, out_shapes):
@@ -191,6 +190,13 @@ def call(
                 return y
     names = ", ".join(op.inputs[: len(op.inputs) - op.takes_rng])
     raise ValueError(f"{where}: {problem or f'{len(inputs)} inputs do not fit {op.name}({names})'}")
+
+
+@cache
+def _wider(op: Op) -> list[Op]:
+    """The same function with more outputs."""
+    others = [OPS.get(op.name + ending) for ending in _MORE_OUTPUTS]
+    return [o for o in others if o is not None and o.visible > op.visible]
 
 
 def _with_counts(
@@ -211,6 +217,9 @@ def _assignments(op: Op, inputs: Sequence[Variable]) -> Iterator[tuple[Variable 
     n = len(op.inputs) - op.takes_rng
     required = min(op.required, n)
     if not required <= len(inputs) <= n:
+        return
+    if len(inputs) in (required, n):
+        yield (*inputs, *[None] * (n - len(inputs)))
         return
     for kept in combinations(range(required, n), len(inputs) - required):
         slots: list[Variable | None] = [None] * n

@@ -199,7 +199,7 @@ def shapes_of(message: Any, batch: int, where: str) -> dict[str, tuple[int, ...]
     shapes: dict[str, tuple[int, ...]] = {}
     known: dict[tuple[int, ...], tuple[int, ...]] = {}
     for v in message.variable:
-        name, dims = v.name, tuple(v.shape.dim)
+        name, dims = v.name, tuple(v.shape.dim[:])  # a slice comes at once
         if name in shapes:
             raise ValueError(f"{where}: variable {name!r}: two variables have this name")
         shape = known.get(dims)
@@ -216,7 +216,7 @@ def shapes_of(message: Any, batch: int, where: str) -> dict[str, tuple[int, ...]
 
 def in_order(message: Any, shapes: Mapping[str, object], where: str) -> list[Step]:
     """The functions, every one after those that compute its inputs, else in the file's order."""
-    functions = [Step(f, tuple(f.input), tuple(f.output)) for f in message.function]
+    functions = [Step(f, tuple(f.input[:]), tuple(f.output[:])) for f in message.function]
     source: dict[str, int] = {}
     for i, (f, used, made) in enumerate(functions):
         for name in (*used, *made):

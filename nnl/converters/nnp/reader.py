@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,14 +26,16 @@ from nnl.converters.nnp.training_reader import (
     restore_states,
     training_config,
 )
+from nnl.core.array import NdArray
 from nnl.core.context import Context, using
+from nnl.core.graph import Value
 from nnl.core.parameter import (
     get_current_parameter_scope,
     get_parameter,
     get_parameters,
     set_parameter,
 )
-from nnl.core.spec import ShapeError
+from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 
 
@@ -50,10 +54,10 @@ class NewParameters:
         self.where, self.rng = where, np.random.RandomState(0)
         self.stored = {p.name: p for p in stored}
         self.variables: dict[str, Variable] = {}
-        self.values: dict[str, np.ndarray[Any, Any]] = {}
+        self.made: list[str] = []  # names of those that were not registered
+        self.values: dict[str, np.ndarray[Any, Any]] = {}  # to be set
         for p in stored:
-            self._add(p.name, p.value.shape)
-            self.values[p.name] = p.value
+            self._add(p.name, p.value.shape, p.value)
 
     def __call__(self, name: str, shape: tuple[int, ...], initializer: Any) -> Variable:
         """The parameter for a network, made if there is none."""
@@ -72,8 +76,8 @@ class NewParameters:
             )
         return found
 
-    def _add(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Whether the parameter was registered before."""
+    def _add(self, name: str, shape: tuple[int, ...], value: Any = None) -> bool:
+        """Whether the parameter was registered before. Its value may still be read."""
         existing = get_parameter(name)
         if existing is not None and existing.shape != shape:
             raise ShapeError(
@@ -82,7 +86,15 @@ class NewParameters:
             )
         if not name.strip("/"):
             raise ValueError(f"{self.where}: a parameter has the name {name!r}")
+        if existing is None:
+            self.made.append(name)
+        if existing is None and value is not None and value.flags.carray and not self.keep:
+            nd = NdArray.holding(Spec.of(shape, value.dtype), "host", value)
+            self.variables[name] = Variable.of_edge(Value.leaf(nd, True), nd)
+            return False
         self.variables[name] = Variable(shape, need_grad=True) if existing is None else existing
+        if value is not None:
+            self.values[name] = value
         return existing is not None
 
     def commit(self, wait: Callable[[], None] | None = None) -> None:
@@ -94,17 +106,18 @@ class NewParameters:
         self._check_scopes()
         if wait is not None:
             wait()
-        for name, v in self.variables.items():
-            if name in self.stored:
-                v.need_grad = self.stored[name].need_grad
-            if name in self.values:
-                value = self.values[name]
-                set_value(v, value.copy() if self.keep else value)
-            if get_parameter(name) is None:
-                set_parameter(name, v)
+        for name, p in self.stored.items():
+            self.variables[name].need_grad = p.need_grad
+        for name, value in self.values.items():
+            set_value(self.variables[name], value.copy() if self.keep else value)
+        for name in self.made:
+            set_parameter(name, self.variables[name])
 
     def _check_scopes(self) -> None:
-        names = {_path(n) for n in (*self.variables, *get_parameters(grad_only=False))}
+        names = {_path(n) for n in self.variables}
+        if len(names) < len(self.variables):
+            raise ValueError(f"{self.where}: two parameters have names that differ in '/' only")
+        names.update(get_parameters(grad_only=False))
         seen: set[str] = set()
         for name in names:
             scope = name.rpartition("/")[0]
@@ -166,6 +179,19 @@ class Info(SimpleNamespace):
         return graph_of(Content("load", self.proto), self.batch_size, self.parameter_scope, None)
 
 
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """No search for garbage: what is made here stays, and is as much as would set one off."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_no_collections()
 def load(
     filenames: Files,
     prepare_data_iterator: bool = True,
