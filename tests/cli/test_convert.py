@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,6 @@ from nnl.converters.nnp.messages import parse
 from nnl.utils.load import load
 from nnl.utils.save import save
 from tests.converters.loop_networks import NETWORKS
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 @pytest.fixture

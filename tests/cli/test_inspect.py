@@ -9,7 +9,7 @@ import json
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,6 @@ from nnl.core.op import OPS
 from nnl.utils.load import load
 from nnl.utils.save import save
 from tests.cli.test_convert import write_network
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ from tests.cli.test_convert import run, write_network
 
 onnx = pytest.importorskip("onnx")
 h = onnx.helper
-
-
-@pytest.fixture(autouse=True)
-def no_parameters() -> Iterator[None]:
-    nn.clear_parameters()
-    yield
-    nn.clear_parameters()
 
 
 @pytest.fixture
