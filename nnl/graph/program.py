@@ -211,6 +211,14 @@ class Program:
                 readers.setdefault(i, []).append(s)
         return readers
 
+    def views(self) -> dict[int, set[int]]:
+        """{root: the slots that are views of it}, of those that have any."""
+        views: dict[int, set[int]] = {}
+        for i, s in enumerate(self.slots):
+            if s.root != i:
+                views.setdefault(s.root, set()).add(i)
+        return views
+
     def kept_roots(self) -> set[int]:
         """Roots of the kept slots: their memory must stay."""
         return {self.root(s) for s in self.kept}

@@ -27,7 +27,7 @@ def fuse_affine(program: Program, lib: Any) -> None:
 
 class _Fuser(Rewriter):
     def __init__(self, program: Program, lib: Any) -> None:
-        super().__init__(program)
+        super().__init__(program, lib)
         self.most_rows = lib.traits.most_rows_added_to
 
     def run(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.spec import Spec
-from nnl.ext.native import kernel_names, native_spec
+from nnl.ext.native import kernel_names
 from nnl.graph.passes.prune import prune
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
@@ -60,14 +60,6 @@ def fuse_attention(program: Program, lib: Any) -> None:
 
 
 class _Fuser(Rewriter):
-    def __init__(self, program: Program, lib: Any) -> None:
-        super().__init__(program)
-        self.lib = lib
-        self.views: dict[int, set[int]] = {}
-        for i, s in enumerate(program.slots):
-            if s.root != i:
-                self.views.setdefault(s.root, set()).add(i)
-
     def run(self) -> None:
         for step in self.program.steps:
             if step.op == "softmax" and self.usable(step, step.second):
@@ -84,7 +76,7 @@ class _Fuser(Rewriter):
         if product is None or softmax.attrs["axis"] != rank - 1 or p in self.program.kept:
             return
         scores = self._scores(softmax.ins[0], softmax)
-        if scores is None or not self._private([p, *scores.links]):
+        if scores is None or not self.private({p, *scores.links}):
             return
         parts = [*scores.parts, softmax, product]
         q, k, v = scores.q, scores.k, product.ins[1]
@@ -109,7 +101,7 @@ class _Fuser(Rewriter):
         if back is not None:
             outs.append(self.program.new_slot(Spec.of(self.spec(y).shape[:-1], np.float32)))
         new = Step(FORWARD, attrs, ins, outs, softmax.second)
-        if not self._has_kernel(new):
+        if not self.has_kernel(new):
             return
         if back is not None and not self._fuse_backward(new, back, reads):
             return
@@ -126,7 +118,7 @@ class _Fuser(Rewriter):
         ]
         ins = (back.gy, q, k, v, *forward.outs, *mask)
         new = Step(BACKWARD, forward.attrs, ins, outs, first.second)
-        if not self._has_kernel(new):
+        if not self.has_kernel(new):
             return False
         self.replace(back.parts, first, new)
         return True
@@ -141,11 +133,6 @@ class _Fuser(Rewriter):
             and step.ins[0] == a
             and (step.attrs["transpose_a"], step.attrs["transpose_b"]) == (ta, tb)
         )
-
-    def _private(self, links: list[int]) -> bool:
-        """Whether nobody sees these slots, or views of them, from outside."""
-        seen = set(links)
-        return not seen & self.program.kept and all(self.views.get(i, seen) <= seen for i in links)
 
     def _scores(self, slot: int, reader: Step) -> Scores | None:
         """What leads to a slot that `reader` alone reads; parts run from the last to the first."""
@@ -284,9 +271,4 @@ class _Fuser(Rewriter):
             else:
                 return False
             found.parts.append(r)
-        return bool(readers) and self._private(found.links)
-
-    def _has_kernel(self, step: Step) -> bool:
-        """Whether the library takes the step: what reads its logarithms cannot do without it."""
-        specs = [[native_spec(self.spec(i)) for i in slots] for slots in (step.ins, step.outs)]
-        return self.lib.kernel(step.op, step.attrs, *specs) is not None
+        return bool(readers) and self.private(set(found.links))

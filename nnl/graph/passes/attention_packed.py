@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.ext.native import kernel_names, native_spec
+from nnl.ext.native import kernel_names
 from nnl.graph.passes.attention import BACKWARD, FORWARD
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
@@ -28,10 +28,6 @@ def pack_attention(program: Program, lib: Any) -> None:
 
 
 class _Packer(Rewriter):
-    def __init__(self, program: Program, lib: Any) -> None:
-        super().__init__(program)
-        self.lib = lib
-
     def run(self) -> None:
         for step in self.program.steps:
             if step.op == FORWARD and len(step.outs) <= 2:
@@ -67,7 +63,7 @@ class _Packer(Rewriter):
         outs = (to, *attention.outs[1:])
         new = Step(PACKED, attention.attrs, (x, *mask), outs, attention.second)
         parts = [unpack, split, attention, others[0]]
-        if not self._has_kernel(new):
+        if not self.has_kernel(new):
             return
         if back is not None and not self._pack_backward(back, x, to, mask):
             return
@@ -94,7 +90,7 @@ class _Packer(Rewriter):
         lse = back.ins[5]
         ins = (turn.ins[0], x, y, lse, *mask)
         new = Step(PACKED_BACKWARD, back.attrs, ins, pack.outs, second)
-        if not self._has_kernel(new):
+        if not self.has_kernel(new):
             return False
         self.replace([turn, back, stack, pack], back, new)
         return True
@@ -109,10 +105,6 @@ class _Packer(Rewriter):
 
     def _only_read_by(self, slot: int, users: list[Step]) -> bool:
         """Whether these steps are all that sees a slot."""
-        if slot in self.program.kept or slot in self.viewed:
+        if slot in self.program.kept or slot in self.views:
             return False
         return set(self.readers.get(slot, [])) == set(users)
-
-    def _has_kernel(self, step: Step) -> bool:
-        specs = [[native_spec(self.spec(i)) for i in slots] for slots in (step.ins, step.outs)]
-        return self.lib.kernel(step.op, step.attrs, *specs) is not None

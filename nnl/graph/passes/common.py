@@ -25,7 +25,7 @@ def merge_common(program: Program, lib: Any) -> None:
         if isinstance(slot.leaf, Zeros) and zeros.setdefault(slot.spec, i) != i:
             same[i] = zeros[slot.spec]
     seen: dict[Any, Step] = {}
-    viewed = {s.root for i, s in enumerate(slots) if s.root != i}
+    viewed = program.views()
     steps = []
     for step in program.steps:
         step.ins = tuple([same.get(i, i) for i in step.ins])

@@ -20,7 +20,7 @@ def fold_constants(program: Program, lib: Any) -> None:
     """
     slots = program.slots
     constant = {i for i, s in enumerate(slots) if isinstance(s.leaf, Zeros)} | {0}
-    viewed = {s.root for i, s in enumerate(slots) if s.root != i}
+    viewed = program.views()
     steps = []
     for step in program.steps:
         bound = step.bound

@@ -28,7 +28,7 @@ def fuse_convolution(program: Program, lib: Any) -> None:
     in training the gradient of the activation, if it needs the input of it.
     """
     if FUSED in kernel_names(lib):
-        _Fuser(program).run()
+        _Fuser(program, lib).run()
 
 
 class _Fuser(Rewriter):
@@ -113,7 +113,7 @@ def fuse_bias_gradient(program: Program, lib: Any) -> None:
     and bfloat16 gradients, oneDNN's sums are slow: up to 1.4 times as long.
     """
     if WEIGHT_BIAS in kernel_names(lib):
-        _BiasFuser(program).run()
+        _BiasFuser(program, lib).run()
 
 
 class _BiasFuser(Rewriter):

@@ -41,7 +41,7 @@ class _Fuser:
         self.program, self.lib = program, lib
         self.names = frozenset(lib.elementwise_names())
         self.readers = program.readers()
-        self.viewed = {s.root for i, s in enumerate(program.slots) if s.root != i}
+        self.viewed = program.views()
         self.steps: list[Step] = []
         self.open: dict[Group, None] = {}  # in the order in which they were opened
         self.group_of: dict[int, Group] = {}  # slot -> the open group that makes it

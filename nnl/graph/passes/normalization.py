@@ -22,9 +22,9 @@ def fuse_normalization(program: Program, lib: Any) -> None:
     again where nothing was added: then y need not be read.
     """
     if FORWARD in kernel_names(lib):
-        _Forward(program).run()
+        _Forward(program, lib).run()
     if BACKWARD in kernel_names(lib):
-        _Backward(program).run()
+        _Backward(program, lib).run()
 
 
 class _Forward(Rewriter):
@@ -74,7 +74,7 @@ class _Backward(Rewriter):
         self.forward = {
             s.outs[0]: s
             for s in self.program.steps
-            if s.op == FORWARD and s.outs[0] not in self.viewed
+            if s.op == FORWARD and s.outs[0] not in self.views
         }
         for step in self.program.steps:
             if step.op == "gate" and step.attrs == {"low": 0.0, "high": None, "closed": False}:
@@ -89,7 +89,7 @@ class _Backward(Rewriter):
         g = gate.outs[0]
         readers = self.readers.get(g, [])
         backward = next((r for r in readers if self._is_gradient(r, g, forward)), None)
-        if backward is None or g in self.viewed:
+        if backward is None or g in self.views:
             return
         with_z = forward.ins[5] != 0
         slots = self.program.slots

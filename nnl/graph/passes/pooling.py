@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.spec import Spec
-from nnl.ext.native import kernel_names, native_spec, plain_attributes
+from nnl.ext.native import kernel_names, plain_attributes
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
@@ -22,10 +22,6 @@ def fuse_pooling(program: Program, lib: Any) -> None:
 
 
 class _Fuser(Rewriter):
-    def __init__(self, program: Program, lib: Any) -> None:
-        super().__init__(program)
-        self.lib = lib
-
     def run(self) -> None:
         for step in self.program.steps:
             if step.op == "max_pooling" and self.usable(step, step.second):
@@ -52,12 +48,8 @@ class _Fuser(Rewriter):
         forward = Step(FORWARD, attrs, (x,), (y, arg), pooling.second)
         news = [Step(BACKWARD, attrs, (s.ins[0], arg), s.outs, s.second) for s in backwards]
         # both or neither: without a kernel a step becomes the parts it was made from
-        if not all(self._has_kernel(s) for s in (forward, *news)):
+        if not all(self.has_kernel(s) for s in (forward, *news)):
             return
         self.replace([pooling], pooling, forward)
         for s, new in zip(backwards, news, strict=True):
             self.replace([s], s, new)
-
-    def _has_kernel(self, step: Step) -> bool:
-        specs = [[native_spec(self.spec(i)) for i in slots] for slots in (step.ins, step.outs)]
-        return self.lib.kernel(step.op, step.attrs, *specs) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.ext.native import kernel_names, native_spec
+from nnl.ext.native import kernel_names
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
@@ -23,13 +23,6 @@ def fuse_product_bias(program: Program, lib: Any) -> None:
 
 
 class _Fuser(Rewriter):
-    def __init__(self, program: Program, lib: Any) -> None:
-        super().__init__(program)
-        self.lib = lib
-        self.views: dict[int, set[int]] = {}
-        for i, s in enumerate(program.slots):
-            self.views.setdefault(s.root, set()).add(i)
-
     def run(self) -> None:
         for step in self.program.steps:
             if step.op == "batch_matmul" and self.usable(step, step.second):
@@ -47,7 +40,7 @@ class _Fuser(Rewriter):
             reader = self._alone(y)
         if reader is None or reader.op != "add2" or not self.usable(reader, product.second):
             return
-        if seen & self.program.kept or self.views[product.outs[0]] != seen or len(reader.ins) != 2:
+        if not self.private(seen) or len(reader.ins) != 2:
             return
         bias = reader.ins[1] if reader.ins[0] == y else reader.ins[0]
         columns = self.spec(y).shape[-1]
@@ -58,8 +51,7 @@ class _Fuser(Rewriter):
         if not self.quiet(product, reader, reads, set()):
             return
         new = Step(FUSED, product.attrs, (*product.ins, bias), reader.outs, product.second)
-        specs = [[native_spec(self.spec(i)) for i in slots] for slots in (new.ins, new.outs)]
-        if self.lib.kernel(new.op, new.attrs, *specs) is not None:
+        if self.has_kernel(new):
             self.replace([*parts, reader], reader, new)
 
     def _alone(self, slot: int) -> Step | None:

@@ -30,13 +30,8 @@ def fuse_reductions(program: Program, lib: Any) -> None:
 
 class _Fuser(Rewriter):
     def __init__(self, program: Program, lib: Any) -> None:
-        super().__init__(program)
-        self.lib = lib
+        super().__init__(program, lib)
         self.names = frozenset(lib.elementwise_names())
-        self.views: dict[int, list[int]] = {}
-        for i, s in enumerate(program.slots):
-            if s.root != i:
-                self.views.setdefault(s.root, []).append(i)
 
     def run(self) -> None:
         for step in self.program.steps:

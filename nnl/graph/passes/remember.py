@@ -20,7 +20,7 @@ def forget_normalized(program: Program, lib: Any) -> None:
     if not lib.traits.computes_again:
         return
     first: dict[int, Step] = {}
-    viewed = {s.root for i, s in enumerate(program.slots) if s.root != i}
+    viewed = program.views()
     for step in program.steps:
         if step.op == FORWARD and not step.second and not step.ins[5] and step.attrs["batch_stat"]:
             y = step.outs[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nnl.ext.native import native_spec
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.program import Program, Step
 
@@ -13,16 +14,16 @@ class Rewriter:
     """Finds steps by the slots between them, and puts new ones in their place.
 
     Attributes:
-        readers, makers: Of every slot, before anything is replaced.
+        readers, makers, views: Of every slot, before anything is replaced.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, lib: Any) -> None:
+        self.program, self.lib = program, lib
         self.readers, self.makers = program.readers(), program.makers()
+        self.views = program.views()
         self.order = {s: t for t, s in enumerate(program.steps)}
         self.gone: set[Step] = set()
         self.placed: dict[Step, list[Step]] = {}  # a step that goes -> what stands in its place
-        self.viewed = {s.root for i, s in enumerate(program.slots) if s.root != i}
 
     def spec(self, slot: int) -> Any:
         return self.program.slots[slot].spec
@@ -40,9 +41,20 @@ class Rewriter:
     def only_reader(self, slot: int) -> Step | None:
         """The step that is alone in reading a slot, if the value is not wanted otherwise."""
         readers = self.readers.get(slot, [])
-        if len(readers) != 1 or slot in self.program.kept or slot in self.viewed:
+        if len(readers) != 1 or slot in self.program.kept or slot in self.views:
             return None
         return None if readers[0] in self.gone else readers[0]
+
+    def private(self, slots: set[int]) -> bool:
+        """Whether nobody sees these slots, or views of them, from outside."""
+        return not slots & self.program.kept and all(
+            self.views.get(i, slots) <= slots for i in slots
+        )
+
+    def has_kernel(self, step: Step) -> bool:
+        """Whether the library has a kernel for a step that is not in the program yet."""
+        specs = [[native_spec(self.spec(i)) for i in slots] for slots in (step.ins, step.outs)]
+        return self.lib.kernel(step.op, step.attrs, *specs) is not None
 
     def quiet(self, first: Step, last: Step, reads: set[int], makes: set[int]) -> bool:
         """Whether no step between the two uses roots that are made, or writes those that are read.

@@ -20,7 +20,7 @@ def fuse_softmax(program: Program, lib: Any) -> None:
     second reader, and prevents only the fusion of the gradient.
     """
     if {FORWARD, BACKWARD} <= kernel_names(lib):
-        _Fuser(program).run()
+        _Fuser(program, lib).run()
 
 
 class _Fuser(Rewriter):
