@@ -1,20 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-from nnl.ext.host_device import (
-    array_classes,
-    clear_memory_cache,
-    device_synchronize,
-    get_device_count,
-    get_devices,
-    synchronize,
-)
-from nnl.ext.native import context
-
-__all__ = [
-    "array_classes",
-    "clear_memory_cache",
-    "context",
-    "device_synchronize",
-    "get_device_count",
-    "get_devices",
-    "synchronize",
-]
+from nnl.ext.host_device import *  # noqa: F403
+from nnl.ext.native import context as context

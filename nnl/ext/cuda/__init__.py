@@ -16,6 +16,16 @@ from typing import Any
 from nnl.core.context import FLOAT_TYPES, Backend, Context
 from nnl.ext.cuda.registry import SETUPS
 
+# What scripts ask of a device, as nnl.ext.host_device answers for the host.
+__all__ = [
+    "array_classes",
+    "clear_memory_cache",
+    "device_synchronize",
+    "get_device_count",
+    "get_devices",
+    "synchronize",
+]
+
 DRIVER = "libcuda.so.1"
 EXTRA = "pip install 'nnl[cuda13]'"
 

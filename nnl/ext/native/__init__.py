@@ -19,14 +19,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.context import BACKENDS, Backend, Context, HostSpace
-from nnl.ext.host_device import (  # noqa: F401
-    array_classes,
-    clear_memory_cache,
-    device_synchronize,
-    get_device_count,
-    get_devices,
-    synchronize,
-)
+from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 from nnl.ext.library import Traits, into, is_list
 from nnl.ext.native.loading import NotBuilt, load
 from nnl.ext.native.spaces import (
