@@ -11,11 +11,11 @@ from typing import Any
 
 from nnl.cli.convert import allowed_functions
 from nnl.cli.view import shape_text
-from nnl.converters.atomic import replacing
 from nnl.converters.formats import FORMATS, LATER, NnpModel, format_of, read_model
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded, functions_of, network_of, with_executor
 from nnl.converters.nnp.function_messages import op_of_type
+from nnl.core.atomic import replacing
 from nnl.core.graph import capture
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.atomic import replacing
 from nnl.converters.formats import Network, read_model
+from nnl.core.atomic import replacing
 
 logger = logging.getLogger("nnl")
 

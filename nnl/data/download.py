@@ -11,6 +11,8 @@ from typing import IO
 from urllib.parse import unquote, urlparse
 from urllib.request import urlopen
 
+from nnl.core.atomic import replacing
+
 
 def get_data_home() -> str:
     """Folder of downloaded files: $NNL_DATA_HOME, or nnl_data in the home folder."""
@@ -43,16 +45,15 @@ def download(
         from tqdm import tqdm
 
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            with urlopen(url) as source, open(temporary, "wb") as sink:
-                size = source.headers.get("Content-Length")
-                with tqdm.wrapattr(
-                    source, "read", total=int(size) if size else None, desc=name, file=sys.stderr,
-                    disable=None,
-                ) as reader:  # fmt: skip
-                    shutil.copyfileobj(reader, sink)
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with (
+            urlopen(url) as source,
+            replacing(target) as temporary,
+            open(temporary, "wb") as sink,
+        ):
+            size = source.headers.get("Content-Length")
+            with tqdm.wrapattr(
+                source, "read", total=int(size) if size else None, desc=name, file=sys.stderr,
+                disable=None,
+            ) as reader:  # fmt: skip
+                shutil.copyfileobj(reader, sink)
     return open(target, "rb") if open_file else None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnl.core.atomic import replacing
 from nnl.core.context import STATE, Backend, Target, using
 from nnl.core.op import Cost
 from nnl.core.spec import Spec
@@ -120,10 +121,8 @@ class Profile:
             }
             for e in self.events
         ]  # fmt: skip
-        temporary = f"{path}.{os.getpid()}.tmp"
-        with open(temporary, "w", encoding="utf-8") as f:
+        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
             json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, f)
-        os.replace(temporary, path)
 
 
 def of_peak(cost: Cost, ns: int) -> float:

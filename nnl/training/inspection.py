@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
+from nnl.core.atomic import replacing
 from nnl.core.function import Function
 from nnl.core.graph import Node
 from nnl.core.parameter import get_parameters
@@ -156,14 +157,15 @@ class TimeProfiler(FunctionHookCallbackBase):
         ]
         for file, summary in (("profile_summary.csv", True), ("profile_detail.csv", False)):
             path = os.path.join(out_dir, file)
-            temporary = f"{path}.{os.getpid()}.tmp"
-            with open(temporary, "w", newline="", encoding="utf-8") as f:
+            with (
+                replacing(path) as temporary,
+                open(temporary, "w", newline="", encoding="utf-8") as f,
+            ):
                 write = csv.writer(f).writerow
                 write(["scope", "function", "time", "scale", "num"])
                 for row in rows:
                     if (row[0] == "summary") == summary:
                         write(row)
-            os.replace(temporary, path)
 
 
 class NanInfTracer(FunctionHookCallbackBase):

@@ -8,12 +8,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nnl.converters.atomic import replacing
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.loops import expand_loops
 from nnl.converters.nnp.network_reader import in_order, shapes_of
 from nnl.converters.nnp.parameter_files import stored_bytes
 from nnl.converters.nnp.writer import VERSION, archive, to_bytes, to_text
+from nnl.core.atomic import replacing
 
 logger = logging.getLogger("nnl")
 

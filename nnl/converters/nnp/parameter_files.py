@@ -11,10 +11,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from nnl.converters.atomic import replacing
 from nnl.converters.nnp.members import BytesFile, Member, Place, members, whole
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.wire import join_parameters, split_parameters
+from nnl.core.atomic import replacing
 from nnl.core.parameter import get_parameter, get_parameter_or_create, get_parameters
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable

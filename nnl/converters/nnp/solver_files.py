@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.atomic import replacing
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.parameter_files import numbers
+from nnl.core.atomic import replacing
 from nnl.core.variable import Variable
 from nnl.solvers.base import STATE_FILES, Solver, SolverState
 

@@ -10,10 +10,10 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from nnl.converters.atomic import replacing
 from nnl.converters.nnp.contents_writer import write_contents
 from nnl.converters.nnp.parameter_files import ALIGNMENT, Stored, add_to_proto, stored_bytes
 from nnl.converters.nnp.solver_files import write_h5
+from nnl.core.atomic import replacing
 from nnl.core.parameter import get_parameters
 from nnl.core.variable import Variable
 

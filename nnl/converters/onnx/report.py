@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.atomic import replacing
 from nnl.core import random
+from nnl.core.atomic import replacing
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
 TRAINING = ("adagrad", "adam", "momentum", "gradient")
