@@ -167,7 +167,7 @@ const MessageText::Message& MessageText::known(const std::string& name) {
   }
   for (const Field& f : made->fields) made->by_name.emplace(f.name, &f);
   made->groups += groups.size();
-  found = std::move(made);
+  if (!found) found = std::move(made);  // describing may have let another thread come first
   return *found;
 }
 
