@@ -65,8 +65,8 @@ inline void exchange(v16* rows, std::integer_sequence<int, j...>) {
   for (int i = 0; i < 16; ++i) {
     if (i & distance) continue;
     const v16 a = rows[i], b = rows[i + distance];
-    rows[i] = __builtin_shufflevector(a, b, (j & distance ? 16 + j - distance : j)...);
-    rows[i + distance] = __builtin_shufflevector(a, b, (j & distance ? 16 + j : j + distance)...);
+    rows[i] = NNL_SHUFFLE(a, b, (j & distance ? 16 + j - distance : j)...);
+    rows[i + distance] = NNL_SHUFFLE(a, b, (j & distance ? 16 + j : j + distance)...);
   }
 }
 
