@@ -286,6 +286,15 @@ def array(obj, dtype=None, copy=True, order="K", subok=False, ndmin=0, *, blocki
     return wrap(np.array(_unwrapped(obj), dtype, order=order, ndmin=ndmin))
 
 
+def empty(shape, dtype=float, order="C"):
+    """At a multiple of 256 bytes, as CuPy's pools give memory."""
+    a = np.empty(shape, dtype, order)
+    memory = np.empty(a.nbytes + 256, np.uint8)
+    remember(memory)
+    start = -memory.ctypes.data % 256
+    return wrap(np.ndarray(a.shape, a.dtype, memory.data, start, a.strides))
+
+
 def _unwrapped(a):
     """What array() takes: numpy arrays too, and sequences of the device's arrays."""
     if isinstance(a, (list, tuple)):
@@ -296,7 +305,7 @@ def _unwrapped(a):
 class Module:
     """cupy, or a module in it."""
 
-    own = {"asarray": asarray, "array": array, "ndarray": StrictArray}
+    own = {"asarray": asarray, "array": array, "empty": empty, "ndarray": StrictArray}
 
     def __init__(self, path="", module=np):
         self._path, self._module = path, module
