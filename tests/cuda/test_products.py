@@ -70,6 +70,35 @@ def test_cublas_multiplies_as_numpy_does(
     assert products.calls
 
 
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,jk->ik", [(4, 6), (6, 5)]),
+        ("ij,jk->ki", [(4, 6), (6, 5)]),
+        ("ij,jk->", [(4, 6), (6, 5)]),
+        ("ij,kl->kjl", [(2, 3), (4, 5)]),
+        ("bij,bkj->bik", [(3, 4, 6), (3, 5, 6)]),
+        ("nchw,nchw->nhw", [(2, 3, 4, 5), (2, 3, 4, 5)]),
+        ("ij,ij->", [(4, 6), (4, 6)]),
+        ("i,i->i", [(4,), (4,)]),
+        ("i,j->ij", [(4,), (5,)]),
+        (",ij->ji", [(), (2, 3)]),
+        ("bhqd,bhkd,bhkv->bqhv", [(2, 3, 4, 5), (2, 3, 6, 5), (2, 3, 6, 2)]),
+        ("ii->i", [(4, 4)]),
+        ("ij->j", [(4, 6)]),
+        ("ij,jk->ik", [(4, 0), (0, 5)]),
+        ("ij,jk->ik", [(4, 1), (6, 5)]),
+        ("...j,jk->...k", [(2, 3, 4), (4, 5)]),
+    ],
+)
+def test_einsum_is_that_of_numpy(products: Any, equation: str, shapes: Any) -> None:
+    arrays = [numbers(*s) for s in shapes]
+    y = products.einsum(DEVICE.xp, equation, *map(strict_xp.wrap, arrays))
+    want = np.einsum(equation, *arrays)
+    assert y._a.shape == want.shape
+    np.testing.assert_allclose(y._a, want, rtol=1e-5, atol=1e-5)
+
+
 def test_results_go_to_the_array_that_is_given(products: Any) -> None:
     a, b = numbers(4, 6), numbers(6, 5)
     out = part_of_more(np.full((4, 5), np.nan, np.float32))

@@ -57,6 +57,12 @@ class ArrayModule:
             return self._xp.matmul(a, b, out=out)
         return self._products.matmul(self._xp, a, b, out)
 
+    def einsum(self, equation: Any, *operands: Any, **kw: Any) -> Any:
+        """As numpy's."""
+        if self._products is None or not isinstance(equation, str) or "->" not in equation:
+            return self._xp.einsum(equation, *operands, **kw)
+        return self._products.einsum(self._xp, equation, *operands, **kw)
+
     @contextmanager
     def recording(self) -> Iterator[list[Any]]:
         """While a graph is recorded: refuse what cannot be in one.

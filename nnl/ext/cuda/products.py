@@ -7,7 +7,8 @@ Not yet run on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -62,6 +63,38 @@ class Products:
         )
         return y
 
+    def einsum(self, xp: Any, equation: str, *operands: Any, **kw: Any) -> Any:
+        """numpy.einsum, two operands at a time from the left."""
+        inputs, _, result = equation.partition("->")
+        terms, arrays = inputs.split(","), list(operands)
+        if not all(map(plain, [*terms, result])) or not same_sizes(terms, arrays):
+            return xp.einsum(equation, *operands, **kw)
+        while len(arrays) > 1:
+            kept = "".join([*terms[2:], result])
+            term, y = self._contract(xp, terms[0], arrays[0], terms[1], arrays[1], kept)
+            terms[:2], arrays[:2] = [term], [y]
+        return xp.einsum(f"{terms[0]}->{result}", arrays[0])
+
+    def _contract(
+        self, xp: Any, of_a: str, a: Any, of_b: str, b: Any, kept: str
+    ) -> tuple[str, Any]:
+        """(letters, sum of a b over the letters that nobody needs any more)."""
+        both = [c for c in of_a if c in of_b]
+        batch, inner = [c for c in both if c in kept], [c for c in both if c not in kept]
+        rows, columns = [c for c in of_a if c not in both], [c for c in of_b if c not in both]
+        size = dict(zip(of_a + of_b, a.shape + b.shape, strict=True))
+        a = xp.transpose(a, [of_a.index(c) for c in batch + rows + inner])
+        if not rows and not columns:
+            b = xp.transpose(b, [of_b.index(c) for c in batch + inner])
+            return "".join(batch), (a * b).sum(tuple(range(len(batch), len(both))))
+        b = xp.transpose(b, [of_b.index(c) for c in batch + inner + columns])
+        count, m, k, n = (
+            math.prod(size[c] for c in part) for part in (batch, rows, inner, columns)
+        )
+        y = self.matmul(xp, a.reshape(count, m, k), b.reshape(count, k, n))
+        letters = batch + rows + columns
+        return "".join(letters), y.reshape([size[c] for c in letters])
+
     def _product(self, a: Layout, b: Layout, y: Layout) -> Product | None:
         """What multiplies arrays that lie so; None where cuBLAS does not."""
         rank = max(3, len(y[0]))
@@ -80,3 +113,16 @@ class Products:
             return Product(self.blas, draft.graph())
         except NotSupported:
             return None
+
+
+def plain(term: str) -> bool:
+    """Whether a term of einsum is of different letters only."""
+    return len(set(term)) == len(term) and (term.isalpha() or not term)
+
+
+def same_sizes(terms: Sequence[str], arrays: Sequence[Any]) -> bool:
+    """Whether every letter stands for axes of one size."""
+    if [len(t) for t in terms] != [x.ndim for x in arrays]:
+        return False
+    pairs = {p for t, x in zip(terms, arrays, strict=True) for p in zip(t, x.shape, strict=True)}
+    return len(pairs) == len(dict(pairs))
