@@ -188,6 +188,10 @@ class DeviceSpace:
     def library(self) -> Any:
         return self._library
 
+    def synchronize(self) -> None:
+        self.device.activate()
+        self.device.synchronize()
+
     def adopt(self, bound: Any) -> Any:
         """A call that is bound to the host, as a call on arrays of the device."""
         from nnl.core.dispatch import Bound
