@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Found by Python when it starts: puts the emulated GPU in the place of NVIDIA's libraries."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(os.environ["EMULATOR_FOLDER"])
+MODULES = {
+    "cupy_backends.cuda.api.runtime": FOLDER / "runtime.so",
+    "cupy.cuda.thrust": Path(__file__).with_name("thrust_on_host.py"),
+    "cudnn": Path(__file__).with_name("cudnn_on_host.py"),
+}
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Finds modules elsewhere than where they are installed."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        file = MODULES.get(name)
+        if file is None:
+            return None
+        extension = importlib.machinery.ExtensionFileLoader
+        loader = extension(name, str(file)) if file.suffix == ".so" else None
+        return importlib.util.spec_from_file_location(name, file, loader=loader)
+
+
+for _name in ("libcuda.so.1", "libcudart.so.13", "libcublas.so.13"):
+    ctypes.CDLL(str(FOLDER / _name), mode=ctypes.RTLD_GLOBAL)
+sys.meta_path.insert(0, Finder())
