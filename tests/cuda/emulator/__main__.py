@@ -32,8 +32,12 @@ def environment() -> dict[str, str]:
         "CUPY_CACHE_DIR": str(build.cache_folder() / "kernels"),
         "NNL_CACHE_DIR": str(folder / "cache"),
     }
-    for name, first in (("LD_LIBRARY_PATH", folder), ("PYTHONPATH", build.HERE / "site")):
-        made[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
+    paths = {
+        "LD_LIBRARY_PATH": [folder],
+        "PYTHONPATH": [build.HERE / "site", build.HERE.parents[2]],
+    }
+    for name, first in paths.items():
+        made[name] = os.pathsep.join([*map(str, first), *filter(None, [os.environ.get(name)])])
     return made
 
 

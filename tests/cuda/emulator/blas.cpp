@@ -8,7 +8,13 @@
 namespace emu {
 namespace {
 
-enum Status { kOk = 0, kNotInitialized = 1, kInvalid = 7, kExecutionFailed = 13, kUnsupported = 15 };
+enum Status {
+  kOk = 0,
+  kNotInitialized = 1,
+  kInvalid = 7,
+  kExecutionFailed = 13,
+  kUnsupported = 15
+};
 enum Type { kFloat = 0, kDouble = 1, kHalf = 2, kBfloat = 14 };
 enum Operation { kAsItLies = 0, kTransposed = 1, kConjugated = 2 };
 
@@ -65,7 +71,7 @@ void store(std::byte* p, int type, double x) {
 struct Matrix {
   std::uint64_t address;
   int type, operation;
-  std::int64_t leading, step;  // in elements
+  std::int64_t leading, step;                // in elements
   const std::uint64_t* addresses = nullptr;  // one for each of a batch, instead
 };
 
@@ -98,8 +104,8 @@ double rounded(double x, const Product& p) {
 }
 
 std::byte* address_of(const Matrix& x, std::int64_t i, std::size_t span, const Memory& memory) {
-  const std::uint64_t at = x.addresses != nullptr ? x.addresses[i]
-                                                  : x.address + i * x.step * bytes_of(x.type);
+  const std::uint64_t at =
+      x.addresses != nullptr ? x.addresses[i] : x.address + i * x.step * bytes_of(x.type);
   if (!memory.holds(at, span))
     throw Fault("cuBLAS uses " + std::to_string(span) + " bytes at " + std::to_string(at) +
                 ", which are not memory of the device");
@@ -155,7 +161,8 @@ void spoil(const Handle& h, const Memory& memory) {
 }
 
 bool fits(const Matrix& x, std::int64_t rows, std::int64_t columns) {
-  return bytes_of(x.type) != 0 && x.leading >= std::max<std::int64_t>(1, x.operation ? columns : rows);
+  return bytes_of(x.type) != 0 &&
+         x.leading >= std::max<std::int64_t>(1, x.operation ? columns : rows);
 }
 
 int queue(Handle* handle, Product p, const void* alpha, const void* beta) {
@@ -261,12 +268,20 @@ int cublasGetMathMode(Handle* h, int* mode) {
 int cublasGemmStridedBatchedEx(Handle* h, int ta, int tb, int m, int n, int k, const void* alpha,
                                const void* a, int a_type, int lda, long long a_step, const void* b,
                                int b_type, int ldb, long long b_step, const void* beta, void* c,
-                               int c_type, int ldc, long long c_step, int count, int compute,
-                               int) {
+                               int c_type, int ldc, long long c_step, int count, int compute, int) {
   if (!is_float(compute) && !is_double(compute)) return kUnsupported;
   return queue(h,
-               {m, n, k, count, matrix(a, a_type, ta, lda, a_step), matrix(b, b_type, tb, ldb, b_step),
-                matrix(c, c_type, 0, ldc, c_step), {}, {}, is_double(compute), compute == 77},
+               {m,
+                n,
+                k,
+                count,
+                matrix(a, a_type, ta, lda, a_step),
+                matrix(b, b_type, tb, ldb, b_step),
+                matrix(c, c_type, 0, ldc, c_step),
+                {},
+                {},
+                is_double(compute),
+                compute == 77},
                alpha, beta);
 }
 
@@ -278,26 +293,35 @@ int cublasGemmEx(Handle* h, int ta, int tb, int m, int n, int k, const void* alp
 }
 
 int cublasSgemmEx(Handle* h, int ta, int tb, int m, int n, int k, const float* alpha, const void* a,
-                  int a_type, int lda, const void* b, int b_type, int ldb, const float* beta, void* c,
-                  int c_type, int ldc) {
+                  int a_type, int lda, const void* b, int b_type, int ldb, const float* beta,
+                  void* c, int c_type, int ldc) {
   return cublasGemmEx(h, ta, tb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type,
                       ldc, 68, -1);
 }
 
-#define PRODUCTS(LETTER, REAL, TYPE, COMPUTE)                                                     \
-  int cublas##LETTER##gemm_v2(Handle* h, int ta, int tb, int m, int n, int k, const REAL* alpha,  \
-                              const REAL* a, int lda, const REAL* b, int ldb, const REAL* beta,   \
-                              REAL* c, int ldc) {                                                 \
-    return cublasGemmEx(h, ta, tb, m, n, k, alpha, a, TYPE, lda, b, TYPE, ldb, beta, c, TYPE,     \
-                        ldc, COMPUTE, -1);                                                        \
-  }                                                                                               \
-  int cublas##LETTER##gemmBatched(Handle* h, int ta, int tb, int m, int n, int k,                 \
-                                  const REAL* alpha, const REAL** a, int lda, const REAL** b,     \
-                                  int ldb, const REAL* beta, REAL** c, int ldc, int count) {      \
-    return queue(h,                                                                               \
-                 {m, n, k, count, each(a, TYPE, ta, lda), each(b, TYPE, tb, ldb),                 \
-                  each(c, TYPE, 0, ldc), {}, {}, TYPE == kDouble, false},                         \
-                 alpha, beta);                                                                    \
+#define PRODUCTS(LETTER, REAL, TYPE, COMPUTE)                                                      \
+  int cublas##LETTER##gemm_v2(Handle* h, int ta, int tb, int m, int n, int k, const REAL* alpha,   \
+                              const REAL* a, int lda, const REAL* b, int ldb, const REAL* beta,    \
+                              REAL* c, int ldc) {                                                  \
+    return cublasGemmEx(h, ta, tb, m, n, k, alpha, a, TYPE, lda, b, TYPE, ldb, beta, c, TYPE, ldc, \
+                        COMPUTE, -1);                                                              \
+  }                                                                                                \
+  int cublas##LETTER##gemmBatched(Handle* h, int ta, int tb, int m, int n, int k,                  \
+                                  const REAL* alpha, const REAL** a, int lda, const REAL** b,      \
+                                  int ldb, const REAL* beta, REAL** c, int ldc, int count) {       \
+    return queue(h,                                                                                \
+                 {m,                                                                               \
+                  n,                                                                               \
+                  k,                                                                               \
+                  count,                                                                           \
+                  each(a, TYPE, ta, lda),                                                          \
+                  each(b, TYPE, tb, ldb),                                                          \
+                  each(c, TYPE, 0, ldc),                                                           \
+                  {},                                                                              \
+                  {},                                                                              \
+                  TYPE == kDouble,                                                                 \
+                  false},                                                                          \
+                 alpha, beta);                                                                     \
   }
 PRODUCTS(S, float, kFloat, 68)
 PRODUCTS(D, double, kDouble, 70)

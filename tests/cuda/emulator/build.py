@@ -93,22 +93,28 @@ def symbols(library: Path, kind: str) -> set[str]:
     return {line.split()[-1].split("@")[0] for line in lines}
 
 
-def link_library(name: str, wanted: set[str], folder: Path, objects: list[Path]) -> None:
-    """A library that has all wanted functions, from the driver, from objects, or doing nothing."""
-    version, answer = f"lib{name}.so.13", NOT_SUPPORTED[name]
-    driver = folder / "libcuda.so.1"
-    run(["g++", "-shared", *objects, "-o", folder / "part.so", driver])
-    missing = wanted - symbols(folder / "part.so", "defined") - symbols(driver, "defined")
-    stubs = folder / f"{name}_stubs.c"
-    stubs.write_text("".join(f"int {f}(void) {{ return {answer}; }}\n" for f in sorted(missing)))
-    script = folder / f"{name}.map"
-    script.write_text(f"{version} {{ global: *; }};\n" if objects else "{ global: *; };\n")
+def link_driver(objects: list[Path], folder: Path) -> Path:
+    """One library with all functions; it shows nothing else, which NVRTC might take for its own."""
+    driver, script = folder / "libcuda.so.1", folder / "driver.map"
+    script.write_text("{ global: cu*; emulator_*; local: *; };\n")
     run([
-        "g++", "-shared", "-fPIC", "-x", "c", stubs, "-x", "none", *objects, driver,
-        f"-Wl,-soname,{version}", "-Wl,-rpath,$ORIGIN", f"-Wl,--version-script,{script}",
-        "-Wl,--no-as-needed", "-o", folder / version,
+        "g++", "-shared", *objects, "-Wl,-soname,libcuda.so.1", f"-Wl,--version-script,{script}",
+        "-o", driver,
     ])  # fmt: skip
-    (folder / "part.so").unlink()
+    return driver
+
+
+def link_library(name: str, wanted: set[str], driver: Path) -> None:
+    """A library by which all wanted functions are found: the driver's, and some that refuse."""
+    version, answer, folder = f"lib{name}.so.13", NOT_SUPPORTED[name], driver.parent
+    stubs, script = folder / f"{name}_stubs.c", folder / f"{name}.map"
+    missing = sorted(wanted - symbols(driver, "defined"))
+    stubs.write_text("".join(f"int {f}(void) {{ return {answer}; }}\n" for f in missing))
+    script.write_text(f"{version} {{ global: *; }};\n")
+    run([
+        "gcc", "-shared", "-fPIC", stubs, "-Wl,--no-as-needed", driver, f"-Wl,-soname,{version}", "-Wl,-rpath,$ORIGIN",
+        f"-Wl,--version-script,{script}", "-o", folder / version,
+    ])  # fmt: skip
 
 
 def translate_runtime(folder: Path) -> Path:
@@ -154,23 +160,19 @@ def build() -> Path:
         folder.mkdir()
         with ThreadPoolExecutor() as pool:
             module = pool.submit(translate_runtime, folder)
-            files = [p for p in sources() if p.suffix == ".cpp" and p.stem != "blas"]
+            files = [p for p in sources() if p.suffix == ".cpp"]
             objects = list(pool.map(lambda p: compile_one(p, folder), files))
-            blas = compile_one(HERE / "blas.cpp", folder)
-        driver = folder / "libcuda.so.1"
-        run(["g++", "-shared", *objects, "-Wl,-soname,libcuda.so.1", "-lpthread", "-o", driver])
-        raw = folder / "raw.so"
+        driver, raw = link_driver(objects, folder), folder / "raw.so"
         run(["g++", "-shared", module.result(), "-o", raw])
-        wanted = {s for s in symbols(raw, "undefined") if s.startswith("cuda")}
-        link_library("cudart", wanted, folder, [])
-        (cupy_blas,) = cupy_libraries().glob("cublas*.so")
-        wanted = {s for s in symbols(cupy_blas, "undefined") if s.startswith("cublas")}
-        link_library("cublas", wanted, folder, [blas])
+        (blas,) = cupy_libraries().glob("cublas*.so")
+        for name, module_file, start in (("cudart", raw, "cuda"), ("cublas", blas, "cublas")):
+            wanted = {s for s in symbols(module_file, "undefined") if s.startswith(start)}
+            link_library(name, wanted, driver)
         run([
-            "g++", "-shared", module.result(), folder / "libcudart.so.13", "-Wl,-rpath,$ORIGIN",
-            "-o", folder / "runtime.so",
+            "g++", "-shared", module.result(), folder / "libcudart.so.13", driver,
+            "-Wl,-rpath,$ORIGIN", "-o", folder / "runtime.so",
         ])  # fmt: skip
-        for p in [*folder.glob("*.o"), raw, folder / "runtime.cpp"]:
+        for p in [*folder.glob("*.o"), *folder.glob("*.map"), raw, folder / "runtime.cpp"]:
             p.unlink()
         if not done.exists():  # another process may have been faster
             os.replace(folder, done)

@@ -37,8 +37,16 @@ Modules& modules() {
   return all;
 }
 
-enum Attribute { kMaxThreads = 0, kStaticShared = 1, kConst = 2, kLocal = 3, kRegistersOf = 4,
-                 kPtx = 5, kBinary = 6, kMostDynamic = 8 };
+enum Attribute {
+  kMaxThreads = 0,
+  kStaticShared = 1,
+  kConst = 2,
+  kLocal = 3,
+  kRegistersOf = 4,
+  kPtx = 5,
+  kBinary = 6,
+  kMostDynamic = 8
+};
 
 int load(void** made, const void* image) {
   return call([&](State& s, Lock&) -> int {
@@ -128,8 +136,8 @@ int launch(void* handle, const Launch& shape, void* stream, void** parameters, v
     std::vector<std::byte> values;
     if (!gather(f->info, parameters, extra, &values)) return kInvalidValue;
     return s.enqueue(lock, *on,
-                     [&s, shape, values = std::move(values), module = f->module,
-                      kernel = f->kernel, device = f->device] {
+                     [&s, shape, values = std::move(values), module = f->module, kernel = f->kernel,
+                      device = f->device] {
                        Launch l = shape;
                        l.parameters = values.data();
                        run(*kernel, l, s.devices[device]->reach);
@@ -182,7 +190,13 @@ using namespace emu;
 
 extern "C" {
 
+// NVRTC looks for these two, and goes on without a driver's help where there is none.
 int cuInit(unsigned) { return kSuccess; }
+
+int cuGetExportTable(const void** table, const void*) {
+  *table = nullptr;
+  return kNotFound;
+}
 
 int cuDriverGetVersion(int* version) {
   *version = kVersion;
@@ -280,7 +294,8 @@ int cuFuncSetAttribute(void* handle, int which, int value) {
     Function* f = function(handle);
     if (f == nullptr) return kInvalidResourceHandle;
     if (which != kMostDynamic) return kSuccess;
-    if (value < 0 || f->info.static_shared + std::size_t(value) > kSharedOptIn) return kInvalidValue;
+    if (value < 0 || f->info.static_shared + std::size_t(value) > kSharedOptIn)
+      return kInvalidValue;
     f->most_dynamic = std::size_t(value);
     return kSuccess;
   });

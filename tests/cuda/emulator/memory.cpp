@@ -114,8 +114,8 @@ std::optional<Allocation> Addresses::find(std::uint64_t address, std::size_t byt
 }
 
 bool Addresses::is_ours(std::uint64_t address) const {
-  return std::ranges::any_of(
-      arenas_, [&](const Arena& a) { return a.start <= address && address < a.end; });
+  return std::ranges::any_of(arenas_,
+                             [&](const Arena& a) { return a.start <= address && address < a.end; });
 }
 
 std::size_t Addresses::used(int device) const {

@@ -97,8 +97,8 @@ const char* cudaGetErrorName(cudaError_t error) { return error_name(error).runti
 const char* cudaGetErrorString(cudaError_t error) { return error_name(error).text; }
 
 cudaError_t cudaGetLastError() {
-  const int found = State::get().device().broken != kSuccess ? State::get().device().broken
-                                                             : last_error;
+  const int found =
+      State::get().device().broken != kSuccess ? State::get().device().broken : last_error;
   last_error = kSuccess;
   return cudaError_t(found);
 }
@@ -130,9 +130,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   if (!is_device(device)) return cudaError_t(remember(kInvalidDevice));
   if (attribute <= 0) return cudaError_t(remember(kInvalidValue));
   const auto found = attributes().find(attribute);
-  *value = attribute == cudaDevAttrPciBusId  ? device + 1
-           : found == attributes().end() ? 0
-                                             : found->second;
+  *value = attribute == cudaDevAttrPciBusId ? device + 1
+           : found == attributes().end()    ? 0
+                                            : found->second;
   return cudaSuccess;
 }
 
@@ -149,8 +149,8 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  return cudaError_t(call(
-      [](State& s, Lock& lock) { return s.synchronize_device(lock, current_device); }));
+  return cudaError_t(
+      call([](State& s, Lock& lock) { return s.synchronize_device(lock, current_device); }));
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {

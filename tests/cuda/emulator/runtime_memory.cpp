@@ -97,8 +97,8 @@ int copy(State& s, Lock& lock, Stream* stream, const Rows& r, cudaMemcpyKind kin
   return kSuccess;
 }
 
-int copy_flat(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, const void* stream,
-              bool waits) {
+int copy_flat(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+              const void* stream, bool waits) {
   return call([&](State& s, Lock& lock) {
     const Rows r = {number(to), bytes, number(from), bytes, bytes, 1};
     return copy(s, lock, s.stream(stream), r, kind, waits);

@@ -206,8 +206,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* made) {
-  return on_stream(
-      stream, [&](State& s, Lock&, Stream& on) { return finish_capture(s, on, made); });
+  return on_stream(stream,
+                   [&](State& s, Lock&, Stream& on) { return finish_capture(s, on, made); });
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -267,7 +267,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   return on_event(start, [&](State& s, Lock&, Event& a) -> int {
     const Event* b = s.event(end);
-    if (b == nullptr || ((a.flags | b->flags) & cudaEventDisableTiming) != 0) return kInvalidResourceHandle;
+    if (b == nullptr || ((a.flags | b->flags) & cudaEventDisableTiming) != 0)
+      return kInvalidResourceHandle;
     if (!a.mark || !b->mark || a.device != b->device) return kInvalidResourceHandle;
     if (!a.mark->done || !b->mark->done) return kNotReady;
     *milliseconds = static_cast<float>(b->mark->nanoseconds - a.mark->nanoseconds) * 1e-6f;

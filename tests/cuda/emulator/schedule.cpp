@@ -9,8 +9,9 @@
 namespace emu {
 namespace {
 
-constexpr std::size_t kMostPending = 1024;  // launches that a device queues before it makes one wait
-constexpr int kQuestions = 3;               // until work that nobody waits for is done
+constexpr std::size_t kMostPending =
+    1024;                      // launches that a device queues before it makes one wait
+constexpr int kQuestions = 3;  // until work that nobody waits for is done
 
 thread_local bool inside_work = false;
 
@@ -23,7 +24,7 @@ std::int64_t now() {
 }  // namespace
 
 Schedule::Schedule(const std::string& order, Addresses& memory) : memory_(memory) {
-  order_ = order == "early"             ? Order::early
+  order_ = order == "early"              ? Order::early
            : order.starts_with("random") ? Order::random
                                          : Order::late;
   const std::size_t colon = order.find(':');

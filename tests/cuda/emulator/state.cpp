@@ -16,9 +16,8 @@ std::string setting(const char* name, const char* otherwise) {
 
 // Whether a recording has streams that keep their order with the legacy one of a device.
 bool is_ordered(const Capture& capture, int device) {
-  return std::ranges::any_of(capture.streams, [device](const Stream* s) {
-    return s->blocking && s->device == device;
-  });
+  return std::ranges::any_of(
+      capture.streams, [device](const Stream* s) { return s->blocking && s->device == device; });
 }
 
 int device_count() { return std::stoi(setting("EMULATOR_DEVICES", "1")); }
@@ -48,8 +47,8 @@ State::State()
     : memory(device_count(), setting("EMULATOR_PROTECT", "1") == "1"),
       schedule(setting("EMULATOR_ORDER", "late"), memory) {
   for (int d = 0; d < device_count(); ++d) {
-    auto made = std::unique_ptr<Device>(new Device{
-        .number = d, .peers = {}, .legacy = {}, .by_thread = {}, .reach = {memory, d}});
+    auto made = std::unique_ptr<Device>(
+        new Device{.number = d, .peers = {}, .legacy = {}, .by_thread = {}, .reach = {memory, d}});
     made->legacy.device = d;
     made->legacy.legacy = true;
     devices.push_back(std::move(made));

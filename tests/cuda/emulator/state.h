@@ -68,9 +68,9 @@ class State {
   std::vector<std::uint64_t> freed;  // while work ran, to be released afterwards
   std::string fault;                 // the text of the last one
 
-  Device& device();                     // of the current thread
-  Stream* stream(const void* handle);   // nullptr for one that is not there
-  Event* event(const void* handle);     // likewise
+  Device& device();                    // of the current thread
+  Stream* stream(const void* handle);  // nullptr for one that is not there
+  Event* event(const void* handle);    // likewise
   std::vector<Stream*> all_streams(int device);
 
   // Queue work on a stream, or record it.
