@@ -18,11 +18,18 @@ struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+struct Range {
+  std::uint64_t first = 0, bytes = 0;
+};
+
 // Who owns which addresses. Device memory is host memory: addresses are pointers.
 struct Memory {
   virtual ~Memory() = default;
   // Whether [address, address + bytes) lies inside one live allocation.
   virtual bool holds(std::uint64_t address, std::size_t bytes) const = 0;
+  // The live allocation that an address is in, so that not every access has to ask; no bytes if it
+  // is in none, or if this is not known.
+  virtual Range allocation(std::uint64_t) const { return {}; }
 };
 
 struct Parameter {
