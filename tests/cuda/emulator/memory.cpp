@@ -73,7 +73,6 @@ bool Addresses::remove(std::uint64_t address, Allocation* removed) {
   if (found == all_.end()) return false;
   *removed = found->second;
   all_.erase(found);
-  ++changes_;
   if (removed->kind == Kind::device) used_[removed->device] -= removed->bytes;
   return true;
 }
@@ -154,23 +153,18 @@ void Addresses::protect(int rights) {
     if (a.next > a.start) mprotect(at(a.start), a.next - a.start, rights);
 }
 
-bool Reachable::holds(std::uint64_t address, std::size_t bytes) const {
-  struct Last {
-    const Reachable* of = nullptr;
-    std::uint64_t changes = 0, address = 0;
-    std::size_t bytes = 0;
-  };
-  static thread_local Last last;  // kernels read the same arrays again and again
-  const std::uint64_t changes = all.changes(), offset = address - last.address;
-  if (last.of == this && last.changes == changes && offset <= last.bytes &&
-      bytes <= last.bytes - offset)
-    return true;
-  const std::optional<Allocation> found = all.find(address, bytes);
-  if (!found) return false;
+Range Reachable::allocation(std::uint64_t address) const {
+  const std::optional<Allocation> found = all.find(address, 1);
+  if (!found) return {};
   if (found->kind == Kind::device && found->device != device && !others->contains(found->device))
-    return false;
-  last = {this, changes, found->address, found->bytes};
-  return true;
+    return {};
+  return {found->address, found->bytes};
+}
+
+bool Reachable::holds(std::uint64_t address, std::size_t bytes) const {
+  const Range range = allocation(address);
+  const std::uint64_t offset = address - range.first;
+  return bytes == 0 || (offset < range.bytes && bytes <= range.bytes - offset);
 }
 
 }  // namespace emu

@@ -50,7 +50,6 @@ class Addresses {
   std::optional<Allocation> find(std::uint64_t address, std::size_t bytes) const;
   bool is_ours(std::uint64_t address) const;  // of some device, though perhaps nobody's now
   std::size_t used(int device) const;
-  std::uint64_t changes() const { return changes_; }  // how often something was released
 
   // Throws Fault where bytes around an allocation were changed.
   void check_surroundings() const;
@@ -70,7 +69,6 @@ class Addresses {
   std::vector<std::size_t> used_;
   std::map<std::uint64_t, Allocation> all_;  // by the address
   mutable std::shared_mutex mutex_;          // of all of it
-  std::atomic<std::uint64_t> changes_ = 0;
   bool protect_;
   int open_ = 0;
 };
@@ -79,6 +77,7 @@ class Addresses {
 struct Reachable : public Memory {
   Reachable(const Addresses& every, int number) : all(every), device(number) {}
   bool holds(std::uint64_t address, std::size_t bytes) const override;
+  Range allocation(std::uint64_t address) const override;
 
   const Addresses& all;
   int device;
