@@ -28,7 +28,15 @@ CONSTANTS = (
     "CUPY_CUDA_VERSION=13000,CUPY_HIP_VERSION=0,CUPY_USE_CUDA_PYTHON=False,"
     f"CUPY_CUFFT_STATIC=False,CUPY_CYTHON_VERSION={CYTHON}"
 )
-NOT_SUPPORTED = {"cudart": 801, "cublas": 15}  # what functions that are not here answer
+# Libraries, CuPy's module that calls each, and what functions answer that are not here.
+LIBRARIES = {
+    "libcudart.so.13": ("", 801),
+    "libcublas.so.13": ("cupy_backends/cuda/libs/cublas", 15),
+    "libcusolver.so.12": ("cupy_backends/cuda/libs/cusolver", 9),
+    "libcusparse.so.12": ("cupy_backends/cuda/libs/cusparse", 10),
+    "libcufft.so.12": ("cupy/cuda/cufft", 16),
+    "libnvJitLink.so.13": ("", 0),  # cuSOLVER's, for those who look for it
+}
 
 
 def cache_folder() -> Path:
@@ -107,14 +115,14 @@ def link_driver(objects: list[Path], folder: Path) -> Path:
 
 def link_library(name: str, wanted: set[str], driver: Path) -> None:
     """A library by which all wanted functions are found: the driver's, and some that refuse."""
-    version, answer, folder = f"lib{name}.so.13", NOT_SUPPORTED[name], driver.parent
-    stubs, script = folder / f"{name}_stubs.c", folder / f"{name}.map"
+    folder, answer = driver.parent, LIBRARIES[name][1]
+    stubs, script = folder / f"{name}.c", folder / f"{name}.map"
     missing = sorted(wanted - symbols(driver, "defined"))
     stubs.write_text("".join(f"int {f}(void) {{ return {answer}; }}\n" for f in missing))
-    script.write_text(f"{version} {{ global: *; }};\n")
+    script.write_text(f"{name} {{ global: *; }};\n")
     run([
         "gcc", "-shared", "-fPIC", stubs, "-Wl,--no-as-needed", driver, "-Wl,-rpath,$ORIGIN",
-        f"-Wl,-soname,{version}", f"-Wl,--version-script,{script}", "-o", folder / version,
+        f"-Wl,-soname,{name}", f"-Wl,--version-script,{script}", "-o", folder / name,
     ])  # fmt: skip
 
 
@@ -165,23 +173,30 @@ def build() -> Path:
             objects = list(pool.map(lambda p: compile_one(p, folder), files))
         driver, raw = link_driver(objects, folder), folder / "raw.so"
         run(["g++", "-shared", module.result(), "-o", raw])
-        (blas,) = cupy_libraries().glob("cublas*.so")
-        for name, module_file, start in (("cudart", raw, "cuda"), ("cublas", blas, "cublas")):
-            wanted = {s for s in symbols(module_file, "undefined") if s.startswith(start)}
+        for name, (user, _) in LIBRARIES.items():
+            start = name.split(".")[0].removeprefix("lib").replace("cudart", "cuda")
+            found = next(packages().glob(f"{user}.*.so")) if user else raw
+            wanted = {s for s in symbols(found, "undefined") if s.startswith(start)}
             link_library(name, wanted, driver)
         run([
             "g++", "-shared", module.result(), folder / "libcudart.so.13", driver,
             "-Wl,-rpath,$ORIGIN", "-o", folder / "runtime.so",
         ])  # fmt: skip
-        for p in [*folder.glob("*.o"), *folder.glob("*.map"), raw, folder / "runtime.cpp"]:
+        for p in [
+            *folder.glob("*.o"),
+            *folder.glob("*.map"),
+            *folder.glob("*.c"),
+            raw,
+            folder / "runtime.cpp",
+        ]:
             p.unlink()
         if not done.exists():  # another process may have been faster
             os.replace(folder, done)
     return done
 
 
-def cupy_libraries() -> Path:
-    """The folder of CuPy's modules for libraries; found without importing CuPy."""
+def packages() -> Path:
+    """The folder in which CuPy's packages are; found without importing CuPy."""
     spec = find_spec("cupy_backends")
     assert spec is not None and spec.submodule_search_locations
-    return Path(next(iter(spec.submodule_search_locations))) / "cuda/libs"
+    return Path(next(iter(spec.submodule_search_locations))).parent

@@ -32,6 +32,6 @@ class Finder(importlib.abc.MetaPathFinder):
         return importlib.util.spec_from_file_location(name, file, loader=loader)
 
 
-for _name in ("libcuda.so.1", "libcudart.so.13", "libcublas.so.13"):
-    ctypes.CDLL(str(FOLDER / _name), mode=ctypes.RTLD_GLOBAL)
+for _file in [FOLDER / "libcuda.so.1", *sorted(FOLDER.glob("lib*.so.1?"))]:
+    ctypes.CDLL(str(_file), mode=ctypes.RTLD_GLOBAL)
 sys.meta_path.insert(0, Finder())
