@@ -324,6 +324,8 @@ class Module:
         def call(*args, **kw):
             if allowed is not None and not set(kw) <= set(allowed):
                 raise TypeError(f"cupy.{name}() takes {allowed}, got {sorted(kw)}")
+            if self._path == "fft" and 0 in args[0].shape:
+                raise ValueError("Invalid number of FFT data points (0) specified.")
             if name in WAIT or (name == "where" and len(args) == 1):
                 wait()
             if name == "ascontiguousarray" and isinstance(args[0], np.ndarray):
