@@ -72,6 +72,13 @@ def test_new_memory_is_nan():
     assert np.isnan(read(on_device(4000), 4000).view(np.float32)).all()
 
 
+def test_memory_of_a_pool_is_nan_again():
+    for _ in range(2):
+        x = cupy.empty(1000, np.float32)
+        assert np.isnan(x.get()).all()
+        x[:] = 1
+
+
 def test_more_memory_than_there_is_is_refused():
     refused(2, runtime.malloc, 143771 << 20)
     assert runtime.memGetInfo()[0] > 100 << 30

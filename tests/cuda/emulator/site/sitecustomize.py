@@ -26,10 +26,24 @@ class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         file = MODULES.get(name)
         if file is None:
-            return None
+            return self._cupy() if name == "cupy" else None
         extension = importlib.machinery.ExtensionFileLoader
         loader = extension(name, str(file)) if file.suffix == ".so" else None
         return importlib.util.spec_from_file_location(name, file, loader=loader)
+
+    def _cupy(self) -> Any:
+        """CuPy itself; what it allocates is spoiled."""
+        spec = importlib.machinery.PathFinder.find_spec("cupy")
+        if spec is None or spec.loader is None or os.environ.get("EMULATOR_SPOIL") == "0":
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_spoil(module: Any) -> None:
+            execute(module)
+            importlib.import_module("spoil")
+
+        spec.loader.exec_module = execute_and_spoil  # type: ignore[method-assign]
+        return spec
 
 
 for _file in [FOLDER / "libcuda.so.1", *sorted(FOLDER.glob("lib*.so.1?"))]:
