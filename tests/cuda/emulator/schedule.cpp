@@ -10,8 +10,9 @@ namespace emu {
 namespace {
 
 constexpr std::size_t kMostPending =
-    1024;                      // launches that a device queues before it makes one wait
-constexpr int kQuestions = 3;  // until work that nobody waits for is done
+    1024;                       // launches that a device queues before it makes one wait
+constexpr int kSometimes = 16;  // after how many pieces some run in a random order
+constexpr int kQuestions = 3;   // until work that nobody waits for is done
 
 thread_local bool inside_work = false;
 
@@ -40,15 +41,24 @@ Task Schedule::add(Lock& lock, int device, Work work, std::vector<Task> after) {
   task->work = std::move(work);
   task->device = device;
   pending_.push_back(task);
-  const bool sometimes = order_ == Order::random && random_() % 4 == 0;
   if (inside_work || running_) return task;
   if (order_ == Order::early)
     finish(lock, {task});
-  else if ((pending_.size() > kMostPending || sometimes) && begin(lock)) {
-    run(lock, sometimes ? ready_one() : pending_.front());
-    end(lock);
-  }
+  else if (order_ == Order::random && random_() % kSometimes == 0)
+    go_on(lock, kSometimes);
+  else if (pending_.size() > kMostPending)  // many at a time: to begin and to end takes long
+    go_on(lock, kMostPending / 2);
   return task;
+}
+
+void Schedule::go_on(Lock& lock, std::size_t count) {
+  if (!begin(lock)) return;
+  if (order_ == Order::random)
+    for (Task t; count-- > 0 && (t = ready_one());) run(lock, t);
+  else
+    for (const Task& t : std::vector<Task>(pending_.begin(), pending_.begin() + count))
+      run(lock, t);
+  end(lock);
 }
 
 bool Schedule::begin(Lock& lock) {
@@ -118,7 +128,7 @@ Task Schedule::ready_one() {
   for (const Task& t : pending_)
     if (!t->done && std::ranges::all_of(t->after, [](const Task& a) { return a->done; }))
       ready.push_back(t);
-  return ready[random_() % ready.size()];
+  return ready.empty() ? nullptr : ready[random_() % ready.size()];
 }
 
 bool Schedule::finish(Lock& lock, const std::vector<Task>& tasks) {

@@ -102,6 +102,7 @@ class Schedule {
 
  private:
   void run(Lock& lock, const Task& task);
+  void go_on(Lock& lock, std::size_t count);  // of what nobody waits for
   Task ready_one();
   std::vector<Task> needed(const std::vector<Task>& tasks) const;
   bool begin(Lock& lock);
