@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs PTX, NVIDIA's portable assembly, on the CPU.
+// Runs PTX, NVIDIA's portable assembly, on the CPU. To be built with FLAGS of tests/cuda/ptx.py:
+// integers wrap, and registers are bytes that are read as any type.
 #pragma once
 
 #include <cstddef>
