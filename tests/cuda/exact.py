@@ -25,6 +25,7 @@ WAYS: dict[str, Callable[[Fraction], int]] = {
 def rounded(x: Fraction, name: str, way: str = "rn") -> float:
     """The number of a format that an exact number is rounded to, which is not zero."""
     digits, least, most = BITS[name]
+    sign = 1 if x > 0 else -1
     if x == 0:
         return 0.0
     exponent = max(_exponent(abs(x)), least)
@@ -32,9 +33,9 @@ def rounded(x: Fraction, name: str, way: str = "rn") -> float:
     y = WAYS[way](x / unit) * unit
     largest = (2 - Fraction(2) ** (1 - digits)) * Fraction(2) ** most
     if abs(y) <= largest:
-        return math.copysign(float(y), x)
+        return math.copysign(float(y), sign)
     stays = way == "rz" or (way == "rm" and x > 0) or (way == "rp" and x < 0)
-    return math.copysign(float(largest) if stays else math.inf, x)
+    return sign * (float(largest) if stays else math.inf)
 
 
 def _exponent(x: Fraction) -> int:
@@ -54,5 +55,6 @@ def samples(name: str, n: int, seed: int) -> np.ndarray:
     edges = np.array([0, -0.0, 1, -1, 2.0**least, 2.0 ** (least - digits + 1), 1.5, 0.5])
     parts: list[Any] = [x, near, small.astype(DTYPES[name]), edges.astype(DTYPES[name])]
     every = np.concatenate(parts)
-    every = every[np.isfinite(every.astype(np.float64))]
+    with np.errstate(invalid="ignore"):
+        every = every[np.isfinite(every.astype(np.float64))]
     return rng.permutation(every)[:n]
