@@ -24,7 +24,7 @@ SOURCES = Path(__file__).with_name("emulator")
 FOLDER = Path(tempfile.gettempdir()) / f"nnl-ptx-{os.getuid()}"
 FLAGS = (
     "-std=c++20", "-O3", "-march=native", "-fPIC", "-Wall", "-Wextra", "-Werror",
-    "-fwrapv", "-fno-strict-aliasing",  # integers wrap; registers are bytes
+    "-fno-strict-aliasing",  # registers are bytes
     "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
 )  # fmt: skip
 OPTIONS = ("-arch=compute_90", "--std=c++17", "-ftz=true")  # CuPy adds the last one

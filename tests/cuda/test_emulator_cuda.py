@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import struct
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -190,3 +191,64 @@ def test_a_launch_that_cannot_be() -> None:
         ptx.Fault, match=r"line 3 `add.s32 %r1, %r2, 1;`: there is no %r1|not known"
     ):
         ptx.Module(b".version 9.0\n.visible .entry f() {\nadd.s32 %r1, %r2, 1;\n}\n")
+
+
+# ---- CuPy's headers ----
+
+CUPY = """
+#include <cupy/complex.cuh>
+#include <cupy/carray.cuh>
+#include <cupy/atomics.cuh>
+#include <cupy/float16.cuh>
+extern "C" __global__ void elementwise(CArray<float, 2, 0, 1> x, CArray<double, 2, 1, 1> y,
+                                       CIndexer<2, 1> at) {
+  CUPY_FOR(i, at.size()) {
+    at.set(i);
+    y[at.get()] = x[at.get()] * 2.0;
+  }
+}
+extern "C" __global__ void complexes(CArray<complex<double>, 1, 1, 1> x) {
+  CUPY_FOR(i, x.size()) { x[i] = exp(x[i]) / x[i]; }
+}
+extern "C" __global__ void halves(CArray<float16, 1, 1, 1> x, CArray<float16, 1, 1, 1> y) {
+  CUPY_FOR(i, x.size()) {
+    y[i + 1] = float16((float)x[i] * 2);
+    atomicAdd(&y[0], x[i]);
+  }
+}
+"""
+
+
+@cache
+def cupy_module() -> ptx.Module:
+    import cupy
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    include = Path(cupy.__file__).parent / "_core/include"
+    folders = [include / "cupy/_cccl" / f for f in ("cub", "libcudacxx", "thrust")]
+    options = [f"-I{f}" for f in (*folders, include, find_nvidia_header_directory("cudart"))]
+    return ptx.Module(ptx.assembly(CUPY, (*ptx.OPTIONS, *options)))
+
+
+def carray(x: np.ndarray) -> bytes:
+    """An array as kernels of CuPy take it: address, size, shape, strides."""
+    return struct.pack(f"=2q{2 * x.ndim}q", x.ctypes.data, x.size, *x.shape, *x.strides)
+
+
+def test_kernels_of_cupy() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.random((9, 6), np.float32).T, np.zeros((6, 9))
+    indexer = struct.pack("=q2q2q", x.size, *x.shape, 0, 0)
+    params = carray(x) + carray(y) + indexer
+    assert cupy_module().info("elementwise")["parameter_bytes"] == len(params)
+    cupy_module().run("elementwise", (2, 1, 1), (128, 1, 1), params)
+    np.testing.assert_array_equal(y, x.astype(np.float64) * 2)
+
+    z = rng.random(40) + 1j * rng.random(40)
+    want = np.exp(z) / z
+    cupy_module().run("complexes", (1, 1, 1), (128, 1, 1), carray(z))
+    np.testing.assert_allclose(z, want, rtol=1e-14)
+
+    h, sums = np.arange(40).astype(np.float16), np.zeros(41, np.float16)
+    cupy_module().run("halves", (1, 1, 1), (128, 1, 1), carray(h) + carray(sums))
+    np.testing.assert_array_equal(sums, np.r_[h.sum(), h * 2])

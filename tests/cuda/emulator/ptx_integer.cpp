@@ -65,28 +65,38 @@ Found all(Type t) {
   }
 }
 
-constexpr auto add = [](auto a, auto b) { return decltype(a)(a + b); };
-constexpr auto sub = [](auto a, auto b) { return decltype(a)(a - b); };
-constexpr auto mul_lo = [](auto a, auto b) { return decltype(a)(a * b); };
-constexpr auto mad_lo = [](auto a, auto b, auto c) { return decltype(a)(a * b + c); };
+// Numbers without a sign that are not widened to int: what wraps is computed on them.
+template <class T>
+auto bare(T a) {
+  return static_cast<std::common_type_t<std::make_unsigned_t<T>, unsigned>>(a);
+}
+
+constexpr auto add = [](auto a, auto b) { return decltype(a)(bare(a) + bare(b)); };
+constexpr auto sub = [](auto a, auto b) { return decltype(a)(bare(a) - bare(b)); };
+constexpr auto mul_lo = [](auto a, auto b) { return decltype(a)(bare(a) * bare(b)); };
+constexpr auto mad_lo = [](auto a, auto b, auto c) {
+  return decltype(a)(bare(a) * bare(b) + bare(c));
+};
 template <class T>
 T high(T a, T b) {
   return T((Wide<T>(a) * Wide<T>(b)) >> (8 * sizeof(T)));
 }
 constexpr auto mul_hi = [](auto a, auto b) { return high(a, b); };
-constexpr auto mad_hi = [](auto a, auto b, auto c) { return decltype(a)(high(a, b) + c); };
+constexpr auto mad_hi = [](auto a, auto b, auto c) {
+  return decltype(a)(bare(high(a, b)) + bare(c));
+};
 constexpr auto minimum = [](auto a, auto b) { return a < b ? a : b; };
 constexpr auto maximum = [](auto a, auto b) { return a > b ? a : b; };
-constexpr auto negate = [](auto a) { return decltype(a)(-a); };
-constexpr auto absolute = [](auto a) { return decltype(a)(a < 0 ? -a : a); };
+constexpr auto negate = [](auto a) { return decltype(a)(0 - bare(a)); };
+constexpr auto absolute = [](auto a) { return decltype(a)(a < 0 ? 0 - bare(a) : bare(a)); };
 constexpr auto sad = [](auto a, auto b, auto c) {
-  return decltype(a)(c + (a < b ? b - a : a - b));
+  return decltype(a)(bare(c) + (a < b ? bare(b) - bare(a) : bare(a) - bare(b)));
 };
 // A division by zero gives all ones, as the hardware does; the smallest by -1 gives itself.
 constexpr auto divide = [](auto a, auto b) -> decltype(a) {
   using T = decltype(a);
   if (b == 0) return T(-1);
-  if (std::is_signed_v<T> && b == T(-1)) return T(-a);
+  if (std::is_signed_v<T> && b == T(-1)) return T(0 - bare(a));
   return T(a / b);
 };
 constexpr auto remainder_of = [](auto a, auto b) -> decltype(a) {
@@ -110,7 +120,7 @@ Wide<T> mul_wide(T a, T b) {
 }
 template <class T>
 Wide<T> mad_wide(T a, T b, Wide<T> c) {
-  return Wide<T>(a) * Wide<T>(b) + c;
+  return Wide<T>(bare(Wide<T>(a) * Wide<T>(b)) + bare(c));
 }
 template <class T>
 Found widening(bool mad) {

@@ -53,18 +53,18 @@ class Lexer {
              (peek() == ':' && at_ > start && s_[at_ - 1] == ':'))
         ++at_;
       t.kind = Token::kWord;
-      t.text = s_.substr(start, at_ - start);
+      t.text = std::string(s_.substr(start, at_ - start));
     } else if (std::isdigit(static_cast<unsigned char>(peek()))) {
       number(t);
     } else if (peek() == '"') {
       ++at_;
       while (at_ < s_.size() && peek() != '"') ++at_;
       t.kind = Token::kText;
-      t.text = s_.substr(start + 1, at_ - start - 1);
+      t.text = std::string(s_.substr(start + 1, at_ - start - 1));
       ++at_;
     } else {
       t.kind = Token::kSign;
-      t.text = s_.substr(at_++, 1);
+      t.text = std::string(s_.substr(at_++, 1));
     }
     return t;
   }
