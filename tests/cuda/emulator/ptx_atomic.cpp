@@ -51,34 +51,50 @@ u32 add_pair(u32 a, u32 b, u32) {
 template <auto f>
 Handler of_bits(Type t) {
   switch (t) {
-    case Type::kU16: return &atomic<f, u16>;
+    case Type::kU16:
+      return &atomic<f, u16>;
     case Type::kU32:
-    case Type::kS32: return &atomic<f, u32>;
+    case Type::kS32:
+      return &atomic<f, u32>;
     case Type::kU64:
-    case Type::kS64: return &atomic<f, u64>;
-    default: return nullptr;
+    case Type::kS64:
+      return &atomic<f, u64>;
+    default:
+      return nullptr;
   }
 }
 template <auto f>
 Handler of_integers(Type t) {
   switch (t) {
-    case Type::kU32: return &atomic<f, u32>;
-    case Type::kS32: return &atomic<f, s32>;
-    case Type::kU64: return &atomic<f, u64>;
-    case Type::kS64: return &atomic<f, s64>;
-    default: return nullptr;
+    case Type::kU32:
+      return &atomic<f, u32>;
+    case Type::kS32:
+      return &atomic<f, s32>;
+    case Type::kU64:
+      return &atomic<f, u64>;
+    case Type::kS64:
+      return &atomic<f, s64>;
+    default:
+      return nullptr;
   }
 }
 
 Handler adding(Type t, Space s) {
   switch (t) {
-    case Type::kF32: return s == Space::kShared ? &atomic<add_float, float> : &atomic<add_global, float>;
-    case Type::kF64: return &atomic<add_double, double>;
-    case Type::kF16: return &atomic<add_half, Half>;
-    case Type::kBF16: return &atomic<add_brain, Brain>;
-    case Type::kF16x2: return &atomic<add_pair<Half, add_half>, u32>;
-    case Type::kBF16x2: return &atomic<add_pair<Brain, add_brain>, u32>;
-    default: return of_integers<add>(t);
+    case Type::kF32:
+      return s == Space::kShared ? &atomic<add_float, float> : &atomic<add_global, float>;
+    case Type::kF64:
+      return &atomic<add_double, double>;
+    case Type::kF16:
+      return &atomic<add_half, Half>;
+    case Type::kBF16:
+      return &atomic<add_brain, Brain>;
+    case Type::kF16x2:
+      return &atomic<add_pair<Half, add_half>, u32>;
+    case Type::kBF16x2:
+      return &atomic<add_pair<Brain, add_brain>, u32>;
+    default:
+      return of_integers<add>(t);
   }
 }
 
@@ -104,9 +120,9 @@ Found find_atomic(const Name& n, Instr& i) {
   if ((n.base != "atom" && !red) || n.has("v2") || n.has("v4") || n.has("async") ||
       n.has("shared::cluster"))
     return {};
-  i.space = n.has("global")                              ? Space::kGlobal
+  i.space = n.has("global")                           ? Space::kGlobal
             : n.has("shared") || n.has("shared::cta") ? Space::kShared
-                                                        : Space::kGeneric;
+                                                      : Space::kGeneric;
   i.type = n.type();
   const std::string one = is_wide(i.type) ? "w" : "n";
   // red has no result: a place that nobody reads takes it, as if it stood before the address

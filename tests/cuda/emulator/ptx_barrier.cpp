@@ -52,16 +52,19 @@ void arrive_at(Warp& w, const Instr& i, Mask m, u32 pc, u32 number) {
   Barrier& b = x.barriers[number];
   if (b.arrived.empty()) b.arrived.resize(x.warps.size()), b.expected = count;
   if (b.expected != count)
-    w.fault(i, first, "a barrier for " + std::to_string(count) + " threads at which others wait for " +
-                          std::to_string(b.expected));
+    w.fault(i, first,
+            "a barrier for " + std::to_string(count) + " threads at which others wait for " +
+                std::to_string(b.expected));
   b.arrived[w.index] |= m;
   if (i.mode >= kCount) {
     const Mask yes = w.mask_at(i.o[1]) & m;
     b.count += unsigned(std::popcount(yes));
     b.any |= yes != 0, b.all &= yes == m;
   }
-  if (i.mode == kArrive) resume(w, pc + 1, m);
-  else b.groups.push_back({w.index, {pc, m}});
+  if (i.mode == kArrive)
+    resume(w, pc + 1, m);
+  else
+    b.groups.push_back({w.index, {pc, m}});
   if (complete(x, b)) release(x, b);
 }
 
@@ -111,8 +114,9 @@ void fail_assertion(Warp& w, const Instr& i, Mask m) {
   std::memcpy(&message, local + i.o[0], 8);
   std::memcpy(&file, local + i.o[1], 8);
   std::memcpy(&line, local + i.o[2], 4);
-  w.fault(i, lane, "assertion failed: " + text_at(w, lane, message) + " (" +
-                       text_at(w, lane, file) + ":" + std::to_string(line) + ")");
+  w.fault(i, lane,
+          "assertion failed: " + text_at(w, lane, message) + " (" + text_at(w, lane, file) + ":" +
+              std::to_string(line) + ")");
 }
 
 }  // namespace emu

@@ -57,13 +57,20 @@ Found shifted(bool to_left) {
 Found shift(const Name& n) {
   const bool l = n.base == "shl";
   switch (n.type()) {
-    case Type::kU16: return shifted<u16>(l);
-    case Type::kS16: return shifted<s16>(l);
-    case Type::kU32: return shifted<u32>(l);
-    case Type::kS32: return shifted<s32>(l);
-    case Type::kU64: return shifted<u64>(l);
-    case Type::kS64: return shifted<s64>(l);
-    default: return {};
+    case Type::kU16:
+      return shifted<u16>(l);
+    case Type::kS16:
+      return shifted<s16>(l);
+    case Type::kU32:
+      return shifted<u32>(l);
+    case Type::kS32:
+      return shifted<s32>(l);
+    case Type::kU64:
+      return shifted<u64>(l);
+    case Type::kS64:
+      return shifted<s64>(l);
+    default:
+      return {};
   }
 }
 
@@ -199,14 +206,18 @@ void parts(Warp& w, const Instr& i, Mask m) {
     return w64 ? w.at<u64>(o)[l] : w.at<u32>(o)[l];
   };
   const auto write = [&](u32 o, bool w64, unsigned l, u64 v) {
-    if (w64) w.at<u64>(o)[l] = v;
-    else w.at<u32>(o)[l] = u32(v);
+    if (w64)
+      w.at<u64>(o)[l] = v;
+    else
+      w.at<u32>(o)[l] = u32(v);
   };
   each(m, [&](unsigned l) {
     u64 v = pack ? 0 : read(i.o[i.count], wide, l);
     for (unsigned k = 0; k < i.count; ++k) {
-      if (pack) v |= (read(i.o[k + 1], wide_parts, l) & field) << (k * bits);
-      else write(i.o[k], wide_parts, l, (v >> (k * bits)) & field);
+      if (pack)
+        v |= (read(i.o[k + 1], wide_parts, l) & field) << (k * bits);
+      else
+        write(i.o[k], wide_parts, l, (v >> (k * bits)) & field);
     }
     if (pack) write(i.o[0], wide, l, v);
   });
@@ -238,39 +249,51 @@ Found find_bits(const Name& n, Instr&) {
   if (b == "shl" || b == "shr") return shift(n);
   if (b == "shf" && n.has("l"))
     return {n.has("wrap") ? &map<funnel<true, true>, u32, u32, u32, u32>
-                          : &map<funnel<true, false>, u32, u32, u32, u32>, "nnnn"};
+                          : &map<funnel<true, false>, u32, u32, u32, u32>,
+            "nnnn"};
   if (b == "shf")
     return {n.has("wrap") ? &map<funnel<false, true>, u32, u32, u32, u32>
-                          : &map<funnel<false, false>, u32, u32, u32, u32>, "nnnn"};
-  if (b == "popc") return wide ? Found{&map<ones<u64>, u32, u64>, "nw"}
-                               : Found{&map<ones<u32>, u32, u32>, "nn"};
-  if (b == "clz") return wide ? Found{&map<zeros<u64>, u32, u64>, "nw"}
-                              : Found{&map<zeros<u32>, u32, u32>, "nn"};
-  if (b == "brev") return wide ? Found{&map<reverse<u64>, u64, u64>, "ww"}
-                               : Found{&map<reverse<u32>, u32, u32>, "nn"};
+                          : &map<funnel<false, false>, u32, u32, u32, u32>,
+            "nnnn"};
+  if (b == "popc")
+    return wide ? Found{&map<ones<u64>, u32, u64>, "nw"} : Found{&map<ones<u32>, u32, u32>, "nn"};
+  if (b == "clz")
+    return wide ? Found{&map<zeros<u64>, u32, u64>, "nw"} : Found{&map<zeros<u32>, u32, u32>, "nn"};
+  if (b == "brev")
+    return wide ? Found{&map<reverse<u64>, u64, u64>, "ww"}
+                : Found{&map<reverse<u32>, u32, u32>, "nn"};
   if (b == "bfind") {
     const bool amount = n.has("shiftamt");
     if (wide) return is_signed(t) ? finder<s64>(amount) : finder<u64>(amount);
     return is_signed(t) ? finder<s32>(amount) : finder<u32>(amount);
   }
   if (b == "bfe") {
-    if (wide) return {is_signed(t) ? &map<extract<s64>, s64, s64, u32, u32>
-                                   : &map<extract<u64>, u64, u64, u32, u32>, "wwnn"};
+    if (wide)
+      return {is_signed(t) ? &map<extract<s64>, s64, s64, u32, u32>
+                           : &map<extract<u64>, u64, u64, u32, u32>,
+              "wwnn"};
     return {is_signed(t) ? &map<extract<s32>, s32, s32, u32, u32>
-                         : &map<extract<u32>, u32, u32, u32, u32>, "nnnn"};
+                         : &map<extract<u32>, u32, u32, u32, u32>,
+            "nnnn"};
   }
-  if (b == "bfi") return wide ? Found{&map<insert<u64>, u64, u64, u64, u32, u32>, "wwwnn"}
-                              : Found{&map<insert<u32>, u32, u32, u32, u32, u32>, "nnnnn"};
+  if (b == "bfi")
+    return wide ? Found{&map<insert<u64>, u64, u64, u64, u32, u32>, "wwwnn"}
+                : Found{&map<insert<u32>, u32, u32, u32, u32, u32>, "nnnnn"};
   if (b == "fns") return {&map<find_nth, u32, u32, u32, u32>, "nnnn"};
   if (b == "lop3" && n.words.empty()) return {&map<lut3, u32, u32, u32, u32, u32>, "nnnnn"};
   if (b == "prmt") return permuting(n);
-  if (b == "bmsk") return {n.has("wrap") ? &map<mask_of<true>, u32, u32, u32>
-                                         : &map<mask_of<false>, u32, u32, u32>, "nnn"};
+  if (b == "bmsk")
+    return {
+        n.has("wrap") ? &map<mask_of<true>, u32, u32, u32> : &map<mask_of<false>, u32, u32, u32>,
+        "nnn"};
   if (b == "szext") {
-    if (is_signed(t)) return {n.has("wrap") ? &map<extend<s32, true>, s32, s32, u32>
-                                            : &map<extend<s32, false>, s32, s32, u32>, "nnn"};
+    if (is_signed(t))
+      return {n.has("wrap") ? &map<extend<s32, true>, s32, s32, u32>
+                            : &map<extend<s32, false>, s32, s32, u32>,
+              "nnn"};
     return {n.has("wrap") ? &map<extend<u32, true>, u32, u32, u32>
-                          : &map<extend<u32, false>, u32, u32, u32>, "nnn"};
+                          : &map<extend<u32, false>, u32, u32, u32>,
+            "nnn"};
   }
   if (b == "nanosleep") return {&nothing, "n"};
   return {};

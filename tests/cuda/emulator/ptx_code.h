@@ -30,7 +30,21 @@ using Mask = u32;  // one bit for each lane
 inline constexpr unsigned kLanes = 32;
 
 enum class Type : u8 {
-  kNone, kPred, kU8, kS8, kU16, kS16, kU32, kS32, kU64, kS64, kF16, kBF16, kF32, kF64, kF16x2,
+  kNone,
+  kPred,
+  kU8,
+  kS8,
+  kU16,
+  kS16,
+  kU32,
+  kS32,
+  kU64,
+  kS64,
+  kF16,
+  kBF16,
+  kF32,
+  kF64,
+  kF16x2,
   kBF16x2
 };  // untyped bits are kU8, ..., kU64
 enum class Space : u8 { kGeneric, kGlobal, kShared, kLocal, kParam };
@@ -48,22 +62,22 @@ using Handler = void (*)(Warp&, const Instr&, Mask);
 
 struct Instr {
   Handler run = nullptr;
-  u32 o[9] = {};       // where operands are, in bytes; the base of an address is the last one
-  u32 guard = 0;       // predicate; 0 is always true
-  Mask flip = 0;       // all ones for @!p
-  u32 target = 0;      // a place in the code, or the number of a table
-  u32 members = 0;     // the mask of those who meet
-  u32 line = 0;        // in the text, from 1
-  s64 offset = 0;      // of an address
-  u16 wide = 0;        // bit k: operand k has 64 bits a lane
-  u16 callee = 0;      // number of a function
+  u32 o[9] = {};    // where operands are, in bytes; the base of an address is the last one
+  u32 guard = 0;    // predicate; 0 is always true
+  Mask flip = 0;    // all ones for @!p
+  u32 target = 0;   // a place in the code, or the number of a table
+  u32 members = 0;  // the mask of those who meet
+  u32 line = 0;     // in the text, from 1
+  s64 offset = 0;   // of an address
+  u16 wide = 0;     // bit k: operand k has 64 bits a lane
+  u16 callee = 0;   // number of a function
   Flow flow = Flow::kNext;
   Type type = Type::kNone, from = Type::kNone;
   Space space = Space::kGeneric;
   Round round = Round::kNearest;
   Join join = Join::kNone;
-  u8 count = 1;        // of a vector, or of operands
-  u8 mode = 0;         // what a family's instructions differ in
+  u8 count = 1;  // of a vector, or of operands
+  u8 mode = 0;   // what a family's instructions differ in
   bool ftz = false, sat = false, integral = false;
 };
 
@@ -84,9 +98,9 @@ struct Meeting {
 struct Warp {
   Execution* execution = nullptr;
   std::byte* registers = nullptr;
-  unsigned index = 0;      // in the block
-  Mask alive = 0;          // lanes that have not exited
-  Mask carry = 0;          // the condition code of add.cc and its like
+  unsigned index = 0;         // in the block
+  Mask alive = 0;             // lanes that have not exited
+  Mask carry = 0;             // the condition code of add.cc and its like
   std::vector<Group> groups;  // lanes that can go on, by pc
   std::vector<Meeting> meetings;
   std::vector<u32> returns[kLanes];

@@ -11,20 +11,34 @@ template <Order order, class T>
 bool holds(T a, T b) {
   const bool unordered = a != a || b != b;
   switch (order) {
-    case kEq: return a == b;
-    case kNe: return a != b && !unordered;
-    case kLt: return a < b;
-    case kLe: return a <= b;
-    case kGt: return a > b;
-    case kGe: return a >= b;
-    case kEqu: return a == b || unordered;
-    case kNeu: return a != b;
-    case kLtu: return !(a >= b);
-    case kLeu: return !(a > b);
-    case kGtu: return !(a <= b);
-    case kGeu: return !(a < b);
-    case kNum: return !unordered;
-    case kNan: return unordered;
+    case kEq:
+      return a == b;
+    case kNe:
+      return a != b && !unordered;
+    case kLt:
+      return a < b;
+    case kLe:
+      return a <= b;
+    case kGt:
+      return a > b;
+    case kGe:
+      return a >= b;
+    case kEqu:
+      return a == b || unordered;
+    case kNeu:
+      return a != b;
+    case kLtu:
+      return !(a >= b);
+    case kLeu:
+      return !(a > b);
+    case kGtu:
+      return !(a <= b);
+    case kGeu:
+      return !(a < b);
+    case kNum:
+      return !unordered;
+    case kNan:
+      return unordered;
   }
 }
 
@@ -50,10 +64,14 @@ Mask compare(Warp& w, u32 a_place, u32 b_place) {
 
 Mask joined(Join j, Mask r, Mask c) {
   switch (j) {
-    case Join::kAnd: return r & c;
-    case Join::kOr: return r | c;
-    case Join::kXor: return r ^ c;
-    default: return r;
+    case Join::kAnd:
+      return r & c;
+    case Join::kOr:
+      return r | c;
+    case Join::kXor:
+      return r ^ c;
+    default:
+      return r;
   }
 }
 
@@ -94,7 +112,8 @@ Handler of_order(Order order) {
     EMU_ORDER(kLe)
     EMU_ORDER(kGt)
     EMU_ORDER(kGe)
-    default: break;
+    default:
+      break;
   }
   if constexpr (!std::is_integral_v<T>) {
     switch (order) {
@@ -106,7 +125,8 @@ Handler of_order(Order order) {
       EMU_ORDER(kGeu)
       EMU_ORDER(kNum)
       EMU_ORDER(kNan)
-      default: break;
+      default:
+        break;
     }
   }
 #undef EMU_ORDER
@@ -116,19 +136,29 @@ Handler of_order(Order order) {
 template <bool predicate>
 Handler of_type(Type t, Order order, bool ftz) {
   switch (t) {
-    case Type::kU16: return of_order<u16, false, predicate>(order);
-    case Type::kS16: return of_order<s16, false, predicate>(order);
-    case Type::kU32: return of_order<u32, false, predicate>(order);
-    case Type::kS32: return of_order<s32, false, predicate>(order);
-    case Type::kU64: return of_order<u64, false, predicate>(order);
-    case Type::kS64: return of_order<s64, false, predicate>(order);
-    case Type::kF16: return of_order<Half, false, predicate>(order);
-    case Type::kBF16: return of_order<Brain, false, predicate>(order);
-    case Type::kF64: return of_order<double, false, predicate>(order);
+    case Type::kU16:
+      return of_order<u16, false, predicate>(order);
+    case Type::kS16:
+      return of_order<s16, false, predicate>(order);
+    case Type::kU32:
+      return of_order<u32, false, predicate>(order);
+    case Type::kS32:
+      return of_order<s32, false, predicate>(order);
+    case Type::kU64:
+      return of_order<u64, false, predicate>(order);
+    case Type::kS64:
+      return of_order<s64, false, predicate>(order);
+    case Type::kF16:
+      return of_order<Half, false, predicate>(order);
+    case Type::kBF16:
+      return of_order<Brain, false, predicate>(order);
+    case Type::kF64:
+      return of_order<double, false, predicate>(order);
     case Type::kF32:
       return ftz ? of_order<float, true, predicate>(order)
                  : of_order<float, false, predicate>(order);
-    default: return nullptr;
+    default:
+      return nullptr;
   }
 }
 
@@ -185,8 +215,7 @@ void select_by_sign(Warp& w, const Instr& i, Mask m) {
 Found find_compare(const Name& n, Instr& i) {
   const std::string& b = n.base;
   const bool wide = is_wide(n.type());
-  if (b == "selp")
-    return wide ? Found{&select<u64>, "wwwp"} : Found{&select<u32>, "nnnp"};
+  if (b == "selp") return wide ? Found{&select<u64>, "wwwp"} : Found{&select<u32>, "nnnp"};
   if (b == "slct") {
     const bool real = n.type(1) == Type::kF32;
     if (wide) return {real ? &select_by_sign<u64, true> : &select_by_sign<u64, false>, "wwwn"};
@@ -201,7 +230,10 @@ Found find_compare(const Name& n, Instr& i) {
   for (const auto& [word, o] : orders)
     if (n.has(word)) order = &o;
   if (!order) return {};
-  i.join = n.has("and") ? Join::kAnd : n.has("or") ? Join::kOr : n.has("xor") ? Join::kXor : Join::kNone;
+  i.join = n.has("and")   ? Join::kAnd
+           : n.has("or")  ? Join::kOr
+           : n.has("xor") ? Join::kXor
+                          : Join::kNone;
   i.mode = *order;
   const std::string last = i.join == Join::kNone ? "" : "p";
   if (b == "setp") {

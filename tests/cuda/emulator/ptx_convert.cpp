@@ -15,22 +15,31 @@ void read(const Slot* s, u64* v) {
 }
 template <class T>
 void read(Warp& w, u32 place, bool wide, u64* v) {
-  if (wide) read<T>(w.at<u64>(place), v);
-  else read<T>(w.at<u32>(place), v);
+  if (wide)
+    read<T>(w.at<u64>(place), v);
+  else
+    read<T>(w.at<u32>(place), v);
 }
 void read(Warp& w, u32 place, bool wide, Type t, u64* v) {
   switch (t) {
-    case Type::kS8: return read<s8>(w, place, wide, v);
-    case Type::kU8: return read<u8>(w, place, wide, v);
-    case Type::kS16: return read<s16>(w, place, wide, v);
+    case Type::kS8:
+      return read<s8>(w, place, wide, v);
+    case Type::kU8:
+      return read<u8>(w, place, wide, v);
+    case Type::kS16:
+      return read<s16>(w, place, wide, v);
     case Type::kU16:
     case Type::kF16:
-    case Type::kBF16: return read<u16>(w, place, wide, v);
-    case Type::kS32: return read<s32>(w, place, wide, v);
+    case Type::kBF16:
+      return read<u16>(w, place, wide, v);
+    case Type::kS32:
+      return read<s32>(w, place, wide, v);
     case Type::kU64:
     case Type::kS64:
-    case Type::kF64: return read<u64>(w, place, wide, v);
-    default: return read<u32>(w, place, wide, v);
+    case Type::kF64:
+      return read<u64>(w, place, wide, v);
+    default:
+      return read<u32>(w, place, wide, v);
   }
 }
 void write(Warp& w, u32 place, bool wide, const u64* v, Mask m) {
@@ -45,13 +54,20 @@ void write(Warp& w, u32 place, bool wide, const u64* v, Mask m) {
 
 u64 extended(u64 v, Type t) {  // what a register holds that is wider than the result
   switch (t) {
-    case Type::kS8: return u64(s64(s8(v)));
-    case Type::kU8: return u8(v);
-    case Type::kS16: return u64(s64(s16(v)));
-    case Type::kU16: return u16(v);
-    case Type::kS32: return u64(s64(s32(v)));
-    case Type::kU32: return u32(v);
-    default: return v;
+    case Type::kS8:
+      return u64(s64(s8(v)));
+    case Type::kU8:
+      return u8(v);
+    case Type::kS16:
+      return u64(s64(s16(v)));
+    case Type::kU16:
+      return u16(v);
+    case Type::kS32:
+      return u64(s64(s32(v)));
+    case Type::kU32:
+      return u32(v);
+    default:
+      return v;
   }
 }
 
@@ -70,8 +86,10 @@ void integer_to_integer(const Instr& i, u64* v) {
     const Limits to = limits(i.type);
     for (unsigned l = 0; l < kLanes; ++l) {
       const bool negative = is_signed(i.from) && s64(v[l]) < 0;
-      if (negative) v[l] = s64(v[l]) < to.low ? u64(to.low) : v[l];
-      else v[l] = v[l] > to.most ? to.most : v[l];
+      if (negative)
+        v[l] = s64(v[l]) < to.low ? u64(to.low) : v[l];
+      else
+        v[l] = v[l] > to.most ? to.most : v[l];
     }
   }
   for (unsigned l = 0; l < kLanes; ++l) v[l] = extended(v[l], i.type);
@@ -79,19 +97,27 @@ void integer_to_integer(const Instr& i, u64* v) {
 
 double real(u64 v, Type t) {
   switch (t) {
-    case Type::kF16: return to_float(Half{u16(v)});
-    case Type::kBF16: return to_float(Brain{u16(v)});
-    case Type::kF32: return std::bit_cast<float>(u32(v));
-    default: return std::bit_cast<double>(v);
+    case Type::kF16:
+      return to_float(Half{u16(v)});
+    case Type::kBF16:
+      return to_float(Brain{u16(v)});
+    case Type::kF32:
+      return std::bit_cast<float>(u32(v));
+    default:
+      return std::bit_cast<double>(v);
   }
 }
 
 double to_integral(double x, Round r) {
   switch (r) {
-    case Round::kNearest: return std::nearbyint(x);
-    case Round::kZero: return std::trunc(x);
-    case Round::kDown: return std::floor(x);
-    default: return std::ceil(x);
+    case Round::kNearest:
+      return std::nearbyint(x);
+    case Round::kZero:
+      return std::trunc(x);
+    case Round::kDown:
+      return std::floor(x);
+    default:
+      return std::ceil(x);
   }
 }
 
@@ -115,8 +141,10 @@ u64 real_to_real(double x, const Instr& i) {
   if (i.mode && !(x > 0) && x == x) x = 0;  // relu
   const Round r = i.integral ? Round::kNearest : i.round;
   switch (i.type) {
-    case Type::kF16: return half_of(x, r).bits;
-    case Type::kBF16: return brain_of(x, r).bits;
+    case Type::kF16:
+      return half_of(x, r).bits;
+    case Type::kBF16:
+      return brain_of(x, r).bits;
     case Type::kF32: {
       if (x != x) return kNaN;
       float y;
@@ -126,7 +154,8 @@ u64 real_to_real(double x, const Instr& i) {
       }
       return std::bit_cast<u32>(i.ftz ? flushed(y) : y);
     }
-    default: return std::bit_cast<u64>(x);
+    default:
+      return std::bit_cast<u64>(x);
   }
 }
 
@@ -139,8 +168,10 @@ T integer_as(u64 v, bool negative, Round r) {
 u64 integer_to_real(u64 v, const Instr& i) {
   const bool negative = is_signed(i.from) && s64(v) < 0;
   switch (i.type) {
-    case Type::kF32: return std::bit_cast<u32>(integer_as<float>(v, negative, i.round));
-    case Type::kF64: return std::bit_cast<u64>(integer_as<double>(v, negative, i.round));
+    case Type::kF32:
+      return std::bit_cast<u32>(integer_as<float>(v, negative, i.round));
+    case Type::kF64:
+      return std::bit_cast<u64>(integer_as<double>(v, negative, i.round));
     case Type::kF16:
     case Type::kBF16: {
       // Integers of more than 53 bits are above what a tie of 11 bits could come from.
@@ -149,7 +180,8 @@ u64 integer_to_real(u64 v, const Instr& i) {
         x = std::copysign(double((n >> 10) | ((n & 1023) != 0)) * 1024, x);
       return i.type == Type::kF16 ? half_of(x, i.round).bits : brain_of(x, i.round).bits;
     }
-    default: return 0;
+    default:
+      return 0;
   }
 }
 
@@ -160,14 +192,18 @@ bool is_real(Type t) {
 void convert(Warp& w, const Instr& i, Mask m) {
   alignas(64) Values v;
   read(w, i.o[1], i.wide & 2, i.from, v);
-  if (!is_real(i.from) && !is_real(i.type)) integer_to_integer(i, v);
-  else if (!is_real(i.from)) each(m, [&](unsigned l) { v[l] = integer_to_real(v[l], i); });
-  else if (!is_real(i.type)) each(m, [&](unsigned l) {
-    double x = real(v[l], i.from);
-    if (i.ftz && i.from == Type::kF32) x = flushed(float(x));
-    v[l] = real_to_integer(x, i);
-  });
-  else each(m, [&](unsigned l) { v[l] = real_to_real(real(v[l], i.from), i); });
+  if (!is_real(i.from) && !is_real(i.type))
+    integer_to_integer(i, v);
+  else if (!is_real(i.from))
+    each(m, [&](unsigned l) { v[l] = integer_to_real(v[l], i); });
+  else if (!is_real(i.type))
+    each(m, [&](unsigned l) {
+      double x = real(v[l], i.from);
+      if (i.ftz && i.from == Type::kF32) x = flushed(float(x));
+      v[l] = real_to_integer(x, i);
+    });
+  else
+    each(m, [&](unsigned l) { v[l] = real_to_real(real(v[l], i.from), i); });
   write(w, i.o[0], i.wide & 1, v, m);
 }
 
@@ -185,13 +221,12 @@ void convert_pair(Warp& w, const Instr& i, Mask m) {
 template <class To, class From>
 Found quick() {
   constexpr auto f = [](From x) { return To(x); };
-  return {&map<f, To, From>, std::string(sizeof(To) == 8 ? "w" : "n") + (sizeof(From) == 8 ? "w" : "n")};
+  return {&map<f, To, From>,
+          std::string(sizeof(To) == 8 ? "w" : "n") + (sizeof(From) == 8 ? "w" : "n")};
 }
 float widen(Half x) { return canonical(to_float(x)); }
 float widen_brain(Brain x) { return canonical(to_float(x)); }
-Half narrow(float x) {
-  return {x == x ? std::bit_cast<u16>(_Float16(x)) : u16(0x7fff)};
-}
+Half narrow(float x) { return {x == x ? std::bit_cast<u16>(_Float16(x)) : u16(0x7fff)}; }
 Brain narrow_brain(float x) {
   const u32 u = std::bit_cast<u32>(x);
   return {u16(x == x ? (u + 0x7fff + ((u >> 16) & 1)) >> 16 : 0x7fff)};
@@ -205,7 +240,8 @@ Found quickly(const Instr& i) {
   if (is(Type::kF32, Type::kF16)) return {&map<widen, float, Half>, "nn"};
   if (is(Type::kF32, Type::kBF16)) return {&map<widen_brain, float, Brain>, "nn"};
   if (is(Type::kF32, Type::kF64))
-    return {i.ftz ? &map<narrow_double_flushed, float, double> : &map<narrow_double, float, double>, "nw"};
+    return {i.ftz ? &map<narrow_double_flushed, float, double> : &map<narrow_double, float, double>,
+            "nw"};
   if (is(Type::kF32, Type::kS32)) return quick<float, s32>();
   if (is(Type::kF32, Type::kU32)) return quick<float, u32>();
   if (is(Type::kF32, Type::kS64)) return quick<float, s64>();
@@ -228,8 +264,8 @@ Found find_convert(const Name& n, Instr& i) {
   for (const auto& [word, r] : {std::pair("rni", Round::kNearest), std::pair("rzi", Round::kZero),
                                 std::pair("rmi", Round::kDown), std::pair("rpi", Round::kUp)})
     if (n.has(word)) i.round = r, i.integral = true;
-  for (const auto& [word, r] : {std::pair("rz", Round::kZero), std::pair("rm", Round::kDown),
-                                std::pair("rp", Round::kUp)})
+  for (const auto& [word, r] :
+       {std::pair("rz", Round::kZero), std::pair("rm", Round::kDown), std::pair("rp", Round::kUp)})
     if (n.has(word)) i.round = r;
   if (n.has("satfinite") || n.has("rs") || n.has("rna")) return {};
   if (i.type == Type::kF16x2 || i.type == Type::kBF16x2) {

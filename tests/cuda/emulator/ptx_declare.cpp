@@ -88,11 +88,16 @@ Parser::Declared Parser::declared() {
   std::size_t count = 1;
   while (peek().text.starts_with('.')) {
     const std::string w = word();
-    if (w == ".align") d.align = number();
-    else if (w == ".v2") count = 2;
-    else if (w == ".v4") count = 4;
-    else if (const Type t = type_named(w.substr(1)); t != Type::kNone) d.type = t;
-    else if (w == ".b128") d.type = Type::kU64, count = 2;
+    if (w == ".align")
+      d.align = number();
+    else if (w == ".v2")
+      count = 2;
+    else if (w == ".v4")
+      count = 4;
+    else if (const Type t = type_named(w.substr(1)); t != Type::kNone)
+      d.type = t;
+    else if (w == ".b128")
+      d.type = Type::kU64, count = 2;
   }
   d.name = word();
   const std::size_t unit = bytes_of(d.type) * count;
@@ -123,7 +128,8 @@ void Parser::initialise(const Declared& d, std::byte* data, std::size_t bytes) {
     const bool brackets = accept("(");
     if (peek().kind == Token::kWord) {
       const Symbol* s = find(word());
-      if (!s || s->kind != Symbol::kGlobal) refuse("only addresses of global variables are known here");
+      if (!s || s->kind != Symbol::kGlobal)
+        refuse("only addresses of global variables are known here");
       v = s->value;
       if (accept("+")) v += number();
     } else if (peek().kind == Token::kReal32 || peek().kind == Token::kReal64) {
@@ -249,10 +255,14 @@ void Parser::entry() {
       bool pointer = false;
       while (peek().text.starts_with('.')) {
         const std::string w = word();
-        if (w == ".ptr") pointer = true;
-        else if (w == ".align" && pointer) number();
-        else if (w == ".align") align = number();
-        else if (const Type t = type_named(w.substr(1)); t != Type::kNone) type = t;
+        if (w == ".ptr")
+          pointer = true;
+        else if (w == ".align" && pointer)
+          number();
+        else if (w == ".align")
+          align = number();
+        else if (const Type t = type_named(w.substr(1)); t != Type::kNone)
+          type = t;
       }
       const std::string parameter = word();
       std::size_t bytes = bytes_of(type);
@@ -317,10 +327,14 @@ void Parser::body() {
   expect("{");
   const std::size_t depth = scopes_.size();
   while (scopes_.size() >= depth) {
-    if (accept("{")) scopes_.emplace_back();
-    else if (accept("}")) scopes_.pop_back();
-    else if (peek().kind == Token::kEnd) refuse("the text ends in a function");
-    else statement();
+    if (accept("{"))
+      scopes_.emplace_back();
+    else if (accept("}"))
+      scopes_.pop_back();
+    else if (peek().kind == Token::kEnd)
+      refuse("the text ends in a function");
+    else
+      statement();
   }
   Instr last;
   last.flow = kernel_ ? Flow::kExit : Flow::kReturn;
@@ -362,9 +376,12 @@ std::unique_ptr<Module::Text> Parser::run() {
     } else if (w == ".visible" || w == ".weak" || w == ".common" || w == ".extern") {
       const bool is_extern = w == ".extern";
       const std::string what = word();
-      if (what == ".entry") entry();
-      else if (what == ".func") function();
-      else variable(what, is_extern);
+      if (what == ".entry")
+        entry();
+      else if (what == ".func")
+        function();
+      else
+        variable(what, is_extern);
     } else if (w == ".entry") {
       entry();
     } else if (w == ".func") {

@@ -22,9 +22,7 @@ struct Ops {
   static T add(T a, T b) { return out<T, z>(in<T, z>(a) + in<T, z>(b)); }
   static T sub(T a, T b) { return out<T, z>(in<T, z>(a) - in<T, z>(b)); }
   static T mul(T a, T b) { return out<T, z>(in<T, z>(a) * in<T, z>(b)); }
-  static T fma(T a, T b, T c) {
-    return out<T, z>(std::fma(in<T, z>(a), in<T, z>(b), in<T, z>(c)));
-  }
+  static T fma(T a, T b, T c) { return out<T, z>(std::fma(in<T, z>(a), in<T, z>(b), in<T, z>(c))); }
   static T div(T a, T b) { return out<T, z>(in<T, z>(a) / in<T, z>(b)); }
   static T rcp(T a) { return out<T, z>(T(1) / in<T, z>(a)); }
   static T sqrt(T a) { return out<T, z>(std::sqrt(in<T, z>(a))); }
@@ -180,8 +178,8 @@ Found find_float(const Name& n, Instr& i) {
   if (b == "copysign")
     return wide ? of<copy_sign<double>, double, 2>() : of<copy_sign<float>, float, 2>();
   if (b == "testp") {
-    static const char* const words[] = {"finite", "infinite", "number",
-                                        "notanumber", "normal", "subnormal"};
+    static const char* const words[] = {"finite",     "infinite", "number",
+                                        "notanumber", "normal",   "subnormal"};
     for (u8 k = 0; k < 6; ++k)
       if (n.has(words[k])) i.mode = k;
     return {wide ? &property<double> : &property<float>, wide ? "pw" : "pn"};

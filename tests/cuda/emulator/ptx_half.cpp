@@ -8,8 +8,10 @@ namespace {
 
 template <class H>
 H made(double x) {
-  if constexpr (std::is_same_v<H, Half>) return half_of(x);
-  else return brain_of(x);
+  if constexpr (std::is_same_v<H, Half>)
+    return half_of(x);
+  else
+    return brain_of(x);
 }
 template <class H>
 H flush16(H x) {  // subnormal numbers of float16
@@ -91,8 +93,7 @@ struct Pair {
 template <class H, auto f, int arity>
 Found of(bool pair) {
   const std::string shape(arity + 1, 'n');
-  if constexpr (arity == 1)
-    return {pair ? &map<Pair<H, f>::one, u32, u32> : &map<f, H, H>, shape};
+  if constexpr (arity == 1) return {pair ? &map<Pair<H, f>::one, u32, u32> : &map<f, H, H>, shape};
   if constexpr (arity == 2)
     return {pair ? &map<Pair<H, f>::two, u32, u32, u32> : &map<f, H, H, H>, shape};
   if constexpr (arity == 3)
@@ -139,11 +140,16 @@ Found find(const Name& n, bool pair) {
 
 Found find_half(const Name& n, Instr&) {
   switch (n.type()) {
-    case Type::kF16: return find<Half>(n, false);
-    case Type::kF16x2: return find<Half>(n, true);
-    case Type::kBF16: return find<Brain>(n, false);
-    case Type::kBF16x2: return find<Brain>(n, true);
-    default: return {};
+    case Type::kF16:
+      return find<Half>(n, false);
+    case Type::kF16x2:
+      return find<Half>(n, true);
+    case Type::kBF16:
+      return find<Brain>(n, false);
+    case Type::kBF16x2:
+      return find<Brain>(n, true);
+    default:
+      return {};
   }
 }
 

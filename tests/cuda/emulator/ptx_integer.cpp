@@ -10,17 +10,29 @@ namespace {
 template <class T>
 struct Double;
 template <>
-struct Double<u16> { using type = u32; };
+struct Double<u16> {
+  using type = u32;
+};
 template <>
-struct Double<s16> { using type = s32; };
+struct Double<s16> {
+  using type = s32;
+};
 template <>
-struct Double<u32> { using type = u64; };
+struct Double<u32> {
+  using type = u64;
+};
 template <>
-struct Double<s32> { using type = s64; };
+struct Double<s32> {
+  using type = s64;
+};
 template <>
-struct Double<u64> { using type = unsigned __int128; };
+struct Double<u64> {
+  using type = unsigned __int128;
+};
 template <>
-struct Double<s64> { using type = __int128; };
+struct Double<s64> {
+  using type = __int128;
+};
 template <class T>
 using Wide = typename Double<T>::type;
 
@@ -36,36 +48,55 @@ template <auto f, int arity>
 Found all(Type t) {
   const std::string shape = shape_of(t, arity + 1);
   switch (t) {
-    case Type::kU16: return {same<f, u16, arity>(), shape};
-    case Type::kS16: return {same<f, s16, arity>(), shape};
-    case Type::kU32: return {same<f, u32, arity>(), shape};
-    case Type::kS32: return {same<f, s32, arity>(), shape};
-    case Type::kU64: return {same<f, u64, arity>(), shape};
-    case Type::kS64: return {same<f, s64, arity>(), shape};
-    default: return {};
+    case Type::kU16:
+      return {same<f, u16, arity>(), shape};
+    case Type::kS16:
+      return {same<f, s16, arity>(), shape};
+    case Type::kU32:
+      return {same<f, u32, arity>(), shape};
+    case Type::kS32:
+      return {same<f, s32, arity>(), shape};
+    case Type::kU64:
+      return {same<f, u64, arity>(), shape};
+    case Type::kS64:
+      return {same<f, s64, arity>(), shape};
+    default:
+      return {};
   }
 }
 
-constexpr auto add = [](auto a, auto b) { return decltype(a)(a + b); };
-constexpr auto sub = [](auto a, auto b) { return decltype(a)(a - b); };
-constexpr auto mul_lo = [](auto a, auto b) { return decltype(a)(a * b); };
-constexpr auto mad_lo = [](auto a, auto b, auto c) { return decltype(a)(a * b + c); };
+// Numbers without a sign that are not widened to int: what wraps is computed on them.
+template <class T>
+auto bare(T a) {
+  return static_cast<std::common_type_t<std::make_unsigned_t<T>, unsigned>>(a);
+}
+
+constexpr auto add = [](auto a, auto b) { return decltype(a)(bare(a) + bare(b)); };
+constexpr auto sub = [](auto a, auto b) { return decltype(a)(bare(a) - bare(b)); };
+constexpr auto mul_lo = [](auto a, auto b) { return decltype(a)(bare(a) * bare(b)); };
+constexpr auto mad_lo = [](auto a, auto b, auto c) {
+  return decltype(a)(bare(a) * bare(b) + bare(c));
+};
 template <class T>
 T high(T a, T b) {
   return T((Wide<T>(a) * Wide<T>(b)) >> (8 * sizeof(T)));
 }
 constexpr auto mul_hi = [](auto a, auto b) { return high(a, b); };
-constexpr auto mad_hi = [](auto a, auto b, auto c) { return decltype(a)(high(a, b) + c); };
+constexpr auto mad_hi = [](auto a, auto b, auto c) {
+  return decltype(a)(bare(high(a, b)) + bare(c));
+};
 constexpr auto minimum = [](auto a, auto b) { return a < b ? a : b; };
 constexpr auto maximum = [](auto a, auto b) { return a > b ? a : b; };
-constexpr auto negate = [](auto a) { return decltype(a)(-a); };
-constexpr auto absolute = [](auto a) { return decltype(a)(a < 0 ? -a : a); };
-constexpr auto sad = [](auto a, auto b, auto c) { return decltype(a)(c + (a < b ? b - a : a - b)); };
+constexpr auto negate = [](auto a) { return decltype(a)(0 - bare(a)); };
+constexpr auto absolute = [](auto a) { return decltype(a)(a < 0 ? 0 - bare(a) : bare(a)); };
+constexpr auto sad = [](auto a, auto b, auto c) {
+  return decltype(a)(bare(c) + (a < b ? bare(b) - bare(a) : bare(a) - bare(b)));
+};
 // A division by zero gives all ones, as the hardware does; the smallest by -1 gives itself.
 constexpr auto divide = [](auto a, auto b) -> decltype(a) {
   using T = decltype(a);
   if (b == 0) return T(-1);
-  if (std::is_signed_v<T> && b == T(-1)) return T(-a);
+  if (std::is_signed_v<T> && b == T(-1)) return T(0 - bare(a));
   return T(a / b);
 };
 constexpr auto remainder_of = [](auto a, auto b) -> decltype(a) {
@@ -89,7 +120,7 @@ Wide<T> mul_wide(T a, T b) {
 }
 template <class T>
 Wide<T> mad_wide(T a, T b, Wide<T> c) {
-  return Wide<T>(a) * Wide<T>(b) + c;
+  return Wide<T>(bare(Wide<T>(a) * Wide<T>(b)) + bare(c));
 }
 template <class T>
 Found widening(bool mad) {
@@ -99,11 +130,16 @@ Found widening(bool mad) {
 }
 Found widening(Type t, bool mad) {
   switch (t) {
-    case Type::kU16: return widening<u16>(mad);
-    case Type::kS16: return widening<s16>(mad);
-    case Type::kU32: return widening<u32>(mad);
-    case Type::kS32: return widening<s32>(mad);
-    default: return {};
+    case Type::kU16:
+      return widening<u16>(mad);
+    case Type::kS16:
+      return widening<s16>(mad);
+    case Type::kU32:
+      return widening<u32>(mad);
+    case Type::kS32:
+      return widening<s32>(mad);
+    default:
+      return {};
   }
 }
 
@@ -134,7 +170,8 @@ void carried(Warp& w, const Instr& i, Mask m) {
   using W = unsigned __int128;
   constexpr unsigned bits = 8 * sizeof(T);
   auto* d = w.at<SlotOf<T>>(i.o[0]);
-  const auto *a = w.at<SlotOf<T>>(i.o[1]), *b = w.at<SlotOf<T>>(i.o[2]), *c = w.at<SlotOf<T>>(i.o[3]);
+  const auto *a = w.at<SlotOf<T>>(i.o[1]), *b = w.at<SlotOf<T>>(i.o[2]),
+             *c = w.at<SlotOf<T>>(i.o[3]);
   each(m, [&](unsigned l) {
     U x = U(a[l]), y = U(b[l]);
     if (i.mode & kProduct) {
@@ -154,11 +191,16 @@ Found with_carry(const Name& n, Instr& i) {
            (product ? kProduct : 0) | (n.has("hi") ? kHigh : 0);
   const std::string shape = shape_of(n.type(), product ? 4 : 3);
   switch (n.type()) {
-    case Type::kU32: return {&carried<u32>, shape};
-    case Type::kS32: return {&carried<s32>, shape};
-    case Type::kU64: return {&carried<u64>, shape};
-    case Type::kS64: return {&carried<s64>, shape};
-    default: return {};
+    case Type::kU32:
+      return {&carried<u32>, shape};
+    case Type::kS32:
+      return {&carried<s32>, shape};
+    case Type::kU64:
+      return {&carried<u64>, shape};
+    case Type::kS64:
+      return {&carried<s64>, shape};
+    default:
+      return {};
   }
 }
 
@@ -195,8 +237,7 @@ Found find_integer(const Name& n, Instr& i) {
     return wide ? widening(t, false) : hi ? all<mul_hi, 2>(t) : all<mul_lo, 2>(t);
   if (n.base == "mad" && sat)
     return hi ? Found{&map<mad_hi_sat, s32, s32, s32, s32>, "nnnn"} : Found{};
-  if (n.base == "mad")
-    return wide ? widening(t, true) : hi ? all<mad_hi, 3>(t) : all<mad_lo, 3>(t);
+  if (n.base == "mad") return wide ? widening(t, true) : hi ? all<mad_hi, 3>(t) : all<mad_lo, 3>(t);
   if (n.base == "min" && !n.has("relu")) return all<minimum, 2>(t);
   if (n.base == "max" && !n.has("relu")) return all<maximum, 2>(t);
   if (n.base == "neg") return all<negate, 1>(t);

@@ -44,8 +44,10 @@ struct Window {
 };
 Window window_of(const Execution& x, const Warp& w, unsigned lane, Space s) {
   switch (s) {
-    case Space::kShared: return {x.shared, x.shared_bytes};
-    case Space::kLocal: return {x.local_of(w, lane), x.text.local_bytes};
+    case Space::kShared:
+      return {x.shared, x.shared_bytes};
+    case Space::kLocal:
+      return {x.local_of(w, lane), x.text.local_bytes};
     default:
       return {const_cast<std::byte*>(x.launch.parameters), x.kernel.info.parameter_bytes};
   }
@@ -53,10 +55,14 @@ Window window_of(const Execution& x, const Warp& w, unsigned lane, Space s) {
 
 Space space_of_generic(u64 address) {
   switch (address & kWindowMask) {
-    case kSharedWindow: return Space::kShared;
-    case kLocalWindow: return Space::kLocal;
-    case kParamWindow: return Space::kParam;
-    default: return Space::kGlobal;
+    case kSharedWindow:
+      return Space::kShared;
+    case kLocalWindow:
+      return Space::kLocal;
+    case kParamWindow:
+      return Space::kParam;
+    default:
+      return Space::kGlobal;
   }
 }
 
@@ -68,20 +74,23 @@ std::byte* locate_one(Warp& w, const Instr& i, unsigned lane, Space space, u64 a
     if (space != Space::kGlobal) address &= ~kWindowMask;
   }
   if (address % bytes)
-    w.fault(i, lane, "misaligned " + std::string(name_of(space)) + " address " + hex(address) + ": no multiple of " +
-                         std::to_string(bytes));
+    w.fault(i, lane,
+            "misaligned " + std::string(name_of(space)) + " address " + hex(address) +
+                ": no multiple of " + std::to_string(bytes));
   if (space == Space::kGlobal) {
     const Range r = x.allocation(address, bytes);
     if (!r.bytes)
-      w.fault(i, lane, "illegal global address " + hex(address) + ": " + std::to_string(bytes) +
-                           " bytes there are in no allocation");
+      w.fault(i, lane,
+              "illegal global address " + hex(address) + ": " + std::to_string(bytes) +
+                  " bytes there are in no allocation");
     x.seen[i.line % x.seen.size()] = r;
     return reinterpret_cast<std::byte*>(std::uintptr_t(address));
   }
   const Window window = window_of(x, w, lane, space);
   if (address > window.bytes || window.bytes - address < bytes)
-    w.fault(i, lane, std::string("illegal ") + name_of(space) + " address " + hex(address) + ": there are " +
-                         std::to_string(window.bytes) + " bytes");
+    w.fault(i, lane,
+            std::string("illegal ") + name_of(space) + " address " + hex(address) + ": there are " +
+                std::to_string(window.bytes) + " bytes");
   return window.data + address;
 }
 
@@ -163,8 +172,10 @@ void load(Warp& w, const Instr& i, Mask m) {
     return;
   }
   for (unsigned k = 0; k < i.count; ++k) {
-    if ((i.wide >> k) & 1) gather<u64, T>(w.at<u64>(i.o[k]), places, k * sizeof(T), m);
-    else gather<u32, T>(w.at<u32>(i.o[k]), places, k * sizeof(T), m);
+    if ((i.wide >> k) & 1)
+      gather<u64, T>(w.at<u64>(i.o[k]), places, k * sizeof(T), m);
+    else
+      gather<u32, T>(w.at<u32>(i.o[k]), places, k * sizeof(T), m);
   }
 }
 
@@ -183,8 +194,10 @@ void store(Warp& w, const Instr& i, Mask m) {
         std::memcpy(places[l] + k * sizeof(T), &v, sizeof v);
       });
     };
-    if ((i.wide >> k) & 1) scatter(w.at<u64>(i.o[k]));
-    else scatter(w.at<u32>(i.o[k]));
+    if ((i.wide >> k) & 1)
+      scatter(w.at<u64>(i.o[k]));
+    else
+      scatter(w.at<u32>(i.o[k]));
   }
 }
 
@@ -197,8 +210,10 @@ void convert_address(Warp& w, const Instr& i, Mask m) {
   each(m, [&](unsigned l) {
     const u64 a = i.wide & 2 ? w.at<u64>(i.o[1])[l] : w.at<u32>(i.o[1])[l];
     const u64 d = to_generic ? a + window : a - window;
-    if (i.wide & 1) w.at<u64>(i.o[0])[l] = d;
-    else w.at<u32>(i.o[0])[l] = u32(d);
+    if (i.wide & 1)
+      w.at<u64>(i.o[0])[l] = d;
+    else
+      w.at<u32>(i.o[0])[l] = u32(d);
   });
 }
 
@@ -234,21 +249,29 @@ Found find_memory(const Name& n, Instr& i) {
   if ((!load_ && b != "st") || n.has("async")) return {};
   const std::string shape = load_ ? "va" : "av";
   switch (i.type) {
-    case Type::kS8: return {load_ ? &load<s8> : &store<u8>, shape};
-    case Type::kU8: return {load_ ? &load<u8> : &store<u8>, shape};
-    case Type::kS16: return {load_ ? &load<s16> : &store<u16>, shape};
+    case Type::kS8:
+      return {load_ ? &load<s8> : &store<u8>, shape};
+    case Type::kU8:
+      return {load_ ? &load<u8> : &store<u8>, shape};
+    case Type::kS16:
+      return {load_ ? &load<s16> : &store<u16>, shape};
     case Type::kU16:
     case Type::kF16:
-    case Type::kBF16: return {load_ ? &load<u16> : &store<u16>, shape};
-    case Type::kS32: return {load_ ? &load<s32> : &store<u32>, shape};
+    case Type::kBF16:
+      return {load_ ? &load<u16> : &store<u16>, shape};
+    case Type::kS32:
+      return {load_ ? &load<s32> : &store<u32>, shape};
     case Type::kU32:
     case Type::kF32:
     case Type::kF16x2:
-    case Type::kBF16x2: return {load_ ? &load<u32> : &store<u32>, shape};
+    case Type::kBF16x2:
+      return {load_ ? &load<u32> : &store<u32>, shape};
     case Type::kU64:
     case Type::kS64:
-    case Type::kF64: return {load_ ? &load<u64> : &store<u64>, shape};
-    default: return {};
+    case Type::kF64:
+      return {load_ ? &load<u64> : &store<u64>, shape};
+    default:
+      return {};
   }
 }
 

@@ -8,8 +8,25 @@
 
 namespace emu {
 
-enum class Special : u8 { kTid, kNtid, kCtaid, kNctaid, kLane, kWarp, kNwarp, kEq, kLe, kLt, kGe, kGt,
-                          kZero, kOne, kDynamicShared, kDynamicBytes, kTotalBytes };
+enum class Special : u8 {
+  kTid,
+  kNtid,
+  kCtaid,
+  kNctaid,
+  kLane,
+  kWarp,
+  kNwarp,
+  kEq,
+  kLe,
+  kLt,
+  kGe,
+  kGt,
+  kZero,
+  kOne,
+  kDynamicShared,
+  kDynamicBytes,
+  kTotalBytes
+};
 
 struct Filled {  // a register with a value that no instruction writes
   u32 slot;
@@ -48,8 +65,8 @@ struct Module::Text {
 };
 
 struct Barrier {
-  unsigned expected = 0;  // threads; 0: all that have not exited
-  std::vector<Mask> waiting, arrived;  // by warp; those that have arrived need not wait
+  unsigned expected = 0;                           // threads; 0: all that have not exited
+  std::vector<Mask> waiting, arrived;              // by warp; those that have arrived need not wait
   std::vector<std::pair<unsigned, Group>> groups;  // warp and lanes, with the pc
   bool any = false, all = true;
   unsigned count = 0;

@@ -19,8 +19,10 @@ void clock_of(Warp& w, const Instr& i, Mask m) {
   static u64 ticks = 0;
   ticks += 32;
   each(m, [&](unsigned l) {
-    if (i.wide & 1) w.at<u64>(i.o[0])[l] = ticks;
-    else w.at<u32>(i.o[0])[l] = u32(ticks);
+    if (i.wide & 1)
+      w.at<u64>(i.o[0])[l] = ticks;
+    else
+      w.at<u32>(i.o[0])[l] = u32(ticks);
   });
 }
 
@@ -32,14 +34,22 @@ u32 Parser::special(const std::string& name, char shape) {
   const auto [found, is_new] = specials_.try_emplace(name + shape, 0);
   if (!is_new) return found->second;
   static const std::pair<std::string_view, Special> names[] = {
-      {"%tid", Special::kTid},         {"%ntid", Special::kNtid},
-      {"%ctaid", Special::kCtaid},     {"%nctaid", Special::kNctaid},
-      {"%laneid", Special::kLane},     {"%warpid", Special::kWarp},
-      {"%nwarpid", Special::kNwarp},   {"%lanemask_eq", Special::kEq},
-      {"%lanemask_le", Special::kLe},  {"%lanemask_lt", Special::kLt},
-      {"%lanemask_ge", Special::kGe},  {"%lanemask_gt", Special::kGt},
-      {"%smid", Special::kZero},       {"%nsmid", Special::kOne},
-      {"%gridid", Special::kZero},     {"%dynamic_smem_size", Special::kDynamicBytes},
+      {"%tid", Special::kTid},
+      {"%ntid", Special::kNtid},
+      {"%ctaid", Special::kCtaid},
+      {"%nctaid", Special::kNctaid},
+      {"%laneid", Special::kLane},
+      {"%warpid", Special::kWarp},
+      {"%nwarpid", Special::kNwarp},
+      {"%lanemask_eq", Special::kEq},
+      {"%lanemask_le", Special::kLe},
+      {"%lanemask_lt", Special::kLt},
+      {"%lanemask_ge", Special::kGe},
+      {"%lanemask_gt", Special::kGt},
+      {"%smid", Special::kZero},
+      {"%nsmid", Special::kOne},
+      {"%gridid", Special::kZero},
+      {"%dynamic_smem_size", Special::kDynamicBytes},
       {"%total_smem_size", Special::kTotalBytes}};
   std::string base = name;
   u8 axis = 0;
@@ -140,8 +150,10 @@ Value Parser::address() {
     if (!s) refuse("there is no " + name);
     v.symbol = *s, v.has_base = true;
     v = resolved(v, name);
-    if (accept("+")) v.bits = number();
-    else if (peek().is("-")) v.bits = number();
+    if (accept("+"))
+      v.bits = number();
+    else if (peek().is("-"))
+      v.bits = number();
   } else {
     v.bits = number();
   }
@@ -185,14 +197,19 @@ u32 Parser::place_of(const Value& v, char shape, Instr& i, unsigned k, Type type
   if (shape == 'x') shape = v.kind == Value::kRegister ? v.symbol.shape : is_wide(type) ? 'w' : 'n';
   mark(shape);
   switch (v.kind) {
-    case Value::kNothing: return place(shape);  // what nobody reads
-    case Value::kSpecial: return special(v.special, shape);
-    case Value::kNumber: return constant(shape, v.bits);
+    case Value::kNothing:
+      return place(shape);  // what nobody reads
+    case Value::kSpecial:
+      return special(v.special, shape);
+    case Value::kNumber:
+      return constant(shape, v.bits);
     case Value::kReal32:
-      return constant(shape, shape == 'w' ? std::bit_cast<u64>(double(std::bit_cast<float>(u32(v.bits))))
-                                          : v.bits);
+      return constant(shape, shape == 'w'
+                                 ? std::bit_cast<u64>(double(std::bit_cast<float>(u32(v.bits))))
+                                 : v.bits);
     case Value::kReal64:
-      return constant(shape, shape == 'w' ? v.bits : std::bit_cast<u32>(float(std::bit_cast<double>(v.bits))));
+      return constant(
+          shape, shape == 'w' ? v.bits : std::bit_cast<u32>(float(std::bit_cast<double>(v.bits))));
     case Value::kRegister:
       if (v.symbol.shape != shape)
         refuse("operand " + std::to_string(k + 1) + " has not the size of the instruction", i.line);
@@ -204,7 +221,8 @@ u32 Parser::place_of(const Value& v, char shape, Instr& i, unsigned k, Type type
         return dynamic_shared(shape);
       }
       return constant(shape, v.symbol.value + v.bits);
-    default: refuse("a vector as operand " + std::to_string(k + 1), i.line);
+    default:
+      refuse("a vector as operand " + std::to_string(k + 1), i.line);
   }
 }
 
@@ -215,7 +233,8 @@ void Parser::bind_address(Instr& i, const Value& v) {
   if (!v.has_base) return;
   const Symbol& s = v.symbol;
   // Parameters of device functions, and of calls, are in local memory.
-  if (i.space == Space::kParam && (s.kind == Symbol::kLocal || (s.kind == Symbol::kRegister && !kernel_)))
+  if (i.space == Space::kParam &&
+      (s.kind == Symbol::kLocal || (s.kind == Symbol::kRegister && !kernel_)))
     i.space = Space::kLocal;
   if (s.kind == Symbol::kRegister) {
     i.o[8] = s.slot;
@@ -234,7 +253,9 @@ void Parser::bind(const Name& n, Instr& i, const std::string& shape, std::vector
     if (at >= values.size()) refuse("an operand is missing", i.line);
     return values[at++];
   };
-  const auto type_of = [&](unsigned operand) { return n.base == "cvt" ? n.type(operand) : n.type(); };
+  const auto type_of = [&](unsigned operand) {
+    return n.base == "cvt" ? n.type(operand) : n.type();
+  };
   for (std::size_t c = 0; c < shape.size(); ++c) {
     switch (shape[c]) {
       case '|': {
@@ -244,8 +265,12 @@ void Parser::bind(const Name& n, Instr& i, const std::string& shape, std::vector
         ++k;
         break;
       }
-      case '_': i.o[k] = place(shape[c + 2]), ++k; break;
-      case 'a': bind_address(i, next()); break;
+      case '_':
+        i.o[k] = place(shape[c + 2]), ++k;
+        break;
+      case 'a':
+        bind_address(i, next());
+        break;
       case 'v': {
         Value& v = next();
         if (v.kind != Value::kVector) v.parts = {v};
@@ -320,10 +345,14 @@ void Parser::statement() {
   }
   if (!peek().text.starts_with('.')) return instruction();
   const std::string w = word();
-  if (w == ".reg") registers();
-  else if (w == ".local" || w == ".shared" || w == ".param") variable(w, false);
-  else if (w == ".loc") for (const u32 line = peek().line; peek().line == line;) take();
-  else skip_statement();
+  if (w == ".reg")
+    registers();
+  else if (w == ".local" || w == ".shared" || w == ".param")
+    variable(w, false);
+  else if (w == ".loc")
+    for (const u32 line = peek().line; peek().line == line;) take();
+  else
+    skip_statement();
 }
 
 u32 Parser::label(const std::string& name) {

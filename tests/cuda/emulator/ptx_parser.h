@@ -10,20 +10,28 @@ namespace emu {
 // What a name stands for.
 struct Symbol {
   enum Kind : u8 { kRegister, kParam, kLocal, kShared, kDynamic, kGlobal, kFunction } kind;
-  char shape = 'n';        // of a register: p, n, w
-  u32 slot = 0;            // of a register
-  u64 value = 0;           // an address in its space; the number of a function
+  char shape = 'n';  // of a register: p, n, w
+  u32 slot = 0;      // of a register
+  u64 value = 0;     // an address in its space; the number of a function
   std::size_t bytes = 0, align = 1;
 };
 
 // An operand as it is written.
 struct Value {
-  enum Kind : u8 { kNothing, kRegister, kNumber, kReal32, kReal64, kAddress, kVector, kSpecial } kind =
-      kNothing;
-  Symbol symbol{};       // of a register, or where an address begins
-  std::string special;   // %tid.x
+  enum Kind : u8 {
+    kNothing,
+    kRegister,
+    kNumber,
+    kReal32,
+    kReal64,
+    kAddress,
+    kVector,
+    kSpecial
+  } kind = kNothing;
+  Symbol symbol{};      // of a register, or where an address begins
+  std::string special;  // %tid.x
   bool has_base = false, negated = false, variable = false;
-  u64 bits = 0;          // a number, or what is added to an address
+  u64 bits = 0;  // a number, or what is added to an address
   std::vector<Value> parts;
 };
 
@@ -118,7 +126,7 @@ class Parser {
   std::map<std::string, u64> shared_of_functions_;
   unsigned declared_registers_ = 0;
   std::map<std::string, u32> labels_;
-  std::vector<std::string> label_names_;             // by what instructions have as target
+  std::vector<std::string> label_names_;  // by what instructions have as target
   std::vector<std::string> table_names_;
   std::map<std::string, std::vector<std::string>> table_labels_;
   std::size_t first_instruction_ = 0, first_table_ = 0;

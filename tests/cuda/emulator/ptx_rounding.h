@@ -60,16 +60,24 @@ u16 rounded_to(double x, Round r) {
   const u64 rest = m & ((1ull << drop) - 1), half = 1ull << (drop - 1);
   bool up = false;
   switch (r) {
-    case Round::kNearest: up = rest > half || (rest == half && (q & 1)); break;
-    case Round::kZero: break;
-    case Round::kDown: up = sign && rest; break;
-    case Round::kUp: up = !sign && rest; break;
+    case Round::kNearest:
+      up = rest > half || (rest == half && (q & 1));
+      break;
+    case Round::kZero:
+      break;
+    case Round::kDown:
+      up = sign && rest;
+      break;
+    case Round::kUp:
+      up = !sign && rest;
+      break;
   }
   q += up;
   // q has the leading one for normal numbers: it adds one to the exponent field.
   const u64 field = e == -bias ? q : (u64(e + bias - 1) << mantissa) + q;
   if (field >= infinity) {
-    const bool stays = r == Round::kZero || (r == Round::kDown && !sign) || (r == Round::kUp && sign);
+    const bool stays =
+        r == Round::kZero || (r == Round::kDown && !sign) || (r == Round::kUp && sign);
     return sign | u16(infinity - stays);
   }
   return sign | u16(field);

@@ -15,13 +15,15 @@ void resume(Warp& w, u32 pc, Mask lanes) {
   if (!lanes) return;
   auto at = std::lower_bound(w.groups.begin(), w.groups.end(), pc,
                              [](const Group& g, u32 p) { return g.pc < p; });
-  if (at != w.groups.end() && at->pc == pc) at->lanes |= lanes;
-  else w.groups.insert(at, {pc, lanes});
+  if (at != w.groups.end() && at->pc == pc)
+    at->lanes |= lanes;
+  else
+    w.groups.insert(at, {pc, lanes});
 }
 
 namespace {
 
-constexpr unsigned kTurn = 20000;              // instructions
+constexpr unsigned kTurn = 20000;                  // instructions
 constexpr u64 kMostInstructions = 50'000'000'000;  // of a block, then it is called endless
 
 std::string coordinates(unsigned x, unsigned y, unsigned z) {
@@ -29,7 +31,8 @@ std::string coordinates(unsigned x, unsigned y, unsigned z) {
 }
 
 std::string describe(const Execution& x) {
-  return "kernel " + x.kernel.info.name + ", block " + coordinates(x.block[0], x.block[1], x.block[2]);
+  return "kernel " + x.kernel.info.name + ", block " +
+         coordinates(x.block[0], x.block[1], x.block[2]);
 }
 
 std::string thread_name(const Execution& x, unsigned thread) {
@@ -101,7 +104,9 @@ void steer(Warp& w, const Instr& i, u32 pc, Mask all, Mask m) {
   resume(w, pc + 1, all & ~m);
   if (!m) return;
   switch (i.flow) {
-    case Flow::kBranch: resume(w, i.target, m); break;
+    case Flow::kBranch:
+      resume(w, i.target, m);
+      break;
     case Flow::kTable:
       each(m, [&](unsigned l) {
         const auto& table = w.execution->text.tables[i.target];
@@ -117,11 +122,20 @@ void steer(Warp& w, const Instr& i, u32 pc, Mask all, Mask m) {
       });
       resume(w, i.target, m);
       break;
-    case Flow::kReturn: end_calls(w, m); break;
-    case Flow::kExit: leave(w, m); break;
-    case Flow::kBarrier: arrive(w, i, m, pc); break;
-    case Flow::kMeet: meet(w, i, pc, m); break;
-    case Flow::kNext: break;
+    case Flow::kReturn:
+      end_calls(w, m);
+      break;
+    case Flow::kExit:
+      leave(w, m);
+      break;
+    case Flow::kBarrier:
+      arrive(w, i, m, pc);
+      break;
+    case Flow::kMeet:
+      meet(w, i, pc, m);
+      break;
+    case Flow::kNext:
+      break;
   }
 }
 
@@ -165,8 +179,10 @@ void take_turn(Warp& w, bool last) {
 template <class T>
 void fill_lanes(Warp& w, u32 slot, bool wide, T value) {
   for (unsigned l = 0; l < kLanes; ++l) {
-    if (wide) w.at<u64>(slot)[l] = u64(value(l));
-    else w.at<u32>(slot)[l] = u32(value(l));
+    if (wide)
+      w.at<u64>(slot)[l] = u64(value(l));
+    else
+      w.at<u32>(slot)[l] = u32(value(l));
   }
 }
 
@@ -179,23 +195,40 @@ void fill_specials(Warp& w, const Execution& x, bool of_block) {
       const unsigned tid[] = {t % b[0], t / b[0] % b[1], t / b[0] / b[1]};
       const u64 dynamic = (x.kernel.info.static_shared + 15) / 16 * 16;
       switch (s.what) {
-        case Special::kTid: return tid[s.axis];
-        case Special::kNtid: return b[s.axis];
-        case Special::kCtaid: return x.block[s.axis];
-        case Special::kNctaid: return x.launch.grid[s.axis];
-        case Special::kLane: return l;
-        case Special::kWarp: return w.index;
-        case Special::kNwarp: return x.warps.size();
-        case Special::kEq: return 1u << l;
-        case Special::kLe: return (2ull << l) - 1;
-        case Special::kLt: return (1u << l) - 1;
-        case Special::kGe: return ~0u << l;
-        case Special::kGt: return u32(~0ull << (l + 1));
-        case Special::kOne: return 1;
-        case Special::kZero: return 0;
-        case Special::kDynamicShared: return dynamic;
-        case Special::kDynamicBytes: return x.launch.dynamic_shared;
-        case Special::kTotalBytes: return dynamic + x.launch.dynamic_shared;
+        case Special::kTid:
+          return tid[s.axis];
+        case Special::kNtid:
+          return b[s.axis];
+        case Special::kCtaid:
+          return x.block[s.axis];
+        case Special::kNctaid:
+          return x.launch.grid[s.axis];
+        case Special::kLane:
+          return l;
+        case Special::kWarp:
+          return w.index;
+        case Special::kNwarp:
+          return x.warps.size();
+        case Special::kEq:
+          return 1u << l;
+        case Special::kLe:
+          return (2ull << l) - 1;
+        case Special::kLt:
+          return (1u << l) - 1;
+        case Special::kGe:
+          return ~0u << l;
+        case Special::kGt:
+          return u32(~0ull << (l + 1));
+        case Special::kOne:
+          return 1;
+        case Special::kZero:
+          return 0;
+        case Special::kDynamicShared:
+          return dynamic;
+        case Special::kDynamicBytes:
+          return x.launch.dynamic_shared;
+        case Special::kTotalBytes:
+          return dynamic + x.launch.dynamic_shared;
       }
       return 0;
     });
@@ -256,7 +289,9 @@ Bytes allocate(std::size_t bytes) {
 }
 
 void check(const Kernel& kernel, const Launch& launch, std::size_t threads) {
-  const auto bad = [&](const std::string& what) { throw Fault("kernel " + kernel.info.name + ": " + what); };
+  const auto bad = [&](const std::string& what) {
+    throw Fault("kernel " + kernel.info.name + ": " + what);
+  };
   if (!threads || threads > 1024) bad("blocks of " + std::to_string(threads) + " threads");
   if (threads > kernel.info.max_threads)
     bad("blocks of " + std::to_string(threads) + " threads, and it is for " +

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The interpreter for ctypes.
+#include "ptx.h"
+
 #include <cstring>
 #include <map>
-
-#include "ptx.h"
 
 namespace {
 
@@ -15,7 +15,7 @@ struct Ranges : emu::Memory {
     if (next == ranges.begin()) return {};
     --next;
     return address - next->first < next->second ? emu::Range{next->first, next->second}
-                                                 : emu::Range{};
+                                                : emu::Range{};
   }
   bool holds(std::uint64_t address, std::size_t bytes) const override {
     const emu::Range r = allocation(address);
@@ -44,9 +44,7 @@ const char* emu_problem() { return problem; }
 // A module to be freed, or nullptr.
 void* emu_parse(const char* ptx, std::size_t bytes) {
   return guarded(
-      [&]() -> void* {
-        return new std::shared_ptr<emu::Module>(emu::Module::parse({ptx, bytes}));
-      },
+      [&]() -> void* { return new std::shared_ptr<emu::Module>(emu::Module::parse({ptx, bytes})); },
       nullptr);
 }
 
@@ -80,8 +78,8 @@ int emu_run(void* module, const char* name, const unsigned* dims, std::size_t dy
         if (!k) throw emu::Fault(std::string("there is no kernel ") + name);
         Ranges memory;
         for (std::size_t i = 0; i < count; ++i)
-          memory.ranges[ranges[2 * i]] = std::max(memory.ranges[ranges[2 * i]],
-                                                  std::size_t(ranges[2 * i + 1]));
+          memory.ranges[ranges[2 * i]] =
+              std::max(memory.ranges[ranges[2 * i]], std::size_t(ranges[2 * i + 1]));
         const emu::Launch launch{{dims[0], dims[1], dims[2]},
                                  {dims[3], dims[4], dims[5]},
                                  dynamic_shared,

@@ -8,7 +8,8 @@ namespace emu {
 namespace {
 
 bool begins_word(char c) {
-  return std::isalpha(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '%' || c == '.';
+  return std::isalpha(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '%' ||
+         c == '.';
 }
 bool in_word(char c) { return begins_word(c) || std::isdigit(static_cast<unsigned char>(c)); }
 
@@ -52,18 +53,18 @@ class Lexer {
              (peek() == ':' && at_ > start && s_[at_ - 1] == ':'))
         ++at_;
       t.kind = Token::kWord;
-      t.text = s_.substr(start, at_ - start);
+      t.text = std::string(s_.substr(start, at_ - start));
     } else if (std::isdigit(static_cast<unsigned char>(peek()))) {
       number(t);
     } else if (peek() == '"') {
       ++at_;
       while (at_ < s_.size() && peek() != '"') ++at_;
       t.kind = Token::kText;
-      t.text = s_.substr(start + 1, at_ - start - 1);
+      t.text = std::string(s_.substr(start + 1, at_ - start - 1));
       ++at_;
     } else {
       t.kind = Token::kSign;
-      t.text = s_.substr(at_++, 1);
+      t.text = std::string(s_.substr(at_++, 1));
     }
     return t;
   }
@@ -92,11 +93,11 @@ class Lexer {
 };
 
 const std::pair<std::string_view, Type> kTypes[] = {
-    {"pred", Type::kPred}, {"u8", Type::kU8},         {"b8", Type::kU8},     {"s8", Type::kS8},
-    {"u16", Type::kU16},   {"b16", Type::kU16},       {"s16", Type::kS16},   {"u32", Type::kU32},
-    {"b32", Type::kU32},   {"s32", Type::kS32},       {"u64", Type::kU64},   {"b64", Type::kU64},
-    {"s64", Type::kS64},   {"f16", Type::kF16},       {"bf16", Type::kBF16}, {"f32", Type::kF32},
-    {"f64", Type::kF64},   {"f16x2", Type::kF16x2},   {"bf16x2", Type::kBF16x2}};
+    {"pred", Type::kPred}, {"u8", Type::kU8},       {"b8", Type::kU8},        {"s8", Type::kS8},
+    {"u16", Type::kU16},   {"b16", Type::kU16},     {"s16", Type::kS16},      {"u32", Type::kU32},
+    {"b32", Type::kU32},   {"s32", Type::kS32},     {"u64", Type::kU64},      {"b64", Type::kU64},
+    {"s64", Type::kS64},   {"f16", Type::kF16},     {"bf16", Type::kBF16},    {"f32", Type::kF32},
+    {"f64", Type::kF64},   {"f16x2", Type::kF16x2}, {"bf16x2", Type::kBF16x2}};
 
 }  // namespace
 
@@ -128,9 +129,12 @@ Name name_of(const std::string& opcode) {
   while (start <= opcode.size()) {
     const std::size_t end = std::min(opcode.find('.', start), opcode.size());
     const std::string word = opcode.substr(start, end - start);
-    if (start == 0) n.base = word;
-    else if (const Type t = type_named(word); t != Type::kNone) n.types.push_back(t);
-    else n.words.push_back(word);
+    if (start == 0)
+      n.base = word;
+    else if (const Type t = type_named(word); t != Type::kNone)
+      n.types.push_back(t);
+    else
+      n.words.push_back(word);
     start = end + 1;
   }
   return n;
@@ -142,18 +146,23 @@ bool Name::has(std::string_view word) const {
 
 std::size_t bytes_of(Type t) {
   switch (t) {
-    case Type::kNone: return 0;
+    case Type::kNone:
+      return 0;
     case Type::kPred:
     case Type::kU8:
-    case Type::kS8: return 1;
+    case Type::kS8:
+      return 1;
     case Type::kU16:
     case Type::kS16:
     case Type::kF16:
-    case Type::kBF16: return 2;
+    case Type::kBF16:
+      return 2;
     case Type::kU64:
     case Type::kS64:
-    case Type::kF64: return 8;
-    default: return 4;
+    case Type::kF64:
+      return 8;
+    default:
+      return 4;
   }
 }
 

@@ -17,14 +17,23 @@ void shuffle(Warp& w, const Instr& i, Mask m) {
   const u32 *b = w.at<u32>(i.o[3]), *c = w.at<u32>(i.o[4]);
   Mask& p = w.mask_at(i.o[1]);
   each(m, [&](unsigned l) {
-    const s32 lane = s32(l), by = s32(b[l] & 31), clamp = s32(c[l] & 31), part = s32(c[l] >> 8 & 31);
+    const s32 lane = s32(l), by = s32(b[l] & 31), clamp = s32(c[l] & 31),
+              part = s32(c[l] >> 8 & 31);
     const s32 last = (lane & part) | (clamp & ~part), first = lane & part;
     s32 j = 0;
     switch (Shuffle(i.mode)) {
-      case kUp: j = lane - by; break;
-      case kDown: j = lane + by; break;
-      case kButterfly: j = lane ^ by; break;
-      case kIndex: j = first | (by & ~part); break;
+      case kUp:
+        j = lane - by;
+        break;
+      case kDown:
+        j = lane + by;
+        break;
+      case kButterfly:
+        j = lane ^ by;
+        break;
+      case kIndex:
+        j = first | (by & ~part);
+        break;
     }
     const bool inside = i.mode == kUp ? j >= last : j <= last;
     if (!inside) j = lane;
@@ -81,9 +90,13 @@ u32 both(u32 a, u32 b) { return a & b; }
 u32 either(u32 a, u32 b) { return a | b; }
 u32 one_of(u32 a, u32 b) { return a ^ b; }
 template <class T>
-T least(T a, T b) { return std::min(a, b); }
+T least(T a, T b) {
+  return std::min(a, b);
+}
 template <class T>
-T most(T a, T b) { return std::max(a, b); }
+T most(T a, T b) {
+  return std::max(a, b);
+}
 
 void elect(Warp& w, const Instr& i, Mask m) {
   const u32 leader = u32(std::countr_zero(m));
@@ -130,8 +143,7 @@ Found find_warp(const Name& n, Instr& i) {
   const bool wide = is_wide(n.type());
   if (b == "match" && n.has("any"))
     return wide ? Found{&match_any<u64>, "nwn"} : Found{&match_any<u32>, "nnn"};
-  if (b == "match")
-    return wide ? Found{&match_all<u64>, "n|pwn"} : Found{&match_all<u32>, "n|pnn"};
+  if (b == "match") return wide ? Found{&match_all<u64>, "n|pwn"} : Found{&match_all<u32>, "n|pnn"};
   if (b == "redux" && is_integer(n.type())) return find_reduction(n);
   if (b == "elect") return {&elect, "n|pn"};
   if (b == "bar" && n.has("warp")) return {&meet, "n"};
