@@ -183,8 +183,12 @@ int emulator_enqueue(void* stream, const char* (*function)(void*), void* argumen
   return call([&](State& s, Lock& lock) -> int {
     Stream* on = s.stream(stream);
     if (on == nullptr) return kInvalidResourceHandle;
-    return s.enqueue(lock, *on, [function, argument] {
-      if (const char* wrong = function(argument)) throw Fault(wrong);
+    return s.enqueue(lock, *on, [function, argument, device = on->device] {
+      const int before = current_device;
+      current_device = device;
+      const char* wrong = function(argument);
+      current_device = before;
+      if (wrong != nullptr) throw Fault(wrong);
     });
   });
 }
