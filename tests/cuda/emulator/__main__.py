@@ -11,6 +11,7 @@ allows, memory is checked at every access, and host code cannot touch that of a 
 | `EMULATOR_DEVICES` | how many GPUs there are; 1 without it |
 | `EMULATOR_PROTECT=0` | let host code touch the memory of devices |
 | `EMULATOR_SPOIL=0` | let CuPy's pools hand out memory as it was left |
+| `EMULATOR_POOL=0` | give each of CuPy's arrays an allocation of its own, whose ends are checked |
 | `EMULATOR_CACHE` | where what is built is kept |
 | `EMULATOR_CUPY` | CuPy's sources of the installed version; downloaded without it |
 """

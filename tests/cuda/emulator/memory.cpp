@@ -17,6 +17,9 @@ constexpr unsigned char kGuardByte = 0xFD, kFresh = 0xFF;
 
 std::size_t pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
+// What an allocation takes with the bytes around it.
+std::size_t room_of(std::size_t bytes) { return pages(kGuard + bytes + kGuard); }
+
 std::byte* at(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
 bool untouched(const std::byte* p, std::size_t n) {
@@ -39,7 +42,7 @@ Addresses::Addresses(int devices, bool protect)
 std::uint64_t Addresses::allocate(int device, std::size_t bytes) {
   const std::unique_lock lock(mutex_);
   Arena& arena = arenas_[device];
-  const std::size_t room = pages(kGuard + bytes + kGuard);
+  const std::size_t room = room_of(bytes);
   if (used_[device] + bytes > kTotalBytes || arena.next + room > arena.end) return 0;
   const std::uint64_t start = arena.next, address = start + kGuard;
   arena.next += room;
@@ -84,15 +87,19 @@ bool Addresses::release(std::uint64_t address) {
     std::free(at(address));
     return true;
   }
+  std::byte* start = at(address - kGuard);
+  const std::size_t room = room_of(a.bytes);
   std::optional<Fault> wrong;
-  open();
+  mprotect(start, room, PROT_READ | PROT_WRITE);
   try {
     check(a);
   } catch (const Fault& e) {
     wrong = e;
   }
-  close();
-  madvise(at(address - kGuard), pages(kGuard + a.bytes + kGuard), MADV_DONTNEED);
+  // Nothing is ever here again, and nobody can touch it.
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  if (mmap(start, room, PROT_NONE, kFlags, -1, 0) == MAP_FAILED)
+    throw Fault("the emulator cannot give memory back");
   if (wrong) throw *wrong;
   return true;
 }
@@ -124,7 +131,7 @@ std::size_t Addresses::used(int device) const {
 
 void Addresses::check(const Allocation& a) const {
   if (!a.guarded) return;
-  const std::size_t behind = pages(kGuard + a.bytes + kGuard) - kGuard - a.bytes;
+  const std::size_t behind = room_of(a.bytes) - kGuard - a.bytes;
   if (untouched(at(a.address - kGuard), kGuard) && untouched(at(a.address + a.bytes), behind))
     return;
   throw Fault("somebody has written next to the " + std::to_string(a.bytes) +
@@ -146,11 +153,19 @@ void Addresses::close() {
   if (--open_ == 0) protect(PROT_NONE);
 }
 
-// All that was ever used at once: one call, since it is one piece to the kernel.
+// All allocations; neighbours in one call.
 void Addresses::protect(int rights) {
   if (!protect_) return;
-  for (const Arena& a : arenas_)
-    if (a.next > a.start) mprotect(at(a.start), a.next - a.start, rights);
+  std::uint64_t start = 0, end = 0;
+  for (const auto& [address, a] : all_) {
+    if (a.kind != Kind::device) continue;
+    if (address - kGuard != end) {
+      if (end > start) mprotect(at(start), end - start, rights);
+      start = address - kGuard;
+    }
+    end = address - kGuard + room_of(a.bytes);
+  }
+  if (end > start) mprotect(at(start), end - start, rights);
 }
 
 Range Reachable::allocation(std::uint64_t address) const {

@@ -32,17 +32,17 @@ class Finder(importlib.abc.MetaPathFinder):
         return importlib.util.spec_from_file_location(name, file, loader=loader)
 
     def _cupy(self) -> Any:
-        """CuPy itself; what it allocates is spoiled."""
+        """CuPy itself, with another way to allocate memory."""
         spec = importlib.machinery.PathFinder.find_spec("cupy")
-        if spec is None or spec.loader is None or os.environ.get("EMULATOR_SPOIL") == "0":
+        if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
-        def execute_and_spoil(module: Any) -> None:
+        def execute_and_change(module: Any) -> None:
             execute(module)
-            importlib.import_module("spoil")
+            importlib.import_module("cupy_memory")
 
-        spec.loader.exec_module = execute_and_spoil  # type: ignore[method-assign]
+        spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
         return spec
 
 
