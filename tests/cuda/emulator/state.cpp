@@ -56,14 +56,7 @@ State::State()
   for (auto& d : devices) d->reach.others = &d->peers;
   schedule.failed = [this](int d, const std::string& what) { failed(d, what); };
   schedule.is_broken = [this](int d) { return devices[d]->broken != kSuccess; };
-  schedule.afterwards = [this] {
-    try {
-      memory.check_surroundings();
-      release_freed();
-    } catch (const Fault& e) {
-      failed(current_device, e.what());
-    }
-  };
+  schedule.afterwards = [this] { release_freed(); };
 }
 
 void State::failed(int device, const std::string& what) {
@@ -75,7 +68,11 @@ void State::failed(int device, const std::string& what) {
 void State::release_freed() {
   std::vector<std::uint64_t> now;
   now.swap(freed);
-  for (const std::uint64_t address : now) memory.release(address);
+  try {
+    for (const std::uint64_t address : now) memory.release(address);
+  } catch (const Fault& e) {
+    failed(current_device, e.what());
+  }
 }
 
 Device& State::device() { return *devices[current_device]; }
@@ -147,6 +144,13 @@ int State::synchronize_device(Lock& lock, int device) {
     if (c->origin->device == device) error = invalidate(*c, kCaptureUnsupported);
   if (error != kSuccess) return error;
   schedule.finish_all(lock, device);
+  memory.open();
+  try {
+    memory.check_surroundings();
+  } catch (const Fault& e) {
+    failed(device, e.what());
+  }
+  memory.close();
   return devices[device]->broken;
 }
 
