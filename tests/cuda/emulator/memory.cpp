@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kGuard = 512;  // bytes before an allocation, and at least so many after it
-constexpr std::size_t kMostFilled = std::size_t{64} << 20;  // bytes; more would take long
+constexpr std::size_t kMostFilled = std::size_t{4} << 20;  // bytes; workspaces are larger
 constexpr unsigned char kGuardByte = 0xFD, kFresh = 0xFF;
 
 std::size_t pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
@@ -31,7 +31,7 @@ bool untouched(const std::byte* p, std::size_t n) {
 Addresses::Addresses(int devices, bool protect)
     : arenas_(devices), used_(devices), protect_(protect) {
   for (Arena& a : arenas_) {
-    const std::size_t room = 2 * kTotalBytes;
+    const std::size_t room = 32 * kTotalBytes;  // of addresses, since none is used again
     void* p = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) throw Fault("the emulator finds no addresses for a device's memory");
     a.start = a.next = reinterpret_cast<std::uint64_t>(p);

@@ -14,13 +14,16 @@ from typing import Any
 import cupy
 from cupy.cuda import MemoryHook, runtime
 
+MOST = 4 << 20  # bytes; workspaces are larger
+
 
 class Spoil(MemoryHook):
     name = "spoil"
 
     def malloc_postprocess(self, *, mem_size: int, mem_ptr: int, **kw: Any) -> None:
         if mem_ptr:
-            runtime.memsetAsync(mem_ptr, 0xFF, mem_size, cupy.cuda.get_current_stream().ptr)
+            stream = cupy.cuda.get_current_stream().ptr
+            runtime.memsetAsync(mem_ptr, 0xFF, min(mem_size, MOST), stream)
 
 
 if os.environ.get("EMULATOR_POOL") == "0":
