@@ -10,15 +10,19 @@ from typing import Any
 
 import pytest
 
-from tests.cuda import kernels, shim
+from tests.cuda import kernels, ptx, shim
 
 
 @pytest.fixture
 def host_compiler() -> Iterator[None]:
-    """Kernels compiled by g++ and run on host memory; skips the test where there is no g++."""
+    """Kernels compiled by g++ and run on host memory; skips the test where there is no g++.
+
+    With NNL_TEST_KERNELS=ptx they are compiled by NVRTC, and interpreted: see ptx.py.
+    """
+    interpreted = os.environ.get("NNL_TEST_KERNELS") == "ptx"
     if not shim.available():
         pytest.skip("there is no g++ to compile CUDA kernels for the host")
-    with shim.in_place():
+    with ptx.in_place() if interpreted else shim.in_place():
         yield
 
 

@@ -345,6 +345,8 @@ class Module:
         def call(*args, **kw):
             if allowed is not None and not set(kw) <= set(allowed):
                 raise TypeError(f"cupy.{name}() takes {allowed}, got {sorted(kw)}")
+            if self._path == "fft" and 0 in args[0].shape:
+                raise ValueError("Invalid number of FFT data points (0) specified.")
             if name in WAIT or (name == "where" and len(args) == 1):
                 wait()
             if name in PRODUCTS or self._path == "linalg" or (name == "einsum" and len(args) > 2):
