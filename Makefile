@@ -9,6 +9,7 @@
 
 VENV := .venv
 INTEROP_VENV := .venv-interop
+EMULATOR_VENV := .venv-emulator
 PY := $(VENV)/bin/python
 PIP_FLAGS := -q --disable-pip-version-check
 PIP_EDITABLE := --disable-pip-version-check --no-build-isolation --no-deps -e .
@@ -24,6 +25,7 @@ CPP := $(shell find cpp -name '*.cpp' -o -name '*.h')
 
 .PHONY: help train test test-all test-numpy interop lint bench bench-cpu onnx-report clean distclean
 .PHONY: setup native sanitize sanitize-address sanitize-thread setup-interop has-python310
+.PHONY: test-emulated
 .DELETE_ON_ERROR:
 
 help:
@@ -31,6 +33,7 @@ help:
 	@echo 'make test         set up, then lint, types and tests'
 	@echo 'make test-all     also the long tests'
 	@echo 'make test-numpy   the tests without the native engine'
+	@echo 'make test-emulated   the tests for a GPU on an emulated one; slow at first, then minutes'
 	@echo 'make interop      set up NNabla 1.39 under Python 3.10, then compare with it'
 	@echo 'make lint         ruff, mypy and clang-format only'
 	@echo 'make native       build the native engine, or say why that fails'
@@ -51,6 +54,11 @@ test-all: lint
 
 test-numpy: setup
 	NNL_NATIVE=OFF $(PYTEST) -m "not long" $(ARGS)
+
+test-emulated: $(EMULATOR_VENV)/.stamp
+	$(ONE_THREAD) WHAT=tests JOBS=$(JOBS) TEST_MINUTES=90 FILE_SECONDS=3600 \
+	  PYTHON=$(CURDIR)/$(EMULATOR_VENV)/bin/python \
+	  $(EMULATOR_VENV)/bin/python -m tests.cuda.emulator sh tests/cuda/run.sh build/emulated
 
 interop: setup setup-interop
 	NNL_INTEROP_PYTHON=$(INTEROP_VENV)/bin/python $(PYTEST) -m interop $(ARGS)
@@ -108,6 +116,12 @@ $(VENV)/.stamp: pyproject.toml requirements-dev.txt
 	@$(PY) -m pip install $(PIP_FLAGS) -r requirements-dev.txt
 	@touch $@
 
+$(EMULATOR_VENV)/.stamp: $(VENV)/.stamp requirements-emulator.txt
+	@$(PY) -m venv --clear $(EMULATOR_VENV)
+	@echo 'Installing CuPy and what the emulated GPU is built with (once)'
+	@$(EMULATOR_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements-emulator.txt
+	@touch $@
+
 # Again when the C++ code changes; Python code is used where it lies.
 $(VENV)/.native: $(VENV)/.stamp cpp/CMakeLists.txt $(CPP)
 	@echo 'Installing nnl and building its native engine (a few minutes the first time)'
@@ -146,4 +160,4 @@ clean:
 	find . \( -name .git -o -name '.venv*' \) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV) $(INTEROP_VENV)
+	rm -rf $(VENV) $(INTEROP_VENV) $(EMULATOR_VENV)

@@ -12,6 +12,7 @@ from nnl.core.context import SPACES
 from nnl.core.op import OPS
 from nnl.ext import cuda, get_extension_context
 from nnl.ext.cuda.arrays import definition
+from nnl.graph.session import session_of
 from tests.cuda.test_every_function import WAITING
 from tests.cuda.training import assert_same, lenet, resnet, train
 from tests.test_derived import CASES, Case
@@ -90,8 +91,6 @@ def test_training(network, name):
 def test_a_step_is_recorded_and_waits_for_nothing():
     import cupyx
 
-    from nnl.graph.session import session_of
-
     states = []
 
     def after(step, loss):
@@ -103,6 +102,55 @@ def test_a_step_is_recorded_and_waits_for_nothing():
     assert reasons == [] and "recorded graphs" in summary, summary
     with cupyx.allow_synchronize(False):
         train_quietly()
+
+
+def test_nobody_else_gets_the_memory_of_a_recorded_graph():
+    """What its steps ask for while they are recorded lies at addresses that the graph contains."""
+    import nnl.functions as F
+    import nnl.parametric_functions as PF
+
+    nn.clear_parameters()
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(6, 4, 8)).astype(np.float32)
+    ctx = get_extension_context("cudnn")
+    with nn.context_scope(ctx):
+        x, state = nn.Variable(values.shape), F.constant(0, (1, 1, 4, 8))
+        y = PF.lstm(x, state, state)[0]  # which CuPy computes
+        x.d = values
+        for _ in range(3):
+            y.forward()
+        want = y.d.copy()
+        (plan,) = session_of([y]).plans.values()
+        assert plan.plan.native.reasons == []
+        device = SPACES["cuda:0"].device
+        sizes = [n for k in range(4, 18) for n in [1 << k] * 8]
+        others = [device.xp.full((n,), 7, "float32") for n in sizes]
+        y.forward()
+        np.testing.assert_array_equal(y.d, want)
+        assert all(bool((a == 7).all()) for a in others)
+    nn.clear_parameters()
+
+
+def test_tables_of_the_host_live_as_long_as_the_graphs_that_read_them():
+    import nnl.functions as F
+    from nnl.ext.cuda.arrays import MOST_CONSTANTS
+
+    values = np.random.default_rng(0).normal(size=(1, 2, 4, 5)).astype(np.float32)
+    x = nn.Variable(values.shape)
+    with nn.context_scope(get_extension_context("cudnn")):
+        y = F.onnx_resize(x, sizes=(1, 2, 7, 9), mode="cubic")
+        x.d = values
+        for _ in range(3):
+            y.forward()
+        want = y.d.copy()
+        device = SPACES["cuda:0"].device
+        device.activate()
+        for k in range(2 * MOST_CONSTANTS):
+            device.xp.asarray(np.full(9, k, np.int64))
+        others = [device.xp.full((n,), 3, "int64") for n in range(1, 200)]
+        y.forward()
+        np.testing.assert_array_equal(y.d, want)
+    del others
 
 
 def train_quietly():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from nnl.ext.cuda.products import Products
 from nnl.ext.numpy import is_half, run_decomposed
 
 Call = Callable[..., Any]
+logger = logging.getLogger("nnl")
 
 MOST_CONSTANTS = 512  # tables that definitions make on the host and use on the device
 
@@ -126,7 +128,9 @@ def definition(
         if why:
             call = on_host(partial(attrs.forward, np), xp, op.written(attrs), why)
         else:
-            call, into = partial(attrs.forward, xp), "out" in names
+            host = partial(attrs.forward, np)
+            call = or_on_host(op.name, partial(attrs.forward, xp), host, xp, op.written(attrs))
+            into = "out" in names
         if "dtype" in names:  # a result whose type no input tells
             call = partial(call, dtype=out_specs[0].dtype)
     elif hasattr(attrs, "decompose"):
@@ -150,6 +154,29 @@ def on_host(call: Call, xp: ArrayModule, writes: tuple[int, ...], why: str) -> C
         if isinstance(y, tuple):
             return tuple(xp.array(np.asarray(v), order="C") for v in y)
         return xp.array(np.asarray(y), order="C")
+
+    return run
+
+
+def or_on_host(name: str, call: Call, host: Call, xp: ArrayModule, writes: tuple[int, ...]) -> Call:
+    """The call; where CuPy lacks a library of CUDA for it, that on the host from then on."""
+    instead: Call | None = None
+
+    def run(*bufs: Any, **kw: Any) -> Any:
+        nonlocal instead
+        if instead is None:
+            try:
+                return call(*bufs, **kw)
+            except ImportError as e:
+                why = str(e).split("\n")[0]
+                logger.warning("%s is computed on the host: %s", name, why)
+                instead = on_host(host, xp, writes, why)
+        out = kw.pop("out", None)
+        y = instead(*bufs, **kw)
+        if out is None:
+            return y
+        out[...] = y
+        return out
 
     return run
 

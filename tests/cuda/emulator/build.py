@@ -19,7 +19,10 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CYTHON = "3.2.4"  # with which CuPy 14.2.0's wheels are made; another shares no classes with them
-FLAGS = ["-std=c++20", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+FLAGS = [
+    "-std=c++20", "-O3", "-march=native", "-fPIC", "-Wall", "-Wextra", "-Werror",
+    "-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
+]  # fmt: skip  # as in tests/cuda/ptx.py
 DIRECTIVES = [
     "embedsignature=True", "c_api_binop_methods=True", "binding=False", "warn.deprecated.IF=False",
     "freethreading_compatible=True",
@@ -32,6 +35,7 @@ CONSTANTS = (
 LIBRARIES = {
     "libcudart.so.13": ("", 801),
     "libcublas.so.13": ("cupy_backends/cuda/libs/cublas", 15),
+    "libcublasLt.so.13": ("", 15),  # cuBLAS's, for those who look for it
     "libcusolver.so.12": ("cupy_backends/cuda/libs/cusolver", 9),
     "libcusparse.so.12": ("cupy_backends/cuda/libs/cusparse", 10),
     "libcufft.so.12": ("cupy/cuda/cufft", 16),
@@ -45,12 +49,15 @@ def cache_folder() -> Path:
 
 
 def cuda_headers() -> Path:
-    """The folder with cuda_runtime_api.h and all that it includes: of a toolkit, not of a wheel."""
-    homes = [os.environ.get("CUDA_HOME", ""), "/usr/local/cuda", "/usr/local/cuda-13.0"]
+    """The folder with cuda_runtime_api.h and all that it includes, of a toolkit or of wheels."""
+    homes = [os.environ.get("CUDA_HOME", ""), packages() / "nvidia/cu13", "/usr/local/cuda"]
     for home in filter(None, homes):
         if (Path(home) / "include/crt/host_config.h").exists():
             return Path(home) / "include"
-    raise SystemExit("the emulator needs the headers of a CUDA toolkit: set CUDA_HOME")
+    raise SystemExit(
+        "the emulator needs CUDA's headers: pip install nvidia-cuda-runtime nvidia-cuda-crt, or "
+        "let CUDA_HOME say where a toolkit is"
+    )
 
 
 def cupy_sources() -> Path:
