@@ -14,6 +14,8 @@ import pytest
 
 from tests.cuda import ptx
 
+pytestmark = pytest.mark.long  # the interpreter is built first, which takes a minute
+
 if not ptx.available():
     pytest.skip("there is no g++, or no NVRTC", allow_module_level=True)
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.cuda.test_emulator_ptx import INTEGERS, apply, dtype_of
 
+pytestmark = pytest.mark.long  # the interpreter is built first, which takes a minute
+
 U4, U8 = np.dtype("u4"), np.dtype("u8")
 MANY = 256
 

@@ -19,6 +19,8 @@ import pytest
 from tests.cuda import ptx
 from tests.cuda.exact import DTYPES, rounded, samples
 
+pytestmark = pytest.mark.long  # the interpreter is built first, which takes a minute
+
 if shutil.which("g++") is None:
     pytest.skip("there is no g++ to build the interpreter", allow_module_level=True)
 N = 512

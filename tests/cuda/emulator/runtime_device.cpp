@@ -58,7 +58,7 @@ const std::map<int, int>& attributes() {
 
 void describe(cudaDeviceProp* p, int device) {
   *p = {};
-  std::snprintf(p->name, sizeof p->name, "NVIDIA H200");
+  std::snprintf(p->name, sizeof p->name, "NVIDIA H200, emulated");
   p->totalGlobalMem = kTotalBytes;
   p->sharedMemPerBlock = kShared;
   p->sharedMemPerBlockOptin = kSharedOptIn;
