@@ -1,58 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 // Says whether this processor can run the library. A module of its own, asked before the library is
-// loaded: loading that already runs code made for the processor of the build.
+// loaded: loading that already runs code made for the processor of the build. So this file is
+// compiled for any processor.
 #include <Python.h>
 
-// The compiler's macros still say what the rest of the library may use; the attribute keeps such
-// instructions out of the functions that find out.
-#if defined(__x86_64__) && defined(__GNUC__)
-#define NNL_ANY_PROCESSOR __attribute__((target("arch=x86-64")))
-#else
-#define NNL_ANY_PROCESSOR
-#endif
+#include <cstring>
+
+extern const char* const nnl_instructions;  // instructions.cpp
 
 namespace {
 
-// Names of the instruction sets that the build uses and this processor lacks.
-NNL_ANY_PROCESSOR PyObject* missing_instructions(PyObject*, PyObject*) {
+// Appends the name where the library uses these instructions and this processor lacks them.
+[[maybe_unused]] bool add_missing(PyObject* missing, const char* name, bool supported) {
+  const char* found = std::strstr(nnl_instructions, name);
+  if (supported || !found || found[-1] != ' ' || found[std::strlen(name)] != ' ') return true;
+  PyObject* text = PyUnicode_FromString(name);
+  const bool added = text && PyList_Append(missing, text) == 0;
+  Py_XDECREF(text);
+  return added;
+}
+
+PyObject* missing_instructions(PyObject*, PyObject*) {
   PyObject* missing = PyList_New(0);
   if (!missing) return nullptr;
-#define NNL_NEEDS(name)                              \
-  if (!__builtin_cpu_supports(name)) {               \
-    PyObject* text = PyUnicode_FromString(name);     \
-    if (!text || PyList_Append(missing, text) < 0) { \
-      Py_XDECREF(text);                              \
-      Py_DECREF(missing);                            \
-      return nullptr;                                \
-    }                                                \
-    Py_DECREF(text);                                 \
-  }
-#ifdef __AVX2__
-  NNL_NEEDS("avx2")
+  bool good = true;
+#ifdef __x86_64__
+#define NNL_ASK(name) good = good && add_missing(missing, name, __builtin_cpu_supports(name))
+  NNL_ASK("avx2");
+  NNL_ASK("fma");
+  NNL_ASK("avx512f");
+  NNL_ASK("avx512bw");
+  NNL_ASK("avx512dq");
+  NNL_ASK("avx512vl");
+  NNL_ASK("avx512vnni");
+  NNL_ASK("avx512bf16");
+#undef NNL_ASK
 #endif
-#ifdef __FMA__
-  NNL_NEEDS("fma")
-#endif
-#ifdef __AVX512F__
-  NNL_NEEDS("avx512f")
-#endif
-#ifdef __AVX512BW__
-  NNL_NEEDS("avx512bw")
-#endif
-#ifdef __AVX512DQ__
-  NNL_NEEDS("avx512dq")
-#endif
-#ifdef __AVX512VL__
-  NNL_NEEDS("avx512vl")
-#endif
-#ifdef __AVX512VNNI__
-  NNL_NEEDS("avx512vnni")
-#endif
-#ifdef __AVX512BF16__
-  NNL_NEEDS("avx512bf16")
-#endif
-#undef NNL_NEEDS
-  return missing;
+  if (good) return missing;
+  Py_DECREF(missing);
+  return nullptr;
 }
 
 PyMethodDef methods[] = {

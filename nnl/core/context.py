@@ -22,6 +22,9 @@ class Space(Protocol):
 
     def library(self) -> Any: ...
 
+    def synchronize(self) -> None:
+        """Wait until all work is done."""
+
 
 class HostSpace:
     """Host memory: a buffer is a numpy array.
@@ -39,6 +42,9 @@ class HostSpace:
 
     def from_host(self, array: np.ndarray[Any, Any]) -> Any:
         return array
+
+    def synchronize(self) -> None:
+        pass
 
 
 SPACES: dict[str, Space] = {"host": HostSpace()}

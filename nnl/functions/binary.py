@@ -97,7 +97,7 @@ class WithConvolution(WithWeights, Window):
 def signs(xp, weight, zero):
     """1 or -1, and `zero` for 0."""
     y = xp.sign(weight)
-    y[weight == 0] = zero
+    xp.copyto(y, zero, where=weight == 0)
     return y
 
 

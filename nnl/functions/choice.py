@@ -40,7 +40,7 @@ class pick(Choice):
         flat = as_rows(x, self.axes)
         i = index.reshape((*flat.shape[:-1], 1)).astype(np.int64)
         y = xp.take_along_axis(flat, xp.maximum(i, 0), -1)
-        y[i < 0] = 0
+        xp.copyto(y, 0, where=i < 0)
         return y.reshape(index.shape).copy()
 
     def vjp(self, gy, *, x_spec, index):

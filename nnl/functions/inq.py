@@ -44,7 +44,7 @@ def powers_of_two(xp, weight, bits):
     highest = int(exponents(size.max()))
     lowest = highest + 1 - 2 ** (bits - 2)
     power = xp.ldexp(weight.dtype.type(1), xp.maximum(exponents(size), max(lowest, -1080)))
-    power[size < 2.0 ** max(lowest - 1, -1080)] = 0
+    xp.copyto(power, 0, where=size < 2.0 ** max(lowest - 1, -1080))
     return xp.copysign(power, weight)
 
 

@@ -239,7 +239,7 @@ class onnx_resize(OnnxResizing):
         for axis, (index, weight, out) in self.axes(shape):
             x, changed = combine(xp, x, axis, index, weight), True
             if out.any():
-                outside.append((slice(None),) * axis + (xp.asarray(out),))
+                outside.append((slice(None),) * axis + (xp.asarray(np.flatnonzero(out)),))
         for at in outside:
             x[at] = self.extrapolation_value
         return x if changed else x.copy()

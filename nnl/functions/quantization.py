@@ -195,11 +195,11 @@ class pow2_quantize_op(Quantizer):
         exponent = xp.where(size == 0, lowest, xp.clip(exponent, lowest, self.m))
         y[...] = xp.ldexp(x.dtype.type(1), exponent)
         if self.with_zero:
-            y[size < 2.0 ** (lowest - 0.5)] = 0
+            xp.copyto(y, 0, where=size < 2.0 ** (lowest - 0.5))
         if self.sign:
             xp.copysign(y, xp.where(x < 0, -1, 1).astype(x.dtype), out=y)
         else:
-            y[x < 0] = 0 if self.with_zero else 2.0**lowest
+            xp.copyto(y, 0 if self.with_zero else 2.0**lowest, where=x < 0)
         return y
 
     def samples(rng):
@@ -283,7 +283,7 @@ class prune(Unary):
         # float32, as in NNabla, for the same number of zeros: 100 x 0.29 is below 29 in float64
         k = int(np.float32(x.size - 1) * np.float32(self.rate))
         y[...] = x
-        y[size < xp.partition(size.reshape(-1), k)[k]] = 0
+        xp.copyto(y, 0, where=size < xp.partition(size.reshape(-1), k)[k])
         return y
 
     def vjp(self, gy):

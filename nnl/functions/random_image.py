@@ -48,7 +48,7 @@ class Moved:
             stride *= x.shape[axis]
         index = xp.ascontiguousarray(xp.broadcast_to(xp.where(outside, -1, index), y_shape))
         y = x.reshape(-1)[index]
-        y[index < 0] = self.constant_value
+        xp.copyto(y, self.constant_value, where=index < 0)
         return y, index
 
     def vjp(self, gy, _, *, index, x_spec):

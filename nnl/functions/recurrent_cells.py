@@ -27,7 +27,7 @@ class Plain:
         wh = xp.ascontiguousarray(wh.T)
         for t in range(steps):
             step = pre[t]
-            step += h @ wh
+            step += xp.matmul(h, wh)
             h = xp.maximum(step, 0, out=step) if self.relu else xp.tanh(step, out=step)
             hs[t] = h
         return h, None
@@ -39,7 +39,7 @@ class Plain:
         for t in reversed(range(len(hs))):
             step = xp.add(ghs[t], gh, out=g[t])
             step *= slope[t]
-            gh = step @ wh
+            gh = xp.matmul(step, wh)
         return (*_products(xp, g, g, x, h, wx, hs), gh, None, _rows(g))
 
 
@@ -58,7 +58,7 @@ class Lstm:
         wh = xp.ascontiguousarray(wh.T)
         for t in range(steps):
             gate = saved[t]
-            gate += h @ wh
+            gate += xp.matmul(h, wh)
             gate *= half
             xp.tanh(gate, out=gate)
             gate *= half
@@ -88,7 +88,7 @@ class Lstm:
             step[:, 3 * size :] = gh * tc
             step *= slope[t]
             gc = gc * f
-            gh = step @ wh
+            gh = xp.matmul(step, wh)
         return (*_products(xp, g, g, x, h, wx, hs), gh, gc, _rows(g))
 
 
@@ -103,7 +103,7 @@ class Gru:
         inputs = inputs.reshape(steps, batch, 3 * size)
         wh = xp.ascontiguousarray(wh.T)
         for t in range(steps):
-            state, keep = h @ wh, saved[t]
+            state, keep = xp.matmul(h, wh), saved[t]
             gate, n, hidden = keep[:, : 2 * size], keep[:, 2 * size : 3 * size], keep[:, 3 * size :]
             xp.add(inputs[t][:, : 2 * size], state[:, : 2 * size], out=gate)
             gate *= 0.5
@@ -136,8 +136,8 @@ class Gru:
             xp.multiply(gh, by_z[t], out=step[:, size : 2 * size])
             xp.multiply(gn, r_all[t], out=step[:, 3 * size :])
             gh = gh * z_all[t]
-            gh += step[:, : 2 * size] @ wh[: 2 * size]
-            gh += step[:, 3 * size :] @ wh[2 * size :]
+            gh += xp.matmul(step[:, : 2 * size], wh[: 2 * size])
+            gh += xp.matmul(step[:, 3 * size :], wh[2 * size :])
         of_x = xp.ascontiguousarray(g[..., : 3 * size])
         of_h = xp.concatenate([g[..., : 2 * size], g[..., 3 * size :]], 2)
         return (*_products(xp, of_x, of_h, x, h, wx, hs), gh, None, _rows(g))
@@ -152,7 +152,7 @@ def _flat(a):
 
 def _inputs(xp, x, wx, b):
     """wx x + b for all steps and samples, as a new array."""
-    y = _flat(x) @ wx.T
+    y = xp.matmul(_flat(x), wx.T)
     if b is not None:
         y += b
     return y
@@ -165,9 +165,9 @@ def _rows(g):
 def _products(xp, of_x, of_h, x, h, wx, hs):
     """Gradients of x, wx and wh from those before the gates, on the side of x and of h."""
     flat = _flat(of_x)
-    gx = (flat @ wx).reshape(x.shape)
+    gx = xp.matmul(flat, wx).reshape(x.shape)
     before = xp.concatenate([h[None], hs[:-1]]) if len(hs) else hs
-    return gx, flat.T @ _flat(x), _flat(of_h).T @ _flat(before)
+    return gx, xp.matmul(flat.T, _flat(x)), xp.matmul(_flat(of_h).T, _flat(before))
 
 
 def split_weights(weight_l0, weight, layer, direction, cell, hidden):

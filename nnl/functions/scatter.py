@@ -104,7 +104,8 @@ class scatter_nd_backward(MovesData):
         last = xp.zeros(math.prod(sizes), np.int64)
         last[at] = j
         y = gy[tuple(indices)]
-        y[(last[at] != j).reshape(indices.shape[1:])] = 0
+        written = (last[at] == j).reshape(indices.shape[1:] + (1,) * (y.ndim - indices.ndim + 1))
+        xp.copyto(y, 0, where=~written)
         return y
 
     def vjp(self, gy, *, indices, gy_spec):

@@ -225,7 +225,7 @@ class softmax_cross_entropy(OfLabels):
         total = sum_of_exponentials(xp, x, top, self.axis)
         y = xp.log(total)
         y -= chosen - top
-        y[index < 0] = 0
+        xp.copyto(y, 0, where=index < 0)
         return y, top, total
 
     def vjp(self, gy, *_, x, target, largest, total):
@@ -295,7 +295,7 @@ class categorical_cross_entropy(OfLabels):
         index = target.astype(np.int64)
         y = xp.take_along_axis(x, xp.maximum(index, 0), self.axis)
         y = xp.negative(xp.log(xp.maximum(y, TINY, out=y), out=y), out=y)
-        y[index < 0] = 0
+        xp.copyto(y, 0, where=index < 0)
         return y
 
     def vjp(self, gy, *, x, target):

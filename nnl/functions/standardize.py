@@ -8,6 +8,7 @@ gamma and shift by beta. They differ in the axes and in the shape of gamma and b
 from __future__ import annotations
 
 import math
+from string import ascii_lowercase
 from typing import NamedTuple
 
 import numpy as np
@@ -60,8 +61,9 @@ def merge_axes(shape, axes, parameter):
 
 def sum_of_products(xp, a, b, axes):
     """Sum of a b over axes, without an array for the product; reduced axes keep size 1."""
-    every = list(range(a.ndim))
-    y = xp.einsum(a, every, b, every, [i for i in every if i not in axes])
+    every = ascii_lowercase[: a.ndim]
+    kept = "".join(c for i, c in enumerate(every) if i not in axes)
+    y = xp.einsum(f"{every},{every}->{kept}", a, b)
     return y.reshape(kept_shape(a, axes))
 
 

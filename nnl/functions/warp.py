@@ -211,7 +211,7 @@ class folded_positions:
             axis, sign = y[:, k], slope[:, k]
             if self.padding_mode == "reflect":
                 self.reflect(xp, axis, sign, n)
-            sign[(axis < 0) | (axis > n - 1)] = 0
+            xp.copyto(sign, 0, where=(axis < 0) | (axis > n - 1))
             xp.clip(axis, 0, n - 1, out=axis)
         return y, slope
 
@@ -222,7 +222,7 @@ class folded_positions:
             sign[...] = 0
             return
         distance = axis - low
-        sign[distance < 0] = -1
+        xp.copyto(sign, -1, where=distance < 0)
         xp.abs(distance, out=distance)
         turns = xp.floor(distance / length)
         distance -= turns * length

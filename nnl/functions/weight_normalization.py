@@ -137,14 +137,14 @@ class SpectralNorm:
         original = u.copy()
         rows = xp.moveaxis(w, self.dim, 0)
         matrix = rows.reshape(len(rows), -1)
-        left = original.ravel()
+        left = original.reshape(1, -1)
         for _ in range(self.itr):
-            right = left @ matrix
-            right = right / xp.sqrt(right @ right + self.eps)
-            left = matrix @ right
-            left = left / xp.sqrt(left @ left + self.eps)
-        sigma = left @ matrix @ right
-        direction = xp.outer(left, right).reshape(rows.shape)
+            right = xp.matmul(left, matrix)
+            right = right / xp.sqrt((right * right).sum() + self.eps)
+            left = xp.matmul(right, matrix.T)
+            left = left / xp.sqrt((left * left).sum() + self.eps)
+        sigma = (xp.matmul(left, matrix) * right).sum()
+        direction = (left.T * right).reshape(rows.shape)
         direction = xp.ascontiguousarray(xp.moveaxis(direction, 0, self.dim))
         if not self.test:
             u[...] = left.reshape(u.shape)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnl.core.atomic import replacing
-from nnl.core.context import STATE, Backend, Target, using
+from nnl.core.context import SPACES, STATE, Backend, Target, using
 from nnl.core.op import Cost
 from nnl.core.spec import Spec
 
@@ -44,35 +45,48 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Peak:
-    """What the machine reaches: a large product of float32 matrices, a copy of a large array."""
+    """What a machine reaches: a large product of matrices, a copy of a large array.
+
+    The matrices are of float32 in host memory, and of float16 on a device, which has units for it.
+    """
 
     flops: float  # per second
     bytes: float  # per second
 
 
 @cache
-def peak() -> Peak:
-    """Measured once, in about a tenth of a second."""
+def peak(target: Target) -> Peak:
+    """Of where the target computes; measured once, in about a tenth of a second."""
     from nnl.core.dispatch import bind
     from nnl.core.op import OPS
 
-    n = 1024
+    space = SPACES[target.backends[0].space]
+    dtype = np.float32 if target.backends[0].space == "host" else np.float16
     op = OPS["batch_matmul"]
-    a = np.ones((1, n, n), np.float32)
-    spec = Spec.of(a.shape, a.dtype)
-    product = bind(op, op.attrs(), STATE.target, (spec, spec)).call
-    source, copy = np.ones(1 << 24, np.float32), np.empty(1 << 24, np.float32)
 
     def fastest(f: Callable[[], Any]) -> float:
         times = []
         for _ in range(4):
             start = time.perf_counter()
             f()
+            space.synchronize()
             times.append(time.perf_counter() - start)
         return min(times)
 
-    flops = 2.0 * n**3 / fastest(lambda: product(a, a))
-    return Peak(flops, 2.0 * source.nbytes / fastest(lambda: np.copyto(copy, source)))
+    def product(n: int) -> float:
+        spec = Spec.of((1, n, n), dtype)
+        call = bind(op, op.attrs(), target, (spec, spec)).call
+        a = space.from_host(np.ones((1, n, n), dtype))
+        return 2.0 * n**3 / fastest(lambda: call(a, a))
+
+    def copy(n: int) -> float:
+        a, b = (space.from_host(np.ones(n, np.float32)) for _ in range(2))
+        return 8.0 * n / fastest(lambda: operator.setitem(b, ..., a))
+
+    flops, rate = product(1 << 10), copy(1 << 24)
+    if flops > 1e13:  # a GPU, which takes more to be busy
+        flops, rate = product(1 << 13), copy(1 << 27)
+    return Peak(flops, rate)
 
 
 class Profile:
@@ -80,6 +94,7 @@ class Profile:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.target = STATE.target
 
     def table(self, top: int = 30) -> str:
         """Per op and backend: calls, time, share of it, rates, and the share of the machine's peak.
@@ -102,7 +117,7 @@ class Profile:
             lines.append(
                 f"{op:<36} {where:<8} {calls:>6} {ns / 1e6:>10.3f} {ns / total:>6.1%} "
                 f"{flops / max(ns, 1):>8.1f} {nbytes / max(ns, 1):>7.1f} "
-                f"{of_peak(Cost(flops, nbytes), ns):>7.0%}"
+                f"{of_peak(Cost(flops, nbytes), ns, self.target):>7.0%}"
             )
         if len(rows) > top:
             lines.append(f"... and {len(rows) - top} more")
@@ -125,9 +140,9 @@ class Profile:
             json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, f)
 
 
-def of_peak(cost: Cost, ns: int) -> float:
-    """How close work done in a time comes to what limits it here, arithmetic or memory."""
-    p = peak()
+def of_peak(cost: Cost, ns: int, target: Target) -> float:
+    """How close work done in a time comes to what limits it there, arithmetic or memory."""
+    p = peak(target)
     return max(cost.flops / p.flops, cost.bytes / p.bytes) / max(ns, 1) * 1e9
 
 
@@ -189,6 +204,7 @@ def _timed_backend(backend: Backend) -> Backend:
         def timed(*bufs: Any, **kw: Any) -> Any:
             start = time.perf_counter_ns()
             y = call(*bufs, **kw)
+            SPACES[backend.space].synchronize()
             note(op.name, backend.name, what, start, time.perf_counter_ns() - start, cost)
             return y
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nnl.core.context import STATE
 from nnl.core.op import Cost
 from nnl.ext.native import TRAITS
 from nnl.graph.profile import of_peak, shapes_text
@@ -41,7 +42,8 @@ def summary(plan: Plan) -> str:
     for k, step in enumerate(steps):
         what, cost = account(plan.program, step)
         ns = max(times[k] if times else 0, 1)
-        share = of_peak(cost, ns) if times and times[k] else 0.0
+        target = step.node.target if step.node is not None else STATE.target
+        share = of_peak(cost, ns, target) if times and times[k] else 0.0
         lines.append(
             f"{step.op:<32} {place(plan, step):<7} {ns // 1000 / 1e3:>9.3f} "
             f"{cost.flops / ns:>8.1f} {cost.bytes / ns:>6.1f} {share:>7.0%}  {what}"

@@ -181,7 +181,7 @@ def npy(shape: str, body: bytes = bytes(4), version: bytes = b"\1\0") -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (lambda: npy("(" + "-" * 9000 + "1,)"), "'a.npy': no array: (MemoryError|RecursionError)"),
+        (lambda: npy("(" + "-" * 9000 + "1,)"), "'a.npy': no array: (Memory|Recursion|Parser)"),
         (lambda: npy("(" * 9000), "'a.npy': no array: "),
         (lambda: npy("(True,)"), r"'a.npy': \(True,\) is no shape of an array"),
         (lambda: npy("(-1,)"), r"'a.npy': \(-1,\) is no shape of an array"),

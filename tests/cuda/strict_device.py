@@ -16,7 +16,9 @@ from nnl.core.context import BACKENDS
 from nnl.ext.cuda import setups
 from nnl.ext.cuda.arrays import ArrayModule
 from nnl.ext.cuda.library import make_backend
+from nnl.ext.cuda.products import Products
 from tests.cuda import strict_xp
+from tests.cuda.fake_blas import FakeBlas
 
 SPACE = "strict:0"
 
@@ -59,7 +61,7 @@ class StrictDevice:
 
     def __init__(self, name):
         self.name = name
-        self.xp = ArrayModule(_Here(self))
+        self.xp = ArrayModule(_Here(self), Products(self, FakeBlas))
         self.recordings, self.launches = 0, 0  # of graphs
         self.allocated = 0
         self.refuses = None  # (step) -> the error that a recording ends in, if that step is in it

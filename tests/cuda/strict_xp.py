@@ -22,6 +22,7 @@ METHODS = frozenset(NAMES["ndarray"])
 WAIT = frozenset(
     ["nonzero", "flatnonzero", "argwhere", "unique", "extract", "compress", "bincount", "histogram"]
 )
+PRODUCTS = frozenset(["dot", "inner", "outer", "tensordot", "vdot"])  # cuBLAS computes them
 REDUCTIONS = {
     **dict.fromkeys(["sum", "prod", "mean"], {"axis", "dtype", "out", "keepdims"}),
     **dict.fromkeys(["max", "min", "all", "any"], {"axis", "out", "keepdims"}),
@@ -37,6 +38,14 @@ def wait():
             "cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing"
         )
     counts["synchronisations"] += 1
+
+
+def multiply():
+    """CuPy refuses to call cuBLAS and cuSOLVER while a graph is recorded."""
+    if counts["capturing"]:
+        raise NotImplementedError(
+            "calling cuBLAS API during stream capture is currently unsupported"
+        )
 
 
 def copy_list(key):
@@ -130,9 +139,8 @@ class StrictArray:
     def __setitem__(self, key, value):
         copy_list(key)
         keys = key if isinstance(key, tuple) else (key,)
-        masked = any(isinstance(k, StrictArray) and k._a.dtype == bool for k in keys)
-        if masked and isinstance(value, StrictArray) and value._a.ndim:
-            wait()
+        if any(isinstance(k, StrictArray) and k._a.dtype == bool for k in keys):
+            wait()  # CuPy counts what is True
         self._a[plain(key, "index")] = plain(value, "value")
 
     def __getattr__(self, name):
@@ -213,6 +221,8 @@ def _operator(name):
     def forward(self, other):
         if isinstance(other, np.ndarray):
             raise TypeError(f"{name}: Unsupported type {type(other)}")
+        if name == "matmul":
+            multiply()
         return wrap(f(self._a, plain(other, name)))
 
     def reflected(self, other):
@@ -267,6 +277,8 @@ class Ufunc:
 
 
 def _call(name, f, args, kw):
+    if name == "matmul":
+        multiply()
     out = kw.get("out")
     y = f(*plain(args, name), **{k: plain(v, name) for k, v in kw.items()})
     return out if out is not None else wrap(y)
@@ -286,6 +298,15 @@ def array(obj, dtype=None, copy=True, order="K", subok=False, ndmin=0, *, blocki
     return wrap(np.array(_unwrapped(obj), dtype, order=order, ndmin=ndmin))
 
 
+def empty(shape, dtype=float, order="C"):
+    """At a multiple of 256 bytes, as CuPy's pools give memory."""
+    a = np.empty(shape, dtype, order)
+    memory = np.empty(a.nbytes + 256, np.uint8)
+    remember(memory)
+    start = -memory.ctypes.data % 256
+    return wrap(np.ndarray(a.shape, a.dtype, memory.data, start, a.strides))
+
+
 def _unwrapped(a):
     """What array() takes: numpy arrays too, and sequences of the device's arrays."""
     if isinstance(a, (list, tuple)):
@@ -296,7 +317,7 @@ def _unwrapped(a):
 class Module:
     """cupy, or a module in it."""
 
-    own = {"asarray": asarray, "array": array, "ndarray": StrictArray}
+    own = {"asarray": asarray, "array": array, "empty": empty, "ndarray": StrictArray}
 
     def __init__(self, path="", module=np):
         self._path, self._module = path, module
@@ -328,6 +349,8 @@ class Module:
                 raise ValueError("Invalid number of FFT data points (0) specified.")
             if name in WAIT or (name == "where" and len(args) == 1):
                 wait()
+            if name in PRODUCTS or self._path == "linalg" or (name == "einsum" and len(args) > 2):
+                multiply()
             if name == "ascontiguousarray" and isinstance(args[0], np.ndarray):
                 return wrap(f(*args, **kw))
             return _call(name, f, args, kw)

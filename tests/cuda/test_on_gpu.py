@@ -125,6 +125,21 @@ def train_quietly():
     nn.clear_parameters()
 
 
+def test_a_profile_is_a_table_with_shares_of_the_peak():
+    import nnl.functions as F
+
+    x = nn.Variable.from_numpy_array(np.ones((64, 64), np.float32))
+    with nn.context_scope(get_extension_context("cudnn")):
+        y = F.sum(F.exp(F.sin(x)))
+        for _ in range(2):
+            y.forward()
+        with nn.profile() as recorded, nn.auto_forward():
+            y.forward()
+            F.relu(x)
+    lines = str(recorded).splitlines()
+    assert len(lines) >= 4 and all("%" in line for line in lines[1:-1]), lines
+
+
 def test_random_numbers_are_those_of_the_host():
     import nnl.functions as F
 

@@ -69,8 +69,8 @@ namespace nnl {
   CODE(greater_equal, 2, 1, a >= b ? 1.0f : 0.0f)                                              \
   CODE(less, 2, 1, a < b ? 1.0f : 0.0f)                                                        \
   CODE(less_equal, 2, 1, a <= b ? 1.0f : 0.0f)                                                 \
-  CODE(logical_and, 2, 1, (a != 0.0f) & (b != 0.0f) ? 1.0f : 0.0f)                             \
-  CODE(logical_or, 2, 1, (a != 0.0f) | (b != 0.0f) ? 1.0f : 0.0f)                              \
+  CODE(logical_and, 2, 1, ((a != 0.0f) & (b != 0.0f)) ? 1.0f : 0.0f)                           \
+  CODE(logical_or, 2, 1, ((a != 0.0f) | (b != 0.0f)) ? 1.0f : 0.0f)                            \
   CODE(logical_xor, 2, 1, (a != 0.0f) != (b != 0.0f) ? 1.0f : 0.0f)                            \
   CODE(leaky_relu, 2, 1, a > 0.0f ? a : a * b)                                                 \
   CODE(elu, 2, 14, a > 0.0f ? a : b * fast_expm1(a))                                           \

@@ -3,6 +3,7 @@
 // which loops over arrays of float do not.
 #pragma once
 #include <cstring>
+#include <utility>
 
 #include "simd.h"
 
@@ -59,28 +60,24 @@ inline void store_some(T* p, int64_t n, const V& v) {
 }
 
 // Rows become columns: 4 rounds that exchange elements at distance 1, 2, 4 and 8.
-template <int distance>
-inline void exchange(v16* rows) {
-  i16x low, high;
-  for (int j = 0; j < 16; ++j) {
-    low[j] = j & distance ? 16 + j - distance : j;
-    high[j] = j & distance ? 16 + j : j + distance;
-  }
+template <int distance, int... j>
+inline void exchange(v16* rows, std::integer_sequence<int, j...>) {
   for (int i = 0; i < 16; ++i) {
     if (i & distance) continue;
     const v16 a = rows[i], b = rows[i + distance];
-    rows[i] = __builtin_shuffle(a, b, low);
-    rows[i + distance] = __builtin_shuffle(a, b, high);
+    rows[i] = NNL_SHUFFLE(a, b, (j & distance ? 16 + j - distance : j)...);
+    rows[i + distance] = NNL_SHUFFLE(a, b, (j & distance ? 16 + j : j + distance)...);
   }
 }
 
 inline void transpose16(v16* rows) {
   v16 r[16];
   for (int i = 0; i < 16; ++i) r[i] = rows[i];
-  exchange<1>(r);
-  exchange<2>(r);
-  exchange<4>(r);
-  exchange<8>(r);
+  const std::make_integer_sequence<int, 16> columns;
+  exchange<1>(r, columns);
+  exchange<2>(r, columns);
+  exchange<4>(r, columns);
+  exchange<8>(r, columns);
   for (int i = 0; i < 16; ++i) rows[i] = r[i];
 }
 

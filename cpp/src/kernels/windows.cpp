@@ -103,7 +103,7 @@ inline void one_pixel(const T* x, T* y, int64_t channels, int64_t n, Taps::List 
         if constexpr (combine == Combine::sum)
           sum[k] += v[k] * t->weight;
         else  // NaN wins
-          total[k] = (v[k] > total[k]) | (v[k] != v[k]) ? v[k] : total[k];
+          total[k] = ((v[k] > total[k]) | (v[k] != v[k])) ? v[k] : total[k];
       }
     }
     if constexpr (combine == Combine::sum)

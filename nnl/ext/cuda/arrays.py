@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.context import STATE
+from nnl.ext.cuda.products import Products
 from nnl.ext.numpy import is_half, run_decomposed
 
 Call = Callable[..., Any]
@@ -29,10 +30,13 @@ class ArrayModule:
     Definitions make small tables with numpy and give them to xp.asarray: always the same ones for
     the same shapes. Kept, they are copied once, and a definition copies nothing while a CUDA graph
     is recorded. Nobody may write to such an array.
+
+    Args:
+        products: What multiplies matrices, also while a graph is recorded; xp if left out.
     """
 
-    def __init__(self, xp: Any) -> None:
-        self._xp = xp
+    def __init__(self, xp: Any, products: Products | None = None) -> None:
+        self._xp, self._products = xp, products
         self._constants: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._held: list[Any] | None = None
 
@@ -46,6 +50,18 @@ class ArrayModule:
         """The module of Fourier transforms."""
         self._check("the tables of its Fourier transform may be dropped before the graph is")
         return self._xp.fft
+
+    def matmul(self, a: Any, b: Any, out: Any = None) -> Any:
+        """The product of matrices; definitions call it instead of writing a @ b."""
+        if self._products is None:
+            return self._xp.matmul(a, b, out=out)
+        return self._products.matmul(self._xp, a, b, out)
+
+    def einsum(self, equation: Any, *operands: Any, **kw: Any) -> Any:
+        """As numpy's."""
+        if self._products is None or not isinstance(equation, str) or "->" not in equation:
+            return self._xp.einsum(equation, *operands, **kw)
+        return self._products.einsum(self._xp, equation, *operands, **kw)
 
     @contextmanager
     def recording(self) -> Iterator[list[Any]]:

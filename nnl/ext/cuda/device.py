@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nnl.ext.cuda.arrays import ArrayModule
+from nnl.ext.cuda.products import Products
 
 MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation
 
@@ -86,7 +87,7 @@ class CupyDevice:
         import cupy
 
         self.cupy, self.number, self.name = cupy, number, f"cuda:{number}"
-        self.xp = ArrayModule(cupy)
+        self.xp = ArrayModule(cupy, Products(self))
         self._gpu = cupy.cuda.Device(number)
         self._gpu.use()
         self._stream = cupy.cuda.Stream()
@@ -186,6 +187,10 @@ class DeviceSpace:
 
     def library(self) -> Any:
         return self._library
+
+    def synchronize(self) -> None:
+        self.device.activate()
+        self.device.synchronize()
 
     def adopt(self, bound: Any) -> Any:
         """A call that is bound to the host, as a call on arrays of the device."""

@@ -25,7 +25,7 @@ logger = logging.getLogger("nnl")
 __all__ = ["ENGINES", "Engines", "front_end"]
 
 # In pip's layout cuDNN 9.19 does not find this by itself.
-PRELOADED = "libnvrtc-builtins.so.13.0"
+PRELOADED = "libnvrtc-builtins.so.*"
 WARM_UPS = 3  # of each plan that is timed
 
 
