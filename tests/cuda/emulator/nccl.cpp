@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL between processes of one machine, each with an emulated device.
 //
-// Calls become work of streams, which waits for the other ranks. As nothing else runs on a
-// process's devices meanwhile, programs that start calls of several communicators in different
+// Calls become work of streams, which waits for the other ranks. Where one waits for long, the
+// others' devices go on without their programs asking for it, as devices do. As nothing else runs
+// on a process's devices meanwhile, programs that start calls of several communicators in different
 // orders on different ranks hang; NCCL forbids those. Ranks that call different things are told so
 // here, where NCCL would hang. One process has one rank of a communicator.
 #include "nccl.h"
 
 #include <sys/random.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include "state.h"
 
@@ -145,6 +148,23 @@ int collective(Comm* comm, void* stream, Collective kind, const void* from, void
                 static_cast<std::byte*>(to)});
 }
 
+// Lets devices go on whose ranks others wait for.
+void drive() {
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+    std::vector<std::shared_ptr<Comm>> all;
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      for (const auto& [handle, comm] : comms) all.push_back(comm);
+    }
+    for (const auto& comm : all) {
+      if (!comm->ranks->is_missed()) continue;
+      State& s = State::get();
+      Lock lock(s.schedule.mutex());
+      s.schedule.finish_all(lock, comm->device);
+    }
+  }
+}
+
 int forget(Comm* handle) {
   const std::lock_guard<std::mutex> lock(mutex);
   return comms.erase(handle) ? kOk : kInvalidArgument;  // what is queued keeps it
@@ -188,6 +208,8 @@ int ncclCommInitRankConfig(Comm** made, int size, UniqueId id, int rank, void*) 
     comm->ranks = std::make_unique<Ranks>(id.text, size, rank);
     if (!comm->ranks->meet(current_device)) return kInvalidUsage;
     *made = comm.get();
+    static std::once_flag driven;
+    std::call_once(driven, [] { std::thread(drive).detach(); });
     const std::lock_guard<std::mutex> lock(mutex);
     comms[comm.get()] = std::move(comm);
     return kOk;

@@ -43,6 +43,8 @@ class Ranks {
   bool meet(int device);
   // Do what is asked one after the other; what is sent and received, all at once.
   void run(const std::vector<Operation>& operations);
+  // Whether another rank waits for this one, which has not come for a while; asked now and then.
+  bool is_missed();
 
   const int size, rank;
 
@@ -54,10 +56,13 @@ class Ranks {
   void barrier(const std::string& what);
   void collective(const Operation& o);
   void transfer(std::vector<Operation> operations);
+  bool others_wait() const;
   std::size_t bytes() const;
 
   std::string path_;
   File* file_;
+  std::atomic<bool> here_ = false;  // whether it is in run()
+  unsigned missed_ = 0;             // how often others waited in a row
 };
 
 }  // namespace emu

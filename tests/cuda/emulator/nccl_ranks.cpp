@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kMostRanks = 16;
 constexpr std::size_t kSlot = 1 << 18, kMail = 1 << 14;
+constexpr unsigned kPolite = 3;                      // questions
 constexpr auto kPatience = std::chrono::minutes(5);  // NCCL has more of it
 
 enum Reduction { kSum, kProduct, kMaximum, kMinimum, kAverage };
@@ -172,9 +173,22 @@ void Ranks::barrier(const std::string& what) {
 }
 
 void Ranks::run(const std::vector<Operation>& operations) {
+  here_ = true;
   std::vector<Operation> transfers;
   for (const Operation& o : operations) o.peer < 0 ? collective(o) : transfers.push_back(o);
   transfer(std::move(transfers));
+  here_ = false;
+}
+
+bool Ranks::others_wait() const {
+  for (int k = 0; k < size; ++k)
+    if (k != rank && mailbox(k, rank).full) return true;
+  return file_->arrived > 0;
+}
+
+bool Ranks::is_missed() {
+  missed_ = !here_ && others_wait() ? missed_ + 1 : 0;
+  return missed_ > kPolite;
 }
 
 void Ranks::collective(const Operation& o) {
