@@ -134,7 +134,7 @@ class World:
     def _say_end(self) -> None:
         """Tell whoever waits for this rank that it will not come."""
         for channel in self.channels:
-            channel.end()
+            channel.send(END)
 
     def abort(self) -> None:
         """End all processes at once."""
@@ -265,10 +265,6 @@ class MpiChannel(Channel):
                     f"rank {self.world.rank} waits in {call}: {names} did not come within "
                     f"{self.world.timeout:g} s (NNL_COMMUNICATOR_TIMEOUT)"
                 )
-
-    def end(self) -> None:
-        """Tell the others that this rank makes no more calls."""
-        self.send(END)
 
     # ---- data ----
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nnl.communicators.channel import Buffer, CommunicatorError, wide
-from nnl.communicators.mpi import END, MpiChannel, World
+from nnl.communicators.mpi import MpiChannel, World
 from nnl.core.context import SPACES
 
 # Names of NCCL's constants in cupy.cuda.nccl by numpy dtype.
@@ -113,13 +113,6 @@ class NcclChannel(MpiChannel):
         if self.cupy.cuda.get_current_stream().is_capturing():
             raise NotImplementedError("the ranks agree on each call, which cannot be recorded")
         return super().agree(call, extra)
-
-    def end(self) -> None:
-        """The others may still need what this rank's GPU has to do."""
-        with self.world.watched(f"{END}, behind {self.call}"):
-            self.gpu.synchronize()
-            self.side.synchronize()
-        super().end()
 
     def allocate(self, nbytes: int) -> Any:
         self.gpu.device.activate()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds what stands in for NVIDIA's driver, CUDA's runtime, cuBLAS and NCCL, and CuPy's module on it.
+"""Builds what stands in for NVIDIA's driver, CUDA's runtime and libraries, and CuPy's module on it.
 
 CuPy's own module for the runtime has that linked into it, so it is translated again from CuPy's
 sources. Everything else of CuPy, and NVRTC, is as it was installed.
