@@ -21,11 +21,12 @@ from tests.communicators.test_training import MODES, ON_RANKS, SYNC, SYNC_ON_RAN
 BEFORE = """
 import os
 place = int(os.environ["MPI_LOCALRANKID"])
-os.environ["EMULATOR_ORDER"] = os.environ["ORDER"].replace("random", f"random:{place}")
+os.environ["EMULATOR_ORDER"] = os.environ["ORDER"].replace("random", f"random:{7 + place}")
 import nnl as nn
 from nnl.ext_utils import get_extension_context
 nn.set_default_context(get_extension_context("cudnn", device_id=os.environ.get("DEVICE", place)))
 """
+LONG = pytest.param(3, "random", marks=pytest.mark.long)
 
 
 def settings(n, order="late", **more):
@@ -35,17 +36,17 @@ def settings(n, order="late", **more):
     return {**known, "NNL_COMMUNICATOR_TIMEOUT": 20, **more}
 
 
-@pytest.mark.parametrize(("n", "order"), [(2, "random"), (3, "late"), (2, "early")])
+@pytest.mark.parametrize(("n", "order"), [(2, "random"), LONG, (2, "early")])
 def test_every_collective_gives_what_numpy_gives(tmp_path, n, order):
     assert run(tmp_path, n, EVERY, **settings(n, order)).count("passed on nccl.") == n
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_sync_batch_normalization_is_that_of_the_whole_batch(tmp_path, n):
     run(tmp_path, n, SYNC + SYNC_ON_RANKS, **settings(n))
 
 
-@pytest.mark.parametrize(("n", "order"), [(2, "late"), (3, "random")])
+@pytest.mark.parametrize(("n", "order"), [(2, "late"), LONG])
 def test_n_processes_give_the_single_process_result(tmp_path, n, order):
     folders = {1: tmp_path / "alone", n: tmp_path / "ranks"}
     for k, folder in folders.items():
