@@ -74,7 +74,7 @@ for i in range(4):
     h = PF.sync_batch_normalization(h, comm, name=f"b{i}")
 loss = F.mean(h ** 2)
 grads = [p.grad for p in nn.get_parameters().values()]
-for i in range(6):
+for i in range(20):
     x.d = np.random.default_rng([i, rank]).normal(size=x.shape)
     loss.forward(clear_no_need_grad=True)
     for g in grads:
