@@ -393,8 +393,9 @@ class Communicator:
         self, call: str, g: Group, arrays: list[NdArray], division: bool, dst: int | None
     ) -> None:
         divisor = len(g.ranks) if division else 1
-        # An array may lie in an order that kernels like. Where it does on all ranks, it stays so.
-        orders = ("fill", self.space, *sorted(REORDERED))
+        # An array may lie in an order that the host's kernels like. Where it does on all ranks, it
+        # stays so.
+        orders = ("fill", self.space, *(sorted(REORDERED) if self.space == "host" else ()))
         lies = bytes([self._lies(nd, orders) for nd in arrays])
         text = f"{self._describe(arrays)}, division={bool(division)}"
         text += "" if dst is None else f", dst={g.ranks[dst]}"

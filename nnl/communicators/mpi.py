@@ -86,7 +86,8 @@ class World:
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         self.threads = self.MPI.Query_thread() >= self.MPI.THREAD_MULTIPLE
         node = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
-        self.local_rank, self.one_node = node.Get_rank(), node.Get_size() == self.size
+        self.local_rank, self.local_size = node.Get_rank(), node.Get_size()
+        self.one_node = self.local_size == self.size
         host = self.MPI.Get_processor_name()
         places = self.comm.allgather((host, os.getpid()))
         self.pids = {r: pid for r, (h, pid) in enumerate(places) if h == host}

@@ -9,6 +9,7 @@ from typing import Any
 
 from nnl.communicators.base import Communicator, Group
 from nnl.communicators.channel import Channel
+from nnl.core.context import Context
 
 BACKENDS = ("local", "shared", "mpi", "nccl")
 _WORLD: list[Any] = []  # the World of this process, once it is needed
@@ -77,6 +78,11 @@ class MultiProcessDataParallelCommunicator(Communicator):
         kind: Any
         if wanted == "nccl":
             from nnl.communicators.nccl import NcclChannel as kind
+            from nnl.communicators.nccl import gpu_of
+            from nnl.ext.cuda import get_device_count
+
+            own = str(gpu_of(w, get_device_count()))
+            self.ctx = Context(self.ctx.backend, self.ctx.array_class, own)
         elif wanted == "shared":
             from nnl.communicators.shared import SharedChannel as kind
         else:

@@ -7,13 +7,15 @@ they agree on each call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from nnl.communicators.channel import Buffer, wide
+from nnl.communicators.channel import Buffer, CommunicatorError, wide
 from nnl.communicators.mpi import MpiChannel, World
+from nnl.core.context import SPACES
 
 # Names of NCCL's constants in cupy.cuda.nccl by numpy dtype.
 DTYPES = {
@@ -60,28 +62,75 @@ def import_nccl() -> Any:
     return cupy, nccl
 
 
+def gpu_of(world: World, count: int) -> int:
+    """The number of the GPU of this rank: the k-th rank of a node has the k-th one.
+
+    Args:
+        count: GPUs that this process sees.
+    Raises:
+        CommunicatorError: There are more ranks than GPUs.
+    """
+    if world.local_rank >= count:
+        raise CommunicatorError(
+            f"init: rank {world.rank} has no GPU of its own: {world.local_size} ranks run on this "
+            f"node, which has {count} GPUs; start at most {count} on it"
+        )
+    return world.local_rank
+
+
 class NcclChannel(MpiChannel):
-    """A group of ranks with a GPU each. Not yet run on a GPU."""
+    """A group of ranks with a GPU each. Not yet run on a GPU.
+
+    NCCL hangs where ranks run calls of two communicators in different orders. All that a process
+    starts therefore runs in the order in which it was started, on whatever stream. That is the
+    same on all ranks, as they have agreed on each call before.
+    """
 
     name = "nccl"
     threaded = False  # the GPU works while Python goes on
+    last: Any = None  # the stream of the last call; a process has one GPU
 
     def __init__(self, world: World, ranks: Sequence[int]) -> None:
         super().__init__(world, ranks)
         self.cupy, self.nccl = import_nccl()
         if self.rank >= 0:
+            self.gpu: Any = SPACES[f"cuda:{world.local_rank}"]
+            self.gpu.device.activate()
             unique = self.nccl.get_unique_id() if self.rank == 0 else None
-            unique = self.comm.bcast(unique)
-            self.cupy.cuda.Device(world.local_rank).use()  # one GPU per rank of a node
-            self.side = self.cupy.cuda.Stream(non_blocking=True)
             with world.watched("the set-up of NCCL"):
+                unique = self.comm.bcast(unique)
+                self.side = self.cupy.cuda.Stream(non_blocking=True)
                 self.device = self.nccl.NcclCommunicator(self.size, unique, self.rank)
 
+    def agree(self, call: str, extra: bytes = b"") -> list[bytes]:
+        """As in any channel; not while a CUDA graph is recorded.
+
+        Raises:
+            NotImplementedError: It is. A replay would not ask the others, some of which may record
+                at a time when others replay.
+        """
+        self.gpu.device.activate()
+        if self.cupy.cuda.get_current_stream().is_capturing():
+            raise NotImplementedError("the ranks agree on each call, which cannot be recorded")
+        return super().agree(call, extra)
+
     def allocate(self, nbytes: int) -> Any:
+        self.gpu.device.activate()
         return self.cupy.empty(nbytes, np.uint8)  # CuPy aligns to 512 bytes
 
-    def _stream(self) -> int:
-        return int(self.cupy.cuda.get_current_stream().ptr)
+    @contextmanager
+    def _launch(self) -> Iterator[int]:
+        """One launch of what is called inside, on the current stream, whose handle this gives."""
+        stream = self.cupy.cuda.get_current_stream()
+        if NcclChannel.last not in (None, stream):
+            stream.wait_event(NcclChannel.last.record())
+        NcclChannel.last = stream
+        with self.world.watched(self.call):  # the first one connects the ranks
+            self.nccl.groupStart()
+            try:
+                yield int(stream.ptr)
+            finally:
+                self.nccl.groupEnd()
 
     def _type(self, dtype: np.dtype[Any]) -> Any:
         return getattr(self.nccl, dtype_name(dtype))
@@ -89,17 +138,27 @@ class NcclChannel(MpiChannel):
     def sum(self, arrays: Sequence[Buffer], divisor: int = 1, dst: int | None = None) -> None:
         if self.size == 1 or not arrays:
             return
+        mine = self.world.local_rank
+        for a in arrays:
+            if a.device.id != mine:
+                raise ValueError(
+                    f"{self.call}: an array is on GPU {a.device.id}, but rank {self.world.rank} "
+                    f"has GPU {mine}: make the context with device_id=str(comm.local_rank)"
+                )
+        self.gpu.device.activate()
+        self._sum(arrays, divisor, dst)
+
+    def _sum(self, arrays: Sequence[Buffer], divisor: int, dst: int | None = None) -> None:
         dtype = wide(arrays[0].dtype)
+        kind, add = self._type(dtype), self.nccl.NCCL_SUM
         sums = [a if a.dtype == dtype else a.astype(dtype) for a in arrays]
-        kind, add, stream = self._type(dtype), self.nccl.NCCL_SUM, self._stream()
-        self.nccl.groupStart()  # one launch for all arrays
-        for s in sums:
-            at = s.data.ptr
-            if dst is None:
-                self.device.allReduce(at, at, s.size, kind, add, stream)
-            else:
-                self.device.reduce(at, at, s.size, kind, add, dst, stream)
-        self.nccl.groupEnd()
+        with self._launch() as stream:
+            for s in sums:
+                at = s.data.ptr
+                if dst is None:
+                    self.device.allReduce(at, at, s.size, kind, add, stream)
+                else:
+                    self.device.reduce(at, at, s.size, kind, add, dst, stream)
         if dst is not None and self.rank != dst:
             return
         for a, s in zip(arrays, sums, strict=True):
@@ -110,33 +169,36 @@ class NcclChannel(MpiChannel):
 
     def sum_in_place(self, flat: Buffer, divisor: int = 1) -> None:
         """Queued on a stream of its own, behind what has been queued so far."""
+        self.gpu.device.activate()
         self.side.wait_event(self.cupy.cuda.get_current_stream().record())
         with self.side:
-            self.sum([flat], divisor)
+            self._sum([flat], divisor)
 
     def settle(self) -> None:
+        self.gpu.device.activate()
         self.cupy.cuda.get_current_stream().wait_event(self.side.record())
 
     def bcast(self, arrays: Sequence[Buffer], src: int) -> None:
-        stream = self._stream()
-        self.nccl.groupStart()
-        for a in arrays:
-            self.device.bcast(a.data.ptr, a.nbytes, self.nccl.NCCL_UINT8, src, stream)
-        self.nccl.groupEnd()
+        self.gpu.device.activate()
+        with self._launch() as stream:
+            for a in arrays:
+                self.device.bcast(a.data.ptr, a.nbytes, self.nccl.NCCL_UINT8, src, stream)
 
     def reduce_scatter(self, arrays: Sequence[Buffer], out: Buffer, divisor: int = 1) -> None:
+        self.gpu.device.activate()
         flat = self.cupy.concatenate(arrays).astype(wide(out.dtype), copy=False)
         mine = self.cupy.empty(out.size, flat.dtype)
-        kind = self._type(flat.dtype)
-        self.device.reduceScatter(
-            flat.data.ptr, mine.data.ptr, out.size, kind, self.nccl.NCCL_SUM, self._stream()
-        )
+        kind, add = self._type(flat.dtype), self.nccl.NCCL_SUM
+        with self._launch() as stream:
+            self.device.reduceScatter(flat.data.ptr, mine.data.ptr, out.size, kind, add, stream)
         out[...] = mine if divisor == 1 else mine / divisor
 
     def all_gather(self, array: Buffer, outs: Sequence[Buffer]) -> None:
+        self.gpu.device.activate()
         whole = self.cupy.empty((self.size, array.nbytes), np.uint8)
-        self.device.allGather(
-            array.data.ptr, whole.data.ptr, array.nbytes, self.nccl.NCCL_UINT8, self._stream()
-        )
+        with self._launch() as stream:
+            self.device.allGather(
+                array.data.ptr, whole.data.ptr, array.nbytes, self.nccl.NCCL_UINT8, stream
+            )
         for out, row in zip(outs, whole, strict=True):
             out.view(np.uint8)[...] = row

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from nnl.communicators.base import Group, describe
 from nnl.communicators.callback import CommunicatorBackwardCallback
 from nnl.communicators.channel import Channel
 from nnl.communicators.mpi import STARTED_BY, rounds, timeout_s
-from nnl.communicators.nccl import DTYPES, dtype_name
+from nnl.communicators.nccl import DTYPES, dtype_name, gpu_of
 from nnl.core.spec import Spec
 from nnl.ext_utils import get_extension_context
 from nnl.utils import communicator_util
@@ -453,3 +454,14 @@ def test_nccl_has_a_type_for_every_dtype_that_is_summed() -> None:
 def test_constants_of_nccl_are_those_of_cupy() -> None:
     nccl = pytest.importorskip("cupy.cuda.nccl")
     assert all(hasattr(nccl, name) for name in DTYPES.values())
+
+
+def test_a_rank_without_a_gpu_of_its_own_is_told_how_many_there_are() -> None:
+    ranks = [SimpleNamespace(rank=8 + k, local_rank=k, local_size=3) for k in range(3)]
+    assert [gpu_of(r, 3) for r in ranks] == [0, 1, 2]
+    with pytest.raises(
+        C.CommunicatorError,
+        match="init: rank 10 has no GPU of its own: 3 ranks run on this node, which has 2 GPUs; "
+        "start at most 2 on it",
+    ):
+        gpu_of(ranks[2], 2)

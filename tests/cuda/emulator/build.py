@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds what stands in for NVIDIA's driver, CUDA's runtime and cuBLAS, and CuPy's module on it.
+"""Builds what stands in for NVIDIA's driver, CUDA's runtime and libraries, and CuPy's module on it.
 
 CuPy's own module for the runtime has that linked into it, so it is translated again from CuPy's
 sources. Everything else of CuPy, and NVRTC, is as it was installed.
@@ -39,6 +39,7 @@ LIBRARIES = {
     "libcusolver.so.12": ("cupy_backends/cuda/libs/cusolver", 9),
     "libcusparse.so.12": ("cupy_backends/cuda/libs/cusparse", 10),
     "libcufft.so.12": ("cupy/cuda/cufft", 16),
+    "libnccl.so.2": ("cupy_backends/cuda/libs/nccl", 5),
     "libnvJitLink.so.13": ("", 0),  # cuSOLVER's, for those who look for it
 }
 
@@ -112,7 +113,7 @@ def symbols(library: Path, kind: str) -> set[str]:
 def link_driver(objects: list[Path], folder: Path) -> Path:
     """One library with all functions; it shows nothing else, which NVRTC might take for its own."""
     driver, script = folder / "libcuda.so.1", folder / "driver.map"
-    script.write_text("{ global: cu*; emulator_*; local: *; };\n")
+    script.write_text("{ global: cu*; nccl*; emulator_*; local: *; };\n")
     run([
         "g++", "-shared", *objects, "-Wl,-soname,libcuda.so.1", f"-Wl,--version-script,{script}",
         "-o", driver,

@@ -46,6 +46,6 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-for _file in [FOLDER / "libcuda.so.1", *sorted(FOLDER.glob("lib*.so.1?"))]:
+for _file in [FOLDER / "libcuda.so.1", *sorted(FOLDER.glob("lib*.so.[12]*"))]:
     ctypes.CDLL(str(_file), mode=ctypes.RTLD_GLOBAL)
 sys.meta_path.insert(0, Finder())
