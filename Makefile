@@ -59,6 +59,8 @@ test-emulated: $(EMULATOR_VENV)/.stamp
 	$(ONE_THREAD) WHAT=tests JOBS=$(JOBS) TEST_MINUTES=90 FILE_SECONDS=3600 \
 	  PYTHON=$(CURDIR)/$(EMULATOR_VENV)/bin/python \
 	  $(EMULATOR_VENV)/bin/python -m tests.cuda.emulator sh tests/cuda/run.sh build/emulated
+	$(ONE_THREAD) $(EMULATOR_VENV)/bin/python -m tests.cuda.emulator \
+	  $(CURDIR)/$(EMULATOR_VENV)/bin/python -m pytest -q -n $(JOBS) -m "not long" tests/cuda/emulator
 
 interop: setup setup-interop
 	NNL_INTEROP_PYTHON=$(INTEROP_VENV)/bin/python $(PYTEST) -m interop $(ARGS)
