@@ -22,6 +22,7 @@ INTEROP_PYTHON ?=
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(PY) -m pytest -n $(JOBS)
 CPP := $(shell find cpp -name '*.cpp' -o -name '*.h')
+EMULATOR_CPP := $(wildcard tests/cuda/emulator/*.cpp tests/cuda/emulator/*.h)
 
 .PHONY: help train test test-all test-numpy interop lint bench bench-cpu onnx-report clean distclean
 .PHONY: setup native sanitize sanitize-address sanitize-thread setup-interop has-python310
@@ -78,7 +79,7 @@ lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy $(wildcard nnl/core nnl/graph)
-	$(VENV)/bin/clang-format --dry-run -Werror $(CPP)
+	$(VENV)/bin/clang-format --dry-run -Werror $(CPP) $(EMULATOR_CPP)
 
 # With the compiler's own words, and an error where it fails: setup goes on without the engine.
 native: $(VENV)/.stamp
