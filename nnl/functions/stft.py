@@ -141,6 +141,9 @@ class cut_spectra(Unpadded):
 
     def forward(self, xp, x):
         count = self.frame_count(x.shape[1])
+        if not x.size:  # which CuPy refuses to transform
+            shape = len(x), self.frequencies(), count
+            return xp.zeros(shape, x.dtype), xp.zeros(shape, x.dtype)
         if self.inverse:
             x = x[:, : self.covered(count)] * self.sample_weight(xp, count, x.dtype)
         # (batch, T, fft_size), a view
@@ -188,6 +191,8 @@ class add_spectra(Unpadded):
 
     def forward(self, xp, y_r, y_i):
         n, dtype, count = self.fft_size, y_r.dtype, y_r.shape[2]
+        if not y_r.size:
+            return xp.zeros((len(y_r), self.size), dtype)
         spectra = (y_r + 1j * y_i).astype(np.result_type(dtype, np.complex64), copy=False)
         if not self.inverse:
             spectra *= self.frequency_weight(xp, n / 2, float(n), dtype)
