@@ -130,7 +130,7 @@ def test_shapes_that_do_not_fit_are_the_array_modules_error(products: Any) -> No
         multiply(products, numbers(4, 6), numbers(5, 4))
 
 
-def test_without_cublas_the_array_module_multiplies() -> None:
+def test_without_cublas_the_array_module_multiplies(caplog: Any) -> None:
     def missing() -> Any:
         raise OSError("libcublas.so.13: cannot open shared object file")
 
@@ -138,6 +138,7 @@ def test_without_cublas_the_array_module_multiplies() -> None:
     a, b = numbers(4, 6), numbers(6, 5)
     y = multiply(Products(DEVICE, missing), a, b)
     np.testing.assert_allclose(y, a @ b, rtol=1e-5, atol=1e-6)
+    assert "cuBLAS: it is not used" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])

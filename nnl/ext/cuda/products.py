@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.ext.cuda.cudnn.gemm import WORKSPACE, Blas, Product, load
+from nnl.ext.cuda.cudnn.gemm import WORKSPACE, Blas, Product, load, make_blas
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.spec import FIRST, Array, Draft
 
@@ -37,10 +37,7 @@ class Products:
     @cached_property
     def blas(self) -> Blas | None:
         """None without the library: CuPy multiplies, and says why it is not recorded."""
-        try:
-            return Blas(self.library())
-        except (ImportError, OSError, AttributeError, RuntimeError):
-            return None
+        return make_blas(self.library)
 
     def matmul(self, xp: Any, a: Any, b: Any, out: Any = None) -> Any:
         """a b by the array module xp, written to `out` if that is given."""

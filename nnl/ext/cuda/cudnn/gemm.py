@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import logging
 import math
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.spec import Array, Graph
 
-__all__ = ["Blas", "Product", "is_product", "load"]
+__all__ = ["Blas", "Product", "is_product", "load", "make_blas"]
+
+logger = logging.getLogger("nnl")
 
 TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # of cudaDataType_t
 SUMS_IN_FLOAT32, WITH_TF32 = 68, 77  # of cublasComputeType_t
@@ -79,6 +83,17 @@ class Blas:
             self.local.handle = made.value
         found: int = self.local.handle
         return found
+
+
+def make_blas(library: Callable[[], Any] = load) -> Blas | None:
+    """cuBLAS on the current device, None where it cannot be used; the log says why."""
+    try:
+        blas = Blas(library())
+        blas.handle()
+    except (ImportError, OSError, AttributeError, RuntimeError) as e:
+        logger.warning("cuBLAS: it is not used, and float32 products are not recorded: %s", e)
+        return None
+    return blas
 
 
 def is_product(graph: Graph) -> bool:

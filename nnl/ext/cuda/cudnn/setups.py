@@ -15,7 +15,7 @@ from typing import Any
 from nnl.ext.cuda.cudnn.assemble import Declined
 from nnl.ext.cuda.cudnn.builders import BUILDERS, Builder
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder
-from nnl.ext.cuda.cudnn.gemm import Blas, load
+from nnl.ext.cuda.cudnn.gemm import make_blas
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.registry import Kernel, Operand, register
@@ -88,17 +88,6 @@ def make_engine(device: dict[str, Any]) -> Engine | None:
         logger.warning("cuDNN: it is not used, and slower kernels do its work: %s", e)
         return None
     return engine
-
-
-def make_blas() -> Blas | None:
-    """cuBLAS on the current device, None where it cannot be used; the log says why."""
-    try:
-        blas = Blas(load())
-        blas.handle()
-    except (ImportError, OSError, AttributeError, RuntimeError) as e:
-        logger.warning("cuBLAS: it is not used, and float32 products are not recorded: %s", e)
-        return None
-    return blas
 
 
 @cache
