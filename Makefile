@@ -24,9 +24,8 @@ PYTEST := $(ONE_THREAD) $(PY) -m pytest -n $(JOBS)
 CPP := $(shell find cpp -name '*.cpp' -o -name '*.h')
 EMULATOR_CPP := $(wildcard tests/cuda/emulator/*.cpp tests/cuda/emulator/*.h)
 
-.PHONY: help train test test-all test-numpy interop lint bench bench-cpu onnx-report clean distclean
-.PHONY: setup native sanitize sanitize-address sanitize-thread setup-interop has-python310
-.PHONY: test-emulated
+.PHONY: help train test test-all test-numpy test-emulated interop lint bench bench-cpu onnx-report
+.PHONY: setup native sanitize sanitize-address sanitize-thread setup-interop has-python310 clean distclean
 .DELETE_ON_ERROR:
 
 help:

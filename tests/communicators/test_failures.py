@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,17 +80,13 @@ CASES = {
 QUICK = {"another call", "killed", "end of the script"}
 
 
-@pytest.mark.parametrize("backend", ["shared", pytest.param("mpi", marks=pytest.mark.long)])
-@pytest.mark.parametrize(
-    "case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES]
-)
-def test_the_job_ends_with_an_error_that_names_rank_and_call(
-    tmp_path: Path, case: str, backend: str
-) -> None:
+SLOW_ONES_LONG = [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES]
+
+
+def assert_the_job_ends(tmp_path: Path, case: str, between: str = "", **environment: Any) -> None:
+    """With an error that names rank and call; `between` runs before the ranks part ways."""
     here, there, wanted = CASES[case]
-    group = "comm.new_group(('both', [0, 1]))" if "group" in case else ""
-    if case == "killed during backward":  # its memory is made by both
-        group = "comm.all_reduce_callback(w.grad, 10).begin([(w.grad, w.grad.spec)])"
+    group = "comm.new_group(('both', [0, 1]))" if "group" in case else between
     code = f"""
     import os, time
     x = nn.NdArray(3)
@@ -104,14 +101,24 @@ def test_the_job_ends_with_an_error_that_names_rank_and_call(
         {there}
     """
     started = time.monotonic()
-    process = start(
-        tmp_path, 2, code, launch=True, NNL_COMMUNICATOR=backend, NNL_COMMUNICATOR_TIMEOUT=3
-    )
-    rc, out, err = finish(process, 40)
+    environment["NNL_COMMUNICATOR_TIMEOUT"] = 3
+    process = start(tmp_path, 2, code, launch=True, **environment)
+    rc, _, err = finish(process, 40)
     assert rc != 0
     assert time.monotonic() - started < 30
     for pattern in wanted:
         assert re.search(pattern, err), err
+
+
+@pytest.mark.parametrize("backend", ["shared", pytest.param("mpi", marks=pytest.mark.long)])
+@pytest.mark.parametrize("case", SLOW_ONES_LONG)
+def test_the_job_ends_with_an_error_that_names_rank_and_call(
+    tmp_path: Path, case: str, backend: str
+) -> None:
+    memory = ""
+    if case == "killed during backward":  # its memory is made by both
+        memory = "comm.all_reduce_callback(w.grad, 10).begin([(w.grad, w.grad.spec)])"
+    assert_the_job_ends(tmp_path, case, memory, NNL_COMMUNICATOR=backend)
 
 
 def test_a_rank_that_fails_before_init_ends_the_job(tmp_path: Path) -> None:

@@ -116,10 +116,15 @@ def test_n_processes_give_the_single_process_result(tmp_path: Path, n: int, back
         folder.mkdir()
         code = TRAIN + ON_RANKS.format(modes=MODES, folder=folder)
         run(tmp_path, k, code, NNL_COMMUNICATOR=backend if k > 1 else "local")
+    assert_same_results(folders[1], folders[n])
+
+
+def assert_same_results(alone: Path, ranks: Path) -> None:
+    """What the script ON_RANKS has saved, by one process and by several."""
     for mode in MODES:
-        want = np.load(folders[1] / f"{mode}-False.npz")
+        want = np.load(alone / f"{mode}-False.npz")
         for overlapped in (False, True):
-            got = np.load(folders[n] / f"{mode}-{overlapped}.npz")
+            got = np.load(ranks / f"{mode}-{overlapped}.npz")
             assert set(got) == set(want)
             for k in want:  # sums run in another order, and four steps carry that on
                 np.testing.assert_allclose(

@@ -19,14 +19,10 @@ import numpy as np
 
 from nnl.ext.cuda.kernels.module import Code, Dims, Function
 from tests.cuda import shim
+from tests.cuda.emulator.build import FLAGS, native
 
 SOURCES = Path(__file__).with_name("emulator")
 FOLDER = Path(tempfile.gettempdir()) / f"nnl-ptx-{os.getuid()}"
-FLAGS = (
-    "-std=c++20", "-O3", "-march=native", "-fPIC", "-Wall", "-Wextra", "-Werror",
-    "-fno-strict-aliasing",  # registers are bytes
-    "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
-)  # fmt: skip
 OPTIONS = ("-arch=compute_90", "--std=c++17", "-ftz=true")  # CuPy adds the last one
 EVERYTHING = np.array([4096, (1 << 47) - 4096], np.uint64)  # a range with all of the host's memory
 POINTER, SIZE = ctypes.c_void_p, ctypes.c_size_t
@@ -53,9 +49,8 @@ def built(name: str, sources: Iterable[Path], flags: tuple[str, ...] = FLAGS) ->
     """A shared library of these sources; taken from a folder of temporary files if it is there."""
     sources = sorted(sources)
     files = [*sources, *sorted(SOURCES.glob("*.h"))]
-    # what -march=native stands for is another on another machine
-    native = subprocess.run(["g++", *flags, "-E", "-dM", "-xc++", "/dev/null"], capture_output=True)
-    text = b"".join([*(f.read_bytes() for f in files), str(flags).encode(), native.stdout])
+    told = str(flags) + native(flags)
+    text = b"".join([*(f.read_bytes() for f in files), told.encode()])
     folder = FOLDER / hashlib.sha1(text).hexdigest()
     path = folder / name
     if path.exists():

@@ -13,16 +13,18 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
 CYTHON = "3.2.4"  # with which CuPy 14.2.0's wheels are made; another shares no classes with them
-FLAGS = [
+FLAGS = (
     "-std=c++20", "-O3", "-march=native", "-fPIC", "-Wall", "-Wextra", "-Werror",
-    "-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
-]  # fmt: skip  # as in tests/cuda/ptx.py
+    "-fno-strict-aliasing",  # registers are bytes
+    "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
+)  # fmt: skip
 DIRECTIVES = [
     "embedsignature=True", "c_api_binop_methods=True", "binding=False", "warn.deprecated.IF=False",
     "freethreading_compatible=True",
@@ -94,8 +96,13 @@ def sources() -> list[Path]:
     return sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")])
 
 
+def native(flags: Iterable[str] = FLAGS) -> str:
+    """What -march=native stands for on this machine, and the rest of what g++ defines."""
+    return run(["g++", *flags, "-E", "-dM", "-xc++", "/dev/null"])
+
+
 def key() -> str:
-    texts = [CYTHON, CONSTANTS, sys.version, *(p.name + p.read_text() for p in sources())]
+    texts = [CYTHON, CONSTANTS, sys.version, native(), *(p.name + p.read_text() for p in sources())]
     return hashlib.sha256("\0".join([*texts, Path(__file__).read_text()]).encode()).hexdigest()[:16]
 
 
@@ -167,6 +174,7 @@ def _version() -> str:
 
 def build() -> Path:
     """The folder with the libraries; built when its sources have changed."""
+    packages()
     done = cache_folder() / key()
     if done.exists():
         return done
@@ -206,5 +214,6 @@ def build() -> Path:
 def packages() -> Path:
     """The folder in which CuPy's packages are; found without importing CuPy."""
     spec = find_spec("cupy_backends")
-    assert spec is not None and spec.submodule_search_locations
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("the emulator needs CuPy: make test-emulated installs it")
     return Path(next(iter(spec.submodule_search_locations))).parent

@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import os
-import re
 import textwrap
 
-import numpy as np
 import pytest
 
 if "EMULATOR_FOLDER" not in os.environ:
     pytest.skip("not run by tests.cuda.emulator", allow_module_level=True)
 from tests.communicators.ranks import finish, run, start
 from tests.communicators.test_collectives import EVERY
-from tests.communicators.test_failures import CASES, QUICK
-from tests.communicators.test_training import MODES, ON_RANKS, SYNC, SYNC_ON_RANKS, TRAIN
+from tests.communicators.test_failures import SLOW_ONES_LONG, assert_the_job_ends
+from tests.communicators.test_training import (
+    MODES,
+    ON_RANKS,
+    SYNC,
+    SYNC_ON_RANKS,
+    TRAIN,
+    assert_same_results,
+)
 
 # Before the script: a GPU for each rank, and an order of work that is this rank's own.
 BEFORE = """
@@ -54,13 +59,7 @@ def test_n_processes_give_the_single_process_result(tmp_path, n, order):
         code = TRAIN + ON_RANKS.format(modes=MODES, folder=folder)
         backend = "nccl" if k > 1 else "local"
         run(tmp_path, k, code, **settings(n, order, NNL_COMMUNICATOR=backend))
-    for mode in MODES:
-        want = np.load(folders[1] / f"{mode}-False.npz")
-        for overlapped in (False, True):
-            got = np.load(folders[n] / f"{mode}-{overlapped}.npz")
-            assert set(got) == set(want)
-            for k in want:  # sums run in another order, and four steps carry that on
-                np.testing.assert_allclose(got[k], want[k], rtol=2e-4, atol=2e-5)
+    assert_same_results(folders[1], folders[n])
 
 
 # The statistics are summed by one communicator while another one sums gradients.
@@ -175,30 +174,9 @@ def test_what_a_gpu_has_to_do_is_done_though_its_script_ends(tmp_path):
     run(tmp_path, 2, code, **settings(2))
 
 
-@pytest.mark.parametrize(
-    "case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES]
-)
+@pytest.mark.parametrize("case", SLOW_ONES_LONG)
 def test_the_job_ends_with_an_error_that_names_rank_and_call(tmp_path, case):
-    here, there, wanted = CASES[case]
-    group = "comm.new_group(('both', [0, 1]))" if "group" in case else ""
-    code = f"""
-    import os, time
-    x = nn.NdArray(3)
-    w = nn.Variable((3,), need_grad=True)
-    loss = F.sum(w * 2)
-    loss.forward()
-    comm.all_reduce(x)
-    {group}
-    if rank == 1:
-        {here}
-    else:
-        {there}
-    """
-    more = settings(2, NNL_COMMUNICATOR_TIMEOUT=3)
-    code, _, err = finish(start(tmp_path, 2, code, launch=True, **more), 40)
-    assert code != 0
-    for pattern in wanted:
-        assert re.search(pattern, err), err
+    assert_the_job_ends(tmp_path, case, **settings(2))
 
 
 RAW = """
