@@ -19,10 +19,14 @@ SCRIPT = ROOT / "examples" / "digits" / "train.py"
 WRITTEN = {"lenet.h5", "learning_curve.png", "confusion.png", "training-loss.series.txt"}
 
 
-def run(out, *args):
+def start(out, *args):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), "--out", str(out), *args]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def run(out, *args):
+    done = start(out, *args)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -48,6 +52,14 @@ def test_training_runs_and_both_modes_give_the_same(tmp_path):
         np.testing.assert_allclose(a[k], b[k], rtol=0, atol=2e-3, err_msg=k)
     first, second = (re.search(r"test accuracy ([\d.]+)", t).group(1) for t in texts)
     assert abs(float(first) - float(second)) < 1
+
+
+def test_numbers_that_make_no_sense_are_named(tmp_path):
+    for name, value in (("--epochs", "-3"), ("--batch-size", "0"), ("--learning-rate", "nan")):
+        done = start(tmp_path / "out", name, value)
+        assert done.returncode == 2
+        assert f"{name} is {value}, wanted more than 0" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.long

@@ -146,6 +146,9 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     args = parser.parse_args()
+    for name in ("epochs", "batch_size", "learning_rate"):
+        if not getattr(args, name) > 0:
+            parser.error(f"--{name.replace('_', '-')} is {getattr(args, name)}, wanted more than 0")
     args.out.mkdir(parents=True, exist_ok=True)
     comm = C.MultiProcessDataParallelCommunicator(nn.get_current_context())
     comm.init()
