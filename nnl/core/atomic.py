@@ -4,27 +4,102 @@
 from __future__ import annotations
 
 import os
+import shutil
+import stat
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # on Windows: what killed saves leave stays there
+    fcntl = None  # type: ignore[assignment]
+
+_LOCK = "lock"  # in the folder of a save: locked as long as the process that saves lives
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path in the folder of `path`; what is written there becomes `path` at the end.
+    """A path of this save's own; what is written there becomes `path` at the end.
 
-    If the block raises, the temporary file is removed and `path` stays as it was. A process that
-    is killed leaves the old file, and its temporary one beside it.
+    Files written beside it take their places too, just before it. Links are followed, and the new
+    file has the mode of the old one. If the block raises, nothing changes. A process that is killed
+    leaves the old file, and a folder that the next save of `path` removes.
 
     Raises:
-        FileNotFoundError: There is no such folder.
+        FileNotFoundError: The folder of `path` does not exist. IsADirectoryError: `path` is one.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {target.parent}")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    if target.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, wanted a file")
+    if target.exists() and not target.is_file():
+        yield target  # a device or a pipe: written to, not replaced
+        return
+    saves = target.with_name(f".{target.name}.tmp")  # all that are under way, in folders
+    folder, lock = _own_folder(saves)
     try:
-        yield temporary
-        os.replace(temporary, target)
+        written = folder / target.name
+        yield written
+        for new in sorted(folder.iterdir(), key=lambda p: p == written):  # `written` is the last
+            if new.name != _LOCK:
+                _move(new, target.with_name(new.name))
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(lock)
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # others save as well
+            saves.rmdir()
+
+
+def _move(new: Path, old: Path) -> None:
+    with suppress(FileNotFoundError):
+        new.chmod(stat.S_IMODE(old.stat().st_mode))
+    os.replace(new, old)
+
+
+def _own_folder(saves: Path) -> tuple[Path, int]:
+    """A new folder, and its open lock; folders of saves whose processes are gone are removed."""
+    while True:
+        with suppress(FileNotFoundError):  # another save has just removed `saves`, or the folder
+            if not saves.is_dir():
+                saves.mkdir(exist_ok=True)
+                with suppress(PermissionError):
+                    shutil.copymode(saves.parent, saves)  # who may save here may do so beside us
+            for folder in saves.iterdir():
+                _remove_if_left(folder)
+            folder = Path(tempfile.mkdtemp(dir=saves))
+            lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+            if _lock(lock) is not False and (folder / _LOCK).exists():
+                return folder, lock
+            os.close(lock)
+
+
+def _lock(file: int) -> bool | None:
+    """Lock an open file: False if another process has done so, None where there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _remove_if_left(folder: Path) -> None:
+    with suppress(OSError):  # somebody else's, or removed by another save
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR)
+        except FileNotFoundError:
+            folder.rmdir()  # without a lock yet, it is empty
+            return
+        try:
+            if not _lock(lock):
+                return
+            os.unlink(folder / _LOCK)  # before the lock is let go: nobody takes the folder now
+        finally:
+            os.close(lock)
+        shutil.rmtree(folder, ignore_errors=True)

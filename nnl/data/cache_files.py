@@ -11,54 +11,37 @@ from __future__ import annotations
 
 import csv
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+
+from nnl.core.atomic import replacing
 
 Array = np.ndarray[Any, Any]
 FORMATS = (".npy", ".h5")
 INDEX, INFO = "cache_index.csv", "cache_info.csv"
 
 
-def write_then_rename(path: str, write: Callable[[BinaryIO], None]) -> None:
-    """Write a file under a temporary name in its folder, then give it its name in one step."""
-    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w+b") as file:
-            write(file)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
 def write_lines(path: str, lines: Iterable[str]) -> None:
     """Write a text file of these lines."""
-    text = "".join(line + "\n" for line in lines).encode()
-
-    def write(file: BinaryIO) -> None:
-        file.write(text)
-
-    write_then_rename(path, write)
+    with replacing(path) as temporary:
+        temporary.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="")
 
 
 def write_samples(path: str, columns: dict[str, Array]) -> None:
     """Write one cache file; the format follows from the file name."""
+    with replacing(path) as temporary:
+        if path.endswith(".h5"):
+            import h5py
 
-    def write_npy(file: BinaryIO) -> None:
-        for column in columns.values():
-            np.save(file, column, allow_pickle=False)
-
-    def write_h5(file: BinaryIO) -> None:
-        import h5py
-
-        with h5py.File(file, "w") as h5:
-            for name, column in columns.items():
-                h5.create_dataset(name, data=column)
-
-    write_then_rename(path, write_h5 if path.endswith(".h5") else write_npy)
+            with h5py.File(temporary, "w") as h5:
+                for name, column in columns.items():
+                    h5.create_dataset(name, data=column)
+        else:
+            with open(temporary, "wb") as file:
+                for column in columns.values():
+                    np.save(file, column, allow_pickle=False)
 
 
 def read_samples(path: str, variables: Sequence[str]) -> dict[str, Array]:

@@ -116,7 +116,7 @@ def imsave(
     """
     from PIL import Image
 
-    from nnl.data.cache_files import write_then_rename
+    from nnl.core.atomic import replacing
 
     img = np.asarray(img)
     if img.ndim not in (2, 3):
@@ -137,9 +137,8 @@ def imsave(
     if extension not in Image.EXTENSION:
         raise ValueError(f"imsave: {os.fspath(path)!r} has no extension of an image format")
     picture = Image.fromarray(np.ascontiguousarray(pixels))
-    write_then_rename(
-        os.fspath(path), lambda file: picture.save(file, format=Image.EXTENSION[extension])
-    )
+    with replacing(path) as temporary:
+        picture.save(temporary, format=Image.EXTENSION[extension])
 
 
 def imresize(

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.export_context import Exporter, onnx_type
 from nnl.converters.onnx.export_tensor import NodeRecord, Tensor, affine_size, as_initializer
+from nnl.core.atomic import replacing
 
 _ALIGNMENT = 64  # bytes between the starts of external weights: one cache line, for memory maps
 _LONG = 1 << 30  # bytes whose writing takes seconds, so that progress is shown
@@ -195,22 +194,17 @@ def _add_initializer(message: Any, t: Tensor, external: str | None, offset: int 
 
 
 def write(path: str | os.PathLike[str], contents: Contents, external: bool) -> None:
-    """Write and check the files in a folder of their own beside `path`, then move them there.
+    """Write and check the files, then move them to their places.
 
     The weights are moved first: whoever sees the new .onnx file finds its weights.
     """
     from onnx import checker, shape_inference
 
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"save: the folder {str(target.parent)!r} does not exist")
-    data_name = f"{target.name}.data" if external else None
-    model = to_model(contents, data_name)
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-    try:
+    with replacing(path) as file:
+        data_name = f"{file.name}.data" if external else None
+        model = to_model(contents, data_name)
         if data_name is not None:
-            _write_weights(folder / data_name, contents)
-        file = folder / target.name
+            _write_weights(file.with_name(data_name), contents)
         file.write_bytes(model.SerializeToString(deterministic=True))
         try:
             checker.check_model(str(file), full_check=True)
@@ -219,11 +213,6 @@ def write(path: str | os.PathLike[str], contents: Contents, external: bool) -> N
                 f"opset {contents.exporter.opset} has no valid form of this: {error}",
                 f"save: {path}",
             ) from error
-        if data_name is not None:
-            os.replace(folder / data_name, target.with_name(data_name))
-        os.replace(file, target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_weights(path: Path, contents: Contents) -> None:

@@ -11,9 +11,10 @@ import contextlib
 import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from nnl.core.atomic import replacing
 
 logger = logging.getLogger("nnl")
 
@@ -64,19 +65,13 @@ class PlanCache:
 
     def store(self, key: str, plan: bytes) -> None:
         """Keep bytes under a key, if the folder can be written to."""
-        temporary = None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.path, suffix=".new")
-            with os.fdopen(handle, "wb") as f:
-                f.write(MAGIC + _digest(key, plan) + b"\n" + plan)
-            os.replace(temporary, self.file(key))
+            with replacing(self.file(key)) as temporary:
+                temporary.write_bytes(MAGIC + _digest(key, plan) + b"\n" + plan)
             self._shrink()
         except OSError as e:
             logger.info("cuDNN: a plan cannot be kept in %s: %s", self.path, e)
-            if temporary is not None:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
 
     def drop(self, key: str) -> None:
         """Delete what is stored under a key."""
