@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import deque
 from collections.abc import Sequence
+from threading import RLock
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -15,8 +18,12 @@ class ShapeError(ValueError):
     """An array's shape or rank does not fit the function it was given to."""
 
 
+_MAKING = RLock()  # so that no two threads make one spec
+
+
 class Spec:
-    """Shape and dtype of one array. Equal specs are the same object, so they compare by identity.
+    """Shape and dtype of one array. Equal specs are the same object, so they compare by identity;
+    those that nobody holds any more are forgotten, except for the latest.
 
     Attributes:
         shape: Tuple of non-negative ints.
@@ -24,16 +31,19 @@ class Spec:
         size: Number of elements.
     """
 
-    __slots__ = ("shape", "dtype", "size")
+    __slots__ = ("shape", "dtype", "size", "__weakref__")
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     size: int
-    _table: dict[tuple[tuple[int, ...], np.dtype[Any]], Spec] = {}
+    _table: WeakValueDictionary[Any, Spec] = WeakValueDictionary()
+    _latest: deque[Spec] = deque(maxlen=4096)  # programs make and drop the same ones
 
     @classmethod
     def of(cls, shape: Sequence[int], dtype: Any = np.float32) -> Spec:
         key = (tuple(shape), np.dtype(dtype))
-        spec = cls._table.get(key)
+        # get() of the table itself takes three times as long
+        held = cls._table.data.get(key)  # type: ignore[attr-defined]
+        spec = None if held is None else held()
         if spec is None:
             try:
                 dims = tuple(operator.index(n) for n in key[0])
@@ -43,7 +53,9 @@ class Spec:
                 raise ShapeError(f"a shape needs sizes >= 0, got {dims}")
             spec = object.__new__(cls)
             spec.shape, spec.dtype, spec.size = dims, key[1], math.prod(dims)
-            spec = cls._table.setdefault((dims, key[1]), spec)
+            with _MAKING:
+                spec = cls._table.setdefault((dims, key[1]), spec)
+                cls._latest.append(spec)
         return spec
 
     @property

@@ -2,6 +2,7 @@
 """Graphs die by reference count, long chains work, plans share memory, caches are bounded."""
 
 import gc
+import threading
 import time
 import weakref
 
@@ -11,6 +12,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 from nnl.core.op import OPS
+from nnl.core.spec import Spec
 from nnl.graph.memory import ALIGN, plan_memory
 from nnl.graph.session import session_of
 from tests.core.conftest import leaf
@@ -267,3 +269,26 @@ def test_a_shape_that_changes_at_every_call_does_not_fill_memory():
     assert len(OPS["mul_scalar"].attrs(val=2.0).bound) <= 512
     for attrs in OPS["sum"]._interned.values():
         assert len(attrs.bound) <= 512 and len(attrs.resolved) <= 512
+
+
+def test_specs_that_nobody_holds_are_forgotten():
+    held = [Spec.of((i, 5, 3)) for i in range(100)]
+    for i in range(20_000):
+        Spec.of((i, 5, 7))
+    assert len(Spec._table) < 12_000
+    assert all(Spec.of((i, 5, 3)) is spec for i, spec in enumerate(held))
+
+
+def test_threads_that_make_a_spec_at_a_time_get_one():
+    made = [[] for _ in range(4)]
+
+    def make(into):
+        for i in range(5_000):
+            into.append(Spec.of((i, 5, 9)))
+
+    threads = [threading.Thread(target=make, args=(into,)) for into in made]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(len(set(map(id, specs))) == 1 for specs in zip(*made, strict=True))
