@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 import nnl as nn
+from nnl.converters.nnp.messages import messages
 from nnl.converters.nnp.parameter_files import (
     load_parameters,
     save_parameters,
@@ -148,6 +150,19 @@ def test_proto_is_returned_where_it_is_asked_for(tmp_path: Path) -> None:
     nn.clear_parameters()
     set_parameter_from_proto(proto)
     assert len(nn.get_parameters(grad_only=False)) == 4
+
+
+def test_the_message_that_is_returned_takes_no_longer_than_reading(tmp_path: Path) -> None:
+    values = np.arange(3_000_000, dtype=np.float32)
+    save_parameters(tmp_path / "p.protobuf", {"w": nn.Variable.from_numpy_array(values)})
+    begin = time.process_time()
+    message = load_parameters(tmp_path / "p.protobuf")
+    taken = time.process_time() - begin
+    begin = time.process_time()
+    want = messages()["Parameter"](data=values)  # number by number
+    assert taken < (time.process_time() - begin) / 2
+    assert message.parameter[0].data == want.data and message.parameter[0].need_grad
+    assert (nn.get_parameters()["w"].d == values).all()
 
 
 TEXT = """

@@ -258,11 +258,8 @@ def add_to_proto(proto: Any, params: Mapping[str, Variable]) -> None:
 
 
 def _add_to_proto(proto: Any, stored: list[Stored]) -> None:
-    for p in stored:
-        message = proto.parameter.add()
-        message.variable_name, message.need_grad = p.name, p.need_grad
-        message.shape.dim.extend(p.value.shape)
-        message.data.extend(np.asarray(p.value, np.float32).ravel())
+    for p in stored:  # as bytes: number by number it takes fifty times as long
+        proto.MergeFromString(join_parameters([p]))
 
 
 def from_proto(proto: Any, where: str) -> list[Stored]:
