@@ -451,6 +451,7 @@ NB_MODULE(_native, m) {
       .def("run", &Plan::run, nb::call_guard<nb::gil_scoped_release>())
       .def("run_timed", &Plan::run_timed, nb::call_guard<nb::gil_scoped_release>())
       .def("__len__", &Plan::size)
+      .def_prop_ro("at", &Plan::at)
       .def_prop_ro("arena", [](Plan& p) { return p.arena(); })
       .def_prop_ro("times", &Plan::times)
       .def_prop_ro("starts", &Plan::starts);

@@ -123,17 +123,17 @@ void Plan::run(size_t begin, size_t end) {
   const OneAtATime lock(running_);
   const ThreadScope scope(threads_);
   if (stale_) refresh();
-  for (size_t i = begin; i < end; ++i) run_step(steps_[i]);
+  for (at_ = begin; at_ < end; ++at_) run_step(steps_[at_]);
 }
 
 void Plan::run_timed(size_t begin, size_t end) {
   const OneAtATime lock(running_);
   const ThreadScope scope(threads_);
   if (stale_) refresh();
-  for (size_t i = begin; i < end; ++i) {
-    starts_[i] = now();
-    run_step(steps_[i]);
-    times_[i] = now() - starts_[i];
+  for (at_ = begin; at_ < end; ++at_) {
+    starts_[at_] = now();
+    run_step(steps_[at_]);
+    times_[at_] = now() - starts_[at_];
   }
 }
 

@@ -77,13 +77,13 @@ def backprop(
     for v, g in zip(outputs, grads, strict=True):
         if v.need_grad:
             add(v, g)
-    target = STATE.target
+    target, origin = STATE.target, STATE.origin
     try:
         for node in reversed(order):
             slots = pending.get(node)
             if slots is None or (useful is not None and node not in useful):
                 continue
-            STATE.target = node.target
+            STATE.target, STATE.origin = node.target, node.origin
             if before is not None:
                 before(node)
             gxs = _vjp(node, slots, as_graph)
@@ -93,7 +93,7 @@ def backprop(
             if done is not None:
                 done(node, slots, gxs)
     finally:
-        STATE.target = target
+        STATE.target, STATE.origin = target, origin
     return found
 
 

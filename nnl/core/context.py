@@ -210,13 +210,18 @@ class _State:
     no_grad: bool
     recompute: bool
     trace: Any  # the Trace being recorded by nnl.compile, or None
+    layer: tuple[str, ...]  # parameter scope of the functions that are called, for messages
+    origin: Any  # whose gradient is being recorded: where its function was called, or None
+    profiled: bool  # time functions that run at once, and note where they are called
     epoch: int  # counts events that can invalidate a plan: rewiring, flags, shapes, dtypes
 
 
 STATE = _State()
 STATE.auto_forward = STATE.no_grad = STATE.recompute = False
 STATE.record = True
-STATE.trace = None
+STATE.trace = STATE.origin = None
+STATE.layer = ()
+STATE.profiled = False
 STATE.epoch = 0
 
 

@@ -13,6 +13,7 @@ from nnl.core.callback import HOOKS
 from nnl.core.context import STATE, Backend, Target, using
 from nnl.core.graph import Node, Value, record
 from nnl.core.op import Op, _bounded
+from nnl.core.origin import here
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
 
@@ -221,6 +222,7 @@ def _node(op: Op, attrs: Any, edges: list[Value | None], bound: Bound) -> Node:
     node.out_specs, node.target = bound.out_specs, STATE.target
     node.need_grad, node.outs, node.saved = True, None, None
     node.grads = node.info = None
+    node.origin = STATE.origin or here() if STATE.profiled else None
     Node.count = node.seq = Node.count + 1
     return node
 
@@ -249,6 +251,7 @@ def _record(
 ) -> Any:
     node = _node(op, attrs, edges, bound)
     node.need_grad = None if STATE.no_grad else need
+    node.origin = STATE.origin or here()
     node.outs = datas = tuple([NdArray.unwritten(s) for s in bound.out_specs])
     ys = [Variable.of_edge(Value.of(node, i, d.spec, need, d), d) for i, d in enumerate(datas)]
     if bound.writes and STATE.trace is not None:

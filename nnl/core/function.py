@@ -114,6 +114,7 @@ class Function:
         ys = execute(self._bind(inputs), [x._data for x in xs])
         node = Node.__new__(Node)
         node.op, node.attrs, node.target = self.node.op, self.node.attrs, self.node.target
+        node.origin = self.node.origin
         node.inputs = tuple([Value.leaf(x._data, x.need_grad) for x in xs])
         node.out_specs = tuple([y.spec for y in ys])
         node.outs, node.saved = tuple(ys), None

@@ -12,6 +12,7 @@ from typing import Any
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, Target
 from nnl.core.op import Op
+from nnl.core.origin import Origin, at
 from nnl.core.spec import Spec
 
 record = dataclass(slots=True, init=False, repr=False, eq=False)  # fields only, by identity
@@ -27,6 +28,7 @@ class Node:
         saved: Dynamic mode: the arrays that vjp names, inputs before outputs. Static mode: None.
         grads: Gradients by output index, as far as anybody asked for them.
         seq: Creation number; inputs have smaller ones until rewire_on changes an edge.
+        origin: Where the function was called. Dynamic mode: None, the traceback says it.
     """
 
     op: Op
@@ -40,8 +42,19 @@ class Node:
     grads: dict[int, NdArray] | None
     seq: int
     info: dict[str, Any] | None  # tags and hooks set by the user
+    origin: Origin | None
     count = 0
     rewired = False  # whether any edge of the process was ever changed
+
+    @property
+    def label(self) -> str:
+        """What messages call it: "embed in tok (train.py:12)"."""
+        return at(getattr(self.attrs, "type_name", self.op.name), self.origin)
+
+    def input_label(self, i: int) -> str:
+        """What messages call its input i: "w of embed in tok (train.py:12)"."""
+        names = self.op.inputs
+        return f"{names[min(i, len(names) - 1)]} of {self.label}"
 
     def kept(self) -> list[tuple[str, Any]]:
         """(name, array) of everything vjp names except specs."""
@@ -50,7 +63,7 @@ class Node:
             return list(zip(op.kept_names, self.saved, strict=True))
         if self.outs is None:
             raise ValueError(
-                f"backward: what {op.name} kept for its gradient was freed by an earlier "
+                f"backward: what {self.label} kept for its gradient was freed by an earlier "
                 "backward(clear_buffer=True): run forward again"
             )
         kept = [(n, self.kept_input(i)) for n, i in op.kept_inputs]
@@ -110,6 +123,12 @@ class Value:
     def key(self) -> tuple[int, int]:
         """Equal for two edges that are the same output, or leaves of the same array."""
         return (id(self.data), -1) if self.node is None else (id(self.node), self.index)
+
+    @property
+    def label(self) -> str:
+        """What messages call it: "Variable 'h', output of relu in block1 (train.py:12)"."""
+        name = f"Variable {self.name!r}" if self.name else "Variable"
+        return name if self.node is None else f"{name}, output of {self.node.label}"
 
     @property
     def array(self) -> NdArray:

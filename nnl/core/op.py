@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.context import STATE
+from nnl.core.origin import at, tell
+
 OPS: dict[str, Op] = {}
 
 _INTERNED_LIMIT = 512  # attribute objects kept per op; a changing scalar must not fill memory
@@ -309,17 +312,21 @@ class Op:
 
     def __call__(self, *args: Any, **kw: Any) -> Any:
         outputs = None
-        if kw:
-            kw.pop("n_outputs", None)
-            outputs = kw.pop("outputs", None)
-        attrs = self.default_attrs
-        if kw or len(args) != self.arity or attrs is None:
-            args, attrs = self.parse(args, kw)
-        if self.takes_rng:
-            args = (*args, self.stream(getattr(attrs, "seed", -1)))
-        if self.has_resolve:
-            attrs = self._resolve(attrs, args)
-        y = self.apply(self, attrs, args)
+        try:
+            if kw:
+                kw.pop("n_outputs", None)
+                outputs = kw.pop("outputs", None)
+            attrs = self.default_attrs
+            if kw or len(args) != self.arity or attrs is None:
+                args, attrs = self.parse(args, kw)
+            if self.takes_rng:
+                args = (*args, self.stream(getattr(attrs, "seed", -1)))
+            if self.has_resolve:
+                attrs = self._resolve(attrs, args)
+            y = self.apply(self, attrs, args)
+        except (ValueError, TypeError) as e:
+            tell(e, self.name, at(self.name, (STATE.layer, None, 0)))
+            raise
         return y if outputs is None else _write_to(self, outputs, y)
 
     def _resolve(self, attrs: Any, inputs: tuple[Any, ...]) -> Any:

@@ -54,14 +54,15 @@ def parameter_scope(name: str, scope: Scope | None = None) -> Iterator[Scope]:
         ValueError: `name` belongs to a parameter.
     """
     global current_scope, current_path
-    outer, outer_path = current_scope, current_path
+    outer, outer_path, outer_layer = current_scope, current_path, STATE.layer
     parts = _split(name, "parameter_scope")
     inner = _inside(outer if scope is None else scope, parts)
     current_scope, current_path = inner, (*(outer_path if scope is None else ()), *parts)
+    STATE.layer = current_path
     try:
         yield inner
     finally:
-        current_scope, current_path = outer, outer_path
+        current_scope, current_path, STATE.layer = outer, outer_path, outer_layer
 
 
 def get_parameter(key: str) -> Variable | None:

@@ -124,7 +124,7 @@ class Variable:
             return self._data.data
         except ValueError as e:
             why = "nnl.compile is recording, there are no values yet" if STATE.trace else e
-            raise ValueError(f"{self._label()}: {why}") from None
+            raise ValueError(f"{self.edge.label}: {why}") from None
 
     @d.setter
     def d(self, value: Any) -> None:
@@ -356,10 +356,6 @@ class Variable:
         raise TypeError(
             "a Variable cannot be pickled or copied: take a copy of its array, v.d.copy()"
         )
-
-    def _label(self) -> str:
-        name = f"Variable {self.edge.name!r}" if self.edge.name else "Variable"
-        return name if self.edge.node is None else f"{name} (output of {self.edge.node.op.name})"
 
     def __repr__(self) -> str:
         node = self.edge.node

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.context import SPACES
+from nnl.core.context import SPACES, STATE, using
 from nnl.core.dispatch import bind
 from nnl.core.graph import Node
+from nnl.core.origin import name_call, tell
 from nnl.ext.native import CHANNELS_LAST, TILED, tiled_shape
 from nnl.graph.holders import HOLDERS, Written, is_held, read_in_order
 from nnl.graph.memory import plan_memory
@@ -32,7 +33,11 @@ def infer_again(nodes: Iterable[Node]) -> None:
     """Run the shape rules from the leaves' present specs and update the arrays of the nodes."""
     for node in nodes:
         specs = tuple([None if v is None else v.current_spec for v in node.inputs])
-        node.out_specs = bind(node.op, node.attrs, node.target, specs).out_specs
+        try:
+            node.out_specs = bind(node.op, node.attrs, node.target, specs).out_specs
+        except (ValueError, TypeError) as e:
+            tell(e, node.op.name, node.label)
+            raise
         if node.outs is None:  # recorded in dynamic mode
             node.outs = tuple([NdArray.unwritten(s) for s in node.out_specs])
         for nd, spec in zip(node.outs, node.out_specs, strict=True):
@@ -117,7 +122,7 @@ class Plan:
         self._lay_out()
         self.mark = f"prepared {next(_plans)}"  # in an array's buffers: unchanged since
         self.loose: set[int] = set()  # leaves whose buffer changes between runs
-        self.ready: tuple[list[Thunk], list[Thunk]] | None = None
+        self.ready: tuple[dict[Thunk, Step], dict[Thunk, Step]] | None = None
         self.native: Any = None
         if self.lib is not None:
             self.native = self._native_plan(self.lib)
@@ -226,14 +231,14 @@ class Plan:
 
     # ---- running without the native library ----
 
-    def _make_ready(self) -> tuple[list[Thunk], list[Thunk]]:
+    def _make_ready(self) -> tuple[dict[Thunk, Step], dict[Thunk, Step]]:
         """Bind calls to buffers: a step whose inputs are all fixed becomes one call."""
         fixed = {i for i in range(len(self.slots)) if self.root.get(i, i) not in self.loose}
-        parts: tuple[list[Thunk], list[Thunk]] = ([], [])
+        parts: tuple[dict[Thunk, Step], dict[Thunk, Step]] = ({}, {})
         for step in self.steps:
             thunk = self._thunk(step, all(s in fixed for s in step.ins))
             if thunk is not None:
-                parts[step.second].append(thunk)
+                parts[step.second][thunk] = step
         return parts
 
     def _place(self, arena: Any) -> None:
@@ -396,15 +401,23 @@ class Plan:
         self.run(second=True)
 
     def _run_native(self, begin: int, end: int) -> None:
-        if not PROFILES:
-            self.native.run(begin, end)
-            return
-        self.native.run_timed(begin, end)
+        try:
+            if not PROFILES:
+                self.native.run(begin, end)
+                return
+            with using(profiled=False):  # steps that Python computes are timed as steps
+                self.native.run_timed(begin, end)
+        except ValueError as e:
+            at = getattr(self.native, "at", end)  # a device does not know
+            if at < end:
+                step = self.native_steps[at]
+                name_call(e, step.op, step.label)
+            raise
         times, starts = self.native.times, self.native.starts
         for k in range(begin, end):
             step = self.native_steps[k]
             what, cost = account(self.program, step)
-            note(step.op, place(self, step), what, starts[k], times[k], cost)
+            note(step.op, place(self, step), what, starts[k], times[k], cost, step.origin)
 
     def summary(self) -> str:
         """A table of the steps: where each runs, what it does, and what it took in the latest run.
@@ -418,8 +431,17 @@ class Plan:
     def _run_in_python(self, second: bool) -> None:
         if self.ready is None:
             self.ready = self._make_ready()
-        for thunk in self.ready[second]:
-            thunk()
+        try:
+            for thunk in self.ready[second]:
+                if PROFILES:
+                    STATE.origin = self.ready[second][thunk].origin
+                thunk()
+        except BaseException as e:
+            step = self.ready[second][thunk]
+            tell(e, step.op, step.label)
+            raise
+        finally:
+            STATE.origin = None
 
     def run_hooked(self, before: Callable[[Node], None], after: Callable[[Node], None]) -> None:
         """Run the first part step by step, with every step's results readable around hooks.
@@ -433,7 +455,7 @@ class Plan:
             thunk = self._thunk(step, fixed=False)
             before(node)
             if thunk is not None:
-                thunk()
+                _named(step, thunk)()
             for nd, s in zip(node.outs or (), step.outs, strict=True):
                 nd.write(self.space, self.slots[s])
             after(node)
@@ -453,13 +475,13 @@ class Plan:
 
 
 def _named(step: Step, thunk: Thunk) -> Thunk:
-    """The thunk, with the step's name in the notes of what it raises."""
+    """The thunk, with what it raises naming the step."""
 
     def run() -> None:
         try:
             thunk()
         except BaseException as e:
-            e.add_note(f"in the step {step} of a plan")
+            tell(e, step.op, step.label)
             raise
 
     return run

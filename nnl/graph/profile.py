@@ -18,6 +18,7 @@ import numpy as np
 from nnl.core.atomic import replacing
 from nnl.core.context import SPACES, STATE, Backend, Target, using
 from nnl.core.op import Cost
+from nnl.core.origin import Origin, here, place
 from nnl.core.spec import Spec
 
 Call = Callable[..., Any]
@@ -30,6 +31,7 @@ class Event(NamedTuple):
         op: Name of the op, or of the fused kernel.
         where: "native", "numpy" or the name of another backend.
         what: Shapes that went in and came out.
+        layer: Parameter scope and line where the function was called: "block1/fc (train.py:12)".
         start_ns, time_ns: On the clock of time.perf_counter_ns.
         flops, bytes: What it costs by the op's own account.
     """
@@ -41,6 +43,7 @@ class Event(NamedTuple):
     time_ns: int
     flops: int
     bytes: int
+    layer: str
 
 
 @dataclass(frozen=True)
@@ -96,28 +99,33 @@ class Profile:
         self.events: list[Event] = []
         self.target = STATE.target
 
-    def table(self, top: int = 30) -> str:
-        """Per op and backend: calls, time, share of it, rates, and the share of the machine's peak.
+    def table(self, top: int = 30, layers: bool = True) -> str:
+        """Per function called: calls, time, share of it, rates, share of the machine's peak.
 
-        The last column is how close the op comes to the limit that binds it: arithmetic or memory.
+        The column "of peak" is how close it comes to the limit that binds it, arithmetic or memory;
+        the last one is the parameter scope and the line where the function was called.
+
+        Args:
+            top: How many rows, those that took the most time.
+            layers: Whether calls in different places are different rows.
         """
-        rows: dict[tuple[str, str], list[int]] = {}
+        rows: dict[tuple[str, str, str], list[int]] = {}
         for e in self.events:
-            row = rows.setdefault((e.op, e.where), [0, 0, 0, 0])
+            row = rows.setdefault((e.op, e.where, e.layer if layers else ""), [0, 0, 0, 0])
             for k, v in enumerate((1, e.time_ns, e.flops, e.bytes)):
                 row[k] += v
         total = sum(r[1] for r in rows.values()) or 1
         lines = [
             f"{'op':<36} {'where':<8} {'calls':>6} {'ms':>10} {'share':>6} {'GFLOP/s':>8} "
-            f"{'GB/s':>7} {'of peak':>7}"
+            f"{'GB/s':>7} {'of peak':>7}{'  layer' if layers else ''}"
         ]
-        for (op, where), (calls, ns, flops, nbytes) in sorted(
+        for (op, where, layer), (calls, ns, flops, nbytes) in sorted(
             rows.items(), key=lambda kv: -kv[1][1]
         )[:top]:
             lines.append(
                 f"{op:<36} {where:<8} {calls:>6} {ns / 1e6:>10.3f} {ns / total:>6.1%} "
                 f"{flops / max(ns, 1):>8.1f} {nbytes / max(ns, 1):>7.1f} "
-                f"{of_peak(Cost(flops, nbytes), ns, self.target):>7.0%}"
+                f"{of_peak(Cost(flops, nbytes), ns, self.target):>7.0%}  {layer}".rstrip()
             )
         if len(rows) > top:
             lines.append(f"... and {len(rows) - top} more")
@@ -132,7 +140,7 @@ class Profile:
             {
                 "name": e.op, "cat": e.where, "ph": "X", "pid": os.getpid(), "tid": 0,
                 "ts": e.start_ns / 1e3, "dur": e.time_ns / 1e3,
-                "args": {"what": e.what, "flops": e.flops, "bytes": e.bytes},
+                "args": {"what": e.what, "layer": e.layer, "flops": e.flops, "bytes": e.bytes},
             }
             for e in self.events
         ]  # fmt: skip
@@ -167,7 +175,7 @@ def profile(path: str | None = None) -> Iterator[Profile]:
     recorded = Profile()
     PROFILES.append(recorded)
     try:
-        with using(target=_timed(STATE.target)):
+        with using(target=_timed(STATE.target), profiled=True):
             yield recorded
     finally:
         PROFILES.remove(recorded)
@@ -202,10 +210,13 @@ def _timed_backend(backend: Backend) -> Backend:
         what = shapes_text(ins, outs)
 
         def timed(*bufs: Any, **kw: Any) -> Any:
+            if not STATE.profiled:
+                return call(*bufs, **kw)
             start = time.perf_counter_ns()
             y = call(*bufs, **kw)
             SPACES[backend.space].synchronize()
-            note(op.name, backend.name, what, start, time.perf_counter_ns() - start, cost)
+            ns = time.perf_counter_ns() - start
+            note(op.name, backend.name, what, start, ns, cost, STATE.origin or here())
             return y
 
         return timed, into
@@ -213,9 +224,18 @@ def _timed_backend(backend: Backend) -> Backend:
     return replace(backend, bind=bind)
 
 
-def note(op: str, where: str, what: str, start_ns: int, time_ns: int, cost: Cost) -> None:
+def note(
+    op: str,
+    where: str,
+    what: str,
+    start_ns: int,
+    time_ns: int,
+    cost: Cost,
+    origin: Origin | None,
+) -> None:
     """Add an event to everything that records."""
-    event = Event(op, where, what, start_ns, time_ns, cost.flops, cost.bytes)
+    layer = place(origin)
+    event = Event(op, where, what, start_ns, time_ns, cost.flops, cost.bytes, layer)
     for p in PROFILES:
         p.events.append(event)
 

@@ -10,6 +10,7 @@ from nnl.core.array import NdArray
 from nnl.core.context import SPACES
 from nnl.core.dispatch import Bound, bind
 from nnl.core.graph import Node, Value
+from nnl.core.origin import Origin, at
 from nnl.core.spec import Spec
 from nnl.ext.native import CHANNELS_LAST, HOST
 
@@ -78,6 +79,18 @@ class Step:
         self.node: Node | None = None
         self.native = True
         self.kernel: Any = None
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where the function was called that it was recorded as; of a fused step, the first one."""
+        if self.node is not None:
+            return self.node.origin
+        return next((o for p in self.parts if (o := p.origin) is not None), None)
+
+    @property
+    def label(self) -> str:
+        """What messages call it: "embed in tok (train.py:12)"."""
+        return self.node.label if self.node is not None else at(self.op, self.origin)
 
     @property
     def view(self) -> bool:

@@ -121,7 +121,7 @@ def n_writes(node: Node) -> bool:
 
 def _copy(node: Node, inputs: tuple[Value | None, ...]) -> Node:
     new = Node.__new__(Node)
-    for field in ("op", "attrs", "out_specs", "target", "need_grad"):
+    for field in ("op", "attrs", "out_specs", "target", "need_grad", "origin"):
         setattr(new, field, getattr(node, field))
     new.inputs, new.saved, new.grads, new.info = inputs, None, None, None
     new.outs = tuple([NdArray.unwritten(s) for s in node.out_specs])

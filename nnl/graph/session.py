@@ -418,7 +418,7 @@ class GraphExecutor:
             backward_now(edge, gy, clear_buffer, before, after, reports_to(edge, callbacks))
             return
         if not edge.array.bufs:
-            raise ValueError(f"{output._label()}: backward() needs forward() first")
+            raise ValueError(f"{edge.label}: backward() needs forward() first")
         session_of([output]).backward(grad, clear_buffer, callbacks)
 
 

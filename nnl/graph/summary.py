@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nnl.core.context import STATE
 from nnl.core.op import Cost
+from nnl.core.origin import place as place_of
 from nnl.ext.native import TRAITS
 from nnl.graph.profile import of_peak, shapes_text
 from nnl.graph.program import Program, Step
@@ -43,10 +44,12 @@ def summary(plan: Plan) -> str:
         what, cost = account(plan.program, step)
         ns = max(times[k] if times else 0, 1)
         target = step.node.target if step.node is not None else STATE.target
+        layer = place_of(step.origin)
         share = of_peak(cost, ns, target) if times and times[k] else 0.0
         lines.append(
             f"{step.op:<32} {place(plan, step):<7} {ns // 1000 / 1e3:>9.3f} "
-            f"{cost.flops / ns:>8.1f} {cost.bytes / ns:>6.1f} {share:>7.0%}  {what}"
+            f"{cost.flops / ns:>8.1f} {cost.bytes / ns:>6.1f} {share:>7.0%}  {what}  "
+            f"{layer}".rstrip()
         )
     places = TRAITS.places if plan.lib is None else plan.lib.traits.places
     kernels = sum(s.kernel is not None for s in steps)

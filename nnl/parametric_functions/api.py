@@ -10,6 +10,7 @@ from typing import Any
 
 from nnl.core import parameter
 from nnl.core.array import NdArray
+from nnl.core.context import STATE
 from nnl.core.parameter import parameter_scope
 from nnl.core.variable import Variable
 
@@ -37,6 +38,7 @@ def parametric_function_api(
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         scope = scope_name or function.__name__
+        own = len(scope.split("/"))
         signature = inspect.signature(function)
         positional = len(signature.parameters)
         ours = function.__module__.startswith("nnl.")
@@ -52,6 +54,7 @@ def parametric_function_api(
                     "nnl.Variable or nnl.NdArray"
                 )
             with parameter_scope(scope if not name else f"{name}/{scope}"):
+                STATE.layer = parameter.current_path[:-own]  # messages name the function anyway
                 return all_or_nothing(function, args, kw)
 
         last = inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)

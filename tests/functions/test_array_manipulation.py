@@ -248,9 +248,11 @@ def test_a_static_mask_may_change_but_not_its_count():
     np.testing.assert_array_equal(y.d, [6, 7])
     np.testing.assert_array_equal(at.d, [[1, 2]])
     mask.d = [0, 0, 1]
-    with pytest.raises(ValueError, match="bool_gather: mask has 1 elements that are not zero, wan"):
+    with pytest.raises(ValueError, match="bool_gather .*: mask has 1 elements that are not zero"):
         y.forward()
-    with pytest.raises(ValueError, match="nonzero: x has 1 elements that are not zero, wanted 2"):
+    with pytest.raises(
+        ValueError, match="nonzero .*: x has 1 elements that are not zero, wanted 2"
+    ):
         at.forward()
 
 
@@ -258,7 +260,7 @@ def test_a_static_unique_may_not_change_its_count():
     x = var(np.array([1.0, 1, 2]))
     y = F.unique(x)
     x.d = [1, 2, 3]
-    with pytest.raises(ValueError, match="unique: x has 3 distinct elements, wanted 2 as when"):
+    with pytest.raises(ValueError, match="unique .*: x has 3 distinct elements, wanted 2 as when"):
         y.forward()
 
 

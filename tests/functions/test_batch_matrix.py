@@ -64,8 +64,8 @@ def test_logdet_of_a_singular_matrix_is_minus_infinity():
 @pytest.mark.parametrize(
     "name,text",
     [
-        ("batch_inv", "batch_inv: x has a singular matrix, which has no inverse"),
-        ("batch_cholesky", "batch_cholesky: x has a matrix that is not positive definite"),
+        ("batch_inv", "batch_inv .*: x has a singular matrix, which has no inverse"),
+        ("batch_cholesky", "batch_cholesky .*: x has a matrix that is not positive definite"),
     ],
 )
 def test_matrices_without_a_result_are_refused(name, text):

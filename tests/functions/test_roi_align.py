@@ -87,5 +87,5 @@ def test_errors_name_what_came_and_what_was_wanted(x, boxes, at, text):
 )
 def test_values_of_boxes_are_checked(box, text):
     y = F.roi_align(V(np.zeros((2, 1, 3, 3))), V(np.array([box], float)), (1, 1))
-    with pytest.raises(ValueError, match=f"^roi_align: {text}"):
+    with pytest.raises(ValueError, match=rf"^roi_align \(test_roi_align.py:\d+\): {text}"):
         y.forward()

@@ -50,6 +50,7 @@ class Plan {
   void run_timed(size_t begin, size_t end);
 
   size_t size() const { return steps_.size(); }
+  size_t at() const { return at_; }  // the step whose exception has ended the latest run
   const std::vector<int64_t>& times() const { return times_; }    // of the latest timed run, ns
   const std::vector<int64_t>& starts() const { return starts_; }  // ns since the clock's epoch
   // The arena, which lives as long as somebody holds it: arrays in it do not need the plan.
@@ -70,6 +71,7 @@ class Plan {
   std::vector<void*> pointers_;
   std::vector<Step> steps_;
   std::vector<int64_t> times_, starts_;
+  size_t at_ = 0;
   int threads_ = 0;  // that the kernels were made for: scratch memory has room for so many
   std::atomic<bool> running_{false};
   bool stale_ = true;  // a bound address has changed since the steps' pointers were filled in
