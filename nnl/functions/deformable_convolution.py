@@ -204,7 +204,7 @@ def window_positions(kernel, out, pad, stride, dilation):
     return np.stack(grids)
 
 
-@op("add_window_positions")
+@op("add_window_positions", wide=True)
 class add_window_positions:
     """Moves of the taps of a sliding kernel plus where the taps lie unmoved.
 

@@ -200,7 +200,11 @@ class minimum2(Extreme):
 
 
 class Bound(Unary):
-    """Common to functions that clip on one side."""
+    """Common to functions that clip on one side.
+
+    Their gradients look at x: y is rounded where 16 bits are stored, and then on either side of a
+    bound that 16 bits do not hold.
+    """
 
     val: float = 1.0
 
@@ -217,8 +221,8 @@ class maximum_scalar(Bound):
     def forward(self, xp, x, out=None):
         return xp.fmax(x, self.val, out=out)
 
-    def vjp(self, gy, *, y):
-        return gate(gy, y, low=self.val)
+    def vjp(self, gy, *, x):
+        return gate(gy, x, low=self.val)
 
 
 @op("minimum_scalar", nnp="MinimumScalar")
@@ -228,8 +232,8 @@ class minimum_scalar(Bound):
     def forward(self, xp, x, out=None):
         return xp.fmin(x, self.val, out=out)
 
-    def vjp(self, gy, *, y):
-        return gate(gy, y, high=self.val)
+    def vjp(self, gy, *, x):
+        return gate(gy, x, high=self.val)
 
 
 @op("where", nnp="Where")

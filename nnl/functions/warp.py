@@ -42,7 +42,7 @@ class Affine:
         return Cost(2 * d * (d + 1) * max(x.size, y.size) // d, x.nbytes + y.nbytes)
 
 
-@op("affine_grid", nnp="AffineGrid")
+@op("affine_grid", wide=True, nnp="AffineGrid")
 class affine_grid(Affine):
     r"""Coordinates of all pixels after an affine map, for `warp_by_grid`.
 
@@ -106,7 +106,7 @@ class affine_grid_backward(Affine):
         yield Sample(rng.normal(size=(2, 3, 4, 2)), size=(3, 4))
 
 
-@op("grid_positions")
+@op("grid_positions", wide=True)
 class grid_positions:
     """Normalized coordinates as positions in pixels, with the first axis of the image first.
 
@@ -184,7 +184,7 @@ class grid_positions_backward:
         yield Sample(rng.normal(size=(2, 2, 5)), sizes=(3, 4))
 
 
-@op("folded_positions", outputs=("y", "slope"), hidden=1)
+@op("folded_positions", outputs=("y", "slope"), hidden=1, wide=True)
 class folded_positions:
     """Positions brought into an image: clamped to it, or reflected at its ends.
 
