@@ -1,22 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-from nnl.converters.modifiers import (
-    BatchNormalizationFoldingModifier,
-    BatchNormBatchStatModifier,
-    FunctionModifier,
-    GraphConverter,
-    IdentityModifier,
-    NoGradModifier,
-    RemoveFunctionModifier,
-    TestModeModifier,
-)
-
-__all__ = [
-    "BatchNormBatchStatModifier",
-    "BatchNormalizationFoldingModifier",
-    "FunctionModifier",
-    "GraphConverter",
-    "IdentityModifier",
-    "NoGradModifier",
-    "RemoveFunctionModifier",
-    "TestModeModifier",
-]
+from nnl.converters.rewriting import *  # noqa: F403
+from nnl.converters.rewriting import __all__ as __all__

@@ -96,28 +96,6 @@ def test_no_grad_gives_no_parameter_a_gradient(x: nn.Variable) -> None:
     assert np.abs(x.g).sum() > 0
 
 
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_folding_leaves_no_normalization_and_the_same_values(
-    x: nn.Variable, with_bias: bool
-) -> None:
-    h = PF.convolution(x, 4, (3, 3), stride=(2, 2), with_bias=with_bias, name="d")
-    if with_bias:
-        nn.get_parameters()["d/conv/b"].d = [1, 2, 3, 4]
-    old = PF.affine(F.relu(PF.batch_normalization(h, batch_stat=False, name="b1")), 5, name="z")
-    old = PF.batch_normalization(old, batch_stat=False, name="b2")
-    before = nn.get_parameters()["d/conv/W"].d.copy()
-    y = convert(old, GC.BatchNormalizationFoldingModifier())
-    assert names(y) == ["Convolution", "ReLU", "Affine"]
-    assert_same(y, old)
-    np.testing.assert_array_equal(nn.get_parameters()["d/conv/W"].d, before)
-    assert "d/conv/W-folded" in nn.get_parameters()
-
-
-def test_folding_wants_running_statistics(x: nn.Variable) -> None:
-    with pytest.raises(ValueError, match="a BatchNormalization has batch_stat=True, wanted False"):
-        convert(network(x, test=False), GC.BatchNormalizationFoldingModifier())
-
-
 class Swap(GC.FunctionModifier):
     """Replaces a function by what it was given."""
 
@@ -140,6 +118,21 @@ def test_several_outputs_share_what_they_shared(x: nn.Variable) -> None:
     h = F.exp(x)
     a, b = GC.GraphConverter([GC.IdentityModifier()]).convert([h * 2, h + 1])
     assert a.parent.inputs[0] == b.parent.inputs[0] != h
+
+
+def test_one_modifier_need_not_be_in_a_list(x: nn.Variable) -> None:
+    nested = [[GC.TestModeModifier()], (GC.RemoveFunctionModifier(["ReLU"]),)]
+    y = GC.GraphConverter(nested).convert(network(x, test=False))
+    assert_same(y, network(x, act=F.identity))
+    y = GC.GraphConverter(GC.TestModeModifier()).convert(network(x, test=False))
+    assert_same(y, network(x))
+
+
+def test_graphs_are_only_recorded_where_functions_run_at_once(x: nn.Variable) -> None:
+    y = network(x)
+    with nn.auto_forward():
+        new = convert(y, Swap("ReLU", F.elu))
+    assert_same(new, network(x, act=F.elu))
 
 
 def test_wrong_modifiers_are_named(x: nn.Variable) -> None:

@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from nnl import functions as F
+from nnl.converters.nnp.function_messages import op_of_type
 from nnl.core.context import using
 from nnl.core.dispatch import apply
 from nnl.core.function import Function
-from nnl.core.graph import capture
+from nnl.core.graph import Node, capture
 from nnl.core.parameter import get_parameter_or_create, get_parameters, parameter_scope
 from nnl.core.variable import Variable
 
+logger = logging.getLogger("nnl")
 NORMALIZATIONS = ("BatchNormalization", "FusedBatchNormalization", "SyncBatchNormalization")
 
 
@@ -29,10 +31,13 @@ class FunctionModifier:
         ...     def modify(self, f, inputs):
         ...         if f.info.type_name == "ReLU":
         ...             return F.elu(inputs[0])
-        >>> y = GraphConverter([ELUForReLU()]).convert(F.relu(nn.Variable((2, 3))))
+        >>> y = GraphConverter(ELUForReLU()).convert(F.relu(nn.Variable((2, 3))))
         >>> y.parent.name
         'ELU'
     """
+
+    _readers: Mapping[Node, Sequence[Function | None]] = {}
+    _derived: dict[str, Any] = {}
 
     def modify(self, f: Function, inputs: list[Variable]) -> Any:
         """What takes the place of f.
@@ -51,21 +56,90 @@ class FunctionModifier:
 
     def finish_up(self) -> None:
         """Called when the new graph is complete."""
+        self.__finish__()
+
+    def __finish__(self) -> None:
+        """The same, as NNabla calls it."""
 
     def get_parameter_scope(self, v: Variable) -> str:
         """The scope of a parameter; "" for what is none."""
-        for name, p in get_parameters(grad_only=False).items():
-            if p == v:
-                return os.path.dirname(name)
-        return ""
+        return os.path.dirname(parameter_name(v))
+
+    def readers(self, f: Function) -> Sequence[Function | None]:
+        """Who reads the outputs of a function of the old graph, once for every time that it does.
+
+        None stands for the graph's own outputs.
+        """
+        return self._readers.get(f.node, ())
+
+    def derived(self, v: Variable, suffix: str, value: Any, name: str = "") -> Variable:
+        """A leaf of this value that takes the place of v.
+
+        That of a parameter is a parameter, too, in the same scope and called as v with the suffix.
+        As in parametric functions one that exists keeps its value. Of one scope, two that are made
+        for different values in one conversion get different names.
+
+        Args:
+            v: What value was computed from.
+            name: Of v, if it is to be another one than its own.
+        """
+        value = np.asarray(value, v.d.dtype)
+        known, path = get_parameters(grad_only=False), parameter_name(v)
+        if not path:
+            return Variable.from_numpy_array(value, need_grad=v.need_grad)
+        scope, leaf = os.path.split(path)
+        first = full = f"{scope}/{name or leaf}{suffix}"
+        n = 1
+        while full in self._derived and not np.array_equal(self._derived[full], value):
+            n += 1
+            full = f"{first}-{n}"
+        self._derived[full] = value
+        with parameter_scope(scope):
+            made = get_parameter_or_create(
+                os.path.basename(full), value.shape, value, known[path].need_grad, v.need_grad
+            )
+        if not np.array_equal(made.d, value):
+            logger.warning(
+                "%s: the parameter %s exists and keeps its value, which is not the one that %s "
+                "gives now", type(self).__name__, full, path,
+            )  # fmt: skip
+        return made
+
+    def _modify_as_same(self, f: Function, inputs: Sequence[Variable]) -> Any:
+        return again(f, inputs)
+
+    def _call_function(self, type_name: str, inputs: Sequence[Variable], args: Any) -> Any:
+        return op_of_type()[type_name](*inputs, **args)
 
 
-def again(f: Function, inputs: Sequence[Variable], **changes: Any) -> Any:
-    """The same function of other inputs, with some of its arguments changed."""
+def parameter_name(v: Variable) -> str:
+    """The name of a parameter relative to the current scope; "" for what is none."""
+    known = get_parameters(grad_only=False)
+    return next((name for name, p in known.items() if p == v), "")
+
+
+def named_inputs(f: Function, inputs: Sequence[Variable]) -> dict[str, Variable]:
+    """Inputs that stand for those of f, by the names in f's definition; without those left out."""
     node = f.node
-    given = iter(inputs)
+    there = [n for n, v in zip(node.op.inputs, node.inputs, strict=False) if v is not None]
+    return dict(zip(there, inputs, strict=False))
+
+
+def again(
+    f: Function, inputs: Sequence[Variable] | Mapping[str, Variable | None], **changes: Any
+) -> Any:
+    """The same function of other inputs, with some of its arguments changed.
+
+    Args:
+        inputs: As many as f has, or all by name, those not in it left out.
+    """
+    node = f.node
     n = len(node.inputs) - node.op.takes_rng
-    full = [None if v is None else next(given) for v in node.inputs[:n]]
+    if isinstance(inputs, Mapping):
+        full = [inputs.get(name) for name in node.op.inputs[:n]]
+    else:
+        given = iter(inputs)
+        full = [None if v is None else next(given) for v in node.inputs[:n]]
     full += [None if v is None else Variable.on(v) for v in node.inputs[n:]]
     attrs = node.op.attrs(**{**node.attrs.as_dict(), **changes}) if changes else node.attrs
     with using(auto_forward=False, target=node.target):
@@ -76,18 +150,11 @@ class GraphConverter:
     """Makes graphs anew with modifiers, one after the other. The old graph stays as it was.
 
     Args:
-        modifiers: FunctionModifiers, or lists of them.
+        modifiers: A FunctionModifier, or several, also in lists of lists.
     """
 
-    def __init__(self, modifiers: Sequence[Any] = ()) -> None:
-        self._modifiers: list[FunctionModifier] = []
-        for m in modifiers:
-            self._modifiers += m if isinstance(m, (list, tuple)) else [m]
-        for m in self._modifiers:
-            if not isinstance(m, FunctionModifier):
-                raise TypeError(
-                    f"GraphConverter: modifiers has a {type(m).__name__}, wanted FunctionModifier"
-                )
+    def __init__(self, modifiers: Any = ()) -> None:
+        self._modifiers = list(_flat(modifiers))
 
     def convert(self, o: Variable | Sequence[Variable]) -> Any:
         """The new graph's outputs, as many as were given.
@@ -103,9 +170,31 @@ class GraphConverter:
         return outputs[0] if isinstance(o, Variable) else outputs
 
 
+def _flat(modifiers: Any) -> Iterator[FunctionModifier]:
+    if isinstance(modifiers, (list, tuple)):
+        for m in modifiers:
+            yield from _flat(m)
+    elif isinstance(modifiers, FunctionModifier):
+        yield modifiers
+    else:
+        raise TypeError(
+            f"GraphConverter: modifiers has a {type(modifiers).__name__}, wanted FunctionModifier"
+        )
+
+
 def _converted(outputs: list[Variable], modifier: FunctionModifier) -> list[Variable]:
     made: dict[tuple[int, int], Variable] = {}
     name = type(modifier).__name__
+    nodes = capture([v.edge for v in outputs])
+    readers: dict[Node, list[Function | None]] = {node: [] for node in nodes}
+    for node in nodes:
+        for edge in node.inputs:
+            if edge is not None and edge.node is not None:
+                readers[edge.node].append(Function(node))
+    for v in outputs:
+        if v.edge.node is not None:
+            readers[v.edge.node].append(None)
+    modifier._readers, modifier._derived = readers, {}
 
     def current(edge: Any) -> Variable:
         if edge.key not in made:
@@ -117,12 +206,13 @@ def _converted(outputs: list[Variable], modifier: FunctionModifier) -> list[Vari
             made[edge.key] = modifier.source(Variable.on(edge))
         return made[edge.key]
 
-    for node in capture([v.edge for v in outputs]):
+    for node in nodes:
         f = Function(node)
         n = len(node.inputs) - node.op.takes_rng
         inputs = [current(v) for v in node.inputs[:n] if v is not None]
-        y = modifier.modify(f, inputs)
-        y = again(f, inputs) if y is None else y
+        with using(auto_forward=False, target=node.target):
+            y = modifier.modify(f, inputs)
+            y = again(f, inputs) if y is None else y
         for i, v in enumerate(y if isinstance(y, (list, tuple)) else [y]):
             if not isinstance(v, Variable):
                 raise TypeError(
@@ -203,59 +293,4 @@ class NoGradModifier(FunctionModifier):
     """Makes a graph that gives the parameters no gradients."""
 
     def source(self, v: Variable) -> Variable:
-        known = get_parameters(grad_only=False).values()
-        return v.unlinked(need_grad=False) if any(p == v for p in known) else v
-
-
-class BatchNormalizationFoldingModifier(FunctionModifier):
-    """Folds batch normalisations by running statistics into the convolution or affine before them.
-
-    The folded weights are parameters of their own, "W-folded" and "b-folded" beside the old ones,
-    and have the values that the old ones have now.
-
-    Raises:
-        ValueError: On conversion, a normalisation behind a convolution uses batch statistics.
-    """
-
-    AXES = {"Convolution": 0, "Affine": -1}  # of the weight, along which outputs lie
-
-    def __init__(self) -> None:
-        self._inner: dict[Any, tuple[Function, list[Variable]]] = {}
-
-    def modify(self, f: Function, inputs: list[Variable]) -> Any:
-        if f.name in self.AXES and not f.args.get("channel_last"):
-            y = again(f, inputs)
-            self._inner[y.edge.key] = (f, inputs)
-            return y
-        if f.name != "BatchNormalization" or inputs[0].edge.key not in self._inner:
-            return None
-        inner, (x, w, *bias) = self._inner[inputs[0].edge.key]
-        if f.args["batch_stat"]:
-            raise ValueError(
-                "BatchNormalizationFoldingModifier: a BatchNormalization has batch_stat=True, "
-                "wanted False: convert with BatchNormBatchStatModifier first"
-            )
-        if list(f.args["axes"]) != [inner.args["base_axis"]] or w.d.ndim < 2:
-            return None
-        w_new, b_new = _folded(w.d, bias[0].d if bias else 0.0, self.AXES[inner.name], f)
-        with parameter_scope(self.get_parameter_scope(w)):
-            w = get_parameter_or_create("W-folded", w_new.shape, w_new)
-            b = get_parameter_or_create("b-folded", b_new.shape, b_new)
-        w.d, b.d = w_new, b_new  # where they were made by an earlier conversion
-        if inner.name == "Affine":
-            return F.affine(x, w, b, **inner.args)
-        return F.convolution(x, w, b, **inner.args)
-
-    def finish_up(self) -> None:
-        self._inner = {}
-
-
-def _folded(w: Any, b: Any, axis: int, f: Function) -> tuple[Any, Any]:
-    """Weight and bias that give what normalisation f makes of the results of w and b."""
-    names = [n for n, v in zip(f.node.op.inputs, f.node.inputs, strict=False) if v is not None]
-    of = {n: v.d.reshape(-1) for n, v in zip(names[1:], f.inputs[1:], strict=False)}
-    scale = of.get("gamma", 1.0) / np.sqrt(of["variance"] + f.args["eps"])
-    shape = [1] * w.ndim
-    shape[axis] = -1
-    shift = of.get("beta", 0.0) + (b - of["mean"]) * scale
-    return (w * scale.reshape(shape)).astype(w.dtype), np.asarray(shift, w.dtype)
+        return v.unlinked(need_grad=False) if parameter_name(v) else v
