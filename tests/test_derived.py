@@ -113,6 +113,16 @@ def test_infer_matches_forward(op, i, dtype):
                 np.testing.assert_array_equal(x.d, a, err_msg="an input was changed")
 
 
+@pytest.mark.parametrize("op,i", CASES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_results_in_16_bits_have_the_dtype_that_was_announced(op, i, dtype):
+    case = Case(op, i, dtype)
+    context = nn.Context(["numpy:half"])
+    with nn.context_scope(context), nn.auto_forward(), np.errstate(all="ignore"):
+        for y in case.run(case.variables()):
+            assert y.data.read("host").dtype == y.spec.dtype
+
+
 def assert_same(got, want, exact, what):
     """Equal bit for bit, or within what another order of additions does to float32."""
     if exact or want.dtype.kind != "f":

@@ -28,7 +28,7 @@ from nnl.functions.reduction import reshape
 __all__ = ["deformable_convolution"]
 
 
-@op("deformable_convolution", nnp="DeformableConvolution")
+@op("deformable_convolution", narrow=True, nnp="DeformableConvolution")
 class deformable_convolution(Sliding):
     r"""Convolution that sees, for every result, pixels moved by offsets and scaled by a mask.
 
