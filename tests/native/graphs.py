@@ -11,6 +11,7 @@ import numpy as np
 
 import nnl as nn
 import nnl.functions as F
+from nnl.core.op import OPS
 
 NUMPY = nn.Context(["numpy:float"])
 
@@ -21,11 +22,20 @@ class Leaf:
     Attributes:
         array: Its value. state: Whether the graph writes it (running statistics).
         strided: Whether it is handed over as a view that is not contiguous.
+        exact: Whether it stays as it is where rounding is imitated (a mask, a list of zeros).
         drift: Whether it gets another value before the second run.
     """
 
-    def __init__(self, array: Any, need_grad: bool, state: bool = False, strided: bool = False):
+    def __init__(
+        self,
+        array: Any,
+        need_grad: bool,
+        state: bool = False,
+        strided: bool = False,
+        exact: bool = False,
+    ):
         self.array, self.need_grad, self.state, self.strided = array, need_grad, state, strided
+        self.exact = exact
         self.drift = array.dtype.kind == "f" and not state
 
     def __repr__(self) -> str:
@@ -39,18 +49,31 @@ class Call:
 
     def __init__(self, name: str, ins: list[Any], attrs: dict[str, Any], marks: frozenset[str]):
         self.name, self.ins, self.attrs, self.marks = name, ins, attrs, marks
-        self.count = 1
+        self.count, self.tuple = 1, False  # of results; whether they come in a tuple
 
     def reading(self, ins: list[Any]) -> Call:
         """The same call of other values."""
         call = Call(self.name, ins, self.attrs, self.marks)
-        call.count = self.count
+        call.count, call.tuple = self.count, self.tuple
         return call
 
-    def __repr__(self) -> str:
-        attrs = "".join(f", {k}={v!r}" for k, v in self.attrs.items())
-        marks = f"  # {', '.join(sorted(self.marks))}" if self.marks else ""
-        return f"{self.name}({', '.join(str(i) for i in self.ins)}{attrs}){marks}"
+    def text(self, names: list[str], results: list[str]) -> str:
+        """As a line of Python, with the names of its inputs and of what it makes."""
+        kind, _, name = self.name.rpartition(".")
+        attrs = dict(self.attrs)
+        if kind == "op":
+            function = f"OPS[{name!r}]"
+        elif name in ("operator", "near"):
+            function = f"OPERATORS[{attrs.pop('which', name)!r}]"
+        else:
+            function = f"F.{name}"
+        args = names + [f"{k}={v!r}" for k, v in attrs.items()]
+        marks = {"persistent": "persistent = True", "recompute": "recompute = True",
+                 "stop": "need_grad = False"}  # fmt: skip
+        made = ", ".join(results) + "," * (self.tuple and self.count == 1)
+        lines = [f"{made} = {function}({', '.join(args)})"]
+        lines += [f"{r}.{marks[m]}" for m in sorted(self.marks) for r in results]
+        return "\n".join(lines)
 
 
 class Graph:
@@ -64,13 +87,24 @@ class Graph:
         # Python numbers stand for values: leaves have -1, -2, ..., results 0, 1, ...
 
     def __repr__(self) -> str:
-        lines = [f"graph of seed {self.seed}"]
-        lines += [f"  {-1 - i} = {x}" for i, x in enumerate(self.leaves)]
+        """A program that records it."""
+        leaves = dict.fromkeys(i for c in self.calls for i in c.ins if i is not None and i < 0)
+        lines = [
+            "import nnl as nn",
+            "import nnl.functions as F",
+            "from nnl.core.op import OPS",
+            "from tests.native.graphs import OPERATORS",
+            "from tests.native.random_graphs import random_graph",
+            "",
+            f"x = random_graph({self.seed}).variables()",
+            *(f"# x[{-1 - i}] is {self.leaves[-1 - i]}" for i in sorted(leaves, reverse=True)),
+        ]
         n = 0
         for c in self.calls:
-            lines.append(f"  {n}{f'..{n + c.count - 1}' if c.count > 1 else ''} = {c}")
+            names = ["None" if i is None else f"y{i}" if i >= 0 else f"x[{-1 - i}]" for i in c.ins]
+            lines.append(c.text(names, [f"y{n + k}" for k in range(c.count)]))
             n += c.count
-        return "\n".join([*lines, f"  ends {self.ends}"])
+        return "\n".join([*lines, f"ends = [{', '.join(f'y{i}' for i in self.ends)}]"])
 
     def without_idle_calls(self) -> Graph:
         """The same graph without calls that no end depends on: only some modes run those."""
@@ -102,7 +136,7 @@ class Graph:
         out = []
         for leaf in self.leaves:
             a = leaf.array
-            if noise and a.dtype.kind == "f":
+            if noise and a.dtype.kind == "f" and not leaf.exact:
                 a = (a * (1 + noise * rng.uniform(-1, 1, a.shape))).astype(a.dtype)
             v = nn.Variable.from_numpy_array(a, need_grad=leaf.need_grad)
             if leaf.strided and a.ndim:
@@ -137,7 +171,7 @@ class Graph:
             ins = [None if i is None else values[i] if i >= 0 else leaves[-1 - i] for i in call.ins]
             y = run_call(call, ins)
             if noise:
-                y = [with_noise(v, noise, rng) if is_end(v) else v for v in y]
+                y = [with_noise(v, noise, rng) if is_float(v) else v for v in y]
             for v in y:
                 if "persistent" in call.marks:
                     v.persistent = True
@@ -149,7 +183,7 @@ class Graph:
         return values
 
     def loss(self, values: list[nn.Variable]) -> nn.Variable:
-        """A scalar that depends on every end, with weights that differ from element to element."""
+        """A scalar that depends on every end, with weights that differ between elements."""
         total = None
         for k, i in enumerate(self.ends):
             y = values[i]
@@ -167,10 +201,22 @@ def with_noise(v: nn.Variable, noise: float, rng: np.random.Generator) -> nn.Var
 
 
 def run_call(call: Call, ins: list[Any]) -> list[nn.Variable]:
-    if call.name == "operator":
-        return [OPERATORS[call.attrs["which"]](*ins)]
-    y = getattr(F, call.name)(*ins, **call.attrs)
-    return list(y) if isinstance(y, (tuple, list)) else [y]
+    kind, _, name = call.name.rpartition(".")
+    if name in ("operator", "near"):
+        y = OPERATORS[call.attrs.get("which", name)](*ins)
+    else:
+        y = (OPS[name] if kind else getattr(F, name))(*ins, **call.attrs)
+    call.tuple = isinstance(y, (tuple, list))
+    return list(y) if call.tuple else [y]
+
+
+def near(x: nn.Variable, base: nn.Variable) -> nn.Variable:
+    """`base` moved a little by the first elements of x."""
+    n = base.size
+    flat = F.reshape(x, (x.size,))
+    if x.size < n:
+        flat = F.tile(flat, -(-n // x.size))
+    return base + 0.1 * F.tanh(F.reshape(F.slice(flat, stop=(n,)), base.shape))
 
 
 OPERATORS: dict[str, Callable[..., nn.Variable]] = {
@@ -190,8 +236,9 @@ OPERATORS: dict[str, Callable[..., nn.Variable]] = {
     "every": lambda x: x[::2],
     "new": lambda x: x[:, None],
     "item": lambda x: x[0],
+    "near": near,
 }
 
 
-def is_end(v: nn.Variable) -> bool:
+def is_float(v: nn.Variable) -> bool:
     return v.spec.dtype.kind == "f"

@@ -40,7 +40,7 @@ class Run:
     def __init__(self, graph: Graph, noise: float = 0.0, salt: int = 0) -> None:
         self.graph, self.noise = graph, noise
         self.leaves = graph.variables(noise, salt)
-        self.random = any(c.name == "dropout" for c in graph.calls)
+        self.seeded = any(c.attrs.get("seed", -1) != -1 for c in graph.calls)
 
     def collect(self, values: Any, which: Any, inner: bool = False) -> Result:
         out: Result = {}
@@ -75,7 +75,7 @@ def every(graph: Graph, values: Any) -> range:
 def dynamic(run: Run) -> Iterator[Result]:
     for again in (False, True):
         if again:
-            if run.random:
+            if run.seeded:
                 return  # a new call starts the stream of its seed anew
             run.again()
         with nn.auto_forward():
@@ -155,6 +155,7 @@ MODES: dict[str, Callable[[Run], Iterator[Result]]] = {
 
 
 def run_mode(graph: Graph, mode: str, context: Any, noise: float = 0.0, salt: int = 0) -> Any:
+    nn.seed(graph.seed)
     with nn.context_scope(context), np.errstate(all="ignore"):
         return list(MODES[mode](Run(graph, noise, salt)))
 
