@@ -18,6 +18,7 @@ import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.converters.nnp.messages import parse
 from nnl.core.python_function import PythonFunction
+from nnl.utils.load import load
 from nnl.utils.save import create_proto, save
 
 
@@ -295,3 +296,27 @@ def test_extensions_and_formats_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="parameter_format is '.npz', wanted '.h5' or '.protobuf'"):
         save(tmp_path / "a.nnp", OK, parameter_format=".npz")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("extension", [".nntxt", ".nnp", ".protobuf"])
+def test_values_that_left_the_registry_are_missed(
+    extension: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, y = classifier()
+    save(io.BytesIO(), network({"y": y}, {"x": x}), extension=extension)
+    assert caplog.text == ""
+    nn.clear_parameters()
+    save(io.BytesIO(), network({"y": y}, {"x": x}), extension=extension)
+    assert (
+        "save: network 'n': 8 of its inputs are neither in `names` nor parameters of the current "
+        "scope, so their values are not saved: 'W', 'b', 'beta', 'gamma' ..." in caplog.text
+    )
+
+
+def test_networks_cut_anywhere_are_refused(tmp_path: Path) -> None:
+    save(path := tmp_path / "n.protobuf", everything(), include_params=True)
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=r"load: .*n.protobuf"):
+            load(path)

@@ -266,3 +266,38 @@ def test_a_killed_save_leaves_the_old_file(tmp_path: Path) -> None:
     old = path.read_bytes()
     done = subprocess.run([sys.executable, "-c", KILLED, path], cwd=Path(nn.__file__).parents[1])
     assert done.returncode == -signal.SIGKILL and path.read_bytes() == old
+
+
+@pytest.mark.parametrize("extension", [".h5", ".protobuf"])
+def test_a_file_in_memory_is_read_from_its_beginning(extension: str) -> None:
+    values, file = create(), io.BytesIO()
+    save_parameters(file, extension=extension)
+    nn.clear_parameters()
+    load_parameters(file, extension=extension)
+    assert list(nn.get_parameters(grad_only=False)) == list(values)
+
+
+def test_a_message_that_was_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    create()
+    path = tmp_path / "p.protobuf"
+    save_parameters(path)
+    whole = path.read_bytes()
+    nn.clear_parameters()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=r"load_parameters: .*p.protobuf"):
+            load_parameters(path)
+        assert nn.get_parameters(grad_only=False) == {}
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"p.protobuf is empty"):
+        load_parameters(path)
+    path.write_bytes(whole[:-40])  # in the last parameters
+    with pytest.raises(ValueError, match=r"p.protobuf is damaged: \d+ bytes of \d+ are there"):
+        load_parameters(path)
+
+
+def test_no_parameters_are_a_file_too(tmp_path: Path) -> None:
+    for extension in FORMATS:
+        save_parameters(tmp_path / f"p.{extension}")
+        load_parameters(tmp_path / f"p.{extension}")
+    assert nn.get_parameters(grad_only=False) == {}

@@ -10,6 +10,7 @@ from typing import Any
 
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.loops import expand_loops
+from nnl.converters.nnp.members import sealed
 from nnl.converters.nnp.network_reader import in_order, shapes_of
 from nnl.converters.nnp.parameter_files import stored_bytes
 from nnl.converters.nnp.writer import VERSION, archive, to_bytes, to_text
@@ -208,6 +209,7 @@ def write_content(
         data = to_bytes(proto) if kind == ".protobuf" else to_text(proto)
         if parameters is not None:
             data += stored_bytes(content.stored, ".protobuf" if kind == ".protobuf" else ".nntxt")
+        data = sealed(data) if kind == ".protobuf" else data
     else:
         text = to_text(proto)
         if parameters == ".nntxt":

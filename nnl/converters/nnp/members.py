@@ -104,7 +104,7 @@ class Member:
     def begin(self) -> Bytes:
         """Memory for all bytes, which may still be filled: `wait` before you use them."""
         if isinstance(self.file, BytesFile):
-            return self.file.data
+            return self.file.data[self.start : self.start + self.size]
         buffer = empty((self.size,), np.uint8)
         self._begin([buffer.data])
         return buffer
@@ -180,12 +180,45 @@ class Member:
 
 
 def whole(file: Any, name: str) -> Member:
-    """Everything that a file open for reading has left."""
+    """Everything in a file open for reading, also what was read or written before.
+
+    Raises:
+        ValueError: There is nothing in it, or `sealed` says that it is not all there.
+    """
     if isinstance(file, io.FileIO | io.BufferedReader):
-        start = file.tell()
-        return Member(file, start, os.fstat(file.fileno()).st_size - start, name)
-    data = file.read()
-    return in_memory(data.encode() if isinstance(data, str) else data, name)
+        member = Member(file, 0, os.fstat(file.fileno()).st_size, name)
+    else:
+        if hasattr(file, "seekable") and file.seekable():
+            file.seek(0)
+        data = file.read()
+        member = in_memory(data.encode() if isinstance(data, str) else data, name)
+    return _unsealed(member)
+
+
+# A field of protobuf that no message has, so that readers skip it: 8 bytes, of type fixed64.
+_SEAL = b"\xf9\xff\xff\xff\x0f"
+_SEALED = struct.Struct("<5sQ")
+
+
+def sealed(message: bytes) -> bytes:
+    """A binary message that begins with its length: one that was cut between two of its fields is
+    a good message, too."""
+    return _SEALED.pack(_SEAL, len(message)) + message
+
+
+def _unsealed(member: Member) -> Member:
+    if member.size == 0:
+        raise ValueError(f"{member.name} is empty")
+    if member.size >= _SEALED.size:
+        member.file.seek(member.start)
+        seal, size = _SEALED.unpack(member.file.read(_SEALED.size))
+        if seal == _SEAL:
+            there = member.size - _SEALED.size
+            if there != size:
+                raise ValueError(f"{member.name} is damaged: {there} bytes of {size} are there")
+            return Member(member.file, member.start + _SEALED.size, there, member.name)
+        member.file.seek(member.start)
+    return member
 
 
 def in_memory(data: Any, name: str) -> Member:

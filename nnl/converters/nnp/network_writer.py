@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from nnl.converters.nnp.function_messages import (
 )
 from nnl.core.graph import Node, Value, capture
 from nnl.core.variable import Variable
+
+logger = logging.getLogger("nnl")
 
 Key = tuple[int, int]
 
@@ -65,6 +68,7 @@ class WrittenNetwork:
         outputs = [v.edge for v in ends]
         self._nodes = [n for n in capture(outputs) if self._inside(n) and not self._is_alias(n)]
         self._name_all(outputs)
+        self._warn_of_lost_values()
         self._write_functions()
         self.batch = self._batch_size() if variable_batch_size else None
         self._moving = self._batch_dependent() if self.batch is not None else set()
@@ -151,6 +155,26 @@ class WrittenNetwork:
             self._values[v.key] = v
             name = self._parameters.get(v.key) or wanted.get(v.key)
             self._names[v.key] = name or self._numbered(kind, node)
+
+    def _warn_of_lost_values(self) -> None:
+        """Of what looks like parameters that somebody has taken out of the registry."""
+        given = set(self._given.values())
+        lost = [
+            v.name or self._names[key]
+            for key, v in self._values.items()
+            if v.node is None
+            and (v.name or v.need_grad)
+            and key not in self._parameters
+            and key not in given
+        ]
+        if lost:
+            logger.warning(
+                "%s: %d of its inputs are neither in `names` nor parameters of the current scope, "
+                "so their values are not saved: %s",
+                self.where,
+                len(lost),
+                ", ".join(map(repr, lost[:4])) + (" ..." if len(lost) > 4 else ""),
+            )
 
     def _numbered(self, kind: str, node: Node) -> str:
         """@network/kind, then with _1, _2 ..., as long as nobody else has that name."""

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from nnl.converters.nnp.members import BytesFile, Member, Place, members, whole
+from nnl.converters.nnp.members import BytesFile, Member, Place, members, sealed, whole
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.wire import join_parameters, split_parameters
 from nnl.core.atomic import replacing
@@ -58,6 +58,7 @@ def save_parameters(
     kind = _extension("save_parameters", path, extension, SAVED)
     stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in params.items()]
     content = stored_bytes(stored, kind)
+    content = sealed(content) if kind == ".protobuf" else content
     if isinstance(path, (str, os.PathLike)):
         with replacing(path) as temporary:
             temporary.write_bytes(content)

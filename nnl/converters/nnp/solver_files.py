@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.nnp.members import sealed, whole
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.parameter_files import numbers
 from nnl.core.atomic import replacing
@@ -79,15 +80,15 @@ def save_protobuf(solver: Solver, path: Path) -> None:
     optimizer = messages()["Optimizer"]()
     solver.set_states_to_protobuf(optimizer)
     with replacing(path) as temporary:
-        temporary.write_bytes(optimizer.SerializeToString())
+        temporary.write_bytes(sealed(optimizer.SerializeToString()))
 
 
 def load_protobuf(solver: Solver, path: Path) -> None:
     """Set the solver's states from a binary or text Optimizer message."""
     text = str(path).endswith((".nntxt", ".prototxt"))
-    with open(path, "rb") as file:
-        content = file.read()
     where = f"{solver.name}.load_states: {path}"
+    with open(path, "rb") as file:
+        content = whole(file, where).read().tobytes()
     solver.set_states_from_protobuf(parse("Optimizer", content, text, where))
 
 

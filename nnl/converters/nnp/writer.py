@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from nnl.converters.nnp.contents_writer import write_contents
+from nnl.converters.nnp.members import sealed
 from nnl.converters.nnp.parameter_files import ALIGNMENT, Stored, add_to_proto, stored_bytes
 from nnl.converters.nnp.solver_files import write_h5
 from nnl.core.atomic import replacing
@@ -87,7 +88,7 @@ def save(
     if include_params:
         add_to_proto(proto, parameters)
     if not apart:
-        content = to_text(proto) if given != ".protobuf" else to_bytes(proto)
+        content = to_text(proto) if given != ".protobuf" else sealed(to_bytes(proto))
     else:
         members = {"nnp_version.txt": VERSION.encode(), "network.nntxt": to_text(proto)}
         if not include_params:
