@@ -94,7 +94,7 @@ class Function:
 
     def forward(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
         """Compute outputs from inputs, outside of any graph."""
-        ys = execute(self._bind(inputs), [x._data for x in self._all(inputs)])
+        ys = execute(self._bind(inputs), _arrays(self._all(inputs)))
         for y, result in zip(outputs, ys, strict=False):
             y._data.spec, y._data.bufs = result.spec, result.bufs
 
@@ -111,11 +111,11 @@ class Function:
                 False overwrites.
         """
         xs = self._all(inputs)
-        ys = execute(self._bind(inputs), [x._data for x in xs])
+        ys = execute(self._bind(inputs), _arrays(xs))
         node = Node.__new__(Node)
         node.op, node.attrs, node.target = self.node.op, self.node.attrs, self.node.target
         node.origin = self.node.origin
-        node.inputs = tuple([Value.leaf(x._data, x.need_grad) for x in xs])
+        node.inputs = tuple([None if x is None else Value.leaf(x._data, x.need_grad) for x in xs])
         node.out_specs = tuple([y.spec for y in ys])
         node.outs, node.saved = tuple(ys), None
         from nnl.core.autodiff import _vjp, accumulate
@@ -124,21 +124,31 @@ class Function:
         gys += [None] * (len(ys) - len(gys))
         with using(record=False, auto_forward=True, target=node.target):
             gxs = _vjp(node, gys, False)
-        for i, (x, g) in enumerate(zip(xs, gxs, strict=False)):
+        there = [(x, g) for x, g in zip(xs, gxs, strict=False) if x is not None]
+        for i, (x, g) in enumerate(there):
             if g is None or not x.need_grad:
                 continue
             if accum is not None and not accum[i]:
                 x.grad.zero()
             accumulate(x.grad, g, own=False)
 
-    def _all(self, inputs: Sequence[Variable]) -> list[Variable]:
-        xs = list(inputs)
-        if self.node.op.takes_rng and self.node.inputs[-1] is not None:
-            xs.append(Variable.on(self.node.inputs[-1]))
-        return xs
+    def _all(self, inputs: Sequence[Variable]) -> list[Variable | None]:
+        """The inputs with None for those that were left out, and the state of random numbers."""
+        edges = self.node.inputs
+        n = len(edges) - self.node.op.takes_rng
+        wanted = [v is not None for v in edges[:n]]
+        given = [x for x in inputs if x is not None]
+        if len(given) != sum(wanted):
+            raise ValueError(
+                f"{self.name}: inputs has {len(given)} Variables, wanted the {sum(wanted)} that "
+                "the function was called with"
+            )
+        left = iter(given)
+        xs = [next(left) if there else None for there in wanted]
+        return xs + [None if v is None else Variable.on(v) for v in edges[n:]]
 
     def _bind(self, inputs: Sequence[Variable]) -> Any:
-        specs = tuple([x.spec for x in self._all(inputs)])
+        specs = tuple([None if x is None else x.spec for x in self._all(inputs)])
         return bind(self.node.op, self.node.attrs, self.node.target, specs)
 
     def __eq__(self, other: object) -> bool:
@@ -149,6 +159,10 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<Function {self.name} {self.args}>"
+
+
+def _arrays(xs: Sequence[Variable | None]) -> list[Any]:
+    return [None if x is None else x._data for x in xs]
 
 
 callback.HOOKS.wrap = Function

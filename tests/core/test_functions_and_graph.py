@@ -46,6 +46,29 @@ def test_setup_forward_and_backward_can_be_called_directly():
     np.testing.assert_array_equal(out.g, [2])
 
 
+def test_functions_called_directly_know_what_was_left_out():
+    x, gamma = leaf([[1, 2], [3, 7]]), leaf([[2, 3]])
+    y = F.layer_normalization(x, None, gamma)
+    y.forward()
+    y.g = [[1, 2], [-1, 4]]
+    y.backward(None)
+    f, out = y.parent, nn.Variable()
+    want, gx, ggamma = y.d.copy(), x.g.copy(), gamma.g.copy()
+    for inputs in ([x, gamma], [x, None, gamma]):
+        f.setup(inputs, [out])
+        f.forward(inputs, [out])
+        np.testing.assert_array_equal(out.d, want)
+        out.g = [[1, 2], [-1, 4]]
+        x.grad.zero()
+        gamma.g = 5
+        f.backward(inputs, [out], [True, False])
+        np.testing.assert_allclose(x.g, gx, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(gamma.g, ggamma, rtol=1e-5, atol=1e-6)
+    text = "LayerNormalization: inputs has 1 Variables, wanted the 2 that the function was called"
+    with pytest.raises(ValueError, match=text):
+        f.forward([x], [out])
+
+
 def test_function_backward_skips_inputs_that_need_no_gradient():
     x, w = leaf([1, 2]), leaf([3, 4], False)
     y = x * w

@@ -48,6 +48,16 @@ def test_graph_profiler_measures_every_function(loss: nn.Variable) -> None:
     assert float(result["training"]) > 0 and result["n_run_training"] == 3
 
 
+def test_graph_profiler_measures_functions_with_inputs_left_out() -> None:
+    h = PF.convolution(nn.Variable((2, 3, 4, 4)), 4, (3, 3), with_bias=False)
+    y = F.mean(PF.batch_normalization(h, no_bias=True))
+    result = profiled(y).get_result()
+    for part in ("forward", "backward"):
+        names = [s.function_name for s in result[part]]
+        assert names == ["Convolution", "BatchNormalization", "Mean"]
+    assert result["forward"][0].inputs_shape == [(2, 3, 4, 4), (4, 3, 3, 3)]
+
+
 def test_graph_profiler_leaves_parameters_as_gradients_say(loss: nn.Variable) -> None:
     w = nn.get_parameters()["c1/conv/W"]
     before = w.d.copy()
