@@ -5,16 +5,8 @@ import importlib
 
 __version__ = "0.1.0"
 
-from nnl import (  # noqa: F401
-    backward_functions,
-    callback,
-    context,
-    ext_utils,
-    function,
-    parameter,
-    random,
-    variable,
-)
+from nnl import backward_functions, context, ext_utils, function  # noqa: F401
+from nnl.core import callback, parameter, random  # noqa: F401
 from nnl.core.array import NdArray
 from nnl.core.callback import (
     set_function_post_hook,
@@ -57,49 +49,21 @@ from nnl import converters as _converters  # noqa: E402, F401  (gives solvers th
 from nnl import functions  # noqa: E402
 from nnl.graph import compile, memory_budget, print_graph, profile  # noqa: E402
 from nnl.logger import logger  # noqa: E402
+from nnl.nnabla.paths import keep_functions as _keep_functions  # noqa: E402
+
+_keep_functions()
 
 __all__ = [
-    "Context",
-    "Module",
-    "NdArray",
-    "ProtoVariable",
-    "Sequential",
-    "Variable",
-    "auto_forward",
-    "clear_parameters",
-    "compile",
-    "context_scope",
-    "forward_all",
-    "functions",
-    "get_auto_forward",
-    "get_current_context",
-    "get_current_parameter_scope",
-    "get_parameters",
-    "grad",
-    "load_parameters",
-    "logger",
-    "memory_budget",
-    "no_grad",
-    "parameter_scope",
-    "print_graph",
-    "profile",
-    "recompute",
-    "recompute_fn",
-    "save_parameters",
-    "seed",
-    "set_auto_forward",
-    "set_default_context",
-    "set_function_post_hook",
-    "set_function_pre_hook",
-    "set_global_recompute",
-    "set_solver_post_hook",
-    "set_solver_pre_hook",
-    "set_threads",
-    "unset_function_post_hook",
-    "unset_function_pre_hook",
-    "unset_solver_post_hook",
+    "Context", "Module", "NdArray", "ProtoVariable", "Sequential", "Variable", "auto_forward",
+    "clear_parameters", "compile", "context_scope", "forward_all", "functions", "get_auto_forward",
+    "get_current_context", "get_current_parameter_scope", "get_parameters", "grad",
+    "load_parameters", "logger", "memory_budget", "no_grad", "parameter_scope", "print_graph",
+    "profile", "recompute", "recompute_fn", "save_parameters", "seed", "set_auto_forward",
+    "set_default_context", "set_function_post_hook", "set_function_pre_hook",
+    "set_global_recompute", "set_solver_post_hook", "set_solver_pre_hook", "set_threads",
+    "unset_function_post_hook", "unset_function_pre_hook", "unset_solver_post_hook",
     "unset_solver_pre_hook",
-]
+]  # fmt: skip
 
 _LAZY = (
     "communicator",
@@ -114,12 +78,22 @@ _LAZY = (
     "solvers",
     "training",
     "utils",
+    "variable",
+)
+_HOST = (
+    "add_available_context",
+    "array_classes",
+    "available_contexts",
+    "prefer_cached_array",
+    "reset_array_preference",
 )
 
 
 def __getattr__(name):
     if name in _LAZY:
         return importlib.import_module(f"nnl.{name}")
+    if name in _HOST:
+        return getattr(importlib.import_module("nnl.ext.host_device"), name)
     if name in ("Module", "Sequential"):
         from nnl.parametric_functions import module
 

@@ -32,10 +32,11 @@ ROWS = {
     "cli": 7,
     "console": 7,
     "examples": 7,
+    "nnabla": 8,
 }
 TOP_ROW = 7
 # NNabla's import paths: these and the modules directly under nnl/ re-export and hold no code.
-RE_EXPORTS = ("utils", "experimental", "contrib")
+RE_EXPORTS = ("utils", "experimental")
 
 MAX_FILE_LINES = 500
 MAX_INIT_LINES = 150

@@ -81,3 +81,8 @@ def recompute_fn(recompute_: bool = True) -> Callable[[Callable[..., Any]], Call
 def set_global_recompute(recompute: bool) -> None:
     """Mark everything that functions return from now on for recomputation."""
     STATE.recompute = bool(recompute)
+
+
+def get_global_recompute() -> bool:
+    """Whether variables are made with `recompute` set."""
+    return STATE.recompute

@@ -28,8 +28,10 @@ for _name in ("cuda", "cudnn"):
 
 
 def list_extensions() -> list[str]:
-    """Names that get_extension_context accepts."""
-    return sorted(EXTENSIONS)
+    """Names with which get_extension_context gives a context on this machine."""
+    cuda = importlib.import_module(EXTENSIONS["cuda"])
+    gpus = [n for n in ("cuda", "cudnn") if not cuda.missing(n) and cuda.get_device_count()]
+    return sorted(["cpu", "numpy", *gpus])
 
 
 def import_extension_module(ext_name: str) -> ModuleType:
@@ -40,7 +42,7 @@ def import_extension_module(ext_name: str) -> ModuleType:
     """
     if ext_name not in EXTENSIONS:
         raise ValueError(
-            f"get_extension_context: ext_name is {ext_name!r}, wanted one of {list_extensions()}"
+            f"get_extension_context: ext_name is {ext_name!r}, wanted one of {sorted(EXTENSIONS)}"
         )
     return importlib.import_module(EXTENSIONS[ext_name])
 

@@ -212,7 +212,7 @@ def pack_padded_sequence(
 
 def pad_packed_sequence(
     packed_sequence: Any, batch_sizes: Any, batch_first: bool = False, padding_value: float = 0.0,
-    total_length: int = -1, n_outputs: int = -1, outputs: Any = None,
+    total_length: int | None = None, n_outputs: int = -1, outputs: Any = None,
 ) -> Any:  # fmt: skip
     """Undo `pack_padded_sequence`: give all sequences one length.
 
@@ -234,5 +234,6 @@ def pad_packed_sequence(
     values = current_value("pad_packed_sequence", "batch_sizes", batch_sizes)
     return pad_packed_sequence_op(
         packed_sequence, batch_sizes, batch_first=batch_first, padding_value=padding_value,
-        total_length=total_length, outputs=outputs, count=max(0, int(values[0])),
+        total_length=-1 if total_length is None else total_length, outputs=outputs,
+        count=max(0, int(values[0])),
     )  # fmt: skip

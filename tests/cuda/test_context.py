@@ -9,7 +9,11 @@ import pytest
 
 import nnl as nn
 from nnl.ext import cuda
-from nnl.ext_utils import get_extension_context, list_extensions
+from nnl.ext_utils import (
+    get_extension_context,
+    import_extension_module,
+    list_extensions,
+)
 
 
 @pytest.fixture
@@ -73,7 +77,12 @@ def test_without_a_driver_there_are_no_devices(lacking):
 
 
 def test_the_names_of_nnabla_are_known():
-    assert {"cuda", "cudnn", "cpu"} <= set(list_extensions())
+    assert import_extension_module("cuda") is import_extension_module("cudnn") is cuda
+
+
+def test_an_extension_that_lacks_something_is_not_listed(lacking):
+    lacking(False, True, True)
+    assert list_extensions() == ["cpu", "numpy"]
 
 
 def test_importing_nnl_and_the_backend_imports_neither_cupy_nor_cudnn():

@@ -88,6 +88,7 @@ def run_nnl(text, inputs):
         exec(text, names)
     finally:
         nn.clear_parameters()
+        nn.set_auto_forward(False)
     return names["outputs"]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ from nnl.ext.cuda.registry import SETUPS
 
 # What scripts ask of a device, as nnl.ext.host_device answers for the host.
 __all__ = [
+    "StreamEventHandler",
     "array_classes",
     "clear_memory_cache",
     "device_synchronize",
@@ -149,8 +151,41 @@ def array_classes() -> list[str]:
 
 
 def clear_memory_cache() -> None:
-    """Give memory that nothing uses back to the device."""
+    """Give memory that nothing uses back to the device; nothing happens where none was taken."""
+    if "cupy" not in sys.modules:
+        return
     import cupy
 
     cupy.get_default_memory_pool().free_all_blocks()
     cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+
+class StreamEventHandler:
+    """Lets a loop on the host be at most one step ahead of the device.
+
+    Without CUDA it does nothing, so that scripts can use it as they are.
+
+    Args:
+        device_id: Number of the GPU.
+    """
+
+    def __init__(self, device_id: int | str = 0) -> None:
+        self._device_id = int(device_id)
+        self._events: list[Any] = []
+
+    def add_default_stream_event(self) -> None:
+        """Mark what was given to the device up to now."""
+        if missing("cuda"):
+            return
+        import cupy
+
+        with cupy.cuda.Device(self._device_id):
+            event = cupy.cuda.Event()
+            event.record()
+        self._events.append(event)
+
+    def event_synchronize(self) -> None:
+        """Wait until the device has done what the last mark stands behind."""
+        if self._events:
+            self._events[-1].synchronize()
+            self._events.clear()

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NNabla's rarer import paths, as one table. What scripts import often is a file in its place."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+# Path below nnl -> the modules that it stands for. Of one, it is that module itself, so that
+# variables that change are shared; of several, a module with the public names of all; of none, a
+# package.
+PATHS: dict[str, tuple[str, ...]] = {
+    "_init": ("nnl.ext.host_device",),
+    "_nd_array": ("nnl.core.array",),
+    "_variable": ("nnl.core.variable", "nnl.core.context", "nnl.communicators"),
+    "_version": ("nnl",),
+    "auto_forward": ("nnl.core.modes",),
+    "callback": ("nnl.core.callback",),
+    "communicator": ("nnl.communicators",),
+    "config": ("nnl.data.settings",),
+    "contrib": (),
+    "contrib.context": ("nnl.ext",),
+    "core.graph_def": ("nnl.graph_def",),
+    "core.module": ("nnl.parametric_functions.module",),
+    "core.modules": ("nnl.nnabla.modules",),
+    "core.sequential": ("nnl.parametric_functions.module",),
+    "dtypes": ("nnl.nnabla.dtypes",),
+    "experimental.parametric_function_class": (),
+    "experimental.parametric_function_class.affine": ("nnl.nnabla.layers",),
+    "experimental.parametric_function_class.batch_normalization": ("nnl.nnabla.layers",),
+    "experimental.parametric_function_class.convolution": ("nnl.nnabla.layers",),
+    "experimental.parametric_function_class.deconvolution": ("nnl.nnabla.layers",),
+    "experimental.parametric_function_class.embed": ("nnl.nnabla.layers",),
+    "experimental.parametric_function_class.module": ("nnl.nnabla.layers",),
+    "experimental.parametric_function_classes": ("nnl.nnabla.layers",),
+    "experimental.tb_graph_writer": ("nnl.nnabla.tensorboard",),
+    "experimental.viewers": ("nnl.graph.drawing",),
+    "grad": ("nnl.core.grad",),
+    "lms": ("nnl.nnabla.lms",),
+    "numpy_compat_functions": ("nnl.functions.affine",),
+    "parameter": ("nnl.core.parameter",),
+    "random": ("nnl.core.random",),
+    "recompute": ("nnl.core.modes",),
+    "utils.audio_utils": ("nnl.data.audio",),
+    "utils.converter": ("nnl.nnabla.converter",),
+    "utils.create_cache": ("nnl.data.source_csv",),
+    "utils.dlpack": ("nnl.core.dlpack",),
+    "utils.download": ("nnl.data.download",),
+    "utils.factorization": (),
+    "utils.factorization.cpd": ("nnl.parametric_functions.cpd",),
+    "utils.function_profile": ("nnl.nnabla.function_profile",),
+    "utils.inspection": ("nnl.training.inspection",),
+    "utils.nnabla_pb2": ("nnl.nnabla.messages",),
+    "utils.nnl_pb2": ("nnl.nnabla.messages",),  # where every "nnabla" was replaced
+    "utils.nnp_graph": ("nnl.converters.nnp.graph",),
+    "utils.profiler": ("nnl.training.profiler",),
+    "utils.progress": ("nnl.nnabla.progress",),
+    "utils.rnn": ("nnl.nnabla.rnn",),
+    "variable": ("nnl.core.variable", "nnl.core.context"),
+}
+
+# Names that are functions of nnl as well: importing them later would put the module in its place.
+FUNCTIONS = ("auto_forward", "grad", "recompute")
+
+
+class Finder:
+    """Finds the modules of the table."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        top, _, below = name.partition(".")
+        if top != "nnl" or below not in PATHS:
+            return None
+        return ModuleSpec(name, self, origin="nnl.nnabla.paths", is_package=not PATHS[below])
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """None: an empty module, as usual."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        sources = PATHS[module.__name__.removeprefix("nnl.")]
+        if len(sources) == 1:
+            sys.modules[module.__name__] = import_module(sources[0])
+            return
+        for source in map(import_module, sources):
+            public = {k: v for k, v in vars(source).items() if not k.startswith("_")}
+            module.__dict__.update(public)
+
+
+def keep_functions() -> None:
+    """Load the modules whose names are functions, without an attribute of nnl for them."""
+    for name in FUNCTIONS:
+        (source,) = PATHS[name]
+        sys.modules[f"nnl.{name}"] = import_module(source)
+
+
+sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NNabla's import paths: the table of the rare ones, and what stands behind it."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+from nnl.nnabla.paths import FUNCTIONS, PATHS
+
+NEEDS = {"experimental.tb_graph_writer": "tensorboardX"}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_path_of_the_table_can_be_imported(path: str) -> None:
+    if path in NEEDS:
+        pytest.importorskip(NEEDS[path])
+    assert isinstance(importlib.import_module(f"nnl.{path}"), types.ModuleType)
+
+
+def test_paths_named_like_functions_leave_the_functions_alone() -> None:
+    for name in FUNCTIONS:
+        module = importlib.import_module(f"nnl.{name}")
+        assert callable(getattr(nn, name)) and getattr(module, name) is getattr(nn, name)
+
+
+def test_a_path_of_one_module_is_that_module() -> None:
+    import nnl.core.parameter
+    import nnl.parameter
+
+    assert nnl.parameter is nnl.core.parameter  # current_scope changes at run time
+
+
+def test_an_unknown_path_is_the_usual_error() -> None:
+    with pytest.raises(ModuleNotFoundError, match="nnl.utils.rnn2"):
+        importlib.import_module("nnl.utils.rnn2")
+
+
+NAMES = """
+_variable: Context, Variable, CommunicatorBackwardCallback
+_nd_array: NdArray
+_init: array_classes, available_contexts, clear_memory_cache, device_synchronize, get_devices
+auto_forward: auto_forward, get_auto_forward, set_auto_forward
+communicator: MultiProcessDataParallelCommunicator
+config: nnabla_config, nnl_config
+core.graph_def: ProtoGraph, create_graph_from_variable
+core.module: Module
+core.modules: ConvBn, ResUnit, complete_dims, get_conv_same_pad
+core.sequential: Sequential
+dtypes: np_dtpye_to_int, int_to_np_dtype
+experimental.parametric_function_class.affine: Affine, Linear
+experimental.parametric_function_class.batch_normalization: BatchNorm2d, BatchNormalization
+experimental.parametric_function_class.convolution: Conv2d, Convolution
+experimental.parametric_function_class.deconvolution: Deconv2d, Deconvolution
+experimental.parametric_function_class.embed: Embed
+experimental.parametric_function_class.module: Module
+experimental.viewers: SimpleGraph
+grad: grad
+lms: SwapInOutScheduler
+numpy_compat_functions: dot
+recompute: get_global_recompute, recompute, recompute_fn, set_global_recompute
+utils.audio_utils: auload, auread, auresize, ausave, auwrite, minmax_auto_scale, set_backend
+utils.converter: convert_files, dump_files, extensions, formats, nnb_template
+utils.data_source_loader: download, get_data_home
+utils.function_profile: profile
+utils.nnabla_pb2: NNablaProtoBuf, Network, Parameter
+utils.progress: configure_progress, progress
+utils.rnn: PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
+variable: Context, Variable
+"""
+
+
+@pytest.mark.parametrize("line", NAMES.split("\n")[1:-1])
+def test_names_that_scripts_import_are_there(line: str) -> None:
+    path, names = line.split(": ")
+    module = importlib.import_module(f"nnl.{path}")
+    assert [n for n in names.split(", ") if not hasattr(module, n)] == []
+
+
+def test_nnl_imports_none_of_the_rare_modules() -> None:
+    program = "import sys, nnl; print(*[m for m in sys.modules if m.startswith('nnl.nnabla.')])"
+    out = subprocess.check_output([sys.executable, "-c", program], text=True)
+    assert out.split() == ["nnl.nnabla.paths"]
+
+
+def test_array_preference_orders_the_classes() -> None:
+    first = nn.array_classes()
+    try:
+        nn.prefer_cached_array(False)
+        assert nn.array_classes() == first[::-1]
+    finally:
+        nn.reset_array_preference()
+    assert nn.array_classes() == first and nn.available_contexts[0] == "cpu"
+
+
+def test_extensions_that_are_listed_can_be_used() -> None:
+    from nnl.ext_utils import get_extension_context, list_extensions
+
+    assert {"cpu", "numpy"} <= set(list_extensions())
+    for name in list_extensions():
+        assert isinstance(get_extension_context(name), nn.Context)
+
+
+def test_cuda_without_a_gpu_has_nothing_to_clear_or_to_wait_for() -> None:
+    from nnl_ext.cuda import StreamEventHandler, clear_memory_cache
+
+    clear_memory_cache()
+    handler = StreamEventHandler(0)
+    handler.event_synchronize()
+    handler.add_default_stream_event()
+    handler.event_synchronize()
+
+
+def test_config_is_what_the_data_caches_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nnl.config import nnabla_config
+    from nnl.data.settings import settings
+
+    monkeypatch.setattr(settings, "file_cache_rows", 7)
+    assert nnabla_config.get("DATA_ITERATOR", "data_source_file_cache_size") == "7"
+    nnabla_config.set("DATA_ITERATOR", "data_source_file_cache_size", "many")
+    with pytest.raises(ValueError, match="data_source_file_cache_size of .* is 'many', wanted an"):
+        _ = settings.file_cache_rows
+
+
+def test_config_file_overrides_the_defaults(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nnl.data.settings import read_config
+
+    file = tmp_path / "settings.conf"
+    file.write_text("[DATA_ITERATOR]\ncache_file_format = .h5\n")
+    monkeypatch.setenv("NNL_CONFIG_FILE_PATH", str(file))
+    assert read_config().get("DATA_ITERATOR", "cache_file_format") == ".h5"
+    assert read_config().get("MISC", "nnp_param_format") == ".h5"
+
+
+def test_messages_can_be_made_and_written() -> None:
+    from nnl.utils import nnabla_pb2
+
+    proto = nnabla_pb2.NNablaProtoBuf()
+    proto.network.add(name="net")
+    again = nnabla_pb2.NNablaProtoBuf()
+    again.ParseFromString(proto.SerializeToString())
+    assert again.network[0].name == "net" and "Solver" in dir(nnabla_pb2)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = nnabla_pb2.Nothing
+
+
+def test_progress_goes_to_a_file_and_a_callback(tmp_path, monkeypatch) -> None:
+    from nnl.utils import progress
+
+    monkeypatch.setattr(progress, "state_file_name", "")
+    monkeypatch.setattr(progress, "state_callback", None)
+    monkeypatch.setattr(progress, "_LEAST_SECONDS", -1.0)
+    said: list = []
+    progress.configure_progress(str(tmp_path / "state"), lambda *a: said.append(a))
+    assert (tmp_path / "state").read_text() == ""
+    progress.progress("Training", 0.125)
+    assert (tmp_path / "state").read_text() == "Training (12.50%)"
+    assert said == [(None, 0.0), ("Training", 0.125)]
+
+
+def test_profile_counts_and_prints_calls(capsys: pytest.CaptureFixture) -> None:
+    from nnl.utils.function_profile import profile
+
+    @profile(condition=lambda n: n > 0, print_freq=2)
+    def count(n: int) -> int:
+        return sum(range(n))
+
+    assert [count(n) for n in (0, 3, 4)] == [0, 3, 6]
+    out = capsys.readouterr().out
+    assert out.count("--- Function Profiling ---") == 1 and "function count" in out
+    assert count.profiler.ncalls == 0
+
+
+def test_scheduler_of_memory_trains_as_without_it() -> None:
+    from nnl.lms import SwapInOutScheduler
+
+    x, w = nn.Variable((64, 32)), nn.Variable((32, 32), need_grad=True)
+    x.d = np.random.default_rng(0).normal(size=x.shape)
+    gradients = []
+    for size in (1e9, 1e4):
+        w.d = np.eye(32) * 0.5
+        h = x
+        for _ in range(4):
+            h = F.affine(F.sin(h), w)
+        loss = F.sum(h)
+        scheduler = SwapInOutScheduler(nn.get_current_context(), nn.get_current_context(), size)
+        with scheduler:
+            loss.forward(clear_no_need_grad=True, function_pre_hook=scheduler.function_pre_hook)
+            w.grad.zero()
+            loss.backward(clear_buffer=True)
+        gradients.append(w.g.copy())
+        (session,) = loss.sessions.values()
+        gradients.append(session.plans["train"].plan.nbytes)
+    assert gradients[3] < gradients[1]
+    np.testing.assert_allclose(gradients[2], gradients[0], rtol=1e-5)
+
+
+def test_bottleneck_unit_and_its_parameters() -> None:
+    from nnl.core.modules import ResUnit, complete_dims
+
+    unit = ResUnit(8, stride=2)
+    y = unit(nn.Variable((2, 4, 6, 6)))
+    assert y.shape == (2, 8, 3, 3)
+    assert unit.get_parameters()["@conv2/conv/W"].shape == (2, 2, 3, 3)
+    with pytest.raises(nn.core.spec.ShapeError, match=r"s is \(1, 2\), wanted 3 sizes"):
+        complete_dims((1, 2), 3)
+
+
+def test_layers_with_parameters_as_attributes_are_saved_and_loaded(tmp_path) -> None:
+    import nnl.experimental.parametric_function_classes as PC
+
+    class Net(PC.Module):
+        def __init__(self) -> None:
+            self.embed = PC.Embed(9, 4)
+            self.conv = PC.Conv2d(1, 4, (3, 3), group=1)
+            self.up = PC.Deconv2d(4, 6, (2, 2))
+            self.bn = PC.BatchNorm2d(6)
+            self.fc = PC.Affine(6 * 9 * 3, 5)
+
+        def __call__(self, t: nn.Variable, test: bool = False) -> nn.Variable:
+            h = F.reshape(self.embed(t), (2, 1, 10, 4))
+            return self.fc(F.relu(self.bn(self.up(self.conv(h)), test)))
+
+    t = nn.Variable((2, 10))
+    t.d = np.arange(20).reshape(2, 10) % 9
+    net = Net()
+    names = ["embed/W", "conv/W", "conv/b", "up/W", "up/b", "bn/beta", "bn/gamma", "fc/W", "fc/b"]
+    assert list(net.get_parameters()) == names
+    assert list(net.get_parameters(grad_only=False))[7:9] == ["bn/mean", "bn/var"]
+    y = net(t, test=True)
+    y.forward()
+    net.save_parameters(str(tmp_path / "net.h5"))
+    other = Net()
+    other.load_parameters(str(tmp_path / "net.h5"))
+    z = other(t, test=True)
+    z.forward()
+    np.testing.assert_array_equal(y.d, z.d)
+    other.extra = PC.Linear(1, 1)
+    with pytest.raises(ValueError, match="has no parameter 'extra/W'"):
+        other.load_parameters(str(tmp_path / "net.h5"))
