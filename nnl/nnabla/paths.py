@@ -58,6 +58,10 @@ PATHS: dict[str, tuple[str, ...]] = {
     "utils.nnp_graph": ("nnl.converters.nnp.graph",),
     "utils.profiler": ("nnl.training.profiler",),
     "utils.progress": ("nnl.nnabla.progress",),
+    "utils.qnn": (
+        "nnl.converters.rewriting.recorders",
+        "nnl.converters.rewriting.scheduler",
+    ),
     "utils.rnn": ("nnl.nnabla.rnn",),
     "variable": ("nnl.core.variable", "nnl.core.context"),
 }

@@ -72,6 +72,7 @@ utils.data_source_loader: download, get_data_home
 utils.function_profile: profile
 utils.nnabla_pb2: NNablaProtoBuf, Network, Parameter
 utils.progress: configure_progress, progress
+utils.qnn: FunctionsRankRecorder, PrecisionMode, QATConfig, QATScheduler, QATTensorRTConfig
 utils.rnn: PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
 variable: Context, Variable
 """

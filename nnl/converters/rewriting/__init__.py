@@ -20,6 +20,10 @@ from nnl.converters.rewriting.normalization import (
     FusedBatchNormalizationModifier,
     UnfusedBatchNormalizationModifier,
 )
+from nnl.converters.rewriting.recording import (
+    QuantizeNonQNNToRecordingModifier,
+    QuantizeRecordingToTrainingModifier,
+)
 from nnl.converters.rewriting.weights import PruningModifier
 
 __all__ = [
@@ -37,6 +41,8 @@ __all__ = [
     "IdentityModifier",
     "NoGradModifier",
     "PruningModifier",
+    "QuantizeNonQNNToRecordingModifier",
+    "QuantizeRecordingToTrainingModifier",
     "RemoveFunctionModifier",
     "TestModeModifier",
     "UnfusedBatchNormalizationModifier",
