@@ -12,9 +12,10 @@ from nnl.core.array import NdArray, Views
 from nnl.core.callback import HOOKS
 from nnl.core.context import STATE, Backend, Target, using
 from nnl.core.graph import Node, Value, record
+from nnl.core.limits import check_sizes
 from nnl.core.op import Op, _bounded
 from nnl.core.origin import here
-from nnl.core.spec import Spec
+from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 
 
@@ -53,13 +54,19 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
     if None in specs[: op.required] and not op.variadic:
         raise TypeError(f"{op.name}() needs the input {op.inputs[specs.index(None)]!r}")
     cast = tuple([_cast_spec(op, i, s, target) for i, s in enumerate(specs)])
-    with using(target=target):  # functions without inputs take their dtype from it
-        out = attrs.infer(*(cast if target.half is None else _widened(op, cast)))
+    try:
+        with using(target=target):  # functions without inputs take their dtype from it
+            out = attrs.infer(*(cast if target.half is None else _widened(op, cast)))
+    except ShapeError as e:
+        if str(e).startswith(op.name):
+            raise
+        raise ShapeError(f"{op.name}: {e}") from None  # of a spec that cannot be
     bound = Bound()
     bound.single = not isinstance(out, tuple)
     bound.out_specs = out if isinstance(out, tuple) else (out,)
     if target.half is not None:
         bound.out_specs = _narrowed(op, cast, bound.out_specs, target.half)
+    check_sizes(op.name, bound.out_specs)
     bound.in_specs = cast
     bound.writes = op.written(attrs)
     bound.view = op.view and getattr(attrs, "inplace", True)

@@ -157,6 +157,7 @@ class Op:
         view: bool,
         narrow: bool,
         wide: bool | tuple[int, ...],
+        at_most: dict[str, int],
         nnp: str | None,
         onnx: Onnx | None,
     ) -> None:
@@ -165,6 +166,7 @@ class Op:
         self.name, self.outputs, self.view, self.narrow = name, outputs, view, narrow
         self.wide = tuple(range(64)) if wide is True else wide or ()
         self.visible = len(outputs) - hidden
+        self.at_most = at_most
         self.integer, self.keep, self._writes, self.nnp, self.onnx = (
             integer,
             keep,
@@ -264,9 +266,13 @@ class Op:
             return None
         convert, wanted = _CONVERT[kind.removesuffix(" | None")]
         try:
-            return convert(value)
+            converted = convert(value)
         except (TypeError, ValueError):
             raise TypeError(f"{self.name}: {field} is {value!r}, wanted {wanted}") from None
+        most = self.at_most.get(field)
+        if most is not None and converted > most:
+            raise ValueError(f"{self.name}: {field} is {value!r}, wanted at most {most}")
+        return converted
 
     def attrs(self, **values: Any) -> Any:
         """The attribute object for values by name, the others at their defaults."""
@@ -406,6 +412,7 @@ def op(
     view: bool = False,
     narrow: bool = False,
     wide: bool | tuple[int, ...] = (),
+    at_most: dict[str, int] | None = None,
     nnp: str | None = None,
     onnx: Onnx | None = None,
 ) -> Callable[[type], Op]:
@@ -415,7 +422,8 @@ def op(
         outputs: Output names. ("*y",) stands for a variable number of outputs, and y in vjp for
             the tuple of them.
         hidden: How many of the last outputs callers do not see (what only backward needs).
-        integer: Inputs that hold integers (labels, indices); floats are converted.
+        integer: Inputs that hold integers (labels, indices); floats that are whole numbers are
+            converted.
         keep: Inputs whose dtype is taken as it is. All others are converted to the floating-point
             type of the context.
         writes: Inputs that a call writes in place, or a function of the attributes that says so.
@@ -424,6 +432,8 @@ def op(
             (products of matrices); without it only if one of the inputs is.
         wide: Positions of the outputs that stay float32 there all the same: losses, statistics,
             long sums. True for all of them.
+        at_most: {attribute: its largest value}, for numbers that say how much work is to be done
+            and that no size of an array bounds.
         nnp: Type name in .nnp files, None for functions that NNabla does not have.
         onnx: ONNX operator, where the mapping is one to one.
     """
@@ -432,8 +442,9 @@ def op(
         if name in OPS:
             raise ValueError(f"op {name!r} is already defined by {OPS[name].__module__}")
         OPS[name] = Op(
-            cls, name, outputs, hidden, integer, keep, writes, view, narrow, wide, nnp, onnx
-        )
+            cls, name, outputs, hidden, integer, keep, writes, view, narrow, wide, at_most or {},
+            nnp, onnx,
+        )  # fmt: skip
         return OPS[name]
 
     return register

@@ -89,7 +89,7 @@ class Quantizer(Unary):
         return mul2(gy, inside(x, *self.range())) if self.ste_fine_grained else gy
 
 
-@op("fixed_point_quantize", nnp="FixedPointQuantize")
+@op("fixed_point_quantize", at_most={"n": 64}, nnp="FixedPointQuantize")
 class fixed_point_quantize_op(Quantizer):
     """See fixed_point_quantize."""
 
@@ -147,13 +147,13 @@ def fixed_point_quantize(
     Args:
         x: Any shape.
         sign: Whether one of the bits is for the sign.
-        n: Number of bits.
+        n: Number of bits, at most 64.
         delta: Distance of two values, in units of x.
         quantize: False returns x itself.
         ste_fine_grained: Whether no gradient passes where x is outside of the range.
         outputs: Array whose memory the result takes.
     Raises:
-        ValueError: No bit is left for the values, or delta is not positive.
+        ValueError: No bit is left for the values, n is too large, or delta is not positive.
     """
     if not quantize:
         return x
@@ -162,7 +162,7 @@ def fixed_point_quantize(
     )
 
 
-@op("pow2_quantize", nnp="Pow2Quantize")
+@op("pow2_quantize", at_most={"n": 64, "m": 127}, nnp="Pow2Quantize")
 class pow2_quantize_op(Quantizer):
     """See pow2_quantize."""
 
@@ -188,11 +188,12 @@ class pow2_quantize_op(Quantizer):
     def forward(self, xp, x, out=None):
         y = memory_for(xp, x, out)
         # below 2 ** -1074 there are no floats, so no lower exponent is needed
+        highest = max(self.m, -1080)
         lowest = max(self.m + 1 - 2 ** (self.n - self.sign - self.with_zero), -1080)
         size = xp.abs(x)
         fraction, exponent = xp.frexp(size)  # fraction in [1/2, 1)
         exponent = exponent - (fraction <= 0.5**0.5)
-        exponent = xp.where(size == 0, lowest, xp.clip(exponent, lowest, self.m))
+        exponent = xp.where(size == 0, lowest, xp.clip(exponent, lowest, highest))
         y[...] = xp.ldexp(x.dtype.type(1), exponent)
         if self.with_zero:
             xp.copyto(y, 0, where=size < 2.0 ** (lowest - 0.5))
@@ -237,13 +238,13 @@ def pow2_quantize(
         x: Any shape.
         sign: Whether one of the bits is for the sign.
         with_zero: Whether one of the bits is for 0.
-        n: Number of bits.
-        m: The largest exponent.
+        n: Number of bits, at most 64.
+        m: The largest exponent, at most 127.
         quantize: False returns x itself.
         ste_fine_grained: Whether no gradient passes where x is outside of the range.
         outputs: Array whose memory the result takes.
     Raises:
-        ValueError: No bit is left for the exponent.
+        ValueError: No bit is left for the exponent, or n or m is too large.
     """
     if not quantize:
         return x

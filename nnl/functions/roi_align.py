@@ -33,9 +33,15 @@ def axis_weights(xp, start, length, bins, ratio, size):
     if ratio <= 0:
         return xp.zeros(0, np.int64), xp.zeros((bins, 0))
     n = bins * ratio
-    p = start + (xp.arange(n) + 0.5) * (length / n)
+    step = length / n
+    first, count = 0, n
+    if step > 0:  # a box may be much larger than the image: only samples near it are looked at
+        first = min(max(math.floor((-1 - start) / step) - 1, 0), n)
+        count = min(n - first, math.ceil((size + 1) / step) + 3)
+    i = first + xp.arange(count, dtype=np.float64)
+    p = start + (i + 0.5) * step
     inside = (p >= -1) & (p <= size)
-    which = xp.arange(n)[inside] // ratio
+    which = (i[inside] // ratio).astype(np.int64)
     p = xp.clip(p[inside], 0, size - 1)
     low = xp.floor(p).astype(np.int64)
     part = p - low
@@ -46,6 +52,9 @@ def axis_weights(xp, start, length, bins, ratio, size):
     values = xp.concatenate((1 - part, part)) / ratio
     weights = add_at(xp, place, values, bins * m)
     return touched, weights.reshape(bins, m)
+
+
+MOST = {"sampling_ratio": 1024}
 
 
 class RoiAlign:
@@ -93,6 +102,11 @@ class RoiAlign:
             x0, y0, x1, y1 = box[1:]
             x0, x1 = x0 * boxes.dtype.type(scale_x), x1 * boxes.dtype.type(scale_x)
             y0, y1 = y0 * boxes.dtype.type(scale_y), y1 * boxes.dtype.type(scale_y)
+            if not (math.isfinite(x1 - x0) and math.isfinite(y1 - y0)):
+                raise ValueError(
+                    f"{self.op.name}: the box {box} times spatial_scale {self.spatial_scale} "
+                    "is not finite"
+                )
             yield (
                 int(box[0]),
                 *axis_weights(
@@ -111,7 +125,7 @@ class RoiAlign:
         return Cost(8 * per_axis**2 * y.size, 4 * per_axis**2 * y.nbytes + x.nbytes)
 
 
-@op("roi_align", nnp="RoiAlign")
+@op("roi_align", at_most=MOST, nnp="RoiAlign")
 class roi_align(RoiAlign):
     r"""Resample the parts of feature maps that lie in boxes to one size, by averages.
 
@@ -124,15 +138,15 @@ class roi_align(RoiAlign):
         boxes: (K, 5), rows (image, x1, y1, x2, y2). No gradient reaches them.
         output_size: (height, width) of the results, in bins.
         spatial_scale: Factors for y and for x from units of boxes to pixels.
-        sampling_ratio: Samples for each bin along either axis. If not positive, as many as there
-            are pixels, rounded up; then a box of no or negative size gives 0.
+        sampling_ratio: Samples for each bin along either axis, at most 1024. If not positive, as
+            many as there are pixels, rounded up; then a box of no or negative size gives 0.
         channel_last: Channels are the last axis.
     Returns:
         (K, C, *output_size), or (K, *output_size, C).
     Raises:
         ShapeError: input is not of rank 4, or boxes not (K, 5).
-        ValueError: output_size or spatial_scale does not have two valid values, a box is not finite
-            or names an image that does not exist.
+        ValueError: output_size or spatial_scale does not have two valid values, sampling_ratio is
+            too large, a box is not finite or names an image that does not exist.
     Source: He et al., Mask R-CNN, arXiv:1703.06870.
     """
 
@@ -173,7 +187,7 @@ class roi_align(RoiAlign):
         yield Sample(x, boxes[:0], output_size=(2, 3), grad=grad)
 
 
-@op("roi_align_backward", outputs=("gx",))
+@op("roi_align_backward", outputs=("gx",), at_most=MOST)
 class roi_align_backward(RoiAlign):
     """Gradient of `roi_align` for feature maps of the given shape: the transposed linear map."""
 

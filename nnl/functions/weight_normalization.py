@@ -175,7 +175,7 @@ def register_spectral_norm():
         return () if attributes.test else ("u",)
 
     outputs = ("y", "original", "direction", "sigma")
-    kw = {"outputs": outputs, "writes": written}
+    kw = {"outputs": outputs, "writes": written, "at_most": {"itr": 10_000}}
     plain = op("spectral_norm", hidden=3, nnp="SpectralNorm", **kw)(SpectralNorm)
     return plain, op("spectral_norm_with_u", hidden=2, **kw)(SpectralNorm)
 
@@ -202,12 +202,12 @@ def spectral_norm(
         w: Weights of an affine map or a convolution.
         u: (size of w along dim,), overwritten with the new u unless `test`.
         dim: The axis of output channels.
-        itr: Number of iterations.
+        itr: Number of iterations, at most 10000.
         eps: Added to the sums of squares of which the norms are taken.
         test: Leave u as it is.
         output_u: Also return u as it was before.
     Raises:
-        ValueError: itr is less than 1.
+        ValueError: itr is less than 1 or too large.
         ShapeError: u has another size, or dim is out of range.
     Source: Miyato et al., Spectral Normalization for GANs, arXiv:1802.05957, algorithm 1.
     """
