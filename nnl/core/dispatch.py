@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
         names = [b.name for b in target.backends]
         raise NotImplementedError(f"{op.name}: no kernel for {specs} in the backends {names}")
     if any(c is not s for c, s in zip(cast, specs, strict=True)):
-        bound.call = _with_casts(bound.call, cast, specs, bound.writes)
+        bound.call = _with_casts(op, bound.call, cast, specs, bound.writes)
     _bounded(attrs.bound)[key] = bound
     return bound
 
@@ -118,25 +119,48 @@ def _narrowed(op: Op, ins: Any, outs: tuple[Spec, ...], half: Any) -> tuple[Spec
 
 
 def _with_casts(
+    op: Op,
     call: Callable[..., Any],
     cast: tuple[Spec | None, ...],
     specs: tuple[Spec | None, ...],
     writes: tuple[int, ...],
 ) -> Callable[..., Any]:
-    dtypes = [
-        c.dtype if c is not None and s is not None and c is not s else None
-        for c, s in zip(cast, specs, strict=True)
+    made = [
+        partial(_converted, whole(op, i, s), c.dtype)
+        if c is not None and s is not None and c is not s
+        else None
+        for i, (c, s) in enumerate(zip(cast, specs, strict=True))
     ]
-    back = [i for i in writes if dtypes[i] is not None]
+    back = [i for i in writes if made[i] is not None]
 
     def run(*bufs: Any, **kw: Any) -> Any:
-        inner = [b if t is None else b.astype(t) for b, t in zip(bufs, dtypes, strict=True)]
+        inner = [b if f is None else f(b) for b, f in zip(bufs, made, strict=True)]
         out = call(*inner, **kw)
         for i in back:
             bufs[i][...] = inner[i]
         return out
 
     return run
+
+
+def whole(op: Op, i: int, spec: Spec) -> str:
+    """What an input of this spec is called in an error if it must hold whole numbers; else ""."""
+    name = op.inputs[min(i, len(op.inputs) - 1)]
+    return f"{op.name}: {name}" if name in op.integer and spec.is_float else ""
+
+
+def _converted(what: str, dtype: Any, x: Any) -> Any:
+    """An array in another type; labels and indices that are no whole numbers are an error."""
+    if not what or not isinstance(x, np.ndarray):  # on a device, looking at values would wait
+        return x.astype(dtype)
+    with np.errstate(invalid="ignore"):
+        y = x.astype(dtype)
+    changed = y.astype(x.dtype) != x
+    if changed.any():
+        raise ValueError(
+            f"{what} holds {float(x[changed][0]):g}, wanted whole numbers from -2^63 to 2^63 - 1"
+        )
+    return y
 
 
 def execute(bound: Bound, datas: Any) -> list[NdArray]:

@@ -220,7 +220,7 @@ class embed:
     """Rows of w by index: $y_i = w_{x_i}$.
 
     Args:
-        x0: Indices of rows, any shape; floats are truncated to integers.
+        x0: Indices of rows, any shape; floats must be whole numbers.
         w: (rows, *features).
     Returns:
         (*shape of x0, *features).

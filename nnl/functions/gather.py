@@ -75,7 +75,7 @@ class gather(Along, MovesData):
 
     Args:
         x: Any shape with at least one axis.
-        Indices: Integers in [0, x.shape[axis]); a float array is truncated. The first batch_dims
+        Indices: Integers in [0, x.shape[axis]); floats must be whole numbers. The first batch_dims
             sizes equal those of x.
         axis: The axis to read along; 0 if left out. Negative ones count from the end.
         batch_dims: How many leading axes x and Indices share; 0 if left out, at most axis.

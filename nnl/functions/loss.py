@@ -43,7 +43,7 @@ class sigmoid_cross_entropy(OfPairs):
 
     Args:
         x: Scores, any shape.
-        target: Integers of that shape, 0 or 1; a fraction is cut off.
+        target: Integers of that shape, 0 or 1; floats must be whole numbers.
     Returns:
         Losses, of the same shape.
     Raises:

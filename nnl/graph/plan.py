@@ -294,7 +294,7 @@ class Plan:
                 kernel = lib.python_step(_named(step, thunk))
             ins, outs = ([program.root(s) for s in x] for x in (step.ins, step.outs))
             self.native_steps.append(step)
-            native.add(step.op, kernel, ins, outs, self.workspaces.get(t, OUTSIDE))
+            native.add(step.function, kernel, ins, outs, self.workspaces.get(t, OUTSIDE))
             cut += not step.second
             prepared += step.once
         self.native_cut, self.native_size, self.native_prepared = cut, len(native), prepared
@@ -411,7 +411,7 @@ class Plan:
             at = getattr(self.native, "at", end)  # a device does not know
             if at < end:
                 step = self.native_steps[at]
-                name_call(e, step.op, step.label)
+                name_call(e, step.function, step.label)
             raise
         times, starts = self.native.times, self.native.starts
         for k in range(begin, end):
@@ -438,7 +438,7 @@ class Plan:
                 thunk()
         except BaseException as e:
             step = self.ready[second][thunk]
-            tell(e, step.op, step.label)
+            tell(e, step.function, step.label)
             raise
         finally:
             STATE.origin = None
@@ -481,7 +481,7 @@ def _named(step: Step, thunk: Thunk) -> Thunk:
         try:
             thunk()
         except BaseException as e:
-            tell(e, step.op, step.label)
+            tell(e, step.function, step.label)
             raise
 
     return run

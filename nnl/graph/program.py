@@ -53,7 +53,8 @@ class Step:
         once: Whether it runs again only when one of the leaves behind it has changed.
         bound: The call on arrays, where the definition of an op stands behind the step.
         parts: Of a fused step, the steps it replaces, in order.
-        node: What it was recorded as; None for a step made by a pass.
+        node: What it was recorded as, or for whom it checks an input; None for another step made
+            by a pass.
         native: Whether kernels of the library may run it.
         kernel: The kernel of the library, once one has been chosen.
     """
@@ -86,6 +87,11 @@ class Step:
         if self.node is not None:
             return self.node.origin
         return next((o for p in self.parts if (o := p.origin) is not None), None)
+
+    @property
+    def function(self) -> str:
+        """The function that its errors are about."""
+        return self.op if self.node is None else self.node.op.name
 
     @property
     def label(self) -> str:

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // cast (kernel-only): x -> y of the same shape and layout, any element type to any other.
+//   whole  what x is called if its elements must be whole numbers; default: they need not
 #include "convert.h"
 
 #include <array>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
 #include <type_traits>
 #include <utility>
 
@@ -77,21 +81,55 @@ constexpr std::array<Convert, kinds * kinds> make_table(std::index_sequence<I...
 }
 constexpr auto table = make_table(std::make_index_sequence<kinds * kinds>());
 
+// Whether n elements are whole numbers that int64 can hold. If not, `bad` is one that is none.
+bool whole_numbers(const void* x, DType type, int64_t n, double& bad) {
+  constexpr int64_t kBlock = 256;
+  double block[kBlock];
+  const Convert widen = conversion(type, DType::f64);
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const int64_t m = std::min(kBlock, n - i);
+    widen(at(x, type, i), block, m);
+    for (int64_t k = 0; k < m; ++k) {
+      const double v = block[k];
+      if (v == std::trunc(v) && v >= -0x1p63 && v < 0x1p63) continue;
+      bad = v;
+      return false;
+    }
+  }
+  return true;
+}
+
 class Cast : public Kernel {
  public:
   explicit Cast(const Signature& s)
-      : n_(s.in[0].size()), from_(s.in[0].dtype), to_(s.out[0].dtype) {}
+      : n_(s.in[0].size()), from_(s.in[0].dtype), to_(s.out[0].dtype) {
+    if (s.attributes.has("whole")) whole_ = s.attributes.text("whole");
+  }
   void run(const Buffers& b) override {
     const Convert f = conversion(from_, to_);
+    std::atomic<bool> failed{false};
+    std::atomic<double> bad{0};
     parallel_for(n_, 1 << 16, [&](int64_t begin, int64_t end) {
-      f(at(b.in[0], from_, begin), at(b.out[0], to_, begin), end - begin);
+      const void* x = at(b.in[0], from_, begin);
+      double found = 0;
+      if (!whole_.empty() && !whole_numbers(x, from_, end - begin, found)) {
+        bad = found;
+        failed = true;
+        return;
+      }
+      f(x, at(b.out[0], to_, begin), end - begin);
     });
+    if (!failed) return;
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", std::isnan(bad) ? std::fabs(bad) : bad.load());
+    throw ValueError(whole_ + " holds " + text + ", wanted whole numbers from -2^63 to 2^63 - 1");
   }
   bool may_overwrite(size_t, size_t) const override { return bytes_of(from_) == bytes_of(to_); }
 
  private:
   int64_t n_;
   DType from_, to_;
+  std::string whole_;
 };
 
 std::unique_ptr<Kernel> cast_kernel(const Signature& s) {

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from nnl.core.dispatch import whole
+from nnl.core.op import OPS
 from nnl.ext.native import kernel_names
 from nnl.graph.program import Program, Step
 
@@ -12,9 +14,9 @@ from nnl.graph.program import Program, Step
 def convert_inputs(program: Program, lib: Any) -> None:
     """Let every step read its inputs in the types that it computes with.
 
-    A label given as float32 becomes an integer, float64 from numpy becomes the float type of the
-    context: once, however many steps read it. State that a step writes stays as it is; such a step
-    converts by itself.
+    A label given as float32 becomes an integer, which it must be, float64 from numpy becomes the
+    float type of the context: once, however many steps read it. State that a step writes stays as
+    it is; such a step converts by itself.
     """
     if "cast" not in kernel_names(lib):
         return
@@ -33,7 +35,12 @@ def convert_inputs(program: Program, lib: Any) -> None:
             key = i, want.dtype
             if key not in found:
                 found[key] = program.new_slot(want)
-                steps.append(Step("cast", {}, (i,), (found[key],), step.second))
+                what = whole(OPS[step.op], p, slots[i].spec)
+                cast = Step(
+                    "cast", {"whole": what} if what else {}, (i,), (found[key],), step.second
+                )
+                cast.node = step.node if what else None
+                steps.append(cast)
             ins[p] = found[key]
         step.ins = tuple(ins)
         steps.append(step)
