@@ -5,11 +5,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from nnl.cli.rank import GRACE_S, LINK, LOOK_S, die_with_parent, signal_name
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,7 +46,9 @@ def mpiexec() -> str:
 def launch(args: argparse.Namespace) -> int:
     """Run the processes; the exit code is 0 only if all of them ended well.
 
-    Every process gets its share of the cores as threads, unless OMP_NUM_THREADS is set.
+    Otherwise it is the exit code of the rank that failed first, 128 + n for a signal n that ended
+    the rank or this launcher. Every process gets its share of the cores as threads, unless
+    OMP_NUM_THREADS is set.
     """
     if args.n < 1:
         raise ValueError(f"launch: -n is {args.n}, wanted a number of processes >= 1")
@@ -50,7 +58,58 @@ def launch(args: argparse.Namespace) -> int:
     environment.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // args.n, 1)))
     # -P: the folder of rank.py has modules with names of Python's own
     rank = [sys.executable, "-P", str(Path(__file__).with_name("rank.py")), args.script, *args.args]
-    return subprocess.call([mpiexec(), "-n", str(args.n), *rank], env=environment)
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            environment[LINK] = f"{theirs.fileno()}:{os.fstat(theirs.fileno()).st_ino}"
+            process = subprocess.Popen(
+                [mpiexec(), "-n", str(args.n), *rank],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                preexec_fn=die_with_parent(signal.SIGTERM),
+            )
+        return follow(process, ours)
+
+
+def follow(process: subprocess.Popen[bytes], link: socket.socket) -> int:
+    """Wait for mpiexec and give the job's exit code; a signal to this process ends the job.
+
+    Whatever way this process ends, `link` closes, and with it end the ranks on this machine.
+    """
+    caught: list[int] = []
+
+    def end_job(number: int, _: Any) -> None:
+        caught.append(number)
+        if caught != [signal.SIGINT]:  # the terminal sends Ctrl-C to the ranks, too: they get time
+            (process.kill if signal.SIGALRM in caught else process.terminate)()
+        signal.setitimer(signal.ITIMER_REAL, GRACE_S)
+
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM]
+    numbers = [n for n in numbers if signal.getsignal(n) != signal.SIG_IGN]
+    before = [(n, signal.signal(n, end_job)) for n in numbers]
+    try:
+        codes = b""
+        while process.poll() is None:
+            if not select.select([link], [], [], LOOK_S)[0]:
+                continue
+            some = link.recv(4096)
+            if not some:
+                break  # all have ended
+            codes += some
+        code = process.wait()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for n, handler in before:
+            signal.signal(n, handler)
+    if caught:
+        print(f"nnl launch: ended by {signal_name(caught[0])}", file=sys.stderr)
+        return 128 + caught[0]
+    if codes:
+        return int(codes.split()[0])
+    if code:
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+        print(f"nnl launch: mpiexec {how}", file=sys.stderr)
+    return 128 - code if code < 0 else code
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -74,11 +74,15 @@ class World:
     """All ranks: which there are, where they run, and whether they live.
 
     An exception that nobody catches ends the whole job, and so does a rank that waits too long for
-    the end of a transfer.
+    the end of a transfer. The job ends with the process that has started this one, too.
+
+    Attributes:
+        channel: Of all ranks, for what they do before they have a communicator.
     """
 
     def __init__(self) -> None:
         self.timeout = timeout_s()
+        self.parent = os.getppid()
         # Nobody can be asked yet, and MPI's start does not let other Python threads run.
         faulthandler.dump_traceback_later(self.timeout, exit=True)
         self.MPI = import_mpi()
@@ -91,8 +95,10 @@ class World:
         host = self.MPI.Get_processor_name()
         places = self.comm.allgather((host, os.getpid()))
         self.pids = {r: pid for r, (h, pid) in enumerate(places) if h == host}
+        _remove_names_of_shared_files()
         self.busy: dict[int, tuple[float, str]] = {}  # {thread: (deadline, what it transfers)}
         self.channels: list[MpiChannel] = []
+        self.channel = MpiChannel(self, range(self.size))
         faulthandler.cancel_dump_traceback_later()
         if self.size > 1:
             self._hook = sys.excepthook
@@ -117,17 +123,19 @@ class World:
     def _watch(self) -> None:
         while True:
             time.sleep(LOOK_S)
+            if os.getppid() != self.parent:
+                _say(f"rank {self.rank} ends, because what has launched it has died")
+                os._exit(1)
             for deadline, call in list(self.busy.values()):
                 dead = self.dead(range(self.size))
                 if dead or time.monotonic() > deadline:
                     why = f"rank {dead[0]} has died" if dead else f"no end in {self.timeout:g} s"
-                    print(f"nnl: rank {self.rank}: {call}: {why}", file=sys.stderr, flush=True)
+                    _say(f"rank {self.rank}: {call}: {why}")
                     self.abort()
 
     def _failed(self, kind: Any, error: Any, traceback: Any) -> None:
         self._hook(kind, error, traceback)
-        text = f"nnl: rank {self.rank} of {self.size} has failed, which ends the job"
-        print(text, file=sys.stderr, flush=True)
+        _say(f"rank {self.rank} of {self.size} has failed, which ends the job")
         self.channels.clear()  # no word of a regular end
         self.abort()
 
@@ -140,12 +148,22 @@ class World:
         """End all processes at once."""
         # mpiexec drops what it has not read by then, of this rank and of others who print the same
         time.sleep(1.0)
-        _remove_shared_files()
         self.comm.Abort(1)
 
 
-def _remove_shared_files() -> None:
-    """Remove the file through which MPICH's ranks share memory; its Abort leaves it to lie."""
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(f"nnl: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # nobody reads it any more: no reason to go on
+
+
+def _remove_names_of_shared_files() -> None:
+    """Remove the name of the file through which MPICH's ranks share memory.
+
+    All have opened it by then, and MPICH would leave it behind when the ranks are killed.
+    """
     try:
         with open("/proc/self/maps") as f:
             paths = {line.split()[-1] for line in f if "/dev/shm/mpich_shm_" in line}
@@ -184,7 +202,8 @@ class MpiChannel(Channel):
         super().__init__(ranks, ranks.index(world.rank) if world.rank in ranks else -1)
         self.world, self.MPI = world, world.MPI
         group = world.comm.Get_group().Incl(list(ranks))
-        self.comm = world.comm.Create(group)
+        with world.watched("the set-up of a group"):
+            self.comm = world.comm.Create(group)
         self.calls = 0
         self.call = ""  # that the ranks have agreed on last
         self.others = [k for k in range(self.size) if k != self.rank]

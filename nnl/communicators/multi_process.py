@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,6 +53,7 @@ class MultiProcessDataParallelCommunicator(Communicator):
         backend, opener = self._choose(wanted)
         if backend != "local":
             w = world()
+            w.channel.agree("init()")
             self.rank, self.size, self.local_rank = w.rank, w.size, w.local_rank
         self._open = opener
         ranks = range(self.size)
@@ -66,7 +68,8 @@ class MultiProcessDataParallelCommunicator(Communicator):
         w = world()
         on_device = any(b.space != "host" for b in self.ctx.target.backends)
         if not wanted:
-            wanted = "nccl" if on_device else "shared" if w.one_node else "mpi"
+            shared = w.one_node and sys.platform == "linux"
+            wanted = "nccl" if on_device else "shared" if shared else "mpi"
         elif wanted == "nccl" and not on_device:
             raise ValueError(
                 f"init: NNL_COMMUNICATOR is 'nccl', but {self.ctx} computes in host memory"

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks of one node that add up each other's memory.
 
-Every rank owns a region of a file in memory that all have mapped. To sum arrays, each rank adds up
-its share of the elements over all regions and writes the sums to all of them: every byte is read
-and written once per rank. Arrays that lie in a region (`allocate`) are summed where they are; lists
-of others are copied into a region and back, piece by piece; a single other one is left to MPI. MPI
-also carries the records by which the ranks agree and wait for each other, and its messages order
-the accesses to memory.
+Every rank owns a region of a file in memory that all have mapped and that has no name. To sum
+arrays, each rank adds up its share of the elements over all regions and writes the sums to all of
+them: every byte is read and written once per rank. Arrays that lie in a region (`allocate`) are
+summed where they are; lists of others are copied into a region and back, piece by piece; a single
+other one is left to MPI. MPI also carries the records by which the ranks agree and wait for each
+other, and its messages order the accesses to memory.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +22,6 @@ import numpy as np
 from nnl.communicators.channel import ALIGN, Buffer, CommunicatorError, wide
 from nnl.communicators.mpi import MpiChannel, World, rounds
 
-FOLDER = "/dev/shm"  # files here are memory
 STAGE_BYTES = 4 << 20  # per rank, for arrays that lie elsewhere; stays in the shared cache
 BLOCK_BYTES = 64 << 10  # summed at a time: stays in a core's cache between its uses
 PAGE = mmap.PAGESIZE
@@ -32,35 +30,33 @@ PAGE = mmap.PAGESIZE
 class Segment:
     """Memory of one file, mapped by all ranks of a channel: `nbytes` for each of them.
 
-    It goes when no array refers to it any more; the file has no name by then.
+    It goes when no array refers to it any more, and when the ranks are killed.
     """
 
     def __init__(self, channel: SharedChannel, nbytes: int) -> None:
         each = -(-max(nbytes, 1) // PAGE) * PAGE
-        path, error = "", ""
+        handle, path, error = -1, "", ""
         if channel.rank == 0:
             try:
-                handle, path = tempfile.mkstemp(prefix="nnl-", dir=FOLDER)
+                handle = os.memfd_create("nnl")
                 os.posix_fallocate(handle, 0, each * channel.size)
+                path = f"/proc/{os.getpid()}/fd/{handle}"
             except OSError as e:
                 error = str(e)
         with channel.world.watched(channel.call):
             path, error = channel.comm.bcast((path, error))
         if error:
-            if path:
+            if handle >= 0:
                 os.close(handle)
-                os.unlink(path)
             raise CommunicatorError(
-                f"no {each * channel.size} bytes of shared memory in {FOLDER}: {error}; "
+                f"no {each * channel.size} bytes of shared memory: {error}; "
                 "NNL_COMMUNICATOR=mpi does without"
             )
         if channel.rank > 0:
             handle = os.open(path, os.O_RDWR)
         memory = np.frombuffer(mmap.mmap(handle, each * channel.size), np.uint8)
-        os.close(handle)
         channel.exchange("a segment of shared memory")
-        if channel.rank == 0:
-            os.unlink(path)
+        os.close(handle)
         self.regions = [memory[k * each : (k + 1) * each] for k in range(channel.size)]
         self.own = self.regions[channel.rank]
         self.start, self.end = self.own.ctypes.data, self.own.ctypes.data + each
