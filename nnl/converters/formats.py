@@ -31,6 +31,7 @@ from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.converters.nnp.reader import NewParameters, build_networks
 from nnl.converters.nnp.writer import create_proto
+from nnl.converters.open_batch import at_two_sizes, merged
 from nnl.converters.weights import EXTENSIONS
 from nnl.core.context import using
 from nnl.core.graph import capture
@@ -192,7 +193,23 @@ class OnnxFile(Model):
         return Network(self._model.model.graph.name or "network", inputs, outputs, scope)
 
     def content(self, batch_size: int | None = None) -> Content:
-        network = self.network(batch_size)
+        try:
+            first, second = at_two_sizes(self)
+            proto, stored = self._messages(first)
+            proto = merged(proto, self._messages(second)[0], self.where)
+            proto.network[0].batch_size = batch_size or 1
+            content = Content(self.where, proto, stored)
+            NnpModel(content).network(batch_size)
+        except ValueError as error:
+            network = self.network(batch_size)
+            proto, stored = self._messages(network)
+            fixed = proto.network[0].batch_size
+            logger.warning("%s: the batch size is fixed at %d: %s", self.where, fixed, error)
+            content = Content(self.where, proto, stored)
+        return content
+
+    def _messages(self, network: Network) -> tuple[Any, list[Stored]]:
+        """A network as NNabla's message, and its parameters."""
         sizes = [v.shape[0] for v in network.inputs.values() if v.shape]
         entry: dict[str, Any] = {
             "name": network.name,
@@ -203,24 +220,12 @@ class OnnxFile(Model):
         executor = {"name": "runtime", "network": network.name}
         executor["data"] = list(network.inputs)  # type: ignore[assignment]
         executor["output"] = list(network.outputs)  # type: ignore[assignment]
-        contents = {"networks": [entry], "executors": [executor]}
         with parameter_scope("", network.parameters):
             _keep_constants(network)
             parameters = get_parameters(grad_only=False)
             stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in parameters.items()]
-            try:
-                content = Content(self.where, create_proto(contents), stored)
-                if not any(-1 in v.shape.dim for v in content.proto.network[0].variable):
-                    raise ValueError("no function of the network says which axis that is")
-                # what was computed from the batch size is a constant now, and may not fit others
-                NnpModel(content).network(entry["batch_size"] + 1)
-            except ValueError as error:
-                logger.warning(
-                    "%s: the batch size is fixed at %d: %s", self.where, entry["batch_size"], error
-                )
-                proto = create_proto(contents, variable_batch_size=False)
-                content = Content(self.where, proto, stored)
-        return content
+            contents = {"networks": [entry], "executors": [executor]}
+            return create_proto(contents, variable_batch_size=False), stored
 
 
 def _keep_constants(network: Network) -> None:
@@ -307,7 +312,10 @@ def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
     size = options.batch_size
     if size is not None and size < 1 and size != -1:
         raise ValueError(f"the batch size is {size}, wanted at least 1, or -1 to leave it open")
-    network = model.network(None if size == -1 else size)
+    if size == -1:
+        network, other = at_two_sizes(model)
+    else:
+        network, other = model.network(size), None
     with parameter_scope("", network.parameters):
         save(
             path,
@@ -317,6 +325,7 @@ def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
             ir_version=options.ir_version,
             batch="N" if size == -1 else None,
             name=network.name,
+            elsewhere=other,
         )
 
 

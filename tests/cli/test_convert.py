@@ -249,7 +249,7 @@ def test_onnx_there_and_back(
         (["w.pt", "o.nnp"], "weights and no network, nnl.converters.weights reads them"),
         ([".", "o.nnp"], "cannot read the extension ''"),
         (["folder.nnp", "o.nnp"], "Is a directory: 'folder.nnp'"),
-        (["m.nnp", "folder.nnp"], "Is a directory"),
+        (["m.nnp", "folder.nnp"], "folder.nnp is a folder, wanted a file"),
         (["m.nnp", "bad.onnx", "o.nnp"], "the files are of several formats: NNP, ONNX"),
     ],
 )
@@ -306,11 +306,33 @@ def test_constants_of_onnx_models_stay_constants(
     onnx.save(model, tmp_path / "m.onnx")
     assert run(tmp_path / "m.onnx", tmp_path / "m.nnp", "--verify", "-b", 2) == 0
     assert "largest difference: 0" in capsys.readouterr().out
-    assert "the batch size is fixed at 2" in caplog.text
     info = load(tmp_path / "m.nnp").networks["net"]
     assert list(info.inputs) == ["x"] and info.batch_size == 2
+    assert run(tmp_path / "m.nnp", tmp_path / "o.onnx", "--verify", "-b", -1) == 0
+    assert "largest difference: 0" in capsys.readouterr().out and caplog.text == ""
+
+
+def test_a_fixed_batch_size_stays_fixed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Divided by the batch size, which is a number in the graph."""
+    onnx = pytest.importorskip("onnx")
+    h = onnx.helper
+    nodes = [
+        h.make_node("Shape", ["x"], ["s"], start=0, end=1),
+        h.make_node("Cast", ["s"], ["n"], to=1),
+        h.make_node("Div", ["x", "n"], ["y"]),
+    ]
+    value = h.make_tensor_value_info
+    graph = h.make_graph(nodes, "net", [value("x", 1, ["N", 3])], [value("y", 1, None)])
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    assert run(tmp_path / "m.onnx", tmp_path / "m.nnp", "--verify", "-b", 2) == 0
+    assert "the batch size is fixed at 2" in caplog.text
     assert run(tmp_path / "m.nnp", tmp_path / "o.nnp", "-b", 3) == 1
     assert "has the fixed batch size 2, so it cannot be 3" in capsys.readouterr().err
+    assert run(tmp_path / "m.nnp", tmp_path / "o.onnx", "-b", -1) == 1
+    assert "m.nnp: the batch size is fixed, so -1 cannot" in capsys.readouterr().err
 
 
 def test_verify_compares_with_the_source_itself(

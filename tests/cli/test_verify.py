@@ -14,6 +14,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.cli.main import main
+from nnl.converters import formats
 from nnl.utils.load import load
 from nnl.utils.save import save
 from tests.cli.test_convert import run, write_network
@@ -47,30 +48,41 @@ def mean_over_the_batch(path: Path) -> Path:
     return onnx_file(path, nodes, ["N", 3])
 
 
-def test_an_open_batch_size_is_verified_at_two(
+def test_a_batch_size_that_is_a_number_is_not_left_open(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = mean_over_the_batch(tmp_path / "m.onnx")
     assert run(source, tmp_path / "o.onnx", "--verify") == 0
     assert "largest difference: 0" in capsys.readouterr().out
+    for name in ("p.onnx", "p.nnp"):
+        assert run(source, tmp_path / name, "-b", -1) == 1
+        error = capsys.readouterr().err
+        assert "batch size" in error and ("fixed" in error or "depends on" in error)
+        assert not (tmp_path / name).exists()
+
+
+def test_an_open_batch_size_is_verified_at_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "at_two_sizes", lambda model: (model.network(), None))
+    source = mean_over_the_batch(tmp_path / "m.onnx")
     assert run(source, tmp_path / "o.onnx", "--verify", "-b", -1) == 1
     assert "o.onnx differs from its source" in capsys.readouterr().err
 
 
-def test_a_batch_size_that_is_fixed_cannot_be_left_open(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("extension", [".onnx", ".nnp"])
+def test_sizes_merged_with_the_batch_stay_open(
+    tmp_path: Path, extension: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nodes = [h.make_node("Reshape", ["x", "shape"], ["y"])]
     source = onnx_file(tmp_path / "m.onnx", nodes, ["N", 4, 2], shape=np.array([-1, 4, 1]))
-    assert run(source, tmp_path / "o.nnp") == 0  # with a warning
-    (tmp_path / "o.nnp").unlink()
-    assert run(source, tmp_path / "o.nnp", "-b", -1) == 1
-    assert "m.onnx: the batch size is fixed, so -1 cannot leave it open" in capsys.readouterr().err
-    assert not (tmp_path / "o.nnp").exists()
+    assert run(source, tmp_path / f"o{extension}", "-b", -1, "--verify") == 0
+    assert "largest difference: 0" in capsys.readouterr().out
 
 
-def test_indices_of_a_fixed_batch_are_not_written_with_an_open_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("extension", [".onnx", ".nnp"])
+def test_rows_of_a_buffer_follow_the_batch(
+    tmp_path: Path, extension: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As RoBERTa takes its token types: rows of a buffer, stretched to the batch."""
     nodes = [
@@ -79,12 +91,13 @@ def test_indices_of_a_fixed_batch_are_not_written_with_an_open_one(
         h.make_node("Cast", ["x"], ["index"], to=7),
         h.make_node("GatherElements", ["data", "index"], ["y"], axis=1),
     ]
-    source = onnx_file(tmp_path / "m.onnx", nodes, ["N", 3], buffer=np.ones((1, 3), np.float32))
-    assert run(source, tmp_path / "o.onnx", "--verify") == 0
-    assert run(source, tmp_path / "o.onnx", "-b", -1) == 1
-    error = capsys.readouterr().err
-    assert "take_along does not take another batch size than 1" in error
-    assert "must have the rank of x float32[1, 3] and no larger size" in error
+    buffer = np.arange(3, dtype=np.float32)[None]
+    source = onnx_file(tmp_path / "m.onnx", nodes, ["N", 3], buffer=buffer)
+    code = run(source, tmp_path / f"o{extension}", "-b", -1, "--verify")
+    if extension == ".nnp":
+        assert code == 1 and "take_along" in capsys.readouterr().err
+    else:
+        assert code == 0 and "largest difference: 0" in capsys.readouterr().out
 
 
 def test_the_tolerance_grows_with_the_outputs(

@@ -19,6 +19,7 @@ from nnl.converters.onnx.export_batch import (
     inferred,
     inner_of,
     moved_attributes,
+    moving_axes,
     stretched,
 )
 from nnl.converters.onnx.export_tensor import Shape, Tensor
@@ -26,6 +27,12 @@ from nnl.core.graph import Node, Value
 
 Key = tuple[int, int]
 _TRIES = 1000  # changed choices before giving up
+_PICKING = {  # which inputs are the data and the indices
+    "gather": (0, 1),
+    "gather_nd": (0, 1),
+    "take_along": (0, 1),
+    "embed": (1, 0),
+}
 
 
 class Follower:
@@ -52,6 +59,7 @@ class Follower:
     ) -> None:
         self.batch, self.moved_batch, self.parameters = batch, moved_batch, parameters
         self.values = dict(inputs)
+        self.derived = {key for key, x in inputs.items() if moving_axes(x)}  # from the batch
         self.steps = list(_steps(nodes, inputs))
         self.chosen: dict[int, int | None] = {}
         self.open: dict[int, list[int | None]] = {}  # what a step may still be changed to
@@ -107,7 +115,41 @@ class Follower:
             y = Tensor(shape=spec.shape, moved=moved)
             y.inner = inner_of(step.op.name, inputs, y, self.batch)
             self.values[id(step), k] = y
+        self._check_samples(step, inputs)
         return attrs
+
+    def _check_samples(self, node: Node, inputs: Sequence[Tensor | None]) -> None:
+        """Raise if a function picks samples by numbers of the program's own: they may be those of
+        all samples there are, and then are others at another batch size."""
+        outs = [(id(node), k) for k in range(len(node.out_specs))]
+        keys = [v.key for v in node.inputs if v is not None]
+        moving = [x is not None and bool(moving_axes(x)) for x in inputs]
+        if any(moving) or any(key in self.derived for key in keys):
+            self.derived.update(outs)
+        else:
+            self.derived.difference_update(outs)
+        if self._picks_samples(node, inputs) or (
+            node.op.name == "slice"
+            and any(moving)
+            and not any(moving_axes(self.values[key]) for key in outs)
+        ):
+            raise ValueError("it picks the same samples at any batch size")
+
+    def _picks_samples(self, node: Node, inputs: Sequence[Tensor | None]) -> bool:
+        """Whether indices that do not follow from the batch choose among its samples."""
+        which = _PICKING.get(node.op.name)
+        if which is None:
+            return False
+        data, indices = (inputs[i] for i in which)
+        chosen = node.inputs[which[1]]
+        if data is None or indices is None or chosen is None or chosen.key in self.derived:
+            return False
+        if node.op.name == "gather_nd":
+            picked = range(indices.sizes[0])
+        else:
+            axis = (getattr(node.attrs, "axis", 0) or 0) % data.ndim
+            picked = range(axis, axis + 1)
+        return any(i in picked for i in moving_axes(data))
 
     def _leaf_axes(self, leaf: Value) -> list[int | None]:
         """None, and the axes along which a constant has the same value for every sample."""

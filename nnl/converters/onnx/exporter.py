@@ -41,6 +41,7 @@ def save(
     external_data: bool | None = None,
     external_threshold: int = EXTERNAL_BYTES,
     name: str = "network",
+    elsewhere: Any = None,
 ) -> None:
     """Write a graph as an ONNX file, for inference.
 
@@ -63,12 +64,15 @@ def save(
         external_data: Write the weights to `path` + ".data". True always, False never; if left
             out, when the file would exceed external_threshold bytes.
         name: Name of the graph in the file.
+        elsewhere: The same network at another batch size: `inputs` and `outputs` by name. What
+            depends on the batch size is what differs there; without, it is followed through the
+            graph, and numbers in it are taken as they are.
     Raises:
         UnsupportedOperator: Functions have no ONNX form; the message lists all of them.
         ValueError: The graph or an argument cannot be used; TypeError: it is no graph.
         ModuleNotFoundError: The package onnx is missing.
     """
-    contents = _contents(outputs, inputs, opset, batch, batch_axes, name, ir_version)
+    contents = _contents(outputs, inputs, opset, batch, batch_axes, name, ir_version, elsewhere)
     external = external_data
     if external is None:
         external = contents.weight_bytes() >= external_threshold
@@ -101,6 +105,7 @@ def _contents(
     batch_axes: Mapping[str, int | None] | None,
     name: str,
     ir_version: int | None,
+    elsewhere: Any = None,
 ) -> Contents:
     opset = _checked_opset(opset)
     parameters: dict[Key, str] = {}
@@ -123,7 +128,22 @@ def _contents(
     _check_graph(wanted, given)
     _warn_of_unread(given, {v.key for v in (*leaves, *edges)})
     batch_of = _batch_axes(given, batch_axes) if batch is not None else {}
-    exporter, declared = _written(opset, edges, leaves, parameters, given, batch_of)
+    if elsewhere is None:
+        exporter, declared = _written(opset, edges, leaves, parameters, given, batch_of)
+    else:
+        batch_of = _moving_axes(given, elsewhere.inputs)
+        other = next(elsewhere.inputs[n].shape[axis] for n, axis in batch_of.items())
+        there = [elsewhere.outputs[n].edge for n in wanted]
+        exporter, declared = _written(
+            opset,
+            edges,
+            leaves,
+            parameters,
+            given,
+            batch_of,
+            other,
+            [n.attrs for n in capture(there)],
+        )
     results = [(n, exporter.values[v.edge.key]) for n, v in wanted.items()]
     return Contents(exporter, declared, results, name, batch or "", ir_version)
 
@@ -135,8 +155,14 @@ def _written(
     parameters: Mapping[Key, str],
     given: Mapping[str, Variable],
     batch_of: Mapping[str, int],
+    other: int | None = None,
+    then: Sequence[Any] | None = None,
 ) -> tuple[Exporter, list[Tensor]]:
     """The exporter after its work, and the inputs.
+
+    Args:
+        other: Another batch size, any if left out.
+        then: Attributes of the functions at that batch size; to be found out if left out.
 
     Raises:
         UnsupportedOperator: Functions cannot be written, all are named; OnnxError: they can, but
@@ -146,13 +172,16 @@ def _written(
     if len(sizes) > 1:
         raise ValueError(f"save: the inputs have different batch sizes: {sorted(sizes)}")
     batch = sizes.pop() if sizes else None
-    other = 0 if batch is None else batch + 7  # any other size
+    if other is None:
+        other = 0 if batch is None else batch + 7
     exporter = Exporter(opset, batch, other)
     declared = _declare_inputs(exporter, given, batch_of)
     nodes = capture(edges)
-    now = then = [n.attrs for n in nodes]
+    now = [n.attrs for n in nodes]
     axes: dict[Key, int] = {}
-    if batch is not None:
+    if batch is None:
+        then = now
+    elif then is None:
         follower = Follower(nodes, exporter.values, parameters, batch, other)
         then, axes = follower.attrs, follower.leaf_axes
     try:
@@ -284,6 +313,16 @@ def _batch_axes(
             )
         found[n] = axis % given[n].ndim
     return found
+
+
+def _moving_axes(given: Mapping[str, Variable], elsewhere: Mapping[str, Any]) -> dict[str, int]:
+    """Axes of the inputs that have another size in the other graph."""
+    return {
+        n: i
+        for n, v in given.items()
+        for i, (a, b) in enumerate(zip(v.shape, elsewhere[n].shape, strict=True))
+        if a != b
+    }
 
 
 def _declare_inputs(
