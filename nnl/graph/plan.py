@@ -416,15 +416,15 @@ class Plan:
         times, starts = self.native.times, self.native.starts
         for k in range(begin, end):
             step = self.native_steps[k]
-            what, cost = account(self.program, step)
-            note(step.op, place(self, step), what, starts[k], times[k], cost, step.origin)
+            what, cost, dtype = account(self.program, step)
+            note(step.op, place(self, step), what, starts[k], times[k], cost, dtype, step.origin)
 
     def summary(self) -> str:
         """A table of the steps: where each runs, what it does, and what it took in the latest run.
 
         Times and rates are those of the latest run inside nnl.profile(), 0 without one. "of peak"
-        is how close a step comes to what limits it on this machine, arithmetic or memory. On a
-        device it also tells which steps are outside of the recorded graphs, and why.
+        is how close a step comes to what limits it on this machine, arithmetic of its type or
+        memory. On a device it also tells which steps are outside of the recorded graphs, and why.
         """
         return summary(self)
 

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ class Event(NamedTuple):
         layer: Parameter scope and line where the function was called: "block1/fc (train.py:12)".
         start_ns, time_ns: On the clock of time.perf_counter_ns.
         flops, bytes: What it costs by the op's own account.
+        dtype: The type of its arithmetic, of whose peak it has a share.
     """
 
     op: str
@@ -44,52 +45,54 @@ class Event(NamedTuple):
     flops: int
     bytes: int
     layer: str
-
-
-@dataclass(frozen=True)
-class Peak:
-    """What a machine reaches: a large product of matrices, a copy of a large array.
-
-    The matrices are of float32 in host memory, and of float16 on a device, which has units for it.
-    """
-
-    flops: float  # per second
-    bytes: float  # per second
+    dtype: np.dtype[Any]
 
 
 @cache
-def peak(target: Target) -> Peak:
-    """Of where the target computes; measured once, in about a tenth of a second."""
+def peak_flops(target: Target, dtype: np.dtype[Any]) -> float:
+    """Operations per second in a large product of matrices of this type, where the target computes.
+
+    Measured once, like peak_bytes, in about a twentieth of a second.
+    """
     from nnl.core.dispatch import bind
     from nnl.core.op import OPS
 
-    space = SPACES[target.backends[0].space]
-    dtype = np.float32 if target.backends[0].space == "host" else np.float16
-    op = OPS["batch_matmul"]
-
-    def fastest(f: Callable[[], Any]) -> float:
-        times = []
-        for _ in range(4):
-            start = time.perf_counter()
-            f()
-            space.synchronize()
-            times.append(time.perf_counter() - start)
-        return min(times)
+    op, space = OPS["batch_matmul"], SPACES[target.backends[0].space]
 
     def product(n: int) -> float:
         spec = Spec.of((1, n, n), dtype)
         call = bind(op, op.attrs(), target, (spec, spec)).call
         a = space.from_host(np.ones((1, n, n), dtype))
-        return 2.0 * n**3 / fastest(lambda: call(a, a))
+        return 2.0 * n**3 / _fastest(lambda: call(a, a), space)
+
+    flops = product(1 << 10)
+    return product(1 << 13) if flops > BUSY_FLOPS else flops
+
+
+@cache
+def peak_bytes(target: Target) -> float:
+    """Bytes per second that copying a large array reads and writes."""
+    space = SPACES[target.backends[0].space]
 
     def copy(n: int) -> float:
         a, b = (space.from_host(np.ones(n, np.float32)) for _ in range(2))
-        return 8.0 * n / fastest(lambda: operator.setitem(b, ..., a))
+        return 8.0 * n / _fastest(lambda: operator.setitem(b, ..., a), space)
 
-    flops, rate = product(1 << 10), copy(1 << 24)
-    if flops > 1e13:  # a GPU, which takes more to be busy
-        flops, rate = product(1 << 13), copy(1 << 27)
-    return Peak(flops, rate)
+    rate = copy(1 << 24)
+    return copy(1 << 27) if rate > BUSY_BYTES else rate
+
+
+BUSY_FLOPS, BUSY_BYTES = 1e13, 5e11  # beyond is a GPU, which takes more to be busy
+
+
+def _fastest(f: Call, space: Any) -> float:
+    times = []
+    for _ in range(4):
+        start = time.perf_counter()
+        f()
+        space.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 class Profile:
@@ -109,23 +112,24 @@ class Profile:
             top: How many rows, those that took the most time.
             layers: Whether calls in different places are different rows.
         """
-        rows: dict[tuple[str, str, str], list[int]] = {}
+        rows: dict[tuple[str, str, str], list[float]] = {}
         for e in self.events:
-            row = rows.setdefault((e.op, e.where, e.layer if layers else ""), [0, 0, 0, 0])
-            for k, v in enumerate((1, e.time_ns, e.flops, e.bytes)):
+            row = rows.setdefault((e.op, e.where, e.layer if layers else ""), [0, 0, 0, 0, 0])
+            least = least_s(Cost(e.flops, e.bytes), e.dtype, self.target)
+            for k, v in enumerate((1, e.time_ns, e.flops, e.bytes, least)):
                 row[k] += v
         total = sum(r[1] for r in rows.values()) or 1
         lines = [
             f"{'op':<36} {'where':<8} {'calls':>6} {'ms':>10} {'share':>6} {'GFLOP/s':>8} "
             f"{'GB/s':>7} {'of peak':>7}{'  layer' if layers else ''}"
         ]
-        for (op, where, layer), (calls, ns, flops, nbytes) in sorted(
+        for (op, where, layer), (calls, ns, flops, nbytes, least) in sorted(
             rows.items(), key=lambda kv: -kv[1][1]
         )[:top]:
             lines.append(
                 f"{op:<36} {where:<8} {calls:>6} {ns / 1e6:>10.3f} {ns / total:>6.1%} "
                 f"{flops / max(ns, 1):>8.1f} {nbytes / max(ns, 1):>7.1f} "
-                f"{of_peak(Cost(flops, nbytes), ns, self.target):>7.0%}  {layer}".rstrip()
+                f"{least * 1e9 / max(ns, 1):>7.0%}  {layer}".rstrip()
             )
         if len(rows) > top:
             lines.append(f"... and {len(rows) - top} more")
@@ -148,10 +152,10 @@ class Profile:
             json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, f)
 
 
-def of_peak(cost: Cost, ns: int, target: Target) -> float:
-    """How close work done in a time comes to what limits it there, arithmetic or memory."""
-    p = peak(target)
-    return max(cost.flops / p.flops, cost.bytes / p.bytes) / max(ns, 1) * 1e9
+def least_s(cost: Cost, dtype: np.dtype[Any], target: Target) -> float:
+    """The seconds in which the machine's peak, arithmetic or memory, would allow this work."""
+    arithmetic = cost.flops / peak_flops(target, dtype) if cost.flops else 0.0
+    return max(arithmetic, cost.bytes / peak_bytes(target))
 
 
 PROFILES: list[Profile] = []  # those that record now
@@ -207,7 +211,7 @@ def _timed_backend(backend: Backend) -> Backend:
             return None
         call, into = made
         cost = cost_of(attrs, ins, outs)
-        what = shapes_text(ins, outs)
+        what, dtype = shapes_text(ins, outs), arithmetic_type(ins, outs)
 
         def timed(*bufs: Any, **kw: Any) -> Any:
             if not STATE.profiled:
@@ -216,7 +220,7 @@ def _timed_backend(backend: Backend) -> Backend:
             y = call(*bufs, **kw)
             SPACES[backend.space].synchronize()
             ns = time.perf_counter_ns() - start
-            note(op.name, backend.name, what, start, ns, cost, STATE.origin or here())
+            note(op.name, backend.name, what, start, ns, cost, dtype, STATE.origin or here())
             return y
 
         return timed, into
@@ -231,11 +235,12 @@ def note(
     start_ns: int,
     time_ns: int,
     cost: Cost,
+    dtype: np.dtype[Any],
     origin: Origin | None,
 ) -> None:
     """Add an event to everything that records."""
     layer = place(origin)
-    event = Event(op, where, what, start_ns, time_ns, cost.flops, cost.bytes, layer)
+    event = Event(op, where, what, start_ns, time_ns, cost.flops, cost.bytes, layer, dtype)
     for p in PROFILES:
         p.events.append(event)
 
@@ -252,3 +257,9 @@ def cost_of(attrs: Any, ins: Sequence[Spec | None], outs: Sequence[Spec]) -> Cos
 def shapes_text(ins: Sequence[Spec | None], outs: Sequence[Spec]) -> str:
     """ "float32[2, 3], float32[3] -> float32[2]" """
     return " -> ".join(", ".join(repr(s) for s in side if s is not None) for side in (ins, outs))
+
+
+def arithmetic_type(ins: Sequence[Spec | None], outs: Sequence[Spec]) -> np.dtype[Any]:
+    """The narrowest floating-point type of the arrays: the one of the factors of a product."""
+    floats = [s.dtype for s in (*ins, *outs) if s is not None and s.is_float]
+    return min(floats, key=lambda dtype: dtype.itemsize, default=np.dtype(np.float32))

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nnl.core.context import STATE
 from nnl.core.op import Cost
 from nnl.core.origin import place as place_of
 from nnl.ext.native import TRAITS
-from nnl.graph.profile import of_peak, shapes_text
+from nnl.graph.profile import arithmetic_type, least_s, shapes_text
 from nnl.graph.program import Program, Step
 
 if TYPE_CHECKING:
@@ -22,14 +24,14 @@ def place(plan: Plan, step: Step) -> str:
     return str(with_kernel if step.kernel is not None else without)
 
 
-def account(program: Program, step: Step) -> tuple[str, Cost]:
-    """The shapes of a step, and what it costs."""
+def account(program: Program, step: Step) -> tuple[str, Cost, np.dtype[Any]]:
+    """The shapes of a step, what it costs, and the type of its arithmetic."""
     slots = program.slots
     ins = [slots[i].spec if i else None for i in step.ins]
     outs = [slots[o].spec for o in step.outs]
     nbytes = sum(s.nbytes for s in (*ins, *outs) if s is not None)
     flops = sum(_flops(s) for s in _leaves_of(step))
-    return shapes_text(ins, outs), Cost(flops, nbytes)
+    return shapes_text(ins, outs), Cost(flops, nbytes), arithmetic_type(ins, outs)
 
 
 def summary(plan: Plan) -> str:
@@ -41,11 +43,11 @@ def summary(plan: Plan) -> str:
     times = native.times if native is not None else []
     steps = plan.native_steps if native is not None else plan.steps
     for k, step in enumerate(steps):
-        what, cost = account(plan.program, step)
+        what, cost, dtype = account(plan.program, step)
         ns = max(times[k] if times else 0, 1)
         target = step.node.target if step.node is not None else STATE.target
         layer = place_of(step.origin)
-        share = of_peak(cost, ns, target) if times and times[k] else 0.0
+        share = least_s(cost, dtype, target) * 1e9 / ns if times and times[k] else 0.0
         lines.append(
             f"{step.op:<32} {place(plan, step):<7} {ns // 1000 / 1e3:>9.3f} "
             f"{cost.flops / ns:>8.1f} {cost.bytes / ns:>6.1f} {share:>7.0%}  {what}  "

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nnl.profile and Plan.summary."""
 
+import importlib
 import json
 
 import numpy as np
@@ -12,6 +13,7 @@ import nnl.parametric_functions as PF
 from nnl.ext import native
 from nnl.graph.session import session_of
 
+profiling = importlib.import_module("nnl.graph.profile")  # nnl.graph.profile is a function
 needs_library = pytest.mark.skipif(native.library() is None, reason="no native engine")
 
 
@@ -105,3 +107,46 @@ def test_the_summary_of_a_plan_says_where_each_step_runs():
     where = "numpy" if native.library() is None else "native"
     assert any(line.startswith("affine") and where in line for line in lines)
     assert lines[-1].startswith(f"{len(lines) - 2} steps, ")
+
+
+@pytest.fixture
+def one_and_ten_gflops(monkeypatch):
+    """The peak of float32 and of 16-bit types; memory is infinitely fast."""
+    rates = {4: 1e9, 2: 1e10}
+    monkeypatch.setattr(profiling, "peak_flops", lambda target, dtype: rates[dtype.itemsize])
+    monkeypatch.setattr(profiling, "peak_bytes", lambda target: float("inf"))
+
+
+@pytest.mark.parametrize("kind,rate", [("float", 1.0), ("bfloat16", 10.0), ("half", 10.0)])
+@pytest.mark.parametrize("backend", ["cpu", "numpy"])
+def test_the_share_of_the_peak_is_that_of_the_type(backend, kind, rate, one_and_ten_gflops):
+    with nn.context_scope(nn.Context([f"{backend}:{kind}"])), nn.profile() as p:
+        x = nn.Variable.from_numpy_array(np.ones((64, 64), np.float32))
+        y = PF.affine(x, 64, with_bias=False, name=kind)
+        y.forward()
+    (line,) = [line for line in str(p).splitlines() if line.startswith("affine")]
+    reached, share = (float(line.split()[k].rstrip("%")) for k in (5, 7))
+    assert reached > 0
+    assert share == pytest.approx(100 * reached / rate, abs=1 + 0.05 * 100 / rate)
+
+
+@needs_library
+def test_the_summary_of_a_plan_takes_the_peak_of_the_type_of_each_step(one_and_ten_gflops):
+    with nn.context_scope(nn.Context(["cpu:bfloat16"])):
+        x = nn.Variable.from_numpy_array(np.ones((64, 64), np.float32))
+        y = PF.affine(PF.affine(x, 64, name="a"), 64, name="b")
+        with nn.profile():
+            y.forward(clear_buffer=True)
+        lines = session_of([y]).plans["infer"].plan.summary().splitlines()
+    products = [line.split() for line in lines if line.startswith("affine")]
+    assert len(products) == 2
+    for line in products:
+        reached, share = float(line[3]), float(line[5].rstrip("%"))
+        assert reached > 0 and share == pytest.approx(10 * reached, abs=1.5)
+
+
+def test_peaks_are_measured_for_every_type():
+    target = nn.get_current_context().target
+    for dtype in (np.float32, np.float64, np.float16):
+        assert profiling.peak_flops(target, np.dtype(dtype)) > 0
+    assert profiling.peak_bytes(target) > 0
