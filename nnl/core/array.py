@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 from weakref import ref
 
@@ -11,7 +12,10 @@ import numpy as np
 from nnl.core.context import REORDERED, SPACES, STATE, HostSpace
 from nnl.core.spec import ShapeError, Spec
 
+logger = logging.getLogger("nnl")
+
 Host = np.ndarray[Any, Any]
+UNWRITTEN = "unwritten"  # a mark beside buffers: zeros that were read before anything was written
 
 
 class NdArray:
@@ -22,7 +26,8 @@ class NdArray:
 
     A new array reads as zeros. `bufs` maps a memory space to a buffer that is current; writing in
     one space drops the others. Instead of buffers it may hold one of two marks: "fill" (every
-    element has this value, nothing is allocated yet) or "cleared". Empty, it was never written.
+    element has this value, nothing is allocated yet) or "cleared". Empty, it was never written;
+    if it is read then, it becomes zeros, marked "unwritten".
     Two arrays that share memory (`share`) share the dictionary itself; views on a device, of
     another shape, have one `Views` in theirs.
     """
@@ -84,7 +89,10 @@ class NdArray:
         if "fill" in self.bufs:
             buf = SPACES[space].empty(self.spec.shape, self.spec.dtype)
             buf.fill(self.bufs["fill"])
+            still = UNWRITTEN in self.bufs
             self.write(space, buf)
+            if still:
+                self.bufs[UNWRITTEN] = True
         elif not self.bufs:
             raise ValueError(
                 f"{self.spec} was read before anything was written to it: run forward() first"
@@ -98,6 +106,21 @@ class NdArray:
             src, buf = next(iter(self.bufs.items()))
             self.bufs[space] = SPACES[space].from_host(SPACES[src].to_host(buf))
         return self.bufs[space]
+
+    def read_early(self, name: str, reader: str) -> None:
+        """Zeros and a warning, where something is read that nothing has written yet.
+
+        Raises:
+            ValueError: nnl.compile is recording, so nothing will be computed before the end.
+        """
+        if STATE.trace is not None:
+            raise ValueError(f"{name}: nnl.compile is recording, there are no values yet")
+        logger.warning(
+            "%s was read by %s before anything was written to it: it is taken as zeros",
+            name,
+            reader,
+        )
+        self.bufs["fill"], self.bufs[UNWRITTEN] = 0, True
 
     def set_spec(self, spec: Spec) -> None:
         """Change shape or dtype; the value stays if the size does. Plans are rebuilt."""
@@ -128,7 +151,15 @@ class NdArray:
     @property
     def data(self) -> Host:
         """The value as a writable numpy array that shares this array's memory."""
-        host: Host = self.touch("host")
+        host: Host
+        if self.written:
+            host = self.touch("host")
+        else:
+            if not self.bufs:
+                self.read_early(f"NdArray {self.spec}", ".data")
+            host = self.read("host")
+            self.write("host", host)
+            self.bufs[UNWRITTEN] = True
         return host
 
     @data.setter
@@ -197,6 +228,11 @@ class NdArray:
         """Free the memory. Reading before the next write is an error."""
         self.bufs.clear()
         self.bufs["cleared"] = True
+
+    @property
+    def written(self) -> bool:
+        """Whether the array has been written or cleared; zeros read before that do not count."""
+        return bool(self.bufs) and UNWRITTEN not in self.bufs
 
     @property
     def clear_called(self) -> bool:

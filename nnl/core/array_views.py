@@ -68,6 +68,8 @@ def copy_from(self: NdArray, arr: NdArray, use_current_context: bool = True) -> 
         raise TypeError(f"copy_from: arr is {type(arr).__name__}, wanted an NdArray")
     if arr.shape != self.shape:
         raise ShapeError(f"copy_from: arr is {arr.spec}, wanted the shape {self.shape}")
+    if not arr.bufs:
+        arr.read_early(f"NdArray {arr.spec}", "copy_from")
     space = next((s for s in arr.bufs if s in SPACES), "host")
     source = arr.read(space)
     buf = SPACES[space].empty(self.spec.shape, self.spec.dtype)
@@ -85,6 +87,8 @@ def get_data(self: NdArray, mode: str = "rw", dtype: Any = None) -> Host:
         cast(self, dtype)
     if mode != "r":
         return self.data
+    if not self.bufs:
+        self.read_early(f"NdArray {self.spec}", "get_data")
     view = self.read("host").view()
     view.flags.writeable = False
     host: Host = view

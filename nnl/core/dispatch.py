@@ -218,7 +218,7 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
             bufs.append(None)
         else:
             buf = x._data.bufs.get(space)
-            bufs.append(x._data.read(space) if buf is None else buf)
+            bufs.append(_read_early(op, x).read(space) if buf is None else buf)
     if bound.writes:
         for i in bound.writes:
             if inputs[i] is not None:
@@ -245,6 +245,14 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     else:
         ys = [Variable.of_edge(Value.of(None, i, d.spec, False, d), d) for i, d in enumerate(datas)]
     return _visible(op, ys)
+
+
+def _read_early(op: Op, x: Variable | NdArray) -> NdArray:
+    """The array of an input, with zeros in it if nothing has written it yet."""
+    nd, name = (x, f"NdArray {x.spec}") if isinstance(x, NdArray) else (x._data, x.edge.label)
+    if not nd.bufs:
+        nd.read_early(name, op.name)
+    return nd
 
 
 def _node(op: Op, attrs: Any, edges: list[Value | None], bound: Bound) -> Node:
@@ -302,11 +310,12 @@ def _apply_to_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     datas: list[NdArray | None] = []
     for x in inputs:
         if type(x) is NdArray:
-            datas.append(x)
-        elif x is None or isinstance(x, Variable):
-            datas.append(None if x is None else x._data)
-        elif isinstance(x, NdArray):
-            datas.append(x)
+            datas.append(x if x.bufs else _read_early(op, x))
+        elif x is None:
+            datas.append(None)
+        elif isinstance(x, (Variable, NdArray)):
+            nd = x if isinstance(x, NdArray) else x._data
+            datas.append(nd if nd.bufs else _read_early(op, x))
         else:
             raise op.bad_input(inputs)
     specs = tuple([None if d is None else d.spec for d in datas])
@@ -328,7 +337,7 @@ def _apply_with_hooks(
     node = _node(op, attrs, edges, bound)
     node.need_grad = need
     HOOKS.before(node)
-    datas = tuple(execute(bound, [None if x is None else x._data for x in inputs]))
+    datas = tuple(execute(bound, [None if x is None else _read_early(op, x) for x in inputs]))
     node.outs = datas
     HOOKS.after(node)
     kept = need and STATE.record

@@ -172,6 +172,19 @@ def capture(outputs: Iterable[Value | None]) -> list[Node]:
     return _reorder(order) if Node.rewired else order
 
 
+def readable(nodes: Iterable[Node], outputs: Iterable[Value]) -> set[tuple[int, int]]:
+    """Keys of the edges that stay readable whatever is cleared: value and gradient.
+
+    These are the outputs of the run, edges marked persistent, and what a function shows that only
+    collects its inputs for the user (sink).
+    """
+    keys = {v.key for v in outputs}
+    for node in nodes:
+        every = node.attrs.shows_inputs
+        keys.update([v.key for v in node.inputs if v is not None and (every or v.persistent)])
+    return keys
+
+
 def _reorder(nodes: Sequence[Node]) -> list[Node]:
     """Topological order with the smallest seq first: after rewiring, seq alone is not enough."""
     users: dict[Node, list[Node]] = {n: [] for n in nodes}

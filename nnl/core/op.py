@@ -79,8 +79,11 @@ class Attributes:
         resolve(self, x, w, b)      input specs -> {attribute: value} for those left to default.
         cost(self, x, w, b)         input specs -> Cost.
         samples(rng)                yields Sample.
+        shows_inputs                True where the function only collects its inputs for the user,
+                                    so that clearing leaves them readable.
     """
 
+    shows_inputs = False
     op: Op
     values: tuple[Any, ...]
     bound: dict[Any, Any]  # (target, *specs) -> Bound

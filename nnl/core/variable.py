@@ -115,16 +115,17 @@ class Variable:
 
     @property
     def d(self) -> Host:
-        """The value as a writable numpy array.
+        """The value as a writable numpy array; zeros, with a warning, before the first forward.
 
         Raises:
-            ValueError: Nothing was computed yet, or it was cleared.
+            ValueError: It was cleared, or nnl.compile is recording.
         """
+        if not self._data.bufs:
+            self._data.read_early(self.edge.label, ".d")
         try:
             return self._data.data
         except ValueError as e:
-            why = "nnl.compile is recording, there are no values yet" if STATE.trace else e
-            raise ValueError(f"{self.edge.label}: {why}") from None
+            raise ValueError(f"{self.edge.label}: {e}") from None
 
     @d.setter
     def d(self, value: Any) -> None:

@@ -18,6 +18,7 @@ class sink_op:
     """A scalar 0 that depends on every input; each input gets a gradient of ones."""
 
     one_input_grad: bool = True
+    shows_inputs = True
 
     def infer(self, *x):
         check_given("sink", x)
@@ -43,6 +44,8 @@ class sink_op:
 @op("sink_with_gradients", nnp=None)
 class sink_with_gradients:
     """A sink whose second half of inputs are the gradients that the first half gets."""
+
+    shows_inputs = True
 
     def infer(self, *x):
         return x[0].with_shape(())

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from nnl.core.graph import Node, Value, capture
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
 from nnl.graph.plan import Plan
-from nnl.graph.program import SPACE
+from nnl.graph.program import SPACE, Key
 from nnl.graph.progress import Progress
 
 
@@ -27,10 +27,15 @@ class Backward:
         gy: Leaf that holds the start gradient.
         leaves: (leaf edge, its gradient's edge).
         edges: (node, output index, gradient's edge) of every intermediate.
-        nodes: What computes them, in order.
+        shown: Those of them that stay readable when the others are cleared.
+        nodes: What computes the gradients of leaves and those shown, in order.
+        all_nodes: What computes all.
+
+    Args:
+        shown: Keys of edges.
     """
 
-    def __init__(self, output: Value, forward_nodes: Sequence[Node]) -> None:
+    def __init__(self, output: Value, forward_nodes: Sequence[Node], shown: Set[Key]) -> None:
         node = output.node
         assert node is not None
         self.output = output
@@ -47,10 +52,13 @@ class Backward:
             for i, g in enumerate(gys)
             if g is not None and (n is not node or i != output.index)
         ]
+        self.shown = [e for e in self.edges if (id(e[0]), e[1]) in shown]
         done = set(forward_nodes)
-        self.nodes = [n for n in capture([g for _, g in self.leaves]) if n not in done]
-        every = capture([g for *_, g in self.edges] + [g for _, g in self.leaves])
-        self.all_nodes = [n for n in every if n not in done]
+        ends = [g for _, g in self.leaves]
+        self.nodes, self.all_nodes = (
+            [n for n in capture([*ends, *[g for *_, g in edges]]) if n not in done]
+            for edges in (self.shown, self.edges)
+        )
 
     def write_start(self, grad: Any) -> None:
         """Put the start gradient in place."""
@@ -63,12 +71,18 @@ class Backward:
 
 
 class BackwardPlan:
-    """A plan that ends in the gradients of leaves, and how those reach the leaves' arrays."""
+    """A plan that ends in gradients, and how those reach the arrays of leaves and edges.
 
-    def __init__(self, back: Backward, plan: Plan, publish: bool) -> None:
+    Args:
+        publish: The edges among those of `back` whose gradients shall be readable.
+    """
+
+    def __init__(
+        self, back: Backward, plan: Plan, publish: Sequence[tuple[Node, int, Value]]
+    ) -> None:
         self.plan, self.back = plan, back
         self.progress: Progress | None = None
-        self.publish = back.edges if publish else []
+        self.publish = publish
         computed = {o for s in plan.steps for o in s.outs}
         taken = [
             plan.root.get(s, s) for s in (plan.slot_of.get(e.key, 0) for *_, e in self.publish)

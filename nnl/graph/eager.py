@@ -31,6 +31,7 @@ def backward_now(
     # and is taken again costs a copy, never a wrong value.
     shared: set[int] = {id(gy)}
     root = (output.node, output.index)
+    stays: set[Node] = set()  # nodes with outputs that stay readable, found from their users
     found = Gradients()
     uses = Uses(output) if ready is not None else None
 
@@ -47,8 +48,14 @@ def backward_now(
         if len(gxs) > 1:
             ids = [id(g) for g in gxs]
             shared.update([i for i in ids if ids.count(i) > 1])
-        if clear_buffer and node.outs is None:  # plans free what static nodes hold
+        clear = clear_buffer and node.outs is None  # plans free what static nodes hold
+        if clear:
             node.saved = None
+            every = node.attrs.shows_inputs
+            for v in node.inputs:
+                if v is not None and (v.persistent or every) and v.node is not None:
+                    stays.add(v.node)
+        if clear and node not in stays:
             if node is not root[0]:
                 node.grads = None
         else:

@@ -341,10 +341,23 @@ class Plan:
 
     def find_leaf(self, slot: int, nd: NdArray) -> None:
         """Point the plan at the buffer that a leaf has now."""
+        if not nd.bufs:
+            nd.read_early(*self._reader_of(nd))
         on_host = self.space == SPACE
-        buf = nd.read(SPACE) if on_host else self.native.follow(slot, nd, self.space)
+        try:
+            buf = nd.read(SPACE) if on_host else self.native.follow(slot, nd, self.space)
+        except ValueError as e:  # it was cleared
+            raise ValueError("{}, read by {}: {}".format(*self._reader_of(nd), e)) from None
         if self.slots[slot] is not buf:
             self._bind_leaf(slot, nd, buf)
+
+    def _reader_of(self, nd: NdArray) -> tuple[str, str]:
+        """Names of an array that is a leaf, and of the first function that reads it."""
+        for node in self._keep_alive:
+            for v in node.inputs:
+                if v is not None and v.array is nd:
+                    return v.label, node.label
+        return f"NdArray {nd.spec}", "a plan"
 
     def _bind_leaf(self, slot: int, nd: NdArray, buf: Any) -> None:
         if self.native is not None and not buf.flags.c_contiguous:

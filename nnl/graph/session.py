@@ -10,10 +10,10 @@ from typing import Any
 from nnl.core.array import NdArray, Views
 from nnl.core.autodiff import start_gradient
 from nnl.core.callback import HOOKS
-from nnl.core.context import STATE, using
+from nnl.core.context import SPACES, STATE, using
 from nnl.core.dispatch import apply
 from nnl.core.function import Function
-from nnl.core.graph import Node, Value, capture
+from nnl.core.graph import Node, Value, capture, readable
 from nnl.core.op import Op
 from nnl.core.variable import EXECUTOR, Hook, Variable
 from nnl.graph.backward import Backward, BackwardPlan
@@ -36,6 +36,8 @@ class ForwardPlan:
         moving: (array, slot) of those that are views of leaves, whose buffers may change.
         lost: Arrays of the edges that have no value.
         overwritten: Those that the second part of the plan overwrites.
+        before: Arrays that the plan writes, with memory for what they held before, where a second
+            part may turn out not to be what is wanted.
     """
 
     def __init__(self, nodes: Sequence[Node], plan: Plan) -> None:
@@ -44,6 +46,11 @@ class ForwardPlan:
         self.moving: list[tuple[NdArray, int]] = []
         self.lost: list[NdArray] = []
         self.overwritten: list[NdArray] = []
+        self.before: list[tuple[NdArray, Any]] = []
+        if plan.second:
+            empty = SPACES[plan.space].empty
+            arrays = [nd for nd, _ in plan.written.arrays]
+            self.before = [(nd, empty(nd.spec.shape, nd.spec.dtype)) for nd in arrays]
         leaves = {slot for slot, _ in plan.leaves}
         for node in nodes:
             for i, nd in enumerate(node.outs or ()):
@@ -120,7 +127,6 @@ class Session:
         for node in self.nodes:
             node.saved = None
         turn_on_gradients(self.nodes, self.outputs)
-        self.recompute = any(v is not None and v.recompute for n in self.nodes for v in n.inputs)
         self.epoch = STATE.epoch
         self.print = fingerprint(self.nodes, self.outputs)
         self.plans: dict[str, ForwardPlan] = {}
@@ -129,6 +135,8 @@ class Session:
         self.joint_back: Backward | None = None
         self.last = ""  # mode of the latest forward whose values have not been overwritten
         self.marked: ForwardPlan | None = None  # whose lost arrays are marked as cleared
+        self.keeps = False  # whether a backward has left intermediates readable
+        self.complete = False  # whether everything has been computed at least once
         self.reported = False  # whether callbacks of communicators take the gradients
 
     def valid(self) -> bool:
@@ -143,7 +151,7 @@ class Session:
 
     def backward_graph(self) -> Backward:
         if self.back is None:
-            self.back = Backward(self.outputs[0], self.nodes)
+            self.back = Backward(self.outputs[0], self.nodes, self._readable())
         return self.back
 
     # ---- forward ----
@@ -157,13 +165,15 @@ class Session:
         forward = self.plans.get(mode)
         if forward is None:
             forward = self.plans[mode] = ForwardPlan(self.nodes, self._forward_plan(mode))
+        for nd, value in forward.before:
+            value[...] = nd.read(forward.plan.space)
         forward.plan.run()
         forward.publish()
         if self.marked is not forward:
             for nd in forward.lost:
                 nd.clear()
             self.marked = forward
-        self.last = mode
+        self.last, self.complete = mode, True
 
     def _forward_hooked(self, mode: str, before: Any, after: Any) -> None:
         """Step by step with everything readable around the hooks; what may go is cleared after."""
@@ -178,14 +188,27 @@ class Session:
                 for i, nd in enumerate(n.outs or ()):
                     if (id(n), i) not in kept:
                         nd.clear()
-        self.marked, self.last = None, KEEP
+        self.marked, self.last, self.complete = None, KEEP, True
 
     def _readable(self) -> set[Key]:
-        """What stays readable in every mode: the outputs, and edges marked persistent."""
-        kept = {v.key for v in self.outputs}
-        return kept | {
-            v.key for n in self.nodes for v in n.inputs if v is not None and v.persistent
-        }
+        return readable(self.nodes, self.outputs)
+
+    def compute_missing(self) -> None:
+        """Compute what neither this session nor another one has computed yet."""
+        missing: set[Node] = set()
+        for node in self.nodes:
+            sources = [v.node for v in node.inputs if v is not None]
+            if not missing.isdisjoint(sources) or any(not nd.written for nd in node.outs or ()):
+                missing.add(node)
+        if len(missing) == len(self.nodes):
+            self.forward(KEEP)
+        elif missing:
+            nodes = [n for n in self.nodes if n in missing]
+            every = {(id(n), i) for n in nodes for i in range(len(n.out_specs))}
+            forward = ForwardPlan(nodes, Plan(nodes, every, lazy=every, as_found=True))
+            forward.plan.run()
+            forward.publish()
+        self.complete = True
 
     def _forward_plan(self, mode: str) -> Plan:
         if mode in (KEEP, HOOKED):
@@ -194,7 +217,7 @@ class Session:
         kept = self._readable()
         if mode == INFER:
             return Plan(self.nodes, kept, lazy=kept)
-        if len(self.outputs) > 1 or self.outputs[0].node is None:
+        if len(self.outputs) > 1 or self.outputs[0].node is None or self.keeps:
             kept |= self._needed_by_gradients()
             return Plan(self.nodes, kept, lazy=kept)
         plan = self._joint_plan(kept, 0.0)
@@ -205,14 +228,14 @@ class Session:
     def _joint_plan(self, kept: set[Key], share: float) -> Plan:
         """Forward and backward in one, with a share of the cheap results computed again."""
         # of its own: inserting recomputation changes what the nodes read
-        back = self.joint_back = Backward(self.outputs[0], self.nodes)
+        back = self.joint_back = Backward(self.outputs[0], self.nodes, kept)
         again = [k for k in cheap_edges(self.nodes, back.nodes) if k not in kept] if share else []
         also = frozenset(again[: round(share * len(again))])
         second = insert_recomputation(self.nodes, back.nodes, also)
         grads = {e.key: v.array for v, e in back.leaves}
-        nodes, every = [*self.nodes, *second], kept | set(grads)
+        nodes, lazy = [*self.nodes, *second], kept | {e.key for *_, e in back.shown}
         tiled = NO_GRADIENTS if self.reported else grads  # communicators want them plain
-        return Plan(nodes, every, len(self.nodes), kept - set(grads), gradients=tiled)
+        return Plan(nodes, lazy | set(grads), len(self.nodes), lazy - set(grads), gradients=tiled)
 
     def _smaller_plan(self, kept: set[Key], plan: Plan) -> Plan:
         """A plan inside the memory budget, or else the smallest; the least is computed again."""
@@ -249,9 +272,15 @@ class Session:
 
     # ---- backward ----
 
+    def prepare_backward(self, clear_buffer: bool) -> None:
+        """Have the values that a backward reads, also where forward() has not computed them."""
+        if not self.complete:
+            self.compute_missing()
+        if not clear_buffer:
+            self._keep_for_backward()
+
     def backward(self, grad: Any, clear_buffer: bool, callbacks: Sequence[Any] = ()) -> None:
-        joint = self.last == TRAIN and len(self.outputs) == 1
-        joint = joint and (clear_buffer or self.recompute or self._lost_for_backward())
+        joint = self.last == TRAIN and len(self.outputs) == 1 and clear_buffer and not self.keeps
         back = (self.joint_back if joint else None) or self.backward_graph()
         run = self.backwards.get((joint, clear_buffer))
         if run is None:
@@ -269,26 +298,36 @@ class Session:
                 self.plans.pop(TRAIN)
                 self.backwards = {k: v for k, v in self.backwards.items() if not k[0]}
 
-    def _lost_for_backward(self) -> bool:
-        """Whether a gradient needs a value that the first part of the joint plan does not leave.
+    def _keep_for_backward(self) -> None:
+        """Have all values that a backward reads which leaves intermediates readable.
 
-        Its own second part can do without, where kernels are fused: the gradients of leaves are
-        then computed by it, once.
+        A joint plan is made for a backward that clears. Its first part drops values that only its
+        own second part can do without, where kernels are fused or edges computed again. Then the
+        forward runs once more, with state as it was before, as a plan that keeps them; so does
+        every later one.
         """
+        if self.last != TRAIN or self.keeps or len(self.outputs) > 1:
+            return
         lost = {id(nd) for nd in self.plans[TRAIN].lost}
         nodes = self.backward_graph().all_nodes
-        return any(v is not None and id(v.array) in lost for n in nodes for v in n.inputs)
+        if not any(v is not None and id(v.array) in lost for n in nodes for v in n.inputs):
+            return
+        forward = self.plans.pop(TRAIN)
+        for nd, value in forward.before:
+            nd.touch(forward.plan.space)[...] = value
+        self.keeps = True
+        self.backwards = {k: v for k, v in self.backwards.items() if not k[0]}
+        self.forward(TRAIN)
 
     def _backward_plan(self, back: Backward, joint: bool, clear_buffer: bool) -> BackwardPlan:
         if joint:
-            return BackwardPlan(back, self.plans[TRAIN].plan, publish=False)
+            return BackwardPlan(back, self.plans[TRAIN].plan, back.shown)
         infer_again(back.all_nodes)
+        publish = back.shown if clear_buffer else back.edges
         kept = {e.key for _, e in back.leaves}
-        if clear_buffer:
-            return BackwardPlan(back, Plan(back.nodes, kept, as_found=True), publish=False)
-        lazy = {e.key for *_, e in back.edges} - kept
-        plan = Plan(back.all_nodes, kept | lazy, lazy=lazy, as_found=True)
-        return BackwardPlan(back, plan, publish=True)
+        lazy = {e.key for *_, e in publish} - kept
+        nodes = back.nodes if clear_buffer else back.all_nodes
+        return BackwardPlan(back, Plan(nodes, kept | lazy, lazy=lazy, as_found=True), publish)
 
 
 def session_of(outputs: Sequence[Variable]) -> Session:
@@ -412,14 +451,16 @@ class GraphExecutor:
         edge = output.edge
         assert edge.node is not None
         hooked = HOOKS.active or pre is not None or post is not None
-        if edge.node.saved is not None or edge.node.outs is None or hooked:
+        dynamic = edge.node.saved is not None or edge.node.outs is None
+        if not dynamic:
+            session = session_of([output])
+            session.prepare_backward(clear_buffer and not hooked)
+        if dynamic or hooked:
             gy = start_gradient(edge, output.shape, grad)
             before, after = _hooks(pre, post) if hooked else (None, None)
             backward_now(edge, gy, clear_buffer, before, after, reports_to(edge, callbacks))
             return
-        if not edge.array.bufs:
-            raise ValueError(f"{edge.label}: backward() needs forward() first")
-        session_of([output]).backward(grad, clear_buffer, callbacks)
+        session.backward(grad, clear_buffer, callbacks)
 
 
 def _hooks(pre: Hook | None, post: Hook | None) -> tuple[Any, Any]:
