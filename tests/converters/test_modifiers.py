@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -126,6 +127,14 @@ def test_one_modifier_need_not_be_in_a_list(x: nn.Variable) -> None:
     assert_same(y, network(x, act=F.identity))
     y = GC.GraphConverter(GC.TestModeModifier()).convert(network(x, test=False))
     assert_same(y, network(x))
+
+
+def test_modifiers_do_not_hold_the_graphs_that_they_have_changed(x: nn.Variable) -> None:
+    swap, y = Swap("ReLU", F.elu), network(x)
+    node = y.parent.node
+    before = sys.getrefcount(node)
+    convert(y, swap)
+    assert sys.getrefcount(node) == before
 
 
 def test_graphs_are_only_recorded_where_functions_run_at_once(x: nn.Variable) -> None:

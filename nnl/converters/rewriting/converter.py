@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,12 @@ from nnl.core.context import using
 from nnl.core.dispatch import apply
 from nnl.core.function import Function
 from nnl.core.graph import Node, capture
-from nnl.core.parameter import get_parameter_or_create, get_parameters, parameter_scope
+from nnl.core.parameter import (
+    get_parameter,
+    get_parameter_or_create,
+    get_parameters,
+    parameter_scope,
+)
 from nnl.core.variable import Variable
 
 logger = logging.getLogger("nnl")
@@ -36,8 +42,13 @@ class FunctionModifier:
         'ELU'
     """
 
-    _readers: Mapping[Node, Sequence[Function | None]] = {}
-    _derived: dict[str, Any] = {}
+    _readers: Mapping[Node, Sequence[Function | None]] = MappingProxyType({})
+    _derived: dict[str, Any]
+    _names: Mapping[Variable, str] = MappingProxyType({})
+
+    def _begin(self, readers: Mapping[Node, Sequence[Function | None]]) -> None:
+        """Forget what belongs to another conversion; not in __init__, which subclasses replace."""
+        self._readers, self._derived, self._names = readers, {}, {}
 
     def modify(self, f: Function, inputs: list[Variable]) -> Any:
         """What takes the place of f.
@@ -63,7 +74,13 @@ class FunctionModifier:
 
     def get_parameter_scope(self, v: Variable) -> str:
         """The scope of a parameter; "" for what is none."""
-        return os.path.dirname(parameter_name(v))
+        return os.path.dirname(self.parameter_name(v))
+
+    def parameter_name(self, v: Variable) -> str:
+        """The name of a parameter relative to the current scope; "" for what is none."""
+        if v not in self._names:  # collected once for many
+            self._names = {p: name for name, p in get_parameters(grad_only=False).items()}
+        return self._names.get(v, "")
 
     def readers(self, f: Function) -> Sequence[Function | None]:
         """Who reads the outputs of a function of the old graph, once for every time that it does.
@@ -84,8 +101,9 @@ class FunctionModifier:
             name: Of v, if it is to be another one than its own.
         """
         value = np.asarray(value, v.d.dtype)
-        known, path = get_parameters(grad_only=False), parameter_name(v)
-        if not path:
+        path = self.parameter_name(v)
+        parameter = get_parameter(path)
+        if parameter is None:
             return Variable.from_numpy_array(value, need_grad=v.need_grad)
         scope, leaf = os.path.split(path)
         first = full = f"{scope}/{name or leaf}{suffix}"
@@ -96,7 +114,7 @@ class FunctionModifier:
         self._derived[full] = value
         with parameter_scope(scope):
             made = get_parameter_or_create(
-                os.path.basename(full), value.shape, value, known[path].need_grad, v.need_grad
+                os.path.basename(full), value.shape, value, parameter.need_grad, v.need_grad
             )
         if not np.array_equal(made.d, value):
             logger.warning(
@@ -110,12 +128,6 @@ class FunctionModifier:
 
     def _call_function(self, type_name: str, inputs: Sequence[Variable], args: Any) -> Any:
         return op_of_type()[type_name](*inputs, **args)
-
-
-def parameter_name(v: Variable) -> str:
-    """The name of a parameter relative to the current scope; "" for what is none."""
-    known = get_parameters(grad_only=False)
-    return next((name for name, p in known.items() if p == v), "")
 
 
 def named_inputs(f: Function, inputs: Sequence[Variable]) -> dict[str, Variable]:
@@ -167,6 +179,7 @@ class GraphConverter:
         for modifier in self._modifiers:
             outputs = _converted(outputs, modifier)
             modifier.finish_up()
+            modifier._begin({})  # or it would hold the old graph
         return outputs[0] if isinstance(o, Variable) else outputs
 
 
@@ -194,7 +207,7 @@ def _converted(outputs: list[Variable], modifier: FunctionModifier) -> list[Vari
     for v in outputs:
         if v.edge.node is not None:
             readers[v.edge.node].append(None)
-    modifier._readers, modifier._derived = readers, {}
+    modifier._begin(readers)
 
     def current(edge: Any) -> Variable:
         if edge.key not in made:
@@ -293,4 +306,4 @@ class NoGradModifier(FunctionModifier):
     """Makes a graph that gives the parameters no gradients."""
 
     def source(self, v: Variable) -> Variable:
-        return v.unlinked(need_grad=False) if parameter_name(v) else v
+        return v.unlinked(need_grad=False) if self.parameter_name(v) else v

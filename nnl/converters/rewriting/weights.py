@@ -13,7 +13,6 @@ from nnl.converters.rewriting.converter import (
     FunctionModifier,
     again,
     named_inputs,
-    parameter_name,
 )
 from nnl.core.function import Function
 from nnl.core.variable import Variable
@@ -51,7 +50,7 @@ def changed(
     """Inputs of f by name, with this weight and, unless b is None, this bias."""
     _, weight, bias = f.node.op.inputs[:3]
     new = named_inputs(f, inputs)
-    old, last = new[weight], os.path.basename(parameter_name(new[weight]))[1:]
+    old, last = new[weight], os.path.basename(modifier.parameter_name(new[weight]))[1:]
     new[weight] = modifier.derived(old, suffix, w, name=f"w{last}")
     if b is not None:
         new[bias] = modifier.derived(new.get(bias, old), suffix, b, name=f"b{last}")
