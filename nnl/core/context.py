@@ -201,7 +201,7 @@ class Context:
 
 @dataclass(slots=True, init=False)
 class _State:
-    """What the current thread of execution is doing; read by apply() on every call."""
+    """The modes of the process, which apply() reads on every call; its threads share them."""
 
     context: Context
     target: Target

@@ -49,7 +49,10 @@ class Cost:
 
 
 class Onnx:
-    """The ONNX node a function maps to one to one: operator, first opset, attribute names."""
+    """The ONNX node that a function is one to one: operator, first opset, names of attributes.
+
+    For the directions, export and import, that have no handler of their own (converters/onnx).
+    """
 
     __slots__ = ("op_type", "since", "attrs")
 
@@ -139,7 +142,7 @@ _REQUIRED = object()
 
 
 class Op:
-    """One function: its inputs, attributes, rules and kernels. Calling it applies it.
+    """One function: its inputs, attributes and rules. Calling it applies it.
 
     Nothing is declared twice: input names come from `infer`, attributes from the class body, what
     backward keeps from the keyword-only names of `vjp`.
@@ -186,7 +189,6 @@ class Op:
         self._read_vjp(cls)
         self._interned: dict[tuple[Any, ...], Any] = {}
         self._raw: dict[tuple[Any, ...], Any] = {}
-        self.kernels: dict[str, Callable[..., Any]] = {}
         self.has_resolve = hasattr(cls, "resolve")
         self.default_attrs = None if _REQUIRED in self.defaults else self.intern(self.defaults)
 
@@ -449,15 +451,5 @@ def op(
             nnp, onnx,
         )  # fmt: skip
         return OPS[name]
-
-    return register
-
-
-def kernel(name: str, backend: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a fast kernel: setup(attrs, in_specs, out_specs) -> call(*buffers), or None."""
-
-    def register(setup: Callable[..., Any]) -> Callable[..., Any]:
-        OPS[name].kernels[backend] = setup
-        return setup
 
     return register

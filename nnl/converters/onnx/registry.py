@@ -10,7 +10,7 @@
         ...
 
 Functions that map one to one need no handler: `Onnx("Softmax", axis="axis")` on the op says it
-for both directions.
+for both directions. Where there is a handler for one of them, it is asked first.
 """
 
 from __future__ import annotations

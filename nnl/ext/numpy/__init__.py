@@ -38,24 +38,22 @@ def bind(
     op: Any, attrs: Any, in_specs: tuple[Any, ...], out_specs: tuple[Any, ...]
 ) -> tuple[Call, bool] | None:
     """(call, whether it takes out=) for any op that numpy can compute."""
-    setup = op.kernels.get("numpy")
-    call = setup(attrs, in_specs, out_specs) if setup is not None else None
+    call: Call
     into = False
-    if call is None:
-        ufunc = getattr(attrs, "ufunc", None)
-        if ufunc is not None:
-            call, into = getattr(np, ufunc), True
-        elif hasattr(attrs, "forward"):
-            code = type(attrs).forward.__code__
-            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            into = "out" in names
-            call = partial(attrs.forward, np)
-            if "dtype" in names:  # a result whose type no input tells
-                call = partial(call, dtype=out_specs[0].dtype)
-        elif hasattr(attrs, "decompose"):
-            call = partial(run_decomposed, attrs, STATE.target, "host")
-        else:
-            return None
+    ufunc = getattr(attrs, "ufunc", None)
+    if ufunc is not None:
+        call, into = getattr(np, ufunc), True
+    elif hasattr(attrs, "forward"):
+        code = type(attrs).forward.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        into = "out" in names
+        call = partial(attrs.forward, np)
+        if "dtype" in names:  # a result whose type no input tells
+            call = partial(call, dtype=out_specs[0].dtype)
+    elif hasattr(attrs, "decompose"):
+        call = partial(run_decomposed, attrs, STATE.target, "host")
+    else:
+        return None
     if any(s.shape == () for s in out_specs):
         call = partial(_as_arrays, call)  # numpy turns results of rank 0 into scalars
     if any(s is not None and s.is_half for s in (*in_specs, *out_specs)):
