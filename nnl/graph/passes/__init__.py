@@ -13,20 +13,20 @@ from typing import Any
 from nnl.graph.passes.affine import fuse_affine
 from nnl.graph.passes.attention import fuse_attention
 from nnl.graph.passes.attention_packed import pack_attention
-from nnl.graph.passes.common import merge_common
 from nnl.graph.passes.constants import fold_constants
 from nnl.graph.passes.convolution import fuse_bias_gradient, fuse_convolution
 from nnl.graph.passes.copies import copy_weights
 from nnl.graph.passes.dtypes import convert_inputs
 from nnl.graph.passes.elementwise import fuse_elementwise
+from nnl.graph.passes.forget import forget_normalized
 from nnl.graph.passes.kernels import choose_kernels
+from nnl.graph.passes.merge import merge_common
 from nnl.graph.passes.normalization import fuse_normalization
 from nnl.graph.passes.pooling import fuse_pooling
 from nnl.graph.passes.prepare import prepare_weights
 from nnl.graph.passes.product_bias import fuse_product_bias
 from nnl.graph.passes.prune import prune
 from nnl.graph.passes.reduction import fuse_reductions
-from nnl.graph.passes.remember import forget_normalized
 from nnl.graph.passes.softmax import fuse_softmax
 from nnl.graph.passes.tiles import tile_weights
 from nnl.graph.passes.updates import join_updates
