@@ -23,9 +23,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from nnl.ext.cuda.cublas import SIGNATURES, Blas
 from nnl.ext.cuda.cudnn.assemble import Declined
 from nnl.ext.cuda.cudnn.builders import BUILDERS
-from nnl.ext.cuda.cudnn.gemm import SIGNATURES, Blas
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import front_end

@@ -22,8 +22,8 @@ import nnl.functions as F
 import nnl.solvers as S
 from nnl import models
 from nnl.ext.cuda import setups as registered
+from nnl.ext.cuda.cublas import Product
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder
-from nnl.ext.cuda.cudnn.gemm import Product
 from nnl.ext.cuda.cudnn.run import CopyStep, WorkKernel
 from nnl.ext.cuda.cudnn.setups import ENGINES, measure
 from nnl.ext.cuda.cudnn.spec import Array, Graph

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from nnl.ext.cuda.cudnn.evaluate import numpy_type
-from nnl.ext.cuda.cudnn.gemm import SIGNATURES, TYPES, WORKSPACE
+from nnl.ext.cuda.cublas import SIGNATURES, TYPES, WORKSPACE
+from tests.cuda.evaluate import numpy_type
 
 NAMES = {number: name for name, number in TYPES.items()}
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from nnl.ext.cuda.cudnn.evaluate import evaluate, numpy_type
 from nnl.ext.cuda.cudnn.lower import NAMED, RETURNED
 from nnl.ext.cuda.cudnn.rules import BINARY, RULES, UNARY
 from nnl.ext.cuda.cudnn.spec import Array, Graph, Node, rows
+from tests.cuda.evaluate import evaluate, numpy_type
 
 RETURN_ONE = {
     "conv_fprop": "Y", "conv_dgrad": "DX", "conv_wgrad": "DW", "matmul": "C", "reduction": "out",

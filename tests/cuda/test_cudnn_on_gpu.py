@@ -13,12 +13,12 @@ import pytest
 from nnl.core.op import OPS
 from nnl.ext.cuda.cudnn.assemble import Declined
 from nnl.ext.cuda.cudnn.builders import BUILDERS
-from nnl.ext.cuda.cudnn.evaluate import evaluate_work
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine, WorkKernel
 from nnl.ext.cuda.cudnn.setups import ENGINES, measure
 from nnl.ext.cuda.cudnn.spec import Array, Draft, Work, channels_last
 from tests.cuda.cudnn_engines import TYPES, calls, operand
+from tests.cuda.evaluate import evaluate_work
 from tests.cuda.test_cudnn_samples import converted
 from tests.native.kernels import assert_close, run_numpy
 from tests.native.test_kernels import cases

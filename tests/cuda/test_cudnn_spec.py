@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.ext.cuda.cudnn.evaluate import evaluate
 from nnl.ext.cuda.cudnn.spec import (
     FIRST,
     Array,
@@ -24,6 +23,7 @@ from nnl.ext.cuda.cudnn.spec import (
     place,
     rows,
 )
+from tests.cuda.evaluate import evaluate
 
 WINDOW = {"pre_padding": (0, 0), "post_padding": (0, 0), "stride": (1, 1), "dilation": (1, 1)}
 

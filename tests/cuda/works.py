@@ -9,9 +9,9 @@ import numpy as np
 
 from nnl.ext.cuda.cudnn.assemble import Declined
 from nnl.ext.cuda.cudnn.builders import BUILDERS
-from nnl.ext.cuda.cudnn.evaluate import evaluate_work
 from nnl.ext.cuda.cudnn.spec import Work
 from nnl.ext.cuda.registry import Operand
+from tests.cuda.evaluate import evaluate_work
 from tests.native.kernels import from_channels_last, to_channels_last
 
 WORKSPACE_NOISE = 0x7B  # what the workspace holds before: large numbers in every type

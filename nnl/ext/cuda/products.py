@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.ext.cuda.cudnn.gemm import WORKSPACE, Blas, Product, load, make_blas
+from nnl.ext.cuda.cublas import WORKSPACE, Blas, Product, load, make_blas
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.spec import FIRST, Array, Draft
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from nnl.ext.cuda.cublas import Blas, Product, is_product
 from nnl.ext.cuda.cudnn.cache import PlanCache
-from nnl.ext.cuda.cudnn.gemm import Blas, Product, is_product
 from nnl.ext.cuda.cudnn.lower import NotSupported, build, declines
 from nnl.ext.cuda.cudnn.spec import ALIGNMENT, Array, Copy, Graph, Work, place
 from nnl.ext.cuda.kernels.copies import Fill, copy

@@ -12,10 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nnl.ext.cuda.cublas import make_blas
 from nnl.ext.cuda.cudnn.assemble import Declined
 from nnl.ext.cuda.cudnn.builders import BUILDERS, Builder
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder
-from nnl.ext.cuda.cudnn.gemm import make_blas
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.registry import Kernel, Operand, register

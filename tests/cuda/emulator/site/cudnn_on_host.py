@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from on_stream import bytes_at, enqueue
 
-from nnl.ext.cuda.cudnn.evaluate import evaluate, numpy_type
 from nnl.ext.cuda.cudnn.spec import Array, Graph
+from tests.cuda.evaluate import evaluate, numpy_type
 from tests.cuda.fake_cudnn import FakeFrontEnd, Pygraph
 
 

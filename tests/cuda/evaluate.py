@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a graph for cuDNN computes, by numpy: the meaning of a specification, for tests.
+"""What a graph for cuDNN computes, by numpy: the meaning of a specification.
 
 Memory is a flat numpy array of the element type for every operand; strides are taken seriously, so
 a specification that would read or write the wrong elements on a GPU does so here too. Sums are

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from nnl.core.op import OPS
+from nnl.ext.cuda.cublas import SUMS_IN_FLOAT32, WITH_TF32, Blas, Product, make_blas
 from nnl.ext.cuda.cudnn.cache import PlanCache
-from nnl.ext.cuda.cudnn.gemm import SUMS_IN_FLOAT32, WITH_TF32, Blas, Product, make_blas
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine, Plan, WorkKernel
 from nnl.ext.cuda.cudnn.spec import Array, Graph, Node
