@@ -15,7 +15,6 @@ from typing import Any
 from nnl.cli.verify import differences
 from nnl.converters.formats import (
     FORMATS,
-    LATER,
     Format,
     Model,
     NnpModel,
@@ -47,12 +46,11 @@ def add_commands(commands: Any) -> None:
     )
     p.add_argument("files", nargs="+", metavar="FILE", help="input files, then OUTPUT")
     names = ", ".join(sorted(FORMATS))
-    formats = sorted((*FORMATS, *LATER))
     for letter, option, which in (("-I", "import", "input"), ("-O", "export", "output")):
         p.add_argument(
             letter,
             f"--{option}-format",
-            choices=formats,
+            choices=sorted(FORMATS),
             metavar="FORMAT",
             help=f"format of the {which}: {names}",
         )
@@ -125,7 +123,7 @@ def add_commands(commands: Any) -> None:
         help="of --verify (default 1e-3), times the largest output where that is above 1",
     )
     p.add_argument("--json", action="store_true", help="print a report as JSON")
-    # options of nnabla_cli for formats of later versions: known, and refused with a reason
+    # options of nnabla_cli for formats that nnl does not have: known, and refused with a reason
     for option, (flags, _) in OF_OTHER_FORMATS.items():
         given = {"action": "store_true"} if option in _SWITCHES else {"metavar": "VALUE"}
         p.add_argument(*flags, help=argparse.SUPPRESS, dest=option, **given)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import Any
 
 from nnl.cli.convert import allowed_functions
 from nnl.cli.view import shape_text
-from nnl.converters.formats import FORMATS, LATER, NnpModel, format_of, read_model
+from nnl.converters.formats import FORMATS, NnpModel, format_of, read_model
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded, functions_of, network_of, with_executor
 from nnl.converters.nnp.function_messages import op_of_type
@@ -26,7 +26,7 @@ def add_commands(commands: Any) -> None:
     p.add_argument(
         "-I",
         "--import-format",
-        choices=sorted((*FORMATS, *LATER)),
+        choices=sorted(FORMATS),
         metavar="FORMAT",
         help=f"format of the files: {', '.join(sorted(FORMATS))}",
     )
@@ -54,7 +54,7 @@ def add_commands(commands: Any) -> None:
         "--all_support",
         "--export-format",
         dest="export_format",
-        choices=sorted((*FORMATS, *LATER)),
+        choices=sorted(FORMATS),
         metavar="FORMAT",
         help=f"split by support of this format: {', '.join(sorted(FORMATS))}",
     )
@@ -198,7 +198,7 @@ def function_info(args: argparse.Namespace) -> int:
     if args.target and (args.export_format is None or args.file is None):
         raise ValueError("-t needs -f FORMAT and FILE: operators depend on a function's arguments")
     if args.api is not None:
-        raise ValueError("the option --api is for the format NNB, which comes in a later version")
+        raise ValueError("the option --api is for the format NNB, which nnl does not have")
     counts = _functions(args.file, not args.nnp_no_expand_network)
     names = sorted(n for n in counts if n not in args.exclude)
     if args.query is not None:

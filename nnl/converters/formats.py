@@ -373,25 +373,22 @@ FORMATS: dict[str, Format] = {
 }
 
 
-# Formats of NNabla's converter that have their place here and are not written yet, with their
-# extensions.
-LATER = {
+# Formats of NNabla's converter that nnl neither reads nor writes, with their extensions.
+NOT_HERE = {
     "TF_PB": (".pb",),
     "TF_CKPT_V1": (".ckpt",),
     "TF_CKPT_V2": (".meta",),
-    "SAVED_MODEL": (),
     "TFLITE": (".tflite",),
     "NNB": (".nnb",),
-    "CSRC": (),
 }
 
 
-def _not_yet(extension: str, named: str | None) -> str:
-    """What to add to an error about a format that will be known."""
+def _why_not(extension: str) -> str:
+    """What to add to an error about an extension that belongs to something else."""
     if extension in EXTENSIONS:
         return ": such a file has weights and no network, nnl.converters.weights reads them"
-    later = next((n for n, e in LATER.items() if n == named or extension in e), None)
-    return "" if later is None else f": {later} comes in a later version of nnl"
+    known = next((n for n, e in NOT_HERE.items() if extension in e), None)
+    return "" if known is None else f": nnl does not have the format {known}"
 
 
 def format_of(path: str, named: str | None, writing: bool) -> Format:
@@ -407,8 +404,7 @@ def format_of(path: str, named: str | None, writing: bool) -> Format:
     by_extension = next((f for f in usable.values() if extension in f.extensions), None)
     if named is not None:
         if named not in usable:
-            later = _not_yet("", named)
-            raise ValueError(f"cannot {verb} the format {named!r}, only {', '.join(usable)}{later}")
+            raise ValueError(f"cannot {verb} the format {named!r}, only {', '.join(usable)}")
         if by_extension is not None and by_extension.name != named:
             raise ValueError(
                 f"{path} has the extension of {by_extension.name}, but {named} was asked for"
@@ -418,7 +414,7 @@ def format_of(path: str, named: str | None, writing: bool) -> Format:
         known = [e for f in usable.values() for e in f.extensions if not writing or e != ".h5"]
         raise ValueError(
             f"{path}: cannot {verb} the extension {extension!r}, only {', '.join(known)}"
-            f"{_not_yet(extension, None)}"
+            f"{_why_not(extension)}"
         )
     return by_extension
 

@@ -44,5 +44,5 @@ def dump_files(args: Namespace, ifiles: Sequence[str]) -> bool:
 
 
 def nnb_template(args: Namespace, ifiles: Sequence[str], output: str) -> bool:
-    """Raises NotImplementedError: the format NNB comes in a later version of nnl."""
-    raise NotImplementedError("nnb_template: the format NNB comes in a later version of nnl")
+    """Raises NotImplementedError: nnl does not have the format NNB."""
+    raise NotImplementedError("nnb_template: nnl does not have the format NNB")

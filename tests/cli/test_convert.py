@@ -233,8 +233,7 @@ def test_onnx_there_and_back(
         (["m.nnp", "o.nnp", "-S", "0-", "-c", "f"], "only one of -S and -c"),
         (["m.nnp", "o.onnx", "--nnp-parameter-h5"], "of parameters are for NNP, not ONNX"),
         (["m.nnp", "o.nnb"], "the extension '.nnb', only .nnp"),
-        (["m.nnp", "o.tflite"], "TFLITE comes in a later version of nnl"),
-        (["m.nnp", "o", "-O", "CSRC"], "only NNP, ONNX: CSRC comes in a later version of nnl"),
+        (["m.nnp", "o.tflite"], "nnl does not have the format TFLITE"),
         (["m.pb", "o.nnp"], "cannot read the extension '.pb', only .nnp"),
         (["m.nnp", "o.onnx", "-T", "FIXED8"], "--default-variable-type is for the format NNB"),
         (["m.nnp", "o.onnx", "-s", "s.yaml"], "the option --settings is for the format NNB"),
@@ -272,6 +271,16 @@ def test_failures_are_told_and_write_nothing(
     error = capsys.readouterr().err
     assert error.startswith("nnl convert: error: ") and message in error
     assert files() == before
+
+
+@pytest.mark.parametrize("option", ["-I", "-O"])
+def test_only_formats_that_exist_can_be_chosen(
+    capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        run("m.nnp", "o", option, "CSRC")
+    assert stop.value.code == 2
+    assert "invalid choice: 'CSRC' (choose from" in capsys.readouterr().err
 
 
 def test_a_broken_input_leaves_the_good_output(file: Path, tmp_path: Path) -> None:

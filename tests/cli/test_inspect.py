@@ -187,8 +187,9 @@ def test_function_info_is_sorted_and_splits_by_support(
     assert {"Relu@14", "Conv@11", "MaxPool@12"} <= set(operators) and operators == sorted(operators)
     assert main(["function_info", "-f", "ONNX", "-t"]) == 1
     assert "-t needs -f FORMAT and FILE" in capsys.readouterr().err
-    assert main(["function_info", "-f", "NNB"]) == 1
-    assert "NNB comes in a later version of nnl" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["function_info", "-f", "NNB"])
+    assert "invalid choice: 'NNB' (choose from" in capsys.readouterr().err
     x = nn.Variable((2, 3, 8, 8))
     net = {"name": "n", "batch_size": 2, "outputs": {"y": F.random_flip(x)}, "names": {"x": x}}
     save(tmp_path / "r.nnp", {"networks": [net]})
