@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python blocks of the documentation run."""
+"""The Python blocks of the documentation run, and its tables are whole."""
 
 import re
 from pathlib import Path
@@ -30,3 +30,15 @@ def test_code_on_the_page_runs(page, tmp_path, monkeypatch):
         nn.clear_parameters()
         for op in set(OPS) - known:
             del OPS[op]
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_table_begins_with_its_heading(page):
+    """A blank line within a table would end it, and show the rest as text."""
+    lines = page.read_text().splitlines()
+    for k, line in enumerate(lines):
+        if line.startswith("|") and not lines[k - 1].startswith("|"):
+            assert lines[k + 1].startswith("|---"), f"{page.name}:{k + 1}: {line}"
