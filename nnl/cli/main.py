@@ -52,11 +52,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"nnl {args.command}: error: {error}", file=sys.stderr)
         return 1
     except (MemoryError, RuntimeError) as error:  # of Python, or of oneDNN
-        print(f"nnl {args.command}: error: {type(error).__name__} {error}", file=sys.stderr)
+        what = "there is not enough memory" if isinstance(error, MemoryError) else "failed"
+        print(f"nnl {args.command}: error: {_files(args)}{what}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"nnl {args.command}: interrupted", file=sys.stderr)
         return 130
+
+
+def _files(args: argparse.Namespace) -> str:
+    """The files that a command was given, for messages."""
+    given = next((v for k in ("files", "file", "config") if (v := getattr(args, k, None))), [])
+    return "".join(f"{name}: " for name in (given if isinstance(given, list) else [given])[:1])
 
 
 def convert_main(argv: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ and knows itself as NNabla's messages; a writer takes one.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import tempfile
 from collections import OrderedDict
@@ -28,6 +29,7 @@ from nnl.converters.nnp.content import (
 )
 from nnl.converters.nnp.function_messages import op_of_type, visible_inputs
 from nnl.converters.nnp.network_pass import NnpNetworkPass
+from nnl.converters.nnp.network_reader import MAX_ELEMENTS
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.converters.nnp.reader import NewParameters, build_networks
 from nnl.converters.nnp.writer import create_proto
@@ -181,8 +183,12 @@ class OnnxFile(Model):
             shape = [
                 (batch_size or 1 if i == 0 else 1) if type(n) is not int else n for i, n in sizes
             ]
-            dtype = np.dtype(np.float32 if info.dtype is None else info.dtype)
-            inputs[name] = Variable.from_numpy_array(np.zeros(shape, dtype))
+            if math.prod(n or 1 for n in shape) > MAX_ELEMENTS:
+                raise ValueError(
+                    f"{self.where}: the input {name!r} has the impossible shape {shape}"
+                )
+            inputs[name] = x = Variable(shape)  # takes no memory yet
+            x.data.set_spec(x.spec.with_dtype(np.float32 if info.dtype is None else info.dtype))
         with parameter_scope("", scope), using(auto_forward=False):
             result = self._model(**inputs)
         values = result if isinstance(result, tuple) else (result,)

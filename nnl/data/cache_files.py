@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.atomic import replacing
+from nnl.data.damage import naming, numbers, read_npy
 
 Array = np.ndarray[Any, Any]
 FORMATS = (".npy", ".h5")
@@ -45,14 +46,24 @@ def write_samples(path: str, columns: dict[str, Array]) -> None:
 
 
 def read_samples(path: str, variables: Sequence[str]) -> dict[str, Array]:
-    """Read one cache file: the array of each variable."""
-    if path.endswith(".h5"):
-        import h5py
+    """Read one cache file: the array of each variable.
 
-        with h5py.File(path, "r") as h5:
-            return {name: h5[name][...] for name in variables}
-    with open(path, "rb") as file:
-        return {name: np.load(file, allow_pickle=False) for name in variables}
+    Raises:
+        ValueError: The file is damaged.
+    """
+    with naming(f"the cache file {path}"):
+        if path.endswith(".h5"):
+            import h5py
+
+            with h5py.File(path, "r") as h5:
+                found = {name: numbers(h5[name], repr(name)) for name in variables}
+        else:
+            with open(path, "rb") as file:
+                found = {name: read_npy(file) for name in variables}
+        sizes = {name: y.shape[:1] for name, y in found.items()}
+        if len(set(sizes.values())) > 1 or () in sizes.values():
+            raise ValueError(f"its variables have the numbers of samples {sizes}")
+    return found
 
 
 def read_variables(folder: str, first_file: str) -> list[str]:
@@ -63,19 +74,34 @@ def read_variables(folder: str, first_file: str) -> list[str]:
     """
     info = os.path.join(folder, INFO)
     if os.path.exists(info):
-        with open(info, encoding="utf-8", newline="") as file:
-            return [row[0] for row in csv.reader(file) if row]
+        with naming(info), open(info, encoding="utf-8", newline="") as file:
+            found = [row[0] for row in csv.reader(file) if row]
+            if not found:
+                raise ValueError("it has no name of a variable")
+            return found
     if not first_file.endswith(".h5"):
         raise FileNotFoundError(
             f"CacheDataSource: {folder} has .npy files but no {INFO} with the variables' names"
         )
     import h5py
 
-    with h5py.File(os.path.join(folder, first_file), "r") as h5:
+    path = os.path.join(folder, first_file)
+    with naming(f"the cache file {path}"), h5py.File(path, "r") as h5:
         return list(h5)
 
 
 def read_index(index_file: str) -> list[tuple[str, int]]:
-    """(file name, number of samples) of every cache file that an index lists."""
-    with open(index_file, encoding="utf-8", newline="") as file:
-        return [(row[0], int(row[1])) for row in csv.reader(file) if row]
+    """(file name, number of samples) of every cache file that an index lists.
+
+    Raises:
+        ValueError: A line is no such thing, or a file has fewer bytes than samples.
+    """
+    folder = os.path.dirname(index_file)
+    with naming(index_file), open(index_file, encoding="utf-8", newline="") as file:
+        found = [(row[0], int(row[1])) for row in csv.reader(file) if row]
+        if any(n < 1 or os.path.basename(name) != name for name, n in found):
+            raise ValueError("wanted a line with file name,number of samples for each file")
+        for name, n in found:
+            if n > os.path.getsize(os.path.join(folder, name)):
+                raise ValueError(f"{name} is too small for {n} samples")
+    return found

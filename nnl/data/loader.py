@@ -16,6 +16,7 @@ from urllib.parse import urljoin, urlparse
 
 import numpy as np
 
+from nnl.data.damage import read_npy
 from nnl.data.image import imread, imresize
 
 Array = np.ndarray[Any, Any]
@@ -147,7 +148,7 @@ def load_npy(path: Source, shape: Shape | None = None, normalize: bool = False) 
         ValueError: the number of elements does not fit shape, or the file holds Python objects.
     """
     with _binary(path) as opened:
-        return _shaped("load_npy", np.load(opened, allow_pickle=False), shape)
+        return _shaped("load_npy", read_npy(opened), shape)
 
 
 def load_csv(file: Source, shape: Shape | None = None, normalize: bool = False) -> Array:

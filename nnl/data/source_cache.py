@@ -163,7 +163,11 @@ class CacheDataSource(DataSource):
         if self._loaded[0] != name:
             place = self._file_order.index(name) + 1
             ahead = self._file_order[place : place + settings.prefetched_files]
-            self._loaded = (name, self._reader.open_and_prefetch_cache(name, ahead))
+            columns = self._reader.open_and_prefetch_cache(name, ahead)
+            there = len(columns[self._variables[0]])
+            if row >= there:
+                raise ValueError(f"CacheDataSource: {self._cachedir}: {name} has {there} samples")
+            self._loaded = name, columns
         return tuple(self._value(self._loaded[1][v][row]) for v in self._variables)
 
     def _value(self, value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.data.damage import naming
 from nnl.data.loader import FileReader, get_file_extension, load
 from nnl.data.source import DataSource, Sample
 from nnl.data.source_file_cache import DataSourceWithFileCache
@@ -42,12 +43,15 @@ class CsvDataSource(DataSource):
         self._filename = os.fspath(filename)
         self._normalize = normalize
         self._filereader = FileReader(self._filename)
-        with self._filereader.open(textmode=True) as file:
+        where = f"CsvDataSource: {self._filename}"
+        with naming(where), self._filereader.open(textmode=True) as file:
             reader = csv.reader(file)
             header = next(reader, [])
             numbered = [(reader.line_num, row) for row in reader if row]
         if not header:
-            raise ValueError(f"CsvDataSource: {self._filename} has no header")
+            raise ValueError(f"{where} has no header")
+        if not numbered:
+            raise ValueError(f"{where} has a header and no rows")
         for line, row in numbered:
             if len(row) != len(header):
                 raise ValueError(
@@ -82,7 +86,8 @@ class CsvDataSource(DataSource):
             raise ValueError(
                 f"CsvDataSource: {self._filename}: {cell!r} is neither a number nor a file name"
             )
-        with self._filereader.open(cell) as file:
+        where = f"CsvDataSource: {self._filename}: {cell!r}"
+        with naming(where), self._filereader.open(cell) as file:
             return load(extension)(file, normalize=self._normalize)
 
     def _get_data(self, position: int) -> Sample:

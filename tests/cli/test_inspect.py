@@ -331,3 +331,31 @@ def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
             main(args)
         assert stop.value.code == 2
     assert output(capsys, "version").strip() == nn.__version__
+
+
+def test_sizes_that_nothing_holds_are_clean_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    for size in (2**32, 2**40, 2**62):
+        ends = [onnx.helper.make_tensor_value_info(n, 1, [size, 3]) for n in "xy"]
+        node = onnx.helper.make_node("Relu", ["x"], ["y"])
+        graph = onnx.helper.make_graph([node], "net", ends[:1], ends[1:])
+        onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
+        for command in ("view", "dump"):
+            assert main([command, str(tmp_path / "m.onnx")]) == 1
+            error = capsys.readouterr().err
+            assert f"nnl {command}: error: {tmp_path / 'm.onnx'}: " in error
+            assert "impossible shape" in error or "takes 48 GiB" in error
+
+
+def test_a_lack_of_memory_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: Any) -> Any:
+        raise MemoryError("Unable to allocate 9 GiB")
+
+    monkeypatch.setattr("nnl.cli.view.read_model", none)
+    assert main(["view", "m.onnx"]) == 1
+    want = "nnl view: error: m.onnx: there is not enough memory: Unable to allocate 9 GiB"
+    assert want in capsys.readouterr().err

@@ -169,7 +169,7 @@ def test_load_npy_reshapes_and_does_not_unpickle(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"load_npy: the file holds the shape \(2, 3\), which"):
         loader.load_npy(path, (4, 6))
     np.save(path, np.array([{}], object), allow_pickle=True)
-    with pytest.raises(ValueError, match="allow_pickle=False"):
+    with pytest.raises(ValueError, match="array of object .*, wanted numbers"):
         loader.load_npy(path)
 
 

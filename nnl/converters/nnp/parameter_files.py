@@ -18,6 +18,7 @@ from nnl.core.atomic import replacing
 from nnl.core.parameter import get_parameter, get_parameter_or_create, get_parameters
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
+from nnl.data.damage import numbers
 from nnl.parametric_functions.api import all_or_nothing
 
 SAVED = (".h5", ".protobuf")
@@ -25,7 +26,6 @@ LOADED = (".h5", ".protobuf", ".nntxt", ".prototxt", ".nnp")
 # Bytes. Arrays that begin at such places are read in three quarters of the time: memory begins at
 # such places too, and copies between what is aligned alike are the fastest.
 ALIGNMENT = 64
-_MAX_RATIO = 1000  # of the size of an HDF5 array to what it takes in the file; compressed ones too
 
 
 class Stored(NamedTuple):
@@ -231,23 +231,6 @@ def _decoded(path: bytes, where: str) -> str:
         return path.decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{where}: the name {path!r} is no UTF-8 text") from None
-
-
-def numbers(dataset: Any, where: str) -> np.ndarray[Any, Any]:
-    """An HDF5 dataset as an array.
-
-    Raises:
-        ValueError: It holds no numbers, claims far more than the file has, or lies in other files.
-    """
-    if dataset.external or dataset.is_virtual:
-        raise ValueError(f"{where}: its numbers lie in another file, which is not opened")
-    claimed, there = dataset.size * dataset.dtype.itemsize, dataset.id.get_storage_size()
-    if dataset.dtype.kind not in "fiub" or claimed > _MAX_RATIO * there:
-        raise ValueError(
-            f"{where} is no array of numbers, or larger than the file: "
-            f"{dataset.dtype}{list(dataset.shape or ())} in {there} bytes"
-        )
-    return np.asarray(dataset[()])
 
 
 # ---- protobuf ----

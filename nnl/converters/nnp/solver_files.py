@@ -10,9 +10,9 @@ import numpy as np
 
 from nnl.converters.nnp.members import sealed, whole
 from nnl.converters.nnp.messages import messages, parse
-from nnl.converters.nnp.parameter_files import numbers
 from nnl.core.atomic import replacing
 from nnl.core.variable import Variable
+from nnl.data.damage import numbers
 from nnl.solvers.base import STATE_FILES, Solver, SolverState
 
 Path = str | os.PathLike[str]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
+from nnl.converters.onnx.errors import DAMAGE, OnnxError, UnsupportedOperator, reason_of
 from nnl.converters.onnx.function_bodies import body_of_function, body_of_schema
 from nnl.converters.onnx.model import Graph, Model, UnknownNode
 from nnl.converters.onnx.operators import Node
@@ -26,7 +26,7 @@ from nnl.core.variable import Variable
 MAX_DEPTH = 48  # of graphs and functions inside each other
 MAX_RUNS = 10**5  # of graphs and functions; loops inside loops that want more would never end
 # RuntimeError is what oneDNN raises where memory or its own bounds do not suffice
-_CAUSES = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError)
+_CAUSES = (*DAMAGE, RuntimeError)
 _FIXED = {
     "tensor(int64)": np.dtype(np.int64),
     "tensor(int32)": np.dtype(np.int32),
@@ -141,7 +141,7 @@ class Interpreter:
                 raise
             raise type(e)(e.reason, node=node.label) from e.__cause__
         except (*_CAUSES, ValueError, NotImplementedError) as e:
-            raise OnnxError(f"{type(e).__name__}: {e}", node=node.label) from e
+            raise OnnxError(reason_of(e), node=node.label) from e
         for name, value in zip(node.outputs, outs, strict=False):
             if name:
                 scope.values[name] = value

@@ -210,7 +210,7 @@ def operator_class(op_type: str, version: int | None = None, domain: str = "") -
         if version is None:
             return _class_of(defs.get_schema(op_type, domain=domain))
         return _class_of(defs.get_schema(op_type, version, domain))
-    except defs.SchemaError:
+    except (defs.SchemaError, TypeError):  # it takes no number of more than 32 bits
         raise UnsupportedOperator(
             f"there is no operator {op_type!r} in version {version} of the domain "
             f"{domain or 'ai.onnx'!r}"

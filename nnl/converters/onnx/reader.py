@@ -12,7 +12,7 @@ import numpy as np
 
 from nnl.converters.nnp.members import Member, in_memory, whole
 from nnl.converters.onnx import operators
-from nnl.converters.onnx.errors import OnnxError
+from nnl.converters.onnx.errors import DAMAGE, OnnxError, reason_of
 from nnl.converters.onnx.model import Function, Graph, Model, ValueInfo, subgraphs
 from nnl.converters.onnx.operators import Node, UnknownNode
 from nnl.converters.onnx.tensors import array_of, dtype_of_code
@@ -50,11 +50,6 @@ def read(source: Any) -> Model:
     raise TypeError(f"read: source is {type(source).__name__}, wanted a path, bytes or ModelProto")
 
 
-# What Python raises on data that is not what its schema says: names that are no text, sizes that
-# overflow, and the like.
-DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError)
-
-
 class naming:
     """Context manager: what leaves it is an OnnxError that names the file."""
 
@@ -69,7 +64,7 @@ class naming:
             if not error.file and self.file:
                 raise type(error)(error.reason, self.file, error.node) from error.__cause__
         elif isinstance(error, (*DAMAGE, ValueError)):
-            raise OnnxError(f"{type(error).__name__}: {error}", self.file) from error
+            raise OnnxError(reason_of(error), self.file) from error
 
 
 def _read(source: Member, folder: Path | None, file: str) -> Model:

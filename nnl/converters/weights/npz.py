@@ -19,6 +19,7 @@ _BROKEN = (
     OverflowError,
     MemoryError,
     RecursionError,
+    SystemError,
     tokenize.TokenError,
 )
 
