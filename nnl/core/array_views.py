@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments import checked, numpy_type
 from nnl.core.array import Host, NdArray
 from nnl.core.context import SPACES, STATE
 from nnl.core.spec import ShapeError, Spec
@@ -22,6 +23,7 @@ def strides(self: NdArray) -> tuple[int, ...]:
     return tuple(reversed(out))
 
 
+@checked
 def size_from_axis(self: NdArray, axis: int = -1) -> int:
     """Product of the sizes from `axis` on; the whole size for a negative axis."""
     return int(np.prod(self.spec.shape[max(axis, 0) :], dtype=np.int64))
@@ -29,7 +31,7 @@ def size_from_axis(self: NdArray, axis: int = -1) -> int:
 
 def cast(self: NdArray, dtype: Any, ctx: Any = None) -> Host:
     """Convert the value to another dtype in place and return it as a writable numpy array."""
-    dtype = np.dtype(dtype)
+    dtype = numpy_type("cast", dtype)
     if dtype != self.spec.dtype:
         keep = self.bufs.get("fill", None)
         host = None if keep is not None or not self.bufs else self.read("host").astype(dtype)
@@ -41,6 +43,7 @@ def cast(self: NdArray, dtype: Any, ctx: Any = None) -> Host:
     return self.data
 
 
+@checked
 def view(self: NdArray, shape: Sequence[int]) -> NdArray:
     """The same memory under another shape of the same size; one size may be -1."""
     host = self.data
@@ -51,6 +54,7 @@ def view(self: NdArray, shape: Sequence[int]) -> NdArray:
     return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
 
 
+@checked
 def narrow(self: NdArray, dim: int, start: int, length: int) -> NdArray:
     """The same memory restricted to [start, start + length) along `dim`, which must be 0."""
     if dim != 0 or not 0 <= start <= start + length <= (*self.shape, 0)[0]:
@@ -77,6 +81,7 @@ def copy_from(self: NdArray, arr: NdArray, use_current_context: bool = True) -> 
     self.write(space, buf)
 
 
+@checked
 def get_data(self: NdArray, mode: str = "rw", dtype: Any = None) -> Host:
     """The value as a numpy array; mode "r" is read only, "w" need not hold the old value."""
     if mode not in ("r", "w", "rw"):

@@ -169,7 +169,12 @@ class Context:
 
     @backend.setter
     def backend(self, value: Sequence[str] | str) -> None:
-        entries = (value,) if isinstance(value, str) else tuple(value)
+        entries = (value,) if isinstance(value, str) else value
+        if not isinstance(entries, (list, tuple)) or not all(isinstance(e, str) for e in entries):
+            raise TypeError(
+                f"Context: backend is {value!r}, wanted a str or a list of them, as ['cpu:float']"
+            )
+        entries = tuple(entries)
         target = _resolve(entries, self._device_id) if BACKENDS else None
         self._backend, self._target = entries, target
 
@@ -186,6 +191,8 @@ class Context:
         if self._target is None:
             self._target = _resolve(self._backend, self._device_id)
         return self._target
+
+    __iter__ = None  # it has names, not positions
 
     def __getitem__(self, key: str) -> Any:
         if key not in ("backend", "array_class", "device_id"):

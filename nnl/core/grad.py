@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nnl.core.arguments import shown
 from nnl.core.autodiff import Key, _zeros, backprop, start_gradient
 from nnl.core.context import STATE, using
 from nnl.core.graph import Value
@@ -51,7 +52,11 @@ def grad(
         raise ValueError(f"grad: grad_outputs has {len(gos)} entries, wanted {len(outs)}")
     for i, x in enumerate(ins):
         if not x.need_grad:
-            raise ValueError(f"grad: inputs[{i}] {x!r} has need_grad=False")
+            raise ValueError(f"grad: inputs[{i}], {x.edge.label} {x.spec}, has need_grad=False")
+    if not isinstance(persistent_outputs, (list, tuple)):
+        raise TypeError(
+            f"grad: persistent_outputs is {shown(persistent_outputs)}, wanted a list of bools"
+        )
     if len(persistent_outputs) not in (0, len(ins)):
         raise ValueError(
             f"grad: persistent_outputs has {len(persistent_outputs)} entries, wanted {len(ins)}"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+from nnl.core.arguments import flag
 from nnl.core.context import STATE, Context, using
 
 
@@ -34,7 +35,7 @@ def context_scope(ctx: Context) -> Iterator[Context]:
 
 def set_auto_forward(auto: bool) -> None:
     """Compute functions when they are called (True) or at forward() (False, the default)."""
-    STATE.auto_forward = bool(auto)
+    STATE.auto_forward = flag("set_auto_forward", "auto", auto)
 
 
 def get_auto_forward() -> bool:

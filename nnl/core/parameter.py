@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments import shown
 from nnl.core.context import STATE
-from nnl.core.spec import ShapeError
+from nnl.core.limits import check_sizes
+from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 
 Scope = OrderedDict[str, Any]  # name -> Variable or Scope
@@ -145,7 +147,13 @@ def _create(
     name: str, shape: Any, initializer: Callable[[Any], Any] | Any, need_grad: bool
 ) -> Variable:
     if initializer is not None and not callable(initializer):
-        value = np.asarray(initializer)
+        try:
+            value = np.asarray(initializer)
+        except ValueError:  # lists of different lengths
+            raise TypeError(
+                f"get_parameter_or_create: the initial value of {_full(name)!r} is "
+                f"{shown(initializer)}, wanted numbers"
+            ) from None
         if shape is not None and value.shape != tuple(shape):
             raise ShapeError(
                 f"get_parameter_or_create: the initial value of {_full(name)!r} has the shape "
@@ -156,15 +164,31 @@ def _create(
         raise ValueError(
             f"get_parameter_or_create: parameter {_full(name)!r} does not exist, give its shape"
         )
-    elif any(n < 0 for n in shape):
-        raise ShapeError(
-            f"get_parameter_or_create: parameter {_full(name)!r} cannot have the shape "
-            f"{tuple(shape)}"
-        )
+    else:
+        if any(isinstance(n, int) and n < 0 for n in shape):
+            raise ShapeError(
+                f"get_parameter_or_create: parameter {_full(name)!r} cannot have the shape "
+                f"{tuple(shape)}"
+            )
+        check_sizes(f"get_parameter_or_create of {_full(name)!r}", [Spec.of(shape)])
     param = Variable(shape, need_grad=need_grad)
     if initializer is not None:
-        value = initializer(param.shape) if callable(initializer) else value
-        param.d = np.asarray(value)
+        if callable(initializer):
+            value = np.asarray(initializer(param.shape))
+        if value.dtype.kind not in "biufV":
+            raise TypeError(
+                f"get_parameter_or_create: the initial value of {_full(name)!r} is "
+                f"{shown(value)}, wanted numbers"
+            )
+        if value.ndim and value.shape != param.shape:
+            try:
+                value = np.broadcast_to(value, param.shape)
+            except ValueError:
+                raise ShapeError(
+                    f"get_parameter_or_create: the initial value of {_full(name)!r} has the shape "
+                    f"{value.shape}, wanted {param.shape}"
+                ) from None
+        param.d = value
     return param
 
 

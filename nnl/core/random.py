@@ -72,7 +72,11 @@ def seed(seed_value: int, set_function_seed: bool = True, set_parameter_seed: bo
     Raises:
         ValueError: seed_value is outside [0, 2**32).
     """
-    if not 0 <= int(seed_value) < 2**32:
+    try:
+        seed_value = int(seed_value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"seed: seed_value is {seed_value!r}, wanted an int") from None
+    if not 0 <= seed_value < 2**32:
         raise ValueError(f"seed: seed_value is {seed_value}, wanted 0 <= seed_value < 2**32")
     if set_function_seed:
         _seed_functions(seed_value)

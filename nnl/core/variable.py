@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from nnl.core.arguments import flag
 from nnl.core.array import Host, NdArray
 from nnl.core.context import STATE
 from nnl.core.graph import Node, Value, capture
@@ -111,7 +112,7 @@ class Variable:
 
     def size_from_axis(self, axis: int = -1) -> int:
         """Product of the sizes from `axis` on; the whole size for a negative axis."""
-        return int(np.prod(self._data.shape[max(axis, 0) :], dtype=np.int64))
+        return self._data.size_from_axis(axis)  # type: ignore[attr-defined, no-any-return]
 
     @property
     def d(self) -> Host:
@@ -172,8 +173,9 @@ class Variable:
 
     @need_grad.setter
     def need_grad(self, value: bool) -> None:
-        if self.edge.need_grad != bool(value):
-            self.edge.need_grad = bool(value)
+        value = flag("Variable", "need_grad", value)
+        if self.edge.need_grad != value:
+            self.edge.need_grad = value
             STATE.epoch += 1
 
     @property
@@ -223,7 +225,10 @@ class Variable:
     @parent.setter
     def parent(self, function: Function | None) -> None:
         if function is not None:
-            raise ValueError("parent can only be set to None; use rewire_on to connect a variable")
+            raise ValueError(
+                f"parent can only be set to None, got {type(function).__name__}: use rewire_on to "
+                "connect a variable"
+            )
         self.clear_all_graph_links()
 
     @property
@@ -377,8 +382,8 @@ def forward_all(
     function_post_hook: Hook | None = None,
 ) -> None:
     """Compute several variables at once; what they share is computed once."""
-    if not all(isinstance(v, Variable) for v in variables):
-        raise TypeError("forward_all: variables must be nnl.Variable")
+    if not np.iterable(variables) or not all(isinstance(v, Variable) for v in variables):
+        raise TypeError("forward_all: variables must be nnl.Variable, several of them")
     if variables:
         EXECUTOR[0].forward(
             list(variables), clear_buffer, clear_no_need_grad, function_pre_hook, function_post_hook

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nnl.core.arguments import Input, checked
 from nnl.core.spec import ShapeError
 
 __all__ = ["multi_head_attention"]
@@ -12,24 +13,25 @@ __all__ = ["multi_head_attention"]
 _NAME = "multi_head_attention"
 
 
+@checked
 def multi_head_attention(
-    query: Any,
-    key: Any,
-    value: Any,
+    query: Input,
+    key: Input,
+    value: Input,
     num_heads: int,
-    q_weight: Any,
-    k_weight: Any,
-    v_weight: Any,
-    out_weight: Any,
-    q_bias: Any = None,
-    k_bias: Any = None,
-    v_bias: Any = None,
-    out_bias: Any = None,
-    attn_bias_k: Any = None,
-    attn_bias_v: Any = None,
+    q_weight: Input,
+    k_weight: Input,
+    v_weight: Input,
+    out_weight: Input,
+    q_bias: Input | None = None,
+    k_bias: Input | None = None,
+    v_bias: Input | None = None,
+    out_bias: Input | None = None,
+    attn_bias_k: Input | None = None,
+    attn_bias_v: Input | None = None,
     dropout: float = 0.0,
-    additive_mask: Any = None,
-    key_padding_mask: Any = None,
+    additive_mask: Input | None = None,
+    key_padding_mask: Input | None = None,
 ) -> tuple[Any, Any]:
     r"""Attend from every target position to every source position, in several heads.
 

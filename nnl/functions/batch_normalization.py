@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from nnl.core.arguments import flag
 from nnl.core.op import OPS, Cost, Sample
 from nnl.core.spec import ShapeError, check_axes
 from nnl.functions.arithmetic import add_scalar, mul2, pow_scalar, sub2
@@ -214,7 +215,7 @@ class fused_batch_normalization_op(BatchNormalization):
 
 
 def check_statistics(name, batch_stat, output_stat):
-    if output_stat and not batch_stat:
+    if flag(name, "output_stat", output_stat) and not flag(name, "batch_stat", batch_stat):
         raise ValueError(
             f"{name}: output_stat is True and batch_stat False, but there are no batch statistics"
         )

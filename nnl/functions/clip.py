@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments import Input, checked
 from nnl.core.array import NdArray
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, check_axes
@@ -26,7 +27,8 @@ from nnl.functions.selection import (
 __all__ = ["clip_by_norm", "clip_by_value", "clip_grad_by_norm", "clip_grad_by_value"]
 
 
-def clip_by_value(x: Any, min: Any, max: Any) -> Any:
+@checked
+def clip_by_value(x: Input, min: Any, max: Any) -> Any:
     r"""$y = \min(\max(x, min), max)$, element by element; max where min > max.
 
     The gradient passes to x where min < x < max; a bound that is an array gets it elsewhere.
@@ -56,7 +58,8 @@ def clip_by_value(x: Any, min: Any, max: Any) -> Any:
     return minimum_scalar(y, high) if isinstance(high, float) else minimum2(y, high)
 
 
-def clip_by_norm(x: Any, clip_norm: Any, axis: int | tuple[int, ...] | None = None) -> Any:
+@checked
+def clip_by_norm(x: Input, clip_norm: Any, axis: int | tuple[int, ...] | None = None) -> Any:
     r"""x scaled down so that its Euclidean norm is at most clip_norm: $x\,c / \max(\|x\|, c)$.
 
     Args:

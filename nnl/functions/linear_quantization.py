@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments import checked, numpy_type
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.arithmetic import div2, memory_for, mul2, sub2
@@ -112,6 +113,7 @@ class min_max_quantize_op:
         yield Sample(np.zeros((0, 2)), *ranges(1, 1), x_min_max=True, grad=grad, order=0)
 
 
+@checked
 def min_max_quantize(
     x,
     qr_min,
@@ -252,7 +254,7 @@ def quantize_linear(
     """
     return quantize_linear_op(
         x, scale, zero_point, round_mode=round_mode, narrow_range=narrow_range,
-        dtype=np.dtype(dtype).num,
+        dtype=numpy_type("quantize_linear", dtype).num,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from nnl.core.arguments import Input, checked
 from nnl.core.array import NdArray
 from nnl.core.context import STATE
 from nnl.core.op import Sample, op
@@ -78,7 +79,8 @@ class bool_gather_op(MovesData):
         yield Sample(rng.normal(size=(2, 3)), np.array([0.0, 1]), grad=(True, False), count=1)
 
 
-def bool_gather(input, mask, n_outputs=-1, outputs=None):
+@checked
+def bool_gather(input: Input, mask: Input, n_outputs=-1, outputs=None):
     """The elements or slices of input where mask is not zero.
 
     Args:
@@ -221,7 +223,8 @@ class nonzero_op(MovesData):
         yield Sample(np.array([0.0, 0]), grad=(False,), count=0)
 
 
-def nonzero(x, n_outputs=-1, outputs=None):
+@checked
+def nonzero(x: Input, n_outputs=-1, outputs=None):
     """Positions of the elements that are not zero, in row-major order.
 
     Args:
@@ -305,8 +308,9 @@ def check_distinct(found, expected):
         )
 
 
+@checked
 def unique(
-    x,
+    x: Input,
     flatten=True,
     axis=None,
     sorted=True,

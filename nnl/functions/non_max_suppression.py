@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments import Input, checked
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_rank
 from nnl.functions.mask import current_value
@@ -198,9 +199,10 @@ class onnx_non_max_suppression_op:
         yield Sample(boxes, scores, grad=(False, False), count=0)
 
 
+@checked
 def onnx_non_max_suppression(
-    boxes: Any,
-    scores: Any,
+    boxes: Input,
+    scores: Input,
     center_point_box: int = 0,
     max_output_boxes_per_class: int = 0,
     iou_threshold: float = 0.0,

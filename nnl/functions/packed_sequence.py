@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments import Input, checked
 from nnl.core.op import Sample, op
 from nnl.core.spec import ShapeError, Spec
 from nnl.functions.layout import MovesData
@@ -184,8 +185,9 @@ def check_packed(x, batch_sizes):
         )
 
 
+@checked
 def pack_padded_sequence(
-    padded_sequence: Any, lengths: Any, batch_first: bool = False, n_outputs: int = -1,
+    padded_sequence: Input, lengths: Input, batch_first: bool = False, n_outputs: int = -1,
     outputs: Any = None,
 ) -> Any:  # fmt: skip
     """Pack sequences of different lengths without their padding.
@@ -210,9 +212,11 @@ def pack_padded_sequence(
     )  # fmt: skip
 
 
+@checked
 def pad_packed_sequence(
-    packed_sequence: Any, batch_sizes: Any, batch_first: bool = False, padding_value: float = 0.0,
-    total_length: int | None = None, n_outputs: int = -1, outputs: Any = None,
+    packed_sequence: Input, batch_sizes: Input, batch_first: bool = False,
+    padding_value: float = 0.0, total_length: int | None = None,
+    n_outputs: int = -1, outputs: Any = None,
 ) -> Any:  # fmt: skip
     """Undo `pack_padded_sequence`: give all sequences one length.
 

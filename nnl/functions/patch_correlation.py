@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from nnl.core.arguments import Input, checked
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, check_rank, check_same_shape
 from nnl.functions.layout import transpose
@@ -198,9 +199,10 @@ class patch_correlation_second(Correlation):
         )  # fmt: skip
 
 
+@checked
 def patch_correlation(
-    x1: Any,
-    x2: Any,
+    x1: Input,
+    x2: Input,
     patch: Sequence[int] = (1, 1),
     shift: Sequence[int] = (0, 0),
     patch_step: Sequence[int] = (1, 1),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments import checked
 from nnl.core.op import Sample, op
 from nnl.functions.arithmetic import Unary, memory_for, mul2, mul_scalar
 from nnl.functions.comparison import greater_equal_scalar, less_equal_scalar, less_scalar
@@ -129,6 +130,7 @@ class fixed_point_quantize_op(Quantizer):
             yield Sample(x, order=0)
 
 
+@checked
 def fixed_point_quantize(
     x,
     sign: bool = True,
@@ -216,6 +218,7 @@ class pow2_quantize_op(Quantizer):
             yield Sample(x, order=0)
 
 
+@checked
 def pow2_quantize(
     x,
     sign: bool = True,

@@ -8,9 +8,11 @@ looks it up by name when it is called.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from nnl.core.arguments import Input, checked
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_axes
 
@@ -450,7 +452,8 @@ class broadcast_op:
         yield Sample(rng.normal(size=(1, 3)), shape=(2, 3))
 
 
-def broadcast(x, shape, n_outputs=-1, outputs=None):
+@checked
+def broadcast(x: Input, shape: Sequence[int], n_outputs=-1, outputs=None):
     """Stretch axes of size 1 to `shape`; missing leading axes are added.
 
     Raises:

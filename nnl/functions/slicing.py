@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import builtins
 
+import numpy as np
+
+from nnl.core.arguments import shown
 from nnl.core.op import Sample, op
 from nnl.core.spec import ShapeError, check_axis
 from nnl.functions.layout import MovesData
@@ -127,6 +130,9 @@ def slice(x, start=None, stop=None, step=None, n_outputs=-1, outputs=None):
         ShapeError: The lengths differ, or are larger than the number of axes.
         ValueError: A step is 0.
     """
+    for name, given in (("start", start), ("stop", stop), ("step", step)):
+        if given is not None and not isinstance(given, (list, tuple, np.ndarray)):
+            raise TypeError(f"slice: {name} is {shown(given)}, wanted an int or None for each axis")
     if step is not None:
         step = tuple(1 if v is None else v for v in step)
     signs = (1,) * len(x.shape) if step is None else step

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnl.core.arguments import flag
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, check_same_shape
 from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, pow_scalar, sub2
@@ -340,6 +341,8 @@ class Pair:
         self.plain, self.with_statistics = plain, with_statistics
 
     def __call__(self, *inputs, output_stat=False, **attributes):
+        if type(output_stat) is not bool:
+            output_stat = flag(self.plain.name, "output_stat", output_stat)
         return (self.with_statistics if output_stat else self.plain)(*inputs, **attributes)
 
 

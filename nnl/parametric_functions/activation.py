@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from nnl import functions as F
+from nnl.core.arguments import Input
 from nnl.core.parameter import get_parameter_or_create
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.initializer import ConstantInitializer
@@ -15,7 +16,7 @@ __all__ = ["prelu"]
 
 @parametric_function_api("prelu", [("slope", "Slope", "() if shared, else (channels,)", True)])
 def prelu(
-    inp: Any,
+    inp: Input,
     base_axis: int = 1,
     shared: bool = True,
     fix_parameters: bool = False,

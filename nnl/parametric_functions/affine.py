@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
+from nnl.core.arguments import Input
 from nnl.core.parameter import get_parameter, get_parameter_or_create
 from nnl.core.spec import ShapeError
 from nnl.parametric_functions.api import parametric_function_api
@@ -41,7 +42,7 @@ def _sizes(inp: Any, n_outmaps: int | Sequence[int], base_axis: int, name: str) 
     ],
 )
 def affine(
-    inp: Any,
+    inp: Input,
     n_outmaps: int | Sequence[int],
     base_axis: int = 1,
     w_init: Any = None,
@@ -90,7 +91,7 @@ def affine(
     ],
 )
 def svd_affine(
-    inp: Any,
+    inp: Input,
     n_outmaps: int | Sequence[int],
     r: int,
     base_axis: int = 1,
@@ -149,7 +150,7 @@ def svd_affine(
 
 @parametric_function_api("embed", [("W", "Rows to choose from", "(n_inputs, n_features)", True)])
 def embed(
-    inp: Any,
+    inp: Input,
     n_inputs: int,
     n_features: int,
     initializer: Any = None,

@@ -9,10 +9,9 @@ from functools import wraps
 from typing import Any
 
 from nnl.core import parameter
-from nnl.core.array import NdArray
+from nnl.core.arguments import checker, shown
 from nnl.core.context import STATE
 from nnl.core.parameter import parameter_scope
-from nnl.core.variable import Variable
 
 Description = tuple[str, str, str, bool]
 
@@ -42,17 +41,16 @@ def parametric_function_api(
         signature = inspect.signature(function)
         positional = len(signature.parameters)
         ours = function.__module__.startswith("nnl.")
-        first = next(iter(signature.parameters), "")
+        check = checker(function)
 
         @wraps(function)
         def with_scope(*args: Any, name: str | None = None, **kw: Any) -> Any:
             if len(args) == positional + 1 and name is None:  # name given by position
                 *args, name = args  # type: ignore[assignment]
-            if ours and args and not isinstance(args[0], (Variable, NdArray)):
-                raise TypeError(
-                    f"{function.__name__}: {first} is {type(args[0]).__name__}, wanted "
-                    "nnl.Variable or nnl.NdArray"
-                )
+            if name is not None and not isinstance(name, str):
+                raise TypeError(f"{function.__name__}: name is {shown(name)}, wanted a str")
+            if ours:
+                args, kw = check(args, kw)  # type: ignore[assignment]
             with parameter_scope(scope if not name else f"{name}/{scope}"):
                 STATE.layer = parameter.current_path[:-own]  # messages name the function anyway
                 return all_or_nothing(function, args, kw)

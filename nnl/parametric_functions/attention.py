@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
+from nnl.core.arguments import Input
 from nnl.core.parameter import get_parameter_or_create
 from nnl.core.spec import ShapeError
 from nnl.parametric_functions.affine import affine
@@ -23,6 +24,7 @@ from nnl.parametric_functions.normalization import layer_normalization
 __all__ = ["multi_head_attention", "transformer", "transformer_encode", "transformer_decode"]
 
 Rng = np.random.RandomState | None
+MAX_LAYERS = 10_000  # more are a mistake that would fill the memory with parameters
 Activation = Callable[[Any], Any] | None
 
 
@@ -42,9 +44,9 @@ Activation = Callable[[Any], Any] | None
     ],
 )
 def multi_head_attention(
-    query: Any,
-    key: Any,
-    value: Any,
+    query: Input,
+    key: Input,
+    value: Input,
     num_heads: int = 12,
     dropout: float = 0.0,
     k_embed_dim: int | None = None,
@@ -53,8 +55,8 @@ def multi_head_attention(
     rng: Rng = None,
     with_bias: bool = True,
     add_attn_bias: bool = False,
-    additive_mask: Any = None,
-    key_padding_mask: Any = None,
+    additive_mask: Input | None = None,
+    key_padding_mask: Input | None = None,
     fix_parameters: bool = False,
     param_init: dict[str, Any] | None = None,
 ) -> tuple[Any, Any]:
@@ -204,14 +206,14 @@ class _Layer:
     ],
 )
 def transformer_encode(
-    src: Any,
+    src: Input,
     embed_dim: int,
     num_heads: int,
     dim_feedforward: int = 2048,
     dropout: float = 0.1,
     activation: Activation = None,
-    src_additive_mask: Any = None,
-    src_key_padding_mask: Any = None,
+    src_additive_mask: Input | None = None,
+    src_key_padding_mask: Input | None = None,
     rng: Rng = None,
     add_attn_bias: bool = False,
     fix_parameters: bool = False,
@@ -259,17 +261,17 @@ def transformer_encode(
     ],
 )
 def transformer_decode(
-    tgt: Any,
-    memory: Any,
+    tgt: Input,
+    memory: Input,
     embed_dim: int,
     num_heads: int,
     dim_feedforward: int = 2048,
     dropout: float = 0.1,
     activation: Activation = None,
-    tgt_additive_mask: Any = None,
-    memory_additive_mask: Any = None,
-    tgt_key_padding_mask: Any = None,
-    memory_key_padding_mask: Any = None,
+    tgt_additive_mask: Input | None = None,
+    memory_additive_mask: Input | None = None,
+    tgt_key_padding_mask: Input | None = None,
+    memory_key_padding_mask: Input | None = None,
     rng: Rng = None,
     add_attn_bias: bool = False,
     fix_parameters: bool = False,
@@ -310,8 +312,8 @@ def transformer_decode(
     ],
 )
 def transformer(
-    src: Any,
-    tgt: Any,
+    src: Input,
+    tgt: Input,
     embed_dim: int = 512,
     num_heads: int = 8,
     num_encoder_layers: int = 6,
@@ -319,12 +321,12 @@ def transformer(
     dim_feedforward: int = 2048,
     dropout: float = 0.1,
     activation: Activation = None,
-    src_additive_mask: Any = None,
-    tgt_additive_mask: Any = None,
-    memory_additive_mask: Any = None,
-    src_key_padding_mask: Any = None,
-    tgt_key_padding_mask: Any = None,
-    memory_key_padding_mask: Any = None,
+    src_additive_mask: Input | None = None,
+    tgt_additive_mask: Input | None = None,
+    memory_additive_mask: Input | None = None,
+    src_key_padding_mask: Input | None = None,
+    tgt_key_padding_mask: Input | None = None,
+    memory_key_padding_mask: Input | None = None,
     rng: Rng = None,
     add_attn_bias: bool = False,
     fix_parameters: bool = False,
@@ -341,6 +343,12 @@ def transformer(
     Returns:
         (T, B, embed_dim).
     """
+    for arg, n in (
+        ("num_encoder_layers", num_encoder_layers),
+        ("num_decoder_layers", num_decoder_layers),
+    ):
+        if not 0 <= n <= MAX_LAYERS:
+            raise ValueError(f"transformer: {arg} is {n}, wanted 0 to {MAX_LAYERS}")
     shared: dict[str, Any] = dict(
         embed_dim=embed_dim,
         num_heads=num_heads,

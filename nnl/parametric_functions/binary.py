@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
+from nnl.core.arguments import Input
 from nnl.core.parameter import get_parameter_or_create
 from nnl.parametric_functions.affine import _sizes
 from nnl.parametric_functions.api import parametric_function_api
@@ -47,7 +48,7 @@ def _affine(
 
 def _convolution(
     name: str,
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     base_axis: int,
@@ -84,7 +85,7 @@ def _outputs_bias(outmaps: Any, b_init: Any, with_bias: bool, fix: bool) -> Any:
     [("W", "Weight", AFFINE_SHAPE, True), ("Wb", "Its signs", AFFINE_SHAPE, False), AFFINE_BIAS],
 )
 def binary_connect_affine(
-    inp: Any,
+    inp: Input,
     n_outmaps: int | Sequence[int],
     base_axis: int = 1,
     quantize_zero_to: float = 1.0,
@@ -119,7 +120,7 @@ def binary_connect_affine(
     ],
 )
 def binary_weight_affine(
-    inp: Any,
+    inp: Input,
     n_outmaps: int | Sequence[int],
     base_axis: int = 1,
     quantize_zero_to: float = 1.0,
@@ -156,7 +157,7 @@ def binary_weight_affine(
     ],
 )
 def inq_affine(
-    inp: Any,
+    inp: Input,
     n_outmaps: int | Sequence[int],
     base_axis: int = 1,
     num_bits: int = 4,
@@ -194,7 +195,7 @@ def inq_affine(
     ],
 )
 def binary_connect_convolution(
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     pad: Sequence[int] | None = None,
@@ -237,7 +238,7 @@ def binary_connect_convolution(
     ],
 )
 def binary_weight_convolution(
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     pad: Sequence[int] | None = None,
@@ -280,7 +281,7 @@ def binary_weight_convolution(
     ],
 )
 def inq_convolution(
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     pad: Sequence[int] | None = None,

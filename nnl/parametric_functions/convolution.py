@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
+from nnl.core.arguments import Input
 from nnl.core.parameter import get_parameter_or_create
 from nnl.core.spec import ShapeError
 from nnl.parametric_functions.api import parametric_function_api
@@ -82,7 +83,7 @@ def _bias(n: int, b_init: Any, with_bias: bool, fix: bool, apply_b: Apply = None
     ],
 )
 def convolution(
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     pad: Sequence[int] | None = None,
@@ -150,11 +151,11 @@ def convolution(
     ],
 )
 def deformable_convolution(
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
-    offset: Any,
-    mask: Any = None,
+    offset: Input,
+    mask: Input | None = None,
     pad: Sequence[int] | None = None,
     stride: Sequence[int] | None = None,
     dilation: Sequence[int] | None = None,
@@ -210,7 +211,7 @@ def deformable_convolution(
     ],
 )
 def depthwise_convolution(
-    inp: Any,
+    inp: Input,
     kernel: Sequence[int],
     pad: Sequence[int] | None = None,
     stride: Sequence[int] | None = None,
@@ -260,7 +261,7 @@ def depthwise_convolution(
     ],
 )
 def deconvolution(
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     pad: Sequence[int] | None = None,
@@ -313,7 +314,7 @@ def deconvolution(
     ],
 )
 def depthwise_deconvolution(
-    inp: Any,
+    inp: Input,
     kernel: Sequence[int],
     pad: Sequence[int] | None = None,
     stride: Sequence[int] | None = None,

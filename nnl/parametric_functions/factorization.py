@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
+from nnl.core.arguments import Input
 from nnl.core.parameter import get_parameter, get_parameter_or_create
 from nnl.core.spec import ShapeError
 from nnl.parametric_functions.api import parametric_function_api
@@ -41,7 +42,7 @@ def _whole(name: str, argument: str, shape: Sequence[int], init: Any, rng: Rng) 
     ],
 )
 def svd_convolution(
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     r: int,
@@ -118,7 +119,7 @@ def svd_convolution(
     ],
 )
 def cpd3_convolution(
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     r: int,

@@ -8,10 +8,13 @@ replaces it), so initial weights are reproducible bit by bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from nnl.core.arguments import checked
 
 Array = np.ndarray[Any, Any]
 Shape = Sequence[int]
@@ -49,6 +52,7 @@ class NormalInitializer(BaseInitializer):
     Returns (when called): float32 array.
     """
 
+    @checked
     def __init__(self, sigma: float = 1.0, rng: np.random.RandomState | None = None) -> None:
         self.sigma = sigma
         self.rng = _generator(rng)
@@ -56,6 +60,7 @@ class NormalInitializer(BaseInitializer):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.sigma})"
 
+    @checked
     def __call__(self, shape: Shape) -> Array:
         return np.asarray(self.rng.randn(*shape) * self.sigma, np.float32)
 
@@ -69,6 +74,7 @@ class UniformInitializer(BaseInitializer):
     Returns (when called): float32 array.
     """
 
+    @checked
     def __init__(
         self, lim: tuple[float, float] = (-1, 1), rng: np.random.RandomState | None = None
     ) -> None:
@@ -78,6 +84,7 @@ class UniformInitializer(BaseInitializer):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.lim})"
 
+    @checked
     def __call__(self, shape: Shape) -> Array:
         return np.asarray(self.rng.uniform(*self.lim, size=tuple(shape)), np.float32)
 
@@ -91,6 +98,7 @@ class UniformIntInitializer(BaseInitializer):
     Returns (when called): int64 array.
     """
 
+    @checked
     def __init__(
         self, lim: tuple[int, int] = (0, 10), rng: np.random.RandomState | None = None
     ) -> None:
@@ -100,6 +108,7 @@ class UniformIntInitializer(BaseInitializer):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.lim})"
 
+    @checked
     def __call__(self, shape: Shape) -> Array:
         # the platform's integer: asking for another dtype would draw other numbers
         drawn = self.rng.randint(*self.lim, size=tuple(shape))
@@ -112,6 +121,7 @@ class RangeInitializer(BaseInitializer):
     Returns (when called): a read-only broadcast view, of integers if start and step are integers.
     """
 
+    @checked
     def __init__(self, start: float = 0, step: float = 1) -> None:
         self.start = start
         self.step = step
@@ -119,6 +129,7 @@ class RangeInitializer(BaseInitializer):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.start}, {self.step})"
 
+    @checked
     def __call__(self, shape: Shape) -> Array:
         if not len(shape):
             raise ValueError("RangeInitializer: shape () has no last axis to count along")
@@ -129,12 +140,14 @@ class RangeInitializer(BaseInitializer):
 class ConstantInitializer(BaseInitializer):
     """The same value everywhere. Returns (when called): float32 array."""
 
+    @checked
     def __init__(self, value: float = 0) -> None:
         self.value = value
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.value})"
 
+    @checked
     def __call__(self, shape: Shape) -> Array:
         return np.full(tuple(shape), self.value, np.float32)
 
@@ -154,6 +167,7 @@ class OrthogonalInitializer(BaseInitializer):
         deep linear neural networks, arXiv:1312.6120.
     """
 
+    @checked
     def __init__(self, gain: float = 1.0, rng: np.random.RandomState | None = None) -> None:
         self.gain = gain
         self.rng = _generator(rng)
@@ -161,6 +175,7 @@ class OrthogonalInitializer(BaseInitializer):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.gain})"
 
+    @checked
     def __call__(self, shape: Shape) -> Array:
         if not len(shape):
             raise ValueError("OrthogonalInitializer: shape () has no rows")
@@ -186,11 +201,13 @@ class WeightNormalizationScaleInitializer(BaseInitializer):
     Source: Salimans and Kingma, Weight Normalization, arXiv:1602.07868.
     """
 
+    @checked
     def __init__(self, w: Any, dim: int = 0, eps: float = 1e-12) -> None:
         self.w = w
         self.dim = dim
         self.eps = eps
 
+    @checked
     def __call__(self, shape: Shape) -> Array:
         w = self.w.d if hasattr(self.w, "d") else np.asarray(self.w.data)
         kept = self.dim % w.ndim
@@ -204,10 +221,16 @@ class WeightNormalizationScaleInitializer(BaseInitializer):
         return np.asarray(scale, w.dtype).reshape(tuple(shape))
 
 
-def _elements(kernel: Iterable[int]) -> int:
-    return int(np.prod(tuple(kernel)))
+def _terms(name: str, kernel: Shape, *maps: int) -> int:
+    """Number of terms in a sum over a kernel and these maps."""
+    terms = math.prod(kernel) * sum(maps)
+    if terms < 1:
+        counts = " and ".join(map(str, maps))
+        raise ValueError(f"{name}: kernel {tuple(kernel)} of {counts} maps has no elements")
+    return terms
 
 
+@checked
 def calc_normal_std_he_forward(inmaps: int, outmaps: int, kernel: Shape = (1, 1)) -> float:
     r"""Standard deviation that keeps the variance of activations through ReLU layers.
 
@@ -219,9 +242,10 @@ def calc_normal_std_he_forward(inmaps: int, outmaps: int, kernel: Shape = (1, 1)
         kernel: Kernel shape.
     Source: He et al., Delving Deep into Rectifiers, arXiv:1502.01852, eq. 10.
     """
-    return float(np.sqrt(2.0 / (_elements(kernel) * inmaps)))
+    return float(np.sqrt(2.0 / (_terms("calc_normal_std_he_forward", kernel, inmaps))))
 
 
+@checked
 def calc_normal_std_he_backward(inmaps: int, outmaps: int, kernel: Shape = (1, 1)) -> float:
     r"""Standard deviation that keeps the variance of gradients through ReLU layers.
 
@@ -233,9 +257,10 @@ def calc_normal_std_he_backward(inmaps: int, outmaps: int, kernel: Shape = (1, 1
         kernel: Kernel shape.
     Source: He et al., Delving Deep into Rectifiers, arXiv:1502.01852, eq. 14.
     """
-    return float(np.sqrt(2.0 / (_elements(kernel) * outmaps)))
+    return float(np.sqrt(2.0 / (_terms("calc_normal_std_he_backward", kernel, outmaps))))
 
 
+@checked
 def calc_normal_std_glorot(inmaps: int, outmaps: int, kernel: Shape = (1, 1)) -> float:
     r"""Standard deviation of Glorot's initialisation.
 
@@ -244,9 +269,10 @@ def calc_normal_std_glorot(inmaps: int, outmaps: int, kernel: Shape = (1, 1)) ->
     Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural
         networks, AISTATS 2010, eq. 12.
     """
-    return float(np.sqrt(2.0 / (_elements(kernel) * (inmaps + outmaps))))
+    return float(np.sqrt(2.0 / (_terms("calc_normal_std_glorot", kernel, inmaps, outmaps))))
 
 
+@checked
 def calc_uniform_lim_glorot(
     inmaps: int, outmaps: int, kernel: Shape = (1, 1)
 ) -> tuple[float, float]:
@@ -257,5 +283,5 @@ def calc_uniform_lim_glorot(
     Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural
         networks, AISTATS 2010, eq. 16.
     """
-    limit = float(np.sqrt(6.0 / (_elements(kernel) * (inmaps + outmaps))))
+    limit = float(np.sqrt(6.0 / (_terms("calc_uniform_lim_glorot", kernel, inmaps, outmaps))))
     return -limit, limit

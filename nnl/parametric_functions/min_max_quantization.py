@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
+from nnl.core.arguments import Input
 from nnl.core.parameter import get_parameter_or_create, parameter_scope
 from nnl.core.variable import Variable
 from nnl.parametric_functions.api import parametric_function_api
@@ -47,7 +48,7 @@ def _level(name: str, value: Any, rank: int) -> Any:
     ],
 )
 def min_max_quantize(
-    x: Any,
+    x: Input,
     ql_min: Any = 0,
     ql_max: Any = 255,
     decay: float = 0.999,
@@ -109,7 +110,7 @@ def _quantizer(scope: str, ends: tuple[Any, Any], **kw: Any) -> Quantize:
 
 @parametric_function_api("min_max_quantized_affine", AFFINE)
 def min_max_quantized_affine(
-    inp: Any,
+    inp: Input,
     n_outmaps: int | Sequence[int],
     base_axis: int = 1,
     w_init: Any = None,
@@ -161,7 +162,7 @@ def min_max_quantized_affine(
 
 @parametric_function_api("min_max_quantized_conv", CONVOLUTION)
 def min_max_quantized_convolution(
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     pad: Sequence[int] | None = None,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nnl import functions as F
+from nnl.core.arguments import Input
 from nnl.core.parameter import get_parameter_or_create
 from nnl.core.spec import check_axes, check_axis
 from nnl.parametric_functions.api import parametric_function_api
@@ -79,7 +80,7 @@ def _batch_parameters(
 
 @parametric_function_api("bn", _STATISTICS)
 def batch_normalization(
-    inp: Any,
+    inp: Input,
     axes: Sequence[int] = (1,),
     decay_rate: float = 0.9,
     eps: float = 1e-5,
@@ -124,8 +125,8 @@ def batch_normalization(
 
 @parametric_function_api("bn", _STATISTICS)
 def fused_batch_normalization(
-    inp: Any,
-    z: Any = None,
+    inp: Input,
+    z: Input | None = None,
     axes: Sequence[int] = (1,),
     decay_rate: float = 0.9,
     eps: float = 1e-5,
@@ -163,7 +164,7 @@ def fused_batch_normalization(
 
 @parametric_function_api("bn", _STATISTICS)
 def sync_batch_normalization(
-    inp: Any,
+    inp: Input,
     comm: Any,
     group: str = "world",
     axes: Sequence[int] = (1,),
@@ -208,7 +209,7 @@ def sync_batch_normalization(
     ],
 )
 def mean_subtraction(
-    inp: Any, base_axis: int = 1, update_running_mean: bool = True, fix_parameters: bool = False
+    inp: Input, base_axis: int = 1, update_running_mean: bool = True, fix_parameters: bool = False
 ) -> Any:
     """Subtract the mean over all batches seen so far.
 
@@ -227,7 +228,7 @@ def mean_subtraction(
 
 @parametric_function_api("layer_normalization", _AFFINE)
 def layer_normalization(
-    inp: Any,
+    inp: Input,
     batch_axis: int | Sequence[int] = 0,
     eps: float = 1e-5,
     output_stat: bool = False,
@@ -265,7 +266,7 @@ def _channel_shape(function: str, inp: Any, channel_axis: int) -> list[int]:
 
 @parametric_function_api("instance_normalization", _AFFINE)
 def instance_normalization(
-    inp: Any,
+    inp: Input,
     channel_axis: int = 1,
     batch_axis: int | Sequence[int] = 0,
     eps: float = 1e-5,
@@ -299,7 +300,7 @@ def instance_normalization(
 
 @parametric_function_api("group_normalization", _AFFINE)
 def group_normalization(
-    inp: Any,
+    inp: Input,
     num_groups: int,
     channel_axis: int = 1,
     batch_axis: int | Sequence[int] = 0,
@@ -336,7 +337,7 @@ def group_normalization(
 
 @parametric_function_api("wn", [("g", "Norms", "(w.shape[dim],)", True)])
 def weight_normalization(
-    w: Any, dim: int = 0, eps: float = 1e-12, g_init: Any = None, fix_parameters: bool = False
+    w: Input, dim: int = 0, eps: float = 1e-12, g_init: Any = None, fix_parameters: bool = False
 ) -> Any:
     r"""A weight split into direction and norm: $g\, w / \sqrt{\sum w^2 + \epsilon}$.
 
@@ -358,7 +359,7 @@ def weight_normalization(
 
 @parametric_function_api("spectral-norm", [("u", "Singular vector", "(w.shape[dim],)", False)])
 def spectral_norm(
-    w: Any,
+    w: Input,
     dim: int = 0,
     itr: int = 1,
     eps: float = 1e-12,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
+from nnl.core.arguments import Input
 from nnl.core.parameter import get_parameter_or_create
 from nnl.parametric_functions.affine import _sizes
 from nnl.parametric_functions.api import parametric_function_api
@@ -64,7 +65,7 @@ def _parameter(name: str, shape: Sequence[int], init: Any, fix: bool, quantize: 
 
 def _affine(
     name: str,
-    inp: Any,
+    inp: Input,
     n_outmaps: int | Sequence[int],
     base_axis: int,
     w_init: Any,
@@ -88,7 +89,7 @@ def _affine(
 
 def _convolution(
     name: str,
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     window: dict[str, Any],
@@ -118,7 +119,7 @@ def _convolution(
 
 @parametric_function_api("fp_quantized_affine", AFFINE)
 def fixed_point_quantized_affine(
-    inp: Any,
+    inp: Input,
     n_outmaps: int | Sequence[int],
     base_axis: int = 1,
     w_init: Any = None,
@@ -157,7 +158,7 @@ def fixed_point_quantized_affine(
 
 @parametric_function_api("fp_quantized_conv", CONVOLUTION)
 def fixed_point_quantized_convolution(
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     pad: Sequence[int] | None = None,
@@ -207,7 +208,7 @@ def fixed_point_quantized_convolution(
 
 @parametric_function_api("pow2_quantized_affine", AFFINE)
 def pow2_quantized_affine(
-    inp: Any,
+    inp: Input,
     n_outmaps: int | Sequence[int],
     base_axis: int = 1,
     w_init: Any = None,
@@ -250,7 +251,7 @@ def pow2_quantized_affine(
 
 @parametric_function_api("pow2_quantized_conv", CONVOLUTION)
 def pow2_quantized_convolution(
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     pad: Sequence[int] | None = None,
@@ -301,7 +302,7 @@ def pow2_quantized_convolution(
 
 @parametric_function_api("pruned_affine", AFFINE)
 def pruned_affine(
-    inp: Any,
+    inp: Input,
     n_outmaps: int | Sequence[int],
     base_axis: int = 1,
     w_init: Any = None,
@@ -331,7 +332,7 @@ def pruned_affine(
 
 @parametric_function_api("pruned_conv", CONVOLUTION)
 def pruned_convolution(
-    inp: Any,
+    inp: Input,
     outmaps: int,
     kernel: Sequence[int],
     pad: Sequence[int] | None = None,

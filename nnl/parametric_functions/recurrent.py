@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
+from nnl.core.arguments import Input, checked
 from nnl.core.parameter import get_parameter_or_create
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
@@ -52,8 +53,8 @@ def _beside(shape: Sequence[int], inputs: int, hidden: int, rng: Rng) -> Callabl
 
 def _parameters(
     name: str,
-    x: Any,
-    h: Any,
+    x: Input,
+    h: Input,
     gates: tuple[int, ...],
     rows: tuple[int, ...],
     inits: tuple[Any, Any, Any],
@@ -92,8 +93,8 @@ def _parameters(
 
 @parametric_function_api("rnn", _described("", ""))
 def rnn(
-    x: Any,
-    h: Any,
+    x: Input,
+    h: Input,
     w0_init: Any = None,
     w_init: Any = None,
     b_init: Any = None,
@@ -142,9 +143,9 @@ def rnn(
 
 @parametric_function_api("lstm", _described("4, ", "4, "))
 def lstm(
-    x: Any,
-    h: Any,
-    c: Any,
+    x: Input,
+    h: Input,
+    c: Input,
     w0_init: Any = None,
     w_init: Any = None,
     b_init: Any = None,
@@ -184,8 +185,8 @@ def lstm(
 
 @parametric_function_api("gru", _described("3, ", "4, "))
 def gru(
-    x: Any,
-    h: Any,
+    x: Input,
+    h: Input,
     w0_init: Any = None,
     w_init: Any = None,
     b_init: Any = None,
@@ -224,9 +225,9 @@ def gru(
     ],
 )
 def lstm_cell(
-    x: Any,
-    h: Any,
-    c: Any,
+    x: Input,
+    h: Input,
+    c: Input,
     state_size: int,
     w_init: Any = None,
     b_init: Any = None,
@@ -243,6 +244,8 @@ def lstm_cell(
     Returns:
         h and c of this step.
     """
+    if c.shape != h.shape:
+        raise ShapeError(f"lstm_cell: c has the shape {c.shape}, wanted that of h, {h.shape}")
     gates = affine(
         F.concatenate(x, h, axis=1),
         (4, state_size),
@@ -269,12 +272,13 @@ class LSTMCell:
     ...     y = cell(x)
     """
 
+    @checked
     def __init__(
         self,
         batch_size: int,
         state_size: int,
-        h: Any = None,
-        c: Any = None,
+        h: Input | None = None,
+        c: Input | None = None,
         name: str | None = None,
     ) -> None:
         self.batch_size, self.state_size, self.name = batch_size, state_size, name

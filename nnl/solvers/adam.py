@@ -7,6 +7,7 @@ import math
 
 from nnl.solvers.adagrad import descend
 from nnl.solvers.base import Solver
+from nnl.solvers.hyperparameters import checked
 from nnl.solvers.rule import Rule, blend, blocks, samples, update_op
 from nnl.solvers.sgd import scheduled
 
@@ -270,8 +271,9 @@ class AdaBelief(Solver):
         fixed_decay: bool = False,
         rectify: bool = False,
     ) -> None:
-        self.states = ("mean", "var", "s_max") if amsgrad else ("mean", "var")
-        self.fused = bool(weight_decouple)
+        maximum = checked(self.name, "amsgrad", amsgrad)
+        self.states = ("mean", "var", "s_max") if maximum else ("mean", "var")
+        self.fused = bool(checked(self.name, "weight_decouple", weight_decouple))
         super().__init__(
             alpha=alpha,
             beta1=beta1,

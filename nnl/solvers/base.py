@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.arguments import shown
 from nnl.core.array import NdArray
 from nnl.core.callback import SOLVER_HOOKS
 from nnl.core.context import STATE, using
@@ -165,6 +166,8 @@ class Solver:
 
     def remove_parameters(self, keys: Iterable[str]) -> None:
         """Forget parameters and their states; names that are not registered are ignored."""
+        if not np.iterable(keys):
+            raise TypeError(f"{self.name}.remove_parameters: keys is {shown(keys)}, wanted names")
         for key in keys:
             self._entries.pop(key, None)
 
@@ -299,6 +302,9 @@ class Solver:
         return False
 
     def _hooked(self, method: str, pre: Hook | None, post: Hook | None) -> bool:
+        for name, hook in (("pre_hook", pre), ("post_hook", post)):
+            if hook is not None and not callable(hook):
+                raise TypeError(f"{self.name}.{method}: {name} is {shown(hook)}, wanted a function")
         hooked = pre is not None or post is not None or SOLVER_HOOKS.active
         if hooked and STATE.trace is not None:
             raise NotImplementedError(

@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from nnl.core.arguments import flag, shown
+
 # Name -> (lowest, highest, whether the highest itself is allowed); every other name is a flag.
 _RANGES: dict[str, tuple[float, float, bool]] = {
     **dict.fromkeys(("lr", "alpha", "eta", "eps", "wd"), (0.0, math.inf, False)),
@@ -23,7 +25,7 @@ def checked(where: str, name: str, value: Any) -> float | bool:
         ValueError: It is outside its range; TypeError: it is no number. Both start with `where`.
     """
     if name not in _RANGES:
-        return bool(value)
+        return flag(where, name, value)
     low, high, inclusive = _RANGES[name]
     x = number(where, name, value)
     if not (low <= x < high or inclusive and x == high):
@@ -40,8 +42,8 @@ def number(where: str, name: str, value: Any) -> float:
         if isinstance(value, str):
             raise TypeError
         return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{where}: {name} is {value!r}, wanted a number") from None
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise TypeError(f"{where}: {name} is {shown(value)}, wanted a number") from None
 
 
 def not_negative(where: str, name: str, value: Any) -> float:

@@ -92,7 +92,7 @@ def test_ndarray_methods():
         nn.NdArray().narrow(0, 0, 1)
     with pytest.raises(ValueError, match="get_data: mode is 'x', wanted 'r', 'w' or 'rw'"):
         a.get_data("x")
-    with pytest.raises(TypeError, match="not understood"):
+    with pytest.raises(TypeError, match="cast: dtype is 'no such type', wanted a type of numpy"):
         a.cast("no such type")
     np.testing.assert_array_equal(a.data, [[1, 2], [3, 4]])
 
@@ -240,7 +240,7 @@ def test_grad_arguments():
     w.name = "w"
     y = x * w
     for kw, error, text in (
-        ({"inputs": [x, w]}, ValueError, r"grad: inputs\[1\] <Variable.*'w'.* has need_grad=False"),
+        ({"inputs": [x, w]}, ValueError, r"grad: inputs\[1\], Variable 'w' .* has need_grad=False"),
         ({"grad_outputs": [1, 2]}, ValueError, "grad: grad_outputs has 2 entries, wanted 1"),
         ({"grad_outputs": [leaf([1])]}, ShapeError, r"grad_outputs has the shape \(1,\), wanted"),
         ({"grad_outputs": [np.zeros(3)]}, ShapeError, r"grad has the shape \(3,\), wanted \(2,\)"),
@@ -288,7 +288,7 @@ def test_a_cycle_made_by_rewiring_is_an_error():
 
 def test_parent_can_only_be_cleared():
     y = leaf([1, 2]) * 2
-    with pytest.raises(ValueError, match="parent can only be set to None; use rewire_on"):
+    with pytest.raises(ValueError, match="parent can only be set to None, got Function: use"):
         y.parent = y.parent
     assert y.parent.name == "MulScalar"
 

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the arguments of plain functions by their annotations, as ops check their attributes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from nnl.core.op import _CONVERT
+
+Input = Any  # a Variable or an NdArray
+Check = Callable[[tuple[Any, ...], dict[str, Any]], tuple[list[Any], dict[str, Any]]]
+
+
+def shown(value: Any) -> str:
+    """How a message shows a value: as it is written, or by its type where that is long."""
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else type(value).__name__
+
+
+def _ints(value: Any) -> tuple[int, ...]:
+    if np.ndim(value) == 0:
+        raise TypeError
+    return _CONVERT["tuple[int, ...]"][0](value)  # type: ignore[no-any-return]
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    shape = _ints(value)
+    if any(n < 0 for n in shape):
+        raise ValueError
+    return shape
+
+
+def _int_or_ints(value: Any) -> Any:
+    return _CONVERT["int"][0](value) if np.ndim(value) == 0 else _ints(value)
+
+
+def numpy_type(name: str, value: Any) -> np.dtype[Any]:
+    """The dtype that a function was given as its argument `dtype`."""
+    try:
+        dtype: np.dtype[Any] = np.dtype(value)
+    except TypeError:
+        raise TypeError(f"{name}: dtype is {shown(value)}, wanted a type of numpy") from None
+    return dtype
+
+
+def flag(name: str, arg: str, value: Any) -> bool:
+    """The value of a flag, or a TypeError that names the function and the argument."""
+    try:
+        return as_bool(value)
+    except TypeError:
+        raise TypeError(f"{name}: {arg} is {shown(value)}, wanted a bool") from None
+
+
+def as_bool(value: Any) -> bool:
+    """The value as a flag; numbers and None are taken as such, nothing else is."""
+    if not isinstance(value, (bool, int, float, np.generic, type(None))):
+        raise TypeError
+    return bool(value)
+
+
+def _callable(value: Any) -> Any:
+    if not callable(value):
+        raise TypeError
+    return value
+
+
+def _rng(value: Any) -> Any:
+    if not callable(getattr(value, "uniform", None)):
+        raise TypeError
+    return value
+
+
+def _number(value: Any) -> Any:
+    _CONVERT["float"][0](value)
+    return value  # an int stays one
+
+
+def _pair(value: Any) -> Any:
+    low, high = value
+    return _number(low), _number(high)
+
+
+def _array(value: Any) -> Any:
+    if not hasattr(value, "spec"):
+        raise TypeError
+    return value
+
+
+def _dict(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise TypeError
+    return value
+
+
+# Annotation -> (conversion, what is wanted); annotations that are not here are not checked.
+KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    **{k: _CONVERT[k] for k in ("int", "str")},
+    "float": (_number, "a number"),
+    "tuple[float, float]": (_pair, "two numbers"),
+    "tuple[int, int]": (_pair, "two numbers"),
+    "bool": (as_bool, "a bool"),
+    "Sequence[int]": (_ints, "a sequence of ints"),
+    "Sequence[float]": _CONVERT["tuple[float, ...]"],
+    "Shape": (_shape, "a sequence of ints >= 0"),
+    "int | Sequence[int]": (_int_or_ints, "an int or a sequence of ints"),
+    "Callable[[Any], Any]": (_callable, "a function"),
+    "Rng": (_rng, "a numpy.random.RandomState"),
+    "np.random.RandomState": (_rng, "a numpy.random.RandomState"),
+    "Input": (_array, "nnl.Variable or nnl.NdArray"),
+    "dict[str, Any]": (_dict, "a dict"),
+}
+# Names for annotations that are written often.
+ALIASES = {
+    "Apply": "Callable[[Any], Any] | None",
+    "Activation": "Callable[[Any], Any] | None",
+    "Init": "dict[str, Any] | None",
+    "Rng": "np.random.RandomState | None",
+}
+
+
+def checker(function: Callable[..., Any]) -> Check:
+    """A function that converts the arguments of a call, or raises a TypeError that names one."""
+    name = function.__name__
+    if name.startswith("__"):  # of an object: users know its class
+        name = function.__qualname__.split(".")[-2]
+    kinds: dict[str, tuple[Callable[[Any], Any], str, Any]] = {}
+    parameters = inspect.signature(function).parameters
+    for p in parameters.values():
+        text = ALIASES.get(str(p.annotation), str(p.annotation))
+        kind = text.removesuffix(" | None")
+        if kind in KINDS:
+            default = None if kind != text else p.default
+            kinds[p.name] = (*KINDS[kind], default)
+    positional = [
+        (p.name, kinds.get(p.name))
+        for p in parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+
+    def convert(arg: str, kind: tuple[Callable[[Any], Any], str, Any], value: Any) -> Any:
+        to, wanted, default = kind
+        if value is default:
+            return value
+        try:
+            return to(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises the last
+            got = type(value).__name__ if to is _array else shown(value)
+            raise TypeError(f"{name}: {arg} is {got}, wanted {wanted}") from None
+
+    def check(args: tuple[Any, ...], kw: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        out = list(args)
+        for i, (arg, kind) in enumerate(positional[: len(args)]):
+            if kind is not None:
+                out[i] = convert(arg, kind, out[i])
+        for arg, value in kw.items():
+            kind = kinds.get(arg)
+            if kind is not None:
+                kw[arg] = convert(arg, kind, value)
+        return out, kw
+
+    return check
+
+
+def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function so that its arguments are checked by their annotations."""
+    check = checker(function)
+
+    @wraps(function)
+    def with_checks(*args: Any, **kw: Any) -> Any:
+        args, kw = check(args, kw)  # type: ignore[assignment]
+        return function(*args, **kw)
+
+    return with_checks

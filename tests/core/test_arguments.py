@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of plain functions are checked by their annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.initializer as I
+import nnl.parametric_functions as PF
+import nnl.solvers as S
+from nnl.core.arguments import Input, checked
+from nnl.core.spec import ShapeError
+
+
+@checked
+def example(
+    x: Input, n: int = 3, shape: tuple[int, ...] = (), flag: bool = False, other: Any = None
+) -> Any:
+    return n, shape, flag, other
+
+
+def test_values_are_converted_and_others_are_left_alone() -> None:
+    x = nn.Variable((2,))
+    odd = object()
+    assert example(x, 4.0, flag=1, other=odd) == (4, (), True, odd)
+    assert example(x, np.int64(2)) == (2, (), False, None)
+
+
+def images() -> nn.Variable:
+    return nn.Variable((2, 4, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: example(3), TypeError, r"^example: x is int, wanted nnl.Variable or nnl.NdArray"),
+        (lambda: example(images(), 2.5), TypeError, r"^example: n is 2.5, wanted an int"),
+        (lambda: example(images(), flag=np.ones(2)), TypeError, r"flag is array.*wanted a bool"),
+        (
+            lambda: PF.affine(images(), float("inf")),
+            TypeError,
+            "^affine: n_outmaps is inf, wanted an int or a sequence of ints",
+        ),
+        (lambda: PF.affine(images(), 3, rng=7), TypeError, "^affine: rng is 7, wanted a numpy"),
+        (
+            lambda: PF.affine(images(), 2**62),
+            ShapeError,
+            "^get_parameter_or_create of 'affine/W': the result .* takes .* GiB, wanted at most",
+        ),
+        (
+            lambda: PF.affine(images(), 3, b_init=lambda shape: np.ones(2)),
+            ShapeError,
+            r"the initial value of 'affine/b' has the shape \(2,\), wanted \(3,\)",
+        ),
+        (
+            lambda: PF.affine(images(), 3, b_init=lambda shape: "abc"),
+            TypeError,
+            "the initial value of 'affine/b' is .*, wanted numbers",
+        ),
+        (
+            lambda: PF.affine(images(), 3, w_init=[[1], [2, 3]]),
+            TypeError,
+            r"the initial value of 'affine/W' is \[\[1\], \[2, 3\]\], wanted numbers",
+        ),
+        (lambda: PF.affine(images(), 3, name=2), TypeError, "^affine: name is 2, wanted a str"),
+        (
+            lambda: PF.convolution(images(), 3, (3, 3), apply_w=3),
+            TypeError,
+            "^convolution: apply_w is 3, wanted a function",
+        ),
+        (
+            lambda: PF.convolution(images(), 3, (3, 0)),
+            ValueError,
+            r"^calc_uniform_lim_glorot: kernel \(3, 0\) of 4 and 3 maps has no elements",
+        ),
+        (
+            lambda: PF.lstm(images(), 3, images()),
+            TypeError,
+            "^lstm: h is int, wanted nnl.Variable or nnl.NdArray",
+        ),
+        (
+            lambda: PF.LSTMCell(0.5, 4),
+            TypeError,
+            "^LSTMCell: batch_size is 0.5, wanted an int",
+        ),
+        (
+            lambda: PF.transformer(*[nn.Variable((5, 2, 12))] * 2, 12, 3, 10**18),
+            ValueError,
+            "^transformer: num_encoder_layers is 1000000000000000000, wanted 0 to 10000",
+        ),
+        (
+            lambda: I.NormalInitializer("a"),
+            TypeError,
+            "^NormalInitializer: sigma is 'a', wanted a number",
+        ),
+        (
+            lambda: I.NormalInitializer()(7),
+            TypeError,
+            "^NormalInitializer: shape is 7, wanted a sequence of ints >= 0",
+        ),
+        (
+            lambda: I.UniformInitializer((1, 2, 3)),
+            TypeError,
+            r"^UniformInitializer: lim is \(1, 2, 3\), wanted two numbers",
+        ),
+        (
+            lambda: I.calc_normal_std_glorot(3, 4, kernel=3),
+            TypeError,
+            "^calc_normal_std_glorot: kernel is 3, wanted a sequence of ints >= 0",
+        ),
+        (lambda: F.nonzero((2, 3)), TypeError, "^nonzero: x is tuple, wanted nnl.Variable or"),
+        (lambda: F.broadcast(images(), 3), TypeError, "^broadcast: shape is 3, wanted a sequence"),
+        (
+            lambda: F.slice(images(), stop=3),
+            TypeError,
+            "^slice: stop is 3, wanted an int or None for each axis",
+        ),
+        (
+            lambda: F.layer_normalization(images(), None, None, output_stat=np.ones(2)),
+            TypeError,
+            "^layer_normalization: output_stat is array.*, wanted a bool",
+        ),
+        (
+            lambda: F.quantize_linear(*[images()] * 3, dtype=1),
+            TypeError,
+            "^quantize_linear: dtype is 1, wanted a type of numpy",
+        ),
+        (
+            lambda: S.AdaBelief(amsgrad="no"),
+            TypeError,
+            "^AdaBelief: amsgrad is 'no', wanted a bool",
+        ),
+        (
+            lambda: S.Sgd().update(update_pre_hook=3),
+            TypeError,
+            r"^Sgd.update: pre_hook is 3, wanted a function",
+        ),
+        (
+            lambda: S.Sgd().remove_parameters(3),
+            TypeError,
+            r"^Sgd.remove_parameters: keys is 3, wanted names",
+        ),
+        (lambda: nn.Context([3]), TypeError, r"^Context: backend is \[3\], wanted a str or a list"),
+        (lambda: nn.seed("a"), TypeError, "^seed: seed_value is 'a', wanted an int"),
+        (
+            lambda: nn.set_auto_forward("on"),
+            TypeError,
+            "^set_auto_forward: auto is 'on', wanted a bool",
+        ),
+        (
+            lambda: images().size_from_axis(None),
+            TypeError,
+            "^size_from_axis: axis is None, wanted an int",
+        ),
+        (
+            lambda: images().data.narrow(0, 0, "a"),
+            TypeError,
+            "^narrow: length is 'a', wanted an int",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    call: Callable[[], Any], error: type[Exception], text: str
+) -> None:
+    try:
+        with pytest.raises(error, match=text):
+            call()
+        assert not nn.get_parameters()
+    finally:
+        nn.clear_parameters()
