@@ -5,7 +5,7 @@ import importlib
 
 __version__ = "0.1.0"
 
-from nnl import backward_functions, context, ext_utils, function  # noqa: F401
+from nnl import context, ext_utils, function  # noqa: F401
 from nnl.core import callback, parameter, random  # noqa: F401
 from nnl.core.array import NdArray
 from nnl.core.callback import (
@@ -66,6 +66,7 @@ __all__ = [
 ]  # fmt: skip
 
 _LAZY = (
+    "backward_functions",
     "communicator",
     "communicators",
     "converters",

@@ -7,6 +7,7 @@ from nnl.converters.nnp.graph_recorder import (
     get_default_graph,
     get_default_graph_by_variable,
     graph,
+    graph_name,
     reset_default_graph,
 )
 
@@ -20,6 +21,7 @@ __all__ = [
     "get_default_graph",
     "get_default_graph_by_variable",
     "graph",
+    "graph_name",
     "load",
     "reset_default_graph",
     "save",

@@ -9,8 +9,19 @@ from nnl.functions import (
     tensor_normalization,
     weight_standardization,
 )
+from nnl.nnabla.normalization import (  # noqa: F401
+    BatchNormalizationInOutAdapter,
+    _apply_affine,
+    _check_axis,
+    _check_batch_axis_and_force_list,
+    _create_bn_dummy_vars,
+    _force_list,
+    _get_axes_excluding,
+    _init_beta_gamma,
+)
 
 __all__ = [
+    "BatchNormalizationInOutAdapter",
     "batch_normalization",
     "fused_batch_normalization",
     "group_normalization",

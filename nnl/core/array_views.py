@@ -66,8 +66,8 @@ def narrow(self: NdArray, dim: int, start: int, length: int) -> NdArray:
     return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
 
 
-def copy_from(self: NdArray, arr: NdArray, use_current_context: bool = True) -> None:
-    """Copy the values of an array of the same shape; keeps this array's dtype."""
+def copy_from(self: NdArray, arr: NdArray, use_current_context: bool = True) -> NdArray:
+    """Copy the values of an array of the same shape; keeps this array's dtype. Returns itself."""
     if not isinstance(arr, NdArray):
         raise TypeError(f"copy_from: arr is {type(arr).__name__}, wanted an NdArray")
     if arr.shape != self.shape:
@@ -79,6 +79,7 @@ def copy_from(self: NdArray, arr: NdArray, use_current_context: bool = True) -> 
     buf = SPACES[space].empty(self.spec.shape, self.spec.dtype)
     buf[...] = source
     self.write(space, buf)
+    return self
 
 
 @checked

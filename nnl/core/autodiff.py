@@ -11,7 +11,7 @@ import numpy as np
 from nnl.core.array import NdArray, Zeros
 from nnl.core.context import SPACES, STATE, using
 from nnl.core.graph import Node, Value, capture
-from nnl.core.op import OPS
+from nnl.core.op import OPS, RULES
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 
@@ -126,6 +126,12 @@ def _vjp(node: Node, slots: list[Any], as_graph: bool) -> Sequence[Any]:
                 kw[name] = tuple([_output(node, k, d) for k, d in enumerate(data)])
             else:
                 kw[name] = _output(node, i, data)
+        if RULES:
+            from nnl.core.grad_rules import by_rule
+
+            given = by_rule(node, gys, kw)
+            if given is not None:
+                return given  # type: ignore[no-any-return]
     if not op.has_vjp:
         return _vjp_of_decomposition(node, gys, kw, as_graph)
     if op.spec_names:

@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from nnl.core import callback
-from nnl.core.context import Context, using
+from nnl.core.array import NdArray
+from nnl.core.array_views import copy_from
+from nnl.core.context import STATE, Context, using
 from nnl.core.dispatch import bind, execute
 from nnl.core.graph import Node, Value
 from nnl.core.variable import Variable
+
+Key = tuple[int, int]
 
 
 class Function:
@@ -21,23 +26,27 @@ class Function:
         info: type_name and args (attribute values by name).
         inputs, outputs: Variables on its edges.
         tags: A dictionary for the user.
+
+    Args:
+        edges: By key, edges of the graph: outputs that are among them are these, with their names
+            and flags. A node does not know its outputs' edges.
     """
 
-    __slots__ = ("node",)
+    __slots__ = ("node", "edges")
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    def __init__(self, node: Node, edges: Mapping[Key, Value] | None = None) -> None:
+        self.node, self.edges = node, edges or {}
 
     @property
     def name(self) -> str:
         """Type name as in .nnp files, for example "ReLU"; of a PythonFunction its name."""
-        op = self.node.op
-        return getattr(self.node.attrs, "type_name", None) or op.nnp or op.name
+        name: str = getattr(self.node.attrs, "type_name", self.node.op.type_name)
+        return name
 
     @property
     def args(self) -> dict[str, Any]:
-        """Attribute values by name, sequences as lists."""
-        values = self.node.attrs.as_dict()
+        """Attribute values by name, sequences as lists; of a PythonFunction none."""
+        values = {} if hasattr(self.node.attrs, "type_name") else self.node.attrs.as_dict()
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     arguments = args
@@ -48,8 +57,8 @@ class Function:
 
     @property
     def inputs(self) -> list[Variable]:
-        n = len(self.node.inputs) - self.node.op.takes_rng
-        return [Variable.on(v) for v in self.node.inputs[:n] if v is not None]
+        edges = self._edges()
+        return [Variable.on(v) for v in edges[: len(edges) - self.node.op.takes_rng] if v]
 
     @property
     def outputs(self) -> list[Variable]:
@@ -57,7 +66,10 @@ class Function:
         n = len(node.out_specs) if op.visible == len(op.outputs) else op.visible
         outs = node.outs
         return [
-            Variable.on(Value.of(node, i, s, bool(node.need_grad), outs[i] if outs else None))
+            Variable.on(
+                self.edges.get((id(node), i))
+                or Value.of(node, i, s, bool(node.need_grad), outs[i] if outs else None)
+            )
             for i, s in enumerate(node.out_specs[:n])
         ]
 
@@ -94,9 +106,62 @@ class Function:
 
     def forward(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
         """Compute outputs from inputs, outside of any graph."""
-        ys = execute(self._bind(inputs), _arrays(self._all(inputs)))
-        for y, result in zip(outputs, ys, strict=False):
+        self._run(inputs, outputs, _arrays(self._all(inputs)))
+
+    def _run(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], arrays: list[Any]
+    ) -> None:
+        for y, result in zip(outputs, execute(self._bind(inputs), arrays), strict=False):
             y._data.spec, y._data.bufs = result.spec, result.bufs
+
+    def need_setup_recompute(self, o: int) -> bool:
+        """Whether output o depends on a state that only setup_recompute() keeps."""
+        return bool(self.node.op.takes_rng)
+
+    def setup_recompute(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
+        """Before forward(): keep what recompute() needs, the state of random numbers."""
+        if self.node.op.takes_rng:
+            self.tags[_STATE] = _copy(self._all(inputs)[-1]._data)  # type: ignore[union-attr]
+
+    def recompute(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
+        """Compute outputs again, without the effects of another forward(): running statistics stay,
+        and random numbers are those that followed setup_recompute()."""
+        arrays = _arrays(self._all(inputs))
+        for i in self._bind(inputs).writes:
+            arrays[i] = arrays[i] and _copy(arrays[i])
+        state = self.tags.get(_STATE)
+        if state is not None:
+            arrays[-1] = _copy(state)
+        self._run(inputs, outputs, arrays)
+
+    def set_active_input_mask(self, mask: Sequence[bool]) -> None:
+        """Leave inputs out of the next forward() and backward(), and all that only they need.
+
+        Args:
+            mask: For every input, whether it takes part.
+        Raises:
+            ValueError: The function cannot leave inputs out; or the mask has another length than
+                the inputs, or no True.
+        """
+        name, edges = f"set_active_input_mask: {self.name}", self._edges()
+        if not getattr(self.node.attrs, "skips_inputs", False) or self.node.outs is None:
+            raise ValueError(
+                f"{name} cannot leave inputs out, wanted AddN or MulN in a static graph"
+            )
+        mask = [bool(m) for m in mask]
+        if len(mask) != len(edges) or not any(mask):
+            raise ValueError(
+                f"{name}: mask is {mask}, wanted {len(edges)} values, and at least one True"
+            )
+        self.tags[_ALL] = edges
+        self.node.inputs = tuple([v for v, m in zip(edges, mask, strict=True) if m])
+        STATE.epoch += 1
+
+    def _edges(self) -> tuple[Value | None, ...]:
+        """The inputs, also those that are left out."""
+        node = self.node
+        edges: tuple[Value | None, ...] = (node.info or {}).get(_ALL, node.inputs)
+        return edges
 
     def backward(
         self,
@@ -134,7 +199,7 @@ class Function:
 
     def _all(self, inputs: Sequence[Variable]) -> list[Variable | None]:
         """The inputs with None for those that were left out, and the state of random numbers."""
-        edges = self.node.inputs
+        edges = self._edges()
         n = len(edges) - self.node.op.takes_rng
         wanted = [v is not None for v in edges[:n]]
         given = [x for x in inputs if x is not None]
@@ -145,6 +210,8 @@ class Function:
             )
         left = iter(given)
         xs = [next(left) if there else None for there in wanted]
+        if edges is not self.node.inputs:
+            return [x for x, v in zip(xs, edges, strict=True) if v in self.node.inputs]
         return xs + [None if v is None else Variable.on(v) for v in edges[n:]]
 
     def _bind(self, inputs: Sequence[Variable]) -> Any:
@@ -161,8 +228,47 @@ class Function:
         return f"<Function {self.name} {self.args}>"
 
 
+_STATE, _ALL = "state before forward", "all inputs"  # what tags hold beside the user's
+
+
 def _arrays(xs: Sequence[Variable | None]) -> list[Any]:
     return [None if x is None else x._data for x in xs]
+
+
+def _copy(nd: NdArray) -> NdArray:
+    return copy_from(NdArray.unwritten(nd.spec), nd)
+
+
+# ---- who uses a variable: nodes do not know, the garbage collector does ----
+
+
+def _holders(kind: type, of: Any) -> list[Any]:
+    return [h for h in gc.get_referrers(of) if isinstance(h, kind)]
+
+
+def function_references(self: Variable) -> list[Function]:
+    """The functions that take this variable as an input and are still in use.
+
+    For looking into graphs: every object of the process is searched.
+    """
+    edge = self.edge
+    same = [edge]
+    if edge.node is not None:  # handles made at different times have edges of their own
+        same = [v for v in _holders(Value, edge.node) if v.key == edge.key]
+    tuples = [t for v in same for t in _holders(tuple, v)]
+    nodes = {n.seq: n for t in tuples for n in _holders(Node, t) if n.inputs is t}
+    return [Function(nodes[seq]) for seq in sorted(nodes)]
+
+
+def get_number_of_references(self: Variable) -> int:
+    """How many variables share this one's data: itself and its unlinked copies."""
+    return len({id(v.edge) for v in _holders(Variable, self._data)})
+
+
+Variable.function_references = property(function_references)  # type: ignore[attr-defined]
+Variable.get_number_of_references = property(  # type: ignore[attr-defined]
+    get_number_of_references
+)
 
 
 callback.HOOKS.wrap = Function

@@ -14,6 +14,7 @@ from nnl.core.context import STATE
 from nnl.core.origin import at, tell
 
 OPS: dict[str, Op] = {}
+RULES: dict[str, Callable[..., Any]] = {}  # gradients for nnl.grad that users gave, by type name
 
 _INTERNED_LIMIT = 512  # attribute objects kept per op; a changing scalar must not fill memory
 
@@ -166,6 +167,7 @@ class Op:
         at_most: dict[str, int],
         nnp: str | None,
         onnx: Onnx | None,
+        type_name: str | None = None,
     ) -> None:
         self.variadic_out = outputs[0].startswith("*")
         outputs = tuple(n.removeprefix("*") for n in outputs)
@@ -183,7 +185,7 @@ class Op:
         self.attrs_class = attrs_class = type(cls.__name__, (cls, Attributes), {"op": self})
         attrs_class.__module__, attrs_class.__doc__ = cls.__module__, cls.__doc__
         self.__doc__, self.__module__, self.__name__ = cls.__doc__, cls.__module__, name
-        self.__qualname__ = name
+        self.__qualname__, self.type_name = name, nnp or type_name or name
         self._read_fields(cls)
         self._read_inputs(cls)
         self._read_vjp(cls)
@@ -420,6 +422,7 @@ def op(
     at_most: dict[str, int] | None = None,
     nnp: str | None = None,
     onnx: Onnx | None = None,
+    type_name: str | None = None,
 ) -> Callable[[type], Op]:
     """Register the decorated class as the definition of function `name`.
 
@@ -441,6 +444,7 @@ def op(
             and that no size of an array bounds.
         nnp: Type name in .nnp files, None for functions that NNabla does not have.
         onnx: ONNX operator, where the mapping is one to one.
+        type_name: For an op without nnp that .nnp files know as another one, of this type.
     """
 
     def register(cls: type) -> Op:
@@ -448,7 +452,7 @@ def op(
             raise ValueError(f"op {name!r} is already defined by {OPS[name].__module__}")
         OPS[name] = Op(
             cls, name, outputs, hidden, integer, keep, writes, view, narrow, wide, at_most or {},
-            nnp, onnx,
+            nnp, onnx, type_name,
         )  # fmt: skip
         return OPS[name]
 

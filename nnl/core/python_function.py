@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -67,22 +67,6 @@ class PythonFunction:
         return y[0] if isinstance(y, tuple) and len(y) == 1 else y
 
 
-# Rules for nnl.grad of Python functions, by type name.
-PYTHON_GRADS: dict[str, Callable[..., Any]] = {}
-
-
-def register(name: str, rule: Callable[..., Any]) -> None:
-    """Give the PythonFunction of this type name a gradient that can be differentiated again.
-
-    Args:
-        rule: rule(grad_outputs, inputs, outputs) -> gradients of the inputs, all Variables, written
-            in functions.
-    """
-    if not callable(rule):
-        raise TypeError(f"register: rule of {name!r} is {type(rule).__name__}, wanted a callable")
-    PYTHON_GRADS[name] = rule
-
-
 def _variables(arrays: Sequence[Any]) -> list[Variable]:
     out = []
     for a in arrays:
@@ -117,10 +101,6 @@ class _Call:
         return tuple(np.array(y.data.read("host"), dtype) for y in outputs)
 
     def vjp(self, *gys: Any, x: Any, y: Any, need: Any) -> Any:
-        rule = PYTHON_GRADS.get(self.function.name)  # type: ignore[attr-defined]
-        if rule is not None and isinstance(x[0], Variable):
-            gxs = rule(list(gys), list(x), list(y))
-            return gxs if isinstance(gxs, (tuple, list)) else (gxs,)
         return OPS["python_function_backward"](*x, *y, *gys, function=self.function, need=need)
 
 

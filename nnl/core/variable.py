@@ -219,8 +219,8 @@ class Variable:
         """The function that computes this variable, None for a leaf."""
         from nnl.core.function import Function
 
-        node = self.edge.node
-        return None if node is None else Function(node)
+        edge = self.edge
+        return None if edge.node is None else Function(edge.node, {edge.key: edge})
 
     @parent.setter
     def parent(self, function: Function | None) -> None:
@@ -274,16 +274,20 @@ class Variable:
 
     def visit(self, f: Callable[[Function], Any]) -> None:
         """Call f on every function below, inputs first."""
-        from nnl.core.function import Function
-
-        for node in capture([self.edge]):
-            f(Function(node))
+        for function in self._functions():
+            f(function)
 
     def visit_check(self, f: Callable[[Function], Any]) -> bool:
         """Call f on the functions below, inputs first, until it returns True; whether it did."""
+        return any(f(function) for function in self._functions())
+
+    def _functions(self) -> list[Function]:
         from nnl.core.function import Function
 
-        return any(f(Function(node)) for node in capture([self.edge]))
+        nodes = capture([self.edge])
+        edges = {v.key: v for n in nodes for v in n.inputs if v is not None}
+        edges[self.edge.key] = self.edge
+        return [Function(n, edges) for n in nodes]
 
     def reset_shape(self, shape: Sequence[int], force: bool = False) -> None:
         """Change the shape. Graphs are set up again at their next forward(); the data is dropped.

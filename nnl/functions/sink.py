@@ -41,7 +41,7 @@ class sink_op:
         yield Sample(rng.normal(size=()), order=0)
 
 
-@op("sink_with_gradients", nnp=None)
+@op("sink_with_gradients", type_name="Sink")
 class sink_with_gradients:
     """A sink whose second half of inputs are the gradients that the first half gets."""
 

@@ -323,9 +323,10 @@ def normalization(name, nnp=None, inputs_written=()):
 
     def register(cls):
         outputs = cls.outputs
-        stat = op(f"{name}_with_statistics", outputs=outputs, writes=inputs_written, wide=(1, 2))(
-            cls
-        )
+        stat = op(
+            f"{name}_with_statistics", outputs=outputs, writes=inputs_written, wide=(1, 2),
+            type_name=nnp,
+        )(cls)  # fmt: skip
         plain = op(name, outputs=outputs, hidden=2, writes=inputs_written, wide=(1, 2), nnp=nnp)(
             cls
         )

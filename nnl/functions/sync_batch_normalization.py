@@ -161,7 +161,11 @@ class WithStatistics(SyncBatchNormalization):
     """See sync_batch_normalization; returns the statistics too."""
 
 
-_WIDE = {"outputs": SyncBatchNormalization.outputs, "wide": (1, 2, 3)}
+_WIDE = {
+    "outputs": SyncBatchNormalization.outputs,
+    "wide": (1, 2, 3),
+    "type_name": "SyncBatchNormalization",
+}
 _synchronised = op("sync_batch_normalization", hidden=3, writes=running_statistics, **_WIDE)(
     SyncBatchNormalization
 )

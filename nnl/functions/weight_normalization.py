@@ -177,7 +177,7 @@ def register_spectral_norm():
     outputs = ("y", "original", "direction", "sigma")
     kw = {"outputs": outputs, "writes": written, "at_most": {"itr": 10_000}}
     plain = op("spectral_norm", hidden=3, nnp="SpectralNorm", **kw)(SpectralNorm)
-    return plain, op("spectral_norm_with_u", hidden=2, **kw)(SpectralNorm)
+    return plain, op("spectral_norm_with_u", hidden=2, type_name="SpectralNorm", **kw)(SpectralNorm)
 
 
 spectral_norm_op, spectral_norm_with_u = register_spectral_norm()

@@ -18,6 +18,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "_variable": ("nnl.core.variable", "nnl.core.context", "nnl.communicators"),
     "_version": ("nnl",),
     "auto_forward": ("nnl.core.modes",),
+    "backward_functions": ("nnl.core.grad_rules",),
     "callback": ("nnl.core.callback",),
     "communicator": ("nnl.communicators",),
     "config": ("nnl.data.settings",),

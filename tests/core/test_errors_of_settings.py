@@ -156,7 +156,7 @@ def test_definitions_are_checked():
         op("test_x")(UnknownName)
     assert "test_x" not in nn.core.op.OPS
     with pytest.raises(NotImplementedError, match=r"test_x: no kernel for .* in the backends"):
-        Op(Body, "test_x", ("y",), 0, (), (), (), False, False, (), None, None)(leaf([1]))
+        Op(Body, "test_x", ("y",), 0, (), (), (), False, False, (), {}, None, None)(leaf([1]))
 
 
 def test_python_function_methods_left_out():
@@ -184,5 +184,5 @@ def test_python_function_methods_left_out():
             NotImplementedError, match=rf"Empty: implement {method}\(inputs, outputs"
         ):
             getattr(Empty(), method)([], [])
-    with pytest.raises(TypeError, match="register: rule of 'Empty' is int, wanted a callable"):
+    with pytest.raises(TypeError, match="register: func of 'Empty' is int, wanted a callable"):
         nn.backward_functions.register("Empty", 3)

@@ -255,7 +255,13 @@ def test_python_function_is_told_which_gradients_are_wanted():
 
 
 def test_a_registered_rule_makes_a_python_function_differentiable_twice():
-    nn.backward_functions.register("Square", lambda gys, inputs, outputs: [gys[0] * inputs[0] * 2])
+    told = []
+
+    def rule(grad_inputs, inputs, input_shapes, outputs, output_shapes, **arguments):
+        told.append((input_shapes, output_shapes, arguments))
+        return [grad_inputs[0] * inputs[0] * 2]
+
+    nn.backward_functions.register("Square", rule)
     x = leaf([1, 2])
     try:
         (g,) = nn.grad([Square()(x)], [x])
@@ -265,6 +271,7 @@ def test_a_registered_rule_makes_a_python_function_differentiable_twice():
         del nn.backward_functions.registry["Square"]
     np.testing.assert_array_equal(g.d, [2, 4])
     np.testing.assert_array_equal(g2.d, [4, 8])
+    assert told[0] == ([(2,)], [(2,)], {})
 
 
 # ---- printing ----

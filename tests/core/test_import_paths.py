@@ -246,3 +246,56 @@ def test_layers_with_parameters_as_attributes_are_saved_and_loaded(tmp_path) -> 
     other.extra = PC.Linear(1, 1)
     with pytest.raises(ValueError, match="has no parameter 'extra/W'"):
         other.load_parameters(str(tmp_path / "net.h5"))
+
+
+# ---- helpers of normalization functions ----
+
+
+def test_lists_of_axes() -> None:
+    import nnl.normalization_functions as N
+
+    assert N._force_list(2) == [2] and N._force_list((1, 2)) == (1, 2)
+    assert N._get_axes_excluding(4, -1) == [0, 1, 2]
+    assert N._get_axes_excluding(4, [0, -2]) == [1, 3]
+    assert N._check_batch_axis_and_force_list(3, 0) == [0]
+    for bad in (3, -1):
+        with pytest.raises(ValueError, match=f"axis is {bad}, wanted 0 to 2"):
+            N._check_batch_axis_and_force_list(3, [0, bad])
+
+
+def test_parameters_of_normalizations() -> None:
+    import nnl.normalization_functions as N
+
+    nn.clear_parameters()
+    x = nn.Variable((2, 3, 4))
+    x.d = 2
+    beta, gamma = N._init_beta_gamma(
+        (1, 3, 1), True, {"gamma": np.full((1, 3, 1), 3.0)}, False, False
+    )
+    assert not beta.need_grad and list(nn.get_parameters()) == ["beta", "gamma"]
+    assert N._init_beta_gamma((1, 3, 1), False, {}, True, True) == (None, None)
+    y = N._apply_affine(x, gamma, beta)
+    y.forward()
+    assert (y.d == 6).all() and N._apply_affine(x) is x
+    dummies = N._create_bn_dummy_vars(x, 1, None, gamma, None, None)
+    assert [v.shape for v in dummies] == [(1, 3, 1)] * 4 and dummies[1] is gamma
+    with pytest.raises(nn.core.spec.ShapeError, match=r"gamma has the shape \(1, 3, 1\), wanted"):
+        N._create_bn_dummy_vars(x, 2, None, gamma, None, None)
+    nn.clear_parameters()
+
+
+def test_axes_are_brought_together_and_back() -> None:
+    from nnl.normalization_functions import BatchNormalizationInOutAdapter
+
+    x = nn.Variable((2, 3, 4, 5))
+    x.d = np.arange(120).reshape(x.shape)
+    adapter = BatchNormalizationInOutAdapter(4, [1, 3])
+    y = adapter(x)
+    z = adapter.inv(y)
+    nn.forward_all([y, z])
+    np.testing.assert_array_equal(y.d, x.d.transpose(0, 2, 1, 3).reshape(2, 4, 15))
+    np.testing.assert_array_equal(z.d, x.d)
+    with pytest.raises(nn.core.spec.ShapeError, match="wanted that of the first call"):
+        adapter(nn.Variable((2, 3, 4, 6)))
+    with pytest.raises(ValueError, match="wanted several"):
+        BatchNormalizationInOutAdapter(4, [1])

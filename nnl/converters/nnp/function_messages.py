@@ -18,8 +18,6 @@ from nnl.core.op import OPS, Op
 from nnl.core.variable import Variable
 from nnl.functions.sink import sink
 
-# The same function with outputs that NNabla adds on request has an op of its own here.
-_MORE_OUTPUTS = ("_with_statistics", "_with_u")
 # Arguments whose size is work to be done before anything is computed, and a bound for them: a file
 # that claims 10^9 would not end.
 _WINDOW = ("kernel", "kernel_shape", "stride", "pad", "dilation", "output_padding")
@@ -50,13 +48,8 @@ def type_of(node: Node, where: str) -> str:
         NotImplementedError: .nnp files have no such function; the text starts with `where`.
     """
     op = node.op
-    if op.nnp:
-        return op.nnp
-    if op.name == "sink_with_gradients":
-        return "Sink"
-    for ending in _MORE_OUTPUTS:
-        if op.name.endswith(ending):
-            return OPS[op.name.removesuffix(ending)].nnp or ""
+    if op.type_name in op_of_type():
+        return op.type_name
     name = getattr(node.attrs, "type_name", None) or op.name
     raise NotImplementedError(
         f"{where}: the function {name} has no type in .nnp files: compute it with other functions "
@@ -195,8 +188,8 @@ def call(
 @cache
 def _wider(op: Op) -> list[Op]:
     """The same function with more outputs."""
-    others = [OPS.get(op.name + ending) for ending in _MORE_OUTPUTS]
-    return [o for o in others if o is not None and o.visible > op.visible]
+    same = [o for o in OPS.values() if o.type_name == op.type_name]
+    return [o for o in same if o.visible > op.visible]
 
 
 def _with_counts(

@@ -24,12 +24,13 @@ class _Part:
     Attributes:
         name: Of the network, before it is made unique.
         module: The Module that was called, None for functions called outside of any.
+        named: The name that graph_name() gave, or None.
         nodes: The functions, in the order of the calls.
         paths: What stands before the names of each of them.
     """
 
-    def __init__(self, name: str, module: Module | None) -> None:
-        self.name, self.module = name, module
+    def __init__(self, name: str, module: Module | None, named: str | None = None) -> None:
+        self.name, self.module, self.named = name, module, named
         self.nodes: list[Node] = []
         self.paths: dict[int, str] = {}
         self.modules: dict[int, Module] = {}
@@ -66,7 +67,7 @@ class Recorder:
             return y
 
         def called(module: Module, *args: Any, **kwargs: Any) -> Any:
-            if not self._modules and self.name is None:
+            if not self._modules and self.name is None and _named is None:
                 self.parts.append(_Part(module.name, module))
             self._modules.append(module)
             try:
@@ -95,9 +96,10 @@ class Recorder:
         ):
             return
         self._followed.add(id(node))
-        top = self._modules[0] if self._modules else None
-        if not self.parts or (self.name is None and self.parts[-1].module is not top):
-            self.parts.append(_Part(self.name or DEFAULT_NAME, top if self.name is None else None))
+        top = self._modules[0] if self._modules and self.name is None and _named is None else None
+        last = self.parts[-1] if self.parts else None
+        if last is None or last.module is not top or last.named != _named:
+            self.parts.append(_Part(_named or self.name or DEFAULT_NAME, top, _named))
         part = self.parts[-1]
         part.nodes.append(node)
         path = self._modules[-1].get_path_name() if self._modules else ""
@@ -177,6 +179,20 @@ def _register(graph: ProtoGraph, module: Module, network: str) -> None:
 
 _last: list[Recorder] = []
 _inside = 0
+
+
+_named: str | None = None  # what graph_name() gave
+
+
+@contextmanager
+def graph_name(name: str) -> Iterator[None]:
+    """What is called inside the with block becomes a network of this name."""
+    global _named
+    outer, _named = _named, name
+    try:
+        yield
+    finally:
+        _named = outer
 
 
 @contextmanager
