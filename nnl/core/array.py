@@ -16,6 +16,7 @@ logger = logging.getLogger("nnl")
 
 Host = np.ndarray[Any, Any]
 UNWRITTEN = "unwritten"  # a mark beside buffers: zeros that were read before anything was written
+CLEARED = "cleared by clear_buffer, clear_no_need_grad or clear(): set persistent=True to keep it"
 
 
 class NdArray:
@@ -98,10 +99,7 @@ class NdArray:
                 f"{self.spec} was read before anything was written to it: run forward() first"
             )
         elif "cleared" in self.bufs:
-            raise ValueError(
-                f"{self.spec} was read after it had been cleared by clear_buffer, "
-                "clear_no_need_grad or clear(): set persistent=True to keep it"
-            )
+            raise ValueError(f"{self.spec} was read after it had been {self.bufs['cleared']}")
         else:
             src, buf = next(iter(self.bufs.items()))
             self.bufs[space] = SPACES[space].from_host(SPACES[src].to_host(buf))
@@ -224,10 +222,10 @@ class NdArray:
         """Whether the array is lazily zero: no memory has been written since zero()."""
         return bool(self.bufs.get("fill") == 0)
 
-    def clear(self) -> None:
+    def clear(self, why: str = CLEARED) -> None:
         """Free the memory. Reading before the next write is an error."""
         self.bufs.clear()
-        self.bufs["cleared"] = True
+        self.bufs["cleared"] = why
 
     @property
     def written(self) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -232,12 +233,14 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
             Views.link(inputs[0]._data, nd)
         if need and state.record:
             node = _node(op, attrs, edges, bound)
+            node.live = (ref(nd),)
             _save(node, inputs, (nd,))
             return Variable.of_edge(Value.of(node, 0, spec, True, None), nd)
         return Variable.of_edge(Value.of(None, 0, spec, False, nd), nd)
     datas = tuple([NdArray.holding(s, space, b) for s, b in zip(bound.out_specs, out, strict=True)])
     if need and state.record:
         node = _node(op, attrs, edges, bound)
+        node.live = tuple([ref(d) for d in datas])
         _save(node, inputs, datas)
         ys = [
             Variable.of_edge(Value.of(node, i, d.spec, True, None), d) for i, d in enumerate(datas)
@@ -259,7 +262,7 @@ def _node(op: Op, attrs: Any, edges: list[Value | None], bound: Bound) -> Node:
     node = Node.__new__(Node)
     node.op, node.attrs, node.inputs = op, attrs, tuple(edges)
     node.out_specs, node.target = bound.out_specs, STATE.target
-    node.need_grad, node.outs, node.saved = True, None, None
+    node.need_grad, node.outs, node.live, node.saved = True, None, None, None
     node.grads = node.info = None
     node.origin = STATE.origin or here() if STATE.profiled else None
     Node.count = node.seq = Node.count + 1
@@ -269,6 +272,9 @@ def _node(op: Op, attrs: Any, edges: list[Value | None], bound: Bound) -> Node:
 def _save(node: Node, inputs: tuple[Any, ...], outs: tuple[NdArray, ...]) -> None:
     """Keep what vjp names, and nothing else."""
     op = node.op
+    if not op.kept_names:
+        node.saved = ()
+        return
     saved: list[Any] = []
     for _, i in op.kept_inputs:
         if op.variadic and i == len(op.inputs) - 1:
@@ -342,7 +348,7 @@ def _apply_with_hooks(
     HOOKS.after(node)
     kept = need and STATE.record
     if kept:
-        node.outs = None
+        node.outs, node.live = None, tuple([ref(d) for d in datas])
         _save(node, inputs, datas)
     ys = [
         Variable.of_edge(Value.of(node if kept else None, i, d.spec, kept, None if kept else d), d)

@@ -111,8 +111,11 @@ class Function:
     def _run(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], arrays: list[Any]
     ) -> None:
-        for y, result in zip(outputs, execute(self._bind(inputs), arrays), strict=False):
-            y._data.spec, y._data.bufs = result.spec, result.bufs
+        mine = self._kept()  # what only backward needs is that of the latest run
+        for i, result in enumerate(execute(self._bind(inputs), arrays)):
+            nd = outputs[i]._data if i < len(outputs) else mine.get(i)
+            if nd is not None and (i < len(outputs) or nd.spec is result.spec):
+                nd.spec, nd.bufs = result.spec, result.bufs
 
     def need_setup_recompute(self, o: int) -> bool:
         """Whether output o depends on a state that only setup_recompute() keeps."""
@@ -176,13 +179,13 @@ class Function:
                 False overwrites.
         """
         xs = self._all(inputs)
-        ys = execute(self._bind(inputs), _arrays(xs))
+        ys = self._results(self._bind(inputs), xs, outputs)
         node = Node.__new__(Node)
         node.op, node.attrs, node.target = self.node.op, self.node.attrs, self.node.target
         node.origin = self.node.origin
         node.inputs = tuple([None if x is None else Value.leaf(x._data, x.need_grad) for x in xs])
         node.out_specs = tuple([y.spec for y in ys])
-        node.outs, node.saved = tuple(ys), None
+        node.outs, node.live, node.saved = tuple(ys), None, None
         from nnl.core.autodiff import _vjp, accumulate
 
         gys: list[Any] = [y.grad for y in outputs]
@@ -196,6 +199,31 @@ class Function:
             if accum is not None and not accum[i]:
                 x.grad.zero()
             accumulate(x.grad, g, own=False)
+
+    def _kept(self) -> dict[int, NdArray]:
+        """The arrays of outputs that the graph holds, by position."""
+        node, op = self.node, self.node.op
+        if node.outs is not None or node.saved is None or op.variadic_out:
+            return dict(enumerate(node.outs or ()))
+        saved = node.saved[len(op.kept_inputs) :]
+        return {i: nd for (_, i), nd in zip(op.kept_outputs, saved, strict=True)}
+
+    def _results(
+        self, bound: Any, xs: Sequence[Variable | None], outputs: Sequence[Variable]
+    ) -> list[NdArray]:
+        """All outputs as backward sees them.
+
+        A function that draws numbers or updates statistics does not run again: its outputs are
+        those given, and what the graph holds of the others. They are computed where there are none.
+        """
+        if bound.writes:
+            known = {**self._kept(), **{i: y._data for i, y in enumerate(outputs)}}
+            missing = [NdArray.unwritten(s) for s in bound.out_specs]
+            ys = [known.get(i, nd) for i, nd in enumerate(missing)]
+            needed = [(ys[i], bound.out_specs[i]) for _, i in self.node.op.kept_outputs]
+            if all(nd.written and not nd.clear_called and nd.spec is s for nd, s in needed):
+                return ys
+        return execute(bound, _arrays(xs))
 
     def _all(self, inputs: Sequence[Variable]) -> list[Variable | None]:
         """The inputs with None for those that were left out, and the state of random numbers."""

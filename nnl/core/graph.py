@@ -8,6 +8,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, Target
@@ -25,6 +26,7 @@ class Node:
     Attributes:
         inputs: Edges, None for an optional input left out.
         outs: Static mode: the output arrays, written by forward(). Dynamic mode: None.
+        live: Dynamic mode: weak references to the output arrays, which somebody may still hold.
         saved: Dynamic mode: the arrays that vjp names, inputs before outputs. Static mode: None.
         grads: Gradients by output index, as far as anybody asked for them.
         seq: Creation number; inputs have smaller ones until rewire_on changes an edge.
@@ -38,6 +40,7 @@ class Node:
     target: Target
     need_grad: bool | None  # None: recorded under no_grad, so never
     outs: tuple[NdArray, ...] | None
+    live: tuple[ref[NdArray], ...] | None
     saved: tuple[Any, ...] | None
     grads: dict[int, NdArray] | None
     seq: int
@@ -55,6 +58,14 @@ class Node:
         """What messages call its input i: "w of embed in tok (train.py:12)"."""
         names = self.op.inputs
         return f"{names[min(i, len(names) - 1)]} of {self.label}"
+
+    def array(self, i: int) -> NdArray:
+        """The array of an output of a dynamic graph; a cleared one where nobody holds it."""
+        nd = self.live[i]() if self.live is not None else None
+        if nd is None:
+            nd = NdArray.unwritten(self.out_specs[i])
+            nd.clear("freed: a dynamic graph keeps what gradients need, and what you hold")
+        return nd
 
     def kept(self) -> list[tuple[str, Any]]:
         """(name, array) of everything vjp names except specs."""
@@ -132,11 +143,13 @@ class Value:
 
     @property
     def array(self) -> NdArray:
-        """The array behind the edge: a leaf's, or in static mode an output's."""
+        """The array behind the edge: a leaf's, or an output's; a dynamic one may be freed."""
         if self.data is not None:
             return self.data
-        outs = self.node.outs if self.node is not None else None
-        return NdArray.unwritten(self.spec) if outs is None else outs[self.index]
+        node = self.node
+        if node is None:
+            return NdArray.unwritten(self.spec)
+        return node.array(self.index) if node.outs is None else node.outs[self.index]
 
     @property
     def current_spec(self) -> Spec:

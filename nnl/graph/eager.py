@@ -45,7 +45,10 @@ def backward_now(
     def done(node: Node, gys: list[Any], gxs: Sequence[Any]) -> None:
         for g in gys:
             shared.add(id(g))
-        if len(gxs) > 1:
+        if len(gxs) == 2:
+            if gxs[0] is gxs[1]:
+                shared.add(id(gxs[0]))
+        elif len(gxs) > 2:
             ids = [id(g) for g in gxs]
             shared.update([i for i in ids if ids.count(i) > 1])
         clear = clear_buffer and node.outs is None  # plans free what static nodes hold

@@ -123,7 +123,7 @@ def _copy(node: Node, inputs: tuple[Value | None, ...]) -> Node:
     new = Node.__new__(Node)
     for field in ("op", "attrs", "out_specs", "target", "need_grad", "origin"):
         setattr(new, field, getattr(node, field))
-    new.inputs, new.saved, new.grads, new.info = inputs, None, None, None
+    new.inputs, new.live, new.saved, new.grads, new.info = inputs, None, None, None, None
     new.outs = tuple([NdArray.unwritten(s) for s in node.out_specs])
     Node.count = new.seq = Node.count + 1
     return new

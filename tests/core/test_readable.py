@@ -298,3 +298,81 @@ def test_what_was_cleared_is_still_an_error():
         y.backward()
     with pytest.raises(ValueError, match="was read after it had been cleared"):
         _ = h.d
+
+
+# ---- dynamic graphs ----
+
+
+def test_a_dynamic_graph_shows_what_is_still_held():
+    with nn.auto_forward():
+        x = leaf(X)
+        h = F.tanh(x)
+        z = F.exp(h) * 2  # exp keeps its output, nobody needs that of the product
+        seen = []
+        z.visit(lambda f: seen.append((f.name, f.inputs[0].d.copy(), f.outputs[0].d.copy())))
+        assert [name for name, *_ in seen] == ["Tanh", "Exp", "MulScalar"]
+        values = [X, np.tanh(X), np.exp(np.tanh(X)), 2 * np.exp(np.tanh(X))]
+        for k, (_, a, b) in enumerate(seen):
+            close(a, values[k])
+            close(b, values[k + 1])
+        assert z.parent.inputs[0].parent.inputs[0] == h
+        z.parent.inputs[0].d[...] = 7
+        assert (z.parent.inputs[0].d == 7).all()
+
+
+def test_a_dynamic_graph_says_what_it_has_freed():
+    with nn.auto_forward():
+        x = leaf(X)
+        z = F.sin((x + 1) * 2)  # the sum is held by nobody
+        freed = z.parent.inputs[0].parent.inputs[0]
+    assert freed.parent.name == "AddScalar" and freed.data.clear_called
+    text = (
+        r"^Variable, output of add_scalar: .* was read after it had been freed: a dynamic graph "
+        "keeps what gradients need, and what you hold"
+    )
+    with pytest.raises(ValueError, match=text):
+        freed.d  # noqa: B018
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_function_backward_uses_the_mask_that_forward_has_drawn(dynamic):
+    x = leaf(np.ones((4, 16)))
+    with nn.auto_forward(dynamic):
+        y = F.dropout(x, 0.5)
+    if not dynamic:
+        y.forward()
+    y.g = 3
+    for _ in range(2):
+        x.grad.zero()
+        y.parent.backward([x], [y])
+        np.testing.assert_array_equal(x.g, 3 * y.d)
+    again = nn.Variable(x.shape)
+    again.g = 5
+    y.parent.forward([x], [again])
+    assert (again.d != y.d).any()
+    x.grad.zero()
+    y.parent.backward([x], [again])
+    np.testing.assert_array_equal(x.g, 5 * again.d)
+
+
+def test_function_backward_does_not_update_statistics():
+    x = leaf(X)
+    y = PF.batch_normalization(x)
+    y.forward()
+    statistics = nn.get_parameters(grad_only=False)["bn/mean"]
+    before = statistics.d.copy()
+    f = y.parent
+    y.g = np.arange(12).reshape(4, 3)
+    f.backward(f.inputs, [y])
+    np.testing.assert_array_equal(statistics.d, before)
+    t = torch.tensor(X, requires_grad=True)
+    torch.nn.functional.batch_norm(t, None, None, training=True).backward(torch.tensor(y.g))
+    np.testing.assert_allclose(x.g, t.grad, atol=1e-4)
+
+
+def test_function_backward_computes_what_forward_has_not():
+    x = leaf(np.ones((4, 16)))
+    y = F.dropout(x, 0.5)
+    y.g = 1
+    y.parent.backward([x], [y])
+    assert set(x.g.ravel()) == {0, 2}
