@@ -431,7 +431,7 @@ NB_MODULE(_native, m) {
   });
 
   // Owner of the arrays in an arena. It must not be the plan: a Python step holds the arrays it
-  // works on, the plan holds the step, and nobody could see that circle.
+  // works on, the plan holds the step, and Python could not find that cycle.
   nb::class_<Memory>(m, "Memory").def_prop_ro("address", [](Memory& memory) {
     return reinterpret_cast<uintptr_t>(memory.data());
   });

@@ -37,7 +37,7 @@ uint32_t product(uint32_t a, uint32_t b) {
   return p;
 }
 
-// table[k][b] is the remainder of the byte b with k bytes of zeros behind it.
+// table[k][b] is the remainder of the byte b with k bytes of zeros after it.
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
 constexpr Tables make_tables() {
@@ -54,7 +54,7 @@ constexpr Tables make_tables() {
 
 constexpr Tables kTables = make_tables();
 
-// The remainder `r` of what came before, and of eight bytes at a time behind it.
+// The remainder `r` of what came before, and of eight bytes at a time after it.
 uint32_t by_tables(const uint8_t* p, size_t size, uint32_t r) {
   for (; size >= 8; p += 8, size -= 8) {
     uint32_t next = 0;
@@ -162,7 +162,7 @@ uint32_t crc32(const void* data, size_t size, uint32_t before) {
   return ~by_tables(p, size, ~before);
 }
 
-// Bytes of zeros behind a message multiply it by a power of x; what stands in their place is added.
+// Bytes of zeros after a message multiply it by a power of x; what stands in their place is added.
 uint32_t crc32_joined(uint32_t first, uint32_t second, uint64_t size) {
   uint32_t power = power_of_x(8);
   for (; size; size >>= 1, power = product(power, power))

@@ -53,7 +53,7 @@ void append_bits(std::string& out, T value) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// How many digits stand at the begin.
+// How many digits the text begins with.
 size_t digits(std::string_view text) {
   size_t n = 0;
   while (n < text.size() && is_digit(text[n])) ++n;

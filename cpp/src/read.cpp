@@ -23,7 +23,7 @@ constexpr uint64_t kShare = uint64_t{4} << 20;  // bytes: what one thread takes 
 constexpr int kMostThreads = 4;                 // more do not copy faster than memory lets them
 
 // Systems copy with the processor's string instruction. On AMD's Zen 3 and 4 that takes two to
-// three times as long if the target lies these few bytes behind the source, counted within a page.
+// three times as long if the target lies these few bytes after the source, counted within a page.
 constexpr size_t kSlow = 64;
 
 std::string reason() { return std::string("cannot be read: ") + std::strerror(errno); }

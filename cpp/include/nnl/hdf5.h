@@ -19,7 +19,7 @@ struct Hdf5Array {
   std::vector<std::pair<std::string, int64_t>> attributes;  // integers beside it
 };
 
-// All arrays of a file. ValueError: the HDF5 library should have a look. This reader knows what
+// All arrays of a file. ValueError: the HDF5 library should read it. This reader knows what
 // h5py writes by default: groups with symbol tables, arrays of numbers in one run, attributes that
 // are one integer. Source: HDF5 File Format Specification Version 1.1, sections II to IV.
 std::vector<Hdf5Array> hdf5_arrays(const Bytes& file);

@@ -10,7 +10,8 @@
 namespace nnl {
 
 struct Split {
-  // Where a byte string lies, and the how manieth message that can hold one it was in.
+  // Where a byte string lies, and the number of the message it was in, among those that can hold
+  // one.
   struct Run {
     uint64_t index, begin, end;
   };

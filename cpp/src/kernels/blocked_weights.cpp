@@ -43,7 +43,7 @@ constexpr int64_t round_up(int64_t n, int64_t multiple) {
 }
 
 // Values [w, w + 16) of rows that lie `step` apart, as columns. Rows that do not exist read as 0,
-// and so does what lies behind `width`, unless that is `free` to be anything: then whole vectors
+// and so does what lies after `width`, unless that is `free` to be anything: then whole vectors
 // are read wherever the weights have not ended.
 template <class T>
 inline void load_transposed(const T* x, int64_t step, int64_t rows, int64_t w, int64_t width,

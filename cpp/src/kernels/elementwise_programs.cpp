@@ -175,7 +175,7 @@ void prelu(Writer& w) {
 
 void where(Writer& w) {
   Shape& condition = w.program.shapes[0];
-  condition.resize(w.program.shapes[1].size(), 1);  // one element for all that lie behind it
+  condition.resize(w.program.shapes[1].size(), 1);  // one element for all that lie after it
   w(Code::where, 0, 1, 2);
 }
 

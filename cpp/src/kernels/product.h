@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batched matrix products with bias, addition and activation behind them: oneDNN's for large
+// Batched matrix products with bias, addition and activation after them: oneDNN's for large
 // matrices, registers of our own (gemm.h) for small ones and for builds without oneDNN.
 #pragma once
 #include <memory>

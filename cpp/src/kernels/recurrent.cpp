@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // rnn, lstm and gru: the products with x for all steps at once, then one loop over the steps with
-// the product with the state and the gates behind it. Where the result is bfloat16, so are the
+// the product with the state and the gates after it. Where the result is bfloat16, so are the
 // factors of products and what is kept. Dropout between layers draws its numbers for
 // all layers first, as the definition in Python does.
 #include "recurrent.h"

@@ -138,7 +138,7 @@ class Update : public Kernel {
     }
   }
 
-  // w, g, states; the optional array lies behind t and lr.
+  // w, g, states; the optional array lies after t and lr.
   size_t input_of(size_t parameter, size_t k) const {
     return parameter * inputs_ + (k < 2 + states_ ? k : k + 2);
   }

@@ -16,7 +16,7 @@ class Rule {
  public:
   virtual ~Rule() = default;
 
-  // Arrays of one parameter: w, g and the states. With an optional one it comes last, behind t and
+  // Arrays of one parameter: w, g and the states. With an optional one it comes last, after t and
   // lr among the op's inputs.
   virtual int states() const = 0;
   virtual bool has_optional() const { return false; }
