@@ -2,7 +2,7 @@
 """The file formats of networks: which extension is read and written by what.
 
 A format is one entry of FORMATS. A reader gives a Model, which builds its graph for a batch size
-and knows itself as NNabla's messages; a writer takes one.
+and gives itself as NNabla's messages; a writer takes one.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ def _onnx_functions() -> set[str]:
 
 
 def _onnx_operators(model: Model, version: int | None) -> list[str]:
-    """As ONNX names them: Operator@version, that being the one since which it is as it is."""
+    """As ONNX names them: Operator@version, the version that gave it its present form."""
     import onnx
 
     with tempfile.TemporaryDirectory() as folder:

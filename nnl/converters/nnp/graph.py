@@ -27,7 +27,7 @@ class NnpNetwork:
 
     @property
     def inputs(self) -> OrderedDict[str, Variable]:
-        """What the user sets: no function computes it, and it is no parameter."""
+        """What the user sets: no function computes it, and it is not a parameter."""
         return _variables(self.network.inputs)
 
     @property

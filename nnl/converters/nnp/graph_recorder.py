@@ -164,7 +164,7 @@ def _edges_of(part: _Part, key: Any) -> list[Variable]:
 
 
 def _register(graph: ProtoGraph, module: Module, network: str) -> None:
-    """The parameters of a Module under their names, or behind the network's where those are taken
+    """The parameters of a Module under their names, or after the network's where those are taken
     by others."""
     with parameter_scope("", graph.parameter_scope):
         for key, p in module.get_parameters().items():

@@ -189,7 +189,7 @@ class _Expansion:
         return self._resolve(name, step)
 
     def _add_slices(self, f: Any) -> None:
-        """A Split before a loop, or a Stack behind it, once per iteration of the loops around."""
+        """A Split before a loop, or a Stack after it, once per iteration of the loops around."""
         loop, inward = self._loop(f), f.type == "RecurrentInput"
         for step in self._steps(n for n in f.repeat_id if n != loop):
             copy = self.result.function.add()

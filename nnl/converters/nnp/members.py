@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and members of .nnp archives: looked into here and there, then read once, from the begin to
+"""Files and members of .nnp archives: looked into here and there, then read once, from beginning to
 the end, into the arrays that the weights will have, while the network is built from others.
 """
 
@@ -26,7 +26,7 @@ _LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a member, before its name
 # Name, dtype, shape, first byte, and integers beside it, by name.
 Hdf5Array = tuple[str, str, tuple[int, ...], int, dict[str, int]]
 Bytes = np.ndarray[Any, Any]  # uint8
-Parts = list[memoryview | int]  # where bytes go that follow each other; how many nobody wants
+Parts = list[memoryview | int]  # where consecutive bytes go, or how many of them to skip
 
 
 class Place(NamedTuple):
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 class Member:
-    """A file, or a part of one, of which nothing is believed before it was read as a whole.
+    """A file, or a part of one, nothing of which is trusted before all of it has been read.
 
     Args:
         file: Open for reading bytes at any place.
@@ -56,7 +56,7 @@ class Member:
         self._verified = False  # or will be, by what reads
 
     def hdf5_arrays(self) -> list[Hdf5Array] | None:
-        """Where the arrays of an HDF5 file lie; None where the HDF5 library should have a look.
+        """Where the arrays of an HDF5 file lie; None where the HDF5 library should read it.
 
         The library takes 0.1 ms for every array, as long as reading a megabyte.
         """
@@ -146,7 +146,7 @@ class Member:
             self.wait()
 
     def _begin(self, parts: Parts) -> None:
-        """Begin to read; without the native engine, or what is no file of the system, read it."""
+        """Begin to read; without the native engine, or if it is not a real file, read all of it."""
         self._verified, native = True, library()
         if native is not None and isinstance(self.file, io.FileIO):
             checked = self.checksum is not None
@@ -233,8 +233,8 @@ def members(file: BinaryIO, where: str, kind: str = ".nnp archive") -> Iterator[
     read, and before the next one is given if it was not.
 
     Raises:
-        ValueError: It is no archive, is damaged, or has members that point outside or claim to be
-            far larger than the file; the text starts with `where`.
+        ValueError: It is not an archive, is damaged, or has members that point outside or claim
+            to be far larger than the file; the text starts with `where`.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -278,7 +278,7 @@ _BROKEN = (
     EOFError,
     RuntimeError,  # encrypted; NotImplementedError is one: an unknown compression
     OSError,
-    OverflowError,  # a place behind 2**63
+    OverflowError,  # an offset beyond 2**63
     ValueError,
 )
 

@@ -323,7 +323,7 @@ def _cut(variables: dict[str, PassVariable], kept: Sequence[PassFunction]) -> bo
         unread.proto = type(v.proto)()
         unread.proto.CopyFrom(v.proto)
         unread.name = unread.proto.name = f"{v.name} (replaced)"
-        unread.variable, unread.referrers = None, [f]  # not empty, as it is no end of the network
+        unread.variable, unread.referrers = None, [f]  # not empty: the network does not end here
         variables[unread.name] = unread
         f.outputs = [unread if o is v else o for o in f.outputs]
         v.parent = None

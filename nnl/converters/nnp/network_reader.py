@@ -124,7 +124,7 @@ def build_network(
     ordered = in_order(message, shapes, where)
     values: dict[str, Variable] = {}
     network = LoadedNetwork(message.name, batch)
-    names = set(shapes)  # of what is no parameter
+    names = set(shapes)  # of what is not a parameter
     with using(auto_forward=False):
         for v in message.variable:
             if v.type == "Parameter":

@@ -120,7 +120,7 @@ def set_parameter_from_proto(proto: Any) -> None:
 
 
 def _registered(stored: list[Stored]) -> list[Variable]:
-    """The parameters, those made that there are not; none if one has no name or that of a scope."""
+    """The parameters, missing ones new; none if one has no name, or the name of a scope."""
 
     def made() -> list[Variable]:
         return [
@@ -182,7 +182,7 @@ def read_h5(file: Member) -> list[Stored]:
     The values may still be read: wait for the file before you use them.
 
     Raises:
-        ValueError: It is no HDF5 file, is damaged, or holds anything but numbers.
+        ValueError: It is not an HDF5 file, is damaged, or holds anything but numbers.
     """
     found = file.hdf5_arrays()
     if found is None:

@@ -181,7 +181,7 @@ class Info(SimpleNamespace):
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """No search for garbage: what is made here stays, and is as much as would set one off."""
+    """No garbage collection: what is made here stays, and there is enough of it to start one."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -42,7 +42,7 @@ def load_h5(solver: Solver, path: Any) -> None:
     """Set the solver's states from a path or file that save_h5 or NNabla wrote.
 
     Raises:
-        ValueError: It is no such file, or does not fit the solver's parameters.
+        ValueError: It is not such a file, or does not fit the solver's parameters.
     """
     import h5py
 

@@ -31,7 +31,7 @@ def split_parameters(file: Member) -> tuple[Any, list[Found]]:
     The values may still be read: wait for the file before you use them.
 
     Raises:
-        ValueError: It is no message; ShapeError: a parameter has too many or too few numbers.
+        ValueError: It is not a message; ShapeError: a parameter has too many or too few numbers.
     """
     try:
         data, runs = file.split_message((_PARAMETER, _DATA))

@@ -10,7 +10,7 @@ from nnl.converters.onnx.export_elementwise import choose
 from nnl.converters.onnx.export_tensor import Call, Tensor
 from nnl.converters.onnx.registry import onnx_export
 
-_TINY = 2.0**-126  # what the logarithm sees at least: the smallest normal float32
+_TINY = 2.0**-126  # lower bound of what the logarithm is taken of: the smallest normal float32
 
 
 def difference(ctx: Exporter, call: Call) -> Tensor:

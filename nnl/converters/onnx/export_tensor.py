@@ -38,7 +38,7 @@ class Tensor:
 
     @property
     def sizes(self) -> Shape:
-        """The shape, where it is known to be known."""
+        """The shape, where handlers know that there is one."""
         if self.shape is None:
             raise ValueError(f"export: the shape of the intermediate {self.name!r} is not known")
         return self.shape

@@ -69,7 +69,7 @@ def save(
             graph, and numbers in it are taken as they are.
     Raises:
         UnsupportedOperator: Functions have no ONNX form; the message lists all of them.
-        ValueError: The graph or an argument cannot be used; TypeError: it is no graph.
+        ValueError: The graph or an argument cannot be used; TypeError: it is not a graph.
         ModuleNotFoundError: The package onnx is missing.
     """
     contents = _contents(outputs, inputs, opset, batch, batch_axes, name, ir_version, elsewhere)

@@ -288,7 +288,7 @@ class LstmCell(Cell):
 def gru(
     ctx: Any, node: Any, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, h: Any = None
 ) -> Any:
-    """Gated recurrent units, the reset gate before or behind the product."""
+    """Gated recurrent units, the reset gate before or after the product."""
     cell = GruCell(node, x, w, r, b, lengths)
     if cell.plain and cell.steps and getattr(node, "linear_before_reset", 0):
         return cell.at_once(F.gru, (1, 0, 2), cell.bias_of_gru(), h)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importers of reductions, running sums, softmax and its kin, and matrix products."""
+"""Importers of reductions, running sums, softmax and its relatives, and matrix products."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 """Regular expressions in time linear in the text.
 
 ONNX means RE2's syntax, which has no back references. Python's `re` reads it but searches by trial,
-so that a pattern of a file such as (a+)+b never ends. Here its parse tree becomes an automaton
+so that a pattern such as (a+)+b may never end. Here its parse tree becomes an automaton
 whose states are followed all at once.
 Source: Thompson, Regular expression search algorithm, CACM 11(6), 1968.
 """
@@ -41,7 +41,7 @@ class Automaton:
         places: Of a state that takes none: whether one may pass between two characters, or None.
         following: Of a state: the next ones.
     Raises:
-        OnnxError: The pattern is none, needs a construct that RE2 lacks, or too many states.
+        OnnxError: It is not a pattern, needs a construct that RE2 lacks, or too many states.
     """
 
     def __init__(self, pattern: str) -> None:

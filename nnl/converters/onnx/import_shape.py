@@ -330,7 +330,7 @@ def cast_like(ctx: Any, node: Any, x: Any, target: Any) -> Any:
 
 
 def cast_to(x: Any, dtype: Any, saturate: int = 1) -> Any:
-    """x as this type; what is no float becomes an array as soon as it is known."""
+    """x as this type; what is not a float becomes an array as soon as it is known."""
     old = dtype_of(x)
     if old == dtype:
         return x

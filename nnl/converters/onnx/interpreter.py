@@ -167,7 +167,7 @@ class Interpreter:
         return self._finish(node, values, outs, constant)
 
     def _finish(self, node: Node, values: Any, outs: list[Any], constant: bool) -> list[Any]:
-        """Give every output the type the schema promises; read constants and what is no float."""
+        """Give every output the type the schema promises; read constants and all but floats."""
         for i, out in enumerate(outs):
             if out is None or isinstance(out, list):
                 continue

@@ -31,7 +31,7 @@ def read(source: Any) -> Model:
         source: Path of an .onnx file, its bytes, or an onnx.ModelProto. External data is looked
             for in the folder of the file, and only there.
     Raises:
-        OnnxError: It is no ONNX model, or a damaged one. The message names file, node and reason.
+        OnnxError: It is not an ONNX model, or damaged. The message names file, node and reason.
         FileNotFoundError: There is no such file.
     """
     if isinstance(source, (str, os.PathLike)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs with their channels behind the spatial axes, or before them."""
+"""Graphs with their channels after the spatial axes, or before them."""
 
 from __future__ import annotations
 

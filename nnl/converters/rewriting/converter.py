@@ -172,7 +172,7 @@ class GraphConverter:
         """The new graph's outputs, as many as were given.
 
         Raises:
-            TypeError: A modifier gave something else than Variables.
+            TypeError: A modifier gave something other than Variables.
             ValueError: It gave another number of outputs than are in use.
         """
         outputs = [o] if isinstance(o, Variable) else list(o)

@@ -93,7 +93,7 @@ class BatchNormalizationFoldingModifierInner(FunctionModifier):
 
 
 class BatchNormalizationFoldingOppositeModifierInner(FunctionModifier):
-    """Folds batch normalisations into the convolution, deconvolution or affine behind them.
+    """Folds batch normalisations into the convolution, deconvolution or affine after them.
 
     The running statistics count, also where a normalisation uses those of the batch. The folded
     weights are parameters of their own, "w-folded" and "b-folded" beside the old ones.
@@ -133,7 +133,7 @@ class BatchNormalizationFoldingOppositeModifierInner(FunctionModifier):
 def BatchNormalizationFoldingModifier(
     opposite: bool = False, channel_last: bool = False
 ) -> FunctionModifier:
-    """Folds batch normalisations into the function before them; `opposite`, into that behind.
+    """Folds batch normalisations into the function before them; `opposite`, into the one after.
 
     Args:
         channel_last: Ignored: functions say themselves where their channels are.
@@ -166,7 +166,7 @@ class BatchNormalizationSelfFoldingModifier(FunctionModifier):
 
 
 class FusedBatchNormalizationModifier(FunctionModifier):
-    """Makes a batch normalisation, an addition behind it and relu one fused batch normalisation.
+    """Makes a batch normalisation, an addition after it and relu one fused batch normalisation.
 
     Only where nothing else reads what lies between them. The parameters stay the same.
     """

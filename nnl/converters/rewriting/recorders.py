@@ -36,7 +36,7 @@ class Recorder:
     def __call__(
         self, x: Variable, axes: Sequence[int] = (1,), training: bool = True, name: str = ""
     ) -> Variable:
-        """x behind a function that records its range.
+        """x after a function that records its range.
 
         Args:
             axes: Ignored: there is one range for the whole array.
@@ -135,7 +135,7 @@ class QATConfig:
             that are left a product and a sum.
         recorder_weight, recorder_activation: Classes that record ranges.
         record_layers: Types of functions whose inputs are recorded; all if empty.
-        recorder_position: Before these functions, or behind them as well.
+        recorder_position: Before these functions, or after them as well.
         skip_inputs_layers: Types of functions left alone where none of these types comes before.
         skip_outputs_layers: The same for the end of the network.
         skip_bias: Leave biases alone.

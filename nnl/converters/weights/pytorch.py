@@ -26,7 +26,7 @@ _DTYPES = {
 }
 MAX_DEPTH = 16  # of dicts in dicts
 MAX_NAMES = 2**25  # characters of all names: a dict may stand in many places, and in itself
-MAX_SHARED = 16  # times the bytes of a file may its tensors have, which share storages
+MAX_SHARED = 16  # times the bytes of the file: the most for its tensors, which share storages
 
 
 def read_pytorch(file: BinaryIO, where: str) -> dict[str, Array]:
