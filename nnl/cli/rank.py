@@ -88,7 +88,7 @@ def watch(child: int, goodbye: int, link: socket.socket | None, parent: int) -> 
     """Wait for the child; the exit code of this process.
 
     Args:
-        goodbye: A pipe in which a byte lies if Python has ended in its regular way. If not, the
+        goodbye: A pipe that holds a byte if Python has ended regularly. If not, the
             other ranks have not been told, and mpiexec takes it as a failure.
     """
     stopped: list[int] = []

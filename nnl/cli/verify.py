@@ -79,7 +79,7 @@ def random_inputs(network: Network) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _integer_leaves(network: Network) -> set[Any]:
-    """What ends, reshaped or cut or not, in an input that functions read as integers."""
+    """What reaches, perhaps reshaped or cut, an input that functions read as integers."""
     nodes = capture([v.edge for v in network.outputs.values()])
     found: set[Any] = set()
     for node in reversed(nodes):

@@ -44,7 +44,7 @@ class Communicator:
     shapes and dtypes in the same order; where they do not, all ranks raise.
 
     Raises:
-        TypeError: ctx is no Context.
+        TypeError: ctx is not a Context.
     """
 
     def __init__(self, ctx: Context | None = None) -> None:
@@ -192,7 +192,7 @@ class Communicator:
                 slower.
             group: Name of a group.
         Raises:
-            TypeError: data is no NdArray, or of a dtype that cannot be summed or divided.
+            TypeError: data is not an NdArray, or of a dtype that cannot be summed or divided.
             ValueError: There is no such group, or this rank is not in it.
             CommunicatorError: The ranks do not agree.
         """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The world of ranks that mpiexec started, and channels over MPI.
 
-No call waits for ever. Before any data is exchanged the ranks send each other a record of what they
+No call waits forever. Before any data is exchanged the ranks send each other a record of what they
 are about to do; whoever misses one for too long, or receives another one than its own, raises. The
 transfer itself is a blocking call of MPI, which a thread watches.
 """
@@ -58,7 +58,7 @@ def timeout_s() -> float:
     """Seconds to wait for another rank: NNL_COMMUNICATOR_TIMEOUT, or 50.
 
     Raises:
-        ValueError: It is no positive number.
+        ValueError: It is not a positive number.
     """
     text = os.environ.get("NNL_COMMUNICATOR_TIMEOUT", "50")
     try:

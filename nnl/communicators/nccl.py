@@ -168,7 +168,7 @@ class NcclChannel(MpiChannel):
                 a[...] = s
 
     def sum_in_place(self, flat: Buffer, divisor: int = 1) -> None:
-        """Queued on a stream of its own, behind what has been queued so far."""
+        """Queued on a stream of its own, after what has been queued so far."""
         self.gpu.device.activate()
         self.side.wait_event(self.cupy.cuda.get_current_stream().record())
         with self.side:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node and Value: the graph that functions record. References point from outputs to inputs only,
-so nothing is a cycle and a graph dies with the last handle on it."""
+so there are no cycles, and a graph is freed with the last handle on it."""
 
 from __future__ import annotations
 

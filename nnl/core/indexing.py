@@ -50,7 +50,7 @@ class Key:
             if k is None:
                 layout.append(None)
             elif k is Ellipsis:
-                continue  # of no axes; still it separates index arrays
+                continue  # takes no axis, but separates index arrays
             elif isinstance(k, slice):
                 layout.append(axis)
                 self.slices[axis] = self._slice(axis, k)

@@ -50,7 +50,7 @@ class Cost:
 
 
 class Onnx:
-    """The ONNX node that a function is one to one: operator, first opset, names of attributes.
+    """The ONNX node that a function corresponds to: operator, first opset, names of attributes.
 
     For the directions, export and import, that have no handler of their own (converters/onnx).
     """

@@ -66,7 +66,7 @@ def auread(
     """Read a .wav or .raw file.
 
     Args:
-        path: File name, or a file opened for reading in binary mode. What has no name is .wav.
+        path: File name, or a file opened for reading in binary mode; without a name it is .wav.
         raw_format_param: Of a .raw file: sample_width in bytes, channels and frame_rate.
     Returns:
         uint8 for 8 bits, int16 for 16, int32 for 24 (scaled by 256) and 32.
@@ -156,7 +156,7 @@ def auresize(audio_arr: Array, size: tuple[int, int], channel_first: bool = Fals
 
 
 def _resampled(x: Array, samples: int) -> Array:
-    """Value k lies at k * rate: between two samples of x; behind the last one, that one stays."""
+    """Value k lies at k * rate: between two samples of x; after the last one, that one stays."""
     if samples == len(x):
         return x
     rate = int(_RATE * samples / len(x) + 1)  # NNabla's, a little above the ratio

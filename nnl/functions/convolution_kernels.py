@@ -32,7 +32,7 @@ __all__: list[str] = []
 
 _TILE_BYTES = 2 << 20  # columns of one tile, to stay in the second- or third-level cache
 _KEPT_BYTES = 8 << 20  # the largest buffer that a thread keeps; there are three of each dtype
-_FLOPS_PER_MOVE = 32  # what transposing one element to and fro costs, in terms of products
+_FLOPS_PER_MOVE = 32  # what transposing one element back and forth costs, in terms of products
 _POINTWISE_PIXELS = 64  # from here on one product per image beats one that needs copies
 
 Shape = tuple[int, ...]

@@ -2,7 +2,7 @@
 """Incremental network quantization: weights are fixed to powers of two, half of them at a time.
 
 A function has a memory: how often it was executed, and which weights it has fixed at which values.
-It is kept in the hidden input `rng` behind the two words of the random stream: the number of
+It is kept in the hidden input `rng` after the two words of the random stream: the number of
 executions, then the fixed weights as float64, NaN for those that are free. With the stream alone
 every execution is the first one.
 """
@@ -167,9 +167,9 @@ def inq_affine(
 
     At every execution, the weights that were fixed before get their values back, whatever a solver
     made of them. If the number of executions so far is in inq_iterations, half of the free weights
-    are fixed, and at the last of these all. Fixed weights are then replaced by the nearest of 0 and
-    $\pm 2^k$, $n - 2^{b-2} < k \le n$, where $n = \lfloor \log_2 (4/3 \max |W|) \rfloor$ and b is
-    num_bits.
+    are fixed, and at the last of these all of them. Fixed weights are then replaced by the nearest
+    of 0 and $\pm 2^k$, $n - 2^{b-2} < k \le n$, where
+    $n = \lfloor \log_2 (4/3 \max |W|) \rfloor$ and b is num_bits.
 
     Args:
         x: (*batch, *in); the axes from `base_axis` on are flattened to K values.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading, writing and finding the elements where a mask is not zero.
 
-How many elements that are decides a shape, so it is read when the function is called; forward()
+The number of these elements decides a shape, so it is read when the function is called; forward()
 checks that the mask still has as many.
 """
 

@@ -71,8 +71,8 @@ def mean_subtraction(x, mean, t, base_axis: int = 1, update_running_mean: bool =
     """Subtract the running mean of all batches seen so far.
 
     With update_running_mean, t becomes t + 1 and the mean moves towards that of the batch by
-    1 / t of their difference, before it is subtracted. The gradient counts that the mean depends
-    on x; NNabla's leaves out that it depends on the other samples.
+    1 / t of their difference, before it is subtracted. The gradient takes into account that the
+    mean depends on x; NNabla's leaves out that it depends on the other samples.
 
     Args:
         x: (batch axes, sample axes).

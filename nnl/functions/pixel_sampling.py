@@ -6,7 +6,7 @@ weights, and its gradients by either are linear too; the gradients of any one of
 are the other two, so derivatives of every order need no further rules. Images are (B, C, S) here,
 all pixels on one axis, taps (B, T, P): T pixels for each of P results.
 
-Positions are float32 wherever results have 16 bits: bfloat16 knows no pixel between 256 and 258.
+Positions are float32 wherever results have 16 bits: bfloat16 has no number between 256 and 258.
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ class random_choice:
     Returns:
         (..., *shape).
     Raises:
-        ShapeError: x and w differ in shape, are of rank 0, or fewer elements than are to be drawn
+        ShapeError: x and w differ in shape, are of rank 0, or have fewer elements than are drawn
             without replacement.
         ValueError: A weight is negative, a slice has no positive weight, or too few for drawing
             without replacement.

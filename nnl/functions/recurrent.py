@@ -258,7 +258,7 @@ class gru(Recurrent):
         y: (T, B, D H), outputs of the last layer. h_n: (L, D, B, H), states after the last step.
     Raises:
         ShapeError: A shape does not fit. ValueError: An argument is out of its range.
-    Source: Cho et al., arXiv:1406.1078, with the reset gate behind the product as in cuDNN.
+    Source: Cho et al., arXiv:1406.1078, with the reset gate after the product as in cuDNN.
     """
 
     num_layers: int = 1

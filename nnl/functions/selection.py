@@ -242,7 +242,7 @@ class where:
 
     Args:
         condition: Any shape that x_true's begins with; one element then chooses for all that lie
-            behind it. It gets no gradient.
+            after it. It gets no gradient.
         x_true, x_false: Arrays of one shape.
     Raises:
         ShapeError: The shapes do not fit.

@@ -24,7 +24,7 @@ class vat_noise:
     of power iteration per backward.
 
     Args:
-        x: Any shape, with base_axis samples axes.
+        x: Any shape, with base_axis axes of samples.
         w: Same shape; its values are not used, only overwritten.
         base_axis: First axis that belongs to a sample; counted from the end if negative.
         eps: Length of the noise, in units of x.

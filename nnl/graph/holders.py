@@ -24,7 +24,7 @@ HOLDERS: Counter[int] = Counter()  # {id of a leaf's buffer: references of plans
 
 
 def _references(bufs: dict[str, Any]) -> int:
-    """References to the host buffer of an array, the looking included."""
+    """References to the host buffer of an array, those of this call included."""
     return getrefcount(bufs[SPACE])
 
 

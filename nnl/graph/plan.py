@@ -383,7 +383,7 @@ class Plan:
             self._let_go(slot)
 
     def _let_go(self, slot: int) -> None:
-        """Count the references of this plan to the buffer of a leaf no more."""
+        """Stop counting the references of this plan to the buffer of a leaf."""
         buf = self.slots[slot]
         if buf is not None:
             HOLDERS[id(buf)] -= 1 + self.aliases[slot]

@@ -59,7 +59,7 @@ def bert(
         keep: (B, T), 1 for tokens and 0 for padding; all 1 if left out.
         width, layers, heads: Sizes of the network; heads divides width.
         longest: Number of positions that have an embedding.
-        dropout: Probability of 0 behind every layer and for the attention's weights.
+        dropout: Probability of 0 after every layer and for the attention's weights.
         test: Without dropout.
     Returns:
         The sequence (B, T, width), and a summary made from its first position, (B, width).

@@ -41,7 +41,7 @@ def gpt2(
         tokens: (B, T), integers in [0, vocabulary).
         width, layers, heads: Sizes of the network; heads divides width.
         longest: Number of positions that have an embedding.
-        dropout: Probability of 0 behind every layer and for the attention's weights.
+        dropout: Probability of 0 after every layer and for the attention's weights.
         test: Without dropout.
     Returns:
         Scores of the token that follows each position, (B, T, vocabulary). Their weights are the

@@ -37,7 +37,7 @@ class ImageNetBase:
     Class attributes:
         file: Where its file is below the folder "imagenet", without the extension.
         network: Name of the network in the file.
-        image, augmentation: Names of its input and of the function behind that, which is left out.
+        image, augmentation: Names of its input and of the function after that, which is left out.
         size: Height and width of the images it was trained on.
         pooling: Name of its last average pooling, if it has one.
         dropouts: Functions that are left out unless it is trained.

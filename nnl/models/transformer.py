@@ -42,7 +42,7 @@ def positions(length: int) -> Any:
 
 
 def causal_mask(length: int) -> Any:
-    """(1, 1, length, length): 0 where the source is not behind the target, else HIDDEN.
+    """(1, 1, length, length): 0 where the source is not after the target, else HIDDEN.
 
     Made by functions, not given as numbers, so that plans see what it is.
     """
@@ -56,7 +56,7 @@ def padding_mask(keep: Any) -> Any:
 
 
 def self_attention(x: Any, heads: int, mask: Any, p: float, name: str) -> Any:
-    r"""Attention of a sequence to itself, with the projections before and behind it.
+    r"""Attention of a sequence to itself, with the projections before and after it.
 
     Args:
         x: (B, T, n).

@@ -38,7 +38,7 @@ def pad_sequence(
     """Stack sequences (T_i, ...) of different lengths as (T, B, ...), or (B, T, ...).
 
     Args:
-        padding_value: What stands behind the shorter ones.
+        padding_value: What stands after the shorter ones.
     """
     length = max(s.shape[0] for s in sequences)
     padded = [
@@ -160,7 +160,7 @@ def _lstm_cell(x: Variable, state: State, w: Variable, b: Any) -> State:
 def _layers(
     cell: Cell, x: Variable, states: State, w0: Variable, w: Any, b: Any, layers: int, ways: int
 ) -> tuple[Variable, ...]:
-    """y (T, B, ways * H) and the last states (L, ways, B, H), each an own Variable.
+    """y (T, B, ways * H) and the last states (L, ways, B, H), each a Variable of its own.
 
     Args:
         x: (T, B, I).

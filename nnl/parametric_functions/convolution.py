@@ -100,7 +100,7 @@ def convolution(
     apply_w: Apply = None,
     apply_b: Apply = None,
 ) -> Any:
-    """Convolution over the axes behind the channels, see `nnl.functions.convolution`.
+    """Convolution over the axes after the channels, see `nnl.functions.convolution`.
 
     Args:
         inp: (samples..., C, spatial...), or (samples..., spatial..., C) with channel_last.

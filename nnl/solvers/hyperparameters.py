@@ -22,7 +22,7 @@ def checked(where: str, name: str, value: Any) -> float | bool:
     """The value of a hyperparameter as a float, or as a bool if it is a flag.
 
     Raises:
-        ValueError: It is outside its range; TypeError: it is no number. Both start with `where`.
+        ValueError: It is outside its range; TypeError: it is not a number. Both start with `where`.
     """
     if name not in _RANGES:
         return flag(where, name, value)

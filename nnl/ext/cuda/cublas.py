@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of matrices without anything behind them, by cuBLAS.
+"""Products of matrices without anything after them, by cuBLAS.
 
 cuDNN's engines for them round float32 to 10 bits, and cuBLAS has been tuned for 16 bits for longer.
 CuPy refuses to call it while a CUDA graph is recorded, though cuBLAS itself allows that, so its

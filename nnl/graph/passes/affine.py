@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuse affine with an addition of the same shape and an activation behind it."""
+"""Fuse affine with an addition of the same shape and an activation after it."""
 
 from __future__ import annotations
 

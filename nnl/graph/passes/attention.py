@@ -202,7 +202,7 @@ class _Fuser(Rewriter):
         return (masks[0] if masks else 0), steps, attrs
 
     def _is_causal(self, mask: int, shape: tuple[int, ...]) -> bool:
-        """Whether a mask hides from each query the keys behind it, in all samples and heads."""
+        """Whether a mask hides from each query the keys after it, in all samples and heads."""
         triangle = self._maker(mask)
         if triangle is None or triangle.op != "trilu" or self.spec(mask).shape[-2:] != shape:
             return False
@@ -219,7 +219,7 @@ class _Fuser(Rewriter):
         return self.makers.get(slot) or self.program.folded.get(slot)
 
     def _gradients(self, scores: Scores, p: int, v: int, readers: list[Step]) -> Gradients | None:
-        """The steps that compute the gradients, if they are all that reads the weights else."""
+        """The steps that compute the gradients, if nothing else reads the weights."""
         slope = next((r for r in readers if r.op == "softmax_backward"), None)
         if slope is None or not self.usable(slope, slope.second) or slope.ins[1] != p:
             return None

@@ -20,7 +20,7 @@ BY_HEAD = (0, 2, 1, 3)  # (B, T, H, D) -> (B, H, T, D), and back
 def pack_attention(program: Program, lib: Any) -> None:
     """Attention between transposes of x (B, T, 3, H, D) becomes one step on x, with y (B, T, H, D).
 
-    So its gradient by x is one array too. What goes are eight passes over arrays of the size of x.
+    So its gradient by x is one array too. That saves eight passes over arrays of the size of x.
     Only where a library has kernels that take such strides.
     """
     if {PACKED, PACKED_BACKWARD} <= kernel_names(lib):

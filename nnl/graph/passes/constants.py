@@ -15,7 +15,7 @@ MOST_BYTES = 1 << 20  # a larger constant is computed at every run rather than k
 def fold_constants(program: Program, lib: Any) -> None:
     """Replace steps without varying inputs by leaves that hold their values.
 
-    Constant are the results of steps without inputs (a fill, a range), the zeros that stand for
+    Constants are the results of steps without inputs (a fill, a range), the zeros that stand for
     gradients nobody asked for, and what is computed from these alone.
     """
     slots = program.slots

@@ -118,5 +118,5 @@ class _Copier:
 
 
 def _stays(nd: NdArray) -> bool:
-    """Whether nobody can write to the array unseen for good: it is not a part of another one."""
+    """Whether nobody can go on writing to the array unseen: it is not a part of another one."""
     return SPACE not in nd.bufs or nd.bufs[SPACE].base is None

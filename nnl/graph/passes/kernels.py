@@ -58,8 +58,8 @@ class _Chooser:
     def __init__(self, program: Program, lib: Any) -> None:
         self.program, self.lib = program, lib
         self.steps: list[Step] = []
-        # (slot, space, again) -> the same values so. The second part of a plan converts
-        # images among leaves again: what the first part has made need not be kept until then.
+        # (slot, space, again) -> the slot with the same values in that order. The second part of a
+        # plan converts images among leaves again, so that those of the first part need not be kept.
         self.forms: dict[tuple[int, str, bool], int] = {}
         self.places_last: set[int] = set()  # places of maxima, found in images channels-last
         self.names = kernel_names(lib)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuse batch normalization with the addition and relu behind it, forward and backward."""
+"""Fuse batch normalization with the addition and relu after it, forward and backward."""
 
 from __future__ import annotations
 

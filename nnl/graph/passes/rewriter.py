@@ -39,7 +39,7 @@ class Rewriter:
         )
 
     def only_reader(self, slot: int) -> Step | None:
-        """The step that is alone in reading a slot, if the value is not wanted otherwise."""
+        """The only step that reads a slot, if the value is not wanted otherwise."""
         readers = self.readers.get(slot, [])
         if len(readers) != 1 or slot in self.program.kept or slot in self.views:
             return None

@@ -53,7 +53,7 @@ def half_of(*operands: Operand | None) -> str:
 class Assembly:
     """Collects the steps of a Work: graphs, with copies before and after them.
 
-    `read` and `write` give an array as a graph wants it. Where the operand does not lie so in
+    `read` and `write` give an array as a graph wants it. Where the operand is not laid out so in
     memory, that is an array in the workspace, and a copy is added.
     """
 

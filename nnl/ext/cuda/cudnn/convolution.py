@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs for convolution in all directions, with what plans fuse behind it, and deconvolution.
+"""Graphs for convolution in all directions, with what plans fuse after it, and deconvolution.
 
 Channels-last throughout where the data lies so; weights, which plans keep in the plain order and
 in float32, are brought into the order and type of the data before. 16-bit convolutions of one group

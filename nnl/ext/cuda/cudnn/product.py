@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs for matrix products with what plans fuse behind them; transposes are strides.
+"""Graphs for matrix products with what plans fuse after them; transposes are strides.
 
 In float32 cuDNN has engines for tensor cores only, which round. Without tf32 a product is a graph
 of its own there, which cuBLAS computes, and what follows it another one.
@@ -22,7 +22,7 @@ __all__ = ["affine", "affine_backward", "affine_weight", "batch_matmul"]
 IN, OUT = FIRST["in"], FIRST["out"]
 Attrs = dict[str, Any]
 Operands = list[Operand | None]
-Others = Sequence[tuple[str, Array]]  # operations behind a product, with their second operands
+Others = Sequence[tuple[str, Array]]  # operations after a product, with their second operands
 
 
 def matrix(uid: int, x: Operand, n_rows: int, n_columns: int) -> Array:

@@ -64,7 +64,7 @@ class Engine:
         time: (plan, number of runs) -> seconds of one. With it every plan runs once before it is
             taken, so that one which cannot is found when a kernel is set up, not within a step.
         tune: Whether all plans of a graph are measured and the fastest taken.
-        blas: What computes products of matrices with nothing behind them; None for cuDNN.
+        blas: What computes products of matrices with nothing after them; None for cuDNN.
         settings: Further arguments of the front end's graphs, in place of a handle.
     """
 

@@ -213,7 +213,7 @@ def _prelu(w: Writer) -> None:
 
 
 def _where(w: Writer) -> None:
-    # one element of the condition for all that lie behind it
+    # one element of the condition for all that lie after it
     w.shapes[0] += (1,) * (len(w.shapes[1]) - len(w.shapes[0]))
     w("where", 0, 1, 2)
 

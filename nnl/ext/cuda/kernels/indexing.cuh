@@ -66,7 +66,7 @@ INLINE void rank(const RankP<L>& p) {
 // gw[row] = sum of the gy whose index is row. A block takes 32 places of the order and V features
 // for each thread: it writes the sums of rows that begin and end there, and hands on the others, so
 // that an index that most places share is not left to one block. parts: for every chunk of places,
-// the sum that belongs to a row from before, and that of a row which goes on behind.
+// the sum that belongs to a row from before, and that of a row which goes on after.
 template <class L, class G, class Y>
 struct SumRowsP {
   const L* index;
@@ -120,13 +120,13 @@ INLINE void sum_rows(const SumRowsP<L, G, Y>& p) {
   }
 }
 
-// Adds up what was handed on, for the row that begins in a chunk and goes on behind it.
+// Adds up what was handed on, for the row that begins in a chunk and goes on after it.
 template <int V, class L, class G, class Y>
 INLINE void join_rows(const SumRowsP<L, G, Y>& p) {
   const unsigned chunk = blockIdx.x / (unsigned)p.tiles, first = chunk * places;
   const unsigned tile = blockIdx.x - chunk * (unsigned)p.tiles, features = (unsigned)p.features;
   const unsigned f = (tile * blockDim.x + threadIdx.x) * V;
-  const int row = row_at(p, first + places);  // the first one behind
+  const int row = row_at(p, first + places);  // the first one after
   if (row < 0 || f >= features || row_at(p, first + places - 1) != row) return;
   if (row_at(p, first - 1) == row) return;  // it began before
   unsigned low = chunk + 1, high = ((unsigned)p.m + places - 1) / places;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random arrays and dropout, with the numbers of the CPU. The state is key and counter in device
-// memory: `advance_random` moves it on behind the kernel that draws, so that a replayed graph draws
+// memory: `advance_random` moves it on after the kernel that draws, so that a replayed graph draws
 // new numbers.
 
 INLINE double uniform(uint64 word) { return (double)(word >> 11) * 0x1p-53; }

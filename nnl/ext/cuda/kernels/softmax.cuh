@@ -187,7 +187,7 @@ INLINE void for_row(unsigned base, unsigned n, F&& pack, G&& one) {
   for (unsigned e = tail + threadIdx.x; e < n; e += blockDim.x) one(e);
 }
 
-// Softmax less 1 at the label, times the gradient of the loss; chosen: place of the label behind e.
+// Softmax less 1 at the label, times the gradient of the loss; chosen: place of the label after e.
 template <int V, class X, class Z>
 INLINE void write_slopes(const X* x, Z* gx, unsigned e, int chosen, float top_2, float part,
                          float weight) {

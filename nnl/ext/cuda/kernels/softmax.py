@@ -144,7 +144,7 @@ def cross_launches(
         types: Operands of the structure's types, among them x; those of its shape are read and
             written in packs.
         each: Whether a thread takes one element, or one line, where lines are no rows.
-        more: Words behind outer, n and inner.
+        more: Words after outer, n and inner.
     """
     x = max(types, key=lambda v: v.size)
     n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])

@@ -48,7 +48,7 @@ class Rule(NamedTuple):
     attributes: tuple[str, ...]
     states: int
     norms: bool = False
-    optional: bool = False  # one more state may come behind t and lr
+    optional: bool = False  # one more state may come after t and lr
 
 
 MOMENTS = ("beta1", "beta2", "eps")
