@@ -42,7 +42,7 @@ class Run:
         self.leaves = graph.variables(noise, salt)
         self.seeded = any(c.attrs.get("seed", -1) != -1 for c in graph.calls)
 
-    def collect(self, values: Any, which: Any, inner: bool = False) -> Result:
+    def collect(self, values: Any, which: Any, inner: Any = ()) -> Result:
         out: Result = {}
         for i in which:
             out[f"value {i}"] = values[i].d.copy()
@@ -51,8 +51,8 @@ class Run:
                 out[f"gradient of leaf {-1 - k}"] = v.g.copy()
             if leaf.state and leaf.array.dtype == np.float32:
                 out[f"state {-1 - k}"] = v.d.copy()
-        if inner:
-            for i in inner_gradients(self.graph, values):
+        for i in inner:
+            if values[i].need_grad and values[i].parent is not None:
                 out[f"gradient of {i}"] = values[i].g.copy()
         return out
 
@@ -61,15 +61,6 @@ class Run:
         for k, v in enumerate(self.leaves):
             if k % 2 and v.need_grad:
                 v.grad.zero()  # the others accumulate
-
-
-def inner_gradients(graph: Graph, values: Any) -> list[int]:
-    """Values that the loss reads directly: their gradients are defined in every mode."""
-    return [i for i in graph.ends if values[i].need_grad and values[i].parent is not None]
-
-
-def every(graph: Graph, values: Any) -> range:
-    return range(len(values))
 
 
 def dynamic(run: Run) -> Iterator[Result]:
@@ -105,7 +96,12 @@ def static(
             before = {f"value {i}": values[i].d.copy() for i in reached}
             if loss.need_grad:
                 loss.backward(**backward)
-            inner = readable == "all" and not backward and loss.need_grad
+            if not loss.need_grad:
+                inner = []
+            elif not backward:  # nothing is told to clear
+                inner = reached
+            else:
+                inner = [i for i in reached if values[i].persistent]
             after = run.collect(values, [] if backward else reached, inner)
             yield {**before, **after}
 
