@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.arguments import checked, numpy_type
+from nnl.core.annotations import checked, numpy_type
 from nnl.core.array import Host, NdArray
 from nnl.core.context import SPACES, STATE
 from nnl.core.spec import ShapeError, Spec

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nnl.core.arguments import shown
+from nnl.core.annotations import shown
 from nnl.core.autodiff import Key, _zeros, backprop, start_gradient
 from nnl.core.context import STATE, using
 from nnl.core.graph import Value

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
-from nnl.core.arguments import flag
+from nnl.core.annotations import flag
 from nnl.core.context import STATE, Context, using
 
 

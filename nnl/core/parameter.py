@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.arguments import shown
+from nnl.core.annotations import shown
 from nnl.core.context import STATE
 from nnl.core.limits import check_sizes
 from nnl.core.spec import ShapeError, Spec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from nnl.core.arguments import flag
+from nnl.core.annotations import flag
 from nnl.core.array import Host, NdArray
 from nnl.core.context import STATE
 from nnl.core.graph import Node, Value, capture

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.core.arguments import Input, checked
+from nnl.core.annotations import Input, checked
 from nnl.core.spec import ShapeError
 
 __all__ = ["multi_head_attention"]

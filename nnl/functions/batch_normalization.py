@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nnl.core.arguments import flag
+from nnl.core.annotations import flag
 from nnl.core.op import OPS, Cost, Sample
 from nnl.core.spec import ShapeError, check_axes
 from nnl.functions.arithmetic import add_scalar, mul2, pow_scalar, sub2

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.arguments import Input, checked
+from nnl.core.annotations import Input, checked
 from nnl.core.array import NdArray
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, check_axes

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.arguments import checked, numpy_type
+from nnl.core.annotations import checked, numpy_type
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.arithmetic import div2, memory_for, mul2, sub2

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from nnl.core.arguments import Input, checked
+from nnl.core.annotations import Input, checked
 from nnl.core.array import NdArray
 from nnl.core.context import STATE
 from nnl.core.op import Sample, op

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.arguments import Input, checked
+from nnl.core.annotations import Input, checked
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_rank
 from nnl.functions.mask import current_value

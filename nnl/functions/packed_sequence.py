@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.arguments import Input, checked
+from nnl.core.annotations import Input, checked
 from nnl.core.op import Sample, op
 from nnl.core.spec import ShapeError, Spec
 from nnl.functions.layout import MovesData

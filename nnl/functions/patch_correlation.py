@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nnl.core.arguments import Input, checked
+from nnl.core.annotations import Input, checked
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, check_rank, check_same_shape
 from nnl.functions.layout import transpose

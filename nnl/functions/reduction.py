@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnl.core.arguments import Input, checked
+from nnl.core.annotations import Input, checked
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_axes
 

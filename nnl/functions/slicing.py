@@ -7,7 +7,7 @@ import builtins
 
 import numpy as np
 
-from nnl.core.arguments import shown
+from nnl.core.annotations import shown
 from nnl.core.op import Sample, op
 from nnl.core.spec import ShapeError, check_axis
 from nnl.functions.layout import MovesData

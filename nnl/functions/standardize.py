@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnl.core.arguments import flag
+from nnl.core.annotations import flag
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, check_same_shape
 from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, pow_scalar, sub2

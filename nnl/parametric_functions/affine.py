@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.arguments import Input
+from nnl.core.annotations import Input
 from nnl.core.parameter import get_parameter, get_parameter_or_create
 from nnl.core.spec import ShapeError
 from nnl.parametric_functions.api import parametric_function_api

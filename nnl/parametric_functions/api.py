@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any
 
 from nnl.core import parameter
-from nnl.core.arguments import checker, shown
+from nnl.core.annotations import checker, shown
 from nnl.core.context import STATE
 from nnl.core.parameter import parameter_scope
 

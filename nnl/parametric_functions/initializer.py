@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.arguments import checked
+from nnl.core.annotations import checked
 
 Array = np.ndarray[Any, Any]
 Shape = Sequence[int]

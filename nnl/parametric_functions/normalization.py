@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nnl import functions as F
-from nnl.core.arguments import Input
+from nnl.core.annotations import Input
 from nnl.core.parameter import get_parameter_or_create
 from nnl.core.spec import check_axes, check_axis
 from nnl.parametric_functions.api import parametric_function_api

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.arguments import shown
+from nnl.core.annotations import shown
 from nnl.core.array import NdArray
 from nnl.core.callback import SOLVER_HOOKS
 from nnl.core.context import STATE, using

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nnl.core.arguments import flag, shown
+from nnl.core.annotations import flag, shown
 
 # Name -> (lowest, highest, whether the highest itself is allowed); every other name is a flag.
 _RANGES: dict[str, tuple[float, float, bool]] = {

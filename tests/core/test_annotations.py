@@ -14,7 +14,7 @@ import nnl.functions as F
 import nnl.initializer as I
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.arguments import Input, checked
+from nnl.core.annotations import Input, checked
 from nnl.core.spec import ShapeError
 
 
