@@ -10,9 +10,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from nnl.cli.verify import differences
+from nnl.cli.verify import largest_gap
 from nnl.converters.formats import (
     FORMATS,
     Format,
@@ -32,6 +33,7 @@ from nnl.converters.nnp.content import (
     with_executor,
     with_functions,
 )
+from nnl.core.atomic import replacing
 
 logger = logging.getLogger("nnl")
 
@@ -113,14 +115,15 @@ def add_commands(commands: Any) -> None:
     p.add_argument(
         "--verify",
         action="store_true",
-        help="run source and result on random input and print the largest difference; fails if it "
-        "is larger than --tolerance. An open batch size is tried with two",
+        help="run source and result on random input, .onnx in ONNX Runtime where installed, and "
+        "print the largest difference; OUTPUT is not written if it is larger than --tolerance. An "
+        "open batch size is tried with two",
     )
     p.add_argument(
         "--tolerance",
         type=float,
         default=1e-3,
-        help="of --verify (default 1e-3), times the largest output where that is above 1",
+        help="of --verify (default 1e-3), times the largest number of an output",
     )
     p.add_argument("--json", action="store_true", help="print a report as JSON")
     # options of nnabla_cli for formats that nnl does not have: known, and refused with a reason
@@ -197,15 +200,13 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(report, indent=1, sort_keys=True))
     else:
         _print(reports, bool(args.split or args.config))
-    failed = [r["file"] for r in reports if args.verify and not _close(r, args.tolerance)]
+    failed = [r["file"] for r in reports if not r.get("written", True)]
     for name in failed:
-        print(f"nnl convert: error: {name} differs from its source", file=sys.stderr)
+        print(
+            f"nnl convert: error: {name} differs from its source, so it was not written",
+            file=sys.stderr,
+        )
     return 1 if failed else 0
-
-
-def _close(report: dict[str, Any], tolerance: float) -> bool:
-    gap: float = report["largest_difference"]
-    return gap <= tolerance * max(1.0, report["largest_value"])
 
 
 def _tell_executors(args: argparse.Namespace, model: Model, target: Format) -> None:
@@ -342,16 +343,31 @@ def _convert(
 ) -> dict[str, Any]:
     if target.write is None:
         raise ValueError(f"cannot write the format {target.name}")
-    target.write(model, path, options)
-    report: dict[str, Any] = {"file": path, "bytes": os.path.getsize(path)}
+    report: dict[str, Any] = {"file": path}
+    if args.verify:
+        report["written"] = False
+        with suppress(_Differs), replacing(path) as file:
+            target.write(model, str(file), options)
+            report["bytes"] = os.path.getsize(file)
+            gap = largest_gap(model, str(file), path, target, options.batch_size)
+            report["relative_difference"] = gap.relative
+            report["largest_difference"], report["largest_value"] = gap.difference, gap.value
+            if not gap.relative <= args.tolerance:
+                raise _Differs
+            report["written"] = True
+    else:
+        target.write(model, path, options)
+        report["bytes"] = os.path.getsize(path)
     if isinstance(model, NnpModel):
         ends = interface(model.content())
         size = None if target.name == "NNP" else options.batch_size
         for kind, shapes in zip(("inputs", "outputs"), ends, strict=True):
             report[kind] = {n: _sized(shape, size) for n, shape in shapes.items()}
-    if args.verify:
-        report |= differences(model, path, target, options.batch_size)
     return report
+
+
+class _Differs(Exception):
+    """What was written is not the source, and does not take its place."""
 
 
 def _sized(shape: Sequence[int], size: int | None) -> list[int]:
@@ -361,12 +377,12 @@ def _sized(shape: Sequence[int], size: int | None) -> list[int]:
 
 def _print(reports: list[dict[str, Any]], parts: bool) -> None:
     for r in reports:
-        print(f"{r['file']}: {r['bytes']} bytes")
+        print(f"{r['file']}: {r['bytes']} bytes" if r.get("written", True) else r["file"])
         if parts:
             for kind in ("inputs", "outputs"):
                 print(f"  {kind}:")
                 for name, shape in r[kind].items():
                     print(f"    {name}: {shape}")
         if "largest_difference" in r:
-            of = f", of values up to {r['largest_value']:.3g}" if r["largest_value"] > 1 else ""
-            print(f"  largest difference: {r['largest_difference']:.3g}{of}")
+            of = f"of values up to {r['largest_value']:.3g}"
+            print(f"  largest difference: {r['largest_difference']:.3g}, {of}")

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,58 +13,128 @@ from nnl.converters.formats import Format, Model, Network
 from nnl.core.graph import capture
 from nnl.core.random import seed
 
+logger = logging.getLogger("nnl")
+
 FURTHER = 2  # what an open batch size is tried with, besides the source's: that many more
+SMALLEST = 1e-6  # outputs that are all below are compared as if their largest number were this
+
+Values = dict[str, Any]
 
 
-def differences(model: Model, path: str, target: Format, size: int | None) -> dict[str, float]:
-    """How far the outputs of the file at `path` are from those of the source.
+class Gap(NamedTuple):
+    """How far the outputs of two networks are from each other, in the output where it is furthest.
+
+    Attributes:
+        relative: The largest difference over the largest finite number of the source's output.
+        difference, value: These two.
+    """
+
+    relative: float
+    difference: float
+    value: float
+
+
+def largest_gap(model: Model, file: str, name: str, target: Format, size: int | None) -> Gap:
+    """Compare a file with its source; ONNX Runtime runs it where that is installed.
 
     Args:
+        file, name: Where it is now, and what messages call it.
         size: Batch size that was asked for; -1 is tried with two of them.
-    Returns:
-        largest_difference, and largest_value: the largest finite number in the source's outputs.
     Raises:
-        ValueError: The result has other inputs or outputs, or does not take the batch size.
+        ValueError: The result has other inputs or outputs, does not take the batch size, or ONNX
+            Runtime does not run it.
     """
     if target.read is None:
         raise ValueError(f"--verify cannot read the format {target.name}")
-    result = target.read([path])
     source = model.network(None if size == -1 else size, inference=True)
-    found = [_difference(source, result, path)]
+    run = None
+    if target.name == "ONNX" and not _draws(source):
+        run = _in_onnxruntime(file, name)
+    if run is None:
+        result = target.read([file])
+
+        def run(batch: int | None, values: Values) -> Values:
+            seed(0)  # of functions that draw random numbers
+            built = result.network(batch, inference=True)
+            return built.run(_renamed(values, list(built.inputs), name))
+
+    found = [_gap(source, run, name)]
     batch = _batch(source)
     if size == -1 and batch is not None:
-        found.append(_difference(model.network(batch + FURTHER, inference=True), result, path))
-    gap, value = np.max(found, axis=0)
-    return {"largest_difference": float(gap), "largest_value": float(value)}
+        found.append(_gap(model.network(batch + FURTHER, inference=True), run, name))
+    return max(found)
 
 
 def _batch(network: Network) -> int | None:
     return next((v.shape[0] for v in network.inputs.values() if v.shape), None)
 
 
-def _difference(source: Network, result: Model, path: str) -> tuple[float, float]:
-    seed(0)  # of functions that draw random numbers
+def _draws(network: Network) -> bool:
+    """Whether the outputs depend on random numbers, which are others in another program."""
+    return any(n.op.takes_rng for n in capture([v.edge for v in network.outputs.values()]))
+
+
+def _in_onnxruntime(file: str, name: str) -> Callable[[int | None, Values], Values] | None:
+    """What runs the file; None where ONNX Runtime is not installed or lacks an operator."""
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
+        return None
+    errors = onnxruntime.capi.onnxruntime_pybind11_state
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    except (errors.NotImplemented, errors.Fail) as error:
+        logger.warning("--verify reads %s itself, as ONNX Runtime cannot: %s", name, error)
+        return None
+    except (errors.InvalidGraph, errors.InvalidProtobuf, errors.InvalidArgument) as error:
+        raise ValueError(f"--verify: ONNX Runtime does not read {name}: {error}") from error
+    inputs = {i.name: _DTYPES.get(i.type, np.float32) for i in session.get_inputs()}
+
+    def run(batch: int | None, values: Values) -> Values:
+        given = _renamed(values, list(inputs), name)
+        feeds = {n: np.asarray(given[n], dtype) for n, dtype in inputs.items()}
+        try:
+            outputs = session.run(None, feeds)
+        except (errors.RuntimeException, errors.Fail, errors.InvalidArgument) as error:
+            raise ValueError(f"--verify: ONNX Runtime does not run {name}: {error}") from error
+        return dict(zip((y.name for y in session.get_outputs()), outputs, strict=True))
+
+    return run
+
+
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(bool)": np.bool_,
+    **{f"tensor({sign}int{n})": f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)},
+}
+
+
+def _gap(source: Network, run: Callable[[int | None, Values], Values], name: str) -> Gap:
+    seed(0)
     values = random_inputs(source)
     want = source.run(values)
-    seed(0)
-    built = result.network(_batch(source), inference=True)
-    got = built.run(_renamed(values, source, built, path))
+    got = run(_batch(source), values)
     if len(want) != len(got):
-        raise ValueError(f"--verify: {path} has {len(got)} outputs, the source {len(want)}")
-    worst = largest = 0.0
-    for (name, a), b in zip(want.items(), got.values(), strict=True):
+        raise ValueError(f"--verify: {name} has {len(got)} outputs, the source {len(want)}")
+    worst = Gap(0.0, 0.0, 0.0)
+    for (output, a), b in zip(want.items(), got.values(), strict=True):
         if a.shape != b.shape:
             raise ValueError(
-                f"--verify: {path}: the output {name!r} is {b.shape}, in the source {a.shape}"
+                f"--verify: {name}: the output {output!r} is {b.shape}, in the source {a.shape}"
             )
         if a.size:
             wide = a.astype(np.float64)
             with np.errstate(invalid="ignore"):
                 gap = np.abs(wide - b)
             gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, gap)
-            worst = max(worst, float(np.nan_to_num(gap.max(), nan=np.inf)))
-            largest = max(largest, float(np.abs(wide).max(initial=0.0, where=np.isfinite(wide))))
-    return worst, largest
+            difference = float(np.nan_to_num(gap.max(), nan=np.inf))
+            value = float(np.abs(wide).max(initial=0.0, where=np.isfinite(wide)))
+            worst = max(worst, Gap(difference / max(value, SMALLEST), difference, value))
+    return worst
 
 
 def random_inputs(network: Network) -> dict[str, np.ndarray[Any, Any]]:
@@ -91,10 +163,10 @@ def _integer_leaves(network: Network) -> set[Any]:
     return found
 
 
-def _renamed(values: dict[str, Any], a: Network, b: Network, path: str) -> dict[str, Any]:
-    """The values under the names of b, whose inputs are those of a by name or else by order."""
-    if len(a.inputs) != len(b.inputs):
-        raise ValueError(f"--verify: {path} has the inputs {list(b.inputs)}, not {list(a.inputs)}")
-    if set(a.inputs) == set(b.inputs):
+def _renamed(values: Values, names: list[str], file: str) -> Values:
+    """The values under the names of a file's inputs: the same, or in the same order."""
+    if len(values) != len(names):
+        raise ValueError(f"--verify: {file} has the inputs {names}, not {list(values)}")
+    if set(values) == set(names):
         return values
-    return dict(zip(b.inputs, values.values(), strict=True))
+    return dict(zip(names, values.values(), strict=True))

@@ -106,21 +106,60 @@ def test_the_tolerance_grows_with_the_outputs(
     x = nn.Variable((2, 3))
     net = {"name": "n", "batch_size": 2, "outputs": {"y": x * 1e6}, "names": {"x": x}}
     save(tmp_path / "m.nnp", {"networks": [net]})
-    from nnl.converters.formats import Network
-
-    compute, runs = Network.run, []
-
-    def off(self: Network, values: Any) -> Any:
-        runs.append(compute(self, values))
-        return {n: y + 1.0 * (len(runs) % 2) for n, y in runs[-1].items()}
-
-    monkeypatch.setattr(Network, "run", off)
+    compute = formats.Network.run
+    monkeypatch.setattr(
+        formats.Network,
+        "run",
+        lambda self, values: {n: y + 1 for n, y in compute(self, values).items()},
+    )
     args = ["-b", 2, "--verify", "--json"]
     assert run(tmp_path / "m.nnp", tmp_path / "o.onnx", *args) == 0
     report = json.loads(capsys.readouterr().out)["outputs"][0]
     assert 0.9 < report["largest_difference"] < 1.1 and report["largest_value"] > 1e5
-    assert report["inputs"] == {"x": [2, 3]}
-    assert run(tmp_path / "m.nnp", tmp_path / "o.onnx", *args, "--tolerance", 1e-7) == 1
+    assert report["inputs"] == {"x": [2, 3]} and report["written"]
+    assert run(tmp_path / "m.nnp", tmp_path / "p.onnx", *args, "--tolerance", 1e-7) == 1
+    assert not json.loads(capsys.readouterr().out)["outputs"][0]["written"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.nnp", "o.onnx"]
+
+
+def test_small_outputs_are_compared_with_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of two outputs is of the size 1e-4, and half of it is wrong."""
+    x = nn.Variable((2, 3))
+    outputs = {"large": x * 1e3, "small": F.sigmoid(x) * 1e-4}
+    net = {"name": "n", "batch_size": 2, "outputs": outputs, "names": {"x": x}}
+    save(tmp_path / "m.nnp", {"networks": [net]})
+    assert run(tmp_path / "m.nnp", tmp_path / "o.onnx", "-b", 2, "--verify") == 0
+    old = (tmp_path / "o.onnx").read_bytes()
+    compute = formats.Network.run
+
+    def off(self: formats.Network, values: Any) -> Any:
+        found = compute(self, values)
+        return {**found, "small": found["small"] / 2}
+
+    monkeypatch.setattr(formats.Network, "run", off)
+    assert run(tmp_path / "m.nnp", tmp_path / "o.onnx", "-b", 2, "--verify") == 1
+    assert "o.onnx differs from its source, so it was not written" in capsys.readouterr().err
+    assert (tmp_path / "o.onnx").read_bytes() == old
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.nnp", "o.onnx"]
+
+
+def test_onnx_runtime_has_the_word_on_onnx_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    source = onnx_file(tmp_path / "m.onnx", [h.make_node("Relu", ["x"], ["y"])], ["N", 3])
+    asked, compute = [], runtime.InferenceSession.run
+
+    def wrong(self: Any, *args: Any) -> Any:
+        asked.append(args)
+        return [y + 1 for y in compute(self, *args)]
+
+    monkeypatch.setattr(runtime.InferenceSession, "run", wrong)
+    assert run(source, tmp_path / "o.onnx", "--verify") == 1 and len(asked) == 1
+    assert not (tmp_path / "o.onnx").exists()
+    assert run(source, tmp_path / "o.nnp", "--verify") == 0 and len(asked) == 1
 
 
 def test_operators_with_versions_may_stand_in_the_list(
