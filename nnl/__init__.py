@@ -5,7 +5,7 @@ import importlib
 
 __version__ = "0.1.0"
 
-from nnl import context, ext_utils, function  # noqa: F401
+from nnl import context, ext_utils  # noqa: F401
 from nnl.core import callback, parameter, random  # noqa: F401
 from nnl.core.array import NdArray
 from nnl.core.callback import (
@@ -71,6 +71,7 @@ _LAZY = (
     "communicators",
     "converters",
     "data",
+    "function",
     "graph_def",
     "initializer",
     "models",

@@ -39,6 +39,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "experimental.parametric_function_classes": ("nnl.nnabla.layers",),
     "experimental.tb_graph_writer": ("nnl.nnabla.tensorboard",),
     "experimental.viewers": ("nnl.graph.drawing",),
+    "function": ("nnl.nnabla.function",),
     "grad": ("nnl.core.grad",),
     "lms": ("nnl.nnabla.lms",),
     "numpy_compat_functions": ("nnl.functions.affine",),

@@ -212,6 +212,19 @@ def test_the_registry_can_be_shown(capsys: pytest.CaptureFixture) -> None:
 # ---- the rest ----
 
 
+def test_classes_of_functions_take_a_context_first() -> None:
+    from nnl.function import AddScalar, Affine
+
+    x, w = leaf([[1, 2]]), leaf([[3], [4]])
+    y = AddScalar(nn.Context(["numpy:float"]), 0.5)(
+        Affine(nn.get_current_context(), base_axis=1)(x, w)
+    )
+    y.forward()
+    assert y.d.tolist() == [[11.5]] and y.parent.context.backend == ["numpy:float"]
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = nn.function.Nothing
+
+
 def test_copy_from_returns_the_array() -> None:
     a, b = nn.NdArray(2), nn.NdArray(2)
     b.data = 3
