@@ -123,6 +123,25 @@ def test_results_in_16_bits_have_the_dtype_that_was_announced(op, i, dtype):
             assert y.data.read("host").dtype == y.spec.dtype
 
 
+@pytest.mark.parametrize("op,i", CASES)
+def test_inputs_need_not_be_contiguous(op, i):
+    """Arrays of other frameworks, taken in by DLPack, may have any strides."""
+    case = Case(op, i, np.float32)
+
+    def outputs(strided):
+        xs = case.variables()
+        for x, a in zip(xs, case.arrays, strict=True):
+            if strided and a is not None and a.ndim:
+                wide = np.zeros((*a.shape[:-1], 2 * a.shape[-1]), a.dtype)
+                wide[..., ::2] = a
+                x.data.write("host", wide[..., ::2])
+        return [y.d for y in case.run(xs)] + [xs[k].d for k in case.written if xs[k] is not None]
+
+    with nn.auto_forward(), np.errstate(all="ignore"):
+        for got, want in zip(outputs(True), outputs(False), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 def assert_same(got, want, exact, what):
     """Equal bit for bit, or within what another order of additions does to float32."""
     if exact or want.dtype.kind != "f":

@@ -40,7 +40,7 @@ class Fourier:
     def transform(self, xp, f, x, norm):
         if x.size == 0:  # which CuPy refuses
             return x.copy()
-        values = x.view(np.result_type(x.dtype, np.complex64))[..., 0]
+        values = xp.ascontiguousarray(x).view(np.result_type(x.dtype, np.complex64))[..., 0]
         y = f(values, axes=tuple(range(-self.signal_ndim, 0)), norm=norm)
         y = xp.ascontiguousarray(y, values.dtype)[..., None]
         return y.view(x.dtype)
