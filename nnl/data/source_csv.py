@@ -64,6 +64,12 @@ class CsvDataSource(DataSource):
         self._original_order = list(range(self._size))
         self.reset()
 
+    def original(self) -> str:
+        """The text of the file, which caches keep."""
+        with self._filereader.open(textmode=True) as file:
+            text: str = file.read()
+        return text
+
     def _read_header(self, header: list[str]) -> None:
         self._columns: dict[str, list[int]] = {}
         self._vectors: set[str] = set()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.atomic import replacing
 from nnl.data.cache_files import FORMATS, INDEX, INFO, read_samples, write_lines, write_samples
 from nnl.data.settings import settings
 from nnl.data.source import DataSource, Sample, logger
@@ -102,6 +103,14 @@ class DataSourceWithFileCache(DataSource):
         write_lines(os.path.join(self._cache_dir, INDEX), lines)
         if settings.cache_file_format == ".npy":
             write_lines(os.path.join(self._cache_dir, INFO), self._variables)
+        original = getattr(self._data_source, "original", None)
+        if original is not None:
+            with replacing(os.path.join(self._cache_dir, "original.csv")) as file:
+                file.write_text(original(), encoding="utf-8", newline="")
+        before, now = self._data_source._original_order, self._data_source._order
+        if before is not None and now is not None:
+            pairs = zip(before, now, strict=False)
+            write_lines(os.path.join(self._cache_dir, "order.csv"), [f"{a},{b}" for a, b in pairs])
 
     def _columns(self, samples: list[Sample], start: int) -> dict[str, Any]:
         columns = {}

@@ -23,8 +23,8 @@ class SimpleDataSource(DataSource):
     read the orders by number, so slices of one source never share a sample within an epoch.
 
     Args:
-        load_func: Called with an index in [0, num_examples), returns a tuple or list with one
-            array-like per variable. It is called once at once, with 0, to count the variables,
+        load_func: Called with an index in [0, num_examples), returns a tuple, list or array with
+            one array-like per variable. It is called once at once, with 0, to count the variables,
             which are named x0, x1, ...
         num_examples: Number of samples.
         shuffle: Whether each generation is a new permutation.
@@ -55,7 +55,8 @@ class SimpleDataSource(DataSource):
         if size < 1:
             raise ValueError(f"SimpleDataSource: num_examples={size} must be at least 1")
         first = load_func(0)
-        if not isinstance(first, tuple | list):
+        rows = isinstance(first, np.ndarray) and first.ndim > 0  # one per variable
+        if not rows and not isinstance(first, tuple | list):
             raise TypeError(
                 f"SimpleDataSource: load_func returned a {type(first).__name__} for sample 0, "
                 "a tuple of one array per variable wanted"

@@ -215,3 +215,30 @@ def test_a_network_can_be_copied_and_changed() -> None:
     assert "@net/ReLU" not in copy.promote(change).functions and "@net/ReLU" in g["net"].functions
     with pytest.raises(TypeError, match="create_graph_from_variable: variables is 3"):
         graph_def.create_graph_from_variable("n", 3)
+
+
+def test_executors_name_outputs_and_stay_with_the_graph(tmp_path: Path) -> None:
+    """As NNabla 1.39 writes them."""
+    with nn.graph_def.graph(name="net") as g:
+        z = F.relu(PF.affine(nn.ProtoVariable((4, 3), name="x"), 5, name="k"))
+    entry = {"name": "r", "network": "net", "data": ["x"], "output": {"y": z}}
+    entry |= {"remp": {"x": "input"}, "num_evaluations": 3}
+    nn.graph_def.save(tmp_path / "m.nnp", [g], executors=[entry])
+    nn.graph_def.save(tmp_path / "again.nnp", g)
+    for name in ("m.nnp", "again.nnp"):
+        info = load(tmp_path / name, batch_size=2)
+        run = info.executors["r"]
+        assert set(run.dataset_assign.values()) == {"input"}
+        (y,) = run.output_assign
+        assert y.name == "y" and y.variable_instance.shape == (2, 5)
+        assert run.num_evaluations == 3
+    text = tmp_path / "m.nntxt"
+    nn.graph_def.save(text, [g], executors=[{**entry, "output": {"scores": z}}])
+    assert 'output_variable {\n    variable_name: "scores"' in text.read_text()
+    assert 'parameter_variable {\n    variable_name: "k/affine/W"' in text.read_text()
+    with pytest.raises(ValueError, match="executor 'r': there is no network 'other', only .'net'."):
+        nn.graph_def.save(text, [g], executors=[{**entry, "network": "other"}])
+    with pytest.raises(ValueError, match="output 'x': the network 'net' has a variable 'x' alrea"):
+        nn.graph_def.save(text, [g], executors=[{**entry, "output": {"x": z}}])
+    with pytest.raises(ValueError, match="output 'y': the network 'net' has no variable ''"):
+        nn.graph_def.save(text, [g], executors=[{**entry, "output": {"y": nn.Variable((2,))}}])

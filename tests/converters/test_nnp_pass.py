@@ -133,13 +133,25 @@ def test_callbacks_see_and_change_messages(build: Any) -> None:
     assert list(n.outputs) == ["@n/AveragePooling_out"]
 
 
-def test_the_values_of_the_file_come_with_every_network(build: Any, tmp_path: Path) -> None:
+def test_networks_of_a_loader_share_parameters_and_leave_others_alone(
+    build: Any, tmp_path: Path
+) -> None:
+    """As in NNabla 1.39."""
     loader = NnpLoader(tmp_path / "p.nnp")
     loader.get_network("n")
     w = nn.get_parameters()["c1/conv/W"]
     want = w.d.copy()
-    w.d[...] = 7
-    loader.get_network("n")
+    w.d = 7
+    loader.get_network("n", batch_size=2)
+    assert (nn.get_parameters()["c1/conv/W"].d == 7).all()  # what training has made of them
+    NnpLoader(tmp_path / "p.nnp").get_network("n")
+    assert (nn.get_parameters()["c1/conv/W"].d == want).all()
+    assert (w.d == 7).all()
+    nn.clear_parameters()
+    PF.convolution(nn.Variable((1, 9, 5, 5)), 2, (3, 3), name="c1")  # another network's
+    other = nn.get_parameters()["c1/conv/W"]
+    NnpLoader(tmp_path / "p.nnp").get_network("n")
+    assert other.shape == (2, 9, 3, 3)
     assert (nn.get_parameters()["c1/conv/W"].d == want).all()
 
 

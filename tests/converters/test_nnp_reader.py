@@ -158,14 +158,15 @@ def test_the_batch_size_is_chosen_when_a_network_is_built(batch_size: int | None
     n.outputs["y"].forward()
 
 
-def test_parameters_go_to_the_scope_that_is_given(tmp_path: Path) -> None:
+def test_parameters_are_kept_in_the_scope_that_is_given(tmp_path: Path) -> None:
     saved(tmp_path / "a.nnp")
     nn.clear_parameters()
     with nn.parameter_scope("elsewhere") as scope:
         pass
-    NnpLoader(tmp_path / "a.nnp", scope).get_network("n")
+    with nn.parameter_scope("here"):
+        NnpLoader(tmp_path / "a.nnp", scope).get_network("n")
     names = list(nn.get_parameters(grad_only=False))
-    assert len(names) == 8 and all(n.startswith("elsewhere/") for n in names)
+    assert sorted({n.split("/")[0] for n in names}) == ["elsewhere", "here"] and len(names) == 16
 
 
 def test_parameters_can_be_left_out_or_read_alone(tmp_path: Path) -> None:

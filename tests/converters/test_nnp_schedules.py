@@ -67,6 +67,7 @@ def rates(solver: str) -> list[float]:
             'lr_scheduler_type: "Step" step_scheduler_param { gamma: 0.5 iter_steps: [3, 5] }',
             [0.5, 0.5, 0.25, 0.125],
         ),
+        ('lr_scheduler_type: "None"', [0.5, 0.5, 0.5, 0.5]),
         (
             'lr_warmup_scheduler_type: "Linear" linear_warmup_scheduler_param { warmup_iter: 4 }',
             [0.125, 0.25, 0.5, 0.5],
@@ -81,7 +82,7 @@ def test_schedulers_of_files_become_objects(text: str, want: list[float]) -> Non
     ("text", "error", "message"),
     [
         ('lr_scheduler_type: "Custom"', NotImplementedError, "scheduler Custom is not supported"),
-        ('lr_scheduler_type: "None"', ValueError, "optimizer 'o': the learning-rate scheduler 'N"),
+        ('lr_scheduler_type: "Nome"', ValueError, "optimizer 'o': the learning-rate scheduler 'N"),
         ('lr_warmup_scheduler_type: "Cosine"', ValueError, "the warm-up 'Cosine' is unknown"),
         ('lr_scheduler_type: "Cosine"', ValueError, "optimizer 'o': CosineScheduler: max_iter"),
     ],

@@ -320,3 +320,14 @@ def test_networks_cut_anywhere_are_refused(tmp_path: Path) -> None:
         path.write_bytes(whole[:size])
         with pytest.raises(ValueError, match=r"load: .*n.protobuf"):
             load(path)
+
+
+def test_messages_in_text_form_go_to_files_of_text(tmp_path: Path) -> None:
+    x, y = classifier()
+    file = io.StringIO()
+    save(file, network({"y": y}, {"x": x}), extension=".nntxt", include_params=True)
+    nn.clear_parameters()
+    assert load(file, extension=".nntxt").networks["n"].outputs.keys() == {"y"}
+    assert len(nn.get_parameters(grad_only=False)) == 8
+    with pytest.raises(TypeError, match="save: the file is open for text, wanted one for bytes"):
+        save(io.StringIO(), network({"y": y}, {"x": x}), extension=".nnp")

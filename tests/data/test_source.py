@@ -417,3 +417,21 @@ def test_an_index_of_a_cache_that_lies_is_refused(cache: str) -> None:
     index.write_text(index.read_text().replace(",4", ",40000000000"))
     with pytest.raises(ValueError, match=r"cache_index.csv: .* is too small for 40000000000"):
         CacheDataSource(cache)
+
+
+def test_caches_keep_the_table_and_the_order_that_they_were_made_of(tmp_path: Path) -> None:
+    """The order is that of NNabla 1.39."""
+    text = "x:a,y\n1,2\n3,4\n5,6\n"
+    (tmp_path / "d.csv").write_text(text)
+    CreateCache(str(tmp_path / "d.csv"), shuffle=True).create(str(tmp_path / "c"))
+    assert (tmp_path / "c" / "original.csv").read_text() == text
+    assert (tmp_path / "c" / "order.csv").read_text().split() == ["0,1", "1,2", "2,0"]
+
+
+def test_a_function_may_return_one_array_with_a_row_for_each_variable() -> None:
+    with SimpleDataSource(lambda i: np.arange(3) + i, 5) as source:
+        assert list(source.variables) == ["x0", "x1", "x2"]
+        source.next()
+        assert np.array(source.next()).tolist() == [1, 2, 3]
+    with pytest.raises(TypeError, match="load_func returned a ndarray for sample 0"):
+        SimpleDataSource(lambda i: np.array(i), 5)

@@ -22,6 +22,12 @@ KEYS = (
     "monitors",
     "executors",
 )
+EXECUTOR_SETTINGS = (
+    "num_evaluations",
+    "repeat_evaluation_type",
+    "need_back_propagation",
+    "no_image_normalization",
+)
 Networks = Mapping[str, WrittenNetwork]
 
 
@@ -251,12 +257,7 @@ def _write_executor(message: Any, entry: Mapping[str, Any], networks: Networks) 
     _write_generators(message, entry.get("generator_variables"), network.resolve, what)
     for name in network.parameters:
         message.parameter_variable.add().variable_name = name
-    for key in (
-        "num_evaluations",
-        "repeat_evaluation_type",
-        "need_back_propagation",
-        "no_image_normalization",
-    ):
+    for key in EXECUTOR_SETTINGS:
         if key in entry:
             setattr(message, key, entry[key])
     if entry.get("need_back_propagation"):

@@ -9,7 +9,7 @@ from nnl.converters.nnp.archive import Files, read_files
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.network_reader import LoadedNetwork, LoadedVariable
 from nnl.converters.nnp.reader import NewParameters, build_networks
-from nnl.core.parameter import Scope, parameter_scope
+from nnl.core.parameter import Scope, get_parameters, parameter_scope, set_parameter
 from nnl.core.variable import Variable
 
 __all__ = ["NnpLoader", "NnpNetwork", "NnpNetworkPass"]
@@ -50,8 +50,7 @@ class NnpLoader:
 
     Args:
         filepath: Path, open file, or several: .nnp, .nntxt, .prototxt, .protobuf, .h5.
-        scope: Where parameters are registered, as `nnl.parameter_scope` takes it; the current
-            scope if left out.
+        scope: Where the parameters of all networks are kept; one of the loader's own if left out.
         extension: That of the format if filepath is an open file.
     Raises:
         ValueError: A file is broken.
@@ -61,7 +60,7 @@ class NnpLoader:
         self, filepath: Files, scope: Scope | None = None, extension: str = ".nntxt"
     ) -> None:
         self._content = read_files(filepath, extension, "NnpLoader")
-        self._scope = scope
+        self._scope: Scope = OrderedDict() if scope is None else scope
 
     def get_network_names(self) -> list[str]:
         """Names of the networks, in the order of the file."""
@@ -70,7 +69,10 @@ class NnpLoader:
     def get_network(
         self, name: str, batch_size: int | None = None, callback: NnpNetworkPass | None = None
     ) -> NnpNetwork:
-        """Build a network; the parameters get the values of the file.
+        """Build a network; its parameters are registered in the current scope.
+
+        They have the values of the file, or what has been made of these since: all networks of a
+        loader share theirs. Variables that had such names in the current scope keep their values.
 
         Args:
             name: One of get_network_names().
@@ -91,7 +93,12 @@ class NnpLoader:
                 f"{self._content.where}: there is no network {name!r}, only {sorted(names)}"
             )
         with parameter_scope("", self._scope):
-            parameters = NewParameters(self._content.stored, self._content.where, keep=True)
+            known = get_parameters(grad_only=False)
+            stored = [p for p in self._content.stored if p.name not in known]
+            parameters = NewParameters(stored, self._content.where, keep=True)
             network = build_networks(self._content, [name], batch_size, parameters, callback)[name]
             parameters.commit()
+            found = get_parameters(grad_only=False)
+        for key in network.parameters:
+            set_parameter(key, found[key])
         return NnpNetwork(network)

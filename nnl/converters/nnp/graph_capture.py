@@ -64,6 +64,7 @@ def add_network(
     written = _written({**entry, "paths": paths}, parameters)
     size = written.message.batch_size or None
     graph.networks[name] = ProtoNetwork(graph, written.message, size)
+    graph.networks[name].recorded(written.names(), outputs)
     return written
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import functions_of, write_content
+from nnl.converters.nnp.contents_writer import EXECUTOR_SETTINGS
 from nnl.converters.nnp.function_messages import argument_field, op_of_type, read_arguments
 from nnl.converters.nnp.loops import expand_loops
 from nnl.converters.nnp.messages import messages
@@ -109,6 +110,30 @@ class ProtoNetwork:
 
     def __init__(self, owner: ProtoGraph, message: Any, batch_size: int | None = None) -> None:
         self.owner, self._message, self.batch_size = owner, message, batch_size
+        self._recorded: tuple[dict[Any, str], Any] = {}, None
+
+    def recorded(self, names: Mapping[Any, str], alive: Any) -> None:
+        """Remember the names of the Variables that it was made from, as long as these live."""
+        self._recorded = dict(names), alive
+
+    def rename(self, v: Any, new: str, where: str) -> None:
+        """Give a variable, or what a Variable has become, another name.
+
+        Raises:
+            ValueError: There is no such variable, or another one of that name.
+        """
+        known, edge = self._recorded[0], getattr(v, "edge", None)
+        old = v.name if edge is None else known.get(edge.key, v.name)
+        names = {v.name for v in self._message.variable}
+        if old not in names or (new in names and new != old):
+            which = f"no variable {old!r}" if old not in names else f"a variable {new!r} already"
+            raise ValueError(f"{where}: the network {self.name!r} has {which}")
+        for variable in self._message.variable:
+            variable.name = new if variable.name == old else variable.name
+        for f in self._message.function:
+            for ends in (f.input, f.output):
+                ends[:] = [new if name == old else name for name in ends]
+        self._recorded[0].update((key, new) for key, name in known.items() if name == old)
 
     @property
     def name(self) -> str:
@@ -352,15 +377,20 @@ class ProtoGraph:
         """Write .nnp (always with parameters), .nntxt, .prototxt or .protobuf.
 
         Args:
-            executors: [{name, network, data: [name], output: [name]}].
+            executors: [{name, network, data: [name], output: [name] or {new name: variable}, remp:
+                {name: name of the data}}]; those of the last time if left out. Further entries are
+                those of `nnl.utils.save.save`.
+        Raises:
+            ValueError: There is no such network or variable.
         """
+        included = {n.name: n for n in (self.networks.values() if networks is None else networks)}
+        if executors is not None:
+            made = {e["name"]: self._executor(e, included) for e in executors}
+            self.executors = OrderedDict(made)
         proto = self.as_proto(False, False, networks, variable_batch_size)
-        for entry in executors or ():
-            executor = proto.executor.add(name=entry["name"], network_name=entry["network"])
-            for name in entry["data"]:
-                executor.data_variable.add(variable_name=name, data_name=name)
-            for name in entry["output"]:
-                executor.output_variable.add(variable_name=name, data_name=name)
+        for executor in self.executors.values():
+            if executor.network_name in included:
+                proto.executor.add().CopyFrom(executor)
         stored = [
             Stored(k, v.data.read("host"), v.need_grad) for k, v in self.get_parameters().items()
         ]
@@ -371,6 +401,30 @@ class ProtoGraph:
             Content("graph_def.save", proto, stored),
             kind if apart or include_parameter else None,
         )
+
+    def _executor(self, entry: Mapping[str, Any], included: Mapping[str, ProtoNetwork]) -> Any:
+        """The message of an executor; outputs given by name get these names in their network."""
+        where = f"graph_def.save: executor {entry['name']!r}"
+        network = included.get(entry["network"])
+        if network is None:
+            raise ValueError(
+                f"{where}: there is no network {entry['network']!r}, only {sorted(included)}"
+            )
+        outputs, renamed = entry.get("output", ()), entry.get("remp") or {}
+        if isinstance(outputs, Mapping):
+            for new, v in outputs.items():
+                network.rename(v, new, f"{where}: the output {new!r}")
+        executor = messages()["Executor"](name=entry["name"], network_name=network.name)
+        for names, kind in ((entry.get("data", ()), "data"), (outputs, "output")):
+            for name in names:
+                variable = getattr(executor, f"{kind}_variable").add(variable_name=name)
+                variable.data_name = renamed.get(name, name)
+        for key in EXECUTOR_SETTINGS:
+            if key in entry:
+                setattr(executor, key, entry[key])
+        for name in network.parameters:
+            executor.parameter_variable.add(variable_name=name)
+        return executor
 
 
 def _close_batch(message: Any) -> None:

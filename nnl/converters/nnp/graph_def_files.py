@@ -12,6 +12,7 @@ from typing import Any
 
 from nnl.converters.nnp.archive import Files, read_files
 from nnl.converters.nnp.graph_def import ProtoGraph, ProtoNetwork, graph_of
+from nnl.converters.nnp.writer import write_to
 from nnl.core.parameter import Scope
 from nnl.core.variable import Variable
 
@@ -73,11 +74,20 @@ def save(
         parameters.update(owner.get_parameters())
     whole = ProtoGraph(parameter_scope=OrderedDict())
     whole.set_parameters(parameters)
+    whole.networks.update((n.name, n) for n in networks)
+    for part in given:
+        owner = part if isinstance(part, ProtoGraph) else part.owner
+        whole.executors.update(owner.executors)
     if isinstance(filename, io.IOBase):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, f"network{extension}")
             whole.save(path, include_parameters, variable_batch_size, executors, networks)
             with open(path, "rb") as file:
-                filename.write(file.read())
-        return
-    whole.save(filename, include_parameters, variable_batch_size, executors, networks)
+                write_to(filename, file.read())
+    else:
+        whole.save(filename, include_parameters, variable_batch_size, executors, networks)
+    for part in given:
+        owner = part if isinstance(part, ProtoGraph) else part.owner
+        for name, executor in whole.executors.items():
+            if executor.network_name in owner.networks:
+                owner.executors[name] = executor

@@ -32,7 +32,7 @@ def read_scheduler(message: Any, rate: float, where: str) -> BaseLearningRateSch
         NotImplementedError: It is a network of its own (Custom).
     """
     kind = message.lr_scheduler_type
-    if not kind:
+    if kind in ("", "None"):
         interval = message.lr_decay_interval or 1
         found: BaseLearningRateScheduler = _made(
             ExponentialScheduler, where, rate, message.lr_decay or 1.0, interval

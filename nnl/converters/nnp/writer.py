@@ -42,7 +42,7 @@ def save(
 
     Args:
         filename: Path ending in .nnp, .nntxt, .prototxt or .protobuf; or a file open for writing
-            bytes.
+            bytes, or text if the format is one of text.
         contents: What to save, each key optional:
             networks: [{name, batch_size, outputs: {name: Variable}, names: {name: Variable}}]
             executors: [{name, network, data: [name], output: [name]}]
@@ -100,7 +100,21 @@ def save(
         with replacing(filename) as temporary:
             temporary.write_bytes(content)
     else:
-        filename.write(content)
+        write_to(filename, content)
+
+
+def write_to(file: Any, content: bytes) -> None:
+    """Write to an open file, also to one of text, which takes messages in text form.
+
+    Raises:
+        TypeError: It is one of text, and the content is not.
+    """
+    try:
+        file.write(content)
+    except TypeError:
+        if not content.isascii():
+            raise TypeError("save: the file is open for text, wanted one for bytes") from None
+        file.write(content.decode())
 
 
 def create_proto(
