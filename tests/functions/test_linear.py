@@ -125,12 +125,6 @@ def test_dot_errors():
 # ---- embed ----
 
 
-def test_embed_truncates_floats():
-    w = array(7, 2)
-    got = F.embed(nn.NdArray.from_numpy_array(np.array([1.7], "f")), w)
-    np.testing.assert_array_equal(got.data, w.data[[1]])
-
-
 @pytest.mark.parametrize("bad", [-1, 7])
 def test_embed_names_an_index_out_of_range(bad):
     with pytest.raises(ValueError, match=rf"embed: x0 holds the index {bad}, w has rows 0 to 6"):
