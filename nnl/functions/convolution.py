@@ -393,6 +393,8 @@ class deconvolution(Sliding):
                 f"deconvolution: x {x} has {channels} channels, weight {weight} takes "
                 f"{weight.shape[0]}"
             )
+        if 0 in size:
+            raise ShapeError(f"deconvolution: x {x} has no pixels")
         extra = self.output_padding
         if len(extra) != n:
             raise ShapeError(

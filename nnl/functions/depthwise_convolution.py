@@ -88,6 +88,8 @@ class depthwise_deconvolution(Window):
                 f"depthwise_deconvolution: x {x} has {channels} channels, "
                 f"not a multiple of divisor {self.divisor}"
             )
+        if 0 in x.shape[self.base_axis + 1 :]:
+            raise ShapeError(f"depthwise_deconvolution: x {x} has no pixels")
         check_depthwise(self, x, weight, n, channels, "divisor", self.divisor)
         check_bias("depthwise_deconvolution", bias, channels // self.divisor)
         attrs = {**self.grouped(channels), "output_padding": (0,) * n}

@@ -74,7 +74,13 @@ def sizes_of(equation, terms, shapes):
     """Size of every letter; sizes of 1 stretch."""
     sizes = {}
     for i, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
+        own = {}
         for c, n in zip(term, shape, strict=True):
+            if own.setdefault(c, n) != n:
+                raise ShapeError(
+                    f"einsum: equation {equation!r} has the diagonal of axes of the sizes {own[c]} "
+                    f"and {n} of x[{i}]"
+                )
             m = sizes.setdefault(c, n)
             if m == 1:
                 sizes[c] = n

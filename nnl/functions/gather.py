@@ -117,7 +117,9 @@ class gather(Along, MovesData):
         batch, outer, n, inner = self.four_sizes(x.shape)
         i = xp.arange(batch)[:, None, None]
         o = xp.arange(outer)[None, :, None]
-        y = x.reshape(batch, outer, n, inner)[i, o, indices.reshape(batch, 1, -1)]
+        y = x.reshape(batch, outer, n, inner)[
+            i, o, indices.reshape(batch, 1, math.prod(indices.shape[b:]))
+        ]
         y = y.reshape(x.shape[:a] + indices.shape[b:] + x.shape[a + 1 :])
         if out is None:
             return y
@@ -159,7 +161,8 @@ class gather_backward(Along, MovesData):
     def forward(self, xp, gy, indices):
         batch, outer, n, inner = self.four_sizes(self.shape)
         rows = xp.arange(batch * outer).reshape(batch, outer, 1) * n
-        at = rows + indices.reshape(batch, 1, -1).astype(np.int64)
+        count = math.prod(indices.shape[self.batch_dims :])
+        at = rows + indices.reshape(batch, 1, count).astype(np.int64)
         y = add_rows(xp, batch * outer * n, at.ravel(), gy.reshape(at.size, inner))
         return y.reshape(self.shape)
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from nnl.core import random as nnl_random
@@ -68,6 +70,8 @@ class image_augmentation:
         name, rank, n = "image_augmentation", len(x.shape), len(self.shape)
         if rank < 2 or not 2 <= n <= rank or self.shape[:-2] != x.shape[rank - n : -2]:
             raise ShapeError(f"{name}: shape {self.shape} is no height and width for x {x}")
+        if 0 in x.shape[-2:]:
+            raise ShapeError(f"{name}: x {x} has no pixels")
         require(
             name, "pad", self.pad, "two numbers >= 0", len(self.pad) == 2 and min(self.pad) >= 0
         )
@@ -112,7 +116,7 @@ class image_augmentation:
             centred = xp.arange(y_size[axis]) - (y_size[axis] - 1) / 2
             margin = (size[axis] + 2 * self.pad[axis]) * magnified - y_size[axis]
             step = centred + (u[4 + axis] - 0.5) * xp.abs(margin)
-            steps.append(step.reshape(n, -1) / magnified.reshape(n, 1))
+            steps.append(step.reshape(n, y_size[axis]) / magnified.reshape(n, 1))
         v, h = steps[0][:, :, None], steps[1][:, None, :]  # from the centre, in pixels of x
         sine, cosine = xp.sin(angle), xp.cos(angle)
         v, h = cosine * v - sine * h, sine * v + cosine * h
@@ -160,10 +164,10 @@ def _bilinear(xp, x, rows, columns):
     top, left = xp.floor(rows).astype(np.int64), xp.floor(columns).astype(np.int64)
     bottom, right = xp.minimum(top + 1, height - 1), xp.minimum(left + 1, width - 1)
     down, across = (rows - top).astype(x.dtype)[:, None], (columns - left).astype(x.dtype)[:, None]
-    flat = x.reshape(*x.shape[:2], -1)
+    flat = x.reshape(*x.shape[:2], height * width)
 
     def at(r, c):
-        index = (r * width + c).reshape(len(x), 1, -1)
+        index = (r * width + c).reshape(len(x), 1, math.prod(r.shape[1:]))
         return xp.take_along_axis(flat, index, 2).reshape(*x.shape[:2], *r.shape[1:])
 
     upper = at(top, left) * (1 - across) + at(top, right) * across

@@ -137,7 +137,7 @@ class OnnxResizing:
         out = self.result_shape(shape)
         for axis in range(rank):
             scale = self.scales[axis] if self.scales else None
-            if scale != 1 and (scale is not None or shape[axis] != out[axis]):
+            if shape[axis] and scale != 1 and (scale is not None or shape[axis] != out[axis]):
                 part = (roi[axis], roi[rank + axis])
                 yield axis, taps(shape[axis], out[axis], scale, part, how)
 

@@ -81,7 +81,7 @@ def pooled_shape(a, x, arg="x"):
                     f"{name}: kernel {a.kernel} spans {k} pixels on spatial axis {i}, "
                     f"{arg} {x} with pad {a.pad} has {s + 2 * p}"
                 )
-    elif 0 in size:
+    if 0 in size:
         raise ShapeError(f"{name}: {arg} {x} has no pixels")
     return (*lead, *layout(a, x.shape).out, *tail)
 
@@ -368,7 +368,7 @@ class unpooling:
         kernel: Sizes of the windows, in pixels.
         channel_last: Channels are the last axis.
     Raises:
-        ShapeError: x has fewer axes than kernel.
+        ShapeError: x has fewer axes than kernel, or no pixels.
         ValueError: A size is below 1.
     """
 
@@ -384,6 +384,8 @@ class unpooling:
         if min(self.kernel) < 1:
             raise ValueError(f"unpooling: kernel {self.kernel} must be >= 1")
         lead, size, tail = split(self, x.shape)
+        if 0 in size:
+            raise ShapeError(f"unpooling: x {x} has no pixels")
         return x.with_shape(
             (*lead, *(s * k for s, k in zip(size, self.kernel, strict=True)), *tail)
         )

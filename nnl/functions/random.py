@@ -281,6 +281,8 @@ class random_choice:
             raise ShapeError(f"random_choice: x {x} has rank 0, wanted an axis to draw from")
         shape = self.shape or (1,)
         count = int(np.prod(shape, dtype=np.int64))
+        if count and not x.shape[-1]:
+            raise ShapeError(f"random_choice: x {x} has no element to draw")
         if not self.replace and count > x.shape[-1]:
             raise ShapeError(
                 f"random_choice: shape {shape} draws {count} elements without replacement, "
@@ -292,8 +294,8 @@ class random_choice:
     def forward(self, xp, x, w, rng):
         shape = self.shape or (1,)
         n, count = x.shape[-1], int(np.prod(shape, dtype=np.int64))
-        weights = w.reshape(-1, n).astype(np.float64)
-        rows = len(weights)
+        rows = int(np.prod(x.shape[:-1], dtype=np.int64))
+        weights = w.reshape(rows, n).astype(np.float64)
         positive = self._check_weights(weights, count)
         if self.replace:
             total = np.cumsum(weights, axis=1)

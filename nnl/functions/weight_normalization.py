@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, check_axes, check_axis
 from nnl.functions.arithmetic import add2, add_scalar, div2, mul2, pow_scalar, sub2
@@ -136,8 +138,8 @@ class SpectralNorm:
     def forward(self, xp, w, u):
         original = u.copy()
         rows = xp.moveaxis(w, self.dim, 0)
-        matrix = rows.reshape(len(rows), -1)
-        left = original.reshape(1, -1)
+        matrix = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+        left = original.reshape(1, original.size)
         for _ in range(self.itr):
             right = xp.matmul(left, matrix)
             right = right / xp.sqrt((right * right).sum() + self.eps)

@@ -53,7 +53,8 @@ class Triangle : public Kernel {
     const auto bytes = static_cast<int64_t>(bytes_of(type_));
     const char* x = b.input<char>(0);
     char* y = b.output<char>();
-    parallel_for(all_rows_, 1 + (1 << 15) / columns_, [&](int64_t begin, int64_t end) {
+    const int64_t least = 1 + (1 << 15) / std::max<int64_t>(columns_, 1);
+    parallel_for(all_rows_, least, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         // the first column that belongs to the upper part
         const int64_t c = std::clamp<int64_t>(r % rows_ + k_ + (upper_ ? 0 : 1), 0, columns_);

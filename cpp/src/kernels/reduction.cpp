@@ -218,7 +218,7 @@ class Columns : public Kernel {
     each_ = size_of(rows_);
     blocks_ = (columns_ + chunk - 1) / chunk;
     const int64_t width = std::min(chunk, columns_);
-    if (rows_.size() == 1 && rows_[0].stride == columns_ && columns_ <= chunk / 4)
+    if (columns_ && rows_.size() == 1 && rows_[0].stride == columns_ && columns_ <= chunk / 4)
       fold_ = chunk / 2 / columns_;
     if (groups_ * blocks_ < 16) parts_ = std::clamp<int64_t>(each_ * width / part_elements, 1, 64);
   }
