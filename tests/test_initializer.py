@@ -89,6 +89,7 @@ def test_weight_normalization_scale_is_the_norm_of_each_slice(dim: int, expected
 def test_weight_normalization_scale_takes_the_shape_asked_for() -> None:
     scale = I.WeightNormalizationScaleInitializer(Weight(np.ones((2, 3), np.float32)), 1)
     assert scale((1, 3)).shape == (1, 3)
+    assert scale((2, 3)).shape == (3,)  # the shape of the weight: as NNabla, one axis
     with pytest.raises(ValueError, match=r"shape \(2,\) does not hold one scale for each of the 3"):
         scale((2,))
 

@@ -89,19 +89,20 @@ class broadcast_to(MovesData):
     Args:
         x: Gives the shape; its values are not used and it gets no gradient.
         y: Its sizes equal those of consecutive axes of x (no size of 1 stretches here).
-        axis: The axis of x that the first axis of y lies along; the last axes of x for -1 or None.
+        axis: The axis of x that the first axis of y lies along; the last axes of x if it is
+            negative or left out, as in NNabla.
     Raises:
-        ShapeError: A size differs, y does not fit at axis, or axis is below -1.
+        ShapeError: A size differs, or y does not fit at axis.
     """
 
     axis: int | None = None
 
     def resolve(self, x, y):
-        return {"axis": -1 if self.axis is None else self.axis}
+        return {"axis": -1 if self.axis is None else max(self.axis, -1)}
 
     def infer(self, x, y):
         at = self._start(x.ndim, y.ndim)
-        if self.axis < -1 or at < 0 or x.shape[at : at + y.ndim] != y.shape:
+        if at < 0 or x.shape[at : at + y.ndim] != y.shape:
             raise ShapeError(
                 f"broadcast_to: y {y} does not fit along the axes of x {x} from axis {self.axis}"
             )

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from nnl.core.annotations import Input, checked
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, check_rank, check_same_shape
@@ -203,11 +205,11 @@ class patch_correlation_second(Correlation):
 def patch_correlation(
     x1: Input,
     x2: Input,
-    patch: Sequence[int] = (1, 1),
-    shift: Sequence[int] = (0, 0),
-    patch_step: Sequence[int] = (1, 1),
-    shift_step: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0, 0, 0),
+    patch: int | Sequence[int] = (1, 1),
+    shift: int | Sequence[int] = (0, 0),
+    patch_step: int | Sequence[int] = (1, 1),
+    shift_step: int | Sequence[int] = (1, 1),
+    padding: int | Sequence[int] = (0, 0, 0, 0),
     channel_last: bool = False,
 ) -> Any:
     r"""Correlate patches of x1 with patches of x2 at nearby places, as for optical flow.
@@ -223,8 +225,12 @@ def patch_correlation(
         shift: How far x2 is shifted at most, up and down, left and right, in pixels.
         patch_step: Distance of the patches, in pixels.
         shift_step: Distance of the shifts, in pixels.
-        padding: Zeros added at the top, bottom, left and right, in pixels.
+        padding: Zeros added at the top, bottom, left and right, in pixels, or two numbers: at the
+            top and bottom, and at the left and right.
         channel_last: Channels are the last axis, and shifts the last two of the result.
+
+    One number for a setting stands for both axes.
+
     Returns:
         (N, U, V, H', W'), or (N, H', W', U, V), with U = 2 shift // shift_step + 1 and
         H' = (H + padding - patch) // patch_step + 1, and likewise V and W'.
@@ -235,9 +241,14 @@ def patch_correlation(
     Source: Fischer et al., FlowNet, arXiv:1504.06852.
     """
     at = {
-        "patch": patch, "shift": shift, "patch_step": patch_step, "shift_step": shift_step,
-        "padding": padding,
+        name: (value, value) if isinstance(value, (int, np.integer)) else value
+        for name, value in (
+            ("patch", patch), ("shift", shift), ("patch_step", patch_step),
+            ("shift_step", shift_step), ("padding", padding),
+        )
     }  # fmt: skip
+    if len(at["padding"]) == 2:
+        at["padding"] = tuple(n for n in at["padding"] for _ in range(2))
     if channel_last:
         return patch_correlation_op(x1, x2, **at)
     for name, x in (("x1", x1), ("x2", x2)):

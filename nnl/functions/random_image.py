@@ -70,6 +70,12 @@ class Moved:
             )
 
 
+def from_front(base_axis, x):
+    """base_axis counted from the front, if it is negative and an axis of x."""
+    rank = len(x.shape)
+    return base_axis + rank if -rank <= base_axis < 0 else base_axis
+
+
 def draw_integers(xp, rng, shape, low, high):
     """Integers in [low, high], uniformly."""
     u = nnl_random.uniform(rng, shape, np.float64, xp)
@@ -83,7 +89,7 @@ class random_crop(Moved):
     Args:
         x: Any shape.
         shape: Sizes of the piece along the last axes; the size of x where left out.
-        base_axis: Axes from here on belong to one sample.
+        base_axis: Axes from here on belong to one sample; negative ones count from the end.
         seed: See the module.
     Raises:
         ShapeError: A size is larger than that of x, or there are more sizes than axes.
@@ -94,7 +100,8 @@ class random_crop(Moved):
     seed: int = -1
 
     def resolve(self, x, rng):
-        return {"shape": x.shape if self.shape is None else self.shape}
+        shape = x.shape if self.shape is None else self.shape
+        return {"shape": shape, "base_axis": from_front(self.base_axis, x)}
 
     def infer(self, x, rng):
         self.check_base_axis(x)
@@ -126,7 +133,7 @@ class random_flip(Moved):
     Args:
         x: Any shape.
         axes: Axes to reverse; the last one if left out.
-        base_axis: Axes from here on belong to one sample.
+        base_axis: Axes from here on belong to one sample; negative ones count from the end.
         seed: See the module.
     Raises:
         ShapeError: An axis is out of range or given twice.
@@ -138,7 +145,10 @@ class random_flip(Moved):
 
     def resolve(self, x, rng):
         axes = (len(x.shape) - 1,) if self.axes is None else self.axes
-        return {"axes": check_axes("random_flip", axes, x)}
+        return {
+            "axes": check_axes("random_flip", axes, x),
+            "base_axis": from_front(self.base_axis, x),
+        }
 
     def infer(self, x, rng):
         self.check_base_axis(x)
@@ -166,7 +176,7 @@ class random_shift(Moved):
         border_mode: What comes in from outside: "nearest" the border element, "reflect" the mirror
             image with the border element twice (d c b a | a b c d), "constant" constant_value.
         constant_value: See border_mode.
-        base_axis: Axes from here on belong to one sample.
+        base_axis: Axes from here on belong to one sample; negative ones count from the end.
         seed: See the module.
     Raises:
         ShapeError: There are more shifts than axes.
@@ -180,7 +190,8 @@ class random_shift(Moved):
     seed: int = -1
 
     def resolve(self, x, rng):
-        return {"shifts": (0,) * len(x.shape) if self.shifts is None else self.shifts}
+        shifts = (0,) * len(x.shape) if self.shifts is None else self.shifts
+        return {"shifts": shifts, "base_axis": from_front(self.base_axis, x)}
 
     def infer(self, x, rng):
         self.check_base_axis(x)
@@ -237,7 +248,8 @@ class random_erase:
         n: Number of rectangles.
         share: Whether the channels of an image have the same rectangles.
         inplace: Ignored.
-        base_axis: Axes from here on belong to one sample; there must be three.
+        base_axis: Axes from here on belong to one sample; there must be three. Negative ones count
+            from the end.
         channel_last: Where the channels are.
         ste_fine_grained: Whether erased elements have no gradient; without, the gradient passes.
         seed: See the module.
@@ -261,7 +273,10 @@ class random_erase:
     host = "as many numbers are drawn as elements are erased"
 
     def resolve(self, x, rng):
-        return {"n": 1 if self.n is None else self.n}
+        return {
+            "n": 1 if self.n is None else self.n,
+            "base_axis": from_front(self.base_axis, x),
+        }
 
     def infer(self, x, rng):
         if len(x.shape) - self.base_axis != 3 or self.base_axis < 0:

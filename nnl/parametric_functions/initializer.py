@@ -195,9 +195,9 @@ class WeightNormalizationScaleInitializer(BaseInitializer):
         w: The weight: a Variable or NdArray (anything whose values are in `.d` or `.data`).
         dim: Axis of w that indexes the slices; negative counts from the last.
         eps: Added to the sum of squares, so in squared units of w.
-    Returns (when called): array of w's dtype and of the shape asked for, which must have
-        w.shape[dim] elements.
-    Raises (when called): ValueError: the shape has another number of elements.
+    Returns (when called): array of w's dtype with w.shape[dim] elements, in the shape asked for; of
+        one axis for the shape of w.
+    Raises (when called): ValueError: another shape has another number of elements.
     Source: Salimans and Kingma, Weight Normalization, arXiv:1602.07868.
     """
 
@@ -213,6 +213,8 @@ class WeightNormalizationScaleInitializer(BaseInitializer):
         kept = self.dim % w.ndim
         axes = tuple(axis for axis in range(w.ndim) if axis != kept)
         scale = np.sqrt(np.sum(w * w, axis=axes) + self.eps)
+        if tuple(shape) == w.shape:  # as NNabla's, which takes any shape
+            return np.asarray(scale, w.dtype)
         if int(np.prod(shape)) != scale.size:
             raise ValueError(
                 f"WeightNormalizationScaleInitializer: shape {tuple(shape)} does not hold one "

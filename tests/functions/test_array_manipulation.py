@@ -403,3 +403,18 @@ def test_sink_starts_backward_from_the_stored_gradients(auto, clear_buffer):
         y.backward(clear_buffer=clear_buffer)
     np.testing.assert_array_equal(x.g, [14 + 3, 14 + 6])
     np.testing.assert_array_equal(leaf.g, [5, 5])
+
+
+@pytest.mark.parametrize("axis", [-1, -2, -5, None])
+@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+def test_broadcast_to_takes_any_negative_axis_for_the_last_ones(axis, backend):
+    """As NNabla does."""
+    x = nn.Variable.from_numpy_array(np.zeros((2, 3, 4), np.float32))
+    with nn.context_scope(nn.Context([f"{backend}:float"])), nn.auto_forward():
+        for shape in ((2, 3, 4), (3, 4), (4,)):
+            y = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+            v = nn.Variable.from_numpy_array(y, need_grad=True)
+            z = F.broadcast_to(x, v, axis=axis)
+            np.testing.assert_array_equal(z.d, np.broadcast_to(y, (2, 3, 4)))
+            F.sum(z).backward()
+            np.testing.assert_array_equal(v.g, np.full(shape, 24 // y.size))

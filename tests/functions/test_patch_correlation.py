@@ -61,9 +61,27 @@ def test_equals_products_with_shifted_images(at, channel_last):
         ([(1, 4, 4, 4)] * 2, {"patch": (5, 1)}, r"patch \(5, 1\) is larger than x1"),
         ([(1, 4, 4, 4)] * 2, {"patch": (0, 1)}, r"patch is \(0, 1\), wanted 2 numbers >= 1"),
         ([(1, 4, 4, 4)] * 2, {"shift": (1,)}, r"shift is \(1,\), wanted 2 numbers >= 0"),
-        ([(1, 4, 4, 4)] * 2, {"padding": (1, 1)}, r"padding is \(1, 1\), wanted 4 numbers >= 0"),
+        (
+            [(1, 4, 4, 4)] * 2,
+            {"padding": (1, 1, 1)},
+            r"padding is \(1, 1, 1\), wanted 4 numbers >= 0",
+        ),
     ],
 )
 def test_errors_name_what_came_and_what_was_wanted(shapes, at, text, channel_last):
     with pytest.raises(ValueError, match=f"^patch_correlation: .*{text}"):
         F.patch_correlation(*(V(np.zeros(s)) for s in shapes), **at, channel_last=channel_last)
+
+
+def test_one_number_stands_for_both_axes():
+    x1, x2 = (nn.Variable.from_numpy_array(a) for a in np.random.default_rng(0).normal(
+        size=(2, 1, 2, 6, 7)).astype(np.float32))  # fmt: skip
+    names = "patch", "shift", "patch_step", "shift_step"
+    with nn.auto_forward():
+        for numbers in ((3, 1, 2, 1), (2, 2, 1, 2)):
+            both = {k: (n, n) for k, n in zip(names, numbers, strict=True)}
+            want = F.patch_correlation(x1, x2, **both, padding=(1, 1, 1, 1)).d
+            got = F.patch_correlation(x1, x2, *numbers, padding=1).d
+            np.testing.assert_array_equal(got, want)
+        want = F.patch_correlation(x1, x2, padding=(1, 1, 2, 2)).d
+        np.testing.assert_array_equal(F.patch_correlation(x1, x2, padding=(1, 2)).d, want)

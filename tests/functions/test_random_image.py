@@ -148,6 +148,23 @@ def test_random_erase_takes_channels_last():
     assert y.any() and (y[..., 0] == y[..., 1]).all()
 
 
+@pytest.mark.parametrize(
+    "function,at",
+    [
+        (F.random_crop, {"shape": (2, 2)}),
+        (F.random_flip, {"axes": (-1,)}),
+        (F.random_shift, {"shifts": (2, 2)}),
+        (F.random_erase, {"prob": 1.0}),
+    ],
+)
+def test_a_negative_base_axis_counts_from_the_end(function, at):
+    x = nn.NdArray.from_numpy_array(np.arange(2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8))
+    want = function(x, base_axis=1, seed=5, **at).data
+    np.testing.assert_array_equal(function(x, base_axis=-3, seed=5, **at).data, want)
+    with pytest.raises(ShapeError, match="base_axis -5"):
+        function(x, base_axis=-5, seed=5, **at)
+
+
 def test_image_augmentation_without_arguments_is_the_identity():
     x = counted(2, 3, 4, 5)
     y = F.image_augmentation(x)
