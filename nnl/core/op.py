@@ -80,6 +80,8 @@ class Attributes:
                                     in functions. The keyword-only names are all that it sees:
                                     inputs and outputs by name, their specs as <name>_spec, and
                                     `need`, a bool for every input.
+        counts, count_of(values)    the input from whose value the attribute `count` follows, and
+                                    how; static graphs ask again when their shapes have changed.
         resolve(self, x, w, b)      input specs -> {attribute: value} for those left to default.
         cost(self, x, w, b)         input specs -> Cost.
         samples(rng)                yields Sample.

@@ -88,6 +88,11 @@ class pad_packed_sequence_op(MovesData):
     padding_value: float = 0.0
     total_length: int = -1
     count: int = 0
+    counts = "batch_sizes"
+
+    @staticmethod
+    def count_of(batch_sizes):
+        return max(0, int(batch_sizes[0])) if batch_sizes.size else 0
 
     def infer(self, packed_sequence, batch_sizes):
         check_packed(packed_sequence, batch_sizes)
@@ -223,7 +228,8 @@ def pad_packed_sequence(
     Args:
         packed_sequence: (N, ...).
         batch_sizes: (T,), how many sequences have each step, falling, with the sum N. The first of
-            them, at the time of the call, fixes the number B of sequences.
+            them, at the time of the call, fixes the number B of sequences, in a static graph until
+            a shape changes.
         batch_first: The sequences are the first axis of the result.
         padding_value: What follows the last step of a sequence.
         total_length: Steps of the result if more than T.
@@ -239,5 +245,5 @@ def pad_packed_sequence(
     return pad_packed_sequence_op(
         packed_sequence, batch_sizes, batch_first=batch_first, padding_value=padding_value,
         total_length=-1 if total_length is None else total_length, outputs=outputs,
-        count=max(0, int(values[0])),
+        count=pad_packed_sequence_op.attrs_class.count_of(values),
     )  # fmt: skip

@@ -15,7 +15,8 @@ from nnl.core.context import STATE, using
 from nnl.core.graph import Node, Value, capture
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
-from nnl.graph.plan import Plan, infer_again
+from nnl.graph.infer_again import infer_again
+from nnl.graph.plan import Plan
 from nnl.graph.session import fingerprint
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from itertools import count
 from typing import Any
@@ -13,7 +13,6 @@ import numpy as np
 
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES, STATE, using
-from nnl.core.dispatch import bind
 from nnl.core.graph import Node
 from nnl.core.origin import name_call, tell
 from nnl.ext.native import CHANNELS_LAST, TILED, tiled_shape
@@ -27,22 +26,6 @@ from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
 
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
 _plans = count()
-
-
-def infer_again(nodes: Iterable[Node]) -> None:
-    """Run the shape rules from the leaves' present specs and update the arrays of the nodes."""
-    for node in nodes:
-        specs = tuple([None if v is None else v.current_spec for v in node.inputs])
-        try:
-            node.out_specs = bind(node.op, node.attrs, node.target, specs).out_specs
-        except (ValueError, TypeError) as e:
-            tell(e, node.op.name, node.label)
-            raise
-        if node.outs is None:  # recorded in dynamic mode
-            node.outs = tuple([NdArray.unwritten(s) for s in node.out_specs])
-        for nd, spec in zip(node.outs, node.out_specs, strict=True):
-            if nd.spec is not spec:
-                nd.spec, nd.bufs = spec, {}
 
 
 class Storage:

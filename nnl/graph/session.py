@@ -18,7 +18,8 @@ from nnl.core.op import Op
 from nnl.core.variable import EXECUTOR, Hook, Variable
 from nnl.graph.backward import Backward, BackwardPlan
 from nnl.graph.eager import backward_now
-from nnl.graph.plan import Plan, infer_again
+from nnl.graph.infer_again import infer_again
+from nnl.graph.plan import Plan
 from nnl.graph.program import NO_GRADIENTS, SPACE, Key
 from nnl.graph.progress import check_callbacks, reports_to
 from nnl.graph.recompute import BUDGET, cheap_edges, insert_recomputation

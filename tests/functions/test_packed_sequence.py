@@ -70,3 +70,28 @@ def test_a_static_graph_refuses_another_number_of_steps():
     lengths.d = np.array([4, 3, 1])
     with pytest.raises(ValueError, match="lengths have the sum 8, wanted 7 as when"):
         y.forward()
+
+
+@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@pytest.mark.parametrize("second", [[2, 2, 2], [4, 2, 1], [3, 2, 1, 1, 1], [5, 3, 1]])
+def test_a_static_graph_follows_batch_sizes_of_another_shape(second, backend):
+    """NNabla counts the sequences again when the shape of batch_sizes has changed."""
+    sizes = nn.Variable.from_numpy_array(np.array([3, 2, 1, 1]))
+    x = nn.Variable.from_numpy_array(np.ones((7, 2), np.float32), need_grad=True)
+    with nn.context_scope(nn.Context([f"{backend}:float"])):
+        y, lengths = F.pad_packed_sequence(x, sizes)
+        nn.forward_all([y, lengths])
+        assert y.shape == (4, 3, 2) and lengths.d.tolist() == [4, 2, 1]
+        sizes.reset_shape((len(second),), True)
+        x.reset_shape((sum(second), 2), True)
+        sizes.d, x.d = second, np.arange(1, 2 * sum(second) + 1).reshape(-1, 2)
+        loss = F.sum(y * y)
+        nn.forward_all([y, lengths, loss])
+        x.grad.zero()
+        loss.backward()
+    assert y.shape == y.d.shape == (len(second), second[0], 2)
+    assert lengths.d.tolist() == [sum(n > i for n in second) for i in range(second[0])]
+    packed = [row for step, n in zip(y.d, second, strict=True) for row in step[:n]]
+    np.testing.assert_array_equal(packed, x.d)
+    assert np.count_nonzero(y.d) == x.d.size
+    np.testing.assert_array_equal(x.g, 2 * x.d)
