@@ -42,6 +42,8 @@ class NdArray:
             shape = tuple(shape[0])
         self.spec = Spec.of(shape)
         self.bufs = {"fill": 0}
+        if STATE.trace is not None:
+            STATE.trace.made(self)
 
     @classmethod
     def unwritten(cls, spec: Spec) -> NdArray:
@@ -61,7 +63,10 @@ class NdArray:
     def from_numpy_array(nparr: Any) -> NdArray:
         """A copy of a numpy array; keeps its dtype."""
         a = np.asarray(nparr)
-        return NdArray.holding(Spec.of(a.shape, a.dtype), "host", _copy(a))
+        nd = NdArray.holding(Spec.of(a.shape, a.dtype), "host", _copy(a))
+        if STATE.trace is not None:
+            STATE.trace.made(nd)
+        return nd
 
     # ---- what backends and plans use ----
 
@@ -106,13 +111,7 @@ class NdArray:
         return self.bufs[space]
 
     def read_early(self, name: str, reader: str) -> None:
-        """Zeros and a warning, where something is read that nothing has written yet.
-
-        Raises:
-            ValueError: nnl.compile is recording, so nothing will be computed before the end.
-        """
-        if STATE.trace is not None:
-            raise ValueError(f"{name}: nnl.compile is recording, there are no values yet")
+        """Zeros and a warning, where something is read that nothing has written yet."""
         logger.warning(
             "%s was read by %s before anything was written to it: it is taken as zeros",
             name,
@@ -139,6 +138,8 @@ class NdArray:
             raise TypeError(f"data: got {type(other).__name__}, wanted an NdArray")
         if other.spec.shape != self.spec.shape:
             raise ShapeError(f"data: got {other.spec}, wanted the shape {self.spec.shape}")
+        if STATE.trace is not None and other.bufs is not self.bufs:
+            STATE.trace.check_write(self, "sharing the memory of another array")
         if other.spec is not self.spec:
             self.spec = other.spec
             STATE.epoch += 1
@@ -150,6 +151,8 @@ class NdArray:
     def data(self) -> Host:
         """The value as a writable numpy array that shares this array's memory."""
         host: Host
+        if STATE.trace is not None:
+            STATE.trace.check_read(self)
         if self.written:
             host = self.touch("host")
         else:
@@ -166,6 +169,11 @@ class NdArray:
         if isinstance(value, (int, float, np.generic)) and not isinstance(value, bool):
             self.fill(value)
             return
+        if STATE.trace is not None:
+            if isinstance(value, NdArray):
+                STATE.trace.assign(self, value)
+                return
+            STATE.trace.check_write(self, "writing a numpy array")
         a = value.data if isinstance(value, NdArray) else value
         a = np.asarray(a)
         if a.dtype.kind not in "biufV" or a.dtype.names is not None:
@@ -212,10 +220,10 @@ class NdArray:
 
     def fill(self, value: Any) -> None:
         """Fill with one value, lazily: memory is touched at the next read."""
+        if STATE.trace is not None and STATE.trace.fill(self, value):
+            return
         self.bufs.clear()
         self.bufs["fill"] = value
-        if STATE.trace is not None and value == 0:
-            STATE.trace.zero(self)
 
     @property
     def zeroing(self) -> bool:

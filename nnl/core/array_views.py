@@ -32,6 +32,8 @@ def size_from_axis(self: NdArray, axis: int = -1) -> int:
 def cast(self: NdArray, dtype: Any, ctx: Any = None) -> Host:
     """Convert the value to another dtype in place and return it as a writable numpy array."""
     dtype = numpy_type("cast", dtype)
+    if STATE.trace is not None:
+        STATE.trace.check_read(self)
     if dtype != self.spec.dtype:
         keep = self.bufs.get("fill", None)
         host = None if keep is not None or not self.bufs else self.read("host").astype(dtype)
@@ -72,6 +74,9 @@ def copy_from(self: NdArray, arr: NdArray, use_current_context: bool = True) -> 
         raise TypeError(f"copy_from: arr is {type(arr).__name__}, wanted an NdArray")
     if arr.shape != self.shape:
         raise ShapeError(f"copy_from: arr is {arr.spec}, wanted the shape {self.shape}")
+    if STATE.trace is not None:
+        STATE.trace.assign(self, arr)
+        return self
     if not arr.bufs:
         arr.read_early(f"NdArray {arr.spec}", "copy_from")
     space = next((s for s in arr.bufs if s in SPACES), "host")
@@ -87,6 +92,8 @@ def get_data(self: NdArray, mode: str = "rw", dtype: Any = None) -> Host:
     """The value as a numpy array; mode "r" is read only, "w" need not hold the old value."""
     if mode not in ("r", "w", "rw"):
         raise ValueError(f"get_data: mode is {mode!r}, wanted 'r', 'w' or 'rw'")
+    if STATE.trace is not None:
+        STATE.trace.check_read(self)
     if mode == "w" and not any(s in self.bufs for s in SPACES):
         self.zero()
     if dtype is not None:

@@ -294,13 +294,18 @@ def _record(
     bound: Bound,
     need: bool,
 ) -> Any:
+    trace = STATE.trace
+    if trace is not None:
+        edges = trace.inputs(inputs, bound.writes)
     node = _node(op, attrs, edges, bound)
     node.need_grad = None if STATE.no_grad else need
     node.origin = STATE.origin or here()
     node.outs = datas = tuple([NdArray.unwritten(s) for s in bound.out_specs])
     ys = [Variable.of_edge(Value.of(node, i, d.spec, need, d), d) for i, d in enumerate(datas)]
-    if bound.writes and STATE.trace is not None:
-        STATE.trace.effect(ys[0])
+    if trace is not None:
+        trace.recorded(ys)
+        if bound.writes:
+            trace.effect(ys[0])
     return ys[0] if bound.single else _visible(op, ys)
 
 
@@ -313,6 +318,8 @@ def _visible(op: Op, ys: list[Any]) -> Any:
 
 def _apply_to_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     """At least one input is an NdArray: compute now; Variables give their data."""
+    if STATE.trace is not None:
+        return _record_arrays(op, attrs, inputs)
     datas: list[NdArray | None] = []
     for x in inputs:
         if type(x) is NdArray:
@@ -330,6 +337,18 @@ def _apply_to_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
         bound = bind(op, attrs, STATE.target, specs)
     ys = execute(bound, datas)
     return ys[0] if bound.single else _visible(op, ys)
+
+
+def _record_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
+    """What _apply_to_arrays does, to be done when the plan that is recorded runs."""
+    trace = STATE.trace
+    if not all(x is None or isinstance(x, (Variable, NdArray)) for x in inputs):
+        raise op.bad_input(inputs)
+    xs = tuple([trace.variable(x) if isinstance(x, NdArray) else x for x in inputs])
+    with using(auto_forward=False, no_grad=True):
+        y = apply(op, attrs, xs)
+    trace.recorded(y if isinstance(y, tuple) else (y,), of_arrays=True)
+    return tuple([v._data for v in y]) if isinstance(y, tuple) else y._data
 
 
 def _apply_with_hooks(

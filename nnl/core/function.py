@@ -111,6 +111,7 @@ class Function:
     def _run(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], arrays: list[Any]
     ) -> None:
+        self._check_not_recording("forward")
         mine = self._kept()  # what only backward needs is that of the latest run
         for i, result in enumerate(execute(self._bind(inputs), arrays)):
             nd = outputs[i]._data if i < len(outputs) else mine.get(i)
@@ -178,6 +179,7 @@ class Function:
             accum: Per input, whether to add to the gradient it has (if left out, to all of them).
                 False overwrites.
         """
+        self._check_not_recording("backward")
         xs = self._all(inputs)
         ys = self._results(self._bind(inputs), xs, outputs)
         node = Node.__new__(Node)
@@ -199,6 +201,13 @@ class Function:
             if accum is not None and not accum[i]:
                 x.grad.zero()
             accumulate(x.grad, g, own=False)
+
+    def _check_not_recording(self, method: str) -> None:
+        if STATE.trace is not None:
+            raise ValueError(
+                f"{self.name}.{method}: nnl.compile is recording, and a function that computes at "
+                "once would do so only now, not at every run: call the function on Variables"
+            )
 
     def _kept(self) -> dict[int, NdArray]:
         """The arrays of outputs that the graph holds, by position."""

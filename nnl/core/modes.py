@@ -33,9 +33,14 @@ def context_scope(ctx: Context) -> Iterator[Context]:
         yield ctx
 
 
+def _computes_now(auto: bool) -> bool:
+    """What auto_forward becomes: everything inside of a compiled function is recorded."""
+    return bool(auto) and STATE.trace is None
+
+
 def set_auto_forward(auto: bool) -> None:
     """Compute functions when they are called (True) or at forward() (False, the default)."""
-    STATE.auto_forward = flag("set_auto_forward", "auto", auto)
+    STATE.auto_forward = _computes_now(flag("set_auto_forward", "auto", auto))
 
 
 def get_auto_forward() -> bool:
@@ -46,7 +51,7 @@ def get_auto_forward() -> bool:
 @contextmanager
 def auto_forward(auto: bool = True) -> Iterator[None]:
     """Compute functions when they are called inside the with block."""
-    with using(auto_forward=bool(auto)):
+    with using(auto_forward=_computes_now(auto)):
         yield
 
 

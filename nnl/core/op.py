@@ -403,6 +403,9 @@ def _write_to(op: Op, outputs: Any, y: Any) -> Any:
     for out, result in zip(outs, ys, strict=True):
         nd = out.data if hasattr(out, "edge") else out
         result_nd = result.data if hasattr(result, "edge") else result
+        if STATE.trace is not None:
+            STATE.trace.assign(nd, result_nd)
+            continue
         if result_nd.bufs or nd.spec is not result_nd.spec:
             nd.spec, nd.bufs = result_nd.spec, result_nd.bufs
         else:  # recorded only: out keeps its values until the function is executed

@@ -10,7 +10,7 @@ import numpy as np
 
 from nnl.core.array import NdArray
 from nnl.core.array_views import view
-from nnl.core.context import using
+from nnl.core.context import STATE, using
 from nnl.core.dispatch import apply
 from nnl.core.graph import Node, Value, capture
 from nnl.core.op import OPS
@@ -57,6 +57,9 @@ def _in_place(compute: Any, same_memory_for_arrays: bool) -> Any:
             return result
         if result.shape != self.shape:
             raise ShapeError(f"in-place operator: {self.spec} cannot hold the result {result.spec}")
+        if STATE.trace is not None:
+            STATE.trace.assign(self, result)
+            return self
         if "host" in self.bufs and result.spec is self.spec:
             np.copyto(self.touch("host"), result.read("host"))
         else:

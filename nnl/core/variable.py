@@ -121,7 +121,7 @@ class Variable:
         Raises:
             ValueError: It was cleared, or nnl.compile is recording.
         """
-        if not self._data.bufs:
+        if not self._data.bufs and STATE.trace is None:
             self._data.read_early(self.edge.label, ".d")
         try:
             return self._data.data
@@ -135,11 +135,11 @@ class Variable:
     @property
     def g(self) -> Host:
         """The gradient as a writable numpy array; zeros before the first backward."""
-        return self.edge.grad.data
+        return self.grad.data
 
     @g.setter
     def g(self, value: Any) -> None:
-        self.edge.grad.data = value
+        self.grad.data = value
 
     @property
     def data(self) -> NdArray:
@@ -153,11 +153,14 @@ class Variable:
     @property
     def grad(self) -> NdArray:
         """The array of the gradient. Assigning an NdArray shares its memory."""
-        return self.edge.grad
+        grad = self.edge.grad
+        if STATE.trace is not None:
+            STATE.trace.gradients[id(grad)] = grad
+        return grad
 
     @grad.setter
     def grad(self, value: NdArray) -> None:
-        self.edge.grad.share(value)
+        self.grad.share(value)
 
     # ---- flags ----
 

@@ -3,70 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.autodiff import backprop, start_gradient
 from nnl.core.context import STATE, using
-from nnl.core.graph import Node, Value, capture
-from nnl.core.op import OPS
+from nnl.core.graph import Value, capture
 from nnl.core.variable import Variable
 from nnl.graph.infer_again import infer_again
 from nnl.graph.plan import Plan
 from nnl.graph.session import fingerprint
-
-
-class Trace:
-    """What is recorded while nnl.compile calls the user's function.
-
-    forward() computes nothing; backward() records the gradient graph; solvers record their update
-    ops. A gradient is known here by the array it would be written to.
-    """
-
-    def __init__(self) -> None:
-        self.grads: dict[int, tuple[NdArray, Variable | None]] = {}  # None: zero
-        self.effects: list[Value] = []  # results of ops that write state
-        self.boundary = 0  # number of the last node before the first backward(); 0: there is none
-
-    def forward(self, outputs: Sequence[Variable]) -> None:
-        """Nothing to do: what is recorded runs with the plan."""
-
-    def backward(self, output: Variable, grad: Any) -> None:
-        if not output.edge.need_grad:
-            return
-        self.boundary = self.boundary or Node.count
-        gy = start_gradient(output.edge, output.shape, grad)
-        with using(record=True, no_grad=False):
-            found = backprop([output.edge], [Variable.of_edge(Value.leaf(gy), gy)])
-            for leaf, g in found.leaves.values():
-                nd = leaf.grad
-                # not zeroed in this step: what the array holds at run time is added to
-                before = (nd, Variable.of_edge(Value.leaf(nd), nd))
-                old = self.grads.get(id(nd), before)[1]
-                self.grads[id(nd)] = nd, g if old is None else OPS["add2"](old, g)
-
-    def gradient(self, param: Variable) -> Variable | None:
-        """The gradient of a parameter at this point of the step; None where it is zero."""
-        nd = param.grad
-        if id(nd) in self.grads:
-            return self.grads[id(nd)][1]
-        return None if nd.zeroing else Variable.of_edge(Value.leaf(nd), nd)
-
-    def set_gradient(self, param: Variable, value: Variable | None) -> None:
-        """Replace the gradient of a parameter."""
-        self.grads[id(param.grad)] = param.grad, value
-
-    def zero(self, nd: NdArray) -> None:
-        """An array, which may be a gradient, is zero at this point of the step."""
-        self.grads[id(nd)] = nd, None
-
-    def effect(self, result: Variable) -> None:
-        """Make sure that the op which computes `result` runs."""
-        self.effects.append(result.edge)
+from nnl.graph.trace import Trace
 
 
 class Compiled:
@@ -174,9 +124,23 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
 
     Args:
         f: A function of Variables, NdArrays and hashable values. It may call forward(), backward()
-            and the methods of solvers: a whole training step becomes one plan. Python code in it
-            runs only while recording; so do reads of `.d`, which are an error, since nothing has
-            been computed yet.
+            and the methods of solvers: a whole training step becomes one plan. Arithmetic of
+            NdArrays is recorded too, in place as well: `p.data -= 0.1 * p.grad`,
+            `t.data.copy_from(y.data)`, `t.data.zero()` and `t.d = 0` happen at every run.
+
+    Python code in f runs only while it is recorded. Later runs see again what it saw then:
+        - numbers, strings and numpy arrays, those given to functions and to `t.d = 0` included; a
+          learning rate or another hyperparameter of a solver is followed if it is set outside of f,
+        - branches, loops, prints and counters; shapes, dtypes and flags of arguments, for each
+          combination of which f is recorded once; the context,
+        - Variables and NdArrays that f makes, which are made once, and parameters, created once,
+        - calls that change something besides arrays: `nnl.seed`, `clear_parameters`,
+          `set_learning_rate`, `need_grad = ...`; hooks of forward() and backward() do not run.
+    What would be lost or stay as it is without notice raises ValueError at its line: to read `.d`,
+    to write numpy arrays into it, or to share memory, unless f itself has made the array and no
+    function has read it yet. Writes through a numpy array that was taken from `.d` before are not
+    seen.
+
     Returns:
         A function with the same arguments. The Variables it returns are new leaves.
     Raises:
