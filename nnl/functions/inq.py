@@ -114,10 +114,14 @@ class INQ:
                 )  # fmt: skip
 
 
-WRITTEN = ("weight", "indicator_fixedweights")
+SETTINGS = {
+    "integer": ("indicator_fixedweights",),
+    "writes": ("weight", "indicator_fixedweights"),
+    "at_most": {"num_bits": 64},
+}
 
 
-@op("inq_affine", nnp="INQAffine", integer=("indicator_fixedweights",), writes=WRITTEN)
+@op("inq_affine", nnp="INQAffine", **SETTINGS)
 class inq_affine_op(INQ, WithAffine):
     """See inq_affine."""
 
@@ -127,7 +131,7 @@ class inq_affine_op(INQ, WithAffine):
     seed: int = -1
 
 
-@op("inq_convolution", nnp="INQConvolution", integer=("indicator_fixedweights",), writes=WRITTEN)
+@op("inq_convolution", nnp="INQConvolution", **SETTINGS)
 class inq_convolution_op(INQ, WithConvolution):
     """See inq_convolution."""
 
@@ -178,7 +182,7 @@ def inq_affine(
             weights are fixed; gets no gradient.
         bias: Shape of *out, optional.
         base_axis: Number of batch axes; negative counts from the end.
-        num_bits: Number of bits of a fixed weight.
+        num_bits: Number of bits of a fixed weight, at most 64.
         inq_iterations: Number of executions after which weights are fixed, in ascending order.
         selection_algorithm: "largest_abs" fixes the half with the largest absolute values,
             "random" each weight with a chance of one half.
@@ -187,7 +191,7 @@ def inq_affine(
         outputs: Array whose memory the result takes.
     Raises:
         ShapeError: base_axis is out of range, or the sizes do not fit.
-        ValueError: num_bits is below 2, or selection_algorithm is unknown.
+        ValueError: num_bits is below 2 or above 64, or selection_algorithm is unknown.
     Source: Zhou et al., Incremental Network Quantization, arXiv:1702.03044.
     """
     return with_memory(

@@ -126,7 +126,8 @@ class OnnxResizing:
     def axes(self, shape):
         """(axis, taps) for every axis that changes."""
         rank = len(shape)
-        roi = self.roi or (0.0,) * rank + (1.0,) * rank
+        crops = self.coordinate_transformation_mode == CROP
+        roi = self.roi if crops else (0.0,) * rank + (1.0,) * rank
         how = (
             self.mode,
             self.coordinate_transformation_mode,

@@ -39,6 +39,8 @@ def window(kind: str, size: int, fft_size: int) -> Any:
 def overlap_add(xp: Any, frames: Any, stride: int) -> Any:
     """Sum of frames (batch, T, n), `stride` after each other: (batch, (T - 1) stride + n)."""
     batch, count, n = frames.shape
+    if count == 1:
+        return frames[:, 0]
     parts = -(-n // stride)
     if parts * stride != n:
         rest = xp.zeros((batch, count, parts * stride - n), frames.dtype)
@@ -271,6 +273,11 @@ class Padded(Spectrogram):
 
     def check_weights(self, count):
         """Raise unless every sample that `count` frames give is under some window."""
+        if self.stride > self.fft_size and count > 1:
+            raise ValueError(
+                f"{self.op.name}: stride is {self.stride}, wanted at most fft_size "
+                f"{self.fft_size}, so that every sample lies under a window"
+            )
         margin = self.margin()
         total = self.total(count)[margin : self.covered(count) - margin]
         if (total < SMALLEST_WEIGHT).any():

@@ -184,7 +184,8 @@ def test_inq_convolution_is_a_convolution_with_the_fixed_weights():
 
 
 def test_inq_takes_arrays_and_writes_to_one():
-    x, w, i = (nn.NdArray.from_numpy_array(np.full(s, 3.1, "f")) for s in ((1, 2), (2, 3), (2, 3)))
+    x, w = (nn.NdArray.from_numpy_array(np.full(s, 3.1, "f")) for s in ((1, 2), (2, 3)))
+    i = nn.NdArray.from_numpy_array(np.full((2, 3), 3, "f"))
     out = nn.NdArray((1, 3))
     F.inq_affine(x, w, i, inq_iterations=(0,), outputs=[out])
     np.testing.assert_array_equal(w.data, 4)

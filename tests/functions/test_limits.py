@@ -55,6 +55,15 @@ def test_results_larger_than_half_of_the_memory_are_refused(name, call, backend)
             "spectral_norm: itr is 1000000000000000000, wanted at most 10000",
         ),
         (
+            lambda: F.inq_affine(X, X, X, num_bits=10**9),
+            "inq_affine: num_bits is 1000000000, wanted at most 64",
+        ),
+        (
+            lambda: F.istft(F.constant(1, (1, 3, 2)), F.constant(1, (1, 3, 2)), 4, 10**9, 4),
+            "istft: stride is 1000000000, wanted at most fft_size 4, so that every sample lies "
+            "under a window",
+        ),
+        (
             lambda: F.roi_align(X, BOXES, (2, 2), sampling_ratio=10**9),
             "roi_align: sampling_ratio is 1000000000, wanted at most 1024",
         ),

@@ -137,3 +137,10 @@ def test_an_axis_of_scale_1_stays_as_it_is(kind):
 def test_errors_name_what_came_and_what_was_wanted(change, error, text):
     with pytest.raises(error, match=f"^onnx_resize: .*{text}"):
         F.onnx_resize(V(np.zeros((3, 4))), **({"sizes": (3, 8)} | change))
+
+
+def test_roi_counts_only_where_it_is_cropped():
+    x = nn.Variable.from_numpy_array(np.arange(12, dtype=np.float32).reshape(3, 4))
+    with nn.auto_forward():
+        want = F.onnx_resize(x, sizes=(5, 6)).d
+        np.testing.assert_array_equal(F.onnx_resize(x, roi=(0.1, 0.9), sizes=(5, 6)).d, want)
