@@ -29,6 +29,8 @@ def memory_bytes() -> int:
 def check_sizes(name: str, specs: Iterable[Spec]) -> None:
     """Raise if a result takes more than half of the memory; a small input can ask for that."""
     for spec in specs:
+        if spec.size == 0 and max(spec.shape) >= 2**31:  # numpy refuses those that overflow
+            raise ShapeError(f"{name}: the result {spec} has a size of 2^31 or more")
         if spec.nbytes > memory_bytes() // 2:
             raise ShapeError(
                 f"{name}: the result {spec} takes {spec.nbytes / 2**30:.4g} GiB, wanted at most "

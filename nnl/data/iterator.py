@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnl.core.annotations import checked
 from nnl.data.source import DataSource, DataSourceWithMemoryCache, SlicedDataSource
 from nnl.data.source_cache import CacheDataSource
 from nnl.data.source_csv import CsvDataSource
@@ -48,6 +49,7 @@ class DataIterator:
         ValueError: batch_size is not positive, or the source is empty.
     """
 
+    @checked
     def __init__(
         self,
         data_source: DataSource,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from nnl.core.annotations import shown
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import check_axes
 from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, pow_scalar, sub2
@@ -205,6 +206,10 @@ def sync_batch_normalization(
         ShapeError, ValueError: As batch_normalization.
     """
     check_statistics("sync_batch_normalization", batch_stat, output_stat)
+    if comm is not None and not hasattr(comm, "find_group"):
+        raise TypeError(
+            f"sync_batch_normalization: comm is {shown(comm)}, wanted a communicator or None"
+        )
     if comm is None or comm.size == 1 or not batch_stat:
         return batch_normalization(
             x, beta, gamma, mean, variance, axes, decay_rate, eps, batch_stat, output_stat

@@ -81,7 +81,8 @@ def of_op(op: Op, rng: np.random.Generator) -> Call:
         attrs.update({k: v for k, v in op_inputs.items() if k in ("beta", "gamma", "out")})
         xs = [v for k, v in op_inputs.items() if k not in ("beta", "gamma", "out")]
     attrs.pop("count", None)
-    return Call(f"F.{op.name}", getattr(F, op.name), xs, attrs)
+    others = [f"{op.name}_with_statistics"]  # what output_stat=True calls
+    return Call(f"F.{op.name}", getattr(F, op.name), xs, attrs, others)
 
 
 def functions() -> dict[str, Maker]:
@@ -200,7 +201,7 @@ def assigned(owner: str, make: Any, name: str, value: Any, rng: Any) -> Call:
     target = make()
     call = Call(f"{owner}.{name} =", lambda v: setattr(target, name, v), [value()], None, ["data"])
     call.syntax = True
-    call.arguments = ["data", "grad"]
+    call.arguments = ["data", "grad", name]
     return call
 
 

@@ -16,6 +16,7 @@ import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core.annotations import Input, checked
 from nnl.core.spec import ShapeError
+from nnl.utils.data_iterator import data_iterator_simple
 
 
 @checked
@@ -145,6 +146,16 @@ def images() -> nn.Variable:
             lambda: S.Sgd().remove_parameters(3),
             TypeError,
             r"^Sgd.remove_parameters: keys is 3, wanted names",
+        ),
+        (
+            lambda: F.sync_batch_normalization(images(), None, None, None, None, comm=3),
+            TypeError,
+            "^sync_batch_normalization: comm is 3, wanted a communicator or None",
+        ),
+        (
+            lambda: data_iterator_simple(lambda i: (i,), 10, [], use_thread=False),
+            TypeError,
+            r"^DataIterator: batch_size is \[\], wanted an int",
         ),
         (lambda: nn.Context([3]), TypeError, r"^Context: backend is \[3\], wanted a str or a list"),
         (lambda: nn.seed("a"), TypeError, "^seed: seed_value is 'a', wanted an int"),

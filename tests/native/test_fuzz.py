@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import nnl as nn
+from tests.native.differences import derivative_error
 from tests.native.graphs import NUMPY
 from tests.native.kernels import require_library
 from tests.native.modes import MODES, check, shrink
@@ -51,6 +52,25 @@ def test_random_graphs_in_16_bits_agree_with_numpy_in_every_mode(first: int, kin
 @pytest.mark.parametrize("first", range(0, FEW // 3, BLOCK))
 def test_modes_of_numpy_agree_with_each_other(first: int) -> None:
     check_block(first, list(MODES), context=NUMPY)
+
+
+def check_derivatives(seeds: range) -> None:
+    compared = 0
+    for seed in seeds:
+        graph = random_graph(seed)
+        error = derivative_error(graph)
+        compared += error is not None
+        assert error is None or error < 1e-4, f"seed {seed}: {error}\n{graph}"
+    assert compared > len(seeds) // 10
+
+
+def test_gradients_of_random_graphs_are_derivatives() -> None:
+    check_derivatives(range(2 * FEW))
+
+
+@pytest.mark.long
+def test_gradients_of_many_random_graphs_are_derivatives() -> None:
+    check_derivatives(range(MANY))
 
 
 def test_many_functions_take_part() -> None:
