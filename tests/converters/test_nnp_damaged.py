@@ -107,6 +107,9 @@ def test_broken_files_of_states_are_value_errors(tmp_path: Path) -> None:
     path.write_bytes(good[: len(good) // 2])
     with pytest.raises(ValueError, match="Adam.load_states: .*s.h5: not an HDF5 file of states"):
         v["solver"].load_states(path)
+    path.write_bytes(good.replace(b"affine", b"aff\xffne"))
+    with pytest.raises(ValueError, match="Adam.load_states: .*s.h5: not an HDF5 file of states"):
+        v["solver"].load_states(path)
     with h5py.File(path, "w") as out:
         out["c/affine/W/t"] = 1
         out.create_dataset("c/affine/W/mean", (10**12,), np.float32, chunks=(1000,))

@@ -38,6 +38,13 @@ def write_h5(solver: Solver, target: Any) -> None:
                 group[name].attrs["index"] = i
 
 
+# what h5py raises on damaged files, a name that is no text among it
+_BROKEN = (
+    *(OSError, RuntimeError, KeyError, TypeError, OverflowError, MemoryError),
+    UnicodeDecodeError,
+)
+
+
 def load_h5(solver: Solver, path: Any) -> None:
     """Set the solver's states from a path or file that save_h5 or NNabla wrote.
 
@@ -70,7 +77,7 @@ def load_h5(solver: Solver, path: Any) -> None:
             file.visititems(visit)
     except FileNotFoundError:
         raise
-    except (OSError, RuntimeError, KeyError, TypeError, OverflowError, MemoryError) as error:
+    except _BROKEN as error:
         raise ValueError(f"{where}: not an HDF5 file of states: {error}") from error
     solver.set_states(states)
 
