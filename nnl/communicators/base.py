@@ -320,7 +320,7 @@ class Communicator:
     def _group(self, call: str, group: str) -> Group:
         if not self._groups:
             raise ValueError(f"{call}: the communicator is not connected, call init() first")
-        found = self._groups.get(group)
+        found = self._groups.get(group) if isinstance(group, str) else None
         if found is None:
             raise ValueError(f"{call}: group is {group!r}, known are {sorted(self._groups)}")
         if self.rank not in found.ranks:

@@ -30,7 +30,7 @@ def _ints(value: Any) -> tuple[int, ...]:
 
 def _shape(value: Any) -> tuple[int, ...]:
     shape = _ints(value)
-    if any(n < 0 for n in shape):
+    if any(not 0 <= n < 2**63 for n in shape):
         raise ValueError
     return shape
 
@@ -43,7 +43,7 @@ def numpy_type(name: str, value: Any) -> np.dtype[Any]:
     """The dtype that a function was given as its argument `dtype`."""
     try:
         dtype: np.dtype[Any] = np.dtype(value)
-    except TypeError:
+    except (TypeError, ValueError):
         raise TypeError(f"{name}: dtype is {shown(value)}, wanted a type of numpy") from None
     return dtype
 
@@ -91,6 +91,11 @@ def _array(value: Any) -> Any:
     return value
 
 
+def _iterable(value: Any) -> Any:
+    iter(value)
+    return value
+
+
 def _dict(value: Any) -> Any:
     if not isinstance(value, dict):
         raise TypeError
@@ -112,6 +117,7 @@ KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "Rng": (_rng, "a numpy.random.RandomState"),
     "np.random.RandomState": (_rng, "a numpy.random.RandomState"),
     "Input": (_array, "nnl.Variable or nnl.NdArray"),
+    "Iterable[Callback]": (_iterable, "several functions"),
     "dict[str, Any]": (_dict, "a dict"),
 }
 # Names for annotations that are written often.

@@ -245,7 +245,10 @@ class Variable:
 
     def unlinked(self, need_grad: bool | None = None) -> Variable:
         """A leaf that shares data and gradient with this variable, cut off from its graph."""
-        edge = Value.leaf(self._data, self.edge.need_grad if need_grad is None else bool(need_grad))
+        need = (
+            self.edge.need_grad if need_grad is None else flag("unlinked", "need_grad", need_grad)
+        )
+        edge = Value.leaf(self._data, need)
         edge.own_grad, edge.name = self.edge.grad, self.edge.name
         return Variable.of_edge(edge, self._data)
 

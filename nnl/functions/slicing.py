@@ -7,7 +7,7 @@ import builtins
 
 import numpy as np
 
-from nnl.core.annotations import shown
+from nnl.core.annotations import Input, checked, shown
 from nnl.core.op import Sample, op
 from nnl.core.spec import ShapeError, check_axis
 from nnl.functions.layout import MovesData
@@ -116,7 +116,8 @@ class slice_backward(Region, MovesData):
         yield Sample(rng.normal(size=(3, 2)), shape=(3, 4), start=(1,), stop=(3,), step=(1,))
 
 
-def slice(x, start=None, stop=None, step=None, n_outputs=-1, outputs=None):
+@checked
+def slice(x: Input, start=None, stop=None, step=None, n_outputs=-1, outputs=None):
     """A regular part of an array: x[start[0]:stop[0]:step[0], start[1]:stop[1]:step[1], ...].
 
     Args:

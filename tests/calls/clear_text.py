@@ -33,7 +33,8 @@ PYTHON = re.compile(
 )
 # What Python says where neither side of an operator takes the other.
 PLAIN_OPERATOR = re.compile(
-    r"^unsupported operand type\(s\) for \S+( or pow\(\))?: '\w+' and '\w+'$"
+    r"^unsupported operand type\(s\) for \S+( or pow\(\))?: '[\w.]+' and '[\w.]+'$"
+    r"|multiply sequence by non-int of type"
 )
 
 
@@ -65,7 +66,13 @@ def unclear(error: BaseException, names: list[str], arguments: list[str], values
         return f"says {found[0]!r}"
     if not any(re.search(rf"(?<!\w){re.escape(n)}(?!\w)", text) for n in names):
         return f"does not name the function, {names[0]}"
-    arguments = [*arguments, "result", *("initial value" for a in arguments if "init" in a)]
+    arguments = [
+        *arguments,
+        "result",
+        "inputs",
+        "array",
+        *("initial value" for a in arguments if "init" in a),
+    ]
     named = any(re.search(rf"(?<!\w){re.escape(a)}(?!\w)", text) for a in arguments)
     if not named and not any(t in text for v in values for t in descriptions(v)):
         return "names neither an argument nor what came"

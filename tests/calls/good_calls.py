@@ -82,6 +82,8 @@ def of_op(op: Op, rng: np.random.Generator) -> Call:
         xs = [v for k, v in op_inputs.items() if k not in ("beta", "gamma", "out")]
     attrs.pop("count", None)
     others = [f"{op.name}_with_statistics"]  # what output_stat=True calls
+    if op.name in ("batch_det", "batch_logdet"):
+        others.append("batch_inv")  # their gradient
     return Call(f"F.{op.name}", getattr(F, op.name), xs, attrs, others)
 
 
@@ -117,13 +119,16 @@ def functions() -> dict[str, Maker]:
 
 def _by_hand(label: str, name: str, make: Any, others: Any, rng: np.random.Generator) -> Call:
     args, kw = make()
-    return Call(label, getattr(F, name), args, kw, others.get(name, ()))
+    call = Call(label, getattr(F, name), args, kw, others.get(name, ()))
+    call.arguments += ["weight", "bias", "x0", "x1"]  # of the functions that they are made of
+    return call
 
 
 # ---- parametric functions: the calls of the tests of their parameters ----
 
 COMPOSED = {
     "fused_batch_normalization": ["batch_normalization"],
+    "multi_head_attention": ["dropout", "affine", "add2"],
     "transformer": ["transformer_encode", "transformer_decode", "multi_head_attention",
                     "layer_normalization", "affine", "dropout"],
     "transformer_encode": ["multi_head_attention", "layer_normalization", "affine", "dropout",
@@ -194,7 +199,8 @@ def initializer(name: str, args: list[Any], rng: np.random.Generator) -> Call:
 
 
 def method(owner: str, make: Any, name: str, args: Any, kw: Any, rng: Any) -> Call:
-    return Call(f"{owner}.{name}", getattr(make(), name), args(), kw)
+    others = ["cast"] if name == "get_data" else []
+    return Call(f"{owner}.{name}", getattr(make(), name), args(), kw, others)
 
 
 def assigned(owner: str, make: Any, name: str, value: Any, rng: Any) -> Call:
@@ -236,7 +242,11 @@ def iterator(load_func: Any, num_examples: Any, *args: Any, **kw: Any) -> Any:
 def data_iterator(rng: Any) -> Call:
     kw = {"shuffle": True, "use_thread": False}
     call = Call(
-        "data_iterator_simple", iterator, [lambda i: (np.zeros(3), i), 10, 3], kw, ["DataIterator"]
+        "data_iterator_simple",
+        iterator,
+        [lambda i: (np.zeros(3), i), 10, 3],
+        kw,
+        ["DataIterator", "SimpleDataSource"],
     )
     call.arguments = list(inspect.signature(data_iterator_simple).parameters)
     return call

@@ -157,6 +157,13 @@ def images() -> nn.Variable:
             TypeError,
             r"^DataIterator: batch_size is \[\], wanted an int",
         ),
+        (lambda: F.slice(3), TypeError, "^slice: x is int, wanted nnl.Variable or nnl.NdArray"),
+        (lambda: I.NormalInitializer()((2**63,)), TypeError, "^NormalInitializer: shape is"),
+        (
+            lambda: images().unlinked("yes"),
+            TypeError,
+            "^unlinked: need_grad is 'yes', wanted a bool",
+        ),
         (lambda: nn.Context([3]), TypeError, r"^Context: backend is \[3\], wanted a str or a list"),
         (lambda: nn.seed("a"), TypeError, "^seed: seed_value is 'a', wanted an int"),
         (
