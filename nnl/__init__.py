@@ -39,6 +39,7 @@ from nnl.core.parameter import (
     parameter_scope,
 )
 from nnl.core.random import seed
+from nnl.core.schema import schema
 from nnl.core.variable import Variable, forward_all
 from nnl.ext import get_extension_context as _get_extension_context
 from nnl.ext.native import set_threads
@@ -58,7 +59,7 @@ __all__ = [
     "clear_parameters", "compile", "context_scope", "forward_all", "functions", "get_auto_forward",
     "get_current_context", "get_current_parameter_scope", "get_parameters", "grad",
     "load_parameters", "logger", "memory_budget", "no_grad", "parameter_scope", "print_graph",
-    "profile", "recompute", "recompute_fn", "save_parameters", "seed", "set_auto_forward",
+    "profile", "recompute", "recompute_fn", "save_parameters", "schema", "seed", "set_auto_forward",
     "set_default_context", "set_function_post_hook", "set_function_pre_hook",
     "set_global_recompute", "set_solver_post_hook", "set_solver_pre_hook", "set_threads",
     "unset_function_post_hook", "unset_function_pre_hook", "unset_solver_post_hook",

@@ -387,15 +387,7 @@ NB_MODULE(_native, m) {
              return nb::bytes(found->data(), found->size());
            });
 
-  // (code, constants, shapes) of an op's program, see nnl/elementwise.h; None where it has none.
-  m.def("elementwise_code",
-        [](const std::string& op, nb::dict attributes, std::vector<Shape> in) -> nb::object {
-          Signature s = to_signature(attributes, nb::list(), nb::list());
-          auto program = elementwise_program(op, s.attributes, in);
-          if (!program) return nb::none();
-          return nb::cast(std::make_tuple(program->code, program->constants, program->shapes));
-        });
-  m.def("elementwise_names", &elementwise_names);
+  m.def("elementwise_codes", &elementwise_codes);
 
   nb::class_<ArrayKernel>(m, "ArrayKernel").def("__call__", &ArrayKernel::call);
   m.def(
@@ -411,6 +403,16 @@ NB_MODULE(_native, m) {
       },
       nb::arg("op"), nb::arg("attributes"), nb::arg("in_specs"), nb::arg("out_specs"),
       nb::arg("out_types"), nb::arg("writes") = std::vector<size_t>());
+
+  // Names of the attributes that the kernel of an op asks for while it is set up.
+  m.def("attributes_asked",
+        [](const std::string& op, nb::dict attributes, nb::list in, nb::list out) {
+          Signature s = to_signature(attributes, in, out);
+          std::set<std::string> asked;
+          s.attributes.note(&asked);
+          make_kernel(op, s);
+          return std::vector<std::string>(asked.begin(), asked.end());
+        });
 
   m.def("packed_convolution_bytes", [](nb::dict attributes, nb::list in, nb::list out) {
     return packed_convolution_bytes(to_signature(attributes, in, out));

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -54,11 +54,13 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
     if bound is not None:
         return bound
     if None in specs[: op.required] and not op.variadic:
-        raise TypeError(f"{op.name}() needs the input {op.inputs[specs.index(None)]!r}")
+        missing = [n for i, n in enumerate(op.inputs) if specs[i] is None and i not in op.optional]
+        if missing:
+            raise TypeError(f"{op.name}() needs the input {missing[0]!r}")
     cast = tuple([_cast_spec(op, i, s, target) for i, s in enumerate(specs)])
     try:
         with using(target=target):  # functions without inputs take their dtype from it
-            out = attrs.infer(*(cast if target.half is None else _widened(op, cast)))
+            out = attrs.infer(*(cast if target.half is None else widened(op, cast)))
     except ShapeError as e:
         if str(e).startswith(op.name):
             raise
@@ -101,7 +103,7 @@ def _cast_spec(op: Op, i: int, spec: Spec | None, target: Target) -> Spec | None
     return spec if spec.dtype == target.float_dtype else spec.with_dtype(target.float_dtype)
 
 
-def _widened(op: Op, specs: tuple[Spec | None, ...]) -> list[Spec | None]:
+def widened(op: Op, specs: Sequence[Spec | None]) -> list[Spec | None]:
     """What infer sees where results are stored in 16 bits: float32 all the same."""
     keep = [op.inputs[min(i, len(op.inputs) - 1)] in op.keep for i in range(len(specs))]
     return [
@@ -127,7 +129,7 @@ def _with_casts(
     writes: tuple[int, ...],
 ) -> Callable[..., Any]:
     made = [
-        partial(_converted, whole(op, i, s), c.dtype)
+        partial(converted, whole(op, i, s), c.dtype)
         if c is not None and s is not None and c is not s
         else None
         for i, (c, s) in enumerate(zip(cast, specs, strict=True))
@@ -150,7 +152,7 @@ def whole(op: Op, i: int, spec: Spec) -> str:
     return f"{op.name}: {name}" if name in op.integer and spec.is_float else ""
 
 
-def _converted(what: str, dtype: Any, x: Any) -> Any:
+def converted(what: str, dtype: Any, x: Any) -> Any:
     """An array in another type; labels and indices that are no whole numbers are an error."""
     if not what or not isinstance(x, np.ndarray):  # on a device, looking at values would wait
         return x.astype(dtype)

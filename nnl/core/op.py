@@ -69,7 +69,8 @@ class Attributes:
 
         infer(self, x, w, b=None)   input specs -> output spec, or a tuple of them. Its argument
                                     names are the input names; a default of None makes one optional,
-                                    *x makes the number of inputs variable.
+                                    *x makes the number of inputs variable. `optional` names those
+                                    that may be None though others follow.
         forward(self, xp, x, w, b, out=None)
                                     buffers -> buffer or tuple. xp is numpy or cupy. With an `out`
                                     argument the result may be written there.
@@ -141,7 +142,7 @@ _CONVERT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "object": (lambda v: v, "any object"),
 }
 
-_REQUIRED = object()
+REQUIRED = object()
 
 
 class Op:
@@ -175,8 +176,7 @@ class Op:
         outputs = tuple(n.removeprefix("*") for n in outputs)
         self.name, self.outputs, self.view, self.narrow = name, outputs, view, narrow
         self.wide = tuple(range(64)) if wide is True else wide or ()
-        self.visible = len(outputs) - hidden
-        self.at_most = at_most
+        self.visible, self.hidden, self.at_most = len(outputs) - hidden, hidden, at_most
         self.integer, self.keep, self._writes, self.nnp, self.onnx = (
             integer,
             keep,
@@ -194,7 +194,7 @@ class Op:
         self._interned: dict[tuple[Any, ...], Any] = {}
         self._raw: dict[tuple[Any, ...], Any] = {}
         self.has_resolve = hasattr(cls, "resolve")
-        self.default_attrs = None if _REQUIRED in self.defaults else self.intern(self.defaults)
+        self.default_attrs = None if REQUIRED in self.defaults else self.intern(self.defaults)
 
     def _read_fields(self, cls: type) -> None:
         fields: dict[str, str] = {}
@@ -205,7 +205,7 @@ class Op:
                 fields[field] = kind.__name__ if type(kind) is type else str(kind)
         self.fields = tuple(fields)
         self.kinds = tuple(fields.values())
-        self.defaults = tuple(getattr(cls, f, _REQUIRED) for f in self.fields)
+        self.defaults = tuple(getattr(cls, f, REQUIRED) for f in self.fields)
         for field, kind in fields.items():
             if kind.removesuffix(" | None") not in _CONVERT:
                 raise TypeError(f"op {self.name}: attribute {field} has unknown type {kind!r}")
@@ -219,6 +219,8 @@ class Op:
         self.inputs: tuple[str, ...] = names
         self.takes_rng = names[-1:] == ("rng",)
         self.required = len(names) - len(defaults)
+        left_out = set(getattr(cls, "optional", ())) | set(names[self.required :])
+        self.optional = frozenset(i for i, n in enumerate(names) if n in left_out)
         self.arity = -1 if self.variadic or defaults else len(names) - self.takes_rng
 
     def _read_vjp(self, cls: Any) -> None:
@@ -244,6 +246,11 @@ class Op:
                 f"op {self.name}: vjp names {sorted(unknown)}, neither input nor output"
             )
         self.differentiable = self.has_vjp or hasattr(cls, "decompose")
+
+    @property
+    def writes(self) -> tuple[str, ...] | str:
+        """Names of the inputs that a call writes in place; "attributes" where these tell."""
+        return "attributes" if callable(self._writes) else self._writes
 
     def written(self, attrs: Any) -> tuple[int, ...]:
         """Positions of the inputs that a call writes in place."""
@@ -288,7 +295,7 @@ class Op:
         full = tuple(values.pop(f, d) for f, d in zip(self.fields, self.defaults, strict=True))
         if values:
             raise TypeError(f"{self.name}() has no argument {next(iter(values))!r}")
-        missing = [f for f, v in zip(self.fields, full, strict=True) if v is _REQUIRED]
+        missing = [f for f, v in zip(self.fields, full, strict=True) if v is REQUIRED]
         if missing:
             raise TypeError(f"{self.name}() needs the argument {missing[0]!r}")
         try:
@@ -377,7 +384,7 @@ class Op:
                     Parameter(n, kind, default=None if i >= self.required else Parameter.empty)
                 )
         for f, d in zip(self.fields, self.defaults, strict=True):
-            params.append(Parameter(f, kind, default=Parameter.empty if d is _REQUIRED else d))
+            params.append(Parameter(f, kind, default=Parameter.empty if d is REQUIRED else d))
         for n, d in (("n_outputs", -1), ("outputs", None)):
             params.append(Parameter(n, Parameter.KEYWORD_ONLY, default=d))
         return Signature(params)

@@ -55,6 +55,7 @@ class relu(Bent):
     """
 
     inplace: bool = False
+    elementwise = "relu"
 
     def forward(self, xp, x, out=None):
         return xp.fmax(x, 0.0, out=out)
@@ -77,6 +78,7 @@ class leaky_relu(Bent):
 
     alpha: float = 0.1
     inplace: bool = False
+    elementwise = "leaky_relu", "alpha"
 
     def forward(self, xp, x, out=None):
         y = memory_for(xp, x, out)
@@ -112,6 +114,9 @@ class leaky_relu_backward:
         else:
             gx[...] = xp.where(positive, 1.0, self.alpha)
         return xp.multiply(gx, gy, out=gx)
+
+    def elementwise(self, w):
+        w("leaky_relu_backward", 0, 1, w.number(self.alpha))
 
     def vjp(self, gy, *, x):
         return leaky_relu_backward(gy, x, alpha=self.alpha), None
@@ -160,6 +165,15 @@ class prelu:
         y *= x1.reshape(self._slope_shape(x0, x1))
         y += xp.fmax(x0, 0.0)
         return y
+
+    def elementwise(self, w):
+        x, own = w.shapes
+        axis = self.base_axis
+        slope = [1] * len(x)
+        if own == (x[axis],):
+            slope[axis] = x[axis]
+        w.shapes[1] = tuple(slope)
+        w("leaky_relu", 0, 1)
 
     def _slope_shape(self, x0, x1):
         shape = [1] * len(x0.shape)
@@ -219,6 +233,7 @@ class elu(Bent):
     """
 
     alpha: float = 1.0
+    elementwise = "elu", "alpha"
 
     def forward(self, xp, x, out=None):
         return _exponential(xp, x, self.alpha, out)
@@ -248,6 +263,9 @@ class selu(Bent):
         y = _exponential(xp, x, self.alpha, out)
         y *= self.scale
         return y
+
+    def elementwise(self, w):
+        w("multiply", w("elu", 0, w.number(self.alpha)), w.number(self.scale))
 
     def vjp(self, gy, *, x):
         slope = _exponential_slope(x, self.alpha, one_at_zero=False)
@@ -344,6 +362,9 @@ class relu6(Bent):
     def forward(self, xp, x, out=None):
         return xp.clip(x, 0.0, 6.0, out=out)
 
+    def elementwise(self, w):
+        w("clip", 0, w.number(0.0), w.number(6.0))
+
     def vjp(self, gy, *, y):
         return gate(gy, y, low=0.0, high=6.0)
 
@@ -358,6 +379,10 @@ class hard_sigmoid(Bent):
         xp.add(y, 0.5, out=y)
         return xp.clip(y, 0.0, 1.0, out=y)
 
+    def elementwise(self, w):
+        y = w("multiply_add", 0, w.number(0.2), w.number(0.5))
+        w("clip", y, w.number(0.0), w.number(1.0))
+
     def vjp(self, gy, *, x):
         return mul_scalar(gate(gy, x, low=-2.5, high=2.5, closed=True), 0.2)
 
@@ -368,6 +393,9 @@ class hard_tanh(Bent):
 
     def forward(self, xp, x, out=None):
         return xp.clip(x, -1.0, 1.0, out=out)
+
+    def elementwise(self, w):
+        w("clip", 0, w.number(-1.0), w.number(1.0))
 
     def vjp(self, gy, *, x):
         return gate(gy, x, low=-1.0, high=1.0, closed=True)

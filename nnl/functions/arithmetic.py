@@ -83,6 +83,7 @@ class add2(Binary):
 
     inplace: bool = False
     ufunc = "add"
+    elementwise = "add"
 
     def vjp(self, gy, *, x0_spec, x1_spec):
         return sum_to(gy, x0_spec.shape), sum_to(gy, x1_spec.shape)
@@ -94,6 +95,7 @@ class sub2(Binary):
 
     inplace: bool = False
     ufunc = "subtract"
+    elementwise = "subtract"
 
     def vjp(self, gy, *, x0_spec, x1_spec, need):
         return (
@@ -108,6 +110,7 @@ class mul2(Binary):
 
     inplace: bool = False
     ufunc = "multiply"
+    elementwise = "multiply"
 
     def vjp(self, gy, *, x0, x1, need):
         return (
@@ -122,6 +125,7 @@ class div2(Binary):
 
     inplace: bool = False
     ufunc = "divide"
+    elementwise = "divide"
 
     def vjp(self, gy, *, x0_spec, x1, y, need):
         g0 = div2(gy, x1)
@@ -137,6 +141,7 @@ class bc_add2(Binary):
 
     inplace: bool = False
     ufunc = "add"
+    elementwise = "add"
 
     def vjp(self, gy, *, x0_spec, x1_spec):
         return sum_to(gy, x0_spec.shape), sum_to(gy, x1_spec.shape)
@@ -158,6 +163,7 @@ class pow2(Binary):
 
     inplace: bool = False
     ufunc = "power"
+    elementwise = "power"
 
     def vjp(self, gy, *, x0, x1, y, need):
         g0 = g1 = None
@@ -209,6 +215,9 @@ class add_n(Variadic):
             y += other
         return y
 
+    def elementwise(self, w):
+        w.over_all("add")
+
     def vjp(self, gy, *, need):
         return tuple([gy for _ in need])
 
@@ -233,6 +242,9 @@ class mul_n(Variadic):
         for other in x[2:]:
             y *= other
         return y
+
+    def elementwise(self, w):
+        w.over_all("multiply")
 
     def vjp(self, gy, *, x, need):
         if len(x) == 1:
@@ -262,6 +274,8 @@ class WithNumberInplace(WithNumber):
 class add_scalar(WithNumberInplace):
     """$y = x + val$."""
 
+    elementwise = "add", "val"
+
     def forward(self, xp, x, out=None):
         return xp.add(x, self.val, out=out)
 
@@ -273,6 +287,8 @@ class add_scalar(WithNumberInplace):
 class mul_scalar(WithNumberInplace):
     """$y = val \\cdot x$."""
 
+    elementwise = "multiply", "val"
+
     def forward(self, xp, x, out=None):
         return xp.multiply(x, self.val, out=out)
 
@@ -281,6 +297,9 @@ class mul_scalar(WithNumberInplace):
 
 
 _AS_UFUNC = {2.0: "square", 1.0: "positive", 0.5: "sqrt", -1.0: "reciprocal"}
+_AS_CODE = {
+    2.0: "square", 1.0: "copy", 0.5: "root", -1.0: "inverse", -0.5: "inverse_root", 3.0: "cube",
+}  # fmt: skip
 
 
 @op("pow_scalar", nnp="PowScalar")
@@ -297,6 +316,10 @@ class pow_scalar(WithNumberInplace):
         if self.val == 3.0:
             return xp.multiply(xp.multiply(x, x, out=y), x, out=y)
         return xp.power(x, xp.asarray(self.val, x.dtype), out=y)
+
+    def elementwise(self, w):
+        code = _AS_CODE.get(self.val)
+        w(code) if code else w("power", 0, w.number(self.val))
 
     def vjp(self, gy, *, x):
         if self.val == 0.0:
@@ -320,6 +343,9 @@ class r_sub_scalar(WithNumber):
     def forward(self, xp, x, out=None):
         return xp.subtract(self.val, x, out=out)
 
+    def elementwise(self, w):
+        w("subtract", w.number(self.val), 0)
+
     def vjp(self, gy):
         return mul_scalar(gy, -1.0)
 
@@ -330,6 +356,9 @@ class r_div_scalar(WithNumber):
 
     def forward(self, xp, x, out=None):
         return xp.divide(self.val, x, out=out)
+
+    def elementwise(self, w):
+        w("divide", w.number(self.val), 0)
 
     def vjp(self, gy, *, x, y):
         return mul_scalar(mul2(gy, div2(y, x)), -1.0)
@@ -345,6 +374,9 @@ class r_pow_scalar(WithNumber):
 
     def forward(self, xp, x, out=None):
         return xp.power(xp.asarray(self.val, x.dtype), x, out=out)
+
+    def elementwise(self, w):
+        w("power", w.number(self.val), 0)
 
     def vjp(self, gy, *, y):
         if self.val > 0.0:

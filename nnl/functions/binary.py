@@ -122,6 +122,8 @@ class Signs(Unary):
 class binarize(Signs):
     """The signs of weights, with quantize_zero_to for 0."""
 
+    elementwise = "signs", "quantize_zero_to"
+
     def forward(self, xp, x):
         return signs(xp, x, self.quantize_zero_to)
 

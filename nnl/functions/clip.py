@@ -106,6 +106,8 @@ class clip_grad_by_value(Passing):
         ShapeError: min or max does not stretch to the shape of x.
     """
 
+    elementwise = "copy"
+
     def infer(self, x, min, max):
         for name, bound in (("min", min), ("max", max)):
             fits = len(bound.shape) == len(x.shape) and all(
@@ -146,6 +148,7 @@ class clip_grad_by_norm(Passing):
 
     clip_norm: float | None = None
     axes: tuple[int, ...] | None = None
+    elementwise = "copy"
 
     def resolve(self, x):
         axes = range(len(x.shape)) if self.axes is None else self.axes

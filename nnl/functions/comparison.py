@@ -120,6 +120,7 @@ class equal(Comparison):
     """1 where $x_0 = x_1$, else 0."""
 
     test = "equal"
+    elementwise = "equal"
 
 
 @op("not_equal", nnp="NotEqual")
@@ -127,6 +128,7 @@ class not_equal(Comparison):
     """1 where $x_0 \\ne x_1$, else 0."""
 
     test = "not_equal"
+    elementwise = "not_equal"
 
 
 @op("greater", nnp="Greater")
@@ -134,6 +136,7 @@ class greater(Comparison):
     """1 where $x_0 > x_1$, else 0."""
 
     test = "greater"
+    elementwise = "greater"
 
 
 @op("greater_equal", nnp="GreaterEqual")
@@ -141,6 +144,7 @@ class greater_equal(Comparison):
     """1 where $x_0 \\ge x_1$, else 0."""
 
     test = "greater_equal"
+    elementwise = "greater_equal"
 
 
 @op("less", nnp="Less")
@@ -148,6 +152,7 @@ class less(Comparison):
     """1 where $x_0 < x_1$, else 0."""
 
     test = "less"
+    elementwise = "less"
 
 
 @op("less_equal", nnp="LessEqual")
@@ -155,6 +160,7 @@ class less_equal(Comparison):
     """1 where $x_0 \\le x_1$, else 0."""
 
     test = "less_equal"
+    elementwise = "less_equal"
 
 
 @op("equal_scalar", nnp="EqualScalar")
@@ -162,6 +168,7 @@ class equal_scalar(ComparisonWithNumber):
     """1 where $x_0 = val$, else 0."""
 
     test = "equal"
+    elementwise = "equal", "val"
 
 
 @op("not_equal_scalar", nnp="NotEqualScalar")
@@ -169,6 +176,7 @@ class not_equal_scalar(ComparisonWithNumber):
     """1 where $x_0 \\ne val$, else 0."""
 
     test = "not_equal"
+    elementwise = "not_equal", "val"
 
 
 @op("greater_scalar", nnp="GreaterScalar")
@@ -176,6 +184,7 @@ class greater_scalar(ComparisonWithNumber):
     """1 where $x_0 > val$, else 0."""
 
     test = "greater"
+    elementwise = "greater", "val"
 
 
 @op("greater_equal_scalar", nnp="GreaterEqualScalar")
@@ -183,6 +192,7 @@ class greater_equal_scalar(ComparisonWithNumber):
     """1 where $x_0 \\ge val$, else 0."""
 
     test = "greater_equal"
+    elementwise = "greater_equal", "val"
 
 
 @op("less_scalar", nnp="LessScalar")
@@ -190,6 +200,7 @@ class less_scalar(ComparisonWithNumber):
     """1 where $x_0 < val$, else 0."""
 
     test = "less"
+    elementwise = "less", "val"
 
 
 @op("less_equal_scalar", nnp="LessEqualScalar")
@@ -197,6 +208,7 @@ class less_equal_scalar(ComparisonWithNumber):
     """1 where $x_0 \\le val$, else 0."""
 
     test = "less_equal"
+    elementwise = "less_equal", "val"
 
 
 @op("logical_and", nnp="LogicalAnd")
@@ -204,6 +216,7 @@ class logical_and(Comparison):
     """1 where both are not 0, else 0."""
 
     test = "logical_and"
+    elementwise = "logical_and"
 
 
 @op("logical_or", nnp="LogicalOr")
@@ -211,6 +224,7 @@ class logical_or(Comparison):
     """1 where one of them or both are not 0, else 0."""
 
     test = "logical_or"
+    elementwise = "logical_or"
 
 
 @op("logical_xor", nnp="LogicalXor")
@@ -218,6 +232,7 @@ class logical_xor(Comparison):
     """1 where exactly one of them is not 0, else 0."""
 
     test = "logical_xor"
+    elementwise = "logical_xor"
 
 
 @op("logical_and_scalar", nnp="LogicalAndScalar")
@@ -225,6 +240,7 @@ class logical_and_scalar(LogicWithNumber):
     """1 where x0 is not 0 and val is true, else 0."""
 
     test = "logical_and"
+    elementwise = "logical_and", "val"
 
 
 @op("logical_or_scalar", nnp="LogicalOrScalar")
@@ -232,6 +248,7 @@ class logical_or_scalar(LogicWithNumber):
     """1 where x0 is not 0 or val is true, else 0."""
 
     test = "logical_or"
+    elementwise = "logical_or", "val"
 
 
 @op("logical_xor_scalar", nnp="LogicalXorScalar")
@@ -239,6 +256,7 @@ class logical_xor_scalar(LogicWithNumber):
     """1 where either x0 is not 0 or val is true, not both, else 0."""
 
     test = "logical_xor"
+    elementwise = "logical_xor", "val"
 
 
 @op("logical_not", nnp="LogicalNot")
@@ -246,6 +264,7 @@ class logical_not(Predicate):
     """1 where x0 is 0, else 0."""
 
     test = "logical_not"
+    elementwise = "logical_not"
 
 
 @op("isnan", nnp="IsNaN")
@@ -253,6 +272,7 @@ class isnan(Predicate):
     """1 where x0 is NaN, else 0."""
 
     test = "isnan"
+    elementwise = "is_nan"
 
 
 @op("isinf", nnp="IsInf")
@@ -260,3 +280,4 @@ class isinf(Predicate):
     """1 where x0 is infinite, of either sign, else 0."""
 
     test = "isinf"
+    elementwise = "is_inf"

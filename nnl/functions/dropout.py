@@ -91,6 +91,9 @@ class masked_scale:
     def forward(self, xp, x, mask):
         return _scaled(xp, x, mask, self.scale)
 
+    def elementwise(self, w):
+        w("multiply", w("multiply", 0, 1), w.number(self.scale))
+
     def vjp(self, gy, *, mask):
         return masked_scale(gy, mask, scale=self.scale), None
 

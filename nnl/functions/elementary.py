@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from nnl.core.op import Cost, Onnx, Sample, op
@@ -35,7 +33,6 @@ __all__ = [
     "atanh",
     "cos",
     "cosh",
-    "erf",
     "exp",
     "identity",
     "log",
@@ -69,6 +66,7 @@ class identity(OnReals):
     """A copy of x, of its own dtype."""
 
     ufunc = "positive"
+    elementwise = "copy"
 
     def vjp(self, gy):
         return gy
@@ -77,6 +75,8 @@ class identity(OnReals):
 @op("unlink", nnp="Unlink", keep=("x",), view=True)
 class unlink:
     """x itself, sharing its memory, where backward stops: no gradient passes."""
+
+    elementwise = "copy"
 
     def infer(self, x):
         return x
@@ -97,6 +97,7 @@ class abs(OnReals):
     """The absolute value. Its gradient at 0 is that of the right side, +1."""
 
     ufunc = "absolute"
+    elementwise = "absolute"
 
     def vjp(self, gy, *, x):
         return abs_backward(gy, x)
@@ -109,6 +110,8 @@ class abs(OnReals):
 @op("abs_backward")
 class abs_backward:
     """gy where x >= 0, -gy where x < 0."""
+
+    elementwise = "absolute_backward"
 
     def infer(self, gy, x):
         return gy
@@ -137,6 +140,7 @@ class exp(OnReals):
     """$y = e^x$."""
 
     ufunc = "exp"
+    elementwise = "exp"
 
     def vjp(self, gy, *, y):
         return mul2(gy, y)
@@ -147,6 +151,7 @@ class log(Unary):
     """The natural logarithm; -inf at 0, NaN below. The gradient is $1 / x$ everywhere."""
 
     ufunc = "log"
+    elementwise = "log"
 
     def vjp(self, gy, *, x):
         return div2(gy, x)
@@ -157,6 +162,7 @@ class sin(OnReals):
     """The sine of x radians."""
 
     ufunc = "sin"
+    elementwise = "sin"
 
     def vjp(self, gy, *, x):
         return mul2(gy, cos(x))
@@ -167,6 +173,7 @@ class cos(OnReals):
     """The cosine of x radians."""
 
     ufunc = "cos"
+    elementwise = "cos"
 
     def vjp(self, gy, *, x):
         return mul_scalar(mul2(gy, sin(x)), -1.0)
@@ -177,6 +184,7 @@ class tan(OnUnitInterval):
     """The tangent of x radians."""
 
     ufunc = "tan"
+    elementwise = "tan"
 
     def vjp(self, gy, *, y):
         return mul2(gy, add_scalar(mul2(y, y), 1.0))
@@ -187,6 +195,7 @@ class sinh(OnReals):
     r"""$y = (e^x - e^{-x}) / 2$."""
 
     ufunc = "sinh"
+    elementwise = "sinh"
 
     def vjp(self, gy, *, x):
         return mul2(gy, cosh(x))
@@ -197,6 +206,7 @@ class cosh(OnReals):
     r"""$y = (e^x + e^{-x}) / 2$."""
 
     ufunc = "cosh"
+    elementwise = "cosh"
 
     def vjp(self, gy, *, x):
         return mul2(gy, sinh(x))
@@ -207,6 +217,7 @@ class tanh(OnReals):
     r"""$y = \sinh x / \cosh x$, between -1 and 1."""
 
     ufunc = "tanh"
+    elementwise = "tanh"
 
     def vjp(self, gy, *, y):
         return tanh_backward(gy, y)
@@ -215,6 +226,8 @@ class tanh(OnReals):
 @op("tanh_backward")
 class tanh_backward:
     """$g_y (1 - y^2)$."""
+
+    elementwise = "tanh_backward"
 
     def infer(self, gy, y):
         return gy
@@ -244,6 +257,7 @@ class asin(OnUnitInterval):
     """The angle in radians, from -pi/2 to pi/2, whose sine is x; NaN outside [-1, 1]."""
 
     ufunc = "arcsin"
+    elementwise = "asin"
 
     def vjp(self, gy, *, x):
         return mul2(gy, pow_scalar(_one_minus_square(x), -0.5))
@@ -254,6 +268,7 @@ class acos(OnUnitInterval):
     """The angle in radians, from 0 to pi, whose cosine is x; NaN outside [-1, 1]."""
 
     ufunc = "arccos"
+    elementwise = "acos"
 
     def vjp(self, gy, *, x):
         return mul_scalar(mul2(gy, pow_scalar(_one_minus_square(x), -0.5)), -1.0)
@@ -269,6 +284,7 @@ class atan(OnReals):
     """The angle in radians, from -pi/2 to pi/2, whose tangent is x."""
 
     ufunc = "arctan"
+    elementwise = "atan"
 
     def vjp(self, gy, *, x):
         return div2(gy, add_scalar(mul2(x, x), 1.0))
@@ -285,6 +301,7 @@ class atan2(Binary):
     """
 
     ufunc = "arctan2"
+    elementwise = "atan2"
 
     def vjp(self, gy, *, x0, x1, need):
         g = div2(gy, add2(mul2(x0, x0), mul2(x1, x1)))
@@ -299,6 +316,7 @@ class asinh(OnReals):
     r"""$y = \ln(x + \sqrt{x^2 + 1})$."""
 
     ufunc = "arcsinh"
+    elementwise = "asinh"
 
     def vjp(self, gy, *, x):
         return mul2(gy, pow_scalar(add_scalar(mul2(x, x), 1.0), -0.5))
@@ -309,6 +327,7 @@ class acosh(Unary):
     r"""$y = \ln(x + \sqrt{x^2 - 1})$; NaN below 1."""
 
     ufunc = "arccosh"
+    elementwise = "acosh"
 
     def vjp(self, gy, *, x):
         square_minus_one = mul2(add_scalar(x, -1.0), add_scalar(x, 1.0))
@@ -324,107 +343,17 @@ class atanh(OnUnitInterval):
     r"""$y = \ln((1 + x) / (1 - x)) / 2$; NaN outside [-1, 1]."""
 
     ufunc = "arctanh"
+    elementwise = "atanh"
 
     def vjp(self, gy, *, x):
         return div2(gy, _one_minus_square(x))
 
 
-# Coefficients of W. J. Cody, Rational Chebyshev approximations for the error function, Mathematics
-# of Computation 23 (1969), highest power first.
-_ERF_P = (
-    1.85777706184603153e-1,
-    3.16112374387056560e0,
-    1.13864154151050156e2,
-    3.77485237685302021e2,
-    3.20937758913846947e3,
-)
-_ERF_Q = (
-    1.0,
-    2.36012909523441209e1,
-    2.44024637934444173e2,
-    1.28261652607737228e3,
-    2.84423683343917062e3,
-)
-_ERFC_P = (
-    2.15311535474403846e-8,
-    5.64188496988670089e-1,
-    8.88314979438837594e0,
-    6.61191906371416295e1,
-    2.98635138197400131e2,
-    8.81952221241769090e2,
-    1.71204761263407058e3,
-    2.05107837782607147e3,
-    1.23033935479799725e3,
-)
-_ERFC_Q = (
-    1.0,
-    1.57449261107098347e1,
-    1.17693950891312499e2,
-    5.37181101862009858e2,
-    1.62138957456669019e3,
-    3.29079923573345963e3,
-    4.36261909014324716e3,
-    3.43936767414372164e3,
-    1.23033935480374942e3,
-)
-
-
-def _polynomial(coefficients, t):
-    """Horner's scheme, highest power first."""
-    y = t * coefficients[0]
-    for c in coefficients[1:-1]:
-        y += c
-        y *= t
-    y += coefficients[-1]
-    return y
-
-
-_ERF_BLOCK = 1 << 14  # elements; the ten intermediate arrays of a block stay in the cache
-
-
-def _erf(xp, x):
-    # From 6 on erf is 1 in double precision; the bound also keeps the squares finite.
-    t = xp.minimum(xp.abs(x), 6.0)
-    square = t * t
-    small = xp.minimum(square, 0.25)
-    ratio = _polynomial(_ERF_P, small) / _polynomial(_ERF_Q, small)
-    tail = xp.exp(-square) * (_polynomial(_ERFC_P, t) / _polynomial(_ERFC_Q, t))
-    near = (t <= 0.46875).astype(x.dtype)  # a factor is cheaper than a selection, see gate
-    y = t * ratio * near + (1.0 - tail) * (1.0 - near)
-    return xp.copysign(y, x)
-
-
-@op("erf", nnp="Erf", onnx=Onnx("Erf"))
-class erf(OnReals):
-    r"""The error function $\frac{2}{\sqrt\pi} \int_0^x e^{-t^2} dt$, to the precision of the type.
-
-    Source: W. J. Cody, Rational Chebyshev approximations for the error function, Mathematics of
-    Computation 23 (1969).
-    """
-
-    def forward(self, xp, x, out=None):
-        y = memory_for(xp, x, out)
-        flat_x, flat_y = x.reshape(-1), y.reshape(-1)
-        for i in range(0, x.size, _ERF_BLOCK):
-            block = slice(i, i + _ERF_BLOCK)
-            flat_y[block] = _erf(xp, flat_x[block])
-        return y
-
-    def vjp(self, gy, *, x):
-        density = mul_scalar(exp(mul_scalar(mul2(x, x), -1.0)), 2.0 / math.sqrt(math.pi))
-        return mul2(gy, density)
-
-    def cost(self, x):
-        return Cost(flops=50 * x.size, bytes=2 * x.nbytes)
-
-    def samples(rng):
-        for shape in ((3, 4), (), (0, 2)):
-            yield Sample(2 * rng.normal(size=shape))
-
-
 @op("sinc", nnp="Sinc")
 class sinc(OnReals):
     r"""$y = \sin x / x$ with x in radians (not $\pi x$, as numpy's), 1 at 0."""
+
+    elementwise = "sinc"
 
     def forward(self, xp, x, out=None):
         zero = xp.equal(x, 0.0)
@@ -444,6 +373,8 @@ class sinc(OnReals):
 @op("sinc_backward")
 class sinc_backward:
     r"""$g_y (\cos x - \mathrm{sinc}\,x) / x$, and 0 at 0."""
+
+    elementwise = "sinc_backward"
 
     def infer(self, gy, x):
         return gy

@@ -117,6 +117,12 @@ class broadcast_to(MovesData):
         out[...] = y.reshape(y.shape + (1,) * after)
         return out
 
+    def elementwise(self, w):
+        x, y = w.shapes
+        start = len(x) - len(y) if self.axis in (None, -1) else self.axis
+        w.shapes[1] = (1,) * start + y + (1,) * (len(x) - len(y) - start)
+        w("copy", 1)
+
     def vjp(self, gy, *, y_spec):
         at = self._start(len(gy.shape), y_spec.ndim)
         kept = range(at, at + y_spec.ndim)

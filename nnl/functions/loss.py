@@ -57,6 +57,10 @@ class sigmoid_cross_entropy(OfPairs):
         y -= x * target.astype(x.dtype)
         return y
 
+    def elementwise(self, w):
+        # ln(1 + e^-|x|) + max(x, 0) - x t
+        w("subtract", w("softplus", 0, w.number(1.0)), w("multiply", 0, 1))
+
     def vjp(self, gy, *, x, target):
         return sigmoid_cross_entropy_backward(gy, x, target), None
 
@@ -79,6 +83,9 @@ class sigmoid_cross_entropy_backward:
         y -= target.astype(x.dtype)
         y *= gy
         return y
+
+    def elementwise(self, w):
+        w("multiply", w("subtract", w("sigmoid", 1), 2), 0)
 
     def vjp(self, gg, *, gy, x, target):
         s = OPS["sigmoid"](x)
@@ -114,6 +121,13 @@ class binary_cross_entropy(OfPairs):
         y = target * xp.log(xp.maximum(x, TINY))
         y += (1 - target) * xp.log(xp.maximum(1 - x, TINY))
         return xp.negative(y, out=y)
+
+    def elementwise(self, w):
+        one, tiny = w.number(1.0), w.number(TINY)
+        near = w("log", w("maximum", 0, tiny))
+        far = w("log", w("maximum", w("subtract", one, 0), tiny))
+        rest = w("multiply", w("subtract", one, 1), far)
+        w("negative", w("multiply_add", 1, near, rest))
 
     def vjp(self, gy, *, x, target, need):
         gx = gt = None
@@ -153,6 +167,8 @@ class squared_error(Difference):
         ShapeError: The ranks differ, or two sizes differ and neither is 1.
     """
 
+    elementwise = "squared_difference"
+
     def forward(self, xp, x0, x1, out=None):
         y = xp.subtract(x0, x1, out=out)
         return xp.multiply(y, y, out=out)
@@ -172,6 +188,9 @@ class absolute_error(Difference):
     def forward(self, xp, x0, x1, out=None):
         y = xp.subtract(x0, x1, out=out)
         return xp.abs(y, out=out)
+
+    def elementwise(self, w):
+        w("absolute", w("subtract", 0, 1))
 
     def slope(self, d):
         return add_scalar(mul_scalar(OPS["greater_scalar"](d, 0.0), 2.0), -1.0)
@@ -211,6 +230,11 @@ class huber_loss(Difference):
         d *= near
         return d
 
+    def elementwise(self, w):
+        d = w("absolute", w("subtract", 0, 1))
+        near = w("minimum", d, w.number(self.delta))
+        w("multiply", w("subtract", w("multiply", d, w.number(2.0)), near), near)
+
     def slope(self, d):
         bounded = OPS["minimum_scalar"](OPS["maximum_scalar"](d, -self.delta), self.delta)
         return mul_scalar(bounded, 2.0)
@@ -244,6 +268,10 @@ class epsilon_insensitive_loss(Difference):
         y = xp.subtract(x0, x1, out=out)
         y = xp.subtract(xp.abs(y, out=out), self.epsilon, out=out)
         return xp.maximum(y, 0, out=out)
+
+    def elementwise(self, w):
+        d = w("absolute", w("subtract", 0, 1))
+        w("maximum", w("subtract", d, w.number(self.epsilon)), w.number(0.0))
 
     def slope(self, d):
         above = OPS["greater_scalar"](d, self.epsilon)

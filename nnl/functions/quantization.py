@@ -61,6 +61,9 @@ class binary_sigmoid(Threshold):
     def forward(self, xp, x, out=None):
         return xp.greater(x, 0.0, out=memory_for(xp, x, out))
 
+    def elementwise(self, w):
+        w("greater", 0, w.number(0.0))
+
     def vjp(self, gy, *, x):
         return mul2(gy, mul_scalar(less_scalar(absolute(x), val=1.0), 0.5))
 
@@ -78,6 +81,9 @@ class binary_tanh(Threshold):
         y = xp.greater(x, 0.0, out=memory_for(xp, x, out))
         xp.multiply(y, 2.0, out=y)
         return xp.subtract(y, 1.0, out=y)
+
+    def elementwise(self, w):
+        w("where", w("greater", 0, w.number(0.0)), w.number(1.0), w.number(-1.0))
 
     def vjp(self, gy, *, x):
         return mul2(gy, less_scalar(absolute(x), val=1.0))
@@ -119,6 +125,12 @@ class fixed_point_quantize_op(Quantizer):
         rounded(xp, xp.divide(x, self.delta), y)
         xp.multiply(y, self.delta, out=y)
         return xp.clip(y, *self.range(), out=y)
+
+    def elementwise(self, w):
+        delta = w.number(self.delta)
+        high = (2.0 ** (self.n - self.sign) - 1.0) * self.delta
+        y = w("multiply", w("round", w("divide", 0, delta)), delta)
+        w("clip", y, w.number(-high if self.sign else 0.0), w.number(high))
 
     def samples(rng):
         x = 2 * rng.normal(size=(3, 4))

@@ -29,6 +29,8 @@ class Rounding(Unary):
 class round(Rounding):
     """The nearest whole number, halves away from 0. The gradient passes straight through."""
 
+    elementwise = "round"
+
     def forward(self, xp, x, out=None):
         y = memory_for(xp, x, out)
         whole = xp.trunc(x)
@@ -44,6 +46,7 @@ class ceil(Rounding):
     """The smallest whole number not below x. The gradient passes straight through."""
 
     ufunc = "ceil"
+    elementwise = "ceil"
 
 
 @op("floor", nnp="Floor", onnx=Onnx("Floor"))
@@ -51,6 +54,7 @@ class floor(Rounding):
     """The largest whole number not above x. The gradient passes straight through."""
 
     ufunc = "floor"
+    elementwise = "floor"
 
 
 @op("mod2", nnp="Mod2", keep=("x0", "x1"))
@@ -70,6 +74,7 @@ class mod2(Binary):
     """
 
     fmod: bool = False
+    elementwise = "fmod"
 
     def forward(self, xp, x0, x1, out=None):
         whole = x0.dtype.kind in "iu"

@@ -57,6 +57,9 @@ class reset_nan(Reset):
     def forward(self, xp, x0):
         return xp.where(xp.isnan(x0), xp.asarray(self.val, x0.dtype), x0)
 
+    def elementwise(self, w):
+        w("where", w("is_nan"), w.number(self.val), 0)
+
     def vjp(self, gy, *, x0):
         return mul2(gy, logical_not(isnan(x0)))
 
@@ -67,6 +70,9 @@ class reset_inf(Reset):
 
     def forward(self, xp, x0):
         return xp.where(xp.isinf(x0), xp.asarray(self.val, x0.dtype), x0)
+
+    def elementwise(self, w):
+        w("where", w("is_inf"), w.number(self.val), 0)
 
     def vjp(self, gy, *, x0):
         return mul2(gy, logical_not(isinf(x0)))
@@ -85,6 +91,7 @@ class sign(Unary):
     """
 
     alpha: float = 1.0
+    elementwise = "sign", "alpha"
 
     def forward(self, xp, x, out=None):
         y = xp.subtract(xp.greater(x, 0.0), xp.less(x, 0.0), dtype=x.dtype, out=out)
@@ -132,6 +139,15 @@ class gate:
         # a multiplication, because selection by an irregular mask is 13 times slower in numpy
         return xp.positive(gy, out=out) if mask is None else xp.multiply(gy, mask, out=out)
 
+    def elementwise(self, w):
+        end, g = "_equal" if self.closed else "", 0
+        if self.low is not None:
+            g = w("gate_greater" + end, g, 1, w.number(self.low))
+        if self.high is not None:
+            g = w("gate_less" + end, g, 1, w.number(self.high))
+        if g == 0:
+            w("copy")
+
     def vjp(self, gy, *, x):
         return gate(gy, x, low=self.low, high=self.high, closed=self.closed), None
 
@@ -170,6 +186,7 @@ class maximum2(Extreme):
     """
 
     ufunc = "fmax"
+    elementwise = "larger"
 
     def vjp(self, gy, *, x0, x1, need):
         return (
@@ -191,6 +208,7 @@ class minimum2(Extreme):
     """
 
     ufunc = "fmin"
+    elementwise = "smaller"
 
     def vjp(self, gy, *, x0, x1, need):
         return (
@@ -218,6 +236,8 @@ class Bound(Unary):
 class maximum_scalar(Bound):
     r"""$y = \max(x, val)$; val for NaN. The gradient passes where $x > val$."""
 
+    elementwise = "larger", "val"
+
     def forward(self, xp, x, out=None):
         return xp.fmax(x, self.val, out=out)
 
@@ -228,6 +248,8 @@ class maximum_scalar(Bound):
 @op("minimum_scalar", nnp="MinimumScalar")
 class minimum_scalar(Bound):
     r"""$y = \min(x, val)$; val for NaN. The gradient passes where $x < val$."""
+
+    elementwise = "smaller", "val"
 
     def forward(self, xp, x, out=None):
         return xp.fmin(x, self.val, out=out)
@@ -263,6 +285,11 @@ class where:
         rest = x_true.ndim - condition.ndim
         mask = (condition != 0).reshape(condition.shape + (1,) * rest)
         return xp.where(mask, x_true, x_false)
+
+    def elementwise(self, w):
+        # one element of the condition for all that lie behind it
+        w.shapes[0] += (1,) * (len(w.shapes[1]) - len(w.shapes[0]))
+        w("where", 0, 1, 2)
 
     def vjp(self, gy, *, condition, x_true_spec, need):
         rest = len(x_true_spec.shape) - len(condition.shape)

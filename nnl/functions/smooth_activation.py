@@ -56,6 +56,8 @@ def _sigmoid(xp, x, out=None):
 class sigmoid(OnAllReals):
     r"""$y = 1 / (1 + e^{-x})$, between 0 and 1. Only y is kept for the gradient."""
 
+    elementwise = "sigmoid"
+
     def forward(self, xp, x, out=None):
         return _sigmoid(xp, x, out)
 
@@ -66,6 +68,8 @@ class sigmoid(OnAllReals):
 @op("sigmoid_backward")
 class sigmoid_backward:
     """$g_y\\,y (1 - y)$."""
+
+    elementwise = "sigmoid_backward"
 
     def infer(self, gy, y):
         return gy
@@ -94,6 +98,8 @@ class sigmoid_backward:
 class log_sigmoid(OnAllReals):
     r"""$y = \ln(1 / (1 + e^{-x}))$, exact for large negative x too."""
 
+    elementwise = "log_sigmoid"
+
     def forward(self, xp, x, out=None):
         y = memory_for(xp, x, out)
         xp.negative(xp.abs(x), out=y)
@@ -118,6 +124,7 @@ class softplus(OnAllReals):
     """
 
     beta: float = 1.0
+    elementwise = "softplus", "beta"
 
     def infer(self, x):
         if self.beta == 0.0:
@@ -147,6 +154,8 @@ class softplus(OnAllReals):
 class softsign(Unary):
     """$y = x / (1 + |x|)$, between -1 and 1."""
 
+    elementwise = "softsign"
+
     def forward(self, xp, x, out=None):
         return xp.divide(x, xp.abs(x) + 1.0, out=out)
 
@@ -164,6 +173,8 @@ class swish(OnAllReals):
 
     Source: Ramachandran, Zoph and Le, Searching for activation functions, arXiv:1710.05941.
     """
+
+    elementwise = "swish"
 
     def forward(self, xp, x, out=None):
         y = _sigmoid(xp, x, out)
@@ -185,6 +196,8 @@ class gelu(OnAllReals):
 
     Source: Hendrycks and Gimpel, Gaussian error linear units, arXiv:1606.08415.
     """
+
+    elementwise = "gelu"
 
     def forward(self, xp, x, out=None):
         y = memory_for(xp, x, out)
@@ -215,6 +228,8 @@ class mish(OnAllReals):
     Source: Misra, Mish: a self regularized non-monotonic activation function, arXiv:1908.08681.
     """
 
+    elementwise = "mish"
+
     def forward(self, xp, x, out=None):
         # With e = exp(x) and n = e (e + 2), tanh(ln(1 + e)) is n / (n + 2): 1 from x = 20 on.
         e = xp.exp(xp.minimum(x, 20.0))
@@ -234,6 +249,8 @@ class mish(OnAllReals):
 @op("tanh_shrink", nnp="TanhShrink")
 class tanh_shrink(OnReals):
     r"""$y = x - \tanh x$."""
+
+    elementwise = "tanh_shrink"
 
     def forward(self, xp, x, out=None):
         return xp.subtract(x, xp.tanh(x), out=out)

@@ -8,10 +8,12 @@ from typing import Any
 
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES
-from nnl.core.dispatch import Bound, bind
+from nnl.core.dispatch import Bound, bind, widened
 from nnl.core.graph import Node, Value
+from nnl.core.op import OPS
 from nnl.core.origin import Origin, at
 from nnl.core.spec import Spec
+from nnl.ext.library import is_plain
 from nnl.ext.native import CHANNELS_LAST, HOST
 
 Key = tuple[int, int]
@@ -80,6 +82,19 @@ class Step:
         self.node: Node | None = None
         self.native = True
         self.kernel: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        op: str,
+        attrs: Mapping[str, Any],
+        ins: Sequence[int],
+        outs: Sequence[int],
+        second: bool = False,
+        parts: Sequence[Step] = (),
+    ) -> Step:
+        """A step that a pass makes; attributes left out have their defaults."""
+        return cls(op, OPS[op].attrs(**attrs).as_dict(), ins, outs, second, parts)
 
     @property
     def origin(self) -> Origin | None:
@@ -267,6 +282,7 @@ def verify(program: Program) -> None:
     second = False
     for n, step in enumerate(program.steps):
         where = f"step {n} {step}"
+        _verify_against_definition(program, step, where)
         if second and not step.second:
             raise VerifyError(f"{where}: first part after the second")
         second = step.second
@@ -288,3 +304,28 @@ def verify(program: Program) -> None:
     for kept in program.kept:
         if kept not in made:
             raise VerifyError(f"slot {kept} is kept and nothing makes it")
+
+
+# The sizes of what they make are the library's affair.
+LIBRARY_OPS = frozenset(["pack_convolution"])
+
+
+def _verify_against_definition(program: Program, step: Step, where: str) -> None:
+    """Check attributes and shapes of a step by the definition of its op."""
+    op = OPS.get(step.op)
+    if op is None:
+        raise VerifyError(f"{where}: there is no op of that name")
+    if set(step.attrs) != set(op.fields):
+        extra, missing = set(step.attrs) - set(op.fields), set(op.fields) - set(step.attrs)
+        raise VerifyError(f"{where}: has the attributes {extra} too many, and lacks {missing}")
+    attrs = op.attrs(**step.attrs)
+    specs = [program.slots[i].spec if i else None for i in step.ins]
+    if not op.variadic:
+        specs += [None] * (len(op.inputs) - len(specs))
+    if step.op in LIBRARY_OPS or any(not is_plain(v) for v in step.attrs.values()):
+        return
+    found = attrs.infer(*widened(op, specs))
+    shapes = [s.shape for s in (found if isinstance(found, tuple) else (found,))]
+    own = [program.slots[o].spec.shape for o in step.outs]
+    if own != shapes[: len(own)] or len(own) < len(shapes) - op.hidden:
+        raise VerifyError(f"{where}: makes arrays of the shapes {own}, its definition {shapes}")

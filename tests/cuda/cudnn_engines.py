@@ -124,7 +124,6 @@ def calls(d: str, batch: int = 64, side: int = 56, words: int = 128) -> Iterator
     yield "", "convolution_weight", conv, [image, image], [w]
     yield "", "convolution_weight_bias", conv, [image, image], [w, v]
     yield "", "deconvolution", conv, [image, w, v], [image]
-    yield "conv + genstats", "convolution_statistics", conv, [image, w], [image, v, v]
     line = ((batch, 64, words), d, True)
     one = {**conv, "pad": (1,), "stride": (1,), "dilation": (1,)}
     yield "1 axis", "convolution", one, [line, ((64, 64, 3), f), v], [line]
@@ -133,14 +132,14 @@ def calls(d: str, batch: int = 64, side: int = 56, words: int = 128) -> Iterator
     yield "3 axes", "convolution", three, [cube, ((32, 32, 3, 3, 3), f), None], [cube]
     p = ((1, 64, 1, 1), f)
     norm = {"axes": (1,), "decay_rate": 0.9, "eps": 1e-5, "batch_stat": True}
-    plain, act = {**norm, "activation": "none"}, {**norm, "activation": "relu"}
+    act = {**norm, "nonlinearity": "relu"}
     out = [image, p, p]
-    yield "training", "batch_normalization", plain, [image, p, p, p, p], out
-    yield "relu", "batch_normalization_fused", act, [image, p, p, p, p, None], out
-    yield "add, relu", "batch_normalization_fused", act, [image, p, p, p, p, image], out
+    yield "training", "batch_normalization", norm, [image, p, p, p, p], out
+    yield "relu", "fused_batch_normalization", act, [image, p, p, p, p, None], out
+    yield "add, relu", "fused_batch_normalization", act, [image, p, p, p, p, image], out
     known = {**act, "batch_stat": False}
-    yield "inference, relu", "batch_normalization_fused", known, [image, p, p, p, p, None], out
-    name = "batch_normalization_backward_fused"
+    yield "inference, relu", "fused_batch_normalization", known, [image, p, p, p, p, None], out
+    name, act = "batch_normalization_backward_fused", {**norm, "activation": "relu"}
     yield "relu", name, act, [image, None, image, None, p, p, p, p], out
     residual = [image, image, image, image, p, p, p, p]
     yield "add, relu, two gradients", name, act, residual, [*out, image]
@@ -157,7 +156,6 @@ def calls(d: str, batch: int = 64, side: int = 56, words: int = 128) -> Iterator
     yield "with bias", "affine", base, [x, m, b], [y]
     gelu = {**base, "activation": "gelu"}
     yield "bias, add, gelu", "affine_fused", gelu, [x, m, b, y], [y]
-    yield "", "affine_backward", base, [y, x, m], [x, m, b]
     tall, wide = ((8 * words, 768), d), ((8 * words, 3072), d)
     yield "", "affine_weight", {}, [tall, wide], [m]
     q, lse = ((8, 12, words, 64), d), ((8, 12, words), f)

@@ -10,8 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.op import OPS
 from nnl.ext.cuda import registry
 from nnl.ext.cuda.registry import Kernel, Operand
+from nnl.ext.library import request
+from nnl.ext.native import DTYPES
 from tests.cuda import shim
 from tests.native.kernels import from_channels_last, to_channels_last
 
@@ -30,12 +33,32 @@ def find(
     last: tuple[set[int], set[int]] = (set(), set()),
 ) -> Kernel | None:
     """The kernel for arrays; `last`: positions of inputs and outputs that lie channels-last."""
-    return registry.find(
+    return asked(
         op,
         attrs,
         [operand(x, i in last[0]) for i, x in enumerate(ins)],
         [Operand(tuple(s), np.dtype(t), o in last[1]) for o, (s, t) in enumerate(outs)],
     )
+
+
+class Names:
+    """As much of the library as tells what it has kernels for."""
+
+    @staticmethod
+    def kernel_names() -> list[str]:
+        return sorted(registry.SETUPS)
+
+
+def asked(
+    op: str, attrs: dict[str, Any], ins: list[Operand | None], outs: list[Operand]
+) -> Kernel | None:
+    """The kernel of an op, asked for as the engine does."""
+    specs = [
+        [None if x is None else (x.shape, DTYPES[x.dtype.name], 0) for x in xs]
+        for xs in (ins, outs)
+    ]
+    found = request(Names, op, attrs, *specs) if op in OPS else (op, attrs)
+    return None if found is None else registry.find(*found, ins, outs)
 
 
 def poisoned(shape: tuple[int, ...], dtype: Any, offset: int = 0) -> np.ndarray:

@@ -22,6 +22,15 @@ WIDE = {
     "layer_normalization": ({1, 2}, {1, 2}),
     "normalization_backward": ({1, 2, 4, 5, 6}, {1, 2}),
     "convolution": ({1, 2}, set()),
+    "convolution_fused": ({1, 2, 4}, set()),
+    "convolution_weight_bias": (set(), {0, 1}),
+    "batch_normalization_backward_fused": ({4, 5, 6, 7}, {1, 2}),
+    "affine_fused": ({1, 2}, set()),
+    "batch_matmul_bias": ({2}, set()),
+    "attention": ({3}, {1}),
+    "attention_backward": ({5, 6}, set()),
+    "attention_packed": ({1}, {1}),
+    "attention_packed_backward": ({3, 4}, set()),
     "deconvolution": ({1, 2}, set()),
     "convolution_data": ({1}, set()),
     "convolution_weight": (set(), {0}),
@@ -36,6 +45,14 @@ REASONS = {
     "an input is left out",
     "batch axes (2,) of 3 are not the leading ones",
     "base_axis 2 channels-last",
+    "attention in float32",
+    "causal_offset 1",
+    "k is transposed",
+    "2 and 2 matrices",
+    "elu with alpha 0.3",
+    "leaky_relu with alpha 0.3",
+    "running statistics",
+    "neither y nor beta is given",
 }
 
 
@@ -78,7 +95,7 @@ def test_graphs_compute_what_the_op_does(name: str, dtype: Any) -> None:
             for i in op.written(attrs):
                 if low[i] is not None:
                     assert_close(given[i], exact[i], F32, f"{attrs}: state {op.inputs[i]}")
-    assert taken
+    assert taken or ("attention" in name and dtype == F32)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -93,7 +110,7 @@ def test_graphs_compute_the_same_channels_last(name: str) -> None:
         rank = max(x.ndim for x in inputs if x is not None)
         last_in = {i for i, x in enumerate(inputs) if x is not None and x.ndim == rank} - weights
         last_out = {o for o, s in enumerate(specs) if s.ndim == rank}
-        if name == "convolution_weight":
+        if name.startswith("convolution_weight"):
             last_in, last_out = {0, 1}, set()
         if "normalization" in name:
             last_in &= {0, 3, 5} if name == "normalization_backward" else {0, 5}

@@ -15,7 +15,7 @@ import pytest
 import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
 from nnl.ext.cuda import registry
 from nnl.ext.cuda.registry import Kernel, Operand
-from tests.cuda import shim
+from tests.cuda import kernels, shim
 from tests.native.kernels import BF16, F32
 
 MOST = 2**31 - 1
@@ -37,7 +37,7 @@ def check(op: str, attrs: dict[str, Any], ins: list[Any], outs: list[Any]) -> No
     def operand(x: Any) -> Operand | None:
         return x and Operand(x[0], np.dtype(x[1]), len(x) > 2)
 
-    kernel = registry.find(op, attrs, [operand(x) for x in ins], [operand(x) for x in outs])
+    kernel = kernels.asked(op, attrs, [operand(x) for x in ins], [operand(x) for x in outs])
     assert kernel is not None, (op, ins)
     launched(kernel, len(ins), len(outs))
 

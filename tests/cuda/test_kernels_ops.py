@@ -34,8 +34,9 @@ def module_of(setup: Any) -> str:
 
 pytestmark = pytest.mark.usefixtures("host_compiler")
 # Views are nothing to compute; padding by other than constants is left to CuPy. The loss scale is
-# state, and what the op returns is the memory of an input: see test_loss_scale.py.
-LEFT_OUT = {"identity", "unlink", "pad_backward", "follow_loss_scale"}
+# state, and what the op returns is the memory of an input: see test_loss_scale.py. For joined
+# updates see test_kernels_update.py.
+LEFT_OUT = {"identity", "unlink", "pad_backward", "follow_loss_scale", "multi_update"}
 # Those of cuDNN are registered too, where its front end is installed.
 OURS = {n for n in SETUPS if any("cudnn" not in module_of(s) for s in SETUPS[n])}
 NAMES = sorted((OURS & set(OPS)) - LEFT_OUT)

@@ -9,13 +9,13 @@ import numpy as np
 
 from nnl.core.spec import Spec
 from nnl.ext import native
-from tests.native.kernels import require_library
+from tests.native.kernels import array_kernel
 
 
 def make(name: str, attrs: dict[str, Any], inputs: list[Any], outs: list[Spec]) -> Any:
     """The kernel for these arrays, or None when it declines."""
     specs = [None if x is None else Spec.of(x.shape, x.dtype) for x in inputs]
-    return require_library().array_kernel(
+    return array_kernel(
         name,
         attrs,
         [native.native_spec(s) for s in specs],

@@ -13,6 +13,7 @@ from nnl.core.context import Context, using
 from nnl.core.op import Op
 from nnl.core.spec import Spec
 from nnl.ext import native
+from nnl.ext.library import request
 from nnl.ext.numpy import bind as bind_numpy
 from nnl.graph.passes.prepare import PACK
 
@@ -54,6 +55,13 @@ def from_channels_last(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(x.reshape(n, *space, c), -1, 1))
 
 
+def array_kernel(op: str, attrs: Any, ins: Any, outs: Any, types: Any, writes: Any = ()) -> Any:
+    """A native kernel as a call on arrays, asked for as the engine does; None when it declines."""
+    lib = require_library()
+    asked = request(lib, op, attrs, ins, outs)
+    return asked and lib.array_kernel(*asked, ins, outs, types, list(writes))
+
+
 def run_native(
     op: Op,
     attrs: Any,
@@ -66,12 +74,11 @@ def run_native(
     Args:
         channels_last: Positions of inputs, and of outputs, that lie channels-last in memory.
     """
-    lib = require_library()
     ins, outs = channels_last
     specs = [None if x is None else Spec.of(x.shape, x.dtype) for x in inputs]
-    kernel = lib.array_kernel(
+    kernel = array_kernel(
         op.name,
-        native.plain_attributes(attrs.as_dict()),
+        attrs.as_dict(),
         [native.native_spec(s, i in ins) for i, s in enumerate(specs)],
         [native.native_spec(s, o in outs) for o, s in enumerate(out_specs)],
         [s.dtype for s in out_specs],

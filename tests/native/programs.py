@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.elementwise import program_of
 from nnl.ext import native
-from tests.native.kernels import require_library, to_channels_last
+from nnl.ext.library import request
+from tests.native.kernels import array_kernel, require_library, to_channels_last
 
 
 class Program:
@@ -22,7 +24,7 @@ class Program:
     def add(self, op: str, *values: int, shape: tuple[int, ...] = (), **attrs: Any) -> int:
         """Append an op applied to values; returns the number of its result."""
         shapes = [self.shapes[v] if v < len(self.shapes) else shape for v in values]
-        made = require_library().elementwise_code(op, attrs, shapes)
+        made = program_of(op, attrs, shapes)
         assert made is not None, op
         code, constants, _ = made
         base = len(self.shapes) + len(self.code) // 4
@@ -53,11 +55,10 @@ def run(
     channels_last: tuple[set[int], set[int]] = (set(), set()),
 ) -> Any:
     """Outputs of a native kernel, as they lie in memory; None when it declines."""
-    lib = require_library()
     ins, outs = channels_last
     spec = {i: (x.shape, native.DTYPES[x.dtype.name], i in ins) for i, x in enumerate(inputs)}
     types = [np.dtype(t) for _, t in outputs]
-    kernel = lib.array_kernel(
+    kernel = array_kernel(
         op,
         attrs,
         [spec[i] for i in range(len(inputs))],
@@ -74,10 +75,9 @@ def run(
 
 def in_place(op: str, attrs: dict[str, Any], inputs: list[np.ndarray], target: int) -> np.ndarray:
     """The single output, written into the memory of input `target`."""
-    lib = require_library()
     x = inputs[target]
     specs = [(a.shape, native.DTYPES[a.dtype.name], False) for a in inputs]
-    kernel = lib.array_kernel(op, attrs, specs, [specs[target]], [x.dtype])
+    kernel = array_kernel(op, attrs, specs, [specs[target]], [x.dtype])
     kernel(*inputs, out=x)
     return x
 
@@ -85,5 +85,8 @@ def in_place(op: str, attrs: dict[str, Any], inputs: list[np.ndarray], target: i
 def may_overwrite(op: str, attrs: dict[str, Any], ins: list[Any], outs: list[Any]) -> list[bool]:
     """Which inputs the first output may lie in."""
     specs = [[(s, native.DTYPES[np.dtype(t).name], False) for s, t in g] for g in (ins, outs)]
-    kernel = require_library().kernel(op, attrs, *specs)
+    lib = require_library()
+    asked = request(lib, op, attrs, *specs)
+    assert asked is not None
+    kernel = lib.kernel(*asked, *specs)
     return [kernel.may_overwrite(0, i) for i in range(len(ins))]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nnl.core.elementwise import program_of
 from tests.native.kernels import BF16, F16, F32, from_channels_last, require_library
 from tests.native.programs import Program, in_place, may_overwrite, run
 
@@ -269,4 +270,4 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
 
 
 def test_ops_without_a_program_have_none() -> None:
-    assert require_library().elementwise_code("affine", {}, [(3, 4)]) is None
+    assert program_of("affine", {}, [(3, 4)]) is None

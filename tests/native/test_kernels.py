@@ -9,12 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nnl.core.elementwise import ARITY
 from nnl.core.op import OPS, Op
 from nnl.core.spec import Spec
 from nnl.ext import native
-from tests.native.kernels import BF16, F16, F32, assert_close, is_float, run_native, run_numpy
+from nnl.graph.program import LIBRARY_OPS
+from tests.native.kernels import (
+    BF16,
+    F16,
+    F32,
+    assert_close,
+    is_float,
+    require_library,
+    run_native,
+    run_numpy,
+)
 
-NAMES = sorted(native.kernel_names(native.library()) & set(OPS))
+KNOWN = native.kernel_names(native.library()) & set(OPS)
+NAMES = sorted(KNOWN - LIBRARY_OPS)
 
 
 def cases(op: Op) -> Iterator[tuple[Any, list[Any]]]:
@@ -68,7 +80,7 @@ def test_kernel_equals_the_definition(name: str, dtype: np.dtype) -> None:
             assert_close(g, w, dtype, what)
         for i in op.written(attrs):
             if inputs[i] is not None:
-                assert_close(low[i], exact[i], dtype, f"{what}: state {op.inputs[i]}")
+                assert_close(low[i], exact[i], dtype, f"{what}: state {i}")
     if dtype == F32:
         assert ran, f"{name}: the kernel declined every sample"
 
@@ -89,3 +101,19 @@ def test_kernel_computes_the_same_channels_last(name: str) -> None:
             continue
         for g, w in zip(got, want, strict=True):
             assert_close(g, w, F32, f"{attrs} channels last")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernel_asks_only_for_attributes_that_its_op_has(name: str) -> None:
+    op, lib = OPS[name], native.library()
+    for attrs, inputs in cases(op):
+        specs = [None if x is None else Spec.of(x.shape, x.dtype) for x in inputs]
+        made = attrs.infer(*specs)
+        outs = made if isinstance(made, tuple) else (made,)
+        native_specs = [[native.native_spec(s) for s in x] for x in (specs, outs)]
+        asked = lib.attributes_asked(name, native.plain_attributes(attrs.as_dict()), *native_specs)
+        assert set(asked) <= set(op.fields), f"{name} reads attributes that its op does not have"
+
+
+def test_the_library_numbers_the_codes_of_programs_as_the_engine_does() -> None:
+    assert require_library().elementwise_codes() == list(ARITY.items())

@@ -24,7 +24,7 @@ from tests.native.kernels import (
     to_channels_last,
 )
 
-FUSED, BACKWARD = "batch_normalization_fused", "batch_normalization_backward_fused"
+BACKWARD = "batch_normalization_backward_fused"
 
 
 def run(
@@ -88,8 +88,9 @@ class Reference:
 
 @pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=str)
 @pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(
+    "relu, residual", [(False, False), (True, False), (True, True)], ids=["", "relu", "z, relu"]
+)
 @pytest.mark.parametrize("shape", [(4, 67, 9, 11), (2, 16, 40, 41), (3, 5, 7, 3), (2, 3, 31, 30)])
 def test_fused_batch_normalization_and_its_gradient(
     dtype: Any, last: bool, relu: bool, residual: bool, shape: Any
@@ -101,10 +102,12 @@ def test_fused_batch_normalization_and_its_gradient(
     gy, gy2 = rng.normal(size=(2, *shape)).astype(dtype)
     beta, gamma = rng.normal(size=(2, *c)).astype(F32)
     mean, variance = np.zeros(c, F32), np.ones(c, F32)
-    act = "relu" if relu else "none"
-    attrs = {"axes": (1,), "decay_rate": 0.75, "eps": 1e-3, "batch_stat": True, "activation": act}
+    act = "relu" if relu else "identity"
+    name = "fused_batch_normalization" if relu else "batch_normalization"
+    attrs = {"axes": (1,), "decay_rate": 0.75, "eps": 1e-3, "batch_stat": True}
+    forward = attrs | {"nonlinearity": "relu"} if relu else attrs
     y, bm, bv = run(
-        FUSED, attrs, [x, beta, gamma, mean, variance, z], [(shape, dtype), (c, F32), (c, F32)],
+        name, forward, [x, beta, gamma, mean, variance, z], [(shape, dtype), (c, F32), (c, F32)],
         last,
     )  # fmt: skip
     want = Reference(x, beta, gamma, z, 1e-3, relu)
@@ -119,14 +122,14 @@ def test_fused_batch_normalization_and_its_gradient(
     inputs = [gy, gy2 if residual else None, x, y if residual else None, bm, bv, gamma, beta]
     incoming = gy.astype(F32) + (gy2.astype(F32) if residual else 0)
     expected = want.gradients(incoming, y.astype(F32) if residual else want.y)
-    got = run(BACKWARD, attrs, inputs, outs if residual else outs[:3], last)
+    got = run(BACKWARD, attrs | {"activation": act}, inputs, outs if residual else outs[:3], last)
     near = 1e-3 if relu and not residual else 0  # a mask that rounding may turn
     for a, b, what in zip(got, expected, ("gx", "gbeta", "ggamma", "gz"), strict=False):
         scale = max(1.0, float(np.abs(b).max()))
         error = np.abs(a.astype(np.float64) - b) / scale
         assert np.mean(error > TOLERANCE[dtype]) <= near, what
     if residual:
-        again = run(BACKWARD, attrs, inputs, outs, last, {0: 2, 3: 0})
+        again = run(BACKWARD, attrs | {"activation": act}, inputs, outs, last, {0: 2, 3: 0})
         for a, b in zip(again, got, strict=True):
             assert np.array_equal(a, b)
 
@@ -138,14 +141,15 @@ def test_a_large_mean_costs_no_accuracy(last: bool) -> None:
     x = (rng.normal(size=shape) + 1e3).astype(F32)
     x[0, 0, 0, 0] = 1e5  # an outlier among the pixels that guess the mean
     ones, zeros = np.ones(c, F32), np.zeros(c, F32)
-    attrs = {"axes": (1,), "decay_rate": 0.9, "eps": 1e-5, "batch_stat": True, "activation": "none"}
+    attrs = {"axes": (1,), "decay_rate": 0.9, "eps": 1e-5, "batch_stat": True}
     outs = [(shape, F32), (c, F32), (c, F32)]
-    y, mean, variance = run(FUSED, attrs, [x, zeros, ones, None, None, None], outs, last)
+    y, mean, variance = run("batch_normalization", attrs, [x, zeros, ones, None, None], outs, last)
     want = Reference(x, zeros, ones, None, 1e-5, False)
     assert_close(y, want.y, F32, "y")
     np.testing.assert_allclose(variance, want.variance, rtol=1e-4)
     np.testing.assert_allclose(mean, want.mean, rtol=1e-6)
     gy = rng.normal(size=shape).astype(F32)
+    attrs["activation"] = "identity"
     got = run(BACKWARD, attrs, [gy, None, x, None, mean, variance, ones, zeros], outs, last)
     for a, b in zip(got, want.gradients(gy, want.y), strict=False):
         # the mean that comes in is rounded to float32: 3e-5 standard deviations
@@ -256,8 +260,8 @@ def test_relu_keeps_nan_as_numpy_does() -> None:
     x[0, 3, 1, 1] = np.nan
     p = np.ones((1, 20, 1, 1), F32)
     y = run(
-        FUSED,
-        {"axes": (1,), "decay_rate": 0.9, "eps": 1e-5, "batch_stat": True, "activation": "relu"},
+        "fused_batch_normalization",
+        {"axes": (1,), "decay_rate": 0.9, "eps": 1e-5, "batch_stat": True, "nonlinearity": "relu"},
         [x, p, p, None, None, None], [(x.shape, F32), (p.shape, F32), (p.shape, F32)], True,
     )[0]  # fmt: skip
     assert np.isnan(y[:, 3]).all()

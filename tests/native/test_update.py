@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from nnl.core.op import OPS
+from nnl.ext import native
+from nnl.solvers.joined import RULES as joined_rules
 from tests.native.direct import call
 from tests.native.kernels import BF16, F16, F32, assert_close, run_numpy
 
-RULES = sorted(n for n in OPS if n.endswith("_update"))
+RULES = sorted(rule.name for rule in joined_rules)
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "adabelief_update": [{"wd": 0.1}, {"rectify": True}, {"fixed_decay": True, "wd": 0.1}],
     "lamb_update": [{"wd": 0.1}, {"bias_correction": True, "gamma_l": 5.0}],
@@ -43,6 +45,12 @@ def inputs_of(name: str, rng: Any, shape: tuple[int, ...], step: int, optional: 
     return out
 
 
+def joined(name: str, attrs: Any, count: int = 1, **more: Any) -> dict[str, Any]:
+    """Attributes of multi_update for a rule with these attributes."""
+    own = {"rule": name, **attrs.as_dict(), "count": count, "inputs": len(OPS[name].inputs)}
+    return native.plain_attributes(OPS["multi_update"].attrs(**own, **more).as_dict())
+
+
 def copies(arrays: list[Any], dtype: Any = None) -> list[Any]:
     return [
         None if x is None else x.astype(dtype if dtype and x.dtype == F32 else x.dtype)
@@ -67,7 +75,7 @@ def test_many_parameters_in_one_kernel_equal_the_definition(name: str, dtype: An
         exact = [x if x is None or x.dtype != dtype else x.astype(F32) for x in exact]
         n = len(op.inputs)
         outs = [(s, F32) for s in shapes]
-        ys = call("multi_update", {"rule": name, **attrs.as_dict()}, low, *outs)
+        ys = call("multi_update", joined(name, attrs, len(shapes)), low, *outs)
         for k, y in enumerate(ys):
             want = exact[k * n : (k + 1) * n]
             run_numpy(op, attrs, want)
@@ -84,7 +92,7 @@ def test_weights_and_states_may_be_half_precision(name: str) -> None:
     arrays = copies(inputs_of(name, rng, (5000,), 2, False), BF16)
     exact = [x.astype(F32) if x is not None and x.dtype == BF16 else x for x in copies(arrays)]
     run_numpy(op, attrs, exact)
-    call("multi_update", {"rule": name, **attrs.as_dict()}, arrays)
+    call("multi_update", joined(name, attrs), arrays)
     for g, w in zip(arrays, exact, strict=True):
         assert_close(g, w, BF16, name)
 
@@ -98,14 +106,14 @@ def test_gradients_are_scaled_and_decayed_on_the_way() -> None:
     run_numpy(op, op.attrs(), exact)
     before = arrays[1].copy()
     extra = {"gradient_scale": 0.25, "gradient_decay": 0.1}
-    call("multi_update", {"rule": op.name, **op.attrs().as_dict(), **extra}, arrays)
+    call("multi_update", joined(op.name, op.attrs(), **extra), arrays)
     for k, (g, w) in enumerate(zip(arrays, exact, strict=True)):
         assert_close(g, before if k == 1 else w, F32, str(k))
 
 
 def test_a_rule_that_does_not_exist_is_named() -> None:
     with pytest.raises(ValueError, match="rule is 'adamm_update', wanted the name of an update"):
-        call("multi_update", {"rule": "adamm_update"}, [np.zeros(2, F32)])
+        call("multi_update", {"rule": "adamm_update", "count": 1}, [np.zeros(2, F32)])
 
 
 def test_finite_check_tells_infinity_from_nan() -> None:

@@ -2,6 +2,7 @@
 // The attributes of an op by name, as its Python definition declares them.
 #pragma once
 #include <cstdint>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -22,6 +23,7 @@ class Attributes {
       : values_(std::move(values)) {}
 
   bool has(const std::string& name) const {
+    if (asked_) asked_->insert(name);
     auto it = values_.find(name);
     return it != values_.end() && !std::holds_alternative<std::monostate>(it->second);
   }
@@ -44,8 +46,12 @@ class Attributes {
     return get<std::vector<double>>(name);
   }
 
+  // Adds the name of every attribute that is asked for from now on, for the tests.
+  void note(std::set<std::string>* asked) { asked_ = asked; }
+
  private:
   const Attribute& at(const std::string& name) const {
+    if (asked_) asked_->insert(name);
     auto it = values_.find(name);
     if (it == values_.end()) throw ValueError("attribute '" + name + "' is missing");
     return it->second;
@@ -58,6 +64,7 @@ class Attributes {
   }
 
   std::unordered_map<std::string, Attribute> values_;
+  std::set<std::string>* asked_ = nullptr;
 };
 
 }  // namespace nnl

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element-wise ops as small programs, so that a chain of them becomes one kernel.
 #pragma once
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "nnl/attributes.h"
 #include "nnl/spec.h"
 
 namespace nnl {
 
-// What the kernel-only op "fused_elementwise" runs, as its attributes of the same names.
+// What the op "fused_elementwise" runs, as its attributes of the same names.
 //
 // Values are numbered: first the inputs, then the result of every instruction. An instruction is
 // four integers: its code and three operands. An operand is the number of a value, or -1 - k for
@@ -23,13 +22,7 @@ struct ElementwiseProgram {
   std::vector<Shape> shapes;
 };
 
-// The program of an op; its last instruction gives the result. None for an op that is not
-// element-wise, or computes with more than float32.
-std::optional<ElementwiseProgram> elementwise_program(const std::string& op,
-                                                      const Attributes& attributes,
-                                                      const std::vector<Shape>& in);
-
-// Names of all ops that have a program.
-std::vector<std::string> elementwise_names();
+// (name, number of operands) of all codes, by number.
+std::vector<std::pair<std::string, int>> elementwise_codes();
 
 }  // namespace nnl

@@ -2,13 +2,10 @@
 // affine, batch_matmul, and what only plans use:
 //
 // affine_fused: (x, weight, bias?, z?) -> y = f(x W + b + z).
-//   Attributes: base_axis of affine; activation: none, relu, gelu (with tanh), tanh, sigmoid,
+//   Attributes: base_axis of affine; activation: identity, relu, gelu (with tanh), tanh, sigmoid,
 //   swish. z has the shape of y.
-// affine_backward: (gy, x, weight) -> (gx, gw, gb?), the gradients of affine.
-//   Attributes: base_axis of affine. Two outputs leave out gb.
 #include <algorithm>
 
-#include "column_sums.h"
 #include "nnl/kernel.h"
 #include "product.h"
 
@@ -57,40 +54,6 @@ class Affine : public Kernel {
   std::unique_ptr<Product> product_;
 };
 
-class AffineBackward : public Kernel {
- public:
-  explicit AffineBackward(const Signature& s) : has_bias_(s.out.size() > 2) {
-    const Spec &gy = s.in[0], &x = s.in[1], &w = s.in[2];
-    const auto base = static_cast<size_t>(s.attributes.integer("base_axis"));
-    const int64_t rows = product_of(x.shape, 0, base);
-    const int64_t inner = w.shape[0], columns = product_of(w.shape, 1, w.shape.size());
-    const Matrices g = Matrices::of(gy.dtype, {rows, columns});
-    ProductSpec p;
-    p.a = g;
-    p.b = Matrices::of(w.dtype, {inner, columns}).transposed();
-    p.y = Matrices::of(s.out[0].dtype, {rows, inner});
-    by_x_ = Product::make(p, space_);
-    p.a = Matrices::of(x.dtype, {rows, inner}).transposed();
-    p.b = g;
-    p.y = Matrices::of(s.out[1].dtype, {inner, columns});
-    by_w_ = Product::make(p, space_);
-    if (has_bias_)
-      sums_ = std::make_unique<ColumnSums>(gy.dtype, rows, columns, s.out[2].dtype, space_);
-  }
-  size_t workspace() const override { return space_.size(); }
-  void run(const Buffers& b) override {
-    by_x_->run(b.in[0], b.in[2], nullptr, nullptr, b.out[0], b.workspace);
-    by_w_->run(b.in[1], b.in[0], nullptr, nullptr, b.out[1], b.workspace);
-    if (has_bias_) sums_->run(b.in[0], b.out[2], b.workspace);
-  }
-
- private:
-  bool has_bias_;
-  Space space_;
-  std::unique_ptr<Product> by_x_, by_w_;
-  std::unique_ptr<ColumnSums> sums_;
-};
-
 class BatchMatmul : public Kernel {
  public:
   BatchMatmul(const Signature& s, bool transpose_a, bool transpose_b) {
@@ -123,11 +86,6 @@ std::unique_ptr<Kernel> affine_fused(const Signature& s) {
   return std::make_unique<Affine>(s, f);
 }
 
-std::unique_ptr<Kernel> affine_backward(const Signature& s) {
-  if (!takes(s)) return nullptr;
-  return std::make_unique<AffineBackward>(s);
-}
-
 std::unique_ptr<Kernel> batch_matmul(const Signature& s) {
   if (!takes(s)) return nullptr;
   return std::make_unique<BatchMatmul>(s, s.attributes.flag("transpose_a"),
@@ -141,9 +99,8 @@ std::unique_ptr<Kernel> affine_weight(const Signature& s) {
 
 const Registration r0("affine", affine);
 const Registration r1("affine_fused", affine_fused);
-const Registration r2("affine_backward", affine_backward);
-const Registration r3("batch_matmul", batch_matmul);
-const Registration r4("affine_weight", affine_weight);
+const Registration r2("batch_matmul", batch_matmul);
+const Registration r3("affine_weight", affine_weight);
 
 }  // namespace
 }  // namespace nnl

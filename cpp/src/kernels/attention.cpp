@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel-only, scaled dot product attention without memory for the scores:
+// Scaled dot product attention without memory for the scores:
 //
 // attention: (q, k, v, mask?) -> (y, lse), or y alone.
 //   y = softmax(scale q k^T + mask) v for every sample and head.

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel-only:
-//
 // attention_backward: (gy, q, k, v, y, lse, mask?) -> (gq, gk, gv), the gradients of attention,
 //   which computes the scores again from lse, float32. Attributes and shapes of attention, with as
 //   many heads of k and v as of q. There is no gradient of mask.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cast (kernel-only): x -> y of the same shape and layout, any element type to any other.
+// cast: x -> y of the same shape and layout, any element type to any other.
 //   whole  what x is called if its elements must be whole numbers; default: they need not
 #include "convert.h"
 

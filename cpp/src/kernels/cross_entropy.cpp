@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cross entropies of integer labels.
-//
-// "softmax_cross_entropy_fused" exists as a kernel only: losses and their gradient in one pass, for
-// steps in which the gradient by the losses is known before them (that of a mean or sum is).
-//   Inputs: x, target as of softmax_cross_entropy; gy, of the shape of target or one element.
-//   Attributes: axis.
-//   Outputs: y, gx. gx may overwrite x.
 #include <cmath>
 
 #include "line.h"
@@ -111,44 +105,28 @@ struct Lines {
   }
 };
 
-// Outputs y, largest, total; or y, gx.
-template <class P, bool fused>
+// Outputs y, largest, total.
+template <class P>
 class Loss : public Kernel {
  public:
   Loss(const Signature& s, Line line) : in_(s.in), out_(s.out), lines_{line} {
     parts_ = parts_of(4 * in_[0].size());
   }
-  bool may_overwrite(size_t o, size_t i) const override {
-    return fused && o == 1 && i == 0 && in_[0].dtype == out_[1].dtype;
-  }
-
   void run(const Buffers& b) override {
     const Line& line = lines_.line;
     check_labels("softmax_cross_entropy", b.in[1], in_[1].dtype, in_[1].size(), line.n);
     const P x = pointer<P>(b.in[0], in_[0].dtype);
-    const P gx = fused ? pointer<P>(b.out[1], out_[1].dtype) : P{};
     lines_.each(parts_, [&](int64_t first, int64_t lanes, int64_t at, auto whole) {
-      Lanes top, total, weight = {};
+      Lanes top, total;
       lines_.template measure<whole()>(x + at, lanes, top, total);
-      int64_t label[kLanes];
       for (int64_t i = 0; i < lanes; ++i) {
-        label[i] = integer_at(b.in[1], in_[1].dtype, first + i);
+        const int64_t label = integer_at(b.in[1], in_[1].dtype, first + i);
         float y = 0.0f;
-        if (label[i] >= 0)
-          y = std::log(total[i]) - (load_part(x + (at + label[i] * line.inner + i), 1)[0] - top[i]);
+        if (label >= 0)
+          y = std::log(total[i]) - (load_part(x + (at + label * line.inner + i), 1)[0] - top[i]);
         set_float(b.out[0], out_[0].dtype, first + i, y);
-        if constexpr (fused) {
-          const int64_t g = in_[2].size() == 1 ? 0 : first + i;
-          if (label[i] >= 0) weight[i] = float_at(b.in[2], in_[2].dtype, g);
-        } else {
-          set_float(b.out[1], out_[1].dtype, first + i, top[i]);
-          set_float(b.out[2], out_[2].dtype, first + i, total[i]);
-        }
-      }
-      if constexpr (fused) {
-        Lanes by = weight / total;
-        if (line.inner == 1) top = all(top[0]), by = all(by[0]);
-        lines_.template slope<whole()>(x + at, gx + at, lanes, top, by, weight, label);
+        set_float(b.out[1], out_[1].dtype, first + i, top[i]);
+        set_float(b.out[2], out_[2].dtype, first + i, total[i]);
       }
     });
   }
@@ -228,18 +206,15 @@ bool labels(const Spec& s, const Spec& x) {
   return is_integer(s.dtype) && same_order(s, {s.shape, s.dtype, x.layout});
 }
 
-template <bool fused>
 std::unique_ptr<Kernel> softmax_loss(const Signature& s) {
   const Spec& x = s.in[0];
   if (!is_real(x.dtype) || !labels(s.in[1], x)) return nullptr;
   if (!x.size() && s.in[1].size()) return nullptr;  // no classes
-  const Spec* gx = fused ? &s.out[1] : nullptr;
-  if (gx && (gx->layout != x.layout || !is_real(gx->dtype))) return nullptr;
-  if (fused ? !by_line(s.in[2], x) : !by_line(s.out[1], x) || !by_line(s.out[2], x)) return nullptr;
-  if (!by_line(s.out[0], x)) return nullptr;
+  for (size_t i : {0, 1, 2})
+    if (!by_line(s.out[i], x)) return nullptr;
   const Line line = line_of(x, s.attributes.integer("axis"));
-  return with_pointer(common_type({&x, gx}), [&](auto type) -> std::unique_ptr<Kernel> {
-    return std::make_unique<Loss<decltype(type), fused>>(s, line);
+  return with_pointer(common_type({&x}), [&](auto type) -> std::unique_ptr<Kernel> {
+    return std::make_unique<Loss<decltype(type)>>(s, line);
   });
 }
 
@@ -263,8 +238,7 @@ std::unique_ptr<Kernel> categorical(const Signature& s) {
 }
 
 const Registration registrations[] = {
-    {"softmax_cross_entropy", softmax_loss<false>},
-    {"softmax_cross_entropy_fused", softmax_loss<true>},
+    {"softmax_cross_entropy", softmax_loss},
     {"softmax_cross_entropy_backward", softmax_gradient},
     {"categorical_cross_entropy", categorical},
 };

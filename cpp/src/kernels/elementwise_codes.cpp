@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include "nnl/elementwise.h"
+
 namespace nnl {
 namespace {
 
@@ -84,5 +86,13 @@ const Entry& entry_of(Code code) {
 int operands_of(Code code) { return entry_of(code).arity; }
 int64_t cost_of(Code code) { return entry_of(code).cost; }
 Loop loop_of(Code code, int numbers) { return entry_of(code).loops[static_cast<size_t>(numbers)]; }
+
+std::vector<std::pair<std::string, int>> elementwise_codes() {
+  return {
+#define NNL_CODE(name, operands, ...) {#name, operands},
+      NNL_CODES(NNL_CODE, NNL_CODE)
+#undef NNL_CODE
+  };
+}
 
 }  // namespace nnl

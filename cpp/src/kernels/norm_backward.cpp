@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of the normalizations.
 //
-// "batch_normalization_backward_fused" exists as a kernel only: the gradient of
-// act(batch_normalization(x) + z), see norm_forward.cpp.
+// batch_normalization_backward_fused: the gradient of fused_batch_normalization.
 //   Inputs: gy, gy2, x, y, batch_mean, batch_variance, gamma, beta. gy2 is added to gy (where y has
 //     two users); it may be left out, and so may gamma and beta. With relu, the mask is y > 0; if y
 //     is left out it is computed again from x, gamma and beta, which is right only without z.
-//   Attributes: axes, eps, batch_stat, activation as in batch_normalization_fused.
+//   Attributes: axes, eps, batch_stat, activation: "identity" or "relu".
 //   Outputs: gx, gbeta, ggamma of the shape of batch_mean, and, if there is a fourth, gz: the
 //     masked gy + gy2, which is the gradient by z. gz may overwrite gy, gy2 or y; gx may overwrite
 //     x, gy or gy2, and y where gz is asked for.

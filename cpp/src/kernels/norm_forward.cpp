@@ -1,13 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch, layer, instance, group, tensor normalization and weight standardization.
-//
-// "batch_normalization_fused" exists as a kernel only: act(batch_normalization(x) + z).
-//   Inputs: x, beta, gamma, mean, variance, z; all but x may be left out. beta, gamma, and the
-//     running mean and variance have the shape of x with 1 in all axes but `axes`.
-//   Attributes: axes, decay_rate, eps, batch_stat as in batch_normalization; activation: "none" or
-//     "relu".
-//   Outputs: y, batch_mean, batch_variance. With batch_stat, writes the running mean and variance.
-// Its gradient is in norm_backward.cpp.
 #include <cmath>
 #include <limits>
 
@@ -338,8 +330,7 @@ std::unique_ptr<Kernel> batch(const Signature& s) {
   Settings set = settings_of(s);
   set.batch_stat = s.attributes.flag("batch_stat");
   set.decay = s.attributes.number("decay_rate");
-  if (s.attributes.has("nonlinearity")) set.relu = s.attributes.text("nonlinearity") == "relu";
-  if (fused) set.relu = s.attributes.text("activation") == "relu";
+  if (fused) set.relu = s.attributes.text("nonlinearity") == "relu";
   if (!set.batch_stat && !(s.given(3) && s.given(4))) return nullptr;
   return make(s, set, all_but(s.in[0].shape.size(), s.attributes.integers("axes")));
 }
@@ -375,9 +366,8 @@ std::unique_ptr<Kernel> weights(const Signature& s) {
 const Registration registrations[] = {
     {"batch_normalization", batch<false>},
     {"batch_normalization_with_statistics", batch<false>},
-    {"fused_batch_normalization", batch<false>},
-    {"fused_batch_normalization_with_statistics", batch<false>},
-    {"batch_normalization_fused", batch<true>},
+    {"fused_batch_normalization", batch<true>},
+    {"fused_batch_normalization_with_statistics", batch<true>},
     {"layer_normalization", layer},
     {"layer_normalization_with_statistics", layer},
     {"instance_normalization", instance},

@@ -244,10 +244,11 @@ ProductSpec simplified(ProductSpec s) {
 }  // namespace
 
 Curve activation_of(const std::string& name) {
-  static const char* const names[] = {"none", "relu", "gelu", "tanh", "sigmoid", "swish"};
+  static const char* const names[] = {"identity", "relu", "gelu", "tanh", "sigmoid", "swish"};
   for (int i = 0; i < 6; ++i)
     if (name == names[i]) return static_cast<Curve>(i);
-  throw ValueError("activation is '" + name + "', wanted none, relu, gelu, tanh, sigmoid or swish");
+  throw ValueError("activation is '" + name +
+                   "', wanted identity, relu, gelu, tanh, sigmoid or swish");
 }
 
 void activate(Curve f, float* x, int64_t n) {

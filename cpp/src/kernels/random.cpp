@@ -93,35 +93,6 @@ std::unique_ptr<Kernel> dropout(const Signature& s) {
       });
 }
 
-template <class P>
-class MaskedScale : public Kernel {
- public:
-  MaskedScale(const Signature& s, double scale)
-      : in_(s.in[0]), out_(s.out[0]), scale_(static_cast<float>(scale)) {}
-  bool may_overwrite(size_t, size_t i) const override { return i == 0 && in_.dtype == out_.dtype; }
-  void run(const Buffers& b) override {
-    const P x = pointer<P>(b.in[0], in_.dtype), y = pointer<P>(b.out[0], out_.dtype);
-    const uint8_t* mask = b.input<uint8_t>(1);
-    parallel_for(in_.size(), 1 << 14, [&](int64_t begin, int64_t end) {
-      scale_masked(x + begin, mask + begin, y + begin, scale_, end - begin);
-    });
-  }
-
- private:
-  const Spec in_, out_;
-  const float scale_;
-};
-
-std::unique_ptr<Kernel> masked_scale(const Signature& s) {
-  const Spec &x = s.in[0], &y = s.out[0];
-  if (!is_real(x.dtype) || !is_real(y.dtype) || x.layout != y.layout ||
-      x.layout != s.in[1].layout || s.in[1].dtype != DType::boolean)
-    return nullptr;
-  return with_pointer(common_type({&x, &y}), [&](auto type) -> std::unique_ptr<Kernel> {
-    return std::make_unique<MaskedScale<decltype(type)>>(s, s.attributes.number("scale"));
-  });
-}
-
 // ---- arrays ----
 
 template <class T>
@@ -250,7 +221,9 @@ std::unique_ptr<Kernel> randint(const Signature& s) {
 }
 
 const Registration registrations[] = {
-    {"dropout", dropout}, {"masked_scale", masked_scale}, {"rand", rand}, {"randint", randint},
+    {"dropout", dropout},
+    {"rand", rand},
+    {"randint", randint},
     {"randn", randn},
 };
 

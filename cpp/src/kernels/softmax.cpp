@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // softmax, log_softmax and their gradients along any axis.
 //
-// "softmax_fused" exists as a kernel only: softmax(scale x + mask) along the last axis.
+// softmax_fused: softmax(scale x + mask) along the last axis.
 //   Inputs: x, mask. mask is of a floating type (added), or bool or 8 bits wide (elements where it
 //     is 0 get no weight); sizes of 1 stretch, its rank may be lower. It may be left out. A row
 //     without any weight becomes NaN, as softmax of nothing but -inf.

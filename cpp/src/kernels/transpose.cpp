@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Changing the order of axes, and copies that change none.
 //
-// to_layout (kernel-only): x -> y of the same shape; the layouts may differ, and the element types
+// to_layout: x -> y of the same shape; the layouts may differ, and the element types
 // if they are floats. Tiled weights become plain ones and back.
 #include "movement.h"
 

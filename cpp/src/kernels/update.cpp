@@ -2,9 +2,9 @@
 // The solvers' updates: one pass over memory, over one parameter or many.
 //
 // multi_update: an update rule for many parameters in one kernel, work divided by elements.
-//   Attributes: rule, the name of its op, and the attributes of that; optionally gradient_scale and
-//   gradient_decay: the gradient is taken as gradient_scale g + gradient_decay w.
-//   Inputs: those of the rule for the first parameter, then for the second, and so on. Outputs:
+//   Attributes: rule, the name of its op, and the attributes of that; count, of parameters;
+//   gradient_scale and gradient_decay: the gradient is taken as gradient_scale g + gradient_decay
+//   w. Inputs: those of the rule for the first parameter, then for the second, and so on. Outputs:
 //   none, or w of each parameter; w may be given in 16 bits, besides the one that is updated.
 #include <algorithm>
 #include <cstring>
@@ -39,8 +39,6 @@ class Update : public Kernel {
     has_out_ = !s.out.empty();
     optional_ = rule_->has_optional() && count && s.given(4 + states_);
     arrays_ = 2 + states_ + (rule_->has_optional() ? 1 : 0);
-    if (s.attributes.has("gradient_scale")) scale_ = s.attributes.number("gradient_scale");
-    if (s.attributes.has("gradient_decay")) decay_ = s.attributes.number("gradient_decay");
     int64_t blocks = 0;
     for (size_t i = 0; i < count; ++i) {
       first_.push_back(blocks);
@@ -52,6 +50,9 @@ class Update : public Kernel {
     if (rule_->in_two_passes())
       sums_ = space_.take(static_cast<size_t>(blocks) * 2 * sizeof(double));
   }
+
+  // The gradient is taken as scale g + decay w.
+  void change_gradient(double scale, double decay) { scale_ = scale, decay_ = decay; }
 
   size_t workspace() const override { return space_.size(); }
   bool may_overwrite(size_t o, size_t i) const override {
@@ -153,12 +154,10 @@ class Update : public Kernel {
   size_t constants_ = 0, sums_ = 0;
 };
 
-std::unique_ptr<Kernel> make(const Signature& s, const std::string& name, size_t count) {
+std::unique_ptr<Update> make(const Signature& s, const std::string& name, size_t count) {
   auto rule = rule_of(name, s.attributes);
   if (!rule) throw ValueError("rule is '" + name + "', wanted the name of an update rule's op");
   const auto states = static_cast<size_t>(rule->states());
-  const size_t most = 4 + states + (rule->has_optional() ? 1 : 0);
-  if (!count) count = s.in.size() / most;  // multi_update
   if (!count) return nullptr;
   const size_t inputs = s.in.size() / count;
   if (s.in.size() != count * inputs || inputs < 4 + states) return nullptr;
@@ -179,14 +178,18 @@ std::unique_ptr<Kernel> make(const Signature& s, const std::string& name, size_t
 }
 
 std::unique_ptr<Kernel> multi_update(const Signature& s) {
-  return make(s, s.attributes.text("rule"), 0);
+  const Attributes& a = s.attributes;
+  auto kernel = make(s, a.text("rule"), static_cast<size_t>(a.integer("count")));
+  if (kernel) kernel->change_gradient(a.number("gradient_scale"), a.number("gradient_decay"));
+  return kernel;
 }
 
 const Registration multi("multi_update", multi_update);
 
-#define NNL_RULE(name)                     \
-  const Registration name(#name "_update", \
-                          [](const Signature& s) { return make(s, #name "_update", 1); });
+#define NNL_RULE(name)                                                                         \
+  const Registration name(#name "_update", [](const Signature& s) -> std::unique_ptr<Kernel> { \
+    return make(s, #name "_update", 1);                                                        \
+  });
 NNL_RULE(sgd)
 NNL_RULE(momentum)
 NNL_RULE(nesterov)

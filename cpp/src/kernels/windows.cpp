@@ -171,6 +171,7 @@ class Planes {
     Images images;
     int64_t first;  // plane
     char* scratch;
+    bool in_planes;
 
     template <class T>
     const T* in(const void* x, int64_t pixels, size_t at) const {
@@ -193,12 +194,12 @@ class Planes {
   template <class F>
   void each(void* workspace, F f) const {
     auto* scratch = static_cast<char*>(workspace);
-    if (!images_.planes) return f(Portion{images_, 0, scratch});
+    if (!images_.planes) return f(Portion{images_, 0, scratch, false});
     parallel_for(parts_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p)
         for (int64_t i = chunks_ * p / parts_; i < chunks_ * (p + 1) / parts_; ++i) {
           const int64_t n = std::min<int64_t>(16, images_.channels - 16 * i);
-          f(Portion{{1, n, true}, 16 * i, scratch + static_cast<size_t>(p) * bytes_});
+          f(Portion{{1, n, true}, 16 * i, scratch + static_cast<size_t>(p) * bytes_, true});
         }
     });
   }
@@ -307,7 +308,8 @@ class Maximum : public Kernel {
     out_ = forward_.rows() * forward_.columns();
     x_at_ = planes_.template place<T>(size_);  // of dx too: x is not needed then
     y_at_ = planes_.template place<T>(out_);
-    if (pass == Pass::both) arg_at_ = planes_.template place_always<int16_t>(out_);
+    arg_at_ = pass == Pass::both ? planes_.template place_always<int16_t>(out_)
+                                 : planes_.template place<int16_t>(out_);
   }
   size_t workspace() const override { return planes_.bytes(); }
 
@@ -315,11 +317,17 @@ class Maximum : public Kernel {
     planes_.each(b.workspace, [&](const Planes::Portion& p) {
       if (pass_ == Pass::forward) {
         T* y = p.out<T>(b.out[0], y_at_);
-        find(p.images, p.in<T>(b.in[0], size_, x_at_), y, b.output<int16_t>(1) + p.first * out_);
+        auto* arg = p.out<int16_t>(b.out[1], arg_at_);
+        find(p.images, p.in<T>(b.in[0], size_, x_at_), y, arg);
+        if (p.in_planes) turn(arg, b.output<int16_t>(1) + p.first * out_, out_, p.images.channels);
         return p.put(y, b.out[0], out_);
       }
-      const int16_t* arg = b.input<int16_t>(1) + p.first * out_;
-      if (pass_ == Pass::both) {
+      const int16_t* arg = b.input<int16_t>(1);
+      if (pass_ == Pass::backward && p.in_planes) {
+        auto* turned = reinterpret_cast<int16_t*>(p.scratch + arg_at_);
+        turn(arg + p.first * out_, turned, p.images.channels, out_);
+        arg = turned;
+      } else if (pass_ == Pass::both) {
         auto* found = reinterpret_cast<int16_t*>(p.scratch + arg_at_);
         find(p.images, p.in<T>(b.in[1], size_, x_at_), static_cast<T*>(nullptr), found);
         arg = found;
@@ -332,6 +340,11 @@ class Maximum : public Kernel {
   }
 
  private:
+  // to[j][i] = from[i][j]
+  static void turn(const int16_t* from, int16_t* to, int64_t rows, int64_t columns) {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j) to[j * rows + i] = from[i * columns + j];
+  }
   void find(const Images& images, const T* x, T* y, int16_t* arg) const {
     const int64_t channels = images.channels;
     for_pixels(images, forward_, 4,

@@ -14,8 +14,8 @@ from nnl.ext.cuda.arrays import definition
 from nnl.ext.cuda.device import Device, DeviceSpace
 from nnl.ext.cuda.executor import DevicePlan, PythonStep
 from nnl.ext.cuda.registry import Kernel, Operand, Setup, find
-from nnl.ext.library import Traits, into, is_list
-from nnl.ext.native import CHANNELS_LAST, DTYPES, plain_attributes
+from nnl.ext.library import Traits, into, is_list, knows, request
+from nnl.ext.native import CHANNELS_LAST, DTYPES
 
 NAMES = {number: name for name, number in DTYPES.items()}
 Setups = Mapping[str, Sequence[Setup]]
@@ -75,20 +75,6 @@ class CudaLibrary:
         results = [x for x in map(operand, outs) if x is not None]
         return find(op, dict(attrs), [operand(x) for x in ins], results, self.setups)
 
-    def elementwise_names(self) -> Sequence[str]:
-        """Ops that are programs for fused_elementwise."""
-        from nnl.ext.cuda.kernels.elementwise_codes import elementwise_names
-
-        return elementwise_names() if "fused_elementwise" in self.setups else []
-
-    def elementwise_code(
-        self, op: str, attrs: Mapping[str, Any], shapes: Sequence[tuple[int, ...]]
-    ) -> Any:
-        """(code, constants, shapes) of an op's program; None where it has none."""
-        from nnl.ext.cuda.kernels.elementwise_codes import elementwise_code
-
-        return elementwise_code(op, dict(attrs), list(shapes))
-
     # ---- what plans are made of ----
 
     def Plan(self, offsets: Sequence[int], arena_bytes: int) -> DevicePlan:
@@ -119,7 +105,7 @@ def make_backend(name: str, device: Device, setups: Callable[[], Setups]) -> Bac
         # of what shares memory, only updates are work
         same = op.view and getattr(attrs, "inplace", True) and not op.written(attrs)
         unknown = any(s.dtype.name not in DTYPES for s in specs)
-        if op.name not in library.setups or same or unknown:
+        if not knows(library, op.name) or same or unknown:
             return made and (partial(_active, device, made[0]), made[1])
         chosen: Callable[..., Any] | None = None
 
@@ -154,12 +140,9 @@ def array_kernel(
     from nnl.ext.native import native_spec
 
     device, xp = library.device, library.device.xp
-    kernel = library.kernel(
-        op.name,
-        plain_attributes(attrs.as_dict()),
-        [native_spec(s) for s in in_specs],
-        [native_spec(s) for s in out_specs if s is not None],
-    )
+    ins, outs = [native_spec(s) for s in in_specs], [native_spec(s) for s in out_specs]
+    asked = request(library, op.name, attrs.as_dict(), ins, outs)
+    kernel = asked and library.kernel(*asked, ins, outs)
     if kernel is None:
         return None
     writes = op.written(attrs)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -20,7 +20,15 @@ import numpy as np
 
 from nnl.core.context import BACKENDS, Backend, Context, HostSpace
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
-from nnl.ext.library import Traits, into, is_list
+from nnl.ext.library import (
+    Traits,
+    into,
+    is_list,
+    kernel_names,
+    knows,
+    plain_attributes,
+    request,
+)
 from nnl.ext.native.loading import NotBuilt, load
 from nnl.ext.native.spaces import (
     BFLOAT16,
@@ -35,7 +43,10 @@ from nnl.ext.native.spaces import (
 from nnl.ext.numpy import NUMPY
 from nnl.ext.numpy import bind as bind_numpy
 
-__all__ = ["BFLOAT16", "CHANNELS_LAST", "HOST", "LAYOUTS", "TILE", "TILED", "TILES", "tiled_shape"]
+__all__ = [
+    "BFLOAT16", "CHANNELS_LAST", "HOST", "LAYOUTS", "TILE", "TILED", "TILES", "kernel_names",
+    "plain_attributes", "tiled_shape",
+]  # fmt: skip
 logger = logging.getLogger("nnl")
 
 # The numbers of the C++ enumeration nnl::DType. By name: bfloat16 comes from ml_dtypes, which is
@@ -125,27 +136,9 @@ def set_threads(n: int) -> None:
         lib.set_threads(int(n))
 
 
-@cache
-def kernel_names(lib: Any) -> frozenset[str]:
-    """Ops for which a library has a kernel for some dtypes and shapes; none without a library."""
-    return frozenset(lib.kernel_names()) if lib is not None else frozenset()
-
-
 def native_spec(spec: Any, layout: int = 0) -> tuple[Any, int, int] | None:
     """A spec as the library takes it, in an order of LAYOUTS; None for an absent input."""
     return None if spec is None else (spec.shape, DTYPES[spec.dtype.name], int(layout))
-
-
-def plain_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attribute values by name, as far as C++ can hold them."""
-    return {k: v for k, v in attrs.items() if is_plain(v)}
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value is a number, a text, None, or a sequence of numbers."""
-    if isinstance(value, tuple):
-        return all(isinstance(v, (int, float)) for v in value)
-    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def bind(
@@ -156,7 +149,7 @@ def bind(
     The kernel is made at the first call: what is recorded only never comes here again, since plans
     take kernels whole. If it declines, numpy's own call stands in.
     """
-    if op.name not in kernel_names(library()):
+    if not knows(library(), op.name):
         return None
     specs = [s for s in (*in_specs, *out_specs) if s is not None]
     if any(s.dtype.name not in DTYPES for s in specs):
@@ -179,13 +172,10 @@ def _array_kernel(
 ) -> Callable[..., Any]:
     lib = library()
     assert lib is not None
-    kernel: Callable[..., Any] | None = lib.array_kernel(
-        op.name,
-        plain_attributes(attrs.as_dict()),
-        [native_spec(s) for s in in_specs],
-        [native_spec(s) for s in out_specs],
-        [s.dtype for s in out_specs],
-        list(op.written(attrs)),
+    ins, outs = [native_spec(s) for s in in_specs], [native_spec(s) for s in out_specs]
+    asked = request(lib, op.name, attrs.as_dict(), ins, outs)
+    kernel: Callable[..., Any] | None = asked and lib.array_kernel(
+        *asked, ins, outs, [s.dtype for s in out_specs], list(op.written(attrs))
     )
     listed = len(out_specs) == 1 and is_list(op, attrs, in_specs)
     if kernel is not None:

@@ -37,7 +37,7 @@ class _Fuser(Rewriter):
         self.finish()
 
     def _fuse(self, affine: Step) -> None:
-        y, parts, z, activation = affine.outs[0], [affine], 0, "none"
+        y, parts, z, activation = affine.outs[0], [affine], 0, "identity"
         reader = self.only_reader(y)
         few = self.spec(affine.ins[1]).shape[0] <= self.most_rows
         if (
@@ -68,7 +68,7 @@ class _Fuser(Rewriter):
             return
         x, w, b = (*affine.ins, 0)[:3]
         attrs = {"base_axis": affine.attrs["base_axis"], "activation": activation}
-        self.replace(parts, last, Step(FUSED, attrs, (x, w, b, z), (y,), affine.second))
+        self.replace(parts, last, Step.of(FUSED, attrs, (x, w, b, z), (y,), affine.second))
 
     def _adds(self, z: int, y: int) -> bool:
         """Whether z can be added in the kernel: element types may differ, shapes may not."""

@@ -100,7 +100,7 @@ class _Fuser(Rewriter):
         outs = [y]
         if back is not None:
             outs.append(self.program.new_slot(Spec.of(self.spec(y).shape[:-1], np.float32)))
-        new = Step(FORWARD, attrs, ins, outs, softmax.second)
+        new = Step.of(FORWARD, attrs, ins, outs, softmax.second)
         if not self.has_kernel(new):
             return
         if back is not None and not self._fuse_backward(new, back, reads):
@@ -117,7 +117,7 @@ class _Fuser(Rewriter):
             for g, x in ((back.gq, q), (back.gk, k), (back.gv, v))
         ]
         ins = (back.gy, q, k, v, *forward.outs, *mask)
-        new = Step(BACKWARD, forward.attrs, ins, outs, first.second)
+        new = Step.of(BACKWARD, forward.attrs, ins, outs, first.second)
         if not self.has_kernel(new):
             return False
         self.replace(back.parts, first, new)
@@ -197,7 +197,7 @@ class _Fuser(Rewriter):
             a, b = masks.pop(), masks.pop()
             shape = np.broadcast_shapes(self.spec(a).shape, self.spec(b).shape)
             total = self.program.new_slot(self.spec(a).with_shape(shape))
-            steps.append(Step("add2", {"inplace": False}, (a, b), (total,), second))
+            steps.append(Step.of("add2", {"inplace": False}, (a, b), (total,), second))
             masks.append(total)
         return (masks[0] if masks else 0), steps, attrs
 

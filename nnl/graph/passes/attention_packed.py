@@ -61,7 +61,7 @@ class _Packer(Rewriter):
         if not self.quiet(unpack, attention, {self.program.root(x)}, set()):
             return
         outs = (to, *attention.outs[1:])
-        new = Step(PACKED, attention.attrs, (x, *mask), outs, attention.second)
+        new = Step.of(PACKED, attention.attrs, (x, *mask), outs, attention.second)
         parts = [unpack, split, attention, others[0]]
         if not self.has_kernel(new):
             return
@@ -89,7 +89,7 @@ class _Packer(Rewriter):
             return False
         lse = back.ins[5]
         ins = (turn.ins[0], x, y, lse, *mask)
-        new = Step(PACKED_BACKWARD, back.attrs, ins, pack.outs, second)
+        new = Step.of(PACKED_BACKWARD, back.attrs, ins, pack.outs, second)
         if not self.has_kernel(new):
             return False
         self.replace([turn, back, stack, pack], back, new)

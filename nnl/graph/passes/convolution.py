@@ -69,7 +69,7 @@ class _Fuser(Rewriter):
         scale = 0
         if norm is not None:
             scale, b, before = self._scale_and_shift(norm, b)
-        new = Step(FUSED, {**conv.attrs, "activation": activation}, (x, w, b, z, scale), (y,))
+        new = Step.of(FUSED, {**conv.attrs, "activation": activation}, (x, w, b, z, scale), (y,))
         new.second = conv.second
         self.replace(parts, last, new, *before)
 
@@ -89,7 +89,7 @@ class _Fuser(Rewriter):
 
         def call(op: str, *ins: int, **attrs: Any) -> int:
             out = program.new_slot(spec)
-            steps.append(Step(op, attrs, ins, (out,), norm.second))
+            steps.append(Step.of(op, attrs, ins, (out,), norm.second))
             return out
 
         sum_ = call("add_scalar", variance, val=norm.attrs["eps"], inplace=False)
@@ -103,7 +103,8 @@ class _Fuser(Rewriter):
         )
         if beta:
             shift = call("add2", shift, beta, inplace=False)
-        return scale, shift, steps
+        maps = (spec.size,)
+        return program.alias(scale, maps), program.alias(shift, maps), steps
 
 
 def fuse_bias_gradient(program: Program, lib: Any) -> None:
@@ -137,7 +138,7 @@ class _BiasFuser(Rewriter):
         if not self.quiet(first, last, {self.program.root(i) for i in weight.ins}, set()):
             return
         outs = (weight.outs[0], total.outs[0])
-        new = Step(WEIGHT_BIAS, weight.attrs, weight.ins, outs, weight.second)
+        new = Step.of(WEIGHT_BIAS, weight.attrs, weight.ins, outs, weight.second)
         self.replace([weight, total], first, new)
 
     def _sums(self, step: Step, weight: Step, axes: tuple[int, ...]) -> bool:

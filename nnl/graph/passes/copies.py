@@ -60,7 +60,7 @@ class _Copier:
                 ins[p] = self._copy(ins[p])
         if tuple(ins) == step.ins:
             return step
-        new = Step(step.op, step.attrs, ins, step.outs, step.second, [step])
+        new = Step.of(step.op, step.attrs, ins, step.outs, step.second, [step])
         new.native = step.native
         return new
 

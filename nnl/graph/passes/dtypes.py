@@ -36,9 +36,8 @@ def convert_inputs(program: Program, lib: Any) -> None:
             if key not in found:
                 found[key] = program.new_slot(want)
                 what = whole(OPS[step.op], p, slots[i].spec)
-                cast = Step(
-                    "cast", {"whole": what} if what else {}, (i,), (found[key],), step.second
-                )
+                attrs = {"dtype": want.dtype.name, "whole": what}
+                cast = Step.of("cast", attrs, (i,), (found[key],), step.second)
                 cast.node = step.node if what else None
                 steps.append(cast)
             ins[p] = found[key]

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.ext.native import plain_attributes
+from nnl.core import elementwise
+from nnl.core.elementwise import program_of
+from nnl.ext.library import PROGRAM, kernel_names
 from nnl.graph.program import Program, Step
 
 MOST_STEPS = 128  # in one loop; the kernel has a limit on values, and compiling must stay linear
@@ -33,19 +35,19 @@ def fuse_elementwise(program: Program, lib: Any) -> None:
     A group runs where the first step stands that needs one of its results and cannot join, so all
     its inputs are there by then. A step that writes what a group reads makes it run before.
     """
-    _Fuser(program, lib).run()
+    if PROGRAM in kernel_names(lib):
+        _Fuser(program).run()
 
 
 class _Fuser:
-    def __init__(self, program: Program, lib: Any) -> None:
-        self.program, self.lib = program, lib
-        self.names = frozenset(lib.elementwise_names())
+    def __init__(self, program: Program) -> None:
+        self.program = program
         self.readers = program.readers()
         self.viewed = program.views()
         self.steps: list[Step] = []
         self.open: dict[Group, None] = {}  # in the order in which they were opened
         self.group_of: dict[int, Group] = {}  # slot -> the open group that makes it
-        self.codes: dict[Step, Any] = {}
+        self.codes: dict[Step, elementwise.Program] = {}
 
     def run(self) -> None:
         second = False
@@ -63,28 +65,29 @@ class _Fuser:
             self._close(group)
         self.program.steps = self.steps
 
-    def _code(self, step: Step) -> Any:
-        """(code, constants) of a step; None for one that must stay alone."""
-        if step.op not in self.names or not step.native or step.writes or step.view:
+    def _code(self, step: Step) -> elementwise.Program | None:
+        """The program of a step; None for one that must stay alone."""
+        if not step.native or step.writes or step.view or len(step.outs) != 1:
             return None
         slots = self.program.slots
         specs = [slots[i].spec for i in step.ins]
         out = slots[step.outs[0]].spec
         if 0 in step.ins or any(s.dtype.name not in FLOATS for s in (*specs, out)):
             return None
-        attrs = plain_attributes(step.attrs)
-        found = self.lib.elementwise_code(step.op, attrs, [s.shape for s in specs])
-        if found is None:
-            return None
-        code, constants, shapes = found
-        if [tuple(s) for s in shapes] != [s.shape for s in specs] or len(step.outs) != 1:
+        shapes = tuple([s.shape for s in specs])
+        found = program_of(step.op, step.attrs, shapes)
+        if found is None or found.shapes != shapes:
             return None  # an input would have to be seen under another shape
-        return code, constants
+        return found
+
+    def _maker(self, slot: int) -> Group | None:
+        """The open group that makes a slot, or what the slot is another shape of."""
+        return self.group_of.get(slot) or self.group_of.get(self.program.root(slot))
 
     def _pass_by(self, step: Step) -> None:
         """A step that joins no group: what it needs runs first, and what it would overwrite."""
         for i in step.ins:
-            group = self.group_of.get(i)
+            group = self._maker(i)
             if group is not None:
                 self._close(group)
         written = {self.program.root(step.ins[p]) for p in step.writes}
@@ -93,14 +96,14 @@ class _Fuser:
                 self._close(group)
         self.steps.append(step)
 
-    def _join(self, step: Step, code: Any) -> None:
+    def _join(self, step: Step, code: elementwise.Program) -> None:
         shape = self.program.slots[step.outs[0]].spec.shape
         feeding: dict[Group, None] = {}
         for i in step.ins:
-            group = self.group_of.get(i)
+            group = self._maker(i)
             if group is None:
                 continue
-            if group.shape == shape:
+            if group.shape == shape and i in self.group_of:
                 feeding[group] = None
             else:
                 self._close(group)
@@ -143,7 +146,7 @@ class _Fuser:
         code: list[int] = []
         constants: list[float] = []
         for s in group.steps:
-            ops, values = self.codes[s]
+            ops, values, _ = self.codes[s]
             first = len(ins) + len(code) // 4  # number of this step's first result
             for k in range(0, len(ops), 4):
                 code.append(ops[k])
@@ -161,8 +164,9 @@ class _Fuser:
             "code": tuple(code),
             "constants": tuple(constants),
             "outputs": tuple(number[o] for o in outs),
+            "shape": group.shape,
         }
-        return Step("fused_elementwise", attrs, ins, outs, group.second, group.steps)
+        return Step.of(PROGRAM, attrs, ins, outs, group.second, group.steps)
 
     def _needed(self, slot: int, members: set[Step]) -> bool:
         if slot in self.program.kept or slot in self.viewed:

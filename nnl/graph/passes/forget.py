@@ -43,4 +43,4 @@ def _repeated(program: Program, step: Step) -> Step:
     x, beta, gamma, *_ = step.ins
     outs = [program.new_slot(program.slots[o].spec) for o in step.outs]
     attrs = {**step.attrs, "batch_stat": False}
-    return Step(FORWARD, attrs, (x, beta, gamma, *step.outs[1:3], 0), outs, second=True)
+    return Step.of(FORWARD, attrs, (x, beta, gamma, *step.outs[1:3], 0), outs, second=True)

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from nnl.core.array import Zeros
+from nnl.core.elementwise import is_elementwise
 from nnl.core.spec import Spec
+from nnl.ext.library import knows, request
 from nnl.ext.native import (
     CHANNELS_LAST,
     HOST,
@@ -15,7 +17,6 @@ from nnl.ext.native import (
     TILED,
     kernel_names,
     native_spec,
-    plain_attributes,
 )
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.tiles import TAKE
@@ -38,7 +39,7 @@ FOLLOW = frozenset(
     """fused_elementwise masked_scale dropout max_pooling max_pooling_arg average_pooling
     sum_pooling global_average_pooling max_pooling_backward max_pooling_arg_backward
     average_pooling_backward sum_pooling_backward
-    batch_normalization fused_batch_normalization batch_normalization_fused
+    batch_normalization fused_batch_normalization
     batch_normalization_backward_fused normalization_backward
     interpolate interpolate_backward unpooling concatenate""".split()
 )
@@ -65,7 +66,6 @@ class _Chooser:
         self.names = kernel_names(lib)
         self.any_last = False  # whether images of this program are channels-last
         self.can_convert = CONVERT in self.names
-        self.follow = FOLLOW | frozenset(lib.elementwise_names())
 
     def run(self) -> None:
         todo = self.program.steps[::-1]
@@ -80,7 +80,7 @@ class _Chooser:
         self.program.steps = self.steps
 
     def _choose(self, step: Step) -> bool:
-        if step.op not in self.names or (step.view and not step.writes):
+        if not knows(self.lib, step.op) or (step.view and not step.writes):
             return False
         if not computes_as_is(self.program, step):
             return False
@@ -101,7 +101,8 @@ class _Chooser:
 
     def _images(self, step: Step) -> set[int]:
         """Positions of inputs (from 0) and outputs (from -1 down) that may be channels-last."""
-        if not self.can_convert or (step.op not in PREFER and step.op not in self.follow):
+        follows = step.op in PREFER or step.op in FOLLOW or is_elementwise(step.op)
+        if not self.can_convert or not follows:
             return set()
         slots = self.program.slots
         weights = PREFER.get(step.op, ())
@@ -147,18 +148,21 @@ class _Chooser:
             native_spec(slots[o].spec, LAYOUTS[space])
             for o, space in zip(step.outs, spaces_out, strict=True)
         ]
-        attrs = plain_attributes(step.attrs)
-        if "reductions" in attrs:  # not every output has the order that the step runs in
+        asked = request(self.lib, step.op, step.attrs, ins, outs)
+        if asked is None:
+            return False
+        name, attrs = asked
+        if attrs.get("reductions"):  # not every output has the order that the step runs in
             attrs["channels_last"] = bool(images)
         kernel = None
         zeros = {p for p in ZERO.get(step.op, ()) if isinstance(slots[step.ins[p]].leaf, Zeros)}
         if zeros:
             given = [None if p in zeros else s for p, s in enumerate(ins)]
-            kernel = self.lib.kernel(step.op, attrs, given, outs)
+            kernel = self.lib.kernel(name, attrs, given, outs)
             if kernel is not None:
                 step.ins = tuple(0 if p in zeros else i for p, i in enumerate(step.ins))
         if kernel is None:
-            kernel = self.lib.kernel(step.op, attrs, ins, outs)
+            kernel = self.lib.kernel(name, attrs, ins, outs)
         if kernel is None:
             return False
         step.kernel = kernel
@@ -218,7 +222,7 @@ class _Chooser:
 
     def _convert(self, source: int, target: int, second: bool) -> None:
         slots = self.program.slots
-        step = Step(CONVERT, {}, (source,), (target,), second)
+        step = Step.of(CONVERT, {}, (source,), (target,), second)
         self.program.forms.setdefault(source, []).append(target)
         self.program.forms.setdefault(target, []).append(source)
         specs = [native_spec(slots[i].spec, LAYOUTS[slots[i].order]) for i in (source, target)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from nnl.core.array import Zeros
-from nnl.ext.native import is_plain
+from nnl.ext.library import is_plain
 from nnl.graph.program import Program, Step
 
 

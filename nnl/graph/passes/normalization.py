@@ -11,7 +11,7 @@ from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
-FORWARD = "batch_normalization_fused"
+FORWARD = "fused_batch_normalization"
 BACKWARD = "batch_normalization_backward_fused"
 
 
@@ -58,9 +58,9 @@ class _Forward(Rewriter):
             return
         attrs = {k: bn.attrs[k] for k in ("axes", "decay_rate", "eps", "batch_stat")}
         ins = [*bn.ins, *[0] * (5 - len(bn.ins)), z]
-        new = Step(
+        new = Step.of(
             FORWARD,
-            {**attrs, "activation": "relu"},
+            {**attrs, "nonlinearity": "relu"},
             ins,
             (reader.outs[0], mean, variance),
             bn.second,
@@ -110,7 +110,7 @@ class _Backward(Rewriter):
         x, beta, gamma = forward.ins[:3]
         attrs = {k: forward.attrs[k] for k in ("axes", "eps", "batch_stat")}
         ins = (gy, gy2, x, y if with_z else 0, *forward.outs[1:3], gamma, beta)
-        new = Step(BACKWARD, {**attrs, "activation": "relu"}, ins, outs, gate.second)
+        new = Step.of(BACKWARD, {**attrs, "activation": "relu"}, ins, outs, gate.second)
         self.replace(parts, gate, new)
 
     def _is_gradient(self, step: Step, g: int, forward: Step) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.spec import Spec
-from nnl.ext.native import kernel_names, plain_attributes
+from nnl.ext.native import kernel_names
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
@@ -44,9 +44,10 @@ class _Fuser(Rewriter):
         if not backwards:
             return
         arg = self.program.new_slot(Spec.of(self.spec(y).shape, np.int16))
-        attrs = plain_attributes(pooling.attrs)
-        forward = Step(FORWARD, attrs, (x,), (y, arg), pooling.second)
-        news = [Step(BACKWARD, attrs, (s.ins[0], arg), s.outs, s.second) for s in backwards]
+        attrs = dict(pooling.attrs)
+        forward = Step.of(FORWARD, attrs, (x,), (y, arg), pooling.second)
+        back = {**attrs, "shape": self.spec(x).shape}
+        news = [Step.of(BACKWARD, back, (s.ins[0], arg), s.outs, s.second) for s in backwards]
         # both or neither: without a kernel a step becomes the parts it was made from
         if not all(self.has_kernel(s) for s in (forward, *news)):
             return

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.op import OPS
 from nnl.core.spec import Spec
-from nnl.ext.native import LAYOUTS, kernel_names, native_spec, plain_attributes
+from nnl.ext.native import LAYOUTS, kernel_names, native_spec
 from nnl.graph.program import Program, Step
 
 PACK = "pack_convolution"
@@ -57,8 +58,8 @@ class _Preparer:
         behind: set[Step] = set()
         if not (self._settled(w, behind) and self._settled(scale, behind)):
             return []
-        attrs = plain_attributes(step.attrs)
-        attrs.setdefault("activation", "identity")
+        own = OPS["convolution_fused"].attrs(**step.attrs).as_dict()
+        attrs = {k: v for k, v in own.items() if k not in ("packed", "w_shape")}
         ins = [self._spec(i) for i in (x, w, b, z, scale)]
         outs = [self._spec(o) for o in step.outs]
         nbytes = self.lib.packed_convolution_bytes(attrs, ins, outs)
@@ -66,9 +67,9 @@ class _Preparer:
             return []
         spec = Spec.of((nbytes,), np.uint8)
         packed = self.program.new_slot(spec)
-        pack = Step(PACK, attrs, (0, w, 0, 0, scale, 0), (packed,))
+        pack = Step.of(PACK, {**attrs, "nbytes": nbytes}, (0, w, 0, 0, scale, 0), (packed,))
         pack.kernel = self.lib.kernel(PACK, attrs, [*ins, *outs], [native_spec(spec)])
-        attrs = {**attrs, "packed": True, "w_shape": self.program.slots[w].spec.shape}
+        attrs |= {"packed": True, "w_shape": self.program.slots[w].spec.shape}
         ins = [ins[0], native_spec(spec), ins[2], ins[3]]
         kernel = self.lib.kernel("convolution_fused", attrs, ins, outs)
         if pack.kernel is None or kernel is None:

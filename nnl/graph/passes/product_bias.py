@@ -50,7 +50,8 @@ class _Fuser(Rewriter):
         reads = {self.program.root(i) for i in (*product.ins, bias)}
         if not self.quiet(product, reader, reads, set()):
             return
-        new = Step(FUSED, product.attrs, (*product.ins, bias), reader.outs, product.second)
+        attrs = {**product.attrs, "shape": self.spec(reader.outs[0]).shape}
+        new = Step.of(FUSED, attrs, (*product.ins, bias), reader.outs, product.second)
         if self.has_kernel(new):
             self.replace([*parts, reader], reader, new)
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nnl.ext.native import kernel_names, plain_attributes
+from nnl.core.elementwise import is_elementwise, program_of
+from nnl.ext.library import PROGRAM, kernel_names
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.elementwise import FLOATS
 from nnl.graph.passes.prune import prune
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
-FUSED = "fused_elementwise"
 NONE, SUM = 0, 1  # how an output is reduced
 LEAST = 8  # elements of one sum: the sums of a thread must stay in its cache
 
@@ -24,15 +24,11 @@ def fuse_reductions(program: Program, lib: Any) -> None:
     The gradients of biases and of what was stretched are such sums. If the sum was the only reader,
     the array is never written. A step has room for one choice of axes.
     """
-    if FUSED in kernel_names(lib):
+    if PROGRAM in kernel_names(lib):
         _Fuser(program, lib).run()
 
 
 class _Fuser(Rewriter):
-    def __init__(self, program: Program, lib: Any) -> None:
-        super().__init__(program, lib)
-        self.names = frozenset(lib.elementwise_names())
-
     def run(self) -> None:
         for step in self.program.steps:
             if step.op == "sum" and step.native and computes_as_is(self.program, step):
@@ -68,28 +64,28 @@ class _Fuser(Rewriter):
             "shape": shape,
             "axes": axes,
             "reductions": tuple(SUM if o == y else NONE for o in outs),
+            "keep_dims": tuple(int(o == y and out.ndim == len(shape)) for o in outs),
         }
-        new = Step(FUSED, attrs, maker.ins, outs, maker.second)
+        new = Step.of(PROGRAM, attrs, maker.ins, outs, maker.second)
         self.replace([maker, total], maker, new)
 
     def _program_of(self, step: Step) -> dict[str, Any] | None:
         """The attributes of an elementwise step as a program; None for other steps."""
-        if step.op == FUSED:
+        if step.op == PROGRAM:
             return dict(step.attrs)
-        if step.op not in self.names or not step.native or step.writes or step.view:
+        if not is_elementwise(step.op) or not step.native or step.writes or step.view:
             return None
         specs = [self.spec(i) for i in step.ins]
         if 0 in step.ins or len(step.outs) != 1 or not computes_as_is(self.program, step):
             return None
         if any(s.dtype.name not in FLOATS for s in (*specs, self.spec(step.outs[0]))):
             return None
-        attrs = plain_attributes(step.attrs)
-        found = self.lib.elementwise_code(step.op, attrs, [s.shape for s in specs])
-        if found is None or [tuple(s) for s in found[2]] != [s.shape for s in specs]:
+        shapes = tuple([s.shape for s in specs])
+        found = program_of(step.op, step.attrs, shapes)
+        if found is None or found.shapes != shapes:
             return None
-        code, constants, _ = found
-        last = len(specs) + len(code) // 4 - 1
-        return {"code": tuple(code), "constants": tuple(constants), "outputs": (last,)}
+        last = len(specs) + len(found.code) // 4 - 1
+        return {"code": found.code, "constants": found.constants, "outputs": (last,)}
 
     def _axes(self, total: Step, source: int) -> tuple[int, ...] | None:
         """The summed axes of the array itself, where the sum reads it as a matrix."""

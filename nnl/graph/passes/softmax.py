@@ -56,7 +56,7 @@ class _Fuser(Rewriter):
         reads = {self.program.root(i) for i in (x, mask)}
         if not self.quiet(parts[-1], softmax, reads, set()):
             return
-        new = Step(FORWARD, {"scale": float(scale)}, (x, mask), softmax.outs, softmax.second)
+        new = Step.of(FORWARD, {"scale": float(scale)}, (x, mask), softmax.outs, softmax.second)
         self.replace(parts, softmax, new)
 
     def _backward(self, slope: Step) -> None:
@@ -67,7 +67,7 @@ class _Fuser(Rewriter):
         if not self.usable(mul, slope.second) or self.spec(mul.outs[0]) is not self.spec(g):
             return
         attrs = {"scale": float(mul.attrs["val"])}
-        new = Step(BACKWARD, attrs, slope.ins, mul.outs, slope.second)
+        new = Step.of(BACKWARD, attrs, slope.ins, mul.outs, slope.second)
         if self.quiet(slope, mul, {self.program.root(i) for i in slope.ins}, set()):
             self.replace([slope, mul], mul, new)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.ext.native import kernel_names, plain_attributes
+from nnl.ext.library import kernel_names
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.program import Program, Step
 
@@ -61,13 +61,14 @@ def is_update(program: Program, step: Step, lib: Any) -> bool:
 def joined(run: list[Step]) -> Step:
     """One step for some updates by the same rule."""
     first = run[0]
-    attrs, n = {"rule": first.op, **plain_attributes(first.attrs)}, len(first.ins)
+    attrs, n = {"rule": first.op, **first.attrs}, len(first.ins)
     guards: tuple[int, ...] = ()
     if first.op == GUARDED:
         rule, n, guards = first.attrs["rule"], n - 2, first.ins[-2:]
-        attrs = {"rule": rule.op.name, **plain_attributes(rule.as_dict()), "guarded": True}
+        attrs = {"rule": rule.op.name, **rule.as_dict(), "guarded": True}
         attrs["gradient_decay"] = first.attrs["decay"]
     ins = [*[i for s in run for i in s.ins[:n]], *guards]
-    step = Step(KERNEL, attrs, ins, [s.outs[0] for s in run], first.second, run)
+    attrs |= {"count": len(run), "inputs": n}
+    step = Step.of(KERNEL, attrs, ins, [s.outs[0] for s in run], first.second, run)
     step.writes = tuple(k * n + p for k in range(len(run)) for p in first.writes)
     return step

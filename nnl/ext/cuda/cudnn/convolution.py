@@ -27,7 +27,7 @@ from nnl.ext.cuda.cudnn.assemble import (
 from nnl.ext.cuda.cudnn.spec import FIRST, Array, Draft, Work, channels_last, rows
 from nnl.ext.cuda.registry import Operand
 
-__all__ = ["backward_data", "backward_weight", "deconvolution", "forward", "forward_statistics"]
+__all__ = ["backward_data", "backward_weight", "deconvolution", "forward"]
 
 CHANNELS = 8  # of 16 bits: one access of 16 bytes
 IN, OUT = FIRST["in"], FIRST["out"]
@@ -153,7 +153,7 @@ def per_map(v: Operand, y: Array) -> Array:
 def epilogue(draft: Draft, attrs: Attrs, t: int, others: list[tuple[str, Array]], y: Array) -> None:
     """y = activation(t op other op other...)."""
     name = attrs.get("activation", "identity")
-    plain = name in ("identity", "none")
+    plain = name == "identity"
     for n, (op, other) in enumerate(others):
         last = plain and n + 1 == len(others)
         t = draft.pointwise(op, t, draft.add(other), out=draft.add(y) if last else None)
@@ -252,33 +252,4 @@ def backward_weight(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Wo
         total = draft.add(vector(OUT + 1, outs[1], len(gy_.dim)))
         draft.node("reduction", {"input": draft.add(loss)}, {"out": total}, mode="ADD")
         steps.graph(draft)
-    return [steps.work()]
-
-
-def forward_statistics(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
-    """convolution_statistics (x, w) -> y, sum, sum of squares, the last two by channel.
-
-    One graph where cuDNN has an engine, which is float16 only: what batch normalization would read
-    y again for. No pass emits the op; it is here to be measured.
-    """
-    x, w = ins[:2]
-    if x is None or w is None:
-        raise Declined("x or w is left out")
-    check_types(x, w, *outs)
-    base, last = attrs["base_axis"], attrs["channel_last"]
-    x_, y_ = image(IN, x, base, last), image(OUT, outs[0], base, last)
-    w_ = weight(IN + 1, w, last)
-    at = Geometry(attrs, x_, w_, y_, half_of(x, outs[0]))
-    if at.dtype != "float16":
-        raise Declined(f"statistics of a convolution in {at.dtype}")
-    steps, draft = Assembly(), Draft()
-    image_, weight_ = draft.add(steps.read(x_, at.x)), draft.add(steps.read(w_, at.w))
-    y = draft.add(steps.write(y_, at.y))
-    draft.node("conv_fprop", {"image": image_, "weight": weight_}, {"Y": y}, **at.window)
-    sums = {
-        port: draft.add(vector(OUT + i, outs[i], len(x_.dim)))
-        for i, port in ((1, "SUM"), (2, "SQ_SUM"))
-    }
-    draft.node("genstats", {"input": y}, sums)
-    steps.graph(draft)
     return [steps.work()]

@@ -57,8 +57,8 @@ def axis_of(attrs: Attrs) -> int:
 
 def relu_of(attrs: Attrs) -> bool:
     """Whether relu is part of the op, by the names that functions and plans have for it."""
-    name = attrs.get("activation", attrs.get("nonlinearity", "none"))
-    if name not in ("none", "relu"):
+    name = attrs.get("activation", attrs.get("nonlinearity", "identity"))
+    if name not in ("identity", "relu"):
         raise Declined(f"the activation {name}")
     return bool(name == "relu")
 

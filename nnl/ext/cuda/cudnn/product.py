@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nnl.ext.cuda.cudnn.assemble import Assembly, Declined, check_types, half_of, vector
+from nnl.ext.cuda.cudnn.assemble import Assembly, Declined, check_types, half_of
 from nnl.ext.cuda.cudnn.convolution import epilogue
 from nnl.ext.cuda.cudnn.spec import FIRST, Array, Draft, Work, dtype_name, rows
 from nnl.ext.cuda.registry import Operand
 
-__all__ = ["affine", "affine_backward", "affine_weight", "batch_matmul"]
+__all__ = ["affine", "affine_weight", "batch_matmul"]
 
 IN, OUT = FIRST["in"], FIRST["out"]
 Attrs = dict[str, Any]
@@ -46,7 +46,7 @@ def product(
     tf32 = bool(attrs.get("tf32"))
     draft = Draft(tf32)
     factors = {"A": draft.add(a), "B": draft.add(b)}
-    if not others and attrs.get("activation", "none") == "none":
+    if not others and attrs.get("activation", "identity") == "identity":
         draft.node("matmul", factors, {"C": draft.add(c)})
     elif a.dtype != "float32" or tf32:
         epilogue(draft, attrs, draft.node("matmul", factors, {"C": c.dim}), list(others), c)
@@ -110,30 +110,6 @@ def affine_weight(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work
     a = as_type(steps, matrix(IN, x, m, k), dtype)
     b = as_type(steps, matrix(IN + 1, gy, m, n), dtype)
     product(steps, attrs, transposed(a), b, matrix(OUT, outs[0], k, n))
-    return [steps.work()]
-
-
-def affine_backward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
-    """(gy, x, w) -> gx, gw, gb?: two products and a sum over rows."""
-    gy, x, w = ins[:3]
-    if gy is None or x is None or w is None:
-        raise Declined("an input is left out")
-    check_types(*ins, *outs)
-    m, k, n = sizes(attrs, x, w)
-    dtype = half_of(gy, x, outs[0])
-    steps = Assembly()
-    g = as_type(steps, matrix(IN, gy, m, n), dtype)
-    x_ = as_type(steps, matrix(IN + 1, x, m, k), dtype)
-    w_ = as_type(steps, matrix(IN + 2, w, k, n), dtype)
-    by_x, by_w = matrix(OUT, outs[0], m, k), matrix(OUT + 1, outs[1], k, n)
-    product(steps, attrs, g, transposed(w_), by_x)
-    product(steps, attrs, transposed(x_), g, by_w)
-    if len(outs) > 2:
-        draft = Draft()
-        columns = replace(g, dim=(m, n, 1, 1), stride=(n, 1, n, n))
-        total = draft.add(vector(OUT + 2, outs[2], 4))
-        draft.node("reduction", {"input": draft.add(columns)}, {"out": total}, mode="ADD")
-        steps.graph(draft)
     return [steps.work()]
 
 

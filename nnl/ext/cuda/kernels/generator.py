@@ -12,7 +12,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnl.ext.cuda.kernels.elementwise_codes import ARITY, TEXTS
+from nnl.core.elementwise import ARITY, NAMES
+from nnl.ext.cuda.kernels.elementwise_codes import TEXTS
 from nnl.ext.cuda.kernels.module import Code, type_of
 from nnl.ext.cuda.kernels.patterns import Pattern
 from nnl.ext.cuda.registry import Operand
@@ -80,7 +81,7 @@ class Generator:
         for k in reversed(range(len(self.steps))):
             if len(self.ins) + k in needed:
                 op, *operands = self.steps[k]
-                needed |= {v for v in operands[: ARITY[op]] if v >= 0}
+                needed |= {v for v in operands[: ARITY[NAMES[op]]] if v >= 0}
         self.needed = needed
         self.used = [i for i in range(len(self.ins)) if i in needed]
 
@@ -106,7 +107,7 @@ class Generator:
 
     def _expression(self, step: Sequence[int]) -> str:
         names = dict(zip("abc", (self._name(v) for v in step[1:4]), strict=True))
-        return re.sub(r"\b[abc]\b", lambda m: names[m[0]], TEXTS[step[0]])
+        return re.sub(r"\b[abc]\b", lambda m: names[m[0]], TEXTS[NAMES[step[0]]])
 
     def _body(self) -> str:
         fields, loads = [], []

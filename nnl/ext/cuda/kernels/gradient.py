@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.elementwise import Writer
 from nnl.ext.cuda.kernels.chain import At, Chain
 from nnl.ext.cuda.kernels.elementwise import make
-from nnl.ext.cuda.kernels.elementwise_codes import Writer
 from nnl.ext.cuda.kernels.generator import Output
 from nnl.ext.cuda.kernels.module import Ins, Outs, is_real
 from nnl.ext.cuda.kernels.patterns import Space, stretched
@@ -28,7 +28,7 @@ def program(
     axes: Sequence[int] = (),
 ) -> Kernel | None:
     """The kernel of one value that `write` makes of a Writer and the numbers of the inputs."""
-    w = Writer([()] * len(ins), {})
+    w = Writer([()] * len(ins))
     value = write(w, *range(len(ins)))
     sources = []
     for x in ins:

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnl.core.elementwise import Writer
 from nnl.ext.cuda.kernels.chain import At, Chain
 from nnl.ext.cuda.kernels.elementwise import make
-from nnl.ext.cuda.kernels.elementwise_codes import Writer
 from nnl.ext.cuda.kernels.generator import Output
 from nnl.ext.cuda.kernels.module import Ins, Outs, is_real, same_size
 from nnl.ext.cuda.kernels.patterns import Space, memory_order, pattern_of, strides_of
@@ -117,7 +117,7 @@ class Stages:
         space = Space.of(self.statistic.shape) if small else self.space
         given = [p for p in ins if p is not None]
         numbers = iter(range(len(given)))
-        w = Writer([()] * len(given), {})
+        w = Writer([()] * len(given))
         values = write(w, *(None if p is None else next(numbers) for p in ins))
         sources = [(p.operand, pattern_of(space, p.strides)) for p in given]
         outputs = [
@@ -249,7 +249,7 @@ def _batch(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     return fused_forward(
         s, ins, outs, float(attrs["eps"]),
         batch_stat=bool(attrs["batch_stat"]), decay=float(attrs["decay_rate"]),
-        relu="relu" in (attrs.get("nonlinearity"), attrs.get("activation")),
+        relu=attrs.get("nonlinearity") == "relu",
     )  # fmt: skip
 
 
@@ -278,7 +278,6 @@ def _register(name: str, setup: Any) -> None:
 
 _register("batch_normalization", _batch)
 _register("fused_batch_normalization", _batch)
-register("batch_normalization_fused")(_batch)
 _register("layer_normalization", partial(_layer, lambda a: a["batch_axis"]))
 _register(
     "instance_normalization", partial(_layer, lambda a: (*a["batch_axis"], a["channel_axis"]))

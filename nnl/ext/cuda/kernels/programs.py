@@ -8,15 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from nnl.core.elementwise import ARITY, NAMES, NUMBER
 from nnl.ext.cuda.kernels.elementwise import Sources, make
-from nnl.ext.cuda.kernels.elementwise_codes import (
-    ARITY,
-    NUMBER,
-    elementwise_code,
-    elementwise_names,
-)
 from nnl.ext.cuda.kernels.generator import Output
-from nnl.ext.cuda.kernels.module import FLOATS, Ins, Outs, is_real
+from nnl.ext.cuda.kernels.module import Ins, Outs, is_real
 from nnl.ext.cuda.kernels.patterns import Pattern, Space, stretched
 from nnl.ext.cuda.registry import Kernel, Operand, register
 
@@ -30,9 +25,8 @@ def space_of(x: Operand) -> Space:
 
 def read_by(inputs: int, code: Sequence[int]) -> set[int]:
     """Numbers of the values that instructions read."""
-    return {
-        v for k in range(0, len(code), 4) for v in code[k + 1 : k + 1 + ARITY[code[k]]] if v >= 0
-    }
+    steps = [(ARITY[NAMES[code[k]]], code[k + 1 : k + 4]) for k in range(0, len(code), 4)]
+    return {v for n, operands in steps for v in operands[:n] if v >= 0}
 
 
 def sources_of(
@@ -55,24 +49,13 @@ def sources_of(
     return sources
 
 
-def _single(op: str, attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
-    y = outs[0]
-    if len(outs) != 1 or None in ins or (y.dtype.name not in FLOATS and y.dtype.name != "bool"):
-        return None
-    found = elementwise_code(op, attrs, [x.shape for x in ins if x])
-    if found is None:
-        return None
-    code, constants, shapes = found
-    space = space_of(y)
-    sources = sources_of(space, ins, shapes, read_by(len(ins), code))
-    if sources is None:
-        return None
-    last = len(ins) + len(code) // 4 - 1
-    return make(space, sources, code, constants, [Output(last, y)])
-
-
-for _name in elementwise_names():
-    register(_name)(partial(_single, _name))
+def _shapes(attrs: dict[str, Any], ins: Ins) -> list[tuple[int, ...]]:
+    """The shapes in which the inputs are seen."""
+    flat = attrs.get("shapes")
+    if not flat:
+        return [x.shape if x else () for x in ins]
+    rank = len(flat) // len(ins)
+    return [tuple(flat[i * rank : (i + 1) * rank]) for i in range(len(ins))]
 
 
 @register("fused_elementwise")
@@ -80,17 +63,17 @@ def fused_elementwise(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | N
     """A program that a pass put together; attributes are those of cpp/src/kernels's."""
     code, constants = attrs["code"], attrs["constants"]
     numbers = attrs["outputs"]
-    if "reductions" in attrs:
+    if attrs.get("reductions"):
         space = Space.of(tuple(attrs["shape"]), bool(attrs.get("channels_last", False)))
         kinds = [REDUCTIONS[r] for r in attrs["reductions"]]
-        scales = attrs.get("scales", (1.0,) * len(outs))
+        scales = attrs.get("scales") or (1.0,) * len(outs)
     else:
         space, kinds, scales = space_of(outs[0]), [None] * len(outs), (1.0,) * len(outs)
     stored = [y for y, kind in zip(outs, kinds, strict=True) if kind is None]
     if any(space_of(y) != space for y in stored):
         return None
     used = read_by(len(ins), code) | set(numbers)
-    sources = sources_of(space, ins, [x.shape if x else () for x in ins], used)
+    sources = sources_of(space, ins, _shapes(attrs, ins), used)
     if sources is None:
         return None
     outputs = [

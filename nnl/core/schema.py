@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schema: what every op is, as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nnl.core.elementwise import ARITY
+from nnl.core.op import OPS, REQUIRED, Op
+
+VERSION = 1
+
+
+def schema() -> dict[str, Any]:
+    """Everything that programs, files and other languages need to know of ops, as plain data.
+
+    Returns:
+        A dictionary that JSON can hold:
+
+        - version: of the schema.
+        - codes: [name, number of operands] of the instructions of element-wise programs, by number.
+        - ops: {name: entry} of all ops, internal ones and those that only plans make too. An entry
+          has
+
+          - doc: the first line of the docstring; module: where it is defined.
+          - inputs: {name, optional, variadic, dtype}, in their order. dtype is "float" (converted
+            to the context's type), "integer" (converted to whole numbers) or "any" (as it is).
+          - outputs: {name, hidden, variadic, wide}. Callers do not see a hidden one; a wide one
+            stays float32 in contexts that store 16 bits.
+          - attributes: {name, type, required, default}.
+          - writes: names of the inputs that it changes; "attributes" where these tell.
+          - view, random, differentiable, decomposes: whether the output is the memory of the first
+            input, whether the last input is a stream of random numbers, whether it has a gradient,
+            and whether it is defined by other ops.
+          - elementwise: whether it has an element-wise program.
+          - nnp, onnx: its type in .nnp files, and its operator, first opset and names of attributes
+            in ONNX, where they are one to one; else None.
+    """
+    return {
+        "version": VERSION,
+        "codes": [[name, arity] for name, arity in ARITY.items()],
+        "ops": {name: entry(OPS[name]) for name in sorted(OPS)},
+    }
+
+
+def entry(op: Op) -> dict[str, Any]:
+    """The entry of one op."""
+    cls = op.attrs_class
+    return {
+        "doc": (op.__doc__ or "").strip().split("\n")[0],
+        "module": op.__module__,
+        "inputs": [
+            {
+                "name": name,
+                "optional": i in op.optional,
+                "variadic": op.variadic and i == len(op.inputs) - 1,
+                "dtype": "any"
+                if name in op.keep or name == "rng"
+                else "integer"
+                if name in op.integer
+                else "float",
+            }
+            for i, name in enumerate(op.inputs)
+        ],
+        "outputs": [
+            {
+                "name": name,
+                "hidden": i >= op.visible,
+                "variadic": op.variadic_out,
+                "wide": i in op.wide,
+            }
+            for i, name in enumerate(op.outputs)
+        ],
+        "attributes": [
+            {"name": name, "type": kind, "required": default is REQUIRED}
+            | ({} if default is REQUIRED else {"default": plain(default)})
+            for name, kind, default in zip(op.fields, op.kinds, op.defaults, strict=True)
+        ],
+        "writes": plain(op.writes),
+        "view": op.view,
+        "random": op.takes_rng,
+        "differentiable": op.differentiable,
+        "decomposes": hasattr(cls, "decompose"),
+        "elementwise": hasattr(cls, "elementwise"),
+        "nnp": op.nnp,
+        "onnx": None
+        if op.onnx is None
+        else {"op_type": op.onnx.op_type, "since": op.onnx.since, "attrs": op.onnx.attrs},
+    }
+
+
+def plain(value: Any) -> Any:
+    """An attribute's value as JSON has it."""
+    return list(value) if isinstance(value, tuple) else value

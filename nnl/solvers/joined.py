@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The updates of all parameters of a solver as one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nnl.core.op import OPS, Cost, Sample, op
+from nnl.solvers import adagrad, adam, amsgrad, lamb, lion, scaled, sgd  # noqa: F401  (the rules)
+
+RULES = [o for name, o in OPS.items() if name.endswith("_update")]
+
+
+def _written(attrs: Any) -> tuple[int, ...]:
+    rule = OPS[attrs.rule]
+    return tuple(
+        k * attrs.inputs + p for k in range(attrs.count) for p in rule.written(attrs.own(rule))
+    )
+
+
+class MultiUpdate:
+    """One step of an update rule for several parameters.
+
+    Args:
+        arrays: The inputs of the rule for the first parameter, then for the second, and so on. If
+            guarded, then two bool, where one that is True says that nothing is to change, and the
+            loss scale.
+        rule: Name of its op. The attributes of all rules are attributes here; those of this one
+            count.
+        count: Number of parameters.
+        inputs: How many inputs of the rule there are for each.
+        gradient_scale, gradient_decay: The gradient is taken as this times g plus this times w.
+    Returns:
+        The weights; where one has another element type, a copy of them in it.
+    """
+
+    rule: str
+    count: int
+    inputs: int
+    guarded: bool = False
+    gradient_scale: float = 1.0
+    gradient_decay: float = 0.0
+
+    def own(self, rule):
+        """The attributes of the rule."""
+        return rule.attrs(**{f: getattr(self, f) for f in rule.fields})
+
+    def groups(self, arrays):
+        return [arrays[k * self.inputs : (k + 1) * self.inputs] for k in range(self.count)]
+
+    def infer(self, *arrays):
+        return tuple(group[0] for group in self.groups(arrays))
+
+    def forward(self, xp, *arrays):
+        rule = OPS[self.rule]
+        own, results = self.own(rule), []
+        for w, g, *rest in self.groups(arrays):
+            g = self.gradient_scale * g + self.gradient_decay * w if not self.guarded else g
+            if self.guarded:
+                step = OPS["guarded_step"].attrs(rule=own, decay=self.gradient_decay)
+                step.forward(xp, w, g, *rest, *arrays[-2:])
+            else:
+                own.forward(xp, w, g.astype(w.dtype), *rest)
+            results.append(w.copy())
+        return tuple(results)
+
+    def cost(self, *arrays):
+        costs = [self.own(OPS[self.rule]).cost(*group) for group in self.groups(arrays)]
+        return Cost(sum(c.flops for c in costs), sum(c.bytes for c in costs))
+
+    def samples(rng):
+        for guards in ((), (np.array([False, False]), np.array(8.0, np.float32))):
+            arrays = []
+            for shape in ((2, 3), (4,)):
+                arrays += [*rng.normal(size=(3, *shape)), np.array(3), np.array(0.1)]
+            yield Sample(
+                *arrays, *guards, rule="momentum_update", count=2, inputs=5, momentum=0.5,
+                wd=0.0, lr0=0.1, guarded=bool(guards), grad=(False,) * (10 + len(guards)),
+            )  # fmt: skip
+
+
+def _with_attributes_of_rules() -> type:
+    """The class with the attributes of all rules, which its own definition does not repeat."""
+    kinds: dict[str, str] = {}
+    for rule in RULES:
+        for field, kind in zip(rule.fields, rule.kinds, strict=True):
+            kinds[field] = f"{kind.removesuffix(' | None')} | None"
+    own = {"__annotations__": kinds, "__doc__": MultiUpdate.__doc__, "__module__": __name__}
+    return type("multi_update", (MultiUpdate,), own | dict.fromkeys(kinds))
+
+
+multi_update = op("multi_update", outputs=("*w",), keep=("arrays",), writes=_written)(
+    _with_attributes_of_rules()
+)
