@@ -197,7 +197,7 @@ def test_what_a_python_step_raises_names_it_and_leaves_the_plan_usable(error: An
         with pytest.raises(type(error)) as raised:
             y.forward()
         assert raised.value is error
-        assert "python_function" in raised.value.__notes__[-1]
+        assert raised.value.__notes__[-1].startswith("in Slow (test_threads.py:")
     f.error = None
     y.forward()
     np.testing.assert_allclose(y.d, np.exp(3), rtol=1e-6)
@@ -208,7 +208,7 @@ def test_what_a_native_kernel_raises_names_the_step_and_leaves_the_plan_usable()
     i = nn.Variable.from_numpy_array(np.array([[0], [7]]))
     w = nn.Variable.from_numpy_array(np.ones((4, 3), np.float32))
     y = F.embed(i, w) * 2
-    with pytest.raises(ValueError, match=r"^embed: "):
+    with pytest.raises(ValueError, match=r"^embed \(test_threads.py:\d+\): "):
         y.forward()
     i.d = [[1], [2]]
     y.forward()
