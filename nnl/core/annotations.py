@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.op import _CONVERT
+from nnl.core.convert import CONVERT, OneForAll, wanted_instead
+from nnl.core.suggest import did_you_mean
 
 Input = Any  # a Variable or an NdArray
 Check = Callable[[tuple[Any, ...], dict[str, Any]], tuple[list[Any], dict[str, Any]]]
@@ -25,7 +26,7 @@ def shown(value: Any) -> str:
 def _ints(value: Any) -> tuple[int, ...]:
     if np.ndim(value) == 0:
         raise TypeError
-    return _CONVERT["tuple[int, ...]"][0](value)  # type: ignore[no-any-return]
+    return CONVERT["tuple[int, ...]"][0](value)  # type: ignore[no-any-return]
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -35,8 +36,14 @@ def _shape(value: Any) -> tuple[int, ...]:
     return shape
 
 
+def _spatial(value: Any) -> tuple[int, ...]:
+    if np.ndim(value) == 0:
+        raise OneForAll(CONVERT["int"][0](value))
+    return _ints(value)
+
+
 def _int_or_ints(value: Any) -> Any:
-    return _CONVERT["int"][0](value) if np.ndim(value) == 0 else _ints(value)
+    return CONVERT["int"][0](value) if np.ndim(value) == 0 else _ints(value)
 
 
 def numpy_type(name: str, value: Any) -> np.dtype[Any]:
@@ -76,7 +83,7 @@ def _rng(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    _CONVERT["float"][0](value)
+    CONVERT["float"][0](value)
     return value  # an int stays one
 
 
@@ -104,13 +111,13 @@ def _dict(value: Any) -> Any:
 
 # Annotation -> (conversion, what is wanted); annotations that are not here are not checked.
 KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    **{k: _CONVERT[k] for k in ("int", "str")},
+    **{k: CONVERT[k] for k in ("int", "str")},
     "float": (_number, "a number"),
     "tuple[float, float]": (_pair, "two numbers"),
     "tuple[int, int]": (_pair, "two numbers"),
     "bool": (as_bool, "a bool"),
     "Sequence[int]": (_ints, "a sequence of ints"),
-    "Sequence[float]": _CONVERT["tuple[float, ...]"],
+    "Sequence[float]": CONVERT["tuple[float, ...]"],
     "Shape": (_shape, "a sequence of ints >= 0"),
     "int | Sequence[int]": (_int_or_ints, "an int or a sequence of ints"),
     "Callable[[Any], Any]": (_callable, "a function"),
@@ -120,6 +127,8 @@ KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "Iterable[Callback]": (_iterable, "several functions"),
     "dict[str, Any]": (_dict, "a dict"),
 }
+# Arguments that are a Sequence[int] with one for each spatial axis.
+SPATIAL = frozenset(["kernel", "pad", "stride", "dilation", "output_padding", "output_size"])
 # Names for annotations that are written often.
 ALIASES = {
     "Apply": "Callable[[Any], Any] | None",
@@ -141,7 +150,11 @@ def checker(function: Callable[..., Any]) -> Check:
         kind = text.removesuffix(" | None")
         if kind in KINDS:
             default = None if kind != text else p.default
-            kinds[p.name] = (*KINDS[kind], default)
+            to, wanted = KINDS[kind]
+            if to is _ints and p.name in SPATIAL:
+                to = _spatial
+            kinds[p.name] = to, wanted, default
+    closed = all(p.kind is not p.VAR_KEYWORD for p in parameters.values())
     positional = [
         (p.name, kinds.get(p.name))
         for p in parameters.values()
@@ -154,19 +167,29 @@ def checker(function: Callable[..., Any]) -> Check:
             return value
         try:
             return to(value)
+        except OneForAll as e:
+            raise OneForAll(arg, e.args[0]) from None
         except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises the last
             got = type(value).__name__ if to is _array else shown(value)
             raise TypeError(f"{name}: {arg} is {got}, wanted {wanted}") from None
 
     def check(args: tuple[Any, ...], kw: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         out = list(args)
-        for i, (arg, kind) in enumerate(positional[: len(args)]):
-            if kind is not None:
-                out[i] = convert(arg, kind, out[i])
-        for arg, value in kw.items():
-            kind = kinds.get(arg)
-            if kind is not None:
-                kw[arg] = convert(arg, kind, value)
+        try:
+            for i, (arg, kind) in enumerate(positional[: len(args)]):
+                if kind is not None:
+                    out[i] = convert(arg, kind, out[i])
+            for arg, value in kw.items():
+                kind = kinds.get(arg)
+                if kind is not None:
+                    kw[arg] = convert(arg, kind, value)
+                elif closed and arg not in parameters:
+                    hint = did_you_mean(arg, parameters)
+                    raise TypeError(f"{name}() has no argument {arg!r}{hint}")
+        except OneForAll as e:
+            arg, value = e.args
+            axes = max(getattr(out[0], "ndim", 4) - 2, 1) if out else 2
+            raise TypeError(f"{name}: {arg} is {value}, {wanted_instead(value, axes)}") from None
         return out, kw
 
     return check

@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
-import numpy as np
-
+from nnl.core.arguments import bounded
 from nnl.core.array import NdArray, Views
 from nnl.core.callback import HOOKS
+from nnl.core.casts import cast_spec, narrowed, widened, with_casts
 from nnl.core.context import STATE, Backend, Target, using
 from nnl.core.graph import Node, Value, record
 from nnl.core.limits import check_sizes
-from nnl.core.op import Op, _bounded
+from nnl.core.op import Op
 from nnl.core.origin import here
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
@@ -57,7 +56,7 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
         missing = [n for i, n in enumerate(op.inputs) if specs[i] is None and i not in op.optional]
         if missing:
             raise TypeError(f"{op.name}() needs the input {missing[0]!r}")
-    cast = tuple([_cast_spec(op, i, s, target) for i, s in enumerate(specs)])
+    cast = tuple([cast_spec(op, i, s, target) for i, s in enumerate(specs)])
     try:
         with using(target=target):  # functions without inputs take their dtype from it
             out = attrs.infer(*(cast if target.half is None else widened(op, cast)))
@@ -69,7 +68,7 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
     bound.single = not isinstance(out, tuple)
     bound.out_specs = out if isinstance(out, tuple) else (out,)
     if target.half is not None:
-        bound.out_specs = _narrowed(op, cast, bound.out_specs, target.half)
+        bound.out_specs = narrowed(op, cast, bound.out_specs, target.half)
     check_sizes(op.name, bound.out_specs)
     bound.in_specs = cast
     bound.writes = op.written(attrs)
@@ -84,86 +83,9 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
         names = [b.name for b in target.backends]
         raise NotImplementedError(f"{op.name}: no kernel for {specs} in the backends {names}")
     if any(c is not s for c, s in zip(cast, specs, strict=True)):
-        bound.call = _with_casts(op, bound.call, cast, specs, bound.writes)
-    _bounded(attrs.bound)[key] = bound
+        bound.call = with_casts(op, bound.call, cast, specs, bound.writes)
+    bounded(attrs.bound)[key] = bound
     return bound
-
-
-def _cast_spec(op: Op, i: int, spec: Spec | None, target: Target) -> Spec | None:
-    """What the kernel gets for an input of this spec."""
-    if spec is None:
-        return None
-    name = op.inputs[min(i, len(op.inputs) - 1)]
-    if name in op.keep or name == "rng":
-        return spec
-    if name in op.integer:
-        return spec if spec.dtype.kind in "iu" else spec.with_dtype(np.int64)
-    if target.half is not None and spec.is_half:
-        return spec  # kernels take any mixture of widths
-    return spec if spec.dtype == target.float_dtype else spec.with_dtype(target.float_dtype)
-
-
-def widened(op: Op, specs: Sequence[Spec | None]) -> list[Spec | None]:
-    """What infer sees where results are stored in 16 bits: float32 all the same."""
-    keep = [op.inputs[min(i, len(op.inputs) - 1)] in op.keep for i in range(len(specs))]
-    return [
-        s if k or s is None or not s.is_half else s.with_dtype(np.float32)
-        for k, s in zip(keep, specs, strict=True)
-    ]
-
-
-def _narrowed(op: Op, ins: Any, outs: tuple[Spec, ...], half: Any) -> tuple[Spec, ...]:
-    """Output specs with float32 replaced by 16 bits, where the op says so or an input has them."""
-    as_it_is = op.view or (op.inputs and op.inputs[0] in op.keep)
-    if as_it_is or not (op.narrow or any(s is not None and s.is_half for s in ins)):
-        return outs
-    wide = [i in op.wide or s.dtype != np.float32 for i, s in enumerate(outs)]
-    return tuple([s if w else s.with_dtype(half) for s, w in zip(outs, wide, strict=True)])
-
-
-def _with_casts(
-    op: Op,
-    call: Callable[..., Any],
-    cast: tuple[Spec | None, ...],
-    specs: tuple[Spec | None, ...],
-    writes: tuple[int, ...],
-) -> Callable[..., Any]:
-    made = [
-        partial(converted, whole(op, i, s), c.dtype)
-        if c is not None and s is not None and c is not s
-        else None
-        for i, (c, s) in enumerate(zip(cast, specs, strict=True))
-    ]
-    back = [i for i in writes if made[i] is not None]
-
-    def run(*bufs: Any, **kw: Any) -> Any:
-        inner = [b if f is None else f(b) for b, f in zip(bufs, made, strict=True)]
-        out = call(*inner, **kw)
-        for i in back:
-            bufs[i][...] = inner[i]
-        return out
-
-    return run
-
-
-def whole(op: Op, i: int, spec: Spec) -> str:
-    """What an input of this spec is called in an error if it must hold whole numbers; else ""."""
-    name = op.inputs[min(i, len(op.inputs) - 1)]
-    return f"{op.name}: {name}" if name in op.integer and spec.is_float else ""
-
-
-def converted(what: str, dtype: Any, x: Any) -> Any:
-    """An array in another type; labels and indices that are no whole numbers are an error."""
-    if not what or not isinstance(x, np.ndarray):  # on a device, looking at values would wait
-        return x.astype(dtype)
-    with np.errstate(invalid="ignore"):
-        y = x.astype(dtype)
-    changed = y.astype(x.dtype) != x
-    if changed.any():
-        raise ValueError(
-            f"{what} holds {float(x[changed][0]):g}, wanted whole numbers from -2^63 to 2^63 - 1"
-        )
-    return y
 
 
 def execute(bound: Bound, datas: Any) -> list[NdArray]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from nnl.core.arguments import REQUIRED
 from nnl.core.elementwise import ARITY
-from nnl.core.op import OPS, REQUIRED, Op
+from nnl.core.op import OPS, Op
 
 VERSION = 1
 

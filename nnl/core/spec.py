@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections import deque
 from collections.abc import Sequence
 from threading import RLock
@@ -13,9 +12,15 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from nnl.core.convert import as_ints
+
 
 class ShapeError(ValueError):
     """An array's shape or rank does not fit the function it was given to."""
+
+
+class TooLarge(ShapeError):
+    """No memory holds an array of this shape."""
 
 
 _MAKING = RLock()  # so that no two threads make one spec
@@ -42,13 +47,18 @@ class Spec:
     def of(cls, shape: Sequence[int], dtype: Any = np.float32) -> Spec:
         key = (tuple(shape), np.dtype(dtype))
         # get() of the table itself takes three times as long
-        held = cls._table.data.get(key)  # type: ignore[attr-defined]
+        try:
+            held = cls._table.data.get(key)  # type: ignore[attr-defined]
+        except TypeError:  # unhashable
+            raise TypeError(f"shape is {key[0]!r}, wanted a sequence of ints") from None
         spec = None if held is None else held()
         if spec is None:
             try:
-                dims = tuple(operator.index(n) for n in key[0])
+                dims = as_ints(key[0])
             except TypeError:
-                raise TypeError(f"a shape is a sequence of ints, got {key[0]!r}") from None
+                raise TypeError(f"shape is {key[0]!r}, wanted a sequence of ints") from None
+            except OverflowError:
+                raise TooLarge(f"an array of shape {key[0]} is larger than any memory") from None
             if any(n < 0 for n in dims):
                 raise ShapeError(f"a shape needs sizes >= 0, got {dims}")
             spec = object.__new__(cls)

@@ -67,7 +67,10 @@ class Variable:
         need_grad: bool | None = None,
         info: Any = None,
     ) -> Variable:
-        data = NdArray((shape,) if isinstance(shape, (int, np.integer)) else shape)
+        try:
+            data = NdArray(shape)
+        except (TypeError, ShapeError) as e:
+            raise type(e)(str(e).replace("NdArray", "Variable")) from None
         v = cls.of_edge(Value.leaf(data, bool(need_grad)), data)
         v.info = info
         return v

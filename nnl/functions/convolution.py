@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from nnl.core.convert import Spatial
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_axis
 from nnl.functions import convolution_kernels as kernels
@@ -32,9 +33,9 @@ class Window:
     """How a kernel slides over an image; entries per spatial axis. Leading axes are the batch."""
 
     base_axis: int = 1
-    pad: tuple[int, ...] | None = None
-    stride: tuple[int, ...] | None = None
-    dilation: tuple[int, ...] | None = None
+    pad: Spatial | None = None
+    stride: Spatial | None = None
+    dilation: Spatial | None = None
 
     def resolve(self, x, weight, bias=None):
         return resolve_window(self, x)
@@ -376,7 +377,7 @@ class deconvolution(Sliding):
         arXiv:1603.07285, chapter 4.
     """
 
-    output_padding: tuple[int, ...] | None = None
+    output_padding: Spatial | None = None
 
     def resolve(self, x, weight, bias=None):
         values = resolve_window(self, x)

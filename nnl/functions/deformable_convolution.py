@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from nnl.core.convert import Spatial
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.affine import batch_matmul
@@ -61,9 +62,9 @@ class deformable_convolution(Sliding):
     """
 
     base_axis: int = 1
-    pad: tuple[int, ...] | None = None
-    stride: tuple[int, ...] | None = None
-    dilation: tuple[int, ...] | None = None
+    pad: Spatial | None = None
+    stride: Spatial | None = None
+    dilation: Spatial | None = None
     group: int = 1
     deformable_group: int = 1
     channel_last: bool = False
@@ -214,11 +215,11 @@ class add_window_positions:
             kernel slides.
     """
 
-    kernel: tuple[int, ...]
+    kernel: Spatial
     out: tuple[int, ...]
-    pad: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
+    pad: Spatial
+    stride: Spatial
+    dilation: Spatial
 
     def infer(self, moves):
         return moves

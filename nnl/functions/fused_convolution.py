@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from nnl.core.convert import Spatial
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.convolution import resolve_window
@@ -62,9 +63,9 @@ class fused_convolution:
     """
 
     base_axis: int = 1
-    pad: tuple[int, ...] | None = None
-    stride: tuple[int, ...] | None = None
-    dilation: tuple[int, ...] | None = None
+    pad: Spatial | None = None
+    stride: Spatial | None = None
+    dilation: Spatial | None = None
     group: int = 1
     channel_last: bool = False
     decay_rate: float = 0.9

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-import operator
 
 from nnl.core.context import STATE
+from nnl.core.convert import as_int
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import Spec
 
@@ -77,7 +77,13 @@ class arange(Generator):
                 f"arange: start, stop, step are {self.start}, {self.stop}, {self.step}, "
                 "wanted finite numbers and a step other than 0"
             )
-        return (max(0, math.ceil((self.stop - self.start) / self.step)),)
+        n = (self.stop - self.start) / self.step
+        if n > 2**44:
+            raise ValueError(
+                f"arange: {n:.3g} numbers from {self.start} to {self.stop} are more than any "
+                "memory holds"
+            )
+        return (max(0, math.ceil(n)),)
 
     def forward(self, xp, out=None, dtype=None):
         y = self.new(xp, out, dtype)
@@ -122,7 +128,7 @@ def linspace(start, stop, num):
         ValueError: num is negative.
     """
     try:
-        num = operator.index(num)
+        num = as_int(num)
     except TypeError:
         raise TypeError(f"linspace: num is {num!r}, wanted an int") from None
     if num < 0:

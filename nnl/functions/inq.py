@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from nnl.core import random as nnl_random
+from nnl.core.arguments import write_to
 from nnl.core.array import NdArray
 from nnl.core.dispatch import apply
 from nnl.core.graph import Value
-from nnl.core.op import Sample, _write_to, op
+from nnl.core.op import Sample, op
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 from nnl.functions.binary import WithAffine, WithConvolution
@@ -151,7 +152,7 @@ def with_memory(function, inputs, outputs, **attributes):
     memory[3:] = np.full(size, np.nan).view(np.uint64)
     nd = NdArray.holding(Spec.of(memory.shape, np.uint64), "host", memory)
     y = apply(function, attrs, (*inputs, Variable.of_edge(Value.leaf(nd), nd)))
-    return y if outputs is None else _write_to(function, outputs, y)
+    return y if outputs is None else write_to(function, outputs, y)
 
 
 def inq_affine(

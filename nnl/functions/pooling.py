@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from nnl.core.convert import Spatial
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.arithmetic import mul_scalar
@@ -32,10 +33,10 @@ POOLING_FIELDS = ("kernel", "stride", "ignore_border", "pad", "channel_last")
 class Pooling:
     """Attributes and shape rule of functions with a sliding window."""
 
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...] | None = None
+    kernel: Spatial
+    stride: Spatial | None = None
     ignore_border: bool = True
-    pad: tuple[int, ...] | None = None
+    pad: Spatial | None = None
     channel_last: bool = False
 
     def resolve(self, x):
@@ -372,7 +373,7 @@ class unpooling:
         ValueError: A size is below 1.
     """
 
-    kernel: tuple[int, ...]
+    kernel: Spatial
     channel_last: bool = False
 
     def infer(self, x):

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from nnl.core.convert import Spatial
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_rank
 from nnl.functions.layout import check_indices
@@ -60,7 +61,7 @@ MOST = {"sampling_ratio": 1024}
 class RoiAlign:
     """Attributes of roi_align and of its gradient."""
 
-    output_size: tuple[int, ...]
+    output_size: Spatial
     spatial_scale: tuple[float, ...] = (1.0, 1.0)
     sampling_ratio: int = -1
     channel_last: bool = False

@@ -11,6 +11,7 @@ import numpy as np
 
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, using
+from nnl.core.convert import exact
 from nnl.core.graph import Value, capture
 from nnl.core.variable import Variable
 from nnl.graph.infer_again import infer_again
@@ -172,7 +173,7 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
                     "nnl.Variable.from_numpy_array"
                 )
             else:
-                key.append((type(a), a))  # True == 1 == 1.0
+                key.append(exact(a))
         key += kw
         try:
             compiled = cache.get(tuple(key))

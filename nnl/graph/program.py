@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nnl.core.array import NdArray
+from nnl.core.casts import widened
 from nnl.core.context import SPACES
-from nnl.core.dispatch import Bound, bind, widened
+from nnl.core.dispatch import Bound, bind
 from nnl.core.graph import Node, Value
 from nnl.core.op import OPS
 from nnl.core.origin import Origin, at

@@ -61,7 +61,7 @@ def test_an_outer_parametric_function_removes_what_inner_ones_made():
         (
             lambda: PF.convolution(nn.Variable((2, 3, 8, 8)), 4, 3),
             TypeError,
-            "convolution: kernel is 3, wanted a sequence of ints",
+            r"convolution: kernel is 3, wanted an int for each spatial axis: \(3, 3\)",
         ),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.dispatch import converted
+from nnl.core.casts import converted
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import Spec
 

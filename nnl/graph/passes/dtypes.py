@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.core.dispatch import whole
+from nnl.core.casts import whole
 from nnl.core.op import OPS
 from nnl.ext.native import kernel_names
 from nnl.graph.program import Program, Step

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the arguments of a call to the inputs and the attributes of an op."""
+
+from __future__ import annotations
+
+from inspect import CO_VARARGS, Parameter, Signature, get_annotations
+from typing import Any
+
+import numpy as np
+
+from nnl.core.context import STATE
+from nnl.core.convert import (
+    CONVERT,
+    LARGEST_ENTRY,
+    OneForAll,
+    as_int,
+    has_negative_zero,
+    wanted_instead,
+)
+from nnl.core.spec import Spec
+from nnl.core.suggest import did_you_mean
+
+REQUIRED = object()  # the default of an attribute that has none
+
+_KEPT = 512  # attribute objects per op; a changing scalar must not fill memory
+
+
+def bounded(table: dict[Any, Any]) -> dict[Any, Any]:
+    """The table, with its oldest quarter dropped when it has become too large."""
+    if len(table) >= _KEPT:
+        for key in list(table)[: _KEPT // 4]:
+            del table[key]
+    return table
+
+
+class Arguments:
+    """The part of an op that knows what it is called with: names and kinds of its arguments."""
+
+    name: str
+    attrs_class: Any
+    at_most: dict[str, int]
+    _interned: dict[tuple[Any, ...], Any]
+    _raw: dict[tuple[Any, ...], Any]
+
+    def _read_fields(self, cls: type) -> None:
+        fields: dict[str, str] = {}
+        self.spatial: set[str] = set()
+        for base in cls.__mro__[-2::-1]:  # all but object
+            for field, kind in get_annotations(base).items():
+                fields.pop(field, None)  # declared again: the order of the subclass counts
+                # a string where annotations are postponed, else a type
+                text = kind.__name__ if isinstance(kind, type) else str(kind)
+                if "Spatial" in text:
+                    self.spatial.add(field)
+                    text = "tuple[int, ...]" + " | None" * text.endswith(" | None")
+                fields[field] = text
+        self.fields = tuple(fields)
+        self.kinds = tuple(fields.values())
+        self.defaults = tuple(getattr(cls, f, REQUIRED) for f in self.fields)
+        for field, kind in fields.items():
+            if kind.removesuffix(" | None") not in CONVERT:
+                raise TypeError(f"op {self.name}: attribute {field} has unknown type {kind!r}")
+        self.float_fields = tuple([i for i, k in enumerate(self.kinds) if "float" in k])
+
+    def _read_inputs(self, cls: Any) -> None:
+        code, defaults = cls.infer.__code__, cls.infer.__defaults__ or ()
+        names = code.co_varnames[1 : code.co_argcount]
+        self.variadic = bool(code.co_flags & CO_VARARGS)
+        if self.variadic:
+            names += (code.co_varnames[code.co_argcount + code.co_kwonlyargcount],)
+        self.inputs: tuple[str, ...] = names
+        self.takes_rng = names[-1:] == ("rng",)
+        self.required = len(names) - len(defaults)
+        left_out = set(getattr(cls, "optional", ())) | set(names[self.required :])
+        self.optional = frozenset(i for i, n in enumerate(names) if n in left_out)
+        self.arity = -1 if self.variadic or defaults else len(names) - self.takes_rng
+
+    def intern(self, values: tuple[Any, ...]) -> Any:
+        """The attribute object for these values, in the order of `fields`; made once."""
+        key = values
+        for i in self.float_fields:
+            v = values[i]
+            if (type(v) is not float or not v) and has_negative_zero(v):
+                key = (*key, i)
+        attrs = self._raw.get(key)
+        if attrs is not None:
+            return attrs
+        converted = tuple(
+            self._convert(f, k, v) for f, k, v in zip(self.fields, self.kinds, values, strict=True)
+        )
+        exactly = converted + key[len(values) :]
+        attrs = self._interned.get(exactly)
+        if attrs is None:
+            attrs = self.attrs_class()
+            attrs.__dict__.update(zip(self.fields, converted, strict=True))
+            attrs.values, attrs.bound, attrs.resolved = converted, {}, {}
+            bounded(self._interned)[exactly] = attrs
+        if type(values) is tuple:
+            bounded(self._raw)[key] = attrs
+        return attrs
+
+    def _convert(self, field: str, kind: str, value: Any) -> Any:
+        if value is None and kind.endswith(" | None"):
+            return None
+        convert, wanted = CONVERT[kind.removesuffix(" | None")]
+        try:
+            if field in self.spatial and not np.iterable(value):
+                raise OneForAll(field, as_int(value))
+            converted = convert(value)
+        except OneForAll:
+            raise
+        except (TypeError, ValueError):
+            raise TypeError(f"{self.name}: {field} is {value!r}, wanted {wanted}") from None
+        except OverflowError as e:
+            raise ValueError(f"{self.name}: {field} is {value!r}, {e}") from None
+        if field in self.spatial and max(converted, default=0) > LARGEST_ENTRY:
+            raise ValueError(
+                f"{self.name}: {field} is {value!r}, wanted at most {LARGEST_ENTRY} each"
+            )
+        most = self.at_most.get(field)
+        if most is not None and converted > most:
+            raise ValueError(f"{self.name}: {field} is {value!r}, wanted at most {most}")
+        return converted
+
+    def attrs(self, **values: Any) -> Any:
+        """The attribute object for values by name, the others at their defaults."""
+        full = tuple(values.pop(f, d) for f, d in zip(self.fields, self.defaults, strict=True))
+        if values:
+            name = next(iter(values))
+            hint = did_you_mean(name, (*self.fields, *self.inputs))
+            raise TypeError(f"{self.name}() has no argument {name!r}{hint}")
+        missing = [f for f, v in zip(self.fields, full, strict=True) if v is REQUIRED]
+        if missing:
+            raise TypeError(f"{self.name}() needs the argument {missing[0]!r}")
+        try:
+            return self.intern(full)
+        except TypeError as e:
+            if "unhashable" not in str(e):
+                raise
+        frozen = [tuple(v) if isinstance(v, (list, np.ndarray)) else v for v in full]
+        typed = zip(self.fields, self.kinds, frozen, strict=True)
+        return self.intern(tuple(self._convert(f, k, v) for f, k, v in typed))
+
+    def parse(self, args: tuple[Any, ...], kw: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+        """Split the arguments of a call into inputs and attributes."""
+        if self.variadic:
+            return args, self.attrs(**kw)
+        names = self.inputs[: len(self.inputs) - self.takes_rng]
+        n = len(names)
+        inputs = list(args[:n]) + [None] * (n - len(args))
+        for i, name in enumerate(names):
+            if name in kw:
+                if i < len(args):
+                    raise TypeError(f"{self.name}() got two values for {name!r}")
+                inputs[i] = kw.pop(name)
+        for field, value in zip(self.fields, args[n:], strict=False):
+            if field in kw:
+                raise TypeError(f"{self.name}() got two values for {field!r}")
+            kw[field] = value
+        if len(args) > n + len(self.fields):
+            raise TypeError(
+                f"{self.name}() takes {n + len(self.fields)} arguments, got {len(args)}"
+            )
+        for i in range(min(self.required, n)):
+            if inputs[i] is None:
+                raise TypeError(f"{self.name}() needs the input {names[i]!r}")
+        try:
+            return tuple(inputs), self.attrs(**kw)
+        except OneForAll as e:
+            raise self._one_for_all(e.args[0], e.args[1], inputs[0], kw) from None
+
+    def _one_for_all(self, field: str, value: Any, x: Any, given: dict[str, Any]) -> TypeError:
+        """The error for one int where every spatial axis of x wants its own."""
+        sized = (tuple, list, np.ndarray)
+        lengths = [len(v) for f, v in given.items() if f in self.spatial and isinstance(v, sized)]
+        if not lengths:
+            base = given.get("base_axis", 1) if "base_axis" in self.fields else 1
+            lengths = [max(getattr(x, "ndim", 4) - as_int(base) - 1, 1)]
+        wanted = wanted_instead(value, lengths[0])
+        return TypeError(f"{self.name}: {field} is {value!r}, {wanted}")
+
+    def bad_input(self, inputs: tuple[Any, ...]) -> TypeError:
+        """The error for an input that is neither Variable nor NdArray."""
+        given = [(i, x) for i, x in enumerate(inputs) if x is not None or self.variadic]
+        i, x = next((i, x) for i, x in given if not hasattr(x, "spec"))
+        name = self.inputs[min(i, len(self.inputs) - 1)]
+        return TypeError(
+            f"{self.name}: {name} is {type(x).__name__}, wanted nnl.Variable or nnl.NdArray"
+        )
+
+    @property
+    def __signature__(self) -> Signature:
+        kind: Any = Parameter.POSITIONAL_OR_KEYWORD
+        params = []
+        for i, n in enumerate(self.inputs[: len(self.inputs) - self.takes_rng]):
+            if self.variadic and i == len(self.inputs) - 1:
+                params.append(Parameter(n, Parameter.VAR_POSITIONAL))
+                kind = Parameter.KEYWORD_ONLY
+            else:
+                params.append(
+                    Parameter(n, kind, default=None if i >= self.required else Parameter.empty)
+                )
+        for f, d in zip(self.fields, self.defaults, strict=True):
+            params.append(Parameter(f, kind, default=Parameter.empty if d is REQUIRED else d))
+        for n, d in (("n_outputs", -1), ("outputs", None)):
+            params.append(Parameter(n, Parameter.KEYWORD_ONLY, default=d))
+        return Signature(params)
+
+
+def write_to(op: Any, outputs: Any, y: Any) -> Any:
+    """Let the arrays of `outputs` be the memory of a call's results."""
+    ys = y if isinstance(y, tuple) else (y,)
+    outs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    if len(outs) != len(ys):
+        raise ValueError(f"{op.name}: outputs has {len(outs)} arrays, wanted {len(ys)}")
+    if bad := [o for o in outs if not isinstance(getattr(o, "spec", None), Spec)]:
+        raise TypeError(
+            f"{op.name}: outputs is {type(bad[0]).__name__}, wanted nnl.Variable or nnl.NdArray"
+        )
+    for out, result in zip(outs, ys, strict=True):
+        nd = out.data if hasattr(out, "edge") else out
+        result_nd = result.data if hasattr(result, "edge") else result
+        if STATE.trace is not None:
+            STATE.trace.assign(nd, result_nd)
+            continue
+        if result_nd.bufs or nd.spec is not result_nd.spec:
+            nd.spec, nd.bufs = result_nd.spec, result_nd.bufs
+        else:  # recorded only: out keeps its values until the function is executed
+            result_nd.bufs = nd.bufs
+    return y

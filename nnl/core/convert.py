@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users give as a value, made into what shapes and attributes hold."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from math import copysign
+from typing import Any
+
+import numpy as np
+
+
+def as_int(value: Any) -> int:
+    """The int that a number is: 11.0 is 11, as in `maps / 2`.
+
+    Raises:
+        TypeError: It is not integral, or not a number.
+        OverflowError: It does not fit into 64 bits.
+    """
+    if isinstance(value, (float, np.floating)) and value.is_integer():
+        value = int(value)
+    n = int(operator.index(int(value) if isinstance(value, np.bool_) else value))
+    if not -(2**63) <= n < 2**63:
+        raise OverflowError("wanted 64 bits at most")
+    return n
+
+
+def as_ints(values: Any) -> tuple[int, ...]:
+    """Each of some numbers as an int."""
+    return tuple([as_int(v) for v in values])
+
+
+def int_or_ints(value: Any) -> tuple[int, ...]:
+    """Some ints; one alone is taken as a sequence of one."""
+    return as_ints(value) if np.iterable(value) else (as_int(value),)
+
+
+class Spatial(tuple[int, ...]):
+    """Declares an attribute that has an int for each spatial axis, so that one is not enough."""
+
+
+LARGEST_ENTRY = 2**31 - 1  # of an attribute with an int for each spatial axis
+
+
+class OneForAll(TypeError):
+    """One int was given where every spatial axis wants its own."""
+
+
+def wanted_instead(value: Any, axes: int, kind: str = "an int") -> str:
+    """The text of an error for a number that was given instead of a tuple."""
+    return f"wanted {kind} for each spatial axis: {(value,) * axes}"
+
+
+def _floats(value: Any) -> tuple[float, ...]:
+    return tuple(float(v) for v in value)
+
+
+def _str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, str):
+        raise TypeError
+    return float(value)
+
+
+# Kind of an attribute -> what converts a value, and what to call it in messages
+CONVERT: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "int": (as_int, "an int"),
+    "float": (_float, "a float"),
+    "bool": (bool, "a bool"),
+    "str": (_str, "a str"),
+    "tuple[int, ...]": (int_or_ints, "a sequence of ints"),
+    "tuple[float, ...]": (_floats, "a sequence of floats"),
+    "object": (lambda v: v, "any object"),
+}
+
+
+def has_negative_zero(value: Any) -> bool:
+    """Whether a value is -0.0 or a sequence with one; it equals 0.0, and caches must not mind."""
+    if isinstance(value, (tuple, list)):
+        return any(has_negative_zero(v) for v in value)
+    return isinstance(value, (float, np.floating)) and not value and copysign(1.0, value) < 0
+
+
+def exact(value: Any) -> Any:
+    """A key that tells apart what compares equal: True, 1 and 1.0; 0.0 and -0.0."""
+    if isinstance(value, tuple):
+        return tuple([exact(v) for v in value])
+    return type(value), value, has_negative_zero(value)
