@@ -10,13 +10,14 @@ from weakref import ref
 import numpy as np
 
 from nnl.core.context import REORDERED, SPACES, STATE, HostSpace
-from nnl.core.spec import ShapeError, Spec
+from nnl.core.spec import ShapeError, Spec, TooLarge
 
 logger = logging.getLogger("nnl")
 
 Host = np.ndarray[Any, Any]
 UNWRITTEN = "unwritten"  # a mark beside buffers: zeros that were read before anything was written
-CLEARED = "cleared by clear_buffer, clear_no_need_grad or clear(): set persistent=True to keep it"
+LOST = "cleared by clear_buffer or clear_no_need_grad: set persistent=True to keep it"
+BY_HAND = "cleared by clear()"
 
 
 class NdArray:
@@ -39,8 +40,13 @@ class NdArray:
 
     def __init__(self, *shape: Any) -> None:
         if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)):
-            shape = tuple(shape[0])
-        self.spec = Spec.of(shape)
+            shape = _sizes(shape[0])
+        try:
+            self.spec = Spec.of(shape)
+        except TypeError as e:
+            raise TypeError(f"NdArray: {e}") from None
+        except TooLarge as e:
+            raise ShapeError(f"NdArray: {e}") from None
         self.bufs = {"fill": 0}
         if STATE.trace is not None:
             STATE.trace.made(self)
@@ -153,6 +159,8 @@ class NdArray:
         host: Host
         if STATE.trace is not None:
             STATE.trace.check_read(self)
+        if self.bufs.get("cleared") == BY_HAND:
+            self.zero()  # somebody is about to write
         if self.written:
             host = self.touch("host")
         else:
@@ -230,8 +238,13 @@ class NdArray:
         """Whether the array is lazily zero: no memory has been written since zero()."""
         return bool(self.bufs.get("fill") == 0)
 
-    def clear(self, why: str = CLEARED) -> None:
-        """Free the memory. Reading before the next write is an error."""
+    def clear(self, why: str = BY_HAND) -> None:
+        """Free the memory. What reads it before the next write raises; `.data` begins as zeros.
+
+        Args:
+            why: For messages. A plan that has cleared what it computed says so, and then `.data`
+                raises, too.
+        """
         self.bufs.clear()
         self.bufs["cleared"] = why
 
@@ -250,6 +263,18 @@ class NdArray:
             return f"<NdArray{list(self.shape)} {self.spec.dtype.name}, {mark or 'not written'}>"
         body = np.array2string(self.read("host"), threshold=20, edgeitems=2, precision=4)
         return f"<NdArray{list(self.shape)} {self.spec.dtype.name}\n{body}>"
+
+
+def _sizes(shape: Any) -> tuple[Any, ...]:
+    """The sizes that were given as one argument: a sequence, or one number."""
+    array = isinstance(shape, np.ndarray) and (shape.ndim > 1 or shape.dtype.kind not in "iu")
+    if array or hasattr(shape, "spec"):
+        what = f"numpy array {shape.dtype}{list(shape.shape)}" if array else type(shape).__name__
+        raise TypeError(
+            f"NdArray: shape is a {what}, wanted a sequence of ints: NdArray.from_numpy_array "
+            "takes the values of an array"
+        )
+    return tuple(shape) if np.iterable(shape) else (shape,)
 
 
 def _copy(a: Host) -> Host:

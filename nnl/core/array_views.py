@@ -69,7 +69,11 @@ def narrow(self: NdArray, dim: int, start: int, length: int) -> NdArray:
 
 
 def copy_from(self: NdArray, arr: NdArray, use_current_context: bool = True) -> NdArray:
-    """Copy the values of an array of the same shape; keeps this array's dtype. Returns itself."""
+    """Copy the values of an array of the same shape, and return this one.
+
+    Args:
+        use_current_context: Convert them to this array's dtype. False: take the dtype over, too.
+    """
     if not isinstance(arr, NdArray):
         raise TypeError(f"copy_from: arr is {type(arr).__name__}, wanted an NdArray")
     if arr.shape != self.shape:
@@ -81,6 +85,8 @@ def copy_from(self: NdArray, arr: NdArray, use_current_context: bool = True) -> 
         arr.read_early(f"NdArray {arr.spec}", "copy_from")
     space = next((s for s in arr.bufs if s in SPACES), "host")
     source = arr.read(space)
+    if not use_current_context and arr.spec is not self.spec:
+        self.set_spec(arr.spec)
     buf = SPACES[space].empty(self.spec.shape, self.spec.dtype)
     buf[...] = source
     self.write(space, buf)

@@ -12,18 +12,28 @@ from nnl.core.array_views import cast
 from nnl.core.context import Context
 from nnl.core.spec import Spec
 
+HOST = 1, 0  # DLPack's numbers of host memory: kind and index
+
 
 class _Capsule:
     """What numpy wants to see around a bare DLPack capsule: the protocol's two methods."""
 
-    def __init__(self, capsule: Any) -> None:
-        self.capsule = capsule
+    def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
+        self.capsule, self.device = capsule, device
 
     def __dlpack__(self, **kw: Any) -> Any:
         return self.capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0  # host memory
+        return self.device
+
+
+class _Writable:
+    """Memory that its owner allows to write, though numpy marks what comes without a version."""
+
+    def __init__(self, host: Any) -> None:
+        self.owner, about = host, host.__array_interface__
+        self.__array_interface__ = {**about, "data": (about["data"][0], False)}
 
 
 def to_dlpack(a: NdArray, dtype: Any = None, ctx: Context | None = None) -> Any:
@@ -42,9 +52,31 @@ def from_dlpack(dlp: Any, arr: NdArray | None = None) -> NdArray:
     Args:
         arr: An array that takes over the memory, instead of a new one.
     """
-    source = dlp if hasattr(dlp, "__dlpack__") else _Capsule(dlp)
-    host = np.from_dlpack(source)
+    if hasattr(dlp, "__dlpack__"):
+        try:
+            capsule = dlp.__dlpack__()  # without a version: one that can only be writable
+        except BufferError:
+            host = np.from_dlpack(dlp)
+        else:
+            host = _host(capsule, dlp.__dlpack_device__())
+    else:
+        host = _host(dlp, HOST)
     nd = NdArray() if arr is None else arr
     nd.set_spec(Spec.of(host.shape, host.dtype))
     nd.write("host", host)
     return nd
+
+
+def _host(capsule: Any, device: tuple[int, int]) -> Any:
+    """A numpy array, which may be written, on the memory of a capsule."""
+    host = np.from_dlpack(_Capsule(capsule, device))
+    return host if host.flags.writeable else np.asarray(_Writable(host))
+
+
+def _dlpack(self: NdArray, **kw: Any) -> Any:
+    """The capsule that `torch.from_dlpack(a)` and its like ask for."""
+    return self.data.__dlpack__(**kw)
+
+
+NdArray.__dlpack__ = _dlpack  # type: ignore[attr-defined]
+NdArray.__dlpack_device__ = lambda self: HOST  # type: ignore[attr-defined]

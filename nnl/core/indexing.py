@@ -145,7 +145,7 @@ def _item(spec: Spec, k: Any) -> Any:
         nd = k if isinstance(k, NdArray) else k.data
         host: Any = nd.read("host")
         return host if host.dtype == bool and host.ndim else host.astype(np.int64)
-    if isinstance(k, (list, np.ndarray)):
+    if isinstance(k, (list, tuple, np.ndarray)):
         try:
             a = np.asarray(k)
         except ValueError:  # lists of different lengths

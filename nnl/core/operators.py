@@ -19,6 +19,7 @@ from nnl.core.variable import Variable
 
 _ARRAYS = (Variable, NdArray)
 _SCALARS = (int, float, np.number, np.bool_)
+_WRAP = "wrap the array with nnl.NdArray.from_numpy_array or nnl.Variable.from_numpy_array"
 
 
 def _binary(symbol: str, array_op: str, scalar_op: Callable[[Any, float], Any]) -> Any:
@@ -28,10 +29,7 @@ def _binary(symbol: str, array_op: str, scalar_op: Callable[[Any, float], Any]) 
         if isinstance(value, _SCALARS):
             return scalar_op(self, value)  # type: ignore[arg-type]
         if isinstance(value, np.ndarray):
-            raise TypeError(
-                f"{type(self).__name__} {symbol} numpy array: wrap the array with "
-                "nnl.NdArray.from_numpy_array or nnl.Variable.from_numpy_array"
-            )
+            raise TypeError(f"{type(self).__name__} {symbol} numpy array: {_WRAP}")
         return NotImplemented
 
     return method
@@ -41,10 +39,12 @@ def _scalar(op: str, convert: Callable[[float], float] = float) -> Callable[[Any
     return lambda x, val: OPS[op](x, convert(val))
 
 
-def _reflected(op: str) -> Any:
+def _reflected(symbol: str, op: str) -> Any:
     def method(self: Any, value: Any) -> Any:
-        if isinstance(value, _SCALARS):
+        if isinstance(value, _SCALARS) and op:
             return OPS[op](self, float(value))
+        if isinstance(value, np.ndarray):
+            raise TypeError(f"numpy array {symbol} {type(self).__name__}: {_WRAP}")
         return NotImplemented
 
     return method
@@ -76,8 +76,12 @@ def matmul(a: Any, b: Any) -> Any:
     Raises:
         ShapeError: An operand is a scalar, or the inner sizes differ.
     """
+    if isinstance(b, np.ndarray):
+        raise TypeError(f"{type(a).__name__} @ numpy array: {_WRAP}")
     if not isinstance(b, _ARRAYS):
         return NotImplemented
+    if isinstance(a, NdArray) != isinstance(b, NdArray):  # computed at once, like a + b
+        a, b = (x if isinstance(x, NdArray) else x.data for x in (a, b))
     sa, sb = a.shape, b.shape
     if not sa or not sb:
         raise ShapeError(f"matmul: got shapes {sa} and {sb}, wanted at least one axis each")
@@ -134,13 +138,19 @@ def _reshape(self: Variable, shape: Sequence[int], unlink: bool = False) -> Vari
 
 
 def _no_grad(self: Variable) -> Variable:
-    """A copy of the static graph below in which nothing needs a gradient; leaves are shared."""
+    """A copy of the static graph below in which nothing needs a gradient; its leaves share the
+    memory of those here."""
     copies: dict[tuple[Node, int], Variable] = {}
+    leaves: dict[int, Variable] = {}
 
     def copy(v: Value | None) -> Variable | None:
-        if v is None or v.node is None:
-            return None if v is None else Variable.on(v)
-        return copies[v.node, v.index]
+        if v is None:
+            return None
+        if v.node is not None:
+            return copies[v.node, v.index]
+        if id(v) not in leaves:
+            leaves[id(v)] = Variable.on(v).unlinked(need_grad=False)
+        return leaves[id(v)]
 
     for node in capture([self.edge]):
         with using(auto_forward=False, no_grad=True, target=node.target):
@@ -158,16 +168,17 @@ Variable.no_grad = _no_grad  # type: ignore[attr-defined]
 for _cls in _ARRAYS:
     for _name, _method in {
         "__add__": _add,
-        "__radd__": _reflected("add_scalar"),
+        "__radd__": _reflected("+", "add_scalar"),
         "__sub__": _sub,
-        "__rsub__": _reflected("r_sub_scalar"),
+        "__rsub__": _reflected("-", "r_sub_scalar"),
         "__mul__": _mul,
-        "__rmul__": _reflected("mul_scalar"),
+        "__rmul__": _reflected("*", "mul_scalar"),
         "__truediv__": _div,
-        "__rtruediv__": _reflected("r_div_scalar"),
+        "__rtruediv__": _reflected("/", "r_div_scalar"),
         "__pow__": _pow,
-        "__rpow__": _reflected("r_pow_scalar"),
+        "__rpow__": _reflected("**", "r_pow_scalar"),
         "__matmul__": matmul,
+        "__rmatmul__": _reflected("@", ""),
         "__neg__": lambda self: OPS["mul_scalar"](self, -1.0),
         "__pos__": lambda self: self,
         "__iter__": _iterate,

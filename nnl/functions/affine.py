@@ -14,7 +14,7 @@ from nnl.core.spec import ShapeError, check_axis
 from nnl.core.variable import Variable
 from nnl.functions.arithmetic import mul2
 from nnl.functions.on_device import on_host
-from nnl.functions.reduction import broadcast, reshape, sum_op, sum_to
+from nnl.functions.reduction import reshape, stretched, sum_op, sum_to
 
 __all__ = ["affine", "batch_matmul", "dot", "embed"]
 
@@ -312,7 +312,8 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
     Args:
         a, b: Variables or NdArrays of any rank; the last axis of a is summed with the last but
             one of b (the only one of a vector). Two numpy arrays or numbers give a numpy result.
-        out: NdArray or Variable of the result's shape, which then holds it.
+        out: NdArray or Variable of the result's shape, which then holds it; a Variable becomes
+            the result of the product in the graph.
     Returns:
         (*shape of a without its last axis, *shape of b without the summed axis).
     Raises:
@@ -335,6 +336,9 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
         raise TypeError(f"dot: out is {type(out).__name__}, wanted nnl.Variable or nnl.NdArray")
     if out.shape != y.shape:
         raise ValueError(f"dot: out has the shape {out.shape}, the result has {y.shape}")
+    if isinstance(y, Variable) and isinstance(out, Variable):
+        out.rewire_on(y)
+        return out
     source, target = (v.data if isinstance(v, Variable) else v for v in (y, out))
     target.spec, target.bufs = source.spec, source.bufs
     return out
@@ -346,7 +350,7 @@ def _dot(a: Any, b: Any) -> Any:
         n = max(len(sa), len(sb))
         a, b = (reshape(x, (1,) * n) if len(x.shape) < n else x for x in (a, b))
         if sa != sb:
-            a, b = (broadcast(x, sa or sb) for x in (a, b))
+            a, b = (stretched(x, sa or sb) for x in (a, b))
         return mul2(a, b)
     summed = sb[-2] if len(sb) > 1 else sb[0]
     if sa[-1] != summed:

@@ -14,7 +14,7 @@ from nnl.core.graph import Value
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
-from nnl.functions.reduction import broadcast, reshape, sum_to
+from nnl.functions.reduction import reshape, stretched, sum_to
 
 __all__ = ["einsum"]
 
@@ -157,7 +157,7 @@ class einsum:
         if len(known) < len(wanted):
             g = reshape(g, tuple(sizes[c] if c in known else 1 for c in wanted))
         if g.shape != full:
-            g = broadcast(g, full)
+            g = stretched(g, full)
         return g if full == x[i].shape else sum_to(g, x[i].shape)
 
     def cost(self, *x):

@@ -98,7 +98,7 @@ def sum(x, axis=None, keepdims=False):
 
 def spread(gy, x_spec, axes):
     """The gradient of a reduced array, stretched back to the shape of what was reduced."""
-    return broadcast(reshape(gy, kept_shape(x_spec, axes)), x_spec.shape)
+    return stretched(reshape(gy, kept_shape(x_spec, axes)), x_spec.shape)
 
 
 @op("mean", wide=True, nnp="Mean")
@@ -463,9 +463,12 @@ def broadcast(x: Input, shape: Sequence[int], n_outputs=-1, outputs=None):
     Raises:
         ShapeError: A size differs and is not 1.
     """
-    if x.shape == tuple(shape) and outputs is None:
-        return x
     return broadcast_op(x, shape=shape, outputs=outputs)
+
+
+def stretched(x, shape):
+    """x broadcast to a shape; itself if it has that shape."""
+    return x if x.shape == shape else broadcast_op(x, shape=shape)
 
 
 def sum_to(x, shape):

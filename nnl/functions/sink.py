@@ -8,7 +8,7 @@ from nnl.core.op import Cost, Sample, op
 from nnl.core.variable import Variable
 from nnl.functions.arithmetic import add_scalar, mul_scalar
 from nnl.functions.concatenation import check_given
-from nnl.functions.reduction import broadcast
+from nnl.functions.reduction import stretched
 
 __all__ = ["sink"]
 
@@ -30,7 +30,7 @@ class sink_op:
     def vjp(self, gy, *, x_spec):
         # the start gradient is ignored, as in NNabla
         one = add_scalar(mul_scalar(gy, 0.0), 1.0)
-        return tuple(broadcast(one, s.shape) for s in x_spec)
+        return tuple(stretched(one, s.shape) for s in x_spec)
 
     def cost(self, *x):
         return Cost(flops=0, bytes=0)

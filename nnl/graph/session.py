@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nnl.core.array import NdArray, Views
+from nnl.core.array import LOST, NdArray, Views
 from nnl.core.autodiff import start_gradient
 from nnl.core.callback import HOOKS
 from nnl.core.context import SPACES, STATE, using
@@ -172,7 +172,7 @@ class Session:
         forward.publish()
         if self.marked is not forward:
             for nd in forward.lost:
-                nd.clear()
+                nd.clear(LOST)
             self.marked = forward
         self.last, self.complete = mode, True
 
@@ -188,7 +188,7 @@ class Session:
             for n in self.nodes:
                 for i, nd in enumerate(n.outs or ()):
                     if (id(n), i) not in kept:
-                        nd.clear()
+                        nd.clear(LOST)
         self.marked, self.last, self.complete = None, KEEP, True
 
     def _readable(self) -> set[Key]:
@@ -292,7 +292,7 @@ class Session:
         run.run(joint, callbacks)
         if joint:
             for nd in self.plans[TRAIN].overwritten:
-                nd.clear()
+                nd.clear(LOST)
             self.last = ""
             if callbacks and not self.reported:  # the next forward makes a plan for them
                 self.reported = True

@@ -104,7 +104,7 @@ def test_a_variable_is_named_with_its_function():
     h = PF.affine(leaf([[1, 2]]), 3, name="fc")
     h.name = "h"
     y = F.relu(h)
-    h.data.clear()
+    y.forward(clear_buffer=True)
     text = r"^Variable 'h', output of affine in fc \(test_origin.py:\d+\): .*had been cleared"
     with pytest.raises(ValueError, match=text):
         h.d  # noqa: B018
