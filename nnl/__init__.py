@@ -40,6 +40,7 @@ from nnl.core.parameter import (
 )
 from nnl.core.random import seed
 from nnl.core.schema import schema
+from nnl.core.suggest import module_getattr as _module_getattr
 from nnl.core.variable import Variable, forward_all
 from nnl.ext import get_extension_context as _get_extension_context
 from nnl.ext.native import set_threads
@@ -48,6 +49,7 @@ set_default_context(_get_extension_context("cpu", device_id="0"))
 
 from nnl import converters as _converters  # noqa: E402, F401  (gives solvers their state files)
 from nnl import functions  # noqa: E402
+from nnl.core import dlpack as _dlpack  # noqa: E402, F401  (gives arrays its protocol)
 from nnl.graph import compile, memory_budget, print_graph, profile  # noqa: E402
 from nnl.logger import logger  # noqa: E402
 from nnl.nnabla.paths import keep_functions as _keep_functions  # noqa: E402
@@ -91,6 +93,8 @@ _HOST = (
     "reset_array_preference",
 )
 
+_missing = _module_getattr("nnl", lambda: (*__all__, *_LAZY))
+
 
 def __getattr__(name):
     if name in _LAZY:
@@ -106,7 +110,7 @@ def __getattr__(name):
         from nnl.converters.nnp.graph_def import ProtoVariable
 
         return ProtoVariable
-    raise AttributeError(f"module 'nnl' has no attribute {name!r}")
+    return _missing(name)
 
 
 def load_parameters(path, proto=None, needs_proto=False, extension=".nntxt"):

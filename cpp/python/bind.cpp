@@ -16,6 +16,8 @@
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <stdexcept>
+#include <typeinfo>
 #include <utility>
 
 #include "nnl/crc32.h"
@@ -361,6 +363,12 @@ NB_MODULE(_native, m) {
       std::rethrow_exception(p);
     } catch (const ValueError& e) {
       PyErr_SetString(PyExc_ValueError, e.what());
+    } catch (const std::bad_alloc&) {
+      PyErr_SetString(PyExc_MemoryError, "the machine has no more");
+    } catch (const std::length_error&) {
+      PyErr_SetString(PyExc_MemoryError, "no machine has as much");
+    } catch (const std::bad_cast&) {
+      PyErr_SetString(PyExc_ValueError, "an argument does not fit the type that the kernel takes");
     }
   });
   m.def("kernel_names", &kernel_names);

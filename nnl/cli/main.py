@@ -16,13 +16,14 @@ MODULES = (convert, view, inspect, run, launch, completion)
 EPILOG = "Results go to stdout, messages to stderr. The exit code is 0 only if all was done."
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of `nnl` with all its commands."""
+def parser(convert: str = "nnl convert") -> argparse.ArgumentParser:
+    """The parser of `nnl` with all its commands; `convert` is what it calls that one."""
     top = argparse.ArgumentParser(prog="nnl", description=__doc__, epilog=EPILOG)
     top.add_argument("-q", "--quiet", action="store_true", help="no messages but errors")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in MODULES:
         module.add_commands(commands)
+    commands.choices["convert"].prog = convert
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(run=_version)
     return top
@@ -35,9 +36,10 @@ def _version(args: argparse.Namespace) -> int:
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, convert: str = "nnl convert") -> int:
     """Entry point of `nnl`; returns the exit code: 0 done, 1 failed, 2 wrong usage."""
-    args = parser().parse_args(argv)
+    args = parser(convert).parse_args(argv)
+    name = convert if args.command == "convert" else f"nnl {args.command}"
     if args.quiet:
         logger.setLevel(logging.ERROR)
     try:
@@ -49,14 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, TypeError, NotImplementedError, OSError, ModuleNotFoundError) as error:
-        print(f"nnl {args.command}: error: {error}", file=sys.stderr)
+        print(f"{name}: error: {error}", file=sys.stderr)
         return 1
     except (MemoryError, RuntimeError) as error:  # of Python, or of oneDNN
         what = "there is not enough memory" if isinstance(error, MemoryError) else "failed"
-        print(f"nnl {args.command}: error: {_files(args)}{what}: {error}", file=sys.stderr)
+        print(f"{name}: error: {_files(args)}{what}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"nnl {args.command}: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return 130
 
 
@@ -68,7 +70,7 @@ def _files(args: argparse.Namespace) -> str:
 
 def convert_main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `nnl-convert`, which is `nnl convert`."""
-    return main(["convert", *(sys.argv[1:] if argv is None else argv)])
+    return main(["convert", *(sys.argv[1:] if argv is None else argv)], "nnl-convert")
 
 
 if __name__ == "__main__":

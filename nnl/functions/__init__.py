@@ -4,6 +4,8 @@
 import importlib
 import pkgutil
 
+from nnl.core.suggest import module_getattr
+
 __all__: list[str] = []
 
 for _info in pkgutil.iter_modules(__path__):
@@ -11,3 +13,5 @@ for _info in pkgutil.iter_modules(__path__):
     for _name in _module.__all__:
         globals()[_name] = getattr(_module, _name)
     __all__ += _module.__all__
+
+__getattr__ = module_getattr(__name__, lambda: __all__)

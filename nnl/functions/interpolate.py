@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.convert import wanted_instead
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError
 
@@ -249,11 +250,26 @@ def interpolate(
             align_corners and half_pixel are both set.
         ShapeError: x has fewer axes than there are sizes.
     """
+    end = len(x.shape) - bool(channel_last)
+    for name, value, kind in (
+        ("output_size", output_size, "an int"),
+        ("scale", scale, "a number"),
+    ):
+        if isinstance(value, (int, float, np.number)):
+            wanted = wanted_instead(value, max(end - 2 + bool(channel_last), 1), kind)
+            raise TypeError(f"interpolate: {name} is {value!r}, {wanted}")
     if output_size is None:
         if scale is None:
             raise ValueError("interpolate: neither scale nor output_size is given")
-        n = len(scale)
-        end = len(x.shape) - bool(channel_last)
+        try:
+            factors = [float(f) for f in scale]
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"interpolate: scale is {scale!r}, wanted a sequence of numbers"
+            ) from None
+        if not all(0 < f < 2**31 for f in factors):
+            raise ValueError(f"interpolate: scale is {tuple(scale)}, wanted factors above 0")
+        n = len(factors)
         if n > end:
             raise ShapeError(
                 f"interpolate: scale {tuple(scale)} has {n} entries, "
@@ -263,7 +279,7 @@ def interpolate(
         output_size = tuple(math.floor(s * f) for s, f in zip(size, scale, strict=True))
     return interpolate_op(
         x,
-        output_size=tuple(output_size),
+        output_size=output_size,
         mode=mode,
         align_corners=align_corners,
         half_pixel=half_pixel,

@@ -16,6 +16,7 @@ from nnl.core.parameter import (
     pop_parameter,
     set_parameter,
 )
+from nnl.core.suggest import module_getattr
 from nnl.parametric_functions.activation import prelu
 from nnl.parametric_functions.affine import affine, embed, svd_affine
 from nnl.parametric_functions.api import parametric_function_api
@@ -122,3 +123,5 @@ __all__ = [
     "transformer_encode",
     "weight_normalization",
 ]
+
+__getattr__ = module_getattr(__name__, lambda: __all__)

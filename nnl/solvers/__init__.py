@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The solvers: each holds an update rule, its states and a learning rate."""
 
+from nnl.core.suggest import module_getattr
 from nnl.solvers import joined as _joined  # noqa: F401  (an op that plans make)
 from nnl.solvers.adagrad import Adadelta, Adagrad, RMSprop, RMSpropGraves
 from nnl.solvers.adam import AdaBelief, Adam, Adamax, AdamW
@@ -34,3 +35,5 @@ __all__ = [
     "Solver",
     "SolverState",
 ]
+
+__getattr__ = module_getattr(__name__, lambda: __all__)

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from nnl.core.annotations import shown
-from nnl.core.array import NdArray
 from nnl.core.callback import SOLVER_HOOKS
 from nnl.core.context import STATE, using
 from nnl.core.dispatch import apply, bind, execute
+from nnl.core.once import warn_once
 from nnl.core.op import OPS, Op
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import EXECUTOR, Variable
-from nnl.solvers.gradient import has_inf, has_inf_or_nan, has_nan, order_of
-from nnl.solvers.hyperparameters import checked, not_negative, number
+from nnl.solvers.gradient import has_inf, has_inf_or_nan, has_nan, order_of, write_over
+from nnl.solvers.hyperparameters import check_names, checked, not_negative, number
 
 Hook = Callable[[], None]
 
@@ -76,6 +76,10 @@ class Solver:
     states: tuple[str, ...] = ()
     rate: str = "lr"
     fused: bool = False
+
+    def __new__(cls, *args: Any, **given: Any) -> Any:
+        check_names(cls, given)
+        return super().__new__(cls)
 
     def __init__(self, **hyperparameters: Any) -> None:
         self.info: dict[str, Any] = {
@@ -142,6 +146,8 @@ class Solver:
                     f"{where}: {key!r} has the shape {variable.shape}, the states to keep "
                     f"{kept[key].variable.shape}"
                 )
+        if not param_dict and reset:
+            warn_once(f"{where}: param_dict is empty: call it when the network has been built")
         if reset:
             self._entries.clear()
         for key, variable in param_dict.items():
@@ -256,7 +262,7 @@ class Solver:
                 continue
             if hooked:
                 _before(pre)
-            _write_over(grad, op, attrs, (grad, w.data)[: len(op.inputs)])
+            write_over(grad, op, attrs, (grad, w.data)[: len(op.inputs)])
             if hooked:
                 _after(post)
 
@@ -328,6 +334,8 @@ class Solver:
         Raises:
             ShapeError: A parameter's shape changed after set_parameters.
         """
+        if not self._entries:
+            warn_once(f"{self.name}.update: there are no parameters: call set_parameters first")
         hooked = self._hooked("update", update_pre_hook, update_post_hook)
         op, attrs, target, trace = self.rule, self._attrs, STATE.target, STATE.trace
         if self._next_decay is not None:
@@ -481,15 +489,3 @@ def _after(hook: Hook | None) -> None:
         hook()
     for global_hook in list(SOLVER_HOOKS.post.values()):
         global_hook()  # type: ignore[call-arg]
-
-
-def _write_over(grad: NdArray, op: Op, attrs: Any, datas: tuple[NdArray, ...]) -> None:
-    """Compute op(*datas) into the memory of grad, which others may share."""
-    bound = bind(op, attrs, STATE.target, tuple([d.spec for d in datas]))
-    space = order_of(grad) if bound.space == "host" else bound.space
-    bufs = [d.read(space) for d in datas]
-    into = grad.touch(space)
-    if bound.into and bound.out_specs[0] is grad.spec:
-        bound.call(*bufs, out=into)
-    else:
-        into[...] = bound.call(*bufs).reshape(into.shape)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.context import REORDERED
-from nnl.core.op import Cost, Sample, op
+from nnl.core.context import REORDERED, STATE
+from nnl.core.dispatch import bind
+from nnl.core.op import Cost, Op, Sample, op
 from nnl.core.spec import check_same_shape
 from nnl.solvers.rule import norm
 
@@ -122,3 +125,15 @@ def has_nan(array: np.ndarray) -> bool:
 def has_inf_or_nan(array: np.ndarray) -> bool:
     """Whether any element is not finite."""
     return not np.isfinite(array).all()
+
+
+def write_over(grad: NdArray, op: Op, attrs: Any, datas: tuple[NdArray, ...]) -> None:
+    """Compute op(*datas) into the memory of grad, which others may share."""
+    bound = bind(op, attrs, STATE.target, tuple([d.spec for d in datas]))
+    space = order_of(grad) if bound.space == "host" else bound.space
+    bufs = [d.read(space) for d in datas]
+    into = grad.touch(space)
+    if bound.into and bound.out_specs[0] is grad.spec:
+        bound.call(*bufs, out=into)
+    else:
+        into[...] = bound.call(*bufs).reshape(into.shape)

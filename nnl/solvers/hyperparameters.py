@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from inspect import signature
 from typing import Any
 
 from nnl.core.annotations import flag, shown
+from nnl.core.suggest import did_you_mean
 
 # Name -> (lowest, highest, whether the highest itself is allowed); every other name is a flag.
 _RANGES: dict[str, tuple[float, float, bool]] = {
@@ -16,6 +19,18 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     **dict.fromkeys(("beta1", "beta2"), (0.0, 1.0, False)),
     "gamma": (5e-324, math.inf, False),  # positive
 }
+
+
+def check_names(cls: type, given: Iterable[str]) -> None:
+    """Raise a TypeError with a suggestion for an argument that the class does not take."""
+    parameters = signature(cls.__init__).parameters.values()  # type: ignore[misc]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    names = [p.name for p in parameters][1:]
+    for name in given:
+        if name not in names:
+            hint = did_you_mean(name, names)
+            raise TypeError(f"{cls.__name__}() has no argument {name!r}{hint}")
 
 
 def checked(where: str, name: str, value: Any) -> float | bool:
