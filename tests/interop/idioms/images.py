@@ -71,14 +71,14 @@ def unit(x, scope, dn=False):
     h = F.elu(F.add2(h, x, inplace=True))
     return F.max_pooling(h, kernel=(2, 2), stride=(2, 2)) if dn else h
 
-x, t = nn.Variable((4, 1, 16, 16)), nn.Variable((4, 1))
+x, t = nn.Variable((4, 1, 16, 32 / 2)), nn.Variable((4, 1))
 with nn.parameter_scope("conv1"):
     h = PF.convolution(x, 16, kernel=(3, 3), pad=(1, 1), with_bias=False)
     h = F.elu(PF.batch_normalization(h))
 for i in range(2):
     h = unit(h, "r%d" % i, dn=True)
 h = F.average_pooling(h, kernel=h.shape[2:])
-y = PF.affine(F.reshape(h, (4, h.size // 4)), 10)
+y = PF.affine(F.reshape(h, (4, h.size / 4)), 10)
 loss = F.mean(F.softmax_cross_entropy(y, t))
 solver = S.Adam(1e-3)
 solver.set_parameters(nn.get_parameters())
@@ -170,8 +170,8 @@ def residual(x, name):
         return x + PF.convolution(h, 8, (3, 3), pad=(1, 1), name="b") * 0.2
 def shuffle(x, r):
     b, c, h, w = x.shape
-    y = F.reshape(x, (b, c // r // r, r, r, h, w))
-    return F.reshape(F.transpose(y, (0, 1, 4, 2, 5, 3)), (b, c // r**2, h * r, w * r))
+    y = F.reshape(x, (b, c / r / r, r, r, h, w))
+    return F.reshape(F.transpose(y, (0, 1, 4, 2, 5, 3)), (b, c / r**2, h * r, w * r))
 low, high = nn.Variable((2, 3, 6, 6)), nn.Variable((2, 3, 12, 12))
 h = PF.convolution(low, 8, (3, 3), pad=(1, 1), name="in")
 for i in range(2):
