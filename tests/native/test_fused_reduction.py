@@ -82,6 +82,17 @@ def test_nothing_sums_to_zero() -> None:
     assert np.array_equal(run("fused_elementwise", attrs, [a, b], [((3,), F32)]), np.zeros(3))
 
 
+def test_nothing_is_read_of_inputs_that_broadcast_to_nothing() -> None:
+    """Sizes of 0 ended the process: gradients of a product of float32[2, 1] and float32[1, 0]."""
+    p = Program((2, 0), (2, 1))
+    y = p.add("mul2", 0, 1)
+    attrs = p.attributes(y) | reductions((2, 0), (0,), 1)
+    attrs["keep_dims"] = True
+    arrays = [np.ones((2, 0), F32), np.ones((2, 1), F32)]
+    total = run("fused_elementwise", attrs, arrays, [((1, 0), F32)])
+    assert total.shape == (1, 0)
+
+
 def test_a_number_may_be_reduced() -> None:
     p = Program((1,), (40, 50))
     y = p.add("mul_scalar", 0, val=2.0)

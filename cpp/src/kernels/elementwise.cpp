@@ -345,6 +345,12 @@ class Elementwise : public Kernel {
   }
 
   void run_blocks(const Buffers& b, int64_t begin, int64_t end, double* values) const {
+    double* first = values;
+    for (const Reduced& r : reductions_) {
+      r.reduction.start(first);
+      first += r.reduction.size();
+    }
+    if (begin == end) return;  // nothing to read, and sizes of 0 divide nothing
     alignas(64) float memory[register_floats];
     float numbers[most_slots];
     float* p[most_slots];
@@ -361,11 +367,6 @@ class Elementwise : public Kernel {
       if (cached_[i])
         in[i] = const_cast<float*>(gather(patterns_[i], b.in[i], in_[i].dtype, 0,
                                           std::min(block_, n_), p[input_register_[i]]));
-    double* first = values;
-    for (const Reduced& r : reductions_) {
-      r.reduction.start(first);
-      first += r.reduction.size();
-    }
     for (int64_t block = begin; block < end; ++block) {
       const int64_t start = block * block_, n = std::min(block_, n_ - start);
       for (size_t i : direct_inputs_) in[i] = static_cast<float*>(b.in[i]) + start;
