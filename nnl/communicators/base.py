@@ -10,8 +10,10 @@ from typing import Any
 
 from nnl.communicators.callback import CommunicatorBackwardCallback
 from nnl.communicators.channel import Channel, CommunicatorError
+from nnl.core.annotations import checked
 from nnl.core.array import NdArray
 from nnl.core.context import REORDERED, STATE, Context
+from nnl.core.convert import as_ints
 from nnl.core.op import OPS
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
@@ -108,7 +110,10 @@ class Communicator:
         self._group("new_group", "world")
         if not isinstance(name, str):
             raise TypeError(f"new_group: name is {type(name).__name__}, wanted a str")
-        members = [int(r) for r in members]
+        try:
+            members = list(as_ints(members))
+        except (TypeError, OverflowError):
+            raise TypeError(f"new_group: ranks are {members!r}, wanted ints") from None
         if name in self._groups:
             raise ValueError(f"new_group: name {name!r} is taken by {self.find_group(name)}")
         if (
@@ -169,6 +174,7 @@ class Communicator:
         """Forget all registered parameters."""
         self._registered.clear()
 
+    @checked
     def allreduce(self, division: bool = False, inplace: bool = False) -> None:
         """Sum the gradients of the registered parameters over the ranks."""
         grads = [v.grad for _, params in self._registered for v in params.values()]
@@ -178,6 +184,7 @@ class Communicator:
 
     # ---- collectives ----
 
+    @checked
     def all_reduce(
         self, data: Any, division: bool = False, inplace: bool = False, group: str = "world"
     ) -> None:
@@ -203,6 +210,7 @@ class Communicator:
         for some in [[nd] for nd in arrays] if inplace else [arrays]:
             self._sum("all_reduce", g, some, division, None)
 
+    @checked
     def reduce(
         self,
         data: Any,
@@ -218,6 +226,7 @@ class Communicator:
         for some in [[nd] for nd in arrays] if inplace else [arrays]:
             self._sum("reduce", g, some, division, place)
 
+    @checked
     def bcast(self, data: Any, src: int, inplace: bool = False, group: str = "world") -> None:
         """Copy the arrays of rank `src`, a rank of the world, to all ranks of the group."""
         arrays, g = self._checked("bcast", "data", data, group)
@@ -228,6 +237,7 @@ class Communicator:
             for bufs in self._buffers(some):
                 g.main.bcast(bufs, place)
 
+    @checked
     def reduce_scatter(
         self, ndarray_list: Any, ndarray: NdArray, division: bool = False, group: str = "world"
     ) -> None:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import numpy as np
 
-from nnl.core.convert import CONVERT, OneForAll, wanted_instead
+from nnl.core.convert import CONVERT, OneForAll, as_bool, wanted_instead
 from nnl.core.suggest import did_you_mean
 
 Input = Any  # a Variable or an NdArray
@@ -19,6 +20,8 @@ Check = Callable[[tuple[Any, ...], dict[str, Any]], tuple[list[Any], dict[str, A
 
 def shown(value: Any) -> str:
     """How a message shows a value: as it is written, or by its type where that is long."""
+    if hasattr(value, "spec"):  # an array of ours: its contents say nothing
+        return type(value).__name__
     text = repr(value)
     return text if len(text) <= 60 and "\n" not in text else type(value).__name__
 
@@ -31,7 +34,7 @@ def _ints(value: Any) -> tuple[int, ...]:
 
 def _shape(value: Any) -> tuple[int, ...]:
     shape = _ints(value)
-    if any(not 0 <= n < 2**63 for n in shape):
+    if any(n < 0 for n in shape) or math.prod(shape) > 2**60:
         raise ValueError
     return shape
 
@@ -63,13 +66,6 @@ def flag(name: str, arg: str, value: Any) -> bool:
         raise TypeError(f"{name}: {arg} is {shown(value)}, wanted a bool") from None
 
 
-def as_bool(value: Any) -> bool:
-    """The value as a flag; numbers and None are taken as such, nothing else is."""
-    if not isinstance(value, (bool, int, float, np.generic, type(None))):
-        raise TypeError
-    return bool(value)
-
-
 def _callable(value: Any) -> Any:
     if not callable(value):
         raise TypeError
@@ -89,7 +85,16 @@ def _number(value: Any) -> Any:
 
 def _pair(value: Any) -> Any:
     low, high = value
+    if not math.isfinite(low) or not math.isfinite(high):
+        raise ValueError
     return _number(low), _number(high)
+
+
+def _int_pair(value: Any) -> Any:
+    low, high = _ints(value)
+    if low >= high:
+        raise ValueError
+    return low, high
 
 
 def _array(value: Any) -> Any:
@@ -111,17 +116,16 @@ def _dict(value: Any) -> Any:
 
 # Annotation -> (conversion, what is wanted); annotations that are not here are not checked.
 KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    **{k: CONVERT[k] for k in ("int", "str")},
+    **{k: CONVERT[k] for k in ("int", "str", "bool")},
     "float": (_number, "a number"),
-    "tuple[float, float]": (_pair, "two numbers"),
-    "tuple[int, int]": (_pair, "two numbers"),
-    "bool": (as_bool, "a bool"),
+    "tuple[float, float]": (_pair, "two finite numbers"),
+    "tuple[int, int]": (_int_pair, "two ints, the first of them smaller"),
     "Sequence[int]": (_ints, "a sequence of ints"),
-    "Sequence[float]": CONVERT["tuple[float, ...]"],
-    "Shape": (_shape, "a sequence of ints >= 0"),
+    "Shape": (_shape, "sizes >= 0 that fit into memory"),
     "int | Sequence[int]": (_int_or_ints, "an int or a sequence of ints"),
     "Callable[[Any], Any]": (_callable, "a function"),
     "Rng": (_rng, "a numpy.random.RandomState"),
+    "RandomState": (_rng, "a numpy.random.RandomState"),
     "np.random.RandomState": (_rng, "a numpy.random.RandomState"),
     "Input": (_array, "nnl.Variable or nnl.NdArray"),
     "Iterable[Callback]": (_iterable, "several functions"),

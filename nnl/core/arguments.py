@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import CO_VARARGS, Parameter, Signature, get_annotations
 from typing import Any
 
@@ -109,7 +110,7 @@ class Arguments:
             converted = convert(value)
         except OneForAll:
             raise
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RuntimeError):  # torch raises the last
             raise TypeError(f"{self.name}: {field} is {value!r}, wanted {wanted}") from None
         except OverflowError as e:
             raise ValueError(f"{self.name}: {field} is {value!r}, {e}") from None
@@ -137,7 +138,8 @@ class Arguments:
         except TypeError as e:
             if "unhashable" not in str(e):
                 raise
-        frozen = [tuple(v) if isinstance(v, (list, np.ndarray)) else v for v in full]
+        plain = [v.tolist() if isinstance(v, np.ndarray) else v for v in full]
+        frozen = [tuple(v) if isinstance(v, list) else v for v in plain]
         typed = zip(self.fields, self.kinds, frozen, strict=True)
         return self.intern(tuple(self._convert(f, k, v) for f, k, v in typed))
 
@@ -161,9 +163,7 @@ class Arguments:
             raise TypeError(
                 f"{self.name}() takes {n + len(self.fields)} arguments, got {len(args)}"
             )
-        for i in range(min(self.required, n)):
-            if inputs[i] is None:
-                raise TypeError(f"{self.name}() needs the input {names[i]!r}")
+        self.check_given(inputs)
         try:
             return tuple(inputs), self.attrs(**kw)
         except OneForAll as e:
@@ -171,13 +171,18 @@ class Arguments:
 
     def _one_for_all(self, field: str, value: Any, x: Any, given: dict[str, Any]) -> TypeError:
         """The error for one int where every spatial axis of x wants its own."""
-        sized = (tuple, list, np.ndarray)
-        lengths = [len(v) for f, v in given.items() if f in self.spatial and isinstance(v, sized)]
+        lengths = [len(list(v)) for f, v in given.items() if f in self.spatial and np.iterable(v)]
         if not lengths:
             base = given.get("base_axis", 1) if "base_axis" in self.fields else 1
             lengths = [max(getattr(x, "ndim", 4) - as_int(base) - 1, 1)]
         wanted = wanted_instead(value, lengths[0])
         return TypeError(f"{self.name}: {field} is {value!r}, {wanted}")
+
+    def check_given(self, given: Sequence[Any]) -> None:
+        """Raise if an input that is needed is None."""
+        for i, (name, x) in enumerate(zip(self.inputs, given, strict=False)):
+            if x is None and i not in self.optional:
+                raise TypeError(f"{self.name}() needs the input {name!r}")
 
     def bad_input(self, inputs: tuple[Any, ...]) -> TypeError:
         """The error for an input that is neither Variable nor NdArray."""

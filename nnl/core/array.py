@@ -9,6 +9,7 @@ from weakref import ref
 
 import numpy as np
 
+from nnl.core.annotations import shown
 from nnl.core.context import REORDERED, SPACES, STATE, HostSpace
 from nnl.core.spec import ShapeError, Spec, TooLarge
 
@@ -45,7 +46,7 @@ class NdArray:
             self.spec = Spec.of(shape)
         except TypeError as e:
             raise TypeError(f"NdArray: {e}") from None
-        except TooLarge as e:
+        except (TooLarge, ShapeError) as e:
             raise ShapeError(f"NdArray: {e}") from None
         self.bufs = {"fill": 0}
         if STATE.trace is not None:
@@ -68,7 +69,12 @@ class NdArray:
     @staticmethod
     def from_numpy_array(nparr: Any) -> NdArray:
         """A copy of a numpy array; keeps its dtype."""
-        a = np.asarray(nparr)
+        try:
+            a = np.asarray(nparr)
+        except ValueError:  # lists of different lengths
+            raise TypeError(
+                f"from_numpy_array: got {shown(nparr)}, wanted an array of numbers"
+            ) from None
         nd = NdArray.holding(Spec.of(a.shape, a.dtype), "host", _copy(a))
         if STATE.trace is not None:
             STATE.trace.made(nd)
@@ -183,7 +189,12 @@ class NdArray:
                 return
             STATE.trace.check_write(self, "writing a numpy array")
         a = value.data if isinstance(value, NdArray) else value
-        a = np.asarray(a)
+        try:
+            a = np.asarray(a)
+        except ValueError:  # lists of different lengths
+            raise TypeError(
+                f"data: got {shown(a)}, wanted a number or an array of numbers"
+            ) from None
         if a.dtype.kind not in "biufV" or a.dtype.names is not None:
             raise TypeError(f"data: got {value!r}, wanted a number or an array of numbers")
         if a.shape != spec.shape:

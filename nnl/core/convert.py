@@ -52,6 +52,13 @@ def wanted_instead(value: Any, axes: int, kind: str = "an int") -> str:
     return f"wanted {kind} for each spatial axis: {(value,) * axes}"
 
 
+def as_bool(value: Any) -> bool:
+    """The value as a flag; numbers and None are taken as such, nothing else is."""
+    if not isinstance(value, (bool, int, float, np.generic, type(None))):
+        raise TypeError
+    return bool(value)
+
+
 def _floats(value: Any) -> tuple[float, ...]:
     return tuple(float(v) for v in value)
 
@@ -72,7 +79,7 @@ def _float(value: Any) -> float:
 CONVERT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "int": (as_int, "an int"),
     "float": (_float, "a float"),
-    "bool": (bool, "a bool"),
+    "bool": (as_bool, "a bool"),
     "str": (_str, "a str"),
     "tuple[int, ...]": (int_or_ints, "a sequence of ints"),
     "tuple[float, ...]": (_floats, "a sequence of floats"),

@@ -53,9 +53,7 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
     if bound is not None:
         return bound
     if None in specs[: op.required] and not op.variadic:
-        missing = [n for i, n in enumerate(op.inputs) if specs[i] is None and i not in op.optional]
-        if missing:
-            raise TypeError(f"{op.name}() needs the input {missing[0]!r}")
+        op.check_given(specs)
     cast = tuple([cast_spec(op, i, s, target) for i, s in enumerate(specs)])
     try:
         with using(target=target):  # functions without inputs take their dtype from it

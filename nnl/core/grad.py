@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nnl.core.annotations import shown
+from nnl.core.annotations import flag, shown
 from nnl.core.autodiff import Key, _zeros, backprop, start_gradient
 from nnl.core.context import STATE, using
 from nnl.core.graph import Value
@@ -40,6 +40,7 @@ def grad(
     Raises:
         ValueError: An input has need_grad=False, or the numbers of arguments differ.
     """
+    bind_grad_output = flag("grad", "bind_grad_output", bind_grad_output)
     outs, ins = _listed(outputs), _listed(inputs)
     gos = grad_outputs if isinstance(grad_outputs, (list, tuple)) else [grad_outputs] * len(outs)
     for name, vs in (("outputs", outs), ("inputs", ins)):

@@ -184,6 +184,8 @@ class Op(Arguments):
             raise self.bad_input(inputs) from None
         done = attrs.resolved.get(specs)
         if done is None:
+            if None in specs[: self.required] and not self.variadic:
+                self.check_given(specs)
             done = self.attrs(**{**attrs.as_dict(), **attrs.resolve(*specs)})
             bounded(attrs.resolved)[specs] = done
         return done

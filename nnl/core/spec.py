@@ -60,7 +60,7 @@ class Spec:
             except OverflowError:
                 raise TooLarge(f"an array of shape {key[0]} is larger than any memory") from None
             if any(n < 0 for n in dims):
-                raise ShapeError(f"a shape needs sizes >= 0, got {dims}")
+                raise ShapeError(f"shape is {dims}, wanted sizes >= 0")
             spec = object.__new__(cls)
             spec.shape, spec.dtype, spec.size = dims, key[1], math.prod(dims)
             with _MAKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from nnl.core.annotations import flag
+from nnl.core.annotations import checked, flag
 from nnl.core.array import Host, NdArray
 from nnl.core.context import STATE
 from nnl.core.graph import Node, Value, capture
@@ -298,6 +298,7 @@ class Variable:
         edges[self.edge.key] = self.edge
         return [Function(n, edges) for n in nodes]
 
+    @checked
     def reset_shape(self, shape: Sequence[int], force: bool = False) -> None:
         """Change the shape. Graphs are set up again at their next forward(); the data is dropped.
 
@@ -395,9 +396,13 @@ def forward_all(
     function_post_hook: Hook | None = None,
 ) -> None:
     """Compute several variables at once; what they share is computed once."""
-    if not np.iterable(variables) or not all(isinstance(v, Variable) for v in variables):
+    if (
+        isinstance(variables, Variable)
+        or not np.iterable(variables)
+        or not all(isinstance(v, Variable) for v in variables)
+    ):
         raise TypeError("forward_all: variables must be nnl.Variable, several of them")
-    if variables:
+    if len(variables):
         EXECUTOR[0].forward(
             list(variables), clear_buffer, clear_no_need_grad, function_pre_hook, function_post_hook
         )

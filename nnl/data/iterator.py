@@ -60,8 +60,8 @@ class DataIterator:
         epoch_end_callbacks: Iterable[Callback] = (),
         stop_exhausted: bool = False,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"DataIterator: batch_size={batch_size} must be at least 1")
+        if not 1 <= batch_size <= 2**24:
+            raise ValueError(f"DataIterator: batch_size={batch_size} is not in [1, 2^24]")
         if data_source.size < 1:
             raise ValueError("DataIterator: data_source has no samples")
         self._rng = RandomState(313) if rng is None else rng

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.annotations import checked
 from nnl.data.settings import settings
 
 Sample = Any  # a tuple of one array-like per variable
@@ -32,6 +33,7 @@ class DataSource:
         rng: Generator of the orders; None is a new RandomState(313).
     """
 
+    @checked
     def __init__(self, shuffle: bool = False, rng: np.random.RandomState | None = None) -> None:
         self._rng = np.random.RandomState(313) if rng is None else rng
         self._shuffle = shuffle

@@ -323,7 +323,11 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
     """
     arrays = (Variable, NdArray)
     if not isinstance(a, arrays) and not isinstance(b, arrays):
-        return np.dot(a, b, out=out)
+        try:
+            return np.dot(a, b, out=out)
+        except (TypeError, ValueError) as e:
+            kinds = f"a is {type(a).__name__} and b {type(b).__name__}, which numpy refuses"
+            raise type(e)(f"dot: {kinds}: {e}") from None
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, arrays):
             raise TypeError(

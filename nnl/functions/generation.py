@@ -131,6 +131,8 @@ def linspace(start, stop, num):
         num = as_int(num)
     except TypeError:
         raise TypeError(f"linspace: num is {num!r}, wanted an int") from None
+    except OverflowError as e:
+        raise ValueError(f"linspace: num is {num!r}, {e}") from None
     if num < 0:
         raise ValueError(f"linspace: num is {num}, wanted at least 0")
     return linspace_op(start=start, stop=stop, num=num)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core import random as nnl_random
+from nnl.core.annotations import checked
 from nnl.core.arguments import write_to
 from nnl.core.array import NdArray
 from nnl.core.dispatch import apply
@@ -144,10 +145,10 @@ class inq_convolution_op(INQ, WithConvolution):
 
 def with_memory(function, inputs, outputs, **attributes):
     """Apply the op to the inputs and a memory of its own in which no weight is fixed."""
-    attrs = function._resolve(function.attrs(**attributes), inputs)
+    seed = attributes["seed"]
+    attrs = function._resolve(function.parse(inputs, dict(attributes))[1], inputs)
     size = inputs[1].spec.size
     memory = np.zeros(3 + size, np.uint64)
-    seed = attributes["seed"]
     memory[0] = seed if seed >= 0 else nnl_random.raw(nnl_random.SHARED.data.data, 1)[0]
     memory[3:] = np.full(size, np.nan).view(np.uint64)
     nd = NdArray.holding(Spec.of(memory.shape, np.uint64), "host", memory)
@@ -155,6 +156,7 @@ def with_memory(function, inputs, outputs, **attributes):
     return y if outputs is None else write_to(function, outputs, y)
 
 
+@checked
 def inq_affine(
     x,
     weight,
@@ -202,6 +204,7 @@ def inq_affine(
     )  # fmt: skip
 
 
+@checked
 def inq_convolution(
     x,
     weight,

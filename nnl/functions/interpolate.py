@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.annotations import Input, checked
 from nnl.core.convert import wanted_instead
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError
@@ -220,8 +221,9 @@ class interpolate_backward(Resizing):
             )
 
 
+@checked
 def interpolate(
-    x: Any,
+    x: Input,
     scale: Sequence[float] | None = None,
     output_size: Sequence[int] | None = None,
     mode: str = "linear",

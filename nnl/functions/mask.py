@@ -311,12 +311,12 @@ def check_distinct(found, expected):
 @checked
 def unique(
     x: Input,
-    flatten=True,
-    axis=None,
-    sorted=True,
-    with_index=False,
-    with_inverse=False,
-    with_counts=False,
+    flatten: bool = True,
+    axis: int | None = None,
+    sorted: bool = True,
+    with_index: bool = False,
+    with_inverse: bool = False,
+    with_counts: bool = False,
     n_outputs=-1,
     outputs=None,
 ):

@@ -233,7 +233,7 @@ class random_shift(Moved):
         yield Sample(rng.normal(size=(3, 4)), seed=3)
 
 
-@op("random_erase", nnp="RandomErase", outputs=("y", "kept"), hidden=1)
+@op("random_erase", at_most={"n": 10_000}, nnp="RandomErase", outputs=("y", "kept"), hidden=1)
 class random_erase:
     """Overwrite random rectangles of images with random numbers.
 

@@ -206,7 +206,7 @@ def sync_batch_normalization(
         ShapeError, ValueError: As batch_normalization.
     """
     check_statistics("sync_batch_normalization", batch_stat, output_stat)
-    if comm is not None and not hasattr(comm, "find_group"):
+    if comm is not None and not hasattr(comm, "size"):
         raise TypeError(
             f"sync_batch_normalization: comm is {shown(comm)}, wanted a communicator or None"
         )

@@ -8,6 +8,7 @@ from typing import Any
 from nnl import functions as F
 from nnl.core.annotations import Input
 from nnl.core.parameter import get_parameter_or_create
+from nnl.core.spec import check_axis
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.initializer import ConstantInitializer
 
@@ -33,6 +34,6 @@ def prelu(
     Source: He et al., Delving Deep into Rectifiers, arXiv:1502.01852.
     """
     init = ConstantInitializer(0.25) if slope_init is None else slope_init
-    shape = () if shared else (inp.shape[base_axis],)
+    shape = () if shared else (inp.shape[check_axis("prelu", base_axis, inp.spec, "inp")],)
     slope = get_parameter_or_create("slope", shape, init, True, not fix_parameters)
     return F.prelu(inp, slope, base_axis=base_axis)

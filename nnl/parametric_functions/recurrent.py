@@ -244,8 +244,12 @@ def lstm_cell(
     Returns:
         h and c of this step.
     """
-    if c.shape != h.shape:
-        raise ShapeError(f"lstm_cell: c has the shape {c.shape}, wanted that of h, {h.shape}")
+    for name, state in (("h", h), ("c", c)):
+        if state.shape != (*x.shape[:1], state_size) or x.ndim != 2:
+            raise ShapeError(
+                f"lstm_cell: {name} has the shape {state.shape} and x {x.shape}, wanted "
+                f"(B, {state_size}) and (B, I)"
+            )
     gates = affine(
         F.concatenate(x, h, axis=1),
         (4, state_size),
@@ -281,6 +285,8 @@ class LSTMCell:
         c: Input | None = None,
         name: str | None = None,
     ) -> None:
+        if min(batch_size, state_size) < 0:
+            raise ShapeError(f"LSTMCell: batch_size {batch_size}, state_size {state_size}: < 0")
         self.batch_size, self.state_size, self.name = batch_size, state_size, name
         self.h = self._zeros() if h is None else h
         self.c = self._zeros() if c is None else c

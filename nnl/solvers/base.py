@@ -172,7 +172,7 @@ class Solver:
 
     def remove_parameters(self, keys: Iterable[str]) -> None:
         """Forget parameters and their states; names that are not registered are ignored."""
-        if not np.iterable(keys):
+        if not np.iterable(keys) or not all(isinstance(k, str) for k in keys):
             raise TypeError(f"{self.name}.remove_parameters: keys is {shown(keys)}, wanted names")
         for key in keys:
             self._entries.pop(key, None)
