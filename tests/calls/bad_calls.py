@@ -49,9 +49,9 @@ def others() -> list[Any]:
     return [
         None, "bad", "", b"bad", [], (), {}, {1}, [1], (2, 3), [[1], [2, 3]], (1.5, 2), (None,),
         ("a", "b"), (10**18, 10**18), (2**63,), (-1, -1), (0, 0), [math.nan], Nothing(),
-        len, np.ones((2, 3), np.float32), np.array(3), np.array(["a"]), np.array([None]),
+        np.ones((2, 3), np.float32), np.array(3), np.array(["a"]), np.array([None]),
         np.array([1j]), np.ones(3, bool), np.zeros((0, 3)), torch.ones(2, 3),
-        torch.ones(2).double(), nn.Context(), np.float32, range(3), slice(2), Ellipsis,
+        torch.ones(2).double(), nn.Context(), range(3), slice(2), Ellipsis,
     ]  # fmt: skip
 
 

@@ -84,7 +84,9 @@ def of_op(op: Op, rng: np.random.Generator) -> Call:
     others = [f"{op.name}_with_statistics"]  # what output_stat=True calls
     if op.name in ("batch_det", "batch_logdet"):
         others.append("batch_inv")  # their gradient
-    return Call(f"F.{op.name}", getattr(F, op.name), xs, attrs, others)
+    call = Call(f"F.{op.name}", getattr(F, op.name), xs, attrs, others)
+    call.arguments += ["axes", "keep_dims"]  # what reductions call their axis
+    return call
 
 
 def functions() -> dict[str, Maker]:
@@ -120,7 +122,13 @@ def functions() -> dict[str, Maker]:
 def _by_hand(label: str, name: str, make: Any, others: Any, rng: np.random.Generator) -> Call:
     args, kw = make()
     call = Call(label, getattr(F, name), args, kw, others.get(name, ()))
-    call.arguments += ["weight", "bias", "x0", "x1"]  # of the functions that they are made of
+    call.arguments += [
+        "weight",
+        "bias",
+        "x0",
+        "x1",
+        "axes",
+    ]  # of the functions that they are made of
     return call
 
 
@@ -160,7 +168,7 @@ def parametric() -> dict[str, Maker]:
         name, args, kw = recorded["call"]
         others = [*COMPOSED.get(name, ()), "get_parameter_or_create", "calc_uniform_lim_glorot"]
         call = Call(f"PF.{name}", getattr(PF, name), args, kw, others)
-        call.arguments += ["x", "x0", "kernel"]  # of the functions that they call
+        call.arguments += ["x", "x0", "kernel", "weight"]  # of the functions that they call
         return call
 
     del cases["spectral_norm_of_conv"]  # its apply_w would call the recorder
@@ -246,7 +254,7 @@ def data_iterator(rng: Any) -> Call:
         iterator,
         [lambda i: (np.zeros(3), i), 10, 3],
         kw,
-        ["DataIterator", "SimpleDataSource"],
+        ["DataIterator", "SimpleDataSource", "DataSource"],
     )
     call.arguments = list(inspect.signature(data_iterator_simple).parameters)
     return call
