@@ -203,6 +203,11 @@ def images() -> nn.Variable:
             ShapeError,
             r"^lstm_cell: h has the shape \(2, 4\) and x \(2, 4\), wanted \(B, 3\)",
         ),
+        (
+            lambda: F.mod2(*[nn.Variable.from_numpy_array(np.ones(2, bool))] * 2),
+            TypeError,
+            r"^mod2: x0 bool\[2\] holds truth values, wanted numbers",
+        ),
         (lambda: nn.Context([3]), TypeError, r"^Context: backend is \[3\], wanted a str or a list"),
         (lambda: nn.seed("a"), TypeError, "^seed: seed_value is 'a', wanted an int"),
         (
