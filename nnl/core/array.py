@@ -16,6 +16,7 @@ from nnl.core.spec import ShapeError, Spec, TooLarge
 logger = logging.getLogger("nnl")
 
 Host = np.ndarray[Any, Any]
+SHARED = "shared"  # a mark beside the host's buffer, which other arrays have parts of: it must stay
 UNWRITTEN = "unwritten"  # a mark beside buffers: zeros that were read before anything was written
 LOST = "cleared by clear_buffer or clear_no_need_grad: set persistent=True to keep it"
 BY_HAND = "cleared by clear()"
@@ -88,10 +89,16 @@ class NdArray:
         return buf if buf is not None else self._sync(space)
 
     def write(self, space: str, buf: Any) -> None:
-        """Make `buf` the only current buffer."""
+        """Make `buf` the only current buffer; of memory that is shared, what it holds."""
         bufs = self.bufs
+        own = bufs.get(SHARED)
         bufs.clear()
-        bufs[space] = buf
+        if own is not None and space == "host":
+            if buf is not own:
+                np.copyto(own, buf)
+            bufs[space] = bufs[SHARED] = own
+        else:
+            bufs[space] = buf
 
     def touch(self, space: str) -> Any:
         """The buffer of `space`, about to be written in place: the other spaces become stale."""
@@ -140,7 +147,8 @@ class NdArray:
             self.touch("host")
         old: dict[str, Any] = self.bufs if same else {"fill": 0}
         # a dictionary of its own: arrays that shared memory keep the old spec and the old value
-        self.bufs = {s: b.reshape(spec.shape) if s in SPACES else b for s, b in old.items()}
+        whole = {SHARED, *SPACES}
+        self.bufs = {s: b.reshape(spec.shape) if s in whole else b for s, b in old.items()}
         self.spec = spec
         STATE.epoch += 1
 
@@ -204,6 +212,9 @@ class NdArray:
                 raise ShapeError(
                     f"data: cannot assign an array of shape {a.shape} to {spec}"
                 ) from None
+        if SHARED in self.bufs:
+            np.copyto(self.touch("host"), a, casting="unsafe")  # its type is that of the memory
+            return
         if a.dtype is not spec.dtype and a.dtype != spec.dtype:
             spec = self.spec = Spec.of(spec.shape, a.dtype)
             STATE.epoch += 1
@@ -240,6 +251,9 @@ class NdArray:
     def fill(self, value: Any) -> None:
         """Fill with one value, lazily: memory is touched at the next read."""
         if STATE.trace is not None and STATE.trace.fill(self, value):
+            return
+        if SHARED in self.bufs:
+            self.data[...] = value  # the other arrays of this memory must see it
             return
         self.bufs.clear()
         self.bufs["fill"] = value

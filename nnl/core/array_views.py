@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.annotations import checked, numpy_type
-from nnl.core.array import Host, NdArray
+from nnl.core.array import SHARED, Host, NdArray
 from nnl.core.context import SPACES, STATE
 from nnl.core.spec import ShapeError, Spec
 
@@ -53,7 +53,14 @@ def view(self: NdArray, shape: Sequence[int]) -> NdArray:
         v = host.reshape(tuple(shape))
     except ValueError:
         raise ShapeError(f"view: {self.spec} does not fit the shape {tuple(shape)}") from None
-    return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
+    return _sharing(self, host, v)
+
+
+def _sharing(self: NdArray, host: Host, part: Host) -> NdArray:
+    """The array of a part of this one's memory, in which both see what is written from now on."""
+    nd = NdArray.holding(Spec.of(part.shape, part.dtype), "host", part)
+    self.bufs[SHARED], nd.bufs[SHARED] = host, part
+    return nd
 
 
 @checked
@@ -64,8 +71,8 @@ def narrow(self: NdArray, dim: int, start: int, length: int) -> NdArray:
             f"narrow: [{start}, {start + length}) of dim {dim} of {self.spec}: wanted a range "
             "inside dim 0"
         )
-    v = self.data[start : start + length]
-    return NdArray.holding(Spec.of(v.shape, v.dtype), "host", v)
+    host = self.data
+    return _sharing(self, host, host[start : start + length])
 
 
 def copy_from(self: NdArray, arr: NdArray, use_current_context: bool = True) -> NdArray:

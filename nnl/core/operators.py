@@ -134,7 +134,10 @@ def _reshape(self: Variable, shape: Sequence[int], unlink: bool = False) -> Vari
         y: Variable = OPS["reshape"](self, shape=shape)
         return y
     nd = view(self.data, shape)
-    return Variable.of_edge(Value.leaf(nd, self.need_grad), nd)
+    edge = Value.leaf(nd, self.need_grad)
+    if self.need_grad:
+        edge.own_grad = view(self.grad, shape)
+    return Variable.of_edge(edge, nd)
 
 
 def _no_grad(self: Variable) -> Variable:

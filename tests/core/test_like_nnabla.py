@@ -94,3 +94,37 @@ def test_dot_makes_a_variable_its_result():
     nd = nn.NdArray((2, 4))
     F.dot(a.data, b.data, nd)
     np.testing.assert_array_equal(nd.data, np.full((2, 4), 15))
+
+
+def test_parts_of_an_array_share_its_memory_whoever_writes_and_however():
+    a = nn.NdArray((2, 6))
+    a.data = np.arange(12).reshape(2, 6)
+    n = a.narrow(0, 0, 1)
+    a.fill(4)
+    assert (n.data == 4).all()
+    n.fill(9)
+    assert a.data[:, 0].tolist() == [9, 4]
+    n.zero()
+    assert a.data[:, 0].tolist() == [0, 4]
+    a.copy_from(nn.NdArray.from_numpy_array(np.full((2, 6), 7)))
+    assert (n.data == 7).all()
+    n.copy_from(nn.NdArray.from_numpy_array(np.full((1, 6), 5)))
+    assert a.data[:, 0].tolist() == [5, 7]
+    n.data = np.full((1, 6), 3.0)  # float64: the memory keeps its type
+    assert a.data[:, 0].tolist() == [3, 7] and a.dtype == n.dtype == np.int64
+    v = a.view((3, 4))
+    v.data[0, 0] = 8
+    assert (a.data[0, 0], n.data[0, 0]) == (8, 8)
+
+
+def test_an_unlinked_reshape_shares_data_and_gradient():
+    v = nn.Variable((2, 6), need_grad=True)
+    r = v.reshape((3, 4), unlink=True)
+    r.d = 3
+    v.g = 2
+    assert (v.d == 3).all() and (r.g == 2).all()
+    F.sum(r * 5).forward()
+    y = F.sum(r * 5)
+    y.forward()
+    y.backward()
+    assert (v.g == 7).all()
