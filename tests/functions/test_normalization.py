@@ -109,7 +109,7 @@ def test_shapes_of_statistics_are_those_of_nnabla():
 
 def test_sync_batch_normalization_of_one_process_is_batch_normalization():
     class Comm:
-        size = 1
+        size, find_group = 1, None
 
     with nn.auto_forward():
         want = F.batch_normalization(v(X), None, None, *statistics())
@@ -122,7 +122,7 @@ def test_sync_batch_normalization_of_two_alike_has_their_statistics_but_counts_a
     class Alike:
         """Two processes with the same batch."""
 
-        size = 2
+        size, find_group = 2, None
 
         def sum(self, arrays, group):
             for a in arrays:

@@ -51,7 +51,7 @@ def bind(
         if "dtype" in names:  # a result whose type no input tells
             call = partial(call, dtype=out_specs[0].dtype)
     elif hasattr(attrs, "decompose"):
-        call = partial(run_decomposed, attrs, STATE.target, "host")
+        call = partial(run_decomposed, attrs, _wide(STATE.target), "host")
     else:
         return None
     if any(s.shape == () for s in out_specs):
@@ -76,6 +76,20 @@ def _through_float32(
     ys = y if isinstance(y, tuple) else (y,)
     narrow = [a.astype(s.dtype, copy=False) for a, s in zip(ys, out_specs, strict=True)]
     return tuple(narrow) if isinstance(y, tuple) else narrow[0]
+
+
+def _wide(target: Any) -> Any:
+    """The target without storage in 16 bits: what one op is made of is rounded once, at its end."""
+    if target.half is None:
+        return target
+    return Context([f"{name.partition(':')[0]}:float" for name in target.names]).target
+
+
+def _wide(target: Any) -> Any:
+    """The target without storage in 16 bits: what one op is made of is rounded once, at its end."""
+    if target.half is None:
+        return target
+    return Context([f"{name.partition(':')[0]}:float" for name in target.names]).target
 
 
 def is_half(dtype: Any) -> bool:
