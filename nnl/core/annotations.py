@@ -27,7 +27,7 @@ def shown(value: Any) -> str:
 
 
 def _ints(value: Any) -> tuple[int, ...]:
-    if np.ndim(value) == 0:
+    if not np.iterable(value):
         raise TypeError
     return CONVERT["tuple[int, ...]"][0](value)  # type: ignore[no-any-return]
 
@@ -40,13 +40,13 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _spatial(value: Any) -> tuple[int, ...]:
-    if np.ndim(value) == 0:
+    if not np.iterable(value):
         raise OneForAll(CONVERT["int"][0](value))
     return _ints(value)
 
 
 def _int_or_ints(value: Any) -> Any:
-    return CONVERT["int"][0](value) if np.ndim(value) == 0 else _ints(value)
+    return CONVERT["int"][0](value) if not np.iterable(value) else _ints(value)
 
 
 def numpy_type(name: str, value: Any) -> np.dtype[Any]:
