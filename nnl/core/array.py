@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import logging
 from typing import Any
-from weakref import ref
 
 import numpy as np
 
 from nnl.core.annotations import shown
 from nnl.core.context import REORDERED, SPACES, STATE, HostSpace
-from nnl.core.spec import ShapeError, Spec, TooLarge
+from nnl.core.spec import ShapeError, Spec
 
 logger = logging.getLogger("nnl")
 
@@ -44,10 +43,10 @@ class NdArray:
         if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)):
             shape = _sizes(shape[0])
         try:
-            self.spec = Spec.of(shape)
+            self.spec = Spec.of(shape).checked()
         except TypeError as e:
             raise TypeError(f"NdArray: {e}") from None
-        except (TooLarge, ShapeError) as e:
+        except ShapeError as e:
             raise ShapeError(f"NdArray: {e}") from None
         self.bufs = {"fill": 0}
         if STATE.trace is not None:
@@ -306,38 +305,6 @@ def _copy(a: Host) -> Host:
     host = HostSpace.empty(a.shape, a.dtype)
     host[...] = a
     return host
-
-
-class Views:
-    """Arrays that are one memory on a device under several shapes; on the host numpy knows them.
-
-    Whoever is about to write to one takes the others along to the same buffer. An array that gets a
-    buffer of its own is none of them any more.
-    """
-
-    __slots__ = ("arrays",)
-
-    def __init__(self) -> None:
-        self.arrays: list[ref[NdArray]] = []
-
-    @staticmethod
-    def link(x: NdArray, y: NdArray) -> None:
-        """Let y be a view of x if its buffer is one; of what is not contiguous it may be a copy."""
-        space, buf = next(iter(y.bufs.items()))
-        if getattr(buf, "base", None) is None and buf is not x.bufs.get(space):
-            return
-        views = x.bufs.get("views") or Views()
-        others = [r for r in views.arrays if r() is not None and r() is not x and r() is not y]
-        views.arrays = [*others, ref(x), ref(y)]
-        x.bufs["views"] = y.bufs["views"] = views
-
-    def follow(self, writer: NdArray, space: str, buf: Any) -> None:
-        """An array, which holds nothing but this buffer, is about to be written."""
-        writer.bufs["views"] = self
-        for nd in [r() for r in self.arrays]:
-            if nd is not None and nd is not writer and nd.bufs.get("views") is self:
-                nd.write(space, buf.reshape(nd.spec.shape))
-                nd.bufs["views"] = self
 
 
 class Zeros(NdArray):

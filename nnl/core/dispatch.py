@@ -8,10 +8,11 @@ from typing import Any
 from weakref import ref
 
 from nnl.core.arguments import bounded
-from nnl.core.array import NdArray, Views
+from nnl.core.array import NdArray
 from nnl.core.callback import HOOKS
 from nnl.core.casts import cast_spec, narrowed, widened, with_casts
 from nnl.core.context import STATE, Backend, Target, using
+from nnl.core.device_views import Views
 from nnl.core.graph import Node, Value, record
 from nnl.core.limits import check_sizes
 from nnl.core.op import Op

@@ -68,6 +68,12 @@ class Spec:
                 cls._latest.append(spec)
         return spec
 
+    def checked(self) -> Spec:
+        """This spec, if an array of it can be anywhere at all."""
+        if self.nbytes >= 2**63:
+            raise TooLarge(f"{self} is larger than any memory")
+        return self
+
     @property
     def ndim(self) -> int:
         return len(self.shape)

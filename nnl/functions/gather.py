@@ -22,7 +22,12 @@ def index_array(name, indices):
     """Indices of a call: Variables and NdArrays as they are, lists and arrays as constants."""
     if isinstance(indices, (Variable, NdArray)):
         return indices
-    a = np.asarray(indices)
+    try:
+        a = np.asarray(indices)
+    except ValueError:
+        raise TypeError(
+            f"{name}: indices has rows of different lengths, wanted one array"
+        ) from None
     if a.dtype.kind not in "iu" and a.size:
         raise TypeError(f"{name}: indices has the dtype {a.dtype}, wanted integers")
     nd = NdArray.from_numpy_array(a.astype(np.int64))

@@ -77,7 +77,7 @@ class image_augmentation:
         )
         for argument in ("min_scale", "max_scale", "aspect_ratio", "contrast"):
             value = getattr(self, argument)
-            require(name, argument, value, "more than 0", value > 0)
+            require(name, argument, value, "more than 0 and finite", 0 < value < np.inf)
         return x.with_shape(x.shape[: rank - n] + self.shape)
 
     def forward(self, xp, x, rng):

@@ -71,7 +71,7 @@ class mod2(Binary):
         An array of the dtype of x0.
     Raises:
         ShapeError: The ranks differ, or two sizes differ and neither is 1.
-        TypeError: An array holds truth values.
+        TypeError: An array is one of bool.
     """
 
     fmod: bool = False
@@ -80,7 +80,7 @@ class mod2(Binary):
     def infer(self, x0, x1):
         for name, x in (("x0", x0), ("x1", x1)):
             if x.dtype.kind == "b":
-                raise TypeError(f"mod2: {name} {x} holds truth values, wanted numbers")
+                raise TypeError(f"mod2: {name} is {x}, wanted numbers")
         return super().infer(x0, x1)
 
     def forward(self, xp, x0, x1, out=None):

@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nnl.core.array import LOST, NdArray, Views
+from nnl.core.array import LOST, NdArray
 from nnl.core.autodiff import start_gradient
 from nnl.core.callback import HOOKS
 from nnl.core.context import SPACES, STATE, using
+from nnl.core.device_views import Views
 from nnl.core.dispatch import apply
 from nnl.core.function import Function
 from nnl.core.graph import Node, Value, capture, readable

@@ -65,7 +65,7 @@ def arrays(like: Any, rng: np.random.Generator) -> Any:
         if kind == 0:
             shape.insert(k, int(rng.integers(0, 4)))
         elif shape:
-            changed = {1: [], 2: [0], 3: [shape[k] + int(rng.integers(-1, 3))]}[kind]
+            changed = {1: [], 2: [0], 3: [max(0, shape[k] + int(rng.integers(-1, 3)))]}[kind]
             shape[k : k + 1] = changed
         return make(*shape, dtype=a.dtype.name)
     if kind == 4:

@@ -206,7 +206,17 @@ def images() -> nn.Variable:
         (
             lambda: F.mod2(*[nn.Variable.from_numpy_array(np.ones(2, bool))] * 2),
             TypeError,
-            r"^mod2: x0 bool\[2\] holds truth values, wanted numbers",
+            r"^mod2: x0 is bool\[2\], wanted numbers",
+        ),
+        (
+            lambda: F.gather_nd(nn.Variable((2, 3)), [[1], [2, 3]]),
+            TypeError,
+            "^gather_nd: indices has rows of different lengths, wanted one array",
+        ),
+        (
+            lambda: nn.Variable((10**18, 10**18)),
+            ValueError,
+            r"^Variable: float32\[1.*\] is larger than any memory",
         ),
         (lambda: nn.Context([3]), TypeError, r"^Context: backend is \[3\], wanted a str or a list"),
         (lambda: nn.seed("a"), TypeError, "^seed: seed_value is 'a', wanted an int"),

@@ -84,9 +84,11 @@ def run_nnl(text, inputs):
     names = {"nn": nn, "F": F, "PF": PF, "S": S, "I": I, "np": np, "inputs": inputs, "outputs": {}}
     nn.seed(313)
     nn.clear_parameters()
+    level = nn.logger.level
     try:
         exec(text, names)
     finally:
+        nn.logger.setLevel(level)  # scripts change it
         nn.clear_parameters()
         nn.set_auto_forward(False)
     return names["outputs"]

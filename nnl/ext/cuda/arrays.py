@@ -14,7 +14,7 @@ import numpy as np
 
 from nnl.core.context import STATE
 from nnl.ext.cuda.products import Products
-from nnl.ext.numpy import is_half, run_decomposed
+from nnl.ext.numpy import is_half, run_decomposed, wide
 
 Call = Callable[..., Any]
 logger = logging.getLogger("nnl")
@@ -134,7 +134,7 @@ def definition(
         if "dtype" in names:  # a result whose type no input tells
             call = partial(call, dtype=out_specs[0].dtype)
     elif hasattr(attrs, "decompose"):
-        call = partial(run_decomposed, attrs, STATE.target, space)
+        call = partial(run_decomposed, attrs, wide(STATE.target), space)
     else:
         return None
     if any(s is not None and is_half(s.dtype) for s in (*in_specs, *out_specs)):

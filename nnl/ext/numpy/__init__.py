@@ -51,7 +51,7 @@ def bind(
         if "dtype" in names:  # a result whose type no input tells
             call = partial(call, dtype=out_specs[0].dtype)
     elif hasattr(attrs, "decompose"):
-        call = partial(run_decomposed, attrs, _wide(STATE.target), "host")
+        call = partial(run_decomposed, attrs, wide(STATE.target), "host")
     else:
         return None
     if any(s.shape == () for s in out_specs):
@@ -78,18 +78,12 @@ def _through_float32(
     return tuple(narrow) if isinstance(y, tuple) else narrow[0]
 
 
-def _wide(target: Any) -> Any:
+def wide(target: Any) -> Any:
     """The target without storage in 16 bits: what one op is made of is rounded once, at its end."""
     if target.half is None:
         return target
-    return Context([f"{name.partition(':')[0]}:float" for name in target.names]).target
-
-
-def _wide(target: Any) -> Any:
-    """The target without storage in 16 bits: what one op is made of is rounded once, at its end."""
-    if target.half is None:
-        return target
-    return Context([f"{name.partition(':')[0]}:float" for name in target.names]).target
+    names = [f"{name.partition(':')[0]}:float" for name in target.names]
+    return Context(names, device_id=target.device_id).target
 
 
 def is_half(dtype: Any) -> bool:
