@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans: order of steps, memory, errors, and different plans in different threads.
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
 #include <thread>
 
 #include "check.h"
+#include "nnl/elementwise.h"
 #include "nnl/plan.h"
 
 using namespace nnl;
@@ -93,6 +95,14 @@ void a_workspace_lies_at_its_offset_aligned() {
   CHECK(reinterpret_cast<uintptr_t>(seen) % 64 == 0);
 }
 
+int64_t code_of(const std::string& name) {
+  const auto codes = elementwise_codes();
+  const auto at = std::find_if(codes.begin(), codes.end(),
+                               [&](const auto& code) { return code.first == name; });
+  CHECK(at != codes.end());
+  return at - codes.begin();
+}
+
 // y = relu(x w + b), kept in one arena, with the scratch memory that the kernel asks for.
 struct Network {
   Network(int64_t m, int64_t k, int64_t n, uint32_t seed)
@@ -105,7 +115,12 @@ struct Network {
     auto affine = make_kernel(
         "affine", signature({{"base_axis", int64_t{1}}},
                             {floats({m, k}), floats({k, n}), floats({n})}, {floats({m, n})}));
-    auto relu = make_kernel("relu", signature({}, {floats({m, n})}, {floats({m, n})}));
+    using Integers = std::vector<int64_t>;
+    const Integers relu_of_0 = {code_of("relu"), 0, 0, 0};
+    auto relu = make_kernel("fused_elementwise", signature({{"code", relu_of_0},
+                                                            {"outputs", Integers{1}},
+                                                            {"constants", std::vector<double>{}}},
+                                                           {floats({m, n})}, {floats({m, n})}));
     CHECK(affine && relu);
     CHECK(relu->may_overwrite(0, 0));
     const auto bytes = static_cast<int64_t>((floats({m, n}).bytes() + 63) / 64 * 64);
