@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from inspect import CO_VARARGS, Parameter, Signature, get_annotations
+from sys import maxsize
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ class Arguments:
     at_most: dict[str, int]
     _interned: dict[tuple[Any, ...], Any]
     _raw: dict[tuple[Any, ...], Any]
+    _calls: dict[tuple[Any, ...], Any]
 
     def _read_fields(self, cls: type) -> None:
         fields: dict[str, str] = {}
@@ -75,6 +77,8 @@ class Arguments:
         left_out = set(getattr(cls, "optional", ())) | set(names[self.required :])
         self.optional = frozenset(i for i, n in enumerate(names) if n in left_out)
         self.arity = -1 if self.variadic or defaults else len(names) - self.takes_rng
+        self.given = maxsize if self.variadic else len(names) - self.takes_rng
+        self.absent = () if self.variadic else (None,) * self.given
 
     def intern(self, values: tuple[Any, ...]) -> Any:
         """The attribute object for these values, in the order of `fields`; made once."""
@@ -144,11 +148,31 @@ class Arguments:
         return self.intern(tuple(self._convert(f, k, v) for f, k, v in typed))
 
     def parse(self, args: tuple[Any, ...], kw: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
-        """Split the arguments of a call into inputs and attributes."""
+        """Split the arguments of a call into inputs and attributes.
+
+        What a call gives besides its inputs is looked up as it is; inputs that are missing are
+        found later, by bind().
+        """
+        key = (args[self.given :], *kw.items())
+        try:
+            attrs = self._calls.get(key)
+        except TypeError:  # unhashable
+            return self._parse(args, kw)
+        if attrs is None:
+            by_name = not kw.keys().isdisjoint(self.inputs)
+            inputs, attrs = self._parse(args, kw)  # now kw has what was given by position, too
+            floats = [attrs.values[i] for i in self.float_fields if self.fields[i] in kw]
+            zeros = any(0.0 in v if isinstance(v, tuple) else v == 0.0 for v in floats)
+            if not by_name and not zeros:  # 0.0 equals -0.0
+                bounded(self._calls)[key] = attrs
+            return inputs, attrs
+        return args[: self.given] + self.absent[len(args) :], attrs
+
+    def _parse(self, args: tuple[Any, ...], kw: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         if self.variadic:
             return args, self.attrs(**kw)
-        names = self.inputs[: len(self.inputs) - self.takes_rng]
-        n = len(names)
+        n = self.given
+        names = self.inputs[:n]
         inputs = list(args[:n]) + [None] * (n - len(args))
         for i, name in enumerate(names):
             if name in kw:

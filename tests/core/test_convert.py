@@ -119,6 +119,24 @@ def test_minus_zero_is_not_zero():
             assert np.copysign(1, F.constant(zero, (1,)).d) == wanted
 
 
+def test_what_a_call_lacks_is_found_though_its_attributes_are_known():
+    x, w = nn.Variable((1, 2, 5, 5)), nn.Variable((3, 2, 3, 3))
+    assert F.convolution(x, w, pad=(1, 1)).shape == (1, 3, 5, 5)
+    assert F.convolution(x, weight=w, pad=(1, 1)).shape == (1, 3, 5, 5)
+    assert F.convolution(weight=w, x=x, pad=(1, 1)).shape == (1, 3, 5, 5)
+    for call in (
+        lambda: F.convolution(x, pad=(1, 1)),
+        lambda: F.convolution(x, None, pad=(1, 1)),
+        lambda: F.convolution(weight=w, pad=(1, 1)),
+    ):
+        for auto in (False, True):
+            with (
+                nn.auto_forward(auto),
+                pytest.raises(TypeError, match=r"needs the input '(x|weight)'"),
+            ):
+                call()
+
+
 def test_recorded_steps_tell_equal_arguments_apart():
     seen = []
 
