@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.annotations import shown
-from nnl.core.context import REORDERED, SPACES, STATE, HostSpace
+from nnl.core.context import EPOCH, REORDERED, SPACES, STATE, HostSpace
 from nnl.core.spec import ShapeError, Spec
 
 logger = logging.getLogger("nnl")
@@ -149,7 +149,7 @@ class NdArray:
         whole = {SHARED, *SPACES}
         self.bufs = {s: b.reshape(spec.shape) if s in whole else b for s, b in old.items()}
         self.spec = spec
-        STATE.epoch += 1
+        EPOCH.advance()
 
     def share(self, other: NdArray) -> None:
         """Let both arrays be the same memory from now on."""
@@ -161,7 +161,7 @@ class NdArray:
             STATE.trace.check_write(self, "sharing the memory of another array")
         if other.spec is not self.spec:
             self.spec = other.spec
-            STATE.epoch += 1
+            EPOCH.advance()
         self.bufs = other.bufs
 
     # ---- NNabla's NdArray ----
@@ -216,7 +216,7 @@ class NdArray:
             return
         if a.dtype is not spec.dtype and a.dtype != spec.dtype:
             spec = self.spec = Spec.of(spec.shape, a.dtype)
-            STATE.epoch += 1
+            EPOCH.advance()
             self.bufs = {"host": _copy(a)}
             return
         buf = self.touch("host") if "views" in self.bufs else self.bufs.get("host")

@@ -10,7 +10,7 @@ import numpy as np
 
 from nnl.core.annotations import checked, numpy_type
 from nnl.core.array import SHARED, Host, NdArray
-from nnl.core.context import SPACES, STATE
+from nnl.core.context import EPOCH, SPACES, STATE
 from nnl.core.spec import ShapeError, Spec
 
 
@@ -38,7 +38,7 @@ def cast(self: NdArray, dtype: Any, ctx: Any = None) -> Host:
         keep = self.bufs.get("fill", None)
         host = None if keep is not None or not self.bufs else self.read("host").astype(dtype)
         self.spec = Spec.of(self.spec.shape, dtype)
-        STATE.epoch += 1
+        EPOCH.advance()
         self.bufs = {"fill": keep or 0} if host is None else {"host": host}
     elif not self.bufs:
         self.zero()

@@ -77,13 +77,14 @@ def backprop(
     for v, g in zip(outputs, grads, strict=True):
         if v.need_grad:
             add(v, g)
-    target, origin = STATE.target, STATE.origin
+    state = STATE.__dict__  # this thread's
+    target, origin = state["target"], state["origin"]
     try:
         for node in reversed(order):
             slots = pending.get(node)
             if slots is None or (useful is not None and node not in useful):
                 continue
-            STATE.target, STATE.origin = node.target, node.origin
+            state["target"], state["origin"] = node.target, node.origin
             if before is not None:
                 before(node)
             gxs = _vjp(node, slots, as_graph)
@@ -93,7 +94,7 @@ def backprop(
             if done is not None:
                 done(node, slots, gxs)
     finally:
-        STATE.target, STATE.origin = target, origin
+        state["target"], state["origin"] = target, origin
     return found
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -132,8 +134,7 @@ def _resolve(backend: Sequence[str], device_id: str) -> Target:
         backends += [b for b in BACKENDS[name](device_id) if b not in backends]
     if not backends:
         raise ValueError("Context: backend is an empty list, wanted for example ['cpu:float']")
-    target = _TARGETS[key] = Target(key[0], tuple(backends), kind, device_id)
-    return target
+    return _TARGETS.setdefault(key, Target(key[0], tuple(backends), kind, device_id))
 
 
 class Context:
@@ -206,9 +207,15 @@ class Context:
         )
 
 
-@dataclass(slots=True, init=False)
-class _State:
-    """The modes of the process, which apply() reads on every call; its threads share them."""
+_DEFAULTS: dict[str, Any] = dict(
+    auto_forward=False, record=True, no_grad=False, recompute=False, trace=None, layer=(),
+    origin=None, profiled=False, memory_budget=None,
+)  # fmt: skip
+
+
+class _State(threading.local):
+    """The modes of each thread. A thread begins, at its first use of nnl, with the defaults of that
+    moment. Its dictionary is its own, so that apply() asks for the thread once per call."""
 
     context: Context
     target: Target
@@ -220,26 +227,46 @@ class _State:
     layer: tuple[str, ...]  # parameter scope of the functions that are called, for messages
     origin: Any  # whose gradient is being recorded: where its function was called, or None
     profiled: bool  # time functions that run at once, and note where they are called
-    epoch: int  # counts events that can invalidate a plan: rewiring, flags, shapes, dtypes
+    memory_budget: int | None  # bytes that a training plan may take
+
+    def __init__(self) -> None:
+        self.__dict__.update(_DEFAULTS)
 
 
 STATE = _State()
-STATE.auto_forward = STATE.no_grad = STATE.recompute = False
-STATE.record = True
-STATE.trace = STATE.origin = None
-STATE.layer = ()
-STATE.profiled = False
-STATE.epoch = 0
+
+
+def set_defaults(**changes: Any) -> None:
+    """Set fields of STATE for this thread and for those that have not used nnl yet."""
+    _DEFAULTS.update(changes)
+    STATE.__dict__.update(changes)
 
 
 @contextmanager
 def using(**changes: Any) -> Iterator[None]:
-    """Set fields of STATE for the duration of a with block."""
-    old = {k: getattr(STATE, k) for k in changes}
-    for k, v in changes.items():
-        setattr(STATE, k, v)
+    """Set fields of STATE, of this thread, for the duration of a with block."""
+    state = STATE.__dict__
+    old = {k: state[k] for k in changes}
+    state.update(changes)
     try:
         yield
     finally:
-        for k, v in old.items():
-            setattr(STATE, k, v)
+        state.update(old)
+
+
+class _Epoch:
+    """Counts the events of the process that can invalidate a plan: rewiring, flags, shapes, dtypes.
+
+    Attributes:
+        now: A number that was never there before the latest event.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)  # a sum could lose an event of another thread
+        self.now = 0
+
+    def advance(self) -> None:
+        self.now = next(self._numbers)
+
+
+EPOCH = _Epoch()

@@ -110,9 +110,9 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     dynamic   (auto_forward) compute now; record a node only if some input needs a gradient
     NdArray   compute now, record nothing; this is also how backward() runs vjp rules
     """
-    state = STATE
+    state = STATE.__dict__  # this thread's
     edges: list[Value | None] = []
-    specs: list[Any] = [state.target]
+    specs: list[Any] = [state["target"]]
     need = False
     for x in inputs:
         if type(x) is Variable or isinstance(x, Variable):  # the first alone is faster
@@ -128,13 +128,13 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
             return _apply_to_arrays(op, attrs, inputs)
     bound = attrs.bound.get(tuple(specs))
     if bound is None:
-        bound = bind(op, attrs, state.target, tuple(specs[1:]))
-    if need and (state.no_grad or not op.differentiable):
+        bound = bind(op, attrs, specs[0], tuple(specs[1:]))
+    if need and (state["no_grad"] or not op.differentiable):
         need = False
-    if not state.auto_forward:
-        return _record(op, attrs, inputs, edges, bound, need)
+    if not state["auto_forward"]:
+        return _record(op, attrs, inputs, edges, bound, need, state)
     if HOOKS.active:
-        return _apply_with_hooks(op, attrs, inputs, edges, bound, need)
+        return _apply_with_hooks(op, attrs, inputs, edges, bound, need, state)
     space = bound.space
     bufs: list[Any] = []
     for x in inputs:
@@ -148,28 +148,28 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
             if inputs[i] is not None:
                 bufs[i] = inputs[i]._data.touch(space)
     out = bound.call(*bufs)
+    again = state["recompute"]
     if bound.single:
         nd = NdArray.__new__(NdArray)
         nd.spec = spec = bound.out_specs[0]
         nd.bufs = {space: out}
         if bound.view and space != "host" and not bound.writes:
             Views.link(inputs[0]._data, nd)
-        if need and state.record:
-            node = _node(op, attrs, edges, bound)
+        if need and state["record"]:
+            node = _node(op, attrs, edges, bound, state)
             node.live = (ref(nd),)
             _save(node, inputs, (nd,))
-            return Variable.of_edge(Value.of(node, 0, spec, True, None), nd)
-        return Variable.of_edge(Value.of(None, 0, spec, False, nd), nd)
+            return Variable.of_edge(Value.of(node, 0, spec, True, None, again), nd)
+        return Variable.of_edge(Value.of(None, 0, spec, False, nd, again), nd)
     datas = tuple([NdArray.holding(s, space, b) for s, b in zip(bound.out_specs, out, strict=True)])
-    if need and state.record:
-        node = _node(op, attrs, edges, bound)
+    if need and state["record"]:
+        node = _node(op, attrs, edges, bound, state)
         node.live = tuple([ref(d) for d in datas])
         _save(node, inputs, datas)
-        ys = [
-            Variable.of_edge(Value.of(node, i, d.spec, True, None), d) for i, d in enumerate(datas)
-        ]
+        own = [Value.of(node, i, d.spec, True, None, again) for i, d in enumerate(datas)]
     else:
-        ys = [Variable.of_edge(Value.of(None, i, d.spec, False, d), d) for i, d in enumerate(datas)]
+        own = [Value.of(None, i, d.spec, False, d, again) for i, d in enumerate(datas)]
+    ys = [Variable.of_edge(e, d) for e, d in zip(own, datas, strict=True)]
     return _visible(op, ys)
 
 
@@ -181,14 +181,14 @@ def _read_early(op: Op, x: Variable | NdArray) -> NdArray:
     return nd
 
 
-def _node(op: Op, attrs: Any, edges: list[Value | None], bound: Bound) -> Node:
+def _node(op: Op, attrs: Any, edges: Any, bound: Bound, state: dict[str, Any]) -> Node:
     node = Node.__new__(Node)
     node.op, node.attrs, node.inputs = op, attrs, tuple(edges)
-    node.out_specs, node.target = bound.out_specs, STATE.target
+    node.out_specs, node.target = bound.out_specs, state["target"]
     node.need_grad, node.outs, node.live, node.saved = True, None, None, None
     node.grads = node.info = None
-    node.origin = STATE.origin or here() if STATE.profiled else None
-    Node.count = node.seq = Node.count + 1
+    node.origin = state["origin"] or here(state["layer"]) if state["profiled"] else None
+    node.seq = Node.number()
     return node
 
 
@@ -216,15 +216,19 @@ def _record(
     edges: list[Value | None],
     bound: Bound,
     need: bool,
+    state: dict[str, Any],
 ) -> Any:
-    trace = STATE.trace
+    trace = state["trace"]
     if trace is not None:
         edges = trace.inputs(inputs, bound.writes)
-    node = _node(op, attrs, edges, bound)
-    node.need_grad = None if STATE.no_grad else need
-    node.origin = STATE.origin or here()
+    node = _node(op, attrs, edges, bound, state)
+    node.need_grad = None if state["no_grad"] else need
+    node.origin = state["origin"] or here(state["layer"])
     node.outs = datas = tuple([NdArray.unwritten(s) for s in bound.out_specs])
-    ys = [Variable.of_edge(Value.of(node, i, d.spec, need, d), d) for i, d in enumerate(datas)]
+    again = state["recompute"]
+    ys = [
+        Variable.of_edge(Value.of(node, i, d.spec, need, d, again), d) for i, d in enumerate(datas)
+    ]
     if trace is not None:
         trace.recorded(ys)
         if bound.writes:
@@ -281,19 +285,21 @@ def _apply_with_hooks(
     edges: list[Value | None],
     bound: Bound,
     need: bool,
+    state: dict[str, Any],
 ) -> Any:
-    node = _node(op, attrs, edges, bound)
+    node = _node(op, attrs, edges, bound, state)
     node.need_grad = need
     HOOKS.before(node)
     datas = tuple(execute(bound, [None if x is None else _read_early(op, x) for x in inputs]))
     node.outs = datas
     HOOKS.after(node)
-    kept = need and STATE.record
+    kept = need and state["record"]
     if kept:
         node.outs, node.live = None, tuple([ref(d) for d in datas])
         _save(node, inputs, datas)
+    above, again = node if kept else None, state["recompute"]
     ys = [
-        Variable.of_edge(Value.of(node if kept else None, i, d.spec, kept, None if kept else d), d)
+        Variable.of_edge(Value.of(above, i, d.spec, kept, None if kept else d, again), d)
         for i, d in enumerate(datas)
     ]
     return ys[0] if bound.single else _visible(op, ys)

@@ -11,7 +11,7 @@ from typing import Any
 from nnl.core import callback
 from nnl.core.array import NdArray
 from nnl.core.array_views import copy_from
-from nnl.core.context import STATE, Context, using
+from nnl.core.context import EPOCH, STATE, Context, using
 from nnl.core.dispatch import bind, execute
 from nnl.core.graph import Node, Value
 from nnl.core.variable import Variable
@@ -159,7 +159,7 @@ class Function:
             )
         self.tags[_ALL] = edges
         self.node.inputs = tuple([v for v, m in zip(edges, mask, strict=True) if m])
-        STATE.epoch += 1
+        EPOCH.advance()
 
     def _edges(self) -> tuple[Value | None, ...]:
         """The inputs, also those that are left out."""

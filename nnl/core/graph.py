@@ -5,9 +5,10 @@ so there are no cycles, and a graph is freed with the last handle on it."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from weakref import ref
 
 from nnl.core.array import NdArray
@@ -46,7 +47,7 @@ class Node:
     seq: int
     info: dict[str, Any] | None  # tags and hooks set by the user
     origin: Origin | None
-    count = 0
+    number: ClassVar[Callable[[], int]] = itertools.count(1).__next__  # a new one, for `seq`
     rewired = False  # whether any edge of the process was ever changed
 
     @property
@@ -119,15 +120,15 @@ class Value:
 
     @classmethod
     def leaf(cls, data: NdArray, need_grad: bool = False) -> Value:
-        return cls.of(None, 0, data.spec, need_grad, data)
+        return cls.of(None, 0, data.spec, need_grad, data, STATE.recompute)
 
     @classmethod
     def of(
-        cls, node: Node | None, index: int, spec: Spec, need_grad: bool, data: NdArray | None
+        cls, node: Node | None, index: int, spec: Spec, need: bool, data: Any, again: bool = False
     ) -> Value:
         v = cls.__new__(cls)
-        v.node, v.index, v.spec, v.need_grad, v.data = node, index, spec, need_grad, data
-        v.own_grad, v.persistent, v.recompute, v.name = None, False, STATE.recompute, ""
+        v.node, v.index, v.spec, v.need_grad, v.data = node, index, spec, need, data
+        v.own_grad, v.persistent, v.recompute, v.name = None, False, again, ""
         return v
 
     @property

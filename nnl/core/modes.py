@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Switches that scripts use: the context in force, define-by-run, no_grad, recomputation."""
+"""Switches that scripts use: the context in force, define-by-run, no_grad, recomputation.
+
+What is set holds in the thread that sets it, and in threads that begin to use nnl later; a with
+block holds in its thread only."""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from functools import wraps
 from typing import Any
 
 from nnl.core.annotations import flag
-from nnl.core.context import STATE, Context, using
+from nnl.core.context import STATE, Context, set_defaults, using
 
 
 def set_default_context(ctx: Context) -> None:
     """Use `ctx` for every function called from now on."""
     if not isinstance(ctx, Context):
         raise TypeError(f"set_default_context: ctx is {type(ctx).__name__}, wanted nnl.Context")
-    STATE.context, STATE.target = ctx, ctx.target
+    set_defaults(context=ctx, target=ctx.target)
 
 
 def get_current_context() -> Context:
@@ -40,7 +43,7 @@ def _computes_now(auto: bool) -> bool:
 
 def set_auto_forward(auto: bool) -> None:
     """Compute functions when they are called (True) or at forward() (False, the default)."""
-    STATE.auto_forward = _computes_now(flag("set_auto_forward", "auto", auto))
+    set_defaults(auto_forward=_computes_now(flag("set_auto_forward", "auto", auto)))
 
 
 def get_auto_forward() -> bool:
@@ -86,7 +89,7 @@ def recompute_fn(recompute_: bool = True) -> Callable[[Callable[..., Any]], Call
 
 def set_global_recompute(recompute: bool) -> None:
     """Mark everything that functions return from now on for recomputation."""
-    STATE.recompute = bool(recompute)
+    set_defaults(recompute=bool(recompute))
 
 
 def get_global_recompute() -> bool:

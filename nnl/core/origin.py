@@ -8,8 +8,6 @@ from sys import _getframe
 from types import CodeType
 from typing import Any
 
-from nnl.core.context import STATE
-
 # (parameter scope, the caller's code, which of its instructions); made into text only when asked
 Origin = tuple[tuple[str, ...], CodeType | None, int]
 
@@ -27,15 +25,15 @@ class _Files(dict[str, bool]):
 _OURS = _Files()
 
 
-def here() -> Origin:
-    """The innermost caller that is not part of this package, and the scope it is in."""
+def here(layer: tuple[str, ...]) -> Origin:
+    """The innermost caller that is not part of this package, with the scope it is in."""
     frame: Any = _getframe(2)
     try:
         while _OURS[frame.f_code.co_filename]:
             frame = frame.f_back
     except AttributeError:  # there is no such caller
-        return STATE.layer, None, 0
-    return STATE.layer, frame.f_code, frame.f_lasti
+        return layer, None, 0
+    return layer, frame.f_code, frame.f_lasti
 
 
 def place(origin: Origin | None) -> str:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -19,14 +21,28 @@ from nnl.core.variable import Variable
 Scope = OrderedDict[str, Any]  # name -> Variable or Scope
 
 root_scope: Scope = OrderedDict()
-current_scope: Scope = root_scope
-current_path: tuple[str, ...] = ()  # its names from the root, for messages
-made: list[tuple[Scope, str]] | None = None  # names registered since a parametric function began
+_creating = RLock()  # so that threads which ask for the same parameter get the same one
+
+
+class _Place(threading.local):
+    """Where in the registry a thread is; every thread begins at the root.
+
+    Attributes:
+        path: Names of the scope from the root, for messages.
+        made: What was registered since a parametric function began; None outside of any.
+    """
+
+    scope: Scope = root_scope
+    path: tuple[str, ...] = ()
+    made: list[tuple[Scope, str]] | None = None
+
+
+PLACE = _Place()
 
 
 def get_current_parameter_scope() -> Scope:
     """The scope that names are relative to."""
-    return current_scope
+    return PLACE.scope
 
 
 def _split(name: str, what: str) -> list[str]:
@@ -38,8 +54,8 @@ def _split(name: str, what: str) -> list[str]:
 def _inside(scope: Scope, path: list[str]) -> Scope:
     for part in path:
         child = scope.get(part)
-        if child is None:
-            child = scope[part] = OrderedDict()
+        if child is None:  # or another thread makes it now
+            child = scope.setdefault(part, OrderedDict())
         if isinstance(child, Variable):
             raise ValueError(f"parameter_scope: {part!r} in {'/'.join(path)!r} is a parameter")
         scope = child
@@ -55,21 +71,21 @@ def parameter_scope(name: str, scope: Scope | None = None) -> Iterator[Scope]:
     Raises:
         ValueError: `name` belongs to a parameter.
     """
-    global current_scope, current_path
-    outer, outer_path, outer_layer = current_scope, current_path, STATE.layer
+    place = PLACE.__dict__  # this thread's
+    outer, outer_path, outer_layer = PLACE.scope, PLACE.path, STATE.layer
     parts = _split(name, "parameter_scope")
     inner = _inside(outer if scope is None else scope, parts)
-    current_scope, current_path = inner, (*(outer_path if scope is None else ()), *parts)
-    STATE.layer = current_path
+    path = (*(outer_path if scope is None else ()), *parts)
+    place["scope"], place["path"], STATE.layer = inner, path, path
     try:
         yield inner
     finally:
-        current_scope, current_path, STATE.layer = outer, outer_path, outer_layer
+        place["scope"], place["path"], STATE.layer = outer, outer_path, outer_layer
 
 
 def get_parameter(key: str) -> Variable | None:
     """The parameter of this name, relative to the current scope; None if there is none."""
-    found: Any = current_scope
+    found: Any = PLACE.scope
     for part in _split(key, "get_parameter"):
         if not isinstance(found, OrderedDict) or part not in found:
             return None
@@ -84,9 +100,10 @@ def set_parameter(key: str, param: Variable) -> None:
     *path, leaf = _split(key, "set_parameter") or [""]
     if not leaf:
         raise ValueError(f"set_parameter: key is {key!r}, wanted a name")
-    scope = _inside(current_scope, path)
+    scope = _inside(PLACE.scope, path)
     if isinstance(scope.get(leaf), OrderedDict) and scope[leaf]:
         raise ValueError(f"set_parameter: {key!r} is a scope that holds parameters")
+    made = PLACE.made
     if made is not None and leaf not in scope:
         made.append((scope, leaf))
     scope[leaf] = param
@@ -101,7 +118,7 @@ def pop_parameter(key: str) -> Variable | None:
     param = get_parameter(key)
     if param is not None:
         *path, leaf = _split(key, "pop_parameter")
-        del _inside(current_scope, path)[leaf]
+        del _inside(PLACE.scope, path)[leaf]
     return param
 
 
@@ -127,8 +144,11 @@ def get_parameter_or_create(
     """
     param = get_parameter(name)
     if param is None:
-        param = _create(name, shape, initializer, need_grad)
-        set_parameter(name, param)
+        with _creating:
+            param = get_parameter(name)
+            if param is None:
+                param = _create(name, shape, initializer, need_grad)
+                set_parameter(name, param)
     else:
         if shape is not None and param.shape != tuple(shape):
             raise ShapeError(
@@ -142,7 +162,7 @@ def get_parameter_or_create(
 
 
 def _full(name: str) -> str:
-    return "/".join((*current_path, name))
+    return "/".join((*PLACE.path, name))
 
 
 def _create(
@@ -205,12 +225,12 @@ def get_parameters(
         grad_only: Leave out those with need_grad=False.
     """
     out: dict[str, Variable] = OrderedDict() if params is None else params
-    _collect(current_scope, path, grad_only, out)
+    _collect(PLACE.scope, path, grad_only, out)
     return out
 
 
 def _collect(scope: Scope, path: str, grad_only: bool, out: dict[str, Variable]) -> None:
-    for key, entry in scope.items():
+    for key, entry in list(scope.items()):  # another thread may add to it
         name = f"{path}/{key}" if path else key
         if isinstance(entry, Variable):
             if entry.need_grad or not grad_only:
@@ -221,12 +241,14 @@ def _collect(scope: Scope, path: str, grad_only: bool, out: dict[str, Variable])
 
 def clear_parameters() -> None:
     """Remove every parameter of the current scope."""
-    current_scope.clear()
+    PLACE.scope.clear()
 
 
 def __getattr__(name: str) -> Any:
     if name == "current_no_grad":  # scripts ask here whether no_grad() is in force
         return STATE.no_grad
+    if name == "current_scope":
+        return PLACE.scope
     if name == "no_grad":
         from nnl.core.modes import no_grad
 

@@ -10,7 +10,11 @@ Source: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011.
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
+import threading
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,18 +27,6 @@ from nnl.core.variable import Variable
 
 Array = np.ndarray[Any, Any]
 
-pseed = 313
-prng: np.random.RandomState  # initial values of parameters
-
-
-def __getattr__(name: str) -> Any:
-    """Make `prng` when it is first asked for: importing numpy.random takes 30 ms."""
-    if name != "prng":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    set_parameter_seed(pseed)
-    return prng
-
-
 _STATE = Spec.of((2,), np.uint64)
 
 
@@ -43,24 +35,72 @@ def _leaf(key: int) -> Variable:
     return Variable.of_edge(Value.leaf(nd), nd)
 
 
-SHARED = _leaf(int.from_bytes(os.urandom(8), "little"))  # of all functions with seed=-1
+class _Streams(threading.local):
+    """What each thread draws from. The attributes of the class are for threads that begin.
+
+    Attributes:
+        functions: The stream of functions with seed=-1, of this thread alone. Before the thread
+            seeds it, its key follows from the latest seed of the process and from how many threads
+            have begun since.
+        generator: Of initial parameter values. A thread that has none yet shares the latest one of
+            the process from its first draw on; numpy locks it.
+    """
+
+    key = int.from_bytes(os.urandom(8), "little")
+    numbers = itertools.count()
+    pseed = 313
+    latest: np.random.RandomState | None = None
+
+    def __init__(self) -> None:
+        self.functions = _leaf((self.key + (next(self.numbers) << 32)) % 2**64)
+        self.generator: np.random.RandomState | None = None
+
+
+STREAMS = _Streams()
+_MAKING = threading.Lock()
+
+
+class _Module(ModuleType):
+    """Gives this module NNabla's names for the generator of the calling thread."""
+
+    @property
+    def prng(self) -> np.random.RandomState:
+        """Where initial parameter values come from; it may be set to another one."""
+        if STREAMS.generator is None:
+            with _MAKING:
+                if _Streams.latest is None:  # not before: importing numpy.random takes 30 ms
+                    _Streams.latest = np.random.RandomState(_Streams.pseed)
+                STREAMS.generator = _Streams.latest
+        return STREAMS.generator
+
+    @prng.setter
+    def prng(self, generator: np.random.RandomState) -> None:
+        STREAMS.generator = _Streams.latest = generator
+
+    @property
+    def pseed(self) -> int:
+        """What it was seeded with."""
+        return STREAMS.pseed
+
+
+sys.modules[__name__].__class__ = _Module
 
 
 def stream(seed: int) -> Variable:
-    """The rng input of a random function: the shared stream for -1, else a stream of its own."""
-    return SHARED if seed < 0 else _leaf(seed)
+    """The rng input of a random function: the thread's stream for -1, else one of its own."""
+    return STREAMS.functions if seed < 0 else _leaf(seed)
 
 
 def set_function_seed(seed_value: int) -> None:
     """Restart the stream that functions with seed=-1 draw from."""
-    SHARED.data.data[:] = (int(seed_value) & 0xFFFFFFFFFFFFFFFF, 0)
+    _Streams.key, _Streams.numbers = int(seed_value) % 2**64, itertools.count(1)
+    STREAMS.functions.data.data[:] = (_Streams.key, 0)
 
 
 def set_parameter_seed(seed_value: int) -> None:
     """Restart the generator of initial parameter values."""
-    global pseed, prng
-    pseed = seed_value
-    prng = np.random.RandomState(seed_value)
+    STREAMS.pseed = _Streams.pseed = seed_value
+    STREAMS.generator = _Streams.latest = np.random.RandomState(seed_value)
 
 
 _seed_functions, _seed_parameters = set_function_seed, set_parameter_seed

@@ -4,46 +4,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnl.core.annotations import checked, flag
 from nnl.core.array import Host, NdArray
-from nnl.core.context import STATE
+from nnl.core.context import EPOCH, STATE
 from nnl.core.graph import Node, Value, capture
 from nnl.core.spec import ShapeError, Spec
 
 if TYPE_CHECKING:
     from nnl.core.function import Function
+    from nnl.graph.session import GraphExecutor
 
 Hook = Callable[[Any], None]
 
 
-class Executor(Protocol):
-    """What runs recorded graphs; nnl.graph provides it."""
+@cache
+def executor() -> GraphExecutor:
+    """What runs recorded graphs. It stands on this module, so it is asked for when it is needed."""
+    from nnl.graph.session import GraphExecutor
 
-    def forward(
-        self,
-        outputs: Sequence[Variable],
-        clear_buffer: bool,
-        clear_no_need_grad: bool,
-        pre: Hook | None,
-        post: Hook | None,
-    ) -> None: ...
-
-    def backward(
-        self,
-        output: Variable,
-        grad: Any,
-        clear_buffer: bool,
-        callbacks: Sequence[Any],
-        pre: Hook | None,
-        post: Hook | None,
-    ) -> None: ...
-
-
-EXECUTOR: list[Executor] = []  # one entry, set when nnl.graph is imported
+    return GraphExecutor()
 
 
 class Variable:
@@ -182,7 +166,7 @@ class Variable:
         value = flag("Variable", "need_grad", value)
         if self.edge.need_grad != value:
             self.edge.need_grad = value
-            STATE.epoch += 1
+            EPOCH.advance()
 
     @property
     def persistent(self) -> bool:
@@ -192,7 +176,7 @@ class Variable:
     @persistent.setter
     def persistent(self, value: bool) -> None:
         self.edge.persistent = bool(value)
-        STATE.epoch += 1
+        EPOCH.advance()
 
     @property
     def recompute(self) -> bool:
@@ -202,7 +186,7 @@ class Variable:
     @recompute.setter
     def recompute(self, value: bool) -> None:
         self.edge.recompute = bool(value)
-        STATE.epoch += 1
+        EPOCH.advance()
 
     @property
     def name(self) -> str:
@@ -262,7 +246,7 @@ class Variable:
         grad = self.edge.grad
         self.edge.node, self.edge.index, self.edge.data = None, 0, self._data
         self.edge.own_grad = grad
-        STATE.epoch += 1
+        EPOCH.advance()
 
     def rewire_on(self, var: Variable) -> None:
         """Let everything that was computed from self be computed from var instead.
@@ -279,7 +263,7 @@ class Variable:
         e.data, e.own_grad, e.persistent = v.data, v.own_grad, v.persistent
         self._data = var._data
         Node.rewired = True
-        STATE.epoch += 1
+        EPOCH.advance()
 
     def visit(self, f: Callable[[Function], Any]) -> None:
         """Call f on every function below, inputs first."""
@@ -330,7 +314,7 @@ class Variable:
             clear_no_need_grad: Free those that backward() does not need.
             function_pre_hook, function_post_hook: Called with every function around its run.
         """
-        EXECUTOR[0].forward(
+        executor().forward(
             [self], clear_buffer, clear_no_need_grad, function_pre_hook, function_post_hook
         )
 
@@ -355,7 +339,7 @@ class Variable:
         callbacks = communicator_callbacks or ()
         if not isinstance(callbacks, (list, tuple)):
             callbacks = (callbacks,)
-        EXECUTOR[0].backward(
+        executor().backward(
             self, grad, clear_buffer, callbacks, function_pre_hook, function_post_hook
         )
 
@@ -403,6 +387,6 @@ def forward_all(
     ):
         raise TypeError("forward_all: variables must be nnl.Variable, several of them")
     if len(variables):
-        EXECUTOR[0].forward(
+        executor().forward(
             list(variables), clear_buffer, clear_no_need_grad, function_pre_hook, function_post_hook
         )

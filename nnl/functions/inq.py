@@ -149,7 +149,7 @@ def with_memory(function, inputs, outputs, **attributes):
     attrs = function._resolve(function.parse(inputs, dict(attributes))[1], inputs)
     size = inputs[1].spec.size
     memory = np.zeros(3 + size, np.uint64)
-    memory[0] = seed if seed >= 0 else nnl_random.raw(nnl_random.SHARED.data.data, 1)[0]
+    memory[0] = seed if seed >= 0 else nnl_random.raw(nnl_random.stream(-1).data.data, 1)[0]
     memory[3:] = np.full(size, np.nan).view(np.uint64)
     nd = NdArray.holding(Spec.of(memory.shape, np.uint64), "host", memory)
     y = apply(function, attrs, (*inputs, Variable.of_edge(Value.leaf(nd), nd)))

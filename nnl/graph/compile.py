@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from threading import RLock
 from typing import Any
 
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.context import STATE, using
+from nnl.core.context import EPOCH, STATE, using
 from nnl.core.convert import exact
 from nnl.core.graph import Value, capture
 from nnl.core.variable import Variable
@@ -24,7 +25,7 @@ class Compiled:
     """One recorded call: its plan, the leaves for the arguments, and where results go."""
 
     def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], kw: dict[str, Any]) -> None:
-        trace = Trace()
+        trace, self.lock = Trace(), RLock()
         self.holes: list[Variable] = []
 
         def hole(x: Any) -> Any:
@@ -44,7 +45,7 @@ class Compiled:
         ends = kept + trace.effects  # what writes state runs; its results are not kept for that
         self.ends, self.nodes = ends, (nodes := capture(ends))
         infer_again(nodes)
-        self.epoch, self.print = STATE.epoch, fingerprint(nodes, ends)
+        self.epoch, self.print = EPOCH.now, fingerprint(nodes, ends)
         # passes may treat what comes after the first backward() as the second part of a step
         cut = sum(n.seq <= trace.boundary for n in nodes) if trace.boundary else None
         grads = {g.edge.key: None for _, g in self.grads}
@@ -62,13 +63,17 @@ class Compiled:
 
     def valid(self) -> bool:
         """Whether no flag, shape or dtype of the recorded graph has changed since."""
-        if self.epoch != STATE.epoch:
+        if self.epoch != EPOCH.now:
             if fingerprint(self.nodes, self.ends) != self.print:
                 return False
-            self.epoch = STATE.epoch
+            self.epoch = EPOCH.now
         return True
 
     def run(self, arrays: list[NdArray]) -> Any:
+        with self.lock:  # all threads use the plan's buffers
+            return self._run(arrays)
+
+    def _run(self, arrays: list[NdArray]) -> Any:
         plan = self.plan
         for hole, nd in zip(self.holes, arrays, strict=True):
             hole._data.bufs = nd.bufs

@@ -220,7 +220,16 @@ def _timed_backend(backend: Backend) -> Backend:
             y = call(*bufs, **kw)
             SPACES[backend.space].synchronize()
             ns = time.perf_counter_ns() - start
-            note(op.name, backend.name, what, start, ns, cost, dtype, STATE.origin or here())
+            note(
+                op.name,
+                backend.name,
+                what,
+                start,
+                ns,
+                cost,
+                dtype,
+                STATE.origin or here(STATE.layer),
+            )
             return y
 
         return timed, into

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 
 from nnl.core.array import NdArray
+from nnl.core.context import using
 from nnl.core.graph import Node, Value
 
 Key = tuple[int, int]
-BUDGET: list[int] = []  # the innermost memory_budget() in force, last
 MOST_FLOPS = 32  # per element of a result; what costs more is kept rather than computed again
 
 
@@ -31,11 +31,8 @@ def memory_budget(nbytes: int) -> Iterator[None]:
     """
     if nbytes < 0:
         raise ValueError(f"memory_budget: nbytes is {nbytes}, wanted a number >= 0")
-    BUDGET.append(int(nbytes))
-    try:
+    with using(memory_budget=int(nbytes)):
         yield
-    finally:
-        BUDGET.pop()
 
 
 def cheap_edges(forward: Sequence[Node], backward: Sequence[Node]) -> list[Key]:
@@ -125,5 +122,5 @@ def _copy(node: Node, inputs: tuple[Value | None, ...]) -> Node:
         setattr(new, field, getattr(node, field))
     new.inputs, new.live, new.saved, new.grads, new.info = inputs, None, None, None, None
     new.outs = tuple([NdArray.unwritten(s) for s in node.out_specs])
-    Node.count = new.seq = Node.count + 1
+    new.seq = Node.number()
     return new

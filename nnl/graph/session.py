@@ -10,20 +10,20 @@ from typing import Any
 from nnl.core.array import LOST, NdArray
 from nnl.core.autodiff import start_gradient
 from nnl.core.callback import HOOKS
-from nnl.core.context import SPACES, STATE, using
+from nnl.core.context import EPOCH, SPACES, STATE, using
 from nnl.core.device_views import Views
 from nnl.core.dispatch import apply
 from nnl.core.function import Function
 from nnl.core.graph import Node, Value, capture, readable
 from nnl.core.op import Op
-from nnl.core.variable import EXECUTOR, Hook, Variable
+from nnl.core.variable import Hook, Variable
 from nnl.graph.backward import Backward, BackwardPlan
 from nnl.graph.eager import backward_now
 from nnl.graph.infer_again import infer_again
 from nnl.graph.plan import Plan
 from nnl.graph.program import NO_GRADIENTS, SPACE, Key
 from nnl.graph.progress import check_callbacks, reports_to
-from nnl.graph.recompute import BUDGET, cheap_edges, insert_recomputation
+from nnl.graph.recompute import cheap_edges, insert_recomputation
 
 logger = logging.getLogger("nnl")
 
@@ -129,7 +129,7 @@ class Session:
         for node in self.nodes:
             node.saved = None
         turn_on_gradients(self.nodes, self.outputs)
-        self.epoch = STATE.epoch
+        self.epoch = EPOCH.now
         self.print = fingerprint(self.nodes, self.outputs)
         self.plans: dict[str, ForwardPlan] = {}
         self.backwards: dict[tuple[bool, bool], BackwardPlan] = {}
@@ -142,13 +142,13 @@ class Session:
         self.reported = False  # whether callbacks of communicators take the gradients
 
     def valid(self) -> bool:
-        if self.epoch != STATE.epoch:
+        if self.epoch != EPOCH.now:
             if (
                 capture(self.outputs) != self.nodes
                 or fingerprint(self.nodes, self.outputs) != self.print
             ):
                 return False
-            self.epoch = STATE.epoch
+            self.epoch = EPOCH.now
         return True
 
     def backward_graph(self) -> Backward:
@@ -223,8 +223,9 @@ class Session:
             kept |= self._needed_by_gradients()
             return Plan(self.nodes, kept, lazy=kept)
         plan = self._joint_plan(kept, 0.0)
-        if BUDGET and plan.nbytes > BUDGET[-1]:
-            plan = self._smaller_plan(kept, plan)
+        budget = STATE.memory_budget
+        if budget is not None and plan.nbytes > budget:
+            plan = self._smaller_plan(kept, plan, budget)
         return plan
 
     def _joint_plan(self, kept: set[Key], share: float) -> Plan:
@@ -239,21 +240,21 @@ class Session:
         tiled = NO_GRADIENTS if self.reported else grads  # communicators want them plain
         return Plan(nodes, lazy | set(grads), len(self.nodes), lazy - set(grads), gradients=tiled)
 
-    def _smaller_plan(self, kept: set[Key], plan: Plan) -> Plan:
+    def _smaller_plan(self, kept: set[Key], plan: Plan, budget: int) -> Plan:
         """A plan inside the memory budget, or else the smallest; the least is computed again."""
         best, back = plan, self.joint_back
         for share in (0.125, 0.25, 0.5, 0.75, 1.0):
             plan = self._joint_plan(kept, share)
             if plan.nbytes < best.nbytes:
                 best, back = plan, self.joint_back
-            if best.nbytes <= BUDGET[-1]:
+            if best.nbytes <= budget:
                 break
         else:
             logger.warning(
                 "memory_budget: the plan takes %d bytes, which is more than %d; it cannot be made "
                 "smaller by computing cheap results again",
                 best.nbytes,
-                BUDGET[-1],
+                budget,
             )
         self.joint_back = back
         return best
@@ -482,6 +483,3 @@ def _hooks(pre: Hook | None, post: Hook | None) -> tuple[Any, Any]:
 def as_leaves(arrays: Sequence[NdArray | None]) -> tuple[Variable | None, ...]:
     """Arrays as leaves of a graph."""
     return tuple([None if d is None else Variable.of_edge(Value.leaf(d), d) for d in arrays])
-
-
-EXECUTOR[:] = [GraphExecutor()]

@@ -39,7 +39,8 @@ class Trace:
         constants: {id: array} of the third.
         read: {id: array} of what recorded functions have read.
         effects: Results of ops that write state.
-        boundary: Number of the last node before the first backward(); 0: there is none.
+        boundary: Larger than the numbers of the nodes before the first backward(), smaller than the
+            others; 0: there is none.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class Trace:
     def backward(self, output: Variable, grad: Any) -> None:
         if not output.edge.need_grad:
             return
-        self.boundary = self.boundary or Node.count
+        self.boundary = self.boundary or Node.number()
         gy = self.variable(start_gradient(output.edge, output.shape, grad))
         with using(record=True, no_grad=False):
             found = backprop([output.edge], [gy])

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from nnl.core import parameter
 from nnl.core.annotations import checker, shown
 from nnl.core.context import STATE
-from nnl.core.parameter import parameter_scope
+from nnl.core.parameter import PLACE, parameter_scope
 
 Description = tuple[str, str, str, bool]
 
@@ -52,7 +51,7 @@ def parametric_function_api(
             if ours:
                 args, kw = check(args, kw)  # type: ignore[assignment]
             with parameter_scope(scope if not name else f"{name}/{scope}"):
-                STATE.layer = parameter.current_path[:-own]  # messages name the function anyway
+                STATE.layer = PLACE.path[:-own]  # messages name the function anyway
                 return all_or_nothing(function, args, kw)
 
         last = inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
@@ -67,14 +66,14 @@ def parametric_function_api(
 
 def all_or_nothing(function: Callable[..., Any], args: Any, kw: dict[str, Any]) -> Any:
     """Call the function; remove the parameters that it has registered if it raises."""
-    outer, parameter.made = parameter.made, (made := [])
+    outer, PLACE.made = PLACE.made, (made := [])
     finished = False
     try:
         result = function(*args, **kw)
         finished = True
         return result
     finally:
-        parameter.made = outer
+        PLACE.made = outer
         if not finished:
             for scope, leaf in made:
                 scope.pop(leaf, None)

@@ -19,7 +19,7 @@ from nnl.core.dispatch import apply, bind, execute
 from nnl.core.once import warn_once
 from nnl.core.op import OPS, Op
 from nnl.core.spec import ShapeError, Spec
-from nnl.core.variable import EXECUTOR, Variable
+from nnl.core.variable import Variable, executor
 from nnl.solvers.gradient import has_inf, has_inf_or_nan, has_nan, order_of, write_over
 from nnl.solvers.hyperparameters import check_names, checked, not_negative, number
 
@@ -361,7 +361,7 @@ class Solver:
             execute(bind(op, attrs, target, specs), datas)
             _after(update_post_hook)
         if calls:
-            self._plan = EXECUTOR[0].run_calls(op, attrs, calls, self._plan)
+            self._plan = executor().run_calls(op, attrs, calls, self._plan)
         self._next_decay = None
 
     def weight_decay_is_fused(self) -> bool:

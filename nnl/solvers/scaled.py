@@ -18,7 +18,7 @@ from nnl.core.dispatch import apply
 from nnl.core.graph import Value
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import Spec
-from nnl.core.variable import EXECUTOR, Variable
+from nnl.core.variable import Variable, executor
 from nnl.solvers.base import Solver
 
 
@@ -195,7 +195,7 @@ class LossScale:
             for e, g in [(e, e.variable.edge.grad) for e in entries]
             if not g.zeroing
         ]
-        self._plan = EXECUTOR[0].run_recorded(
+        self._plan = executor().run_recorded(
             (attrs, self._follow),
             [*arrays, (self.value, self.counts)],
             partial(self._record, attrs),
