@@ -40,6 +40,9 @@ UPWARD = ("nnl/core/variable.py", "nnl.graph.session.GraphExecutor")
 # NNabla's import paths: these and the modules directly under nnl/ re-export and hold no code.
 RE_EXPORTS = ("utils", "experimental")
 
+# What serves every backend, and what of nnl.ext it may import.
+FOR_ALL = {"core": (), "graph": ("library",), "ext/device": ("library", "device", "numpy")}
+
 MAX_FILE_LINES = 500
 MAX_INIT_LINES = 150
 # The engine proper. What else stands in core (operators, indexing, the views NNabla scripts expect,
@@ -116,6 +119,21 @@ def layer_violations(root: Path) -> list[str]:
     return found
 
 
+def backend_violations(root: Path) -> list[str]:
+    """One line per import of a backend where any may be in use."""
+    found = []
+    for folder, allowed in FOR_ALL.items():
+        for path in sorted((root / "nnl" / folder).rglob("*.py")):
+            where = path.relative_to(root)
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            module = ".".join(where.with_suffix("").parts)
+            for line, dotted in imported_modules(tree, module, path.stem == "__init__"):
+                names = dotted.split(".")
+                if names[:2] == ["nnl", "ext"] and not {*names[2:3]} & {*allowed}:
+                    found.append(f"{where.as_posix()}:{line}: imports {dotted}")
+    return found
+
+
 def re_export_violations(root: Path) -> list[str]:
     """One line per def or class in a module that should only re-export."""
     files = [p for p in sorted((root / "nnl").glob("*.py")) if p.name != "__init__.py"]
@@ -153,6 +171,10 @@ def code_lines(source: str) -> int:
 
 def test_imports_point_down() -> None:
     assert layer_violations(ROOT) == []
+
+
+def test_the_engine_and_what_devices_share_import_no_backend() -> None:
+    assert backend_violations(ROOT) == []
 
 
 def test_re_export_modules_hold_no_code() -> None:
@@ -222,6 +244,29 @@ PACKAGES = {f"nnl/{p}/__init__.py": "" for p in ("core", "functions", "solvers",
 def test_an_import_up_or_sideways_is_found(tmp_path: Path, name: str, text: str) -> None:
     found = layer_violations(make_tree(tmp_path, {**PACKAGES, name: text}))
     assert len(found) == 1 and found[0].startswith(f"{name}:")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nnl/graph/a.py", "from nnl.ext.native import library"),
+        ("nnl/graph/passes/a.py", "def f():\n    from nnl.ext import native"),
+        ("nnl/graph/a.py", "import importlib\nimportlib.import_module('nnl.ext.cuda')"),
+        ("nnl/core/a.py", "import nnl.ext.library"),
+        ("nnl/ext/device/a.py", "from ..cuda.device import CupyDevice"),
+    ],
+)
+def test_an_import_of_a_backend_is_found(tmp_path: Path, name: str, text: str) -> None:
+    found = backend_violations(make_tree(tmp_path, {name: text}))
+    assert len(found) == 1 and found[0].startswith(f"{name}:")
+
+
+def test_what_backends_share_may_be_imported(tmp_path: Path) -> None:
+    files = {
+        "nnl/graph/a.py": "from nnl.ext.library import Library\nimport nnl.external",
+        "nnl/ext/device/a.py": "from nnl.ext.device.registry import Kernel\nimport nnl.ext.numpy",
+    }
+    assert backend_violations(make_tree(tmp_path, files)) == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from nnl.core.arguments import REQUIRED, Arguments, bounded, write_to
 from nnl.core.context import STATE
 from nnl.core.describe import Cost, Onnx, Sample
 from nnl.core.origin import at, tell
-from nnl.core.spec import ShapeError, TooLarge
+from nnl.core.spec import ShapeError, Spec, TooLarge
 
 __all__ = ["OPS", "Attributes", "Cost", "Onnx", "Op", "Sample", "op"]
 
@@ -49,6 +49,7 @@ class Attributes:
 
     shows_inputs = False
     op: Op
+    infer: Callable[..., Spec | tuple[Spec, ...]]
     values: tuple[Any, ...]
     bound: dict[Any, Any]  # (target, *specs) -> Bound
     resolved: dict[Any, Attributes]

@@ -6,13 +6,47 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeGuard
+
+import numpy as np
 
 from nnl.core.elementwise import is_elementwise, program_of
+from nnl.core.op import Attributes, Op
+from nnl.core.spec import Spec
 
-Specs = Sequence[tuple[tuple[int, ...], int, int] | None]  # see native_spec
 PROGRAM = "fused_elementwise"  # the kernel that runs element-wise programs
+
+# ---- how arrays are described ----
+
+# Names of element types by the number that libraries know them by, nnl::DType in C++. By name:
+# bfloat16 comes from ml_dtypes, which is imported only where it is used.
+DTYPES = {
+    name: i
+    for i, name in enumerate(
+        ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32",
+         "uint32", "int64", "uint64", "bool"]
+    )
+}  # fmt: skip
 FLOATS = 4  # element types below this number are floating-point ones
+# Orders of elements, which are memory spaces too: (N, spatial..., C), and weights in tiles of
+# 16 x 16 maps. By number, nnl::Layout in C++.
+HOST, CHANNELS_LAST, TILED = "host", "channels_last", "tiled"
+LAYOUTS = {HOST: 0, CHANNELS_LAST: 1, TILED: 2}
+TILE = 16
+BFLOAT16 = "bfloat16"  # the memory space of copies of float32 values
+
+ArraySpec: TypeAlias = tuple[tuple[int, ...], int, int]  # shape, number in DTYPES, in LAYOUTS
+Specs: TypeAlias = list[ArraySpec | None]  # None for an input left out
+Plain: TypeAlias = None | bool | int | float | str | tuple[int, ...] | tuple[float, ...]
+Array: TypeAlias = Any  # of the library's memory: numpy's, or one that a device's module makes
+
+
+def native_spec(spec: Spec | None, layout: int = 0) -> ArraySpec | None:
+    """A spec as libraries take it, in an order of LAYOUTS; None for an absent input."""
+    return None if spec is None else (spec.shape, DTYPES[spec.dtype.name], int(layout))
+
+
+# ---- what a library is ----
 
 
 @dataclass(frozen=True)
@@ -33,42 +67,106 @@ class Traits:
     computes_again: bool
 
 
+class LibraryKernel(Protocol):
+    """A call for arrays of certain shapes, types and orders."""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that it may use as it likes while it runs."""
+
+    def may_overwrite(self, out: int, input: int) -> bool:
+        """Whether an output may be the memory of an input, both by position."""
+
+
+class Memory(Protocol):
+    """A piece of memory, alive as long as this object."""
+
+    @property
+    def address(self) -> int: ...
+
+
+class LibraryPlan(Protocol):
+    """Steps over numbered slots; some lie in an arena."""
+
+    @property
+    def arena(self) -> Memory: ...
+
+    @property
+    def times(self) -> Sequence[int]:
+        """What each step took in its latest timed run, in ns."""
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """When each step started in its latest timed run, in ns."""
+
+    def add(
+        self,
+        name: str,
+        kernel: LibraryKernel,
+        ins: Sequence[int],
+        outs: Sequence[int],
+        workspace: int,
+    ) -> None:
+        """Append a step; workspace is an offset in the arena, negative without one."""
+
+    def bind_array(self, slot: int, array: Array) -> None:
+        """Let a slot be this array, which the caller keeps alive, from now on."""
+
+    def run(self, begin: int, end: int) -> None:
+        """Run the steps from begin up to end."""
+
+    def run_timed(self, begin: int, end: int) -> None:
+        """Run the steps one by one, and note when each started and what it took."""
+
+    def __len__(self) -> int: ...
+
+
 class Library(Protocol):
     """The kernels of a memory space: the module in C++, or a device's."""
 
-    traits: Traits
+    @property
+    def traits(self) -> Traits: ...
 
-    def kernel_names(self) -> list[str]:
+    def __hash__(self) -> int: ...
+
+    def kernel_names(self) -> Sequence[str]:
         """Ops for which it has a kernel for some dtypes and shapes."""
 
-    def kernel(self, op: str, attrs: Mapping[str, Any], ins: Specs, outs: Specs) -> Any:
+    def kernel(
+        self, op: str, attrs: dict[str, Plain], ins: Specs, outs: Specs
+    ) -> LibraryKernel | None:
         """The kernel of an op for these arrays; None if there is none."""
 
-    def Plan(self, offsets: Sequence[int], arena_bytes: int) -> Any:
+    def packed_convolution_bytes(self, attrs: dict[str, Plain], ins: Specs, outs: Specs) -> int:
+        """Size of the weights of a convolution packed for its kernel; 0 if it wants them as is."""
+
+    def Plan(self, offsets: Sequence[int], arena_bytes: int) -> LibraryPlan:
         """Steps to be run over slots at these offsets; negative for one that lies elsewhere."""
 
-    def python_step(self, call: Callable[[], Any]) -> Any:
+    def python_step(self, call: Callable[[], object]) -> LibraryKernel:
         """A kernel that calls back."""
 
-    def array_at(self, address: int, shape: Any, dtype: Any, owner: Any) -> Any:
+    def array_at(
+        self, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Memory
+    ) -> Array:
         """An array over memory that `owner` keeps."""
 
 
 @cache
-def kernel_names(lib: Any) -> frozenset[str]:
+def kernel_names(lib: Library | None) -> frozenset[str]:
     """Ops for which a library has a kernel for some dtypes and shapes; none without a library."""
     return frozenset(lib.kernel_names()) if lib is not None else frozenset()
 
 
-def knows(lib: Any, op: str) -> bool:
+def knows(lib: Library | None, op: str) -> bool:
     """Whether a library may have a kernel for an op: one of its own, or a program to run."""
     names = kernel_names(lib)
     return op in names or (PROGRAM in names and is_elementwise(op))
 
 
 def request(
-    lib: Any, op: str, attrs: Mapping[str, Any], ins: Specs, outs: Specs
-) -> tuple[str, dict[str, Any]] | None:
+    lib: Library, op: str, attrs: Mapping[str, Plain], ins: Specs, outs: Specs
+) -> tuple[str, dict[str, Plain]] | None:
     """The name and the attributes by which to ask a library for the kernel of an op.
 
     Without a kernel of its own, an element-wise op is asked for as its program. None: the library
@@ -76,16 +174,17 @@ def request(
     """
     if op in kernel_names(lib):
         return op, plain_attributes(attrs)
+    given = [x for x in ins if x is not None]
     if len(outs) != 1 or outs[0] is None or outs[0][1] >= FLOATS:
         return None
-    if any(x is None for x in ins) or not ins or ins[0][1] >= FLOATS:  # type: ignore[index]
+    if len(given) != len(ins) or not ins or given[0][1] >= FLOATS:
         return None
-    shapes = [x[0] for x in ins if x is not None]
+    shapes = [x[0] for x in given]
     found = program_of(op, attrs, shapes)
     if found is None:
         return None
     result = len(ins) + len(found.code) // 4 - 1
-    plain: dict[str, Any] = {
+    plain: dict[str, Plain] = {
         "code": found.code, "constants": found.constants, "outputs": (result,),
     }  # fmt: skip
     if list(found.shapes) != shapes:
@@ -94,27 +193,46 @@ def request(
     return PROGRAM, plain
 
 
-def plain_attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
+def plain_attributes(attrs: Mapping[str, object]) -> dict[str, Plain]:
     """Attribute values by name, as far as kernels take them."""
     return {k: v for k, v in attrs.items() if is_plain(v)}
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> TypeGuard[Plain]:
     """Whether a value is a number, a text, None, or a sequence of numbers."""
     if isinstance(value, tuple):
         return all(isinstance(v, (int, float)) for v in value)
     return value is None or isinstance(value, (bool, int, float, str))
 
 
-def is_list(op: Any, attrs: Any, in_specs: tuple[Any, ...]) -> bool:
+# ---- ops as calls on arrays ----
+
+Call: TypeAlias = Callable[..., Any]  # (arrays, out= where it takes that) -> an array or several
+
+
+def is_list(op: Op, attrs: Attributes, in_specs: tuple[Spec | None, ...]) -> bool:
     """Whether callers of an op want a tuple, even of one array."""
     return op.variadic_out and isinstance(attrs.infer(*in_specs), tuple)
 
 
-def into(call: Callable[..., Any], *bufs: Any, out: Any = None) -> Any:
+def into(call: Call, *bufs: Array, out: Array = None) -> Any:
     """Let a call that does not know out= take it."""
     y = call(*bufs)
     if out is None:
         return y
     out[...] = y
     return out
+
+
+def at_first_call(make: Callable[[], Call]) -> Call:
+    """The call that `make` gives, made when it is needed: what is recorded only never is, since
+    plans take kernels whole."""
+    made: Call | None = None
+
+    def call(*bufs: Array, **kw: Array) -> Any:
+        nonlocal made
+        if made is None:
+            made = make()
+        return made(*bufs, **kw)
+
+    return call

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from sys import getrefcount
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES
-from nnl.ext.native import BFLOAT16, TILED, TILES
+from nnl.ext.library import BFLOAT16, TILED
 from nnl.graph.program import SPACE
 
 HOLDERS: Counter[int] = Counter()  # {id of a leaf's buffer: references of plans to it}
@@ -51,10 +51,10 @@ def read_in_order(nd: NdArray, space: str) -> Any:
     if space == BFLOAT16:
         nd.read(SPACE)  # which stays what counts
     if space == TILED and space not in nd.bufs:
-        host = nd.read(SPACE)
+        host, tiles = nd.read(SPACE), cast(Any, SPACES[space])
         # the memory of a plan may be that of an array that it has published
         alone = not HOLDERS[id(host)] and host.flags.carray
-        nd.write(space, TILES.move(host) if alone else TILES.from_host(host))
+        nd.write(space, tiles.move(host) if alone else tiles.from_host(host))
     return nd.read(space)
 
 

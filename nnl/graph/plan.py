@@ -15,7 +15,7 @@ from nnl.core.array import NdArray
 from nnl.core.context import SPACES, STATE, using
 from nnl.core.graph import Node
 from nnl.core.origin import name_call, tell
-from nnl.ext.native import CHANNELS_LAST, TILED, tiled_shape
+from nnl.ext.library import CHANNELS_LAST, TILED, Library
 from nnl.graph.holders import HOLDERS, Written, is_held, read_in_order
 from nnl.graph.memory import plan_memory
 from nnl.graph.passes import optimise
@@ -208,8 +208,7 @@ class Plan:
             if nd is not None and space in nd.bufs:
                 return nd.bufs[space]  # one copy of a weight is enough
             tiled = self.program.slots[slot].order == TILED
-            shape = tiled_shape(spec.shape) if tiled else spec.shape
-            return SPACES[self.space].empty(shape, spec.dtype)
+            return SPACES[TILED if tiled else self.space].empty(spec.shape, spec.dtype)
         return arena(offset, spec)
 
     # ---- running without the native library ----
@@ -253,10 +252,10 @@ class Plan:
 
     # ---- running in the native library ----
 
-    def _native_plan(self, lib: Any) -> Any:
+    def _native_plan(self, lib: Library) -> Any:
         program = self.program
         offsets = [self.offsets.get(i, OUTSIDE) for i in range(len(program.slots))]
-        native = lib.Plan(offsets, self.arena_bytes)
+        native: Any = lib.Plan(offsets, self.arena_bytes)
         if self.space != SPACE:
             native.written = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
         arena = native.arena

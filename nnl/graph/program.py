@@ -14,8 +14,7 @@ from nnl.core.graph import Node, Value
 from nnl.core.op import OPS
 from nnl.core.origin import Origin, at
 from nnl.core.spec import Spec
-from nnl.ext.library import is_plain
-from nnl.ext.native import CHANNELS_LAST, HOST
+from nnl.ext.library import CHANNELS_LAST, HOST, is_plain
 
 Key = tuple[int, int]
 NO_GRADIENTS: Mapping[Key, Any] = {}

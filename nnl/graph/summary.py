@@ -10,7 +10,6 @@ import numpy as np
 from nnl.core.context import STATE
 from nnl.core.op import Cost
 from nnl.core.origin import place as place_of
-from nnl.ext.native import TRAITS
 from nnl.graph.profile import arithmetic_type, least_s, shapes_text
 from nnl.graph.program import Program, Step
 
@@ -20,8 +19,12 @@ if TYPE_CHECKING:
 
 def place(plan: Plan, step: Step) -> str:
     """Where a step runs: in the library's kernels, or by its definition."""
-    with_kernel, without = TRAITS.places if plan.lib is None else plan.lib.traits.places
-    return str(with_kernel if step.kernel is not None else without)
+    return places(plan)[step.kernel is None]
+
+
+def places(plan: Plan) -> tuple[str, str]:
+    """What a step with a kernel is called, and one without."""
+    return plan.lib.traits.places if plan.lib is not None else ("native", "numpy")
 
 
 def account(program: Program, step: Step) -> tuple[str, Cost, np.dtype[Any]]:
@@ -53,10 +56,9 @@ def summary(plan: Plan) -> str:
             f"{cost.flops / ns:>8.1f} {cost.bytes / ns:>6.1f} {share:>7.0%}  {what}  "
             f"{layer}".rstrip()
         )
-    places = TRAITS.places if plan.lib is None else plan.lib.traits.places
     kernels = sum(s.kernel is not None for s in steps)
     lines.append(
-        f"{len(steps)} steps, {kernels} of them {places[0]}; "
+        f"{len(steps)} steps, {kernels} of them {places(plan)[0]}; "
         f"arena {plan.arena_bytes} bytes for {plan.naive_bytes}"
     )
     return "\n".join([*lines, *getattr(native, "notes", ())])

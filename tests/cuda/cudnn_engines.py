@@ -30,7 +30,7 @@ from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import front_end
 from nnl.ext.cuda.cudnn.spec import Graph
-from nnl.ext.cuda.registry import Operand
+from nnl.ext.device.registry import Operand
 
 H200 = {
     "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64],

@@ -21,14 +21,15 @@ import nnl as nn
 import nnl.functions as F
 import nnl.solvers as S
 from nnl import models
+from nnl.ext.cuda import TRAITS
 from nnl.ext.cuda import setups as registered
 from nnl.ext.cuda.cublas import Product
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder
 from nnl.ext.cuda.cudnn.run import CopyStep, WorkKernel
 from nnl.ext.cuda.cudnn.setups import ENGINES, measure
 from nnl.ext.cuda.cudnn.spec import Array, Graph
-from nnl.ext.cuda.executor import DevicePlan
-from nnl.ext.cuda.library import CudaLibrary, make_backend, operand
+from nnl.ext.device.executor import DevicePlan
+from nnl.ext.device.library import DeviceLibrary, make_backend, operand
 from tests.cuda.cudnn_engines import engine, no_driver
 from tests.cuda.strict_device import StrictDevice
 
@@ -48,7 +49,7 @@ class NoMemory(StrictDevice):
         return memory
 
 
-class Library(CudaLibrary):
+class Library(DeviceLibrary):
     """Writes down what kernels were asked for."""
 
     def kernel(self, op: str, attrs: Any, ins: Any, outs: Any) -> Any:
@@ -72,10 +73,10 @@ def context(types: str, gpu: bool) -> Any:
     from nnl.core.context import BACKENDS, SPACES
 
     device = NoMemory("strict:9")
-    backend = make_backend("estimate", device, registered)
+    backend = make_backend("estimate", device, TRAITS, registered)
     for space in (device.name, f"{device.name} channels-last"):
         if space in SPACES:
-            SPACES[space]._library = Library(device, registered)
+            SPACES[space]._library = Library(device, TRAITS, registered)
     BACKENDS["estimate"] = lambda device_id: (backend,)
     return nn.Context([f"estimate:{types}"])
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from nnl.core.op import OPS
-from nnl.ext.cuda import registry
-from nnl.ext.cuda.registry import Kernel, Operand
-from nnl.ext.library import request
-from nnl.ext.native import DTYPES
+from nnl.ext.cuda.registry import SETUPS
+from nnl.ext.device.registry import Kernel, Operand
+from nnl.ext.library import DTYPES, request
 from tests.cuda import shim
 from tests.native.kernels import from_channels_last, to_channels_last
 
@@ -46,7 +45,7 @@ class Names:
 
     @staticmethod
     def kernel_names() -> list[str]:
-        return sorted(registry.SETUPS)
+        return sorted(SETUPS)
 
 
 def asked(
@@ -58,7 +57,7 @@ def asked(
         for xs in (ins, outs)
     ]
     found = request(Names, op, attrs, *specs) if op in OPS else (op, attrs)
-    return None if found is None else registry.find(*found, ins, outs)
+    return None if found is None else SETUPS.find(*found, ins, outs)
 
 
 def poisoned(shape: tuple[int, ...], dtype: Any, offset: int = 0) -> np.ndarray:

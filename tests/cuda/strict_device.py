@@ -13,10 +13,11 @@ import numpy as np
 
 import nnl as nn
 from nnl.core.context import BACKENDS
-from nnl.ext.cuda import setups
-from nnl.ext.cuda.arrays import ArrayModule
-from nnl.ext.cuda.library import make_backend
+from nnl.ext.cuda import TRAITS, setups
 from nnl.ext.cuda.products import Products
+from nnl.ext.device.arrays import ArrayModule
+from nnl.ext.device.library import make_backend
+from nnl.ext.device.registry import Registry
 from tests.cuda import strict_xp
 from tests.cuda.fake_blas import FakeBlas
 
@@ -127,8 +128,8 @@ DEVICE = StrictDevice("strict:0")
 KERNELS = StrictDevice("strict:1")
 
 
-BARE = make_backend("strict", DEVICE, dict)
-WITH_KERNELS = make_backend("strict", KERNELS, setups)
+BARE = make_backend("strict", DEVICE, TRAITS, Registry)
+WITH_KERNELS = make_backend("strict", KERNELS, TRAITS, setups)
 BACKENDS["strict"] = lambda device_id: (BARE,)
 BACKENDS["kernels"] = lambda device_id: (WITH_KERNELS,)
 

@@ -87,7 +87,7 @@ def test_an_extension_that_lacks_something_is_not_listed(lacking):
 
 def test_importing_nnl_and_the_backend_imports_neither_cupy_nor_cudnn():
     code = (
-        "import sys, nnl, nnl.ext.cuda.library, nnl.ext.cuda.executor, nnl.ext.cuda.device;"
+        "import sys, nnl, nnl.ext.device.library, nnl.ext.cuda.device;"
         "assert not {'cupy', 'cudnn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,11 +13,12 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 from nnl.core.context import BACKENDS
-from nnl.ext.cuda import setups
+from nnl.ext.cuda import TRAITS, setups
 from nnl.ext.cuda.cudnn.builders import BUILDERS
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import ENGINES, setup
-from nnl.ext.cuda.library import make_backend
+from nnl.ext.device.library import make_backend
+from nnl.ext.device.registry import Registry
 from nnl.graph.session import session_of
 from nnl.models.transformer import causal_mask, scores_by, self_attention
 from tests.cuda.fake_cudnn import FakeFrontEnd
@@ -27,9 +28,9 @@ BATCH, LENGTH, HEADS, WIDTH = 2, 5, 3, 24
 pytestmark = pytest.mark.usefixtures("host_compiler")
 
 
-def with_cudnn() -> dict[str, Any]:
+def with_cudnn() -> Registry:
     """The setups of CUDA kernels, and the graphs' before them, installed or not."""
-    found = dict(setups())
+    found = Registry(setups())
     for name, builder in BUILDERS.items():
         others = [s for s in found.get(name, ()) if getattr(s, "func", None) is not setup]
         found[name] = [partial(setup, name, builder), *others]
@@ -41,7 +42,7 @@ def context(monkeypatch: Any) -> Any:
     """(type configuration) -> the context."""
     engine = Engine(FakeFrontEnd(), "fake 9.0", None)
     monkeypatch.setattr(ENGINES, "current", lambda: engine)
-    backend = make_backend("graphs", StrictDevice("strict:2"), with_cudnn)
+    backend = make_backend("graphs", StrictDevice("strict:2"), TRAITS, with_cudnn)
     monkeypatch.setitem(BACKENDS, "graphs", lambda device_id: (backend,))
     return lambda types: nn.Context([f"graphs:{types}"])
 

@@ -20,7 +20,8 @@ from nnl.ext.cuda.cudnn.cache import PlanCache, folder
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine, Plan, WorkKernel
 from nnl.ext.cuda.cudnn.spec import Draft, Graph, Work
-from nnl.ext.cuda.registry import SETUPS, Kernel
+from nnl.ext.cuda.registry import SETUPS
+from nnl.ext.device.registry import Kernel
 from tests.cuda import shim
 from tests.cuda.fake_cudnn import FakeFrontEnd
 from tests.cuda.kernels import execute, poisoned

@@ -158,7 +158,7 @@ def test_philox_in_array_operations_gives_the_words_of_numpy():
 
 
 def test_a_table_of_the_host_is_copied_once():
-    from nnl.ext.cuda.arrays import ArrayModule
+    from nnl.ext.device.arrays import ArrayModule
 
     xp = ArrayModule(strict_xp.xp)
     table = np.arange(5)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
-from nnl.ext.cuda import registry
-from nnl.ext.cuda.registry import Kernel, Operand
+from nnl.ext.cuda.registry import SETUPS
+from nnl.ext.device.registry import Kernel, Operand
 from tests.cuda import kernels, shim
 from tests.native.kernels import BF16, F32
 
@@ -128,4 +128,4 @@ def test_what_has_more_elements_is_declined() -> None:
         ("softmax_cross_entropy", [x, label], [one] * 3), ("embed", [label, x], [x]),
         ("finite_check", [x], [Operand((2,), np.dtype(bool))]),
     ):  # fmt: skip
-        assert registry.find(op, attrs, list(ins), list(outs)) is None, op
+        assert SETUPS.find(op, attrs, list(ins), list(outs)) is None, op

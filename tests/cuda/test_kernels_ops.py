@@ -22,7 +22,7 @@ from nnl.core.op import OPS, Op
 from nnl.core.spec import Spec
 from nnl.ext.cuda.kernels.module import Code
 from nnl.ext.cuda.registry import SETUPS
-from nnl.ext.native import plain_attributes
+from nnl.ext.library import plain_attributes
 from tests.cuda import kernels, shim
 from tests.native.kernels import BF16, F16, F32, assert_close, is_float, run_numpy
 from tests.native.test_kernels import cases

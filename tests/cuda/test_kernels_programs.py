@@ -10,11 +10,11 @@ import pytest
 
 import nnl.ext.cuda.kernels  # noqa: F401  registers the setups
 from nnl.core.elementwise import NAMES, Writer
-from nnl.ext.cuda import registry
 from nnl.ext.cuda.kernels.elementwise_codes import TEXTS
 from nnl.ext.cuda.kernels.module import divisor
 from nnl.ext.cuda.kernels.patterns import Space, split
-from nnl.ext.cuda.registry import Operand
+from nnl.ext.cuda.registry import SETUPS
+from nnl.ext.device.registry import Operand
 from tests.cuda import kernels
 from tests.cuda.shim import together
 from tests.native.kernels import BF16, F16, F32, assert_close
@@ -253,8 +253,8 @@ def test_the_gradient_of_padding_is_a_part() -> None:
 
 def test_what_32_bits_cannot_count_is_declined() -> None:
     large = Operand((1 << 16, 1 << 15), F32)
-    assert registry.find("relu", {}, [large], [large]) is None
-    assert registry.find("to_layout", {}, [large], [large]) is None
+    assert SETUPS.find("relu", {}, [large], [large]) is None
+    assert SETUPS.find("to_layout", {}, [large], [large]) is None
 
 
 def test_integers_that_float32_does_not_hold_are_declined() -> None:

@@ -11,7 +11,7 @@ import nnl as nn
 from nnl.core.context import SPACES
 from nnl.core.op import OPS
 from nnl.ext import cuda, get_extension_context
-from nnl.ext.cuda.arrays import definition
+from nnl.ext.device.arrays import definition
 from nnl.graph.session import session_of
 from tests.cuda.test_every_function import WAITING
 from tests.cuda.training import assert_same, lenet, resnet, train
@@ -133,7 +133,7 @@ def test_nobody_else_gets_the_memory_of_a_recorded_graph():
 
 def test_tables_of_the_host_live_as_long_as_the_graphs_that_read_them():
     import nnl.functions as F
-    from nnl.ext.cuda.arrays import MOST_CONSTANTS
+    from nnl.ext.device.arrays import MOST_CONSTANTS
 
     values = np.random.default_rng(0).normal(size=(1, 2, 4, 5)).astype(np.float32)
     x = nn.Variable(values.shape)

@@ -20,7 +20,7 @@ from nnl.core.graph import capture
 from nnl.core.op import OPS
 from nnl.ext.cuda.cudnn.run import Engine
 from nnl.ext.cuda.cudnn.setups import ENGINES
-from nnl.ext.cuda.executor import MOST_RECORDINGS, DevicePlan
+from nnl.ext.device.executor import MOST_RECORDINGS, DevicePlan
 from nnl.graph.plan import Plan
 from tests.cuda import shim, strict_xp
 from tests.cuda.fake_cudnn import FakeFrontEnd
@@ -189,7 +189,7 @@ def test_a_fourier_transform_runs_between_graphs():
 
 
 def test_a_recorded_graph_keeps_the_tables_it_reads(monkeypatch):
-    monkeypatch.setattr("nnl.ext.cuda.arrays.MOST_CONSTANTS", 16)
+    monkeypatch.setattr("nnl.ext.device.arrays.MOST_CONSTANTS", 16)
     monkeypatch.setattr(DEVICE.xp, "_constants", OrderedDict())
     enlarge = partial(F.interpolate, scale=(2, 2))
     (x,), y = graph_of(lambda x: enlarge(F.sort(x)), (1, 1, 3, 3))

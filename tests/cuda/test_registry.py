@@ -4,8 +4,7 @@
 import numpy as np
 import pytest
 
-from nnl.ext.cuda import registry
-from nnl.ext.cuda.registry import Kernel, Operand, find, register
+from nnl.ext.device.registry import Kernel, Operand, Registry
 
 
 def test_an_operand_knows_its_size():
@@ -14,16 +13,14 @@ def test_an_operand_knows_its_size():
     assert x == Operand((2, 3, 4), np.dtype("float16"), True) and x != Operand((2, 3, 4), x.dtype)
 
 
-def test_a_setup_that_declines_passes_the_call_on(monkeypatch):
-    setups = {}
-    monkeypatch.setattr(registry, "SETUPS", setups)
-    asked = []
+def test_a_setup_that_declines_passes_the_call_on():
+    setups, asked = Registry(), []
     kernel = Kernel()
-    register("a", "b")(lambda attrs, ins, outs: kernel)
-    register("a")(lambda attrs, ins, outs: asked.append(attrs))
-    assert find("a", {"k": 1}, [None], [], setups) is kernel and asked == [{"k": 1}]
-    assert find("b", {}, [], [], setups) is kernel and len(asked) == 1
-    assert find("c", {}, [], [], setups) is None
+    setups.register("a", "b")(lambda attrs, ins, outs: kernel)
+    setups.register("a")(lambda attrs, ins, outs: asked.append(attrs))
+    assert setups.find("a", {"k": 1}, [None], []) is kernel and asked == [{"k": 1}]
+    assert setups.find("b", {}, [], []) is kernel and len(asked) == 1
+    assert setups.find("c", {}, [], []) is None
 
 
 def test_a_kernel_overwrites_nothing_and_needs_no_workspace_unless_it_says_so():

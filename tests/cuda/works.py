@@ -10,7 +10,7 @@ import numpy as np
 from nnl.ext.cuda.cudnn.assemble import Declined
 from nnl.ext.cuda.cudnn.builders import BUILDERS
 from nnl.ext.cuda.cudnn.spec import Work
-from nnl.ext.cuda.registry import Operand
+from nnl.ext.device.registry import Operand
 from tests.cuda.evaluate import evaluate_work
 from tests.native.kernels import from_channels_last, to_channels_last
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.spec import Spec
-from nnl.ext import native
+from nnl.ext.library import native_spec
 from tests.native.kernels import array_kernel
 
 
@@ -18,8 +18,8 @@ def make(name: str, attrs: dict[str, Any], inputs: list[Any], outs: list[Spec]) 
     return array_kernel(
         name,
         attrs,
-        [native.native_spec(s) for s in specs],
-        [native.native_spec(s) for s in outs],
+        [native_spec(s) for s in specs],
+        [native_spec(s) for s in outs],
         [s.dtype for s in outs],
     )
 

@@ -13,7 +13,7 @@ from nnl.core.context import Context, using
 from nnl.core.op import Op
 from nnl.core.spec import Spec
 from nnl.ext import native
-from nnl.ext.library import request
+from nnl.ext.library import kernel_names, native_spec, request
 from nnl.ext.numpy import bind as bind_numpy
 from nnl.graph.passes.prepare import PACK
 
@@ -36,7 +36,7 @@ def require_library() -> Any:
 def require_onednn() -> Any:
     """The extension module; skips the test where it was built without oneDNN."""
     lib = require_library()
-    if PACK not in native.kernel_names(lib):
+    if PACK not in kernel_names(lib):
         pytest.skip("the native engine is built without oneDNN")
     return lib
 
@@ -79,8 +79,8 @@ def run_native(
     kernel = array_kernel(
         op.name,
         attrs.as_dict(),
-        [native.native_spec(s, i in ins) for i, s in enumerate(specs)],
-        [native.native_spec(s, o in outs) for o, s in enumerate(out_specs)],
+        [native_spec(s, i in ins) for i, s in enumerate(specs)],
+        [native_spec(s, o in outs) for o, s in enumerate(out_specs)],
         [s.dtype for s in out_specs],
         list(op.written(attrs)),
     )

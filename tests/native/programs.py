@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.elementwise import program_of
-from nnl.ext import native
-from nnl.ext.library import request
+from nnl.ext.library import DTYPES, request
 from tests.native.kernels import array_kernel, require_library, to_channels_last
 
 
@@ -56,14 +55,14 @@ def run(
 ) -> Any:
     """Outputs of a native kernel, as they lie in memory; None when it declines."""
     ins, outs = channels_last
-    spec = {i: (x.shape, native.DTYPES[x.dtype.name], i in ins) for i, x in enumerate(inputs)}
+    spec = {i: (x.shape, DTYPES[x.dtype.name], i in ins) for i, x in enumerate(inputs)}
     types = [np.dtype(t) for _, t in outputs]
     kernel = array_kernel(
         op,
         attrs,
         [spec[i] for i in range(len(inputs))],
         [
-            (s, native.DTYPES[t.name], o in outs)
+            (s, DTYPES[t.name], o in outs)
             for o, ((s, _), t) in enumerate(zip(outputs, types, strict=True))
         ],
         types,
@@ -76,7 +75,7 @@ def run(
 def in_place(op: str, attrs: dict[str, Any], inputs: list[np.ndarray], target: int) -> np.ndarray:
     """The single output, written into the memory of input `target`."""
     x = inputs[target]
-    specs = [(a.shape, native.DTYPES[a.dtype.name], False) for a in inputs]
+    specs = [(a.shape, DTYPES[a.dtype.name], False) for a in inputs]
     kernel = array_kernel(op, attrs, specs, [specs[target]], [x.dtype])
     kernel(*inputs, out=x)
     return x
@@ -84,7 +83,7 @@ def in_place(op: str, attrs: dict[str, Any], inputs: list[np.ndarray], target: i
 
 def may_overwrite(op: str, attrs: dict[str, Any], ins: list[Any], outs: list[Any]) -> list[bool]:
     """Which inputs the first output may lie in."""
-    specs = [[(s, native.DTYPES[np.dtype(t).name], False) for s, t in g] for g in (ins, outs)]
+    specs = [[(s, DTYPES[np.dtype(t).name], False) for s, t in g] for g in (ins, outs)]
     lib = require_library()
     asked = request(lib, op, attrs, *specs)
     assert asked is not None

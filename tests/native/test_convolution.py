@@ -11,7 +11,7 @@ import pytest
 import nnl.functions as F  # noqa: F401  (registers the ops)
 from nnl.core.op import OPS
 from nnl.core.spec import Spec
-from nnl.ext import native
+from nnl.ext.library import native_spec, plain_attributes
 from tests.native.kernels import (
     BF16,
     F16,
@@ -150,7 +150,7 @@ def test_result_does_not_depend_on_threads(threads: int) -> None:
 
 def specs_of(arrays: list[Any], last: set[int]) -> list[Any]:
     return [
-        None if a is None else native.native_spec(Spec.of(a.shape, a.dtype), i in last)
+        None if a is None else native_spec(Spec.of(a.shape, a.dtype), i in last)
         for i, a in enumerate(arrays)
     ]
 
@@ -158,7 +158,7 @@ def specs_of(arrays: list[Any], last: set[int]) -> list[Any]:
 def run_fused(inputs: list[Any], attrs: dict[str, Any], y: Any, packed: bool = False) -> Any:
     """convolution_fused on channels-last arrays; with weights packed before, if asked."""
     lib = require_library()
-    y_spec = native.native_spec(Spec.of(y.shape, y.dtype), True)
+    y_spec = native_spec(Spec.of(y.shape, y.dtype), True)
     lasts = [to_channels_last(a) if i in (0, 3) and a is not None else a
              for i, a in enumerate(inputs)]  # fmt: skip
     if packed:
@@ -168,7 +168,7 @@ def run_fused(inputs: list[Any], attrs: dict[str, Any], y: Any, packed: bool = F
             assert "pack_convolution" not in lib.kernel_names()
             return run_fused(inputs, attrs, y)
         u8 = np.dtype(np.uint8)
-        out = native.native_spec(Spec.of((size,), u8))
+        out = native_spec(Spec.of((size,), u8))
         pack = lib.array_kernel("pack_convolution", attrs, [*specs, y_spec], [out], [u8])
         attrs = {**attrs, "packed": True, "w_shape": inputs[1].shape}
         lasts[1], lasts[4], inputs = pack(*lasts, y), None, list(inputs)
@@ -256,7 +256,7 @@ def test_weight_and_bias_gradient_come_together() -> None:
         for dtype in (F32, BF16):
             low, out = [x.astype(dtype), gy.astype(dtype)], [w.astype(F32), np.empty(len(w), F32)]
             kernel = lib.array_kernel(
-                "convolution_weight_bias", native.plain_attributes(at.as_dict()),
+                "convolution_weight_bias", plain_attributes(at.as_dict()),
                 specs_of(low, set()), specs_of(out, set()), [F32, F32],
             )  # fmt: skip
             exact = [a.astype(F32) for a in low]

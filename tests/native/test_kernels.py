@@ -13,6 +13,7 @@ from nnl.core.elementwise import ARITY
 from nnl.core.op import OPS, Op
 from nnl.core.spec import Spec
 from nnl.ext import native
+from nnl.ext.library import kernel_names, native_spec, plain_attributes
 from nnl.graph.program import LIBRARY_OPS
 from tests.native.kernels import (
     BF16,
@@ -25,7 +26,7 @@ from tests.native.kernels import (
     run_numpy,
 )
 
-KNOWN = native.kernel_names(native.library()) & set(OPS)
+KNOWN = kernel_names(native.library()) & set(OPS)
 NAMES = sorted(KNOWN - LIBRARY_OPS)
 
 
@@ -110,8 +111,8 @@ def test_kernel_asks_only_for_attributes_that_its_op_has(name: str) -> None:
         specs = [None if x is None else Spec.of(x.shape, x.dtype) for x in inputs]
         made = attrs.infer(*specs)
         outs = made if isinstance(made, tuple) else (made,)
-        native_specs = [[native.native_spec(s) for s in x] for x in (specs, outs)]
-        asked = lib.attributes_asked(name, native.plain_attributes(attrs.as_dict()), *native_specs)
+        native_specs = [[native_spec(s) for s in x] for x in (specs, outs)]
+        asked = lib.attributes_asked(name, plain_attributes(attrs.as_dict()), *native_specs)
         assert set(asked) <= set(op.fields), f"{name} reads attributes that its op does not have"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from nnl.core.op import OPS
 from nnl.core.spec import Spec
-from nnl.ext import native
+from nnl.ext.library import native_spec
 from tests.native.kernels import (
     BF16,
     F16,
@@ -43,8 +43,8 @@ def call(name: str, attrs: dict[str, Any], inputs: list[Any], outs: list[Any]) -
     kernel = array_kernel(
         name,
         attrs,
-        [native.native_spec(s) for s in specs],
-        [native.native_spec(Spec.of(s, np.dtype(d))) for s, d in outs],
+        [native_spec(s) for s in specs],
+        [native_spec(Spec.of(s, np.dtype(d))) for s, d in outs],
         [np.dtype(d) for _, d in outs],
     )
     assert kernel is not None

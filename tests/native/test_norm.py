@@ -10,7 +10,7 @@ import pytest
 
 from nnl.core.op import OPS, Op
 from nnl.core.spec import Spec
-from nnl.ext import native
+from nnl.ext.library import native_spec
 from tests.native.kernels import (
     BF16,
     F16,
@@ -46,11 +46,8 @@ def run(
     kernel = lib.array_kernel(
         name,
         attrs,
-        [
-            native.native_spec(None if x is None else Spec.of(x.shape, x.dtype), last)
-            for x in inputs
-        ],
-        [native.native_spec(Spec.of(shape, np.dtype(d)), last) for shape, d in outs],
+        [native_spec(None if x is None else Spec.of(x.shape, x.dtype), last) for x in inputs],
+        [native_spec(Spec.of(shape, np.dtype(d)), last) for shape, d in outs],
         [np.dtype(d) for _, d in outs],
     )
     assert kernel is not None

@@ -11,7 +11,7 @@ import pytest
 import nnl.functions as F  # noqa: F401  (registers the ops)
 from nnl.core.op import OPS
 from nnl.core.spec import Spec
-from nnl.ext import native
+from nnl.ext.library import native_spec, plain_attributes
 from tests.native.kernels import (
     BF16,
     F16,
@@ -140,10 +140,10 @@ def test_remembered_places_of_maxima(channels_last: bool, dtype: Any) -> None:
     specs, want = run_numpy(OPS["max_pooling"], at, [x.astype(F32)])
     shape, i16 = specs[0].shape, np.dtype(np.int16)
     gy = rng.normal(size=shape).astype(dtype)
-    plain = native.plain_attributes(at.as_dict())
+    plain = plain_attributes(at.as_dict())
 
     def spec(shape: Any, dtype: Any) -> Any:
-        return native.native_spec(Spec.of(shape, dtype), channels_last)
+        return native_spec(Spec.of(shape, dtype), channels_last)
 
     into, out = (to_channels_last, from_channels_last) if channels_last else (np.array, np.array)
     forward = lib.array_kernel(

@@ -11,7 +11,7 @@ import pytest
 import nnl.functions as F  # noqa: F401  (registers the ops)
 from nnl.core.op import OPS
 from nnl.core.spec import Spec
-from nnl.ext import native
+from nnl.ext.library import native_spec, plain_attributes
 from tests.native.kernels import (
     BF16,
     F16,
@@ -69,9 +69,9 @@ def run(name: str, attrs: Any, inputs: list[Any], ins: list[int], out: Any, to: 
     specs = [Spec.of(x.shape, x.dtype) for x in inputs]
     kernel = require_onednn().array_kernel(
         name,
-        native.plain_attributes(attrs.as_dict() if attrs else {}),
-        [native.native_spec(s, layout) for s, layout in zip(specs, ins, strict=True)],
-        [native.native_spec(out, to)],
+        plain_attributes(attrs.as_dict() if attrs else {}),
+        [native_spec(s, layout) for s, layout in zip(specs, ins, strict=True)],
+        [native_spec(out, to)],
         [out.dtype],
     )
     if kernel is None:
@@ -124,9 +124,9 @@ def test_weights_that_do_not_fill_tiles_are_declined(x_shape, w_shape, given) ->
     spec = attrs.infer(Spec.of(x_shape, F32), Spec.of(w_shape, F32))
     kernel = require_onednn().array_kernel(
         "convolution",
-        native.plain_attributes(attrs.as_dict()),
-        [native.native_spec(Spec.of(x.shape, F32)), native.native_spec(Spec.of(w.shape, F32), 2)],
-        [native.native_spec(spec)],
+        plain_attributes(attrs.as_dict()),
+        [native_spec(Spec.of(x.shape, F32)), native_spec(Spec.of(w.shape, F32), 2)],
+        [native_spec(spec)],
         [spec.dtype],
     )
     assert kernel is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nnl.core.op import OPS
-from nnl.ext import native
+from nnl.ext.library import plain_attributes
 from nnl.solvers.joined import RULES as joined_rules
 from tests.native.direct import call
 from tests.native.kernels import BF16, F16, F32, assert_close, run_numpy
@@ -48,7 +48,7 @@ def inputs_of(name: str, rng: Any, shape: tuple[int, ...], step: int, optional: 
 def joined(name: str, attrs: Any, count: int = 1, **more: Any) -> dict[str, Any]:
     """Attributes of multi_update for a rule with these attributes."""
     own = {"rule": name, **attrs.as_dict(), "count": count, "inputs": len(OPS[name].inputs)}
-    return native.plain_attributes(OPS["multi_update"].attrs(**own, **more).as_dict())
+    return plain_attributes(OPS["multi_update"].attrs(**own, **more).as_dict())
 
 
 def copies(arrays: list[Any], dtype: Any = None) -> list[Any]:

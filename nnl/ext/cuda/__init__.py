@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from nnl.core.context import FLOAT_TYPES, Backend, Context
 from nnl.ext.cuda.registry import SETUPS
+from nnl.ext.device.registry import Registry
+from nnl.ext.library import Traits
 
 # What scripts ask of a device, as nnl.ext.host_device answers for the host.
 __all__ = [
@@ -30,6 +31,12 @@ __all__ = [
 
 DRIVER = "libcuda.so.1"
 EXTRA = "pip install 'nnl[cuda13]'"
+TRAITS = Traits(
+    places=("cuda", "cupy"),
+    least_attention_bytes=0,
+    most_rows_added_to=1 << 62,
+    computes_again=False,  # memory is large here, and its bandwidth what steps wait for
+)
 
 
 def missing(ext_name: str) -> list[str]:
@@ -69,7 +76,7 @@ def check(ext_name: str, device_id: str) -> int:
     return int(device_id)
 
 
-def setups() -> Mapping[str, Sequence[Any]]:
+def setups() -> Registry:
     """What CUDA kernels and cuDNN's graphs register for ops; cuDNN is asked first."""
     importlib.import_module("nnl.ext.cuda.kernels")
     importlib.import_module("nnl.ext.cuda.cudnn.setups")
@@ -79,9 +86,9 @@ def setups() -> Mapping[str, Sequence[Any]]:
 @cache
 def _backend(number: int) -> Backend:
     from nnl.ext.cuda.device import CupyDevice
-    from nnl.ext.cuda.library import make_backend
+    from nnl.ext.device.library import make_backend
 
-    return make_backend("cuda", CupyDevice(number), setups)
+    return make_backend("cuda", CupyDevice(number), TRAITS, setups)
 
 
 def backends(ext_name: str, device_id: str) -> tuple[Backend, ...]:

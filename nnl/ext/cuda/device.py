@@ -1,69 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CUDA backend asks of CuPy: memory, a stream, graphs. Not yet run on a GPU.
-
-Everything else works on a `Device`, so that the tests can put another one in its place.
-"""
+"""A GPU through CuPy: memory, a stream, graphs. Not yet run on a GPU."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from nnl.ext.cuda.arrays import ArrayModule
 from nnl.ext.cuda.products import Products
+from nnl.ext.device.arrays import ArrayModule
 
 MEMORY_ALLOCATION = 2  # cudaErrorMemoryAllocation
-
-
-class Memory(Protocol):
-    """A piece of device memory, alive as long as this object."""
-
-    @property
-    def address(self) -> int: ...
-
-
-class Device(Protocol):
-    """One device.
-
-    Attributes:
-        name: Its memory space, "cuda:0".
-        xp: Its array module.
-        stream: The raw handle of the stream that all work goes to.
-    """
-
-    name: str
-    xp: ArrayModule
-    stream: int
-
-    def activate(self) -> None:
-        """Let this thread's work go to this device and stream."""
-
-    def allocate(self, nbytes: int) -> Memory: ...
-
-    def address_of(self, array: Any) -> int: ...
-
-    def array_at(self, address: int, shape: Any, dtype: Any, owner: Any) -> Any:
-        """An array over memory that `owner` keeps."""
-
-    def pool(self) -> Any:
-        """Memory for what the recorded steps of one plan need while they run.
-
-        A recorded graph contains its addresses, so nothing else may ever get it.
-        """
-
-    def capture(self, work: Callable[[], None], pool: Any) -> Callable[[], None]:
-        """Record the work as a graph; the result launches it. Raises what the work raises."""
-
-    def synchronize(self) -> None: ...
-
-    def mark(self) -> Any:
-        """A point in the stream's time."""
-
-    def nanoseconds(self, start: Any, end: Any) -> int:
-        """Between two marks that have been passed."""
 
 
 class _Piece:
@@ -158,49 +107,3 @@ class CupyDevice:
 
     def nanoseconds(self, start: Any, end: Any) -> int:
         return int(self.cupy.cuda.get_elapsed_time(start, end) * 1e6)
-
-
-class DeviceSpace:
-    """The memory of a device.
-
-    Args:
-        last: Whether what lies here is in the order (N, spatial..., C) of arrays (N, C, spatial).
-    """
-
-    def __init__(self, device: Device, library: Any, last: bool = False) -> None:
-        self.device, self._library, self.last = device, library, last
-
-    def to_host(self, buf: Any) -> np.ndarray[Any, Any]:
-        self.device.activate()
-        host: np.ndarray[Any, Any] = buf.get()
-        return np.ascontiguousarray(np.moveaxis(host, -1, 1)) if self.last else host
-
-    def from_host(self, array: np.ndarray[Any, Any]) -> Any:
-        self.device.activate()
-        host = np.moveaxis(array, 1, -1) if self.last else array
-        return self.device.xp.array(host, order="C")
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        self.device.activate()
-        shape = (shape[0], *shape[2:], shape[1]) if self.last else shape
-        return self.device.xp.empty(shape, dtype)
-
-    def library(self) -> Any:
-        return self._library
-
-    def synchronize(self) -> None:
-        self.device.activate()
-        self.device.synchronize()
-
-    def adopt(self, bound: Any) -> Any:
-        """A call that is bound to the host, as a call on arrays of the device."""
-        from nnl.core.dispatch import Bound
-        from nnl.ext.cuda.arrays import on_host
-
-        made = Bound()
-        for name in Bound.__slots__:
-            setattr(made, name, getattr(bound, name))
-        why = f"{bound.backend.name} computes it"
-        made.call = on_host(bound.call, self.device.xp, bound.writes, why)
-        made.into, made.view, made.space = False, False, self.device.name
-        return made

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -21,43 +20,22 @@ import numpy as np
 from nnl.core.context import BACKENDS, Backend, Context, HostSpace
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 from nnl.ext.library import (
+    DTYPES,
+    Call,
     Traits,
+    at_first_call,
     into,
     is_list,
-    kernel_names,
     knows,
-    plain_attributes,
+    native_spec,
     request,
 )
+from nnl.ext.native import spaces as spaces
 from nnl.ext.native.loading import NotBuilt, load
-from nnl.ext.native.spaces import (
-    BFLOAT16,
-    CHANNELS_LAST,
-    HOST,
-    LAYOUTS,
-    TILE,
-    TILED,
-    TILES,
-    tiled_shape,
-)
 from nnl.ext.numpy import NUMPY
 from nnl.ext.numpy import bind as bind_numpy
 
-__all__ = [
-    "BFLOAT16", "CHANNELS_LAST", "HOST", "LAYOUTS", "TILE", "TILED", "TILES", "kernel_names",
-    "plain_attributes", "tiled_shape",
-]  # fmt: skip
 logger = logging.getLogger("nnl")
-
-# The numbers of the C++ enumeration nnl::DType. By name: bfloat16 comes from ml_dtypes, which is
-# imported only where it is used.
-DTYPES = {
-    name: i
-    for i, name in enumerate(
-        ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32",
-         "uint32", "int64", "uint64", "bool"]
-    )
-}  # fmt: skip
 
 TRAITS = Traits(
     places=("native", "numpy"),
@@ -136,18 +114,12 @@ def set_threads(n: int) -> None:
         lib.set_threads(int(n))
 
 
-def native_spec(spec: Any, layout: int = 0) -> tuple[Any, int, int] | None:
-    """A spec as the library takes it, in an order of LAYOUTS; None for an absent input."""
-    return None if spec is None else (spec.shape, DTYPES[spec.dtype.name], int(layout))
-
-
 def bind(
     op: Any, attrs: Any, in_specs: tuple[Any, ...], out_specs: tuple[Any, ...]
-) -> tuple[Callable[..., Any], bool] | None:
+) -> tuple[Call, bool] | None:
     """(call, True) for numpy arrays, if the library may have a kernel and the arrays are not tiny.
 
-    The kernel is made at the first call: what is recorded only never comes here again, since plans
-    take kernels whole. If it declines, numpy's own call stands in.
+    If the kernel declines, numpy's own call stands in.
     """
     if not knows(library(), op.name):
         return None
@@ -156,25 +128,18 @@ def bind(
         return None
     if max([s.size for s in specs]) < SMALL:
         return None
-    chosen: Callable[..., Any] | None = None
-
-    def call(*bufs: Any, **kw: Any) -> Any:
-        nonlocal chosen
-        if chosen is None:
-            chosen = _array_kernel(op, attrs, in_specs, out_specs)
-        return chosen(*bufs, **kw)
-
+    call = at_first_call(partial(_array_kernel, op, attrs, in_specs, out_specs))
     return call, len(out_specs) == 1 and not is_list(op, attrs, in_specs)
 
 
 def _array_kernel(
     op: Any, attrs: Any, in_specs: tuple[Any, ...], out_specs: tuple[Any, ...]
-) -> Callable[..., Any]:
+) -> Call:
     lib = library()
     assert lib is not None
     ins, outs = [native_spec(s) for s in in_specs], [native_spec(s) for s in out_specs]
     asked = request(lib, op.name, attrs.as_dict(), ins, outs)
-    kernel: Callable[..., Any] | None = asked and lib.array_kernel(
+    kernel: Call | None = asked and lib.array_kernel(
         *asked, ins, outs, [s.dtype for s in out_specs], list(op.written(attrs))
     )
     listed = len(out_specs) == 1 and is_list(op, attrs, in_specs)
@@ -185,7 +150,7 @@ def _array_kernel(
     return made[0] if made[1] or listed or len(out_specs) > 1 else partial(into, made[0])
 
 
-def _tuple_of(call: Callable[..., Any], *bufs: Any) -> tuple[Any]:
+def _tuple_of(call: Call, *bufs: Any) -> tuple[Any]:
     return (call(*bufs),)
 
 

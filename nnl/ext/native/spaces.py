@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 
 from nnl.core.context import REORDERED, SPACES, HostSpace, half_type
+from nnl.ext.library import BFLOAT16, CHANNELS_LAST, DTYPES, HOST, LAYOUTS, TILE, TILED
 
-HOST, CHANNELS_LAST, TILED, BFLOAT16 = "host", "channels_last", "tiled", "bfloat16"
-# The numbers of the C++ enumeration nnl::Layout.
-LAYOUTS = {HOST: 0, CHANNELS_LAST: 1, TILED: 2}
-TILE = 16
 Host = np.ndarray[Any, Any]
 
 
@@ -90,8 +87,7 @@ class Copy16(HostOrder):
         return copy
 
 
-TILES = Tiled()
-SPACES.update({CHANNELS_LAST: ChannelsLast(), TILED: TILES, BFLOAT16: Copy16()})
+SPACES.update({CHANNELS_LAST: ChannelsLast(), TILED: Tiled(), BFLOAT16: Copy16()})
 REORDERED.update((CHANNELS_LAST, TILED))
 
 
@@ -114,8 +110,6 @@ def _cast(shape: tuple[int, ...], dtype: Any) -> Callable[..., Any]:
 def _kernel(
     op: str, shape: tuple[int, ...], source: tuple[Any, str], target: tuple[Any, str]
 ) -> Callable[..., Any]:
-    from nnl.ext.native import DTYPES
-
     lib = HostSpace.library()
     assert lib is not None  # without it there are no such arrays
     specs = [[(shape, DTYPES[dtype.name], LAYOUTS[s])] for dtype, s in (source, target)]

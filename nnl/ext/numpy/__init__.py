@@ -38,23 +38,41 @@ def bind(
     op: Any, attrs: Any, in_specs: tuple[Any, ...], out_specs: tuple[Any, ...]
 ) -> tuple[Call, bool] | None:
     """(call, whether it takes out=) for any op that numpy can compute."""
+    return definition(op, attrs, in_specs, out_specs, np, "host")
+
+
+def definition(
+    op: Any,
+    attrs: Any,
+    in_specs: tuple[Any, ...],
+    out_specs: tuple[Any, ...],
+    xp: Any,
+    space: str,
+    forward: Callable[[], tuple[Call, bool]] | None = None,
+) -> tuple[Call, bool] | None:
+    """(call, whether it takes out=) for any op that has a definition.
+
+    Args:
+        xp: The array module; space: where its arrays lie.
+        forward: () -> (the call of an op with its own `forward`, whether that may take out=).
+    """
     call: Call
     into = False
     ufunc = getattr(attrs, "ufunc", None)
     if ufunc is not None:
-        call, into = getattr(np, ufunc), True
+        call, into = getattr(xp, ufunc), True
     elif hasattr(attrs, "forward"):
         code = type(attrs).forward.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        into = "out" in names
-        call = partial(attrs.forward, np)
+        call, may = forward() if forward is not None else (partial(attrs.forward, xp), True)
+        into = may and "out" in names
         if "dtype" in names:  # a result whose type no input tells
             call = partial(call, dtype=out_specs[0].dtype)
     elif hasattr(attrs, "decompose"):
-        call = partial(run_decomposed, attrs, wide(STATE.target), "host")
+        call = partial(run_decomposed, attrs, wide(STATE.target), space)
     else:
         return None
-    if any(s.shape == () for s in out_specs):
+    if xp is np and any(s.shape == () for s in out_specs):
         call = partial(_as_arrays, call)  # numpy turns results of rank 0 into scalars
     if any(s is not None and s.is_half for s in (*in_specs, *out_specs)):
         return partial(_through_float32, call, op.written(attrs), out_specs), len(out_specs) == 1
@@ -69,11 +87,11 @@ def _through_float32(
     y = call(*wide)
     for i in writes:
         if wide[i] is not bufs[i]:
-            bufs[i][...] = wide[i]
-    if out is not None:
-        np.copyto(out, y, casting="same_kind" if out.dtype.kind == "f" else "unsafe")
-        return out
+            bufs[i][...] = wide[i].astype(bufs[i].dtype)
     ys = y if isinstance(y, tuple) else (y,)
+    if out is not None:
+        out[...] = ys[0].astype(out.dtype, copy=False)
+        return out
     narrow = [a.astype(s.dtype, copy=False) for a, s in zip(ys, out_specs, strict=True)]
     return tuple(narrow) if isinstance(y, tuple) else narrow[0]
 

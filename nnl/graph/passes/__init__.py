@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from nnl.ext.library import Library
 from nnl.graph.passes.affine import fuse_affine
 from nnl.graph.passes.attention import fuse_attention
 from nnl.graph.passes.attention_packed import pack_attention
@@ -59,7 +60,7 @@ PASSES: list[Pass] = [
 ]
 
 
-def optimise(program: Program, lib: Any) -> None:
+def optimise(program: Program, lib: Library) -> None:
     """Run all passes in order.
 
     Args:

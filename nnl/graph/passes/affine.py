@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from nnl.ext.native import kernel_names
+from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.elementwise import FLOATS
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
@@ -15,7 +13,7 @@ FUSED = "affine_fused"
 ACTIVATIONS = frozenset(["relu", "gelu", "tanh", "sigmoid", "swish"])
 
 
-def fuse_affine(program: Program, lib: Any) -> None:
+def fuse_affine(program: Program, lib: Library) -> None:
     """activation(x W + b + z) becomes one step.
 
     In training too, as far as gradients read what comes out: those of gelu and swish read what goes
@@ -26,7 +24,7 @@ def fuse_affine(program: Program, lib: Any) -> None:
 
 
 class _Fuser(Rewriter):
-    def __init__(self, program: Program, lib: Any) -> None:
+    def __init__(self, program: Program, lib: Library) -> None:
         super().__init__(program, lib)
         self.most_rows = lib.traits.most_rows_added_to
 

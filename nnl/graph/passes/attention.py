@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.spec import Spec
-from nnl.ext.native import kernel_names
+from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.prune import prune
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
@@ -46,7 +46,7 @@ class Gradients:
     links: list[int] = field(default_factory=list)
 
 
-def fuse_attention(program: Program, lib: Any) -> None:
+def fuse_attention(program: Program, lib: Library) -> None:
     """batch_matmul(softmax(scale q k^T + mask), v) becomes one step, and its gradient another.
 
     Only for large ones, and where nothing else reads scores or weights: then neither is ever in

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from nnl.ext.native import kernel_names
+from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.attention import BACKWARD, FORWARD
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
@@ -17,7 +15,7 @@ PACK = (1, 3, 0, 2, 4)  # and back
 BY_HEAD = (0, 2, 1, 3)  # (B, T, H, D) -> (B, H, T, D), and back
 
 
-def pack_attention(program: Program, lib: Any) -> None:
+def pack_attention(program: Program, lib: Library) -> None:
     """Attention between transposes of x (B, T, 3, H, D) becomes one step on x, with y (B, T, H, D).
 
     So its gradient by x is one array too. That saves eight passes over arrays of the size of x.

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nnl.core.array import NdArray, Zeros
-from nnl.ext.library import is_plain
+from nnl.ext.library import Library, is_plain
 from nnl.graph.program import Program
 
 MOST_BYTES = 1 << 20  # a larger constant is computed at every run rather than kept
 
 
-def fold_constants(program: Program, lib: Any) -> None:
+def fold_constants(program: Program, lib: Library) -> None:
     """Replace steps without varying inputs by leaves that hold their values.
 
     Constants are the results of steps without inputs (a fill, a range), the zeros that stand for

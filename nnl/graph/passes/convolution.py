@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.ext.native import kernel_names
+from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
@@ -20,7 +20,7 @@ ACTIVATIONS = {
 }  # fmt: skip
 
 
-def fuse_convolution(program: Program, lib: Any) -> None:
+def fuse_convolution(program: Program, lib: Library) -> None:
     """activation(normalize(convolution(x, w) + b) + z) becomes one step.
 
     Normalization only where it uses the running statistics: then it is a scale and a shift of every
@@ -107,7 +107,7 @@ class _Fuser(Rewriter):
         return program.alias(scale, maps), program.alias(shift, maps), steps
 
 
-def fuse_bias_gradient(program: Program, lib: Any) -> None:
+def fuse_bias_gradient(program: Program, lib: Library) -> None:
     """The gradients of a convolution by weights and bias become one step: one pass over gy.
 
     For bfloat16, where it takes 0.89 to 0.98 times as long as two. With float32, or float32 data

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nnl.core.array import NdArray
 from nnl.core.context import half_type
-from nnl.ext.native import BFLOAT16, HOST
+from nnl.ext.library import BFLOAT16, HOST, Library
 from nnl.graph.passes.prepare import has_onednn
 from nnl.graph.passes.updates import KERNEL, is_update, joined
 from nnl.graph.program import SPACE, Program, Step
@@ -18,7 +16,7 @@ PRODUCTS = ("affine", "affine_fused", "batch_matmul")
 LEAST = 1 << 14  # elements of a weight that is worth a copy
 
 
-def copy_weights(program: Program, lib: Any) -> None:
+def copy_weights(program: Program, lib: Library) -> None:
     """Read weights of products from copies in bfloat16, and write these where weights are updated.
 
     The copy is a memory space of the weight's array, so it goes when anybody else writes to the
@@ -29,7 +27,7 @@ def copy_weights(program: Program, lib: Any) -> None:
 
 
 class _Copier:
-    def __init__(self, program: Program, lib: Any) -> None:
+    def __init__(self, program: Program, lib: Library) -> None:
         self.program, self.lib = program, lib
         self.trained = {id(nd.bufs) for nd in program.gradients.values() if nd is not None}
         self.updated: dict[int, int] = {}  # {id of an array's memory: number of its first update}

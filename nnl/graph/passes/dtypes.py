@@ -7,11 +7,11 @@ from typing import Any
 
 from nnl.core.casts import whole
 from nnl.core.op import OPS
-from nnl.ext.native import kernel_names
+from nnl.ext.library import Library, kernel_names
 from nnl.graph.program import Program, Step
 
 
-def convert_inputs(program: Program, lib: Any) -> None:
+def convert_inputs(program: Program, lib: Library) -> None:
     """Let every step read its inputs in the types that it computes with.
 
     A label given as float32 becomes an integer, which it must be, float64 from numpy becomes the

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nnl.core import elementwise
 from nnl.core.elementwise import program_of
-from nnl.ext.library import PROGRAM, kernel_names
+from nnl.ext.library import PROGRAM, Library, kernel_names
 from nnl.graph.program import Program, Step
 
 MOST_STEPS = 128  # in one loop; the kernel has a limit on values, and compiling must stay linear
@@ -29,7 +27,7 @@ class Group:
         self.reads: set[int] = set()
 
 
-def fuse_elementwise(program: Program, lib: Any) -> None:
+def fuse_elementwise(program: Program, lib: Library) -> None:
     """Let every elementwise step join the steps of its shape that feed it.
 
     A group runs where the first step stands that needs one of its results and cannot join, so all

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from nnl.ext.library import Library
 from nnl.graph.passes.normalization import FORWARD
 from nnl.graph.program import Program, Step
 
 
-def forget_normalized(program: Program, lib: Any) -> None:
+def forget_normalized(program: Program, lib: Library) -> None:
     """In plans cut in two, drop relu(batch_normalization(x)) after forward.
 
     The gradient of the normalization needs x in any case. What else reads the result in backward,

@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from nnl.core.array import Zeros
 from nnl.core.elementwise import is_elementwise
 from nnl.core.spec import Spec
-from nnl.ext.library import knows, request
-from nnl.ext.native import (
+from nnl.ext.library import (
     CHANNELS_LAST,
     HOST,
     LAYOUTS,
     TILED,
+    Library,
     kernel_names,
+    knows,
     native_spec,
+    request,
 )
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.tiles import TAKE
@@ -50,13 +51,13 @@ ZERO = {"normalization_backward": (1, 2)}
 CONVERT = "to_layout"  # the kernel that changes an array's order
 
 
-def choose_kernels(program: Program, lib: Any) -> None:
+def choose_kernels(program: Program, lib: Library) -> None:
     """Give steps native kernels, with steps in between that change an array's order or dtype."""
     _Chooser(program, lib).run()
 
 
 class _Chooser:
-    def __init__(self, program: Program, lib: Any) -> None:
+    def __init__(self, program: Program, lib: Library) -> None:
         self.program, self.lib = program, lib
         self.steps: list[Step] = []
         # (slot, space, again) -> the slot with the same values in that order. The second part of a

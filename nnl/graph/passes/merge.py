@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from nnl.core.array import Zeros
-from nnl.ext.library import is_plain
+from nnl.ext.library import Library, is_plain
 from nnl.graph.program import Program, Step
 
 
-def merge_common(program: Program, lib: Any) -> None:
+def merge_common(program: Program, lib: Library) -> None:
     """Let readers of a repeated computation read the first one.
 
     Two steps are the same if op, attributes and inputs are, and nothing that they read has been

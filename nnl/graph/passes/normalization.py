@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nnl.core.array import Zeros
-from nnl.ext.native import kernel_names
+from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
@@ -15,7 +13,7 @@ FORWARD = "fused_batch_normalization"
 BACKWARD = "batch_normalization_backward_fused"
 
 
-def fuse_normalization(program: Program, lib: Any) -> None:
+def fuse_normalization(program: Program, lib: Library) -> None:
     """relu(batch_normalization(x) [+ z]) becomes one step, and so does its gradient.
 
     The fused gradient masks what arrives by the sign of y, or of what the normalization gives for x

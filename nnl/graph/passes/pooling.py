@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from nnl.core.spec import Spec
-from nnl.ext.native import kernel_names
+from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
 FORWARD, BACKWARD = "max_pooling_arg", "max_pooling_arg_backward"
 
 
-def fuse_pooling(program: Program, lib: Any) -> None:
+def fuse_pooling(program: Program, lib: Library) -> None:
     """max_pooling and max_pooling_backward of one x become steps that share 16-bit places."""
     if {FORWARD, BACKWARD} <= kernel_names(lib):
         _Fuser(program, lib).run()

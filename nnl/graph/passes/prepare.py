@@ -9,18 +9,18 @@ import numpy as np
 
 from nnl.core.op import OPS
 from nnl.core.spec import Spec
-from nnl.ext.native import LAYOUTS, kernel_names, native_spec
+from nnl.ext.library import LAYOUTS, Library, kernel_names, native_spec
 from nnl.graph.program import Program, Step
 
 PACK = "pack_convolution"
 
 
-def has_onednn(lib: Any) -> bool:
+def has_onednn(lib: Library) -> bool:
     """Whether a library has what oneDNN brings, for example weights packed for its kernels."""
     return PACK in kernel_names(lib)
 
 
-def prepare_weights(program: Program, lib: Any) -> None:
+def prepare_weights(program: Program, lib: Library) -> None:
     """Move the packing of convolution weights, and what it depends on, to the front of the plan.
 
     These steps run again only when one of the leaves behind them has changed. Weights that a step
@@ -32,7 +32,7 @@ def prepare_weights(program: Program, lib: Any) -> None:
 
 
 class _Preparer:
-    def __init__(self, program: Program, lib: Any) -> None:
+    def __init__(self, program: Program, lib: Library) -> None:
         self.program, self.lib = program, lib
         self.makers = program.makers()
         self.written = {program.root(s.ins[p]) for s in program.steps for p in s.writes}

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from nnl.ext.native import kernel_names
+from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
 FUSED = "batch_matmul_bias"
 
 
-def fuse_product_bias(program: Program, lib: Any) -> None:
+def fuse_product_bias(program: Program, lib: Library) -> None:
     """a b + bias becomes one step, whose result may have other leading axes than the product.
 
     So scores by the rows of a table are not read and written once more: they are the largest array

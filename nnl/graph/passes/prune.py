@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from nnl.ext.library import Library
 from nnl.graph.program import Program
 
 
-def prune(program: Program, lib: Any) -> None:
+def prune(program: Program, lib: Library) -> None:
     """Keep a step if it writes state, or if something kept depends on it.
 
     The marking runs backwards over the steps, which stand in an order in which they can run: every

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from nnl.core.elementwise import is_elementwise, program_of
-from nnl.ext.library import PROGRAM, kernel_names
+from nnl.ext.library import PROGRAM, Library, kernel_names
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.elementwise import FLOATS
 from nnl.graph.passes.prune import prune
@@ -18,7 +18,7 @@ NONE, SUM = 0, 1  # how an output is reduced
 LEAST = 8  # elements of one sum: the sums of a thread must stay in its cache
 
 
-def fuse_reductions(program: Program, lib: Any) -> None:
+def fuse_reductions(program: Program, lib: Library) -> None:
     """A sum of what an elementwise step computes becomes an output of that step.
 
     The gradients of biases and of what was stretched are such sums. If the sum was the only reader,

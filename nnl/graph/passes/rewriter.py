@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.ext.native import native_spec
+from nnl.ext.library import Library, native_spec
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.program import Program, Step
 
@@ -17,7 +17,7 @@ class Rewriter:
         readers, makers, views: Of every slot, before anything is replaced.
     """
 
-    def __init__(self, program: Program, lib: Any) -> None:
+    def __init__(self, program: Program, lib: Library) -> None:
         self.program, self.lib = program, lib
         self.readers, self.makers = program.readers(), program.makers()
         self.views = program.views()

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from nnl.ext.native import kernel_names
+from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.elementwise import FLOATS
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
@@ -13,7 +11,7 @@ from nnl.graph.program import Program, Step
 FORWARD, BACKWARD = "softmax_fused", "softmax_fused_backward"
 
 
-def fuse_softmax(program: Program, lib: Any) -> None:
+def fuse_softmax(program: Program, lib: Library) -> None:
     """softmax(scale x + mask) becomes one step, and so do its gradient and the scale's.
 
     The gradient by the mask stays as it is: it is made from that of softmax, which then has a

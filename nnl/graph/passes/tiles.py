@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nnl.core.array import NdArray
-from nnl.ext.native import BFLOAT16, TILE, TILED
+from nnl.ext.library import BFLOAT16, TILE, TILED, Library
 from nnl.graph.passes.prepare import has_onednn
 from nnl.graph.passes.updates import is_update
 from nnl.graph.program import Program, Step
@@ -16,7 +14,7 @@ TAKE = ("convolution", "convolution_fused", "convolution_data", "deconvolution")
 MAKE = ("convolution_weight", "convolution_weight_bias")
 
 
-def tile_weights(program: Program, lib: Any) -> None:
+def tile_weights(program: Program, lib: Library) -> None:
     """Mark the slots of weights that are tiled from one step of training to the next.
 
     Tiles are the order in which the gradients come out of their kernel. An update does not mind any
@@ -29,7 +27,7 @@ def tile_weights(program: Program, lib: Any) -> None:
 
 
 class _Tiler:
-    def __init__(self, program: Program, lib: Any) -> None:
+    def __init__(self, program: Program, lib: Library) -> None:
         self.program, self.lib = program, lib
         self.makers = program.makers()
         self.readers: dict[int, list[tuple[Step, int]]] = {}  # {root: (step, place among ins)}

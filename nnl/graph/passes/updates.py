@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from nnl.ext.library import kernel_names
+from nnl.ext.library import Library, kernel_names
 from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.program import Program, Step
 
@@ -15,7 +13,7 @@ KERNEL = "multi_update"
 GUARDED, FOLLOW = "guarded_step", "follow_loss_scale"
 
 
-def join_updates(program: Program, lib: Any) -> None:
+def join_updates(program: Program, lib: Library) -> None:
     """Neighbouring updates by one rule with the same attributes become one step.
 
     Updates are neighbours if only other updates stand between them. Their results, views of the
@@ -50,7 +48,7 @@ def _alike(a: Step, b: Step) -> bool:
     return same and next(guards) == next(guards)
 
 
-def is_update(program: Program, step: Step, lib: Any) -> bool:
+def is_update(program: Program, step: Step, lib: Library) -> bool:
     """Whether a step is an update of a parameter, its first input, and has a kernel."""
     if not (step.native and step.view and 0 in step.writes):
         return False

@@ -19,7 +19,7 @@ from nnl.ext.cuda.cudnn.spec import (
     dtype_name,
     rows,
 )
-from nnl.ext.cuda.registry import Operand
+from nnl.ext.device.registry import Operand
 
 __all__ = ["Assembly", "Declined", "check_types", "half_of"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from nnl.ext.cuda.cudnn.assemble import Declined, check_types
 from nnl.ext.cuda.cudnn.spec import FIRST, PARTS, Array, Draft, Work, dtype_name, rows
-from nnl.ext.cuda.registry import Operand
+from nnl.ext.device.registry import Operand
 
 __all__ = ["backward", "forward", "packed", "packed_backward"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from nnl.ext.cuda.cudnn import attention, convolution, normalization, product
 from nnl.ext.cuda.cudnn.spec import Work
-from nnl.ext.cuda.registry import Operand
+from nnl.ext.device.registry import Operand
 
 __all__ = ["BUILDERS", "Builder"]
 

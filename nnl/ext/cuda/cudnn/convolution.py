@@ -25,7 +25,7 @@ from nnl.ext.cuda.cudnn.assemble import (
     window,
 )
 from nnl.ext.cuda.cudnn.spec import FIRST, Array, Draft, Work, channels_last, rows
-from nnl.ext.cuda.registry import Operand
+from nnl.ext.device.registry import Operand
 
 __all__ = ["backward_data", "backward_weight", "deconvolution", "forward"]
 

@@ -21,7 +21,7 @@ from nnl.ext.cuda.cudnn.assemble import (
     vector,
 )
 from nnl.ext.cuda.cudnn.spec import FIRST, Array, Draft, Work, dtype_name
-from nnl.ext.cuda.registry import Operand
+from nnl.ext.device.registry import Operand
 
 __all__ = ["backward", "batch_backward", "batch_forward", "layer_forward"]
 

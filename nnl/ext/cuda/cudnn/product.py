@@ -15,7 +15,7 @@ from typing import Any
 from nnl.ext.cuda.cudnn.assemble import Assembly, Declined, check_types, half_of
 from nnl.ext.cuda.cudnn.convolution import epilogue
 from nnl.ext.cuda.cudnn.spec import FIRST, Array, Draft, Work, dtype_name, rows
-from nnl.ext.cuda.registry import Operand
+from nnl.ext.device.registry import Operand
 
 __all__ = ["affine", "affine_weight", "batch_matmul"]
 

@@ -17,7 +17,7 @@ from nnl.ext.cuda.cudnn.lower import NotSupported, build, declines
 from nnl.ext.cuda.cudnn.spec import ALIGNMENT, Array, Copy, Graph, Work, place
 from nnl.ext.cuda.kernels.copies import Fill, copy
 from nnl.ext.cuda.kernels.patterns import Space, pattern_of
-from nnl.ext.cuda.registry import Kernel, Operand
+from nnl.ext.device.registry import Kernel, Operand
 
 logger = logging.getLogger("nnl")
 

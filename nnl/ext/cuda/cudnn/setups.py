@@ -18,7 +18,8 @@ from nnl.ext.cuda.cudnn.builders import BUILDERS, Builder
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine
-from nnl.ext.cuda.registry import Kernel, Operand, register
+from nnl.ext.cuda.registry import register
+from nnl.ext.device.registry import Kernel, Operand
 
 logger = logging.getLogger("nnl")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnl.ext.cuda.registry import Kernel
+from nnl.ext.device.registry import Kernel
 
 
 @dataclass(frozen=True)

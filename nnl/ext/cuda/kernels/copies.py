@@ -22,7 +22,8 @@ from nnl.ext.cuda.kernels.module import (
     words,
 )
 from nnl.ext.cuda.kernels.patterns import Pattern, Space, pattern_of, strides_of
-from nnl.ext.cuda.registry import Kernel, Operand, register
+from nnl.ext.cuda.registry import register
+from nnl.ext.device.registry import Kernel, Operand
 
 FILES = ("copies.cuh",)
 

@@ -32,7 +32,7 @@ from nnl.ext.cuda.kernels.patterns import (
     kept_in_order,
     split,
 )
-from nnl.ext.cuda.registry import Kernel, Operand
+from nnl.ext.device.registry import Kernel, Operand
 
 Sources = Sequence[tuple[Operand, Pattern]]
 ROUNDED = frozenset(["int32", "uint32", "int64", "uint64"])  # not all of them are float32 numbers

@@ -27,7 +27,8 @@ from nnl.ext.cuda.kernels.module import (
     words,
 )
 from nnl.ext.cuda.kernels.patterns import Space, Split, split
-from nnl.ext.cuda.registry import Kernel, Operand, register
+from nnl.ext.cuda.registry import register
+from nnl.ext.device.registry import Kernel, Operand
 
 FILES = ("elementwise.cuh", "extrema.cuh")
 

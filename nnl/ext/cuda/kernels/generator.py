@@ -16,7 +16,7 @@ from nnl.core.elementwise import ARITY, NAMES
 from nnl.ext.cuda.kernels.elementwise_codes import TEXTS
 from nnl.ext.cuda.kernels.module import Code, type_of
 from nnl.ext.cuda.kernels.patterns import Pattern
-from nnl.ext.cuda.registry import Operand
+from nnl.ext.device.registry import Operand
 
 REDUCERS = {"sum": "Sum", "largest": "Max", "smallest": "Min", "product": "Product"}
 

@@ -16,7 +16,8 @@ from nnl.ext.cuda.kernels.generator import Output
 from nnl.ext.cuda.kernels.module import Ins, Outs, is_real
 from nnl.ext.cuda.kernels.patterns import Space, stretched
 from nnl.ext.cuda.kernels.programs import space_of
-from nnl.ext.cuda.registry import Kernel, Operand, register
+from nnl.ext.cuda.registry import register
+from nnl.ext.device.registry import Kernel, Operand
 
 
 def program(

@@ -26,7 +26,8 @@ from nnl.ext.cuda.kernels.module import (
     type_of,
     words,
 )
-from nnl.ext.cuda.registry import Kernel, Operand, register
+from nnl.ext.cuda.registry import register
+from nnl.ext.device.registry import Kernel, Operand
 
 FILES = ("indexing.cuh",)
 MOST_INDICES = 1 << 17  # of a gradient: sorting compares each with each

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.ext.cuda.registry import Kernel, Operand
+from nnl.ext.device.registry import Kernel, Operand
 
 Dims = tuple[int, int, int]
 Ins = list[Operand | None]  # of a setup

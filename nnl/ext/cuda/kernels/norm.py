@@ -24,7 +24,8 @@ from nnl.ext.cuda.kernels.elementwise import make
 from nnl.ext.cuda.kernels.generator import Output
 from nnl.ext.cuda.kernels.module import Ins, Outs, is_real, same_size
 from nnl.ext.cuda.kernels.patterns import Space, memory_order, pattern_of, strides_of
-from nnl.ext.cuda.registry import Kernel, Operand, register
+from nnl.ext.cuda.registry import register
+from nnl.ext.device.registry import Kernel, Operand
 
 F32 = np.dtype(np.float32)
 

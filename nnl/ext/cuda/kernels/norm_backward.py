@@ -11,7 +11,8 @@ from nnl.ext.cuda.kernels.chain import At
 from nnl.ext.cuda.kernels.module import Ins, Outs, is_real, same_size
 from nnl.ext.cuda.kernels.norm import Part, Stages, inverse_of, others
 from nnl.ext.cuda.kernels.patterns import Space
-from nnl.ext.cuda.registry import Kernel, Operand, register
+from nnl.ext.cuda.registry import register
+from nnl.ext.device.registry import Kernel, Operand
 
 
 def given_in(s: Stages, ins: Sequence[Operand | None]) -> list[Part | None]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nnl.ext.cuda.registry import Operand
+from nnl.ext.device.registry import Operand
 
 
 def memory_order(rank: int, channels_last: bool) -> list[int]:

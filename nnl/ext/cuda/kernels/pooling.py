@@ -27,7 +27,8 @@ from nnl.ext.cuda.kernels.module import (
     type_of,
     words,
 )
-from nnl.ext.cuda.registry import Kernel, Operand, register
+from nnl.ext.cuda.registry import register
+from nnl.ext.device.registry import Kernel, Operand
 
 FILES = ("pooling.cuh",)
 MOST_PLACES = 1 << 15  # of a window that an int16 can name

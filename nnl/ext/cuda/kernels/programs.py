@@ -13,7 +13,8 @@ from nnl.ext.cuda.kernels.elementwise import Sources, make
 from nnl.ext.cuda.kernels.generator import Output
 from nnl.ext.cuda.kernels.module import Ins, Outs, is_real
 from nnl.ext.cuda.kernels.patterns import Pattern, Space, stretched
-from nnl.ext.cuda.registry import Kernel, Operand, register
+from nnl.ext.cuda.registry import register
+from nnl.ext.device.registry import Kernel, Operand
 
 REDUCTIONS = (None, "sum", "largest", "smallest")  # by the numbers of fused_elementwise
 

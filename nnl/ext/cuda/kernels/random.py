@@ -24,7 +24,8 @@ from nnl.ext.cuda.kernels.module import (
     type_of,
     words,
 )
-from nnl.ext.cuda.registry import Kernel, Operand, register
+from nnl.ext.cuda.registry import register
+from nnl.ext.device.registry import Kernel, Operand
 
 FILES = ("random.cuh",)
 

@@ -33,7 +33,8 @@ from nnl.ext.cuda.kernels.module import (
     words,
 )
 from nnl.ext.cuda.kernels.patterns import Pattern, Space, stretched
-from nnl.ext.cuda.registry import Kernel, Operand, register
+from nnl.ext.cuda.registry import register
+from nnl.ext.device.registry import Kernel, Operand
 
 FILES = ("softmax.cuh",)
 PACKS = (1, 2, 4, 8)  # of a thread in registers

@@ -34,7 +34,8 @@ from nnl.ext.cuda.kernels.module import (
     type_of,
     words,
 )
-from nnl.ext.cuda.registry import Kernel, Operand, register
+from nnl.ext.cuda.registry import register
+from nnl.ext.device.registry import Kernel, Operand
 
 CHUNK = 1 << 13  # elements that one block updates
 CHECKED = 1 << 14  # elements that one block checks

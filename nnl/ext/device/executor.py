@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nnl.core.array import NdArray
-from nnl.ext.cuda.device import Device
-from nnl.ext.cuda.registry import Kernel
+from nnl.ext.device.device import Device
+from nnl.ext.device.registry import Kernel
+from nnl.ext.library import Array, LibraryKernel
 
 WARM_RUNS = 1  # before steps are recorded: they compile, and copy tables
 LATE = "captureinvalidated"  # in errors that tell of a recording which had failed before
@@ -21,7 +22,7 @@ MOST_RECORDINGS = 8  # of one range of steps; buffers that move all the time are
 class PythonStep(Kernel):
     """A step that a definition computes, on arrays that it knows."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
+    def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
 
     def run(
@@ -41,7 +42,7 @@ class _Call:
         self.name, self.kernel, self.ins, self.outs = name, kernel, tuple(ins), tuple(outs)
         self.workspace = workspace
         self.alone: str = ""  # why it cannot be recorded
-        self.args: tuple[Any, ...] | None = None
+        self.args: tuple[list[int | None], list[Any], int, int] | None = None
 
     def run(self) -> None:
         """Launch, once the addresses are known."""
@@ -52,7 +53,7 @@ class _Call:
 class DevicePlan:
     """Steps over slots in device memory; the counterpart of the native library's Plan.
 
-    The first run launches step after step. The second records runs of neighbouring steps as CUDA
+    The first run launches step after step. The second records runs of neighbouring steps as
     graphs, and from then on each of those is one launch. A step that cannot be recorded runs by
     itself between two graphs; `reasons` says which and why. When a slot is bound to another buffer,
     what was recorded is recorded again.
@@ -67,18 +68,18 @@ class DevicePlan:
         self.arena, self.pool = device.allocate(arena_bytes), device.pool()
         start = self.arena.address
         self.addresses: list[int | None] = [start + o if o >= 0 else None for o in offsets]
-        self.arrays: dict[int, Any] = {}  # bound from outside, kept alive
+        self.arrays: dict[int, Array] = {}  # bound from outside, kept alive
         self.written: set[int] = set()  # slots that steps change
-        self._copies: dict[int, tuple[Any, dict[str, Any]]] = {}  # see `follow`
+        self._copies: dict[int, tuple[Array, dict[str, Array]]] = {}  # see `follow`
         self.calls: list[_Call] = []
         self.times: list[int] = []
         self.starts: list[int] = []
         self._runs: dict[tuple[int, int], int] = {}
         self._recorded: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._recordings: dict[tuple[int, int], int] = {}
-        self._held: list[Any] = []  # what recorded graphs read besides slots
+        self._held: list[Array] = []  # what recorded graphs read besides slots
 
-    def follow(self, slot: int, nd: NdArray, space: str) -> Any:
+    def follow(self, slot: int, nd: NdArray, space: str) -> Array:
         """The buffer in which this plan finds the value of a leaf.
 
         At first it is the array's own. Once an array has got another buffer, because a script wrote
@@ -103,14 +104,20 @@ class DevicePlan:
         return mine
 
     def add(
-        self, name: str, kernel: Kernel, ins: Sequence[int], outs: Sequence[int], workspace: int
+        self,
+        name: str,
+        kernel: LibraryKernel,
+        ins: Sequence[int],
+        outs: Sequence[int],
+        workspace: int,
     ) -> None:
         """Append a step; workspace is an offset in the arena."""
+        assert isinstance(kernel, Kernel)
         self.calls.append(_Call(name, kernel, ins, outs, max(workspace, 0)))
         self.times.append(0)
         self.starts.append(0)
 
-    def bind_array(self, slot: int, array: Any) -> None:
+    def bind_array(self, slot: int, array: Array) -> None:
         """Let a slot be this array from now on."""
         address = self.device.address_of(array)
         self.arrays[slot] = array

@@ -5,33 +5,41 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from nnl.core.context import STATE
-from nnl.ext.cuda.products import Products
-from nnl.ext.numpy import is_half, run_decomposed, wide
+from nnl.core.op import Op
+from nnl.core.spec import Spec
+from nnl.ext.library import Array, Call, into
+from nnl.ext.numpy import definition as defined
 
-Call = Callable[..., Any]
 logger = logging.getLogger("nnl")
 
 MOST_CONSTANTS = 512  # tables that definitions make on the host and use on the device
 
 
 class NotCapturable(RuntimeError):
-    """A step cannot be part of a CUDA graph; the text says why."""
+    """A step cannot be part of a recorded graph; the text says why."""
+
+
+class Products(Protocol):
+    """Multiplies matrices, also while a graph is recorded."""
+
+    def matmul(self, xp: Any, a: Array, b: Array, out: Array = None) -> Array: ...
+
+    def einsum(self, xp: Any, equation: str, *operands: Array, **kw: Any) -> Array: ...
 
 
 class ArrayModule:
     """An array module whose asarray() keeps what it has copied to the device.
 
     Definitions make small tables with numpy and give them to xp.asarray: always the same ones for
-    the same shapes. Kept, they are copied once, and a definition copies nothing while a CUDA graph
-    is recorded. Nobody may write to such an array.
+    the same shapes. Kept, they are copied once, and a definition copies nothing while a graph is
+    recorded. Nobody may write to such an array.
 
     Args:
         products: What multiplies matrices, also while a graph is recorded; xp if left out.
@@ -40,7 +48,7 @@ class ArrayModule:
     def __init__(self, xp: Any, products: Products | None = None) -> None:
         self._xp, self._products = xp, products
         self._constants: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
-        self._held: list[Any] | None = None
+        self._held: list[Array] | None = None
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._xp, name)
@@ -66,14 +74,15 @@ class ArrayModule:
         return self._products.einsum(self._xp, equation, *operands, **kw)
 
     @contextmanager
-    def recording(self) -> Iterator[list[Any]]:
+    def recording(self) -> Iterator[list[Array]]:
         """While a graph is recorded: refuse what cannot be in one.
 
         Yields:
             The kept tables that the graph reads; it contains their addresses, so they must live as
             long as the graph does.
         """
-        self._held = held = []
+        held: list[Array] = []
+        self._held = held
         try:
             yield held
         finally:
@@ -109,37 +118,27 @@ class ArrayModule:
 
 
 def definition(
-    op: Any, attrs: Any, in_specs: tuple[Any, ...], out_specs: tuple[Any, ...], xp: ArrayModule,
+    op: Op,
+    attrs: Any,
+    in_specs: tuple[Spec | None, ...],
+    out_specs: tuple[Spec, ...],
+    xp: ArrayModule,
     space: str,
-) -> tuple[Call, bool] | None:  # fmt: skip
+) -> tuple[Call, bool] | None:
     """(call, whether it takes out=) for any op that has a definition.
 
     A definition with the attribute `host` is computed by numpy, on copies in host memory; the value
     says why it cannot be computed on a device.
     """
-    into = False
-    ufunc = getattr(attrs, "ufunc", None)
-    if ufunc is not None:
-        call, into = getattr(xp, ufunc), True
-    elif hasattr(attrs, "forward"):
-        code = type(attrs).forward.__code__
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    def forward() -> tuple[Call, bool]:
+        host, writes = partial(attrs.forward, np), op.written(attrs)
         why = getattr(attrs, "host", None)
         if why:
-            call = on_host(partial(attrs.forward, np), xp, op.written(attrs), why)
-        else:
-            host = partial(attrs.forward, np)
-            call = or_on_host(op.name, partial(attrs.forward, xp), host, xp, op.written(attrs))
-            into = "out" in names
-        if "dtype" in names:  # a result whose type no input tells
-            call = partial(call, dtype=out_specs[0].dtype)
-    elif hasattr(attrs, "decompose"):
-        call = partial(run_decomposed, attrs, wide(STATE.target), space)
-    else:
-        return None
-    if any(s is not None and is_half(s.dtype) for s in (*in_specs, *out_specs)):
-        return partial(_through_float32, call, op.written(attrs), out_specs), len(out_specs) == 1
-    return call, into
+            return on_host(host, xp, writes, why), False
+        return or_on_host(op.name, partial(attrs.forward, xp), host, xp, writes), True
+
+    return defined(op, attrs, in_specs, out_specs, xp, space, forward)
 
 
 def on_host(call: Call, xp: ArrayModule, writes: tuple[int, ...], why: str) -> Call:
@@ -159,7 +158,7 @@ def on_host(call: Call, xp: ArrayModule, writes: tuple[int, ...], why: str) -> C
 
 
 def or_on_host(name: str, call: Call, host: Call, xp: ArrayModule, writes: tuple[int, ...]) -> Call:
-    """The call; where CuPy lacks a library of CUDA for it, that on the host from then on."""
+    """The call; where the array module lacks a library for it, that on the host from then on."""
     instead: Call | None = None
 
     def run(*bufs: Any, **kw: Any) -> Any:
@@ -171,28 +170,6 @@ def or_on_host(name: str, call: Call, host: Call, xp: ArrayModule, writes: tuple
                 why = str(e).split("\n")[0]
                 logger.warning("%s is computed on the host: %s", name, why)
                 instead = on_host(host, xp, writes, why)
-        out = kw.pop("out", None)
-        y = instead(*bufs, **kw)
-        if out is None:
-            return y
-        out[...] = y
-        return out
+        return into(instead, *bufs, **kw)
 
     return run
-
-
-def _through_float32(
-    call: Call, writes: tuple[int, ...], out_specs: tuple[Any, ...], *bufs: Any, out: Any = None
-) -> Any:
-    """Compute in float32 on arrays of 16 bits, and round every result once."""
-    wide = [b.astype(np.float32) if b is not None and is_half(b.dtype) else b for b in bufs]
-    y = call(*wide)
-    for i in writes:
-        if wide[i] is not bufs[i]:
-            bufs[i][...] = wide[i].astype(bufs[i].dtype)
-    if out is not None:
-        out[...] = y.astype(out.dtype)
-        return out
-    ys = y if isinstance(y, tuple) else (y,)
-    narrow = [a.astype(s.dtype, copy=False) for a, s in zip(ys, out_specs, strict=True)]
-    return tuple(narrow) if isinstance(y, tuple) else narrow[0]
