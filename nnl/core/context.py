@@ -113,7 +113,8 @@ class Target:
 _TARGETS: dict[tuple[tuple[str, ...], str], Target] = {}
 
 
-def _resolve(backend: Sequence[str], device_id: str) -> Target:
+def resolve(backend: Sequence[str], device_id: str) -> Target:
+    """The target of names of backends, the same object whenever they are the same."""
     key = (tuple(backend), device_id)
     target = _TARGETS.get(key)
     if target is not None:
@@ -176,7 +177,7 @@ class Context:
                 f"Context: backend is {value!r}, wanted a str or a list of them, as ['cpu:float']"
             )
         entries = tuple(entries)
-        target = _resolve(entries, self._device_id) if BACKENDS else None
+        target = resolve(entries, self._device_id) if BACKENDS else None
         self._backend, self._target = entries, target
 
     @property
@@ -190,7 +191,7 @@ class Context:
     @property
     def target(self) -> Target:
         if self._target is None:
-            self._target = _resolve(self._backend, self._device_id)
+            self._target = resolve(self._backend, self._device_id)
         return self._target
 
     __iter__ = None  # it has names, not positions

@@ -36,10 +36,10 @@ def here(layer: tuple[str, ...]) -> Origin:
     return layer, frame.f_code, frame.f_lasti
 
 
-def place(origin: Origin | None) -> str:
+def place(origin: Origin | str | None) -> str:
     """ "block1/conv1 (train.py:12)", as far as it is known; "" otherwise."""
-    if origin is None:
-        return ""
+    if origin is None or isinstance(origin, str):  # a text comes from a file
+        return origin or ""
     layer, code, at = origin
     parts = ["/".join(layer)] if layer else []
     if code is not None:
@@ -48,10 +48,10 @@ def place(origin: Origin | None) -> str:
     return " ".join(parts)
 
 
-def at(name: str, origin: Origin | None) -> str:
+def at(name: str, origin: Origin | str | None) -> str:
     """A function's name with where it was called: "embed in tok (train.py:12)"."""
     where = place(origin)
-    return f"{name} {'in ' if origin and origin[0] else ''}{where}" if where else name
+    return f"{name} {'' if where.startswith('(') else 'in '}{where}" if where else name
 
 
 def name_call(error: BaseException, name: str, label: str) -> bool:

@@ -15,8 +15,9 @@ from nnl.core.context import using
 from nnl.core.graph import Node, Value, capture
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
+from nnl.graph.binding import Key
 from nnl.graph.plan import Plan
-from nnl.graph.program import SPACE, Key
+from nnl.graph.program import SPACE
 from nnl.graph.progress import Progress
 
 
@@ -89,7 +90,7 @@ class BackwardPlan:
         ]
         slots = [plan.slot_of.get(e.key, 0) for _, e in back.leaves]
         taken += slots
-        self.start = next((s for s, nd in plan.leaves if nd is back.gy), 0)
+        self.start = next((s for s, nd in plan.binding.given if nd is back.gy), 0)
         # A leaf becomes the owner of the buffer of its gradient when nothing else is in it.
         self.leaves = [
             (v, e, s in computed and s not in plan.root and taken.count(s) == 1)
@@ -108,7 +109,7 @@ class BackwardPlan:
                 if space in grad.bufs and grad.bufs[space] is buf:
                     grad.write(space, buf.copy())  # else the run would overwrite the sum
         if second and self.start:  # the first part has run with another start gradient
-            plan.find_leaf(self.start, self.back.gy)
+            plan.binding.find(plan, self.start, self.back.gy)
         if callbacks and self.progress is not None:
             self.progress.run(second, callbacks)
         else:

@@ -54,7 +54,7 @@ class Compiled:
         made = {s for step in plan.steps for s in step.outs if s not in plan.root}
         self.own = [s in made and slots.count(s) == 1 for s in slots]
         # gradients that the run reads from the buffer it would write the new value to
-        leaves = {id(nd) for _, nd, *_ in (*plan.leaves, *plan.ordered)}
+        leaves = {id(nd) for _, nd, *_ in (*plan.binding.given, *plan.binding.ordered)}
         self.added_to = [
             (nd, g.edge.key)
             for (nd, g), own in zip(self.grads, self.own, strict=True)

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -15,17 +13,17 @@ from nnl.core.array import NdArray
 from nnl.core.context import SPACES, STATE, using
 from nnl.core.graph import Node
 from nnl.core.origin import name_call, tell
-from nnl.ext.library import CHANNELS_LAST, TILED, Library
-from nnl.graph.holders import HOLDERS, Written, is_held, read_in_order
+from nnl.ext.library import BFLOAT16, CHANNELS_LAST, TILED, Library
+from nnl.graph.binding import Key
+from nnl.graph.lowering import NO_GRADIENTS, definition, lower
 from nnl.graph.memory import plan_memory
 from nnl.graph.passes import optimise
 from nnl.graph.profile import PROFILES, note
-from nnl.graph.program import NO_GRADIENTS, SPACE, Key, Program, Step, space_of
+from nnl.graph.program import SPACE, Step, space_of
 from nnl.graph.summary import account, place, summary
 from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
 
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
-_plans = count()
 
 
 class Storage:
@@ -70,40 +68,22 @@ class Plan:
         as_found: bool = False,
         gradients: Mapping[Key, NdArray | None] = NO_GRADIENTS,
     ) -> None:
-        self.prepared_from: list[NdArray] = []
-        self.aliases: Counter[int] = Counter()
-        self.bound: set[int] = set()  # leaves that HOLDERS counts
-        self._keep_alive = list(nodes)  # keys are ids of these
-        self.program = program = Program(nodes, kept, cut, kept - lazy, gradients)
-        self.space = program.space
+        program, binding = lower(nodes, kept, cut, kept - lazy, gradients)
+        self.program, self.binding, self.space = program, binding, program.space
         self.lib = SPACES[self.space].library()
         if rewrite and self.lib is not None:
             if as_found:
-                program.take_orders()
+                program.take_orders(CHANNELS_LAST)
             optimise(program, self.lib)
-        self.steps, self.slot_of, self.kept = program.steps, program.slot_of, program.kept
+        self.steps, self.slot_of, self.kept = program.steps, binding.slot_of, program.kept
         self.cut = program.cut
         self.second = self.cut < len(self.steps)  # whether there is a second part
         self.root = {i: s.root for i, s in enumerate(program.slots) if s.root != i}
         self.slots: list[Any] = [None] * len(program.slots)
         used = {i for s in self.steps for i in s.ins} | self.kept
         used |= {program.root(i) for i in used}
-        leaves = [
-            (i, s.leaf) for i, s in enumerate(program.slots) if s.leaf is not None and i in used
-        ]
-        orders = [program.copies.get(i, program.slots[i].order) for i, _ in leaves]
-        spaces = [
-            (*leaf, space_of(self.space, order)) for leaf, order in zip(leaves, orders, strict=True)
-        ]
-        self.leaves = [(i, nd) for i, nd, space in spaces if space == self.space]
-        self.ordered = [x for x in spaces if x[2] != self.space]
-        written = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
-        made = {o for s in self.steps if s.kernel is not None for o in s.outs}
-        results = [(*x, i) for i, x in program.results.items() if i in made]
-        arrays = [(nd, space) for i, nd, space in spaces if i in written]
-        self.written = Written(self.space, arrays, results)
+        binding.take(program, used)
         self._lay_out()
-        self.mark = f"prepared {next(_plans)}"  # in an array's buffers: unchanged since
         self.loose: set[int] = set()  # leaves whose buffer changes between runs
         self.ready: tuple[dict[Thunk, Step], dict[Thunk, Step]] | None = None
         self.native: Any = None
@@ -119,9 +99,9 @@ class Plan:
     def _lay_out(self) -> None:
         """Give every computed slot a buffer: fixed, in the arena or by itself."""
         program, steps, n = self.program, self.steps, len(self.steps)
-        leaf_slots = {x[0] for x in (*self.leaves, *self.ordered)}
+        given = {x[0] for x in (*self.binding.given, *self.binding.ordered)}
         pinned = program.kept_roots()
-        last = {s: 0 for s in leaf_slots}
+        last = {s: 0 for s in given}
         for t, step in enumerate(steps):
             for s in (*step.ins, *step.outs):
                 last[program.root(s)] = t
@@ -204,9 +184,10 @@ class Plan:
         spec = self.program.slots[slot].spec
         offset = self.offsets.get(slot)
         if offset is None:
-            nd, space = self.program.results.get(slot, (None, ""))
-            if nd is not None and space in nd.bufs:
-                return nd.bufs[space]  # one copy of a weight is enough
+            weight = self.program.results.get(slot)
+            copies = {} if weight is None else self.binding.array(self.program, weight).bufs
+            if BFLOAT16 in copies:
+                return copies[BFLOAT16]  # one copy of a weight is enough
             tiled = self.program.slots[slot].order == TILED
             return SPACES[TILED if tiled else self.space].empty(spec.shape, spec.dtype)
         return arena(offset, spec)
@@ -238,9 +219,7 @@ class Plan:
 
     def _thunk(self, step: Step, fixed: bool) -> Thunk | None:
         """The call of a step on the arrays of its slots; None where there is nothing to do."""
-        bound, slots = step.bound, self.slots
-        if bound is None:
-            raise NotImplementedError(f"plan: {step} has neither a kernel nor a definition")
+        bound, slots = definition(self.program, step), self.slots
         if bound.view:
             return run_for_effect(bound.call, slots, step.ins) if bound.writes else None
         if not bound.into:
@@ -273,83 +252,18 @@ class Plan:
                 thunk = self._thunk(step, fixed=False)
                 if thunk is None:
                     continue
-                kernel = lib.python_step(_named(step, thunk))
+                kernel = lib.python_step(self._named(step, thunk))
             ins, outs = ([program.root(s) for s in x] for x in (step.ins, step.outs))
             self.native_steps.append(step)
-            native.add(step.function, kernel, ins, outs, self.workspaces.get(t, OUTSIDE))
+            native.add(program.function(step), kernel, ins, outs, self.workspaces.get(t, OUTSIDE))
             cut += not step.second
             prepared += step.once
         self.native_cut, self.native_size, self.native_prepared = cut, len(native), prepared
-        self._find_leaves_of_preparation()
+        self.binding.find_prepared(program, self.root)
         return native
 
-    def _find_leaves_of_preparation(self) -> None:
-        """The leaves that the steps which run only once depend on."""
-        roots = {self.program.root(i) for s in self.steps if s.once for i in s.ins}
-        self.prepared_from = [nd for i, nd in self.leaves if i in roots]
-        # Aliases that passes have made refer to a leaf's buffer too, and nobody else sees them.
-        made = {o for s in self.steps for o in s.outs}
-        self.aliases = Counter([r for i, r in self.root.items() if i not in made])
-
-    def _prepare(self) -> None:
-        """Run the steps at the front, unless all leaves behind them are as they were.
-
-        Whoever writes to an array through NdArray removes the mark. Somebody who holds the numpy
-        array itself may write to it unseen; as long as there is such a holder nothing is trusted,
-        nor is a buffer that is part of another array.
-        """
-        for nd in self.prepared_from:
-            if self.mark not in nd.bufs or is_held(nd):
-                break
-        else:
-            return
-        self._run_native(0, self.native_prepared)
-        for nd in self.prepared_from:
-            if not is_held(nd):  # else the holder may write, and let go before the next run
-                nd.bufs[self.mark] = True
-
-    def _bind_leaves(self) -> None:
-        """Point the plan at the buffers that its leaves have now."""
-        slots, space = self.slots, self.space
-        for slot, nd in self.leaves:
-            if slots[slot] is not nd.bufs.get(space, self):
-                self.find_leaf(slot, nd)
-        for slot, nd, ordered in self.ordered:
-            buf = nd.bufs.get(ordered)
-            if buf is None or SPACE in nd.bufs:
-                buf = read_in_order(nd, ordered)
-            if slots[slot] is not buf:
-                self._bind_leaf(slot, nd, buf)
-
-    def find_leaf(self, slot: int, nd: NdArray) -> None:
-        """Point the plan at the buffer that a leaf has now."""
-        if not nd.bufs:
-            nd.read_early(*self._reader_of(nd))
-        on_host = self.space == SPACE
-        try:
-            buf = nd.read(SPACE) if on_host else self.native.follow(slot, nd, self.space)
-        except ValueError as e:  # it was cleared
-            raise ValueError("{}, read by {}: {}".format(*self._reader_of(nd), e)) from None
-        if self.slots[slot] is not buf:
-            self._bind_leaf(slot, nd, buf)
-
-    def _reader_of(self, nd: NdArray) -> tuple[str, str]:
-        """Names of an array that is a leaf, and of the first function that reads it."""
-        for node in self._keep_alive:
-            for v in node.inputs:
-                if v is not None and v.array is nd:
-                    return v.label, node.label
-        return f"NdArray {nd.spec}", "a plan"
-
-    def _bind_leaf(self, slot: int, nd: NdArray, buf: Any) -> None:
-        if self.native is not None and not buf.flags.c_contiguous:
-            buf = buf.copy()
-            if nd in self.written:  # what the run writes must reach the array
-                nd.write(self.space, buf)
-        nd.bufs.pop(self.mark, None)  # another buffer, whoever marked the array
-        self._let_go(slot)
-        self.bound.add(slot)
-        HOLDERS[id(buf)] += 1 + self.aliases[slot]
+    def point(self, slot: int, buf: Any) -> None:
+        """Let a given slot be another buffer from now on."""
         self.slots[slot] = buf
         if self.native is not None:
             self.native.bind_array(slot, buf)
@@ -358,37 +272,24 @@ class Plan:
             self.ready = None
         self._point_views(slot)
 
-    def __del__(self) -> None:
-        for nd in self.prepared_from:
-            nd.bufs.pop(self.mark, None)
-        for slot in self.bound:
-            self._let_go(slot)
-
-    def _let_go(self, slot: int) -> None:
-        """Stop counting the references of this plan to the buffer of a leaf."""
-        buf = self.slots[slot]
-        if buf is not None:
-            HOLDERS[id(buf)] -= 1 + self.aliases[slot]
-            if not HOLDERS[id(buf)]:
-                del HOLDERS[id(buf)]
-
     # ---- running ----
 
     def run(self, second: bool = False) -> None:
         """Run the first part, or the second."""
         if not second:
-            self.written.before_run()
-            self._bind_leaves()
+            self.binding.written.before_run()
+            self.binding.point(self)
         if self.native is None:
             self._run_in_python(second)
         elif second:
             self._run_native(self.native_cut, self.native_size)
         else:
-            if self.native_prepared:
-                self._prepare()
+            if self.native_prepared and not self.binding.prepared():
+                self._run_native(0, self.native_prepared)
+                self.binding.mark_prepared()
             self._run_native(self.native_prepared, self.native_cut)
         if second or not self.second:
-            self.written.after_run(self.slots)
+            self.binding.written.after_run(self.slots)
 
     def run_both(self) -> None:
         """Run the first part and the second."""
@@ -406,13 +307,14 @@ class Plan:
             at = getattr(self.native, "at", end)  # a device does not know
             if at < end:
                 step = self.native_steps[at]
-                name_call(e, step.function, step.label)
+                name_call(e, self.program.function(step), self.program.label(step))
             raise
         times, starts = self.native.times, self.native.starts
         for k in range(begin, end):
             step = self.native_steps[k]
             what, cost, dtype = account(self.program, step)
-            note(step.op, place(self, step), what, starts[k], times[k], cost, dtype, step.origin)
+            origin = self.program.origin(step)
+            note(step.op, place(self, step), what, starts[k], times[k], cost, dtype, origin)
 
     def summary(self) -> str:
         """A table of the steps: where each runs, what it does, and what it took in the latest run.
@@ -429,11 +331,11 @@ class Plan:
         try:
             for thunk in self.ready[second]:
                 if PROFILES:
-                    STATE.origin = self.ready[second][thunk].origin
+                    STATE.origin = self.program.origin(self.ready[second][thunk])
                 thunk()
         except BaseException as e:
             step = self.ready[second][thunk]
-            tell(e, step.function, step.label)
+            tell(e, self.program.function(step), self.program.label(step))
             raise
         finally:
             STATE.origin = None
@@ -443,14 +345,18 @@ class Plan:
 
         The plan must have been made with rewrite=False, and everything kept.
         """
-        self._bind_leaves()
+        self.binding.point(self)
         for step in self.steps[: self.cut]:
-            node = step.node
-            assert node is not None
             thunk = self._thunk(step, fixed=False)
+            call = None if thunk is None else self._named(step, thunk)
+            node = self.binding.nodes[step.source - 1]
+            if step.outs[0] != self.slot_of[(id(node), 0)]:
+                assert call is not None
+                call()  # it converts an input
+                continue
             before(node)
-            if thunk is not None:
-                _named(step, thunk)()
+            if call is not None:
+                call()
             for nd, s in zip(node.outs or (), step.outs, strict=True):
                 nd.write(self.space, self.slots[s])
             after(node)
@@ -468,15 +374,15 @@ class Plan:
         """The buffer of an edge after a run."""
         return self.slots[self.slot_of[key]]
 
+    def _named(self, step: Step, thunk: Thunk) -> Thunk:
+        """The thunk, with what it raises naming the step."""
+        function, label = self.program.function(step), self.program.label(step)
 
-def _named(step: Step, thunk: Thunk) -> Thunk:
-    """The thunk, with what it raises naming the step."""
+        def run() -> None:
+            try:
+                thunk()
+            except BaseException as e:
+                tell(e, function, label)
+                raise
 
-    def run() -> None:
-        try:
-            thunk()
-        except BaseException as e:
-            tell(e, step.function, step.label)
-            raise
-
-    return run
+        return run

@@ -245,7 +245,7 @@ def note(
     time_ns: int,
     cost: Cost,
     dtype: np.dtype[Any],
-    origin: Origin | None,
+    origin: Origin | str | None,
 ) -> None:
     """Add an event to everything that records."""
     layer = place(origin)

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Program: a graph as a list of steps over numbered slots; what passes rewrite and plans run."""
+"""Program: steps over numbered values, as plain data; what passes rewrite and plans run.
+
+Nothing here knows a graph, an array or a process: see `lowering` and `binding` for these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nnl.core.array import NdArray
+import numpy as np
+
 from nnl.core.casts import widened
-from nnl.core.context import SPACES
-from nnl.core.dispatch import Bound, bind
-from nnl.core.graph import Node, Value
 from nnl.core.op import OPS
 from nnl.core.origin import Origin, at
 from nnl.core.spec import Spec
-from nnl.ext.library import CHANNELS_LAST, HOST, is_plain
+from nnl.ext.library import HOST, is_plain
 
-Key = tuple[int, int]
-NO_GRADIENTS: Mapping[Key, Any] = {}
 SPACE = HOST
+# What a value is for: given at every run, trained, kept from run to run, fixed, or made by a step.
+INPUT, PARAMETER, STATE, CONSTANT, INTERMEDIATE = ROLES = (
+    "input", "parameter", "state", "constant", "intermediate",
+)  # fmt: skip
+PREPARE, FORWARD, BACKWARD, UPDATE = PHASES = ("prepare", "forward", "backward", "update")
 
 
 def space_of(memory: str, order: str) -> str:
@@ -33,15 +37,63 @@ class Slot:
 
     Attributes:
         spec: Shape and dtype.
-        leaf: The array it is read from at every run; None if a step makes it.
+        role: One of ROLES. Steps make the intermediate ones; all others are given.
         root: The slot whose memory it is: itself, except for the result of a view.
-        order: Its order of elements, one of LAYOUTS: plain, channels-last or tiled.
+        order: Its order of elements: plain, channels-last or tiled.
+        name: Of what is given; "" where it has none.
+        memory: Given values with the same number, which is not 0, are the same memory.
+        copies: The given value that this one is in another element type; 0 for all others.
+        data: What a constant holds.
     """
 
-    __slots__ = ("spec", "leaf", "root", "order")
+    __slots__ = ("spec", "role", "root", "order", "name", "memory", "copies", "data")
 
-    def __init__(self, spec: Spec, leaf: NdArray | None, root: int) -> None:
-        self.spec, self.leaf, self.root, self.order = spec, leaf, root, HOST
+    def __init__(self, spec: Spec, root: int, role: str = INTERMEDIATE) -> None:
+        self.spec, self.role, self.root, self.order = spec, role, root, HOST
+        self.name, self.memory, self.copies = "", 0, 0
+        self.data: np.ndarray[Any, Any] | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether it is there before any step has run."""
+        return self.role != INTERMEDIATE
+
+    @property
+    def zero(self) -> bool:
+        """Whether it is a constant without memory, every element of which is 0."""
+        return self.data is not None and not any(self.data.strides) and not self.data.any()
+
+
+def repeated(spec: Spec, value: Any = 0) -> np.ndarray[Any, Any]:
+    """An array of one value, for constants; it takes no memory."""
+    return np.broadcast_to(np.array(value, spec.dtype), spec.shape)
+
+
+class Source:
+    """What a step was recorded as.
+
+    Attributes:
+        function: The op that its errors are about.
+        name: What messages call that.
+        origin: Where it was called; the text of that in a program from a file.
+        context: Names of the backends that it was recorded for, and of the device.
+    """
+
+    __slots__ = ("function", "name", "origin", "context")
+
+    def __init__(
+        self,
+        function: str,
+        name: str,
+        origin: Origin | str | None,
+        context: tuple[tuple[str, ...], str],
+    ) -> None:
+        self.function, self.name, self.origin, self.context = function, name, origin, context
+
+    @property
+    def label(self) -> str:
+        """What messages call it: "embed in tok (train.py:12)"."""
+        return at(self.name, self.origin)
 
 
 class Step:
@@ -51,19 +103,20 @@ class Step:
         op, attrs: Name and attributes by name, as the native library takes them.
         ins, outs: Slots; 0 is an input left out.
         writes: Positions of the inputs that it changes.
+        view: Whether the output is the memory of the first input.
         second: Whether it belongs to the second part of a plan that is cut in two.
-        once: Whether it runs again only when one of the leaves behind it has changed.
-        bound: The call on arrays, where the definition of an op stands behind the step.
+        once: Whether it runs again only when one of the given values behind it has changed.
+        converts: Whether it reads inputs of other types than it computes with.
         parts: Of a fused step, the steps it replaces, in order.
-        node: What it was recorded as, or for whom it checks an input; None for another step made
-            by a pass.
+        source: Number of what it was recorded as, or for whom it checks an input; 0 for another
+            step made by a pass.
         native: Whether kernels of the library may run it.
         kernel: The kernel of the library, once one has been chosen.
     """
 
     __slots__ = (
-        "op", "attrs", "ins", "outs", "writes", "second", "once", "bound", "parts", "node",
-        "native", "kernel",
+        "op", "attrs", "ins", "outs", "writes", "view", "second", "once", "converts", "parts",
+        "source", "native", "kernel",
     )  # fmt: skip
 
     def __init__(
@@ -78,8 +131,8 @@ class Step:
         self.op, self.attrs, self.ins, self.outs = op, attrs, tuple(ins), tuple(outs)
         self.writes: tuple[int, ...] = ()
         self.second, self.once, self.parts = second, False, tuple(parts)
-        self.bound: Bound | None = None
-        self.node: Node | None = None
+        self.view = self.converts = False
+        self.source = 0
         self.native = True
         self.kernel: Any = None
 
@@ -97,26 +150,13 @@ class Step:
         return cls(op, OPS[op].attrs(**attrs).as_dict(), ins, outs, second, parts)
 
     @property
-    def origin(self) -> Origin | None:
-        """Where the function was called that it was recorded as; of a fused step, the first one."""
-        if self.node is not None:
-            return self.node.origin
-        return next((o for p in self.parts if (o := p.origin) is not None), None)
-
-    @property
-    def function(self) -> str:
-        """The function that its errors are about."""
-        return self.op if self.node is None else self.node.op.name
-
-    @property
-    def label(self) -> str:
-        """What messages call it: "embed in tok (train.py:12)"."""
-        return self.node.label if self.node is not None else at(self.op, self.origin)
-
-    @property
-    def view(self) -> bool:
-        """Whether the output is the memory of the first input."""
-        return self.bound is not None and self.bound.view
+    def phase(self) -> str:
+        """One of PHASES."""
+        if self.once:
+            return PREPARE
+        if self.view and 0 in self.writes and OPS[self.op].__module__.startswith("nnl.solvers"):
+            return UPDATE
+        return BACKWARD if self.second else FORWARD
 
     def __repr__(self) -> str:
         return f"{self.outs} = {self.op}{self.ins}"
@@ -125,84 +165,40 @@ class Step:
 class Program:
     """Steps in an order in which they can run.
 
-    Args:
-        nodes: In such an order. Edges that none of them computes are leaves.
-        kept: Keys of edges whose value must survive the run.
-        cut: Number of nodes in the first part.
-        plain: Keys of those that must lie in the plain order in the end.
-        gradients: {key of a gradient that is kept and may be tiled: the array it is of, if known}.
-
     Attributes:
         slots: By number; number 0 stands for an input that is left out.
-        slot_of: {key of an edge: slot}.
+        steps: In order.
+        sources: What steps were recorded as, by number; number 0 stands for nothing.
         forms: {slot: slots with the same values in another order in memory}.
         kept, plain: Slots that must survive the run, and those of them that must be plain.
-        gradients: Slots of gradients among them, with the arrays these are of.
-        copies: {slot of a leaf: memory space}, for leaves that are read in another element type.
-        results: {slot: (array, memory space)} of copies that the run makes of arrays it writes.
+        gradients: Slots of gradients among them, with the number of the memory that these are of;
+            0 where it is not known.
+        found: {given slot: orders and types in which its array was current when it was lowered};
+            a hint, for passes.
+        parts_of_others: Given slots whose memory is a part of something else; another hint.
+        results: {slot: given slot} of copies that the run makes of values it writes.
         folded: {slot of a constant: the step that has made it}.
-        cut: Number of steps in the first part.
         space: The memory space of all values: a device's, if anything runs there.
-    Raises:
-        NotImplementedError: Nodes run on two devices.
     """
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        kept: Iterable[Key],
-        cut: int | None = None,
-        plain: Iterable[Key] = (),
-        gradients: Mapping[Key, NdArray | None] = NO_GRADIENTS,
-    ) -> None:
-        self.slots: list[Slot] = [Slot(Spec.of(()), None, 0)]
-        self.slot_of: dict[Key, int] = {}
-        self.made_here: dict[int, int] = {}  # id of the array of an edge made so far: its slot
-        self.forms: dict[int, list[int]] = {}
+    def __init__(self, space: str = SPACE) -> None:
+        self.slots: list[Slot] = [Slot(Spec.of(()), 0)]
         self.steps: list[Step] = []
+        self.sources: list[Source | None] = [None]
+        self.forms: dict[int, list[int]] = {}
+        self.kept: set[int] = set()
+        self.plain: set[int] = set()
+        self.gradients: dict[int, int] = {}
+        self.found: dict[int, frozenset[str]] = {}
+        self.parts_of_others: set[int] = set()
+        self.results: dict[int, int] = {}
         self.folded: dict[int, Step] = {}
-        self.copies: dict[int, str] = {}
-        self.results: dict[int, tuple[NdArray, str]] = {}
-        self.space = _memory_of(nodes)
-        cut = len(nodes) if cut is None else cut
-        for i, node in enumerate(nodes):
-            self._lower(node, i >= cut)
-        self.kept = {self.slot_of[k] for k in kept if k in self.slot_of}
-        self.plain = {self.slot_of[k] for k in plain if k in self.slot_of}
-        self.gradients = {self.slot_of[k]: a for k, a in gradients.items() if k in self.slot_of}
+        self.space = space
 
-    def _lower(self, node: Node, second: bool) -> None:
-        ins = [0 if v is None else self._input_slot(v) for v in node.inputs]
-        specs = tuple([None if v is None else v.current_spec for v in node.inputs])
-        bound = bind(node.op, node.attrs, node.target, specs)
-        if bound.space != self.space:
-            bound = SPACES[self.space].adopt(bound)  # type: ignore[attr-defined]
-        outs = []
-        for i, spec in enumerate(bound.out_specs):
-            root = self.slots[ins[0]].root if bound.view else None
-            outs.append(self.new_slot(spec, root=root))
-            self.slot_of[(id(node), i)] = outs[-1]
-            if node.outs is not None:
-                self.made_here[id(node.outs[i])] = outs[-1]
-        step = Step(node.op.name, node.attrs.as_dict(), ins, outs, second)
-        step.bound, step.node, step.writes = bound, node, bound.writes
-        step.native = any(b.fused and b.space == self.space for b in node.target.backends)
-        self.steps.append(step)
-
-    def _input_slot(self, value: Value) -> int:
-        slot = self.slot_of.get(value.key)
-        if slot is None:
-            # an unlinked copy of what an earlier node of this graph makes is that edge's value
-            slot = self.made_here.get(id(value.array))
-            if slot is None:
-                slot = self.new_slot(value.current_spec, value.array)
-            self.slot_of[value.key] = slot
-        return slot
-
-    def new_slot(self, spec: Spec, leaf: NdArray | None = None, root: int | None = None) -> int:
+    def new_slot(self, spec: Spec, root: int | None = None, role: str = INTERMEDIATE) -> int:
         """Add a slot and return its number."""
         n = len(self.slots)
-        self.slots.append(Slot(spec, leaf, n if root is None else root))
+        self.slots.append(Slot(spec, n if root is None else root, role))
         return n
 
     def alias(self, slot: int, shape: Sequence[int]) -> int:
@@ -210,13 +206,31 @@ class Program:
         seen = self.slots[slot]
         return self.new_slot(seen.spec.with_shape(shape), root=seen.root)
 
-    def take_orders(self) -> None:
-        """Let leaves that lie channels-last, and that no step writes, be slots of that order."""
+    def take_orders(self, order: str) -> None:
+        """Let given values that lie in an order, and that no step writes, be slots of it."""
         written = {self.root(s.ins[p]) for s in self.steps for p in s.writes}
-        for i, slot in enumerate(self.slots):
-            last = space_of(self.space, CHANNELS_LAST)
-            if slot.leaf is not None and last in slot.leaf.bufs and i not in written:
-                slot.order = CHANNELS_LAST
+        for i, found in self.found.items():
+            if space_of(self.space, order) in found and i not in written:
+                self.slots[i].order = order
+
+    # ---- where steps come from ----
+
+    def origin(self, step: Step) -> Origin | str | None:
+        """Where the function was called that it was recorded as; of a fused step, the first one."""
+        source = self.sources[step.source]
+        if source is not None:
+            return source.origin
+        return next((o for p in step.parts if (o := self.origin(p)) is not None), None)
+
+    def function(self, step: Step) -> str:
+        """The function that its errors are about."""
+        source = self.sources[step.source]
+        return step.op if source is None else source.function
+
+    def label(self, step: Step) -> str:
+        """What messages call a step: "embed in tok (train.py:12)"."""
+        source = self.sources[step.source]
+        return at(step.op, self.origin(step)) if source is None else source.label
 
     # ---- what passes ask ----
 
@@ -258,16 +272,6 @@ class Program:
         return {self.root(s) for s in self.kept}
 
 
-def _memory_of(nodes: Sequence[Node]) -> str:
-    """Where a program of these nodes computes: on the device that some of them name."""
-    spaces = {n.target.backends[0].space for n in nodes} - {SPACE}
-    if len(spaces) > 1:
-        raise NotImplementedError(
-            f"plan: functions of one graph run in {sorted(spaces)}, wanted one device and the host"
-        )
-    return spaces.pop() if spaces else SPACE
-
-
 class VerifyError(AssertionError):
     """A pass has left a program that cannot run."""
 
@@ -278,7 +282,7 @@ def verify(program: Program) -> None:
     Raises:
         VerifyError: With the step and the slot.
     """
-    made: set[int] = {0} | {i for i, s in enumerate(program.slots) if s.leaf is not None}
+    made: set[int] = {0} | {i for i, s in enumerate(program.slots) if s.given}
     second = False
     for n, step in enumerate(program.steps):
         where = f"step {n} {step}"

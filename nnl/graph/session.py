@@ -18,10 +18,12 @@ from nnl.core.graph import Node, Value, capture, readable
 from nnl.core.op import Op
 from nnl.core.variable import Hook, Variable
 from nnl.graph.backward import Backward, BackwardPlan
+from nnl.graph.binding import Key
 from nnl.graph.eager import backward_now
 from nnl.graph.infer_again import infer_again
+from nnl.graph.lowering import NO_GRADIENTS
 from nnl.graph.plan import Plan
-from nnl.graph.program import NO_GRADIENTS, SPACE, Key
+from nnl.graph.program import SPACE
 from nnl.graph.progress import check_callbacks, reports_to
 from nnl.graph.recompute import cheap_edges, insert_recomputation
 
@@ -51,9 +53,9 @@ class ForwardPlan:
         self.before: list[tuple[NdArray, Any]] = []
         if plan.second:
             empty = SPACES[plan.space].empty
-            arrays = [nd for nd, _ in plan.written.arrays]
+            arrays = [nd for nd, _ in plan.binding.written.arrays]
             self.before = [(nd, empty(nd.spec.shape, nd.spec.dtype)) for nd in arrays]
-        leaves = {slot for slot, _ in plan.leaves}
+        leaves = {slot for slot, _ in plan.binding.given}
         for node in nodes:
             for i, nd in enumerate(node.outs or ()):
                 slot = plan.alive_at_cut((id(node), i))
@@ -77,7 +79,7 @@ class ForwardPlan:
         for nd, slot in self.moving:
             nd.write(plan.space, plan.slots[slot])
             root = plan.root.get(slot, slot)
-            leaf = plan.program.slots[root].leaf
+            leaf = plan.binding.arrays.get(root)
             if plan.space != SPACE and leaf is not None and leaf is not nd:
                 if leaf.bufs.get(plan.space) is plan.slots[root]:
                     Views.link(leaf, nd)

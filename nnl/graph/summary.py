@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnl.core.context import STATE
-from nnl.core.op import Cost
+from nnl.core.context import STATE, resolve
+from nnl.core.op import OPS, Cost
 from nnl.core.origin import place as place_of
 from nnl.graph.profile import arithmetic_type, least_s, shapes_text
 from nnl.graph.program import Program, Step
@@ -33,7 +33,7 @@ def account(program: Program, step: Step) -> tuple[str, Cost, np.dtype[Any]]:
     ins = [slots[i].spec if i else None for i in step.ins]
     outs = [slots[o].spec for o in step.outs]
     nbytes = sum(s.nbytes for s in (*ins, *outs) if s is not None)
-    flops = sum(_flops(s) for s in _leaves_of(step))
+    flops = sum(_flops(program, s) for s in _leaves_of(step))
     return shapes_text(ins, outs), Cost(flops, nbytes), arithmetic_type(ins, outs)
 
 
@@ -48,8 +48,9 @@ def summary(plan: Plan) -> str:
     for k, step in enumerate(steps):
         what, cost, dtype = account(plan.program, step)
         ns = max(times[k] if times else 0, 1)
-        target = step.node.target if step.node is not None else STATE.target
-        layer = place_of(step.origin)
+        source = plan.program.sources[step.source]
+        target = STATE.target if source is None else resolve(*source.context)
+        layer = place_of(plan.program.origin(step))
         share = least_s(cost, dtype, target) * 1e9 / ns if times and times[k] else 0.0
         lines.append(
             f"{step.op:<32} {place(plan, step):<7} {ns // 1000 / 1e3:>9.3f} "
@@ -69,8 +70,9 @@ def _leaves_of(step: Step) -> list[Step]:
     return [p for part in step.parts for p in _leaves_of(part)] if step.parts else [step]
 
 
-def _flops(step: Step) -> int:
-    if step.bound is None or step.node is None or not hasattr(step.node.attrs, "cost"):
+def _flops(program: Program, step: Step) -> int:
+    if not hasattr(OPS[step.op].attrs_class, "cost"):
         return 0
-    cost: Cost = step.node.attrs.cost(*step.bound.in_specs)
+    specs = [program.slots[i].spec if i else None for i in step.ins]
+    cost: Cost = OPS[step.op].attrs(**step.attrs).cost(*specs)
     return cost.flops

@@ -11,8 +11,9 @@ import nnl.solvers as S
 from nnl.core.graph import capture
 from nnl.ext import native
 from nnl.ext.library import knows
+from nnl.graph.lowering import lower
 from nnl.graph.passes import PASSES
-from nnl.graph.program import Program, VerifyError, verify
+from nnl.graph.program import VerifyError, verify
 from nnl.graph.session import session_of
 from tests.native.kernels import require_onednn
 
@@ -28,7 +29,7 @@ def leaf(shape, seed=0, **kw):
 def rewritten(*outputs):
     """The steps, by name, of the program that computes the outputs, after all passes."""
     edges = [y.edge for y in outputs]
-    program = Program(capture(edges), {e.key for e in edges})
+    program, _ = lower(capture(edges), {e.key for e in edges})
     for rewrite in PASSES:
         rewrite(program, native.library())
         verify(program)
@@ -302,7 +303,7 @@ def test_names_of_ops_in_the_tables_are_those_of_kernels():
 
 
 def program_of(y):
-    return Program(capture([y.edge]), {y.edge.key})
+    return lower(capture([y.edge]), {y.edge.key})[0]
 
 
 def test_verify_finds_a_step_before_its_input():

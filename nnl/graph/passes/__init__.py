@@ -17,7 +17,6 @@ from nnl.graph.passes.attention_packed import pack_attention
 from nnl.graph.passes.constants import fold_constants
 from nnl.graph.passes.convolution import fuse_bias_gradient, fuse_convolution
 from nnl.graph.passes.copies import copy_weights
-from nnl.graph.passes.dtypes import convert_inputs
 from nnl.graph.passes.elementwise import fuse_elementwise
 from nnl.graph.passes.forget import forget_normalized
 from nnl.graph.passes.kernels import choose_kernels
@@ -37,7 +36,6 @@ Pass = Callable[[Program, Any], None]
 
 PASSES: list[Pass] = [
     prune,
-    convert_inputs,
     fold_constants,
     merge_common,
     fuse_attention,

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from nnl.core.array import NdArray, Zeros
+from typing import Any
+
+from nnl.core.context import SPACES
 from nnl.ext.library import Library, is_plain
-from nnl.graph.program import Program
+from nnl.graph.lowering import definition
+from nnl.graph.program import CONSTANT, Program
 
 MOST_BYTES = 1 << 20  # a larger constant is computed at every run rather than kept
 
@@ -16,25 +19,27 @@ def fold_constants(program: Program, lib: Library) -> None:
     Constants are the results of steps without inputs (a fill, a range), the zeros that stand for
     gradients nobody asked for, and what is computed from these alone.
     """
-    slots = program.slots
-    constant = {i for i, s in enumerate(slots) if isinstance(s.leaf, Zeros)} | {0}
+    slots, space = program.slots, SPACES[program.space]
+    constant = {i for i, s in enumerate(slots) if s.role == CONSTANT} | {0}
+    read: dict[int, Any] = {0: None}  # {slot: its buffer where the program runs}
     viewed = program.views()
     steps = []
     for step in program.steps:
-        bound = step.bound
-        fixed = bound is not None and not step.writes and not step.view
-        fixed = fixed and all(i in constant for i in step.ins)
+        fixed = not step.writes and not step.view and all(i in constant for i in step.ins)
         fixed = fixed and all(is_plain(v) for v in step.attrs.values())  # else a user's code
         if not fixed or any(
             o in program.kept or o in viewed or slots[o].spec.nbytes > MOST_BYTES for o in step.outs
         ):
             steps.append(step)
             continue
-        assert bound is not None
-        args = [None if i == 0 else slots[i].leaf.read(program.space) for i in step.ins]  # type: ignore[union-attr]
-        values = bound.call(*args)
+        bound = definition(program, step)
+        for i in step.ins:
+            if i not in read:
+                read[i] = space.from_host(slots[i].data)  # type: ignore[arg-type]
+        values = bound.call(*[read[i] for i in step.ins])
         for o, value in zip(step.outs, (values,) if bound.single else values, strict=True):
-            slots[o].leaf = NdArray.holding(slots[o].spec, program.space, value)
+            slots[o].role, slots[o].data = CONSTANT, space.to_host(value)
+            read[o] = value
             constant.add(o)
             program.folded[o] = step
     program.steps = steps

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 from nnl.ext.library import Library, kernel_names
-from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
@@ -132,7 +131,7 @@ class _BiasFuser(Rewriter):
         channel = rank - 1 if weight.attrs["channel_last"] else weight.attrs["base_axis"]
         axes = tuple(i for i in range(rank) if i != channel)
         total = next((r for r in self.readers[gy] if self._sums(r, weight, axes)), None)
-        if total is None or weight in self.gone or not computes_as_is(self.program, weight):
+        if total is None or weight in self.gone or weight.converts:
             return
         first, last = sorted((weight, total), key=self.order.__getitem__)
         if not self.quiet(first, last, {self.program.root(i) for i in weight.ins}, set()):
@@ -148,5 +147,5 @@ class _BiasFuser(Rewriter):
             and step.second == weight.second
             and step not in self.gone
             and (step.attrs["axes"], step.attrs["keep_dims"]) == (axes, False)
-            and computes_as_is(self.program, step)
+            and not step.converts
         )

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from nnl.core.array import NdArray
 from nnl.core.context import half_type
 from nnl.ext.library import BFLOAT16, HOST, Library
 from nnl.graph.passes.prepare import has_onednn
 from nnl.graph.passes.updates import KERNEL, is_update, joined
-from nnl.graph.program import SPACE, Program, Step
+from nnl.graph.program import Program, Step
 
 # Ops that multiply in bfloat16 where one input and the output are: a float32 weight is then
 # converted inside, at every run. Products of float16 are computed in float32.
@@ -29,13 +28,13 @@ def copy_weights(program: Program, lib: Library) -> None:
 class _Copier:
     def __init__(self, program: Program, lib: Library) -> None:
         self.program, self.lib = program, lib
-        self.trained = {id(nd.bufs) for nd in program.gradients.values() if nd is not None}
-        self.updated: dict[int, int] = {}  # {id of an array's memory: number of its first update}
+        self.trained = set(program.gradients.values()) - {0}
+        self.updated: dict[int, int] = {}  # {memory: number of its first update}
         for t, step in enumerate(program.steps):
             for p in step.writes:
-                leaf = program.slots[program.root(step.ins[p])].leaf
-                if leaf is not None:
-                    self.updated.setdefault(id(leaf.bufs), t)
+                memory = program.slots[program.root(step.ins[p])].memory
+                if memory:
+                    self.updated.setdefault(memory, t)
         self.copies: dict[int, int] = {}  # {root: slot of its copy}
 
     def run(self) -> None:
@@ -44,7 +43,7 @@ class _Copier:
             if step.op in PRODUCTS and step.native:
                 step = self._with_copies(step, t)
             steps.append(step)
-        read = {id(self.program.slots[r].leaf.bufs) for r in self.copies}  # type: ignore[union-attr]
+        read = {self.program.slots[r].memory for r in self.copies}
         self.program.steps = [self._with_results(s, read) for s in steps]
 
     def _with_copies(self, step: Step, t: int) -> Step:
@@ -63,23 +62,25 @@ class _Copier:
         return new
 
     def _has_copy(self, slot: int, t: int) -> bool:
-        root = self.program.slots[self.program.root(slot)]
-        if root.leaf is None or root.spec.dtype.name != "float32" or root.order != HOST:
+        at = self.program.root(slot)
+        root = self.program.slots[at]
+        if not root.given or root.spec.dtype.name != "float32" or root.order != HOST:
             return False
-        memory = id(root.leaf.bufs)
+        memory = root.memory
         # it changes once per step, and not before this product
         trained = memory in self.trained or memory in self.updated
         if not trained or t > self.updated.get(memory, t):
             return False
-        return root.spec.size >= LEAST and _stays(root.leaf)
+        # nobody can go on writing to it unseen
+        return root.spec.size >= LEAST and at not in self.program.parts_of_others
 
     def _copy(self, slot: int) -> int:
         program = self.program
         root = program.root(slot)
         if root not in self.copies:
             spec = program.slots[root].spec.with_dtype(half_type(BFLOAT16))
-            self.copies[root] = program.new_slot(spec, program.slots[root].leaf)
-            program.copies[self.copies[root]] = BFLOAT16
+            self.copies[root] = program.new_slot(spec, role=program.slots[root].role)
+            program.slots[self.copies[root]].copies = root
         if slot == root:
             return self.copies[root]
         return program.alias(self.copies[root], program.slots[slot].spec.shape)
@@ -91,30 +92,24 @@ class _Copier:
             return step
         count = len(step.outs)
         weights = [step.ins[k * len(step.ins) // count] for k in range(count)]
-        wanted = [self._array_read(w, read) for w in weights]
-        if all(w is None for w in wanted):
+        wanted = [self._is_copied(w, read) for w in weights]
+        if not any(wanted):
             return step
         if step.op != KERNEL:
             step = joined([step])
         outs = list(step.outs)
         for k, w in enumerate(weights):
-            array = wanted[k]
-            if array is not None:
+            if wanted[k]:
                 program.kept.discard(outs[k])  # a view of the weight
                 outs[k] = program.new_slot(slots[w].spec.with_dtype(half_type(BFLOAT16)))
                 program.kept.add(outs[k])
-                program.results[outs[k]] = array, BFLOAT16
+                program.results[outs[k]] = w
         step.outs = tuple(outs)
         return step
 
-    def _array_read(self, weight: int, read: set[int]) -> NdArray | None:
-        """The array of a weight, if it is read from a copy."""
+    def _is_copied(self, weight: int, read: set[int]) -> bool:
+        """Whether a weight is read from a copy."""
         slot = self.program.slots[weight]
-        if slot.leaf is None or slot.order != HOST or slot.spec.dtype.name != "float32":
-            return None
-        return slot.leaf if BFLOAT16 in slot.leaf.bufs or id(slot.leaf.bufs) in read else None
-
-
-def _stays(nd: NdArray) -> bool:
-    """Whether nobody can go on writing to the array unseen: it is not a part of another one."""
-    return SPACE not in nd.bufs or nd.bufs[SPACE].base is None
+        if not slot.given or slot.order != HOST or slot.spec.dtype.name != "float32":
+            return False
+        return BFLOAT16 in self.program.found.get(weight, ()) or slot.memory in read

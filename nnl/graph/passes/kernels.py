@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nnl.core.array import Zeros
 from nnl.core.elementwise import is_elementwise
 from nnl.core.spec import Spec
 from nnl.ext.library import (
@@ -19,7 +18,6 @@ from nnl.ext.library import (
     native_spec,
     request,
 )
-from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.tiles import TAKE
 from nnl.graph.program import Program, Step
 
@@ -83,7 +81,7 @@ class _Chooser:
     def _choose(self, step: Step) -> bool:
         if not knows(self.lib, step.op) or (step.view and not step.writes):
             return False
-        if not computes_as_is(self.program, step):
+        if step.converts:
             return False
         images = self._images(step)
         if step.op == "max_pooling_arg_backward":  # places are known to kernels of one order only
@@ -156,7 +154,7 @@ class _Chooser:
         if attrs.get("reductions"):  # not every output has the order that the step runs in
             attrs["channels_last"] = bool(images)
         kernel = None
-        zeros = {p for p in ZERO.get(step.op, ()) if isinstance(slots[step.ins[p]].leaf, Zeros)}
+        zeros = {p for p in ZERO.get(step.op, ()) if slots[step.ins[p]].zero}
         if zeros:
             given = [None if p in zeros else s for p, s in enumerate(ins)]
             kernel = self.lib.kernel(name, attrs, given, outs)
@@ -212,7 +210,7 @@ class _Chooser:
         slots = self.program.slots
         if slots[slot].order == space:
             return slot
-        again = step.second and space == CHANNELS_LAST and slots[slot].leaf is not None
+        again = step.second and space == CHANNELS_LAST and slots[slot].given
         key = slot, space, again
         found = self.forms.get(key)
         if found is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl.core.array import Zeros
 from nnl.ext.library import Library, is_plain
 from nnl.graph.program import Program, Step
 
@@ -22,7 +21,7 @@ def merge_common(program: Program, lib: Library) -> None:
     zeros: dict[Any, int] = {}
     same: dict[int, int] = {}  # slot -> the slot that stands for it
     for i, slot in enumerate(slots):
-        if isinstance(slot.leaf, Zeros) and zeros.setdefault(slot.spec, i) != i:
+        if slot.zero and zeros.setdefault(slot.spec, i) != i:
             same[i] = zeros[slot.spec]
     seen: dict[Any, Step] = {}
     viewed = program.views()

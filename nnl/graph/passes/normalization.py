@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from nnl.core.array import Zeros
 from nnl.ext.library import Library, kernel_names
-from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
@@ -28,11 +26,7 @@ def fuse_normalization(program: Program, lib: Library) -> None:
 class _Forward(Rewriter):
     def run(self) -> None:
         for step in self.program.steps:
-            if (
-                step.op == "batch_normalization"
-                and step.native
-                and computes_as_is(self.program, step)
-            ):
+            if step.op == "batch_normalization" and step.native and not step.converts:
                 self._fuse(step)
         self.finish()
 
@@ -116,7 +110,7 @@ class _Backward(Rewriter):
         if step.op != "normalization_backward" or step in self.gone or step.ins[0] != g:
             return False
         slots = self.program.slots
-        no_other = all(isinstance(slots[i].leaf, Zeros) for i in step.ins[1:3])
+        no_other = all(slots[i].zero for i in step.ins[1:3])
         x, mean, variance = step.ins[3:6]
         return (
             no_other

@@ -90,7 +90,7 @@ class _Preparer:
             root = self.program.root(todo.pop())
             if root in self.written:
                 return False
-            if self.program.slots[root].leaf is not None:
+            if self.program.slots[root].given:
                 continue
             maker = self.makers.get(root)
             if maker is None or maker.kernel is None or maker.writes:

@@ -8,7 +8,6 @@ from typing import Any
 
 from nnl.core.elementwise import is_elementwise, program_of
 from nnl.ext.library import PROGRAM, Library, kernel_names
-from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.passes.elementwise import FLOATS
 from nnl.graph.passes.prune import prune
 from nnl.graph.passes.rewriter import Rewriter
@@ -31,7 +30,7 @@ def fuse_reductions(program: Program, lib: Library) -> None:
 class _Fuser(Rewriter):
     def run(self) -> None:
         for step in self.program.steps:
-            if step.op == "sum" and step.native and computes_as_is(self.program, step):
+            if step.op == "sum" and step.native and not step.converts:
                 self._fuse(step)
         self.finish()
         prune(self.program, self.lib)  # views of what is no longer in memory
@@ -76,7 +75,7 @@ class _Fuser(Rewriter):
         if not is_elementwise(step.op) or not step.native or step.writes or step.view:
             return None
         specs = [self.spec(i) for i in step.ins]
-        if 0 in step.ins or len(step.outs) != 1 or not computes_as_is(self.program, step):
+        if 0 in step.ins or len(step.outs) != 1 or step.converts:
             return None
         if any(s.dtype.name not in FLOATS for s in (*specs, self.spec(step.outs[0]))):
             return None

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from nnl.ext.library import Library, native_spec
-from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.program import Program, Step
 
 
@@ -35,7 +34,7 @@ class Rewriter:
             and step.native
             and step.second == second
             and step not in self.gone
-            and computes_as_is(self.program, step)
+            and not step.converts
         )
 
     def only_reader(self, slot: int) -> Step | None:

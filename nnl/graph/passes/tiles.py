@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from nnl.core.array import NdArray
 from nnl.ext.library import BFLOAT16, TILE, TILED, Library
 from nnl.graph.passes.prepare import has_onednn
 from nnl.graph.passes.updates import is_update
@@ -36,27 +35,25 @@ class _Tiler:
                 self.readers.setdefault(program.root(i), []).append((step, p))
         self.handles: dict[int, list[int]] = {}  # {id of an array's memory: leaves that are it}
         for i, slot in enumerate(program.slots):
-            if slot.leaf is not None:
-                self.handles.setdefault(id(slot.leaf.bufs), []).append(i)
+            if slot.memory:
+                self.handles.setdefault(slot.memory, []).append(i)
 
     def run(self) -> None:
+        slots = self.program.slots
         updates = [s for s in self.program.steps if is_update(self.program, s, self.lib)]
         for step in updates:
-            self._tile(self._leaf(step.ins[0]), step.ins[1], step)
+            self._tile(slots[step.ins[0]].memory, step.ins[1], step)
         seen = {step.ins[1] for step in updates}
         for g, weight in self.program.gradients.items():
-            if g not in seen and weight is not None:
+            if g not in seen:
                 self._tile(weight, g, None)
 
-    def _leaf(self, slot: int) -> NdArray | None:
-        return self.program.slots[slot].leaf
-
-    def _tile(self, weight: NdArray | None, g: int, update: Step | None) -> None:
+    def _tile(self, weight: int, g: int, update: Step | None) -> None:
         """Tile a weight, its gradient g and what updates it, if all of that can be."""
         slots = self.program.slots
-        if weight is None or not self._is_tiled_gradient(g, update):
+        if not weight or not self._is_tiled_gradient(g, update):
             return
-        handles = self.handles.get(id(weight.bufs), [])
+        handles = self.handles.get(weight, [])
         for i in handles:
             if i in self.program.kept or slots[i].spec != slots[g].spec:
                 return
@@ -79,8 +76,7 @@ class _Tiler:
         if any(s is not update for s, _ in self.readers.get(g, [])):
             return False
         if maker is None:
-            leaf = self._leaf(g)
-            return leaf is not None and TILED in leaf.bufs
+            return TILED in program.found.get(g, ())
         if g in program.kept and g not in program.gradients:
             return False
         if maker.op not in MAKE or maker.outs[0] != g or self._is_product(maker, spec.shape):
@@ -103,7 +99,7 @@ class _Tiler:
 
     def _is_state(self, slot: int, update: Step) -> bool:
         s = self.program.slots[slot]
-        handles = [] if s.leaf is None else self.handles[id(s.leaf.bufs)]
+        handles = self.handles.get(s.memory, [])
         used = [step for step, _ in self.readers.get(slot, [])]
         return handles == [slot] and used == [update] and s.spec.dtype.name == "float32"
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from nnl.ext.library import Library, kernel_names
-from nnl.graph.passes.dtypes import computes_as_is
 from nnl.graph.program import Program, Step
 
 KERNEL = "multi_update"
@@ -53,7 +52,7 @@ def is_update(program: Program, step: Step, lib: Library) -> bool:
     if not (step.native and step.view and 0 in step.writes):
         return False
     known = step.op in kernel_names(lib) or (step.op == GUARDED and FOLLOW in kernel_names(lib))
-    return known and computes_as_is(program, step)
+    return known and not step.converts
 
 
 def joined(run: list[Step]) -> Step:

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Binding: which arrays the given values of a program are. Only it knows both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from nnl.core.array import NdArray
+from nnl.core.graph import Node
+from nnl.ext.library import BFLOAT16
+from nnl.graph.holders import HOLDERS, Written, is_held, read_in_order
+from nnl.graph.program import SPACE, Program, space_of
+
+if TYPE_CHECKING:
+    from nnl.graph.plan import Plan
+
+Key = tuple[int, int]  # of an edge, see Value.key
+_bindings = count()
+
+
+class Binding:
+    """Arrays and edges by slot, and the buffers that a plan reads and writes by them.
+
+    Attributes:
+        slot_of: {key of an edge: slot}.
+        arrays: {given slot: its array}.
+        nodes: What steps were recorded as: source n of the program is nodes[n - 1].
+        given: (slot, array) of what the plan reads in its own memory space.
+        ordered: (slot, array, space) of what it reads in another order or type.
+        written: The arrays that it writes.
+    """
+
+    def __init__(self) -> None:
+        self.slot_of: dict[Key, int] = {}
+        self.arrays: dict[int, NdArray] = {}
+        self.nodes: list[Node] = []
+        self._memories: dict[int, int] = {}
+        self.given: list[tuple[int, NdArray]] = []
+        self.ordered: list[tuple[int, NdArray, str]] = []
+        self.prepared_from: list[NdArray] = []
+        self.aliases: Counter[int] = Counter()
+        self.held: dict[int, int] = {}  # {slot: id of its buffer}, of those that HOLDERS counts
+        self.mark = f"prepared {next(_bindings)}"  # in an array's buffers: unchanged since
+
+    def memory_of(self, nd: NdArray) -> int:
+        """The number of an array's memory, not 0; arrays that share it have the same one."""
+        return self._memories.setdefault(id(nd.bufs), len(self._memories) + 1)
+
+    def array(self, program: Program, slot: int) -> NdArray:
+        """The array of a given slot."""
+        source = program.slots[slot].copies or slot
+        nd = self.arrays.get(source)
+        if nd is None:  # a constant that a pass has found
+            s = program.slots[source]
+            nd = self.arrays[source] = NdArray.holding(s.spec, SPACE, s.data)
+        return nd
+
+    def take(self, program: Program, used: set[int]) -> None:
+        """Find the arrays of a program that is to run, and the spaces it wants them in."""
+        written = {program.root(s.ins[i]) for s in program.steps for i in s.writes}
+        made = {o for s in program.steps if s.kernel is not None for o in s.outs}
+        arrays = []
+        for i, slot in enumerate(program.slots):
+            if not slot.given or i not in used:
+                continue
+            nd = self.array(program, i)
+            space = space_of(program.space, BFLOAT16 if slot.copies else slot.order)
+            if space == program.space:
+                self.given.append((i, nd))
+            else:
+                self.ordered.append((i, nd, space))
+            if i in written:
+                arrays.append((nd, space))
+        results = [
+            (self.array(program, w), BFLOAT16, o) for o, w in program.results.items() if o in made
+        ]
+        self.written = Written(program.space, arrays, results)
+
+    def find_prepared(self, program: Program, roots: Mapping[int, int]) -> None:
+        """Find the arrays that the steps which run only once depend on."""
+        behind = {program.root(i) for s in program.steps if s.once for i in s.ins}
+        self.prepared_from = [nd for i, nd in self.given if i in behind]
+        # Aliases that passes have made refer to a given buffer too, and nobody else sees them.
+        made = {o for s in program.steps for o in s.outs}
+        self.aliases = Counter([r for i, r in roots.items() if i not in made])
+
+    # ---- before a run ----
+
+    def prepared(self) -> bool:
+        """Whether the steps that run only once need not run: nothing behind them has changed.
+
+        Whoever writes to an array through NdArray removes the mark. Somebody who holds the numpy
+        array itself may write to it unseen; as long as there is such a holder nothing is trusted,
+        nor is a buffer that is part of another array.
+        """
+        return all(self.mark in nd.bufs and not is_held(nd) for nd in self.prepared_from)
+
+    def mark_prepared(self) -> None:
+        """Remember that those steps have run."""
+        for nd in self.prepared_from:
+            if not is_held(nd):  # else the holder may write, and let go before the next run
+                nd.bufs[self.mark] = True
+
+    def point(self, plan: Plan) -> None:
+        """Point a plan at the buffers that its arrays have now."""
+        slots, space = plan.slots, plan.space
+        for slot, nd in self.given:
+            if slots[slot] is not nd.bufs.get(space, self):
+                self.find(plan, slot, nd)
+        for slot, nd, ordered in self.ordered:
+            buf = nd.bufs.get(ordered)
+            if buf is None or SPACE in nd.bufs:
+                buf = read_in_order(nd, ordered)
+            if slots[slot] is not buf:
+                self._bind(plan, slot, nd, buf)
+
+    def find(self, plan: Plan, slot: int, nd: NdArray) -> None:
+        """Point a plan at the buffer that one array has now."""
+        if not nd.bufs:
+            nd.read_early(*self._reader_of(nd))
+        try:
+            if plan.space == SPACE:
+                buf = nd.read(SPACE)
+            else:
+                buf = plan.native.follow(slot, nd, plan.space)
+        except ValueError as e:  # it was cleared
+            raise ValueError("{}, read by {}: {}".format(*self._reader_of(nd), e)) from None
+        if plan.slots[slot] is not buf:
+            self._bind(plan, slot, nd, buf)
+
+    def _reader_of(self, nd: NdArray) -> tuple[str, str]:
+        """Names of a given array, and of the first function that reads it."""
+        for node in self.nodes:
+            for v in node.inputs:
+                if v is not None and v.array is nd:
+                    return v.label, node.label
+        return f"NdArray {nd.spec}", "a plan"
+
+    def _bind(self, plan: Plan, slot: int, nd: NdArray, buf: Any) -> None:
+        if plan.native is not None and not buf.flags.c_contiguous:
+            buf = buf.copy()
+            if nd in self.written:  # what the run writes must reach the array
+                nd.write(plan.space, buf)
+        nd.bufs.pop(self.mark, None)  # another buffer, whoever marked the array
+        self._let_go(slot)
+        self.held[slot] = id(buf)
+        HOLDERS[id(buf)] += 1 + self.aliases[slot]
+        plan.point(slot, buf)
+
+    def _let_go(self, slot: int) -> None:
+        """Stop counting the references of the plan to the buffer of a given slot."""
+        buf = self.held.get(slot)
+        if buf is not None:
+            HOLDERS[buf] -= 1 + self.aliases[slot]
+            if not HOLDERS[buf]:
+                del HOLDERS[buf]
+
+    def __del__(self) -> None:
+        for nd in self.prepared_from:
+            nd.bufs.pop(self.mark, None)
+        for slot in self.held:
+            self._let_go(slot)
