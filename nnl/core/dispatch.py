@@ -223,7 +223,8 @@ def _record(
         edges = trace.inputs(inputs, bound.writes)
     node = _node(op, attrs, edges, bound, state)
     node.need_grad = None if state["no_grad"] else need
-    node.origin = state["origin"] or here(state["layer"])
+    # above this function, apply and what has called it
+    node.origin = state["origin"] or here(state["layer"], 4)
     node.outs = datas = tuple([NdArray.unwritten(s) for s in bound.out_specs])
     again = state["recompute"]
     ys = [

@@ -25,13 +25,17 @@ class _Files(dict[str, bool]):
 _OURS = _Files()
 
 
-def here(layer: tuple[str, ...]) -> Origin:
-    """The innermost caller that is not part of this package, with the scope it is in."""
-    frame: Any = _getframe(2)
+def here(layer: tuple[str, ...], depth: int = 2) -> Origin:
+    """The innermost caller that is not part of this package, with the scope it is in.
+
+    Args:
+        depth: How far up the stack it is at least; every frame that is looked at costs.
+    """
     try:
+        frame: Any = _getframe(depth)
         while _OURS[frame.f_code.co_filename]:
             frame = frame.f_back
-    except AttributeError:  # there is no such caller
+    except (AttributeError, ValueError):  # there is no such caller
         return layer, None, 0
     return layer, frame.f_code, frame.f_lasti
 
