@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.convert import CONVERT, OneForAll, as_bool, wanted_instead
+from nnl.core.convert import CONVERT, OneForAll, as_bool, as_ints, wanted_instead
 from nnl.core.suggest import did_you_mean
 
 Input = Any  # a Variable or an NdArray
@@ -27,9 +27,9 @@ def shown(value: Any) -> str:
 
 
 def _ints(value: Any) -> tuple[int, ...]:
-    if not np.iterable(value):
+    if type(value) is not tuple and not np.iterable(value):
         raise TypeError
-    return CONVERT["tuple[int, ...]"][0](value)  # type: ignore[no-any-return]
+    return as_ints(value)
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -40,7 +40,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _spatial(value: Any) -> tuple[int, ...]:
-    if not np.iterable(value):
+    if type(value) is not tuple and not np.iterable(value):
         raise OneForAll(CONVERT["int"][0](value))
     return _ints(value)
 
@@ -165,36 +165,30 @@ def checker(function: Callable[..., Any]) -> Check:
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
 
-    def convert(arg: str, kind: tuple[Callable[[Any], Any], str, Any], value: Any) -> Any:
-        to, wanted, default = kind
-        if value is default:
-            return value
-        try:
-            return to(value)
-        except OneForAll as e:
-            raise OneForAll(arg, e.args[0]) from None
-        except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises the last
-            got = type(value).__name__ if to is _array else shown(value)
-            raise TypeError(f"{name}: {arg} is {got}, wanted {wanted}") from None
-
     def check(args: tuple[Any, ...], kw: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         out = list(args)
         try:
-            for i, (arg, kind) in enumerate(positional[: len(args)]):
-                if kind is not None:
-                    out[i] = convert(arg, kind, out[i])
+            for i, (value, (arg, kind)) in enumerate(zip(args, positional, strict=False)):  # noqa: B007
+                if kind is not None and value is not kind[2]:
+                    out[i] = kind[0](value)
             for arg, value in kw.items():
                 kind = kinds.get(arg)
-                if kind is not None:
-                    kw[arg] = convert(arg, kind, value)
-                elif closed and arg not in parameters:
-                    hint = did_you_mean(arg, parameters)
-                    raise TypeError(f"{name}() has no argument {arg!r}{hint}")
+                if kind is None:
+                    if closed and arg not in parameters:
+                        break
+                elif value is not kind[2]:
+                    kw[arg] = kind[0](value)
+            else:
+                return out, kw
         except OneForAll as e:
-            arg, value = e.args
             axes = max(getattr(out[0], "ndim", 4) - 2, 1) if out else 2
-            raise TypeError(f"{name}: {arg} is {value}, {wanted_instead(value, axes)}") from None
-        return out, kw
+            one = e.args[0]
+            raise TypeError(f"{name}: {arg} is {one}, {wanted_instead(one, axes)}") from None
+        except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises the last
+            to, wanted, _ = kind  # type: ignore[misc]
+            got = type(value).__name__ if to is _array else shown(value)
+            raise TypeError(f"{name}: {arg} is {got}, wanted {wanted}") from None
+        raise TypeError(f"{name}() has no argument {arg!r}{did_you_mean(arg, parameters)}")
 
     return check
 

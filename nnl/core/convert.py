@@ -18,6 +18,8 @@ def as_int(value: Any) -> int:
         TypeError: It is not integral, or not a number.
         OverflowError: It does not fit into 64 bits.
     """
+    if type(value) is int and -(2**63) <= value < 2**63:
+        return value
     if isinstance(value, (float, np.floating)) and value.is_integer():
         value = int(value)
     n = int(operator.index(int(value) if isinstance(value, np.bool_) else value))
