@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,7 @@ from nnl.core.annotations import Input
 from nnl.core.parameter import get_parameter, get_parameter_or_create
 from nnl.core.spec import ShapeError
 from nnl.parametric_functions.api import parametric_function_api
-from nnl.parametric_functions.initializer import (
-    ConstantInitializer,
-    UniformInitializer,
-    calc_uniform_lim_glorot,
-)
+from nnl.parametric_functions.initializer import ZERO, UniformInitializer, glorot
 
 __all__ = ["affine", "svd_affine", "embed"]
 
@@ -31,7 +28,7 @@ def _sizes(inp: Any, n_outmaps: int | Sequence[int], base_axis: int, name: str) 
         )
     base_axis %= inp.ndim
     outmaps = tuple(n_outmaps) if np.iterable(n_outmaps) else (int(n_outmaps),)  # type: ignore[arg-type]
-    return int(np.prod(inp.shape[base_axis:])), outmaps, base_axis
+    return prod(inp.shape[base_axis:]), outmaps, base_axis
 
 
 @parametric_function_api(
@@ -71,12 +68,12 @@ def affine(
     """
     inmaps, outmaps, base_axis = _sizes(inp, n_outmaps, base_axis, "affine")
     if w_init is None:
-        w_init = UniformInitializer(calc_uniform_lim_glorot(inmaps, int(np.prod(outmaps))), rng=rng)
+        w_init = glorot(inmaps, prod(outmaps), rng=rng)
     w = get_parameter_or_create("W", (inmaps, *outmaps), w_init, True, not fix_parameters)
     w = w if apply_w is None else apply_w(w)
     b = None
     if with_bias:
-        b_init = ConstantInitializer() if b_init is None else b_init
+        b_init = ZERO if b_init is None else b_init
         b = get_parameter_or_create("b", outmaps, b_init, True, not fix_parameters)
         b = b if apply_b is None else apply_b(b)
     return F.affine(inp, w, b, base_axis=base_axis)
@@ -125,14 +122,14 @@ def svd_affine(
     if r < 1:
         raise ValueError(f"svd_affine: r is {r}, wanted at least 1")
     inmaps, outmaps, base_axis = _sizes(inp, n_outmaps, base_axis, "svd_affine")
-    n_out = int(np.prod(outmaps))
+    n_out = prod(outmaps)
     if r > min(inmaps, n_out):
         raise ShapeError(
             f"svd_affine: r is {r}, wanted at most {min(inmaps, n_out)} for {inmaps} x {n_out}"
         )
     need = not fix_parameters
     if uv_init is None:
-        uv_init = UniformInitializer(calc_uniform_lim_glorot(inmaps, n_out), rng=rng)
+        uv_init = glorot(inmaps, n_out, rng=rng)
     # drawn even if U and V exist: so does NNabla, and later draws are to be the same
     whole = uv_init((inmaps, *outmaps)) if callable(uv_init) else np.asarray(uv_init)
     u_init = v_init = None
@@ -143,7 +140,7 @@ def svd_affine(
     v = get_parameter_or_create("V", (r, *outmaps), v_init, True, need)
     b = None
     if with_bias:
-        b_init = ConstantInitializer() if b_init is None else b_init
+        b_init = ZERO if b_init is None else b_init
         b = get_parameter_or_create("b", outmaps, b_init, True, need)
     return F.affine(F.affine(inp, u, base_axis=base_axis), v, b, base_axis=base_axis)
 

@@ -14,11 +14,7 @@ from nnl.core.parameter import get_parameter_or_create
 from nnl.core.spec import ShapeError
 from nnl.parametric_functions.affine import affine
 from nnl.parametric_functions.api import parametric_function_api
-from nnl.parametric_functions.initializer import (
-    ConstantInitializer,
-    UniformInitializer,
-    calc_uniform_lim_glorot,
-)
+from nnl.parametric_functions.initializer import ZERO, glorot
 from nnl.parametric_functions.normalization import layer_normalization
 
 __all__ = ["multi_head_attention", "transformer", "transformer_encode", "transformer_decode"]
@@ -113,9 +109,9 @@ def multi_head_attention(
     def parameter(key_: str, shape: tuple[int, ...]) -> Any:
         init = inits.get(key_)
         if init is None and len(shape) == 1:
-            init = ConstantInitializer(0)
+            init = ZERO
         elif init is None:
-            init = UniformInitializer(calc_uniform_lim_glorot(shape[-2], shape[-1]), rng=rng)
+            init = glorot(shape[-2], shape[-1], rng=rng)
         return get_parameter_or_create(key_, shape, init, True, not fix_parameters)
 
     given = {k: parameter(k, s) for k, s in weights.items()}

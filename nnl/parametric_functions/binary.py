@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,7 @@ from nnl.core.parameter import get_parameter_or_create
 from nnl.parametric_functions.affine import _sizes
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.convolution import _bias, _divided, _inmaps
-from nnl.parametric_functions.initializer import (
-    ConstantInitializer,
-    UniformInitializer,
-    calc_uniform_lim_glorot,
-)
+from nnl.parametric_functions.initializer import ZERO, glorot
 
 __all__ = [
     "binary_connect_affine",
@@ -42,7 +39,7 @@ def _affine(
 ) -> tuple[Any, ...]:
     """(shape of W, shape of the outputs, base_axis from the front, default initializer of W)."""
     inmaps, outmaps, base_axis = _sizes(inp, n_outmaps, base_axis, name)
-    default = UniformInitializer(calc_uniform_lim_glorot(inmaps, int(np.prod(outmaps))), rng=rng)
+    default = glorot(inmaps, prod(outmaps), rng=rng)
     return (inmaps, *outmaps), outmaps, base_axis, default
 
 
@@ -58,7 +55,7 @@ def _convolution(
     """(shape of W, default initializer of W)."""
     inmaps = _inmaps(name, inp, kernel, base_axis, False)
     channels = _divided(name, "input channels", inmaps, "group", group)
-    default = UniformInitializer(calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel)), rng=rng)
+    default = glorot(inmaps, outmaps, kernel, rng)
     return (outmaps, channels, *kernel), default
 
 
@@ -76,7 +73,7 @@ def _binary(shape: Any, w_init: Any, wb_init: Any, default: Any, fix: bool) -> t
 def _outputs_bias(outmaps: Any, b_init: Any, with_bias: bool, fix: bool) -> Any:
     if not with_bias:
         return None
-    init = _first(b_init, ConstantInitializer())
+    init = _first(b_init, ZERO)
     return get_parameter_or_create("b", outmaps, init, True, not fix)
 
 
@@ -141,7 +138,7 @@ def binary_weight_affine(
     """
     shape, outmaps, base, default = _affine("binary_weight_affine", inp, n_outmaps, base_axis, rng)
     w, wb = _binary(shape, w_init, wb_init, default, fix_parameters)
-    alpha = get_parameter_or_create("alpha", outmaps, ConstantInitializer(), False)
+    alpha = get_parameter_or_create("alpha", outmaps, ZERO, False)
     b = _outputs_bias(outmaps, b_init, with_bias, fix_parameters)
     return F.binary_weight_affine(
         inp, w, wb, alpha, b, base_axis=base, quantize_zero_to=quantize_zero_to
@@ -181,7 +178,7 @@ def inq_affine(
     """
     shape, outmaps, base, default = _affine("inq_affine", inp, n_outmaps, base_axis, rng)
     w = get_parameter_or_create("W", shape, _first(w_init, default), True, not fix_parameters)
-    i = get_parameter_or_create("I", shape, _first(i_init, ConstantInitializer()), False)
+    i = get_parameter_or_create("I", shape, _first(i_init, ZERO), False)
     b = _outputs_bias(outmaps, b_init, with_bias, fix_parameters)
     return F.inq_affine(inp, w, i, b, base, num_bits, inq_iterations, selection_algorithm, seed)
 
@@ -265,7 +262,7 @@ def binary_weight_convolution(
     name = "binary_weight_convolution"
     shape, default = _convolution(name, inp, outmaps, kernel, base_axis, group, rng)
     w, wb = _binary(shape, w_init, wb_init, default, fix_parameters)
-    alpha = get_parameter_or_create("alpha", (outmaps,), ConstantInitializer(), False)
+    alpha = get_parameter_or_create("alpha", (outmaps,), ZERO, False)
     b = _bias(outmaps, b_init, with_bias, fix_parameters)
     return F.binary_weight_convolution(
         inp, w, wb, alpha, b, base_axis, pad, stride, dilation, group, quantize_zero_to
@@ -310,7 +307,7 @@ def inq_convolution(
     """
     shape, default = _convolution("inq_convolution", inp, outmaps, kernel, base_axis, group, rng)
     w = get_parameter_or_create("W", shape, _first(w_init, default), True, not fix_parameters)
-    i = get_parameter_or_create("I", shape, _first(i_init, ConstantInitializer()), False)
+    i = get_parameter_or_create("I", shape, _first(i_init, ZERO), False)
     b = _bias(outmaps, b_init, with_bias, fix_parameters)
     return F.inq_convolution(
         inp, w, i, b, base_axis, pad, stride, dilation, group, num_bits, inq_iterations,

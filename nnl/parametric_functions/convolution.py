@@ -13,11 +13,7 @@ from nnl.core.annotations import Input
 from nnl.core.parameter import get_parameter_or_create
 from nnl.core.spec import ShapeError
 from nnl.parametric_functions.api import parametric_function_api
-from nnl.parametric_functions.initializer import (
-    ConstantInitializer,
-    UniformInitializer,
-    calc_uniform_lim_glorot,
-)
+from nnl.parametric_functions.initializer import ZERO, glorot
 
 __all__ = [
     "convolution",
@@ -52,12 +48,11 @@ def _divided(name: str, what: str, n: int, by: str, parts: int) -> int:
 def _weight(
     shape: Sequence[int],
     w_init: Any,
-    limits: tuple[float, float],
-    rng: Rng,
+    default: Callable[[Any], Any],
     fix: bool,
     apply_w: Apply,
 ) -> Any:
-    init = UniformInitializer(limits, rng=rng) if w_init is None else w_init
+    init = default if w_init is None else w_init
     w = get_parameter_or_create("W", tuple(shape), init, True, not fix)
     return w if apply_w is None else apply_w(w)
 
@@ -65,7 +60,7 @@ def _weight(
 def _bias(n: int, b_init: Any, with_bias: bool, fix: bool, apply_b: Apply = None) -> Any:
     if not with_bias:
         return None
-    init = ConstantInitializer() if b_init is None else b_init
+    init = ZERO if b_init is None else b_init
     b = get_parameter_or_create("b", (n,), init, True, not fix)
     return b if apply_b is None else apply_b(b)
 
@@ -122,8 +117,8 @@ def convolution(
     inmaps = _inmaps("convolution", inp, kernel, base_axis, channel_last)
     channels = _divided("convolution", "input channels", inmaps, "group", group)
     shape = (outmaps, *kernel, channels) if channel_last else (outmaps, channels, *kernel)
-    limits = calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel))
-    w = _weight(shape, w_init, limits, rng, fix_parameters, apply_w)
+    default = glorot(inmaps, outmaps, kernel, rng)
+    w = _weight(shape, w_init, default, fix_parameters, apply_w)
     b = _bias(outmaps, b_init, with_bias, fix_parameters, apply_b)
     return F.convolution(
         inp,
@@ -184,8 +179,8 @@ def deformable_convolution(
     inmaps = _inmaps(name, inp, kernel, base_axis, channel_last)
     channels = _divided(name, "input channels", inmaps, "group", group)
     shape = (outmaps, *kernel, channels) if channel_last else (outmaps, channels, *kernel)
-    limits = calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel))
-    w = _weight(shape, w_init, limits, rng, fix_parameters, apply_w)
+    default = glorot(inmaps, outmaps, kernel, rng)
+    w = _weight(shape, w_init, default, fix_parameters, apply_w)
     b = _bias(outmaps, b_init, with_bias, fix_parameters, apply_b)
     return F.deformable_convolution(
         inp,
@@ -233,8 +228,8 @@ def depthwise_convolution(
     """
     inmaps = _inmaps("depthwise_convolution", inp, kernel, base_axis, False)
     outmaps = inmaps * multiplier
-    limits = calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel))
-    w = _weight((outmaps, *kernel), w_init, limits, rng, fix_parameters, None)
+    default = glorot(inmaps, outmaps, kernel, rng)
+    w = _weight((outmaps, *kernel), w_init, default, fix_parameters, None)
     b = _bias(outmaps, b_init, with_bias, fix_parameters)
     return F.depthwise_convolution(
         inp,
@@ -289,8 +284,8 @@ def deconvolution(
     inmaps = _inmaps("deconvolution", inp, kernel, base_axis, channel_last)
     channels = _divided("deconvolution", "output channels", outmaps, "group", group)
     shape = (inmaps, *kernel, channels) if channel_last else (inmaps, channels, *kernel)
-    limits = calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel))
-    w = _weight(shape, w_init, limits, rng, fix_parameters, apply_w)
+    default = glorot(inmaps, outmaps, kernel, rng)
+    w = _weight(shape, w_init, default, fix_parameters, apply_w)
     b = _bias(outmaps, b_init, with_bias, fix_parameters, apply_b)
     return F.deconvolution(
         inp,
@@ -337,8 +332,8 @@ def depthwise_deconvolution(
     name = "depthwise_deconvolution"
     inmaps = _inmaps(name, inp, kernel, base_axis, False)
     outmaps = _divided(name, "input channels", inmaps, "divisor", divisor)
-    limits = calc_uniform_lim_glorot(inmaps, inmaps, tuple(kernel))
-    w = _weight((inmaps, *kernel), w_init, limits, rng, fix_parameters, None)
+    default = glorot(inmaps, inmaps, kernel, rng)
+    w = _weight((inmaps, *kernel), w_init, default, fix_parameters, None)
     b = _bias(outmaps, b_init, with_bias, fix_parameters)
     return F.depthwise_deconvolution(
         inp,

@@ -15,7 +15,7 @@ from nnl.core.spec import ShapeError
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.convolution import _bias, _inmaps
 from nnl.parametric_functions.cpd import ALS
-from nnl.parametric_functions.initializer import UniformInitializer, calc_uniform_lim_glorot
+from nnl.parametric_functions.initializer import glorot
 
 __all__ = ["cpd3_convolution", "svd_convolution"]
 
@@ -26,7 +26,7 @@ def _whole(name: str, argument: str, shape: Sequence[int], init: Any, rng: Rng) 
     """Initial values (outmaps, inmaps, number of pixels) of the weight to be factorized."""
     outmaps, inmaps, *kernel = shape
     if init is None:
-        init = UniformInitializer(calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel)), rng=rng)
+        init = glorot(inmaps, outmaps, kernel, rng)
     w = init(tuple(shape)) if callable(init) else np.asarray(init)
     if w.shape != tuple(shape):
         raise ShapeError(f"{name}: {argument} has the shape {w.shape}, wanted {tuple(shape)}")

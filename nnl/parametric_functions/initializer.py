@@ -9,7 +9,7 @@ replaces it), so initial weights are reproducible bit by bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -152,6 +152,9 @@ class ConstantInitializer(BaseInitializer):
         return np.full(tuple(shape), self.value, np.float32)
 
 
+ZERO, ONE = ConstantInitializer(0), ConstantInitializer(1)
+
+
 class OrthogonalInitializer(BaseInitializer):
     """A random matrix with orthonormal rows or columns (whichever are fewer), times a gain.
 
@@ -287,3 +290,16 @@ def calc_uniform_lim_glorot(
     """
     limit = float(np.sqrt(6.0 / (_terms("calc_uniform_lim_glorot", kernel, inmaps, outmaps))))
     return -limit, limit
+
+
+def glorot(
+    inmaps: int, outmaps: int, kernel: Shape = (1, 1), rng: np.random.RandomState | None = None
+) -> Callable[[Shape], Array]:
+    """Uniform with Glorot's limits, which are only worked out where a parameter is made."""
+
+    def drawn(shape: Shape) -> Array:
+        limits = calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel))
+        values: Array = UniformInitializer(limits, rng=rng)(shape)
+        return values
+
+    return drawn

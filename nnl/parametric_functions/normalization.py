@@ -12,7 +12,8 @@ from nnl.core.parameter import get_parameter_or_create
 from nnl.core.spec import check_axes, check_axis
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.initializer import (
-    ConstantInitializer,
+    ONE,
+    ZERO,
     NormalInitializer,
     WeightNormalizationScaleInitializer,
 )
@@ -41,7 +42,7 @@ _AFFINE = [
     ("beta", "Bias", "sizes of inp along the axes that are not shared, else 1", True),
     ("gamma", "Scale", "that of beta", True),
 ]
-_START = {"beta": 0, "gamma": 1, "mean": 0, "var": 1}
+_START = {"beta": ZERO, "gamma": ONE, "mean": ZERO, "var": ONE}
 
 
 def _parameter(function: str, name: str, shape: Sequence[int], inits: Init, need: bool) -> Any:
@@ -53,7 +54,7 @@ def _parameter(function: str, name: str, shape: Sequence[int], inits: Init, need
             f"{function}: param_init has the key {unknown[0]!r}, wanted some of {known}"
         )
     init = (inits or {}).get(name)
-    init = ConstantInitializer(_START[name]) if init is None else init
+    init = _START[name] if init is None else init
     learned = name in ("beta", "gamma")
     return get_parameter_or_create(name, tuple(shape), init, learned, learned and need)
 
@@ -219,8 +220,8 @@ def mean_subtraction(
         update_running_mean: Whether this batch counts.
         fix_parameters: Ignored: the parameters never have gradients.
     """
-    mean = get_parameter_or_create("mean", inp.shape[base_axis:], ConstantInitializer(0), False)
-    t = get_parameter_or_create("t", (1,), ConstantInitializer(0), False)
+    mean = get_parameter_or_create("mean", inp.shape[base_axis:], ZERO, False)
+    t = get_parameter_or_create("t", (1,), ZERO, False)
     return F.mean_subtraction(
         inp, mean, t, base_axis=base_axis, update_running_mean=update_running_mean
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,7 @@ from nnl.core.parameter import get_parameter_or_create
 from nnl.parametric_functions.affine import _sizes
 from nnl.parametric_functions.api import parametric_function_api
 from nnl.parametric_functions.convolution import _divided, _inmaps
-from nnl.parametric_functions.initializer import (
-    ConstantInitializer,
-    UniformInitializer,
-    calc_uniform_lim_glorot,
-)
+from nnl.parametric_functions.initializer import ZERO, glorot
 
 __all__ = [
     "fixed_point_quantized_affine",
@@ -78,11 +75,11 @@ def _affine(
 ) -> Any:
     inmaps, outmaps, base_axis = _sizes(inp, n_outmaps, base_axis, name)
     if w_init is None:
-        w_init = UniformInitializer(calc_uniform_lim_glorot(inmaps, int(np.prod(outmaps))), rng=rng)
+        w_init = glorot(inmaps, prod(outmaps), rng=rng)
     w = _parameter("W", (inmaps, *outmaps), w_init, fix, quantize_w)
     b = None
     if with_bias:
-        b_init = ConstantInitializer() if b_init is None else b_init
+        b_init = ZERO if b_init is None else b_init
         b = _parameter("b", outmaps, b_init, fix, quantize_b)
     return F.affine(inp, w, b, base_axis=base_axis)
 
@@ -106,13 +103,11 @@ def _convolution(
     channels = _divided(name, "input channels", inmaps, "group", group)
     shape = (outmaps, *kernel, channels) if last else (outmaps, channels, *kernel)
     if w_init is None:
-        w_init = UniformInitializer(
-            calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel)), rng=rng
-        )
+        w_init = glorot(inmaps, outmaps, kernel, rng)
     w = _parameter("W", shape, w_init, fix, quantize_w)
     b = None
     if with_bias:
-        b_init = ConstantInitializer() if b_init is None else b_init
+        b_init = ZERO if b_init is None else b_init
         b = _parameter("b", (outmaps,), b_init, fix, quantize_b)
     return F.convolution(inp, w, b, **window)
 

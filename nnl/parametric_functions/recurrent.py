@@ -15,11 +15,7 @@ from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
 from nnl.parametric_functions.affine import affine
 from nnl.parametric_functions.api import parametric_function_api
-from nnl.parametric_functions.initializer import (
-    ConstantInitializer,
-    UniformInitializer,
-    calc_uniform_lim_glorot,
-)
+from nnl.parametric_functions.initializer import ZERO, glorot
 
 __all__ = ["rnn", "lstm", "gru", "lstm_cell", "LSTMCell"]
 
@@ -41,8 +37,7 @@ def _drawn_now(shape: Sequence[int], inputs: int, hidden: int, rng: Rng) -> Any:
     """
     parts = []
     for n in (inputs, hidden):
-        init = UniformInitializer(calc_uniform_lim_glorot(n, hidden), rng=rng)
-        parts.append(init((*shape[:-1], n)))
+        parts.append(glorot(n, hidden, rng=rng)((*shape[:-1], n)))
     return np.concatenate(parts, axis=-1)
 
 
@@ -85,7 +80,7 @@ def _parameters(
             w_init = beside(shape, directions * hidden, hidden, rng)
         weight = get_parameter_or_create("weight", shape, w_init, True, not fix)
     if with_bias:
-        b_init = ConstantInitializer() if b_init is None else b_init
+        b_init = ZERO if b_init is None else b_init
         shape = (num_layers, directions, *rows, hidden)
         bias = get_parameter_or_create("bias", shape, b_init, True, not fix)
     return weight_l0, weight, bias
