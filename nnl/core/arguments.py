@@ -35,6 +35,13 @@ def bounded(table: dict[Any, Any]) -> dict[Any, Any]:
     return table
 
 
+def _frozen(value: Any) -> Any:
+    """A list, or those in a tuple, as tuples."""
+    if isinstance(value, (list, tuple)):
+        return tuple([tuple(v) if isinstance(v, list) else v for v in value])
+    return value
+
+
 class Arguments:
     """The part of an op that knows what it is called with: names and kinds of its arguments."""
 
@@ -156,8 +163,12 @@ class Arguments:
         key = (args[self.given :], *kw.items())
         try:
             attrs = self._calls.get(key)
-        except TypeError:  # unhashable
-            return self._parse(args, kw)
+        except TypeError:  # a list, perhaps
+            key = (_frozen(key[0]), *[(k, _frozen(v)) for k, v in kw.items()])
+            try:
+                attrs = self._calls.get(key)
+            except TypeError:
+                return self._parse(args, kw)
         if attrs is None:
             by_name = not kw.keys().isdisjoint(self.inputs)
             inputs, attrs = self._parse(args, kw)  # now kw has what was given by position, too

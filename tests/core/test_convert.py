@@ -137,6 +137,19 @@ def test_what_a_call_lacks_is_found_though_its_attributes_are_known():
                 call()
 
 
+def test_a_list_counts_as_what_it_holds_at_the_call():
+    x = nn.Variable((2, 6))
+    shape = [3, 4]
+    assert F.reshape(x, shape).shape == F.reshape(x, shape=shape).shape == (3, 4)
+    shape[:] = [6, 2]
+    assert F.reshape(x, shape).shape == F.reshape(x, shape=shape).shape == (6, 2)
+    assert F.reshape(x, (3, 4)).shape == (3, 4)
+    for wrong in ([[3, 4]], ([3], [4]), [3, 4.5], [3, "4"]):
+        for _ in range(2):
+            with pytest.raises(TypeError, match="^reshape: shape is"):
+                F.reshape(x, wrong)
+
+
 def test_recorded_steps_tell_equal_arguments_apart():
     seen = []
 
