@@ -40,8 +40,8 @@ class NdArray:
     bufs: dict[str, Any]
 
     def __init__(self, *shape: Any) -> None:
-        if len(shape) == 1 and not isinstance(shape[0], (int, np.integer)):
-            shape = _sizes(shape[0])
+        if len(shape) == 1:
+            shape = shape[0] if type(shape[0]) is tuple else _sizes(shape[0])
         try:
             self.spec = Spec.of(shape).checked()
         except TypeError as e:
@@ -52,17 +52,17 @@ class NdArray:
         if STATE.trace is not None:
             STATE.trace.made(self)
 
-    @classmethod
-    def unwritten(cls, spec: Spec) -> NdArray:
+    @staticmethod
+    def unwritten(spec: Spec) -> NdArray:
         """An array that has a shape and no value yet: the output of a recorded function."""
-        self = cls.__new__(cls)
+        self: NdArray = object.__new__(NdArray)
         self.spec, self.bufs = spec, {}
         return self
 
-    @classmethod
-    def holding(cls, spec: Spec, space: str, buf: Any) -> NdArray:
+    @staticmethod
+    def holding(spec: Spec, space: str, buf: Any) -> NdArray:
         """The array of a buffer that exists already; it is not copied."""
-        self = cls.__new__(cls)
+        self: NdArray = object.__new__(NdArray)
         self.spec, self.bufs = spec, {space: buf}
         return self
 
@@ -169,9 +169,11 @@ class NdArray:
     @property
     def data(self) -> Host:
         """The value as a writable numpy array that shares this array's memory."""
-        host: Host
+        host: Host | None = self.bufs.get("host")
         if STATE.trace is not None:
             STATE.trace.check_read(self)
+        elif host is not None and len(self.bufs) == 1:  # the usual case
+            return host
         if self.bufs.get("cleared") == BY_HAND:
             self.zero()  # somebody is about to write
         if self.written:
@@ -187,7 +189,9 @@ class NdArray:
     @data.setter
     def data(self, value: Any) -> None:
         spec = self.spec
-        if isinstance(value, (int, float, np.generic)) and not isinstance(value, bool):
+        if type(value) is np.ndarray:  # asked first: faster
+            pass
+        elif isinstance(value, (int, float, np.generic)) and not isinstance(value, bool):
             self.fill(value)
             return
         if STATE.trace is not None:
