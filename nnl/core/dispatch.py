@@ -162,15 +162,19 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
             return Variable.of_edge(Value.of(node, 0, spec, True, None, again), nd)
         return Variable.of_edge(Value.of(None, 0, spec, False, nd, again), nd)
     datas = tuple([NdArray.holding(s, space, b) for s, b in zip(bound.out_specs, out, strict=True)])
-    if need and state["record"]:
-        node = _node(op, attrs, edges, bound, state)
-        node.live = tuple([ref(d) for d in datas])
+    kept = _node(op, attrs, edges, bound, state) if need and state["record"] else None
+    return _visible(op, _results(kept, inputs, datas, again))
+
+
+def _results(node: Node | None, inputs: Any, datas: tuple[NdArray, ...], again: bool) -> list[Any]:
+    """Handles on what was computed at once; a node keeps what its gradient needs."""
+    if node is not None:
+        node.outs, node.live = None, tuple([ref(d) for d in datas])
         _save(node, inputs, datas)
-        own = [Value.of(node, i, d.spec, True, None, again) for i, d in enumerate(datas)]
+        edges = [Value.of(node, i, d.spec, True, None, again) for i, d in enumerate(datas)]
     else:
-        own = [Value.of(None, i, d.spec, False, d, again) for i, d in enumerate(datas)]
-    ys = [Variable.of_edge(e, d) for e, d in zip(own, datas, strict=True)]
-    return _visible(op, ys)
+        edges = [Value.of(None, i, d.spec, False, d, again) for i, d in enumerate(datas)]
+    return [Variable.of_edge(e, d) for e, d in zip(edges, datas, strict=True)]
 
 
 def _read_early(op: Op, x: Variable | NdArray) -> NdArray:
@@ -182,11 +186,11 @@ def _read_early(op: Op, x: Variable | NdArray) -> NdArray:
 
 
 def _node(op: Op, attrs: Any, edges: Any, bound: Bound, state: dict[str, Any]) -> Node:
-    node = Node.__new__(Node)
+    node = Node()
     node.op, node.attrs, node.inputs = op, attrs, tuple(edges)
     node.out_specs, node.target = bound.out_specs, state["target"]
-    node.need_grad, node.outs, node.live, node.saved = True, None, None, None
-    node.grads = node.info = None
+    node.need_grad = True
+    node.outs = node.live = node.saved = node.grads = node.info = None
     node.origin = state["origin"] or here(state["layer"]) if state["profiled"] else None
     node.seq = Node.number()
     return node
@@ -246,23 +250,24 @@ def _visible(op: Op, ys: list[Any]) -> Any:
 
 def _apply_to_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     """At least one input is an NdArray: compute now; Variables give their data."""
-    if STATE.trace is not None:
+    state = STATE.__dict__
+    if state["trace"] is not None:
         return _record_arrays(op, attrs, inputs)
     datas: list[NdArray | None] = []
+    specs: list[Any] = [state["target"]]
+    nd: NdArray | None
     for x in inputs:
-        if type(x) is NdArray:
-            datas.append(x if x.bufs else _read_early(op, x))
-        elif x is None:
-            datas.append(None)
-        elif isinstance(x, (Variable, NdArray)):
-            nd = x if isinstance(x, NdArray) else x._data
-            datas.append(nd if nd.bufs else _read_early(op, x))
+        if type(x) is NdArray and x.bufs:
+            nd = x
+        elif x is None or isinstance(x, (Variable, NdArray)):
+            nd = None if x is None else _read_early(op, x)
         else:
             raise op.bad_input(inputs)
-    specs = tuple([None if d is None else d.spec for d in datas])
-    bound = attrs.bound.get((STATE.target, *specs))
+        datas.append(nd)
+        specs.append(None if nd is None else nd.spec)
+    bound = attrs.bound.get(tuple(specs))
     if bound is None:
-        bound = bind(op, attrs, STATE.target, specs)
+        bound = bind(op, attrs, specs[0], tuple(specs[1:]))
     ys = execute(bound, datas)
     return ys[0] if bound.single else _visible(op, ys)
 
@@ -294,15 +299,8 @@ def _apply_with_hooks(
     datas = tuple(execute(bound, [None if x is None else _read_early(op, x) for x in inputs]))
     node.outs = datas
     HOOKS.after(node)
-    kept = need and state["record"]
-    if kept:
-        node.outs, node.live = None, tuple([ref(d) for d in datas])
-        _save(node, inputs, datas)
-    above, again = node if kept else None, state["recompute"]
-    ys = [
-        Variable.of_edge(Value.of(above, i, d.spec, kept, None if kept else d, again), d)
-        for i, d in enumerate(datas)
-    ]
+    kept = node if need and state["record"] else None
+    ys = _results(kept, inputs, datas, state["recompute"])
     return ys[0] if bound.single else _visible(op, ys)
 
 

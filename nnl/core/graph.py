@@ -118,17 +118,18 @@ class Value:
     recompute: bool
     name: str
 
-    @classmethod
-    def leaf(cls, data: NdArray, need_grad: bool = False) -> Value:
-        return cls.of(None, 0, data.spec, need_grad, data, STATE.recompute)
+    @staticmethod
+    def leaf(data: NdArray, need_grad: bool = False) -> Value:
+        return Value.of(None, 0, data.spec, need_grad, data, STATE.recompute)
 
-    @classmethod
+    @staticmethod
     def of(
-        cls, node: Node | None, index: int, spec: Spec, need: bool, data: Any, again: bool = False
+        node: Node | None, index: int, spec: Spec, need: bool, data: Any, again: bool = False
     ) -> Value:
-        v = cls.__new__(cls)
-        v.node, v.index, v.spec, v.need_grad, v.data = node, index, spec, need, data
-        v.own_grad, v.persistent, v.recompute, v.name = None, False, again, ""
+        v = Value()
+        v.node, v.index, v.spec = node, index, spec  # up to three at once make no tuple
+        v.need_grad, v.data, v.recompute = need, data, again
+        v.own_grad, v.persistent, v.name = None, False, ""
         return v
 
     @property

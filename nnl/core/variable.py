@@ -55,14 +55,15 @@ class Variable:
             data = NdArray(shape)
         except (TypeError, ShapeError) as e:
             raise type(e)(str(e).replace("NdArray", "Variable")) from None
-        v = cls.of_edge(Value.leaf(data, bool(need_grad)), data)
+        v = Variable.of_edge(Value.leaf(data, bool(need_grad)), data, cls)
         v.info = info
         return v
 
-    @classmethod
-    def of_edge(cls, edge: Value, data: NdArray) -> Variable:
-        v = object.__new__(cls)
-        v.edge, v._data, v.sessions, v.info = edge, data, None, None
+    @staticmethod
+    def of_edge(edge: Value, data: NdArray, kind: type[Variable] | None = None) -> Variable:
+        v: Variable = object.__new__(kind or Variable)
+        v.edge, v._data = edge, data
+        v.sessions = v.info = None
         return v
 
     @staticmethod
