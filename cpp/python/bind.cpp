@@ -372,6 +372,20 @@ NB_MODULE(_native, m) {
     }
   });
   m.def("kernel_names", &kernel_names);
+  m.def("abilities_of", [](const std::string& op) {
+    const Abilities& a = abilities(op);
+    nb::dict found;
+    found["last_in"] = a.last_in;
+    found["last_out"] = a.last_out;
+    found["tiled_in"] = a.tiled_in;
+    found["tiled_out"] = a.tiled_out;
+    found["packs"] = a.packs;
+    found["copies"] = a.copies;
+    found["appends"] = a.appends;
+    found["most_rows"] = a.most_rows;
+    found["adds_halves"] = a.adds_halves;
+    return found;
+  });
   m.def("threads", &threads);
   m.def("threads_in_a_run", &made_for_threads);
   m.def("set_threads", &set_threads);

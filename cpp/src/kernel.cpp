@@ -16,9 +16,25 @@ std::map<std::string, std::vector<Setup>>& table() {
   return t;
 }
 
+std::map<std::string, Abilities>& said() {
+  static std::map<std::string, Abilities> t;
+  return t;
+}
+
 }  // namespace
 
 Registration::Registration(const char* op, Setup setup) { table()[op].push_back(setup); }
+
+Registration::Registration(const char* op, Setup setup, Abilities abilities)
+    : Registration(op, setup) {
+  said()[op] = std::move(abilities);
+}
+
+const Abilities& abilities(const std::string& op) {
+  static const Abilities none;
+  auto it = said().find(op);
+  return it == said().end() ? none : it->second;
+}
 
 std::unique_ptr<Kernel> make_kernel(const std::string& op, const Signature& signature) {
   const ThreadScope threads;  // oneDNN divides the work when a kernel is made

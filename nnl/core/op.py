@@ -45,6 +45,8 @@ class Attributes:
         samples(rng)                yields Sample.
         shows_inputs                True where the function only collects its inputs for the user,
                                     so that clearing leaves them readable.
+        follows_order, extends, zeros
+                                    see nnl.core.schema, which tells them as data.
     """
 
     shows_inputs = False

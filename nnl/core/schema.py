@@ -6,10 +6,27 @@ from __future__ import annotations
 from typing import Any
 
 from nnl.core.arguments import REQUIRED
-from nnl.core.elementwise import ARITY
+from nnl.core.elementwise import ARITY, is_elementwise
 from nnl.core.op import OPS, Op
 
 VERSION = 1
+
+
+def follows_order(name: str) -> bool:
+    """Whether an op gives the same in whichever order the elements of its images lie."""
+    return is_elementwise(name) or getattr(OPS[name].attrs_class, "follows_order", False)
+
+
+def extends(name: str) -> str | None:
+    """The op that an op starts with, if more follows in it."""
+    found: str | None = getattr(OPS[name].attrs_class, "extends", None)
+    return found
+
+
+def zeros(op: Op) -> tuple[str, ...]:
+    """Names of the inputs that kernels may do without where they are zero."""
+    found: tuple[str, ...] = getattr(op.attrs_class, "zeros", ())
+    return found
 
 
 def schema() -> dict[str, Any]:
@@ -34,6 +51,10 @@ def schema() -> dict[str, Any]:
             input, whether the last input is a stream of random numbers, whether it has a gradient,
             and whether it is defined by other ops.
           - elementwise: whether it has an element-wise program.
+          - follows_order: whether it does not mind in which order the elements of its images lie.
+          - extends: the op that it starts with and then appends to, None for most; an addition z
+            and an activation are then its inputs and attributes.
+          - zeros: names of the inputs that kernels may do without where they are zero.
           - nnp, onnx: its type in .nnp files, and its operator, first opset and names of attributes
             in ONNX, where they are one to one; else None.
     """
@@ -82,7 +103,10 @@ def entry(op: Op) -> dict[str, Any]:
         "random": op.takes_rng,
         "differentiable": op.differentiable,
         "decomposes": hasattr(cls, "decompose"),
-        "elementwise": hasattr(cls, "elementwise"),
+        "elementwise": is_elementwise(op.name),
+        "follows_order": follows_order(op.name),
+        "extends": extends(op.name),
+        "zeros": list(zeros(op)),
         "nnp": op.nnp,
         "onnx": None
         if op.onnx is None

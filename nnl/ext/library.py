@@ -56,15 +56,40 @@ class Traits:
     Attributes:
         places: What summaries call a step with a kernel, and one without.
         least_attention_bytes: Size of the weights from which on attention is one step.
-        most_rows_added_to: Rows of a matrix up to which an addition joins its product.
         computes_again: Whether results of normalizations are computed again for backward instead of
             kept.
     """
 
     places: tuple[str, str]
     least_attention_bytes: int
-    most_rows_added_to: int
     computes_again: bool
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What the kernels of an op can do besides what its definition says. Inputs and outputs are
+    given by position.
+
+    Attributes:
+        last_in, last_out: What they are fastest with channels-last; empty where they do not mind.
+        tiled_in, tiled_out: Weights that may be in tiles.
+        packs: Whether they take weights from pack_convolution.
+        copies: Whether they read (a product) or write (an update) copies of weights in bfloat16.
+        appends: Ops whose work they do after their own: batch_normalization by known statistics,
+            then add2, then one of the others.
+        most_rows: Rows of input 1 up to which they add faster than a step of its own; 0: any.
+        adds_halves: Whether what they add may have another floating-point type than the result.
+    """
+
+    last_in: tuple[int, ...] = ()
+    last_out: tuple[int, ...] = ()
+    tiled_in: tuple[int, ...] = ()
+    tiled_out: tuple[int, ...] = ()
+    packs: bool = False
+    copies: bool = False
+    appends: tuple[str, ...] = ()
+    most_rows: int = 0
+    adds_halves: bool = False
 
 
 class LibraryKernel(Protocol):
@@ -131,6 +156,9 @@ class Library(Protocol):
 
     def kernel_names(self) -> Sequence[str]:
         """Ops for which it has a kernel for some dtypes and shapes."""
+
+    def abilities(self, op: str) -> Abilities:
+        """What its kernels for an op can do besides what the definition says."""
 
     def kernel(
         self, op: str, attrs: dict[str, Plain], ins: Specs, outs: Specs

@@ -35,6 +35,7 @@ class BatchNormalization(Normalization):
     decay_rate: float = 0.9
     eps: float = 1e-5
     batch_stat: bool = True
+    follows_order = True
     outputs = ("y", "batch_mean", "batch_variance")
 
     def layout(self, x):
@@ -172,6 +173,7 @@ class fused_batch_normalization_op(BatchNormalization):
     """See fused_batch_normalization."""
 
     nonlinearity: str = "relu"
+    extends = "batch_normalization"
 
     def resolve(self, x, beta=None, gamma=None, mean=None, variance=None, z=None):
         return {"axes": check_axes("fused_batch_normalization", self.axes, x)}

@@ -32,6 +32,7 @@ class concatenate(MovesData):
     """
 
     axis: int | None = None
+    follows_order = True
 
     def resolve(self, *x):
         check_given("concatenate", x)

@@ -39,6 +39,7 @@ class dropout:
 
     p: float = 0.5
     seed: int = -1
+    follows_order = True
 
     def infer(self, x, rng):
         if not 0.0 <= self.p < 1.0:

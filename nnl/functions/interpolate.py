@@ -27,6 +27,7 @@ class Resizing:
     half_pixel: bool = False
     half_pixel_for_nn: bool = False
     channel_last: bool = False
+    follows_order = True
 
 
 def split(a, shape):

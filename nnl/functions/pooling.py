@@ -38,6 +38,7 @@ class Pooling:
     ignore_border: bool = True
     pad: Spatial | None = None
     channel_last: bool = False
+    follows_order = True
 
     def resolve(self, x):
         return resolve_pooling(self)
@@ -338,6 +339,8 @@ class global_average_pooling:
         ShapeError: x has less than 2 axes, or no pixels.
     """
 
+    follows_order = True
+
     def infer(self, x):
         if len(x.shape) < 2:
             raise ShapeError(f"global_average_pooling: x {x} has rank {len(x.shape)}, wanted >= 2")
@@ -375,6 +378,7 @@ class unpooling:
 
     kernel: Spatial
     channel_last: bool = False
+    follows_order = True
 
     def infer(self, x):
         n = len(self.kernel) + self.channel_last

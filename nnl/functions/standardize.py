@@ -156,6 +156,8 @@ class normalization_backward:
     axes: tuple[int, ...]
     eps: float
     parameter: tuple[int, ...] | None = None
+    zeros = ("gmean", "gvariance")
+    follows_order = True
 
     def infer(self, gy, gmean, gvariance, x, mean, variance, gamma=None):
         if self.parameter is None:

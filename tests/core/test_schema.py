@@ -50,6 +50,9 @@ def test_what_stands_there_is_what_a_call_takes():
     assert dropout["random"] and dropout["inputs"][-1]["dtype"] == "any"
     assert SCHEMA["ops"]["softmax_cross_entropy"]["inputs"][1]["dtype"] == "integer"
     assert SCHEMA["ops"]["batch_normalization"]["outputs"][1]["hidden"]
+    assert SCHEMA["ops"]["normalization_backward"]["zeros"] == ["gmean", "gvariance"]
+    assert SCHEMA["ops"]["convolution_fused"]["extends"] == "convolution"
+    assert SCHEMA["ops"]["relu"]["follows_order"] and not SCHEMA["ops"]["affine"]["follows_order"]
 
 
 ELEMENTWISE = [n for n, e in SCHEMA["ops"].items() if e["elementwise"]]

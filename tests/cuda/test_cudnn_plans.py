@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,15 @@ import nnl as nn
 import nnl.functions as F
 from nnl.core.context import BACKENDS
 from nnl.ext.cuda import TRAITS, setups
-from nnl.ext.cuda.cudnn.builders import BUILDERS
 from nnl.ext.cuda.cudnn.run import Engine
-from nnl.ext.cuda.cudnn.setups import ENGINES, setup
-from nnl.ext.device.library import make_backend
+from nnl.ext.cuda.cudnn.setups import ENGINES, add_to
+from nnl.ext.device.library import DeviceLibrary, make_backend
 from nnl.ext.device.registry import Registry
 from nnl.graph.session import session_of
 from nnl.models.transformer import causal_mask, scores_by, self_attention
 from tests.cuda.fake_cudnn import FakeFrontEnd
-from tests.cuda.strict_device import StrictDevice
+from tests.cuda.strict_device import KERNELS, StrictDevice
+from tests.graph.fusion import check_appending
 
 BATCH, LENGTH, HEADS, WIDTH = 2, 5, 3, 24
 pytestmark = pytest.mark.usefixtures("host_compiler")
@@ -30,11 +29,15 @@ pytestmark = pytest.mark.usefixtures("host_compiler")
 
 def with_cudnn() -> Registry:
     """The setups of CUDA kernels, and the graphs' before them, installed or not."""
-    found = Registry(setups())
-    for name, builder in BUILDERS.items():
-        others = [s for s in found.get(name, ()) if getattr(s, "func", None) is not setup]
-        found[name] = [partial(setup, name, builder), *others]
+    found = Registry()
+    found.update({name: [*others] for name, others in setups().items()})
+    found.abilities |= setups().abilities
+    add_to(found)
     return found
+
+
+def test_what_kernels_append_is_what_their_op_says() -> None:
+    check_appending(DeviceLibrary(KERNELS, TRAITS, with_cudnn))
 
 
 @pytest.fixture

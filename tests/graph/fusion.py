@@ -13,7 +13,10 @@ import pytest
 
 import nnl as nn
 from nnl.core.context import Context, using
+from nnl.core.op import OPS
+from nnl.core.schema import extends
 from nnl.ext import native
+from nnl.ext.library import kernel_names
 from nnl.graph import passes
 from nnl.graph.program import verify
 from nnl.graph.session import session_of
@@ -77,3 +80,17 @@ def steps_of(build: Build, train: bool = True, half: bool = False) -> Counter[st
         assert g.shape == w.shape
         assert np.abs(g - w).max(initial=0) <= bound * max(1.0, np.abs(w).max(initial=0))
     return steps
+
+
+def check_appending(lib: Any) -> None:
+    """Ops that go on with others have their inputs, what is added as z, and activations by name."""
+    appending = [n for n in kernel_names(lib) if lib.abilities(n).appends]
+    assert {"affine_fused", "convolution_fused", "fused_batch_normalization"} <= {*appending}
+    for name in appending:
+        op, first = OPS[name], OPS[extends(name)]
+        assert {*first.inputs, "z"} <= {*op.inputs}
+        field = "activation" if "activation" in op.fields else "nonlinearity"
+        for other in lib.abilities(name).appends:
+            assert other in OPS
+            if other not in ("batch_normalization", "add2"):
+                op.attrs(**{field: other})

@@ -9,12 +9,14 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core.graph import capture
+from nnl.core.op import OPS
 from nnl.ext import native
-from nnl.ext.library import knows
+from nnl.ext.library import Abilities, kernel_names
 from nnl.graph.lowering import lower
 from nnl.graph.passes import PASSES
 from nnl.graph.program import VerifyError, verify
 from nnl.graph.session import session_of
+from tests.graph.fusion import check_appending
 from tests.native.kernels import require_onednn
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no native engine")
@@ -121,6 +123,18 @@ def test_normalization_by_known_statistics_goes_into_the_convolution():
     assert not {"batch_normalization", "relu", "add2"} & set(names)
     want = reference(lambda: inference_net(x))
     np.testing.assert_allclose(y.d, want, rtol=1e-4, atol=1e-4)
+
+
+def test_normalization_stays_a_step_where_numpy_computes_float64():
+    x = leaf((2, 3, 9, 7))
+    with nn.context_scope(nn.Context(["cpu:double"])):
+        y = inference_net(x)
+        statistics()
+        y.forward(clear_buffer=True)
+    with nn.context_scope(nn.Context(["numpy:double"])):
+        want = inference_net(x)
+        want.forward()
+    np.testing.assert_allclose(y.d, want.d, rtol=1e-12)
 
 
 def test_weights_are_packed_again_when_anybody_has_changed_them():
@@ -293,10 +307,18 @@ def test_the_updates_of_all_parameters_are_one_step():
     assert [s.op for s in solver._plan.plan.steps] == ["multi_update"]
 
 
-def test_names_of_ops_in_the_tables_are_those_of_kernels():
-    from nnl.graph.passes.kernels import FOLLOW, PREFER
+def test_what_kernels_append_is_what_their_op_says():
+    check_appending(native.library())
 
-    assert all(knows(native.library(), name) for name in (*FOLLOW, *PREFER))
+
+def test_what_kernels_say_is_about_inputs_and_outputs_that_ops_have():
+    lib = native.library()
+    assert lib.abilities("convolution_fused").last_in == (0, 3)
+    assert lib.abilities("relu") == Abilities()
+    for name in kernel_names(lib):
+        can, op = lib.abilities(name), OPS[name]
+        assert all(p < len(op.inputs) for p in (*can.last_in, *can.tiled_in))
+        assert all(p < len(op.outputs) for p in (*can.last_out, *can.tiled_out))
 
 
 # ---- verify ----

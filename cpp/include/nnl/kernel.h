@@ -3,6 +3,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nnl/attributes.h"
@@ -65,9 +66,46 @@ std::unique_ptr<Kernel> make_kernel(const std::string& op, const Signature& sign
 // Names of all ops that have a kernel, sorted.
 std::vector<std::string> kernel_names();
 
+// What the kernels of an op can do besides what its definition says: passes ask before they make
+// one. Inputs and outputs by position.
+struct Abilities {
+  std::vector<int> last_in, last_out;    // fastest with these channels-last
+  std::vector<int> tiled_in, tiled_out;  // weights that may be in tiles
+  bool packs = false;                    // takes weights from pack_convolution
+  bool copies = false;  // reads (a product) or writes (an update) copies of weights in bfloat16
+  std::vector<std::string> appends;  // ops whose work it does after its own, in one step
+  bool adds_halves = false;  // what it adds may have another floating-point type than the result
+  int64_t most_rows = 0;     // of input 1, up to which it adds faster than another step; 0: any
+
+  Abilities& last(std::vector<int> in, std::vector<int> out) {
+    last_in = std::move(in), last_out = std::move(out);
+    return *this;
+  }
+  Abilities& tiled(std::vector<int> in, std::vector<int> out) {
+    tiled_in = std::move(in), tiled_out = std::move(out);
+    return *this;
+  }
+  Abilities& packed() {
+    packs = true;
+    return *this;
+  }
+  Abilities& copy() {
+    copies = true;
+    return *this;
+  }
+  Abilities& append(std::vector<std::string> ops) {
+    appends = std::move(ops);
+    return *this;
+  }
+};
+
+// Those of an op; none of any for an op that says nothing.
+const Abilities& abilities(const std::string& op);
+
 // Used at namespace scope by the files in src/kernels: `const Registration relu{"relu", setup};`
 struct Registration {
   Registration(const char* op, Setup setup);
+  Registration(const char* op, Setup setup, Abilities abilities);
 };
 
 }  // namespace nnl

@@ -97,10 +97,30 @@ std::unique_ptr<Kernel> affine_weight(const Signature& s) {
   return std::make_unique<BatchMatmul>(s, true, false);
 }
 
-const Registration r0("affine", affine);
-const Registration r1("affine_fused", affine_fused);
-const Registration r2("batch_matmul", batch_matmul);
-const Registration r3("affine_weight", affine_weight);
+// oneDNN multiplies bfloat16; float32 weights would be converted at every run.
+Abilities product() {
+  Abilities a;
+#ifdef NNL_ONEDNN
+  a.copies = true;
+#endif
+  return a;
+}
+
+Abilities fused_product() {
+  Abilities a = product().append({"add2", "relu", "gelu", "tanh", "sigmoid", "swish"});
+  // The product of more is made in several rounds, and what is added then costs more than a pass of
+  // its own: 5% of the whole at 3072 rows.
+  a.most_rows = 1024;
+  a.adds_halves = true;
+  return a;
+}
+
+const Registration registrations[] = {
+    {"affine", affine, product()},
+    {"affine_fused", affine_fused, fused_product()},
+    {"batch_matmul", batch_matmul, product()},
+    {"affine_weight", affine_weight},
+};
 
 }  // namespace
 }  // namespace nnl

@@ -273,17 +273,30 @@ std::unique_ptr<Kernel> pack(const Signature& s) {
   return pack_onednn(c, s.out[0].bytes());
 }
 const Registration pack_registration("pack_convolution", pack);
+const std::vector<int> first{0}, second{1};
+#else
+const std::vector<int> first, second;
 #endif
 
+// Images are fastest channels-last; oneDNN takes and makes weights in tiles.
+Abilities images(std::vector<int> in, std::vector<int> out) {
+  return Abilities().last(std::move(in), std::move(out));
+}
+
 const Registration registrations[] = {
-    {"convolution", setup<read_forward>},
-    {"convolution_data", setup<read_data>},
-    {"convolution_weight", setup<read_weight>},
-    {"convolution_weight_bias", setup<read_weight>},
-    {"deconvolution", setup<read_data>},
-    {"depthwise_convolution", setup<read_depthwise>},
-    {"depthwise_deconvolution", setup<read_depthwise_transposed>},
-    {"convolution_fused", setup<read_fused>},
+    {"convolution", setup<read_forward>, images({0}, {0}).tiled(second, {}).packed()},
+    {"convolution_data", setup<read_data>, images({0}, {0}).tiled(second, {})},
+    {"convolution_weight", setup<read_weight>, images({0, 1}, {}).tiled({}, first)},
+    {"convolution_weight_bias", setup<read_weight>, images({0, 1}, {}).tiled({}, first)},
+    {"deconvolution", setup<read_data>, images({0}, {0}).tiled(second, {})},
+    {"depthwise_convolution", setup<read_depthwise>, images({0}, {0})},
+    {"depthwise_deconvolution", setup<read_depthwise_transposed>, images({0}, {0})},
+    {"convolution_fused", setup<read_fused>,
+     images({0, 3}, {0})
+         .tiled(second, {})
+         .packed()
+         .append({"batch_normalization", "add2", "relu", "relu6", "sigmoid", "tanh", "swish",
+                  "hard_sigmoid", "gelu"})},
 };
 
 }  // namespace

@@ -366,7 +366,7 @@ std::unique_ptr<Kernel> weights(const Signature& s) {
 const Registration registrations[] = {
     {"batch_normalization", batch<false>},
     {"batch_normalization_with_statistics", batch<false>},
-    {"fused_batch_normalization", batch<true>},
+    {"fused_batch_normalization", batch<true>, Abilities().append({"add2", "relu"})},
     {"fused_batch_normalization_with_statistics", batch<true>},
     {"layer_normalization", layer},
     {"layer_normalization_with_statistics", layer},

@@ -184,7 +184,7 @@ std::unique_ptr<Kernel> multi_update(const Signature& s) {
   return kernel;
 }
 
-const Registration multi("multi_update", multi_update);
+const Registration multi("multi_update", multi_update, Abilities().copy());
 
 #define NNL_RULE(name)                                                                         \
   const Registration name(#name "_update", [](const Signature& s) -> std::unique_ptr<Kernel> { \

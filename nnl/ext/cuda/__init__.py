@@ -34,7 +34,6 @@ EXTRA = "pip install 'nnl[cuda13]'"
 TRAITS = Traits(
     places=("cuda", "cupy"),
     least_attention_bytes=0,
-    most_rows_added_to=1 << 62,
     computes_again=False,  # memory is large here, and its bandwidth what steps wait for
 )
 

@@ -21,6 +21,7 @@ from nnl.ext.library import (
     CHANNELS_LAST,
     DTYPES,
     LAYOUTS,
+    Abilities,
     Array,
     ArraySpec,
     Call,
@@ -37,6 +38,7 @@ from nnl.ext.library import (
 )
 
 NAMES = list(DTYPES)
+NONE = Abilities()
 InSpecs = tuple[Spec | None, ...]
 OutSpecs = tuple[Spec, ...]
 
@@ -68,6 +70,9 @@ class DeviceLibrary:
     def kernel_names(self) -> list[str]:
         """Ops for which some setup is registered."""
         return sorted(self.setups)
+
+    def abilities(self, op: str) -> Abilities:
+        return self.setups.abilities.get(op, NONE)
 
     def kernel(self, op: str, attrs: dict[str, Plain], ins: Specs, outs: Specs) -> Kernel | None:
         """The kernel of an op for these arrays, None if all setups decline."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from nnl.ext.library import Abilities
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -59,14 +61,23 @@ Setup = Callable[[dict[str, Any], list[Operand | None], list[Operand]], Kernel |
 
 
 class Registry(dict[str, list[Setup]]):
-    """The setups of a kind of device."""
+    """The setups of a kind of device.
 
-    def register(self, *names: str) -> Callable[[Setup], Setup]:
+    Attributes:
+        abilities: {op: those of its kernels}, as far as they have any.
+    """
+
+    def __init__(self) -> None:
+        self.abilities: dict[str, Abilities] = {}
+
+    def register(self, *names: str, abilities: Abilities | None = None) -> Callable[[Setup], Setup]:
         """Add a setup for ops by name; the one that was added last is asked first."""
 
         def add(setup: Setup) -> Setup:
             for name in names:
                 self.setdefault(name, []).insert(0, setup)
+                if abilities is not None:
+                    self.abilities[name] = abilities
             return setup
 
         return add

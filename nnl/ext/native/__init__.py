@@ -21,6 +21,7 @@ from nnl.core.context import BACKENDS, Backend, Context, HostSpace
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 from nnl.ext.library import (
     DTYPES,
+    Abilities,
     Call,
     Traits,
     at_first_call,
@@ -44,9 +45,6 @@ TRAITS = Traits(
     # at 128 to 1024 positions. Above it, memory runs out before time does: every layer of a
     # training step keeps its weights.
     least_attention_bytes=1 << 28,
-    # The product of more is made in several rounds, and what is added then costs more than a pass
-    # of its own: 5% of the whole at 3072 rows.
-    most_rows_added_to=1024,
     # ResNet-50 at batch 8 then needs a quarter less memory.
     computes_again=True,
 )
@@ -75,7 +73,7 @@ def library() -> ModuleType | None:
     _let_idle_threads_sleep()
     try:
         lib = load()
-        lib.traits = TRAITS
+        lib.traits, lib.abilities = TRAITS, cache(partial(_abilities, lib))
         return lib
     except ImportError as e:
         logger.log(
@@ -84,6 +82,11 @@ def library() -> ModuleType | None:
             e,
         )
         return None
+
+
+def _abilities(lib: ModuleType, op: str) -> Abilities:
+    said = lib.abilities_of(op)
+    return Abilities(**{k: tuple(v) if isinstance(v, list) else v for k, v in said.items()})
 
 
 def empty(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:

@@ -54,6 +54,7 @@ class convolution_fused(Fused):
 
     packed: bool = False
     w_shape: tuple[int, ...] = ()
+    extends = "convolution"
 
     def infer(self, x, weight, bias=None, z=None, scale=None):
         check_activation(self.op, self.activation, ACTIVATIONS)

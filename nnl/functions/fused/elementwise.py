@@ -137,6 +137,7 @@ class fused_elementwise:
     keep_dims: tuple[int, ...] = ()
     scales: tuple[float, ...] = ()
     channels_last: bool = False
+    follows_order = True
 
     def seen(self, x):
         """The shapes in which the inputs are seen."""

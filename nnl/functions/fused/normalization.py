@@ -43,6 +43,7 @@ class batch_normalization_backward_fused:
     eps: float
     batch_stat: bool = True
     activation: str = "identity"
+    follows_order = True
     optional = ("gy2", "y")
 
     def infer(self, gy, gy2, x, y, batch_mean, batch_variance, gamma=None, beta=None):

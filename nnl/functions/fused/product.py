@@ -27,6 +27,7 @@ class affine_fused:
 
     base_axis: int = 1
     activation: str = "identity"
+    extends = "affine"
 
     def infer(self, x, weight, bias=None, z=None):
         check_activation(self.op, self.activation, ACTIVATIONS)

@@ -26,7 +26,7 @@ def fuse_affine(program: Program, lib: Library) -> None:
 class _Fuser(Rewriter):
     def __init__(self, program: Program, lib: Library) -> None:
         super().__init__(program, lib)
-        self.most_rows = lib.traits.most_rows_added_to
+        self.most_rows = lib.abilities(FUSED).most_rows or 1 << 62
 
     def run(self) -> None:
         for step in self.program.steps:

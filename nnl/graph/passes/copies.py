@@ -5,13 +5,9 @@ from __future__ import annotations
 
 from nnl.core.context import half_type
 from nnl.ext.library import BFLOAT16, HOST, Library
-from nnl.graph.passes.prepare import has_onednn
 from nnl.graph.passes.updates import KERNEL, is_update, joined
 from nnl.graph.program import Program, Step
 
-# Ops that multiply in bfloat16 where one input and the output are: a float32 weight is then
-# converted inside, at every run. Products of float16 are computed in float32.
-PRODUCTS = ("affine", "affine_fused", "batch_matmul")
 LEAST = 1 << 14  # elements of a weight that is worth a copy
 
 
@@ -21,7 +17,7 @@ def copy_weights(program: Program, lib: Library) -> None:
     The copy is a memory space of the weight's array, so it goes when anybody else writes to the
     weight. The first plan that trains makes it, the plan that updates finds it and keeps it up.
     """
-    if has_onednn(lib):  # which multiplies bfloat16
+    if lib.abilities(KERNEL).copies:
         _Copier(program, lib).run()
 
 
@@ -40,14 +36,18 @@ class _Copier:
     def run(self) -> None:
         steps = []
         for t, step in enumerate(self.program.steps):
-            if step.op in PRODUCTS and step.native:
+            if step.native and self.lib.abilities(step.op).copies:
                 step = self._with_copies(step, t)
             steps.append(step)
         read = {self.program.slots[r].memory for r in self.copies}
         self.program.steps = [self._with_results(s, read) for s in steps]
 
     def _with_copies(self, step: Step, t: int) -> Step:
-        """The product with copies of its weights as inputs."""
+        """The product with copies of its weights as inputs.
+
+        Without, a float32 weight is converted inside, at every run. Products of float16 are
+        computed in float32.
+        """
         slots = self.program.slots
         if slots[step.outs[0]].spec.dtype.name != BFLOAT16:
             return step

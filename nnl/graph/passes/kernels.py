@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from nnl.core.elementwise import is_elementwise
+from nnl.core.op import OPS
+from nnl.core.schema import follows_order, zeros
 from nnl.core.spec import Spec
 from nnl.ext.library import (
     CHANNELS_LAST,
@@ -18,33 +19,7 @@ from nnl.ext.library import (
     native_spec,
     request,
 )
-from nnl.graph.passes.tiles import TAKE
 from nnl.graph.program import Program, Step
-
-# Ops that are fastest channels-last, and the inputs of theirs that are weights: those stay plain.
-PREFER = {
-    "convolution": (1, 2),
-    "convolution_fused": (1, 2),
-    "convolution_data": (1, 2),
-    "convolution_weight": (),
-    "convolution_weight_bias": (),
-    "deconvolution": (1, 2),
-    "depthwise_convolution": (1, 2),
-    "depthwise_deconvolution": (1, 2),
-}
-# Ops that work on whatever order their inputs have, besides all elementwise ones. Other ops get
-# them plain.
-FOLLOW = frozenset(
-    """fused_elementwise masked_scale dropout max_pooling max_pooling_arg average_pooling
-    sum_pooling global_average_pooling max_pooling_backward max_pooling_arg_backward
-    average_pooling_backward sum_pooling_backward
-    batch_normalization fused_batch_normalization
-    batch_normalization_backward_fused normalization_backward
-    interpolate interpolate_backward unpooling concatenate""".split()
-)
-
-# Inputs that kernels may do without where they are zero: gradients of statistics nobody reads.
-ZERO = {"normalization_backward": (1, 2)}
 
 CONVERT = "to_layout"  # the kernel that changes an array's order
 
@@ -89,7 +64,7 @@ class _Chooser:
         # the kernel of a convolution may decline weights in tiles, that of an update does not
         tiled = self._any_in(TILED, (*step.ins, *step.outs)) and not step.writes
         for tiles in (True, False) if tiled else (True,):
-            if images and (step.op in PREFER or self._any_channels_last(step, images)):
+            if images and (self._prefers_last(step) or self._any_channels_last(step, images)):
                 if self._try(step, images, tiles):
                     if step.op == "max_pooling_arg":
                         self.places_last.add(step.outs[1])
@@ -100,23 +75,28 @@ class _Chooser:
 
     def _images(self, step: Step) -> set[int]:
         """Positions of inputs (from 0) and outputs (from -1 down) that may be channels-last."""
-        follows = step.op in PREFER or step.op in FOLLOW or is_elementwise(step.op)
-        if not self.can_convert or not follows:
-            return set()
-        slots = self.program.slots
-        weights = PREFER.get(step.op, ())
+        slots, can = self.program.slots, self.lib.abilities(step.op)
+        ins: Sequence[int] = can.last_in
+        outs: Sequence[int] = can.last_out
+        if not ins:
+            if not follows_order(step.op):
+                return set()
+            ins, outs = range(len(step.ins)), range(len(step.outs))
         ranks = [slots[i].spec.ndim for i in step.ins if i]
         rank = max(ranks, default=0)
-        if rank < 3:
+        if rank < 3 or not self.can_convert:
             return set()
         found = {
             p
             for p, i in enumerate(step.ins)
-            if i and p not in weights and p not in step.writes and slots[i].spec.ndim == rank
+            if i and p in ins and p not in step.writes and slots[i].spec.ndim == rank
         }
-        if step.op not in ("convolution_weight", "convolution_weight_bias"):
-            found |= {-1 - p for p, o in enumerate(step.outs) if slots[o].spec.ndim == rank}
-        return found
+        return found | {
+            -1 - p for p, o in enumerate(step.outs) if p in outs and slots[o].spec.ndim == rank
+        }
+
+    def _prefers_last(self, step: Step) -> bool:
+        return bool(self.lib.abilities(step.op).last_in)
 
     def _any_channels_last(self, step: Step, images: set[int]) -> bool:
         slots = self.program.slots
@@ -154,12 +134,12 @@ class _Chooser:
         if attrs.get("reductions"):  # not every output has the order that the step runs in
             attrs["channels_last"] = bool(images)
         kernel = None
-        zeros = {p for p in ZERO.get(step.op, ()) if slots[step.ins[p]].zero}
-        if zeros:
-            given = [None if p in zeros else s for p, s in enumerate(ins)]
+        left_out = self._zeros(step)
+        if left_out:
+            given = [None if p in left_out else s for p, s in enumerate(ins)]
             kernel = self.lib.kernel(name, attrs, given, outs)
             if kernel is not None:
-                step.ins = tuple(0 if p in zeros else i for p, i in enumerate(step.ins))
+                step.ins = tuple(0 if p in left_out else i for p, i in enumerate(step.ins))
         if kernel is None:
             kernel = self.lib.kernel(name, attrs, ins, outs)
         if kernel is None:
@@ -179,7 +159,13 @@ class _Chooser:
         return TILED if tiles and s.order == TILED else HOST
 
     def _takes_tiles(self, step: Step, place: int) -> bool:
-        return bool(step.writes) or (step.op in TAKE and place == 1)
+        return bool(step.writes) or place in self.lib.abilities(step.op).tiled_in
+
+    def _zeros(self, step: Step) -> set[int]:
+        """Inputs that are zero and that the kernel may do without."""
+        op, slots = OPS[step.op], self.program.slots
+        places = {op.inputs.index(name) for name in zeros(op)}
+        return {p for p in places if slots[step.ins[p]].zero}
 
     def _append(self, step: Step, spaces: list[str]) -> None:
         """Add a step; what must end up plain is converted right after it."""

@@ -15,11 +15,6 @@ from nnl.graph.program import Program, Step
 PACK = "pack_convolution"
 
 
-def has_onednn(lib: Library) -> bool:
-    """Whether a library has what oneDNN brings, for example weights packed for its kernels."""
-    return PACK in kernel_names(lib)
-
-
 def prepare_weights(program: Program, lib: Library) -> None:
     """Move the packing of convolution weights, and what it depends on, to the front of the plan.
 
@@ -27,7 +22,7 @@ def prepare_weights(program: Program, lib: Library) -> None:
     of the plan computes from what changes at every run, or writes, are left alone; so are plans
     with a second part, whose weights change at every step.
     """
-    if has_onednn(lib) and not any(s.second for s in program.steps):
+    if PACK in kernel_names(lib) and not any(s.second for s in program.steps):
         _Preparer(program, lib).run()
 
 
@@ -52,7 +47,7 @@ class _Preparer:
         program.steps = front + rest
 
     def _packed(self, step: Step) -> list[Step]:
-        if step.op not in ("convolution", "convolution_fused") or step.kernel is None:
+        if step.kernel is None or not self.lib.abilities(step.op).packs:
             return []
         x, w, b, z, scale = (*step.ins, 0, 0, 0)[:5]
         behind: set[Step] = set()

@@ -4,13 +4,8 @@
 from __future__ import annotations
 
 from nnl.ext.library import BFLOAT16, TILE, TILED, Library
-from nnl.graph.passes.prepare import has_onednn
 from nnl.graph.passes.updates import is_update
 from nnl.graph.program import Program, Step
-
-# Ops that take tiled weights, as their input 1, and those that make gradients so, as output 0.
-TAKE = ("convolution", "convolution_fused", "convolution_data", "deconvolution")
-MAKE = ("convolution_weight", "convolution_weight_bias")
 
 
 def tile_weights(program: Program, lib: Library) -> None:
@@ -21,8 +16,7 @@ def tile_weights(program: Program, lib: Library) -> None:
     gradient is: made in this program, or left so by another one. Everything else that looks at the
     weight has to be a convolution, so that nothing needs it plain at every step.
     """
-    if has_onednn(lib):
-        _Tiler(program, lib).run()
+    _Tiler(program, lib).run()
 
 
 class _Tiler:
@@ -79,9 +73,8 @@ class _Tiler:
             return TILED in program.found.get(g, ())
         if g in program.kept and g not in program.gradients:
             return False
-        if maker.op not in MAKE or maker.outs[0] != g or self._is_product(maker, spec.shape):
-            return False
-        return _fits(maker, spec.shape)
+        made = maker.outs.index(g) in self.lib.abilities(maker.op).tiled_out
+        return made and not self._is_product(maker, spec.shape) and _fits(maker, spec.shape)
 
     def _is_product(self, step: Step, shape: tuple[int, ...]) -> bool:
         """Whether a gradient by weights of 1 x 1 is a product of matrices, which makes it plain."""
@@ -89,13 +82,14 @@ class _Tiler:
             step.attrs["pad"]
         )
         halves = all(self.program.slots[i].spec.dtype.name == BFLOAT16 for i in step.ins)
-        return step.op == MAKE[0] and whole and halves and step.attrs.get("group", 1) == 1
+        return len(step.outs) == 1 and whole and halves and step.attrs.get("group", 1) == 1
 
     def _takes(self, step: Step, place: int, slot: int, update: Step | None) -> bool:
         if step is update:
             return place == 0
         shape = self.program.slots[slot].spec.shape
-        return step.op in TAKE and place == 1 and step.ins[1] == slot and _fits(step, shape)
+        takes = place in self.lib.abilities(step.op).tiled_in
+        return takes and step.ins[place] == slot and _fits(step, shape)
 
     def _is_state(self, slot: int, update: Step) -> bool:
         s = self.program.slots[slot]

@@ -9,11 +9,28 @@ from typing import Any
 from nnl.ext.cuda.cudnn import attention, convolution, normalization, product
 from nnl.ext.cuda.cudnn.spec import Work
 from nnl.ext.device.registry import Operand
+from nnl.ext.library import Abilities
 
 __all__ = ["BUILDERS", "Builder"]
 
 # (attributes, inputs, outputs) -> ways to compute the op, the best one first. Raises Declined.
 Builder = Callable[[dict[str, Any], list[Operand | None], list[Operand]], list[Work]]
+
+_AFTER_PRODUCTS = ("add2", "relu", "gelu", "tanh", "sigmoid", "swish")
+ABILITIES = {
+    "convolution": Abilities(last_in=(0,), last_out=(0,)),
+    "convolution_data": Abilities(last_in=(0,), last_out=(0,)),
+    "convolution_weight": Abilities(last_in=(0, 1)),
+    "convolution_weight_bias": Abilities(last_in=(0, 1)),
+    "deconvolution": Abilities(last_in=(0,), last_out=(0,)),
+    "convolution_fused": Abilities(
+        last_in=(0, 3),
+        last_out=(0,),
+        appends=("batch_normalization", *_AFTER_PRODUCTS, "relu6", "hard_sigmoid"),
+    ),
+    "affine_fused": Abilities(appends=_AFTER_PRODUCTS, adds_halves=True),
+    "fused_batch_normalization": Abilities(appends=("add2", "relu")),
+}
 
 BUILDERS: dict[str, Builder] = {
     "convolution": convolution.forward,

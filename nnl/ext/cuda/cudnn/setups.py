@@ -14,12 +14,12 @@ from typing import Any
 
 from nnl.ext.cuda.cublas import make_blas
 from nnl.ext.cuda.cudnn.assemble import Declined
-from nnl.ext.cuda.cudnn.builders import BUILDERS, Builder
+from nnl.ext.cuda.cudnn.builders import ABILITIES, BUILDERS, Builder
 from nnl.ext.cuda.cudnn.cache import PlanCache, folder
 from nnl.ext.cuda.cudnn.lower import NotSupported
 from nnl.ext.cuda.cudnn.run import Engine
-from nnl.ext.cuda.registry import register
-from nnl.ext.device.registry import Kernel, Operand
+from nnl.ext.cuda.registry import SETUPS
+from nnl.ext.device.registry import Kernel, Operand, Registry
 
 logger = logging.getLogger("nnl")
 
@@ -137,6 +137,11 @@ def setup(
         return None
 
 
+def add_to(registry: Registry) -> None:
+    """Register all builders."""
+    for name, builder in BUILDERS.items():
+        registry.register(name, abilities=ABILITIES.get(name))(partial(setup, name, builder))
+
+
 if find_spec("cudnn") is not None:
-    for _name, _builder in BUILDERS.items():
-        register(_name)(partial(setup, _name, _builder))
+    add_to(SETUPS)

@@ -26,6 +26,7 @@ from nnl.ext.cuda.kernels.module import Ins, Outs, is_real, same_size
 from nnl.ext.cuda.kernels.patterns import Space, memory_order, pattern_of, strides_of
 from nnl.ext.cuda.registry import register
 from nnl.ext.device.registry import Kernel, Operand
+from nnl.ext.library import Abilities
 
 F32 = np.dtype(np.float32)
 
@@ -273,12 +274,13 @@ def _group(attrs: dict[str, Any], ins: Ins, outs: Outs) -> Kernel | None:
     return fused_forward(s, ins, outs, float(attrs["eps"]))
 
 
-def _register(name: str, setup: Any) -> None:
-    register(name, f"{name}_with_statistics")(setup)
+def _register(name: str, setup: Any, abilities: Abilities | None = None) -> None:
+    register(name, abilities=abilities)(setup)
+    register(f"{name}_with_statistics")(setup)
 
 
 _register("batch_normalization", _batch)
-_register("fused_batch_normalization", _batch)
+_register("fused_batch_normalization", _batch, Abilities(appends=("add2", "relu")))
 _register("layer_normalization", partial(_layer, lambda a: a["batch_axis"]))
 _register(
     "instance_normalization", partial(_layer, lambda a: (*a["batch_axis"], a["channel_axis"]))
