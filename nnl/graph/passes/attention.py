@@ -61,10 +61,7 @@ def fuse_attention(program: Program, lib: Library) -> None:
 
 class _Fuser(Rewriter):
     def run(self) -> None:
-        for step in self.program.steps:
-            if step.op == "softmax" and self.usable(step, step.second):
-                self._fuse(step)
-        self.finish()
+        self.each(softmax=self._fuse)
 
     def _fuse(self, softmax: Step) -> None:
         p = softmax.outs[0]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nnl.ext.library import Library, kernel_names
-from nnl.graph.passes.attention import BACKWARD, FORWARD
+from nnl.graph.passes.attention import BACKWARD
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
 
@@ -27,10 +27,7 @@ def pack_attention(program: Program, lib: Library) -> None:
 
 class _Packer(Rewriter):
     def run(self) -> None:
-        for step in self.program.steps:
-            if step.op == FORWARD and len(step.outs) <= 2:
-                self._pack(step)
-        self.finish()
+        self.each(attention=self._pack)
 
     def _pack(self, attention: Step) -> None:
         q, k, v, *mask = attention.ins

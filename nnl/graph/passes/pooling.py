@@ -21,10 +21,7 @@ def fuse_pooling(program: Program, lib: Library) -> None:
 
 class _Fuser(Rewriter):
     def run(self) -> None:
-        for step in self.program.steps:
-            if step.op == "max_pooling" and self.usable(step, step.second):
-                self._fuse(step)
-        self.finish()
+        self.each(max_pooling=self._fuse)
 
     def _fuse(self, pooling: Step) -> None:
         (x,), (y,) = pooling.ins, pooling.outs

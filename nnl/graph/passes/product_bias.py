@@ -22,10 +22,7 @@ def fuse_product_bias(program: Program, lib: Library) -> None:
 
 class _Fuser(Rewriter):
     def run(self) -> None:
-        for step in self.program.steps:
-            if step.op == "batch_matmul" and self.usable(step, step.second):
-                self._fuse(step)
-        self.finish()
+        self.each(batch_matmul=self._fuse)
 
     def _fuse(self, product: Step) -> None:
         y, parts = product.outs[0], [product]

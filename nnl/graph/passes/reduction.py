@@ -29,10 +29,7 @@ def fuse_reductions(program: Program, lib: Library) -> None:
 
 class _Fuser(Rewriter):
     def run(self) -> None:
-        for step in self.program.steps:
-            if step.op == "sum" and step.native and not step.converts:
-                self._fuse(step)
-        self.finish()
+        self.each(sum=self._fuse)
         prune(self.program, self.lib)  # views of what is no longer in memory
 
     def _fuse(self, total: Step) -> None:

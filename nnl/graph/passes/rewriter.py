@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from nnl.ext.library import Library, native_spec
@@ -23,6 +24,13 @@ class Rewriter:
         self.order = {s: t for t, s in enumerate(program.steps)}
         self.gone: set[Step] = set()
         self.placed: dict[Step, list[Step]] = {}  # a step that goes -> what stands in its place
+
+    def each(self, **rules: Callable[[Step], None]) -> None:
+        """Show usable steps to the rule for their op, which may replace them."""
+        for step in self.program.steps:
+            if step.op in rules and self.usable(step, step.second):
+                rules[step.op](step)
+        self.finish()
 
     def spec(self, slot: int) -> Any:
         return self.program.slots[slot].spec

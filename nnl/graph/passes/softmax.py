@@ -23,12 +23,7 @@ def fuse_softmax(program: Program, lib: Library) -> None:
 
 class _Fuser(Rewriter):
     def run(self) -> None:
-        for step in self.program.steps:
-            if step.op == "softmax" and self.usable(step, step.second):
-                self._forward(step)
-            elif step.op == "softmax_backward" and self.usable(step, step.second):
-                self._backward(step)
-        self.finish()
+        self.each(softmax=self._forward, softmax_backward=self._backward)
 
     def _forward(self, softmax: Step) -> None:
         x = softmax.ins[0]
