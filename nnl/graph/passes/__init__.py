@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from nnl.ext.library import Library
-from nnl.graph.passes.affine import fuse_affine
 from nnl.graph.passes.attention import fuse_attention
 from nnl.graph.passes.attention_packed import pack_attention
 from nnl.graph.passes.constants import fold_constants
-from nnl.graph.passes.convolution import fuse_bias_gradient, fuse_convolution
+from nnl.graph.passes.convolution import fuse_bias_gradient
 from nnl.graph.passes.copies import copy_weights
 from nnl.graph.passes.elementwise import fuse_elementwise
+from nnl.graph.passes.epilogue import fuse_epilogues
 from nnl.graph.passes.forget import forget_normalized
 from nnl.graph.passes.kernels import choose_kernels
 from nnl.graph.passes.merge import merge_common
@@ -41,9 +41,8 @@ PASSES: list[Pass] = [
     fuse_attention,
     pack_attention,
     fuse_softmax,
-    fuse_affine,
+    fuse_epilogues,
     fuse_product_bias,
-    fuse_convolution,
     fuse_bias_gradient,
     fuse_pooling,
     fuse_normalization,

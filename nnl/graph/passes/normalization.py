@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuse batch normalization with the addition and relu after it, forward and backward."""
+"""Fuse the gradients of batch normalization and the addition and relu after it."""
 
 from __future__ import annotations
 
@@ -12,71 +12,28 @@ BACKWARD = "batch_normalization_backward_fused"
 
 
 def fuse_normalization(program: Program, lib: Library) -> None:
-    """relu(batch_normalization(x) [+ z]) becomes one step, and so does its gradient.
+    """The gradient of relu(batch_normalization(x) [+ z]) becomes one step, where that is one.
 
-    The fused gradient masks what arrives by the sign of y, or of what the normalization gives for x
-    again where nothing was added: then y need not be read.
+    The gradient masks what arrives by the sign of y, or of what the normalization gives for x again
+    where nothing was added: then y need not be read.
     """
-    if FORWARD in kernel_names(lib):
-        _Forward(program, lib).run()
     if BACKWARD in kernel_names(lib):
-        _Backward(program, lib).run()
+        _Fuser(program, lib).run()
 
 
-class _Forward(Rewriter):
-    def run(self) -> None:
-        for step in self.program.steps:
-            if step.op == "batch_normalization" and step.native and not step.converts:
-                self._fuse(step)
-        self.finish()
-
-    def _fuse(self, bn: Step) -> None:
-        y, mean, variance = bn.outs
-        parts, z = [bn], 0
-        reader = self.only_reader(y)
-        if reader is not None and reader.op == "add2":
-            a, b = reader.ins
-            z = b if a == y else a
-            if a == b or self.spec(z) is not self.spec(y):
-                return
-            parts.append(reader)
-            reader = self.only_reader(reader.outs[0])
-        if reader is None or reader.op != "relu" or reader.second != bn.second:
-            return
-        parts.append(reader)
-        reads = {self.program.root(i) for i in bn.ins}
-        makes = {self.program.root(bn.ins[p]) for p in bn.writes} | {mean, variance}
-        if not self.quiet(bn, reader, reads, makes):
-            return
-        attrs = {k: bn.attrs[k] for k in ("axes", "decay_rate", "eps", "batch_stat")}
-        ins = [*bn.ins, *[0] * (5 - len(bn.ins)), z]
-        new = Step.of(
-            FORWARD,
-            {**attrs, "nonlinearity": "relu"},
-            ins,
-            (reader.outs[0], mean, variance),
-            bn.second,
-        )
-        new.writes = bn.writes
-        self.replace(parts, reader, new)
-
-
-class _Backward(Rewriter):
+class _Fuser(Rewriter):
     def run(self) -> None:
         self.forward = {
             s.outs[0]: s
             for s in self.program.steps
             if s.op == FORWARD and s.outs[0] not in self.views
         }
-        for step in self.program.steps:
-            if step.op == "gate" and step.attrs == {"low": 0.0, "high": None, "closed": False}:
-                self._fuse(step)
-        self.finish()
+        self.each(gate=self._fuse)
 
     def _fuse(self, gate: Step) -> None:
         gy, y = gate.ins
         forward = self.forward.get(y)
-        if forward is None or gate in self.gone:
+        if forward is None or gate.attrs != {"low": 0.0, "high": None, "closed": False}:
             return
         g = gate.outs[0]
         readers = self.readers.get(g, [])
