@@ -161,7 +161,7 @@ class Session:
     # ---- forward ----
 
     def forward(self, mode: str, before: Any = None, after: Any = None) -> None:
-        if mode == TRAIN and not any(v.need_grad for v in self.outputs):
+        if mode == TRAIN and True not in [v.need_grad for v in self.outputs]:
             mode = INFER
         if before is not None:
             self._forward_hooked(mode, before, after)
@@ -411,7 +411,7 @@ class GraphExecutor:
         if STATE.trace is not None:
             STATE.trace.forward(outputs)
             return
-        if all(v.edge.node is None for v in outputs):
+        if not any([v.edge.node for v in outputs]):
             return
         mode = INFER if clear_buffer else TRAIN if clear_no_need_grad else KEEP
         session = session_of(outputs)
