@@ -7,7 +7,7 @@ import numpy as np
 
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import Spec, check_same_shape
-from nnl.functions.softmax import Along, check_label_shape, check_labels
+from nnl.functions.softmax import Along, at_labels, check_label_shape, check_labels
 
 __all__ = ["top_n_error", "binary_error", "confusion_matrix"]
 
@@ -46,9 +46,9 @@ class top_n_error(Judged):
         return check_label_shape("top_n_error", x, target, self.axis)
 
     def forward(self, xp, x, target):
-        check_labels(xp, "top_n_error", target, x.shape[self.axis])
-        index = target.astype(np.int64)
-        chosen = xp.take_along_axis(x, xp.maximum(index, 0), self.axis)
+        check_labels("top_n_error", target, x.shape[self.axis])
+        index = target.astype(np.int64, copy=False)
+        chosen = x[at_labels(xp, index, self.axis)]
         as_large = xp.sum(x >= chosen, axis=self.axis, keepdims=True)
         return ((as_large > self.n) & (index >= 0)).astype(x.dtype)
 
@@ -106,7 +106,7 @@ class confusion_matrix(Judged):
 
     def forward(self, xp, x, target):
         n = x.shape[self.axis]
-        check_labels(xp, "confusion_matrix", target, n)
+        check_labels("confusion_matrix", target, n)
         if not x.size:
             return xp.zeros((n, n), np.int32)
         guess = xp.argmax(x, axis=self.axis).ravel()

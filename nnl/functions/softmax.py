@@ -44,7 +44,7 @@ def largest(xp, x, axis):
     """The largest element along the axis, which keeps size 1."""
     if not x.shape[axis]:
         return xp.zeros([1 if i == axis % x.ndim else n for i, n in enumerate(x.shape)], x.dtype)
-    return xp.max(x, axis=axis, keepdims=True)
+    return x.max(axis=axis, keepdims=True)
 
 
 def sum_of_exponentials(xp, x, top, axis):
@@ -164,13 +164,22 @@ def check_label_shape(name, x, target, axis):
     return x.with_shape(wanted)
 
 
-def check_labels(xp, name, target, classes):
+def check_labels(name, target, classes):
     """Raise if a label is too large. Negative ones stand for no label."""
-    if on_host(target) and target.size and (top := int(xp.max(target))) >= classes:
+    if on_host(target) and target.size and (top := int(target.max())) >= classes:
         raise ValueError(
             f"{name}: target has the label {top}, wanted labels in [0, {classes}), "
             "or negative ones to be ignored"
         )
+
+
+def at_labels(xp, index, axis):
+    """What indexes the elements that labels choose along an axis; the first for negative ones."""
+    at = [
+        xp.arange(n).reshape((-1,) + (1,) * (index.ndim - 1 - i)) for i, n in enumerate(index.shape)
+    ]
+    at[axis] = xp.maximum(index, 0)
+    return tuple(at)
 
 
 class OfLabels(Along):
@@ -218,10 +227,10 @@ class softmax_cross_entropy(OfLabels):
         return y, y, y
 
     def forward(self, xp, x, target):
-        check_labels(xp, "softmax_cross_entropy", target, x.shape[self.axis])
+        check_labels("softmax_cross_entropy", target, x.shape[self.axis])
         top = largest(xp, x, self.axis)
-        index = target.astype(np.int64)
-        chosen = xp.take_along_axis(x, xp.maximum(index, 0), self.axis)
+        index = target.astype(np.int64, copy=False)
+        chosen = x[at_labels(xp, index, self.axis)]
         total = sum_of_exponentials(xp, x, top, self.axis)
         y = xp.log(total)
         y -= chosen - top
@@ -247,14 +256,13 @@ class softmax_cross_entropy_backward:
         return x
 
     def forward(self, xp, gy, x, target, largest, total):
-        index = target.astype(np.int64)
+        index = target.astype(np.int64, copy=False)
         weight = xp.where(index < 0, 0, gy)
         gx = x - largest
         xp.exp(gx, out=gx)
         gx *= weight / total
-        at = xp.maximum(index, 0)
-        chosen = xp.take_along_axis(gx, at, self.axis)
-        xp.put_along_axis(gx, at, chosen - weight, self.axis)
+        at = at_labels(xp, index, self.axis)
+        gx[at] = gx[at] - weight
         return gx
 
     def decompose(self, gy, x, target, largest, total):
@@ -291,9 +299,9 @@ class categorical_cross_entropy(OfLabels):
     """
 
     def forward(self, xp, x, target):
-        check_labels(xp, "categorical_cross_entropy", target, x.shape[self.axis])
-        index = target.astype(np.int64)
-        y = xp.take_along_axis(x, xp.maximum(index, 0), self.axis)
+        check_labels("categorical_cross_entropy", target, x.shape[self.axis])
+        index = target.astype(np.int64, copy=False)
+        y = x[at_labels(xp, index, self.axis)]
         y = xp.negative(xp.log(xp.maximum(y, TINY, out=y), out=y), out=y)
         xp.copyto(y, 0, where=index < 0)
         return y
