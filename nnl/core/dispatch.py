@@ -255,10 +255,9 @@ def _apply_to_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
         return _record_arrays(op, attrs, inputs)
     datas: list[NdArray | None] = []
     specs: list[Any] = [state["target"]]
-    nd: NdArray | None
     for x in inputs:
         if type(x) is NdArray and x.bufs:
-            nd = x
+            nd: NdArray | None = x
         elif x is None or isinstance(x, (Variable, NdArray)):
             nd = None if x is None else _read_early(op, x)
         else:

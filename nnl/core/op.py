@@ -110,9 +110,7 @@ class Op(Arguments):
         self._read_fields(cls)
         self._read_inputs(cls)
         self._read_vjp(cls)
-        self._interned: dict[tuple[Any, ...], Any] = {}
-        self._raw: dict[tuple[Any, ...], Any] = {}
-        self._calls: dict[tuple[Any, ...], Any] = {}
+        self._interned, self._raw, self._calls = {}, {}, {}
         self.has_resolve = hasattr(cls, "resolve")
         self.default_attrs = None if REQUIRED in self.defaults else self.intern(self.defaults)
 
