@@ -49,7 +49,6 @@ set_default_context(_get_extension_context("cpu", device_id="0"))
 
 from nnl import converters as _converters  # noqa: E402, F401  (gives solvers their state files)
 from nnl import functions  # noqa: E402
-from nnl.core import dlpack as _dlpack  # noqa: E402, F401  (gives arrays its protocol)
 from nnl.graph import compile, memory_budget, print_graph, profile  # noqa: E402
 from nnl.logger import logger  # noqa: E402
 from nnl.nnabla.paths import keep_functions as _keep_functions  # noqa: E402
@@ -104,7 +103,6 @@ def __getattr__(name):
     if name in ("Module", "Sequential"):
         from nnl.parametric_functions import module
 
-        module.FILES.update(save=save_parameters, load=load_parameters)
         return getattr(module, name)
     if name == "ProtoVariable":
         from nnl.converters.nnp.graph_def import ProtoVariable
@@ -127,4 +125,4 @@ def save_parameters(path, params=None, extension=None):
     return save(path, params, extension)
 
 
-parameter.load_parameters, parameter.save_parameters = load_parameters, save_parameters
+parameter.FILES.update(load_parameters=load_parameters, save_parameters=save_parameters)

@@ -43,6 +43,9 @@ RE_EXPORTS = ("utils", "experimental")
 # What serves every backend, and what of nnl.ext it may import.
 FOR_ALL = {"core": (), "graph": ("library",), "ext/device": ("library", "device", "numpy")}
 
+# What belongs to others and may be set: the modes of a thread, and what Python says may be.
+SETTABLE = ("STATE", "PLACE", "sys")
+
 MAX_FILE_LINES = 500
 MAX_INIT_LINES = 150
 # The engine proper. What else stands in core (operators, indexing, the views NNabla scripts expect,
@@ -148,6 +151,43 @@ def re_export_violations(root: Path) -> list[str]:
     return found
 
 
+def _owner(target: ast.expr) -> str:
+    """The name that an attribute is looked up from: a of a.b.c; "" for anything else."""
+    if not isinstance(target, ast.Attribute):
+        return ""
+    while isinstance(target, ast.Attribute):
+        target = target.value
+    return target.id if isinstance(target, ast.Name) else ""
+
+
+def foreign_attributes(root: Path) -> list[str]:
+    """One line per attribute that a module sets of a class, module or object it has imported."""
+    found = []
+    for path in sorted((root / "nnl").rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        imported = {
+            (alias.asname or alias.name).partition(".")[0]
+            for node in nodes
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        } - set(SETTABLE)
+        for node in nodes:
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign):
+                targets = node.targets
+            elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+                targets = [node.target]
+            elif isinstance(node, ast.Call) and node.args:
+                if isinstance(node.func, ast.Name) and node.func.id == "setattr":
+                    targets = [ast.Attribute(node.args[0], "")]
+            for t in targets:
+                for one in t.elts if isinstance(t, ast.Tuple | ast.List) else [t]:
+                    if _owner(one) in imported:
+                        where = path.relative_to(root).as_posix()
+                        found.append(f"{where}:{node.lineno}: sets {ast.unparse(one)}")
+    return found
+
+
 def code_lines(source: str) -> int:
     """Lines that hold code: not blank, not only a comment, not part of a docstring."""
     docstring_lines: set[int] = set()
@@ -179,6 +219,10 @@ def test_the_engine_and_what_devices_share_import_no_backend() -> None:
 
 def test_re_export_modules_hold_no_code() -> None:
     assert re_export_violations(ROOT) == []
+
+
+def test_nothing_is_attached_from_other_files() -> None:
+    assert foreign_attributes(ROOT) == []
 
 
 def test_nnl_init_is_short() -> None:
@@ -293,6 +337,26 @@ def test_code_in_a_re_export_module_is_found(tmp_path: Path) -> None:
     files = {"nnl/utils/save.py": "from nnl.core import a\ndef f(): ...", "nnl/__init__.py": ""}
     found = re_export_violations(make_tree(tmp_path, files))
     assert found == ["nnl/utils/save.py:2: f is code in a re-export module"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from nnl.core.op import Op\nOp.apply = 1",
+        "from nnl.core import op\na, op.Op.apply = 1, 2",
+        "import nnl.core.op\ndef f():\n    nnl.core.op.OPS: dict = {}",
+        "from nnl.core.op import Op as O\nsetattr(O, 'apply', 1)",
+        "from nnl.core.graph import Node\nNode.count += 1",
+    ],
+)
+def test_an_attribute_that_is_attached_is_found(tmp_path: Path, text: str) -> None:
+    found = foreign_attributes(make_tree(tmp_path, {"nnl/core/a.py": text}))
+    assert len(found) == 1 and found[0].startswith("nnl/core/a.py:")
+
+
+def test_attributes_of_ones_own_pass(tmp_path: Path) -> None:
+    text = "from nnl.core.op import Op\nx = Op()\nx.y = 1\nTABLE = {}\nTABLE[Op] = Op.name\n"
+    assert foreign_attributes(make_tree(tmp_path, {"nnl/core/a.py": text})) == []
 
 
 def test_code_lines_leave_out_comments_blank_lines_and_docstrings() -> None:

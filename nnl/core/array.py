@@ -9,19 +9,21 @@ from typing import Any
 import numpy as np
 
 from nnl.core.annotations import shown
-from nnl.core.context import EPOCH, REORDERED, SPACES, STATE, HostSpace
+from nnl.core.array_views import SHARED, ArrayViews
+from nnl.core.context import EPOCH, REORDERED, SPACES, STATE
+from nnl.core.items import ArrayItems
+from nnl.core.operators import ArrayOperators
 from nnl.core.spec import ShapeError, Spec
 
 logger = logging.getLogger("nnl")
 
 Host = np.ndarray[Any, Any]
-SHARED = "shared"  # a mark beside the host's buffer, which other arrays have parts of: it must stay
 UNWRITTEN = "unwritten"  # a mark beside buffers: zeros that were read before anything was written
 LOST = "cleared by clear_buffer or clear_no_need_grad: set persistent=True to keep it"
 BY_HAND = "cleared by clear()"
 
 
-class NdArray:
+class NdArray(ArrayOperators, ArrayItems, ArrayViews):
     """An array without a graph.
 
     Args:
@@ -306,7 +308,7 @@ def _sizes(shape: Any) -> tuple[Any, ...]:
 
 
 def _copy(a: Host) -> Host:
-    host = HostSpace.empty(a.shape, a.dtype)
+    host: Host = SPACES["host"].empty(a.shape, a.dtype)
     host[...] = a
     return host
 

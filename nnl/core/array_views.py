@@ -4,128 +4,136 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnl.core.annotations import checked, numpy_type
-from nnl.core.array import SHARED, Host, NdArray
 from nnl.core.context import EPOCH, SPACES, STATE
 from nnl.core.spec import ShapeError, Spec
 
+if TYPE_CHECKING:
+    from nnl.core.array import Host, NdArray
 
-def strides(self: NdArray) -> tuple[int, ...]:
-    """In elements, of a C-contiguous array."""
-    out, n = [], 1
-    for s in reversed(self.spec.shape):
-        out.append(n)
-        n *= s
-    return tuple(reversed(out))
+HOST = 1, 0  # DLPack's numbers of host memory: kind and index
+SHARED = "shared"  # a mark beside the host's buffer, which other arrays have parts of: it must stay
 
 
-@checked
-def size_from_axis(self: NdArray, axis: int = -1) -> int:
-    """Product of the sizes from `axis` on; the whole size for a negative axis."""
-    return int(np.prod(self.spec.shape[max(axis, 0) :], dtype=np.int64))
+class ArrayViews:
+    """An array's memory under other shapes, types and protocols."""
 
+    __slots__ = ()
 
-def cast(self: NdArray, dtype: Any, ctx: Any = None) -> Host:
-    """Convert the value to another dtype in place and return it as a writable numpy array."""
-    dtype = numpy_type("cast", dtype)
-    if STATE.trace is not None:
-        STATE.trace.check_read(self)
-    if dtype != self.spec.dtype:
-        keep = self.bufs.get("fill", None)
-        host = None if keep is not None or not self.bufs else self.read("host").astype(dtype)
-        self.spec = Spec.of(self.spec.shape, dtype)
-        EPOCH.advance()
-        self.bufs = {"fill": keep or 0} if host is None else {"host": host}
-    elif not self.bufs:
-        self.zero()
-    return self.data
+    @property
+    def strides(self: Any) -> tuple[int, ...]:
+        """In elements, of a C-contiguous array."""
+        out, n = [], 1
+        for s in reversed(self.spec.shape):
+            out.append(n)
+            n *= s
+        return tuple(reversed(out))
 
+    @checked
+    def size_from_axis(self: Any, axis: int = -1) -> int:
+        """Product of the sizes from `axis` on; the whole size for a negative axis."""
+        return int(np.prod(self.spec.shape[max(axis, 0) :], dtype=np.int64))
 
-@checked
-def view(self: NdArray, shape: Sequence[int]) -> NdArray:
-    """The same memory under another shape of the same size; one size may be -1."""
-    host = self.data
-    try:
-        v = host.reshape(tuple(shape))
-    except ValueError:
-        raise ShapeError(f"view: {self.spec} does not fit the shape {tuple(shape)}") from None
-    return _sharing(self, host, v)
+    def cast(self: Any, dtype: Any, ctx: Any = None) -> Host:
+        """Convert the value to another dtype in place and return it as a writable numpy array."""
+        dtype = numpy_type("cast", dtype)
+        if STATE.trace is not None:
+            STATE.trace.check_read(self)
+        if dtype != self.spec.dtype:
+            keep = self.bufs.get("fill", None)
+            host = None if keep is not None or not self.bufs else self.read("host").astype(dtype)
+            self.spec = Spec.of(self.spec.shape, dtype)
+            EPOCH.advance()
+            self.bufs = {"fill": keep or 0} if host is None else {"host": host}
+        elif not self.bufs:
+            self.zero()
+        return self.data  # type: ignore[no-any-return]
+
+    @checked
+    def view(self: Any, shape: Sequence[int]) -> NdArray:
+        """The same memory under another shape of the same size; one size may be -1."""
+        host = self.data
+        try:
+            v = host.reshape(tuple(shape))
+        except ValueError:
+            raise ShapeError(f"view: {self.spec} does not fit the shape {tuple(shape)}") from None
+        return _sharing(self, host, v)
+
+    @checked
+    def narrow(self: Any, dim: int, start: int, length: int) -> NdArray:
+        """The same memory restricted to [start, start + length) along `dim`, which must be 0."""
+        if dim != 0 or not 0 <= start <= start + length <= (*self.shape, 0)[0]:
+            raise ShapeError(
+                f"narrow: [{start}, {start + length}) of dim {dim} of {self.spec}: wanted a range "
+                "inside dim 0"
+            )
+        host = self.data
+        return _sharing(self, host, host[start : start + length])
+
+    def copy_from(self: Any, arr: NdArray, use_current_context: bool = True) -> NdArray:
+        """Copy the values of an array of the same shape, and return this one.
+
+        Args:
+            use_current_context: Convert them to this array's dtype. False: take the dtype over.
+        """
+        if not isinstance(arr, ArrayViews):
+            raise TypeError(f"copy_from: arr is {type(arr).__name__}, wanted an NdArray")
+        if arr.shape != self.shape:
+            raise ShapeError(f"copy_from: arr is {arr.spec}, wanted the shape {self.shape}")
+        if STATE.trace is not None:
+            STATE.trace.assign(self, arr)
+            return self  # type: ignore[no-any-return]
+        if not arr.bufs:
+            arr.read_early(f"NdArray {arr.spec}", "copy_from")
+        space = next((s for s in arr.bufs if s in SPACES), "host")
+        source = arr.read(space)
+        if not use_current_context and arr.spec is not self.spec:
+            self.set_spec(arr.spec)
+        buf = SPACES[space].empty(self.spec.shape, self.spec.dtype)
+        buf[...] = source
+        self.write(space, buf)
+        return self  # type: ignore[no-any-return]
+
+    @checked
+    def get_data(self: Any, mode: str = "rw", dtype: Any = None) -> Host:
+        """The value as a numpy array; mode "r" is read only, "w" need not hold the old value."""
+        if mode not in ("r", "w", "rw"):
+            raise ValueError(f"get_data: mode is {mode!r}, wanted 'r', 'w' or 'rw'")
+        if STATE.trace is not None:
+            STATE.trace.check_read(self)
+        if mode == "w" and not any(s in self.bufs for s in SPACES):
+            self.zero()
+        if dtype is not None:
+            self.cast(dtype)
+        if mode != "r":
+            return self.data  # type: ignore[no-any-return]
+        if not self.bufs:
+            self.read_early(f"NdArray {self.spec}", "get_data")
+        view = self.read("host").view()
+        view.flags.writeable = False
+        host: Host = view
+        return host
+
+    def data_ptr(self: Any, dtype: Any, ctx: Any = None, write_only: bool = False) -> int:
+        """Address of the host memory as an int, after a cast to dtype."""
+        return int(self.cast(dtype).ctypes.data)
+
+    def __dlpack__(self: Any, **kw: Any) -> Any:
+        """The capsule that `torch.from_dlpack(a)` and its like ask for."""
+        return self.data.__dlpack__(**kw)
+
+    def __dlpack_device__(self: Any) -> tuple[int, int]:
+        return HOST
 
 
 def _sharing(self: NdArray, host: Host, part: Host) -> NdArray:
     """The array of a part of this one's memory, in which both see what is written from now on."""
+    from nnl.core.array import NdArray
+
     nd = NdArray.holding(Spec.of(part.shape, part.dtype), "host", part)
     self.bufs[SHARED], nd.bufs[SHARED] = host, part
     return nd
-
-
-@checked
-def narrow(self: NdArray, dim: int, start: int, length: int) -> NdArray:
-    """The same memory restricted to [start, start + length) along `dim`, which must be 0."""
-    if dim != 0 or not 0 <= start <= start + length <= (*self.shape, 0)[0]:
-        raise ShapeError(
-            f"narrow: [{start}, {start + length}) of dim {dim} of {self.spec}: wanted a range "
-            "inside dim 0"
-        )
-    host = self.data
-    return _sharing(self, host, host[start : start + length])
-
-
-def copy_from(self: NdArray, arr: NdArray, use_current_context: bool = True) -> NdArray:
-    """Copy the values of an array of the same shape, and return this one.
-
-    Args:
-        use_current_context: Convert them to this array's dtype. False: take the dtype over, too.
-    """
-    if not isinstance(arr, NdArray):
-        raise TypeError(f"copy_from: arr is {type(arr).__name__}, wanted an NdArray")
-    if arr.shape != self.shape:
-        raise ShapeError(f"copy_from: arr is {arr.spec}, wanted the shape {self.shape}")
-    if STATE.trace is not None:
-        STATE.trace.assign(self, arr)
-        return self
-    if not arr.bufs:
-        arr.read_early(f"NdArray {arr.spec}", "copy_from")
-    space = next((s for s in arr.bufs if s in SPACES), "host")
-    source = arr.read(space)
-    if not use_current_context and arr.spec is not self.spec:
-        self.set_spec(arr.spec)
-    buf = SPACES[space].empty(self.spec.shape, self.spec.dtype)
-    buf[...] = source
-    self.write(space, buf)
-    return self
-
-
-@checked
-def get_data(self: NdArray, mode: str = "rw", dtype: Any = None) -> Host:
-    """The value as a numpy array; mode "r" is read only, "w" need not hold the old value."""
-    if mode not in ("r", "w", "rw"):
-        raise ValueError(f"get_data: mode is {mode!r}, wanted 'r', 'w' or 'rw'")
-    if STATE.trace is not None:
-        STATE.trace.check_read(self)
-    if mode == "w" and not any(s in self.bufs for s in SPACES):
-        self.zero()
-    if dtype is not None:
-        cast(self, dtype)
-    if mode != "r":
-        return self.data
-    if not self.bufs:
-        self.read_early(f"NdArray {self.spec}", "get_data")
-    view = self.read("host").view()
-    view.flags.writeable = False
-    host: Host = view
-    return host
-
-
-def data_ptr(self: NdArray, dtype: Any, ctx: Any = None, write_only: bool = False) -> int:
-    """Address of the host memory as an int, after a cast to dtype."""
-    return int(cast(self, dtype).ctypes.data)
-
-
-for _method in (copy_from, size_from_axis, cast, view, narrow, get_data, data_ptr):
-    setattr(NdArray, _method.__name__, _method)
-NdArray.strides = property(strides)  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ import numpy as np
 from nnl.core.array import NdArray, Zeros
 from nnl.core.context import SPACES, STATE, using
 from nnl.core.graph import Node, Value, capture
-from nnl.core.op import OPS, RULES
+from nnl.core.registry import OPS, RULES
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 

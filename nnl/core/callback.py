@@ -10,13 +10,12 @@ Hook = Callable[[Any], None]
 
 
 class Hooks:
-    """Named callables of two moments. `wrap` turns a Node into what hooks are given."""
+    """Named callables of two moments."""
 
     def __init__(self) -> None:
         self.pre: dict[Any, Hook] = {}
         self.post: dict[Any, Hook] = {}
         self.active = False
-        self.wrap: Callable[[Any], Any] = lambda node: node
 
     def set(self, table: dict[Any, Hook], key: Any, hook: Hook | None) -> None:
         if hook is None:
@@ -28,12 +27,17 @@ class Hooks:
         self.active = bool(self.pre or self.post)
 
     def before(self, node: Any) -> None:
-        for hook in list(self.pre.values()):
-            hook(self.wrap(node))
+        _call(self.pre, node)
 
     def after(self, node: Any) -> None:
-        for hook in list(self.post.values()):
-            hook(self.wrap(node))
+        _call(self.post, node)
+
+
+def _call(table: dict[Any, Hook], node: Any) -> None:
+    from nnl.core.function import Function
+
+    for hook in list(table.values()):
+        hook(Function(node))
 
 
 HOOKS = Hooks()

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnl.core.context import Target
-from nnl.core.op import Op
 from nnl.core.spec import Spec
+
+if TYPE_CHECKING:
+    from nnl.core.op import Op
 
 
 def cast_spec(op: Op, i: int, spec: Spec | None, target: Target) -> Spec | None:

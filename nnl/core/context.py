@@ -8,9 +8,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from nnl.core.tracer import Deferring, Tracer
 
 
 class Space(Protocol):
@@ -22,22 +25,21 @@ class Space(Protocol):
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any: ...
 
-    def library(self) -> Any: ...
+    def library(self) -> Any:
+        """The kernels that plans use, None if there are none."""
 
     def synchronize(self) -> None:
         """Wait until all work is done."""
 
 
 class HostSpace:
-    """Host memory: a buffer is a numpy array.
+    """Host memory: a buffer is a numpy array."""
 
-    Attributes:
-        empty: (shape, dtype) -> an array without values; a backend may put a better allocator here.
-        library: () -> the library of kernels that plans use, None if there is none.
-    """
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        return np.empty(shape, dtype)
 
-    empty: Callable[..., np.ndarray[Any, Any]] = staticmethod(np.empty)
-    library: Callable[[], Any] = staticmethod(lambda: None)
+    def library(self) -> Any:
+        return None
 
     def to_host(self, buf: Any) -> np.ndarray[Any, Any]:
         return buf  # type: ignore[no-any-return]
@@ -209,8 +211,8 @@ class Context:
 
 
 _DEFAULTS: dict[str, Any] = dict(
-    auto_forward=False, record=True, no_grad=False, recompute=False, trace=None, layer=(),
-    origin=None, profiled=False, memory_budget=None,
+    auto_forward=False, record=True, no_grad=False, recompute=False, trace=None,
+    tracer=None, layer=(), origin=None, profiled=False, memory_budget=None,
 )  # fmt: skip
 
 
@@ -224,7 +226,8 @@ class _State(threading.local):
     record: bool  # False inside backward(): make no nodes
     no_grad: bool
     recompute: bool
-    trace: Any  # the Trace being recorded by nnl.compile, or None
+    tracer: Tracer | None  # what is told of recorded functions
+    trace: Deferring | None  # the same, where nothing is computed meanwhile, as in nnl.compile
     layer: tuple[str, ...]  # parameter scope of the functions that are called, for messages
     origin: Any  # whose gradient is being recorded: where its function was called, or None
     profiled: bool  # time functions that run at once, and note where they are called

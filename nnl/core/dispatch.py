@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from nnl.core.arguments import bounded
@@ -15,10 +15,13 @@ from nnl.core.context import STATE, Backend, Target, using
 from nnl.core.device_views import Views
 from nnl.core.graph import Node, Value, record
 from nnl.core.limits import check_sizes
-from nnl.core.op import Op
 from nnl.core.origin import here
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
+
+if TYPE_CHECKING:
+    from nnl.core.op import Op
+    from nnl.core.tracer import Deferring
 
 
 @record
@@ -234,10 +237,10 @@ def _record(
     ys = [
         Variable.of_edge(Value.of(node, i, d.spec, need, d, again), d) for i, d in enumerate(datas)
     ]
-    if trace is not None:
-        trace.recorded(ys)
-        if bound.writes:
-            trace.effect(ys[0])
+    if state["tracer"] is not None:
+        state["tracer"].recorded(ys)
+    if trace is not None and bound.writes:
+        trace.effect(ys[0])
     return ys[0] if bound.single else _visible(op, ys)
 
 
@@ -252,7 +255,7 @@ def _apply_to_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     """At least one input is an NdArray: compute now; Variables give their data."""
     state = STATE.__dict__
     if state["trace"] is not None:
-        return _record_arrays(op, attrs, inputs)
+        return _record_arrays(op, attrs, inputs, state["trace"])
     datas: list[NdArray | None] = []
     specs: list[Any] = [state["target"]]
     for x in inputs:
@@ -271,15 +274,14 @@ def _apply_to_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     return ys[0] if bound.single else _visible(op, ys)
 
 
-def _record_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
+def _record_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...], trace: Deferring) -> Any:
     """What _apply_to_arrays does, to be done when the plan that is recorded runs."""
-    trace = STATE.trace
     if not all(x is None or isinstance(x, (Variable, NdArray)) for x in inputs):
         raise op.bad_input(inputs)
     xs = tuple([trace.variable(x) if isinstance(x, NdArray) else x for x in inputs])
     with using(auto_forward=False, no_grad=True):
         y = apply(op, attrs, xs)
-    trace.recorded(y if isinstance(y, tuple) else (y,), of_arrays=True)
+    trace.of_arrays(y if isinstance(y, tuple) else (y,))
     return tuple([v._data for v in y]) if isinstance(y, tuple) else y._data
 
 
@@ -301,6 +303,3 @@ def _apply_with_hooks(
     kept = node if need and state["record"] else None
     ys = _results(kept, inputs, datas, state["recompute"])
     return ys[0] if bound.single else _visible(op, ys)
-
-
-Op.apply = staticmethod(apply)

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.array_views import cast
+from nnl.core.array_views import HOST
 from nnl.core.context import Context
 from nnl.core.spec import Spec
-
-HOST = 1, 0  # DLPack's numbers of host memory: kind and index
 
 
 class _Capsule:
@@ -42,7 +40,7 @@ def to_dlpack(a: NdArray, dtype: Any = None, ctx: Context | None = None) -> Any:
     Args:
         dtype: Convert the array to this type first.
     """
-    host = a.data if dtype is None else cast(a, dtype, ctx)
+    host = a.data if dtype is None else a.cast(dtype, ctx)
     return host.__dlpack__()
 
 
@@ -71,12 +69,3 @@ def _host(capsule: Any, device: tuple[int, int]) -> Any:
     """A numpy array, which may be written, on the memory of a capsule."""
     host = np.from_dlpack(_Capsule(capsule, device))
     return host if host.flags.writeable else np.asarray(_Writable(host))
-
-
-def _dlpack(self: NdArray, **kw: Any) -> Any:
-    """The capsule that `torch.from_dlpack(a)` and its like ask for."""
-    return self.data.__dlpack__(**kw)
-
-
-NdArray.__dlpack__ = _dlpack  # type: ignore[attr-defined]
-NdArray.__dlpack_device__ = lambda self: HOST  # type: ignore[attr-defined]

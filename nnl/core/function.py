@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from nnl.core import callback
 from nnl.core.array import NdArray
-from nnl.core.array_views import copy_from
 from nnl.core.context import EPOCH, STATE, Context, using
 from nnl.core.dispatch import bind, execute
 from nnl.core.graph import Node, Value
@@ -273,39 +270,4 @@ def _arrays(xs: Sequence[Variable | None]) -> list[Any]:
 
 
 def _copy(nd: NdArray) -> NdArray:
-    return copy_from(NdArray.unwritten(nd.spec), nd)
-
-
-# ---- who uses a variable: nodes do not know, the garbage collector does ----
-
-
-def _holders(kind: type, of: Any) -> list[Any]:
-    return [h for h in gc.get_referrers(of) if isinstance(h, kind)]
-
-
-def function_references(self: Variable) -> list[Function]:
-    """The functions that take this variable as an input and are still in use.
-
-    For looking into graphs: every object of the process is searched.
-    """
-    edge = self.edge
-    same = [edge]
-    if edge.node is not None:  # handles made at different times have edges of their own
-        same = [v for v in _holders(Value, edge.node) if v.key == edge.key]
-    tuples = [t for v in same for t in _holders(tuple, v)]
-    nodes = {n.seq: n for t in tuples for n in _holders(Node, t) if n.inputs is t}
-    return [Function(nodes[seq]) for seq in sorted(nodes)]
-
-
-def get_number_of_references(self: Variable) -> int:
-    """How many variables share this one's data: itself and its unlinked copies."""
-    return len({id(v.edge) for v in _holders(Variable, self._data)})
-
-
-Variable.function_references = property(function_references)  # type: ignore[attr-defined]
-Variable.get_number_of_references = property(  # type: ignore[attr-defined]
-    get_number_of_references
-)
-
-
-callback.HOOKS.wrap = Function
+    return NdArray.unwritten(nd.spec).copy_from(nd)

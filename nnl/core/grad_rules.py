@@ -13,7 +13,8 @@ from nnl.core.context import using
 from nnl.core.function import Function
 from nnl.core.grad import grad
 from nnl.core.graph import Node, Value
-from nnl.core.op import OPS, RULES, Op
+from nnl.core.op import Op
+from nnl.core.registry import OPS, RULES
 from nnl.core.variable import Variable
 
 Rule = Callable[..., Any]

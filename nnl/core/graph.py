@@ -8,14 +8,16 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, Target
-from nnl.core.op import Op
 from nnl.core.origin import Origin, at
 from nnl.core.spec import Spec
+
+if TYPE_CHECKING:
+    from nnl.core.op import Op
 
 record = dataclass(slots=True, init=False, repr=False, eq=False)  # fields only, by identity
 
@@ -131,6 +133,13 @@ class Value:
         v.need_grad, v.data, v.recompute = need, data, again
         v.own_grad, v.persistent, v.name = None, False, ""
         return v
+
+    def become(self, other: Value) -> None:
+        """Let everything that was computed from this edge be computed from another."""
+        self.node, self.index, self.spec = other.node, other.index, other.spec
+        self.need_grad, self.persistent = other.need_grad, other.persistent
+        self.data, self.own_grad = other.data, other.own_grad
+        Node.rewired = True
 
     @property
     def key(self) -> tuple[int, int]:

@@ -450,13 +450,3 @@ def fill_array(self: NdArray, mask: Any, value: float) -> NdArray:
         return self
     np.copyto(self.touch("host"), y.read("host"), casting="unsafe")
     return self
-
-
-for _cls, _methods in (
-    (Variable, {"__setitem__": set_variable_item, "bool_fill_": fill_variable}),
-    (NdArray, {"__setitem__": set_array_item, "bool_fill": fill_array}),
-):
-    for _name, _method in {"__getitem__": getitem, **_methods}.items():
-        setattr(_cls, _name, _method)
-Variable.masked_fill_ = fill_variable  # type: ignore[attr-defined]
-NdArray.masked_fill = fill_array  # type: ignore[attr-defined]

@@ -9,13 +9,13 @@ from typing import Any
 from nnl.core.arguments import REQUIRED, Arguments, bounded, write_to
 from nnl.core.context import STATE
 from nnl.core.describe import Cost, Onnx, Sample
+from nnl.core.dispatch import apply
 from nnl.core.origin import at, tell
+from nnl.core.random import stream
+from nnl.core.registry import OPS
 from nnl.core.spec import ShapeError, Spec, TooLarge
 
 __all__ = ["OPS", "Attributes", "Cost", "Onnx", "Op", "Sample", "op"]
-
-OPS: dict[str, Op] = {}
-RULES: dict[str, Callable[..., Any]] = {}  # gradients for nnl.grad that users gave, by type name
 
 
 class Attributes:
@@ -70,9 +70,6 @@ class Op(Arguments):
     Nothing is declared twice: input names come from `infer`, attributes from the class body, what
     backward keeps from the keyword-only names of `vjp`.
     """
-
-    apply: Callable[..., Any]  # set by nnl.core.dispatch and nnl.core.random,
-    stream: Callable[[int], Any]  # which this module cannot import
 
     def __init__(
         self,
@@ -160,10 +157,10 @@ class Op(Arguments):
             if kw or len(args) != self.arity or attrs is None:
                 args, attrs = self.parse(args, kw)
             if self.takes_rng:
-                args = (*args, self.stream(getattr(attrs, "seed", -1)))
+                args = (*args, stream(getattr(attrs, "seed", -1)))
             if self.has_resolve:
                 attrs = self._resolve(attrs, args)
-            y = self.apply(self, attrs, args)
+            y = apply(self, attrs, args)
         except (ValueError, TypeError) as e:
             label = at(self.name, (STATE.layer, None, 0))
             if isinstance(e, TooLarge):

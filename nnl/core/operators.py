@@ -3,28 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnl.core.array import NdArray
-from nnl.core.array_views import view
-from nnl.core.context import STATE, using
-from nnl.core.dispatch import apply
-from nnl.core.graph import Node, Value, capture
-from nnl.core.op import OPS
+from nnl.core.context import STATE
+from nnl.core.registry import OPS
 from nnl.core.spec import ShapeError
-from nnl.core.variable import Variable
 
-_ARRAYS = (Variable, NdArray)
+if TYPE_CHECKING:
+    from nnl.core.array import NdArray
+
 _SCALARS = (int, float, np.number, np.bool_)
 _WRAP = "wrap the array with nnl.NdArray.from_numpy_array or nnl.Variable.from_numpy_array"
 
 
 def _binary(symbol: str, array_op: str, scalar_op: Callable[[Any, float], Any]) -> Any:
     def method(self: Any, value: Any) -> Any:
-        if isinstance(value, _ARRAYS):
+        if isinstance(value, Operators):
             return OPS[array_op](self, value)
         if isinstance(value, _SCALARS):
             return scalar_op(self, value)  # type: ignore[arg-type]
@@ -53,7 +50,9 @@ def _reflected(symbol: str, op: str) -> Any:
 def _in_place(compute: Any, same_memory_for_arrays: bool) -> Any:
     def method(self: NdArray, value: Any) -> NdArray:
         result: NdArray = compute(self, value)
-        if result is NotImplemented or (isinstance(value, _ARRAYS) and not same_memory_for_arrays):
+        if result is NotImplemented or (
+            isinstance(value, Operators) and not same_memory_for_arrays
+        ):
             return result
         if result.shape != self.shape:
             raise ShapeError(f"in-place operator: {self.spec} cannot hold the result {result.spec}")
@@ -78,10 +77,10 @@ def matmul(a: Any, b: Any) -> Any:
     """
     if isinstance(b, np.ndarray):
         raise TypeError(f"{type(a).__name__} @ numpy array: {_WRAP}")
-    if not isinstance(b, _ARRAYS):
+    if not isinstance(b, Operators):
         return NotImplemented
-    if isinstance(a, NdArray) != isinstance(b, NdArray):  # computed at once, like a + b
-        a, b = (x if isinstance(x, NdArray) else x.data for x in (a, b))
+    if isinstance(a, ArrayOperators) != isinstance(b, ArrayOperators):  # at once, like a + b
+        a, b = (x if isinstance(x, ArrayOperators) else x.data for x in (a, b))  # type: ignore[union-attr]
     sa, sb = a.shape, b.shape
     if not sa or not sb:
         raise ShapeError(f"matmul: got shapes {sa} and {sb}, wanted at least one axis each")
@@ -108,93 +107,44 @@ def _pad_rank(x: Any, n: int) -> Any:
     return OPS["reshape"](x, shape=(1,) * lead + x.shape) if lead else x
 
 
-_add = _binary("+", "add2", _scalar("add_scalar"))
-_sub = _binary("-", "sub2", _scalar("add_scalar", lambda v: -float(v)))
-_mul = _binary("*", "mul2", _scalar("mul_scalar"))
-_div = _binary("/", "div2", _scalar("mul_scalar", lambda v: 1.0 / float(v)))
-_pow = _binary("**", "pow2", _scalar("pow_scalar"))
+class Operators:
+    """What Variable and NdArray have in common."""
+
+    __slots__ = ()
+    __add__ = _binary("+", "add2", _scalar("add_scalar"))
+    __radd__ = _reflected("+", "add_scalar")
+    __sub__ = _binary("-", "sub2", _scalar("add_scalar", lambda v: -float(v)))
+    __rsub__ = _reflected("-", "r_sub_scalar")
+    __mul__ = _binary("*", "mul2", _scalar("mul_scalar"))
+    __rmul__ = _reflected("*", "mul_scalar")
+    __truediv__ = _binary("/", "div2", _scalar("mul_scalar", lambda v: 1.0 / float(v)))
+    __rtruediv__ = _reflected("/", "r_div_scalar")
+    __pow__ = _binary("**", "pow2", _scalar("pow_scalar"))
+    __rpow__ = _reflected("**", "r_pow_scalar")
+    __matmul__ = matmul
+    __rmatmul__ = _reflected("@", "")
+    # numpy would otherwise take an ndarray operand apart element by element
+    __array_ufunc__ = None
+
+    def __neg__(self) -> Any:
+        return OPS["mul_scalar"](self, -1.0)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __iter__(self) -> Any:
+        x: Any = self
+        if not x.shape:
+            raise TypeError("iteration over a scalar Variable or NdArray")
+        return (x[i] for i in range(x.shape[0]))
 
 
-def _iterate(self: Any) -> Any:
-    if not self.shape:
-        raise TypeError("iteration over a scalar Variable or NdArray")
-    return (self[i] for i in range(self.shape[0]))
+class ArrayOperators(Operators):
+    """What only an NdArray has: it is written."""
 
-
-def _reshape(self: Variable, shape: Sequence[int], unlink: bool = False) -> Variable:
-    """The same memory under another shape.
-
-    Args:
-        shape: Sizes; one may be -1.
-        unlink: Return a leaf, cut off from the graph, instead of a function's output.
-    Raises:
-        ShapeError: The sizes do not multiply to this variable's.
-    """
-    if not unlink:
-        y: Variable = OPS["reshape"](self, shape=shape)
-        return y
-    nd = view(self.data, shape)
-    edge = Value.leaf(nd, self.need_grad)
-    if self.need_grad:
-        edge.own_grad = view(self.grad, shape)
-    return Variable.of_edge(edge, nd)
-
-
-def _no_grad(self: Variable) -> Variable:
-    """A copy of the static graph below in which nothing needs a gradient; its leaves share the
-    memory of those here."""
-    copies: dict[tuple[Node, int], Variable] = {}
-    leaves: dict[int, Variable] = {}
-
-    def copy(v: Value | None) -> Variable | None:
-        if v is None:
-            return None
-        if v.node is not None:
-            return copies[v.node, v.index]
-        if id(v) not in leaves:
-            leaves[id(v)] = Variable.on(v).unlinked(need_grad=False)
-        return leaves[id(v)]
-
-    for node in capture([self.edge]):
-        with using(auto_forward=False, no_grad=True, target=node.target):
-            ys = apply(node.op, node.attrs, tuple([copy(v) for v in node.inputs]))
-        for i, y in enumerate(ys if isinstance(ys, tuple) else (ys,)):
-            copies[node, i] = y
-    result = copy(self.edge)
-    assert result is not None
-    return result
-
-
-Variable.reshape = _reshape  # type: ignore[attr-defined]
-Variable.no_grad = _no_grad  # type: ignore[attr-defined]
-
-for _cls in _ARRAYS:
-    for _name, _method in {
-        "__add__": _add,
-        "__radd__": _reflected("+", "add_scalar"),
-        "__sub__": _sub,
-        "__rsub__": _reflected("-", "r_sub_scalar"),
-        "__mul__": _mul,
-        "__rmul__": _reflected("*", "mul_scalar"),
-        "__truediv__": _div,
-        "__rtruediv__": _reflected("/", "r_div_scalar"),
-        "__pow__": _pow,
-        "__rpow__": _reflected("**", "r_pow_scalar"),
-        "__matmul__": matmul,
-        "__rmatmul__": _reflected("@", ""),
-        "__neg__": lambda self: OPS["mul_scalar"](self, -1.0),
-        "__pos__": lambda self: self,
-        "__iter__": _iterate,
-        # numpy would otherwise take an ndarray operand apart element by element
-        "__array_ufunc__": None,
-    }.items():
-        setattr(_cls, _name, _method)
-
-for _name, _method in {
-    "__iadd__": _in_place(_add, True),
-    "__isub__": _in_place(_sub, True),
-    "__imul__": _in_place(_mul, False),
-    "__itruediv__": _in_place(_div, False),
-    "__ipow__": _pow,
-}.items():
-    setattr(NdArray, _name, _method)
+    __slots__ = ()
+    __iadd__ = _in_place(Operators.__add__, True)
+    __isub__ = _in_place(Operators.__sub__, True)
+    __imul__ = _in_place(Operators.__mul__, False)
+    __itruediv__ = _in_place(Operators.__truediv__, False)
+    __ipow__ = Operators.__pow__

@@ -20,6 +20,8 @@ from nnl.core.variable import Variable
 
 Scope = OrderedDict[str, Any]  # name -> Variable or Scope
 
+# load_parameters and save_parameters, which read and write files
+FILES: dict[str, Callable[..., Any]] = {}
 root_scope: Scope = OrderedDict()
 _creating = RLock()  # so that threads which ask for the same parameter get the same one
 
@@ -247,6 +249,8 @@ def clear_parameters() -> None:
 def __getattr__(name: str) -> Any:
     if name == "current_no_grad":  # scripts ask here whether no_grad() is in force
         return STATE.no_grad
+    if name in FILES:
+        return FILES[name]
     if name == "current_scope":
         return PLACE.scope
     if name == "no_grad":

@@ -21,7 +21,6 @@ import numpy as np
 
 from nnl.core.array import NdArray
 from nnl.core.graph import Value
-from nnl.core.op import Op
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
 
@@ -162,6 +161,3 @@ def normal(rng: Array, shape: tuple[int, ...], dtype: Any = np.float32, xp: Any 
     y[0::2] = radius * xp.cos(angle)
     y[1::2] = radius * xp.sin(angle)
     return y[:n].reshape(shape)
-
-
-Op.stream = staticmethod(stream)

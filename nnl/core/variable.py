@@ -12,11 +12,13 @@ import numpy as np
 from nnl.core.annotations import checked, flag
 from nnl.core.array import Host, NdArray
 from nnl.core.context import EPOCH, STATE
-from nnl.core.graph import Node, Value, capture
+from nnl.core.graph import Value
+from nnl.core.handles import Handle
+from nnl.core.items import VariableItems
+from nnl.core.operators import Operators
 from nnl.core.spec import ShapeError, Spec
 
 if TYPE_CHECKING:
-    from nnl.core.function import Function
     from nnl.graph.session import GraphExecutor
 
 Hook = Callable[[Any], None]
@@ -30,7 +32,7 @@ def executor() -> GraphExecutor:
     return GraphExecutor()
 
 
-class Variable:
+class Variable(Operators, VariableItems, Handle):
     """Data and gradient of one edge of a graph.
 
     Args:
@@ -100,7 +102,7 @@ class Variable:
 
     def size_from_axis(self, axis: int = -1) -> int:
         """Product of the sizes from `axis` on; the whole size for a negative axis."""
-        return self._data.size_from_axis(axis)  # type: ignore[attr-defined, no-any-return]
+        return self._data.size_from_axis(axis)  # type: ignore[no-any-return]
 
     @property
     def d(self) -> Host:
@@ -205,32 +207,6 @@ class Variable:
 
     # ---- graph ----
 
-    @property
-    def parent(self) -> Function | None:
-        """The function that computes this variable, None for a leaf."""
-        from nnl.core.function import Function
-
-        edge = self.edge
-        return None if edge.node is None else Function(edge.node, {edge.key: edge})
-
-    @parent.setter
-    def parent(self, function: Function | None) -> None:
-        if function is not None:
-            raise ValueError(
-                f"parent can only be set to None, got {type(function).__name__}: use rewire_on to "
-                "connect a variable"
-            )
-        self.clear_all_graph_links()
-
-    @property
-    def rank(self) -> int:
-        """Length of the longest path from a leaf."""
-        ranks: dict[Node, int] = {}
-        for node in capture([self.edge]):
-            sources = [v.node for v in node.inputs if v is not None and v.node is not None]
-            ranks[node] = 1 + max([ranks[m] for m in sources], default=0)
-        return ranks[self.edge.node] if self.edge.node is not None else 0
-
     def unlinked(self, need_grad: bool | None = None) -> Variable:
         """A leaf that shares data and gradient with this variable, cut off from its graph."""
         need = (
@@ -259,29 +235,9 @@ class Variable:
             raise TypeError(f"rewire_on: var is {type(var).__name__}, wanted nnl.Variable")
         if var.shape != self.shape:
             raise ShapeError(f"rewire_on: var has the shape {var.shape}, wanted {self.shape}")
-        e, v = self.edge, var.edge
-        e.node, e.index, e.spec, e.need_grad = v.node, v.index, v.spec, v.need_grad
-        e.data, e.own_grad, e.persistent = v.data, v.own_grad, v.persistent
+        self.edge.become(var.edge)
         self._data = var._data
-        Node.rewired = True
         EPOCH.advance()
-
-    def visit(self, f: Callable[[Function], Any]) -> None:
-        """Call f on every function below, inputs first."""
-        for function in self._functions():
-            f(function)
-
-    def visit_check(self, f: Callable[[Function], Any]) -> bool:
-        """Call f on the functions below, inputs first, until it returns True; whether it did."""
-        return any(f(function) for function in self._functions())
-
-    def _functions(self) -> list[Function]:
-        from nnl.core.function import Function
-
-        nodes = capture([self.edge])
-        edges = {v.key: v for n in nodes for v in n.inputs if v is not None}
-        edges[self.edge.key] = self.edge
-        return [Function(n, edges) for n in nodes]
 
     @checked
     def reset_shape(self, shape: Sequence[int], force: bool = False) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.array_views import copy_from
 from nnl.core.autodiff import accumulate, backprop, start_gradient
 from nnl.core.context import using
 from nnl.core.graph import Node, Value, capture
 from nnl.core.spec import Spec
+from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 from nnl.graph.binding import Key
 from nnl.graph.plan import Plan
@@ -44,7 +44,8 @@ class Backward:
         self.gy = NdArray.holding(spec, SPACE, np.ones(spec.shape, spec.dtype))
         self.started: float | None = 1.0  # the number that gy is filled with
         start = Variable.of_edge(Value.leaf(self.gy), self.gy)
-        with using(auto_forward=False, record=True, no_grad=False, recompute=False, trace=None):
+        modes = dict(auto_forward=False, record=True, no_grad=False, recompute=False)
+        with using(**modes), tracing(None):
             found = backprop([output], [start])
         self.leaves = [(v, g.edge) for v, g in found.leaves.values()]
         self.edges = [
@@ -64,7 +65,7 @@ class Backward:
     def write_start(self, grad: Any) -> None:
         """Put the start gradient in place."""
         if type(grad) not in (int, float):
-            copy_from(self.gy, start_gradient(self.output, self.gy.shape, grad))
+            self.gy.copy_from(start_gradient(self.output, self.gy.shape, grad))
             self.started = None
         elif grad != self.started:
             self.gy.touch(SPACE)[...] = grad

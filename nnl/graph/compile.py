@@ -14,6 +14,7 @@ from nnl.core.array import NdArray
 from nnl.core.context import EPOCH, STATE, using
 from nnl.core.convert import exact
 from nnl.core.graph import Value, capture
+from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 from nnl.graph.infer_again import infer_again
 from nnl.graph.plan import Plan
@@ -36,7 +37,7 @@ class Compiled:
             self.holes.append(Variable.of_edge(Value.leaf(nd, need), nd))
             return self.holes[-1]
 
-        with using(auto_forward=False, record=True, trace=trace):
+        with using(auto_forward=False, record=True), tracing(trace, defers=True):
             self.result = f(*[hole(a) for a in args], **{k: hole(v) for k, v in kw.items()})
         self.outputs = _variables(self.result)
         self.grads = [(nd, g) for nd, g in trace.grads.values() if g is not None]

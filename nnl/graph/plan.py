@@ -23,6 +23,7 @@ from nnl.graph.program import SPACE, Step, space_of
 from nnl.graph.summary import account, place, summary
 from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
 
+Between = tuple[int, Callable[[], None]]  # (number of steps, what to call after them)
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
 
 
@@ -274,20 +275,25 @@ class Plan:
 
     # ---- running ----
 
-    def run(self, second: bool = False) -> None:
-        """Run the first part, or the second."""
+    def run(self, second: bool = False, between: Sequence[Between] = ()) -> None:
+        """Run the first part, or the second.
+
+        Args:
+            between: (number of native steps that must have run, what to call then), in order;
+                what is due at the end is left to the caller.
+        """
         if not second:
             self.binding.written.before_run()
             self.binding.point(self)
         if self.native is None:
             self._run_in_python(second)
         elif second:
-            self._run_native(self.native_cut, self.native_size)
+            self._run_native(self.native_cut, self.native_size, between)
         else:
             if self.native_prepared and not self.binding.prepared():
                 self._run_native(0, self.native_prepared)
                 self.binding.mark_prepared()
-            self._run_native(self.native_prepared, self.native_cut)
+            self._run_native(self.native_prepared, self.native_cut, between)
         if second or not self.second:
             self.binding.written.after_run(self.slots)
 
@@ -296,9 +302,16 @@ class Plan:
         self.run()
         self.run(second=True)
 
-    def _run_native(self, begin: int, end: int) -> None:
+    def _run_native(self, begin: int, end: int, between: Sequence[Between] = ()) -> None:
         try:
             if not PROFILES:
+                for at, call in between:
+                    if at >= end:
+                        break
+                    if at > begin:
+                        self.native.run(begin, at)
+                        begin = at
+                    call()
                 self.native.run(begin, end)
                 return
             with using(profiled=False):  # steps that Python computes are timed as steps

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -62,33 +62,6 @@ def reports_to(
     return ready if callbacks else None
 
 
-class Pausing:
-    """A native plan that reports gradients between its steps.
-
-    Args:
-        native: The plan.
-        todo: (number of steps that must have run, gradient), in order; what is reported goes.
-        report: Called with a gradient.
-    """
-
-    def __init__(
-        self, native: Any, todo: list[tuple[int, Leaf]], report: Callable[[Leaf], None]
-    ) -> None:
-        self.native, self.todo, self.report = native, todo, report
-
-    def run(self, begin: int, end: int) -> None:
-        while self.todo and self.todo[0][0] < end:
-            at, leaf = self.todo.pop(0)
-            if at > begin:
-                self.native.run(begin, at)
-                begin = at
-            self.report(leaf)
-        self.native.run(begin, end)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.native, name)
-
-
 class Progress:
     """One part of a plan that ends in gradients, and when each of them is complete.
 
@@ -124,7 +97,6 @@ class Progress:
 
     def run(self, second: bool, callbacks: Sequence[BackwardCallback]) -> None:
         """Run the plan."""
-        plan, native = self.plan, self.plan.native
         left = Counter([id(leaf.grad) for leaf, *_ in self.leaves])
 
         def report(leaf: Leaf) -> None:
@@ -135,17 +107,11 @@ class Progress:
                 for c in callbacks:
                     c.ready(grad)
 
-        todo = list(zip(self.due, self.leaves, strict=True))
-        if native is None:
-            plan.run(second)
-        else:
-            plan.native = Pausing(native, todo, report)
-            try:
-                plan.run(second)
-            finally:
-                plan.native = native
-        for _, leaf in todo:
-            report(leaf)
+        waiting = deque(self.leaves)
+        calls = [(at, lambda: report(waiting.popleft())) for at in self.due]
+        self.plan.run(second, calls)
+        while waiting:  # complete at the end only
+            report(waiting.popleft())
 
 
 def _stored(spec: Spec) -> Spec:

@@ -16,6 +16,7 @@ from nnl.core.dispatch import apply
 from nnl.core.function import Function
 from nnl.core.graph import Node, Value, capture, readable
 from nnl.core.op import Op
+from nnl.core.tracer import tracing
 from nnl.core.variable import Hook, Variable
 from nnl.graph.backward import Backward, BackwardPlan
 from nnl.graph.binding import Key
@@ -357,7 +358,7 @@ class Calls:
 
     def __init__(self, key: list[Any], record: Callable[[], Sequence[Any]]) -> None:
         self.key = key
-        with using(auto_forward=False, record=True, no_grad=True, trace=None):
+        with using(auto_forward=False, record=True, no_grad=True), tracing(None):
             ends = [(y[0] if isinstance(y, tuple) else y).edge for y in record()]
         self.plan = Plan(capture(ends), {v.key for v in ends})
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nnl.core.array import NdArray
@@ -11,6 +11,7 @@ from nnl.core.autodiff import backprop, start_gradient
 from nnl.core.context import using
 from nnl.core.graph import Node, Value
 from nnl.core.op import OPS
+from nnl.core.tracer import Deferring
 from nnl.core.variable import Variable
 
 INSTEAD = (
@@ -19,7 +20,7 @@ INSTEAD = (
 )
 
 
-class Trace:
+class Trace(Deferring):
     """What is recorded while nnl.compile calls the user's function.
 
     forward() computes nothing; backward() records the gradient graph; solvers record their update
@@ -117,10 +118,19 @@ class Trace:
             edges.append(None if x is None else x.edge)
         return edges
 
-    def recorded(self, ys: Sequence[Variable], of_arrays: bool = False) -> None:
-        """Results of a function, which was called with Variables or with NdArrays."""
+    def recorded(self, ys: Sequence[Variable]) -> None:
+        """Results of a function."""
         for y in ys:
-            self.results[id(y._data)] = y._data, y, of_arrays
+            self.results[id(y._data)] = y._data, y, False
+
+    def of_arrays(self, ys: Sequence[Variable]) -> None:
+        """Those of a function that was called with NdArrays."""
+        for y in ys:
+            self.results[id(y._data)] = y._data, y, True
+
+    def called(self, module: Any, call: Callable[[], Any]) -> Any:
+        """A Module is what its functions are."""
+        return call()
 
     def made(self, nd: NdArray) -> None:
         """The function has made an array."""

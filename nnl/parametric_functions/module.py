@@ -11,12 +11,12 @@ from functools import wraps
 from types import FunctionType
 from typing import Any
 
-from nnl.core.parameter import Scope, get_parameters, parameter_scope, set_parameter
+from nnl.core.context import STATE
+from nnl.core.parameter import FILES, Scope, get_parameters, parameter_scope, set_parameter
 from nnl.core.variable import Variable
 
 # "save" and "load": functions of the package above that reads and writes files, which puts them
 # here.
-FILES: dict[str, Callable[..., Any]] = {}
 
 Parameters = dict[str, Variable]
 
@@ -97,7 +97,10 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result of `call`."""
-        return self.call(*args, **kwargs)
+        tracer = STATE.tracer
+        if tracer is None:
+            return self.call(*args, **kwargs)
+        return tracer.called(self, lambda: self.call(*args, **kwargs))
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; subclasses define it."""
@@ -255,7 +258,7 @@ class Module:
         Args:
             extension: The format if path is a file object; a path has its own.
         """
-        save = self._file_function("save")
+        save = self._file_function("save_parameters")
         save(path, self.get_parameters(), extension if hasattr(path, "write") else None)
 
     def load_parameters(
@@ -270,7 +273,7 @@ class Module:
             ValueError: A submodule is missing; nothing is changed then. See also
                 `nnl.load_parameters`.
         """
-        load = self._file_function("load")
+        load = self._file_function("load_parameters")
         with parameter_scope("", OrderedDict()):
             load(path, extension=extension)
             params = get_parameters(grad_only=False)
@@ -279,7 +282,7 @@ class Module:
     def _file_function(self, name: str) -> Callable[..., Any]:
         if name not in FILES:
             raise NotImplementedError(
-                f"{type(self).__name__}.{name}_parameters: use nnl.Module, which knows files"
+                f"{type(self).__name__}.{name}: use nnl.Module, which knows files"
             )
         return FILES[name]
 

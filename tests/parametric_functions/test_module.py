@@ -9,14 +9,14 @@ import pytest
 import nnl as nn
 from nnl import functions as F
 from nnl import parametric_functions as PF
-from nnl.core.parameter import get_current_parameter_scope, get_parameter_or_create
-from nnl.parametric_functions.module import FILES, Module, ParamMemo, Sequential
+from nnl.core.parameter import FILES, get_current_parameter_scope, get_parameter_or_create
+from nnl.parametric_functions.module import Module, ParamMemo, Sequential
 
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch):
-    monkeypatch.setitem(FILES, "save", nn.save_parameters)
-    monkeypatch.setitem(FILES, "load", nn.load_parameters)
+    monkeypatch.setitem(FILES, "save_parameters", nn.save_parameters)
+    monkeypatch.setitem(FILES, "load_parameters", nn.load_parameters)
     nn.clear_parameters()
     nn.seed(313)
     yield
@@ -254,7 +254,7 @@ def test_a_file_of_another_module_is_refused_unless_told_not_to(tmp_path):
 
 @pytest.mark.parametrize("name", ["save", "load"])
 def test_without_file_functions_the_error_says_what_to_use(monkeypatch, name):
-    monkeypatch.delitem(FILES, name)
+    monkeypatch.delitem(FILES, f"{name}_parameters")
     with pytest.raises(NotImplementedError, match=f"^Net.{name}_parameters: use nnl.Module"):
         getattr(Net(), f"{name}_parameters")("net.h5")
 

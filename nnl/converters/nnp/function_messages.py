@@ -12,7 +12,7 @@ import numpy as np
 
 from nnl.converters.nnp.messages import messages
 from nnl.core.context import STATE
-from nnl.core.dispatch import bind
+from nnl.core.dispatch import apply, bind
 from nnl.core.graph import Node, Value
 from nnl.core.op import OPS, Op
 from nnl.core.variable import Variable
@@ -242,5 +242,5 @@ def _apply(
         found = bind(op, attrs, STATE.target, specs).out_specs[0].shape
         if found != out_shapes[0]:
             return None
-    y = op.apply(op, attrs, xs)
+    y = apply(op, attrs, xs)
     return y if isinstance(y, tuple) else (y,)

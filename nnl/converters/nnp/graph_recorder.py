@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,8 +13,8 @@ from nnl.converters.nnp.graph_capture import add_network
 from nnl.converters.nnp.graph_def import DEFAULT_NAME, ProtoGraph, ProtoNetwork, ProtoVariable
 from nnl.core.context import STATE, using
 from nnl.core.graph import Node, Value
-from nnl.core.op import Op
 from nnl.core.parameter import Scope, get_parameter, parameter_scope, set_parameter
+from nnl.core.tracer import Tracer
 from nnl.core.variable import Variable
 from nnl.parametric_functions.module import Module
 
@@ -36,7 +37,7 @@ class _Part:
         self.modules: dict[int, Module] = {}
 
 
-class Recorder:
+class Recorder(Tracer):
     """Listens to calls of functions and Modules.
 
     Args:
@@ -51,43 +52,27 @@ class Recorder:
         self.parts: list[_Part] = []
         self._modules: list[Module] = []
         self._followed: set[int] = set()
-        self._stop: Any = None
+        self.outer = STATE.tracer
         self.graph: ProtoGraph | None = None
         self._networks: dict[Any, str] = {}
 
-    def start(self) -> None:
-        """Listen from now on."""
-        apply, call = Op.apply, Module.__call__
+    def recorded(self, ys: Sequence[Variable]) -> None:
+        """A function was called."""
+        node = ys[0].edge.node
+        if node is not None:
+            self._add(node)
+        if self.outer is not None:
+            self.outer.recorded(ys)
 
-        def applied(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
-            y = apply(op, attrs, inputs)
-            first = y[0] if isinstance(y, tuple) else y
-            if isinstance(first, Variable) and first.edge.node is not None:
-                self._add(first.edge.node)
-            return y
-
-        def called(module: Module, *args: Any, **kwargs: Any) -> Any:
-            if not self._modules and self.name is None and _named is None:
-                self.parts.append(_Part(module.name, module))
-            self._modules.append(module)
-            try:
-                return call(module, *args, **kwargs)
-            finally:
-                self._modules.pop()
-
-        def stop() -> None:
-            Op.apply = staticmethod(apply)  # type: ignore[method-assign]
-            Module.__call__ = call  # type: ignore[method-assign]
-
-        Op.apply = staticmethod(applied)  # type: ignore[method-assign,assignment]
-        Module.__call__ = called  # type: ignore[method-assign,assignment]
-        self._stop = stop
-
-    def stop(self) -> None:
-        """Listen no more."""
-        if self._stop is not None:
-            self._stop()
-        self._stop = None
+    def called(self, module: Module, call: Callable[[], Any]) -> Any:
+        """A Module is called."""
+        if not self._modules and self.name is None and HERE.named is None:
+            self.parts.append(_Part(module.name, module))
+        self._modules.append(module)
+        try:
+            return call() if self.outer is None else self.outer.called(module, call)
+        finally:
+            self._modules.pop()
 
     def _add(self, node: Node) -> None:
         if self.roots is not None and not any(
@@ -96,10 +81,12 @@ class Recorder:
         ):
             return
         self._followed.add(id(node))
-        top = self._modules[0] if self._modules and self.name is None and _named is None else None
+        top = (
+            self._modules[0] if self._modules and self.name is None and HERE.named is None else None
+        )
         last = self.parts[-1] if self.parts else None
-        if last is None or last.module is not top or last.named != _named:
-            self.parts.append(_Part(_named or self.name or DEFAULT_NAME, top, _named))
+        if last is None or last.module is not top or last.named != HERE.named:
+            self.parts.append(_Part(HERE.named or self.name or DEFAULT_NAME, top, HERE.named))
         part = self.parts[-1]
         part.nodes.append(node)
         path = self._modules[-1].get_path_name() if self._modules else ""
@@ -177,22 +164,30 @@ def _register(graph: ProtoGraph, module: Module, network: str) -> None:
 
 # ---- the graph of a with block, and the default graph ----
 
-_last: list[Recorder] = []
-_inside = 0
+
+class _Here(threading.local):
+    """What a thread records.
+
+    Attributes:
+        last: Of the latest with block, or the default graph that began since then.
+        named: What graph_name() gave.
+    """
+
+    last: Recorder | None = None
+    named: str | None = None
 
 
-_named: str | None = None  # what graph_name() gave
+HERE = _Here()
 
 
 @contextmanager
 def graph_name(name: str) -> Iterator[None]:
     """What is called inside the with block becomes a network of this name."""
-    global _named
-    outer, _named = _named, name
+    outer, HERE.named = HERE.named, name
     try:
         yield
     finally:
-        _named = outer
+        HERE.named = outer
 
 
 @contextmanager
@@ -208,17 +203,10 @@ def graph(name: str | None = None, parameter_scope: Scope | None = None) -> Iter
     ...     y = PF.affine(nnl.ProtoVariable((8, 16), "x"), 10)
     >>> g.save("net.nnp")
     """
-    global _inside
     recorder = Recorder(name, parameter_scope, None)
     result = ProtoGraph(parameter_scope=parameter_scope)
-    with using(auto_forward=False):
-        recorder.start()
-        _inside += 1
-        try:
-            yield result
-        finally:
-            _inside -= 1
-            recorder.stop()
+    with using(auto_forward=False, tracer=recorder):
+        yield result
     built = recorder.result()
     result.parameter_scope = built.parameter_scope
     for key, network in built.networks.items():
@@ -226,17 +214,16 @@ def graph(name: str | None = None, parameter_scope: Scope | None = None) -> Iter
         network.owner = result
     recorder.graph = result
     reset_default_graph()
-    _last[:] = [recorder]
+    HERE.last = recorder
 
 
 def _follow(v: Variable) -> None:
     """A ProtoVariable was made: outside of `with graph()`, the default graph begins with it."""
-    if _inside or STATE.auto_forward:
+    if STATE.auto_forward:
         return
-    if not _last or _last[0].roots is None:
-        _last[:] = [Recorder(None, None, set())]
-        _last[0].start()
-    roots = _last[0].roots
+    if STATE.tracer is None:
+        HERE.last = STATE.tracer = Recorder(None, None, set())
+    roots = getattr(STATE.tracer, "roots", None)
     if roots is not None:
         roots.add(v.edge.key)
 
@@ -251,9 +238,9 @@ def get_default_graph() -> ProtoGraph:
     Raises:
         ValueError: There was nothing.
     """
-    if not _last:
+    if HERE.last is None:
         raise ValueError("get_default_graph: call functions on a nnl.ProtoVariable first")
-    return _last[0].result()
+    return HERE.last.result()
 
 
 def get_default_graph_by_variable(proto_variable: Variable) -> ProtoNetwork:
@@ -262,7 +249,7 @@ def get_default_graph_by_variable(proto_variable: Variable) -> ProtoNetwork:
     Raises:
         ValueError: There is none.
     """
-    found = _last[0].network_of(proto_variable) if _last else None
+    found = None if HERE.last is None else HERE.last.network_of(proto_variable)
     if found is None:
         raise ValueError(
             "get_default_graph_by_variable: no network of the default graph computes "
@@ -273,6 +260,6 @@ def get_default_graph_by_variable(proto_variable: Variable) -> ProtoNetwork:
 
 def reset_default_graph() -> None:
     """Forget the default graph. Until then it keeps what was called on ProtoVariables."""
-    for recorder in _last:
-        recorder.stop()
-    _last.clear()
+    if STATE.tracer is HERE.last:
+        STATE.tracer = None
+    HERE.last = None

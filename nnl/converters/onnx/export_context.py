@@ -24,6 +24,7 @@ from nnl.core.context import using
 from nnl.core.graph import Node, Value, capture
 from nnl.core.op import OPS
 from nnl.core.spec import Spec
+from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 
 Key = tuple[int, int]
@@ -347,7 +348,7 @@ class Exporter:
             inputs: What the variables stand for; the inputs of the call if left out.
         """
         given = list(inputs) if inputs else call.inputs
-        with using(auto_forward=False, target=call.target, trace=None, no_grad=True):
+        with using(auto_forward=False, target=call.target, no_grad=True), tracing(None):
             leaves = [_leaf(x, x.shape) if x is not None else None for x in given]
             ys = function(call.attrs, *leaves)
             moved = [_leaf(x, x.moved) if x is not None else None for x in given]

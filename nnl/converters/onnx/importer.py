@@ -22,6 +22,7 @@ from nnl.core.parameter import (
     get_parameter,
     get_parameter_or_create,
 )
+from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 from nnl.parametric_functions.api import all_or_nothing
 
@@ -104,7 +105,7 @@ class OnnxModel:
 
     def run(self, *args: Any, **named: Any) -> list[Any]:
         """Compute the outputs for arrays now, as numpy arrays of the types the model declares."""
-        with using(auto_forward=True, no_grad=True, trace=None), naming(self.model.file):
+        with using(auto_forward=True, no_grad=True), tracing(None), naming(self.model.file):
             outs = self._run(args, named, compute=True)
             infos = self.model.graph.outputs
             return [_plain(v, info) for v, info in zip(outs, infos, strict=True)]

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.context import BACKENDS, Backend, Context, HostSpace
+from nnl.core.context import BACKENDS, SPACES, Backend, Context, HostSpace
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 from nnl.ext.library import (
     DTYPES,
@@ -98,7 +98,17 @@ def empty(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
     return np.empty(shape, dtype) if lib is None else lib.empty(shape, dtype)
 
 
-HostSpace.empty, HostSpace.library = staticmethod(empty), staticmethod(library)
+class NativeHost(HostSpace):
+    """Host memory with the library's allocator and kernels, where it is there."""
+
+    def empty(self, shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
+        return empty(shape, dtype)
+
+    def library(self) -> Any:
+        return library()
+
+
+SPACES["host"] = NativeHost()
 
 
 def set_threads(n: int) -> None:

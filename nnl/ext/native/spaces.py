@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.context import REORDERED, SPACES, HostSpace, half_type
+from nnl.core.context import REORDERED, SPACES, half_type
 from nnl.ext.library import BFLOAT16, CHANNELS_LAST, DTYPES, HOST, LAYOUTS, TILE, TILED
 
 Host = np.ndarray[Any, Any]
@@ -19,14 +19,14 @@ class HostOrder:
     """What these spaces have in common: they lie in host memory."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return HostSpace.empty(self.lies_as(shape), dtype)
+        return SPACES[HOST].empty(self.lies_as(shape), dtype)
 
     def lies_as(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The axes of an array of this shape as they lie in memory."""
         return shape
 
     def library(self) -> Any:
-        return HostSpace.library()
+        return SPACES[HOST].library()
 
 
 class ChannelsLast(HostOrder):
@@ -48,12 +48,12 @@ class Tiled(HostOrder):
     def to_host(self, buf: Any) -> Host:
         o, i, *kernel = buf.shape[:-2]
         shape = (o * TILE, i * TILE, *kernel)
-        plain = HostSpace.empty(shape, buf.dtype)
+        plain = SPACES[HOST].empty(shape, buf.dtype)
         _reorder(shape, buf.dtype, TILED, HOST)(buf, out=plain)
         return plain
 
     def from_host(self, array: Host) -> Any:
-        tiles = HostSpace.empty(tiled_shape(array.shape), array.dtype)
+        tiles = SPACES[HOST].empty(tiled_shape(array.shape), array.dtype)
         _reorder(array.shape, array.dtype, HOST, TILED)(array, out=tiles)
         return tiles
 
@@ -82,7 +82,7 @@ class Copy16(HostOrder):
 
     def from_host(self, array: Host) -> Any:
         half = half_type(BFLOAT16)
-        copy = HostSpace.empty(array.shape, half)
+        copy = SPACES[HOST].empty(array.shape, half)
         _cast(array.shape, half)(array, out=copy)
         return copy
 
@@ -110,7 +110,7 @@ def _cast(shape: tuple[int, ...], dtype: Any) -> Callable[..., Any]:
 def _kernel(
     op: str, shape: tuple[int, ...], source: tuple[Any, str], target: tuple[Any, str]
 ) -> Callable[..., Any]:
-    lib = HostSpace.library()
+    lib = SPACES[HOST].library()
     assert lib is not None  # without it there are no such arrays
     specs = [[(shape, DTYPES[dtype.name], LAYOUTS[s])] for dtype, s in (source, target)]
     kernel: Callable[..., Any] = lib.array_kernel(op, {}, *specs, [target[0]])
