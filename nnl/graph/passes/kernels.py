@@ -111,9 +111,9 @@ class _Chooser:
 
     def _try(self, step: Step, images: set[int], tiles: bool = True) -> bool:
         """Make the kernel with these arrays channels-last, weights tiled, and all others plain."""
-        slots = self.program.slots
+        slots, tiled = self.program.slots, self.lib.abilities(step.op).tiled_in
         spaces_in = [
-            self._space(i, p in images, tiles and self._takes_tiles(step, p))
+            self._space(i, p in images, tiles and (p in tiled or bool(step.writes)))
             for p, i in enumerate(step.ins)
         ]
         ins = [
@@ -158,13 +158,10 @@ class _Chooser:
             return CHANNELS_LAST
         return TILED if tiles and s.order == TILED else HOST
 
-    def _takes_tiles(self, step: Step, place: int) -> bool:
-        return bool(step.writes) or place in self.lib.abilities(step.op).tiled_in
-
     def _zeros(self, step: Step) -> set[int]:
         """Inputs that are zero and that the kernel may do without."""
         op, slots = OPS[step.op], self.program.slots
-        places = {op.inputs.index(name) for name in zeros(op)}
+        places = [op.inputs.index(name) for name in zeros(op)]
         return {p for p in places if slots[step.ins[p]].zero}
 
     def _append(self, step: Step, spaces: list[str]) -> None:
