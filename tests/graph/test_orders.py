@@ -54,3 +54,14 @@ def test_a_network_in_bfloat16_rounds_float32_images():
         return F.sum(F.tanh(y)), [w]
 
     assert steps_of(build, half=True)["convolution_weight"] == 1
+
+
+def test_a_normalization_that_gives_its_statistics_stays_channels_last():
+    def build():
+        y, w = convolved()
+        beta, gamma, mean, variance = (leaf(1, 16, 1, 1, seed=i) for i in range(2, 6))
+        h, m, v = F.batch_normalization(y, beta, gamma, mean, variance, output_stat=True)
+        return F.sum(F.tanh(h)) + F.sum(m) + F.sum(v), [w, beta, gamma]
+
+    assert steps_of(build, train=False)["to_layout"] == 1
+    assert steps_of(build)["to_layout"] == 2
