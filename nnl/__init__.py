@@ -49,7 +49,14 @@ set_default_context(_get_extension_context("cpu", device_id="0"))
 
 from nnl import converters as _converters  # noqa: E402, F401  (gives solvers their state files)
 from nnl import functions  # noqa: E402
-from nnl.graph import compile, memory_budget, print_graph, profile  # noqa: E402
+from nnl.graph import (  # noqa: E402
+    compile,
+    load_program,
+    memory_budget,
+    print_graph,
+    profile,
+    save_program,
+)
 from nnl.logger import logger  # noqa: E402
 from nnl.nnabla.paths import keep_functions as _keep_functions  # noqa: E402
 
@@ -59,9 +66,10 @@ __all__ = [
     "Context", "Module", "NdArray", "ProtoVariable", "Sequential", "Variable", "auto_forward",
     "clear_parameters", "compile", "context_scope", "forward_all", "functions", "get_auto_forward",
     "get_current_context", "get_current_parameter_scope", "get_parameters", "grad",
-    "load_parameters", "logger", "memory_budget", "no_grad", "parameter_scope", "print_graph",
-    "profile", "recompute", "recompute_fn", "save_parameters", "schema", "seed", "set_auto_forward",
-    "set_default_context", "set_function_post_hook", "set_function_pre_hook",
+    "load_parameters", "load_program", "logger", "memory_budget", "no_grad", "parameter_scope",
+    "print_graph", "profile", "recompute", "recompute_fn", "save_parameters", "save_program",
+    "schema", "seed", "set_auto_forward", "set_default_context", "set_function_post_hook",
+    "set_function_pre_hook",
     "set_global_recompute", "set_solver_post_hook", "set_solver_pre_hook", "set_threads",
     "unset_function_post_hook", "unset_function_pre_hook", "unset_solver_post_hook",
     "unset_solver_pre_hook",

@@ -95,6 +95,16 @@ def test_every_op_is_complete(op):
 
 
 @pytest.mark.parametrize("op,i", CASES)
+def test_cost_is_known_for_every_sample(op, i):
+    case = Case(op, i, np.float32)
+    with nn.auto_forward(False):
+        (y, *_) = case.run(case.variables())
+    node = y.edge.node
+    cost = node.attrs.cost(*[v and v.current_spec for v in node.inputs])
+    assert int(cost.flops) >= 0 and int(cost.bytes) >= 0
+
+
+@pytest.mark.parametrize("op,i", CASES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_infer_matches_forward(op, i, dtype):
     case = Case(op, i, dtype)

@@ -109,6 +109,9 @@ class Op(Arguments):
         self._read_vjp(cls)
         self._interned, self._raw, self._calls = {}, {}, {}
         self.has_resolve = hasattr(cls, "resolve")
+        self.given_defaults = {
+            f: d for f, d in zip(self.fields, self.defaults, strict=True) if d is not REQUIRED
+        }
         self.default_attrs = None if REQUIRED in self.defaults else self.intern(self.defaults)
 
     def _read_vjp(self, cls: Any) -> None:

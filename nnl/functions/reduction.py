@@ -64,7 +64,11 @@ class Reduction:
         return x.with_shape([n for i, n in enumerate(x.shape) if i not in self.axes])
 
     def cost(self, x):
-        return Cost(flops=x.size, bytes=x.nbytes + self.infer(x).nbytes)
+        found = self.infer(x)
+        nbytes = x.nbytes
+        for y in found if isinstance(found, tuple) else (found,):
+            nbytes += y.nbytes
+        return Cost(flops=x.size, bytes=nbytes)
 
     def samples(rng):
         for axes in (None, (0,), (-1,), (0, 2), (1,)):

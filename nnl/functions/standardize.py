@@ -146,7 +146,7 @@ class normalization_backward:
     """Gradients of a normalization by x, beta and gamma; by x alone if there is no `parameter`.
 
     Args:
-        gy, gmean, gvariance: Gradients of its three outputs.
+        gy, gmean, gvariance: Gradients of its three outputs; the latter two are zero if left out.
         x, gamma: Its inputs.
         mean, variance: Its outputs.
         axes: What mean and variance are taken over.
@@ -156,7 +156,7 @@ class normalization_backward:
     axes: tuple[int, ...]
     eps: float
     parameter: tuple[int, ...] | None = None
-    zeros = ("gmean", "gvariance")
+    optional = zeros = ("gmean", "gvariance")
     follows_order = True
 
     def infer(self, gy, gmean, gvariance, x, mean, variance, gamma=None):
@@ -171,7 +171,10 @@ class normalization_backward:
         gx = xp.empty(x.shape, x.dtype)
         d, g, x_ = (a.reshape(runs.x) for a in (gx, gy, x))
         stat = kept_shape(d, axes)
-        mean, gmean, gvariance = (a.reshape(stat) for a in (mean, gmean, gvariance))
+        mean = mean.reshape(stat)
+        gmean, gvariance = (
+            xp.zeros(stat, x.dtype) if a is None else a.reshape(stat) for a in (gmean, gvariance)
+        )
         inverse = 1.0 / xp.sqrt(variance.reshape(stat) + self.eps)
         gamma = None if gamma is None else gamma.reshape(runs.parameter)
         first, second = xp.zeros(stat, x.dtype), xp.zeros(stat, x.dtype)
@@ -243,8 +246,10 @@ class normalization_backward:
 
         gx = sub2(sub2(g, average(g)), mul2(xhat, average(mul2(g, xhat))))
         gx = mul2(gx, inverse)
-        by_statistics = add2(gmean, mul_scalar(mul2(gvariance, d), 2.0))
-        gx = add2(gx, mul_scalar(by_statistics, 1.0 / n))
+        if gmean is not None:
+            gx = add2(gx, mul_scalar(gmean, 1.0 / n))
+        if gvariance is not None:
+            gx = add2(gx, mul_scalar(mul2(gvariance, d), 2.0 / n))
         if self.parameter is None:
             return (gx,)
         return gx, sum_to(gy, self.parameter), sum_to(mul2(gy, xhat), self.parameter)
@@ -259,6 +264,7 @@ class normalization_backward:
             gy, (gm, gv) = rng.normal(size=x.shape), rng.normal(size=(2, *m.shape))
             gamma = None if parameter is None else rng.normal(size=parameter)
             yield Sample(gy, gm, gv, x, m, v, gamma, axes=axes, eps=1e-3, parameter=parameter)
+            yield Sample(gy, None, None, x, m, v, gamma, axes=axes, eps=1e-3, parameter=parameter)
 
 
 class Normalization:

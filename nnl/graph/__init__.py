@@ -5,6 +5,11 @@ from nnl.graph import session as _session  # noqa: F401  (registers the executor
 from nnl.graph.compile import compile
 from nnl.graph.printing import describe, print_graph
 from nnl.graph.profile import profile
+from nnl.graph.programs import load_program
 from nnl.graph.recompute import memory_budget
+from nnl.graph.saving import save_program
 
-__all__ = ["compile", "describe", "memory_budget", "print_graph", "profile"]
+__all__ = [
+    "compile", "describe", "load_program", "memory_budget", "print_graph", "profile",
+    "save_program",
+]  # fmt: skip

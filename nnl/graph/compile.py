@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from threading import RLock
 from typing import Any
 
@@ -17,7 +18,9 @@ from nnl.core.graph import Value, capture
 from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 from nnl.graph.infer_again import infer_again
+from nnl.graph.lowering import lower
 from nnl.graph.plan import Plan
+from nnl.graph.saving import Saver
 from nnl.graph.session import fingerprint
 from nnl.graph.trace import Trace
 
@@ -28,17 +31,20 @@ class Compiled:
     def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], kw: dict[str, Any]) -> None:
         trace, self.lock = Trace(), RLock()
         self.holes: list[Variable] = []
+        self.names: list[str] = []
 
-        def hole(x: Any) -> Any:
+        def hole(x: Any, name: str) -> Any:
             if not isinstance(x, (Variable, NdArray)):
                 return x
             nd = NdArray.unwritten(x.spec)
             need = isinstance(x, Variable) and x.need_grad
+            self.names.append(name)
             self.holes.append(Variable.of_edge(Value.leaf(nd, need), nd))
             return self.holes[-1]
 
         with using(auto_forward=False, record=True), tracing(trace, defers=True):
-            self.result = f(*[hole(a) for a in args], **{k: hole(v) for k, v in kw.items()})
+            named = [hole(a, n) for a, n in zip(args, _argument_names(f, len(args)), strict=True)]
+            self.result = f(*named, **{k: hole(v, k) for k, v in kw.items()})
         self.outputs = _variables(self.result)
         self.grads = [(nd, g) for nd, g in trace.grads.values() if g is not None]
         self.zeroed = [nd for nd, g in trace.grads.values() if g is None]
@@ -48,9 +54,10 @@ class Compiled:
         infer_again(nodes)
         self.epoch, self.print = EPOCH.now, fingerprint(nodes, ends)
         # passes may treat what comes after the first backward() as the second part of a step
-        cut = sum(n.seq <= trace.boundary for n in nodes) if trace.boundary else None
-        grads = {g.edge.key: None for _, g in self.grads}
-        self.plan = plan = Plan(nodes, {v.key for v in kept}, cut, gradients=grads)
+        self.cut = sum(n.seq <= trace.boundary for n in nodes) if trace.boundary else None
+        self.kept = {v.key for v in kept}
+        self.tiled = {g.edge.key: None for _, g in self.grads}
+        self.plan = plan = Plan(nodes, self.kept, self.cut, gradients=self.tiled)
         slots = [plan.slot_of.get(g.edge.key, 0) for _, g in self.grads]
         made = {s for step in plan.steps for s in step.outs if s not in plan.root}
         self.own = [s in made and slots.count(s) == 1 for s in slots]
@@ -96,6 +103,23 @@ class Compiled:
             nd.zero()
         return _rebuild(self.result, self._copy)
 
+    def add_to(self, saver: Saver, name: str) -> None:
+        """Add the program of this call to a file: gradients that it adds to are handed on."""
+        program, binding = lower(self.nodes, self.kept, self.cut, self.kept, self.tiled)
+        for key, v in _named("y", self.result).items():
+            if v.edge.key not in binding.slot_of:
+                raise ValueError(f"save: {name} returns {key!r}, which no function computes")
+            program.outputs[key] = binding.slot_of[v.edge.key]
+        slots = {id(nd): i for i, nd in binding.arrays.items()}
+        for nd, g in self.grads:
+            if id(nd) in slots and g.edge.key in binding.slot_of:
+                program.carries[slots[id(nd)]] = binding.slot_of[g.edge.key]
+        for nd in self.zeroed:
+            if id(nd) in slots:
+                program.carries[slots[id(nd)]] = 0
+        holes = zip(self.names, self.holes, strict=True)
+        saver.add(name, program, binding, {id(v._data): key for key, v in holes})
+
     def _value(self, v: Variable) -> Any:
         slot = self.plan.slot_of.get(v.edge.key)
         return v._data.read(self.plan.space) if slot is None else self.plan.slots[slot]
@@ -103,6 +127,13 @@ class Compiled:
     def _copy(self, v: Variable) -> Variable:
         nd = NdArray.holding(v.spec, self.plan.space, self._value(v).copy())
         return Variable.of_edge(Value.leaf(nd), nd)
+
+
+def _argument_names(f: Callable[..., Any], count: int) -> list[str]:
+    """Names of the first arguments of a function; "x3" where it does not say."""
+    code = getattr(f, "__code__", None)
+    names = code.co_varnames[: code.co_argcount] if code is not None else ()
+    return [*names[:count], *(f"x{i}" for i in range(len(names[:count]), count))]
 
 
 def _variables(result: Any) -> list[Variable]:
@@ -113,6 +144,18 @@ def _variables(result: Any) -> list[Variable]:
     if isinstance(result, (tuple, list)):
         return [v for r in result for v in _variables(r)]
     return []
+
+
+def _named(name: str, result: Any) -> dict[str, Variable]:
+    """The Variables in a result by name: "y", "y/0", "y/loss"; a dictionary's by their keys."""
+    if isinstance(result, Variable):
+        return {name: result}
+    if isinstance(result, dict):
+        return {k: v for key, r in result.items() for k, v in _named(str(key), r).items()}
+    if isinstance(result, (tuple, list)):
+        parts = enumerate(result)
+        return {k: v for n, r in parts for k, v in _named(f"{name}{n}", r).items()}
+    return {}
 
 
 def _rebuild(result: Any, f: Callable[[Variable], Variable]) -> Any:
@@ -160,6 +203,9 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
         >>> x.d = 3
         >>> double(x).d
         array([6., 6.], dtype=float32)
+
+    `double.save("double.nnlp")` saves what has been recorded as programs, one for each combination
+    of arguments, with the arrays they use as they are now; see nnl.load_program.
     """
     cache: dict[Any, Compiled] = {}
 
@@ -192,4 +238,23 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
             compiled = cache[tuple(key)] = Compiled(f, args, kw)
         return compiled.run(arrays)
 
+    # without references to `run`, so that it goes when nobody holds it
+    name = run.__name__.strip("<>")
+    run.add_to = partial(_add_to, cache)  # type: ignore[attr-defined]
+    run.save = partial(_save, cache, name)  # type: ignore[attr-defined]
     return run
+
+
+def _add_to(cache: dict[Any, Compiled], saver: Saver, name: str) -> None:
+    """Add all that has been recorded of a function to a file."""
+    if not cache:
+        raise ValueError(f"save: {name} has not been called, so nothing is recorded")
+    for n, compiled in enumerate(cache.values()):
+        compiled.add_to(saver, name if n == 0 else f"{name}.{n + 1}")
+
+
+def _save(cache: dict[Any, Compiled], name: str, path: str | os.PathLike[str]) -> None:
+    """Write what has been recorded of a function as programs, .nnlp."""
+    saver = Saver()
+    _add_to(cache, saver, name)
+    saver.write(path)

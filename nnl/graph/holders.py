@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from mmap import mmap
 from sys import getrefcount
 from typing import Any, cast
 
@@ -35,7 +36,9 @@ def is_held(nd: NdArray) -> bool:
     """Whether somebody besides the array and plans may hold its host buffer, or memory of it."""
     bufs = nd.bufs
     known = UNHELD + HOLDERS[id(bufs[SPACE])]
-    return bufs[SPACE].base is not None or _references(bufs) > known
+    base = bufs[SPACE].base
+    part = base is not None and not isinstance(base, mmap)  # a file's memory is nobody's else
+    return part or _references(bufs) > known
 
 
 def read_in_order(nd: NdArray, space: str) -> Any:

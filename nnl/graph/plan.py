@@ -14,12 +14,14 @@ from nnl.core.context import SPACES, STATE, using
 from nnl.core.graph import Node
 from nnl.core.origin import name_call, tell
 from nnl.ext.library import BFLOAT16, CHANNELS_LAST, TILED, Library
-from nnl.graph.binding import Key
+from nnl.graph.binding import Binding, Key
 from nnl.graph.lowering import NO_GRADIENTS, definition, lower
 from nnl.graph.memory import plan_memory
 from nnl.graph.passes import optimise
+from nnl.graph.passes import place as place_steps
+from nnl.graph.passes.original import forget_orders, unfuse
 from nnl.graph.profile import PROFILES, note
-from nnl.graph.program import SPACE, Step, space_of
+from nnl.graph.program import SPACE, Program, Step, space_of
 from nnl.graph.summary import account, place, summary
 from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
 
@@ -70,12 +72,30 @@ class Plan:
         gradients: Mapping[Key, NdArray | None] = NO_GRADIENTS,
     ) -> None:
         program, binding = lower(nodes, kept, cut, kept - lazy, gradients)
-        self.program, self.binding, self.space = program, binding, program.space
-        self.lib = SPACES[self.space].library()
-        if rewrite and self.lib is not None:
+        lib = SPACES[program.space].library()
+        if rewrite and lib is not None:
             if as_found:
                 program.take_orders(CHANNELS_LAST)
-            optimise(program, self.lib)
+            optimise(program, lib)
+        self._build(program, binding, lib)
+
+    @classmethod
+    def of(cls, program: Program, binding: Binding) -> Plan:
+        """The plan of a program from a file, whose `native` steps may get kernels here."""
+        lib = SPACES[program.space].library()
+        forget_orders(program)
+        if lib is None or not any(s.native for s in program.steps):
+            unfuse(program)
+        elif program.fused:
+            place_steps(program, lib)
+        else:
+            optimise(program, lib)
+        plan = cls.__new__(cls)
+        plan._build(program, binding, lib)
+        return plan
+
+    def _build(self, program: Program, binding: Binding, lib: Library | None) -> None:
+        self.program, self.binding, self.space, self.lib = program, binding, program.space, lib
         self.steps, self.slot_of, self.kept = program.steps, binding.slot_of, program.kept
         self.cut = program.cut
         self.second = self.cut < len(self.steps)  # whether there is a second part

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from nnl.core.casts import widened
+from nnl.core.context import Target
 from nnl.core.op import OPS
 from nnl.core.origin import Origin, at
 from nnl.core.spec import Spec
 from nnl.ext.library import HOST, is_plain
+from nnl.graph.program_text import text
 
 SPACE = HOST
 # What a value is for: given at every run, trained, kept from run to run, fixed, or made by a step.
@@ -154,7 +156,8 @@ class Step:
         """One of PHASES."""
         if self.once:
             return PREPARE
-        if self.view and 0 in self.writes and OPS[self.op].__module__.startswith("nnl.solvers"):
+        op = OPS.get(self.op)
+        if op is not None and op.__module__.startswith("nnl.solvers"):
             return UPDATE
         return BACKWARD if self.second else FORWARD
 
@@ -178,6 +181,10 @@ class Program:
         parts_of_others: Given slots whose memory is a part of something else; another hint.
         results: {slot: given slot} of copies that the run makes of values it writes.
         folded: {slot of a constant: the step that has made it}.
+        outputs: {name: slot} of the results of a program that is saved.
+        carries: {given slot: slot whose value it has after the run; 0 for zeros}.
+        defaults: {op: its attributes' defaults}, in a program from a file.
+        fused: Whether the passes before `choose_kernels` have run.
         space: The memory space of all values: a device's, if anything runs there.
     """
 
@@ -193,6 +200,10 @@ class Program:
         self.parts_of_others: set[int] = set()
         self.results: dict[int, int] = {}
         self.folded: dict[int, Step] = {}
+        self.outputs: dict[str, int] = {}
+        self.carries: dict[int, int] = {}
+        self.defaults: dict[str, dict[str, Any]] = {}
+        self.fused = False
         self.space = space
 
     def new_slot(self, spec: Spec, root: int | None = None, role: str = INTERMEDIATE) -> int:
@@ -212,6 +223,25 @@ class Program:
         for i, found in self.found.items():
             if space_of(self.space, order) in found and i not in written:
                 self.slots[i].order = order
+
+    def text(self) -> str:
+        """The program for people: a line a given value, a line a step; see program_text."""
+        return text(self)
+
+    def run_on(self, target: Target) -> None:
+        """Let all steps run on the backends of a target, in the types they were recorded for."""
+        self.space = target.backends[0].space
+        native = any(b.fused and b.space == self.space for b in target.backends)
+        todo = list(self.steps)
+        while todo:
+            step = todo.pop()
+            step.native = native
+            todo += step.parts
+        for source in self.sources:
+            if source is not None:
+                kind = source.context[0][0].partition(":")[2]
+                names = tuple([f"{n.partition(':')[0]}:{kind}" for n in target.names])
+                source.context = names, target.device_id
 
     # ---- where steps come from ----
 
@@ -324,7 +354,15 @@ def _verify_against_definition(program: Program, step: Step, where: str) -> None
         raise VerifyError(f"{where}: has the attributes {extra} too many, and lacks {missing}")
     attrs = op.attrs(**step.attrs)
     specs = [program.slots[i].spec if i else None for i in step.ins]
+    if None in specs and op.variadic:
+        raise VerifyError(f"{where}: lacks an input")
     if not op.variadic:
+        if len(specs) > len(op.inputs) or any(
+            i >= len(specs) or specs[i] is None
+            for i in range(len(op.inputs))
+            if i not in op.optional
+        ):
+            raise VerifyError(f"{where}: has the inputs {step.ins}, its op {op.inputs}")
         specs += [None] * (len(op.inputs) - len(specs))
     if step.op in LIBRARY_OPS or any(not is_plain(v) for v in step.attrs.values()):
         return

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.op import OPS, Cost, Sample, op
+from nnl.core.spec import ShapeError
 from nnl.solvers import adagrad, adam, amsgrad, lamb, lion, scaled, sgd  # noqa: F401  (the rules)
 
 RULES = [o for name, o in OPS.items() if name.endswith("_update")]
@@ -51,6 +52,12 @@ class MultiUpdate:
         return [arrays[k * self.inputs : (k + 1) * self.inputs] for k in range(self.count)]
 
     def infer(self, *arrays):
+        wanted = self.count * self.inputs + 2 * self.guarded
+        if len(arrays) != wanted or self.inputs < 2:
+            raise ShapeError(
+                f"multi_update: got {len(arrays)} arrays, wanted {wanted}, {self.inputs} for each "
+                f"of {self.count} parameters"
+            )
         return tuple(group[0] for group in self.groups(arrays))
 
     def forward(self, xp, *arrays):

@@ -233,6 +233,37 @@ def caches(folder: Path) -> tuple[list[Path], Reader]:
     return paths, read
 
 
+def programs(folder: Path) -> tuple[list[Path], Reader]:
+    x, t = nn.Variable((2, 1, 6, 6)), nn.Variable((2, 1))
+    x.d, t.d = 1, 0
+    solver = S.Momentum(0.1)
+
+    @nn.compile
+    def step(x: Any, t: Any) -> Any:
+        h = F.relu(PF.batch_normalization(PF.convolution(x, 16, (3, 3))))
+        loss = F.mean(F.softmax_cross_entropy(PF.affine(F.dropout(h), 3), t))
+        solver.set_parameters(nn.get_parameters(), reset=False)
+        solver.zero_grad()
+        loss.forward(clear_no_need_grad=True)
+        loss.backward(clear_buffer=True)
+        solver.update()
+        return loss
+
+    step(x, t)
+    step.save(folder / "step.nnlp")  # type: ignore[attr-defined]
+    nn.save_program(folder / "pool.nnlp", F.max_pooling(x * 2 - 1, (2, 2)), {"x": x})
+    nn.clear_parameters()
+
+    def read(path: Path) -> None:
+        found = nn.load_program(path)
+        found.text()
+        for name in found:
+            inputs = {k: np.zeros(s.shape, s.dtype) for k, s in found.inputs(name).items()}
+            found.run(name, **inputs)
+
+    return [folder / "step.nnlp", folder / "pool.nnlp"], read
+
+
 KINDS: dict[str, Callable[[Path], tuple[list[Path], Reader]]] = {
     "nnp": nnabla(".nnp", include_solver_state=True),
     "nntxt": nnabla(".nntxt", include_params=True, include_solver_state=True),
@@ -241,6 +272,7 @@ KINDS: dict[str, Callable[[Path], tuple[list[Path], Reader]]] = {
     "states": states,
     "onnx": networks_onnx,
     "weights": weights,
+    "programs": programs,
     "tables": tables,
     "caches": caches,
 }

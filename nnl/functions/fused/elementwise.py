@@ -146,7 +146,35 @@ class fused_elementwise:
         rank = len(self.shapes) // len(x)
         return [self.shapes[i * rank : (i + 1) * rank] for i in range(len(x))]
 
+    def check(self, inputs):
+        """
+        Raises:
+            ValueError: The attributes are no program of so many inputs.
+        """
+        code, values = self.code, inputs
+        for k in range(0, len(code), 4):
+            number, *operands = code[k : k + 4]
+            if not 0 <= number < len(NAMES) or len(operands) < 3:
+                raise ValueError(f"fused_elementwise: {code[k : k + 4]} is no instruction")
+            for v in operands[: ARITY[NAMES[number]]]:
+                if not -len(self.constants) <= v < values:
+                    raise ValueError(
+                        f"fused_elementwise: {NAMES[number]} reads the value {v} of {values}"
+                    )
+            values += 1
+        if any(not 0 <= v < values for v in self.outputs):
+            raise ValueError(f"fused_elementwise: outputs are {self.outputs} of {values} values")
+        if any(not 0 <= r <= 3 for r in self.reductions):
+            raise ValueError(f"fused_elementwise: reductions is {self.reductions}")
+        for name in ("reductions", "keep_dims", "scales"):
+            if len(getattr(self, name)) not in (0, len(self.outputs)):
+                raise ValueError(
+                    f"fused_elementwise: {name} is {getattr(self, name)}, wanted one for each of "
+                    f"{len(self.outputs)} outputs"
+                )
+
     def infer(self, *x):
+        self.check(len(x))
         try:
             space = np.broadcast_shapes(*self.seen(x), self.shape)
         except ValueError:

@@ -6,6 +6,8 @@ A place is a position within the window, counted over the kernel with its last a
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from nnl.core.op import Cost, Sample, op
@@ -72,8 +74,8 @@ class max_pooling_arg(Pooling):
         return xp.ascontiguousarray(best), xp.ascontiguousarray(place)
 
     def cost(self, x):
-        own = max_pooling.attrs_class.cost(self, x)
-        return Cost(own.flops, own.bytes + 2 * x.with_shape(pooled_shape(self, x)).size)
+        y, place = self.infer(x)
+        return Cost(y.size * math.prod(self.kernel), x.nbytes + y.nbytes + place.nbytes)
 
     def samples(rng):
         for sample in max_pooling.attrs_class.samples(rng):

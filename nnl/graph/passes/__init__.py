@@ -65,3 +65,16 @@ def optimise(program: Program, lib: Library) -> None:
     """
     for rewrite in PASSES:
         rewrite(program, lib)
+
+
+def place(program: Program, lib: Library) -> None:
+    """Run the passes that remain for a program from a file, which has been through the others."""
+    for rewrite in PASSES[PASSES.index(choose_kernels) :]:
+        rewrite(program, lib)
+
+
+def portable(program: Program, lib: Library) -> None:
+    """Run the passes whose result does not depend on the machine: for a program that is saved."""
+    for rewrite in PASSES[: PASSES.index(prepare_weights)]:
+        rewrite(program, lib)
+    program.fused = True

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program as data that JSON can hold, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.core.context import FLOAT_TYPES, half_type
+from nnl.core.op import OPS, Attributes
+from nnl.core.origin import place
+from nnl.core.spec import Spec
+from nnl.ext.library import HOST, LAYOUTS, is_plain
+from nnl.graph.program import INTERMEDIATE, ROLES, Program, Slot, Source, Step, repeated
+from nnl.graph.program_text import changed, defaults_of
+from nnl.graph.summary import account
+
+VERSION = 1
+DTYPES = (
+    "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32",
+    "uint32", "int64", "uint64", "bool",
+)  # fmt: skip
+# Fields of steps that are left out where they are false.
+FLAGS = ("view", "second", "once", "converts")
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The numpy type of one of DTYPES."""
+    found = half_type(name) if name == "bfloat16" else np.dtype(name)
+    assert found is not None
+    return found
+
+
+# ---- writing ----
+
+
+def to_dict(program: Program) -> dict[str, Any]:
+    """The program as data: dictionaries, lists, texts and numbers.
+
+    Returns:
+        - values: [dtype, shape, {role, name, root, order, copies, fill}] from number 1 on, fields
+          at their defaults left out. What constants hold is not in it, except where it is one
+          number ("fill").
+        - ops: {op: its attributes' defaults}, of the ops that occur.
+        - sources: [function, name, place, type configuration] from number 1 on.
+        - steps: {op, ins, outs, attrs, writes, source, parts, flops, bytes, and those flags of a
+          step that are set}. Attributes at their defaults are left out.
+        - outputs, kept, plain, results, carries: see Program.
+    Raises:
+        NotImplementedError: A step runs Python code, which is not data.
+    """
+    ops = {s.op for top in program.steps for s in _with_parts(top)}
+    return {
+        "values": [_value(slot, i) for i, slot in enumerate(program.slots) if i],
+        "ops": {
+            op: {k: _plain(v) for k, v in defaults_of(program, op).items()} for op in sorted(ops)
+        },
+        "sources": [
+            [s.function, s.name, place(s.origin), s.context[0][0].partition(":")[2] or "float"]
+            for s in program.sources
+            if s is not None
+        ],
+        "steps": [_step(program, s, True) for s in program.steps],
+        "outputs": program.outputs,
+        "kept": sorted(program.kept),
+        "plain": sorted(program.plain),
+        "results": sorted(program.results.items()),
+        "carries": sorted(program.carries.items()),
+        "fused": program.fused,
+    }
+
+
+def _with_parts(step: Step) -> list[Step]:
+    return [step, *[s for part in step.parts for s in _with_parts(part)]]
+
+
+def _value(slot: Slot, i: int) -> list[Any]:
+    more: dict[str, Any] = {}
+    if slot.role != INTERMEDIATE:
+        more["role"] = slot.role
+    if slot.name:
+        more["name"] = slot.name
+    if slot.root != i:
+        more["root"] = slot.root
+    if slot.order != HOST:
+        more["order"] = slot.order
+    if slot.copies:
+        more["copies"] = slot.copies
+    if slot.data is not None and not any(slot.data.strides):
+        more["fill"] = _plain(slot.data[(0,) * slot.data.ndim].item() if slot.data.size else 0)
+    return [slot.spec.dtype.name, list(slot.spec.shape), *([more] if more else [])]
+
+
+def _step(program: Program, step: Step, costs: bool) -> dict[str, Any]:
+    data: dict[str, Any] = {"op": step.op, "ins": list(step.ins), "outs": list(step.outs)}
+    try:
+        attrs = {k: _plain(v) for k, v in changed(program, step).items()}
+    except TypeError:
+        raise NotImplementedError(
+            f"save: {program.label(step)} runs Python code, which a program cannot hold"
+        ) from None
+    data |= {"attrs": attrs} if attrs else {}
+    data |= {"writes": list(step.writes)} if step.writes else {}
+    data |= {"source": step.source} if step.source else {}
+    data |= {flag: True for flag in FLAGS if getattr(step, flag)}
+    if step.parts:
+        data["parts"] = [_step(program, p, False) for p in step.parts]
+    if costs:
+        _, cost, _ = account(program, step)
+        data |= {"flops": cost.flops, "bytes": cost.bytes}
+    return data
+
+
+def _plain(value: Any) -> Any:
+    """An attribute's value as JSON has it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}  # JSON has no infinities
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, Attributes):
+        return {"rule": value.op.name, "attrs": {k: _plain(v) for k, v in value.as_dict().items()}}
+    if not is_plain(value):
+        raise TypeError
+    return value
+
+
+# ---- reading ----
+
+
+class Damaged(ValueError):
+    """Data that is no program."""
+
+
+def from_dict(data: Any) -> Program:
+    """The program that `to_dict` has written; steps may run on any backend.
+
+    Raises:
+        Damaged: Something is missing, or not what it should be. The shapes of steps are not
+            looked at: see `verify`.
+    """
+    try:
+        return _Reader(data).program
+    except (KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as e:
+        raise Damaged("its fields are not those of a program") from e
+
+
+class _Reader:
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.program = program = Program()
+        self.defaults = program.defaults = {
+            str(op): {str(k): _value_of(v) for k, v in attrs.items()}
+            for op, attrs in data["ops"].items()
+        }
+        for n, value in enumerate(data["values"], 1):
+            self._add_value(n, *value)
+        count = len(program.slots)
+        for n, slot in enumerate(program.slots):
+            if not 0 <= slot.root < count or program.slots[slot.root].root != slot.root:
+                raise Damaged(f"value {n} is a view of value {slot.root}")
+            if not 0 <= slot.copies < count or (slot.copies and not slot.given):
+                raise Damaged(f"value {n} is a copy of value {slot.copies}")
+            if slot.copies and not program.slots[slot.copies].given:
+                raise Damaged(f"value {n} is a copy of value {slot.copies}, which a step makes")
+        for function, name, where, kind in data["sources"]:
+            if kind not in FLOAT_TYPES:
+                raise Damaged(f"a function has the type configuration {kind!r:.40}")
+            context = ((f"cpu:{kind}",), "")
+            program.sources.append(Source(str(function), str(name), str(where), context))
+        program.steps = [self._step(s, 0) for s in data["steps"]]
+        program.outputs = {str(k): self._number(i) for k, i in data["outputs"].items()}
+        program.kept = set(self._numbers(data["kept"])) | set(program.outputs.values())
+        program.plain = set(self._numbers(data["plain"]))
+        program.results = {self._number(o): self._given(w) for o, w in data["results"]}
+        program.carries = {self._given(i): self._number(o) if o else 0 for i, o in data["carries"]}
+        program.fused = bool(data["fused"])
+
+    def _add_value(self, n: int, dtype: str, shape: Any, more: Any = None) -> None:
+        if dtype not in DTYPES:
+            raise Damaged(f"value {n} has the unknown type {dtype!r}")
+        shape = _ints(shape)
+        if any(d < 0 for d in shape):
+            raise Damaged(f"value {n} has the shape {shape}")
+        more = dict(more or {})
+        spec = Spec.of(shape, dtype_of(dtype)).checked()
+        role, order = more.get("role", INTERMEDIATE), more.get("order", HOST)
+        if role not in ROLES or order not in LAYOUTS:
+            raise Damaged(f"value {n} has the role {role!r} and the order {order!r}")
+        program = self.program
+        (root,) = _ints([more.get("root", n)])
+        (copies,) = _ints([more.get("copies", 0)])
+        slot = program.slots[program.new_slot(spec, root, role)]
+        slot.name, slot.order, slot.copies = str(more.get("name", "")), order, copies
+        if "fill" in more:
+            slot.data = repeated(spec, _value_of(more["fill"]))
+
+    def _step(self, data: dict[str, Any], depth: int) -> Step:
+        op = data["op"]
+        if op not in self.defaults or depth > 8:
+            raise Damaged(f"there is no op {op!r}")
+        attrs = {
+            **self.defaults[op],
+            **{str(k): _value_of(v) for k, v in data.get("attrs", {}).items()},
+        }
+        outs = self._numbers(data["outs"])
+        ins = [i and self._number(i) for i in _ints(data["ins"])]
+        step = Step(op, attrs, ins, outs)
+        step.writes = _ints(data.get("writes", ()))
+        if any(not 0 <= p < len(ins) for p in step.writes):
+            raise Damaged(f"{op} writes inputs {step.writes} of {len(ins)}")
+        step.parts = tuple([self._step(p, depth + 1) for p in data.get("parts", ())])
+        (step.source,) = _ints([data.get("source", 0)])
+        if not 0 <= step.source < len(self.program.sources):
+            raise Damaged(f"{op} has the source {step.source}")
+        for flag in FLAGS:
+            setattr(step, flag, bool(data.get(flag, False)))
+        return step
+
+    def _number(self, i: Any) -> int:
+        if type(i) is not int or not 0 < i < len(self.program.slots):
+            raise Damaged(f"there is no value {i!r}")
+        return i
+
+    def _given(self, i: Any) -> int:
+        if not self.program.slots[self._number(i)].given:
+            raise Damaged(f"value {i} is not a given one")
+        return int(i)
+
+    def _numbers(self, values: Any) -> list[int]:
+        return [self._number(i) for i in values]
+
+
+def _ints(values: Sequence[Any]) -> tuple[int, ...]:
+    if any(type(v) is not int for v in values):
+        raise Damaged(f"{values!r} are not whole numbers")
+    return tuple(values)
+
+
+def _value_of(value: Any) -> Any:
+    """The value of an attribute that `_plain` has written."""
+    if isinstance(value, list):
+        return tuple([_value_of(v) for v in value])
+    if isinstance(value, dict):
+        if "float" in value:
+            return float(value["float"])
+        op = OPS.get(value["rule"])
+        if op is None:
+            raise Damaged(f"there is no op {value['rule']!r}")
+        return op.attrs(**{k: _value_of(v) for k, v in value["attrs"].items()})
+    return value

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program as text: one line a value that is given, one line a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nnl.core.op import OPS
+from nnl.core.origin import place
+from nnl.core.spec import Spec
+from nnl.ext.library import HOST
+
+if TYPE_CHECKING:
+    from nnl.graph.program import Program, Step
+
+SHORT = {"float": "f", "bfloat": "bf", "uint": "u", "int": "i"}
+MOST = 12  # numbers of a sequence that are shown
+
+
+def text(program: Program) -> str:
+    """The program for people.
+
+    A line `%7:f32[4, 64] = affine_fused(%3, W, b) activation=relu  # forward, fc (train.py:12)` has
+    the values that a step makes, its op, the values it reads ("-" where one is left out), and those
+    of its attributes that are not at their defaults. Given values are called by their names. "!"
+    marks what a step writes, "@" an order of elements that is not the plain one.
+    """
+    used = {i for s in program.steps for i in (*s.ins, *s.outs)} | program.kept
+    used |= {program.root(i) for i in used}
+    lines = []
+    for i, slot in enumerate(program.slots):
+        if slot.given and i in used and not slot.copies:
+            what = slot.role if not slot.zero else f"{slot.role} zero"
+            lines.append(f"{name(program, i)}:{typed(program, i)} {what}")
+    lines += [line(program, step) for step in program.steps]
+    outputs = [f"{k}={name(program, i)}" for k, i in program.outputs.items()]
+    outputs += [name(program, i) for i in sorted(program.kept - set(program.outputs.values()))]
+    lines.append(f"return {', '.join(outputs)}")
+    lines += [
+        f"next {name(program, i)} = {name(program, j) if j else 0}"
+        for i, j in program.carries.items()
+    ]
+    return "\n".join(lines)
+
+
+def line(program: Program, step: Step) -> str:
+    """One step, as in `text`."""
+    ins = [
+        "-" if not i else name(program, i) + ("!" if p in step.writes else "")
+        for p, i in enumerate(step.ins)
+    ]
+    outs = ", ".join(f"{name(program, o)}:{typed(program, o)}" for o in step.outs)
+    attrs = "".join(f" {k}={_shown(v)}" for k, v in changed(program, step).items())
+    where = place(program.origin(step))
+    note = f"  # {step.phase}{', ' if where else ''}{where}"
+    return f"{outs} = {step.op}({', '.join(ins)}){attrs}{note}"
+
+
+def changed(program: Program, step: Step) -> dict[str, Any]:
+    """Attributes that differ from their defaults, by name."""
+    defaults = defaults_of(program, step.op)
+    attrs = sorted(step.attrs.items())
+    return {k: v for k, v in attrs if k not in defaults or not same(v, defaults[k])}
+
+
+def defaults_of(program: Program, op: str) -> dict[str, Any]:
+    """The defaults of an op's attributes: by its definition, or by the file the program is from."""
+    if op in OPS:
+        return OPS[op].given_defaults
+    return program.defaults.get(op, {})
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two attribute values are the same in type and value; -0.0 is not 0.0."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+def name(program: Program, i: int) -> str:
+    """What a value is called."""
+    slot = program.slots[i]
+    source = program.slots[slot.copies] if slot.copies else slot
+    return source.name if slot.given and source.name else f"%{i}"
+
+
+def typed(program: Program, i: int) -> str:
+    """ "f32[4, 64]", with the order of elements where that is not the plain one."""
+    slot = program.slots[i]
+    return short(slot.spec) + (f"@{slot.order}" if slot.order != HOST else "")
+
+
+def short(spec: Spec) -> str:
+    """ "f32[4, 64]" """
+    kind = spec.dtype.name
+    for long, brief in SHORT.items():
+        if kind.startswith(long):
+            kind = kind.replace(long, brief)
+            break
+    return f"{kind}{list(spec.shape)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        inside = ",".join(_shown(v) for v in value[:MOST])
+        return f"({inside}{',...' if len(value) > MOST else ''})"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of programs, .nnlp: programs that share arrays, read without copies and run.
+
+A file is a safetensors file. The tensor `nnl.program` holds UTF-8 JSON: the version of the format
+and the programs by name (see program_data). What parameters, states and constants hold is in the
+tensors of their names.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from nnl.core.array import NdArray
+from nnl.core.context import SPACES
+from nnl.core.context import STATE as MODES
+from nnl.core.safetensors import read_header
+from nnl.core.safetensors import save as save_arrays
+from nnl.core.spec import Spec
+from nnl.graph.binding import Binding
+from nnl.graph.plan import Plan
+from nnl.graph.program import INPUT, Program, Slot, verify
+from nnl.graph.program_data import VERSION, Damaged, dtype_of, from_dict, to_dict
+
+TENSOR = "nnl.program"
+FORMAT = "nnlp"
+
+
+def write(
+    path: str | os.PathLike[str], programs: Mapping[str, Program], arrays: Mapping[str, NdArray]
+) -> None:
+    """Write programs, and the arrays that their parameters, states and constants are, by name."""
+    data = {"version": VERSION, "programs": {k: to_dict(p) for k, p in programs.items()}}
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    tensors = {name: nd.read("host") for name, nd in arrays.items()}
+    tensors[TENSOR] = np.frombuffer(text, np.uint8)
+    save_arrays(path, tensors, {"format": FORMAT, "version": str(VERSION)})
+
+
+class Programs:
+    """Programs from a file, and the arrays that they share.
+
+    The arrays are the file's memory, mapped: a page is read when it is first used, and copied when
+    it is first written. The file never changes.
+
+    Attributes:
+        where: The file.
+        arrays: Parameters, states and constants by name.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.where = os.fspath(path)
+        with open(path, "rb") as f:
+            if os.fstat(f.fileno()).st_size == 0:
+                raise ValueError(f"{self.where}: the file is empty")
+            self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
+        bytes_ = np.frombuffer(self._map, np.uint8)
+        entries, metadata = read_header(bytes_, self.where)
+        self._check_version(metadata.get("version", ""), TENSOR in entries)
+        begin, end, *_ = entries.pop(TENSOR)
+        try:
+            data = json.loads(bytes_[begin:end].tobytes())
+            self._check_version(str(data["version"]), True)
+            self._data: dict[str, Any] = dict(data["programs"])
+            self._programs = {str(k): from_dict(d) for k, d in self._data.items()}
+        except Damaged as e:
+            raise ValueError(f"{self.where}: damaged: {e}") from None
+        except (KeyError, TypeError, ValueError, RecursionError) as e:
+            if str(e).startswith(self.where):
+                raise
+            raise ValueError(f"{self.where}: damaged: {TENSOR} is no program: {e}") from None
+        self.arrays: dict[str, NdArray] = {}
+        for name, entry in entries.items():
+            self.arrays[name] = self._mapped(name, entry)
+        for program in self._programs.values():
+            self._check_arrays(program)
+        self._runners: dict[str, Runner] = {}
+
+    def _check_version(self, version: str, is_program: bool) -> None:
+        if not is_program:
+            raise ValueError(f"{self.where}: has no tensor {TENSOR!r}: it is no program")
+        if version.isdecimal() and int(version) > VERSION:
+            raise ValueError(
+                f"{self.where}: has version {version} of the format, this nnl reads {VERSION}"
+            )
+        if version != str(VERSION):
+            raise ValueError(f"{self.where}: damaged: its version is {version!r:.40}")
+
+    def _mapped(self, name: str, entry: Any) -> NdArray:
+        where = f"{self.where}: {name!r}"
+        try:
+            spec = Spec.of(entry.shape, dtype_of(entry.dtype)).checked()
+        except ValueError as e:
+            raise ValueError(f"{where}: {e}") from None
+        if spec.nbytes != entry.end - entry.begin:
+            raise ValueError(f"{where}: {entry.end - entry.begin} bytes are not {spec}")
+        if entry.begin % spec.dtype.itemsize:  # another program has written the file
+            raw = np.frombuffer(self._map, np.uint8, spec.nbytes, entry.begin)
+            array = raw.copy().view(spec.dtype).reshape(spec.shape)
+        else:
+            array = np.ndarray(spec.shape, spec.dtype, self._map, entry.begin)
+        if entry.dtype == "bool" and array.size and array.view(np.uint8).max() > 1:
+            raise ValueError(f"{where}: a boolean is neither 0 nor 1")
+        return NdArray.holding(spec, "host", array)
+
+    def _check_arrays(self, program: Program) -> None:
+        for i, slot in enumerate(program.slots):
+            if (
+                not slot.given
+                or slot.role == INPUT
+                or slot.copies
+                or slot.data is not None
+                or not i
+            ):
+                continue
+            nd = self.arrays.get(slot.name)
+            if nd is None:
+                raise ValueError(f"{self.where}: damaged: there is no tensor {slot.name!r}")
+            if nd.spec is not slot.spec:
+                raise ValueError(
+                    f"{self.where}: damaged: {slot.name!r} is {nd.spec}, wanted {slot.spec}"
+                )
+
+    # ---- looking ----
+
+    def __iter__(self) -> Any:
+        return iter(self._programs)
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def __getitem__(self, name: str) -> Program:
+        if name not in self._programs:
+            raise KeyError(f"{self.where} has the programs {list(self)}, not {name!r}")
+        return self._programs[name]
+
+    def text(self) -> str:
+        """All programs as text; see Program.text."""
+        return "\n\n".join(f"program {k}\n{p.text()}" for k, p in self._programs.items())
+
+    def inputs(self, program: str | None = None) -> dict[str, Spec]:
+        """The inputs of a program by name."""
+        slots = self[self._chosen(program)].slots
+        return {s.name: s.spec for s in slots if s.role == INPUT}
+
+    def outputs(self, program: str | None = None) -> dict[str, Spec]:
+        """The outputs of a program by name."""
+        found = self[self._chosen(program)]
+        return {name: found.slots[i].spec for name, i in found.outputs.items()}
+
+    def costs(self, program: str | None = None) -> list[tuple[str, int, int]]:
+        """The op of each step, its floating-point operations, and the bytes it reads and writes."""
+        steps = self._data[self._chosen(program)]["steps"]
+        return [(s["op"], s.get("flops", 0), s.get("bytes", 0)) for s in steps]
+
+    def _chosen(self, name: str | None) -> str:
+        if name is None and len(self) > 1:
+            raise ValueError(f"{self.where} has the programs {list(self)}: say which one")
+        return name if name is not None else next(iter(self))
+
+    # ---- running ----
+
+    def run(self, program: str | None = None, /, **inputs: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """Run a program on the backends of the current context.
+
+        Args:
+            program: Its name, where the file has several.
+            inputs: A value for each of its inputs, by name.
+        Returns:
+            The outputs by name. Parameters and states that the program writes keep their new values
+            for the next run, see `arrays`; the file stays as it is.
+        Raises:
+            TypeError: An input is missing, or unknown. ValueError: It has another shape.
+        """
+        return self.runner(program).run(inputs)
+
+    def runner(self, program: str | None = None) -> Runner:
+        """What runs a program on the backends of the current context; made once for these."""
+        name, target = self._chosen(program), MODES.target
+        runner = self._runners.get(name)
+        if runner is None or runner.target is not target:
+            runner = self._runners[name] = Runner(self, name, target)
+        return runner
+
+    def fresh(self, name: str) -> Program:
+        """A copy of a program that may be changed."""
+        self[name]
+        return from_dict(self._data[name])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the programs with what the arrays hold now."""
+        write(path, self._programs, self.arrays)
+
+
+def _is_stored(slot: Slot) -> bool:
+    """Whether the file has an array for a value."""
+    return slot.given and slot.role != INPUT and not slot.copies and slot.data is None
+
+
+class Runner:
+    """A program of a file as a plan, on the backends of one target."""
+
+    def __init__(self, programs: Programs, name: str, target: Any) -> None:
+        self.where, self.target = f"{programs.where}: {name}", target
+        program, binding = programs.fresh(name), Binding()
+        program.run_on(target)
+        self.inputs: dict[str, NdArray] = {}
+        for i, slot in enumerate(program.slots):
+            if slot.role == INPUT:
+                binding.arrays[i] = self.inputs[slot.name] = NdArray.unwritten(slot.spec)
+            elif i and _is_stored(slot):
+                binding.arrays[i] = programs.arrays[slot.name]
+            if i in binding.arrays:
+                slot.memory = binding.memory_of(binding.arrays[i])
+        try:
+            verify(program)
+            self.plan = Plan.of(program, binding)
+        except (AssertionError, ValueError, TypeError) as e:
+            raise ValueError(f"{programs.where}: damaged: {e}") from None
+
+    def run(self, values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        if set(values) != set(self.inputs):
+            raise TypeError(
+                f"{self.where}: run got the inputs {sorted(values)}, wanted {sorted(self.inputs)}"
+            )
+        for name, nd in self.inputs.items():
+            value = np.asarray(values[name])
+            if value.dtype.kind not in "biufV":
+                raise TypeError(f"{self.where}: {name} is {values[name]!r:.60}, wanted numbers")
+            if value.shape != nd.spec.shape:
+                raise ValueError(
+                    f"{self.where}: {name} has the shape {value.shape}, wanted {nd.spec.shape}"
+                )
+            nd.write("host", np.ascontiguousarray(value, nd.spec.dtype).reshape(nd.spec.shape))
+        plan = self.plan
+        plan.run_both()
+        found = {}
+        for name, i in plan.program.outputs.items():
+            space, buf = plan.published(i)
+            found[name] = np.array(SPACES[space].to_host(buf))
+        for i, o in plan.program.carries.items():
+            nd = plan.binding.array(plan.program, i)
+            if o:
+                space, buf = plan.published(o)
+                nd.write(space, buf.copy())
+            else:
+                nd.zero()
+        return found
+
+
+def load_program(path: str | os.PathLike[str]) -> Programs:
+    """Open a file of programs, .nnlp.
+
+    Args:
+        path: What `save_program`, `save` of a compiled function, or nnl-convert has written.
+    Returns:
+        The programs; its arrays are mapped, not read.
+    Raises:
+        ValueError: The file is damaged, or of a newer version of the format.
+
+    Example:
+        >>> import nnl as nn
+        >>> x = nn.Variable((2,))
+        >>> nn.save_program("double.nnlp", {"y": x * 2}, {"x": x})
+        >>> nn.load_program("double.nnlp").run(x=[1, 2])["y"]
+        array([2., 4.], dtype=float32)
+    """
+    return Programs(path)

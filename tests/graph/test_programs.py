@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs in files: what is saved runs to the same bits, here and in another process."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
+import nnl.solvers as S
+from nnl import models
+from nnl.core import safetensors
+from nnl.ext import native
+from nnl.graph.program_data import from_dict, to_dict
+from tests.native.kernels import require_onednn
+from tests.test_derived import CASES, Case
+
+CONTEXTS = ["numpy", "cpu"] if native.library() is not None else ["numpy"]
+ROOT = Path(nn.__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def own_parameters():
+    with nn.parameter_scope("", {}) as scope:
+        scope.clear()
+        yield
+
+
+def check(got, want):
+    assert set(got) == set(want)
+    for k, w in want.items():
+        assert got[k].dtype == w.dtype and got[k].shape == w.shape, k
+        assert got[k].tobytes() == w.tobytes(), k
+
+
+def named(shape):
+    x = nn.Variable(shape)
+    x.name = "x"
+    return x
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+# ---- every function ----
+
+
+def saved_sample(case, path):
+    """What the functions of a sample compute, after their program has been saved."""
+    xs = case.variables()
+    ys = case.run(xs)
+    outputs = {f"y{k}": y for k, y in enumerate(ys)}
+    inputs = {f"x{k}": x for k, x in enumerate(xs) if x is not None and k not in case.written}
+    nn.save_program(path, outputs, inputs)
+    values = {k: x.d.copy() for k, x in inputs.items()}
+    nn.forward_all(list(ys), clear_buffer=True)
+    return values, {k: y.d.copy() for k, y in outputs.items()}
+
+
+@pytest.mark.parametrize("op,i", CASES)
+@pytest.mark.parametrize("backend", CONTEXTS)
+def test_samples_of_every_function_run_to_the_same_bits(op, i, backend, tmp_path):
+    case, path = Case(op, i, np.float32), tmp_path / "x.nnlp"
+    with nn.context_scope(nn.Context([f"{backend}:float"])):
+        try:
+            values, want = saved_sample(case, path)
+        except NotImplementedError as e:
+            assert "runs Python code, which a program cannot hold" in str(e)
+            return
+        found = nn.load_program(path)
+        check(found.run(**values), want)
+    program = found["main"]
+    data = json.loads(json.dumps(to_dict(program)))
+    assert to_dict(from_dict(data)) == to_dict(program) == data
+    assert from_dict(data).text() == program.text()
+
+
+IN_ANOTHER_PROCESS = """
+import sys, pathlib, numpy as np, nnl as nn
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*.nnlp")):
+    given, want = (np.load(path.with_suffix(f".{k}.npz")) for k in ("given", "want"))
+    got = nn.load_program(path).run(**given)
+    for k in want:
+        assert got[k].tobytes() == want[k].tobytes(), (path, k)
+    print(path.stem)
+"""
+
+
+def run_elsewhere(folder):
+    """Names of the programs in a folder that another process runs to the same bits."""
+    found = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_PROCESS, str(folder)],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert not found.returncode, found.stderr
+    return found.stdout.split()
+
+
+def test_first_samples_run_to_the_same_bits_in_another_process(tmp_path):
+    names = []
+    for op, i in [p.values for p in CASES if p.values[1] == 0]:
+        path = tmp_path / f"{op.name}.nnlp"
+        try:
+            values, want = saved_sample(Case(op, i, np.float32), path)
+        except NotImplementedError:
+            continue
+        np.savez(path.with_suffix(".given.npz"), **values)
+        np.savez(path.with_suffix(".want.npz"), **want)
+        names.append(op.name)
+    assert len(names) > 300
+    assert run_elsewhere(tmp_path) == sorted(names)
+
+
+# ---- networks and training steps ----
+
+
+def training_step(network, solver, dtype="float"):
+    """A compiled training step of a network of x, with labels t."""
+
+    @nn.compile
+    def step(x, t):
+        with nn.context_scope(nn.Context([f"cpu:{dtype}"])):
+            loss = F.mean(F.softmax_cross_entropy(network(x), t))
+        solver.set_parameters(nn.get_parameters(), reset=False, retain_state=True)
+        solver.zero_grad()
+        loss.forward(clear_no_need_grad=True)
+        loss.backward(clear_buffer=True)
+        solver.weight_decay(1e-4)
+        solver.update()
+        return {"loss": loss}
+
+    return step
+
+
+def small(x):
+    h = F.relu(PF.batch_normalization(PF.convolution(x, 16, (3, 3), name="c1"), name="b1"))
+    h = F.dropout(F.max_pooling(h, (2, 2)), 0.3)
+    h = F.relu(PF.convolution(h, 32, (2, 2), name="c2"))
+    return PF.affine(h, 5, name="fc")
+
+
+def labels(n, classes):
+    return np.arange(n).reshape(n, 1) % classes
+
+
+STEPS = {
+    "small": (small, (4, 3, 8, 8), 5),
+    "lenet": (models.lenet, (4, 1, 28, 28), 10),
+    "resnet18": (lambda x: models.resnet(x, depth=18, num_classes=10), (2, 3, 64, 64), 10),
+}
+LARGE = {
+    "resnet50": (lambda x: models.resnet(x, depth=50, num_classes=10), (2, 3, 64, 64), 10),
+    "mobilenet": (lambda x: models.mobilenet_v3(x, num_classes=10), (2, 3, 64, 64), 10),
+    "efficientnet": (lambda x: models.efficientnet(x, num_classes=10), (2, 3, 64, 64), 10),
+}
+
+
+def check_step(name, solver, dtype, folder):
+    network, shape, classes = {**STEPS, **LARGE}[name]
+    x, t = nn.Variable.from_numpy_array(normal(*shape)), nn.Variable((shape[0], 1))
+    t.d = labels(shape[0], classes)
+    step = training_step(network, solver, dtype)
+    step(x, t)
+    step.save(folder / "step.nnlp")
+    found = nn.load_program(folder / "step.nnlp")
+    for _ in range(2):
+        check(found.run(x=x.d, t=t.d), {"loss": step(x, t)["loss"].d})
+    for key, v in nn.get_parameters(grad_only=False).items():
+        assert v.d.tobytes() == found.arrays[key].data.tobytes(), key
+    # the state that it has reached goes on elsewhere
+    found.save(folder / "step.nnlp")
+    np.savez(folder / "step.given.npz", x=x.d, t=t.d)
+    np.savez(folder / "step.want.npz", loss=step(x, t)["loss"].d)
+    assert run_elsewhere(folder) == ["step"]
+
+
+SOLVERS = {
+    "sgd": lambda: S.Sgd(0.01),
+    "momentum": lambda: S.Momentum(0.01),
+    "adam": lambda: S.Adam(0.001),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_training_step_goes_on_to_the_same_bits(name, solver, tmp_path):
+    check_step(name, SOLVERS[solver](), "float", tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "half", "double"])
+def test_a_training_step_in_other_types(dtype, tmp_path):
+    check_step("small", S.Momentum(0.01), dtype, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LARGE)
+def test_training_steps_of_large_networks(name, tmp_path):
+    check_step(name, S.Momentum(0.01), "float", tmp_path)
+
+
+NETWORKS = {
+    "lenet": lambda: models.lenet(image(1, 28)),
+    "resnet": lambda: models.resnet(image(3, 64), depth=18, num_classes=10, test=True),
+    "mobilenet": lambda: models.mobilenet_v3(image(3, 64), num_classes=10, test=True),
+    "efficientnet": lambda: models.efficientnet(image(3, 64), num_classes=10, test=True),
+    "unet": lambda: models.unet(image(1, 32), channels=8, depth=2, test=True),
+    "dcgan": lambda: models.dcgan_generator(given(normal(2, 16)), test=True),
+    "gpt2": lambda: models.gpt2(tokens(), 40, width=16, layers=2, heads=2, longest=8, test=True),
+    "bert": lambda: models.bert(
+        tokens(), vocabulary=40, width=16, layers=2, heads=2, longest=8, test=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_run_to_the_same_bits(name, tmp_path):
+    ys = NETWORKS[name]()
+    ys = dict(enumerate(ys)) if isinstance(ys, tuple) else {0: ys}
+    outputs = {f"y{k}": y for k, y in ys.items()}
+    (x,) = {id(v.data): v for y in ys.values() for v in leaves_of(y) if v.name == "x"}.values()
+    nn.save_program(tmp_path / "n.nnlp", outputs, {"x": x})
+    nn.forward_all(list(outputs.values()), clear_buffer=True)
+    want = {k: y.d for k, y in outputs.items()}
+    check(nn.load_program(tmp_path / "n.nnlp").run(x=x.d), want)
+    np.savez(tmp_path / "n.given.npz", x=x.d)
+    np.savez(tmp_path / "n.want.npz", **want)
+    assert run_elsewhere(tmp_path) == ["n"]
+
+
+def leaves_of(y):
+    found = []
+    y.visit(lambda f: found.extend(v for v in f.inputs if v.parent is None))
+    return found
+
+
+def image(maps, size):
+    return given(normal(2, maps, size, size))
+
+
+def tokens():
+    return given(np.arange(12).reshape(2, 6) % 40)
+
+
+def given(a):
+    x = nn.Variable.from_numpy_array(a)
+    x.name = "x"
+    return x
+
+
+# ---- what is in a file ----
+
+
+def test_text_has_a_line_for_each_value_that_is_given_and_for_each_step(tmp_path):
+    x = nn.Variable((2, 3))
+    with nn.context_scope(nn.Context(["numpy:float"])):
+        y = F.sum(PF.affine(x, 4, name="fc") * 2, axis=1)
+    nn.save_program(tmp_path / "a.nnlp", {"s": y}, {"x": x})
+    lines = nn.load_program(tmp_path / "a.nnlp")["main"].text().splitlines()
+    assert lines[:3] == [
+        "x:f32[2, 3] input",
+        "fc/affine/W:f32[3, 4] parameter",
+        "fc/affine/b:f32[4] parameter",
+    ]
+    here = Path(__file__).name
+    assert [ln.partition(":")[2].rpartition(":")[0] for ln in lines[3:-1]] == [
+        f"f32[2, 4] = affine(x, fc/affine/W, fc/affine/b)  # forward, fc ({here}",
+        f"f32[2, 4] = mul_scalar(%4) val=2  # forward, ({here}",
+        f"f32[2] = sum(%5) axes=(1)  # forward, ({here}",
+    ]
+    assert lines[-1] == "return s=%6"
+
+
+def test_another_library_opens_the_file(tmp_path):
+    st = pytest.importorskip("safetensors.numpy")
+    x = nn.Variable((2, 3))
+    PF.affine(x, 4, name="fc")
+    y = PF.affine(x, 4, name="fc")
+    nn.save_program(tmp_path / "a.nnlp", y)
+    found = st.load_file(tmp_path / "a.nnlp")
+    assert set(found) == {"nnl.program", "fc/affine/W", "fc/affine/b"}
+    np.testing.assert_array_equal(found["fc/affine/W"], nn.get_parameters()["fc/affine/W"].d)
+    data = json.loads(found["nnl.program"].tobytes())
+    assert data["version"] == 1 and data["programs"]["main"]["steps"][0]["op"] == "affine"
+    assert data["programs"]["main"]["steps"][0]["flops"] == 2 * 2 * 3 * 4
+
+
+def test_data_begins_at_a_multiple_of_64_bytes_with_the_largest_elements(tmp_path):
+    arrays = {"b": np.arange(3, dtype=np.int8), "a": np.arange(3.0), "c": np.float32([1, 2])}
+    safetensors.save(tmp_path / "x", arrays, {})
+    data = np.fromfile(tmp_path / "x", np.uint8)
+    entries, _ = safetensors.read_header(data, "x")
+    assert [k for k, _ in sorted(entries.items(), key=lambda e: e[1].begin)] == ["a", "c", "b"]
+    assert entries["a"].begin % 64 == 0
+    for name, e in entries.items():
+        assert data[e.begin : e.end].tobytes() == arrays[name].tobytes()
+
+
+READ_ALONE = """
+import sys, types
+package = types.ModuleType("nnl")
+package.__path__ = [sys.argv[1]]
+sys.modules["nnl"] = package
+from nnl.graph.programs import load_program
+found = load_program(sys.argv[2])
+print(found.text())
+print(found.costs())
+assert "nnl.functions" not in sys.modules
+"""
+
+
+def test_a_file_can_be_read_without_the_functions(tmp_path):
+    x = named((2, 3))
+    nn.save_program(tmp_path / "a.nnlp", F.relu(PF.affine(x, 4, name="fc")))
+    want = nn.load_program(tmp_path / "a.nnlp")
+    found = subprocess.run(
+        [sys.executable, "-c", READ_ALONE, str(ROOT / "nnl"), str(tmp_path / "a.nnlp")],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert not found.returncode, found.stderr
+    assert found.stdout == f"{want.text()}\n{want.costs()}\n"
+
+
+def test_programs_of_one_file_share_their_arrays(tmp_path):
+    def build(n, train):
+        x = named((n, 4))
+        h = PF.batch_normalization(PF.affine(x, 3, name="fc"), batch_stat=train, name="bn")
+        return {"y": h}, {"x": x}
+
+    programs = {"one": build(1, False), "eight": build(8, False), "train": build(8, True)}
+    nn.save_program(tmp_path / "a.nnlp", programs=programs)
+    found = nn.load_program(tmp_path / "a.nnlp")
+    assert list(found) == ["one", "eight", "train"]
+    assert set(found.arrays) == set(nn.get_parameters(grad_only=False))
+    a = normal(8, 4)
+    before = found.run("one", x=a[:1])["y"]
+    assert before.tobytes() == found.run("eight", x=a)["y"][:1].tobytes()
+    found.run("train", x=a)  # moves the running statistics
+    after = found.run("one", x=a[:1])["y"]
+    assert not np.allclose(before, after)
+    (y, *_), (x, *_) = (tuple(d.values()) for d in programs["train"])
+    x.d = a
+    y.forward()
+    (y, *_), (x, *_) = (tuple(d.values()) for d in programs["one"])
+    x.d = a[:1]
+    y.forward()
+    np.testing.assert_allclose(after, y.d, rtol=1e-5, atol=1e-6)
+
+
+def test_the_file_never_changes_and_what_a_program_writes_can_be_saved(tmp_path):
+    x = nn.Variable.from_numpy_array(normal(4, 3, 8, 8))
+    t = nn.Variable((4, 1))
+    t.d = 1
+    step = training_step(small, S.Momentum(0.1))
+    step(x, t)
+    step.save(tmp_path / "a.nnlp")
+    before = (tmp_path / "a.nnlp").read_bytes()
+    found = nn.load_program(tmp_path / "a.nnlp")
+    found.run(x=x.d, t=t.d)
+    assert (tmp_path / "a.nnlp").read_bytes() == before
+    found.save(tmp_path / "b.nnlp")
+    again = nn.load_program(tmp_path / "b.nnlp")
+    check(again.run(x=x.d, t=t.d), found.run(x=x.d, t=t.d))
+
+
+def test_gradients_that_a_step_adds_to_are_handed_on(tmp_path):
+    w = nn.Variable.from_numpy_array(np.float32([1, 2]), need_grad=True)
+    w.name = "w"
+    w.grad.zero()
+    solver = S.Sgd(1.0)
+    solver.set_parameters({"w": w})
+
+    @nn.compile
+    def step(x):
+        loss = F.sum(w * x)
+        loss.backward()
+        solver.update()  # by the sum of all gradients so far
+        return loss
+
+    x = nn.Variable.from_numpy_array(np.float32([3, 4]))
+    step(x)
+    step.save(tmp_path / "a.nnlp")
+    found = nn.load_program(tmp_path / "a.nnlp")
+    np.testing.assert_array_equal(found.arrays["w"].data, [1 - 3, 2 - 4])
+    for n in (3, 6):
+        found.run(x=x.d)
+        np.testing.assert_array_equal(found.arrays["w"].data, [1 - n * 3, 2 - n * 4])
+
+
+def test_weights_of_a_mapped_file_are_packed_once(tmp_path, monkeypatch):
+    require_onednn()
+    x = nn.Variable.from_numpy_array(normal(1, 16, 16, 16))
+    nn.save_program(tmp_path / "a.nnlp", {"y": PF.convolution(x, 32, (3, 3))}, {"x": x})
+    found = nn.load_program(tmp_path / "a.nnlp")
+    found.run(x=x.d)
+    plan = found.runner().plan
+    assert plan.native_prepared == 1
+    ran = []
+    run = plan.native.run
+
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(plan_native, name)
+
+        def run(self, begin, end):
+            ran.append((begin, end))
+            run(begin, end)
+
+    plan_native, plan.native = plan.native, Counting()
+    for _ in range(3):
+        found.run(x=x.d)
+    assert (0, 1) not in ran and len(ran) >= 3
+
+
+# ---- what goes wrong ----
+
+
+def rewritten(path, change):
+    """The file with its program changed."""
+    data = np.fromfile(path, np.uint8)
+    entries, meta = safetensors.read_header(data, str(path))
+    arrays = {k: data[e.begin : e.end].view(e.dtype).reshape(e.shape) for k, e in entries.items()}
+    program = json.loads(arrays["nnl.program"].tobytes())
+    change(program, arrays)
+    arrays["nnl.program"] = np.frombuffer(json.dumps(program).encode(), np.uint8)
+    safetensors.save(path, arrays, {**meta, "version": str(program["version"])})
+
+
+def newer(program, arrays):
+    program["version"] = 2
+
+
+def lost(program, arrays):
+    del arrays["fc/affine/W"]
+
+
+def other(program, arrays):
+    arrays["fc/affine/W"] = arrays["fc/affine/W"][:2]
+
+
+def unknown(program, arrays):
+    program["programs"]["main"]["steps"][0]["ins"][0] = 77
+
+
+@pytest.mark.parametrize(
+    "change,text",
+    [
+        (newer, "a.nnlp: has version 2 of the format, this nnl reads 1"),
+        (lost, "a.nnlp: damaged: there is no tensor 'fc/affine/W'"),
+        (other, r"a.nnlp: damaged: 'fc/affine/W' is float32\[2, 4\], wanted float32\[3, 4\]"),
+        (unknown, "a.nnlp: damaged: there is no value 77"),
+    ],
+)
+def test_files_that_are_newer_or_damaged_are_refused(change, text, tmp_path):
+    path = tmp_path / "a.nnlp"
+    nn.save_program(path, PF.affine(nn.Variable((2, 3)), 4, name="fc"))
+    rewritten(path, change)
+    with pytest.raises(ValueError, match=text):
+        nn.load_program(path)
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "a.nnlp"
+    safetensors.save(path, {"w": np.zeros(3)}, {})
+    with pytest.raises(ValueError, match="a.nnlp: has no tensor 'nnl.program': it is no program"):
+        nn.load_program(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="a.nnlp: the file is empty"):
+        nn.load_program(path)
+
+
+def test_what_a_run_was_not_given_is_told(tmp_path):
+    x = named((2, 3))
+    nn.save_program(tmp_path / "a.nnlp", programs={"f": x * 2, "g": x * 3})
+    found = nn.load_program(tmp_path / "a.nnlp")
+    with pytest.raises(ValueError, match=r"a.nnlp has the programs \['f', 'g'\]: say which one"):
+        found.run(x=1)
+    with pytest.raises(KeyError, match=r"has the programs \['f', 'g'\], not 'h'"):
+        found.run("h", x=1)
+    with pytest.raises(TypeError, match=r"f: run got the inputs \['z'\], wanted \['x'\]"):
+        found.run("f", z=1)
+    with pytest.raises(ValueError, match=r"f: x has the shape \(3,\), wanted \(2, 3\)"):
+        found.run("f", x=[1, 2, 3])
+    with pytest.raises(TypeError, match="f: x is 'a', wanted numbers"):
+        found.run("f", x="a")
+
+
+def test_what_cannot_be_saved_is_told(tmp_path):
+    class Double(nn.function.PythonFunction):
+        def forward_impl(self, inputs, outputs):
+            outputs[0].data = inputs[0].data * 2
+
+        def setup_impl(self, inputs, outputs):
+            outputs[0].reset_shape(inputs[0].shape, True)
+
+        def min_outputs(self):
+            return 1
+
+    x = named((2,))
+    with pytest.raises(NotImplementedError, match="runs Python code, which a program cannot hold"):
+        nn.save_program(tmp_path / "a.nnlp", Double()(x))
+    with pytest.raises(ValueError, match="the output 'y' is computed by no function"):
+        nn.save_program(tmp_path / "a.nnlp", x)
+    with pytest.raises(TypeError, match="'main' is tuple, wanted a Variable, a dict of them"):
+        nn.save_program(tmp_path / "a.nnlp", 3)
+    with pytest.raises(TypeError, match="give outputs, or programs"):
+        nn.save_program(tmp_path / "a.nnlp")
+    with pytest.raises(
+        ValueError, match="the input 'h' is computed: Variable, output of mul_scalar"
+    ):
+        h = x * 2
+        nn.save_program(tmp_path / "a.nnlp", {"y": h + 1}, {"h": h})
+    with pytest.raises(
+        ValueError, match="save: lambda has not been called, so nothing is recorded"
+    ):
+        nn.compile(lambda x: x).save(tmp_path / "a.nnlp")
+    assert not list(tmp_path.iterdir())
