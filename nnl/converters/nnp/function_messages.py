@@ -15,6 +15,7 @@ from nnl.core.context import STATE
 from nnl.core.dispatch import apply, bind
 from nnl.core.graph import Node, Value
 from nnl.core.op import OPS, Op
+from nnl.core.random import stream
 from nnl.core.variable import Variable
 from nnl.functions.sink import sink
 
@@ -231,7 +232,7 @@ def _apply(
     attrs = op.attrs(**values)
     xs: tuple[Any, ...] = slots
     if op.takes_rng:
-        xs = (*slots, op.stream(getattr(attrs, "seed", -1)))
+        xs = (*slots, stream(getattr(attrs, "seed", -1)))
     if op.has_resolve:
         attrs = op._resolve(attrs, xs)
         flags = [f for f in ("no_scale", "no_bias") if f in values]
