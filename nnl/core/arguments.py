@@ -31,7 +31,7 @@ def bounded(table: dict[Any, Any]) -> dict[Any, Any]:
     """The table, with its oldest quarter dropped when it has become too large."""
     if len(table) >= _KEPT:
         for key in list(table)[: _KEPT // 4]:
-            del table[key]
+            table.pop(key, None)  # another thread may do the same now
     return table
 
 
@@ -106,7 +106,7 @@ class Arguments:
             attrs = self.attrs_class()
             attrs.__dict__.update(zip(self.fields, converted, strict=True))
             attrs.values, attrs.bound, attrs.resolved = converted, {}, {}
-            bounded(self._interned)[exactly] = attrs
+            attrs = bounded(self._interned).setdefault(exactly, attrs)
         if type(values) is tuple:
             bounded(self._raw)[key] = attrs
         return attrs

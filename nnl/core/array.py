@@ -126,7 +126,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         elif "cleared" in self.bufs:
             raise ValueError(f"{self.spec} was read after it had been {self.bufs['cleared']}")
         else:
-            src, buf = next(iter(self.bufs.items()))
+            src, buf = list(self.bufs.items())[0]  # plans of other threads may add marks
             self.bufs[space] = SPACES[space].from_host(SPACES[src].to_host(buf))
         return self.bufs[space]
 
@@ -149,7 +149,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         old: dict[str, Any] = self.bufs if same else {"fill": 0}
         # a dictionary of its own: arrays that shared memory keep the old spec and the old value
         whole = {SHARED, *SPACES}
-        self.bufs = {s: b.reshape(spec.shape) if s in whole else b for s, b in old.items()}
+        self.bufs = {s: b.reshape(spec.shape) if s in whole else b for s, b in list(old.items())}
         self.spec = spec
         EPOCH.advance()
 

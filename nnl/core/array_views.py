@@ -89,7 +89,7 @@ class ArrayViews:
             return self  # type: ignore[no-any-return]
         if not arr.bufs:
             arr.read_early(f"NdArray {arr.spec}", "copy_from")
-        space = next((s for s in arr.bufs if s in SPACES), "host")
+        space = next((s for s in list(arr.bufs) if s in SPACES), "host")
         source = arr.read(space)
         if not use_current_context and arr.spec is not self.spec:
             self.set_spec(arr.spec)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nnl.core.array import NdArray
 from nnl.core.graph import Node
 from nnl.ext.library import BFLOAT16
-from nnl.graph.holders import HOLDERS, Written, is_held, read_in_order
+from nnl.graph.holders import Written, count_holders, is_held, read_in_order
 from nnl.graph.program import SPACE, Program, space_of
 
 if TYPE_CHECKING:
@@ -147,16 +147,14 @@ class Binding:
         nd.bufs.pop(self.mark, None)  # another buffer, whoever marked the array
         self._let_go(slot)
         self.held[slot] = id(buf)
-        HOLDERS[id(buf)] += 1 + self.aliases[slot]
+        count_holders(id(buf), 1 + self.aliases[slot])
         plan.point(slot, buf)
 
     def _let_go(self, slot: int) -> None:
         """Stop counting the references of the plan to the buffer of a given slot."""
         buf = self.held.get(slot)
         if buf is not None:
-            HOLDERS[buf] -= 1 + self.aliases[slot]
-            if not HOLDERS[buf]:
-                del HOLDERS[buf]
+            count_holders(buf, -1 - self.aliases[slot])
 
     def __del__(self) -> None:
         for nd in self.prepared_from:

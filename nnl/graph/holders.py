@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from mmap import mmap
 from sys import getrefcount
+from threading import RLock
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +23,15 @@ from nnl.ext.library import BFLOAT16, TILED
 from nnl.graph.program import SPACE
 
 HOLDERS: Counter[int] = Counter()  # {id of a leaf's buffer: references of plans to it}
+_COUNTING = RLock()  # plans of several threads may use one array, and be freed at any time
+
+
+def count_holders(buf: int, more: int) -> None:
+    """Plans have that many references more to the buffer of this id."""
+    with _COUNTING:
+        HOLDERS[buf] += more
+        if not HOLDERS[buf]:
+            del HOLDERS[buf]
 
 
 def _references(bufs: dict[str, Any]) -> int:

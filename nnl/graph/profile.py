@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ class Profile:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.target = STATE.target
+        self.target, self.thread = STATE.target, get_ident()
 
     def table(self, top: int = 30, layers: bool = True) -> str:
         """Per function called: calls, time, share of it, rates, share of the machine's peak.
@@ -158,12 +159,12 @@ def least_s(cost: Cost, dtype: np.dtype[Any], target: Target) -> float:
     return max(arithmetic, cost.bytes / peak_bytes(target))
 
 
-PROFILES: list[Profile] = []  # those that record now
+PROFILES: list[Profile] = []  # those that record now, of any thread
 
 
 @contextmanager
 def profile(path: str | None = None) -> Iterator[Profile]:
-    """Record what every operation costs: of plans, and of functions that run at once.
+    """Record what operations of this thread cost: of plans, and of functions that run at once.
 
     Args:
         path: Where to write a trace in Chrome's format at the end; nowhere if left out.
@@ -200,7 +201,7 @@ def _timed(target: Target) -> Target:
         for field in Target.__slots__:
             setattr(copy, field, getattr(target, field))
         copy.backends = tuple([_timed_backend(b) for b in target.backends])
-        _TIMED[target] = copy
+        _TIMED.setdefault(target, copy)
     return _TIMED[target]
 
 
@@ -247,11 +248,12 @@ def note(
     dtype: np.dtype[Any],
     origin: Origin | str | None,
 ) -> None:
-    """Add an event to everything that records."""
+    """Add an event to everything that records in this thread."""
     layer = place(origin)
     event = Event(op, where, what, start_ns, time_ns, cost.flops, cost.bytes, layer, dtype)
-    for p in PROFILES:
-        p.events.append(event)
+    for p in list(PROFILES):
+        if p.thread == get_ident():
+            p.events.append(event)
 
 
 def cost_of(attrs: Any, ins: Sequence[Spec | None], outs: Sequence[Spec]) -> Cost:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -242,3 +243,29 @@ def test_executors_name_outputs_and_stay_with_the_graph(tmp_path: Path) -> None:
         nn.graph_def.save(text, [g], executors=[{**entry, "output": {"x": z}}])
     with pytest.raises(ValueError, match="output 'y': the network 'net' has no variable ''"):
         nn.graph_def.save(text, [g], executors=[{**entry, "output": {"y": nn.Variable((2,))}}])
+
+
+def test_a_graph_holds_what_its_own_thread_calls() -> None:
+    barrier, graphs = threading.Barrier(3), {}
+
+    def record(name: str) -> None:
+        with graph_def.graph(name) as g:
+            y = nn.ProtoVariable((2, 3), "x")
+            for _ in range(20):
+                barrier.wait(30)
+                y = getattr(F, name)(y)
+        graphs[name] = [f.type for f in g.default_graph().functions.values()]
+
+    def define_by_run() -> None:
+        for _ in range(20):
+            barrier.wait(30)
+            with nn.auto_forward():
+                F.sigmoid(nn.Variable((2,), need_grad=True))
+
+    jobs = [(record, "relu"), (record, "tanh"), (define_by_run,)]
+    threads = [threading.Thread(target=f, args=args) for f, *args in jobs]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert graphs == {"relu": ["ReLU"] * 20, "tanh": ["Tanh"] * 20}
