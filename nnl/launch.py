@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import sys
 
-from nnl.cli.launch import main
+from nnl.cli.main import launch_main as main
 
 __all__ = ["main"]
 

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +109,3 @@ def follow(process: subprocess.Popen[bytes], link: socket.socket) -> int:
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         print(f"nnl launch: mpiexec {how}", file=sys.stderr)
     return 128 - code if code < 0 else code
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `python -m nnl.launch`."""
-    from nnl.cli.main import main as nnl
-
-    return nnl(["launch", *(sys.argv[1:] if argv is None else argv)])

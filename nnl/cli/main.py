@@ -73,5 +73,10 @@ def convert_main(argv: Sequence[str] | None = None) -> int:
     return main(["convert", *(sys.argv[1:] if argv is None else argv)], "nnl-convert")
 
 
+def launch_main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `python -m nnl.launch`, which is `nnl launch`."""
+    return main(["launch", *(sys.argv[1:] if argv is None else argv)])
+
+
 if __name__ == "__main__":
     sys.exit(main())

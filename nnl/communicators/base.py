@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from nnl.communicators.callback import CommunicatorBackwardCallback
+from nnl.communicators.callback import CommunicatorBackwardCallback, describe, record_all_reduce
 from nnl.communicators.channel import Channel, CommunicatorError
 from nnl.core.annotations import checked
 from nnl.core.array import NdArray
 from nnl.core.context import REORDERED, STATE, Context
 from nnl.core.convert import as_ints
-from nnl.core.op import OPS
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 
@@ -438,39 +436,4 @@ class Communicator:
         return list(found.values())
 
 
-def describe(specs: Sequence[Spec]) -> str:
-    """Specs in a few words, with a checksum where they do not fit."""
-    if len(specs) <= 3:
-        return ", ".join([str(s) for s in specs])
-    checksum = zlib.crc32(";".join([str(s) for s in specs]).encode())
-    return f"{len(specs)} arrays of {sum(s.size for s in specs)} elements, {checksum:08x}"
-
-
-def record_all_reduce(
-    comm: Communicator, arrays: Sequence[NdArray], division: bool, group: str, scale: float = 1.0
-) -> None:
-    """Let the plan that nnl.compile is recording reduce gradients at this point of the step.
-
-    Raises:
-        NotImplementedError: An array is no gradient of this step, and not lazily zero.
-    """
-    trace = STATE.trace
-    given = []
-    for i, nd in enumerate(arrays):
-        known = trace.grads.get(id(nd))
-        if known is None and not nd.zeroing:
-            raise NotImplementedError(
-                f"all_reduce: nnl.compile is recording, and data[{i}] {nd.spec} is not a gradient "
-                "of this step; call all_reduce outside of the compiled function"
-            )
-        if known is not None and known[1] is not None:
-            given.append((nd, known[1]))
-    if given:
-        sums = OPS["all_reduce"](
-            *[g for _, g in given], comm=comm, group=group, division=division, scale=scale
-        )
-        for (nd, _), y in zip(given, sums if isinstance(sums, tuple) else (sums,), strict=True):
-            trace.grads[id(nd)] = nd, y
-
-
-__all__ = ["Communicator", "CommunicatorError", "Group", "record_all_reduce"]
+__all__ = ["Communicator", "CommunicatorError", "Group"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 
 from nnl.communicators.channel import ALIGN
 from nnl.core.array import NdArray
+from nnl.core.context import STATE
+from nnl.core.op import OPS
 from nnl.core.spec import Spec
 
 
@@ -120,15 +123,11 @@ class CommunicatorBackwardCallback:
 
     def record(self) -> None:
         """nnl.compile is recording: let the reduction be a step of its plan."""
-        from nnl.communicators.base import record_all_reduce
-
         record_all_reduce(self.comm, self.arrays, self.division, self.group.name, self.scale)
 
     # ---- the flat buffer ----
 
     def _lay_out(self, order: Sequence[NdArray], specs: list[Spec]) -> None:
-        from nnl.communicators.base import describe
-
         spec_of = {id(nd): spec for nd, spec in zip(self.arrays, specs, strict=True)}
         first = {id(nd): nd for nd in order if id(nd) in spec_of}
         rest = [nd for nd in reversed(self.arrays) if id(nd) not in first]
@@ -202,3 +201,38 @@ class CommunicatorBackwardCallback:
 
 def _padded(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN
+
+
+def describe(specs: Sequence[Spec]) -> str:
+    """Specs in a few words, with a checksum where they do not fit."""
+    if len(specs) <= 3:
+        return ", ".join([str(s) for s in specs])
+    checksum = zlib.crc32(";".join([str(s) for s in specs]).encode())
+    return f"{len(specs)} arrays of {sum(s.size for s in specs)} elements, {checksum:08x}"
+
+
+def record_all_reduce(
+    comm: Any, arrays: Sequence[NdArray], division: bool, group: str, scale: float = 1.0
+) -> None:
+    """Let the plan that nnl.compile is recording reduce gradients at this point of the step.
+
+    Raises:
+        NotImplementedError: An array is no gradient of this step, and not lazily zero.
+    """
+    trace = STATE.trace
+    given = []
+    for i, nd in enumerate(arrays):
+        known = trace.grads.get(id(nd))
+        if known is None and not nd.zeroing:
+            raise NotImplementedError(
+                f"all_reduce: nnl.compile is recording, and data[{i}] {nd.spec} is not a gradient "
+                "of this step; call all_reduce outside of the compiled function"
+            )
+        if known is not None and known[1] is not None:
+            given.append((nd, known[1]))
+    if given:
+        sums = OPS["all_reduce"](
+            *[g for _, g in given], comm=comm, group=group, division=division, scale=scale
+        )
+        for (nd, _), y in zip(given, sums if isinstance(sums, tuple) else (sums,), strict=True):
+            trace.grads[id(nd)] = nd, y

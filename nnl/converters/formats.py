@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.nnp.archive import Content, read_files
+from nnl.converters.nnp.building import NewParameters, build_networks
 from nnl.converters.nnp.content import (
     expanded,
     functions_of,
@@ -31,7 +32,6 @@ from nnl.converters.nnp.function_messages import op_of_type, visible_inputs
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.network_reader import MAX_ELEMENTS
 from nnl.converters.nnp.parameter_files import Stored
-from nnl.converters.nnp.reader import NewParameters, build_networks
 from nnl.converters.nnp.writer import create_proto
 from nnl.converters.open_batch import at_two_sizes, merged
 from nnl.converters.weights import EXTENSIONS

@@ -128,11 +128,9 @@ def _vjp(node: Node, slots: list[Any], as_graph: bool) -> Sequence[Any]:
             else:
                 kw[name] = _output(node, i, data)
         if RULES:
-            from nnl.core.grad_rules import by_rule
-
-            given = by_rule(node, gys, kw)
-            if given is not None:
-                return given  # type: ignore[no-any-return]
+            rule = RULES.get(getattr(node.attrs, "type_name", op.type_name))
+            if rule is not None:
+                return rule(node, gys, kw)  # type: ignore[no-any-return]
     if not op.has_vjp:
         return _vjp_of_decomposition(node, gys, kw, as_graph)
     if op.spec_names:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from nnl.core.array import NdArray
+from nnl.core.autodiff import _vjp, accumulate
 from nnl.core.context import EPOCH, STATE, Context, using
 from nnl.core.dispatch import bind, execute
 from nnl.core.graph import Node, Value
@@ -185,8 +186,6 @@ class Function:
         node.inputs = tuple([None if x is None else Value.leaf(x._data, x.need_grad) for x in xs])
         node.out_specs = tuple([y.spec for y in ys])
         node.outs, node.live, node.saved = tuple(ys), None, None
-        from nnl.core.autodiff import _vjp, accumulate
-
         gys: list[Any] = [y.grad for y in outputs]
         gys += [None] * (len(ys) - len(gys))
         with using(record=False, auto_forward=True, target=node.target):

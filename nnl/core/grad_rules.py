@@ -7,6 +7,7 @@ nnl.grad asks the registry before it takes a function's own rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from functools import partial
 from typing import Any
 
 from nnl.core.context import using
@@ -25,14 +26,15 @@ class _Registry(MutableMapping[str, Rule]):
 
     def __getitem__(self, name: str) -> Rule:
         if name in RULES:
-            return RULES[name]
+            rule: Rule = RULES[name].args[0]
+            return rule
         op = next((op for op in OPS.values() if op.nnp == name), None)
         if op is None:
             raise KeyError(name)
         return _rule_of(op)
 
     def __setitem__(self, name: str, rule: Rule) -> None:
-        RULES[name] = rule
+        RULES[name] = partial(_by_rule, rule)
 
     def __delitem__(self, name: str) -> None:
         del RULES[name]
@@ -70,16 +72,13 @@ def show_registry() -> None:
         print(name, rule)
 
 
-def by_rule(node: Node, gys: Sequence[Variable], kept: dict[str, Any]) -> Any:
-    """Gradients of a node's inputs by a registered rule; None where its type has none.
+def _by_rule(rule: Rule, node: Node, gys: Sequence[Variable], kept: dict[str, Any]) -> Any:
+    """Gradients of a node's inputs by a registered rule.
 
     Args:
         kept: What the function's own gradient needs, by name.
     """
     op = node.op
-    rule = RULES.get(getattr(node.attrs, "type_name", op.type_name))
-    if rule is None:
-        return None
     inputs: list[Any] = [None] * len(node.inputs)
     for name, i in op.kept_inputs:
         several = op.variadic and i == len(op.inputs) - 1

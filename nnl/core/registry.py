@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nnl.core.op import Op
 
 OPS: dict[str, Op] = {}
-RULES: dict[str, Callable[..., Any]] = {}  # gradients for nnl.grad that users gave, by type name
+# Gradients for nnl.grad that users gave, by type name.
+# (node, gradients of its outputs, {name: what its own gradient needs}) -> gradients of its inputs
+RULES: dict[str, partial[Any]] = {}

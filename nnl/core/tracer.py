@@ -32,9 +32,11 @@ class Deferring(Tracer, Protocol):
 
     Attributes:
         gradients: {id: array} of gradients, as far as the thread has asked for them.
+        grads: {id: (array, value)} of arrays with a known value; None is zero.
     """
 
     gradients: dict[int, NdArray]
+    grads: dict[int, tuple[NdArray, Variable | None]]
 
     def inputs(self, xs: Sequence[Variable | None], writes: Sequence[int]) -> list[Value | None]:
         """The edges that a function reads which is given `xs` and writes those at `writes`."""

@@ -14,8 +14,8 @@ import pytest
 import nnl as nn
 import nnl.communicators as C
 import nnl.functions as F
-from nnl.communicators.base import Group, describe
-from nnl.communicators.callback import CommunicatorBackwardCallback
+from nnl.communicators.base import Group
+from nnl.communicators.callback import CommunicatorBackwardCallback, describe
 from nnl.communicators.channel import Channel
 from nnl.communicators.mpi import STARTED_BY, rounds, timeout_s
 from nnl.communicators.nccl import DTYPES, dtype_name, gpu_of

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from nnl.converters.nnp.archive import Files, read_files
+from nnl.converters.nnp.building import NewParameters, build_networks
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.network_reader import LoadedNetwork, LoadedVariable
-from nnl.converters.nnp.reader import NewParameters, build_networks
 from nnl.core.parameter import Scope, get_parameters, parameter_scope, set_parameter
 from nnl.core.variable import Variable
 

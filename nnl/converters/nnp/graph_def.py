@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from nnl.converters.nnp.archive import Content
+from nnl.converters.nnp.building import NewParameters, build_networks
 from nnl.converters.nnp.content import functions_of, write_content
 from nnl.converters.nnp.contents_writer import EXECUTOR_SETTINGS
 from nnl.converters.nnp.function_messages import argument_field, op_of_type, read_arguments
@@ -19,7 +20,6 @@ from nnl.converters.nnp.loops import expand_loops
 from nnl.converters.nnp.messages import messages
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.parameter_files import Stored, add_to_proto, from_proto
-from nnl.converters.nnp.reader import NewParameters, build_networks
 from nnl.converters.nnp.training_reader import context_of
 from nnl.core.context import STATE, using
 from nnl.core.parameter import (
