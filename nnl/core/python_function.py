@@ -15,6 +15,8 @@ from nnl.core.op import OPS, op
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
 
+CATEGORY = "Special"
+
 
 class PythonFunction:
     """Base of functions written in Python. Subclasses implement the four methods below.

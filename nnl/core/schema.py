@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from sys import modules
 from typing import Any
 
 from nnl.core.arguments import REQUIRED
@@ -40,7 +41,8 @@ def schema() -> dict[str, Any]:
         - ops: {name: entry} of all ops, internal ones and those that only plans make too. An entry
           has
 
-          - doc: the first line of the docstring; module: where it is defined.
+          - doc: the first line of the docstring; module: where it is defined; category: what
+            palettes list it under.
           - inputs: {name, optional, variadic, dtype}, in their order. dtype is "float" (converted
             to the context's type), "integer" (converted to whole numbers) or "any" (as it is).
           - outputs: {name, hidden, variadic, wide}. Callers do not see a hidden one; a wide one
@@ -71,6 +73,7 @@ def entry(op: Op) -> dict[str, Any]:
     return {
         "doc": (op.__doc__ or "").strip().split("\n")[0],
         "module": op.__module__,
+        "category": category(op),
         "inputs": [
             {
                 "name": name,
@@ -112,6 +115,13 @@ def entry(op: Op) -> dict[str, Any]:
         if op.onnx is None
         else {"op_type": op.onnx.op_type, "since": op.onnx.since, "attrs": op.onnx.attrs},
     }
+
+
+def category(op: Op) -> str:
+    """What the module of an op says in CATEGORY, or else the package; "" for one of a user."""
+    package = op.__module__.rpartition(".")[0]
+    found = [getattr(modules.get(name), "CATEGORY", "") for name in (op.__module__, package)]
+    return found[0] or found[1]
 
 
 def plain(value: Any) -> Any:

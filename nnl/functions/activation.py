@@ -18,6 +18,8 @@ from nnl.functions.elementary import exp
 from nnl.functions.reduction import reshape, sum_to
 from nnl.functions.selection import gate, minimum_scalar, where
 
+CATEGORY = "Activation"
+
 __all__ = [
     "celu",
     "crelu",

@@ -10,6 +10,8 @@ from __future__ import annotations
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_rank
 
+CATEGORY = "Layer"
+
 __all__ = ["adaptive_separable_convolution"]
 
 

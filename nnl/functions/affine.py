@@ -16,6 +16,8 @@ from nnl.functions.arithmetic import mul2
 from nnl.functions.on_device import on_host
 from nnl.functions.reduction import reshape, stretched, sum_op, sum_to
 
+CATEGORY = "Layer"
+
 __all__ = ["affine", "batch_matmul", "dot", "embed"]
 
 

@@ -12,6 +12,8 @@ from nnl.core.op import OPS, Cost, Onnx, Sample, op
 from nnl.core.spec import Spec, broadcast_shape, check_same_shape
 from nnl.functions.reduction import sum_to
 
+CATEGORY = "Arithmetic"
+
 __all__ = [
     "add2",
     "add_n",

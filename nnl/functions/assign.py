@@ -7,6 +7,8 @@ from nnl.core.op import Sample, op
 from nnl.core.spec import check_same_shape
 from nnl.functions.layout import MovesData
 
+CATEGORY = "Array manipulation"
+
 __all__ = ["assign"]
 
 

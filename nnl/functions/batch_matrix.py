@@ -12,6 +12,8 @@ from nnl.functions.arithmetic import add2, mul2, mul_scalar
 from nnl.functions.layout import transpose
 from nnl.functions.reduction import reshape
 
+CATEGORY = "Array manipulation"
+
 __all__ = ["batch_det", "batch_inv", "batch_logdet", "batch_cholesky"]
 
 

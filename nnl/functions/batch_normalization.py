@@ -21,6 +21,8 @@ from nnl.functions.standardize import (
     standardize,
 )
 
+CATEGORY = "Normalization"
+
 __all__ = ["batch_normalization", "fused_batch_normalization"]
 
 

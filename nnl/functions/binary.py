@@ -16,6 +16,8 @@ from nnl.functions.affine import affine
 from nnl.functions.arithmetic import Unary
 from nnl.functions.convolution import Window, convolution, resolve_window
 
+CATEGORY = "Quantization"
+
 __all__ = [
     "binary_connect_affine",
     "binary_connect_convolution",

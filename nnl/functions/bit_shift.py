@@ -9,6 +9,8 @@ from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import broadcast_shape
 from nnl.functions.on_device import on_host
 
+CATEGORY = "Special"
+
 __all__ = ["bit_shift"]
 
 

@@ -9,6 +9,8 @@ from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.reduction import as_rows, count, kept_shape, reshape
 
+CATEGORY = "Random"
+
 __all__: list[str] = []
 
 

@@ -24,6 +24,8 @@ from nnl.functions.selection import (
     where,
 )
 
+CATEGORY = "Normalization"
+
 __all__ = ["clip_by_norm", "clip_by_value", "clip_grad_by_norm", "clip_grad_by_value"]
 
 

@@ -14,6 +14,8 @@ import numpy as np
 from nnl.core.op import Cost, Sample, op
 from nnl.functions.arithmetic import Binary
 
+CATEGORY = "Logical"
+
 __all__ = [
     "equal",
     "equal_scalar",

@@ -10,6 +10,8 @@ from nnl.core.spec import ShapeError, check_axis
 from nnl.functions.layout import MovesData
 from nnl.functions.reduction import sum as sum_over
 
+CATEGORY = "Array manipulation"
+
 __all__ = ["concatenate", "stack", "split", "meshgrid"]
 
 

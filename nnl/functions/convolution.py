@@ -21,6 +21,8 @@ from nnl.functions import convolution_kernels as kernels
 from nnl.functions.convolution_kernels import output_size
 from nnl.functions.reduction import sum_op
 
+CATEGORY = "Layer"
+
 __all__ = [
     "convolution",
     "deconvolution",

@@ -9,6 +9,8 @@ from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import check_axis, check_same_shape
 from nnl.functions.arithmetic import mul2
 
+CATEGORY = "Reduction"
+
 __all__ = ["cumsum", "cumprod"]
 
 

@@ -26,6 +26,8 @@ from nnl.functions.layout import transpose
 from nnl.functions.pixel_sampling import linear_taps, sample_pixels
 from nnl.functions.reduction import reshape
 
+CATEGORY = "Layer"
+
 __all__ = ["deformable_convolution"]
 
 

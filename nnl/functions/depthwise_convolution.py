@@ -16,6 +16,8 @@ from nnl.functions.convolution import (
 )
 from nnl.functions.reduction import reshape
 
+CATEGORY = "Layer"
+
 __all__ = ["depthwise_convolution", "depthwise_deconvolution"]
 
 

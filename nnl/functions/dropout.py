@@ -9,6 +9,8 @@ from nnl.core import random as nnl_random
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import Spec, check_same_shape
 
+CATEGORY = "Random"
+
 __all__ = ["dropout"]
 
 

@@ -16,6 +16,8 @@ from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
 from nnl.functions.reduction import reshape, stretched, sum_to
 
+CATEGORY = "Special"
+
 __all__ = ["einsum"]
 
 

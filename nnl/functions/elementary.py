@@ -22,6 +22,8 @@ from nnl.functions.arithmetic import (
 from nnl.functions.comparison import equal_scalar
 from nnl.functions.reduction import sum_to
 
+CATEGORY = "Math"
+
 __all__ = [
     "abs",
     "acos",

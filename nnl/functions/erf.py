@@ -9,6 +9,8 @@ from nnl.core.op import Cost, Onnx, Sample, op
 from nnl.functions.arithmetic import Unary, memory_for, mul2, mul_scalar
 from nnl.functions.elementary import exp
 
+CATEGORY = "Math"
+
 __all__ = ["erf"]
 
 # Coefficients of W. J. Cody, Rational Chebyshev approximations for the error function, Mathematics

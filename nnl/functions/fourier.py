@@ -11,6 +11,8 @@ from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.arithmetic import mul_scalar
 
+CATEGORY = "Signal processing"
+
 __all__ = ["fft", "ifft"]
 
 

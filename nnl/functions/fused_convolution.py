@@ -8,6 +8,8 @@ from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.convolution import resolve_window
 
+CATEGORY = "Layer"
+
 __all__ = ["fused_convolution"]
 
 ARGUMENTS = {  # nonlinearity -> names of its arguments

@@ -15,6 +15,8 @@ from nnl.core.variable import Variable
 from nnl.functions.layout import MovesData, check_indices
 from nnl.functions.on_device import add_at, take
 
+CATEGORY = "Array manipulation"
+
 __all__ = ["gather", "gather_nd"]
 
 

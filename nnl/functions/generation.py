@@ -10,6 +10,8 @@ from nnl.core.convert import as_int
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import Spec
 
+CATEGORY = "Math"
+
 __all__ = ["constant", "arange", "linspace"]
 
 

@@ -12,6 +12,8 @@ from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.random import require
 
+CATEGORY = "Random"
+
 __all__ = ["image_augmentation"]
 
 

@@ -25,6 +25,8 @@ from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 from nnl.functions.binary import WithAffine, WithConvolution
 
+CATEGORY = "Quantization"
+
 __all__ = ["inq_affine", "inq_convolution"]
 
 ALGORITHMS = ("largest_abs", "random")

@@ -15,6 +15,8 @@ from nnl.core.convert import wanted_instead
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError
 
+CATEGORY = "Signal processing"
+
 __all__ = ["interpolate"]
 
 

@@ -11,6 +11,8 @@ from nnl.core.spec import ShapeError, Spec, check_axes
 from nnl.functions.on_device import on_host
 from nnl.functions.reduction import sum as sum_over
 
+CATEGORY = "Array manipulation"
+
 __all__ = [
     "transpose",
     "broadcast_to",

@@ -18,6 +18,8 @@ from nnl.functions.comparison import greater, greater_equal, less, less_equal
 from nnl.functions.quantization import rounded
 from nnl.functions.reduction import sum_to
 
+CATEGORY = "Quantization"
+
 __all__ = ["dequantize_linear", "min_max_quantize", "quantize_linear"]
 
 

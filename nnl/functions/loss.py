@@ -10,6 +10,8 @@ from nnl.core.spec import check_axis, check_same_shape
 from nnl.functions.arithmetic import Binary, add_scalar, div2, mul2, mul_scalar, sub2
 from nnl.functions.reduction import spread, sum_to
 
+CATEGORY = "Loss"
+
 __all__ = [
     "sigmoid_cross_entropy",
     "binary_cross_entropy",

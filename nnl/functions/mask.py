@@ -20,6 +20,8 @@ from nnl.functions.assign import store
 from nnl.functions.layout import MovesData
 from nnl.functions.reduction import reshape
 
+CATEGORY = "Array manipulation"
+
 __all__ = ["bool_gather", "bool_scatter", "bool_fill", "nonzero", "unique"]
 
 

@@ -10,6 +10,8 @@ from nnl.core.spec import ShapeError, check_axis
 from nnl.functions.arithmetic import mul2, sub2
 from nnl.functions.reduction import mean_op
 
+CATEGORY = "Normalization"
+
 __all__ = ["mean_subtraction"]
 
 

@@ -9,6 +9,8 @@ from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import Spec, check_same_shape
 from nnl.functions.softmax import Along, at_labels, check_label_shape, check_labels
 
+CATEGORY = "Validation"
+
 __all__ = ["top_n_error", "binary_error", "confusion_matrix"]
 
 

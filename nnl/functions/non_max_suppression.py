@@ -12,6 +12,8 @@ from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_rank
 from nnl.functions.mask import current_value
 
+CATEGORY = "Special"
+
 __all__ = ["nms_detection2d", "onnx_non_max_suppression"]
 
 

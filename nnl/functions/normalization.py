@@ -10,6 +10,8 @@ from nnl.core.spec import ShapeError, check_axes, check_axis
 from nnl.functions.reduction import kept_shape
 from nnl.functions.standardize import Normalization, normalization, others, parameters
 
+CATEGORY = "Normalization"
+
 __all__ = [
     "layer_normalization",
     "instance_normalization",

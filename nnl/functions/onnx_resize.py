@@ -13,6 +13,8 @@ from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.interpolate import combine, transpose
 
+CATEGORY = "Signal processing"
+
 __all__ = ["onnx_resize"]
 
 CROP = "tf_crop_and_resize"

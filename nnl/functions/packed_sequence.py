@@ -18,6 +18,8 @@ from nnl.functions.layout import MovesData
 from nnl.functions.mask import current_value
 from nnl.functions.on_device import on_host
 
+CATEGORY = "Array manipulation"
+
 __all__ = ["pack_padded_sequence", "pad_packed_sequence"]
 
 

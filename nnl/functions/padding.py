@@ -14,6 +14,8 @@ from nnl.core.spec import ShapeError
 from nnl.functions.layout import MovesData
 from nnl.functions.slicing import slice_op
 
+CATEGORY = "Array manipulation"
+
 __all__ = ["pad", "shift"]
 
 

@@ -17,6 +17,8 @@ from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, check_rank, check_same_shape
 from nnl.functions.layout import transpose
 
+CATEGORY = "Special"
+
 __all__ = ["patch_correlation"]
 
 

@@ -21,6 +21,8 @@ from nnl.functions.arithmetic import mul2, r_sub_scalar, sub2
 from nnl.functions.on_device import add_at, take
 from nnl.functions.reduction import reshape
 
+CATEGORY = "Signal processing"
+
 __all__: list[str] = []
 
 _BLOCK = 1 << 16  # elements of one temporary, to stay in the second-level cache

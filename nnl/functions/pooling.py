@@ -18,6 +18,8 @@ from nnl.functions.arithmetic import mul_scalar
 from nnl.functions.pooling_kernels import Windows, windows
 from nnl.functions.reduction import reshape, sum_op
 
+CATEGORY = "Layer"
+
 __all__ = [
     "max_pooling",
     "max_pooling_backward",

@@ -21,6 +21,8 @@ from nnl.functions.comparison import greater_equal_scalar, less_equal_scalar, le
 from nnl.functions.elementary import abs as absolute
 from nnl.functions.rounding import round as round_op
 
+CATEGORY = "Quantization"
+
 __all__ = [
     "binary_sigmoid",
     "binary_tanh",

@@ -16,6 +16,8 @@ from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_same_shape
 from nnl.functions.on_device import add_at
 
+CATEGORY = "Random"
+
 __all__ = ["rand", "randint", "randn", "rand_binomial", "rand_beta", "rand_gamma", "random_choice"]
 
 

@@ -15,6 +15,8 @@ from nnl.core.spec import ShapeError, Spec, check_axes
 from nnl.functions.dropout import masked_scale
 from nnl.functions.random import index_scatter, require
 
+CATEGORY = "Random"
+
 __all__ = ["random_crop", "random_flip", "random_shift", "random_erase"]
 
 

@@ -8,6 +8,8 @@ import numpy as np
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError
 
+CATEGORY = "Quantization"
+
 __all__: list[str] = []
 
 

@@ -14,6 +14,8 @@ from nnl.functions.dropout import keep_mask
 from nnl.functions.random import require
 from nnl.functions.recurrent_cells import CELLS, run, run_backward
 
+CATEGORY = "Layer"
+
 __all__ = ["rnn", "lstm", "gru"]
 
 HIDDEN = ("inner", "saved", "cells", "mask")  # what run() keeps for the gradient

@@ -16,6 +16,8 @@ from nnl.core.annotations import Input, checked
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_axes
 
+CATEGORY = "Reduction"
+
 __all__ = [
     "sum",
     "mean",

@@ -13,6 +13,8 @@ from nnl.core.spec import ShapeError, Spec, check_rank
 from nnl.functions.layout import check_indices
 from nnl.functions.on_device import add_at, on_host
 
+CATEGORY = "Layer"
+
 __all__ = ["roi_align"]
 
 

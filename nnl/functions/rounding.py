@@ -10,6 +10,8 @@ from nnl.functions.arithmetic import Binary, Unary, div2, memory_for, mul2, mul_
 from nnl.functions.elementary import unlink
 from nnl.functions.reduction import sum_to
 
+CATEGORY = "Math"
+
 __all__ = ["ceil", "floor", "mod2", "round"]
 
 

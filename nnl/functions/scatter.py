@@ -20,6 +20,8 @@ from nnl.functions.gather import (
 )
 from nnl.functions.layout import MovesData, check_indices
 
+CATEGORY = "Array manipulation"
+
 __all__ = ["scatter_nd", "scatter_add"]
 
 

@@ -22,6 +22,8 @@ from nnl.functions.comparison import (
 )
 from nnl.functions.reduction import reshape, sum_to
 
+CATEGORY = "Logical"
+
 __all__ = [
     "maximum2",
     "maximum_scalar",

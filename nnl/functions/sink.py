@@ -10,6 +10,8 @@ from nnl.functions.arithmetic import add_scalar, mul_scalar
 from nnl.functions.concatenation import check_given
 from nnl.functions.reduction import stretched
 
+CATEGORY = "Special"
+
 __all__ = ["sink"]
 
 

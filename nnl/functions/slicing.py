@@ -14,6 +14,8 @@ from nnl.functions.layout import MovesData
 from nnl.functions.reduction import reshape
 from nnl.functions.reduction import sum as sum_over
 
+CATEGORY = "Array manipulation"
+
 __all__ = ["slice", "flip", "tile"]
 
 

@@ -21,6 +21,8 @@ from nnl.functions.arithmetic import (
 )
 from nnl.functions.elementary import OnReals, abs, tanh, tanh_backward
 
+CATEGORY = "Activation"
+
 __all__ = [
     "gelu",
     "log_sigmoid",

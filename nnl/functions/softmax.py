@@ -13,6 +13,8 @@ from nnl.functions.on_device import on_host
 from nnl.functions.reduction import sum_op
 from nnl.functions.standardize import blocks
 
+CATEGORY = "Activation"
+
 __all__ = ["softmax", "log_softmax", "softmax_cross_entropy", "categorical_cross_entropy"]
 
 # The smallest probability whose logarithm is taken: NNabla's, the smallest normal float32.

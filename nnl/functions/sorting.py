@@ -13,6 +13,8 @@ from nnl.functions.layout import MovesData
 from nnl.functions.reduction import reshape
 from nnl.functions.scatter import scatter_along, take_along
 
+CATEGORY = "Random"
+
 __all__ = ["sort", "top_k_data", "top_k_grad"]
 
 

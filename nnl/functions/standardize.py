@@ -19,6 +19,8 @@ from nnl.core.spec import ShapeError, check_same_shape
 from nnl.functions.arithmetic import add2, add_scalar, mul2, mul_scalar, pow_scalar, sub2
 from nnl.functions.reduction import count, kept_shape, mean_op, reshape, sum_to
 
+CATEGORY = "Normalization"
+
 __all__: list[str] = []
 
 # Elements in a block: 512 KiB of float32, which with two more arrays fits in 2 MiB of L2 cache.

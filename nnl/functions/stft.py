@@ -18,6 +18,8 @@ from nnl.core.spec import ShapeError, check_same_shape
 from nnl.functions.padding import pad, pad_backward
 from nnl.functions.slicing import slice_op
 
+CATEGORY = "Signal processing"
+
 __all__ = ["stft", "istft"]
 
 # Coefficients a_0, a_1 of the windows a_0 - a_1 cos(2 pi n / size).

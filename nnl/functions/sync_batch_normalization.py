@@ -24,6 +24,8 @@ from nnl.functions.batch_normalization import (
 from nnl.functions.reduction import count, sum_to
 from nnl.functions.standardize import others, parameters, scale_and_shift, sum_of_products
 
+CATEGORY = "Normalization"
+
 __all__ = ["sync_batch_normalization"]
 
 

@@ -8,6 +8,8 @@ import numpy as np
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import check_axis, check_same_shape
 
+CATEGORY = "Special"
+
 __all__ = ["vat_noise"]
 
 SQUARED_FLOOR = 1e-8  # added to the squared norm, as NNabla does, so that zeros give zeros

@@ -16,6 +16,8 @@ from nnl.functions.layout import transpose
 from nnl.functions.pixel_sampling import sample_linear, sample_nearest
 from nnl.functions.reduction import reshape
 
+CATEGORY = "Geometry"
+
 __all__ = ["affine_grid", "warp_by_grid", "warp_by_flow"]
 
 

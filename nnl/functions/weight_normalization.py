@@ -10,6 +10,8 @@ from nnl.core.spec import ShapeError, check_axes, check_axis
 from nnl.functions.arithmetic import add2, add_scalar, div2, mul2, pow_scalar, sub2
 from nnl.functions.reduction import check_order, reshape, sum_op
 
+CATEGORY = "Normalization"
+
 __all__ = ["norm_normalization", "weight_normalization", "spectral_norm"]
 
 

@@ -15,6 +15,7 @@ from nnl.core.casts import widened
 from nnl.core.context import Target
 from nnl.core.op import OPS
 from nnl.core.origin import Origin, at
+from nnl.core.schema import category
 from nnl.core.spec import Spec
 from nnl.ext.library import HOST, is_plain
 from nnl.graph.program_text import text
@@ -157,7 +158,7 @@ class Step:
         if self.once:
             return PREPARE
         op = OPS.get(self.op)
-        if op is not None and op.__module__.startswith("nnl.solvers"):
+        if op is not None and category(op) == "Update":
             return UPDATE
         return BACKWARD if self.second else FORWARD
 
@@ -354,8 +355,6 @@ def _verify_against_definition(program: Program, step: Step, where: str) -> None
         raise VerifyError(f"{where}: has the attributes {extra} too many, and lacks {missing}")
     attrs = op.attrs(**step.attrs)
     specs = [program.slots[i].spec if i else None for i in step.ins]
-    if None in specs and op.variadic:
-        raise VerifyError(f"{where}: lacks an input")
     if not op.variadic:
         if len(specs) > len(op.inputs) or any(
             i >= len(specs) or specs[i] is None
@@ -366,7 +365,10 @@ def _verify_against_definition(program: Program, step: Step, where: str) -> None
         specs += [None] * (len(op.inputs) - len(specs))
     if step.op in LIBRARY_OPS or any(not is_plain(v) for v in step.attrs.values()):
         return
-    found = attrs.infer(*widened(op, specs))
+    try:
+        found = attrs.infer(*widened(op, specs))
+    except (ValueError, TypeError, AttributeError, LookupError) as e:
+        raise VerifyError(f"{where}: its definition does not take that: {e}") from e
     shapes = [s.shape for s in (found if isinstance(found, tuple) else (found,))]
     own = [program.slots[o].spec.shape for o in step.outs]
     if own != shapes[: len(own)] or len(own) < len(shapes) - op.hidden:

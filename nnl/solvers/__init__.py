@@ -12,6 +12,8 @@ from nnl.solvers.lion import Lion
 from nnl.solvers.scaled import LossScale
 from nnl.solvers.sgd import Lars, Momentum, Nesterov, Sgd, SgdW
 
+CATEGORY = "Update"
+
 __all__ = [
     "AMSBound",
     "AMSGRAD",

@@ -26,7 +26,14 @@ def test_it_is_plain_data():
 
 def test_it_has_every_op_with_a_line_of_its_docstring():
     assert set(SCHEMA["ops"]) == set(OPS)
-    assert all(e["doc"] for e in SCHEMA["ops"].values())
+    assert all(e["doc"] and e["category"] for e in SCHEMA["ops"].values())
+
+
+def test_ops_are_in_the_category_of_their_module_or_package():
+    ops = SCHEMA["ops"]
+    assert ops["max_pooling"]["category"] == "Layer"
+    assert ops["adam_update"]["category"] == "Update"
+    assert ops["convolution_fused"]["category"] == "Fused"
 
 
 @pytest.mark.parametrize("name", sorted(OPS))

@@ -11,8 +11,6 @@ import numpy as np
 
 import nnl as nn
 from nnl.ext import native
-from nnl.graph import passes
-from nnl.graph.program import verify
 from tests.native.graphs import NUMPY, Graph
 
 ROUNDING = {"float": 1e-6, "half": 5e-4, "bfloat16": 4e-3}  # of a result, relative
@@ -22,16 +20,13 @@ Result = dict[str, np.ndarray]
 
 
 @contextmanager
-def every_pass_verified() -> Iterator[None]:
-    """Check the program after every pass, and use native kernels however small arrays are."""
-    plain, small = list(passes.PASSES), native.SMALL
-    checked = [p for rewrite in plain for p in (rewrite, lambda program, lib: verify(program))]
-    passes.PASSES[:] = checked
-    native.SMALL = 0
+def native_kernels_for_small_arrays() -> Iterator[None]:
+    """Use native kernels however small arrays are."""
+    small, native.SMALL = native.SMALL, 0
     try:
         yield
     finally:
-        passes.PASSES[:], native.SMALL = plain, small
+        native.SMALL = small
 
 
 class Run:
@@ -206,7 +201,7 @@ def check(graph: Graph, modes: Any = MODES, kind: str = "float", context: Any = 
     oracle = Oracle(graph, kind)
     for mode in modes:
         try:
-            with every_pass_verified():
+            with native_kernels_for_small_arrays():
                 got = run_mode(graph, mode, context or native_context(kind))
         except Exception as e:  # noqa: BLE001  (whatever it is, it is the finding)
             return f"{mode}: {type(e).__name__}: {e}"

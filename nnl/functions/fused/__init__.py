@@ -8,6 +8,8 @@ their attributes and results are.
 import importlib
 import pkgutil
 
+CATEGORY = "Fused"
+
 __all__: list[str] = []
 
 for _info in pkgutil.iter_modules(__path__):

@@ -7,7 +7,8 @@ rounding. `verify` says whether it can run; tests call it after every pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nnl.ext.library import Library
@@ -30,9 +31,11 @@ from nnl.graph.passes.reduction import fuse_reductions
 from nnl.graph.passes.softmax import fuse_softmax
 from nnl.graph.passes.tiles import tile_weights
 from nnl.graph.passes.updates import join_updates
-from nnl.graph.program import Program
+from nnl.graph.program import Program, verify
 
 Pass = Callable[[Program, Any], None]
+
+VERIFY = bool(os.environ.get("NNL_VERIFY"))  # check the program after every pass, to find bugs
 
 PASSES: list[Pass] = [
     prune,
@@ -63,18 +66,22 @@ def optimise(program: Program, lib: Library) -> None:
     Args:
         lib: The native library, which tells what it has kernels for.
     """
-    for rewrite in PASSES:
+    _run(PASSES, program, lib)
+
+
+def _run(passes: Sequence[Pass], program: Program, lib: Library) -> None:
+    for rewrite in passes:
         rewrite(program, lib)
+        if VERIFY:
+            verify(program)
 
 
 def place(program: Program, lib: Library) -> None:
     """Run the passes that remain for a program from a file, which has been through the others."""
-    for rewrite in PASSES[PASSES.index(choose_kernels) :]:
-        rewrite(program, lib)
+    _run(PASSES[PASSES.index(choose_kernels) :], program, lib)
 
 
 def portable(program: Program, lib: Library) -> None:
     """Run the passes whose result does not depend on the machine: for a program that is saved."""
-    for rewrite in PASSES[: PASSES.index(prepare_weights)]:
-        rewrite(program, lib)
+    _run(PASSES[: PASSES.index(prepare_weights)], program, lib)
     program.fused = True
