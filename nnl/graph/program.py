@@ -229,6 +229,19 @@ class Program:
         """The program for people: a line a given value, a line a step; see program_text."""
         return text(self)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The program as data that JSON can hold; see program_data."""
+        from nnl.graph.program_data import to_dict
+
+        return to_dict(self)
+
+    @staticmethod
+    def from_dict(data: Any) -> Program:
+        """What `to_dict` has been given for; Damaged if that is no program."""
+        from nnl.graph.program_data import from_dict
+
+        return from_dict(data)
+
     def run_on(self, target: Target) -> None:
         """Let all steps run on the backends of a target, in the types they were recorded for."""
         self.space = target.backends[0].space

@@ -10,8 +10,9 @@ import numpy as np
 
 from nnl import functions as F
 from nnl.core.annotations import Input, checked
+from nnl.core.limits import check_sizes
 from nnl.core.parameter import get_parameter_or_create
-from nnl.core.spec import ShapeError
+from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 from nnl.parametric_functions.affine import affine
 from nnl.parametric_functions.api import parametric_function_api
@@ -282,6 +283,7 @@ class LSTMCell:
     ) -> None:
         if min(batch_size, state_size) < 0:
             raise ShapeError(f"LSTMCell: batch_size {batch_size}, state_size {state_size}: < 0")
+        check_sizes("LSTMCell", [Spec.of((batch_size, state_size))])
         self.batch_size, self.state_size, self.name = batch_size, state_size, name
         self.h = self._zeros() if h is None else h
         self.c = self._zeros() if c is None else c

@@ -171,6 +171,12 @@ def test_lstm_cell_object_keeps_its_state_until_it_is_reset():
         np.testing.assert_array_equal(cell(v(2, 3)).d, first)
 
 
+def test_lstm_cell_object_refuses_states_that_no_memory_holds():
+    with pytest.raises(ValueError) as e:
+        PF.LSTMCell(10**18, 4)
+    assert str(e.value).startswith("LSTMCell: the result float32[1000000000000000000, 4] takes")
+
+
 def test_reset_state_leaves_computed_states_alone():
     cell = PF.LSTMCell(2, 4)
     y = cell(v(2, 3))
