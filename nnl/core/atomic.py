@@ -36,13 +36,19 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     if target.is_dir():
         raise IsADirectoryError(f"{path} is a folder, wanted a file")
     if target.exists() and not target.is_file():
-        yield target  # a device or a pipe: written to, not replaced
+        with _naming(path):
+            yield target  # a device or a pipe: written to, not replaced
         return
     saves = target.with_name(f".{target.name}.tmp")  # all that are under way, in folders
-    folder, lock = _own_folder(saves)
+    try:
+        folder, lock = _own_folder(saves)
+    except OSError as error:  # the name of our folder says nothing to whoever gave the path
+        error.filename = os.fspath(path)
+        raise
     try:
         written = folder / target.name
-        yield written
+        with _naming(path):
+            yield written
         for new in sorted(folder.iterdir(), key=lambda p: p == written):  # `written` is the last
             if new.name != _LOCK:
                 _move(new, target.with_name(new.name))
@@ -51,6 +57,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # others save as well
             saves.rmdir()
+
+
+@contextmanager
+def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file in errors that do not: that a disk is full is one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
 
 
 def _move(new: Path, old: Path) -> None:
@@ -62,9 +79,11 @@ def _move(new: Path, old: Path) -> None:
 def _own_folder(saves: Path) -> tuple[Path, int]:
     """A new folder, and its open lock; folders of saves whose processes are gone are removed."""
     while True:
+        made = not saves.is_dir()
+        if made:
+            saves.mkdir(exist_ok=True)
         with suppress(FileNotFoundError):  # another save has just removed `saves`, or the folder
-            if not saves.is_dir():
-                saves.mkdir(exist_ok=True)
+            if made:
                 with suppress(PermissionError):
                     shutil.copymode(saves.parent, saves)  # who may save here may do so beside us
             for folder in saves.iterdir():

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -145,6 +147,23 @@ def _save_often(path: str) -> None:
         with replacing(path) as file, open(file, "wb") as out:
             out.write(bytes(10_000))
             out.write(bytes(10_000))
+
+
+def test_a_save_that_fails_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        with replacing("/dev/full") as file, open(file, "wb") as out:
+            out.write(b"1")
+    for number, text in ((errno.EACCES, "Permission denied"), (errno.ENOENT, "No such file")):
+
+        def refused(self: Path, exist_ok: bool = False, number: int = number) -> None:
+            raise OSError(number, os.strerror(number), str(self))
+
+        monkeypatch.setattr(Path, "mkdir", refused)
+        path = tmp_path / "a"
+        with pytest.raises(OSError, match=f"{text}.*: '{re.escape(str(path))}'"):
+            with replacing(path):
+                raise AssertionError("there is no folder to write to")
+    assert kept(tmp_path) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nobody sees which process is gone")
