@@ -180,6 +180,27 @@ def test_plans_that_come_and_go_pack_weights_each_for_itself():
     assert not [b for b in nn.get_parameters()["c1/conv/W"].data.bufs if b.startswith("prepared")]
 
 
+def test_what_is_computed_once_is_there_at_every_run():
+    """The bias that a normalization gives a convolution is made once, under another shape."""
+    torch = pytest.importorskip("torch")
+    rng, images = np.random.default_rng(0), leaf((4, 1, 8, 8)).d
+    x = nn.Variable((1, 1, 8, 8))
+    h = F.relu(PF.batch_normalization(PF.convolution(x, 3, (3, 3), name="c"), batch_stat=False))
+    y = PF.affine(F.max_pooling(h, (2, 2)), 5, name="f")
+    for v in nn.get_parameters(grad_only=False).values():
+        v.d = rng.uniform(0.5, 1.5, v.shape)
+    p = {k: torch.tensor(v.d) for k, v in nn.get_parameters(grad_only=False).items()}
+    beta, gamma, mean, var = (p[f"bn/{k}"].flatten() for k in ("beta", "gamma", "mean", "var"))
+    f = torch.nn.functional
+    h = f.conv2d(torch.tensor(images), p["c/conv/W"], p["c/conv/b"])
+    h = f.max_pool2d(f.relu(f.batch_norm(h, mean, var, gamma, beta, eps=1e-5)), 2)
+    want = (h.flatten(1) @ p["f/affine/W"] + p["f/affine/b"]).numpy()
+    for k, image in enumerate(images):
+        x.d = image
+        y.forward(clear_buffer=True)
+        np.testing.assert_allclose(y.d[0], want[k], rtol=1e-5)
+
+
 def test_a_weight_that_moves_to_other_memory_is_packed_again():
     x = leaf((2, 3, 9, 7))
     y = inference_net(x)

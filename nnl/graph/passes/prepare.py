@@ -42,8 +42,8 @@ class _Preparer:
         for step in front:
             step.once = True
         rest = [s for s in program.steps if s not in self.once]
-        made = {o for s in front for o in s.outs}
-        program.kept |= {i for s in rest for i in s.ins if i in made}
+        made = {program.root(o) for s in front for o in s.outs}
+        program.kept |= {i for s in rest for i in s.ins if program.root(i) in made}
         program.steps = front + rest
 
     def _packed(self, step: Step) -> list[Step]:
