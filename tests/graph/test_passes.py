@@ -188,7 +188,7 @@ def test_what_is_computed_once_is_there_at_every_run():
     h = F.relu(PF.batch_normalization(PF.convolution(x, 3, (3, 3), name="c"), batch_stat=False))
     y = PF.affine(F.max_pooling(h, (2, 2)), 5, name="f")
     for v in nn.get_parameters(grad_only=False).values():
-        v.d = rng.uniform(0.5, 1.5, v.shape)
+        v.d = rng.uniform(0.5, 1.5, v.shape).astype(np.float32)
     p = {k: torch.tensor(v.d) for k, v in nn.get_parameters(grad_only=False).items()}
     beta, gamma, mean, var = (p[f"bn/{k}"].flatten() for k in ("beta", "gamma", "mean", "var"))
     f = torch.nn.functional

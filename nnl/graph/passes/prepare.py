@@ -42,8 +42,10 @@ class _Preparer:
         for step in front:
             step.once = True
         rest = [s for s in program.steps if s not in self.once]
-        made = {program.root(o) for s in front for o in s.outs}
-        program.kept |= {i for s in rest for i in s.ins if program.root(i) in made}
+        made = {o for s in front for o in s.outs}
+        read = {i for s in rest for i in s.ins}
+        # what a pass lets a step read under another shape, no step makes
+        program.kept |= {n for i in read for n in (i, program.root(i)) if n in made}
         program.steps = front + rest
 
     def _packed(self, step: Step) -> list[Step]:
