@@ -62,9 +62,10 @@ def add_commands(commands: Any) -> None:
     p.add_argument(
         "-b",
         "--batch-size",
-        type=int,
+        type=_batch_sizes,
         metavar="N",
-        help="batch size of the result; -1 leaves it open (default: NNP keeps its own, others 1)",
+        help="batch size of the result; -1 leaves it open; 1,8 writes two programs into one .nnlp "
+        "(default: NNP keeps its own, others 1)",
     )
     p.add_argument(
         "-E",
@@ -210,7 +211,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tell_executors(args: argparse.Namespace, model: Model, target: Format) -> None:
-    if target.name == "NNP" or args.nnp_import_executor_index is not None:
+    if target.name in ("NNP", "NNLP") or args.nnp_import_executor_index is not None:
         return
     if isinstance(model, NnpModel) and args.inputs is None and args.outputs is None:
         names = [e.name for e in model.content().proto.executor]
@@ -243,11 +244,20 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
         version = int(found[1])
     if args.ir_version is not None and target.name != "ONNX":
         raise ValueError(f"the option --ir_version is for ONNX, not {target.name}")
-    size = args.batch_size
-    if size is None and target.name != "NNP":
-        size = 1
+    size, *further = args.batch_size or (1 if target.name == "ONNX" else None,)
+    if further and target.name != "NNLP":
+        raise ValueError(f"several batch sizes in one file are for NNLP, not {target.name}")
     stored = None if args.nnp_exclude_parameter else parameters
-    return WriteOptions(size, version, stored, args.ir_version)
+    return WriteOptions(size, version, stored, args.ir_version, tuple(further))
+
+
+def _batch_sizes(text: str) -> tuple[int, ...]:
+    """The numbers of "8" or "1,8"."""
+    try:
+        return tuple([int(n) for n in text.split(",")])
+    except ValueError:
+        message = f"{text!r} is no batch size, wanted one such as 8, or several: 1,8"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 # ---- parts ----
@@ -349,7 +359,7 @@ def _convert(
         with suppress(_Differs), replacing(path) as file:
             target.write(model, str(file), options)
             report["bytes"] = os.path.getsize(file)
-            gap = largest_gap(model, str(file), path, target, options.batch_size)
+            gap = largest_gap(model, str(file), path, target, options)
             report["relative_difference"] = gap.relative
             report["largest_difference"], report["largest_value"] = gap.difference, gap.value
             if not gap.relative <= args.tolerance:
@@ -360,7 +370,7 @@ def _convert(
         report["bytes"] = os.path.getsize(path)
     if isinstance(model, NnpModel):
         ends = interface(model.content())
-        size = None if target.name == "NNP" else options.batch_size
+        size = None if target.name == "NNP" or options.further else options.batch_size
         for kind, shapes in zip(("inputs", "outputs"), ends, strict=True):
             report[kind] = {n: _sized(shape, size) for n, shape in shapes.items()}
     return report

@@ -11,12 +11,13 @@ from typing import Any
 
 from nnl.cli.convert import allowed_functions
 from nnl.cli.view import shape_text
-from nnl.converters.formats import FORMATS, NnpModel, format_of, read_model
+from nnl.converters.formats import FORMATS, NnpModel, format_of, is_programs, read_model
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded, functions_of, network_of, with_executor
 from nnl.converters.nnp.function_messages import op_of_type
 from nnl.core.atomic import replacing
 from nnl.core.graph import capture
+from nnl.graph import load_program
 
 
 def add_commands(commands: Any) -> None:
@@ -199,6 +200,8 @@ def function_info(args: argparse.Namespace) -> int:
         raise ValueError("-t needs -f FORMAT and FILE: operators depend on a function's arguments")
     if args.api is not None:
         raise ValueError("the option --api is for the format NNB, which nnl does not have")
+    if args.file is not None and is_programs(args.file) and (args.export_format or args.config):
+        raise ValueError(f"{args.file}: -f and -c are about functions, a program has steps")
     counts = _functions(args.file, not args.nnp_no_expand_network)
     names = sorted(n for n in counts if n not in args.exclude)
     if args.query is not None:
@@ -238,6 +241,9 @@ def _functions(file: str | None, expand: bool) -> Counter[str]:
     """Types of NNabla's functions with their number in the file; all, once, without a file."""
     if file is None:
         return Counter(op_of_type())
+    if is_programs(file):
+        programs = load_program(file)
+        return Counter(op for name in programs for op, _, _ in programs.costs(name))
     model, _ = read_model([file])
     if not isinstance(model, NnpModel):
         nodes = capture([v.edge for v in model.network().outputs.values()])

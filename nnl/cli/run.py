@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.formats import Network, read_model
+from nnl.converters.formats import Network, is_programs, read_model
+from nnl.converters.programs import ProgramNetwork
 from nnl.core.atomic import replacing
 
 logger = logging.getLogger("nnl")
@@ -29,7 +30,13 @@ def add_commands(commands: Any) -> None:
     p.add_argument("-p", "--param", metavar="FILE", help="parameters (.h5, .protobuf)")
     p.add_argument("-o", "--output", default="output", metavar="PREFIX", help="of the results")
     p.add_argument("-t", "--data_type", default="float32", metavar="DTYPE", help="of raw files")
-    p.add_argument("-b", "--batch_size", type=int, metavar="N", help="(default: the file's)")
+    p.add_argument(
+        "-b",
+        "--batch_size",
+        type=int,
+        metavar="N",
+        help="(default: the file's); of programs, which one",
+    )
     p.add_argument("inputs", nargs="+", metavar="INPUT")
     p.set_defaults(run=infer)
 
@@ -64,10 +71,14 @@ def add_commands(commands: Any) -> None:
     p.set_defaults(run=forward)
 
 
-def _network(args: argparse.Namespace) -> Network:
+def _network(args: argparse.Namespace) -> Network | ProgramNetwork:
     files = [args.config] + ([args.param] if args.param else [])
     if args.batch_size is not None and args.batch_size < 1:
         raise ValueError(f"-b is {args.batch_size}, wanted at least 1")
+    if is_programs(args.config):
+        if args.param:
+            raise ValueError(f"{args.config} has its parameters in it: leave -p out")
+        return ProgramNetwork(args.config, args.batch_size)
     return read_model(files)[0].network(args.batch_size, inference=True)
 
 

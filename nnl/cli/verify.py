@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.converters.formats import Format, Model, Network
+from nnl.converters.formats import Format, Model, Network, WriteOptions
+from nnl.converters.programs import entries
 from nnl.core.graph import capture
 from nnl.core.random import seed
+from nnl.graph import load_program
 
 logger = logging.getLogger("nnl")
 
@@ -34,16 +36,19 @@ class Gap(NamedTuple):
     value: float
 
 
-def largest_gap(model: Model, file: str, name: str, target: Format, size: int | None) -> Gap:
+def largest_gap(model: Model, file: str, name: str, target: Format, options: WriteOptions) -> Gap:
     """Compare a file with its source; ONNX Runtime runs it where that is installed.
 
     Args:
         file, name: Where it is now, and what messages call it.
-        size: Batch size that was asked for; -1 is tried with two of them.
+        options: What it was written with; an open batch size is tried with two.
     Raises:
         ValueError: The result has other inputs or outputs, does not take the batch size, or ONNX
             Runtime does not run it.
     """
+    size = options.batch_size
+    if target.name == "NNLP":
+        return max(_gap_of_program(network, file, key) for key, network in entries(model, options))
     if target.read is None:
         raise ValueError(f"--verify cannot read the format {target.name}")
     source = model.network(None if size == -1 else size, inference=True)
@@ -63,6 +68,11 @@ def largest_gap(model: Model, file: str, name: str, target: Format, size: int | 
     if size == -1 and batch is not None:
         found.append(_gap(model.network(batch + FURTHER, inference=True), run, name))
     return max(found)
+
+
+def _gap_of_program(source: Network, file: str, key: str) -> Gap:
+    programs = load_program(file)  # anew: random numbers begin as they do in the source
+    return _gap(source, lambda batch, values: programs.run(key, **values), key)
 
 
 def _batch(network: Network) -> int | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nnl view: a readable summary of a network, or of a file of weights."""
+"""nnl view: a readable summary of a network, of programs, or of a file of weights."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import json
 import os
 from typing import Any
 
-from nnl.converters.formats import read_model
+from nnl.converters.formats import is_programs, read_model
 from nnl.converters.nnp.archive import read_files
 from nnl.converters.weights import EXTENSIONS, read_weights
 from nnl.core.graph import Node, capture
+from nnl.graph import load_program
 
 # Functions whose operations are sums of products. Only those are counted as multiply-adds, as
 # papers do; what the others cost is in the operations.
@@ -27,9 +28,9 @@ def add_commands(commands: Any) -> None:
     """Register the command."""
     p = commands.add_parser(
         "view",
-        help="a readable summary of a network or of weights",
-        description="FILE is a network (.onnx, .nnp, .nntxt ...; several that belong together), or "
-        "weights (.h5, .safetensors, .pt, .pth, .npz).",
+        help="a readable summary of a network, of programs or of weights",
+        description="FILE is a network (.onnx, .nnp, .nntxt ...; several that belong together), "
+        "programs (.nnlp), or weights (.h5, .safetensors, .pt, .pth, .npz).",
     )
     p.add_argument("files", nargs="+", metavar="FILE")
     p.add_argument("-b", "--batch-size", type=int, metavar="N", help="(default: the file's)")
@@ -41,6 +42,9 @@ def view(args: argparse.Namespace) -> int:
     """Print the summary."""
     if args.batch_size is not None and args.batch_size < 1:
         raise ValueError(f"-b is {args.batch_size}, wanted at least 1")
+    if is_programs(args.files[0]):
+        _view_programs(args)
+        return 0
     arrays = _weights(args.files)
     if arrays is not None:
         summary, text = _summary_of_weights(args.files, arrays), _readable_weights
@@ -48,6 +52,51 @@ def view(args: argparse.Namespace) -> int:
         summary, text = _summary(args), _readable
     print(json.dumps(summary, indent=1) if args.json else text(summary))
     return 0
+
+
+# ---- programs ----
+
+
+def _view_programs(args: argparse.Namespace) -> None:
+    """Print the steps of programs, and totals."""
+    if len(args.files) > 1:
+        raise ValueError(f"programs are viewed one file at a time, got {', '.join(args.files)}")
+    if args.batch_size is not None:
+        raise ValueError(f"{args.files[0]}: -b is for networks, a program has its own batch size")
+    found = load_program(args.files[0])
+    totals = {name: _totals(found, name) for name in found}
+    if args.json:
+        programs = {name: {**totals[name], "program": found.data(name)} for name in found}
+        arrays = {n: {"shape": nd.spec.shape, "dtype": nd.spec.dtype.name, "bytes": nd.spec.nbytes}
+                  for n, nd in found.arrays.items()}  # fmt: skip
+        print(json.dumps({"file": found.where, "programs": programs, "arrays": arrays}, indent=1))
+        return
+    memory = _bytes(sum(nd.spec.nbytes for nd in found.arrays.values()))
+    print(f"{found.where}, {len(found)} programs, {len(found.arrays)} arrays ({memory})")
+    for name in found:
+        print(f"\nprogram {name}\n{found[name].text()}\n")
+        t = totals[name]
+        print(
+            f"  {t['steps']} steps, {t['parameters']:,} parameters and {t['fixed_parameters']:,} "
+            f"other numbers ({_bytes(t['array_bytes'])})\n"
+            f"  {t['operations']:,} operations, {_bytes(t['bytes'])} read and written"
+        )
+
+
+def _totals(programs: Any, name: str) -> dict[str, Any]:
+    costs = programs.costs(name)
+    slots = {s.name: s for s in programs[name].slots if s.given and s.name in programs.arrays}
+    trained = sum(s.spec.size for s in slots.values() if s.role == "parameter")
+    return {
+        "inputs": {n: s.shape for n, s in programs.inputs(name).items()},
+        "outputs": {n: s.shape for n, s in programs.outputs(name).items()},
+        "steps": len(costs),
+        "parameters": trained,
+        "fixed_parameters": sum(s.spec.size for s in slots.values()) - trained,
+        "array_bytes": sum(s.spec.nbytes for s in slots.values()),
+        "operations": sum(flops for _, flops, _ in costs),
+        "bytes": sum(moved for _, _, moved in costs),
+    }
 
 
 # ---- weights ----

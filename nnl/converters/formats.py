@@ -258,12 +258,14 @@ class WriteOptions:
         version: Of the operators or the format, None for the writer's default.
         parameters: Of .nnp: format of the parameters, None for none.
         ir_version: Of ONNX: version of the file format, None for the oldest that fits.
+        further: Of .nnlp: more batch sizes, each for a program of its own.
     """
 
     batch_size: int | None = None
     version: int | None = None
     parameters: str | None = ".protobuf"
     ir_version: int | None = None
+    further: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -335,6 +337,12 @@ def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
         )
 
 
+def _write_programs(model: Model, path: str, options: WriteOptions) -> None:
+    from nnl.converters.programs import write_programs
+
+    write_programs(model, path, options)
+
+
 def _onnx_functions() -> set[str]:
     from nnl.converters.onnx.export_table import export_rows, own_functions
 
@@ -375,6 +383,7 @@ FORMATS: dict[str, Format] = {
         Format(
             "ONNX", "ONNX", (".onnx",), _read_onnx, _write_onnx, _onnx_functions, _onnx_operators
         ),
+        Format("NNLP", "programs of nnl", (".nnlp",), write=_write_programs),
     )
 }
 
@@ -389,8 +398,18 @@ NOT_HERE = {
 }
 
 
+def is_programs(path: str) -> bool:
+    """Whether a file has programs, which are no networks, by its extension."""
+    return path.lower().endswith(FORMATS["NNLP"].extensions)
+
+
 def _why_not(extension: str) -> str:
     """What to add to an error about an extension that belongs to something else."""
+    if is_programs(extension):
+        return (
+            ". Steps of programs may be fused, so they become no other format: convert what this "
+            "was made from; nnl view, nnl infer and nnl.load_program read it"
+        )
     if extension in EXTENSIONS:
         return ": such a file has weights and no network, nnl.converters.weights reads them"
     known = next((n for n, e in NOT_HERE.items() if extension in e), None)

@@ -60,7 +60,13 @@ class Programs:
                 raise ValueError(f"{self.where}: the file is empty")
             self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
         bytes_ = np.frombuffer(self._map, np.uint8)
-        entries, metadata = read_header(bytes_, self.where)
+        try:
+            entries, metadata = read_header(bytes_, self.where)
+        except ValueError as e:
+            hint = "the file is damaged, or not complete"
+            if not self.where.lower().endswith(".nnlp"):
+                hint = "programs are in .nnlp files, which save_program and nnl-convert write"
+            raise ValueError(f"{e}; {hint}") from None
         self._check_version(metadata.get("version", ""), TENSOR in entries)
         begin, end, *_ = entries.pop(TENSOR)
         try:
@@ -86,7 +92,8 @@ class Programs:
             raise ValueError(f"{self.where}: has no tensor {TENSOR!r}: it is no program")
         if version.isdecimal() and int(version) > VERSION:
             raise ValueError(
-                f"{self.where}: has version {version} of the format, this nnl reads {VERSION}"
+                f"{self.where}: has version {version} of the format, this nnl reads {VERSION}: "
+                "a newer nnl is needed"
             )
         if version != str(VERSION):
             raise ValueError(f"{self.where}: damaged: its version is {version!r:.40}")
@@ -156,7 +163,15 @@ class Programs:
     def costs(self, program: str | None = None) -> list[tuple[str, int, int]]:
         """The op of each step, its floating-point operations, and the bytes it reads and writes."""
         steps = self._data[self._chosen(program)]["steps"]
-        return [(s["op"], s.get("flops", 0), s.get("bytes", 0)) for s in steps]
+        found = [(s["op"], s.get("flops", 0), s.get("bytes", 0)) for s in steps]
+        for op, *numbers in found:
+            if any(type(n) is not int for n in numbers):
+                raise ValueError(f"{self.where}: damaged: {op} costs {numbers!r:.60}")
+        return found
+
+    def data(self, program: str | None = None) -> dict[str, Any]:
+        """A program as data, as `to_dict` has written it."""
+        return dict(self._data[self._chosen(program)])
 
     def _chosen(self, name: str | None) -> str:
         if name is None and len(self) > 1:

@@ -36,6 +36,7 @@ def test_the_commands_of_the_page_on_files_work(
     onnx.save("net.onnx", {"y": y}, {"x": x})
     image = np.random.default_rng(0).normal(size=x.shape).astype(np.float32)
     np.save("image.npy", image)
+    np.save("image1.npy", image[:1])
     for i in range(2):
         np.save(f"{i}.npy", image[i])
     Path("images.csv").write_text("x\n0.npy\n1.npy\n")
@@ -50,5 +51,5 @@ def test_the_commands_of_the_page_on_files_work(
     for command in commands:
         program, *args = shlex.split(command)
         assert program == "nnl" and main(args) == 0, command
-    made = {"net.nnp", "part.nnp", "result_0.npy", "out"}
+    made = {"net.nnp", "net.nnlp", "part.nnp", "result_0.npy", "out"}
     assert made <= {p.name for p in tmp_path.iterdir()}
