@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.context import FLOAT_TYPES, half_type
+from nnl.core.elementwise import is_elementwise, program_of
 from nnl.core.op import OPS, Attributes
 from nnl.core.origin import place
 from nnl.core.spec import Spec
@@ -46,8 +47,9 @@ def to_dict(program: Program) -> dict[str, Any]:
           number ("fill").
         - ops: {op: its attributes' defaults}, of the ops that occur.
         - sources: [function, name, place, type configuration] from number 1 on.
-        - steps: {op, ins, outs, attrs, writes, source, parts, flops, bytes, and those flags of a
-          step that are set}. Attributes at their defaults are left out.
+        - steps: {op, ins, outs, attrs, elementwise, writes, source, parts, flops, bytes, and those
+          flags of a step that are set}. Attributes at their defaults are left out. "elementwise" is
+          the program of an element-wise op: {code, constants, shapes of the inputs}.
         - outputs, kept, plain, results, carries: see Program.
     Raises:
         NotImplementedError: A step runs Python code, which is not data.
@@ -103,6 +105,14 @@ def _step(program: Program, step: Step, costs: bool) -> dict[str, Any]:
             f"save: {program.label(step)} runs Python code, which a program cannot hold"
         ) from None
     data |= {"attrs": attrs} if attrs else {}
+    shapes = [program.slots[i].spec.shape for i in step.ins if i]
+    found = program_of(step.op, step.attrs, shapes) if is_elementwise(step.op) else None
+    if found is not None and len(shapes) == len(step.ins):
+        data["elementwise"] = {
+            "code": list(found.code),
+            "constants": [_plain(float(c)) for c in found.constants],
+            "shapes": [list(s) for s in found.shapes],
+        }
     data |= {"writes": list(step.writes)} if step.writes else {}
     data |= {"source": step.source} if step.source else {}
     data |= {flag: True for flag in FLAGS if getattr(step, flag)}

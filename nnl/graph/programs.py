@@ -3,7 +3,8 @@
 
 A file is a safetensors file. The tensor `nnl.program` holds UTF-8 JSON: the version of the format
 and the programs by name (see program_data). What parameters, states and constants hold is in the
-tensors of their names.
+tensors of their names. The metadata has the format, its version and the CRC-32 of the JSON; who
+edits the JSON leaves out the latter.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,7 +41,8 @@ def write(
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     tensors = {name: nd.read("host") for name, nd in arrays.items()}
     tensors[TENSOR] = np.frombuffer(text, np.uint8)
-    save_arrays(path, tensors, {"format": FORMAT, "version": str(VERSION)})
+    metadata = {"format": FORMAT, "version": str(VERSION), "crc32": str(zlib.crc32(text))}
+    save_arrays(path, tensors, metadata)
 
 
 class Programs:
@@ -69,8 +72,11 @@ class Programs:
             raise ValueError(f"{e}; {hint}") from None
         self._check_version(metadata.get("version", ""), TENSOR in entries)
         begin, end, *_ = entries.pop(TENSOR)
+        text = bytes_[begin:end].tobytes()
+        if metadata.get("crc32", str(zlib.crc32(text))) != str(zlib.crc32(text)):
+            raise ValueError(f"{self.where}: damaged: {TENSOR} has another CRC-32 than it had")
         try:
-            data = json.loads(bytes_[begin:end].tobytes())
+            data = json.loads(text)
             self._check_version(str(data["version"]), True)
             self._data: dict[str, Any] = dict(data["programs"])
             self._programs = {str(k): from_dict(d) for k, d in self._data.items()}

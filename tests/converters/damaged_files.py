@@ -253,6 +253,8 @@ def programs(folder: Path) -> tuple[list[Path], Reader]:
     step.save(folder / "step.nnlp")  # type: ignore[attr-defined]
     nn.save_program(folder / "pool.nnlp", F.max_pooling(x * 2 - 1, (2, 2)), {"x": x})
     nn.clear_parameters()
+    for path in (folder / "step.nnlp", folder / "pool.nnlp"):  # else nothing but that is found
+        path.write_bytes(path.read_bytes().replace(b'"crc32"', b'"crc33"'))
 
     def read(path: Path) -> None:
         found = nn.load_program(path)

@@ -463,6 +463,7 @@ def rewritten(path, change):
     program = json.loads(arrays["nnl.program"].tobytes())
     change(program, arrays)
     arrays["nnl.program"] = np.frombuffer(json.dumps(program).encode(), np.uint8)
+    del meta["crc32"]
     safetensors.save(path, arrays, {**meta, "version": str(program["version"])})
 
 
@@ -496,6 +497,14 @@ def test_files_that_are_newer_or_damaged_are_refused(change, text, tmp_path):
     nn.save_program(path, PF.affine(nn.Variable((2, 3)), 4, name="fc"))
     rewritten(path, change)
     with pytest.raises(ValueError, match=text):
+        nn.load_program(path)
+
+
+def test_a_changed_program_is_damaged(tmp_path):
+    path = tmp_path / "a.nnlp"
+    nn.save_program(path, PF.affine(nn.Variable((2, 3)), 4, name="fc"))
+    path.write_bytes(path.read_bytes().replace(b'"base_axis":1', b'"base_axis":2'))
+    with pytest.raises(ValueError, match="a.nnlp: damaged: nnl.program has another CRC-32 than"):
         nn.load_program(path)
 
 

@@ -145,6 +145,8 @@ class _Chooser:
         if kernel is None:
             return False
         step.kernel = kernel
+        if "channels_last" in attrs and name == step.op:  # a file says so too
+            step.attrs = {**step.attrs, "channels_last": attrs["channels_last"]}
         step.ins = tuple(
             i and self._form(i, space, step) for i, space in zip(step.ins, spaces_in, strict=True)
         )

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nnl/program_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "nnl/crc32.h"
+#include "nnl/errors.h"
+#include "nnl/json.h"
+
+namespace nnl {
+namespace {
+
+constexpr int version = 1;
+constexpr const char* program_tensor = "nnl.program";
+constexpr size_t largest_header = 100'000'000;  // the bound of safetensors
+
+struct TypeName {
+  const char *in_header, *in_program;
+  DType type;
+};
+constexpr std::array<TypeName, 13> types = {{
+    {"F32", "float32", DType::f32},
+    {"F64", "float64", DType::f64},
+    {"F16", "float16", DType::f16},
+    {"BF16", "bfloat16", DType::bf16},
+    {"I8", "int8", DType::i8},
+    {"U8", "uint8", DType::u8},
+    {"I16", "int16", DType::i16},
+    {"U16", "uint16", DType::u16},
+    {"I32", "int32", DType::i32},
+    {"U32", "uint32", DType::u32},
+    {"I64", "int64", DType::i64},
+    {"U64", "uint64", DType::u64},
+    {"BOOL", "bool", DType::boolean},
+}};
+
+DType type_of(const std::string& name, const char* TypeName::* which) {
+  for (const TypeName& t : types)
+    if (name == t.*which) return t.type;
+  throw ValueError("the type '" + name + "' is unknown");
+}
+
+// A shape whose bytes fit into memory addresses.
+Shape shape_of(const Json& json, DType type) {
+  Shape shape = json.integers();
+  if (shape.size() > 64) throw ValueError("a shape has more than 64 axes");
+  double bytes = static_cast<double>(bytes_of(type));
+  for (int64_t n : shape) {
+    if (n < 0) throw ValueError("a size is negative");
+    bytes *= static_cast<double>(std::max<int64_t>(n, 1));
+  }
+  if (bytes > 0x1p62) throw ValueError("a shape is larger than any memory");
+  return shape;
+}
+
+// ---- programs ----
+
+double number_of(const Json& json) {
+  if (json.is_object()) return std::stod(json.at("float").text());  // inf and nan are no JSON
+  if (auto* b = std::get_if<bool>(&json.value)) return *b;
+  return json.number();
+}
+
+Attribute attribute_of(const Json& json) {
+  if (json.is_null()) return std::monostate{};
+  if (auto* b = std::get_if<bool>(&json.value)) return *b;
+  if (json.is_integer()) return json.integer();
+  if (json.is_text()) return json.text();
+  if (json.is_array()) {
+    const Json::Array& items = json.array();
+    if (std::all_of(items.begin(), items.end(), [](const Json& i) { return i.is_integer(); }))
+      return json.integers();
+    std::vector<double> numbers;
+    for (const Json& item : items) numbers.push_back(number_of(item));
+    return numbers;
+  }
+  return number_of(json);
+}
+
+using Attributes_ = std::unordered_map<std::string, Attribute>;
+
+// Reads one program; every number in it is checked, so that nobody has to do it again.
+class Reader {
+ public:
+  explicit Reader(const Json& json) : json_(json) {}
+
+  ProgramData read() {
+    read_values();
+    for (const auto& [op, attributes] : json_.at("ops").object()) {
+      Attributes_& own = defaults_[op];
+      for (const auto& [name, value] : attributes.object()) own[name] = attribute_or_none(value);
+    }
+    for (const Json& step : json_.at("steps").array()) data_.steps.push_back(read_step(step, 0));
+    for (const auto& [name, number] : json_.at("outputs").object())
+      data_.outputs.emplace_back(name, value(number));
+    for (const Json& number : json_.at("kept").array()) data_.kept.push_back(value(number));
+    for (const Json& pair : json_.at("results").array())
+      data_.results[value(pair.array().at(0))] = given(pair.array().at(1));
+    for (const Json& pair : json_.at("carries").array()) {
+      const Json& source = pair.array().at(1);
+      data_.carries[given(pair.array().at(0))] = source.integer() ? value(source) : 0;
+    }
+    return std::move(data_);
+  }
+
+ private:
+  // Rules of updates are attributes too; kernels do not ask for them.
+  static Attribute attribute_or_none(const Json& json) {
+    if (json.is_object() && json.find("rule")) return std::monostate{};
+    return attribute_of(json);
+  }
+
+  void read_values() {
+    static const std::array<const char*, 5> roles = {"input", "parameter", "state", "constant",
+                                                     "intermediate"};
+    static const std::array<const char*, 3> orders = {"host", "channels_last", "tiled"};
+    data_.values.emplace_back();
+    for (const Json& item : json_.at("values").array()) {
+      const Json::Array& parts = item.array();
+      ProgramValue v;
+      v.root = static_cast<int>(data_.values.size());
+      v.spec.dtype = type_of(parts.at(0).text(), &TypeName::in_program);
+      v.spec.shape = shape_of(parts.at(1), v.spec.dtype);
+      static const Json nothing{Json::Object{}};
+      const Json& more = parts.size() > 2 ? parts[2] : nothing;
+      if (const Json* role = more.find("role"))
+        v.role = static_cast<ProgramValue::Role>(index_of(roles, role->text()));
+      if (const Json* order = more.find("order"))
+        v.spec.layout = static_cast<Layout>(index_of(orders, order->text()));
+      if (const Json* name = more.find("name")) v.name = name->text();
+      if (const Json* root = more.find("root")) v.root = static_cast<int>(root->integer());
+      if (const Json* copies = more.find("copies")) v.copies = static_cast<int>(copies->integer());
+      if (const Json* fill = more.find("fill")) v.filled = true, v.fill = number_of(*fill);
+      check_layout(v.spec);
+      data_.values.push_back(std::move(v));
+    }
+    for (size_t i = 1; i < data_.values.size(); ++i) {
+      const ProgramValue& v = data_.values[i];
+      const ProgramValue& root = at(v.root);
+      if (&at(root.root) != &root || root.spec.bytes() != v.spec.bytes())
+        throw ValueError("value " + std::to_string(i) + " is no view of its root");
+      if (v.copies && (!v.given() || !at(v.copies).given() || at(v.copies).copies))
+        throw ValueError("value " + std::to_string(i) + " is no copy of a given one");
+    }
+  }
+
+  static void check_layout(const Spec& spec) {
+    const auto rank = spec.shape.size();
+    const bool tiles = rank >= 3 && spec.shape[0] % 16 == 0 && spec.shape[1] % 16 == 0;
+    if ((spec.layout == Layout::channels_last && rank < 3) ||
+        (spec.layout == Layout::tiled && !tiles))
+      throw ValueError(spec.text() + " has no such order");
+  }
+
+  template <size_t n>
+  static size_t index_of(const std::array<const char*, n>& names, const std::string& name) {
+    for (size_t i = 0; i < n; ++i)
+      if (name == names[i]) return i;
+    throw ValueError("'" + name + "' is unknown");
+  }
+
+  const ProgramValue& at(int64_t number) const {
+    if (number <= 0 || number >= static_cast<int64_t>(data_.values.size()))
+      throw ValueError("there is no value " + std::to_string(number));
+    return data_.values[static_cast<size_t>(number)];
+  }
+
+  int value(const Json& json) const {
+    at(json.integer());
+    return static_cast<int>(json.integer());
+  }
+
+  int given(const Json& json) const {
+    if (!at(json.integer()).given()) throw ValueError("a value is not a given one");
+    return static_cast<int>(json.integer());
+  }
+
+  ProgramStep read_step(const Json& json, int depth) {
+    if (depth > 8) throw ValueError("steps are nested too deep");
+    ProgramStep s;
+    s.op = json.at("op").text();
+    const auto known = defaults_.find(s.op);
+    if (known == defaults_.end()) throw ValueError("there is no op '" + s.op + "'");
+    s.attributes = known->second;
+    if (const Json* attributes = json.find("attrs"))
+      for (const auto& [name, item] : attributes->object())
+        s.attributes[name] = attribute_or_none(item);
+    for (const Json& number : json.at("ins").array())
+      s.in.push_back(number.integer() ? value(number) : 0);
+    for (const Json& number : json.at("outs").array()) s.out.push_back(value(number));
+    if (const Json* writes = json.find("writes"))
+      for (int64_t place : writes->integers()) {
+        if (place < 0 || place >= static_cast<int64_t>(s.in.size()))
+          throw ValueError(s.op + " writes an input that it does not have");
+        s.writes.push_back(static_cast<int>(place));
+      }
+    const auto flag = [&](const char* name) {
+      const Json* found = json.find(name);
+      return found && found->flag();
+    };
+    s.view = flag("view"), s.second = flag("second");
+    if (s.view && (s.in.empty() || !s.in[0] || s.out.size() != 1))
+      throw ValueError(s.op + " is a view of nothing");
+    if (const Json* parts = json.find("parts"))
+      for (const Json& part : parts->array()) s.parts.push_back(read_step(part, depth + 1));
+    if (const Json* program = json.find("elementwise")) {
+      s.code = program->at("code").integers();
+      for (const Json& c : program->at("constants").array()) s.constants.push_back(number_of(c));
+      for (const Json& shape : program->at("shapes").array()) s.shapes.push_back(shape.integers());
+    }
+    s.label = label_of(s.op, json);
+    return s;
+  }
+
+  std::string label_of(const std::string& op, const Json& json) const {
+    const Json* number = json.find("source");
+    if (!number) return op;
+    const Json::Array& sources = json_.at("sources").array();
+    if (number->integer() < 1 || number->integer() > static_cast<int64_t>(sources.size()))
+      throw ValueError("there is no source " + std::to_string(number->integer()));
+    const Json::Array& source = sources[static_cast<size_t>(number->integer() - 1)].array();
+    const std::string &name = source.at(1).text(), &place = source.at(2).text();
+    if (place.empty()) return name;
+    return name + (place[0] == '(' ? " " : " in ") + place;
+  }
+
+  const Json& json_;
+  std::unordered_map<std::string, Attributes_> defaults_;
+  ProgramData data_;
+};
+
+}  // namespace
+
+// ---- the file ----
+
+ProgramFile::ProgramFile(const std::string& path) : path_(path) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) throw ValueError(path + ": " + std::strerror(errno));
+  struct stat info{};
+  if (fstat(file, &info) == 0 && S_ISREG(info.st_mode)) size_ = static_cast<size_t>(info.st_size);
+  void* memory = MAP_FAILED;
+  if (size_) memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+  close(file);
+  if (!size_) throw ValueError(path + ": the file is empty, or no file");
+  if (memory == MAP_FAILED) throw ValueError(path + ": it cannot be mapped");
+  data_ = static_cast<char*>(memory);
+  try {
+    read();
+  } catch (const std::exception& e) {
+    munmap(data_, size_);
+    const std::string what = e.what();
+    throw ValueError(path + ": " + (dynamic_cast<const ValueError*>(&e) ? what : "damaged"));
+  }
+}
+
+ProgramFile::~ProgramFile() { munmap(data_, size_); }
+
+void ProgramFile::read() {
+  uint64_t length = 0;
+  if (size_ < 8) throw ValueError("it is no safetensors file");
+  std::memcpy(&length, data_, 8);
+  if (length > std::min(largest_header, size_ - 8))
+    throw ValueError("its header is longer than the file");
+  read_arrays(std::string(data_ + 8, length), 8 + length);
+}
+
+void ProgramFile::read_arrays(const std::string& text, size_t start) {
+  const Json header = Json::parse(text);
+  std::string_view program;
+  const Json* metadata = header.find("__metadata__");
+  const Json* said = metadata ? metadata->find("version") : nullptr;
+  if (!header.find(program_tensor)) throw ValueError("it has no tensor 'nnl.program'");
+  if (!said || said->text().find_first_not_of("0123456789") != std::string::npos)
+    throw ValueError("damaged: its version is unknown");
+  if (std::atoll(said->text().c_str()) > version)
+    throw ValueError("has version " + said->text() + " of the format, this nnl reads " +
+                     std::to_string(version));
+  for (const auto& [name, entry] : header.object()) {
+    if (name == "__metadata__") continue;
+    FileArray a;
+    a.spec.dtype = type_of(entry.at("dtype").text(), &TypeName::in_header);
+    a.spec.shape = shape_of(entry.at("shape"), a.spec.dtype);
+    const std::vector<int64_t> offsets = entry.at("data_offsets").integers();
+    const auto most = static_cast<int64_t>(size_ - start);
+    if (offsets.size() != 2 || offsets[0] < 0 || offsets[0] > offsets[1] || offsets[1] > most ||
+        static_cast<size_t>(offsets[1] - offsets[0]) != a.spec.bytes())
+      throw ValueError("damaged: '" + name + "' is not in the file");
+    char* at = data_ + start + offsets[0];
+    if (name == program_tensor) {
+      program = {at, a.spec.bytes()};
+      continue;
+    }
+    if (reinterpret_cast<uintptr_t>(at) % bytes_of(a.spec.dtype)) {
+      copies_.push_back(std::make_unique<char[]>(a.spec.bytes()));
+      at = static_cast<char*>(std::memcpy(copies_.back().get(), at, a.spec.bytes()));
+    }
+    a.data = at;
+    arrays_[name] = a;
+  }
+  const Json* checksum = metadata->find("crc32");
+  if (checksum && checksum->text() != std::to_string(crc32(program.data(), program.size())))
+    throw ValueError("damaged: 'nnl.program' has another CRC-32 than it had");
+  try {
+    const Json data = Json::parse(program);
+    if (data.at("version").integer() != version) throw ValueError("its version is unknown");
+    for (const auto& [name, one] : data.at("programs").object())
+      programs_.emplace_back(name, Reader(one).read());
+  } catch (const ValueError& e) {
+    throw ValueError(std::string("damaged: ") + e.what());
+  }
+}
+
+}  // namespace nnl

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program from a file as a C++ program runs it; damaged files end in an error that names them.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "check.h"
+#include "nnl/crc32.h"
+#include "nnl/elementwise.h"
+#include "nnl/memory_plan.h"
+#include "nnl/model.h"
+
+using namespace nnl;
+using namespace nnl::test;
+
+namespace {
+
+std::string code_of(const std::string& name) {
+  const auto codes = elementwise_codes();
+  const auto at = std::find_if(codes.begin(), codes.end(),
+                               [&](const auto& code) { return code.first == name; });
+  CHECK(at != codes.end());
+  return std::to_string(at - codes.begin());
+}
+
+// y = relu(x w + b) as nnl.save_program writes it; b is a state that the value "next" replaces.
+std::string file_bytes() {
+  const std::string program =
+      R"j({"version":1,"programs":{"main":{"values":[)j"
+      R"j(["float32",[2,3],{"role":"input","name":"x"}],)j"
+      R"j(["float32",[3,4],{"role":"parameter","name":"fc/W"}],)j"
+      R"j(["float32",[4],{"role":"state","name":"fc/b"}],)j"
+      R"j(["float32",[2,4]],["float32",[2,4]],["float32",[4],{"role":"constant","fill":0.5}]],)j"
+      R"j("ops":{"affine":{"base_axis":1},"relu":{"inplace":false}},)j"
+      R"j("sources":[["affine","affine","fc (train.py:3)","float"]],)j"
+      R"j("steps":[{"op":"affine","ins":[1,2,3],"outs":[4],"source":1},)j"
+      R"j({"op":"relu","ins":[4],"outs":[5],"elementwise":{"code":[)j" +
+      code_of("relu") +
+      R"j(,0,0,0],"constants":[],"shapes":[[2,4]]}}],)j"
+      R"j("outputs":{"y":5},"kept":[5],"plain":[5],"results":[],"carries":[[3,6]],"fused":true}}})j";
+  const std::string size = std::to_string(program.size());
+  std::string header = R"j({"__metadata__":{"format":"nnlp","version":"1","crc32":")j" +
+                       std::to_string(crc32(program.data(), program.size())) +
+                       R"j("},"fc/W":{"dtype":"F32","shape":[3,4],"data_offsets":[0,48]},)j"
+                       R"j("fc/b":{"dtype":"F32","shape":[4],"data_offsets":[48,64]},)j"
+                       R"j("nnl.program":{"dtype":"U8","shape":[)j" +
+                       size + R"j(],"data_offsets":[64,)j" + std::to_string(64 + program.size()) +
+                       "]}}";
+  header.resize((header.size() + 8 + 63) / 64 * 64 - 8, ' ');
+  const uint64_t length = header.size();
+  std::string bytes(reinterpret_cast<const char*>(&length), 8);
+  bytes += header;
+  const auto numbers16 = numbers(16, 1);
+  bytes.append(reinterpret_cast<const char*>(numbers16.data()), 64);
+  return bytes + program;
+}
+
+const std::string path = "test_model.nnlp";
+
+void write(const std::string& bytes) {
+  std::ofstream(path, std::ios::binary)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+void check_run(Model& model, const std::vector<float>& x, const float* b) {
+  const auto weights = numbers(16, 1);
+  model.input("x").copy_from(x.data(), x.size());
+  model.run();
+  const float* y = model.output("y").data<float>();
+  for (size_t i = 0; i < 2; ++i)
+    for (size_t j = 0; j < 4; ++j) {
+      double sum = b[j];
+      for (size_t k = 0; k < 3; ++k) sum += double{x[i * 3 + k]} * weights[k * 4 + j];
+      CHECK(std::fabs(y[i * 4 + j] - std::max(sum, 0.0)) < 1e-5);
+    }
+}
+
+void a_model_runs_and_keeps_its_state() {
+  const std::string good = file_bytes();
+  write(good);
+  Model model(path);
+  const auto x = numbers(6, 7), first = numbers(16, 1);
+  const float next[] = {0.5f, 0.5f, 0.5f, 0.5f};
+  check_run(model, x, first.data() + 12);
+  check_run(model, x, next);  // what it carries from the first run
+  CHECK(model.parameter("fc/b").data<float>()[3] == 0.5f);
+  Model fresh(path);  // the file has not changed
+  check_run(fresh, x, first.data() + 12);
+}
+
+void memory_may_be_bound() {
+  Model model(path);
+  auto x = numbers(6, 7), other = numbers(6, 9);
+  model.bind("x", x.data());
+  model.run();
+  const float before = model.output(0).data<float>()[0];
+  std::copy(other.begin(), other.end(), x.begin());
+  model.run();
+  CHECK(model.output(0).data<float>()[0] != before);
+}
+
+void models_run_in_threads() {
+  std::vector<std::thread> threads;
+  for (uint32_t t = 0; t < 3; ++t)
+    threads.emplace_back([t] {
+      const auto first = numbers(16, 1);
+      for (uint32_t n = 0; n < 20; ++n) {
+        Model model(path);
+        check_run(model, numbers(6, t * 100 + n), first.data() + 12);
+      }
+    });
+  for (std::thread& t : threads) t.join();
+}
+
+void wrong_use_is_told() {
+  Model model(path);
+  CHECK_ERROR(model.input("z"), "the model has the inputs 'x', not 'z'");
+  CHECK_ERROR(model.output(std::string("z")), "the model has the outputs 'y', not 'z'");
+  const float x[6] = {};
+  CHECK_ERROR(model.input("x").copy_from(x, 5), "x has 6 elements, got 5");
+  CHECK_ERROR(model.input("x").data<double>(), "x is float32[2, 3], asked for as another type");
+  CHECK_ERROR(Model("no.nnlp"), "no.nnlp: No such file");
+  CHECK_ERROR(Model(path, "other"), "has the programs 'main', not 'other'");
+}
+
+void damaged_files_are_refused_by_name() {
+  const std::string good = file_bytes();
+  uint32_t state = 1;
+  const auto draw = [&](size_t n) {
+    state = state * 1664525u + 1013904223u;
+    return static_cast<size_t>(state >> 8) % n;
+  };
+  int refused = 0;
+  for (int round = 0; round < 1000; ++round) {
+    std::string bytes = good;
+    for (size_t k = 0, n = 1 + draw(3); k < n; ++k) {
+      const size_t at = draw(bytes.size());
+      switch (draw(4)) {
+        case 0:
+          bytes[at] = static_cast<char>(bytes[at] ^ (1 << draw(8)));
+          break;
+        case 1:
+          bytes.resize(at + 1);
+          break;
+        case 2:
+          bytes.insert(at, std::to_string(draw(100000)));
+          break;
+        default:
+          bytes.erase(at, 1 + draw(20));
+      }
+    }
+    write(bytes);
+    try {
+      Model model(path);
+      model.run();
+    } catch (const ValueError& e) {
+      ++refused;
+      CHECK(std::string(e.what()).find(path) == 0);
+    }
+  }
+  CHECK(refused > 500);
+}
+
+void buffers_that_are_alive_together_lie_apart() {
+  std::vector<Interval> intervals = {
+      {0, 1, 100}, {1, 2, 200}, {2, 3, 100}, {0, 3, 10}, {3, 4, 300}};
+  const size_t arena = plan_memory(intervals);
+  for (const Interval& a : intervals) {
+    CHECK(a.offset % 64 == 0 && static_cast<size_t>(a.offset) + a.bytes <= arena);
+    for (const Interval& b : intervals)
+      if (&a != &b && a.first <= b.last && b.first <= a.last)
+        CHECK(a.offset + static_cast<int64_t>(a.bytes) <= b.offset ||
+              b.offset + static_cast<int64_t>(b.bytes) <= a.offset);
+  }
+  CHECK(arena <= 64 + 256 + 320);
+}
+
+}  // namespace
+
+int main() {
+  a_model_runs_and_keeps_its_state();
+  memory_may_be_bound();
+  models_run_in_threads();
+  wrong_use_is_told();
+  damaged_files_are_refused_by_name();
+  buffers_that_are_alive_together_lie_apart();
+  std::remove(path.c_str());
+}
