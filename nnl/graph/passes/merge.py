@@ -24,16 +24,15 @@ def merge_common(program: Program, lib: Library) -> None:
         if slot.zero and zeros.setdefault(slot.spec, i) != i:
             same[i] = zeros[slot.spec]
     seen: dict[Any, Step] = {}
+    reads: dict[int, list[Any]] = {}  # root -> keys of steps seen that read it
     viewed = program.views()
     steps = []
     for step in program.steps:
         step.ins = tuple([same.get(i, i) for i in step.ins])
         if step.writes:
-            written = {program.root(step.ins[p]) for p in step.writes}
-            for key in [
-                k for k, s in seen.items() if any(program.root(i) in written for i in s.ins)
-            ]:
-                del seen[key]
+            for p in step.writes:
+                for key in reads.pop(program.root(step.ins[p]), ()):
+                    seen.pop(key, None)
             steps.append(step)
             continue
         # A view is free, and a step of its own keeps roots simple. Attributes that are objects may
@@ -44,6 +43,9 @@ def merge_common(program: Program, lib: Library) -> None:
         attrs = tuple([(k, type(v), v) for k, v in step.attrs.items()])
         key = step.op, step.native, step.second, attrs, step.ins
         first = seen.setdefault(key, step)
+        if first is step:
+            for i in step.ins:
+                reads.setdefault(program.root(i), []).append(key)
         if first is step or any(o in program.kept or o in viewed for o in step.outs):
             steps.append(step)
             continue
