@@ -17,9 +17,11 @@ from nnl.core.convert import exact
 from nnl.core.graph import Value, capture
 from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
+from nnl.graph.binding import Binding
 from nnl.graph.infer_again import infer_again
 from nnl.graph.lowering import lower
 from nnl.graph.plan import Plan
+from nnl.graph.program import Program
 from nnl.graph.saving import Saver
 from nnl.graph.session import fingerprint
 from nnl.graph.trace import Trace
@@ -57,6 +59,7 @@ class Compiled:
         self.cut = sum(n.seq <= trace.boundary for n in nodes) if trace.boundary else None
         self.kept = {v.key for v in kept}
         self.tiled = {g.edge.key: None for _, g in self.grads}
+        self.saved: tuple[Program, Binding] | None = None
         self.plan = plan = Plan(nodes, self.kept, self.cut, gradients=self.tiled)
         slots = [plan.slot_of.get(g.edge.key, 0) for _, g in self.grads]
         made = {s for step in plan.steps for s in step.outs if s not in plan.root}
@@ -104,8 +107,16 @@ class Compiled:
         return _rebuild(self.result, self._copy)
 
     def add_to(self, saver: Saver, name: str) -> None:
-        """Add the program of this call to a file: gradients that it adds to are handed on."""
-        program, binding = lower(self.nodes, self.kept, self.cut, self.kept, self.tiled)
+        """Add the program of this call to a file: gradients that it adds to are handed on.
+
+        It is made at the first save; the next ones take as long as it takes to write arrays.
+        """
+        with self.lock:
+            if self.saved is None:
+                self.saved = lower(self.nodes, self.kept, self.cut, self.kept, self.tiled)
+            self._add_to(saver, name, *self.saved)
+
+    def _add_to(self, saver: Saver, name: str, program: Program, binding: Binding) -> None:
         for key, v in _named("y", self.result).items():
             if v.edge.key not in binding.slot_of:
                 raise ValueError(f"save: {name} returns {key!r}, which no function computes")

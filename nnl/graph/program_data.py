@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,22 +18,30 @@ from nnl.core.spec import Spec
 from nnl.ext.library import HOST, LAYOUTS, is_plain
 from nnl.graph.program import INTERMEDIATE, ROLES, Program, Slot, Source, Step, repeated
 from nnl.graph.program_text import changed, defaults_of
-from nnl.graph.summary import account
+from nnl.graph.summary import cost
 
 VERSION = 1
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32",
     "uint32", "int64", "uint64", "bool",
 )  # fmt: skip
+_INT, _NESTED = frozenset([int]), frozenset([list, dict])
 # Fields of steps that are left out where they are false.
 FLAGS = ("view", "second", "once", "converts")
 
 
+@cache
 def dtype_of(name: str) -> np.dtype[Any]:
     """The numpy type of one of DTYPES."""
     found = half_type(name) if name == "bfloat16" else np.dtype(name)
     assert found is not None
     return found
+
+
+@cache
+def name_of(dtype: np.dtype[Any]) -> str:
+    """What DTYPES calls a numpy type, which itself takes its time to say it."""
+    return str(dtype.name)
 
 
 # ---- writing ----
@@ -93,7 +102,7 @@ def _value(slot: Slot, i: int) -> list[Any]:
         more["copies"] = slot.copies
     if slot.data is not None and not any(slot.data.strides):
         more["fill"] = _plain(slot.data[(0,) * slot.data.ndim].item() if slot.data.size else 0)
-    return [slot.spec.dtype.name, list(slot.spec.shape), *([more] if more else [])]
+    return [name_of(slot.spec.dtype), list(slot.spec.shape), *([more] if more else [])]
 
 
 def _step(program: Program, step: Step, costs: bool) -> dict[str, Any]:
@@ -119,8 +128,8 @@ def _step(program: Program, step: Step, costs: bool) -> dict[str, Any]:
     if step.parts:
         data["parts"] = [_step(program, p, False) for p in step.parts]
     if costs:
-        _, cost, _ = account(program, step)
-        data |= {"flops": cost.flops, "bytes": cost.bytes}
+        total = cost(program, step)
+        data |= {"flops": total.flops, "bytes": total.bytes}
     return data
 
 
@@ -191,16 +200,17 @@ class _Reader:
         if dtype not in DTYPES:
             raise Damaged(f"value {n} has the unknown type {dtype!r}")
         shape = _ints(shape)
-        if any(d < 0 for d in shape):
+        if shape and min(shape) < 0:
             raise Damaged(f"value {n} has the shape {shape}")
-        more = dict(more or {})
         spec = Spec.of(shape, dtype_of(dtype)).checked()
+        if more is None:
+            self.program.new_slot(spec)
+            return
         role, order = more.get("role", INTERMEDIATE), more.get("order", HOST)
         if role not in ROLES or order not in LAYOUTS:
             raise Damaged(f"value {n} has the role {role!r} and the order {order!r}")
         program = self.program
-        (root,) = _ints([more.get("root", n)])
-        (copies,) = _ints([more.get("copies", 0)])
+        root, copies = _ints([more.get("root", n), more.get("copies", 0)])
         slot = program.slots[program.new_slot(spec, root, role)]
         slot.name, slot.order, slot.copies = str(more.get("name", "")), order, copies
         if "fill" in more:
@@ -210,22 +220,20 @@ class _Reader:
         op = data["op"]
         if op not in self.defaults or depth > 8:
             raise Damaged(f"there is no op {op!r}")
-        attrs = {
-            **self.defaults[op],
-            **{str(k): _value_of(v) for k, v in data.get("attrs", {}).items()},
-        }
-        outs = self._numbers(data["outs"])
-        ins = [i and self._number(i) for i in _ints(data["ins"])]
-        step = Step(op, attrs, ins, outs)
+        attrs = dict(self.defaults[op])
+        for k, v in data.get("attrs", {}).items():
+            attrs[str(k)] = _value_of(v)
+        step = Step(op, attrs, self._numbers(data["ins"], 0), self._numbers(data["outs"]))
         step.writes = _ints(data.get("writes", ()))
-        if any(not 0 <= p < len(ins) for p in step.writes):
-            raise Damaged(f"{op} writes inputs {step.writes} of {len(ins)}")
+        if any(not 0 <= p < len(step.ins) for p in step.writes):
+            raise Damaged(f"{op} writes inputs {step.writes} of {len(step.ins)}")
         step.parts = tuple([self._step(p, depth + 1) for p in data.get("parts", ())])
         (step.source,) = _ints([data.get("source", 0)])
         if not 0 <= step.source < len(self.program.sources):
             raise Damaged(f"{op} has the source {step.source}")
         for flag in FLAGS:
-            setattr(step, flag, bool(data.get(flag, False)))
+            if flag in data:
+                setattr(step, flag, bool(data[flag]))
         return step
 
     def _number(self, i: Any) -> int:
@@ -238,12 +246,17 @@ class _Reader:
             raise Damaged(f"value {i} is not a given one")
         return int(i)
 
-    def _numbers(self, values: Any) -> list[int]:
-        return [self._number(i) for i in values]
+    def _numbers(self, values: Any, least: int = 1) -> tuple[int, ...]:
+        """Numbers of values; from 0 on where one may be left out."""
+        found = _ints(values)
+        if found and not least <= min(found) <= max(found) < len(self.program.slots):
+            bad = next(i for i in found if not least <= i < len(self.program.slots))
+            raise Damaged(f"there is no value {bad!r}")
+        return found
 
 
 def _ints(values: Sequence[Any]) -> tuple[int, ...]:
-    if any(type(v) is not int for v in values):
+    if not {*map(type, values)} <= _INT:
         raise Damaged(f"{values!r} are not whole numbers")
     return tuple(values)
 
@@ -251,6 +264,8 @@ def _ints(values: Sequence[Any]) -> tuple[int, ...]:
 def _value_of(value: Any) -> Any:
     """The value of an attribute that `_plain` has written."""
     if isinstance(value, list):
+        if _NESTED.isdisjoint(map(type, value)):
+            return tuple(value)
         return tuple([_value_of(v) for v in value])
     if isinstance(value, dict):
         if "float" in value:

@@ -34,7 +34,7 @@ class Saver:
         }
 
     def add(self, name: str, program: Program, binding: Binding, inputs: Mapping[int, str]) -> None:
-        """Add a program that no pass has changed.
+        """Add a program that no pass has changed, or one that was saved before.
 
         Args:
             inputs: {id of an array: its name}, of those that are given at every run.
@@ -58,7 +58,7 @@ class Saver:
             self.arrays[known] = nd
             slot.name = known
         lib = SPACES[program.space].library()
-        if lib is not None:
+        if lib is not None and not program.fused:
             portable(program, lib)
         for i, slot in enumerate(program.slots):
             if slot.data is not None and any(slot.data.strides):  # what a pass has computed

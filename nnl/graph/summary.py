@@ -32,9 +32,13 @@ def account(program: Program, step: Step) -> tuple[str, Cost, np.dtype[Any]]:
     slots = program.slots
     ins = [slots[i].spec if i else None for i in step.ins]
     outs = [slots[o].spec for o in step.outs]
-    nbytes = sum(s.nbytes for s in (*ins, *outs) if s is not None)
-    flops = sum(_flops(program, s) for s in _leaves_of(step))
-    return shapes_text(ins, outs), Cost(flops, nbytes), arithmetic_type(ins, outs)
+    return shapes_text(ins, outs), cost(program, step), arithmetic_type(ins, outs)
+
+
+def cost(program: Program, step: Step) -> Cost:
+    """What a step costs; of a fused one, what the steps that it stands for compute."""
+    arrays = [program.slots[i].spec.nbytes for i in (*step.ins, *step.outs) if i]
+    return Cost(sum(_flops(program, s) for s in _leaves_of(step)), sum(arrays))
 
 
 def summary(plan: Plan) -> str:
@@ -46,15 +50,15 @@ def summary(plan: Plan) -> str:
     times = native.times if native is not None else []
     steps = plan.native_steps if native is not None else plan.steps
     for k, step in enumerate(steps):
-        what, cost, dtype = account(plan.program, step)
+        what, costs, dtype = account(plan.program, step)
         ns = max(times[k] if times else 0, 1)
         source = plan.program.sources[step.source]
         target = STATE.target if source is None else resolve(*source.context)
         layer = place_of(plan.program.origin(step))
-        share = least_s(cost, dtype, target) * 1e9 / ns if times and times[k] else 0.0
+        share = least_s(costs, dtype, target) * 1e9 / ns if times and times[k] else 0.0
         lines.append(
             f"{step.op:<32} {place(plan, step):<7} {ns // 1000 / 1e3:>9.3f} "
-            f"{cost.flops / ns:>8.1f} {cost.bytes / ns:>6.1f} {share:>7.0%}  {what}  "
+            f"{costs.flops / ns:>8.1f} {costs.bytes / ns:>6.1f} {share:>7.0%}  {what}  "
             f"{layer}".rstrip()
         )
     kernels = sum(s.kernel is not None for s in steps)
@@ -74,5 +78,5 @@ def _flops(program: Program, step: Step) -> int:
     if not hasattr(OPS[step.op].attrs_class, "cost"):
         return 0
     specs = [program.slots[i].spec if i else None for i in step.ins]
-    cost: Cost = OPS[step.op].attrs(**step.attrs).cost(*specs)
-    return cost.flops
+    found: Cost = OPS[step.op].attrs(**step.attrs).cost(*specs)
+    return found.flops
