@@ -9,11 +9,13 @@ edits the JSON leaves out the latter.
 
 from __future__ import annotations
 
+import gc
 import json
 import mmap
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -291,4 +293,21 @@ def load_program(path: str | os.PathLike[str]) -> Programs:
         >>> nn.load_program("double.nnlp").run(x=[1, 2])["y"]
         array([2., 4.], dtype=float32)
     """
-    return Programs(path)
+    with _without_collections():
+        return Programs(path)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Put off garbage collections while objects are made that all stay.
+
+    One of them would go through all that the process has imported, and take longer than the rest.
+    """
+    if not gc.isenabled():  # also where another thread does the same
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs in files: what is saved runs to the same bits, here and in another process."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -534,6 +535,22 @@ def test_a_changed_program_is_damaged(tmp_path):
     path.write_bytes(path.read_bytes().replace(b'"base_axis":1', b'"base_axis":2'))
     with pytest.raises(ValueError, match="a.nnlp: damaged: nnl.program has another CRC-32 than"):
         nn.load_program(path)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_loading_leaves_the_garbage_collector_as_it_was(collects, tmp_path):
+    path, was = tmp_path / "a.nnlp", gc.isenabled()
+    nn.save_program(path, nn.Variable((2,)) * 2)
+    try:
+        (gc.enable if collects else gc.disable)()
+        nn.load_program(path)
+        assert gc.isenabled() == collects
+        path.write_bytes(b"12345678")
+        with pytest.raises(ValueError, match="a.nnlp"):
+            nn.load_program(path)
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if was else gc.disable)()
 
 
 def test_other_files_are_refused(tmp_path):
