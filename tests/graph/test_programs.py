@@ -458,7 +458,7 @@ def test_a_step_that_is_saved_again_has_its_names_and_the_arrays_of_then(tmp_pat
 
     @nn.compile
     def step(x):
-        loss = F.mean(F.relu(PF.affine(x, 3, name="fc")) ** 2)
+        loss = F.mean(F.tanh(PF.affine(x, 3, name="fc")) ** 2)
         solver.set_parameters(nn.get_parameters(), reset=False)
         solver.zero_grad()
         loss.forward(clear_no_need_grad=True)
