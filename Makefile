@@ -21,11 +21,11 @@ INTEROP_PYTHON ?=
 # One BLAS thread per test process, or two processes on two cores fight for them.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(PY) -m pytest -n $(JOBS)
-CPP := $(shell find cpp -name '*.cpp' -o -name '*.h')
+CPP := $(shell find cpp examples -name '*.cpp' -o -name '*.h')
 EMULATOR_CPP := $(wildcard tests/cuda/emulator/*.cpp tests/cuda/emulator/*.h)
 
 .PHONY: help train test test-all test-numpy test-emulated interop lint bench bench-cpu onnx-report
-.PHONY: setup native sanitize sanitize-address sanitize-thread setup-interop has-python310 clean distclean
+.PHONY: setup native cpp sanitize sanitize-address sanitize-thread setup-interop has-python310 clean distclean
 .DELETE_ON_ERROR:
 
 help:
@@ -37,6 +37,7 @@ help:
 	@echo 'make interop      set up NNabla 1.39 under Python 3.10, then compare with it'
 	@echo 'make lint         ruff, mypy and clang-format only'
 	@echo 'make native       build the native engine, or say why that fails'
+	@echo 'make cpp          build the library for C++ programs, into build/cpp/install'
 	@echo 'make sanitize     the C++ tests under the address, undefined-behaviour and thread sanitizers'
 	@echo 'make bench        microseconds per operation, beside NNabla and PyTorch where installed'
 	@echo 'make bench-cpu    training and inference of whole networks, beside every installed peer'
@@ -84,6 +85,13 @@ lint: setup
 native: $(VENV)/.stamp
 	NNL_NATIVE=ON $(PY) -m pip install -v $(PIP_EDITABLE)
 	@touch $(VENV)/.native
+
+# The library for C++ programs, in build/cpp/install, and an example of one.
+cpp: $(VENV)/.stamp
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake -S cpp -B build/$@ -G Ninja -DNNL_PYTHON=OFF \
+	    -DPython_EXECUTABLE="$(CURDIR)/$(PY)"
+	$(VENV)/bin/cmake --build build/$@
+	$(VENV)/bin/cmake --install build/$@ --prefix build/$@/install
 
 # One build per sanitizer: two of them cannot be in one program.
 sanitize: sanitize-address sanitize-thread

@@ -125,13 +125,7 @@ class Programs:
 
     def _check_arrays(self, program: Program) -> None:
         for i, slot in enumerate(program.slots):
-            if (
-                not slot.given
-                or slot.role == INPUT
-                or slot.copies
-                or slot.data is not None
-                or not i
-            ):
+            if not i or not _is_stored(slot):
                 continue
             nd = self.arrays.get(slot.name)
             if nd is None:

@@ -33,7 +33,7 @@ constexpr bool is_type(DType type) {
 }
 
 // An input or output of a model: memory with a name and a spec. 16-bit floats are uint16_t here.
-class Tensor {
+class NNL_API Tensor {
  public:
   Tensor(std::string name, Spec spec, void* data)
       : name_(std::move(name)), spec_(std::move(spec)), data_(data) {}
@@ -74,7 +74,7 @@ class Tensor {
 // A program, ready to run. Different models may run in different threads at once.
 //
 // What a training step writes, parameters and states, stays in the model; the file never changes.
-class Model {
+class NNL_API Model {
  public:
   // Args: program: its name; may be left out where the file has one.
   // ValueError: the file is damaged or newer, has no such program, or a step has no kernel in this

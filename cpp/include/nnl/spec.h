@@ -6,14 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "nnl/errors.h"
+
 namespace nnl {
 
 using Shape = std::vector<int64_t>;
 
 enum class DType : uint8_t { f32, f64, f16, bf16, i8, u8, i16, u16, i32, u32, i64, u64, boolean };
 
-size_t bytes_of(DType type);
-const char* name_of(DType type);
+NNL_API size_t bytes_of(DType type);
+NNL_API const char* name_of(DType type);
 inline bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 
 // Order of the elements. The shape is written in the plain order all the same.
@@ -24,7 +26,7 @@ inline bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 //                  for which the order does not matter.
 enum class Layout : uint8_t { plain, channels_last, tiled };
 
-struct Spec {
+struct NNL_API Spec {
   Shape shape;
   DType dtype = DType::f32;
   Layout layout = Layout::plain;
