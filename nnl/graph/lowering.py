@@ -97,7 +97,13 @@ class _Lowering:
                     ins[p] = self._converted(i, want, p, node, step)
         outs = []
         for i, spec in enumerate(bound.out_specs):
-            outs.append(program.new_slot(spec, slots[ins[0]].root if bound.view else None))
+            if (
+                bound.view
+            ):  # what is written in another type than it is computed in stays of its own
+                spec = spec.with_dtype(slots[ins[0]].spec.dtype) if step.converts else spec
+                outs.append(program.new_slot(spec, slots[ins[0]].root))
+            else:
+                outs.append(program.new_slot(spec))
             binding.slot_of[(id(node), i)] = outs[-1]
             if node.outs is not None:
                 self.made_here[id(node.outs[i])] = outs[-1]
