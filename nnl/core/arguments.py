@@ -264,7 +264,7 @@ def write_to(op: Any, outputs: Any, y: Any) -> Any:
             STATE.trace.assign(nd, result_nd)
             continue
         if result_nd.bufs or nd.spec is not result_nd.spec:
-            nd.spec, nd.bufs = result_nd.spec, result_nd.bufs
+            nd.become(result_nd)
         else:  # recorded only: out keeps its values until the function is executed
-            result_nd.bufs = nd.bufs
+            result_nd.become(nd)
     return y

@@ -4,23 +4,22 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from nnl.core.annotations import shown
-from nnl.core.array_views import SHARED, ArrayViews
+from nnl.core.array_views import ArrayViews
 from nnl.core.context import EPOCH, REORDERED, SPACES, STATE
 from nnl.core.items import ArrayItems
 from nnl.core.operators import ArrayOperators
+from nnl.core.record import BY_HAND, EARLY, PLAIN, ZERO, Record
 from nnl.core.spec import ShapeError, Spec
 
 logger = logging.getLogger("nnl")
 
 Host = np.ndarray[Any, Any]
-UNWRITTEN = "unwritten"  # a mark beside buffers: zeros that were read before anything was written
-LOST = "cleared by clear_buffer or clear_no_need_grad: set persistent=True to keep it"
-BY_HAND = "cleared by clear()"
 
 
 class NdArray(ArrayOperators, ArrayItems, ArrayViews):
@@ -30,16 +29,15 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         shape: Nothing (a scalar), one int, one tuple or list, or several ints.
 
     A new array reads as zeros. `bufs` maps a memory space to a buffer that is current; writing in
-    one space drops the others. Instead of buffers it may hold one of two marks: "fill" (every
-    element has this value, nothing is allocated yet) or "cleared". Empty, it was never written;
-    if it is read then, it becomes zeros, marked "unwritten".
-    Two arrays that share memory (`share`) share the dictionary itself; views on a device, of
-    another shape, have one `Views` in theirs.
+    one space drops the others. Without buffers, `record` says what there is: one value for every
+    element, for which nothing is allocated yet, or nothing any more. Without that, the array was
+    never written. Arrays that share memory (`become`) share both.
     """
 
-    __slots__ = ("spec", "bufs", "__weakref__")
+    __slots__ = ("spec", "bufs", "record", "__weakref__")
     spec: Spec
     bufs: dict[str, Any]
+    record: Record
 
     def __init__(self, *shape: Any) -> None:
         if len(shape) == 1:
@@ -50,7 +48,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
             raise TypeError(f"NdArray: {e}") from None
         except ShapeError as e:
             raise ShapeError(f"NdArray: {e}") from None
-        self.bufs = {"fill": 0}
+        self.bufs, self.record = {}, ZERO
         if STATE.trace is not None:
             STATE.trace.made(self)
 
@@ -58,14 +56,14 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
     def unwritten(spec: Spec) -> NdArray:
         """An array that has a shape and no value yet: the output of a recorded function."""
         self: NdArray = object.__new__(NdArray)
-        self.spec, self.bufs = spec, {}
+        self.spec, self.bufs, self.record = spec, {}, PLAIN
         return self
 
     @staticmethod
     def holding(spec: Spec, space: str, buf: Any) -> NdArray:
         """The array of a buffer that exists already; it is not copied."""
         self: NdArray = object.__new__(NdArray)
-        self.spec, self.bufs = spec, {space: buf}
+        self.spec, self.bufs, self.record = spec, {space: buf}, PLAIN
         return self
 
     @staticmethod
@@ -91,44 +89,39 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
 
     def write(self, space: str, buf: Any) -> None:
         """Make `buf` the only current buffer; of memory that is shared, what it holds."""
-        bufs = self.bufs
-        own = bufs.get(SHARED)
-        bufs.clear()
-        if own is not None and space == "host":
-            if buf is not own:
-                np.copyto(own, buf)
-            bufs[space] = bufs[SHARED] = own
+        self.bufs.clear()
+        if self.record.version:
+            buf = self.record.take(space, buf)
         else:
-            bufs[space] = buf
+            self.record = PLAIN
+        self.bufs[space] = buf
 
     def touch(self, space: str) -> Any:
         """The buffer of `space`, about to be written in place: the other spaces become stale."""
         buf = self.read(space)
-        if len(self.bufs) > 1:
-            views = self.bufs.get("views")
+        if self.record is not PLAIN or len(self.bufs) > 1:
+            views = self.record.views
             self.write(space, buf)
             if views is not None:
                 views.follow(self, space, buf)
         return buf
 
     def _sync(self, space: str) -> Any:
-        if "fill" in self.bufs:
+        record = self.record
+        if self.bufs:
+            src, buf = list(self.bufs.items())[0]  # another thread may add a copy
+            buf = SPACES[space].from_host(SPACES[src].to_host(buf))
+        elif record.fill is not None:
             buf = SPACES[space].empty(self.spec.shape, self.spec.dtype)
-            buf.fill(self.bufs["fill"])
-            still = UNWRITTEN in self.bufs
-            self.write(space, buf)
-            if still:
-                self.bufs[UNWRITTEN] = True
-        elif not self.bufs:
+            buf.fill(record.fill)
+        elif record.cleared:
+            raise ValueError(f"{self.spec} was read after it had been {record.cleared}")
+        else:
             raise ValueError(
                 f"{self.spec} was read before anything was written to it: run forward() first"
             )
-        elif "cleared" in self.bufs:
-            raise ValueError(f"{self.spec} was read after it had been {self.bufs['cleared']}")
-        else:
-            src, buf = list(self.bufs.items())[0]  # plans of other threads may add marks
-            self.bufs[space] = SPACES[space].from_host(SPACES[src].to_host(buf))
-        return self.bufs[space]
+        self.bufs[space] = buf
+        return buf
 
     def read_early(self, name: str, reader: str) -> None:
         """Zeros and a warning, where something is read that nothing has written yet."""
@@ -137,7 +130,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
             name,
             reader,
         )
-        self.bufs["fill"], self.bufs[UNWRITTEN] = 0, True
+        self.hold(EARLY)
 
     def set_spec(self, spec: Spec) -> None:
         """Change shape or dtype; the value stays if the size does. Plans are rebuilt."""
@@ -146,10 +139,13 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         same = spec.size == self.spec.size and spec.dtype == self.spec.dtype
         if same and not REORDERED.isdisjoint(self.bufs):
             self.touch("host")
-        old: dict[str, Any] = self.bufs if same else {"fill": 0}
-        # a dictionary of its own: arrays that shared memory keep the old spec and the old value
-        whole = {SHARED, *SPACES}
-        self.bufs = {s: b.reshape(spec.shape) if s in whole else b for s, b in list(old.items())}
+        # of its own: arrays that shared memory keep the old spec and the old value
+        bufs = list(self.bufs.items()) if same else []
+        self.bufs = {s: b.reshape(spec.shape) for s, b in bufs}
+        self.record = self.record if same else ZERO
+        if self.record.version:
+            own = None if self.record.own is None else self.bufs["host"]
+            self.record = replace(self.record, own=own)
         self.spec = spec
         EPOCH.advance()
 
@@ -162,9 +158,25 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         if STATE.trace is not None and other.bufs is not self.bufs:
             STATE.trace.check_write(self, "sharing the memory of another array")
         if other.spec is not self.spec:
-            self.spec = other.spec
             EPOCH.advance()
-        self.bufs = other.bufs
+        self.become(other)
+
+    def become(self, other: NdArray) -> None:
+        """Be the memory of another array, whatever is written to either from now on."""
+        self.spec, self.bufs, self.record = other.spec, other.bufs, other.lasting_record()
+
+    def lasting_record(self) -> Record:
+        """The record, to share it or to note something in it."""
+        self.record = self.record.lasting()
+        return self.record
+
+    def hold(self, record: Record) -> None:
+        """Hold no buffer but what this says."""
+        self.bufs.clear()
+        if self.record.version:
+            self.record.renew(record)
+        else:
+            self.record = record
 
     # ---- NNabla's NdArray ----
 
@@ -174,18 +186,16 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         host: Host | None = self.bufs.get("host")
         if STATE.trace is not None:
             STATE.trace.check_read(self)
-        elif host is not None and len(self.bufs) == 1:  # the usual case
+        elif host is not None and self.record is PLAIN and len(self.bufs) == 1:  # the usual case
             return host
-        if self.bufs.get("cleared") == BY_HAND:
+        if self.blank:
+            self.read_early(f"NdArray {self.spec}", ".data")
+        early = not self.written
+        if not self.bufs and self.record.cleared == BY_HAND.cleared:
             self.zero()  # somebody is about to write
-        if self.written:
-            host = self.touch("host")
-        else:
-            if not self.bufs:
-                self.read_early(f"NdArray {self.spec}", ".data")
-            host = self.read("host")
-            self.write("host", host)
-            self.bufs[UNWRITTEN] = True
+        host = self.touch("host")
+        if early:
+            self.lasting_record().early = True
         return host
 
     @data.setter
@@ -217,20 +227,21 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
                 raise ShapeError(
                     f"data: cannot assign an array of shape {a.shape} to {spec}"
                 ) from None
-        if SHARED in self.bufs:
+        if self.record.own is not None:
             np.copyto(self.touch("host"), a, casting="unsafe")  # its type is that of the memory
             return
         if a.dtype is not spec.dtype and a.dtype != spec.dtype:
             spec = self.spec = Spec.of(spec.shape, a.dtype)
             EPOCH.advance()
-            self.bufs = {"host": _copy(a)}
+            self.bufs, self.record = {"host": _copy(a)}, PLAIN
             return
-        buf = self.touch("host") if "views" in self.bufs else self.bufs.get("host")
+        linked = self.record.views is not None
+        buf = self.touch("host") if linked else self.bufs.get("host")
         if buf is None or not buf.flags.writeable:
             self.write("host", _copy(a))
         else:
             np.copyto(buf, a)
-            if len(self.bufs) > 1:
+            if self.record is not PLAIN or len(self.bufs) > 1:
                 self.touch("host")
 
     @property
@@ -257,40 +268,38 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         """Fill with one value, lazily: memory is touched at the next read."""
         if STATE.trace is not None and STATE.trace.fill(self, value):
             return
-        if SHARED in self.bufs:
-            self.data[...] = value  # the other arrays of this memory must see it
+        if self.record.own is not None:
+            self.touch("host")[...] = value  # the other arrays of this memory must see it
             return
-        self.bufs.clear()
-        self.bufs["fill"] = value
+        self.hold(ZERO if type(value) is int and value == 0 else Record(value))
 
     @property
     def zeroing(self) -> bool:
         """Whether the array is lazily zero: no memory has been written since zero()."""
-        return bool(self.bufs.get("fill") == 0)
+        return not self.bufs and bool(self.record.fill == 0)
 
-    def clear(self, why: str = BY_HAND) -> None:
-        """Free the memory. What reads it before the next write raises; `.data` begins as zeros.
+    def clear(self) -> None:
+        """Free the memory. What reads it before the next write raises; `.data` begins as zeros."""
+        self.hold(BY_HAND)
 
-        Args:
-            why: For messages. A plan that has cleared what it computed says so, and then `.data`
-                raises, too.
-        """
-        self.bufs.clear()
-        self.bufs["cleared"] = why
+    @property
+    def blank(self) -> bool:
+        """Whether nothing was ever written."""
+        return not self.bufs and self.record.fill is None and not self.record.cleared
 
     @property
     def written(self) -> bool:
         """Whether the array has been written or cleared; zeros read before that do not count."""
-        return bool(self.bufs) and UNWRITTEN not in self.bufs
+        return not self.blank and not self.record.early
 
     @property
     def clear_called(self) -> bool:
-        return "cleared" in self.bufs
+        return not self.bufs and bool(self.record.cleared)
 
     def __repr__(self) -> str:
-        mark = next((m for m in ("fill", "cleared") if m in self.bufs), None)
-        if not self.bufs or mark == "cleared":
-            return f"<NdArray{list(self.shape)} {self.spec.dtype.name}, {mark or 'not written'}>"
+        if self.blank or self.clear_called:
+            why = "not written" if self.blank else "cleared"
+            return f"<NdArray{list(self.shape)} {self.spec.dtype.name}, {why}>"
         body = np.array2string(self.read("host"), threshold=20, edgeitems=2, precision=4)
         return f"<NdArray{list(self.shape)} {self.spec.dtype.name}\n{body}>"
 

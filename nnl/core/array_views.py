@@ -10,13 +10,13 @@ import numpy as np
 
 from nnl.core.annotations import checked, numpy_type
 from nnl.core.context import EPOCH, SPACES, STATE
+from nnl.core.record import PLAIN, Record
 from nnl.core.spec import ShapeError, Spec
 
 if TYPE_CHECKING:
     from nnl.core.array import Host, NdArray
 
 HOST = 1, 0  # DLPack's numbers of host memory: kind and index
-SHARED = "shared"  # a mark beside the host's buffer, which other arrays have parts of: it must stay
 
 
 class ArrayViews:
@@ -44,12 +44,14 @@ class ArrayViews:
         if STATE.trace is not None:
             STATE.trace.check_read(self)
         if dtype != self.spec.dtype:
-            keep = self.bufs.get("fill", None)
-            host = None if keep is not None or not self.bufs else self.read("host").astype(dtype)
+            if self.bufs or self.record.cleared:
+                now = {"host": self.read("host").astype(dtype)}, PLAIN
+            else:
+                now = {}, Record(self.record.fill or 0)
             self.spec = Spec.of(self.spec.shape, dtype)
             EPOCH.advance()
-            self.bufs = {"fill": keep or 0} if host is None else {"host": host}
-        elif not self.bufs:
+            self.bufs, self.record = now
+        elif self.blank:
             self.zero()
         return self.data  # type: ignore[no-any-return]
 
@@ -87,9 +89,9 @@ class ArrayViews:
         if STATE.trace is not None:
             STATE.trace.assign(self, arr)
             return self  # type: ignore[no-any-return]
-        if not arr.bufs:
+        if arr.blank:
             arr.read_early(f"NdArray {arr.spec}", "copy_from")
-        space = next((s for s in list(arr.bufs) if s in SPACES), "host")
+        space = next(iter(list(arr.bufs)), "host")
         source = arr.read(space)
         if not use_current_context and arr.spec is not self.spec:
             self.set_spec(arr.spec)
@@ -105,13 +107,13 @@ class ArrayViews:
             raise ValueError(f"get_data: mode is {mode!r}, wanted 'r', 'w' or 'rw'")
         if STATE.trace is not None:
             STATE.trace.check_read(self)
-        if mode == "w" and not any(s in self.bufs for s in SPACES):
+        if mode == "w" and not self.bufs:
             self.zero()
         if dtype is not None:
             self.cast(dtype)
         if mode != "r":
             return self.data  # type: ignore[no-any-return]
-        if not self.bufs:
+        if self.blank:
             self.read_early(f"NdArray {self.spec}", "get_data")
         view = self.read("host").view()
         view.flags.writeable = False
@@ -135,5 +137,5 @@ def _sharing(self: NdArray, host: Host, part: Host) -> NdArray:
     from nnl.core.array import NdArray
 
     nd = NdArray.holding(Spec.of(part.shape, part.dtype), "host", part)
-    self.bufs[SHARED], nd.bufs[SHARED] = host, part
+    self.lasting_record().own, nd.lasting_record().own = host, part
     return nd

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray, Zeros
-from nnl.core.context import SPACES, STATE, using
+from nnl.core.context import STATE, using
 from nnl.core.graph import Node, Value, capture
 from nnl.core.registry import OPS, RULES
 from nnl.core.spec import ShapeError, Spec
@@ -231,7 +231,7 @@ def accumulate(into: NdArray, g: NdArray, own: bool) -> None:
     Args:
         own: Whether nobody else holds the memory of g.
     """
-    space = next((s for b in (g.bufs, into.bufs) for s in b if s in SPACES), "host")
+    space = next(iter(g.bufs or into.bufs), "host")
     buf = g.read(space)
     spec = g.spec
     if spec.is_half:  # sums of leaves are float32, whatever contributed to them

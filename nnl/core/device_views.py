@@ -27,15 +27,16 @@ class Views:
         space, buf = next(iter(y.bufs.items()))
         if getattr(buf, "base", None) is None and buf is not x.bufs.get(space):
             return
-        views = x.bufs.get("views") or Views()
+        of_x, of_y = x.lasting_record(), y.lasting_record()
+        views = of_x.views or Views()
         others = [r for r in views.arrays if r() is not None and r() is not x and r() is not y]
         views.arrays = [*others, ref(x), ref(y)]
-        x.bufs["views"] = y.bufs["views"] = views
+        of_x.views = of_y.views = views
 
     def follow(self, writer: NdArray, space: str, buf: Any) -> None:
         """An array, which holds nothing but this buffer, is about to be written."""
-        writer.bufs["views"] = self
+        writer.lasting_record().views = self
         for nd in [r() for r in self.arrays]:
-            if nd is not None and nd is not writer and nd.bufs.get("views") is self:
+            if nd is not None and nd is not writer and nd.lasting_record().views is self:
                 nd.write(space, buf.reshape(nd.spec.shape))
-                nd.bufs["views"] = self
+                nd.lasting_record().views = self

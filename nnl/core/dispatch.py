@@ -16,12 +16,15 @@ from nnl.core.device_views import Views
 from nnl.core.graph import Node, Value, record
 from nnl.core.limits import check_sizes
 from nnl.core.origin import here
+from nnl.core.record import PLAIN
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 
 if TYPE_CHECKING:
     from nnl.core.op import Op
     from nnl.core.tracer import Deferring
+
+_new = NdArray.__new__
 
 
 @record
@@ -153,9 +156,9 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     out = bound.call(*bufs)
     again = state["recompute"]
     if bound.single:
-        nd = NdArray.__new__(NdArray)
+        nd = _new(NdArray)
         nd.spec = spec = bound.out_specs[0]
-        nd.bufs = {space: out}
+        nd.bufs, nd.record = {space: out}, PLAIN
         if bound.view and space != "host" and not bound.writes:
             Views.link(inputs[0]._data, nd)
         if need and state["record"]:
@@ -183,7 +186,7 @@ def _results(node: Node | None, inputs: Any, datas: tuple[NdArray, ...], again: 
 def _read_early(op: Op, x: Variable | NdArray) -> NdArray:
     """The array of an input, with zeros in it if nothing has written it yet."""
     nd, name = (x, f"NdArray {x.spec}") if isinstance(x, NdArray) else (x._data, x.edge.label)
-    if not nd.bufs:
+    if nd.blank:
         nd.read_early(name, op.name)
     return nd
 

@@ -114,7 +114,7 @@ class Function:
         for i, result in enumerate(execute(self._bind(inputs), arrays)):
             nd = outputs[i]._data if i < len(outputs) else mine.get(i)
             if nd is not None and (i < len(outputs) or nd.spec is result.spec):
-                nd.spec, nd.bufs = result.spec, result.bufs
+                nd.become(result)
 
     def need_setup_recompute(self, o: int) -> bool:
         """Whether output o depends on a state that only setup_recompute() keeps."""

@@ -14,6 +14,7 @@ from weakref import ref
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, Target
 from nnl.core.origin import Origin, at
+from nnl.core.record import FREED
 from nnl.core.spec import Spec
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Node:
         nd = self.live[i]() if self.live is not None else None
         if nd is None:
             nd = NdArray.unwritten(self.out_specs[i])
-            nd.clear("freed: a dynamic graph keeps what gradients need, and what you hold")
+            nd.hold(FREED)
         return nd
 
     def kept(self) -> list[tuple[str, Any]]:

@@ -111,7 +111,7 @@ class Variable(Operators, VariableItems, Handle):
         Raises:
             ValueError: It was cleared, or nnl.compile is recording.
         """
-        if not self._data.bufs and STATE.trace is None:
+        if not self._data.bufs and self._data.blank and STATE.trace is None:
             self._data.read_early(self.edge.label, ".d")
         try:
             return self._data.data

@@ -346,7 +346,7 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
         out.rewire_on(y)
         return out
     source, target = (v.data if isinstance(v, Variable) else v for v in (y, out))
-    target.spec, target.bufs = source.spec, source.bufs
+    target.become(source)
     return out
 
 

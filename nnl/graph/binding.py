@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from nnl.core.array import NdArray
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from nnl.graph.plan import Plan
 
 Key = tuple[int, int]  # of an edge, see Value.key
-_bindings = count()
 
 
 class Binding:
@@ -40,10 +38,10 @@ class Binding:
         self._memories: dict[int, int] = {}
         self.given: list[tuple[int, NdArray]] = []
         self.ordered: list[tuple[int, NdArray, str]] = []
-        self.prepared_from: list[NdArray] = []
+        self.prepared_from: dict[int, NdArray] = {}  # by slot
+        self.seen: dict[int, int] = {}  # their versions when it was done
         self.aliases: Counter[int] = Counter()
         self.held: dict[int, int] = {}  # {slot: id of its buffer}, of those that HOLDERS counts
-        self.mark = f"prepared {next(_bindings)}"  # in an array's buffers: unchanged since
 
     def memory_of(self, nd: NdArray) -> int:
         """The number of an array's memory, not 0; arrays that share it have the same one."""
@@ -82,7 +80,7 @@ class Binding:
     def find_prepared(self, program: Program, roots: Mapping[int, int]) -> None:
         """Find the arrays that the steps which run only once depend on."""
         behind = {program.root(i) for s in program.steps if s.once for i in s.ins}
-        self.prepared_from = [nd for i, nd in self.given if i in behind]
+        self.prepared_from = {i: nd for i, nd in self.given if i in behind}
         # Aliases that passes have made refer to a given buffer too, and nobody else sees them.
         made = {o for s in program.steps for o in s.outs}
         self.aliases = Counter([r for i, r in roots.items() if i not in made])
@@ -92,17 +90,22 @@ class Binding:
     def prepared(self) -> bool:
         """Whether the steps that run only once need not run: nothing behind them has changed.
 
-        Whoever writes to an array through NdArray removes the mark. Somebody who holds the numpy
-        array itself may write to it unseen; as long as there is such a holder nothing is trusted,
-        nor is a buffer that is part of another array.
+        Whoever writes to an array through NdArray makes another version of it. Somebody who holds
+        the numpy array itself may write to it unseen; as long as there is such a holder nothing is
+        trusted, nor is a buffer that is part of another array.
         """
-        return all(self.mark in nd.bufs and not is_held(nd) for nd in self.prepared_from)
+        return all(
+            self.seen.get(slot) == nd.record.version and not is_held(nd)
+            for slot, nd in self.prepared_from.items()
+        )
 
     def mark_prepared(self) -> None:
         """Remember that those steps have run."""
-        for nd in self.prepared_from:
-            if not is_held(nd):  # else the holder may write, and let go before the next run
-                nd.bufs[self.mark] = True
+        self.seen = {
+            slot: nd.lasting_record().version
+            for slot, nd in self.prepared_from.items()
+            if not is_held(nd)  # else the holder may write, and let go before the next run
+        }
 
     def point(self, plan: Plan) -> None:
         """Point a plan at the buffers that its arrays have now."""
@@ -119,7 +122,7 @@ class Binding:
 
     def find(self, plan: Plan, slot: int, nd: NdArray) -> None:
         """Point a plan at the buffer that one array has now."""
-        if not nd.bufs:
+        if nd.blank:
             nd.read_early(*self._reader_of(nd))
         try:
             if plan.space == SPACE:
@@ -144,7 +147,7 @@ class Binding:
             buf = buf.copy()
             if nd in self.written:  # what the run writes must reach the array
                 nd.write(plan.space, buf)
-        nd.bufs.pop(self.mark, None)  # another buffer, whoever marked the array
+        self.seen.pop(slot, None)
         self._let_go(slot)
         self.held[slot] = id(buf)
         count_holders(id(buf), 1 + self.aliases[slot])
@@ -157,7 +160,5 @@ class Binding:
             count_holders(buf, -1 - self.aliases[slot])
 
     def __del__(self) -> None:
-        for nd in self.prepared_from:
-            nd.bufs.pop(self.mark, None)
         for slot in self.held:
             self._let_go(slot)

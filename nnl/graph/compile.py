@@ -87,7 +87,8 @@ class Compiled:
     def _run(self, arrays: list[NdArray]) -> Any:
         plan = self.plan
         for hole, nd in zip(self.holes, arrays, strict=True):
-            hole._data.bufs = nd.bufs
+            if hole._data.bufs is not nd.bufs:
+                hole._data.become(nd)
         for nd, key in self.added_to:
             space, buf = plan.published(plan.slot_of[key])
             if space in nd.bufs and nd.bufs[space] is buf:

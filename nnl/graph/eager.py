@@ -66,7 +66,8 @@ def backward_now(
             for i, g in enumerate(gys):
                 if g is not None and (node, i) != root:
                     mine = grads.setdefault(i, g)  # the object a user may hold stays the same
-                    mine.spec, mine.bufs = g.spec, g.bufs
+                    if mine is not g:
+                        mine.become(g)
         if post is not None:
             post(node)
         if uses is not None:

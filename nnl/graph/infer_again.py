@@ -10,6 +10,7 @@ from nnl.core.array import NdArray
 from nnl.core.dispatch import bind
 from nnl.core.graph import Node
 from nnl.core.origin import tell
+from nnl.core.record import PLAIN
 
 
 def infer_again(nodes: Iterable[Node]) -> None:
@@ -27,7 +28,7 @@ def infer_again(nodes: Iterable[Node]) -> None:
             node.outs = tuple([NdArray.unwritten(s) for s in node.out_specs])
         for nd, spec in zip(node.outs, node.out_specs, strict=True):
             if nd.spec is not spec:
-                nd.spec, nd.bufs = spec, {}
+                nd.spec, nd.bufs, nd.record = spec, {}, PLAIN
 
 
 def _counted_again(node: Node) -> Any:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nnl.core.array import LOST, NdArray
+from nnl.core.array import NdArray
 from nnl.core.autodiff import start_gradient
 from nnl.core.callback import HOOKS
 from nnl.core.context import EPOCH, SPACES, STATE, using
@@ -16,6 +16,7 @@ from nnl.core.dispatch import apply
 from nnl.core.function import Function
 from nnl.core.graph import Node, Value, capture, readable
 from nnl.core.op import Op
+from nnl.core.record import LOST, PLAIN
 from nnl.core.tracer import tracing
 from nnl.core.variable import Hook, Variable
 from nnl.graph.backward import Backward, BackwardPlan
@@ -73,9 +74,8 @@ class ForwardPlan:
     def publish(self) -> None:
         """Let the arrays of the graph hold what the plan has computed."""
         for nd, space, buf in self.published:
-            bufs = nd.bufs
-            bufs.clear()
-            bufs[space] = buf
+            if nd.record is not PLAIN or nd.bufs.get(space) is not buf or len(nd.bufs) > 1:
+                nd.write(space, buf)
         plan = self.plan
         for nd, slot in self.moving:
             nd.write(plan.space, plan.slots[slot])
@@ -139,7 +139,6 @@ class Session:
         self.back: Backward | None = None
         self.joint_back: Backward | None = None
         self.last = ""  # mode of the latest forward whose values have not been overwritten
-        self.marked: ForwardPlan | None = None  # whose lost arrays are marked as cleared
         self.keeps = False  # whether a backward has left intermediates readable
         self.complete = False  # whether everything has been computed at least once
         self.reported = False  # whether callbacks of communicators take the gradients
@@ -174,10 +173,9 @@ class Session:
             value[...] = nd.read(forward.plan.space)
         forward.plan.run()
         forward.publish()
-        if self.marked is not forward:
-            for nd in forward.lost:
-                nd.clear(LOST)
-            self.marked = forward
+        for nd in forward.lost:
+            if nd.record is not LOST:
+                nd.hold(LOST)
         self.last, self.complete = mode, True
 
     def _forward_hooked(self, mode: str, before: Any, after: Any) -> None:
@@ -192,8 +190,8 @@ class Session:
             for n in self.nodes:
                 for i, nd in enumerate(n.outs or ()):
                     if (id(n), i) not in kept:
-                        nd.clear(LOST)
-        self.marked, self.last, self.complete = None, KEEP, True
+                        nd.hold(LOST)
+        self.last, self.complete = KEEP, True
 
     def _readable(self) -> set[Key]:
         return readable(self.nodes, self.outputs)
@@ -297,7 +295,7 @@ class Session:
         run.run(joint, callbacks)
         if joint:
             for nd in self.plans[TRAIN].overwritten:
-                nd.clear(LOST)
+                nd.hold(LOST)
             self.last = ""
             if callbacks and not self.reported:  # the next forward makes a plan for them
                 self.reported = True

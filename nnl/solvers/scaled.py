@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.context import SPACES, STATE, using
+from nnl.core.context import STATE, using
 from nnl.core.dispatch import apply
 from nnl.core.graph import Value
 from nnl.core.op import OPS, Cost, Sample, op
@@ -169,7 +169,7 @@ class LossScale:
 
     def set(self, scale: float) -> None:
         """Go on from another scale; the array stays where it is, so that recorded plans find it."""
-        space = next(s for s in self.value.bufs if s in SPACES)
+        space = next(iter(self.value.bufs))
         self.value.touch(space)[...] = scale
 
     def update(self, weight_decay: float = 0.0) -> None:

@@ -223,7 +223,7 @@ class NanInfTracer(FunctionHookCallbackBase):
         if self._found is not None:
             return
         for i, nd in enumerate(arrays):
-            if not nd.bufs or nd.zeroing or np.dtype(nd.dtype).kind in "biu":
+            if nd.blank or nd.zeroing or np.dtype(nd.dtype).kind in "biu":
                 continue
             x = nd.data
             nan, inf = self.trace_nan and np.isnan(x).any(), self.trace_inf and np.isinf(x).any()
@@ -296,6 +296,6 @@ def pprint(
 
 def _print_statistics(title: str, arrays: Sequence[NdArray]) -> None:
     print(f"\t{title}:")
-    values = [nd.data for nd in arrays if nd.bufs and nd.size]
+    values = [nd.data for nd in arrays if not nd.blank and nd.size]
     for name, of in (("Ave", np.mean), ("Std", np.std), ("Min", np.min), ("Max", np.max)):
         print(f"\t\t{name}: {[float(of(x)) for x in values]}")

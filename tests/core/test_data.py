@@ -34,7 +34,7 @@ def test_a_scalar_fills_lazily_and_keeps_the_dtype():
     v = nn.Variable((2,))
     v.d = np.array([1, 2])
     v.d = 3
-    assert "fill" in v.data.bufs
+    assert not v.data.bufs
     assert v.d.dtype == np.int64
     np.testing.assert_array_equal(v.d, [3, 3])
     v.d = np.float64(1.5)
@@ -232,3 +232,30 @@ def test_outputs_argument_writes_into_a_given_array():
     a = nn.NdArray.from_numpy_array(np.float32([1, 2]))
     F.add2(a, a, outputs=[a])
     np.testing.assert_array_equal(a.data, [2, 4])
+
+
+def test_a_view_of_what_nothing_has_written_stays_one():
+    x = leaf([1, 2, 3, 4])
+    y = F.relu(x)
+    part = y.data.view((2, 2))  # zeros, with a warning
+    assert y.data.data.tolist() == [0, 0, 0, 0] and not y.data.written
+    y.d = 5
+    assert part.data.tolist() == [[5, 5], [5, 5]] and y.data.written
+    y.forward()
+    assert part.data.tolist() == [[1, 2], [3, 4]]
+    part.zero()
+    assert y.d.tolist() == [0, 0, 0, 0]
+
+
+def test_arrays_of_one_memory_are_lazy_and_cleared_together():
+    a, b = nn.Variable((2,)), nn.Variable((2,))
+    a.d = 1
+    b.data = a.data
+    b.data.zero()
+    assert a.data.zeroing
+    a.d = np.float32([3, 4])
+    assert b.d.tolist() == [3, 4] and not b.data.zeroing
+    b.data.clear()
+    assert a.data.clear_called
+    a.data.fill(2)
+    assert b.d.tolist() == [2, 2]

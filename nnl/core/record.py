@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of the memory of an array besides its buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+_versions = count(1)
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """What an array holds where it has no buffer, and what lasts from write to write.
+
+    Most arrays have one of the constants below, and PLAIN after the next write. One that arrays
+    share, or that somebody notes something in, has a version and stays.
+
+    Attributes:
+        fill: What every element is, where there is no buffer yet; else None.
+        cleared: Why there is none any more, or "".
+        early: Whether the value is zeros that were read before anything was written.
+        own: The host's buffer, if other arrays have parts of it: it must stay.
+        views: The arrays that are this memory on a device, under several shapes.
+        version: A number for this value, a new one after every write. 0: the record does not stay.
+    """
+
+    fill: Any = None
+    cleared: str = ""
+    early: bool = False
+    own: Any = None
+    views: Any = None
+    version: int = 0
+
+    def lasting(self) -> Record:
+        """One that says the same and stays."""
+        return self if self.version else replace(self, version=next(_versions))
+
+    def renew(self, now: Record) -> None:
+        """Say what another one says, of other memory."""
+        self.fill, self.cleared, self.early = now.fill, now.cleared, now.early
+        self.own = self.views = None
+        self.version = next(_versions)
+
+    def take(self, space: str, buf: Any) -> Any:
+        """Be that of a buffer which was written, and return the one that its values must be in."""
+        own = self.own if space == "host" else None
+        self.renew(PLAIN)
+        if own is not None and own is not buf:
+            np.copyto(own, buf)
+        self.own = own
+        return buf if own is None else own
+
+
+PLAIN, ZERO, EARLY = Record(), Record(0), Record(0, early=True)
+BY_HAND = Record(cleared="cleared by clear()")
+FREED = Record(cleared="freed: a dynamic graph keeps what gradients need, and what you hold")
+LOST = Record(
+    cleared="cleared by clear_buffer or clear_no_need_grad: set persistent=True to keep it"
+)
