@@ -2,6 +2,7 @@
 """Speed of nnl on the processor, beside every peer that is installed, in one run.
 
     python benchmarks/cpu.py [--only lenet,chain] [--peers torch,ort] [--quick] [--out FILE]
+    python benchmarks/cpu.py --against ../other          # a checkout with its own .venv
     python benchmarks/cpu.py --profile resnet18-train
 
 Peers: PyTorch (eager, channels_last, torch.compile), ONNX Runtime (forward only), and NNabla 1.39
@@ -39,6 +40,10 @@ CLOSE_S = 5.0  # for an idle process to end
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
+OTHER = "other "  # before the name of an engine: that of the other checkout
+AGAINST = Path()  # where that is
+
+
 class NotAvailable(Exception):
     """The engine cannot do the row; the text says why."""
 
@@ -47,8 +52,11 @@ class Worker:
     """A process that runs one row with one engine, see cpu_worker.py."""
 
     def __init__(self, engine, name, quick, timeout_s):
-        python = interop_python() if engine == "nnabla" else sys.executable
-        command = [python, str(HERE / "cpu_worker.py"), engine, name]
+        python, folder = interop_python() if engine == "nnabla" else sys.executable, HERE
+        if engine.startswith(OTHER):
+            engine = engine.removeprefix(OTHER)
+            python, folder = AGAINST / ".venv/bin/python", AGAINST / "benchmarks"
+        command = [str(python), str(folder / "cpu_worker.py"), engine, name]
         self.timeout_s = timeout_s
         self.errors = tempfile.TemporaryFile("w+")
         self.cache = tempfile.TemporaryDirectory(
@@ -332,7 +340,12 @@ def arguments():
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for an answer (900)")
     parser.add_argument("--out", type=Path, help="also write the numbers to this JSON file")
     parser.add_argument("--profile", metavar="ROW", help="only print nnl's profile of this row")
+    parser.add_argument("--against", type=Path, metavar="DIR", help="also nnl of this checkout")
     args = parser.parse_args()
+    if args.against:
+        global AGAINST
+        AGAINST = args.against.resolve()
+        ENGINES.update({OTHER + e: f"{OTHER}{ENGINES[e]}" for e in OURS})
     if args.rounds is None:
         args.rounds = 2 if args.quick else ROUNDS
     return args
@@ -365,6 +378,8 @@ def main():
         print(f"copy {info['copy_gb_s']:.0f} GB/s; {info['versions']}", flush=True)
         for name in names:
             wanted = [e for e in ROWS[name].engines if e in engines]
+            if args.against:
+                wanted += [OTHER + e for e in wanted if e in OURS]
             report["rows"][name] = measure(name, wanted, args)
             print_row(name, report["rows"])
             if args.out:
