@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.context import SPACES, STATE, using
+from nnl.core.context import SPACES, using
 from nnl.core.graph import Node
 from nnl.core.origin import name_call, tell
 from nnl.ext.library import BFLOAT16, CHANNELS_LAST, TILED, Library
@@ -362,16 +363,23 @@ class Plan:
         if self.ready is None:
             self.ready = self._make_ready()
         try:
-            for thunk in self.ready[second]:
+            for thunk, step in self.ready[second].items():
                 if PROFILES:
-                    STATE.origin = self.program.origin(self.ready[second][thunk])
-                thunk()
+                    self._run_timed(step, thunk)
+                else:
+                    thunk()
         except BaseException as e:
-            step = self.ready[second][thunk]
             tell(e, self.program.function(step), self.program.label(step))
             raise
-        finally:
-            STATE.origin = None
+
+    def _run_timed(self, step: Step, thunk: Thunk) -> None:
+        start = time.perf_counter_ns()
+        with using(profiled=False):  # what the step calls is part of it
+            thunk()
+        ns = time.perf_counter_ns() - start
+        what, cost, dtype = account(self.program, step)
+        origin = self.program.origin(step)
+        note(step.op, place(self, step), what, start, ns, cost, dtype, origin)
 
     def run_hooked(self, before: Callable[[Node], None], after: Callable[[Node], None]) -> None:
         """Run the first part step by step, with every step's results readable around hooks.
