@@ -74,7 +74,11 @@ class ForwardPlan:
     def publish(self) -> None:
         """Let the arrays of the graph hold what the plan has computed."""
         for nd, space, buf in self.published:
-            if nd.record is not PLAIN or nd.bufs.get(space) is not buf or len(nd.bufs) > 1:
+            if nd.record is PLAIN:  # as write() does, without its call
+                bufs = nd.bufs
+                bufs.clear()
+                bufs[space] = buf
+            else:
                 nd.write(space, buf)
         plan = self.plan
         for nd, slot in self.moving:
