@@ -103,10 +103,14 @@ class Reader {
       data_.outputs.emplace_back(name, value(number));
     for (const Json& number : json_.at("kept").array()) data_.kept.push_back(value(number));
     for (const Json& pair : json_.at("results").array())
-      data_.results[value(pair.array().at(0))] = given(pair.array().at(1));
+      add_result(value(pair.array().at(0)), given(pair.array().at(1)));
     for (const Json& pair : json_.at("carries").array()) {
       const Json& source = pair.array().at(1);
-      data_.carries[given(pair.array().at(0))] = source.integer() ? value(source) : 0;
+      const int to = given(pair.array().at(0)), from = source.integer() ? value(source) : 0;
+      if (from &&
+          (at(from).spec.shape != at(to).spec.shape || at(from).spec.dtype != at(to).spec.dtype))
+        throw ValueError("value " + std::to_string(to) + " gets another shape or type");
+      data_.carries[to] = from;
     }
     return std::move(data_);
   }
@@ -147,9 +151,18 @@ class Reader {
       const ProgramValue& root = at(v.root);
       if (&at(root.root) != &root || root.spec.bytes() != v.spec.bytes())
         throw ValueError("value " + std::to_string(i) + " is no view of its root");
-      if (v.copies && (!v.given() || !at(v.copies).given() || at(v.copies).copies))
+      if (v.copies && (!v.given() || !at(v.copies).given() || at(v.copies).copies ||
+                       at(v.copies).spec.shape != v.spec.shape))
         throw ValueError("value " + std::to_string(i) + " is no copy of a given one");
     }
+  }
+
+  // What becomes the new copy of a weight is as large as the copy that is read.
+  void add_result(int made, int weight) {
+    for (const ProgramValue& v : data_.values)
+      if (v.copies == weight && v.spec.bytes() != at(made).spec.bytes())
+        throw ValueError("value " + std::to_string(made) + " is no copy of a weight");
+    data_.results[made] = weight;
   }
 
   static void check_layout(const Spec& spec) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Facts that tests state; the first that does not hold ends the program.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "nnl/elementwise.h"
 #include "nnl/errors.h"
 #include "nnl/kernel.h"
 
@@ -38,6 +40,15 @@ inline std::vector<float> numbers(int64_t n, uint32_t seed) {
     v = static_cast<float>(static_cast<int32_t>(state)) / 2147483648.0f;
   }
   return x;
+}
+
+// The number of an instruction of element-wise programs.
+inline int64_t code_of(const std::string& name) {
+  const auto codes = elementwise_codes();
+  const auto at = std::find_if(codes.begin(), codes.end(),
+                               [&](const auto& code) { return code.first == name; });
+  CHECK(at != codes.end());
+  return at - codes.begin();
 }
 
 inline Spec floats(Shape shape) { return {std::move(shape), DType::f32, Layout::plain}; }

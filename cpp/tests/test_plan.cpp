@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans: order of steps, memory, errors, and different plans in different threads.
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
 #include <thread>
 
 #include "check.h"
-#include "nnl/elementwise.h"
 #include "nnl/plan.h"
 
 using namespace nnl;
@@ -93,14 +91,6 @@ void a_workspace_lies_at_its_offset_aligned() {
   plan.run(0, 1);
   CHECK(seen == plan.arena()->data() + 192);
   CHECK(reinterpret_cast<uintptr_t>(seen) % 64 == 0);
-}
-
-int64_t code_of(const std::string& name) {
-  const auto codes = elementwise_codes();
-  const auto at = std::find_if(codes.begin(), codes.end(),
-                               [&](const auto& code) { return code.first == name; });
-  CHECK(at != codes.end());
-  return at - codes.begin();
 }
 
 // y = relu(x w + b), kept in one arena, with the scratch memory that the kernel asks for.

@@ -97,13 +97,10 @@ class _Lowering:
                     ins[p] = self._converted(i, want, p, node, step)
         outs = []
         for i, spec in enumerate(bound.out_specs):
-            if (
-                bound.view
-            ):  # what is written in another type than it is computed in stays of its own
-                spec = spec.with_dtype(slots[ins[0]].spec.dtype) if step.converts else spec
-                outs.append(program.new_slot(spec, slots[ins[0]].root))
-            else:
-                outs.append(program.new_slot(spec))
+            seen = slots[ins[0]] if bound.view else None
+            if seen is not None:
+                spec = spec.with_dtype(seen.spec.dtype)  # also where it is computed in another one
+            outs.append(program.new_slot(spec, None if seen is None else seen.root))
             binding.slot_of[(id(node), i)] = outs[-1]
             if node.outs is not None:
                 self.made_here[id(node.outs[i])] = outs[-1]

@@ -16,7 +16,7 @@ from nnl.core.op import OPS, Attributes
 from nnl.core.origin import place
 from nnl.core.spec import Spec
 from nnl.ext.library import HOST, LAYOUTS, is_plain
-from nnl.graph.program import INTERMEDIATE, ROLES, Program, Slot, Source, Step, repeated
+from nnl.graph.program import INPUT, INTERMEDIATE, ROLES, Program, Slot, Source, Step, repeated
 from nnl.graph.program_text import changed, defaults_of
 from nnl.graph.summary import cost
 
@@ -181,8 +181,13 @@ class _Reader:
                 raise Damaged(f"value {n} is a view of value {slot.root}")
             if not 0 <= slot.copies < count or (slot.copies and not slot.given):
                 raise Damaged(f"value {n} is a copy of value {slot.copies}")
-            if slot.copies and not program.slots[slot.copies].given:
-                raise Damaged(f"value {n} is a copy of value {slot.copies}, which a step makes")
+            source = program.slots[slot.copies]
+            alike = source.given and not source.copies and source.spec.shape == slot.spec.shape
+            if slot.copies and not alike:
+                raise Damaged(f"value {n} is no copy of value {slot.copies}")
+        inputs = [s.name for s in program.slots if s.role == INPUT]
+        if len(set(inputs)) < len(inputs):
+            raise Damaged(f"two of the inputs {sorted(inputs)} have one name")
         for function, name, where, kind in data["sources"]:
             if kind not in FLOAT_TYPES:
                 raise Damaged(f"a function has the type configuration {kind!r:.40}")
@@ -194,6 +199,9 @@ class _Reader:
         program.plain = set(self._numbers(data["plain"]))
         program.results = {self._number(o): self._given(w) for o, w in data["results"]}
         program.carries = {self._given(i): self._number(o) if o else 0 for i, o in data["carries"]}
+        for to, o in program.carries.items():
+            if o and program.slots[o].spec is not program.slots[to].spec:
+                raise Damaged(f"value {to} gets another shape or type, that of value {o}")
         program.fused = bool(data["fused"])
 
     def _add_value(self, n: int, dtype: str, shape: Any, more: Any = None) -> None:

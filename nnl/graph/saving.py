@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from nnl.core.array import NdArray
@@ -53,7 +53,7 @@ class Saver:
                 slot.role = STATE
             known = self.names.get(id(nd.bufs))
             if known is None or self.arrays.get(known, nd).bufs is not nd.bufs:
-                known = self._unique(known or slot.name or told.get(i, f"value{i}"))
+                known = unique(known or slot.name or told.get(i, f"value{i}"), self.arrays)
                 self.names[id(nd.bufs)] = known
             self.arrays[known] = nd
             slot.name = known
@@ -62,20 +62,22 @@ class Saver:
             portable(program, lib)
         for i, slot in enumerate(program.slots):
             if slot.data is not None and any(slot.data.strides):  # what a pass has computed
-                slot.name = self._unique(f"{name}/constant{i}")
+                slot.name = unique(f"{name}/constant{i}", self.arrays)
                 self.arrays[slot.name] = NdArray.from_numpy_array(slot.data)
         self.programs[name] = program
-
-    def _unique(self, name: str) -> str:
-        n, found = 1, name
-        while found in self.arrays:
-            n, found = n + 1, f"{name}.{n + 1}"
-        return found
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file."""
         used = {s.name for p in self.programs.values() for s in p.slots if s.given}
         write(path, self.programs, {k: nd for k, nd in self.arrays.items() if k in used})
+
+
+def unique(name: str, taken: Collection[str]) -> str:
+    """The name, or with ".2" and so on where it is taken."""
+    n, found = 1, name
+    while found in taken:
+        n, found = n + 1, f"{name}.{n + 1}"
+    return found
 
 
 def _named_by_readers(
@@ -88,15 +90,14 @@ def _named_by_readers(
     found: dict[int, str] = {}
     for step in program.steps:
         inputs = OPS[step.op].inputs
-        first = program.slots[step.ins[0]] if step.ins else None
-        base = names.get(id(given[step.ins[0]].bufs)) if first and step.ins[0] in given else None
+        first = given.get(step.ins[0]) if step.ins else None
+        base = names.get(id(first.bufs)) if first is not None else None
         for p, i in enumerate(step.ins):
+            what = inputs[min(p, len(inputs) - 1)]
             if i in given and p and base is not None:
-                what = inputs[min(p, len(inputs) - 1)]
-                known = found.get(i)
-                found[i] = f"{base}/{what}" if known is None else f"{step.op}/{what}"
-            elif i in given and i not in found and inputs[min(p, len(inputs) - 1)] == "rng":
-                found[i] = "rng"
+                found[i] = f"{step.op if i in found else base}/{what}"
+            elif i in given and what == "rng":
+                found.setdefault(i, what)
     return found
 
 
@@ -115,13 +116,11 @@ def add_graph(saver: Saver, name: str, outputs: Variables, inputs: Variables) ->
         if v.edge.node is not None:
             raise ValueError(f"save_program: the input {key!r} is computed: {v.edge.label}")
     named = {id(v.data): key for key, v in inputs.items()}
-    read = {i: nd for i, nd in binding.arrays.items() if not program.slots[i].zero}
     if not inputs:
-        for i, nd in read.items():
+        for i, nd in binding.arrays.items():
             slot = program.slots[i]
             if slot.role == INPUT and id(nd.bufs) not in saver.names:
-                named[id(nd)] = slot.name or f"x{len(named)}"
-    program.outputs = {}
+                named[id(nd)] = unique(slot.name or f"x{len(named)}", named.values())
     for key, v in outputs.items():
         program.outputs[key] = binding.slot_of.get(v.edge.key, 0)
         if not program.outputs[key]:

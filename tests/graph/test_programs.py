@@ -512,9 +512,25 @@ def unknown(program, arrays):
     program["programs"]["main"]["steps"][0]["ins"][0] = 77
 
 
+def carried(program, arrays):
+    program["programs"]["main"]["carries"] = [[2, 4]]  # a weight of 3 x 4 becomes the output
+
+
+def copied(program, arrays):
+    program["programs"]["main"]["values"][1][2]["copies"] = 1
+
+
+def named_alike(program, arrays):
+    values = program["programs"]["main"]["values"]
+    values[1][2] = values[2][2] = {"role": "input", "name": "x"}
+
+
 @pytest.mark.parametrize(
     "change,text",
     [
+        (carried, "a.nnlp: damaged: value 2 gets another shape or type, that of value 4"),
+        (copied, "a.nnlp: damaged: value 2 is no copy of value 1"),
+        (named_alike, r"a.nnlp: damaged: two of the inputs \['x', 'x', 'x0'\] have one name"),
         (newer, "a.nnlp: has version 2 of the format, this nnl reads 1"),
         (lost, "a.nnlp: damaged: there is no tensor 'fc/affine/W'"),
         (other, r"a.nnlp: damaged: 'fc/affine/W' is float32\[2, 4\], wanted float32\[3, 4\]"),
@@ -561,6 +577,12 @@ def test_other_files_are_refused(tmp_path):
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="a.nnlp: the file is empty"):
         nn.load_program(path)
+
+
+def test_inputs_of_one_name_are_told_apart(tmp_path):
+    a, b = named((2,)), named((2,))
+    nn.save_program(tmp_path / "a.nnlp", a + b * 2)
+    assert list(nn.load_program(tmp_path / "a.nnlp").inputs()) == ["x", "x.2"]
 
 
 def test_what_a_run_was_not_given_is_told(tmp_path):
