@@ -12,7 +12,7 @@ import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core import safetensors
 from nnl.core.op import OPS
-from tests.graph.test_programs import MORE, NETWORKS, STEPS, leaves_of, saved_sample, training_step
+from tests.graph.saved import MORE, NETWORKS, STEPS, leaves_of, saved_sample, training_step
 from tests.native.kernels import require_library, require_onednn
 from tests.test_derived import CASES, Case
 
