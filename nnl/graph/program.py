@@ -283,11 +283,6 @@ class Program:
         """Number of steps in the first part."""
         return sum(not s.second for s in self.steps)
 
-    @property
-    def prepared(self) -> int:
-        """Number of steps, at the front, that run only when a leaf behind them has changed."""
-        return sum(s.once for s in self.steps)
-
     def root(self, slot: int) -> int:
         return self.slots[slot].root
 

@@ -138,7 +138,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}  # JSON has no infinities
     if isinstance(value, tuple):
-        return [_plain(v) for v in value]
+        return list(value) if {*map(type, value)} <= _INT else [_plain(v) for v in value]
     if isinstance(value, Attributes):
         return {"rule": value.op.name, "attrs": {k: _plain(v) for k, v in value.as_dict().items()}}
     if not is_plain(value):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnl.core.op import OPS
@@ -27,29 +28,28 @@ def text(program: Program) -> str:
     """
     used = {i for s in program.steps for i in (*s.ins, *s.outs)} | program.kept
     used |= {program.root(i) for i in used}
+    made = {o for s in program.steps for o in s.outs}
+    names = [name(program, i, made) for i in range(len(program.slots))]
     lines = []
     for i, slot in enumerate(program.slots):
         if slot.given and i in used and not slot.copies:
             what = slot.role if not slot.zero else f"{slot.role} zero"
-            lines.append(f"{name(program, i)}:{typed(program, i)} {what}")
-    lines += [line(program, step) for step in program.steps]
-    outputs = [f"{k}={name(program, i)}" for k, i in program.outputs.items()]
-    outputs += [name(program, i) for i in sorted(program.kept - set(program.outputs.values()))]
+            lines.append(f"{names[i]}:{typed(program, i)} {what}")
+    lines += [line(program, step, names) for step in program.steps]
+    outputs = [f"{k}={names[i]}" for k, i in program.outputs.items()]
+    outputs += [names[i] for i in sorted(program.kept - set(program.outputs.values()))]
     lines.append(f"return {', '.join(outputs)}")
-    lines += [
-        f"next {name(program, i)} = {name(program, j) if j else 0}"
-        for i, j in program.carries.items()
-    ]
+    lines += [f"next {names[i]} = {names[j] if j else 0}" for i, j in program.carries.items()]
     return "\n".join(lines)
 
 
-def line(program: Program, step: Step) -> str:
-    """One step, as in `text`."""
+def line(program: Program, step: Step, names: Sequence[str]) -> str:
+    """One step, as in `text`, with what its values are called."""
     ins = [
-        "-" if not i else name(program, i) + ("!" if p in step.writes else "")
+        "-" if not i else names[i] + ("!" if p in step.writes else "")
         for p, i in enumerate(step.ins)
     ]
-    outs = ", ".join(f"{name(program, o)}:{typed(program, o)}" for o in step.outs)
+    outs = ", ".join(f"{names[o]}:{typed(program, o)}" for o in step.outs)
     attrs = "".join(f" {k}={_shown(v)}" for k, v in changed(program, step).items())
     where = place(program.origin(step))
     note = f"  # {step.phase}{', ' if where else ''}{where}"
@@ -59,8 +59,8 @@ def line(program: Program, step: Step) -> str:
 def changed(program: Program, step: Step) -> dict[str, Any]:
     """Attributes that differ from their defaults, by name."""
     defaults = defaults_of(program, step.op)
-    attrs = sorted(step.attrs.items())
-    return {k: v for k, v in attrs if k not in defaults or not same(v, defaults[k])}
+    found = [k for k, v in step.attrs.items() if k not in defaults or not same(v, defaults[k])]
+    return {k: step.attrs[k] for k in sorted(found)}
 
 
 def defaults_of(program: Program, op: str) -> dict[str, Any]:
@@ -72,14 +72,18 @@ def defaults_of(program: Program, op: str) -> dict[str, Any]:
 
 def same(a: Any, b: Any) -> bool:
     """Whether two attribute values are the same in type and value; -0.0 is not 0.0."""
+    if a is b:
+        return True
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(same, a, b))
     return type(a) is type(b) and repr(a) == repr(b)
 
 
-def name(program: Program, i: int) -> str:
-    """What a value is called."""
+def name(program: Program, i: int, made: Collection[int]) -> str:
+    """What a value is called; "W as [1, 4]" if it is another shape of one, and no step makes it."""
     slot = program.slots[i]
+    if slot.root != i and i not in made:
+        return f"{name(program, slot.root, made)} as {list(slot.spec.shape)}"
     source = program.slots[slot.copies] if slot.copies else slot
     return source.name if slot.given and source.name else f"%{i}"
 

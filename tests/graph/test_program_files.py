@@ -3,6 +3,7 @@
 
 import gc
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core import safetensors
 from tests.graph.saved import STEPS, check, named, normal, training_step
-from tests.native.kernels import require_onednn
+from tests.native.kernels import require_library, require_onednn
 
 ROOT = Path(nn.__file__).parent.parent
 
@@ -46,6 +47,19 @@ def test_text_has_a_line_for_each_value_that_is_given_and_for_each_step(tmp_path
         f"f32[2] = sum(%5) axes=(1)  # forward, ({here}",
     ]
     assert lines[-1] == "return s=%6"
+
+
+def test_text_calls_another_shape_of_a_value_by_its_name(tmp_path):
+    require_library()
+    x = named((2, 3, 8, 8))
+    with nn.context_scope(nn.Context(["cpu:float"])):
+        h = PF.convolution(x, 4, (3, 3), name="c")
+        y = PF.batch_normalization(h, batch_stat=False, name="bn")
+    nn.save_program(tmp_path / "a.nnlp", y)
+    text = nn.load_program(tmp_path / "a.nnlp")["main"].text()
+    assert "c/conv/b as [1, 4, 1, 1]" in text
+    made = {m for m in re.findall(r"(%\d+):", text)}
+    assert made and set(re.findall(r"%\d+", text)) == made
 
 
 def test_another_library_opens_the_file(tmp_path):
