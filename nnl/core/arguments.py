@@ -241,9 +241,12 @@ class Arguments:
                     Parameter(n, kind, default=None if i >= self.required else Parameter.empty)
                 )
         for f, d in zip(self.fields, self.defaults, strict=True):
+            if d is REQUIRED and params and params[-1].default is not Parameter.empty:
+                kind = Parameter.KEYWORD_ONLY  # Python has no other after a default
             params.append(Parameter(f, kind, default=Parameter.empty if d is REQUIRED else d))
         for n, d in (("n_outputs", -1), ("outputs", None)):
-            params.append(Parameter(n, Parameter.KEYWORD_ONLY, default=d))
+            if n not in self.fields:
+                params.append(Parameter(n, Parameter.KEYWORD_ONLY, default=d))
         return Signature(params)
 
 

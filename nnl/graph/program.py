@@ -332,6 +332,10 @@ def verify(program: Program) -> None:
         for i in step.ins:
             if i not in made and (i == program.root(i) or program.root(i) not in made):
                 raise VerifyError(f"{where}: reads slot {i} before anything makes it")
+        for p in step.writes:
+            if not 0 <= p < len(step.ins):
+                raise VerifyError(f"{where}: writes input {p}, which it does not have")
+        written = {program.root(step.ins[p]) for p in step.writes}
         for o in step.outs:
             if o in made:
                 raise VerifyError(f"{where}: makes slot {o} again")
@@ -339,11 +343,10 @@ def verify(program: Program) -> None:
             slot = program.slots[o]
             if step.view and slot.root != program.root(step.ins[0]):
                 raise VerifyError(f"{where}: a view of {step.ins[0]} has the root {slot.root}")
+            if not step.view and slot.root not in {o, *written}:
+                raise VerifyError(f"{where}: is no view, and makes slot {o} of {slot.root}")
             if slot.root != o and slot.spec.nbytes != program.slots[slot.root].spec.nbytes:
                 raise VerifyError(f"{where}: slot {o} is not as large as its root {slot.root}")
-        for p in step.writes:
-            if not 0 <= p < len(step.ins):
-                raise VerifyError(f"{where}: writes input {p}, which it does not have")
     for kept in program.kept:
         if kept not in made:
             raise VerifyError(f"slot {kept} is kept and nothing makes it")

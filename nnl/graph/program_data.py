@@ -16,7 +16,7 @@ from nnl.core.op import OPS, Attributes
 from nnl.core.origin import place
 from nnl.core.spec import Spec
 from nnl.ext.library import HOST, LAYOUTS, is_plain
-from nnl.graph.program import INPUT, INTERMEDIATE, ROLES, Program, Slot, Source, Step, repeated
+from nnl.graph.program import INTERMEDIATE, ROLES, Program, Slot, Source, Step, repeated
 from nnl.graph.program_text import changed, defaults_of
 from nnl.graph.summary import cost
 
@@ -185,9 +185,6 @@ class _Reader:
             alike = source.given and not source.copies and source.spec.shape == slot.spec.shape
             if slot.copies and not alike:
                 raise Damaged(f"value {n} is no copy of value {slot.copies}")
-        inputs = [s.name for s in program.slots if s.role == INPUT]
-        if len(set(inputs)) < len(inputs):
-            raise Damaged(f"two of the inputs {sorted(inputs)} have one name")
         for function, name, where, kind in data["sources"]:
             if kind not in FLOAT_TYPES:
                 raise Damaged(f"a function has the type configuration {kind!r:.40}")

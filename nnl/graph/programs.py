@@ -38,7 +38,13 @@ FORMAT = "nnlp"
 def write(
     path: str | os.PathLike[str], programs: Mapping[str, Program], arrays: Mapping[str, NdArray]
 ) -> None:
-    """Write programs, and the arrays that their parameters, states and constants are, by name."""
+    """Write programs, and the arrays that their parameters, states and constants are, by name.
+
+    Raises:
+        ValueError: The name of the file does not end in ".nnlp", which says what is in it.
+    """
+    if not os.fspath(path).lower().endswith(f".{FORMAT}"):
+        raise ValueError(f"{os.fspath(path)}: programs are saved in files of the name *.{FORMAT}")
     data = {"version": VERSION, "programs": {k: to_dict(p) for k, p in programs.items()}}
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     tensors = {name: nd.read("host") for name, nd in arrays.items()}
@@ -92,7 +98,7 @@ class Programs:
         for name, entry in entries.items():
             self.arrays[name] = self._mapped(name, entry)
         for program in self._programs.values():
-            self._check_arrays(program)
+            self._check_names(program)
         self._runners: dict[str, Runner] = {}
 
     def _check_version(self, version: str, is_program: bool) -> None:
@@ -123,7 +129,12 @@ class Programs:
             raise ValueError(f"{where}: a boolean is neither 0 nor 1")
         return NdArray.holding(spec, "host", array)
 
-    def _check_arrays(self, program: Program) -> None:
+    def _check_names(self, program: Program) -> None:
+        inputs = [s.name for s in program.slots if s.role == INPUT]
+        if len(set(inputs)) < len(inputs):
+            raise ValueError(
+                f"{self.where}: damaged: two of the inputs {sorted(inputs)} have one name"
+            )
         for i, slot in enumerate(program.slots):
             if not i or not _is_stored(slot):
                 continue

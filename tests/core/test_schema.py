@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The schema: plain data that agrees with what ops do."""
 
+import inspect
 import json
 
 import numpy as np
@@ -104,3 +105,10 @@ def test_the_codes_are_those_that_are_defined():
 
 def test_ops_that_only_a_library_defines_are_few():
     assert LIBRARY_OPS == {"pack_convolution"}
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_every_op_tells_its_signature(name):
+    op = OPS[name]
+    shown = list(inspect.signature(op).parameters)
+    assert set(op.fields) < {*shown, None} and repr(op).startswith(f"<op {name}(")

@@ -367,6 +367,8 @@ def test_what_cannot_be_saved_is_told(tmp_path):
         nn.save_program(tmp_path / "a.nnlp", x)
     with pytest.raises(TypeError, match="'main' is tuple, wanted a Variable, a dict of them"):
         nn.save_program(tmp_path / "a.nnlp", 3)
+    with pytest.raises(ValueError, match=r"a.nnp: programs are saved in files of the name \*.nnlp"):
+        nn.save_program(tmp_path / "a.nnp", x * 2)
     with pytest.raises(TypeError, match="give outputs, or programs"):
         nn.save_program(tmp_path / "a.nnlp")
     with pytest.raises(
