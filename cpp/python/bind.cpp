@@ -29,6 +29,7 @@
 #include "nnl/packing.h"
 #include "nnl/plan.h"
 #include "nnl/read.h"
+#include "nnl/rules.h"
 #include "nnl/threads.h"
 
 namespace nb = nanobind;
@@ -405,6 +406,13 @@ NB_MODULE(_native, m) {
     }
   });
   m.def("kernel_names", &kernel_names);
+  m.def("rule_names", &rule_names);
+  m.def("infer", [](const std::string& op, nb::dict attributes, nb::list in) {
+    std::vector<PySpec> specs;
+    for (const Spec& s : infer(op, to_signature(attributes, in, nb::list())))
+      specs.emplace_back(s.shape, static_cast<int>(s.dtype), static_cast<int>(s.layout));
+    return specs;
+  });
   m.def("abilities_of", [](const std::string& op) {
     const Abilities& a = abilities(op);
     nb::dict found;

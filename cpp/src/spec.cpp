@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nnl/spec.h"
 
+#include <iterator>
+
 namespace nnl {
 
 size_t bytes_of(DType type) {
@@ -26,11 +28,16 @@ size_t bytes_of(DType type) {
   return 0;
 }
 
-const char* name_of(DType type) {
-  static const char* const names[] = {"float32", "float64", "float16", "bfloat16", "int8",
-                                      "uint8",   "int16",   "uint16",  "int32",    "uint32",
-                                      "int64",   "uint64",  "bool"};
-  return names[static_cast<size_t>(type)];
+constexpr const char* names[] = {"float32", "float64", "float16", "bfloat16", "int8",
+                                 "uint8",   "int16",   "uint16",  "int32",    "uint32",
+                                 "int64",   "uint64",  "bool"};
+
+const char* name_of(DType type) { return names[static_cast<size_t>(type)]; }
+
+DType type_named(const std::string& name) {
+  for (size_t i = 0; i < std::size(names); ++i)
+    if (name == names[i]) return static_cast<DType>(i);
+  throw ValueError("the type '" + name + "' is unknown");
 }
 
 Shape Spec::strides() const {

@@ -16,6 +16,7 @@ enum class DType : uint8_t { f32, f64, f16, bf16, i8, u8, i16, u16, i32, u32, i6
 
 NNL_API size_t bytes_of(DType type);
 NNL_API const char* name_of(DType type);
+NNL_API DType type_named(const std::string& name);  // ValueError: there is none
 inline bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 
 // Order of the elements. The shape is written in the plain order all the same.

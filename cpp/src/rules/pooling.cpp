@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules of pooling and resizing: data (*batch, *S), or (*batch, *S, C).
+#include "rule.h"
+
+namespace nnl {
+namespace {
+
+// The first of n spatial axes of an input.
+size_t first_pixel(const Call& c, size_t i, size_t n) {
+  const size_t last = c.attributes.flag("channel_last") ? 1 : 0;
+  c.rank_at_least(i, static_cast<int>(n + last));
+  return c[i].shape.size() - n - last;
+}
+
+Shape pooled(const Call& c, size_t i) {
+  const std::vector<int64_t> kernel = c.integers("kernel", 1, largest_step);
+  const std::vector<int64_t> stride = c.integers("stride", 1, largest_step);
+  const std::vector<int64_t> pad = c.integers("pad", 0, largest_step);
+  const size_t n = kernel.size();
+  if (!n || stride.size() != n || pad.size() != n)
+    c.fail("kernel, stride and pad must have one number of entries, at least 1");
+  const size_t at = first_pixel(c, i, n);
+  Shape y = c[i].shape;
+  for (size_t k = 0; k < n; ++k) {
+    int64_t& size = y[at + k];
+    if (pad[k] >= kernel[k]) c.fail("pad must be below kernel");
+    if (size == 0) c.fail(i, "pixels");
+    if (!c.attributes.flag("ignore_border")) {
+      size = (size + pad[k] + stride[k] - 1) / stride[k];
+      continue;
+    }
+    if (size + 2 * pad[k] < kernel[k])
+      c.fail(i, std::to_string(kernel[k]) + " pixels with the pad on spatial axis " +
+                    std::to_string(k));
+    size = (size + 2 * pad[k] - kernel[k]) / stride[k] + 1;
+  }
+  return y;
+}
+
+Specs pooling(const Call& c) { return {with_shape(c[0], pooled(c, 0))}; }
+const ShapeRule average_pooling{{"average_pooling", "max_pooling", "sum_pooling"}, "x", pooling};
+
+Specs pooling_arg(const Call& c) {
+  const Spec y = pooling(c)[0];
+  return {y, with_type(y, DType::i16)};
+}
+const ShapeRule max_pooling_arg{"max_pooling_arg", "x", pooling_arg};
+
+// The gradient of what has this shape.
+Specs pooling_backward(const Call& c) {
+  Call of_x = c;
+  of_x.in[0].shape = c.shape();
+  c.has_shape(0, pooled(of_x, 0));
+  return {with_shape(c[0], c.shape())};
+}
+const ShapeRule average_pooling_backward{
+    {"average_pooling_backward", "sum_pooling_backward"}, "gy", pooling_backward};
+
+Specs pooling_arg_backward(const Call& c) {
+  c.same_shape(1, 0);
+  c.has_type(1, DType::i16);
+  return pooling_backward(c);
+}
+const ShapeRule max_pooling_arg_backward{"max_pooling_arg_backward", "gy place",
+                                         pooling_arg_backward};
+
+Specs max_backward(const Call& c) {
+  c.has_shape(0, pooled(c, 1));
+  return {c[1]};
+}
+const ShapeRule max_pooling_backward{"max_pooling_backward", "dy x", max_backward};
+
+Specs global_pooling(const Call& c) {
+  c.rank_at_least(0, 2);
+  const Shape& x = c[0].shape;
+  if (product(x.begin() + 2, x.end()) == 0) c.fail(0, "pixels");
+  return {with_shape(c[0], {x[0], x[1], 1, 1})};
+}
+const ShapeRule global_average_pooling{"global_average_pooling", "x", global_pooling};
+
+Specs unpooled(const Call& c) {
+  const std::vector<int64_t> kernel = c.integers("kernel", 1, largest_step);
+  if (kernel.empty()) c.fail("kernel is empty");
+  const size_t at = first_pixel(c, 0, kernel.size());
+  Shape y = c[0].shape;
+  for (size_t k = 0; k < kernel.size(); ++k) {
+    if (y[at + k] == 0) c.fail(0, "pixels");
+    y[at + k] *= kernel[k];
+  }
+  return {with_shape(c[0], y)};
+}
+const ShapeRule unpooling{"unpooling", "x", unpooled};
+
+// x resized to output_size.
+Shape resized(const Call& c, size_t i) {
+  c.one_of("mode", {"linear", "nearest"});
+  if (c.attributes.flag("align_corners") && c.attributes.flag("half_pixel"))
+    c.fail("align_corners and half_pixel exclude each other");
+  const std::vector<int64_t> size = c.integers("output_size", 1, longest_axis);
+  if (size.empty()) c.fail("output_size is empty");
+  const size_t at = first_pixel(c, i, size.size());
+  Shape y = c[i].shape;
+  for (size_t k = 0; k < size.size(); ++k) {
+    if (y[at + k] == 0) c.fail(i, "pixels");
+    y[at + k] = size[k];
+  }
+  return y;
+}
+Specs interpolated(const Call& c) { return {with_shape(c[0], resized(c, 0))}; }
+const ShapeRule interpolate{"interpolate", "x", interpolated};
+
+Specs interpolated_backward(const Call& c) {
+  Call of_x = c;
+  of_x.in[0].shape = c.shape();
+  c.has_shape(0, resized(of_x, 0));
+  return {with_shape(c[0], c.shape())};
+}
+const ShapeRule interpolate_backward{"interpolate_backward", "gy", interpolated_backward};
+
+}  // namespace
+}  // namespace nnl

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules of products of matrices, of rows of tables, and of attention.
+#include "rule.h"
+
+namespace nnl {
+namespace {
+
+Specs affine_of(const Call& c) {
+  const Shape &x = c[0].shape, &w = c[1].shape;
+  const int64_t base = c.integer("base_axis", 0, c[0].rank());
+  c.rank_at_least(1, 2);
+  const int64_t inner = product(x.begin() + base, x.end());
+  if (w[0] != inner)
+    c.fail(1, std::to_string(inner) + " rows for " + c.text(0) + " from axis " +
+                  std::to_string(base) + " on");
+  Shape y(x.begin(), x.begin() + base);
+  y.insert(y.end(), w.begin() + 1, w.end());
+  c.has_shape(2, {w.begin() + 1, w.end()});
+  return {with_shape(c[0], y)};
+}
+const ShapeRule affine{"affine", "x weight bias?", affine_of};
+
+Specs affine_fused_of(const Call& c) {
+  c.one_of("activation", {"identity", "relu", "gelu", "tanh", "sigmoid", "swish"});
+  const Specs y = affine_of(c);
+  c.has_shape(3, y[0].shape);
+  return y;
+}
+const ShapeRule affine_fused{"affine_fused", "x weight bias? z?", affine_fused_of};
+
+Specs affine_weight_of(const Call& c) {
+  for (size_t i : {0, 1})
+    if (c[i].rank() != 2) c.fail(i, "rank 2");
+  if (c[0].shape[0] != c[1].shape[0]) c.fail(1, "the rows of " + c.text(0));
+  return {with_shape(c[0], {c[0].shape[1], c[1].shape[1]})};
+}
+const ShapeRule affine_weight{"affine_weight", "x gy", affine_weight_of};
+
+Specs batch_matmul_of(const Call& c) {
+  const size_t n = static_cast<size_t>(c.rank_at_least(0, 2));
+  if (c[1].shape.size() != n) c.fail(1, "the rank of " + c.text(0));
+  const auto matrix = [&](size_t i, const char* transpose) -> std::pair<int64_t, int64_t> {
+    const Shape& s = c[i].shape;
+    if (c.attributes.flag(transpose)) return {s[n - 1], s[n - 2]};
+    return {s[n - 2], s[n - 1]};
+  };
+  const auto [rows, inner] = matrix(0, "transpose_a");
+  const auto [inner_b, columns] = matrix(1, "transpose_b");
+  if (inner != inner_b) c.fail(1, "the inner size " + std::to_string(inner));
+  Call batch = c;
+  for (Spec& x : batch.in) x.shape.resize(n - 2);
+  Shape y = together(batch, 0, 1);
+  y.push_back(rows), y.push_back(columns);
+  return {with_shape(c[0], y)};
+}
+const ShapeRule batch_matmul{"batch_matmul", "a b", batch_matmul_of};
+
+// ---- rows that indices choose ----
+
+Shape rows_at(const Shape& index, const Shape& table) {
+  Shape y = index;
+  y.insert(y.end(), table.begin() + 1, table.end());
+  return y;
+}
+Specs embed_of(const Call& c) {
+  c.rank_at_least(1, 1);
+  return {with_shape(c[1], rows_at(c[0].shape, c[1].shape))};
+}
+Specs embed_backward_of(const Call& c) {
+  const Spec w = with_shape(c[1], c.shape());
+  if (w.shape.empty()) c.fail("shape is empty");
+  c.has_shape(1, rows_at(c[0].shape, w.shape));
+  return {w};
+}
+const ShapeRule embed{"embed", "x0 w", embed_of};
+const ShapeRule embed_backward{"embed_backward", "x0 gy", embed_backward_of};
+
+// ---- attention ----
+
+void check_attention(const Call& c, size_t q, size_t mask) {
+  const Shape &sq = c[q].shape, &sk = c[q + 1].shape, &sv = c[q + 2].shape;
+  const size_t rank = sq.size();
+  if (rank != 3 && rank != 4) c.fail(q, "rank 3 or 4");
+  for (size_t i : {q + 1, q + 2}) {
+    if (c[i].shape.size() != rank || !std::equal(sq.begin(), sq.end() - 2, c[i].shape.begin()))
+      c.fail(i, "the rank and the first axes of " + c.text(q));
+  }
+  const bool turned = c.attributes.flag("transpose_k");
+  const int64_t keys = sk[rank - (turned ? 1 : 2)];
+  if (sk[rank - (turned ? 2 : 1)] != sq.back()) c.fail(q + 1, "the width of " + c.text(q));
+  if (sv[rank - 2] != keys) c.fail(q + 2, std::to_string(keys) + " keys");
+  const int64_t heads = c.integer("heads", rank == 3 ? 1 : -longest_axis);
+  if (rank == 3 && sq[0] % heads) c.fail(q, "a multiple of heads " + std::to_string(heads));
+  c.integer("causal_offset", -longest_axis);
+  if (!c.given(mask)) return;
+  Shape full = {sq[0], sq[1], sq[rank - 2], keys}, own = c[mask].shape;
+  if (rank == 3) full[0] = sq[0] / heads, full[1] = heads;
+  if (own.size() == 3 && heads == 1) own.insert(own.begin() + 1, 1);
+  if (own.size() < 4) own.insert(own.begin(), 4 - own.size(), 1);
+  if (!stretches(own, full))
+    c.fail(mask, "what stretches to the scores " + with_shape(c[q], full).text());
+}
+
+Specs attention_of(const Call& c) {
+  check_attention(c, 0, 3);
+  Spec y = c[0], sums = c[0];
+  y.shape.back() = c[2].shape.back();
+  sums.shape.pop_back();
+  return {y, sums};
+}
+const ShapeRule attention{"attention", "q k v mask?", attention_of};
+
+Specs attention_backward_of(const Call& c) {
+  check_attention(c, 1, 6);
+  Shape y = c[1].shape;
+  y.back() = c[3].shape.back();
+  c.has_shape(0, y);
+  c.has_shape(4, y);
+  y.pop_back();
+  c.has_shape(5, y);
+  return {c[1], c[2], c[3]};
+}
+const ShapeRule attention_backward{"attention_backward", "gy q k v y lse mask?",
+                                   attention_backward_of};
+
+}  // namespace
+}  // namespace nnl

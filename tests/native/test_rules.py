@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shape rules of the C++ library: what the definitions in Python say, for every sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnl.core.op import OPS
+from nnl.core.spec import Spec
+from nnl.ext.library import DTYPES, native_spec, plain_attributes
+from tests.native.kernels import require_library
+from tests.test_derived import CASES, Case
+
+NAMES = list(DTYPES)
+
+
+def specs_of(case: Case) -> list[Spec | None]:
+    """Of the inputs as a call converts them, the stream of random numbers included."""
+    arrays = [*case.arrays]
+    if case.op.takes_rng:
+        arrays += [None] * (len(case.op.inputs) - 1 - len(arrays))
+        arrays.append(np.zeros(2, np.uint64))
+    return [None if a is None else Spec.of(a.shape, a.dtype) for a in arrays]
+
+
+def complete(case: Case, specs: list[Spec | None]) -> Any:
+    """The attributes of the sample, those left to default found for these specs."""
+    attrs = case.op.attrs(**case.attrs)
+    if hasattr(attrs, "resolve"):
+        attrs = case.op.attrs(**{**attrs.as_dict(), **attrs.resolve(*specs)})
+    return attrs
+
+
+def defined(attrs: Any, specs: list[Spec | None]) -> list[tuple]:
+    out = attrs.infer(*specs)
+    return [(s.shape, s.dtype.name) for s in (out if isinstance(out, tuple) else (out,))]
+
+
+def inferred(attrs: Any, specs: list[Spec | None]) -> list[tuple]:
+    values, ins = plain_attributes(attrs.as_dict()), [native_spec(s) for s in specs]
+    found = require_library().infer(attrs.op.name, values, ins)
+    return [(tuple(shape), NAMES[dtype]) for shape, dtype, _ in found]
+
+
+def with_rule() -> list[tuple]:
+    names = set(require_library().rule_names())
+    return [p.values for p in CASES if p.values[0].name in names]
+
+
+def test_every_op_that_has_a_kernel_has_a_rule():
+    lib = require_library()
+    assert set(lib.kernel_names()) <= set(lib.rule_names()) <= set(OPS)
+
+
+def test_rules_give_what_the_definitions_give():
+    for op, i in with_rule():
+        case = Case(op, i, np.float32)
+        specs = specs_of(case)
+        attrs = complete(case, specs)
+        assert inferred(attrs, specs) == defined(attrs, specs), (op.name, i)
+
+
+def changed(rng: np.random.Generator, spec: Spec) -> Spec:
+    """The spec with another size, with an axis more, or with one less."""
+    shape = list(spec.shape)
+    kind = rng.integers(4)
+    if kind == 0 and shape:
+        del shape[rng.integers(len(shape))]
+    elif kind == 1 or not shape:
+        shape.insert(rng.integers(len(shape) + 1), int(rng.integers(4)))
+    else:
+        shape[rng.integers(len(shape))] = int(rng.integers(8))
+    return spec.with_shape(shape)
+
+
+def test_rules_refuse_what_the_definitions_refuse():
+    """Steps inside programs may be refused more often: their definitions check little."""
+    rng, refused = np.random.default_rng(0), 0
+    for op, i in with_rule():
+        case = Case(op, i, np.float32)
+        specs = specs_of(case)
+        places = [k for k, s in enumerate(specs) if s is not None and s.dtype != np.uint64]
+        for _ in range(20 if places else 0):
+            new, k = list(specs), rng.choice(places)
+            new[k] = changed(rng, specs[k])
+            what = f"{case.attrs} of {new}"
+            try:
+                attrs = complete(case, new)
+            except ValueError:  # before any rule is asked
+                continue
+            try:
+                want = defined(attrs, new)
+            except (ValueError, IndexError, TypeError) as e:
+                want = e
+            try:
+                got = inferred(attrs, new)
+            except ValueError as e:
+                assert str(e).startswith(f"{op.name}: "), what
+                assert isinstance(want, Exception) or not op.nnp, f"{e}: {attrs} {what}"
+                refused += 1
+            else:
+                assert got == want, f"{attrs} {what}"
+    assert refused > 2000
+
+
+def test_errors_name_the_input_what_came_and_what_was_wanted():
+    x, w = Spec.of((2, 3)), Spec.of((4, 5))
+    with pytest.raises(ValueError) as e:
+        inferred(OPS["affine"].attrs(base_axis=1), [x, w, None])
+    wanted = "wanted 3 rows for x float32[2, 3] from axis 1 on"
+    assert str(e.value) == f"affine: weight float32[4, 5], {wanted}"
+    with pytest.raises(ValueError, match=r"affine: got 1 inputs, wanted 3"):
+        inferred(OPS["affine"].attrs(base_axis=1), [x])
+    with pytest.raises(ValueError, match=r"affine: base_axis is 3, wanted at least 0 and at most"):
+        inferred(OPS["affine"].attrs(base_axis=3), [x, w, None])
+    with pytest.raises(ValueError, match=r"concatenate: x\[1\] float32\[4, 5\], wanted the sizes"):
+        inferred(OPS["concatenate"].attrs(axis=1), [x, w])
+    with pytest.raises(ValueError, match=r"tile: the result .* is larger than any memory"):
+        inferred(OPS["tile"].attrs(reps=(1 << 22, 1 << 22)), [Spec.of((1 << 17, 1 << 17))])
+    with pytest.raises(ValueError, match="sort: this build has no shape rule of it"):
+        inferred(OPS["sort"].attrs(), [x])
