@@ -25,7 +25,6 @@
 #include "nnl/hdf5.h"
 #include "nnl/message_split.h"
 #include "nnl/message_text.h"
-#include "nnl/model.h"
 #include "nnl/packing.h"
 #include "nnl/plan.h"
 #include "nnl/read.h"
@@ -34,6 +33,8 @@
 
 namespace nb = nanobind;
 using namespace nnl;
+
+void bind_model(nb::module_& m);  // bind_model.cpp
 
 namespace {
 
@@ -354,38 +355,6 @@ void* import_numpy() {
   return nullptr;
 }
 
-// A model as C++ programs use it, for the tests that compare it with Python's own runs.
-class PyModel {
- public:
-  PyModel(const std::string& path, const std::string& program) : model_(path, program) {}
-
-  nb::dict run(nb::dict inputs) {
-    for (auto [name, value] : inputs) {
-      Tensor& x = model_.input(nb::cast<std::string>(name));
-      auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
-      if (!PyArray_Check(value.ptr()) || !PyArray_IS_C_CONTIGUOUS(array) ||
-          static_cast<size_t>(PyArray_NBYTES(array)) != x.spec().bytes())
-        throw ValueError(x.name() + " is not a contiguous " + x.spec().text());
-      std::memcpy(x.data(), PyArray_DATA(array), x.spec().bytes());
-    }
-    {
-      nb::gil_scoped_release unlock;
-      model_.run();
-    }
-    nb::dict found;
-    for (const Tensor& y : model_.outputs()) found[y.name().c_str()] = bytes(y);
-    return found;
-  }
-
-  nb::bytes parameter(const std::string& name) { return bytes(model_.parameter(name)); }
-  std::vector<std::string> parameters() const { return model_.parameters(); }
-  size_t arena_bytes() const { return model_.arena_bytes(); }
-
- private:
-  static nb::bytes bytes(const Tensor& t) { return nb::bytes(t.data(), t.spec().bytes()); }
-  Model model_;
-};
-
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -452,14 +421,7 @@ NB_MODULE(_native, m) {
 
   m.def("elementwise_codes", &elementwise_codes);
 
-  nb::class_<PyModel>(m, "Model")
-      .def(nb::init<const std::string&, const std::string&>(), nb::arg("path"),
-           nb::arg("program") = "")
-      .def("run", &PyModel::run)
-      .def("parameter", &PyModel::parameter)
-      .def_prop_ro("parameters", &PyModel::parameters)
-      .def_prop_ro("arena_bytes", &PyModel::arena_bytes);
-
+  bind_model(m);
   nb::class_<ArrayKernel>(m, "ArrayKernel").def("__call__", &ArrayKernel::call);
   m.def(
       "array_kernel",

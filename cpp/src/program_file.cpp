@@ -126,7 +126,6 @@ class Reader {
     static const std::array<const char*, 5> roles = {"input", "parameter", "state", "constant",
                                                      "intermediate"};
     static const std::array<const char*, 3> orders = {"host", "channels_last", "tiled"};
-    data_.values.emplace_back();
     for (const Json& item : json_.at("values").array()) {
       const Json::Array& parts = item.array();
       ProgramValue v;
@@ -151,6 +150,8 @@ class Reader {
       const ProgramValue& root = at(v.root);
       if (&at(root.root) != &root || root.spec.bytes() != v.spec.bytes())
         throw ValueError("value " + std::to_string(i) + " is no view of its root");
+      if (v.given() && v.root != static_cast<int>(i))
+        throw ValueError("value " + std::to_string(i) + " is given, and a view");
       if (v.copies && (!v.given() || !at(v.copies).given() || at(v.copies).copies ||
                        at(v.copies).spec.shape != v.spec.shape))
         throw ValueError("value " + std::to_string(i) + " is no copy of a given one");
@@ -222,6 +223,8 @@ class Reader {
     s.view = flag("view"), s.second = flag("second");
     if (s.view && (s.in.empty() || !s.in[0] || s.out.size() != 1))
       throw ValueError(s.op + " is a view of nothing");
+    if (const Json* flops = json.find("flops")) s.flops = flops->integer();
+    if (const Json* bytes = json.find("bytes")) s.bytes = bytes->integer();
     if (const Json* parts = json.find("parts"))
       for (const Json& part : parts->array()) s.parts.push_back(read_step(part, depth + 1));
     if (const Json* program = json.find("elementwise")) {

@@ -15,7 +15,7 @@
 
 namespace nnl {
 
-class ProgramFile;
+using Error = ValueError;  // what everything here throws
 
 template <class T>
 constexpr bool is_type(DType type) {

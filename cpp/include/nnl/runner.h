@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runner: a program made of kernels, over memory that is planned in advance.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nnl/plan.h"
+#include "nnl/program.h"
+
+namespace nnl {
+
+// Values are called by their numbers in the program. A runner runs in one thread at a time;
+// different ones may run at once, also over the same given memory where no program writes it.
+class NNL_API Runner {
+ public:
+  // Gives the memory of a given value, of the spec that it has in the program. It stays the
+  // caller's, and must stay there until the runner ends or another is bound. Asked once for each
+  // given value but constants of one number, in their order.
+  using Given = std::function<void*(int value)>;
+
+  // ValueError: a step has no kernel in this build, or reads what no step has made.
+  Runner(const ProgramData& program, const Given& given);
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  // Reads or writes a given value or an output there from now on.
+  void bind(int value, void* data);
+
+  // Memory of a given value, an output or another kept value.
+  void* data(int value) const;
+
+  // What the program gives: names, and the numbers to ask data() for. All in the plain order.
+  const std::vector<std::pair<std::string, int>>& outputs() const { return outputs_; }
+  const Spec& spec(int value) const { return values_[static_cast<size_t>(value)].spec; }
+
+  // The whole program, then what a run hands on to the next one. Allocates nothing. Throws
+  // ValueError for values that a function does not take; the text says which function.
+  void run();
+
+  // One of the two parts of a program that is cut in two, such as forward and backward.
+  void run_part(bool second);
+
+  // Runs, and adds the seconds that each step of the program has taken to `seconds`.
+  void run_timed(std::vector<double>& seconds);
+
+  size_t arena_bytes() const { return plan_->arena()->bytes(); }
+
+ private:
+  struct Carry {
+    int to, from;  // roots; 0 for zeros
+    size_t bytes;
+  };
+  int root(int value) const { return values_[static_cast<size_t>(value)].root; }
+  void hand_on();
+
+  std::vector<ProgramValue> values_;
+  std::vector<std::pair<std::string, int>> outputs_;
+  std::vector<std::unique_ptr<Memory>> constants_;
+  std::unique_ptr<Plan> plan_;
+  std::vector<size_t> steps_;  // of the calls of the plan
+  size_t cut_ = 0;
+  std::vector<Carry> carries_;
+};
+
+}  // namespace nnl

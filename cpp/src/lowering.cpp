@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lowering.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "nnl/plan.h"
+#include "nnl/threads.h"
+
+namespace nnl {
+namespace {
+
+constexpr const char* convert = "to_layout";
+
+// An output that is another value too, such as an input handed through.
+class Copy : public Kernel {
+ public:
+  explicit Copy(size_t bytes) : bytes_(bytes) {}
+  void run(const Buffers& b) override { std::memcpy(b.out[0], b.in[0], bytes_); }
+
+ private:
+  size_t bytes_;
+};
+
+class Lowering {
+ public:
+  explicit Lowering(const ProgramData& program) : program_(program) {
+    done.values = program.values;
+    for (const ProgramStep& step : program.steps) {
+      at_ = static_cast<size_t>(&step - program.steps.data());
+      add(step);
+      if (!step.second) done.cut = done.calls.size();
+    }
+    add_outputs();
+    add_carries();
+    if (std::none_of(program.steps.begin(), program.steps.end(),
+                     [](const ProgramStep& s) { return s.second; }))
+      done.cut = done.calls.size();
+  }
+
+  Lowered done;
+
+ private:
+  const ProgramValue& value(int i) const { return done.values[static_cast<size_t>(i)]; }
+  const Spec& spec(int i) const { return value(i).spec; }
+
+  void call(std::string label, std::unique_ptr<Kernel> kernel, std::vector<int> in,
+            std::vector<int> out) {
+    done.calls.push_back({std::move(label), std::move(kernel), std::move(in), std::move(out), at_});
+  }
+
+  int new_value(const Spec& spec, Layout layout) {
+    ProgramValue v;
+    v.spec = spec, v.spec.layout = layout, v.root = static_cast<int>(done.values.size());
+    done.values.push_back(v);
+    return v.root;
+  }
+
+  void add(const ProgramStep& step) {
+    if (step.view && step.writes.empty()) return;  // its memory is that of its input
+    if (auto kernel = kernel_of(step, step.in, step.out))
+      return call(step.label, std::move(kernel), step.in, step.out);
+    if (step.parts.empty()) {
+      std::string ins;
+      for (int i : step.in) ins += (ins.empty() ? "" : ", ") + (i ? spec(i).text() : "nothing");
+      throw ValueError(step.label + ": this build has no kernel of " + step.op + " for " + ins);
+    }
+    std::map<int, int> plain;
+    for (const ProgramStep& part : step.parts) add_plain(part, plain);
+    for (int o : step.out)
+      if (const auto made = plain.find(o); made != plain.end()) change_order(made->second, o);
+  }
+
+  // A part of a fused step, over arrays in the plain order.
+  void add_plain(const ProgramStep& part, std::map<int, int>& plain) {
+    const bool is_view = part.view && part.writes.empty();
+    std::vector<int> in = part.in, out = part.out;
+    if (part.writes.empty())  // an update does not mind any order, if all arrays have it
+      for (int& i : in) i = in_plain_order(i, plain);
+    for (int& o : out) {
+      if (!is_view && (spec(o).layout == Layout::plain || !part.writes.empty())) continue;
+      const int made = new_value(spec(o), Layout::plain);
+      if (is_view) done.values.back().root = value(in[0]).root;
+      o = plain[o] = made;
+    }
+    if (is_view) return;
+    if (auto kernel = kernel_of(part, in, out))
+      return call(part.label, std::move(kernel), std::move(in), std::move(out));
+    if (part.parts.empty())
+      throw ValueError(part.label + ": this build has no kernel of " + part.op);
+    for (const ProgramStep& inner : part.parts) add_plain(inner, plain);
+  }
+
+  int in_plain_order(int i, std::map<int, int>& plain) {
+    if (const auto known = plain.find(i); known != plain.end()) return known->second;
+    if (!i || spec(i).layout == Layout::plain) return i;
+    plain[i] = new_value(spec(i), Layout::plain);
+    change_order(i, plain[i]);
+    return plain[i];
+  }
+
+  void change_order(int from, int to) {
+    if (from != to && spec(to).layout != spec(from).layout)
+      call(convert, conversion(convert, spec(from), spec(to)), {from}, {to});
+  }
+
+  // Every output gets memory that is nothing else's, so that it can be bound to any.
+  void add_outputs() {
+    std::set<int> taken;
+    for (auto [name, i] : program_.outputs) {
+      const ProgramValue& root = value(value(i).root);
+      if (spec(i).layout != Layout::plain) {
+        const int plain = new_value(spec(i), Layout::plain);
+        change_order(i, plain);
+        i = plain;
+      } else if (root.given() || program_.results.count(i) || !taken.insert(root.root).second) {
+        const int copy = new_value(spec(i), Layout::plain);
+        call("copy", std::make_unique<Copy>(spec(i).bytes()), {i}, {copy});
+        i = copy;
+      }
+      done.outputs.emplace_back(name, i);
+    }
+  }
+
+  void add_carries() {
+    for (auto [to, from] : program_.carries) {
+      if (from && spec(from).layout != spec(to).layout) {
+        const int turned = new_value(spec(to), spec(to).layout);
+        change_order(from, turned);
+        from = turned;
+      }
+      done.carries[to] = from;
+    }
+  }
+
+  std::unique_ptr<Kernel> kernel_of(const ProgramStep& step, const std::vector<int>& in,
+                                    const std::vector<int>& out) {
+    static const std::vector<std::string> names = kernel_names();
+    Signature s;
+    for (int i : in) {
+      s.in_given.push_back(i != 0);
+      s.in.push_back(i ? spec(i) : Spec{});
+    }
+    for (int o : out) s.out.push_back(spec(o));
+    if (std::binary_search(names.begin(), names.end(), step.op)) {
+      s.attributes = Attributes(step.attributes);
+      return make_kernel(step.op, s);
+    }
+    const auto is_float = [](const Spec& x) { return x.dtype <= DType::bf16; };
+    if (step.code.empty() || out.size() != 1 || !is_float(s.out[0]) || in.empty() || !in[0] ||
+        !is_float(s.in[0]) || std::count(in.begin(), in.end(), 0) ||
+        step.shapes.size() != in.size())
+      return nullptr;
+    std::unordered_map<std::string, Attribute> asked;
+    asked["code"] = step.code, asked["constants"] = step.constants;
+    asked["outputs"] =
+        std::vector<int64_t>{static_cast<int64_t>(in.size() + step.code.size() / 4 - 1)};
+    std::vector<int64_t> seen;
+    bool other = false;
+    for (size_t k = 0; k < in.size(); ++k) {
+      other = other || step.shapes[k] != s.in[k].shape;
+      const size_t rank = s.out[0].shape.size();
+      if (step.shapes[k].size() > rank) return nullptr;
+      seen.insert(seen.end(), rank - step.shapes[k].size(), 1);
+      seen.insert(seen.end(), step.shapes[k].begin(), step.shapes[k].end());
+    }
+    if (other) asked["shapes"] = seen;
+    s.attributes = Attributes(std::move(asked));
+    return make_kernel("fused_elementwise", s);
+  }
+
+  const ProgramData& program_;
+  size_t at_ = 0;  // the step that calls are for
+};
+
+}  // namespace
+
+Lowered lower(const ProgramData& program) {
+  const ThreadScope scope;
+  return std::move(Lowering(program).done);
+}
+
+std::unique_ptr<Kernel> conversion(const char* op, const Spec& in, const Spec& out) {
+  Signature s;
+  s.in = {in}, s.in_given = {true}, s.out = {out};
+  auto kernel = make_kernel(op, s);
+  if (!kernel)
+    throw ValueError(std::string(op) + " has no kernel for " + in.text() + " to " + out.text());
+  return kernel;
+}
+
+void run_once(Kernel& kernel, const void* in, void* out) {
+  const ThreadScope scope;
+  const Memory scratch(kernel.workspace());
+  void* ins[] = {const_cast<void*>(in)};
+  void* outs[] = {out};
+  kernel.run({ins, outs, scratch.data()});
+}
+
+// One number in every element of an array of any type.
+void fill(void* data, const Spec& spec, double value) {
+  const Spec one{{}, DType::f32, Layout::plain};
+  const auto n = static_cast<size_t>(spec.size());
+  const auto put = [&](auto v) { std::fill_n(static_cast<decltype(v)*>(data), n, v); };
+  switch (spec.dtype) {
+    case DType::f32:
+      return put(static_cast<float>(value));
+    case DType::f64:
+      return put(value);
+    case DType::i8:
+      return put(static_cast<int8_t>(value));
+    case DType::u8:
+    case DType::boolean:
+      return put(static_cast<uint8_t>(value));
+    case DType::i16:
+      return put(static_cast<int16_t>(value));
+    case DType::u16:
+      return put(static_cast<uint16_t>(value));
+    case DType::i32:
+      return put(static_cast<int32_t>(value));
+    case DType::u32:
+      return put(static_cast<uint32_t>(value));
+    case DType::i64:
+      return put(static_cast<int64_t>(value));
+    case DType::u64:
+      return put(static_cast<uint64_t>(value));
+    default:
+      break;  // 16-bit floats
+  }
+  const float wide = static_cast<float>(value);
+  uint16_t narrow = 0;
+  run_once(*conversion("cast", one, {{}, spec.dtype, Layout::plain}), &wide, &narrow);
+  put(narrow);
+}
+
+}  // namespace nnl

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the steps of a program to kernels.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nnl/kernel.h"
+#include "nnl/program.h"
+
+namespace nnl {
+
+// A kernel over values; `step` is the number of the step of the program that it does, or a part of.
+struct Call {
+  std::string label;
+  std::unique_ptr<Kernel> kernel;
+  std::vector<int> in, out;
+  size_t step;
+};
+
+struct Lowered {
+  std::vector<ProgramValue> values;  // those of the program, then those that only kernels have
+  std::vector<Call> calls;
+  size_t cut = 0;  // calls of the first part
+  // What the program gives, each in the plain order and in memory of its own.
+  std::vector<std::pair<std::string, int>> outputs;
+  std::map<int, int> carries;  // as in the program, in the order of the values that get them
+};
+
+// Steps become kernels, fused ones that no kernel takes the steps they were made from.
+// ValueError: a step has no kernel; the text names it.
+Lowered lower(const ProgramData& program);
+
+// The kernel that changes the order ("to_layout") or the type ("cast") of an array.
+std::unique_ptr<Kernel> conversion(const char* op, const Spec& in, const Spec& out);
+
+// Runs a kernel of one input and one output, with scratch memory of its own.
+void run_once(Kernel& kernel, const void* in, void* out);
+
+// One number in every element of an array of any type.
+void fill(void* data, const Spec& spec, double value);
+
+}  // namespace nnl

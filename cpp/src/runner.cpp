@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nnl/runner.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "lowering.h"
+#include "nnl/memory_plan.h"
+
+namespace nnl {
+namespace {
+
+// Where the values that kernels compute lie in one arena.
+class Placement {
+ public:
+  // Args: outside: roots whose memory is not the arena's. kept: roots that are read after a run.
+  Placement(const std::vector<ProgramValue>& values, const std::vector<Call>& calls,
+            const std::vector<bool>& outside, const std::vector<int>& kept)
+      : values_(values), outside_(outside), at_(values.size(), -1), last_(values.size(), 0) {
+    const size_t end = calls.size();
+    for (size_t t = 0; t < end; ++t) {
+      for (int i : calls[t].in) last_[root(i)] = t;
+      for (int o : calls[t].out) last_[root(o)] = t;
+    }
+    for (int k : kept) last_[root(k)] = end;
+    for (size_t t = 0; t < end; ++t) add(calls[t], t);
+    for (int k : kept)
+      if (!outside_[root(k)] && at_[root(k)] < 0)
+        throw ValueError("value " + std::to_string(k) + " is kept, and nothing makes it");
+    arena = plan_memory(intervals_);
+    for (size_t i = 1; i < values.size(); ++i) offsets.push_back(offset(at_[i]));
+    for (int w : scratch_) workspaces.push_back(offset(w));
+  }
+
+  std::vector<int64_t> offsets{Plan::outside}, workspaces;
+  size_t arena;
+
+ private:
+  size_t root(int i) const { return static_cast<size_t>(values_[static_cast<size_t>(i)].root); }
+
+  int64_t offset(int at) const {
+    return at < 0 ? Plan::outside : intervals_[static_cast<size_t>(at)].offset;
+  }
+
+  void add(const Call& call, size_t t) {
+    for (int i : call.in)
+      if (i && !outside_[root(i)] && at_[root(i)] < 0)
+        throw ValueError(call.label + ": reads a value that nothing has made");
+    for (size_t o = 0; o < call.out.size(); ++o) {
+      const size_t r = root(call.out[o]);
+      if (outside_[r] || at_[r] >= 0) continue;
+      at_[r] = taken_over(call, o, t);
+      if (at_[r] < 0) {
+        at_[r] = static_cast<int>(intervals_.size());
+        intervals_.push_back({t, t, values_[r].spec.bytes()});
+      }
+      Interval& x = intervals_[static_cast<size_t>(at_[r])];
+      x.last = std::max(x.last, last_[r]);
+    }
+    const size_t bytes = call.kernel->workspace();
+    scratch_.push_back(bytes ? static_cast<int>(intervals_.size()) : -1);
+    if (bytes) intervals_.push_back({t, t, bytes});
+  }
+
+  // The memory of an input that dies here and that output o may be written over; -1 for none.
+  int taken_over(const Call& call, size_t o, size_t t) const {
+    for (int i : call.in) {
+      const size_t r = root(i);
+      const int at = at_[r];
+      if (at < 0 || last_[r] != t || intervals_[static_cast<size_t>(at)].last != t) continue;
+      const bool taken =
+          std::any_of(call.out.begin(), call.out.end(), [&](int q) { return at_[root(q)] == at; });
+      const auto fits = [&](size_t j) {
+        return root(call.in[j]) != r || call.kernel->may_overwrite(o, j);
+      };
+      size_t j = 0;
+      while (j < call.in.size() && fits(j)) ++j;
+      if (!taken && j == call.in.size() &&
+          values_[r].spec.bytes() == values_[root(call.out[o])].spec.bytes())
+        return at;
+    }
+    return -1;
+  }
+
+  const std::vector<ProgramValue>& values_;
+  const std::vector<bool>& outside_;
+  std::vector<int> at_;  // the interval of a root; -1 for none
+  std::vector<size_t> last_;
+  std::vector<Interval> intervals_;
+  std::vector<int> scratch_;
+};
+
+}  // namespace
+
+Runner::Runner(const ProgramData& program, const Given& given) {
+  Lowered lowered = lower(program);
+  values_ = std::move(lowered.values);
+  outputs_ = std::move(lowered.outputs);
+  cut_ = lowered.cut;
+  std::vector<bool> outside(values_.size(), false);
+  outside[0] = true;
+  std::map<int, int> copies;  // given value -> its copy in 16 bits
+  for (size_t i = 1; i < values_.size(); ++i) {
+    if (values_[i].given()) outside[i] = true;
+    if (values_[i].copies) copies[values_[i].copies] = static_cast<int>(i);
+  }
+  for (auto [made, weight] : program.results)
+    if (copies.count(weight)) outside[static_cast<size_t>(made)] = true;
+  std::vector<int> kept = program.kept;
+  for (const auto& [name, i] : outputs_) kept.push_back(i);
+  for (auto [to, from] : lowered.carries) kept.push_back(from);
+  const Placement placed(values_, lowered.calls, outside, kept);
+  plan_ = std::make_unique<Plan>(placed.offsets, placed.arena);
+  for (Call& call : lowered.calls) {
+    for (int& i : call.in) i = root(i);
+    for (int& o : call.out) o = root(o);
+    plan_->add(call.label, std::move(call.kernel), call.in, call.out,
+               placed.workspaces[steps_.size()]);
+    steps_.push_back(call.step);
+  }
+  for (size_t i = 1; i < values_.size(); ++i) {
+    const ProgramValue& v = values_[i];
+    if (!v.given()) continue;
+    const int n = static_cast<int>(i);
+    if (v.filled) {
+      constants_.push_back(std::make_unique<Memory>(v.spec.bytes()));
+      plan_->bind(n, constants_.back()->data());
+      fill(plan_->data(n), v.spec, v.fill);
+    } else {
+      plan_->bind(n, given(n));
+    }
+  }
+  for (auto [made, weight] : program.results)
+    if (const auto copy = copies.find(weight); copy != copies.end())
+      plan_->bind(made, plan_->data(copy->second));
+  for (auto [to, from] : lowered.carries)
+    carries_.push_back({root(to), from ? root(from) : 0, spec(to).bytes()});
+}
+
+void Runner::bind(int value, void* data) { plan_->bind(root(value), data); }
+
+void* Runner::data(int value) const { return plan_->data(root(value)); }
+
+void Runner::hand_on() {
+  for (const Carry& c : carries_) {
+    if (c.from) {
+      std::memcpy(plan_->data(c.to), plan_->data(c.from), c.bytes);
+    } else {
+      std::memset(plan_->data(c.to), 0, c.bytes);
+    }
+  }
+}
+
+void Runner::run() {
+  plan_->run(0, plan_->size());
+  hand_on();
+}
+
+void Runner::run_part(bool second) { plan_->run(second ? cut_ : 0, second ? plan_->size() : cut_); }
+
+void Runner::run_timed(std::vector<double>& seconds) {
+  plan_->run_timed(0, plan_->size());
+  hand_on();
+  for (size_t t = 0; t < steps_.size(); ++t)
+    seconds.at(steps_[t]) += static_cast<double>(plan_->times()[t]) * 1e-9;
+}
+
+}  // namespace nnl
