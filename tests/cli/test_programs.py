@@ -12,10 +12,12 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
+import nnl.solvers as S
 from nnl.cli.main import main
 from nnl.core import safetensors
 from nnl.utils.save import save
 from tests.cli.test_convert import write_network
+from tests.graph.saved import training_step
 
 
 @pytest.fixture
@@ -206,27 +208,14 @@ def test_view_shows_steps_and_totals(programs: Path, capsys: pytest.CaptureFixtu
 
 
 def test_view_shows_a_training_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import nnl.solvers as S
-
-    solver = S.Momentum(0.1)
-
-    @nn.compile
-    def step(x):
-        loss = F.mean(PF.affine(x, 3, name="fc") ** 2)
-        solver.set_parameters(nn.get_parameters(), reset=False)
-        solver.zero_grad()
-        loss.forward(clear_no_need_grad=True)
-        loss.backward(clear_buffer=True)
-        solver.update()
-        return loss
-
-    step(nn.Variable((2, 4)))
+    step = training_step(lambda x: PF.affine(x, 3, name="fc") ** 2, S.Momentum(0.1))
+    step(x=nn.Variable((2, 4)))
     step.save(tmp_path / "step.nnlp")
     assert run("view", tmp_path / "step.nnlp") == 0
     text = capsys.readouterr().out
     for phase in ("forward", "backward", "update"):
         assert f"# {phase}" in text
-    assert "15 parameters" in text and "return y=" in text
+    assert "15 parameters" in text and "return loss=" in text
 
 
 def test_function_info_lists_the_ops_of_programs(

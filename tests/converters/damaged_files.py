@@ -35,6 +35,7 @@ from nnl.data.source_file_cache import DataSourceWithFileCache
 from nnl.utils.load import load
 from nnl.utils.save import save
 from tests.converters.loop_networks import NETWORKS
+from tests.graph.saved import training_step
 
 SECONDS = 20  # for one file, on a machine with other work
 MEMORY = 4 << 30  # bytes beyond those of the start
@@ -236,21 +237,14 @@ def caches(folder: Path) -> tuple[list[Path], Reader]:
 def programs(folder: Path) -> tuple[list[Path], Reader]:
     x, t = nn.Variable((2, 1, 6, 6)), nn.Variable((2, 1))
     x.d, t.d = 1, 0
-    solver = S.Momentum(0.1)
 
-    @nn.compile
-    def step(x: Any, t: Any) -> Any:
+    def network(x: Any, t: Any) -> Any:
         h = F.relu(PF.batch_normalization(PF.convolution(x, 16, (3, 3))))
-        loss = F.mean(F.softmax_cross_entropy(PF.affine(F.dropout(h), 3), t))
-        solver.set_parameters(nn.get_parameters(), reset=False)
-        solver.zero_grad()
-        loss.forward(clear_no_need_grad=True)
-        loss.backward(clear_buffer=True)
-        solver.update()
-        return loss
+        return F.softmax_cross_entropy(PF.affine(F.dropout(h), 3), t)
 
-    step(x, t)
-    step.save(folder / "step.nnlp")  # type: ignore[attr-defined]
+    step = training_step(network, S.Momentum(0.1))
+    step(x=x, t=t)
+    step.save(folder / "step.nnlp")
     nn.save_program(folder / "pool.nnlp", F.max_pooling(x * 2 - 1, (2, 2)), {"x": x})
     nn.clear_parameters()
     for path in (folder / "step.nnlp", folder / "pool.nnlp"):  # else nothing but that is found

@@ -202,31 +202,20 @@ def test_weights_of_a_mapped_file_are_packed_once(tmp_path, monkeypatch):
 
 
 def test_a_step_that_is_saved_again_has_its_names_and_the_arrays_of_then(tmp_path):
-    solver = S.Adam(0.1)
-
-    @nn.compile
-    def step(x):
-        loss = F.mean(F.tanh(PF.affine(x, 3, name="fc")) ** 2)
-        solver.set_parameters(nn.get_parameters(), reset=False)
-        solver.zero_grad()
-        loss.forward(clear_no_need_grad=True)
-        loss.backward(clear_buffer=True)
-        solver.update()
-        return loss
-
+    step = training_step(lambda x: F.tanh(PF.affine(x, 3, name="fc")) ** 2, S.Adam(0.1))
     x, files = named((2, 4)), [tmp_path / f"{k}.nnlp" for k in range(3)]
     x.d = normal(2, 4)
-    step(x)
+    step(x=x)
     step.save(files[0])
     step.save(files[1])
     assert files[0].read_bytes() == files[1].read_bytes()
-    step(x)
+    step(x=x)
     step.save(files[2])
     first, later = nn.load_program(files[0]), nn.load_program(files[2])
     assert list(first.arrays) == list(later.arrays) and first.text() == later.text()
     assert first.arrays["fc/affine/W"].data.tobytes() != later.arrays["fc/affine/W"].data.tobytes()
-    check(later.run(x=x.d), {"y": step(x).d})
-    check(later.run(x=x.d), {"y": step(x).d})
+    check(later.run(x=x.d), {"loss": step(x=x)["loss"].d})
+    check(later.run(x=x.d), {"loss": step(x=x)["loss"].d})
 
 
 # ---- what goes wrong ----

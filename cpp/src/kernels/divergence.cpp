@@ -17,15 +17,7 @@ NNL_INLINE Lanes log_of(Lanes x) {
   e += low;
   m = low ? m + m - 1.0f : m - 1.0f;
   const Lanes z = m * m, fe = __builtin_convertvector(e, Lanes);
-  Lanes p = 7.0376836292e-2f * m - 1.1514610310e-1f;
-  p = p * m + 1.1676998740e-1f;
-  p = p * m - 1.2420140846e-1f;
-  p = p * m + 1.4249322787e-1f;
-  p = p * m - 1.6668057665e-1f;
-  p = p * m + 2.0000714765e-1f;
-  p = p * m - 2.4999993993e-1f;
-  p = p * m + 3.3333331174e-1f;
-  Lanes y = p * m * z - 2.12194440e-4f * fe - 0.5f * z;
+  Lanes y = log_polynomial(m) * m * z - 2.12194440e-4f * fe - 0.5f * z;
   y = m + y + 0.693359375f * fe;
   y = x == 0.0f ? all(-INFINITY) : y;
   y = x < 0.0f || x != x ? all(NAN) : y;

@@ -108,6 +108,20 @@ inline float fast_exp(float x) {
   return x != x ? x : y;
 }
 
+// (ln(1 + m) - m + m^2 / 2) / m^3 for m in [1/sqrt(2) - 1, sqrt(2) - 1]; a number or a vector of
+// them.
+template <class F>
+inline F log_polynomial(F m) {
+  F p = 7.0376836292e-2f * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  return p * m + 3.3333331174e-1f;
+}
+
 // ln x to about 2 units in the last place; -inf at 0, NaN below and for NaN, inf for inf.
 inline float fast_log(float x) {
   const bool tiny = x < 1.17549435e-38f;
@@ -119,16 +133,7 @@ inline float fast_log(float x) {
   e -= low ? 1 : 0;
   m = low ? m + m - 1.0f : m - 1.0f;
   const float z = m * m, fe = static_cast<float>(e);
-  float p = 7.0376836292e-2f;
-  p = p * m - 1.1514610310e-1f;
-  p = p * m + 1.1676998740e-1f;
-  p = p * m - 1.2420140846e-1f;
-  p = p * m + 1.4249322787e-1f;
-  p = p * m - 1.6668057665e-1f;
-  p = p * m + 2.0000714765e-1f;
-  p = p * m - 2.4999993993e-1f;
-  p = p * m + 3.3333331174e-1f;
-  float y = p * m * z - 2.12194440e-4f * fe - 0.5f * z;
+  float y = log_polynomial(m) * m * z - 2.12194440e-4f * fe - 0.5f * z;
   y = m + y + 0.693359375f * fe;
   y = x == 0.0f ? -INFINITY : y;
   y = x < 0.0f || x != x ? NAN : y;
