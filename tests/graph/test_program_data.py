@@ -47,7 +47,18 @@ def first(*entry):
     return change
 
 
+def nested(depth):
+    def change(data):
+        entry = data["steps"][0]
+        for _ in range(depth):
+            entry["parts"] = [{k: v for k, v in entry.items() if k != "parts"}]
+            entry = entry["parts"][0]
+
+    return change
+
+
 DAMAGED = [
+    (nested(9), "there is no op 'affine'"),
     (value(5, root=77), "value 5 is a view of value 77"),
     (value(4, root=5), "value 4 is a view of value 5"),
     (value(3, copies=77), "value 3 is a copy of value 77"),
@@ -77,6 +88,9 @@ DAMAGED = [
 def test_what_is_not_changed_is_read():
     assert to_dict(from_dict(copy.deepcopy(DATA))) == DATA
     verify(from_dict(DATA))
+    data = copy.deepcopy(DATA)
+    nested(8)(data)
+    assert to_dict(from_dict(data))["steps"][0]["parts"]
 
 
 @pytest.mark.parametrize("change,text", DAMAGED)

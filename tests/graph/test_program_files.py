@@ -212,6 +212,8 @@ def test_a_step_that_is_saved_again_has_its_names_and_the_arrays_of_then(tmp_pat
     step(x=x)
     step.save(files[2])
     first, later = nn.load_program(files[0]), nn.load_program(files[2])
+    names = {"fc/affine/W", "fc/affine/W/mean", "fc/affine/b/t", "adam_update/lr"}
+    assert names < set(first.arrays)
     assert list(first.arrays) == list(later.arrays) and first.text() == later.text()
     assert first.arrays["fc/affine/W"].data.tobytes() != later.arrays["fc/affine/W"].data.tobytes()
     check(later.run(x=x.d), {"loss": step(x=x)["loss"].d})
