@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 
+from nnl.core.array import NdArray
 from nnl.core.elementwise import is_elementwise, program_of
 from nnl.core.op import Attributes, Op
 from nnl.core.spec import Spec
@@ -144,6 +145,19 @@ class LibraryPlan(Protocol):
         """Run the steps one by one, and note when each started and what it took."""
 
     def __len__(self) -> int: ...
+
+
+class DevicePlan(LibraryPlan, Protocol):
+    """The same on a device, for arrays that may be on the host.
+
+    Attributes:
+        written: Slots that steps change.
+    """
+
+    written: set[int]
+
+    def follow(self, slot: int, nd: NdArray, space: str) -> Array:
+        """The array of a given slot with what an array of ours holds now."""
 
 
 class Library(Protocol):

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nnl.core.array import NdArray
 from nnl.core.graph import Node
-from nnl.ext.library import BFLOAT16
+from nnl.ext.library import BFLOAT16, DevicePlan
 from nnl.graph.holders import Written, count_holders, is_held, read_in_order
 from nnl.graph.program import SPACE, Program, space_of
 
@@ -128,7 +128,7 @@ class Binding:
             if plan.space == SPACE:
                 buf = nd.read(SPACE)
             else:
-                buf = plan.native.follow(slot, nd, plan.space)
+                buf = cast(DevicePlan, plan.native).follow(slot, nd, plan.space)
         except ValueError as e:  # it was cleared
             raise ValueError("{}, read by {}: {}".format(*self._reader_of(nd), e)) from None
         if plan.slots[slot] is not buf:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from nnl.core.array import NdArray
 from nnl.core.context import SPACES, using
 from nnl.core.graph import Node
 from nnl.core.origin import name_call, tell
-from nnl.ext.library import BFLOAT16, CHANNELS_LAST, TILED, Library
+from nnl.ext.library import BFLOAT16, CHANNELS_LAST, TILED, DevicePlan, Library, LibraryPlan
 from nnl.graph.binding import Binding, Key
 from nnl.graph.lowering import NO_GRADIENTS, definition, lower
 from nnl.graph.memory import plan_memory
@@ -108,7 +108,7 @@ class Plan:
         self._lay_out()
         self.loose: set[int] = set()  # leaves whose buffer changes between runs
         self.ready: tuple[dict[Thunk, Step], dict[Thunk, Step]] | None = None
-        self.native: Any = None
+        self.native: LibraryPlan | None = None
         if self.lib is not None:
             self.native = self._native_plan(self.lib)
         else:
@@ -253,12 +253,14 @@ class Plan:
 
     # ---- running in the native library ----
 
-    def _native_plan(self, lib: Library) -> Any:
+    def _native_plan(self, lib: Library) -> LibraryPlan:
         program = self.program
         offsets = [self.offsets.get(i, OUTSIDE) for i in range(len(program.slots))]
-        native: Any = lib.Plan(offsets, self.arena_bytes)
+        native = lib.Plan(offsets, self.arena_bytes)
         if self.space != SPACE:
-            native.written = {program.root(s.ins[i]) for s in self.steps for i in s.writes}
+            cast(DevicePlan, native).written = {
+                program.root(s.ins[i]) for s in self.steps for i in s.writes
+            }
         arena = native.arena
         start = arena.address
         self._place(lambda at, x: lib.array_at(start + at, x.shape, x.dtype, arena))
@@ -324,26 +326,28 @@ class Plan:
         self.run(second=True)
 
     def _run_native(self, begin: int, end: int, between: Sequence[Between] = ()) -> None:
+        native = self.native
+        assert native is not None
         try:
             if not PROFILES:
                 for at, call in between:
                     if at >= end:
                         break
                     if at > begin:
-                        self.native.run(begin, at)
+                        native.run(begin, at)
                         begin = at
                     call()
-                self.native.run(begin, end)
+                native.run(begin, end)
                 return
             with using(profiled=False):  # steps that Python computes are timed as steps
-                self.native.run_timed(begin, end)
+                native.run_timed(begin, end)
         except ValueError as e:
-            at = getattr(self.native, "at", end)  # a device does not know
+            at = getattr(native, "at", end)  # a device does not know
             if at < end:
                 step = self.native_steps[at]
                 name_call(e, self.program.function(step), self.program.label(step))
             raise
-        times, starts = self.native.times, self.native.starts
+        times, starts = native.times, native.starts
         for k in range(begin, end):
             step = self.native_steps[k]
             what, cost, dtype = account(self.program, step)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from nnl.core.array import NdArray
 from nnl.core.graph import Value, capture
 from nnl.core.spec import Spec
+from nnl.ext.library import LibraryPlan
 from nnl.graph.plan import Plan
 
 Leaf = tuple[Value, Value, bool]  # leaf, its gradient, whether it may own the plan's buffer
@@ -130,5 +131,5 @@ def _move(plan: Plan, slot: int, buf: Any) -> None:
     """Let a slot that the plan keeps for itself be another buffer."""
     if plan.slots[slot] is not buf and plan.slots[slot].shape == buf.shape:
         plan.slots[slot] = buf
-        plan.native.bind_array(slot, buf)
+        cast(LibraryPlan, plan.native).bind_array(slot, buf)
         plan._point_views(slot)
