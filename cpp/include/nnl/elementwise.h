@@ -23,6 +23,6 @@ struct ElementwiseProgram {
 };
 
 // (name, number of operands) of all codes, by number.
-std::vector<std::pair<std::string, int>> elementwise_codes();
+NNL_API std::vector<std::pair<std::string, int>> elementwise_codes();
 
 }  // namespace nnl

@@ -22,6 +22,6 @@ struct Hdf5Array {
 // All arrays of a file. ValueError: the HDF5 library should read it. This reader knows what
 // h5py writes by default: groups with symbol tables, arrays of numbers in one run, attributes that
 // are one integer. Source: HDF5 File Format Specification Version 1.1, sections II to IV.
-std::vector<Hdf5Array> hdf5_arrays(const Bytes& file);
+NNL_API std::vector<Hdf5Array> hdf5_arrays(const Bytes& file);
 
 }  // namespace nnl

@@ -8,9 +8,11 @@
 #include <variant>
 #include <vector>
 
+#include "nnl/errors.h"
+
 namespace nnl {
 
-class Json {
+class NNL_API Json {
  public:
   using Array = std::vector<Json>;
   using Object = std::vector<std::pair<std::string, Json>>;  // in the order of the text

@@ -41,7 +41,7 @@ struct Buffers {
   }
 };
 
-class Kernel {
+class NNL_API Kernel {
  public:
   virtual ~Kernel() = default;
 
@@ -61,10 +61,10 @@ class Kernel {
 using Setup = std::unique_ptr<Kernel> (*)(const Signature&);
 
 // The kernel of an op, or null when there is none or it declines.
-std::unique_ptr<Kernel> make_kernel(const std::string& op, const Signature& signature);
+NNL_API std::unique_ptr<Kernel> make_kernel(const std::string& op, const Signature& signature);
 
 // Names of all ops that have a kernel, sorted.
-std::vector<std::string> kernel_names();
+NNL_API std::vector<std::string> kernel_names();
 
 // What the kernels of an op can do besides what its definition says: passes ask before they make
 // one. Inputs and outputs by position.
@@ -100,10 +100,10 @@ struct Abilities {
 };
 
 // Those of an op; none of any for an op that says nothing.
-const Abilities& abilities(const std::string& op);
+NNL_API const Abilities& abilities(const std::string& op);
 
 // Used at namespace scope by the files in src/kernels: `const Registration relu{"relu", setup};`
-struct Registration {
+struct NNL_API Registration {
   Registration(const char* op, Setup setup);
   Registration(const char* op, Setup setup, Abilities abilities);
 };

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "nnl/errors.h"
+
 namespace nnl {
 
 // A buffer that is used from step `first` to step `last`.
@@ -16,6 +18,6 @@ struct Interval {
 // Sets the offsets, multiples of 64, and returns the bytes of the arena. Two buffers that are alive
 // at a time never overlap; what is large and lives long is placed first, and each goes to the
 // smallest gap that fits. O(n^2).
-size_t plan_memory(std::vector<Interval>& intervals);
+NNL_API size_t plan_memory(std::vector<Interval>& intervals);
 
 }  // namespace nnl

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "nnl/errors.h"
 #include "nnl/file_bytes.h"
 
 namespace nnl {
@@ -23,6 +24,6 @@ struct Split {
 // `path` has the numbers of fields: of messages in messages, and last that of the strings.
 // ValueError: a size or a number does not fit into the file.
 // Source: https://protobuf.dev/programming-guides/encoding
-Split split_message(const Bytes& file, const std::vector<uint32_t>& path);
+NNL_API Split split_message(const Bytes& file, const std::vector<uint32_t>& path);
 
 }  // namespace nnl

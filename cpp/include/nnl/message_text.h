@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "nnl/errors.h"
+
 namespace nnl {
 
 // A field of a message: what a descriptor says of it.
@@ -23,7 +25,7 @@ struct MessageField {
 // Turns text into the binary form. What is unusual (comments, two fields on a line, unknown names,
 // maps, numbers in octal, mistakes) is left to the protobuf package.
 // Source: https://protobuf.dev/programming-guides/encoding
-class MessageText {
+class NNL_API MessageText {
  public:
   // Gives the fields of a message by its name; asked once for each message that is met.
   using Describe = std::function<std::vector<MessageField>(const std::string&)>;

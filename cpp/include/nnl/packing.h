@@ -7,6 +7,6 @@ namespace nnl {
 
 // Bytes of the packed weights of a convolution_fused with this signature (written without `packed`,
 // with the weights themselves as input 1); 0 where its kernel takes weights only as they are.
-size_t packed_convolution_bytes(const Signature& fused);
+NNL_API size_t packed_convolution_bytes(const Signature& fused);
 
 }  // namespace nnl

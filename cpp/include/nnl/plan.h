@@ -12,7 +12,7 @@
 namespace nnl {
 
 // Memory aligned for vector loads, in huge pages where the system has them.
-class Memory {
+class NNL_API Memory {
  public:
   explicit Memory(size_t bytes);
   ~Memory();
@@ -29,7 +29,7 @@ class Memory {
 // Steps over slots. A slot lies in the arena at an offset, or is bound to memory from outside
 // before a run. Different plans may run in different threads at once; a second run of one plan,
 // while the first is going on, is an error.
-class Plan {
+class NNL_API Plan {
  public:
   static constexpr int64_t outside = -1;  // offset of a slot that is bound by the caller
 

@@ -17,7 +17,7 @@ struct FileArray {
 };
 
 // A file, mapped copy-on-write: what is written to its arrays stays in this process.
-class ProgramFile {
+class NNL_API ProgramFile {
  public:
   // ValueError: there is no such file, it is damaged, or of a newer version. The text names it.
   explicit ProgramFile(const std::string& path);

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "nnl/errors.h"
+
 namespace nnl {
 
 struct Span {
@@ -19,7 +21,7 @@ struct Span {
 // Reads the bytes of a file from `offset` on into the spans, one after the other, by up to three
 // threads of its own and by the one that waits. The file may be closed meanwhile; the memory must
 // live as long as this does.
-class Reading {
+class NNL_API Reading {
  public:
   // ValueError: there is no such file.
   Reading(int file, uint64_t offset, const std::vector<Span>& spans, bool checked);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "nnl/errors.h"
+
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -11,15 +13,15 @@
 namespace nnl {
 
 // How many threads a parallel region started here uses.
-int threads();
+NNL_API int threads();
 
 // How many threads all runs and set-ups that begin from now on use, whichever thread starts them.
-void set_threads(int n);
+NNL_API void set_threads(int n);
 
 // While it lives, parallel regions started by this thread, oneDNN's too, use the number given to
 // set_threads, and no more than `most` unless that is 0. OpenMP's own setting belongs to one
 // thread.
-class ThreadScope {
+class NNL_API ThreadScope {
  public:
   explicit ThreadScope(int most = 0);
   ~ThreadScope();
