@@ -8,6 +8,7 @@
 
 #include "nnl/plan.h"
 #include "nnl/threads.h"
+#include "program_check.h"
 
 namespace nnl {
 namespace {
@@ -178,6 +179,7 @@ class Lowering {
 }  // namespace
 
 Lowered lower(const ProgramData& program) {
+  check(program);
   const ThreadScope scope;
   return std::move(Lowering(program).done);
 }

@@ -11,7 +11,7 @@ struct Window {
   bool last;
   std::vector<int64_t> pad, stride, dilation;
 
-  Window(const Call& c, size_t i, bool channel_last) : last(channel_last) {
+  Window(const RuleCall& c, size_t i, bool channel_last) : last(channel_last) {
     const size_t rank = c[i].shape.size();
     base = static_cast<size_t>(c.integer("base_axis", 0, 64));
     if (rank < base + 2) c.fail(i, "a spatial axis after base_axis " + std::to_string(base));
@@ -19,7 +19,7 @@ struct Window {
     pad = entries(c, "pad", 0), stride = entries(c, "stride", 1);
     dilation = entries(c, "dilation", 1);
   }
-  std::vector<int64_t> entries(const Call& c, const char* name, int64_t least) const {
+  std::vector<int64_t> entries(const RuleCall& c, const char* name, int64_t least) const {
     std::vector<int64_t> values = c.integers(name, least, largest_step);
     if (values.size() != n)
       c.fail(std::string(name) + " has " + std::to_string(values.size()) + " entries, wanted " +
@@ -37,7 +37,8 @@ struct Window {
   int64_t& pixels(Shape& x, size_t i) const { return x[base + i + (last ? 0 : 1)]; }
 };
 
-void check_weight(const Call& c, const std::string& what, const Shape& w, size_t n, int64_t group) {
+void check_weight(const RuleCall& c, const std::string& what, const Shape& w, size_t n,
+                  int64_t group) {
   if (w.size() != n + 2)
     c.fail(what + " has rank " + std::to_string(w.size()) + ", wanted " + std::to_string(n + 2));
   if (product(w.begin(), w.end()) == 0) c.fail(what + " is empty");
@@ -46,8 +47,8 @@ void check_weight(const Call& c, const std::string& what, const Shape& w, size_t
            std::to_string(group));
 }
 
-Shape convolved(const Call& c, size_t i, const Shape& x, const Shape& w, int64_t group, bool last,
-                const std::string& what) {
+Shape convolved(const RuleCall& c, size_t i, const Shape& x, const Shape& w, int64_t group,
+                bool last, const std::string& what) {
   const Window at(c, i, last);
   check_weight(c, what, w, at.n, group);
   const int64_t takes = last ? w.back() : w[1];
@@ -66,7 +67,7 @@ Shape convolved(const Call& c, size_t i, const Shape& x, const Shape& w, int64_t
   return y;
 }
 
-Shape deconvolved(const Call& c, const Shape& w, int64_t group, bool last,
+Shape deconvolved(const RuleCall& c, const Shape& w, int64_t group, bool last,
                   const std::vector<int64_t>& more) {
   const Window at(c, 0, last);
   const Shape& x = c[0].shape;
@@ -84,21 +85,21 @@ Shape deconvolved(const Call& c, const Shape& w, int64_t group, bool last,
   return y;
 }
 
-bool last_of(const Call& c) { return c.attributes.flag("channel_last"); }
-int64_t group_of(const Call& c) { return c.integer("group", 1, largest_step); }
+bool last_of(const RuleCall& c) { return c.attributes.flag("channel_last"); }
+int64_t group_of(const RuleCall& c) { return c.integer("group", 1, largest_step); }
 
 // ---- and their gradients ----
 
-Specs data_of(const Call& c) {
+Specs data_of(const RuleCall& c) {
   const Spec x = with_shape(c[0], c.shape());
-  Call of_x = c;
+  RuleCall of_x = c;
   of_x.in[0] = x;
   c.has_shape(0, convolved(of_x, 0, x.shape, c[1].shape, group_of(c), last_of(c), c.text(1)));
   return {x};
 }
 const ShapeRule convolution_data{"convolution_data", "gy weight", data_of};
 
-Specs weight_of(const Call& c) {
+Specs weight_of(const RuleCall& c) {
   const Spec w = with_shape(c[1], c.shape());
   c.has_shape(
       1, convolved(c, 0, c[0].shape, w.shape, group_of(c), last_of(c), "the weight " + w.text()));
@@ -106,7 +107,7 @@ Specs weight_of(const Call& c) {
 }
 const ShapeRule convolution_weight{"convolution_weight", "x gy", weight_of};
 
-Specs weight_bias_of(const Call& c) {
+Specs weight_bias_of(const RuleCall& c) {
   const Spec w = weight_of(c)[0];
   return {w, with_shape(w, {w.shape[0]})};
 }
@@ -114,14 +115,14 @@ const ShapeRule convolution_weight_bias{"convolution_weight_bias", "x gy", weigh
 
 // ---- the ops ----
 
-Specs convolution_of(const Call& c) {
+Specs convolution_of(const RuleCall& c) {
   const Spec y = convolved_spec(c, 0, c[1].shape);
   c.has_shape(2, {c[1].shape[0]});
   return {y};
 }
 const ShapeRule convolution{"convolution", "x weight bias?", convolution_of};
 
-Specs deconvolution_of(const Call& c) {
+Specs deconvolution_of(const RuleCall& c) {
   const std::vector<int64_t> more = c.integers("output_padding", 0, largest_step);
   const Spec y = with_shape(c[0], deconvolved(c, c[1].shape, group_of(c), last_of(c), more));
   c.has_shape(
@@ -131,13 +132,13 @@ Specs deconvolution_of(const Call& c) {
 const ShapeRule deconvolution{"deconvolution", "x weight bias?", deconvolution_of};
 
 // Weights (C, *K) as those of a convolution with groups.
-Shape grouped(const Call& c) {
+Shape grouped(const RuleCall& c) {
   Shape w = c[1].shape;
   w.insert(w.begin() + 1, 1);
   return w;
 }
 
-Specs depthwise_of(const Call& c) {
+Specs depthwise_of(const RuleCall& c) {
   c.rank_at_least(1, 1);
   const int64_t channels = c[0].shape[c.axis("base_axis", c[0].shape.size())];
   if (c[1].shape[0] != channels * c.integer("multiplier", 0, largest_step))
@@ -148,7 +149,7 @@ Specs depthwise_of(const Call& c) {
 }
 const ShapeRule depthwise_convolution{"depthwise_convolution", "x weight bias?", depthwise_of};
 
-Specs depthwise_transposed(const Call& c) {
+Specs depthwise_transposed(const RuleCall& c) {
   c.rank_at_least(1, 1);
   const int64_t channels = c[0].shape[c.axis("base_axis", c[0].shape.size())];
   const int64_t divisor = c.integer("divisor", 1, largest_step);
@@ -164,7 +165,7 @@ const ShapeRule depthwise_deconvolution{"depthwise_deconvolution", "x weight bia
 
 }  // namespace
 
-Spec convolved_spec(const Call& c, size_t x, const Shape& weight) {
+Spec convolved_spec(const RuleCall& c, size_t x, const Shape& weight) {
   return with_shape(c[x], convolved(c, x, c[x].shape, weight, group_of(c), last_of(c),
                                     "weight " + with_shape(c[x], weight).text()));
 }

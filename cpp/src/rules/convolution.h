@@ -5,6 +5,6 @@
 namespace nnl {
 
 // What convolving input x with weights of this shape gives, with the attributes of a convolution.
-Spec convolved_spec(const Call& c, size_t x, const Shape& weight);
+Spec convolved_spec(const RuleCall& c, size_t x, const Shape& weight);
 
 }  // namespace nnl

@@ -63,7 +63,7 @@ const ShapeRule of_x0{
     "x0",
     same};
 
-Specs stretched(const Call& c) { return {with_shape(c[0], together(c, 0, 1))}; }
+Specs stretched(const RuleCall& c) { return {with_shape(c[0], together(c, 0, 1))}; }
 
 const ShapeRule of_two{
     {"absolute_error", "add2",       "atan2",         "bc_add2",       "div2",
@@ -73,25 +73,25 @@ const ShapeRule of_two{
     "x0 x1",
     stretched};
 
-Specs remainder_of(const Call& c) {
+Specs remainder_of(const RuleCall& c) {
   for (size_t i : {0, 1})
     if (c[i].dtype == DType::boolean) c.fail(i, "numbers");
   return stretched(c);
 }
 const ShapeRule mod2{"mod2", "x0 x1", remainder_of};
 
-Specs huber(const Call& c) {
+Specs huber(const RuleCall& c) {
   c.in_range("delta", c.attributes.number("delta") >= 0, "at least 0");
   return stretched(c);
 }
-Specs epsilon_insensitive(const Call& c) {
+Specs epsilon_insensitive(const RuleCall& c) {
   c.in_range("epsilon", c.attributes.number("epsilon") >= 0, "at least 0");
   return stretched(c);
 }
 const ShapeRule huber_loss{"huber_loss", "x0 x1", huber};
 const ShapeRule epsilon_insensitive_loss{"epsilon_insensitive_loss", "x0 x1", epsilon_insensitive};
 
-Specs as_first(const Call& c) {
+Specs as_first(const RuleCall& c) {
   for (size_t i = 1; i < c.in.size(); ++i) c.same_shape(i, 0);
   return {c[0]};
 }
@@ -104,41 +104,41 @@ const ShapeRule backward_of_y{{"sigmoid_backward", "tanh_backward"}, "gy y", as_
 const ShapeRule sigmoid_cross_entropy_backward{"sigmoid_cross_entropy_backward", "gy x target",
                                                as_first};
 
-Specs softplus_of(const Call& c) {
+Specs softplus_of(const RuleCall& c) {
   c.in_range("beta", c.attributes.number("beta") != 0, "a number other than 0");
   return {c[0]};
 }
 const ShapeRule softplus{"softplus", "x", softplus_of};
 
-Specs fixed_point(const Call& c) {
+Specs fixed_point(const RuleCall& c) {
   c.integer("n", 1 + c.attributes.flag("sign"));
   c.in_range("delta", c.attributes.number("delta") > 0, "more than 0");
   return {c[0]};
 }
 const ShapeRule fixed_point_quantize{"fixed_point_quantize", "x", fixed_point};
 
-Specs prelu_of(const Call& c) {
+Specs prelu_of(const RuleCall& c) {
   const Shape channels = {c[0].shape[c.axis("base_axis", c[0].shape.size())]};
   if (c[1].size() != 1) c.has_shape(1, channels);
   return {c[0]};
 }
 const ShapeRule prelu{"prelu", "x0 x1", prelu_of};
 
-Specs clip_by_value(const Call& c) {
+Specs clip_by_value(const RuleCall& c) {
   for (size_t i : {1, 2})
     if (!stretches(c[i].shape, c[0].shape)) c.fail(i, "what stretches to " + c.text(0));
   return {c[0]};
 }
 const ShapeRule clip_grad_by_value{"clip_grad_by_value", "x min max", clip_by_value};
 
-Specs masked(const Call& c) {
+Specs masked(const RuleCall& c) {
   c.same_shape(1, 0);
   c.has_type(1, DType::boolean);
   return {c[0]};
 }
 const ShapeRule masked_scale{"masked_scale", "x mask", masked};
 
-Specs where_of(const Call& c) {
+Specs where_of(const RuleCall& c) {
   c.same_shape(2, 1);
   const Shape &condition = c[0].shape, &y = c[1].shape;
   if (condition.size() > y.size() || !std::equal(condition.begin(), condition.end(), y.begin()))
@@ -148,7 +148,7 @@ Specs where_of(const Call& c) {
 const ShapeRule where{"where", "condition x_true x_false", where_of};
 
 // The shape of y at an axis of x.
-Specs broadcast_to_of(const Call& c) {
+Specs broadcast_to_of(const RuleCall& c) {
   const Shape &x = c[0].shape, &y = c[1].shape;
   int64_t at = c.integer("axis", -1);
   if (at < 0) at = static_cast<int64_t>(x.size()) - static_cast<int64_t>(y.size());

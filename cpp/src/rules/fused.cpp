@@ -6,7 +6,7 @@
 namespace nnl {
 namespace {
 
-Specs convolution_and_more(const Call& c) {
+Specs convolution_and_more(const RuleCall& c) {
   c.one_of("activation", {"identity", "relu", "relu6", "sigmoid", "tanh", "swish", "hard_sigmoid",
                           "gelu", "leaky_relu", "elu"});
   const Shape weight = c.attributes.flag("packed") ? c.shape("w_shape") : c[1].shape;
@@ -18,12 +18,12 @@ Specs convolution_and_more(const Call& c) {
 const ShapeRule convolution_fused{"convolution_fused", "x weight bias? z? scale?",
                                   convolution_and_more};
 
-Specs packed(const Call& c) { return {{{c.integer("nbytes", 0)}, DType::u8}}; }
+Specs packed(const RuleCall& c) { return {{{c.integer("nbytes", 0)}, DType::u8}}; }
 const ShapeRule pack_convolution{"pack_convolution", "x? weight bias? z? scale? y?", packed};
 
 // ---- a convolution of NNabla's, with padding, normalization and a nonlinearity ----
 
-Signature part(const Call& c, std::unordered_map<std::string, Attribute> attributes,
+Signature part(const RuleCall& c, std::unordered_map<std::string, Attribute> attributes,
                std::initializer_list<size_t> inputs) {
   Signature s;
   s.attributes = Attributes(std::move(attributes));
@@ -34,7 +34,7 @@ Signature part(const Call& c, std::unordered_map<std::string, Attribute> attribu
   return s;
 }
 
-Specs padded_convolution(const Call& c) {
+Specs padded_convolution(const RuleCall& c) {
   const Attributes& a = c.attributes;
   c.one_of("nonlinearity", {"elu", "identity", "leaky_relu", "relu", "relu6", "sigmoid", "tanh"});
   const std::string& word = a.text("nonlinearity");
@@ -83,7 +83,7 @@ const ShapeRule fused_convolution{
 // ---- element-wise programs ----
 
 // Every instruction reads constants and values before it.
-int64_t check_code(const Call& c) {
+int64_t check_code(const RuleCall& c) {
   static const auto known = elementwise_codes();
   const std::vector<int64_t>& code = c.attributes.integers("code");
   const auto constants = static_cast<int64_t>(c.attributes.numbers("constants").size());
@@ -101,7 +101,7 @@ int64_t check_code(const Call& c) {
 }
 
 // What all shapes stretch to.
-void stretch(const Call& c, Shape& space, const Shape& shape) {
+void stretch(const RuleCall& c, Shape& space, const Shape& shape) {
   if (space.size() < shape.size()) space.insert(space.begin(), shape.size() - space.size(), 1);
   for (size_t k = 0; k < shape.size(); ++k) {
     int64_t& n = space[space.size() - shape.size() + k];
@@ -110,14 +110,14 @@ void stretch(const Call& c, Shape& space, const Shape& shape) {
   }
 }
 
-std::vector<int64_t> for_each(const Call& c, const char* name, size_t n, int64_t most) {
+std::vector<int64_t> for_each(const RuleCall& c, const char* name, size_t n, int64_t most) {
   std::vector<int64_t> found = c.integers(name, 0, most);
   if (found.empty()) found.resize(n);
   if (found.size() != n) c.fail(std::string(name) + " has no entry for each of the outputs");
   return found;
 }
 
-Specs elementwise(const Call& c) {
+Specs elementwise(const RuleCall& c) {
   if (c.in.empty()) c.fail("got no array, wanted at least one");
   const int64_t values = check_code(c);
   const Shape seen = c.shape("shapes");

@@ -12,20 +12,20 @@ Axes others(Axes axes) {
   return axes;
 }
 
-Specs with_statistics(const Call& c, const Shape& parameter, Shape statistics) {
+Specs with_statistics(const RuleCall& c, const Shape& parameter, Shape statistics) {
   for (size_t i : {1, 2}) c.has_shape(i, parameter);
   const Spec s = with_shape(c[0], std::move(statistics));
   return {c[0], s, s};
 }
 
-Specs layer(const Call& c) {
+Specs layer(const RuleCall& c) {
   const Axes batch = c.axes("batch_axis", c[0].shape.size());
   return with_statistics(c, kept_shape(c[0].shape, batch), kept_shape(c[0].shape, others(batch)));
 }
 const ShapeRule layer_normalization{
     {"layer_normalization", "layer_normalization_with_statistics"}, "x beta? gamma?", layer};
 
-Specs instance(const Call& c) {
+Specs instance(const RuleCall& c) {
   const size_t rank = c[0].shape.size(), channel = c.axis("channel_axis", rank);
   Axes kept(rank), batch = c.axes("batch_axis", rank);
   kept[channel] = true;
@@ -47,7 +47,7 @@ const ShapeRule instance_normalization{
     "x beta? gamma?",
     instance};
 
-Specs group(const Call& c) {
+Specs group(const RuleCall& c) {
   const Shape& x = c[0].shape;
   const size_t rank = x.size(), channel = c.axis("channel_axis", rank);
   const int64_t groups = c.integer("num_groups", 1);
@@ -62,14 +62,14 @@ Specs group(const Call& c) {
 const ShapeRule group_normalization{
     {"group_normalization", "group_normalization_with_statistics"}, "x beta? gamma?", group};
 
-Specs tensor(const Call& c) {
+Specs tensor(const RuleCall& c) {
   const Shape kept = kept_shape(c[0].shape, others(c.axes("axes", c[0].shape.size())));
   return with_statistics(c, kept, kept);
 }
 const ShapeRule tensor_normalization{
     {"tensor_normalization", "tensor_normalization_with_statistics"}, "x beta? gamma?", tensor};
 
-Specs weight(const Call& c) {
+Specs weight(const RuleCall& c) {
   Axes kept(c[0].shape.size());
   kept[c.axis("channel_axis", kept.size())] = true;
   return with_statistics(c, {}, kept_shape(c[0].shape, others(kept)));
@@ -79,11 +79,11 @@ const ShapeRule weight_standardization{
 
 // ---- batch normalization ----
 
-Shape batch_statistics(const Call& c, size_t x) {
+Shape batch_statistics(const RuleCall& c, size_t x) {
   return kept_shape(c[x].shape, others(c.axes("axes", c[x].shape.size())));
 }
 
-Specs batch(const Call& c) {
+Specs batch(const RuleCall& c) {
   const Shape statistics = batch_statistics(c, 0);
   for (size_t i : {3, 4}) c.has_shape(i, statistics);
   if (!c.attributes.flag("batch_stat") && (!c.given(3) || !c.given(4)))
@@ -94,7 +94,7 @@ const ShapeRule batch_normalization{{"batch_normalization", "batch_normalization
                                     "x beta? gamma? mean? variance?",
                                     batch};
 
-Specs batch_and_relu(const Call& c) {
+Specs batch_and_relu(const RuleCall& c) {
   c.one_of("nonlinearity", {"relu"});
   c.same_shape(5, 0);
   return batch(c);
@@ -104,7 +104,7 @@ const ShapeRule fused_batch_normalization{
     "x beta? gamma? mean? variance? z?",
     batch_and_relu};
 
-Specs batch_backward(const Call& c) {
+Specs batch_backward(const RuleCall& c) {
   c.one_of("activation", {"identity", "relu"});
   for (size_t i : {0, 1, 3}) c.same_shape(i, 2);
   const Shape statistics = batch_statistics(c, 2);
@@ -116,7 +116,7 @@ const ShapeRule batch_normalization_backward_fused{
     "batch_normalization_backward_fused", "gy gy2? x y? batch_mean batch_variance gamma? beta?",
     batch_backward};
 
-Specs backward(const Call& c) {
+Specs backward(const RuleCall& c) {
   const Shape& x = c[3].shape;
   c.has_shape(0, x);
   const Shape statistics = kept_shape(x, c.axes("axes", x.size()));

@@ -6,13 +6,13 @@ namespace nnl {
 namespace {
 
 // The first of n spatial axes of an input.
-size_t first_pixel(const Call& c, size_t i, size_t n) {
+size_t first_pixel(const RuleCall& c, size_t i, size_t n) {
   const size_t last = c.attributes.flag("channel_last") ? 1 : 0;
   c.rank_at_least(i, static_cast<int>(n + last));
   return c[i].shape.size() - n - last;
 }
 
-Shape pooled(const Call& c, size_t i) {
+Shape pooled(const RuleCall& c, size_t i) {
   const std::vector<int64_t> kernel = c.integers("kernel", 1, largest_step);
   const std::vector<int64_t> stride = c.integers("stride", 1, largest_step);
   const std::vector<int64_t> pad = c.integers("pad", 0, largest_step);
@@ -37,18 +37,18 @@ Shape pooled(const Call& c, size_t i) {
   return y;
 }
 
-Specs pooling(const Call& c) { return {with_shape(c[0], pooled(c, 0))}; }
+Specs pooling(const RuleCall& c) { return {with_shape(c[0], pooled(c, 0))}; }
 const ShapeRule average_pooling{{"average_pooling", "max_pooling", "sum_pooling"}, "x", pooling};
 
-Specs pooling_arg(const Call& c) {
+Specs pooling_arg(const RuleCall& c) {
   const Spec y = pooling(c)[0];
   return {y, with_type(y, DType::i16)};
 }
 const ShapeRule max_pooling_arg{"max_pooling_arg", "x", pooling_arg};
 
 // The gradient of what has this shape.
-Specs pooling_backward(const Call& c) {
-  Call of_x = c;
+Specs pooling_backward(const RuleCall& c) {
+  RuleCall of_x = c;
   of_x.in[0].shape = c.shape();
   c.has_shape(0, pooled(of_x, 0));
   return {with_shape(c[0], c.shape())};
@@ -56,7 +56,7 @@ Specs pooling_backward(const Call& c) {
 const ShapeRule average_pooling_backward{
     {"average_pooling_backward", "sum_pooling_backward"}, "gy", pooling_backward};
 
-Specs pooling_arg_backward(const Call& c) {
+Specs pooling_arg_backward(const RuleCall& c) {
   c.same_shape(1, 0);
   c.has_type(1, DType::i16);
   return pooling_backward(c);
@@ -64,13 +64,13 @@ Specs pooling_arg_backward(const Call& c) {
 const ShapeRule max_pooling_arg_backward{"max_pooling_arg_backward", "gy place",
                                          pooling_arg_backward};
 
-Specs max_backward(const Call& c) {
+Specs max_backward(const RuleCall& c) {
   c.has_shape(0, pooled(c, 1));
   return {c[1]};
 }
 const ShapeRule max_pooling_backward{"max_pooling_backward", "dy x", max_backward};
 
-Specs global_pooling(const Call& c) {
+Specs global_pooling(const RuleCall& c) {
   c.rank_at_least(0, 2);
   const Shape& x = c[0].shape;
   if (product(x.begin() + 2, x.end()) == 0) c.fail(0, "pixels");
@@ -78,7 +78,7 @@ Specs global_pooling(const Call& c) {
 }
 const ShapeRule global_average_pooling{"global_average_pooling", "x", global_pooling};
 
-Specs unpooled(const Call& c) {
+Specs unpooled(const RuleCall& c) {
   const std::vector<int64_t> kernel = c.integers("kernel", 1, largest_step);
   if (kernel.empty()) c.fail("kernel is empty");
   const size_t at = first_pixel(c, 0, kernel.size());
@@ -92,7 +92,7 @@ Specs unpooled(const Call& c) {
 const ShapeRule unpooling{"unpooling", "x", unpooled};
 
 // x resized to output_size.
-Shape resized(const Call& c, size_t i) {
+Shape resized(const RuleCall& c, size_t i) {
   c.one_of("mode", {"linear", "nearest"});
   if (c.attributes.flag("align_corners") && c.attributes.flag("half_pixel"))
     c.fail("align_corners and half_pixel exclude each other");
@@ -106,11 +106,11 @@ Shape resized(const Call& c, size_t i) {
   }
   return y;
 }
-Specs interpolated(const Call& c) { return {with_shape(c[0], resized(c, 0))}; }
+Specs interpolated(const RuleCall& c) { return {with_shape(c[0], resized(c, 0))}; }
 const ShapeRule interpolate{"interpolate", "x", interpolated};
 
-Specs interpolated_backward(const Call& c) {
-  Call of_x = c;
+Specs interpolated_backward(const RuleCall& c) {
+  RuleCall of_x = c;
   of_x.in[0].shape = c.shape();
   c.has_shape(0, resized(of_x, 0));
   return {with_shape(c[0], c.shape())};

@@ -5,7 +5,7 @@
 namespace nnl {
 namespace {
 
-Specs affine_of(const Call& c) {
+Specs affine_of(const RuleCall& c) {
   const Shape &x = c[0].shape, &w = c[1].shape;
   const int64_t base = c.integer("base_axis", 0, c[0].rank());
   c.rank_at_least(1, 2);
@@ -20,7 +20,7 @@ Specs affine_of(const Call& c) {
 }
 const ShapeRule affine{"affine", "x weight bias?", affine_of};
 
-Specs affine_fused_of(const Call& c) {
+Specs affine_fused_of(const RuleCall& c) {
   c.one_of("activation", {"identity", "relu", "gelu", "tanh", "sigmoid", "swish"});
   const Specs y = affine_of(c);
   c.has_shape(3, y[0].shape);
@@ -28,7 +28,7 @@ Specs affine_fused_of(const Call& c) {
 }
 const ShapeRule affine_fused{"affine_fused", "x weight bias? z?", affine_fused_of};
 
-Specs affine_weight_of(const Call& c) {
+Specs affine_weight_of(const RuleCall& c) {
   for (size_t i : {0, 1})
     if (c[i].rank() != 2) c.fail(i, "rank 2");
   if (c[0].shape[0] != c[1].shape[0]) c.fail(1, "the rows of " + c.text(0));
@@ -36,7 +36,7 @@ Specs affine_weight_of(const Call& c) {
 }
 const ShapeRule affine_weight{"affine_weight", "x gy", affine_weight_of};
 
-Specs batch_matmul_of(const Call& c) {
+Specs batch_matmul_of(const RuleCall& c) {
   const size_t n = static_cast<size_t>(c.rank_at_least(0, 2));
   if (c[1].shape.size() != n) c.fail(1, "the rank of " + c.text(0));
   const auto matrix = [&](size_t i, const char* transpose) -> std::pair<int64_t, int64_t> {
@@ -47,7 +47,7 @@ Specs batch_matmul_of(const Call& c) {
   const auto [rows, inner] = matrix(0, "transpose_a");
   const auto [inner_b, columns] = matrix(1, "transpose_b");
   if (inner != inner_b) c.fail(1, "the inner size " + std::to_string(inner));
-  Call batch = c;
+  RuleCall batch = c;
   for (Spec& x : batch.in) x.shape.resize(n - 2);
   Shape y = together(batch, 0, 1);
   y.push_back(rows), y.push_back(columns);
@@ -62,11 +62,11 @@ Shape rows_at(const Shape& index, const Shape& table) {
   y.insert(y.end(), table.begin() + 1, table.end());
   return y;
 }
-Specs embed_of(const Call& c) {
+Specs embed_of(const RuleCall& c) {
   c.rank_at_least(1, 1);
   return {with_shape(c[1], rows_at(c[0].shape, c[1].shape))};
 }
-Specs embed_backward_of(const Call& c) {
+Specs embed_backward_of(const RuleCall& c) {
   const Spec w = with_shape(c[1], c.shape());
   if (w.shape.empty()) c.fail("shape is empty");
   c.has_shape(1, rows_at(c[0].shape, w.shape));
@@ -77,7 +77,7 @@ const ShapeRule embed_backward{"embed_backward", "x0 gy", embed_backward_of};
 
 // ---- attention ----
 
-void check_attention(const Call& c, size_t q, size_t mask) {
+void check_attention(const RuleCall& c, size_t q, size_t mask) {
   const Shape &sq = c[q].shape, &sk = c[q + 1].shape, &sv = c[q + 2].shape;
   const size_t rank = sq.size();
   if (rank != 3 && rank != 4) c.fail(q, "rank 3 or 4");
@@ -101,7 +101,7 @@ void check_attention(const Call& c, size_t q, size_t mask) {
     c.fail(mask, "what stretches to the scores " + with_shape(c[q], full).text());
 }
 
-Specs attention_of(const Call& c) {
+Specs attention_of(const RuleCall& c) {
   check_attention(c, 0, 3);
   Spec y = c[0], sums = c[0];
   y.shape.back() = c[2].shape.back();
@@ -110,7 +110,7 @@ Specs attention_of(const Call& c) {
 }
 const ShapeRule attention{"attention", "q k v mask?", attention_of};
 
-Specs attention_backward_of(const Call& c) {
+Specs attention_backward_of(const RuleCall& c) {
   check_attention(c, 1, 6);
   Shape y = c[1].shape;
   y.back() = c[3].shape.back();

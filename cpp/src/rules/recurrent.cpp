@@ -24,7 +24,8 @@ constexpr size_t nowhere = 99;
 struct Layers {
   Spec y, inner, saved, cells;
 
-  Layers(const Call& c, const Cell& cell, const Places& at, int64_t layers, int64_t directions) {
+  Layers(const RuleCall& c, const Cell& cell, const Places& at, int64_t layers,
+         int64_t directions) {
     if (c[at.x].rank() != 3) c.fail(at.x, "rank 3");
     if (c[at.h].rank() != 4) c.fail(at.h, "rank 4");
     const int64_t steps = c[at.x].shape[0], batch = c[at.x].shape[1], size = c[at.x].shape[2];
@@ -50,7 +51,7 @@ struct Layers {
   }
 };
 
-Specs forward(const Call& c, const std::string& name) {
+Specs forward(const RuleCall& c, const std::string& name) {
   const Cell cell = cell_of(name);
   const size_t more = cell.has_cell ? 1 : 0;
   const double p = c.attributes.number("dropout");
@@ -66,17 +67,17 @@ Specs forward(const Call& c, const std::string& name) {
   return out;
 }
 
-Specs rnn_of(const Call& c) {
+Specs rnn_of(const RuleCall& c) {
   c.one_of("nonlinearity", {"tanh", "relu"});
   return forward(c, "tanh");
 }
-Specs gru_of(const Call& c) { return forward(c, "gru"); }
-Specs lstm_of(const Call& c) { return forward(c, "lstm"); }
+Specs gru_of(const RuleCall& c) { return forward(c, "gru"); }
+Specs lstm_of(const RuleCall& c) { return forward(c, "lstm"); }
 const ShapeRule rnn{"rnn", "x h weight_l0 weight? bias? rng?", rnn_of};
 const ShapeRule gru{"gru", "x h weight_l0 weight? bias? rng?", gru_of};
 const ShapeRule lstm{"lstm", "x h c weight_l0 weight? bias? rng?", lstm_of};
 
-Specs backward(const Call& c) {
+Specs backward(const RuleCall& c) {
   c.one_of("cell", {"tanh", "relu", "lstm", "gru"});
   const Cell cell = cell_of(c.attributes.text("cell"));
   const Places at = {3, 4, cell.has_cell ? 5 : nowhere, 6, 7, 8};

@@ -62,7 +62,7 @@ std::vector<Spec> infer(const std::string& op, const Signature& s) {
   const auto found = table().find(op);
   if (found == table().end()) throw ValueError(op + ": this build has no shape rule of it");
   const Entry& e = found->second;
-  const Call call{op, e.names, s.attributes, s.in, s.in_given};
+  const RuleCall call{op, e.names, s.attributes, s.in, s.in_given};
   if (s.in.size() != s.in_given.size() || s.in.size() < e.required ||
       (s.in.size() > e.names.size() && !e.variadic))
     call.fail("got " + std::to_string(s.in.size()) + " inputs, wanted " +
@@ -95,7 +95,7 @@ std::vector<std::string> rule_names() {
 
 // ---- attributes ----
 
-int64_t Call::integer(const char* name, int64_t least, int64_t most) const {
+int64_t RuleCall::integer(const char* name, int64_t least, int64_t most) const {
   const int64_t n = attributes.integer(name);
   if (n < least || n > most)
     fail(std::string(name) + " is " + std::to_string(n) + ", wanted at least " +
@@ -103,7 +103,7 @@ int64_t Call::integer(const char* name, int64_t least, int64_t most) const {
   return n;
 }
 
-std::vector<int64_t> Call::integers(const char* name, int64_t least, int64_t most) const {
+std::vector<int64_t> RuleCall::integers(const char* name, int64_t least, int64_t most) const {
   const std::vector<int64_t>& values = attributes.integers(name);
   for (int64_t n : values)
     if (n < least || n > most)
@@ -112,7 +112,7 @@ std::vector<int64_t> Call::integers(const char* name, int64_t least, int64_t mos
   return values;
 }
 
-size_t Call::axis(const char* name, size_t rank) const {
+size_t RuleCall::axis(const char* name, size_t rank) const {
   const int64_t n = attributes.integer(name);
   if (n < 0 || n >= static_cast<int64_t>(rank))
     fail(std::string(name) + " is " + std::to_string(n) + ", wanted an axis in [0, " +
@@ -120,7 +120,7 @@ size_t Call::axis(const char* name, size_t rank) const {
   return static_cast<size_t>(n);
 }
 
-std::vector<bool> Call::axes(const char* name, size_t rank) const {
+std::vector<bool> RuleCall::axes(const char* name, size_t rank) const {
   std::vector<bool> found(rank);
   for (int64_t n : attributes.integers(name)) {
     if (n < 0 || n >= static_cast<int64_t>(rank) || found[static_cast<size_t>(n)])
@@ -131,7 +131,7 @@ std::vector<bool> Call::axes(const char* name, size_t rank) const {
   return found;
 }
 
-void Call::one_of(const char* name, std::initializer_list<const char*> words) const {
+void RuleCall::one_of(const char* name, std::initializer_list<const char*> words) const {
   const std::string& word = attributes.text(name);
   std::string known;
   for (const char* w : words) {
@@ -141,7 +141,7 @@ void Call::one_of(const char* name, std::initializer_list<const char*> words) co
   fail(std::string(name) + " is '" + word + "', wanted one of " + known);
 }
 
-void Call::in_range(const char* name, bool holds, const char* wanted) const {
+void RuleCall::in_range(const char* name, bool holds, const char* wanted) const {
   if (!holds) {
     std::ostringstream number;
     number << attributes.number(name);
@@ -151,7 +151,7 @@ void Call::in_range(const char* name, bool holds, const char* wanted) const {
 
 // ---- inputs ----
 
-std::string Call::text(size_t i) const {
+std::string RuleCall::text(size_t i) const {
   if (in.empty()) return "no input";
   const bool several = i >= names.size() || (i + 1 == names.size() && in.size() > names.size());
   const std::string& name = names[std::min(i, names.size() - 1)];
@@ -159,23 +159,25 @@ std::string Call::text(size_t i) const {
          in[i].text();
 }
 
-void Call::fail(const std::string& what) const { throw ValueError(op + ": " + what); }
+void RuleCall::fail(const std::string& what) const { throw ValueError(op + ": " + what); }
 
-void Call::fail(size_t i, const std::string& wanted) const { fail(text(i) + ", wanted " + wanted); }
+void RuleCall::fail(size_t i, const std::string& wanted) const {
+  fail(text(i) + ", wanted " + wanted);
+}
 
-void Call::same_shape(size_t i, size_t as) const {
+void RuleCall::same_shape(size_t i, size_t as) const {
   if (given(i) && given(as) && in[i].shape != in[as].shape) fail(i, "the shape of " + text(as));
 }
 
-void Call::has_shape(size_t i, const Shape& wanted) const {
+void RuleCall::has_shape(size_t i, const Shape& wanted) const {
   if (given(i) && in[i].shape != wanted) fail(i, "the shape " + text_of(wanted));
 }
 
-void Call::has_type(size_t i, DType type) const {
+void RuleCall::has_type(size_t i, DType type) const {
   if (given(i) && in[i].dtype != type) fail(i, std::string("the type ") + name_of(type));
 }
 
-int Call::rank_at_least(size_t i, int least) const {
+int RuleCall::rank_at_least(size_t i, int least) const {
   if (in[i].rank() < least)
     fail(i, "rank " + std::to_string(least) + " or more, got rank " + std::to_string(in[i].rank()));
   return in[i].rank();
@@ -220,7 +222,7 @@ bool stretches(const Shape& x, const Shape& to) {
   return true;
 }
 
-Shape together(const Call& c, size_t i, size_t j) {
+Shape together(const RuleCall& c, size_t i, size_t j) {
   const Shape &a = c[i].shape, &b = c[j].shape;
   if (a.size() != b.size()) c.fail(j, "the rank of " + c.text(i));
   Shape y = a;
@@ -231,6 +233,6 @@ Shape together(const Call& c, size_t i, size_t j) {
   return y;
 }
 
-Specs same(const Call& c) { return {c[0]}; }
+Specs same(const RuleCall& c) { return {c[0]}; }
 
 }  // namespace nnl

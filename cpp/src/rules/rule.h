@@ -14,7 +14,7 @@ constexpr int64_t longest_axis = int64_t{1} << 39;
 constexpr int64_t largest_step = int64_t{1} << 22;
 
 // A call as its rule sees it: inputs that must be there are there, and all sizes are sound.
-struct Call {
+struct RuleCall {
   const std::string& op;
   const std::vector<std::string>& names;  // of the inputs; the last may stand for several
   const Attributes& attributes;
@@ -45,7 +45,7 @@ struct Call {
 };
 
 using Specs = std::vector<Spec>;
-using RuleOf = Specs (*)(const Call&);
+using RuleOf = Specs (*)(const RuleCall&);
 
 Spec with_shape(Spec x, Shape shape);
 Spec with_type(Spec x, DType type);
@@ -54,10 +54,10 @@ Shape dropped_shape(const Shape& shape, const std::vector<bool>& axes);  // with
 int64_t product(Shape::const_iterator begin, Shape::const_iterator end);
 // Sizes of 1 stretch; false where others differ, or the ranks do.
 bool stretches(const Shape& x, const Shape& to);
-Shape together(const Call& c, size_t i, size_t j);  // what two inputs of one rank stretch to
+Shape together(const RuleCall& c, size_t i, size_t j);  // what two inputs of one rank stretch to
 
 // The rule for inputs that stay as they are: the first one's spec.
-Specs same(const Call& c);
+Specs same(const RuleCall& c);
 
 // Used at namespace scope by the files beside: `const ShapeRule relu{"relu", "x", same};` A name of
 // an input ends with ? where it may be left out, and the last one begins with * where it stands for

@@ -7,7 +7,7 @@
 namespace nnl {
 namespace {
 
-Specs reshaped(const Call& c) {
+Specs reshaped(const RuleCall& c) {
   const Spec y = with_shape(c[0], c.shape());
   double size = 1;  // nobody has looked at this shape yet
   for (int64_t n : y.shape) size *= static_cast<double>(n);
@@ -17,7 +17,7 @@ Specs reshaped(const Call& c) {
 }
 const ShapeRule reshape{"reshape", "x", reshaped};
 
-Specs broadcasted(const Call& c) {
+Specs broadcasted(const RuleCall& c) {
   const Shape y = c.shape();
   Shape x = c[0].shape;
   if (x.size() < y.size()) x.insert(x.begin(), y.size() - x.size(), 1);
@@ -26,7 +26,7 @@ Specs broadcasted(const Call& c) {
 }
 const ShapeRule broadcast{"broadcast", "x", broadcasted};
 
-Specs transposed(const Call& c) {
+Specs transposed(const RuleCall& c) {
   const std::vector<bool> all = c.axes("axes", c[0].shape.size());
   Shape y;
   for (int64_t a : c.attributes.integers("axes")) y.push_back(c[0].shape[static_cast<size_t>(a)]);
@@ -35,7 +35,7 @@ Specs transposed(const Call& c) {
 }
 const ShapeRule transpose{"transpose", "x", transposed};
 
-Specs flipped(const Call& c) {
+Specs flipped(const RuleCall& c) {
   c.axes("axes", c[0].shape.size());
   return {c[0]};
 }
@@ -43,12 +43,14 @@ const ShapeRule flip{"flip", "x", flipped};
 
 const ShapeRule to_layout{"to_layout", "x", same};
 
-Specs cast_of(const Call& c) { return {with_type(c[0], type_named(c.attributes.text("dtype")))}; }
+Specs cast_of(const RuleCall& c) {
+  return {with_type(c[0], type_named(c.attributes.text("dtype")))};
+}
 const ShapeRule cast{"cast", "x", cast_of};
 
 // ---- several arrays ----
 
-Specs concatenated(const Call& c) {
+Specs concatenated(const RuleCall& c) {
   if (c.in.empty()) c.fail("got no array, wanted at least one");
   const size_t a = c.axis("axis", c[0].shape.size());
   Shape y = c[0].shape;
@@ -63,7 +65,7 @@ Specs concatenated(const Call& c) {
 }
 const ShapeRule concatenate{"concatenate", "*x", concatenated};
 
-Specs stacked(const Call& c) {
+Specs stacked(const RuleCall& c) {
   if (c.in.empty()) c.fail("got no array, wanted at least one");
   for (size_t i = 1; i < c.in.size(); ++i) c.same_shape(i, 0);
   Shape y = c[0].shape;
@@ -73,7 +75,7 @@ Specs stacked(const Call& c) {
 }
 const ShapeRule stack{"stack", "*x", stacked};
 
-Specs split_of(const Call& c) {
+Specs split_of(const RuleCall& c) {
   Shape y = c[0].shape;
   const size_t a = c.axis("axis", y.size());
   const int64_t n = y[a];
@@ -83,7 +85,7 @@ Specs split_of(const Call& c) {
 }
 const ShapeRule split{"split", "x", split_of};
 
-Specs grid(const Call& c) {
+Specs grid(const RuleCall& c) {
   Shape y;
   for (size_t i = 0; i < c.in.size(); ++i) {
     if (c[i].rank() != 1) c.fail(i, "rank 1");
@@ -109,7 +111,7 @@ int64_t length(int64_t n, int64_t start, int64_t stop, int64_t step) {
   return a < b ? (b - a - 1) / step + 1 : 0;
 }
 
-Shape part_of(const Call& c, const Shape& x) {
+Shape part_of(const RuleCall& c, const Shape& x) {
   const auto &start = c.attributes.integers("start"), &stop = c.attributes.integers("stop"),
              &step = c.attributes.integers("step");
   const size_t n = start.size();
@@ -124,16 +126,16 @@ Shape part_of(const Call& c, const Shape& x) {
   }
   return y;
 }
-Specs sliced(const Call& c) { return {with_shape(c[0], part_of(c, c[0].shape))}; }
+Specs sliced(const RuleCall& c) { return {with_shape(c[0], part_of(c, c[0].shape))}; }
 const ShapeRule slice{"slice", "x", sliced};
 
-Specs slice_backward_of(const Call& c) {
+Specs slice_backward_of(const RuleCall& c) {
   c.has_shape(0, part_of(c, c.shape()));
   return {with_shape(c[0], c.shape())};
 }
 const ShapeRule slice_backward{"slice_backward", "gy", slice_backward_of};
 
-Shape padded(const Call& c, const Shape& x) {
+Shape padded(const RuleCall& c, const Shape& x) {
   const std::vector<int64_t> widths = c.integers("pad_width", 0, longest_axis / 4);
   if (widths.size() % 2 || widths.size() > 2 * x.size())
     c.fail("pad_width has " + std::to_string(widths.size()) +
@@ -149,16 +151,16 @@ Shape padded(const Call& c, const Shape& x) {
   }
   return y;
 }
-Specs pad_of(const Call& c) { return {with_shape(c[0], padded(c, c[0].shape))}; }
+Specs pad_of(const RuleCall& c) { return {with_shape(c[0], padded(c, c[0].shape))}; }
 const ShapeRule pad{"pad", "x", pad_of};
 
-Specs pad_backward_of(const Call& c) {
+Specs pad_backward_of(const RuleCall& c) {
   c.has_shape(0, padded(c, c.shape()));
   return {with_shape(c[0], c.shape())};
 }
 const ShapeRule pad_backward{"pad_backward", "gy", pad_backward_of};
 
-Specs shifted(const Call& c) {
+Specs shifted(const RuleCall& c) {
   if (c.integers("shifts", -longest_axis, longest_axis).size() > c[0].shape.size())
     c.fail(0, "an axis for each of shifts");
   c.one_of("border_mode", {"nearest", "reflect"});
@@ -167,7 +169,7 @@ Specs shifted(const Call& c) {
 const ShapeRule shift{"shift", "x", shifted};
 const ShapeRule shift_backward{"shift_backward", "gy", shifted};
 
-Specs tiled(const Call& c) {
+Specs tiled(const RuleCall& c) {
   std::vector<int64_t> reps = c.integers("reps", 1, largest_step);
   Shape y = c[0].shape;
   if (y.size() < reps.size()) y.insert(y.begin(), reps.size() - y.size(), 1);
@@ -179,7 +181,7 @@ const ShapeRule tile{"tile", "x", tiled};
 
 // ---- gather ----
 
-Shape gathered(const Call& c, const Shape& x, const Shape& indices) {
+Shape gathered(const RuleCall& c, const Shape& x, const Shape& indices) {
   const size_t a = c.axis("axis", x.size());
   const auto b = static_cast<std::ptrdiff_t>(
       c.integer("batch_dims", 0, static_cast<int64_t>(std::min({a, x.size(), indices.size()}))));
@@ -190,11 +192,13 @@ Shape gathered(const Call& c, const Shape& x, const Shape& indices) {
   y.insert(y.end(), x.begin() + static_cast<std::ptrdiff_t>(a) + 1, x.end());
   return y;
 }
-Specs gather_of(const Call& c) { return {with_shape(c[0], gathered(c, c[0].shape, c[1].shape))}; }
+Specs gather_of(const RuleCall& c) {
+  return {with_shape(c[0], gathered(c, c[0].shape, c[1].shape))};
+}
 const ShapeRule gather{"gather", "x indices", gather_of};
 
-Specs gather_backward_of(const Call& c) {
-  Call of_x = c;
+Specs gather_backward_of(const RuleCall& c) {
+  RuleCall of_x = c;
   of_x.in[0].shape = c.shape();
   c.has_shape(0, gathered(of_x, c.shape(), c[1].shape));
   return {of_x[0]};
@@ -203,7 +207,7 @@ const ShapeRule gather_backward{"gather_backward", "gy indices", gather_backward
 
 // ---- matrices in the last two axes ----
 
-Specs diagonal(const Call& c) {
+Specs diagonal(const RuleCall& c) {
   c.rank_at_least(0, 1);
   Shape y = c[0].shape;
   y.push_back(y.back());
@@ -211,7 +215,7 @@ Specs diagonal(const Call& c) {
 }
 const ShapeRule matrix_diag{"matrix_diag", "x", diagonal};
 
-Specs diagonal_part(const Call& c) {
+Specs diagonal_part(const RuleCall& c) {
   const int rank = c.rank_at_least(0, 2);
   Shape y = c[0].shape;
   if (y[static_cast<size_t>(rank) - 2] != y.back()) c.fail(0, "two last axes of one size");
@@ -220,7 +224,7 @@ Specs diagonal_part(const Call& c) {
 }
 const ShapeRule matrix_diag_part{"matrix_diag_part", "x", diagonal_part};
 
-Specs triangle(const Call& c) {
+Specs triangle(const RuleCall& c) {
   c.rank_at_least(0, 2);
   c.integer("k", -longest_axis);
   return {c[0]};
@@ -229,7 +233,7 @@ const ShapeRule trilu{"trilu", "x", triangle};
 
 // ---- made, and written ----
 
-Specs one_hot_of(const Call& c) {
+Specs one_hot_of(const RuleCall& c) {
   const Shape classes = c.shape();
   Shape y = c[0].shape;
   c.rank_at_least(0, 1);
@@ -241,27 +245,27 @@ Specs one_hot_of(const Call& c) {
 }
 const ShapeRule one_hot{"one_hot", "x", one_hot_of};
 
-Specs constant_of(const Call& c) { return {{c.shape()}}; }
+Specs constant_of(const RuleCall& c) { return {{c.shape()}}; }
 const ShapeRule constant{"constant", "", constant_of};
 
-Specs drawn(const Call& c) { return {{c.shape()}}; }
+Specs drawn(const RuleCall& c) { return {{c.shape()}}; }
 const ShapeRule rand{{"rand", "randn"}, "rng", drawn};
 
-Specs drawn_integers(const Call& c) {
+Specs drawn_integers(const RuleCall& c) {
   const int64_t low = c.integer("low", -(int64_t{1} << 31), int64_t{1} << 31);
   c.integer("high", low + 1, int64_t{1} << 31);
   return {{c.shape(), DType::i32}};
 }
 const ShapeRule randint{"randint", "rng", drawn_integers};
 
-Specs dropout_of(const Call& c) {
+Specs dropout_of(const RuleCall& c) {
   const double p = c.attributes.number("p");
   c.in_range("p", p >= 0 && p < 1, "0 <= p < 1");
   return {c[0], with_type(c[0], DType::boolean)};
 }
 const ShapeRule dropout{"dropout", "x rng", dropout_of};
 
-Specs assigned(const Call& c) {
+Specs assigned(const RuleCall& c) {
   c.same_shape(0, 1);
   return {c[1]};
 }

@@ -32,7 +32,7 @@ const std::map<std::string, const char*>& updates() {
 }
 
 // The arrays [begin, end) of one parameter; t is the one at this place.
-void check_update(const Call& c, size_t begin, size_t end, size_t t) {
+void check_update(const RuleCall& c, size_t begin, size_t end, size_t t) {
   for (size_t i = begin; i < end; ++i) {
     const bool number = i == begin + t || i == begin + t + 1;
     if (number && c[i].size() != 1) c.fail(i, "one number");
@@ -49,7 +49,7 @@ size_t place_of_t(const std::string& rule) {
          1;
 }
 
-Specs updated(const Call& c) {
+Specs updated(const RuleCall& c) {
   check_update(c, 0, c.in.size(), place_of_t(c.op));
   return {c[0]};
 }
@@ -59,7 +59,7 @@ const bool registered = [] {
   return true;
 }();
 
-Specs all_updated(const Call& c) {
+Specs all_updated(const RuleCall& c) {
   const std::string& rule = c.attributes.text("rule");
   if (!updates().count(rule)) c.fail("rule is '" + rule + "', wanted the op of an update");
   const size_t t = place_of_t(rule), guards = c.attributes.flag("guarded") ? 2 : 0;
@@ -77,14 +77,14 @@ Specs all_updated(const Call& c) {
 }
 const ShapeRule multi_update{"multi_update", "*arrays?", all_updated};
 
-Specs decayed(const Call& c) {
+Specs decayed(const RuleCall& c) {
   c.same_shape(1, 0);
   return {c[0]};
 }
 const ShapeRule decay_gradient{"decay_gradient", "g w", decayed};
 const ShapeRule scale_gradient{{"scale_gradient", "clip_gradient"}, "g", same};
 
-Specs two_flags(const Call&) { return {{{2}, DType::boolean}}; }
+Specs two_flags(const RuleCall&) { return {{{2}, DType::boolean}}; }
 const ShapeRule finite_check{"finite_check", "*x", two_flags};
 
 }  // namespace

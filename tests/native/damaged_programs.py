@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damages programs as what they mean and runs them in C++: a program of its own.
+
+    python -m tests.native.damaged_programs COUNT SEED FOLDER [RUNNER]
+
+Bytes at random rarely become another shape, attribute, operand or type that is written well; these
+always do. RUNNER is cpp/tests/test_program_check of a build with sanitizers, or else this process
+runs the files. A run ends well or in one error; everything else is printed with its file, which
+stays in FOLDER.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import nnl as nn
+import nnl.solvers as S
+from nnl.core import safetensors
+from nnl.ext.library import DTYPES
+from tests.graph.saved import STEPS, saved_sample, training_step
+from tests.test_derived import CASES, Case
+
+BATCH = 100  # files for one process
+NUMBERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 4, 7, 16, 2**31, 2**40, 2**62, 2**63 - 1)
+REALS: tuple[Any, ...] = (0.0, -1.0, 0.5, 2.0, 1e30, {"float": "nan"}, {"float": "inf"})
+Json = Any
+
+
+class Damage:
+    """Changes to one program, each of which leaves it written well."""
+
+    def __init__(self, program: Json, rng: np.random.Generator) -> None:
+        self.program, self.rng = program, rng
+        self.values, self.steps = program["values"], list(every_step(program["steps"]))
+
+    def pick(self, items: Any) -> Any:
+        items = list(items)
+        return items[int(self.rng.integers(len(items)))]
+
+    def once(self) -> None:
+        self.pick((self.shape, self.type, self.place, self.operand, self.attribute, self.code))()
+
+    def shape(self) -> None:
+        old = list(self.pick(self.values)[1])
+        new = self.other_list(old, (0, 1, 2, 3, 5, 8, 16, 17))
+        everywhere = self.rng.random() < 0.7
+        for holder, key in self.lists() if everywhere else [(self.pick(self.values), 1)]:
+            if holder[key] == old:
+                holder[key] = list(new)
+
+    def type(self) -> None:
+        old, new = self.pick(self.values)[0], self.pick(DTYPES)
+        for v in self.values if self.rng.random() < 0.5 else [self.pick(self.values)]:
+            if v[0] == old:
+                v[0] = new
+
+    def place(self) -> None:
+        v = self.pick(self.values)
+        if len(v) < 3:
+            v.append({})
+        key = self.pick(("root", "order", "role", "copies"))
+        v[2][key] = {
+            "root": self.number(),
+            "copies": self.number(),
+            "order": self.pick(("host", "channels_last", "tiled")),
+            "role": self.pick(("input", "state", "intermediate")),
+        }[key]
+        v[2].setdefault("name", f"z{self.rng.integers(99)}")
+
+    def operand(self) -> None:
+        step = self.pick(self.steps)
+        kind = self.pick(("ins", "ins", "outs", "view", "writes", "op"))
+        if kind == "view":
+            step["view"] = not step.get("view", False)
+        elif kind == "writes":
+            step["writes"] = [int(self.rng.integers(3))]
+        elif kind == "op":
+            step["op"] = self.pick(self.program["ops"])
+        else:
+            numbers = range(len(self.values) + 1 if kind == "outs" else len(self.values) + 2)
+            step[kind] = self.other_list(step[kind], numbers)
+
+    def attribute(self) -> None:
+        step = self.pick(self.steps)
+        known = {**self.program["ops"].get(step["op"], {}), **step.get("attrs", {})}
+        if known:
+            name = self.pick(known)
+            step.setdefault("attrs", {})[name] = self.other(known[name])
+
+    def code(self) -> None:
+        own = [s["elementwise"] for s in self.steps if "elementwise" in s]
+        own += [s["attrs"] for s in self.steps if "code" in s.get("attrs", {})]
+        if own:
+            program = self.pick(own)
+            key = self.pick(set(program) - {"op"})
+            program[key] = self.other(program[key])
+
+    def number(self) -> int:
+        return int(self.rng.integers(1, len(self.values) + 1))
+
+    def other(self, old: Json) -> Json:
+        if isinstance(old, bool):
+            return not old
+        if isinstance(old, int):
+            return self.pick((*NUMBERS, old + 1, old - 1))
+        if isinstance(old, list):
+            return self.other_list(old, (*NUMBERS, *REALS) if self.rng.random() < 0.2 else NUMBERS)
+        if isinstance(old, str):
+            words = {a for op in self.program["ops"].values() for a in op.values()
+                     if isinstance(a, str)}  # fmt: skip
+            return self.pick((*words, "nearest", "linear", "reflect", "repeat", "relu", "sum", ""))
+        return self.pick((*REALS, None, 3))
+
+    def other_list(self, old: Json, items: Any) -> Json:
+        new, kind = list(old), int(self.rng.integers(5))
+        at = int(self.rng.integers(len(new) + 1))
+        if kind == 0 or not new:
+            new.insert(at, self.pick(items))
+        elif kind == 1:
+            del new[at % len(new)]
+        else:
+            new[at % len(new)] = self.pick(items)
+        return new
+
+    def lists(self) -> Iterator[tuple[Any, Any]]:
+        """Where shapes stand, and what else is a list of numbers."""
+        yield from ((v, 1) for v in self.values)
+        for step in self.steps:
+            for holder in (step.get("attrs", {}), step.get("elementwise", {})):
+                yield from ((holder, k) for k, v in holder.items() if isinstance(v, list))
+            shapes = step.get("elementwise", {}).get("shapes", [])
+            yield from ((shapes, k) for k in range(len(shapes)))
+
+
+def every_step(steps: Json) -> Iterator[Json]:
+    for step in steps:
+        yield step
+        yield from every_step(step.get("parts", ()))
+
+
+def good_programs(folder: Path) -> list[tuple[Json, dict[str, Any]]]:
+    """(programs, arrays) of the samples of all ops that C++ has, and of training steps."""
+    found = []
+    path = folder / "good.nnlp"
+    names = set(nn.ext.native.library().rule_names())
+    for op, i in [p.values for p in CASES]:
+        if op.name in names:
+            saved_sample(Case(op, i, np.float32), path)
+            found.append(read(path))
+    for make in STEPS.values():
+        network, values = make()
+        step = training_step(network, S.Adam(0.001))
+        step(**{k: nn.Variable.from_numpy_array(v) for k, v in values.items()})
+        step.save(path)
+        found += [read(path)] * 10
+        nn.clear_parameters()
+    path.unlink()
+    return found
+
+
+def read(path: Path) -> tuple[Json, dict[str, Any]]:
+    data = np.fromfile(path, np.uint8)
+    entries, _ = safetensors.read_header(data, str(path))
+    arrays = {k: data[e.begin : e.end].view(e.dtype).reshape(e.shape) for k, e in entries.items()}
+    return json.loads(arrays.pop("nnl.program").tobytes()), arrays
+
+
+def write(path: Path, good: tuple[Json, dict[str, Any]], rng: np.random.Generator) -> None:
+    """A damaged copy, without a checksum. What is stored often becomes an input, whose shape no
+    array contradicts."""
+    data, arrays = json.loads(json.dumps(good[0])), good[1]
+    for program in data["programs"].values():
+        damage = Damage(program, rng)
+        if rng.random() < 0.8:
+            for k, value in enumerate(program["values"]):
+                if len(value) > 2 and value[2].get("role") in ("parameter", "state"):
+                    value[2].update(role="input", name=f"v{k}")
+        for _ in range(int(rng.integers(1, 4))):
+            damage.once()
+    text = np.frombuffer(json.dumps(data).encode(), np.uint8)
+    safetensors.save(path, {**arrays, "nnl.program": text}, {"format": "nnlp", "version": "1"})
+
+
+def complaints(count: int, seed: int, folder: Path, runner: str | None) -> Iterator[str]:
+    """What was not as it should be, and at the end how many ran."""
+    good, ran = good_programs(folder), 0
+    for first in range(0, count, BATCH):
+        paths = []
+        for i in range(first, min(first + BATCH, count)):
+            rng = np.random.default_rng((seed, i))
+            paths.append(folder / f"{i}.nnlp")
+            write(paths[-1], good[int(rng.integers(len(good)))], rng)
+        while paths:
+            command = [runner] if runner else [sys.executable, __file__, "run"]
+            done = subprocess.run(
+                [*command, *map(str, paths)], capture_output=True, text=True, timeout=600
+            )
+            lines = done.stdout.splitlines()
+            ran += sum(line.endswith(" ran") for line in lines)
+            kept = set()
+            if done.returncode:
+                kept.add(len(lines) - 1)
+                yield f"{lines[-1] if lines else '?'}: {done.returncode}: {done.stderr[:3000]}"
+            elif done.stderr:
+                yield f"{done.stderr[:3000]}"
+            for k, path in enumerate(paths[: len(lines)]):
+                if k not in kept:
+                    path.unlink()
+            paths = paths[len(lines) :] if lines else []
+    yield f"{ran} of {count} ran"
+
+
+def run(paths: list[str]) -> None:
+    """What the C++ program does, in this process."""
+    lib = nn.ext.native.library()
+    for path in paths:
+        print(path, end=" ", flush=True)
+        try:
+            lib.Model(path).run({})
+            print("ran")
+        except (ValueError, MemoryError) as e:
+            print("refused:", str(e).replace("\n", " "))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "run":
+        run(sys.argv[2:])
+    else:
+        count, seed, folder, *runner = sys.argv[1:]
+        os.makedirs(folder, exist_ok=True)
+        for line in complaints(int(count), int(seed), Path(folder), (*runner, None)[0]):
+            print(line, flush=True)
