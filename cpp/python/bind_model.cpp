@@ -38,12 +38,22 @@ nb::dict run(Model& model, nb::dict inputs) {
 }  // namespace
 
 void bind_model(nb::module_& m) {
+  nb::class_<ModelFile>(m, "ModelFile")
+      .def(nb::init<const std::string&>())
+      .def_prop_ro("parameters", &ModelFile::parameters)
+      .def("parameter",
+           [](ModelFile& file, const std::string& name) { return bytes(file.parameter(name)); });
   nb::class_<Model>(m, "Model")
-      .def(nb::init<const std::string&, const std::string&>(), nb::arg("path"),
+      .def(nb::init<const ModelFile&, const std::string&>(), nb::arg("file"),
            nb::arg("program") = "")
       .def("run", &run)
-      .def("parameter",
-           [](Model& model, const std::string& name) { return bytes(model.parameter(name)); })
-      .def_prop_ro("parameters", &Model::parameters)
+      .def_prop_ro("file", &Model::file)
+      .def("profile",
+           [](Model& model) {
+             nb::list found;
+             for (const StepCost& s : model.profile())
+               found.append(nb::make_tuple(s.op, s.flops, s.bytes));
+             return found;
+           })
       .def_prop_ro("arena_bytes", &Model::arena_bytes);
 }

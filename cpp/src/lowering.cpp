@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "nnl/packing.h"
 #include "nnl/plan.h"
 #include "nnl/threads.h"
 #include "program_check.h"
@@ -27,18 +28,23 @@ class Copy : public Kernel {
 
 class Lowering {
  public:
-  explicit Lowering(const ProgramData& program) : program_(program) {
+  Lowering(const ProgramData& program, bool prepare) : program_(program) {
     done.values = program.values;
+    packs_ = prepare && std::none_of(program.steps.begin(), program.steps.end(),
+                                     [](const ProgramStep& s) { return s.second; });
+    for (const ProgramStep& step : program.steps) note_written(step);
     for (const ProgramStep& step : program.steps) {
       at_ = static_cast<size_t>(&step - program.steps.data());
       add(step);
       if (!step.second) done.cut = done.calls.size();
+      cut_ = cut_ || step.second;
     }
     add_outputs();
     add_carries();
-    if (std::none_of(program.steps.begin(), program.steps.end(),
-                     [](const ProgramStep& s) { return s.second; }))
-      done.cut = done.calls.size();
+    const auto rest = std::stable_partition(done.calls.begin(), done.calls.end(),
+                                            [](const Call& c) { return c.once; });
+    done.prepared = static_cast<size_t>(rest - done.calls.begin());
+    if (packs_ || !cut_) done.cut = done.calls.size();
   }
 
   Lowered done;
@@ -49,6 +55,7 @@ class Lowering {
 
   void call(std::string label, std::unique_ptr<Kernel> kernel, std::vector<int> in,
             std::vector<int> out) {
+    for (int o : out) maker_[value(o).root] = done.calls.size();
     done.calls.push_back({std::move(label), std::move(kernel), std::move(in), std::move(out), at_});
   }
 
@@ -61,6 +68,7 @@ class Lowering {
 
   void add(const ProgramStep& step) {
     if (step.view && step.writes.empty()) return;  // its memory is that of its input
+    if (add_packed(step, step.in, step.out)) return;
     if (auto kernel = kernel_of(step, step.in, step.out))
       return call(step.label, std::move(kernel), step.in, step.out);
     if (step.parts.empty()) {
@@ -87,6 +95,7 @@ class Lowering {
       o = plain[o] = made;
     }
     if (is_view) return;
+    if (add_packed(part, in, out)) return;
     if (auto kernel = kernel_of(part, in, out))
       return call(part.label, std::move(kernel), std::move(in), std::move(out));
     if (part.parts.empty())
@@ -107,6 +116,68 @@ class Lowering {
       call(convert, conversion(convert, spec(from), spec(to)), {from}, {to});
   }
 
+  // ---- packed weights ----
+
+  void note_written(const ProgramStep& step) {
+    for (int p : step.writes) written_.insert(value(step.in[static_cast<size_t>(p)]).root);
+    for (const ProgramStep& part : step.parts) note_written(part);
+  }
+
+  // A convolution whose weights nothing changes reads them from where a kernel has packed them
+  // once. False where its kernel takes them only as they are.
+  bool add_packed(const ProgramStep& step, const std::vector<int>& in,
+                  const std::vector<int>& out) {
+    if (!packs_ || !abilities(step.op).packs || in.size() < 2 || out.size() != 1) return false;
+    std::vector<int> five = in;  // x, w, b, z, scale
+    five.resize(5, 0);
+    std::set<size_t> behind;
+    if (!is_settled(five[1], behind) || !is_settled(five[4], behind)) return false;
+    Signature whole = signature(five, out);
+    whole.attributes = Attributes(step.attributes);
+    const size_t bytes = packed_convolution_bytes(whole);
+    if (!bytes) return false;
+    ProgramValue v;
+    v.spec = {{static_cast<int64_t>(bytes)}, DType::u8, Layout::plain};
+    v.root = static_cast<int>(done.values.size());
+    Signature packing = whole, packed = whole;
+    packing.in.push_back(spec(out[0])), packing.in_given.push_back(true);
+    packing.out = {v.spec};
+    auto attributes = step.attributes;
+    attributes["packed"] = true, attributes["w_shape"] = spec(five[1]).shape;
+    packed.attributes = Attributes(std::move(attributes));
+    packed.in[1] = v.spec;
+    packed.in.resize(4), packed.in_given.resize(4);
+    auto packer = make_kernel("pack_convolution", packing);
+    auto kernel = make_kernel("convolution_fused", packed);
+    if (!packer || !kernel) return false;
+    done.values.push_back(v);
+    call(step.label, std::move(packer), {0, five[1], 0, 0, five[4], 0}, {v.root});
+    behind.insert(done.calls.size() - 1);
+    for (size_t t : behind) done.calls[t].once = true;
+    call(step.label, std::move(kernel), {five[0], v.root, five[2], five[3]}, out);
+    return true;
+  }
+
+  // Whether a value depends on what no run changes only; adds the calls behind it.
+  bool is_settled(int weight, std::set<size_t>& behind) const {
+    std::vector<int> todo{weight};
+    while (!todo.empty()) {
+      const int root = value(todo.back()).root;
+      todo.pop_back();
+      if (!root) continue;
+      if (written_.count(root) || program_.carries.count(root)) return false;
+      if (value(root).given()) {
+        if (value(root).role == ProgramValue::Role::input) return false;
+        continue;
+      }
+      const auto maker = maker_.find(root);
+      if (maker == maker_.end()) return false;
+      const std::vector<int>& in = done.calls[maker->second].in;
+      if (behind.insert(maker->second).second) todo.insert(todo.end(), in.begin(), in.end());
+    }
+    return true;
+  }
+
   // Every output gets memory that is nothing else's, so that it can be bound to any.
   void add_outputs() {
     std::set<int> taken;
@@ -116,13 +187,19 @@ class Lowering {
         const int plain = new_value(spec(i), Layout::plain);
         change_order(i, plain);
         i = plain;
-      } else if (root.given() || program_.results.count(i) || !taken.insert(root.root).second) {
+      } else if (root.given() || program_.results.count(i) || !taken.insert(root.root).second ||
+                 is_prepared(root.root)) {
         const int copy = new_value(spec(i), Layout::plain);
         call("copy", std::make_unique<Copy>(spec(i).bytes()), {i}, {copy});
         i = copy;
       }
       done.outputs.emplace_back(name, i);
     }
+  }
+
+  bool is_prepared(int root) const {
+    const auto maker = maker_.find(root);
+    return maker != maker_.end() && done.calls[maker->second].once;
   }
 
   void add_carries() {
@@ -136,15 +213,20 @@ class Lowering {
     }
   }
 
-  std::unique_ptr<Kernel> kernel_of(const ProgramStep& step, const std::vector<int>& in,
-                                    const std::vector<int>& out) {
-    static const std::vector<std::string> names = kernel_names();
+  Signature signature(const std::vector<int>& in, const std::vector<int>& out) const {
     Signature s;
     for (int i : in) {
       s.in_given.push_back(i != 0);
       s.in.push_back(i ? spec(i) : Spec{});
     }
     for (int o : out) s.out.push_back(spec(o));
+    return s;
+  }
+
+  std::unique_ptr<Kernel> kernel_of(const ProgramStep& step, const std::vector<int>& in,
+                                    const std::vector<int>& out) {
+    static const std::vector<std::string> names = kernel_names();
+    Signature s = signature(in, out);
     if (std::binary_search(names.begin(), names.end(), step.op)) {
       s.attributes = Attributes(step.attributes);
       return make_kernel(step.op, s);
@@ -174,14 +256,17 @@ class Lowering {
 
   const ProgramData& program_;
   size_t at_ = 0;  // the step that calls are for
+  bool packs_, cut_ = false;
+  std::set<int> written_;        // roots
+  std::map<int, size_t> maker_;  // root -> the call that has made it last
 };
 
 }  // namespace
 
-Lowered lower(const ProgramData& program) {
+Lowered lower(const ProgramData& program, bool prepare) {
   check(program);
   const ThreadScope scope;
-  return std::move(Lowering(program).done);
+  return std::move(Lowering(program, prepare).done);
 }
 
 std::unique_ptr<Kernel> conversion(const char* op, const Spec& in, const Spec& out) {

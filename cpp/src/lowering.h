@@ -16,20 +16,22 @@ struct Call {
   std::unique_ptr<Kernel> kernel;
   std::vector<int> in, out;
   size_t step;
+  bool once = false;  // runs only when what is given has changed: it packs weights
 };
 
 struct Lowered {
   std::vector<ProgramValue> values;  // those of the program, then those that only kernels have
   std::vector<Call> calls;
-  size_t cut = 0;  // calls of the first part
+  size_t prepared = 0, cut = 0;  // calls that run once, at the front; calls of the first part
   // What the program gives, each in the plain order and in memory of its own.
   std::vector<std::pair<std::string, int>> outputs;
   std::map<int, int> carries;  // as in the program, in the order of the values that get them
 };
 
 // Steps become kernels, fused ones that no kernel takes the steps they were made from.
+// Args: prepare: whether weights of convolutions that no run changes are packed once.
 // ValueError: a step has no kernel; the text names it.
-Lowered lower(const ProgramData& program);
+Lowered lower(const ProgramData& program, bool prepare);
 
 // The kernel that changes the order ("to_layout") or the type ("cast") of an array.
 std::unique_ptr<Kernel> conversion(const char* op, const Spec& in, const Spec& out);

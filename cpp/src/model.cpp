@@ -1,34 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nnl/model.h"
 
-#include <cstring>
+#include <algorithm>
 #include <map>
+#include <mutex>
 #include <utility>
 
-#include "lowering.h"
 #include "nnl/program_file.h"
 #include "nnl/runner.h"
+#include "nnl/threads.h"
+#include "shared_arrays.h"
 
 namespace nnl {
 
-void Tensor::copy_bytes(const void* values, size_t count) {
+void Tensor::check_count(size_t count) const {
   if (count != static_cast<size_t>(size()))
     throw ValueError(name_ + " has " + std::to_string(size()) + " elements, got " +
                      std::to_string(count));
-  std::memcpy(data_, values, spec_.bytes());
 }
 
-struct Model::State {
-  State(const std::string& path, const std::string& wanted) : file(path) {
-    program = &chosen(wanted);
-    try {
-      build();
-    } catch (const ValueError& e) {
-      throw ValueError(path + ": " + e.what());
-    }
+void Tensor::bind(void* data) {
+  if (!runner_) throw ValueError(name_ + " is neither an input nor an output: it cannot be bound");
+  if (!data) throw ValueError(name_ + " cannot be bound to nothing");
+  data_ = data;
+  runner_->bind(value_, data);
+}
+
+// ---- files ----
+
+struct ModelFile::State {
+  explicit State(const std::string& path) : file(path) {
+    for (const auto& [name, array] : file.arrays())
+      arrays.by_name.emplace(name, SharedArray(array.spec, array.data));
   }
 
-  const ProgramData& chosen(const std::string& wanted) const {
+  const ProgramData& program(const std::string& wanted) const {
     std::string names;
     for (const auto& [name, found] : file.programs()) {
       if (name == wanted || (wanted.empty() && file.programs().size() == 1)) return found;
@@ -38,64 +44,164 @@ struct Model::State {
                      (wanted.empty() ? ": say which one" : ", not '" + wanted + "'"));
   }
 
-  void build() {
-    runner = std::make_unique<Runner>(*program, [this](int i) { return given(i); });
-    for (const auto& [name, i] : runner->outputs())
-      outputs.emplace_back(name, runner->spec(i), runner->data(i));
+  SharedArray& array(const std::string& name) {
+    const auto found = arrays.by_name.find(name);
+    if (found == arrays.by_name.end()) throw ValueError("there is no tensor '" + name + "'");
+    return found->second;
   }
 
-  void* own(size_t bytes) {
-    memories.push_back(std::make_unique<Memory>(bytes));
-    return memories.back()->data();
-  }
-
-  void* given(int i) {
-    const ProgramValue& v = program->values[static_cast<size_t>(i)];
-    if (v.role == ProgramValue::Role::input) {
-      void* data = std::memset(own(v.spec.bytes()), 0, v.spec.bytes());
-      inputs.emplace_back(v.name, v.spec, data);
-      input_values[v.name] = i;
-      return data;
-    }
-    if (v.copies) {
-      const Spec& from = program->values[static_cast<size_t>(v.copies)].spec;
-      void* data = own(v.spec.bytes());
-      run_once(*conversion("cast", from, v.spec), memory_of(v.copies), data);
-      return data;
-    }
-    stored[v.name] = i;
-    return memory_of(i);
-  }
-
-  // The memory of a parameter, a state or a constant: the file's, or another order of it.
-  void* memory_of(int i) {
-    void*& data = known[i];
-    if (data) return data;
-    const ProgramValue& v = program->values[static_cast<size_t>(i)];
-    const auto found = file.arrays().find(v.name);
-    if (found == file.arrays().end())
-      throw ValueError("damaged: there is no tensor '" + v.name + "'");
-    const FileArray& array = found->second;
-    if (array.spec.dtype != v.spec.dtype || array.spec.shape != v.spec.shape)
-      throw ValueError("damaged: '" + v.name + "' is " + array.spec.text() + ", wanted " +
-                       v.spec.text());
-    if (v.spec.layout == Layout::plain) return data = array.data;
-    data = own(v.spec.bytes());
-    run_once(*conversion("to_layout", array.spec, v.spec), array.data, data);
-    return data;
-  }
+  // What runners of a program have made once of its arrays, as these were in one version.
+  struct Prepared {
+    std::shared_ptr<Memory> memory;
+    uint64_t version = 0;
+  };
 
   ProgramFile file;
-  const ProgramData* program = nullptr;
+  SharedArrays arrays;
+  // By program, and by the threads it runs on: kernels for other numbers may want another order.
+  std::map<std::pair<const ProgramData*, int>, std::weak_ptr<Prepared>> prepared;
+};
+
+ModelFile::ModelFile(const std::string& path) : state_(std::make_shared<State>(path)) {}
+
+const std::string& ModelFile::path() const { return state_->file.path(); }
+
+std::vector<std::string> ModelFile::programs() const {
+  std::vector<std::string> names;
+  for (const auto& [name, program] : state_->file.programs()) names.push_back(name);
+  return names;
+}
+
+std::vector<std::string> ModelFile::parameters() const {
+  std::vector<std::string> names;
+  for (const auto& [name, array] : state_->arrays.by_name) names.push_back(name);
+  return names;
+}
+
+Tensor ModelFile::parameter(const std::string& name) const {
+  SharedArrays& arrays = state_->arrays;
+  const auto found = arrays.by_name.find(name);
+  if (found == arrays.by_name.end()) throw ValueError(path() + " has no parameter '" + name + "'");
+  const std::unique_lock<std::shared_mutex> alone(arrays.mutex);
+  Form& plain = found->second.plain();
+  found->second.refresh(plain);
+  return {name, plain.spec, plain.data};
+}
+
+// ---- programs ----
+
+struct Model::State {
+  State(ModelFile of, const std::string& wanted)
+      : file(std::move(of)), shared(*file.state_), program(shared.program(wanted)) {
+    const ThreadScope scope;
+    const std::unique_lock<std::shared_mutex> alone(shared.arrays.mutex);
+    try {
+      runner = std::make_unique<Runner>(program, [this](int i) { return given(i); }, true);
+      share_prepared();
+      find_written();
+      refresh();
+    } catch (const ValueError& e) {
+      throw ValueError(file.path() + ": " + e.what());
+    }
+    for (const auto& [name, i] : runner->outputs())
+      outputs.push_back({name, runner->spec(i), runner->data(i), runner.get(), i});
+    for (Tensor& x : inputs) x.runner_ = runner.get();
+  }
+
+  const ProgramValue& value(int i) const { return program.values[static_cast<size_t>(i)]; }
+
+  void* given(int i) {
+    const ProgramValue& v = value(i);
+    if (v.role == ProgramValue::Role::input) {
+      memories.push_back(std::make_unique<Memory>(v.spec.bytes()));
+      void* data = std::memset(memories.back()->data(), 0, v.spec.bytes());
+      inputs.push_back({v.name, v.spec, data, nullptr, i});
+      return data;
+    }
+    const ProgramValue& source = value(v.copies ? v.copies : i);
+    SharedArray& array = shared.array(source.name);
+    const Spec& spec = array.plain().spec;
+    if (spec.dtype != source.spec.dtype || spec.shape != source.spec.shape)
+      throw ValueError("damaged: '" + source.name + "' is " + spec.text() + ", wanted " +
+                       source.spec.text());
+    Form& form = array.form(v.spec);
+    uses[i] = {&array, &form};
+    return form.data;
+  }
+
+  void share_prepared() {
+    auto& known = shared.prepared[{&program, threads()}];
+    prepared = known.lock();
+    if (prepared && prepared->memory->bytes() == runner->prepared()->bytes()) {
+      runner->share_prepared(prepared->memory);
+    } else {
+      prepared = std::make_shared<ModelFile::State::Prepared>();
+      prepared->memory = runner->prepared();
+      known = prepared;
+    }
+  }
+
+  void find_written() {
+    for (int i : runner->written())
+      if (const auto use = uses.find(i); use != uses.end()) written.push_back(use->second);
+  }
+
+  // Brings the arrays into the form in which this program reads them. Needs them alone.
+  void refresh() {
+    if (seen == shared.arrays.version) return;
+    for (auto& [i, use] : uses) use.array->refresh(*use.form);
+    uint64_t newest = 1;
+    for (int i : runner->prepared_from()) newest = std::max(newest, uses.at(i).array->version());
+    if (prepared->version < newest) {
+      runner->prepare();
+      prepared->version = newest;
+    }
+    seen = shared.arrays.version;
+  }
+
+  template <class Run>
+  void run(Run&& one) {
+    SharedArrays& arrays = shared.arrays;
+    if (!written.empty()) {
+      const std::unique_lock<std::shared_mutex> alone(arrays.mutex);
+      refresh();
+      seen = ++arrays.version;
+      for (Use& use : written) use.array->written(*use.form, seen);
+      return one();
+    }
+    std::shared_lock<std::shared_mutex> reading(arrays.mutex);
+    while (seen != arrays.version) {
+      reading.unlock();
+      {
+        const std::unique_lock<std::shared_mutex> alone(arrays.mutex);
+        refresh();
+      }
+      reading.lock();
+    }
+    one();
+  }
+
+  struct Use {
+    SharedArray* array;
+    Form* form;
+  };
+
+  ModelFile file;
+  ModelFile::State& shared;
+  const ProgramData& program;
   std::unique_ptr<Runner> runner;
-  std::vector<std::unique_ptr<Memory>> memories;
+  std::vector<std::unique_ptr<Memory>> memories;  // of inputs
   std::vector<Tensor> inputs, outputs;
-  std::map<std::string, int> input_values, stored;
-  std::map<int, void*> known;
+  std::map<int, Use> uses;  // by given value
+  std::vector<Use> written;
+  uint64_t seen = 0;  // the version of the arrays that the forms and what is prepared have
+  std::shared_ptr<ModelFile::State::Prepared> prepared;
 };
 
 Model::Model(const std::string& path, const std::string& program)
-    : state_(std::make_unique<State>(path, program)) {}
+    : Model(ModelFile(path), program) {}
+Model::Model(const ModelFile& file, const std::string& program)
+    : state_(std::make_unique<State>(file, program)) {}
 Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
@@ -119,29 +225,26 @@ Tensor& named(std::vector<Tensor>& tensors, const std::string& name, const std::
 Tensor& Model::input(const std::string& name) { return named(inputs(), name, "inputs"); }
 Tensor& Model::output(const std::string& name) { return named(outputs(), name, "outputs"); }
 
-void Model::bind(const std::string& name, void* data) {
-  input(name).data_ = data;
-  state_->runner->bind(state_->input_values.at(name), data);
+void Model::run() {
+  state_->run([this] { state_->runner->run(); });
 }
 
-void Model::run() { state_->runner->run(); }
-
-Tensor Model::parameter(const std::string& name) {
-  State& s = *state_;
-  const auto found = s.stored.find(name);
-  if (found == s.stored.end()) throw ValueError(s.file.path() + " has no parameter '" + name + "'");
-  const FileArray& array = s.file.arrays().at(name);
-  void* data = s.runner->data(found->second);
-  if (data != array.data)
-    run_once(*conversion("to_layout", s.runner->spec(found->second), array.spec), data, array.data);
-  return {name, array.spec, array.data};
+std::vector<StepCost> Model::steps() const {
+  std::vector<StepCost> found;
+  for (const ProgramStep& s : state_->program.steps)
+    found.push_back({s.label, s.op, s.flops, s.bytes, 0});
+  return found;
 }
 
-std::vector<std::string> Model::parameters() const {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : state_->stored) names.push_back(name);
-  return names;
+std::vector<StepCost> Model::profile() {
+  std::vector<double> seconds(state_->program.steps.size());
+  state_->run([&] { state_->runner->run_timed(seconds); });
+  std::vector<StepCost> found = steps();
+  for (size_t i = 0; i < found.size(); ++i) found[i].seconds = seconds[i];
+  return found;
 }
+
+const ModelFile& Model::file() const { return state_->file; }
 
 size_t Model::arena_bytes() const { return state_->runner->arena_bytes(); }
 

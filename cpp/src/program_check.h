@@ -8,6 +8,6 @@ namespace nnl {
 // as these shapes say.
 //
 // ValueError: a step gives something else, or writes where others read; the text names the step.
-void check(const ProgramData& program);
+NNL_API void check(const ProgramData& program);
 
 }  // namespace nnl

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "lowering.h"
 #include "nnl/memory_plan.h"
@@ -93,11 +94,11 @@ class Placement {
 
 }  // namespace
 
-Runner::Runner(const ProgramData& program, const Given& given) {
-  Lowered lowered = lower(program);
+Runner::Runner(const ProgramData& program, const Given& given, bool prepare) {
+  Lowered lowered = lower(program, prepare);
   values_ = std::move(lowered.values);
   outputs_ = std::move(lowered.outputs);
-  cut_ = lowered.cut;
+  prepare_ = lowered.prepared, cut_ = lowered.cut;
   std::vector<bool> outside(values_.size(), false);
   outside[0] = true;
   std::map<int, int> copies;  // given value -> its copy in 16 bits
@@ -107,6 +108,8 @@ Runner::Runner(const ProgramData& program, const Given& given) {
   }
   for (auto [made, weight] : program.results)
     if (copies.count(weight)) outside[static_cast<size_t>(made)] = true;
+  place_prepared(lowered.calls, outside);
+  find_written(program, copies);
   std::vector<int> kept = program.kept;
   for (const auto& [name, i] : outputs_) kept.push_back(i);
   for (auto [to, from] : lowered.carries) kept.push_back(from);
@@ -131,11 +134,52 @@ Runner::Runner(const ProgramData& program, const Given& given) {
       plan_->bind(n, given(n));
     }
   }
+  share_prepared(std::make_shared<Memory>(prepared_bytes_));
   for (auto [made, weight] : program.results)
     if (const auto copy = copies.find(weight); copy != copies.end())
       plan_->bind(made, plan_->data(copy->second));
   for (auto [to, from] : lowered.carries)
     carries_.push_back({root(to), from ? root(from) : 0, spec(to).bytes()});
+}
+
+// What calls that run once make for the others lies in memory of its own.
+void Runner::place_prepared(const std::vector<Call>& calls, std::vector<bool>& outside) {
+  std::set<int> made, from;
+  for (size_t t = 0; t < prepare_; ++t) {
+    for (int o : calls[t].out) made.insert(root(o));
+    for (int i : calls[t].in)
+      if (const auto& v = values_[static_cast<size_t>(root(i))]; v.given() && !v.filled)
+        from.insert(root(i));
+  }
+  for (size_t t = prepare_; t < calls.size(); ++t)
+    for (int i : calls[t].in) {
+      const int r = root(i);
+      if (!made.count(r) || outside[static_cast<size_t>(r)]) continue;
+      outside[static_cast<size_t>(r)] = true;
+      places_.emplace_back(r, prepared_bytes_);
+      prepared_bytes_ += (spec(r).bytes() + 63) / 64 * 64;
+    }
+  prepared_from_.assign(from.begin(), from.end());
+}
+
+void Runner::share_prepared(std::shared_ptr<Memory> memory) {
+  prepared_ = std::move(memory);
+  for (auto [r, place] : places_) plan_->bind(r, prepared_->data() + place);
+}
+
+void Runner::prepare() { plan_->run(0, prepare_); }
+
+void Runner::find_written(const ProgramData& program, const std::map<int, int>& copies) {
+  std::set<int> found;
+  const auto note = [&](int i) {
+    if (i && values_[static_cast<size_t>(root(i))].given()) found.insert(root(i));
+  };
+  for (const ProgramStep& step : program.steps)
+    for (int p : step.writes) note(step.in[static_cast<size_t>(p)]);
+  for (auto [to, from] : program.carries) note(to);
+  for (auto [made, weight] : program.results)
+    if (const auto copy = copies.find(weight); copy != copies.end()) note(copy->second);
+  written_.assign(found.begin(), found.end());
 }
 
 void Runner::bind(int value, void* data) { plan_->bind(root(value), data); }
@@ -153,16 +197,18 @@ void Runner::hand_on() {
 }
 
 void Runner::run() {
-  plan_->run(0, plan_->size());
+  plan_->run(prepare_, plan_->size());
   hand_on();
 }
 
-void Runner::run_part(bool second) { plan_->run(second ? cut_ : 0, second ? plan_->size() : cut_); }
+void Runner::run_part(bool second) {
+  plan_->run(second ? cut_ : prepare_, second ? plan_->size() : cut_);
+}
 
 void Runner::run_timed(std::vector<double>& seconds) {
-  plan_->run_timed(0, plan_->size());
+  plan_->run_timed(prepare_, plan_->size());
   hand_on();
-  for (size_t t = 0; t < steps_.size(); ++t)
+  for (size_t t = prepare_; t < steps_.size(); ++t)
     seconds.at(steps_[t]) += static_cast<double>(plan_->times()[t]) * 1e-9;
 }
 

@@ -17,21 +17,28 @@ using namespace nnl::test;
 
 namespace {
 
-// y = relu(x w + b) as nnl.save_program writes it; b is a state that the value "next" replaces.
-std::string file_bytes() {
-  const std::string program =
-      R"j({"version":1,"programs":{"main":{"values":[)j"
-      R"j(["float32",[2,3],{"role":"input","name":"x"}],)j"
-      R"j(["float32",[3,4],{"role":"parameter","name":"fc/W"}],)j"
-      R"j(["float32",[4],{"role":"state","name":"fc/b"}],)j"
-      R"j(["float32",[2,4]],["float32",[2,4]],["float32",[4],{"role":"constant","fill":0.5}]],)j"
-      R"j("ops":{"affine":{"base_axis":1},"relu":{"inplace":false}},)j"
-      R"j("sources":[["affine","affine","fc (train.py:3)","float"]],)j"
-      R"j("steps":[{"op":"affine","ins":[1,2,3],"outs":[4],"source":1},)j"
-      R"j({"op":"relu","ins":[4],"outs":[5],"elementwise":{"code":[)j" +
-      std::to_string(code_of("relu")) +
-      R"j(,0,0,0],"constants":[],"shapes":[[2,4]]}}],)j"
-      R"j("outputs":{"y":5},"kept":[5],"plain":[5],"results":[],"carries":[[3,6]],"fused":true}}})j";
+// y = relu(x w + b) as nnl.save_program writes it. In the program "main" b is a state that the
+// value 0.5 replaces, in "read" nothing is written.
+std::string program_text(const std::string& carries) {
+  return R"j({"values":[)j"
+         R"j(["float32",[2,3],{"role":"input","name":"x"}],)j"
+         R"j(["float32",[3,4],{"role":"parameter","name":"fc/W"}],)j"
+         R"j(["float32",[4],{"role":"state","name":"fc/b"}],)j"
+         R"j(["float32",[2,4]],["float32",[2,4]],["float32",[4],{"role":"constant","fill":0.5}]],)j"
+         R"j("ops":{"affine":{"base_axis":1},"relu":{"inplace":false}},)j"
+         R"j("sources":[["affine","affine","fc (train.py:3)","float"]],)j"
+         R"j("steps":[{"op":"affine","ins":[1,2,3],"outs":[4],"source":1,"flops":48,"bytes":104},)j"
+         R"j({"op":"relu","ins":[4],"outs":[5],"elementwise":{"code":[)j" +
+         std::to_string(code_of("relu")) +
+         R"j(,0,0,0],"constants":[],"shapes":[[2,4]]}}],)j"
+         R"j("outputs":{"y":5},"kept":[5],"plain":[5],"results":[],"carries":)j" +
+         carries + R"j(,"fused":true})j";
+}
+
+std::string file_bytes(bool two = false) {
+  std::string program = R"j({"version":1,"programs":{"main":)j" + program_text("[[3,6]]");
+  if (two) program += R"j(,"read":)j" + program_text("[]");
+  program += "}}";
   const std::string size = std::to_string(program.size());
   std::string header = R"j({"__metadata__":{"format":"nnlp","version":"1","crc32":")j" +
                        std::to_string(crc32(program.data(), program.size())) +
@@ -85,12 +92,15 @@ void a_model_runs_and_keeps_its_state() {
 void memory_may_be_bound() {
   Model model(path);
   auto x = numbers(6, 7), other = numbers(6, 9);
-  model.bind("x", x.data());
+  float y[8] = {};
+  model.input("x").bind(x.data(), 6);
+  model.output("y").bind(y, 8);
+  CHECK(model.output("y").data<float>() == y && model.input("x").data<float>() == x.data());
   model.run();
-  const float before = model.output(0).data<float>()[0];
+  const float before = y[0];
   std::copy(other.begin(), other.end(), x.begin());
   model.run();
-  CHECK(model.output(0).data<float>()[0] != before);
+  CHECK(y[0] != before);
 }
 
 void models_run_in_threads() {
@@ -106,13 +116,58 @@ void models_run_in_threads() {
   for (std::thread& t : threads) t.join();
 }
 
+void programs_of_one_file_share_what_they_write() {
+  write(file_bytes(true));
+  const ModelFile file(path);
+  Model step(file, "main"), reads(file, "read"), also(file, "read");
+  const auto x = numbers(6, 7), first = numbers(16, 1);
+  const float next[] = {0.5f, 0.5f, 0.5f, 0.5f};
+  check_run(reads, x, first.data() + 12);
+  check_run(step, x, first.data() + 12);
+  check_run(reads, x, next);
+  check_run(also, x, next);
+  CHECK(file.parameter("fc/b").data<float>()[3] == 0.5f);
+  CHECK(file.programs() == std::vector<std::string>({"main", "read"}));
+  CHECK(file.parameters() == std::vector<std::string>({"fc/W", "fc/b"}));
+}
+
+// Those that read run at once, one that writes runs alone; the thread sanitizer watches.
+void programs_of_one_file_run_in_threads() {
+  const ModelFile file(path);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&file, t] {
+      Model model(file, t ? "read" : "main");
+      const auto x = numbers(6, 7);
+      for (int n = 0; n < 50; ++n) {
+        model.input("x").copy_from(x.data(), x.size());
+        model.run();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+}
+
+void steps_and_their_costs_are_told() {
+  Model model(path, "read");
+  const std::vector<StepCost> steps = model.profile();
+  CHECK(steps.size() == 2 && steps[0].label == "affine in fc (train.py:3)");
+  CHECK(steps[0].op == "affine" && steps[0].flops == 48 && steps[0].bytes == 104);
+  CHECK(steps[0].seconds > 0 && steps[1].seconds > 0 && model.steps()[0].seconds == 0);
+}
+
 void wrong_use_is_told() {
+  write(file_bytes());
   Model model(path);
   CHECK_ERROR(model.input("z"), "the model has the inputs 'x', not 'z'");
   CHECK_ERROR(model.output(std::string("z")), "the model has the outputs 'y', not 'z'");
   const float x[6] = {};
   CHECK_ERROR(model.input("x").copy_from(x, 5), "x has 6 elements, got 5");
   CHECK_ERROR(model.input("x").data<double>(), "x is float32[2, 3], asked for as another type");
+  float other[6] = {};
+  CHECK_ERROR(model.input("x").bind(other, 5), "x has 6 elements, got 5");
+  CHECK_ERROR(model.output("y").bind(nullptr), "y cannot be bound to nothing");
+  CHECK_ERROR(model.parameter("fc/b").bind(other), "fc/b is neither an input nor an output");
+  CHECK_ERROR(model.parameter("fc/c"), "has no parameter 'fc/c'");
   CHECK_ERROR(Model("no.nnlp"), "no.nnlp: No such file");
   CHECK_ERROR(Model(path, "other"), "has the programs 'main', not 'other'");
 }
@@ -175,6 +230,9 @@ int main() {
   a_model_runs_and_keeps_its_state();
   memory_may_be_bound();
   models_run_in_threads();
+  programs_of_one_file_share_what_they_write();
+  programs_of_one_file_run_in_threads();
+  steps_and_their_costs_are_told();
   wrong_use_is_told();
   damaged_files_are_refused_by_name();
   buffers_that_are_alive_together_lie_apart();

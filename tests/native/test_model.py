@@ -10,6 +10,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
+from nnl import models
 from nnl.core import safetensors
 from nnl.core.op import OPS
 from tests.graph.saved import MORE, NETWORKS, STEPS, leaves_of, saved_sample, training_step
@@ -25,7 +26,8 @@ def own_parameters():
 
 
 def model(path, program=""):
-    return require_library().Model(str(path), program)
+    lib = require_library()
+    return lib.Model(lib.ModelFile(str(path)), program)
 
 
 def check(found, path, values):
@@ -37,8 +39,8 @@ def check(found, path, values):
         assert set(got) == set(want)
         for k, w in want.items():
             assert got[k] == w.tobytes(), k
-    for name in m.parameters:
-        assert m.parameter(name) == found.arrays[name].data.tobytes(), name
+    for name in m.file.parameters:
+        assert m.file.parameter(name) == found.arrays[name].data.tobytes(), name
     return m
 
 
@@ -69,14 +71,9 @@ def test_networks_run_to_the_same_bits(name, tmp_path):
     x = next(v for y in ys for v in leaves_of(y) if v.name == "x")
     path = tmp_path / "n.nnlp"
     nn.save_program(path, {f"y{k}": y for k, y in enumerate(ys)}, {"x": x})
-    found, lib = nn.load_program(path), require_library()
-    m = lib.Model(str(path))
-    got = m.run({"x": np.ascontiguousarray(x.d, found.inputs()["x"].dtype)})
-    for k, w in found.run(x=x.d).items():
-        # Python's plan has packed the weights, whose kernels sum in another order
-        np.testing.assert_allclose(
-            np.frombuffer(got[k], w.dtype).reshape(w.shape), w, rtol=2e-5, atol=2e-6
-        )
+    found = nn.load_program(path)
+    m = check(found, path, {"x": x.d})
+    assert m.profile() == found.costs()
 
 
 @pytest.mark.parametrize("name", [*STEPS, *(pytest.param(n, marks=pytest.mark.long) for n in MORE)])
@@ -133,6 +130,30 @@ def test_weights_in_tiles_and_their_copies_are_read_in_the_plain_order(tmp_path)
         check(found, path, values)
 
 
+@pytest.mark.parametrize("dtype", ["float", "bfloat16"])
+def test_what_a_step_writes_the_other_programs_of_its_file_read(dtype, tmp_path):
+    """Weights in tiles, packed and in 16 bits follow the plain ones."""
+    network, values = STEPS["resnet18"]()
+    step = training_step(network, S.Momentum(0.01), dtype)
+    step(**{k: nn.Variable.from_numpy_array(v) for k, v in values.items()})
+    path = tmp_path / "both.nnlp"
+    x = nn.Variable.from_numpy_array(values["x"])
+    y = models.resnet(x, depth=18, num_classes=10, test=True)
+    nn.save_program(path, programs={"step": step, "test": (y, {"x": x})})
+    found, lib = nn.load_program(path), require_library()
+    file = lib.ModelFile(str(path))
+    train, *tests = [lib.Model(file, name) for name in ("step", "test", "test")]
+    images = {"x": values["x"]}
+    inputs = {k: np.ascontiguousarray(values[k], s.dtype) for k, s in found.inputs("step").items()}
+    seen = set()
+    for _ in range(3):
+        want = found.run("test", **images)["y"].tobytes()
+        assert all(test.run(images)["y"] == want for test in tests)
+        assert train.run(inputs)["loss"] == found.run("step", **values)["loss"].tobytes()
+        seen.add(want)
+    assert len(seen) == 3
+
+
 # ---- what goes wrong ----
 
 
@@ -156,7 +177,7 @@ def test_wrong_names_and_sizes_are_told(tmp_path):
     with pytest.raises(ValueError, match=r"x is not a contiguous float32\[2, 3\]"):
         m.run({"x": np.zeros((2, 2), np.float32)})
     with pytest.raises(ValueError, match="has no parameter 'W'"):
-        m.parameter("W")
+        m.file.parameter("W")
     with pytest.raises(ValueError, match="missing.nnlp: No such file or directory"):
         model(tmp_path / "missing.nnlp")
     with pytest.raises(ValueError, match="the file is empty, or no file"):

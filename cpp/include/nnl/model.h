@@ -5,7 +5,13 @@
 //   model.input("x").copy_from(pixels, count);
 //   model.run();
 //   const float* y = model.output("y").data<float>();
+//
+// Programs of one file share its parameters, and several runners of one program do too:
+//
+//   nnl::ModelFile file("lenet.nnlp");
+//   nnl::Model one(file, "batch_1"), eight(file, "batch_8"), in_another_thread(file, "batch_1");
 #pragma once
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,12 +38,12 @@ constexpr bool is_type(DType type) {
          (type == DType::boolean && std::is_same_v<T, bool>);
 }
 
-// An input or output of a model: memory with a name and a spec. 16-bit floats are uint16_t here.
+class Runner;
+
+// An input, output or parameter of a model: memory with a name and a spec. 16-bit floats are
+// uint16_t here.
 class NNL_API Tensor {
  public:
-  Tensor(std::string name, Spec spec, void* data)
-      : name_(std::move(name)), spec_(std::move(spec)), data_(data) {}
-
   const std::string& name() const { return name_; }
   const Spec& spec() const { return spec_; }
   int64_t size() const { return spec_.size(); }
@@ -54,32 +60,83 @@ class NNL_API Tensor {
   template <class T>
   void copy_from(const T* values, size_t count) {
     check<T>();
-    copy_bytes(values, count);
+    check_count(count);
+    std::memcpy(data_, values, spec_.bytes());
   }
+
+  // Lets the model read an input from this memory from now on, or write an output there, instead
+  // of its own; it must stay there. ValueError: other elements, or another number of them.
+  template <class T>
+  void bind(T* values, size_t count) {
+    check<T>();
+    check_count(count);
+    bind(static_cast<void*>(values));
+  }
+  void bind(void* data);  // as many bytes as the spec has
 
  private:
   friend class Model;
+  friend class ModelFile;
+  Tensor(std::string name, Spec spec, void* data, Runner* runner = nullptr, int value = 0)
+      : name_(std::move(name)),
+        spec_(std::move(spec)),
+        data_(data),
+        runner_(runner),
+        value_(value) {}
+
   template <class T>
   void check() const {
     if (!is_type<T>(spec_.dtype))
       throw ValueError(name_ + " is " + spec_.text() + ", asked for as another type");
   }
-  void copy_bytes(const void* values, size_t count);
+  void check_count(size_t count) const;
 
   std::string name_;
   Spec spec_;
   void* data_;
+  Runner* runner_;  // null for a parameter
+  int value_;       // its number there
 };
 
-// A program, ready to run. Different models may run in different threads at once.
+// A file of programs, mapped, and the arrays that they share. A handle: copies are the same file.
 //
-// What a training step writes, parameters and states, stays in the model; the file never changes.
+// What training steps write stays in here; the file never changes. A run that writes has the
+// arrays alone: other threads that run programs of the file wait for it, and it for them.
+class NNL_API ModelFile {
+ public:
+  // ValueError: there is no such file, it is damaged or of a newer version. The text says which.
+  explicit ModelFile(const std::string& path);
+
+  const std::string& path() const;
+  std::vector<std::string> programs() const;
+  std::vector<std::string> parameters() const;  // and states, and constants
+
+  // The present values of a parameter or a state, in the plain order. They stay as they are until
+  // a step that writes them runs. ValueError: there is none of that name.
+  Tensor parameter(const std::string& name) const;
+
+ private:
+  friend class Model;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// A step of a program: what it costs, and how long its latest profile has taken.
+struct StepCost {
+  std::string label, op;  // label: "affine in fc (train.py:12)"
+  int64_t flops, bytes;   // floating-point operations; bytes read and written
+  double seconds;
+};
+
+// A program, ready to run, with memory of its own for all but the parameters. Runs in one thread
+// at a time; different models may run at once, also those of one file.
 class NNL_API Model {
  public:
   // Args: program: its name; may be left out where the file has one.
   // ValueError: the file is damaged or newer, has no such program, or a step has no kernel in this
   // build; the text says which.
   explicit Model(const std::string& path, const std::string& program = "");
+  explicit Model(const ModelFile& file, const std::string& program = "");
   ~Model();
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
@@ -91,16 +148,16 @@ class NNL_API Model {
   Tensor& output(const std::string& name);
   Tensor& output(size_t i) { return outputs().at(i); }
 
-  // Reads the input from this memory from now on, instead of from its own; it must stay there.
-  void bind(const std::string& input, void* data);
-
   // Throws ValueError for values that a function does not take; the text says which function.
   void run();
 
-  // The present values of a parameter or a state in the plain order, of the spec in the file.
-  Tensor parameter(const std::string& name);
-  std::vector<std::string> parameters() const;
+  // Runs, and tells what each step has taken. What is prepared once, such as packed weights, is
+  // not in it.
+  std::vector<StepCost> profile();
+  std::vector<StepCost> steps() const;  // seconds: 0
 
+  const ModelFile& file() const;
+  Tensor parameter(const std::string& name) const { return file().parameter(name); }
   size_t arena_bytes() const;
 
  private:

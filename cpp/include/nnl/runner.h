@@ -2,6 +2,7 @@
 // Runner: a program made of kernels, over memory that is planned in advance.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,8 @@
 
 namespace nnl {
 
+struct Call;  // lowering.h
+
 // Values are called by their numbers in the program. A runner runs in one thread at a time;
 // different ones may run at once, also over the same given memory where no program writes it.
 class NNL_API Runner {
@@ -21,8 +24,10 @@ class NNL_API Runner {
   // given value but constants of one number, in their order.
   using Given = std::function<void*(int value)>;
 
+  // Args: prepare: whether weights that the program does not write are packed for its kernels
+  //   once; prepare() must be called then before the first run, and when they have changed.
   // ValueError: a step has no kernel in this build, or reads what no step has made.
-  Runner(const ProgramData& program, const Given& given);
+  Runner(const ProgramData& program, const Given& given, bool prepare = false);
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
@@ -46,6 +51,18 @@ class NNL_API Runner {
   // Runs, and adds the seconds that each step of the program has taken to `seconds`.
   void run_timed(std::vector<double>& seconds);
 
+  // Packs weights again. prepared_from: the given values that this reads.
+  void prepare();
+  const std::vector<int>& prepared_from() const { return prepared_from_; }
+
+  // The memory of what is prepared. A runner of the same program on as many threads, over the
+  // same given memory, may share that of another one; either prepares it for both.
+  const std::shared_ptr<Memory>& prepared() const { return prepared_; }
+  void share_prepared(std::shared_ptr<Memory> memory);
+
+  // The given values that a run changes.
+  const std::vector<int>& written() const { return written_; }
+
   size_t arena_bytes() const { return plan_->arena()->bytes(); }
 
  private:
@@ -53,6 +70,8 @@ class NNL_API Runner {
     int to, from;  // roots; 0 for zeros
     size_t bytes;
   };
+  void place_prepared(const std::vector<Call>& calls, std::vector<bool>& outside);
+  void find_written(const ProgramData& program, const std::map<int, int>& copies);
   int root(int value) const { return values_[static_cast<size_t>(value)].root; }
   void hand_on();
 
@@ -60,8 +79,12 @@ class NNL_API Runner {
   std::vector<std::pair<std::string, int>> outputs_;
   std::vector<std::unique_ptr<Memory>> constants_;
   std::unique_ptr<Plan> plan_;
-  std::vector<size_t> steps_;  // of the calls of the plan
-  size_t cut_ = 0;
+  std::vector<size_t> steps_;     // of the calls of the plan
+  size_t prepare_ = 0, cut_ = 0;  // where the plan's calls for every run begin; the second part
+  std::vector<std::pair<int, size_t>> places_;  // in the prepared memory, of roots
+  size_t prepared_bytes_ = 0;
+  std::shared_ptr<Memory> prepared_;
+  std::vector<int> prepared_from_, written_;
   std::vector<Carry> carries_;
 };
 

@@ -46,14 +46,17 @@ dnnl::primitive_attr with_scratchpad() {
 }
 
 Call& Call::arg(int id, const dnnl::memory::desc& d) {
-  args_.emplace(id, dnnl::memory(d, engine(), nullptr));
+  const auto made = memories_.emplace(id, dnnl::memory(d, engine(), nullptr));
+  if (made.second) args_.push_back({id, made.first->second.get()});
   return *this;
 }
 
 void Call::run() {
   static thread_local dnnl::stream stream(engine());
   const ThreadScope scope(threads_);
-  primitive_.execute(stream, args_);
+  dnnl::error::wrap_c_api(dnnl_primitive_execute(primitive_.get(), stream.get(),
+                                                 static_cast<int>(args_.size()), args_.data()),
+                          "oneDNN could not run");
   stream.wait();
 }
 

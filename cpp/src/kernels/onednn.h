@@ -30,12 +30,13 @@ class Call {
   explicit Call(const dnnl::primitive& primitive) : primitive_(primitive) {}
   Call& arg(int id, const dnnl::memory::desc& d);
   bool ready() const { return static_cast<bool>(primitive_); }
-  void set(int id, const void* data) { args_.at(id).set_data_handle(const_cast<void*>(data)); }
+  void set(int id, const void* data) { memories_.at(id).set_data_handle(const_cast<void*>(data)); }
   void run();
 
  private:
   dnnl::primitive primitive_;
-  std::unordered_map<int, dnnl::memory> args_;
+  std::unordered_map<int, dnnl::memory> memories_;
+  std::vector<dnnl_exec_arg_t> args_;  // the same, as a call takes them
   int threads_ = threads();
 };
 
