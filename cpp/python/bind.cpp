@@ -365,7 +365,12 @@ NB_MODULE(_native, m) {
     try {
       std::rethrow_exception(p);
     } catch (const ValueError& e) {
-      PyErr_SetString(PyExc_ValueError, e.what());
+      const std::string what = e.what();  // a name from a file may be no UTF-8
+      PyErr_SetObject(
+          PyExc_ValueError,
+          nb::steal(PyUnicode_DecodeUTF8(what.data(), static_cast<Py_ssize_t>(what.size()),
+                                         "backslashreplace"))
+              .ptr());
     } catch (const std::bad_alloc&) {
       PyErr_SetString(PyExc_MemoryError, "the machine has no more");
     } catch (const std::length_error&) {

@@ -42,9 +42,13 @@ void bind_model(nb::module_& m) {
       .def(nb::init<const std::string&>())
       .def_prop_ro("parameters", &ModelFile::parameters)
       .def("parameter",
-           [](ModelFile& file, const std::string& name) { return bytes(file.parameter(name)); });
+           [](ModelFile& file, const std::string& name) { return bytes(file.parameter(name)); })
+      .def("save_parameters", &ModelFile::save_parameters)
+      .def("load_parameters", &ModelFile::load_parameters);
   nb::class_<Model>(m, "Model")
       .def(nb::init<const ModelFile&, const std::string&>(), nb::arg("file"),
+           nb::arg("program") = "")
+      .def(nb::init<const std::string&, const std::string&>(), nb::arg("path"),
            nb::arg("program") = "")
       .def("run", &run)
       .def_prop_ro("file", &Model::file)

@@ -6,9 +6,12 @@
 #include <mutex>
 #include <utility>
 
+#include "lowering.h"
+#include "nnl/parameter_files.h"
 #include "nnl/program_file.h"
 #include "nnl/runner.h"
 #include "nnl/threads.h"
+#include "safetensors.h"
 #include "shared_arrays.h"
 
 namespace nnl {
@@ -86,6 +89,46 @@ Tensor ModelFile::parameter(const std::string& name) const {
   Form& plain = found->second.plain();
   found->second.refresh(plain);
   return {name, plain.spec, plain.data};
+}
+
+void ModelFile::save_parameters(const std::string& path) const {
+  if (state_->file.parameters().empty()) throw ValueError(this->path() + " has no parameters");
+  std::vector<StoredParameter> stored;
+  const std::unique_lock<std::shared_mutex> alone(state_->arrays.mutex);
+  for (const auto& [name, need_grad] : state_->file.parameters()) {
+    SharedArray& array = state_->array(name);
+    array.refresh(array.plain());
+    stored.push_back({name, array.plain().spec, array.plain().data, need_grad});
+  }
+  write_parameters(path, stored);
+}
+
+void ModelFile::load_parameters(const std::string& path) {
+  const StoredParameters stored = read_parameters(path);
+  SharedArrays& arrays = state_->arrays;
+  const std::unique_lock<std::shared_mutex> alone(arrays.mutex);
+  std::vector<std::pair<SharedArray*, const StoredParameter*>> fitting;
+  for (const StoredParameter& p : stored.all) {
+    const auto found = arrays.by_name.find(p.name);
+    if (found == arrays.by_name.end()) continue;
+    const Spec& spec = found->second.plain().spec;
+    if (p.spec.shape != spec.shape)
+      throw ValueError(path + ": '" + p.name + "' is " + p.spec.text() + ", " + this->path() +
+                       " has " + spec.text());
+    fitting.emplace_back(&found->second, &p);
+  }
+  if (fitting.empty()) throw ValueError(path + " has no parameter of " + this->path());
+  ++arrays.version;
+  for (auto& [array, p] : fitting) {
+    Form& plain = array->plain();
+    if (!plain.spec.size()) continue;
+    if (p->spec.dtype == plain.spec.dtype) {
+      std::memcpy(plain.data, p->data, plain.spec.bytes());
+    } else {
+      run_once(*conversion("cast", p->spec, plain.spec), p->data, plain.data);
+    }
+    array->written(plain, arrays.version);
+  }
 }
 
 // ---- programs ----

@@ -1,66 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nnl/program_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
+#include "files.h"
 #include "nnl/crc32.h"
 #include "nnl/errors.h"
 #include "nnl/json.h"
+#include "safetensors.h"
 
 namespace nnl {
 namespace {
 
 constexpr int version = 1;
 constexpr const char* program_tensor = "nnl.program";
-constexpr size_t largest_header = 100'000'000;  // the bound of safetensors
-
-struct TypeName {
-  const char *in_header, *in_program;
-  DType type;
-};
-constexpr std::array<TypeName, 13> types = {{
-    {"F32", "float32", DType::f32},
-    {"F64", "float64", DType::f64},
-    {"F16", "float16", DType::f16},
-    {"BF16", "bfloat16", DType::bf16},
-    {"I8", "int8", DType::i8},
-    {"U8", "uint8", DType::u8},
-    {"I16", "int16", DType::i16},
-    {"U16", "uint16", DType::u16},
-    {"I32", "int32", DType::i32},
-    {"U32", "uint32", DType::u32},
-    {"I64", "int64", DType::i64},
-    {"U64", "uint64", DType::u64},
-    {"BOOL", "bool", DType::boolean},
-}};
-
-DType type_of(const std::string& name, const char* TypeName::* which) {
-  for (const TypeName& t : types)
-    if (name == t.*which) return t.type;
-  throw ValueError("the type '" + name + "' is unknown");
-}
-
-// A shape whose bytes fit into memory addresses.
-Shape shape_of(const Json& json, DType type) {
-  Shape shape = json.integers();
-  if (shape.size() > 64) throw ValueError("a shape has more than 64 axes");
-  double bytes = static_cast<double>(bytes_of(type));
-  for (int64_t n : shape) {
-    if (n < 0) throw ValueError("a size is negative");
-    bytes *= static_cast<double>(std::max<int64_t>(n, 1));
-  }
-  if (bytes > 0x1p62) throw ValueError("a shape is larger than any memory");
-  return shape;
-}
-
 // ---- programs ----
 
 double number_of(const Json& json) {
@@ -130,7 +85,7 @@ class Reader {
       const Json::Array& parts = item.array();
       ProgramValue v;
       v.root = static_cast<int>(data_.values.size());
-      v.spec.dtype = type_of(parts.at(0).text(), &TypeName::in_program);
+      v.spec.dtype = type_in_program(parts.at(0).text());
       v.spec.shape = shape_of(parts.at(1), v.spec.dtype);
       static const Json nothing{Json::Object{}};
       const Json& more = parts.size() > 2 ? parts[2] : nothing;
@@ -257,78 +212,47 @@ class Reader {
 
 // ---- the file ----
 
-ProgramFile::ProgramFile(const std::string& path) : path_(path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) throw ValueError(path + ": " + std::strerror(errno));
-  struct stat info{};
-  if (fstat(file, &info) == 0 && S_ISREG(info.st_mode)) size_ = static_cast<size_t>(info.st_size);
-  void* memory = MAP_FAILED;
-  if (size_) memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
-  close(file);
-  if (!size_) throw ValueError(path + ": the file is empty, or no file");
-  if (memory == MAP_FAILED) throw ValueError(path + ": it cannot be mapped");
-  data_ = static_cast<char*>(memory);
+ProgramFile::ProgramFile(const std::string& path)
+    : path_(path), file_(std::make_unique<MappedFile>(path)) {
   try {
+    tensors_ = std::make_unique<Safetensors>(file_->data(), file_->size());
     read();
   } catch (const std::exception& e) {
-    munmap(data_, size_);
     const std::string what = e.what();
     throw ValueError(path + ": " + (dynamic_cast<const ValueError*>(&e) ? what : "damaged"));
   }
 }
 
-ProgramFile::~ProgramFile() { munmap(data_, size_); }
+ProgramFile::~ProgramFile() = default;
+
+const std::map<std::string, FileArray>& ProgramFile::arrays() const { return tensors_->arrays; }
 
 void ProgramFile::read() {
-  uint64_t length = 0;
-  if (size_ < 8) throw ValueError("it is no safetensors file");
-  std::memcpy(&length, data_, 8);
-  if (length > std::min(largest_header, size_ - 8))
-    throw ValueError("its header is longer than the file");
-  read_arrays(std::string(data_ + 8, length), 8 + length);
-}
-
-void ProgramFile::read_arrays(const std::string& text, size_t start) {
-  const Json header = Json::parse(text);
-  std::string_view program;
-  const Json* metadata = header.find("__metadata__");
-  const Json* said = metadata ? metadata->find("version") : nullptr;
-  if (!header.find(program_tensor)) throw ValueError("it has no tensor 'nnl.program'");
-  if (!said || said->text().find_first_not_of("0123456789") != std::string::npos)
+  const auto found = tensors_->arrays.find(program_tensor);
+  if (found == tensors_->arrays.end()) throw ValueError("it has no tensor 'nnl.program'");
+  const std::string_view program(static_cast<char*>(found->second.data),
+                                 found->second.spec.bytes());
+  tensors_->arrays.erase(found);
+  const std::string& said = tensors_->metadata["version"];
+  if (said.empty() || said.find_first_not_of("0123456789") != said.npos)
     throw ValueError("damaged: its version is unknown");
-  if (std::atoll(said->text().c_str()) > version)
-    throw ValueError("has version " + said->text() + " of the format, this nnl reads " +
+  if (std::atoll(said.c_str()) > version)
+    throw ValueError("has version " + said + " of the format, this nnl reads " +
                      std::to_string(version));
-  for (const auto& [name, entry] : header.object()) {
-    if (name == "__metadata__") continue;
-    FileArray a;
-    a.spec.dtype = type_of(entry.at("dtype").text(), &TypeName::in_header);
-    a.spec.shape = shape_of(entry.at("shape"), a.spec.dtype);
-    const std::vector<int64_t> offsets = entry.at("data_offsets").integers();
-    const auto most = static_cast<int64_t>(size_ - start);
-    if (offsets.size() != 2 || offsets[0] < 0 || offsets[0] > offsets[1] || offsets[1] > most ||
-        static_cast<size_t>(offsets[1] - offsets[0]) != a.spec.bytes())
-      throw ValueError("damaged: '" + name + "' is not in the file");
-    char* at = data_ + start + offsets[0];
-    if (name == program_tensor) {
-      program = {at, a.spec.bytes()};
-      continue;
-    }
-    if (reinterpret_cast<uintptr_t>(at) % bytes_of(a.spec.dtype)) {
-      copies_.push_back(std::make_unique<char[]>(a.spec.bytes()));
-      at = static_cast<char*>(std::memcpy(copies_.back().get(), at, a.spec.bytes()));
-    }
-    a.data = at;
-    arrays_[name] = a;
-  }
-  const Json* checksum = metadata->find("crc32");
-  if (checksum && checksum->text() != std::to_string(crc32(program.data(), program.size())))
+  const auto checksum = tensors_->metadata.find("crc32");
+  if (checksum != tensors_->metadata.end() &&
+      checksum->second != std::to_string(crc32(program.data(), program.size())))
     throw ValueError("damaged: 'nnl.program' has another CRC-32 than it had");
   try {
     const Json data = Json::parse(program);
     if (data.at("version").integer() != version) throw ValueError("its version is unknown");
     for (const auto& [name, one] : data.at("programs").object())
       programs_.emplace_back(name, Reader(one).read());
+    const auto parameters = tensors_->metadata.find("parameters");
+    if (parameters == tensors_->metadata.end()) return;
+    const Json names = Json::parse(parameters->second);
+    for (const auto& [name, need_grad] : names.object())
+      if (tensors_->arrays.count(name)) parameters_.emplace_back(name, need_grad.flag());
   } catch (const ValueError& e) {
     throw ValueError(std::string("damaged: ") + e.what());
   }

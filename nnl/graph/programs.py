@@ -3,8 +3,8 @@
 
 A file is a safetensors file. The tensor `nnl.program` holds UTF-8 JSON: the version of the format
 and the programs by name (see program_data). What parameters, states and constants hold is in the
-tensors of their names. The metadata has the format, its version and the CRC-32 of the JSON; who
-edits the JSON leaves out the latter.
+tensors of their names. The metadata has the format, its version, the CRC-32 of the JSON, which who
+edits that leaves out, and as JSON the names of parameters with whether they are trained.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ FORMAT = "nnlp"
 
 
 def write(
-    path: str | os.PathLike[str], programs: Mapping[str, Program], arrays: Mapping[str, NdArray]
+    path: str | os.PathLike[str],
+    programs: Mapping[str, Program],
+    arrays: Mapping[str, NdArray],
+    parameters: Mapping[str, bool],
 ) -> None:
     """Write programs, and the arrays that their parameters, states and constants are, by name.
 
+    Args:
+        parameters: {name: whether it is trained}, of the arrays that a file of parameters has.
     Raises:
         ValueError: The name of the file does not end in ".nnlp", which says what is in it.
     """
@@ -49,7 +54,12 @@ def write(
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     tensors = {name: nd.read("host") for name, nd in arrays.items()}
     tensors[TENSOR] = np.frombuffer(text, np.uint8)
-    metadata = {"format": FORMAT, "version": str(VERSION), "crc32": str(zlib.crc32(text))}
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "crc32": str(zlib.crc32(text)),
+        "parameters": json.dumps(dict(parameters), ensure_ascii=False),
+    }
     save_arrays(path, tensors, metadata)
 
 
@@ -88,6 +98,7 @@ class Programs:
             self._check_version(str(data["version"]), True)
             self._data: dict[str, Any] = dict(data["programs"])
             self._programs = {str(k): from_dict(d) for k, d in self._data.items()}
+            self._parameters: dict[str, bool] = dict(json.loads(metadata.get("parameters", "{}")))
         except Damaged as e:
             raise ValueError(f"{self.where}: damaged: {e}") from None
         except (KeyError, TypeError, ValueError, RecursionError) as e:
@@ -222,7 +233,7 @@ class Programs:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the programs with what the arrays hold now."""
-        write(path, self._programs, self.arrays)
+        write(path, self._programs, self.arrays, self._parameters)
 
 
 def _is_stored(slot: Slot) -> bool:

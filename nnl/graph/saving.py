@@ -29,9 +29,10 @@ class Saver:
     def __init__(self) -> None:
         self.programs: dict[str, Program] = {}
         self.arrays: dict[str, NdArray] = {}
-        self.names = {  # {id of an array's memory: its name}
-            id(v.data.bufs): name for name, v in get_parameters(grad_only=False).items()
-        }
+        registered = get_parameters(grad_only=False)
+        self.parameters = {name: v.need_grad for name, v in registered.items()}
+        # {id of an array's memory: its name}
+        self.names = {id(v.data.bufs): name for name, v in registered.items()}
 
     def add(self, name: str, program: Program, binding: Binding, inputs: Mapping[int, str]) -> None:
         """Add a program that no pass has changed, or one that was saved before.
@@ -69,7 +70,9 @@ class Saver:
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file."""
         used = {s.name for p in self.programs.values() for s in p.slots if s.given}
-        write(path, self.programs, {k: nd for k, nd in self.arrays.items() if k in used})
+        arrays = {k: nd for k, nd in self.arrays.items() if k in used}
+        parameters = {k: v for k, v in self.parameters.items() if k in used}
+        write(path, self.programs, arrays, parameters)
 
 
 def unique(name: str, taken: Collection[str]) -> str:

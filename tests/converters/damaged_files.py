@@ -36,6 +36,7 @@ from nnl.utils.load import load
 from nnl.utils.save import save
 from tests.converters.loop_networks import NETWORKS
 from tests.graph.saved import training_step
+from tests.native.kernels import require_library
 
 SECONDS = 20  # for one file, on a machine with other work
 MEMORY = 4 << 30  # bytes beyond those of the start
@@ -132,6 +133,15 @@ def parameters(folder: Path) -> tuple[list[Path], Reader]:
     for path in paths:
         nn.save_parameters(path)
     return paths, nn.load_parameters
+
+
+def parameters_in_cpp(folder: Path) -> tuple[list[Path], Reader]:
+    nn.save_program(folder / "n.nnlp", network()["networks"][0]["outputs"]["y"])
+    file = require_library().ModelFile(str(folder / "n.nnlp"))
+    paths = [folder / f"p{kind}" for kind in (".h5", ".protobuf", ".safetensors")]
+    for path in paths:
+        file.save_parameters(str(path))
+    return paths, lambda path: file.load_parameters(str(path))
 
 
 def states(folder: Path) -> tuple[list[Path], Reader]:
@@ -265,6 +275,7 @@ KINDS: dict[str, Callable[[Path], tuple[list[Path], Reader]]] = {
     "nntxt": nnabla(".nntxt", include_params=True, include_solver_state=True),
     "protobuf": nnabla(".protobuf", include_params=True, include_solver_state=True),
     "parameters": parameters,
+    "parameters in C++": parameters_in_cpp,
     "states": states,
     "onnx": networks_onnx,
     "weights": weights,

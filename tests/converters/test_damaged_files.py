@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.converters.damaged_files import KINDS
+from tests.native.kernels import require_library
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as on Linux")
 
@@ -28,6 +29,8 @@ def check(kind: str, count: int, seed: int, folder: Path) -> None:
 def test_damaged_files(kind: str, tmp_path: Path) -> None:
     if kind == "onnx":
         pytest.importorskip("onnx")
+    if kind.endswith("in C++"):
+        require_library()
     check(kind, 120, 0, tmp_path)
 
 
@@ -36,5 +39,7 @@ def test_damaged_files(kind: str, tmp_path: Path) -> None:
 def test_many_damaged_files(kind: str, tmp_path: Path) -> None:
     if kind == "onnx":
         pytest.importorskip("onnx")
+    if kind.endswith("in C++"):
+        require_library()
     for seed in range(1, 4):
         check(kind, 1500, seed, tmp_path)

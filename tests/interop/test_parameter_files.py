@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import nnl as nn
+import nnl.functions as F
 import nnl.solvers as S
 from nnl.converters.nnp.parameter_files import load_parameters, save_parameters
 from nnl.core.parameter import set_parameter
 from tests.interop.bridge import Nnabla
+from tests.native.kernels import require_library
 from tests.solvers.cases import NAMES
 
 pytestmark = pytest.mark.interop
@@ -41,13 +44,28 @@ def check(got: dict[str, np.ndarray], flags: dict[str, bool]) -> None:
         assert got[name].shape == SHAPES[name] and flags[name] == (name != "bn/mean")
 
 
-@pytest.mark.parametrize("extension", ["h5", "protobuf"])
-def test_nnabla_loads_our_parameters(nnabla: Nnabla, tmp_path: Path, extension: str) -> None:
-    path = tmp_path / f"p.{extension}"
-    for name, value in values().items():
+def in_cpp(tmp_path: Path, given: dict[str, np.ndarray]) -> Any:
+    """What C++ has read of a program with parameters."""
+    y = None
+    for name, value in given.items():
         v = nn.Variable.from_numpy_array(value, need_grad=name != "bn/mean")
         set_parameter(name, v)
-    save_parameters(path)
+        y = F.sum(v) if y is None else y + F.sum(v)
+    nn.save_program(tmp_path / "p.nnlp", y)
+    return require_library().ModelFile(str(tmp_path / "p.nnlp"))
+
+
+@pytest.mark.parametrize("writer", ["Python", "C++"])
+@pytest.mark.parametrize("extension", ["h5", "protobuf"])
+def test_nnabla_loads_our_parameters(
+    nnabla: Nnabla, tmp_path: Path, extension: str, writer: str
+) -> None:
+    path = tmp_path / f"p.{extension}"
+    file = in_cpp(tmp_path, values())
+    if writer == "C++":
+        file.save_parameters(str(path))
+    else:
+        save_parameters(path)
     out = nnabla.exec(
         f"nn.load_parameters({str(path)!r})\n"
         "for k, v in nn.get_parameters(grad_only=False).items():\n"
@@ -69,6 +87,11 @@ def test_we_load_parameters_of_nnabla(nnabla: Nnabla, tmp_path: Path, extension:
         f"nn.save_parameters({str(path)!r})\n",
         values(),
     )
+    file = in_cpp(tmp_path, {k: 0 * v for k, v in values().items()})
+    file.load_parameters(str(path))
+    for name, value in values().items():
+        assert file.parameter(name) == value.tobytes()
+    nn.clear_parameters()
     load_parameters(path)
     got = nn.get_parameters(grad_only=False)
     check({k: v.d for k, v in got.items()}, {k: v.need_grad for k, v in got.items()})

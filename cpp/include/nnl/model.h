@@ -109,11 +109,18 @@ class NNL_API ModelFile {
 
   const std::string& path() const;
   std::vector<std::string> programs() const;
-  std::vector<std::string> parameters() const;  // and states, and constants
+  std::vector<std::string> parameters() const;  // those, states and constants
 
   // The present values of a parameter or a state, in the plain order. They stay as they are until
   // a step that writes them runs. ValueError: there is none of that name.
   Tensor parameter(const std::string& name) const;
+
+  // Writes the parameters to .safetensors, .h5 or .protobuf, which nnl reads too, and NNabla the
+  // latter two; not the states of solvers. The file appears when it is complete.
+  void save_parameters(const std::string& path) const;
+  // Reads those that are in such a file. ValueError: none is, or one has another shape; nothing
+  // is changed then.
+  void load_parameters(const std::string& path);
 
  private:
   friend class Model;
@@ -158,6 +165,7 @@ class NNL_API Model {
 
   const ModelFile& file() const;
   Tensor parameter(const std::string& name) const { return file().parameter(name); }
+  void save_parameters(const std::string& path) const { file().save_parameters(path); }
   size_t arena_bytes() const;
 
  private:

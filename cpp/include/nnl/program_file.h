@@ -10,11 +10,9 @@
 
 namespace nnl {
 
-// Where an array of a file lies in memory.
-struct FileArray {
-  Spec spec;
-  void* data;
-};
+class MappedFile;
+class Safetensors;
+struct FileArray;
 
 // A file, mapped copy-on-write: what is written to its arrays stays in this process.
 class NNL_API ProgramFile {
@@ -27,18 +25,18 @@ class NNL_API ProgramFile {
 
   const std::string& path() const { return path_; }
   const std::vector<std::pair<std::string, ProgramData>>& programs() const { return programs_; }
-  const std::map<std::string, FileArray>& arrays() const { return arrays_; }
+  const std::map<std::string, FileArray>& arrays() const;
+  // Names of parameters, and whether they are trained: what a file of them has.
+  const std::vector<std::pair<std::string, bool>>& parameters() const { return parameters_; }
 
  private:
   void read();
-  void read_arrays(const std::string& header, size_t start);
 
   std::string path_;
-  char* data_ = nullptr;
-  size_t size_ = 0;
+  std::unique_ptr<MappedFile> file_;
+  std::unique_ptr<Safetensors> tensors_;
   std::vector<std::pair<std::string, ProgramData>> programs_;
-  std::map<std::string, FileArray> arrays_;
-  std::vector<std::unique_ptr<char[]>> copies_;  // of arrays that do not begin where they should
+  std::vector<std::pair<std::string, bool>> parameters_;
 };
 
 }  // namespace nnl

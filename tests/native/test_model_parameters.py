@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of parameters that C++ writes and reads: the same as Python's."""
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
+from nnl.converters.weights import read_weights
+from tests.native.kernels import require_library
+
+KINDS = [".safetensors", ".h5", ".protobuf"]
+
+
+@pytest.fixture(autouse=True)
+def own_parameters():
+    with nn.parameter_scope("", {}) as scope:
+        scope.clear()
+        yield
+
+
+def network():
+    x = nn.Variable((2, 3, 6, 6))
+    x.name = "x"
+    with nn.parameter_scope("deep/er"):
+        h = PF.batch_normalization(
+            PF.convolution(x, 4, (3, 3), name="c"), name="b", batch_stat=False
+        )
+    return PF.affine(F.relu(h), 5, name="fc")
+
+
+def file_of(path):
+    """A model's file, what its parameters are, and whether they are trained."""
+    nn.save_program(path, network())
+    found = {k: (v.d.copy(), v.need_grad) for k, v in nn.get_parameters(grad_only=False).items()}
+    return require_library().ModelFile(str(path)), found
+
+
+def many(path):
+    """The file of a model with more arrays than one table of HDF5 takes, and some odd ones."""
+    params = {f"layer{i}/w": np.full((i % 3, 2), i, np.float32) for i in range(1, 400)}
+    params |= {"one": np.float32(3).reshape(()), 'ganz ä"\\\n': np.ones(3, np.float32)}
+    y = None
+    for k, v in params.items():
+        p = nn.Variable.from_numpy_array(v, need_grad=True)
+        nn.parameter.set_parameter(k, p)
+        s = F.sum(p)
+        y = s if y is None else y + s
+    nn.save_program(path, y)
+    return require_library().ModelFile(str(path)), {k: (v, True) for k, v in params.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", [file_of, many])
+def test_parameters_are_read_by_nnl(make, kind, tmp_path):
+    file, want = make(tmp_path / "a.nnlp")
+    path = tmp_path / f"p{kind}"
+    file.save_parameters(str(path))
+    assert sorted(os.listdir(tmp_path)) == ["a.nnlp", path.name]
+    if kind == ".safetensors":
+        found = {k: (v, want[k][1]) for k, v in read_weights(path).items()}
+    else:
+        nn.clear_parameters()
+        nn.load_parameters(path)
+        got = nn.get_parameters(grad_only=False)
+        found = {k: (v.d, v.need_grad) for k, v in got.items()}
+    assert set(found) == set(want)
+    for k, (value, need_grad) in want.items():
+        assert found[k][1] == need_grad
+        np.testing.assert_array_equal(found[k][0], value)
+        assert found[k][0].shape == value.shape
+
+
+def test_h5py_reads_what_c_plus_plus_writes(tmp_path):
+    file, want = many(tmp_path / "a.nnlp")
+    file.save_parameters(str(tmp_path / "p.h5"))
+    with h5py.File(tmp_path / "p.h5", "r") as f:
+        names = []
+        f.visititems(lambda name, x: names.append(name) if isinstance(x, h5py.Dataset) else None)
+        assert set(names) == set(want)
+        assert sorted(f[k].attrs["index"] for k in names) == list(range(len(want)))
+        for k, (value, _) in want.items():
+            np.testing.assert_array_equal(f[k][()], value)
+            assert f[k].attrs["need_grad"] == np.True_ and f[k].dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_are_loaded(kind, tmp_path):
+    file, want = file_of(tmp_path / "a.nnlp")
+    path = str(tmp_path / f"p{kind}")
+    if kind == ".safetensors":
+        file.save_parameters(path)
+    else:
+        nn.save_parameters(path)
+    nn.clear_parameters()
+    other, different = file_of(tmp_path / "b.nnlp")
+    assert any((different[k][0] != want[k][0]).any() for k in want)
+    lib = require_library()
+    x = np.random.default_rng(0).normal(size=(2, 3, 6, 6)).astype(np.float32)
+    model, wanted = lib.Model(other), lib.Model(file).run({"x": x})
+    assert model.run({"x": x}) != wanted
+    other.load_parameters(path)
+    for k, (value, _) in want.items():
+        assert other.parameter(k) == value.tobytes()
+    assert model.run({"x": x}) == wanted  # packed weights too
+
+
+def test_what_does_not_fit_is_told(tmp_path):
+    file, want = file_of(tmp_path / "a.nnlp")
+    with pytest.raises(ValueError, match=r"p.npz: files of parameters are .safetensors, .h5 and"):
+        file.save_parameters(str(tmp_path / "p.npz"))
+    with pytest.raises(ValueError, match=r"files of parameters are .safetensors, .h5, .protobuf"):
+        file.load_parameters(__file__)
+    with pytest.raises(ValueError, match=r"no/p.h5: cannot be written: No such file or directory"):
+        file.save_parameters(str(tmp_path / "no/p.h5"))
+    nn.clear_parameters()
+    PF.affine(nn.Variable((2, 3)), 5, name="fc")
+    nn.save_parameters(tmp_path / "p.h5")
+    before = file.parameter("fc/affine/b")
+    with pytest.raises(ValueError, match=r"p.h5: 'fc/affine/W' is float32\[3, 5\], .*a.nnlp has"):
+        file.load_parameters(str(tmp_path / "p.h5"))
+    assert file.parameter("fc/affine/b") == before
+    nn.clear_parameters()
+    PF.affine(nn.Variable((2, 3)), 5, name="other")
+    nn.save_parameters(tmp_path / "p.h5")
+    with pytest.raises(ValueError, match=r"p.h5 has no parameter of .*a.nnlp"):
+        file.load_parameters(str(tmp_path / "p.h5"))
+
+
+def test_a_save_that_fails_leaves_the_old_file(tmp_path):
+    lib = require_library()
+    nn.parameter.set_parameter(".", p := nn.Variable.from_numpy_array(np.ones(2, "f"), True))
+    nn.save_program(tmp_path / "a.nnlp", p * 2)
+    (tmp_path / "p.h5").write_text("old")
+    with pytest.raises(ValueError, match="p.h5: the name '.' is no path"):
+        lib.ModelFile(str(tmp_path / "a.nnlp")).save_parameters(str(tmp_path / "p.h5"))
+    assert (tmp_path / "p.h5").read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["a.nnlp", "p.h5"]
