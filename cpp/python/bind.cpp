@@ -20,6 +20,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "attributes.h"
 #include "nnl/crc32.h"
 #include "nnl/elementwise.h"
 #include "nnl/hdf5.h"
@@ -34,6 +35,7 @@
 namespace nb = nanobind;
 using namespace nnl;
 
+void bind_graph(nb::module_& m);  // bind_graph.cpp
 void bind_model(nb::module_& m);  // bind_model.cpp
 
 namespace {
@@ -43,24 +45,6 @@ using PySpec = std::tuple<Shape, int, int>;
 
 Spec to_spec(const PySpec& s) {
   return {std::get<0>(s), static_cast<DType>(std::get<1>(s)), static_cast<Layout>(std::get<2>(s))};
-}
-
-Attribute to_attribute(nb::handle value) {
-  if (value.is_none()) return std::monostate{};
-  if (PyBool_Check(value.ptr())) return nb::cast<bool>(value);
-  if (PyLong_Check(value.ptr())) return nb::cast<int64_t>(value);
-  if (PyFloat_Check(value.ptr())) return nb::cast<double>(value);
-  if (PyUnicode_Check(value.ptr())) return nb::cast<std::string>(value);
-  if (PyTuple_Check(value.ptr()) || PyList_Check(value.ptr())) {
-    bool all_integers = true;
-    for (nb::handle item : nb::cast<nb::sequence>(value))
-      all_integers = all_integers && PyLong_Check(item.ptr());
-    if (all_integers) return nb::cast<std::vector<int64_t>>(value);
-    std::vector<double> numbers;
-    for (nb::handle item : nb::cast<nb::sequence>(value)) numbers.push_back(nb::cast<double>(item));
-    return numbers;
-  }
-  throw ValueError("an attribute is neither number, text nor a sequence of numbers");
 }
 
 Signature to_signature(nb::dict attributes, nb::list in, nb::list out) {
@@ -426,6 +410,7 @@ NB_MODULE(_native, m) {
 
   m.def("elementwise_codes", &elementwise_codes);
 
+  bind_graph(m);
   bind_model(m);
   nb::class_<ArrayKernel>(m, "ArrayKernel").def("__call__", &ArrayKernel::call);
   m.def(

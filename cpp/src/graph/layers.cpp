@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers, functions of shapes, and arrays from nothing.
+#include <atomic>
+
+#include "arguments.h"
+#include "nnl/functions.h"
+
+namespace nnl {
+namespace functions {
+
+using graph::apply1;
+using graph::axes_of;
+using graph::axis_of;
+using graph::or_all;
+using graph::shape_of;
+
+namespace {
+
+AttributeMap sliding(const char* function, const Variable& x, int base_axis, const Integers& pad,
+                     const Integers& stride, const Integers& dilation, int group,
+                     bool channel_last) {
+  const int64_t base = axis_of(function, base_axis, x);
+  const size_t n = x.shape().size() - static_cast<size_t>(base) - 1;
+  return {{"base_axis", base},
+          {"pad", or_all(pad, n, 0)},
+          {"stride", or_all(stride, n, 1)},
+          {"dilation", or_all(dilation, n, 1)},
+          {"group", int64_t{group}},
+          {"channel_last", channel_last}};
+}
+
+AttributeMap pooling(const Integers& kernel, const Integers& stride, bool ignore_border,
+                     const Integers& pad, bool channel_last) {
+  return {{"kernel", kernel},
+          {"stride", stride.empty() ? kernel : stride},
+          {"ignore_border", ignore_border},
+          {"pad", or_all(pad, kernel.size(), 0)},
+          {"channel_last", channel_last}};
+}
+
+}  // namespace
+
+Variable affine(const Variable& x, const Variable& weight, const Variable& bias, int base_axis) {
+  return apply1("affine", AttributeMap{{"base_axis", axis_of("affine", base_axis, x)}},
+                {x, weight, bias});
+}
+
+Variable convolution(const Variable& x, const Variable& weight, const Variable& bias, int base_axis,
+                     Integers pad, Integers stride, Integers dilation, int group,
+                     bool channel_last) {
+  return apply1("convolution",
+                sliding("convolution", x, base_axis, pad, stride, dilation, group, channel_last),
+                {x, weight, bias});
+}
+
+Variable deconvolution(const Variable& x, const Variable& weight, const Variable& bias,
+                       int base_axis, Integers pad, Integers stride, Integers dilation, int group,
+                       bool channel_last, Integers output_padding) {
+  AttributeMap a =
+      sliding("deconvolution", x, base_axis, pad, stride, dilation, group, channel_last);
+  const size_t n = std::get<std::vector<int64_t>>(a["pad"]).size();
+  a["output_padding"] = or_all(output_padding, n, 0);
+  return apply1("deconvolution", std::move(a), {x, weight, bias});
+}
+
+Variable depthwise_convolution(const Variable& x, const Variable& weight, const Variable& bias,
+                               int base_axis, Integers pad, Integers stride, Integers dilation,
+                               int multiplier) {
+  const int64_t base = axis_of("depthwise_convolution", base_axis, x);
+  Shape shape = shape_of("depthwise_convolution", "weight", weight);
+  const int64_t channels = x.shape()[static_cast<size_t>(base)];
+  if (shape.empty() || shape[0] != channels * multiplier)
+    throw ValueError("depthwise_convolution: weight " + weight.value()->spec.text() +
+                     ", wanted the first size " + std::to_string(channels) + " x multiplier " +
+                     std::to_string(multiplier));
+  shape.insert(shape.begin() + 1, 1);
+  return convolution(x, reshape(weight, shape), bias, base_axis, pad, stride, dilation,
+                     static_cast<int>(channels));
+}
+
+Variable max_pooling(const Variable& x, Integers kernel, Integers stride, bool ignore_border,
+                     Integers pad, bool channel_last) {
+  return apply1("max_pooling", pooling(kernel, stride, ignore_border, pad, channel_last), {x});
+}
+
+Variable sum_pooling(const Variable& x, Integers kernel, Integers stride, bool ignore_border,
+                     Integers pad, bool channel_last) {
+  return apply1("sum_pooling", pooling(kernel, stride, ignore_border, pad, channel_last), {x});
+}
+
+Variable average_pooling(const Variable& x, Integers kernel, Integers stride, bool ignore_border,
+                         Integers pad, bool channel_last, bool including_pad) {
+  AttributeMap a = pooling(kernel, stride, ignore_border, pad, channel_last);
+  a["including_pad"] = including_pad;
+  return apply1("average_pooling", std::move(a), {x});
+}
+
+Variable global_average_pooling(const Variable& x) {
+  return apply1("global_average_pooling", {}, {x});
+}
+
+Variable unpooling(const Variable& x, Integers kernel, bool channel_last) {
+  return apply1("unpooling", AttributeMap{{"kernel", kernel}, {"channel_last", channel_last}}, {x});
+}
+
+Variable embed(const Variable& indices, const Variable& w) {
+  return apply1("embed", {}, {indices, w});
+}
+
+Variable batch_matmul(const Variable& a, const Variable& b, bool transpose_a, bool transpose_b) {
+  return apply1("batch_matmul",
+                AttributeMap{{"transpose_a", transpose_a}, {"transpose_b", transpose_b}}, {a, b});
+}
+
+// ---- normalization ----
+
+Variable batch_normalization(const Variable& x, const Variable& beta, const Variable& gamma,
+                             const Variable& mean, const Variable& variance, Integers axes,
+                             double decay_rate, double eps, bool batch_stat) {
+  return apply1("batch_normalization",
+                AttributeMap{{"axes", axes_of("batch_normalization", axes, x, false)},
+                             {"decay_rate", decay_rate},
+                             {"eps", eps},
+                             {"batch_stat", batch_stat},
+                             {"no_scale", !gamma},
+                             {"no_bias", !beta}},
+                {x, beta, gamma, mean, variance});
+}
+
+namespace {
+
+AttributeMap like_layer(const char* function, const Variable& x, const Variable& beta,
+                        const Variable& gamma, const Integers& batch_axis, double eps) {
+  return {{"batch_axis", axes_of(function, batch_axis, x, false)},
+          {"eps", eps},
+          {"no_scale", !gamma},
+          {"no_bias", !beta}};
+}
+
+}  // namespace
+
+Variable layer_normalization(const Variable& x, const Variable& beta, const Variable& gamma,
+                             Integers batch_axis, double eps) {
+  return apply1("layer_normalization",
+                like_layer("layer_normalization", x, beta, gamma, batch_axis, eps),
+                {x, beta, gamma});
+}
+
+Variable instance_normalization(const Variable& x, const Variable& beta, const Variable& gamma,
+                                int channel_axis, Integers batch_axis, double eps) {
+  AttributeMap a = like_layer("instance_normalization", x, beta, gamma, batch_axis, eps);
+  a["channel_axis"] = axis_of("instance_normalization", channel_axis, x);
+  return apply1("instance_normalization", std::move(a), {x, beta, gamma});
+}
+
+Variable group_normalization(const Variable& x, const Variable& beta, const Variable& gamma,
+                             int num_groups, int channel_axis, Integers batch_axis, double eps) {
+  AttributeMap a = like_layer("group_normalization", x, beta, gamma, batch_axis, eps);
+  a["channel_axis"] = axis_of("group_normalization", channel_axis, x);
+  a["num_groups"] = int64_t{num_groups};
+  return apply1("group_normalization", std::move(a), {x, beta, gamma});
+}
+
+// ---- shape ----
+
+Variable reshape(const Variable& x, Integers shape, bool inplace) {
+  int64_t rest = 1, unknown = -1;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] == -1 && unknown < 0)
+      unknown = static_cast<int64_t>(i);
+    else
+      rest *= shape[i];
+  }
+  shape_of("reshape", "x", x);
+  if (unknown >= 0 && rest > 0 && x.size() % rest == 0)
+    shape[static_cast<size_t>(unknown)] = x.size() / rest;
+  return apply1("reshape", AttributeMap{{"shape", shape}, {"inplace", inplace}}, {x});
+}
+
+Variable transpose(const Variable& x, Integers axes) {
+  return apply1("transpose", AttributeMap{{"axes", axes_of("transpose", axes, x, false)}}, {x});
+}
+
+Variable broadcast(const Variable& x, Integers shape) {
+  return apply1("broadcast", AttributeMap{{"shape", shape}}, {x});
+}
+
+Variable concatenate(const Variables& x, int axis) {
+  if (x.empty()) throw ValueError("concatenate: got no array, wanted at least one");
+  return apply1("concatenate", AttributeMap{{"axis", axis_of("concatenate", axis, x[0])}}, x);
+}
+
+Variable stack(const Variables& x, int axis) {
+  if (x.empty()) throw ValueError("stack: got no array, wanted at least one");
+  const auto places = static_cast<int64_t>(shape_of("stack", "x", x[0]).size()) + 1;
+  return apply1("stack", AttributeMap{{"axis", axis < 0 ? axis + places : int64_t{axis}}}, x);
+}
+
+Variables split(const Variable& x, int axis) {
+  return apply("split", AttributeMap{{"axis", axis_of("split", axis, x)}}, {x});
+}
+
+Variable slice(const Variable& x, Integers start, Integers stop, Integers step) {
+  const size_t n = shape_of("slice", "x", x).size();
+  return apply1("slice",
+                AttributeMap{{"start", or_all(start, n, 0)},
+                             {"stop", stop.empty() ? x.shape() : stop},
+                             {"step", or_all(step, n, 1)}},
+                {x});
+}
+
+Variable pad(const Variable& x, Integers pad_width, const std::string& mode,
+             double constant_value) {
+  return apply1(
+      "pad",
+      AttributeMap{{"pad_width", pad_width}, {"mode", mode}, {"constant_value", constant_value}},
+      {x});
+}
+
+Variable flip(const Variable& x, Integers axes) {
+  return apply1("flip", AttributeMap{{"axes", axes_of("flip", axes, x, false)}}, {x});
+}
+
+Variable one_hot(const Variable& x, Integers shape) {
+  return apply1("one_hot", AttributeMap{{"shape", shape}}, {x});
+}
+
+Variable interpolate(const Variable& x, Integers output_size, const std::string& mode,
+                     bool align_corners, bool half_pixel, bool half_pixel_for_nn,
+                     bool channel_last) {
+  return apply1("interpolate",
+                AttributeMap{{"output_size", output_size},
+                             {"mode", mode},
+                             {"align_corners", align_corners},
+                             {"half_pixel", half_pixel},
+                             {"half_pixel_for_nn", half_pixel_for_nn},
+                             {"channel_last", channel_last}},
+                {x});
+}
+
+// ---- arrays from nothing ----
+
+Variable constant(double val, Integers shape) {
+  Variable x((Shape(shape)));
+  x.data().fill(val);
+  return x;
+}
+
+Variable rand(double low, double high, Integers shape, int seed) {
+  return apply1(
+      "rand", AttributeMap{{"low", low}, {"high", high}, {"shape", shape}, {"seed", int64_t{seed}}},
+      {graph::random_state(seed)});
+}
+
+Variable randn(double mu, double sigma, Integers shape, int seed) {
+  return apply1(
+      "randn",
+      AttributeMap{{"mu", mu}, {"sigma", sigma}, {"shape", shape}, {"seed", int64_t{seed}}},
+      {graph::random_state(seed)});
+}
+
+Variable dropout(const Variable& x, double p, int seed) {
+  return apply1("dropout", AttributeMap{{"p", p}, {"seed", int64_t{seed}}},
+                {x, graph::random_state(seed)});
+}
+
+Variable image_augmentation(const Variable& x, Integers shape, Integers pad, double min_scale,
+                            double max_scale, double angle, double aspect_ratio, double distortion,
+                            bool flip_lr, bool flip_ud, double brightness, bool brightness_each,
+                            double contrast, double contrast_center, bool contrast_each,
+                            double noise, int seed) {
+  shape_of("image_augmentation", "x", x);
+  return apply1("image_augmentation",
+                AttributeMap{{"shape", shape.empty() ? Shape(x.shape().end() - 3, x.shape().end())
+                                                     : static_cast<const Shape&>(shape)},
+                             {"pad", pad},
+                             {"min_scale", min_scale},
+                             {"max_scale", max_scale},
+                             {"angle", angle},
+                             {"aspect_ratio", aspect_ratio},
+                             {"distortion", distortion},
+                             {"flip_lr", flip_lr},
+                             {"flip_ud", flip_ud},
+                             {"brightness", brightness},
+                             {"brightness_each", brightness_each},
+                             {"contrast", contrast},
+                             {"contrast_center", contrast_center},
+                             {"contrast_each", contrast_each},
+                             {"noise", noise},
+                             {"seed", int64_t{seed}}},
+                {x, graph::random_state(seed)});
+}
+
+}  // namespace functions
+
+namespace graph {
+namespace {
+
+// (key, counter) of a stream of random words.
+Variable stream(uint64_t key) {
+  Variable state(Shape{2});
+  Spec spec{{2}, DType::u64, Layout::plain};
+  state.value()->spec = spec, state.value()->data = Array(spec);
+  state.data<uint64_t>()[0] = key;
+  return state;
+}
+
+Variable& common_stream() {
+  static Variable common = stream(313);
+  return common;
+}
+
+}  // namespace
+
+Variable random_state(int seed) {
+  return seed < 0 ? common_stream() : stream(static_cast<uint64_t>(seed));
+}
+
+void seed_functions(uint64_t value) {
+  auto* state = common_stream().data<uint64_t>();
+  state[0] = value, state[1] = 0;
+}
+
+}  // namespace graph
+}  // namespace nnl

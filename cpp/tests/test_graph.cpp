@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+// Networks as C++ programs write them: values, gradients, what stays readable, and errors.
+#include <cmath>
+
+#include "check.h"
+#include "nnl/networks.h"
+
+using namespace nnl;
+using namespace nnl::test;
+
+namespace {
+
+Variable leaf(const Shape& shape, uint32_t seed, bool need_grad = true) {
+  Variable v(shape, need_grad);
+  const auto values = numbers(v.size(), seed);
+  std::copy(values.begin(), values.end(), v.data<float>());
+  return v;
+}
+
+std::vector<float> values_of(const Array& a) {
+  const float* x = a.data<float>();
+  return {x, x + a.size()};
+}
+
+bool close(double a, double b) { return std::fabs(a - b) <= 2e-3 * std::max(1.0, std::fabs(b)); }
+
+// The gradient of a graph against central differences, element by element of x.
+template <class F>
+void check_gradient(Variable x, const F& network) {
+  const Variable loss = network();
+  loss.forward();
+  x.grad().zero();
+  loss.backward();
+  const auto g = values_of(x.grad());
+  for (int64_t i = 0; i < x.size(); ++i) {
+    float* at = x.data<float>() + i;
+    const float before = *at;
+    const auto moved = [&](float by) {
+      *at = before + by;
+      loss.forward(true);
+      return static_cast<double>(loss.item());
+    };
+    const double slope = (moved(1e-2f) - moved(-1e-2f)) / 2e-2;
+    *at = before;
+    CHECK(close(g[static_cast<size_t>(i)], slope));
+  }
+}
+
+Variable lenet(const Variable& x, const ParameterDirectory& params) {
+  auto h = pf::convolution(x, 1, 4, {3, 3}, params["conv1"]);
+  h = f::max_pooling(h, {2, 2}, {2, 2}, true, {0, 0});
+  h = f::relu(h, false);
+  h = pf::affine(h, 1, 5, params["affine2"]);
+  return h;
+}
+
+// Eight images of two kinds, by the sign of their mean.
+void fill_batch(Variable x, Variable t) {
+  const auto noise = numbers(x.size(), 5);
+  for (int64_t i = 0; i < x.size(); ++i)
+    x.data<float>()[i] = noise[static_cast<size_t>(i)] + (i / 64 % 2 ? 0.7f : -0.7f);
+  for (int64_t i = 0; i < t.size(); ++i) t.data<uint8_t>()[i] = static_cast<uint8_t>(i % 2);
+}
+
+template <class Step>
+void check_training(Step&& step) {
+  const double first = step();
+  double last = first;
+  for (int i = 0; i < 60; ++i) last = step();
+  CHECK(last < 0.2 * first);
+}
+
+void a_static_network_learns() {
+  Variable x({8, 1, 8, 8}), t({8, 1});
+  ParameterDirectory params;
+  const auto loss = f::mean(f::softmax_cross_entropy(lenet(x, params), t));
+  solvers::Adam solver(0.05);
+  solver.set_parameters(params.get_parameters());
+  fill_batch(x, t);
+  check_training([&] {
+    solver.zero_grad();
+    loss.forward(false, true);
+    loss.backward();
+    solver.update();
+    return loss.item();
+  });
+}
+
+void a_network_that_runs_at_once_learns() {
+  const AutoForward on;
+  Variable x({8, 1, 8, 8}), t({8, 1});
+  fill_batch(x, t);
+  ParameterDirectory params;
+  solvers::Momentum solver(0.05);
+  check_training([&] {
+    const auto loss = f::mean(f::softmax_cross_entropy(lenet(x, params), t));
+    solver.set_parameters(params.get_parameters(), false, true);
+    solver.zero_grad();
+    loss.backward();
+    solver.update();
+    return loss.item();
+  });
+}
+
+void both_modes_give_the_same() {
+  Variable x = leaf({2, 3}, 1), w = leaf({3, 4}, 2), b = leaf({4}, 3);
+  const auto network = [&] { return f::mean(f::tanh(f::affine(x, w, b)) * 3.0); };
+  const Variable y = network();
+  y.forward();
+  y.backward();
+  const auto planned = values_of(w.grad());
+  w.grad().zero();
+  const AutoForward on;
+  const Variable z = network();
+  z.backward();
+  CHECK(z.item() == y.item());
+  CHECK(values_of(w.grad()) == planned);
+}
+
+void gradients_are_those_of_central_differences() {
+  const Variable x = leaf({2, 2, 5, 5}, 1), w = leaf({3, 2, 3, 3}, 2), b = leaf({3}, 3);
+  const auto network = [&] {
+    const auto h = f::convolution(x, w, b, 1, {1, 1}, {2, 2});
+    return f::sum(f::elu(f::average_pooling(h, {2, 2}, {1, 1})) * 0.5 + 1.0);
+  };
+  check_gradient(w, network);
+  check_gradient(b, network);
+  // one value in several places, one leaf twice
+  const Variable v = leaf({3, 3}, 4);
+  check_gradient(v, [&] {
+    const auto h = f::sigmoid(v);
+    return f::sum(h * h + f::batch_matmul(v, f::transpose(v, {1, 0})) - h / 2.0);
+  });
+}
+
+void gradients_add_up_until_they_are_zeroed() {
+  const Variable x = leaf({3}, 1);
+  const Variable y = f::sum(x * 2.0);
+  y.forward();
+  y.backward();
+  y.backward(2.0);
+  CHECK(values_of(x.grad()) == std::vector<float>(3, 6.0f));
+  x.grad().zero();
+  y.backward();
+  CHECK(values_of(x.grad()) == std::vector<float>(3, 2.0f));
+}
+
+void what_is_held_or_persistent_stays_readable() {
+  const Variable x = leaf({3}, 1);
+  Variable h = x * 2.0;
+  const Variable y = f::sum(h + 1.0);
+  CHECK_ERROR(h.data<float>(), "the result of mul_scalar, float32[3], has no value");
+  y.forward();
+  CHECK(h.data<float>()[1] == 2 * x.data<float>()[1]);
+  h.set_persistent();
+  y.forward(false, true);
+  y.backward();
+  CHECK(values_of(h.grad()) == std::vector<float>(3, 1.0f));
+}
+
+void a_leaf_of_other_data_follows_it() {
+  const Variable x = leaf({4}, 1);
+  const Variable y = f::exp(x);
+  const Variable end = f::sum(Variable(y, false) * x);  // the gradient does not reach y
+  CHECK_ERROR(end.forward(), "shares the data of a result that has no value yet");
+  y.forward();
+  end.forward();
+  end.backward();
+  CHECK(values_of(x.grad()) == values_of(y.data()));
+}
+
+void labels_may_have_any_type() {
+  const Variable x = leaf({3, 4}, 1);
+  Variable t({3, 1});
+  const Variable loss = f::mean(f::softmax_cross_entropy(x, t));
+  for (int i = 0; i < 3; ++i) t.data<float>()[i] = static_cast<float>(i);
+  loss.forward();
+  const float first = loss.item();
+  CHECK(t.data<uint8_t>()[2] == 2);  // converted
+  loss.forward();
+  CHECK(loss.item() == first);
+  // 8 bits also where floating point is wanted
+  const Variable sum = f::sum(1.0 - t);
+  sum.forward();
+  CHECK(sum.item() == 0);
+}
+
+void errors_of_classes_are_counted() {
+  Variable x({2, 3}), t({2, 1});
+  const float scores[] = {0.1f, 0.7f, 0.2f, 0.5f, 0.4f, 0.1f};
+  std::copy(scores, scores + 6, x.data<float>());
+  t.data<uint8_t>()[0] = 1, t.data<uint8_t>()[1] = 1;
+  const Variable first = f::top_n_error(x, t), second = f::top_n_error(x, t, 1, 2);
+  first.forward(), second.forward();
+  CHECK(values_of(first.data()) == (std::vector<float>{0, 1}));
+  CHECK(values_of(second.data()) == (std::vector<float>{0, 0}));
+  const Variable y = f::binary_error(x, f::constant(1, {2, 3}));
+  y.forward();
+  CHECK(values_of(y.data()) == (std::vector<float>{1, 0, 1, 0, 1, 1}));
+}
+
+void running_statistics_follow_the_batches() {
+  ParameterDirectory params;
+  const Variable x = leaf({4, 3}, 1);
+  const Variable y = f::sum(pf::batch_normalization(x, true, params["a"]));
+  CHECK(params.get_parameters().size() == 2);
+  CHECK(params.get_parameters(false).size() == 4);
+  y.forward();
+  double mean = 0;
+  for (int i = 0; i < 4; ++i) mean += x.data<float>()[3 * i] / 4;
+  CHECK(close(params["a"]["bn"].get_parameter("mean").data<float>()[0], 0.1 * mean));
+}
+
+void errors_name_function_and_argument() {
+  const Variable x = leaf({2, 3}, 1);
+  CHECK_ERROR(f::affine(x, leaf({4, 2}, 2), Variable()), "affine: ");
+  CHECK_ERROR(x + leaf({3, 2}, 2), "add2: ");
+  CHECK_ERROR(f::softmax(x, 2), "softmax: axis 2 is outside [-2, 2) for x float32[2, 3]");
+  CHECK_ERROR(f::relu(Variable()), "relu: x is missing");
+  CHECK_ERROR(f::convolution(x, leaf({1, 1, 2, 2}, 1), Variable()), "convolution: ");
+  CHECK_ERROR(pf::affine(x, 1, 0, ParameterDirectory()), "affine: n_out is 0, wanted at least 1");
+  const Variable y = f::sum(x);
+  CHECK_ERROR(y.backward(), "backward: call forward() first");
+  y.forward(true);
+  CHECK_ERROR(y.backward(), "backward: forward(true) has cleared what it needs: call forward()");
+  CHECK_ERROR(x.item(), "item: got float32[2, 3], wanted one element");
+  ParameterDirectory params;
+  pf::affine(x, 1, 4, params["fc"]);
+  CHECK_ERROR(pf::affine(x, 1, 5, params["fc"]),
+              "parameter 'fc/affine/W' is float32[3, 4], wanted the shape of float32[3, 5]");
+  CHECK_ERROR(solvers::Adam(-1), "Adam: alpha is -1, wanted a finite number >= 0");
+  CHECK_ERROR(solvers::Lamb(1e-3, 0.9, 0.999, 3, 2), "Lamb: gamma_l is 3, wanted at most");
+  solvers::Sgd sgd;
+  CHECK_ERROR(sgd.weight_decay(-1), "Sgd.weight_decay: rate is -1, wanted a finite number >= 0");
+  Variable t({2, 1});
+  const Variable loss = f::softmax_cross_entropy(x, t);
+  t.data<uint8_t>()[1] = 3;
+  CHECK_ERROR(loss.forward(), "target has the label 3");
+}
+
+// Every function with its default arguments, and those with two values or more of one.
+void every_function_runs() {
+  const Variable x = leaf({2, 4, 6, 6}, 1), y = leaf({2, 4, 6, 6}, 2), m = leaf({3, 4}, 3);
+  Variable t({3, 1});
+  const Variable c = leaf({1, 4, 1, 1}, 4), positive = f::exp(m), in01 = f::sigmoid(m);
+  std::vector<Variable> all = {f::add2(x, y),
+                               f::sub2(x, y),
+                               f::mul2(x, y),
+                               f::div2(x, y),
+                               f::pow2(positive, m),
+                               f::add_n({x, y}),
+                               f::mul_n({x, y}),
+                               f::add_scalar(x),
+                               f::mul_scalar(x),
+                               f::pow_scalar(x),
+                               f::r_sub_scalar(x),
+                               f::r_div_scalar(x),
+                               f::r_pow_scalar(x),
+                               f::maximum2(x, y),
+                               f::minimum2(x, y),
+                               f::maximum_scalar(x),
+                               f::minimum_scalar(x),
+                               f::equal(x, y),
+                               f::not_equal(x, y),
+                               f::greater(x, y),
+                               f::greater_equal(x, y),
+                               f::less(x, y),
+                               f::less_equal(x, y),
+                               f::equal_scalar(x),
+                               f::not_equal_scalar(x),
+                               f::greater_scalar(x),
+                               f::greater_equal_scalar(x),
+                               f::less_scalar(x),
+                               f::less_equal_scalar(x),
+                               f::logical_not(x),
+                               f::where(f::greater_scalar(x, 0), x, y),
+                               f::abs(x),
+                               f::exp(x),
+                               f::log(positive),
+                               f::sin(x),
+                               f::cos(x),
+                               f::tan(x),
+                               f::sinh(x),
+                               f::cosh(x),
+                               f::asin(in01),
+                               f::acos(in01),
+                               f::atan(x),
+                               f::asinh(x),
+                               f::acosh(positive + 1.0),
+                               f::atanh(in01),
+                               f::sign(x),
+                               f::identity(x),
+                               f::unlink(x),
+                               f::relu(x),
+                               f::leaky_relu(x),
+                               f::prelu(x, leaf({4}, 1)),
+                               f::relu6(x),
+                               f::elu(x),
+                               f::selu(x),
+                               f::crelu(x),
+                               f::celu(x),
+                               f::sigmoid(x),
+                               f::hard_sigmoid(x),
+                               f::log_sigmoid(x),
+                               f::tanh(x),
+                               f::hard_tanh(x),
+                               f::tanh_shrink(x),
+                               f::softplus(x),
+                               f::softsign(x),
+                               f::swish(x),
+                               f::gelu(x),
+                               f::mish(x),
+                               f::softmax(x),
+                               f::log_softmax(x),
+                               f::affine(m, leaf({4, 2}, 1), leaf({2}, 2)),
+                               f::convolution(x, leaf({3, 4, 3, 3}, 1), leaf({3}, 2)),
+                               f::deconvolution(x, leaf({4, 3, 3, 3}, 1), leaf({3}, 2)),
+                               f::depthwise_convolution(x, leaf({4, 3, 3}, 1), Variable()),
+                               f::max_pooling(x, {2, 2}),
+                               f::average_pooling(x, {2, 2}),
+                               f::sum_pooling(x, {2, 2}),
+                               f::global_average_pooling(x),
+                               f::unpooling(x, {2, 2}),
+                               f::embed(t, m),
+                               f::batch_matmul(x, y),
+                               f::dropout(x),
+                               f::batch_normalization(x, c, c, Variable(), Variable()),
+                               f::layer_normalization(m, Variable(), Variable()),
+                               f::instance_normalization(x, c, c),
+                               f::group_normalization(x, c, c, 2),
+                               f::sum(x),
+                               f::mean(x, {-1}),
+                               f::max(x),
+                               f::min(x, {0, 1}, true),
+                               f::norm(x),
+                               f::reshape(x, {-1, 8}),
+                               f::transpose(m, {1, 0}),
+                               f::broadcast(c, {2, 4, 6, 6}),
+                               f::concatenate({x, y}),
+                               f::stack({x, y}),
+                               f::split(x)[1],
+                               f::slice(x, {1, 0, 2, 0}),
+                               f::pad(x, {1, 1, 2, 2}),
+                               f::flip(x),
+                               f::one_hot(t, {5}),
+                               f::interpolate(x, {3, 9}),
+                               f::softmax_cross_entropy(m, t),
+                               f::categorical_cross_entropy(f::softmax(m), t),
+                               f::sigmoid_cross_entropy(m, positive * 0.0),
+                               f::binary_cross_entropy(in01, in01),
+                               f::squared_error(x, y),
+                               f::absolute_error(x, y),
+                               f::huber_loss(x, y),
+                               f::epsilon_insensitive_loss(x, y, 0.1),
+                               f::kl_multinomial(in01, in01),
+                               f::constant(2, {3, 4}) * m,
+                               f::rand(0, 1, {3, 4}) * m,
+                               f::randn(0, 1, {3, 4}) * m};
+  Variable total;
+  for (const Variable& v : all) total = total ? total + f::mean(v) : f::mean(v);
+  total.forward(false, true);
+  CHECK(std::isfinite(total.item()));
+  total.backward();
+  for (const Variable& v : {x, y, m})
+    for (float g : values_of(v.grad())) CHECK(std::isfinite(g));
+}
+
+void parameters_have_the_names_that_python_gives_them() {
+  ParameterDirectory params;
+  const Variable x = leaf({2, 4, 6, 6}, 1);
+  Variable t({2, 3});
+  pf::deconvolution(x, 1, 2, {3, 3}, params["a"], pf::DeconvolutionOpts().with_bias(false));
+  pf::depthwise_convolution(x, 1, {3, 3}, params["b"]);
+  pf::layer_normalization(x, params["c"]);
+  pf::instance_normalization(x, params["d"]);
+  pf::group_normalization(x, 2, params["e"]);
+  pf::embed(t, 5, 2, params["f"]);
+  pf::prelu(x, 1, false, params["g"]);
+  std::string names;
+  for (const auto& [name, v] : params.get_parameters()) names += name + " ";
+  CHECK(names ==
+        "a/deconv/W b/depthwise_conv/W b/depthwise_conv/b c/layer_normalization/beta "
+        "c/layer_normalization/gamma d/instance_normalization/beta d/instance_normalization/gamma "
+        "e/group_normalization/beta e/group_normalization/gamma f/embed/W g/prelu/slope ");
+}
+
+}  // namespace
+
+int main() {
+  a_static_network_learns();
+  a_network_that_runs_at_once_learns();
+  both_modes_give_the_same();
+  gradients_are_those_of_central_differences();
+  gradients_add_up_until_they_are_zeroed();
+  what_is_held_or_persistent_stays_readable();
+  a_leaf_of_other_data_follows_it();
+  labels_may_have_any_type();
+  errors_of_classes_are_counted();
+  running_statistics_follow_the_batches();
+  errors_name_function_and_argument();
+  every_function_runs();
+  parameters_have_the_names_that_python_gives_them();
+}

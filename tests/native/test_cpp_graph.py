@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks written in C++: functions, gradients and solvers beside the definitions in Python."""
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.initializer as I
+import nnl.solvers as S
+from nnl.core.op import OPS
+from nnl.core.variable import Variable
+from nnl.ext.library import DTYPES
+from tests.native.kernels import F32, assert_close, require_library
+from tests.test_derived import CASES, Case
+
+NUMPY = nn.Context(["numpy:float"])
+
+
+def to_cpp(a):
+    a = np.asarray(a)
+    return a.tobytes(), DTYPES[a.dtype.name], list(a.shape)
+
+
+def from_cpp(found):
+    data, dtype, shape = found
+    return np.frombuffer(data, list(DTYPES)[dtype]).reshape(shape)
+
+
+def known():
+    """Ops that networks in C++ may be made of: those with a rule of gradients, and comparisons."""
+    lib = require_library()
+    return {*lib.gradient_names()} | {n for n in OPS if n.partition("_")[0] in COMPARISONS}
+
+
+COMPARISONS = {"equal", "greater", "less", "not"}
+
+
+def expected(case):
+    """(outputs, gradients) by numpy, in define-by-run."""
+    xs = case.variables()
+    with nn.context_scope(NUMPY), nn.auto_forward(), np.errstate(all="ignore"):
+        ys = case.run(xs)
+        total = None
+        for y, w in zip(ys, weights([y.d for y in ys]), strict=True):
+            if y.need_grad and w is not None:
+                part = OPS["sum"](y * Variable.from_numpy_array(w), axes=tuple(range(y.ndim)))
+                total = part if total is None else total + part
+        if total is not None:
+            total.backward()
+        return [y.d for y in ys], [x.g if g else None for x, g in zip(xs, case.grad, strict=True)]
+
+
+def weights(ys):
+    """Of the outputs in the loss; None for those of integers."""
+    rng = np.random.default_rng(3)
+    return [rng.normal(size=y.shape).astype(F32) if y.dtype.kind == "f" else None for y in ys]
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["planned", "at once"])
+def test_every_sample_has_the_values_and_gradients_of_the_definition(at_once):
+    lib, tested, refused = require_library(), set(), set()
+    for op, i in [p.values for p in CASES]:
+        if op.name not in known():
+            continue
+        case = Case(op, i, np.float32)
+        inputs = [None if a is None else to_cpp(a) for a in case.arrays]
+        ys, gxs = expected(case)
+        if op.takes_rng:
+            inputs.append(to_cpp(np.array([7, 0], np.uint64)))
+        need = [bool(g) for g in case.grad] + [False] * op.takes_rng
+        gys = [None if w is None else to_cpp(w) for w in weights(ys)]
+        attrs = case.resolved_attrs.as_dict()
+        try:
+            got_ys, got_gxs = lib.graph_call(op.name, attrs, inputs, need, gys, at_once)
+        except ValueError as e:
+            assert str(e).startswith(f"{op.name}: this build has no kernel of {op.name} for ")
+            refused.add((op.name, i))
+            continue
+        for got, want in zip(got_ys, ys, strict=False):  # hidden outputs follow
+            assert_close(from_cpp(got), want, F32, f"{op.name} {i}")
+        for got, want in zip(got_gxs, gxs, strict=False):
+            if want is not None:
+                assert_close(from_cpp(got), want, F32, f"gradient of {op.name} {i}")
+        tested.add(op.name)
+    assert known() == tested
+    assert len(tested) > 100
+    # two outputs; a mean of nothing
+    assert {name for name, _ in refused} <= {"max", "min", "global_average_pooling"}
+
+
+def test_a_function_without_a_gradient_in_cpp_says_so():
+    x, gy = to_cpp(np.ones((2, 3), F32)), to_cpp(np.ones((2, 6), F32))
+    with pytest.raises(ValueError, match="^backward: tile has no gradient in C\\+\\+$"):
+        require_library().graph_call("tile", {"reps": (2,)}, [x], [True], [gy], False)
+
+
+@pytest.mark.parametrize("options", [{}, {"decay": 0.1}, {"clip": 0.5, "rate": 0.02}])
+def test_every_solver_follows_the_trajectory_of_python(options):
+    lib, rng = require_library(), np.random.default_rng(0)
+    w = rng.normal(size=(3, 4)).astype(F32)
+    gradients = [rng.normal(size=w.shape).astype(F32) for _ in range(5)]
+    names = lib.solver_names()
+    assert len(names) == 18
+    for name in names:
+        p = Variable.from_numpy_array(w.copy(), need_grad=True)
+        solver = getattr(S, name)()
+        solver.set_parameters({"w": p})
+        if "rate" in options:
+            solver.set_learning_rate(options["rate"])
+        for g in gradients:
+            p.g = g
+            if "clip" in options:
+                solver.clip_grad_by_norm(options["clip"])
+            if "decay" in options:
+                solver.weight_decay(options["decay"])
+            solver.update()
+        arguments = [options.get(k, d) for k, d in (("decay", 0.0), ("clip", 0.0), ("rate", -1.0))]
+        got = from_cpp(
+            lib.solver_updates(name, to_cpp(w), [to_cpp(g) for g in gradients], *arguments)
+        )
+        assert_close(got, p.d, F32, name)
+
+
+def test_initial_values_are_those_of_python_bit_for_bit():
+    lib = require_library()
+    for kind, make in {
+        "uniform": lambda rng: I.UniformInitializer((-0.5, 2.0), rng),
+        "normal": lambda rng: I.NormalInitializer(0.3, rng),
+    }.items():
+        want = make(np.random.RandomState(313))((3, 5))
+        a, b = (-0.5, 2.0) if kind == "uniform" else (0.3, 0.0)
+        assert np.array_equal(from_cpp(lib.initial_values(kind, (3, 5), a, b)), want), kind
+
+
+@pytest.mark.parametrize("extension", [".h5", ".protobuf"])
+def test_files_of_parameters_are_read_and_written(tmp_path, extension):
+    given, made = (str(tmp_path / (name + extension)) for name in ("given", "made"))
+    rng = np.random.default_rng(0)
+    shapes = {"b/W": (3, 4), "b/b": (4,), "a/number": (), "c/empty": (0, 2)}
+    if extension == ".h5":
+        pytest.importorskip("h5py")
+    with nn.parameter_scope("", {}):
+        for name, shape in shapes.items():
+            v = Variable.from_numpy_array(rng.normal(size=shape).astype(F32))
+            v.need_grad = name != "b/b"
+            nn.parameter.set_parameter(name, v)
+        nn.save_parameters(given)
+        want = nn.get_parameters(grad_only=False)
+        require_library().copy_parameters(given, made)
+    with nn.parameter_scope("", {}):
+        nn.load_parameters(made)
+        found = nn.get_parameters(grad_only=False)
+    assert list(found) == list(want)
+    for name, v in want.items():
+        assert np.array_equal(found[name].d, v.d)
+        assert found[name].shape == v.shape and found[name].need_grad == v.need_grad
