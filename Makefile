@@ -25,7 +25,7 @@ PYTEST := $(ONE_THREAD) $(PY) -m pytest -n $(JOBS)
 CPP := $(shell find cpp examples -name '*.cpp' -o -name '*.h')
 EMULATOR_CPP := $(wildcard tests/cuda/emulator/*.cpp tests/cuda/emulator/*.h)
 
-.PHONY: help train test test-all test-numpy test-emulated interop lint bench bench-cpu onnx-report
+.PHONY: help train test test-all test-numpy test-emulated interop lint bench bench-cpu bench-cpp onnx-report
 .PHONY: setup native cpp cpp-plain wheel sanitize sanitize-address sanitize-thread setup-interop has-python310 clean distclean
 .DELETE_ON_ERROR:
 
@@ -44,6 +44,7 @@ help:
 	@echo 'make sanitize     the C++ tests under the address, undefined-behaviour and thread sanitizers'
 	@echo 'make bench        microseconds per operation, beside NNabla and PyTorch where installed'
 	@echo 'make bench-cpu    training and inference of whole networks, beside every installed peer'
+	@echo 'make bench-cpp    programs in C++: start, latency, two runners'
 	@echo 'make onnx-report  the official ONNX tests on the importer, into docs/onnx_report.md'
 	@echo 'make clean        remove caches and builds; make distclean also the environments'
 
@@ -71,6 +72,9 @@ interop: setup setup-interop
 
 bench: setup
 	$(PY) benchmarks/overhead.py $(ARGS)
+
+bench-cpp: setup
+	$(PY) benchmarks/cpp.py $(ARGS)
 
 bench-cpu: setup
 	$(PY) benchmarks/cpu.py $(ARGS)

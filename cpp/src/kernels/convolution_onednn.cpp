@@ -390,7 +390,12 @@ class Pack : public Kernel {
       const float* scale = b.input<float>(c_.scale_at);
       const int64_t per_map = c_.w.size() / c_.maps;
       to_float32(w, c_.w.dtype, scaled, c_.w.size());
-      for (int64_t i = 0; i < c_.w.size(); ++i) scaled[i] *= scale[i / per_map];
+      parallel_for(c_.maps, std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(per_map, 1)),
+                   [=](int64_t m, int64_t end) {
+                     for (; m < end; ++m)
+                       for (int64_t i = m * per_map; i < (m + 1) * per_map; ++i)
+                         scaled[i] *= scale[m];
+                   });
       w = scaled;
     }
     reorder_.set(DNNL_ARG_FROM, w);
