@@ -269,10 +269,9 @@ Variable image_augmentation(const Variable& x, Integers shape, Integers pad, dou
                             bool flip_lr, bool flip_ud, double brightness, bool brightness_each,
                             double contrast, double contrast_center, bool contrast_each,
                             double noise, int seed) {
-  shape_of("image_augmentation", "x", x);
+  if (shape.empty()) shape = shape_of("image_augmentation", "x", x);
   return apply1("image_augmentation",
-                AttributeMap{{"shape", shape.empty() ? Shape(x.shape().end() - 3, x.shape().end())
-                                                     : static_cast<const Shape&>(shape)},
+                AttributeMap{{"shape", shape},
                              {"pad", pad},
                              {"min_scale", min_scale},
                              {"max_scale", max_scale},

@@ -251,6 +251,24 @@ const ShapeRule constant{"constant", "", constant_of};
 Specs drawn(const RuleCall& c) { return {{c.shape()}}; }
 const ShapeRule rand{{"rand", "randn"}, "rng", drawn};
 
+Specs augmented(const RuleCall& c) {
+  const int rank = c.rank_at_least(0, 2);
+  const Shape own = c.shape();
+  const auto n = static_cast<int>(own.size());
+  Shape y = c[0].shape;
+  c.in_range("shape", n >= 2 && n <= rank, "height and width, and some sizes of x before them");
+  std::copy(own.begin(), own.end(), y.end() - n);
+  for (int i = 0; i < rank - 2; ++i)
+    if (y[static_cast<size_t>(i)] != c[0].shape[static_cast<size_t>(i)])
+      c.fail(0, "the sizes of shape before height and width");
+  if (!c[0].shape.end()[-1] || !c[0].shape.end()[-2]) c.fail(0, "at least one pixel");
+  c.in_range("pad", c.integers("pad", 0, largest_step).size() == 2, "two numbers");
+  for (const char* name : {"min_scale", "max_scale", "aspect_ratio", "contrast"})
+    c.in_range(name, c.attributes.number(name) > 0, "a number > 0");
+  return {with_shape(c[0], y)};
+}
+const ShapeRule image_augmentation{"image_augmentation", "x rng", augmented};
+
 Specs drawn_integers(const RuleCall& c) {
   const int64_t low = c.integer("low", -(int64_t{1} << 31), int64_t{1} << 31);
   c.integer("high", low + 1, int64_t{1} << 31);
