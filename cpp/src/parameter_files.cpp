@@ -11,6 +11,7 @@
 #include "nnl/plan.h"
 #include "safetensors.h"
 #include "wire.h"
+#include "zip.h"
 
 namespace nnl {
 namespace {
@@ -63,13 +64,13 @@ DType type_of(const std::string& numpy) {
   throw ValueError("numbers of the type " + numpy + " are not known");
 }
 
-void read_hdf5(Held& held, std::vector<StoredParameter>& found) {
+void read_hdf5(std::string_view file, Held& held, std::vector<StoredParameter>& found) {
   Bytes bytes;
-  bytes.data = reinterpret_cast<const uint8_t*>(held.file.data()), bytes.size = held.file.size();
+  bytes.data = reinterpret_cast<const uint8_t*>(file.data()), bytes.size = file.size();
   std::vector<std::pair<int64_t, StoredParameter>> ordered;
   for (const Hdf5Array& a : hdf5_arrays(bytes)) {
     StoredParameter p{a.name, {a.shape, type_of(a.dtype), Layout::plain}, nullptr};
-    p.data = held.aligned(held.file.data() + a.start, p.spec);
+    p.data = held.aligned(file.data() + a.start, p.spec);
     auto index = static_cast<int64_t>(ordered.size());
     for (const auto& [name, value] : a.attributes) {
       if (name == "index") index = value;
@@ -123,8 +124,7 @@ StoredParameter read_message(std::string_view message, Held& held) {
   return p;
 }
 
-void read_protobuf(Held& held, std::vector<StoredParameter>& found) {
-  std::string_view message = held.file.bytes();
+void read_protobuf(std::string_view message, Held& held, std::vector<StoredParameter>& found) {
   if (message.substr(0, seal.size()) == seal && message.size() >= seal.size() + 8) {
     uint64_t size = 0;
     std::memcpy(&size, message.data() + seal.size(), 8);
@@ -136,6 +136,19 @@ void read_protobuf(Held& held, std::vector<StoredParameter>& found) {
   for (Wire field(message); field.next();)
     if (field.number == parameter && field.kind == Wire::run)
       found.push_back(read_message(field.bytes, held));
+}
+
+// Those of all the files in an archive that hold any.
+void read_archive(Held& held, std::vector<StoredParameter>& found) {
+  const Zip archive(held.file.bytes());
+  for (const Zip::Member& member : archive.members()) {
+    const std::string kind = extension_of(member.name);
+    if (kind != ".h5" && kind != ".protobuf") continue;
+    held.copies.push_back(std::make_unique<Memory>(member.size));
+    char* content = reinterpret_cast<char*>(held.copies.back()->data());
+    Zip::unpack(member, content);
+    (kind == ".h5" ? read_hdf5 : read_protobuf)({content, member.size}, held, found);
+  }
 }
 
 // The same values as float32, for formats that have nothing else; `memory` holds them.
@@ -218,11 +231,13 @@ StoredParameters read_parameters(const std::string& path) {
     if (kind == ".safetensors" || kind == ".nnlp") {
       read_safetensors(*held, found.all);
     } else if (kind == ".h5") {
-      read_hdf5(*held, found.all);
+      read_hdf5(held->file.bytes(), *held, found.all);
     } else if (kind == ".protobuf") {
-      read_protobuf(*held, found.all);
+      read_protobuf(held->file.bytes(), *held, found.all);
+    } else if (kind == ".nnp") {
+      read_archive(*held, found.all);
     } else {
-      throw ValueError("files of parameters are .safetensors, .h5, .protobuf and .nnlp");
+      throw ValueError("files of parameters are .safetensors, .h5, .protobuf, .nnp and .nnlp");
     }
   } catch (const ValueError& e) {
     throw ValueError(path + ": " + e.what());

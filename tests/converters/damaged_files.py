@@ -17,6 +17,7 @@ import resource
 import signal
 import sys
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,10 @@ def parameters_in_cpp(folder: Path) -> tuple[list[Path], Reader]:
     paths = [folder / f"p{kind}" for kind in (".h5", ".protobuf", ".safetensors")]
     for path in paths:
         file.save_parameters(str(path))
+    for path in list(paths[:2]):
+        paths.append(path.with_suffix(f"{path.suffix}.nnp"))
+        with zipfile.ZipFile(paths[-1], "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(path, path.name)
     return paths, lambda path: file.load_parameters(str(path))
 
 

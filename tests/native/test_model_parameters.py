@@ -2,6 +2,7 @@
 """Files of parameters that C++ writes and reads: the same as Python's."""
 
 import os
+import zipfile
 
 import h5py
 import numpy as np
@@ -11,6 +12,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.converters.weights import read_weights
+from nnl.utils.save import save
 from tests.native.kernels import require_library
 
 KINDS = [".safetensors", ".h5", ".protobuf"]
@@ -107,6 +109,60 @@ def test_parameters_are_loaded(kind, tmp_path):
     for k, (value, _) in want.items():
         assert other.parameter(k) == value.tobytes()
     assert model.run({"x": x}) == wanted  # packed weights too
+
+
+@pytest.mark.parametrize("kind", [".h5", ".protobuf"])
+@pytest.mark.parametrize("packed", [None, 0, 1, 6, 9])
+def test_archives_are_read(kind, packed, tmp_path):
+    """Of nnl, and of zlib's at every level; what is small and what repeats is packed otherwise."""
+    rng = np.random.default_rng(0)
+    values = {
+        "small": np.float32([1, 2]),
+        "zeros": np.zeros(300_000, np.float32),
+        "noise": rng.normal(size=70_000).astype(np.float32),
+        "few": rng.integers(0, 9, 90_000).astype(np.float32),
+    }
+    y = None
+    for k, v in values.items():
+        nn.parameter.set_parameter(k, p := nn.Variable.from_numpy_array(v, need_grad=True))
+        y = F.sum(p) if y is None else y + F.sum(p)
+    path = tmp_path / "a.nnp"
+    if packed is None:
+        network = {"name": "n", "batch_size": 1, "outputs": {"y": y}, "names": {}}
+        save(str(path), {"networks": [network]})
+    else:
+        nn.save_parameters(tmp_path / f"p{kind}")
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=packed) as archive:
+            archive.writestr("network.nntxt", "")
+            archive.write(tmp_path / f"p{kind}", f"parameter{kind}")
+            archive.comment = b"PK five six"
+    for p in nn.get_parameters().values():
+        p.data.zero()
+    nn.save_program(tmp_path / "a.nnlp", y)
+    file = require_library().ModelFile(str(tmp_path / "a.nnlp"))
+    file.load_parameters(str(path))
+    for k, v in values.items():
+        assert file.parameter(k) == v.tobytes(), k
+
+
+def test_damaged_archives_are_told(tmp_path):
+    file, _ = file_of(tmp_path / "a.nnlp")
+    nn.save_parameters(tmp_path / "p.h5")
+    path = tmp_path / "p.nnp"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(tmp_path / "p.h5", "p.h5")
+    good = path.read_bytes()
+    for at, text in ((60, "'p.h5'"), (len(good) - 6, "archive|directory")):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 64]) + good[at + 1 :])
+        with pytest.raises(ValueError, match=f"p.nnp: .*({text})"):
+            file.load_parameters(str(path))
+    path.write_bytes(good[:-30])
+    with pytest.raises(ValueError, match="p.nnp: it is no zip archive, or cut off"):
+        file.load_parameters(str(path))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.write(tmp_path / "p.h5", "p.h5")
+    with pytest.raises(ValueError, match="'p.h5' is packed in a way that is not read"):
+        file.load_parameters(str(path))
 
 
 def test_what_does_not_fit_is_told(tmp_path):

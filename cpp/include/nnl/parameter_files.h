@@ -23,7 +23,8 @@ struct StoredParameters {
   std::shared_ptr<void> memory;      // that they lie in
 };
 
-// The extension tells the format. .protobuf and .nnp hold float32, .safetensors no need_grad.
+// The extension tells the format: .safetensors, which has no need_grad, .h5, .protobuf, .nnp, whose
+// members .h5 and .protobuf are read, or .nnlp.
 // ValueError: the file is damaged, or of another kind; the text names it.
 NNL_API StoredParameters read_parameters(const std::string& path);
 
