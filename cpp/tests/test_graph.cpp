@@ -2,6 +2,7 @@
 // Networks as C++ programs write them: values, gradients, what stays readable, and errors.
 #include <cmath>
 
+#include "allocations.h"
 #include "check.h"
 #include "nnl/networks.h"
 
@@ -102,6 +103,31 @@ void a_network_that_runs_at_once_learns() {
   });
 }
 
+void a_step_of_a_static_network_allocates_nothing() {
+  Variable x = leaf({4, 6}, 1, false), t({4, 1});
+  ParameterDirectory params;
+  const auto h = f::tanh(pf::affine(x, 1, 5, params["a"]));
+  const auto loss = f::mean(f::softmax_cross_entropy(pf::affine(h, 1, 3, params["b"]), t));
+  solvers::Adam solver;
+  solver.set_parameters(params.get_parameters());
+  const auto step = [&] {
+    solver.zero_grad();
+    loss.forward(false, true);
+    loss.backward();
+    solver.update();
+  };
+  step();
+  const int before = allocations;
+  for (int i = 0; i < 3; ++i) step();
+  CHECK(allocations == before);
+}
+
+void long_graphs_are_taken_apart_without_recursion() {
+  Variable x = leaf({1}, 1);
+  for (int i = 0; i < 200000; ++i) x = x * 1.0;
+  x = f::sum(x);
+}
+
 void both_modes_give_the_same() {
   Variable x = leaf({2, 3}, 1), w = leaf({3, 4}, 2), b = leaf({4}, 3);
   const auto network = [&] { return f::mean(f::tanh(f::affine(x, w, b)) * 3.0); };
@@ -169,6 +195,14 @@ void a_leaf_of_other_data_follows_it() {
   CHECK(values_of(x.grad()) == values_of(y.data()));
 }
 
+void variables_may_be_empty() {
+  Variable x({0}), y({0, 3}, true);
+  const Variable z = f::sum(f::exp(y)) + f::sum(x);
+  z.forward();
+  z.backward();
+  CHECK(z.item() == 0 && y.size() == 0 && y.grad().size() == 0);
+}
+
 void labels_may_have_any_type() {
   const Variable x = leaf({3, 4}, 1);
   Variable t({3, 1});
@@ -217,6 +251,8 @@ void errors_name_function_and_argument() {
   CHECK_ERROR(x + leaf({3, 2}, 2), "add2: ");
   CHECK_ERROR(f::softmax(x, 2), "softmax: axis 2 is outside [-2, 2) for x float32[2, 3]");
   CHECK_ERROR(f::relu(Variable()), "relu: x is missing");
+  CHECK_ERROR(apply("batch_normalization", {}, {x}), "batch_normalization: ");
+  CHECK_ERROR(apply("no_such_function", {}, {x}), "no_such_function: ");
   CHECK_ERROR(f::convolution(x, leaf({1, 1, 2, 2}, 1), Variable()), "convolution: ");
   CHECK_ERROR(pf::affine(x, 1, 0, ParameterDirectory()), "affine: n_out is 0, wanted at least 1");
   const Variable y = f::sum(x);
@@ -389,11 +425,14 @@ void parameters_have_the_names_that_python_gives_them() {
 int main() {
   a_static_network_learns();
   a_network_that_runs_at_once_learns();
+  a_step_of_a_static_network_allocates_nothing();
+  long_graphs_are_taken_apart_without_recursion();
   both_modes_give_the_same();
   gradients_are_those_of_central_differences();
   gradients_add_up_until_they_are_zeroed();
   what_is_held_or_persistent_stays_readable();
   a_leaf_of_other_data_follows_it();
+  variables_may_be_empty();
   labels_may_have_any_type();
   errors_of_classes_are_counted();
   running_statistics_follow_the_batches();

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks written in C++: functions, gradients and solvers beside the definitions in Python."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -154,3 +156,14 @@ def test_files_of_parameters_are_read_and_written(tmp_path, extension):
     for name, v in want.items():
         assert np.array_equal(found[name].d, v.d)
         assert found[name].shape == v.shape and found[name].need_grad == v.need_grad
+
+
+def test_the_paper_s_network_has_as_many_lines_as_in_python():
+    examples = Path(__file__).parents[2] / "examples"
+    cpp = (examples / "cpp/train_lenet.cpp").read_text().split("Variable lenet(")[1]
+    python = (examples / "digits/train.py").read_text().split("def lenet(")[1]
+    lines = [
+        [x for x in text.split("return h")[0].splitlines() if " h = " in x]
+        for text in (cpp, python)
+    ]
+    assert [len(x) for x in lines] == [9, 9]

@@ -91,6 +91,8 @@ class NNL_API Variable {
  public:
   Variable() = default;  // none, as for a bias that is left out
   explicit Variable(Shape shape, bool need_grad = false);
+  explicit Variable(std::initializer_list<int64_t> shape, bool need_grad = false)
+      : Variable(Shape(shape), need_grad) {}
   explicit Variable(const Array& data, bool need_grad = false);
   // A leaf with the same data and gradient, where backward() ends.
   Variable(const Variable& other, bool need_grad);
@@ -132,7 +134,7 @@ class NNL_API Variable {
 
   // Adds its gradient, times `grad`, to the gradients of all leaves that need one; those that are
   // lazily zero become it. Args:
-  //   grad: a number; or an array of the shape, nullptr for what grad() holds.
+  //   grad: a number, which grad() is filled with; or an array of the shape, nullptr for grad().
   //   clear_buffer: ignored, as what backward() needs is planned to be cleared.
   void backward(double grad = 1, bool clear_buffer = false) const;
   void backward(const Array& grad, bool clear_buffer = false) const;

@@ -170,7 +170,6 @@ std::vector<std::shared_ptr<Node>> nodes_below(const ValuePtr& y) {
 std::vector<Variable> apply(const std::string& op, AttributeMap attributes,
                             const std::vector<Variable>& inputs) {
   Signature s;
-  const graph::Traits traits = graph::traits_of(op, attributes);
   auto node = std::make_shared<graph::Node>();
   for (const Variable& x : inputs) {
     s.in_given.push_back(static_cast<bool>(x));
@@ -179,6 +178,7 @@ std::vector<Variable> apply(const std::string& op, AttributeMap attributes,
   }
   s.attributes = Attributes(attributes);
   node->out = infer(op, s);
+  const graph::Traits traits = graph::traits_of(op, attributes);
   node->op = op, node->attributes = std::move(attributes);
   node->need_grad = node->need_grad && traits.differentiable && recording_gradients;
   for (const Variable& x : inputs) {

@@ -318,10 +318,10 @@ void Variable::forward(bool clear_buffer, bool clear_no_need_grad) const {
   v.latest->run_forward();
 }
 
-void Variable::backward(double grad, bool clear_buffer) const {
-  Array seed(Spec{shape()});
-  seed.fill(grad);
-  backward(seed, clear_buffer);
+void Variable::backward(double value, bool clear_buffer) const {
+  Array start = grad();
+  start.fill(value);
+  backward(start, clear_buffer);
 }
 
 void Variable::backward(const Array& given, bool) const {

@@ -304,8 +304,10 @@ Variable stream(uint64_t key) {
   return state;
 }
 
+// Of this thread; the streams of threads differ.
 Variable& common_stream() {
-  static Variable common = stream(313);
+  static std::atomic<uint64_t> threads{0};
+  thread_local Variable common = stream(313 + (threads++ << 32));
   return common;
 }
 
