@@ -138,7 +138,8 @@ void packed_weights_follow_the_plain_ones() {
     const auto* want = static_cast<float*>(plain.data(y));
     CHECK(near(static_cast<float*>(packed.data(y)), {want, want + 16}));
     CHECK(near(static_cast<float*>(also.data(y)), {want, want + 16}));
-    given[2] = numbers(4608, 9);  // in the same memory
+    const auto others = numbers(4608, 9);
+    std::copy(others.begin(), others.end(), given[2].begin());  // in the same memory
   }
   const bool packs = packed.prepared()->bytes() > 0;
   CHECK(packed.prepared_from() == (packs ? std::vector<int>{2} : std::vector<int>{}));
