@@ -107,6 +107,12 @@ def add_commands(commands: Any) -> None:
         metavar="N",
         help="ONNX: version of the file format (default: the oldest that has the operators)",
     )
+    p.add_argument(
+        "--api",
+        type=int,
+        metavar="LEVEL",
+        help="NNB: API level of the runtime that will read it (default: 44, the newest published)",
+    )
     p.add_argument("--nnp-parameter-h5", action="store_true", help=".nnp: parameters as .h5")
     p.add_argument("--nnp-parameter-nntxt", action="store_true", help=".nnp: parameters as text")
     p.add_argument("--nnp-exclude-parameter", action="store_true", help=".nnp: no parameters")
@@ -136,9 +142,8 @@ def add_commands(commands: Any) -> None:
 
 # option -> its spellings, what it is for
 OF_OTHER_FORMATS: dict[str, tuple[tuple[str, ...], str]] = {
-    "default_variable_type": (("-T", "--default-variable-type"), "NNB"),
-    "settings": (("-s", "--settings"), "NNB"),
-    "api": (("--api",), "NNB"),
+    "default_variable_type": (("-T", "--default-variable-type"), "NNB in fixed-point types"),
+    "settings": (("-s", "--settings"), "NNB in fixed-point types"),
     "channel_last": (("--channel-last",), "TFLITE"),
     "quantization": (("--quantization",), "TFLITE"),
     "dataset": (("--dataset",), "TFLITE"),
@@ -244,11 +249,13 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
         version = int(found[1])
     if args.ir_version is not None and target.name != "ONNX":
         raise ValueError(f"the option --ir_version is for ONNX, not {target.name}")
+    if args.api is not None and target.name != "NNB":
+        raise ValueError(f"the option --api is for NNB, not {target.name}")
     size, *further = args.batch_size or (1 if target.name == "ONNX" else None,)
     if further and target.name != "NNLP":
         raise ValueError(f"several batch sizes in one file are for NNLP, not {target.name}")
     stored = None if args.nnp_exclude_parameter else parameters
-    return WriteOptions(size, version, stored, args.ir_version, tuple(further))
+    return WriteOptions(size, version, stored, args.ir_version, tuple(further), args.api)
 
 
 def _batch_sizes(text: str) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 from nnl.cli.convert import allowed_functions
 from nnl.cli.view import shape_text
 from nnl.converters.formats import FORMATS, NnpModel, format_of, is_programs, read_model
+from nnl.converters.nnb.table import functions_of_level
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded, functions_of, network_of, with_executor
 from nnl.converters.nnp.function_messages import op_of_type
@@ -63,7 +64,7 @@ def add_commands(commands: Any) -> None:
         "-c", "--config", metavar="LIST", help="split by this list of functions, one per line"
     )
     p.add_argument("--nnp-no-expand-network", action="store_true", help="keep loops")
-    p.add_argument("--api", help=argparse.SUPPRESS)
+    p.add_argument("--api", type=int, metavar="LEVEL", help="with -f NNB: API level of its runtime")
     p.add_argument("-x", "--exclude", action="append", default=[], metavar="NAME", help="leave out")
     p.add_argument("-q", "--query", metavar="NAME", help="only this function; * stands for all")
     p.add_argument(
@@ -198,8 +199,8 @@ def function_info(args: argparse.Namespace) -> int:
     """List functions, sorted; with a file and -f, exit code 1 if some are not supported."""
     if args.target and (args.export_format is None or args.file is None):
         raise ValueError("-t needs -f FORMAT and FILE: operators depend on a function's arguments")
-    if args.api is not None:
-        raise ValueError("the option --api is for the format NNB, which nnl does not have")
+    if args.api is not None and args.export_format != "NNB":
+        raise ValueError("the option --api needs -f NNB: other formats have no API levels")
     if args.file is not None and is_programs(args.file) and (args.export_format or args.config):
         raise ValueError(f"{args.file}: -f and -c are about functions, a program has steps")
     counts = _functions(args.file, not args.nnp_no_expand_network)
@@ -212,6 +213,8 @@ def function_info(args: argparse.Namespace) -> int:
     if args.export_format is not None:
         target = format_of("", args.export_format, True)
         known = set(names if target.functions is None else target.functions())
+        if args.api is not None:
+            known &= functions_of_level(args.api)
     if args.config is not None:
         known = set(names if known is None else known) & allowed_functions(args.config)
     supported = [n for n in names if known is None or n in known]

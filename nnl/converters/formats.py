@@ -259,6 +259,7 @@ class WriteOptions:
         parameters: Of .nnp: format of the parameters, None for none.
         ir_version: Of ONNX: version of the file format, None for the oldest that fits.
         further: Of .nnlp: more batch sizes, each for a program of its own.
+        level: Of .nnb: API level of the runtime, None for the newest one that is published.
     """
 
     batch_size: int | None = None
@@ -266,6 +267,7 @@ class WriteOptions:
     parameters: str | None = ".protobuf"
     ir_version: int | None = None
     further: tuple[int, ...] = ()
+    level: int | None = None
 
 
 @dataclass(frozen=True)
@@ -343,6 +345,29 @@ def _write_programs(model: Model, path: str, options: WriteOptions) -> None:
     write_programs(model, path, options)
 
 
+def _read_nnb(paths: Sequence[str]) -> Model:
+    from nnl.converters.nnb.reader import read
+
+    if len(paths) != 1:
+        raise ValueError(f"an NNB model is one file, got {len(paths)}: {', '.join(paths)}")
+    return NnpModel(read(paths[0]))
+
+
+def _write_nnb(model: Model, path: str, options: WriteOptions) -> None:
+    from nnl.converters.nnb.writer import save
+
+    size = options.batch_size
+    if size is not None and size < 1:
+        raise ValueError(f"the batch size is {size}, wanted at least 1: NNB has a fixed one")
+    save(path, model.network(size or 1, inference=True), options.level, options.version)
+
+
+def _nnb_functions() -> set[str]:
+    from nnl.converters.nnb.writer import functions
+
+    return functions()
+
+
 def _onnx_functions() -> set[str]:
     from nnl.converters.onnx.export_table import export_rows, own_functions
 
@@ -383,6 +408,7 @@ FORMATS: dict[str, Format] = {
         Format(
             "ONNX", "ONNX", (".onnx",), _read_onnx, _write_onnx, _onnx_functions, _onnx_operators
         ),
+        Format("NNB", "NNabla's C runtime", (".nnb",), _read_nnb, _write_nnb, _nnb_functions),
         Format("NNLP", "programs of nnl", (".nnlp",), write=_write_programs),
     )
 }
@@ -394,7 +420,6 @@ NOT_HERE = {
     "TF_CKPT_V1": (".ckpt",),
     "TF_CKPT_V2": (".meta",),
     "TFLITE": (".tflite",),
-    "NNB": (".nnb",),
 }
 
 

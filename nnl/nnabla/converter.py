@@ -44,5 +44,5 @@ def dump_files(args: Namespace, ifiles: Sequence[str]) -> bool:
 
 
 def nnb_template(args: Namespace, ifiles: Sequence[str], output: str) -> bool:
-    """Raises NotImplementedError: nnl does not have the format NNB."""
-    raise NotImplementedError("nnb_template: nnl does not have the format NNB")
+    """Raises NotImplementedError: nnl writes NNB in float32, without a file of types."""
+    raise NotImplementedError("nnb_template: nnl writes NNB in float32, without a file of types")

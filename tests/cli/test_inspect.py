@@ -178,7 +178,9 @@ def test_function_info_is_sorted_and_splits_by_support(
     text = output(capsys, "function_info", file, "-c", tmp_path / "allowed.txt", code=1)
     assert text.split()[:2] == ["Affine", "ReLU"] and "allowed.txt:\nBatchNorm" in text
     assert main(["function_info", "--api", "3"]) == 1
-    assert "--api is for the format NNB" in capsys.readouterr().err
+    assert "--api needs -f NNB" in capsys.readouterr().err
+    old = output(capsys, "function_info", "-f", "NNB", "--api", "1").split()
+    assert "Affine" in old and "LSTM" not in old
     output(capsys, "function_info", "-o", tmp_path / "f.txt")
     assert (tmp_path / "f.txt").read_text().split() == names
     pytest.importorskip("onnx")
@@ -188,8 +190,8 @@ def test_function_info_is_sorted_and_splits_by_support(
     assert main(["function_info", "-f", "ONNX", "-t"]) == 1
     assert "-t needs -f FORMAT and FILE" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main(["function_info", "-f", "NNB"])
-    assert "invalid choice: 'NNB' (choose from" in capsys.readouterr().err
+        main(["function_info", "-f", "TFLITE"])
+    assert "invalid choice: 'TFLITE' (choose from" in capsys.readouterr().err
     x = nn.Variable((2, 3, 8, 8))
     net = {"name": "n", "batch_size": 2, "outputs": {"y": F.random_flip(x)}, "names": {"x": x}}
     save(tmp_path / "r.nnp", {"networks": [net]})

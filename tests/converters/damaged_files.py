@@ -275,6 +275,23 @@ def programs(folder: Path) -> tuple[list[Path], Reader]:
     return [folder / "step.nnlp", folder / "pool.nnlp"], read
 
 
+def runtime(folder: Path) -> tuple[list[Path], Reader]:
+    from nnl.converters.formats import Network, read_model
+    from nnl.converters.nnb import writer
+
+    x = nn.Variable((1, 2, 6, 6))
+    h = F.max_pooling(F.relu(PF.convolution(x, 3, (3, 3))), (2, 2))
+    y = F.softmax(PF.affine(F.pad(h, (1, 1)), 3))
+    writer.save(folder / "a.nnb", Network("n", {"x": x}, {"y": y}))
+    nn.clear_parameters()
+
+    def read(path: Path) -> None:
+        network = read_model([str(path)])[0].network()
+        network.run({k: np.zeros(v.shape, np.float32) for k, v in network.inputs.items()})
+
+    return [folder / "a.nnb"], read
+
+
 KINDS: dict[str, Callable[[Path], tuple[list[Path], Reader]]] = {
     "nnp": nnabla(".nnp", include_solver_state=True),
     "nntxt": nnabla(".nntxt", include_params=True, include_solver_state=True),
@@ -285,6 +302,7 @@ KINDS: dict[str, Callable[[Path], tuple[list[Path], Reader]]] = {
     "onnx": networks_onnx,
     "weights": weights,
     "programs": programs,
+    "runtime": runtime,
     "tables": tables,
     "caches": caches,
 }

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a network to one of the functions that a target has: what exporters share.
+
+A function that the target lacks is replaced: by a rule of the target or of SIMPLER, else by its own
+`decompose`, until only functions of the target remain. What depends on no input is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import nnl.functions as F
+from nnl.converters.formats import Network
+from nnl.converters.simpler import SIMPLER
+from nnl.core.array import NdArray
+from nnl.core.context import using
+from nnl.core.dispatch import apply
+from nnl.core.graph import Node, Value, capture
+from nnl.core.tracer import tracing
+from nnl.core.variable import Variable
+from nnl.ext import numpy as reference
+
+Rule = Callable[..., Any]  # attributes and Variables of the inputs -> Variables
+MAX_DEPTH = 16  # of rules inside rules
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a format can say.
+
+    Attributes:
+        name: Of the format, for messages.
+        refuses: Node, and what tells of an edge whether it is a constant -> why the format has no
+            such call, None if it has.
+        rules: What to say instead of an op, by its name; they go before SIMPLER. Their functions
+            may be ones that the format lacks too.
+        folds_normalization: Whether a batch normalization becomes part of the weights before it.
+    """
+
+    name: str
+    refuses: Callable[[Node, Callable[[Value], bool]], str | None]
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    folds_normalization: bool = True
+
+
+@dataclass
+class Lowered:
+    """A network of functions that a target has.
+
+    Attributes:
+        nodes: In an order in which they can run. Edges that none of them makes are inputs and
+            constants; `value` gives what the latter hold.
+        inputs, outputs: Edges by name. Functions make all outputs, if by `identity`.
+    """
+
+    nodes: list[Node]
+    inputs: dict[str, Value]
+    outputs: dict[str, Value]
+
+    def constants(self) -> list[Value]:
+        """Edges that nothing makes, in the order in which they are read."""
+        known = {v.key for v in self.inputs.values()} | {
+            (id(n), i) for n in self.nodes for i in range(len(n.out_specs))
+        }
+        read = [v for n in self.nodes for v in n.inputs if v is not None]
+        found = {v.key: v for v in (*read, *self.outputs.values()) if v.key not in known}
+        return list(found.values())
+
+
+class CannotLower(NotImplementedError):
+    """A target cannot say some functions; the text lists all of them."""
+
+
+def lower(network: Network, target: Target) -> Lowered:
+    """Say a network in the functions of a target.
+
+    Raises:
+        CannotLower: With every function that cannot be said, where it was called, and the reason.
+    """
+    with (
+        using(auto_forward=False, no_grad=False, target=reference.context().target),
+        tracing(None),
+    ):
+        lowering = _Lowering(network, target)
+        outputs = {name: lowering.output(v.edge) for name, v in network.outputs.items()}
+    if lowering.problems:
+        listed = "".join(f"\n  {p}" for p in dict.fromkeys(lowering.problems))
+        raise CannotLower(f"{target.name} cannot hold the network {network.name!r}:{listed}")
+    nodes = capture(list(outputs.values()))
+    inputs = {name: lowering.values[v.edge.key].edge for name, v in network.inputs.items()}
+    return Lowered(nodes, inputs, outputs)
+
+
+class _Lowering:
+    """Attributes:
+    values: What the edges of the network are now, as Variables.
+    problems: What cannot be said.
+    """
+
+    def __init__(self, network: Network, target: Target) -> None:
+        self.target = target
+        self.values: dict[tuple[int, int], Variable] = {}
+        self.problems: list[str] = []
+        self.depth = 0
+        self.alive: list[Any] = []  # keys of edges are of objects that must not go
+        self.computed: set[tuple[int, int]] = set()
+        for v in network.inputs.values():
+            x = _leaf(v)
+            self.values[v.edge.key] = x
+            self.computed.add(x.edge.key)
+        edges = [v.edge for v in network.outputs.values()]
+        self.readers: dict[tuple[int, int], int] = {v.key: 2 for v in edges}
+        for node in capture(edges):
+            for v in node.inputs:
+                if v is not None:
+                    self.readers[v.key] = self.readers.get(v.key, 0) + 1
+
+    def output(self, edge: Value) -> Value:
+        """What an edge is now, with all that it needs; a function always makes it."""
+        self._run([edge])
+        y = self.values[edge.key]
+        if y.edge.node is None:
+            y = F.identity(y)
+            self.alive.append(y)
+        return y.edge
+
+    def _run(self, edges: Sequence[Value]) -> None:
+        for node in capture(edges):
+            if (id(node), 0) not in self.values:
+                ys = self._say(node)
+                for i, y in enumerate(ys):
+                    self.values[id(node), i] = y
+        for v in edges:
+            if v.node is None and v.key not in self.values:
+                self.values[v.key] = _constant(Variable.on(v))
+
+    def _say(self, node: Node) -> Sequence[Variable]:
+        """What the outputs of a node are now."""
+        self._run([v for v in node.inputs if v is not None and v.node is None])
+        xs = [None if v is None else self.values[v.key] for v in node.inputs]
+        if not self._varies(node, xs):
+            return self._folded(node, xs)
+        same = _same(node)
+        if same is not None and xs[same] is not None:
+            return [xs[same]]  # type: ignore[list-item]
+        if self.target.folds_normalization and node.op.name == "batch_normalization":
+            found = self._normalization(node, xs)
+            if found is not None:
+                return found
+        call = self._call(node, xs)
+        reason = self.target.refuses(call[0].edge.node, self._is_constant)  # type: ignore[arg-type]
+        if reason is None:
+            self.computed.update(y.edge.key for y in call)
+            return call
+        name = node.op.name
+        own = getattr(type(node.attrs), "decompose", None)
+        for rule in (self.target.rules.get(name), SIMPLER.get(name), own):
+            if rule is not None and self.depth < MAX_DEPTH:
+                said = self._expanded(rule, node, xs)
+                if said is not None:
+                    return said
+        self.problems.append(f"{node.label}: {reason}")
+        self.computed.update(y.edge.key for y in call)
+        return call
+
+    def _call(self, node: Node, xs: Sequence[Variable | None]) -> list[Variable]:
+        ys = apply(node.op, node.attrs, tuple(xs))
+        found = list(ys) if isinstance(ys, tuple) else [ys]
+        made = found[0].edge.node
+        assert made is not None
+        made.origin = node.origin
+        self.alive.append(made)
+        hidden = range(len(found), len(made.out_specs))
+        return found + [
+            Variable.on(Value.of(made, i, made.out_specs[i], False, made.outs[i]))  # type: ignore[index]
+            for i in hidden
+        ]
+
+    def _expanded(
+        self, rule: Rule, node: Node, xs: Sequence[Variable | None]
+    ) -> list[Variable] | None:
+        """What a rule says, in functions of the target; None if it has nothing to say here."""
+        leaves = [None if x is None else _leaf(x) for x in xs]
+        ys = rule(node.attrs, *leaves)
+        if ys is None:
+            return None
+        ys = ys if isinstance(ys, tuple) else (ys,)
+        self.alive.append((leaves, ys))
+        for x, leaf in zip(xs, leaves, strict=True):
+            if x is not None and leaf is not None:
+                self.values[leaf.edge.key] = x
+        edges = [y.edge for y in ys]
+        for inner in capture(edges):
+            inner.origin = node.origin
+            for v in inner.inputs:
+                if v is not None:
+                    self.readers[v.key] = self.readers.get(v.key, 0) + 1
+        self.depth += 1
+        self._run(edges)
+        self.depth -= 1
+        return [self.values[e.key] for e in edges]
+
+    # ---- what is known before anything runs ----
+
+    def _varies(self, node: Node, xs: Sequence[Variable | None]) -> bool:
+        """Whether a node's value depends on an input of the network, or on chance."""
+        if node.op.takes_rng or node.op.written(node.attrs):
+            return True
+        return any(x is not None and not self._is_constant(x.edge) for x in xs)
+
+    def _is_constant(self, v: Value) -> bool:
+        return v.key not in self.computed
+
+    def _folded(self, node: Node, xs: Sequence[Variable | None]) -> list[Variable]:
+        arrays = [None if x is None else NdArray.from_numpy_array(x.data.read("host")) for x in xs]
+        with using(auto_forward=True, record=False):
+            ys = apply(node.op, node.attrs, tuple(arrays))
+        found = ys if isinstance(ys, tuple) else (ys,)
+        arrays = [y.data if isinstance(y, Variable) else y for y in found]
+        return [Variable.from_numpy_array(nd.read("host")) for nd in arrays]
+
+    def _normalization(self, node: Node, xs: Sequence[Variable | None]) -> list[Variable] | None:
+        """A batch normalization by constants, as part of the weights of what is before it."""
+        a = node.attrs
+        x, beta, gamma, mean, variance = xs[:5]
+        constants = [v for v in (beta, gamma, mean, variance) if v is not None]
+        if a.batch_stat or x is None or mean is None or variance is None or len(a.axes) != 1:
+            return None
+        if not all(self._is_constant(v.edge) for v in constants):
+            return None
+        maker, before = x.edge.node, node.inputs[0]
+        if maker is None or maker.op.name not in _WEIGHTS or before is None:
+            return None
+        axis = _WEIGHTS[maker.op.name]
+        w, b = (*maker.inputs[1:3], None)[:2]
+        if w is None or not all(self._is_constant(v) for v in (w, b) if v is not None):
+            return None
+        channel_last = getattr(maker.attrs, "channel_last", False)
+        maps = maker.out_specs[0].shape[a.axes[0]]
+        base = getattr(maker.attrs, "base_axis", 1)
+        if self.readers.get(before.key, 2) > 1 or channel_last or a.axes[0] != base:
+            return None
+        if maker.op.name == "affine" and (len(w.spec.shape) != 2 or x.ndim != base + 1):
+            return None
+        if getattr(maker.attrs, "group", 1) != 1 and axis != 0:
+            return None
+
+        def number(v: Any, default: float) -> Any:
+            one = np.full(maps, default) if v is None else v.data.read("host")
+            return one.reshape(-1).astype(np.float64)
+
+        scale = number(gamma, 1.0) / np.sqrt(number(variance, 1.0) + a.eps)
+        shift = number(beta, 0.0) - number(mean, 0.0) * scale
+        weight = w.array.read("host")
+        shape = [1] * weight.ndim
+        shape[axis] = maps
+        bias = 0.0 if b is None else b.array.read("host")
+        new = [
+            Variable.from_numpy_array((weight * scale.reshape(shape)).astype(weight.dtype)),
+            Variable.from_numpy_array((bias * scale + shift).astype(weight.dtype)),
+        ]
+        ys = self._call_of(maker, [Variable.on(maker.inputs[0]), *new])  # type: ignore[arg-type]
+        self.computed.update(y.edge.key for y in ys)
+        return ys
+
+    def _call_of(self, maker: Node, xs: Sequence[Variable]) -> list[Variable]:
+        y = apply(maker.op, maker.attrs, tuple(xs))
+        y.edge.node.origin = maker.origin
+        self.alive.append(y)
+        return [y]
+
+
+# Functions with weights that a normalization may become part of: the axis of the maps.
+_WEIGHTS = {"convolution": 0, "affine": 1, "deconvolution": 1, "depthwise_convolution": 0}
+
+
+def _same(node: Node) -> int | None:
+    """The input that a node gives unchanged when a network is used, if it does."""
+    return 0 if node.op.name in ("identity", "dropout") else None
+
+
+def _leaf(x: Variable) -> Variable:
+    """Something of the same shape, and of the type that networks compute with."""
+    v = Variable(x.shape)
+    if x.spec.dtype.kind not in "fV":
+        v.data.set_spec(x.spec)
+    return v
+
+
+def _constant(x: Variable) -> Variable:
+    """The same in float32, if it is a number of another size."""
+    if x.spec.dtype.kind not in "fV" or x.spec.dtype == np.float32:
+        return x
+    return Variable.from_numpy_array(x.data.read("host").astype(np.float32))

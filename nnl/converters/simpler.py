@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions in terms of simpler ones, for targets that lack them: arithmetic, exp, log, sums.
+
+A rule gets the attributes of an op and Variables for its inputs, None where one is left out. It
+gives the outputs that callers see, or None where it has nothing to say for these attributes.
+Gradients do not matter here. Results are those of the op up to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import nnl.functions as F
+from nnl.core.variable import Variable
+
+
+def _clip(x: Any, low: float, high: float) -> Any:
+    return F.minimum_scalar(F.maximum_scalar(x, low), high)
+
+
+def _softplus(x: Any, beta: float = 1.0) -> Any:
+    """ln(1 + e^(beta x)) / beta, without overflow."""
+    z = x * beta
+    return (F.relu(z) + F.log(F.exp(F.abs(z) * -1.0) + 1.0)) * (1.0 / beta)
+
+
+def _log_softmax(a: Any, x: Any) -> Any:
+    s = x - F.max(x, a.axis, keepdims=True)
+    return s - F.log(F.sum(F.exp(s), a.axis, keepdims=True))
+
+
+def _square(x: Any) -> Any:
+    return x * x
+
+
+def _mean(x: Any, axes: Any) -> Any:
+    """Over some axes, which stay with size 1."""
+    n = math.prod(x.shape[a] for a in axes)
+    return F.sum(x, axes, keepdims=True) * (1.0 / n)
+
+
+def _standardized(x: Any, axes: Any, eps: float) -> Any:
+    """With mean 0 and variance 1 over some axes."""
+    centred = x - _mean(x, axes)
+    return centred * (_mean(_square(centred), axes) + eps) ** -0.5
+
+
+def _scaled(y: Any, beta: Any, gamma: Any, a: Any) -> Any:
+    """With scale and shift, which are of the rank of y or leave leading axes out."""
+    y = y if gamma is None or a.no_scale else y * _aligned(gamma, y)
+    return y if beta is None or a.no_bias else y + _aligned(beta, y)
+
+
+def _aligned(v: Any, y: Any) -> Any:
+    shape = (1,) * (y.ndim - v.ndim) + v.shape
+    return v if shape == v.shape else F.reshape(v, shape)
+
+
+def _others(x: Any, axes: Any) -> tuple[int, ...]:
+    kept = {a % x.ndim for a in axes}
+    return tuple(i for i in range(x.ndim) if i not in kept)
+
+
+def _layer(a: Any, x: Any, beta: Any, gamma: Any) -> Any:
+    return _scaled(_standardized(x, _others(x, a.batch_axis), a.eps), beta, gamma, a)
+
+
+def _instance(a: Any, x: Any, beta: Any, gamma: Any) -> Any:
+    axes = _others(x, (*a.batch_axis, a.channel_axis))
+    return _scaled(_standardized(x, axes, a.eps), beta, gamma, a)
+
+
+def _group(a: Any, x: Any, beta: Any, gamma: Any) -> Any:
+    c = a.channel_axis % x.ndim
+    shape = (*x.shape[:c], a.num_groups, x.shape[c] // a.num_groups, *x.shape[c + 1 :])
+    axes = tuple(i for i in range(len(shape)) if i != c and i not in a.batch_axis)
+    y = F.reshape(_standardized(F.reshape(x, shape), axes, a.eps), x.shape)
+    return _scaled(y, beta, gamma, a)
+
+
+def _tensor(a: Any, x: Any, beta: Any, gamma: Any) -> Any:
+    return _scaled(_standardized(x, _others(x, a.axes), a.eps), beta, gamma, a)
+
+
+def _batch(a: Any, x: Any, beta: Any, gamma: Any, mean: Any, variance: Any) -> Any:
+    """By the statistics of the batch, or by those that are known."""
+    if a.batch_stat:
+        y = _standardized(x, _others(x, a.axes), a.eps)
+    else:
+        y = (x - _aligned(mean, x)) * (_aligned(variance, x) + a.eps) ** -0.5
+    return _scaled(y, beta, gamma, a)
+
+
+def _batch_fused(a: Any, x: Any, beta: Any, gamma: Any, mean: Any, variance: Any, z: Any) -> Any:
+    y = F.batch_normalization(
+        x, beta, gamma, mean, variance, a.axes, a.decay_rate, a.eps, a.batch_stat
+    )
+    y = y if z is None else y + z
+    return F.relu(y) if a.nonlinearity == "relu" else y
+
+
+def _broadcast(a: Any, x: Any) -> Any:
+    ones = Variable.from_numpy_array(np.ones(a.shape, np.float32))
+    return _aligned(x, ones) * ones
+
+
+def _tile(a: Any, x: Any) -> Any:
+    reps = (1,) * (x.ndim - len(a.reps)) + tuple(a.reps)
+    y = F.reshape(x, (1,) * (len(reps) - x.ndim) + x.shape)
+    for axis, n in enumerate(reps):
+        if n > 1:
+            y = F.concatenate(*[y] * n, axis=axis)
+    return y
+
+
+def _interpolate(a: Any, x: Any) -> Any:
+    """Nearest pixels by whole factors: every pixel is repeated."""
+    n = len(a.output_size)
+    sizes = x.shape[-n:]
+    if a.mode != "nearest" or a.channel_last or a.align_corners or a.half_pixel_for_nn:
+        return None
+    if any(o % i for o, i in zip(a.output_size, sizes, strict=True)):
+        return None
+    return F.unpooling(x, tuple(o // i for o, i in zip(a.output_size, sizes, strict=True)))
+
+
+def _pooled_whole(a: Any, x: Any) -> Any:
+    kernel = x.shape[2:]
+    return F.average_pooling(x, kernel, stride=kernel) if len(kernel) == 2 else None
+
+
+def _norm(a: Any, x: Any) -> Any:
+    axes = tuple(range(x.ndim)) if a.axes is None else a.axes
+    total = F.sum(F.abs(x) ** a.p, axes, keepdims=a.keep_dims)
+    return total ** (1.0 / a.p)
+
+
+def _chain(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def rule(a: Any, *xs: Any) -> Any:
+        y = xs[0]
+        for x in xs[1:]:
+            y = combine(y, x)
+        return y
+
+    return rule
+
+
+def _product(a: Any, x: Any) -> Any:
+    """Of slices along each axis in turn."""
+    y = x
+    for axis in a.axes if a.axes else range(x.ndim):
+        parts = [_slice(y, axis, i) for i in range(y.shape[axis])]
+        y = _chain(lambda p, q: p * q)(None, *parts)
+    return y if a.keep_dims else F.reshape(y, _without(x.shape, a.axes or range(x.ndim)))
+
+
+def _extremum(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def rule(a: Any, x: Any) -> Any:
+        """Of halves, down to one element along each axis."""
+        if a.with_index or a.only_index:
+            return None
+        y, axes = x, tuple(a.axes) if a.axes else tuple(range(x.ndim))
+        for axis in axes:
+            while (n := y.shape[axis]) > 1:
+                half = n // 2
+                pair = combine(_part(y, axis, 0, half), _part(y, axis, half, 2 * half))
+                rest = [_part(y, axis, n - 1, n)] if n % 2 else []
+                y = F.concatenate(pair, *rest, axis=axis) if rest else pair
+        return y if a.keep_dims else F.reshape(y, _without(x.shape, axes))
+
+    return rule
+
+
+def _part(x: Any, axis: int, start: int, stop: int) -> Any:
+    axis %= x.ndim
+    begins = tuple(start if i == axis else 0 for i in range(x.ndim))
+    ends = tuple(stop if i == axis else n for i, n in enumerate(x.shape))
+    return F.slice(x, start=begins, stop=ends, step=(1,) * x.ndim)
+
+
+def _slice(x: Any, axis: int, i: int) -> Any:
+    return _part(x, axis, i, i + 1)
+
+
+def _without(shape: Any, axes: Any) -> tuple[int, ...]:
+    gone = {a % len(shape) for a in axes}
+    return tuple(n for i, n in enumerate(shape) if i not in gone)
+
+
+def _gelu(a: Any, x: Any) -> Any:
+    inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
+    return x * 0.5 * (F.tanh(inner) + 1.0)
+
+
+SIMPLER: dict[str, Callable[..., Any]] = {
+    # activations
+    "relu6": lambda a, x: F.minimum_scalar(F.relu(x), 6.0),
+    "hard_sigmoid": lambda a, x: _clip(x * 0.2 + 0.5, 0.0, 1.0),
+    "hard_tanh": lambda a, x: _clip(x, -1.0, 1.0),
+    "softplus": lambda a, x: _softplus(x, a.beta),
+    "log_sigmoid": lambda a, x: _softplus(x * -1.0) * -1.0,
+    "softsign": lambda a, x: x / (F.abs(x) + 1.0),
+    "tanh_shrink": lambda a, x: x - F.tanh(x),
+    "mish": lambda a, x: x * F.tanh(_softplus(x)),
+    "gelu": _gelu,
+    "swish": lambda a, x: x * F.sigmoid(x),
+    "log_softmax": _log_softmax,
+    # arithmetic
+    "bc_add2": lambda a, x, y: x + y,
+    "add_n": _chain(lambda x, y: x + y),
+    "mul_n": _chain(lambda x, y: x * y),
+    "sinh": lambda a, x: (F.exp(x) - F.exp(x * -1.0)) * 0.5,
+    "cosh": lambda a, x: (F.exp(x) + F.exp(x * -1.0)) * 0.5,
+    "atanh": lambda a, x: F.log((x + 1.0) / (1.0 - x)) * 0.5,
+    "squared_error": lambda a, x, y: _square(x - y),
+    "absolute_error": lambda a, x, y: F.abs(x - y),
+    "clip_grad_by_value": lambda a, x, low, high: x,
+    "clip_grad_by_norm": lambda a, x: x,
+    "unlink": lambda a, x: x,
+    # reductions
+    "mean": lambda a, x: (
+        F.sum(x, a.axes, a.keep_dims) * (1.0 / max(math.prod(x.shape[i] for i in a.axes), 1))
+    ),
+    "reduce_sum": lambda a, x: F.sum(x),
+    "reduce_mean": lambda a, x: F.sum(x) * (1.0 / max(x.size, 1)),
+    "prod": _product,
+    "max": _extremum(F.maximum2),
+    "min": _extremum(F.minimum2),
+    "norm": _norm,
+    # normalization
+    "batch_normalization": _batch,
+    "fused_batch_normalization": _batch_fused,
+    "layer_normalization": _layer,
+    "instance_normalization": _instance,
+    "group_normalization": _group,
+    "tensor_normalization": _tensor,
+    # shapes
+    "broadcast": _broadcast,
+    "tile": _tile,
+    "interpolate": _interpolate,
+    "global_average_pooling": _pooled_whole,
+}

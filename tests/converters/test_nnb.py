@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NNB: networks for NNabla's C runtime, which runs them where it is installed."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
+from nnl.cli.main import main
+from nnl.converters.formats import Network, read_model
+from nnl.converters.lowering import CannotLower
+from nnl.converters.nnb import reader, writer
+from nnl.converters.nnb.table import FUNCTIONS, variant
+from nnl.core.op import OPS
+from tests.cli.test_convert import write_network
+from tests.converters.nnb import infer, runtime
+from tests.graph.saved import NETWORKS, leaves_of, normal
+from tests.test_derived import CASES, Case
+
+# Weights that must be constants, so the samples' other inputs are none.
+FIRST_ONLY = (
+    "affine", "convolution", "deconvolution", "batch_normalization", "mean_subtraction",
+    "binary_connect_affine", "binary_connect_convolution", "binary_weight_affine",
+    "binary_weight_convolution",
+)  # fmt: skip
+RANDOM = ("dropout", "mean_subtraction")  # in training only
+
+
+@pytest.fixture(autouse=True)
+def own_parameters() -> Any:
+    with nn.parameter_scope("", {}) as scope:
+        scope.clear()
+        yield
+
+
+def of_sample(op: Any, i: int) -> Network | None:
+    """The network of a sample; None for one whose result is empty."""
+    case = Case(op, i, np.float32)
+    xs = case.variables()
+    with nn.context_scope(nn.Context(["numpy:float"])):
+        ys = case.run(xs)
+    named = {f"x{k}": x for k, x in enumerate(xs) if x is not None and k not in case.written}
+    inputs = {"x0": xs[0]} if op.name in FIRST_ONLY else named
+    outputs = {f"y{k}": y for k, y in enumerate(ys)}
+    return Network("n", inputs, outputs) if all(y.size for y in ys) else None
+
+
+def values(network: Network) -> list[np.ndarray[Any, Any]]:
+    nn.forward_all([y for y in network.outputs.values() if y.parent is not None])
+    return [y.d.reshape(-1) for y in network.outputs.values()]
+
+
+def check_samples(file: Path, run: Any) -> set[str]:
+    """Write all samples, compare what `run(network)` computes; names of what can be said."""
+    said, refused = set(), set()
+    for op, i in [p.values for p in CASES]:
+        network = None if op.name in RANDOM else of_sample(op, i)
+        if network is None:
+            continue
+        try:
+            writer.save(file, network)
+        except CannotLower as e:
+            assert str(e).startswith("NNB cannot hold the network 'n':\n  "), str(e)
+            refused.add(op.name)
+            continue
+        for got, want in zip(run(network), values(network), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=f"{op.name} {i}")
+        said.add(op.name)
+    assert {n for n, op in OPS.items() if op.nnp in FUNCTIONS} - said <= {*RANDOM, "identity"}
+    assert len(said) > 110 and len(refused) > 100
+    return said
+
+
+def test_samples_run_in_the_runtime(tmp_path: Path) -> None:
+    runtime()
+    file = tmp_path / "a.nnb"
+    check_samples(file, lambda network: infer(file, network))
+
+
+def test_samples_are_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "a.nnb"
+
+    def run(network: Network) -> list[np.ndarray[Any, Any]]:
+        back = read_model([str(file)])[0].network()
+        given = list(network.inputs.values())  # the variables v0, v1, ... of the file
+        arrays = {k: given[int(k[1:])].d for k in back.inputs}
+        return [y.reshape(-1) for y in back.run(arrays).values()]
+
+    said = check_samples(file, run)
+    assert {"layer_normalization", "attention", "max", "log_softmax"} < said
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet", "mobilenet", "unet"])
+def test_networks_run_in_the_runtime(name: str, tmp_path: Path) -> None:
+    runtime()
+    with nn.context_scope(nn.Context(["numpy:float"])):
+        y = NETWORKS[name]()
+    for v in nn.get_parameters(grad_only=False).values():  # means and variances that matter
+        if v.size > 1 and not np.ptp(v.d):
+            v.d = 0.5 + np.random.default_rng(0).random(v.shape)
+    x = next(v for v in leaves_of(y) if v.name == "x")
+    network = Network(name, {"x": x}, {"y": y})
+    writer.save(tmp_path / "a.nnb", network)
+    (got,), (want,) = infer(tmp_path / "a.nnb", network), values(network)
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+# ---- what is in a file ----
+
+
+def fields(file: Path) -> dict[str, Any]:
+    """Numbers of the header, and sizes of the buffers."""
+    data = file.read_bytes()
+    h = struct.unpack_from("<14I", data)
+    index = struct.unpack_from(f"<{h[12]}I", data, 56)
+    buffers = struct.unpack_from(f"<{h[2]}I", data, 56 + 4 * h[12] + index[h[3]])
+    return {"version": h[0], "level": h[1], "buffers": buffers, "functions": h[6]}
+
+
+def dense(batch_norm: bool = False) -> Network:
+    x = nn.Variable((2, 3, 8, 8))
+    with nn.context_scope(nn.Context(["numpy:float"])):
+        h = PF.convolution(x, 4, (3, 3), name="c")
+        if batch_norm:
+            h = PF.batch_normalization(h, batch_stat=False, name="b")
+        y = PF.affine(F.relu(h), 5, name="f")
+    return Network("n", {"x": x}, {"y": y})
+
+
+def test_a_normalization_becomes_part_of_the_weights(tmp_path: Path) -> None:
+    file = tmp_path / "a.nnb"
+    network = dense(batch_norm=True)
+    for v in nn.get_parameters(grad_only=False).values():
+        v.d = 0.5 + np.random.default_rng(0).random(v.shape)
+    network.inputs["x"].d = normal(2, 3, 8, 8)
+    writer.save(file, network)
+    assert fields(file)["functions"] == 3
+    back = read_model([str(file)])[0].network()
+    (got,) = back.run({k: network.inputs["x"].d for k in back.inputs}).values()
+    np.testing.assert_allclose(got.reshape(-1), values(network)[0], rtol=1e-5)
+
+
+def test_buffers_are_shared_and_sized_as_the_version_says(tmp_path: Path) -> None:
+    x = nn.Variable((1, 10))
+    y = F.tanh(F.sigmoid(F.exp(x)))
+    sizes = {}
+    for version in (2, 3):
+        writer.save(tmp_path / "a.nnb", Network("n", {"x": x}, {"y": y}), version=version)
+        found = fields(tmp_path / "a.nnb")
+        assert found["version"] == version and found["level"] == 44
+        sizes[version] = found["buffers"]
+    assert sizes == {2: (10, 10), 3: (40, 40)}
+
+
+def test_functions_take_the_form_of_a_level(tmp_path: Path) -> None:
+    assert variant("Convolution", 1).number == 1 and variant("Convolution").number == 265
+    network = dense()
+    writer.save(tmp_path / "a.nnb", network, level=1)
+    assert fields(tmp_path / "a.nnb")["level"] == 1
+    back = read_model([str(tmp_path / "a.nnb")])[0].network()
+    assert [v.shape for v in back.outputs.values()] == [(2, 5)]
+    y = F.deconvolution(
+        network.inputs["x"],
+        nn.Variable.from_numpy_array(normal(3, 2, 3, 3)),
+        stride=(2, 2),
+        output_padding=(1, 1),
+    )
+    with pytest.raises(
+        CannotLower, match="deconvolution .*: its argument output_padding needs a higher API level"
+    ):
+        writer.save(tmp_path / "b.nnb", Network("n", network.inputs, {"y": y}), level=10)
+    assert not (tmp_path / "b.nnb").exists()
+
+
+# ---- the command ----
+
+
+def convert(*args: object) -> int:
+    return main(["convert", *map(str, args)])
+
+
+def test_a_network_goes_there_and_back(tmp_path: Path, capsys: Any) -> None:
+    file = write_network(tmp_path / "m.nnp")
+    assert convert(file, tmp_path / "m.nnb", "-E", 0, "-b", 2, "--verify") == 0
+    assert "largest difference" in capsys.readouterr().out
+    assert convert(tmp_path / "m.nnb", tmp_path / "back.nnp", "--verify") == 0
+    assert convert(file, tmp_path / "old.nnb", "-E", 0, "--api", 1, "-d", "nnb_3") == 0
+    assert fields(tmp_path / "old.nnb")["version"] == 3
+    assert main(["dump", "-F", str(tmp_path / "m.nnb")]) == 0
+    assert "Convolution" in capsys.readouterr().out
+
+
+def test_wrong_options_are_told(tmp_path: Path, capsys: Any) -> None:
+    file = write_network(tmp_path / "m.nnp")
+    for args, text in [
+        (["-b", -1], "the batch size is -1, wanted at least 1: NNB has a fixed one"),
+        (["-d", "nnb_4"], "NNB has no version 4, only 2 and 3"),
+        (["--api", 45], "NNB: the API level is 45, wanted 1 to 44"),
+    ]:
+        assert convert(file, tmp_path / "o.nnb", "-E", 0, *args) == 1
+        assert text in capsys.readouterr().err
+        assert not (tmp_path / "o.nnb").exists()
+
+
+def test_all_functions_that_cannot_be_said_are_named_with_their_place(tmp_path: Path) -> None:
+    x = nn.Variable((2, 3))
+    y = F.sort(F.cumsum(x, axis=1), axis=1)
+    with pytest.raises(CannotLower) as e:
+        writer.save(tmp_path / "a.nnb", Network("n", {"x": x}, {"y": y}))
+    lines = str(e.value).splitlines()
+    assert lines[0] == "NNB cannot hold the network 'n':" and len(lines) == 3
+    for line, name in zip(lines[1:], ("cumsum", "sort"), strict=True):
+        assert line.startswith(f"  {name} (test_nnb.py:")
+        assert line.endswith("): NNabla's C runtime does not have it")
+
+
+# ---- damaged files ----
+
+
+@pytest.mark.parametrize(
+    "change,text",
+    [
+        (lambda d: b"abc", "a.nnb: 3 bytes are no .nnb file"),
+        (lambda d: b"\x09" + d[1:], "a.nnb: its version is 9, wanted 2 or 3: is it an .nnb file?"),
+        (lambda d: d[:-40], "a.nnb: damaged: it claims"),
+        (lambda d: d[:48] + b"\0\0\0\0" + d[52:], "a.nnb: damaged: "),
+    ],
+)
+def test_damaged_files_are_refused(change: Any, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.nnb"
+    writer.save(file, dense())
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(ValueError, match=text):
+        reader.read(str(file))
+
+
+def test_signs_and_fixed_point_numbers_become_floats(tmp_path: Path) -> None:
+    """By the format's definition: value = stored / 2^point; a bit is 1 for +1, 0 for -1."""
+    file = tmp_path / "a.nnb"
+    x = nn.Variable((1, 8))
+    w = nn.Variable.from_numpy_array(normal(1, 8))
+    writer.save(file, Network("n", {"x": x}, {"y": x + w}))
+    good = file.read_bytes()
+    count = struct.unpack_from("<I", good, 48)[0]
+    start = 56 + 4 * count
+    index = struct.unpack_from(f"<{count}I", good, 56)
+    for kind, stored, want in [
+        (3, bytes([0b00000101]), [1, -1, 1, -1, -1, -1, -1, -1]),
+        (2 | 3 << 4, np.arange(-4, 4).astype(np.int8).tobytes(), np.arange(-4, 4) / 8),
+        (1 | 10 << 4, np.arange(8).astype("<i2").tobytes(), np.arange(8) / 1024),
+    ]:
+        data = bytearray(good)
+        for at in index:  # the record of the constant, which has data, and what that is
+            number, _, _, old, place = struct.unpack_from("<I2IB3xi", data, start + at)
+            if number == 1 and old == 0 and 0 <= place < count:
+                data[start + at + 12] = kind
+                there = start + index[place]
+                data[there : there + len(stored)] = stored
+                break
+        file.write_bytes(bytes(data))
+        (value,) = [s.value for s in reader.read(str(file)).stored]
+        np.testing.assert_array_equal(value.reshape(-1), want)
