@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "attributes.h"
+#include "nnl/network.h"
 #include "nnl/solvers.h"
 
 namespace nb = nanobind;
@@ -118,6 +119,25 @@ nb::object initial(const std::string& kind, const Shape& shape, double a, double
   return array_of(v.data());
 }
 
+// Outputs of a network from a file, and the gradients of its parameters for the first output's sum.
+nb::tuple network(const std::string& path, int64_t batch_size,
+                  std::map<std::string, PyArray> values) {
+  const ParameterDirectory params;
+  const Network net(path, "", params, batch_size);
+  for (const auto& [name, value] : values) net.input(name).data().copy_from(leaf_of(value).data());
+  nb::dict outputs, gradients;
+  for (const auto& [name, y] : net.outputs()) {
+    y.forward();
+    outputs[name.c_str()] = array_of(y.data());
+  }
+  const Variable total = functions::sum(net.outputs()[0].second);
+  total.forward();
+  total.backward();
+  for (const auto& [name, w] : params.get_parameters())
+    gradients[name.c_str()] = array_of(w.grad());
+  return nb::make_tuple(outputs, gradients);
+}
+
 }  // namespace
 
 void bind_graph(nb::module_& m) {
@@ -130,6 +150,7 @@ void bind_graph(nb::module_& m) {
   });
   m.def("solver_updates", &updated);
   m.def("initial_values", &initial);
+  m.def("network", &network);
   m.def("copy_parameters", [](const std::string& from, const std::string& to) {
     const ParameterDirectory params;
     load_parameters(params, from);

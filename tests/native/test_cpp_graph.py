@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks written in C++: functions, gradients and solvers beside the definitions in Python."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import nnl as nn
+import nnl.functions as F
 import nnl.initializer as I
+import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
@@ -156,6 +161,88 @@ def test_files_of_parameters_are_read_and_written(tmp_path, extension):
     for name, v in want.items():
         assert np.array_equal(found[name].d, v.d)
         assert found[name].shape == v.shape and found[name].need_grad == v.need_grad
+
+
+def test_a_network_from_a_file_is_a_graph_that_can_be_trained(tmp_path):
+    lib, path = require_library(), str(tmp_path / "net.nnlp")
+    rng = np.random.default_rng(0)
+    with nn.parameter_scope("", {}):
+        x = nn.Variable((2, 1, 12, 12))
+        h = F.relu(F.max_pooling(PF.convolution(x, 16, (3, 3), name="conv1"), (2, 2)))
+        h = PF.convolution(h, 16, (3, 3), name="conv2")
+        h = F.relu(PF.batch_normalization(h, batch_stat=False)) * 2.0  # fused with the convolution
+        y = F.tanh(PF.affine(h, 3) * 0.001)
+        for v in nn.get_parameters(grad_only=False).values():
+            v.d = rng.uniform(0.5, 1.0, v.shape)
+        nn.save_program(path, {"y": y}, {"x": x})
+        x.d = rng.normal(size=x.shape)
+        total = F.sum(y)
+        total.forward()
+        total.backward()
+        outputs, gradients = lib.network(path, 0, {"x": to_cpp(x.d.astype(F32))})
+        assert_close(from_cpp(outputs["y"]), y.d, F32, "y")
+        assert set(gradients) == set(nn.get_parameters())
+        for name, v in nn.get_parameters().items():
+            assert_close(from_cpp(gradients[name]), v.g, F32, name)
+        more = np.concatenate([x.d, x.d]).astype(F32)
+        outputs, _ = lib.network(path, 4, {"x": to_cpp(more)})
+        assert_close(from_cpp(outputs["y"])[2:], y.d, F32, "another batch size")
+    with pytest.raises(ValueError, match="^Network: there is no input 'z', only 'x'$"):
+        lib.network(path, 0, {"z": to_cpp(more)})
+
+
+NNABLA = """
+#include <cstdlib>
+#include <nnl/nnabla.h>
+namespace nbla = nnl::nnabla;
+int main() {
+  nbla::Context ctx{"cpu", "CpuCachedArray", "0", "default"};
+  nbla::utils::nnp::Nnp nnp(ctx);
+  if (nnp.add("no_such_file") || !nnp.add("net.nnlp")) return 1;
+  auto executor = nnp.get_executor("main");
+  executor->set_batch_size(1);
+  nbla::CgVariablePtr x = executor->get_data_variables().at(0).variable;
+  uint8_t* data = x->variable()->cast_data_and_get_pointer<uint8_t>(ctx);
+  for (int i = 0; i < 4; ++i) data[i] = i;
+  executor->execute();
+  nbla::CgVariablePtr y = executor->get_output_variables().at(0).variable;
+  std::printf("%g", y->variable()->get_data_pointer<float>(ctx)[0]);
+
+  auto net = nnp.get_network("main");
+  net->set_batch_size(2);
+  x = net->get_variable("x");
+  nbla::CgVariablePtr loss = net->get_variable("y");
+  auto solver = nbla::create_SgdSolver(ctx, 0.5);
+  solver->set_parameters(nnp.get_parameters());
+  for (int i = 0; i < 8; ++i) x->variable()->cast_data_and_get_pointer<float>(ctx)[i] = 1;
+  solver->zero_grad();
+  loss->forward(false, true);
+  loss->variable()->grad()->fill(1.0);
+  loss->backward(nullptr, true);
+  solver->update();
+  return nnp.save_parameters("parameter.h5") ? 0 : 1;
+}
+"""
+
+
+def test_nnabla_s_names_for_networks_of_files(tmp_path):
+    require_library()
+    if not shutil.which("g++"):
+        pytest.skip("g++ is not installed")
+    pytest.importorskip("h5py")
+    with nn.parameter_scope("", {}):
+        x = nn.Variable((3, 4))
+        w = nn.parameter.get_parameter_or_create("w", (4, 1), np.ones((4, 1)))
+        nn.save_program(str(tmp_path / "net.nnlp"), {"y": F.affine(x, w)}, {"x": x})
+        (tmp_path / "main.cpp").write_text(NNABLA)
+        command = [sys.executable, "-m", "nnl.cli.main", "cpp-flags"]
+        flags = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        subprocess.run(f"g++ -std=c++17 main.cpp {flags.strip()} -o main", shell=True, cwd=tmp_path,
+                       check=True)  # fmt: skip
+        run = subprocess.run("./main", cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert run.stdout == "6"
+        nn.load_parameters(str(tmp_path / "parameter.h5"))
+        assert (nn.get_parameters()["w"].d == 0.0).all()  # 1 - 0.5 times a gradient of 2
 
 
 def test_the_paper_s_network_has_as_many_lines_as_in_python():

@@ -3,6 +3,7 @@
 #pragma once
 #include "nnl/functions.h"
 #include "nnl/initializer.h"
+#include "nnl/network.h"
 #include "nnl/parametric_functions.h"
 #include "nnl/solvers.h"
 #include "nnl/variable.h"

@@ -176,6 +176,81 @@ inline bool save_parameters(const ParameterDirectory& params, const std::string&
   return true;
 }
 
+// Networks and executors of a file, by their names in it. A variable is found by its name if the
+// network begins or ends with it.
+namespace nnp {
+
+struct NamedVariable {
+  std::string name;
+  CgVariablePtr variable;
+};
+
+class Network {
+ public:
+  Network(std::string path, std::string name, ParameterDirectory params)
+      : path_(std::move(path)), name_(std::move(name)), params_(std::move(params)) {}
+
+  void set_batch_size(int size) { size_ = size, built_.reset(); }
+  CgVariablePtr get_variable(const std::string& name) {
+    for (const auto& [known, v] : built().inputs())
+      if (known == name) return v;
+    return built().output(name);
+  }
+
+  // ---- executors ----
+  std::vector<NamedVariable> get_data_variables() { return named(built().inputs()); }
+  std::vector<NamedVariable> get_output_variables() { return named(built().outputs()); }
+  void execute() {
+    for (const auto& [name, y] : built().outputs()) y.forward(true);
+  }
+
+ private:
+  const nnl::Network& built() {
+    if (!built_) built_ = std::make_shared<nnl::Network>(path_, name_, params_, size_);
+    return *built_;
+  }
+  static std::vector<NamedVariable> named(
+      const std::vector<std::pair<std::string, Variable>>& all) {
+    std::vector<NamedVariable> found;
+    for (const auto& [name, v] : all) found.push_back({name, v});
+    return found;
+  }
+
+  std::string path_, name_;
+  ParameterDirectory params_;
+  int64_t size_ = 0;
+  std::shared_ptr<nnl::Network> built_;
+};
+using Executor = Network;
+
+class Nnp {
+ public:
+  explicit Nnp(const Context&) {}
+
+  bool add(const std::string& path) {
+    if (FILE* file = std::fopen(path.c_str(), "rb")) {
+      std::fclose(file);
+      path_ = path;
+      return true;
+    }
+    return false;
+  }
+  std::shared_ptr<Network> get_network(const std::string& name) {
+    return std::make_shared<Network>(path_, name, params_);
+  }
+  std::shared_ptr<Executor> get_executor(const std::string& name) { return get_network(name); }
+  // Those of the networks that were asked for a variable.
+  std::vector<std::pair<std::string, VariablePtr>> get_parameters() {
+    return params_.get_parameters();
+  }
+  bool save_parameters(const std::string& path) { return utils::save_parameters(params_, path); }
+
+ private:
+  std::string path_;
+  ParameterDirectory params_;
+};
+
+}  // namespace nnp
 }  // namespace utils
 }  // namespace nnabla
 }  // namespace nnl
