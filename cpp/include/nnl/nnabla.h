@@ -5,6 +5,7 @@
 // What a program holds by pointers, CgVariablePtr, is a handle here; std::make_shared<CgVariable>
 // gives one too. Contexts are taken and ignored: everything runs on the processor.
 #pragma once
+#include <cmath>  // float_t
 #include <cstdarg>
 #include <cstdio>
 
