@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnl.core.context import Target
+from nnl.core.context import Context, Target
 from nnl.core.spec import Spec
 
 if TYPE_CHECKING:
@@ -91,3 +91,11 @@ def converted(what: str, dtype: Any, x: Any) -> Any:
             f"{what} holds {float(x[changed][0]):g}, wanted whole numbers from -2^63 to 2^63 - 1"
         )
     return y
+
+
+def wide(target: Target) -> Target:
+    """The target without storage in 16 bits: what one op is made of is rounded once, at its end."""
+    if target.half is None:
+        return target
+    names = [f"{name.partition(':')[0]}:float" for name in target.names]
+    return Context(names, device_id=target.device_id).target

@@ -33,6 +33,8 @@ class Attributes:
                                     argument the result may be written there.
         ufunc                       instead of forward: name of a function of xp that takes out.
         decompose(self, x, w, b)    instead of forward: the same in other functions.
+        portable(self, x, w, b)     beside forward: the same in other functions, for libraries that
+                                    have no kernel; what it writes, later ones must read.
         vjp(self, gy, *, x, y, x_spec, need)
                                     output gradients -> input gradients (None where there is none),
                                     in functions. The keyword-only names are all that it sees:

@@ -10,11 +10,13 @@ import math
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
+from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, check_axis
 from nnl.functions.affine import affine
-from nnl.functions.arithmetic import Unary
+from nnl.functions.arithmetic import Unary, mul2
+from nnl.functions.assign import store
 from nnl.functions.convolution import Window, convolution, resolve_window
+from nnl.functions.reduction import mean_op, reshape
 
 CATEGORY = "Quantization"
 
@@ -149,6 +151,10 @@ class binarize_scaled(Signs):
         y *= xp.mean(xp.abs(x), axis=sizes_shape(self, x)[0], keepdims=True)
         return y
 
+    def portable(self, x):
+        size = mean_op(OPS["abs"](x), axes=sizes_shape(self, x)[0], keep_dims=True)
+        return mul2(binarize(x, quantize_zero_to=self.quantize_zero_to), size)
+
     def samples(rng):
         for last in (True, False):
             yield Sample(np.array([[1.5, -0.2], [0, 3]]), outputs_last=last, order=0)
@@ -172,6 +178,11 @@ class BinaryConnect:
     def forward(self, xp, x, weight, binary_weight, bias=None):
         binary_weight[...] = signs(xp, weight, self.quantize_zero_to)
         return self.inner().forward(xp, x, binary_weight, bias)
+
+    def portable(self, x, weight, binary_weight, bias=None):
+        w = binarize(weight, quantize_zero_to=self.quantize_zero_to)
+        inner = self.inner()
+        return inner.op(x, store(binary_weight, w), bias, **inner.as_dict())
 
     def vjp(self, gy, *, x, weight, need):
         w = binarize(weight, quantize_zero_to=self.quantize_zero_to)
@@ -203,6 +214,14 @@ class BinaryWeight:
         binary_weight[...] = signs(xp, weight, self.quantize_zero_to)
         alpha[...] = xp.mean(xp.abs(weight), axis=axes).reshape(alpha.shape)
         return self.inner().forward(xp, x, binary_weight * alpha.reshape(shape), bias)
+
+    def portable(self, x, weight, binary_weight, alpha, bias=None):
+        axes, shape = sizes_shape(self, weight)
+        w = store(binary_weight, binarize(weight, quantize_zero_to=self.quantize_zero_to))
+        size = mean_op(OPS["abs"](weight), axes=axes, keep_dims=False)
+        size = reshape(store(alpha, reshape(size, alpha.shape)), shape)
+        inner = self.inner()
+        return inner.op(x, mul2(w, size), bias, **inner.as_dict())
 
     def vjp(self, gy, *, x, weight, need):
         w = binarize_scaled(

@@ -22,7 +22,7 @@ from nnl.functions.convolution import (
     resolve_window,
     split,
 )
-from nnl.functions.layout import transpose
+from nnl.functions.layout import held, transpose
 from nnl.functions.pixel_sampling import linear_taps, sample_pixels
 from nnl.functions.reduction import reshape
 
@@ -229,6 +229,10 @@ class add_window_positions:
     def forward(self, xp, moves, out=None):
         grid = window_positions(self.kernel, self.out, self.pad, self.stride, self.dilation)
         return xp.add(moves, xp.asarray(grid, moves.dtype), out=out)
+
+    def portable(self, moves):
+        grid = window_positions(self.kernel, self.out, self.pad, self.stride, self.dilation)
+        return add2(moves, held(np.asarray(grid, moves.spec.dtype)[None]))
 
     def vjp(self, gy):
         return gy

@@ -11,7 +11,7 @@ import numpy as np
 
 from nnl.core.array import NdArray
 from nnl.core.graph import Value
-from nnl.core.op import Cost, Sample, op
+from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
 from nnl.functions.reduction import reshape, stretched, sum_to
@@ -100,6 +100,57 @@ def identity(n, dtype):
     return Variable.of_edge(Value.leaf(nd), nd)
 
 
+def diagonal(x, term):
+    """x, and its letters, each once: where one stands twice, the elements on the diagonal."""
+    for c in dict.fromkeys(term):
+        while term.count(c) > 1:
+            i, j = term.index(c), term.rindex(c)
+            shape = [x.shape[i] if k in (i, j) else 1 for k in range(len(term))]
+            x = OPS["mul2"](x, reshape(identity(x.shape[i], x.spec.dtype), shape))
+            x, term = OPS["sum"](x, axes=(j,), keep_dims=False), term[:j] + term[j + 1 :]
+    return x, term
+
+
+def summed(x, term, needed):
+    """x summed over the axes whose letters are not needed."""
+    axes = tuple(i for i, c in enumerate(term) if c not in needed)
+    x = OPS["sum"](x, axes=axes, keep_dims=False) if axes else x
+    return x, "".join(c for c in term if c in needed)
+
+
+def ordered(x, term, letters, sizes=None):
+    """x with its axes in the order of the letters; where sizes are given, then in this shape."""
+    order = tuple(term.index(c) for c in letters)
+    x = x if order == tuple(range(len(order))) else OPS["transpose"](x, axes=order)
+    return x if sizes is None else reshape(x, sizes)
+
+
+def product(a, left, b, right, needed):
+    """The product of two operands, summed over what they alone have and nobody else needs."""
+    a, left = summed(a, left, needed | set(right))
+    b, right = summed(b, right, needed | set(left))
+    shape = {**dict(zip(right, b.shape, strict=True)), **dict(zip(left, a.shape, strict=True))}
+    if any(shape[c] != n for c, n in zip(right, b.shape, strict=True)):  # a size of 1 stretches
+        letters = left + "".join(c for c in right if c not in left)
+        sizes = [dict(zip(t, x.shape, strict=True)) for t, x in ((left, a), (right, b))]
+        a, b = (
+            ordered(x, t, [c for c in letters if c in t], [own.get(c, 1) for c in letters])
+            for x, t, own in ((a, left, sizes[0]), (b, right, sizes[1]))
+        )
+        return summed(OPS["mul2"](a, b), letters, needed)
+    inner = [c for c in left if c in right and c not in needed]
+    batch = [c for c in left if c in right and c in needed]
+    rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
+    n, k, m = (math.prod(shape[c] for c in part) for part in (rows, inner, columns))
+    lead = [shape[c] for c in batch]
+    y = OPS["batch_matmul"](
+        ordered(a, left, batch + rows + inner, (*lead, n, k)),
+        ordered(b, right, batch + inner + columns, (*lead, k, m)),
+    )
+    letters = "".join(batch + rows + columns)
+    return reshape(y, tuple(shape[c] for c in letters)), letters
+
+
 @op("einsum", nnp="Einsum")
 class einsum:
     r"""Sum of products over named axes, in Einstein's notation.
@@ -132,6 +183,16 @@ class einsum:
         y = xp.einsum(f"{','.join(terms)}->{out}", *x, optimize=len(x) > 1)
         # numpy gives views of the operands where nothing is summed
         return xp.array(y, dtype=x[0].dtype, order="C")
+
+    def portable(self, *x):
+        terms, out = parse(self.equation, tuple(len(a.shape) for a in x))
+        pairs = [diagonal(a, term) for a, term in zip(x, terms, strict=True)]
+        y, letters = pairs[0]
+        for k, (b, term) in enumerate(pairs[1:], start=2):
+            needed = {*out, *(c for _, t in pairs[k:] for c in t)}
+            y, letters = product(y, letters, b, term, needed)
+        y, letters = summed(y, letters, set(out))
+        return OPS["identity"](ordered(y, letters, out))
 
     def vjp(self, gy, *, x, need):
         terms, out = parse(self.equation, tuple(len(a.shape) for a in x))

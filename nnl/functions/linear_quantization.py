@@ -11,9 +11,18 @@ from typing import Any
 import numpy as np
 
 from nnl.core.annotations import checked, numpy_type
-from nnl.core.op import Cost, Sample, op
+from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError
-from nnl.functions.arithmetic import div2, memory_for, mul2, sub2
+from nnl.functions.arithmetic import (
+    add2,
+    add_scalar,
+    div2,
+    memory_for,
+    mul2,
+    mul_scalar,
+    sub2,
+)
+from nnl.functions.assign import store
 from nnl.functions.comparison import greater, greater_equal, less, less_equal
 from nnl.functions.quantization import rounded
 from nnl.functions.reduction import sum_to
@@ -81,6 +90,29 @@ class min_max_quantize_op:
         y *= scale
         y += lowest
         return y, lowest, highest
+
+    def portable(self, x, qr_min, qr_max, ql_min, ql_max):
+        if self.x_min_max and x.size:
+            axes = tuple(i for i, n in enumerate(qr_min.shape) if n == 1)
+            decay = self.decay if self.ema else 0.0
+            lowest, highest = (
+                add2(
+                    mul_scalar(q, decay),
+                    mul_scalar(OPS[reduce](x, axes=axes, keep_dims=True), 1.0 - decay),
+                )
+                for q, reduce in ((qr_min, "min"), (qr_max, "max"))
+            )
+            qr_min = store(qr_min, lowest)
+        else:
+            highest = qr_max
+        qr_max = store(qr_max, OPS["maximum2"](highest, add_scalar(qr_min, self.eps)))
+        scale = div2(sub2(qr_max, qr_min), sub2(ql_max, ql_min))
+        zero = OPS["round"](sub2(ql_min, div2(qr_min, scale)))
+        zero = OPS["minimum2"](OPS["maximum2"](zero, ql_min), ql_max)
+        lowest, highest = (mul2(sub2(q, zero), scale) for q in (ql_min, ql_max))
+        y = OPS["minimum2"](OPS["maximum2"](x, lowest), highest)
+        y = mul2(OPS["round"](div2(sub2(y, lowest), scale)), scale)
+        return add2(y, lowest), lowest, highest
 
     def vjp(self, gy, glowest, ghighest, *, x, lowest, highest, need):
         gx = gmin = gmax = None
@@ -200,6 +232,25 @@ class quantize_linear_op:
         to_whole(xp.divide(x, scale), y)
         xp.add(y, to_whole(zero_point, xp.empty_like(zero_point)), out=y)
         return xp.clip(y, low + self.narrow_range, high, out=y)
+
+    def portable(self, x, scale, zero_point):
+        low, high = INTEGERS[self.dtype]
+        y, zero = (self.whole(v) for v in (div2(x, scale), zero_point))
+        y = OPS["maximum_scalar"](add2(y, zero), low + self.narrow_range)
+        return OPS["minimum_scalar"](y, high)
+
+    def whole(self, x):
+        """The nearest whole number of every element, halves as round_mode says."""
+        if self.round_mode != "HALF_TO_EVEN":
+            return OPS["round"](x)
+        low = OPS["floor"](x)
+        part = sub2(x, low)
+        half_low = mul_scalar(low, 0.5)
+        odd = greater(half_low, OPS["floor"](half_low))
+        up = OPS["logical_or"](
+            OPS["greater_scalar"](part, 0.5), mul2(OPS["equal_scalar"](part, 0.5), odd)
+        )
+        return add2(low, up)
 
     def vjp(self, gy, *, scale):
         return div2(gy, scale), None, None

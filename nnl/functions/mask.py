@@ -14,7 +14,7 @@ import numpy as np
 from nnl.core.annotations import Input, checked
 from nnl.core.array import NdArray
 from nnl.core.context import STATE
-from nnl.core.op import Sample, op
+from nnl.core.op import OPS, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_axis
 from nnl.functions.assign import store
 from nnl.functions.layout import MovesData
@@ -193,6 +193,12 @@ class bool_fill(MovesData):
         xp.copyto(out, data)
         xp.copyto(out, xp.asarray(self.value, out.dtype), where=mask != 0)
         return out
+
+    def portable(self, data, mask):
+        if mask.shape != data.shape:
+            mask = OPS["broadcast"](mask, shape=data.shape)
+        value = OPS["constant"](val=self.value, shape=data.shape)
+        return OPS["where"](mask, value, data)
 
     def vjp(self, gy, *, mask):
         return bool_fill(gy, mask, value=0.0), None

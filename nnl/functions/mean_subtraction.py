@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
+from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, check_axis
-from nnl.functions.arithmetic import mul2, sub2
-from nnl.functions.reduction import mean_op
+from nnl.functions.arithmetic import add2, add_scalar, mul2, sub2
+from nnl.functions.assign import store
+from nnl.functions.reduction import mean_op, reshape
 
 CATEGORY = "Normalization"
 
@@ -49,6 +50,18 @@ class mean_subtraction_op:
             batch = xp.mean(x, axis=tuple(range(self.base_axis)))
             rmean += (batch - rmean) * weight.ravel()
         return x - rmean, weight
+
+    def portable(self, x, rmean, t):
+        one = (1,) * len(x.shape)
+        if self.update_running_mean and x.size:
+            t = store(t, add_scalar(t, 1.0))
+            weight = OPS["r_div_scalar"](reshape(t, one), 1.0)
+            batch = mean_op(x, axes=tuple(range(self.base_axis)), keep_dims=False)
+            step = reshape(weight, one[: len(rmean.shape)])
+            rmean = store(rmean, add2(rmean, mul2(sub2(batch, rmean), step)))
+        else:
+            weight = OPS["constant"](val=0.0, shape=one)
+        return sub2(x, reshape(rmean, one[: self.base_axis] + rmean.shape)), weight
 
     def vjp(self, gy, gweight, *, weight):
         if not self.update_running_mean:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
+from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import Spec, check_same_shape
+from nnl.functions.arithmetic import mul2
+from nnl.functions.comparison import greater_equal, greater_equal_scalar, not_equal
 from nnl.functions.softmax import Along, at_labels, check_label_shape, check_labels
 
 CATEGORY = "Validation"
@@ -54,6 +56,12 @@ class top_n_error(Judged):
         as_large = xp.sum(x >= chosen, axis=self.axis, keepdims=True)
         return ((as_large > self.n) & (index >= 0)).astype(x.dtype)
 
+    def portable(self, x, target):
+        chosen = OPS["pick"](x, target, axes=(self.axis,))
+        as_large = OPS["sum"](greater_equal(x, chosen), axes=(self.axis,), keep_dims=True)
+        labelled = greater_equal_scalar(OPS["cast"](target, dtype=x.spec.dtype.name), 0.0)
+        return mul2(OPS["greater_scalar"](as_large, float(self.n)), labelled)
+
     def samples(rng):
         yield from Judged.samples(rng)
         ties = np.array([[1.0, 1, 1], [3, 1, 1], [3, 3, 1]])
@@ -77,6 +85,9 @@ class binary_error:
 
     def forward(self, xp, x, target):
         return ((x >= 0.5) != (target >= 0.5)).astype(x.dtype)
+
+    def portable(self, x, target):
+        return not_equal(greater_equal_scalar(x, 0.5), greater_equal_scalar(target, 0.5))
 
     def cost(self, x, target):
         return Cost(flops=x.size, bytes=2 * x.nbytes + target.nbytes)

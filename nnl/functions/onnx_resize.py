@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
+from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.interpolate import combine, transpose
+from nnl.functions.layout import held
 
 CATEGORY = "Signal processing"
 
@@ -246,6 +247,29 @@ class onnx_resize(OnnxResizing):
         for at in outside:
             x[at] = self.extrapolation_value
         return x if changed else x.copy()
+
+    def portable(self, x):
+        lost = []
+        for axis, (index, weight, outside) in self.axes(x.shape):
+            shape = [1] * len(x.shape)
+            shape[axis] = len(index)
+            parts = []
+            for j in range(index.shape[1]):
+                part = OPS["gather"](x, held(index[:, j].copy()), axis=axis)
+                if not (weight[:, j] == 1).all():
+                    w = weight[:, j].astype(x.spec.dtype)
+                    part = OPS["mul2"](part, held(w.reshape(shape)))
+                parts.append(part)
+            x = parts[0]
+            for part in parts[1:]:
+                x = OPS["add2"](x, part)
+            if outside.any():
+                lost.append(outside.reshape(shape))
+        for outside in lost:
+            where = np.broadcast_to(outside, x.shape).astype(x.spec.dtype)
+            value = OPS["constant"](val=self.extrapolation_value, shape=x.shape)
+            x = OPS["where"](held(where), value, x)
+        return OPS["identity"](x)
 
     def vjp(self, gy, *, x_spec):
         return onnx_resize_backward(gy, shape=x_spec.shape, **self.as_dict())

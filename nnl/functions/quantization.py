@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.annotations import checked
-from nnl.core.op import Sample, op
+from nnl.core.op import OPS, Sample, op
 from nnl.functions.arithmetic import Unary, memory_for, mul2, mul_scalar
 from nnl.functions.comparison import greater_equal_scalar, less_equal_scalar, less_scalar
 from nnl.functions.elementary import abs as absolute
@@ -303,6 +303,17 @@ class prune(Unary):
         y[...] = x
         xp.copyto(y, 0, where=size < xp.partition(size.reshape(-1), k)[k])
         return y
+
+    def portable(self, x):
+        if self.rate == 1 or not x.size:
+            return OPS["constant"](val=0.0, shape=x.shape)
+        size = OPS["abs"](x)
+        k = int(np.float32(x.size - 1) * np.float32(self.rate))
+        (order,) = OPS["sort"](OPS["reshape"](size, (x.size,)), axis=0)
+        least = OPS["slice"](order, start=(k,), stop=(k + 1,), step=(1,))
+        least = OPS["broadcast"](OPS["reshape"](least, (1,) * len(x.shape)), shape=x.shape)
+        zero = OPS["constant"](val=0.0, shape=x.shape)
+        return OPS["where"](OPS["less"](size, least), zero, x)
 
     def vjp(self, gy):
         return gy

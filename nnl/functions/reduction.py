@@ -171,6 +171,12 @@ class Extremum(Reduction):
             y = x.copy()
         return (y, self.position(xp, x)) if self.with_index else y
 
+    def portable(self, x):
+        if not self.with_index or self.only_index:
+            raise NotImplementedError
+        at = {"axes": self.axes, "keep_dims": self.keep_dims}
+        return self.op(x, **at), self.op(x, **at, only_index=True)
+
     def vjp(self, gy, *rest, x):
         if self.only_index:
             return None

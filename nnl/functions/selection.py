@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
+from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec
 from nnl.functions.arithmetic import Binary, Unary, mul2
 from nnl.functions.comparison import (
@@ -347,6 +347,12 @@ class searchsorted:
         for row in np.ndindex(values.shape[:-1]):  # xp searches in one sequence at a time
             y[row] = xp.searchsorted(sorted_sequence[row], values[row], side=side)
         return y
+
+    def portable(self, sorted_sequence, values):
+        s, v = sorted_sequence.shape, values.shape
+        one, other = reshape(sorted_sequence, (*s[:-1], 1, s[-1])), reshape(values, (*v, 1))
+        before = OPS["less_equal" if self.right else "less"](one, other)
+        return OPS["sum"](before, axes=(len(v),), keep_dims=False)
 
     def cost(self, sorted_sequence, values):
         steps = max(sorted_sequence.shape[-1], 1).bit_length()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import Cost, Sample, op
+from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import check_axis, check_same_shape
 
 CATEGORY = "Special"
@@ -52,6 +52,12 @@ class vat_noise:
         axes = tuple(range(self.base_axis, x.ndim))
         norm = xp.sqrt((x * x).sum(axis=axes, keepdims=True) + SQUARED_FLOOR)
         return xp.multiply(x, self.eps / norm, out=out)
+
+    def portable(self, x, w):
+        axes = tuple(range(self.base_axis, len(x.shape)))
+        total = OPS["sum"](OPS["mul2"](x, x), axes=axes, keep_dims=True)
+        norm = OPS["pow_scalar"](OPS["add_scalar"](total, SQUARED_FLOOR), 0.5)
+        return OPS["mul2"](x, OPS["r_div_scalar"](norm, self.eps))
 
     def vjp(self, gy, *, w, need):
         g = vat_noise_backward(w, gy, eps=self.eps)

@@ -12,7 +12,7 @@ from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_rank
 from nnl.functions.arithmetic import mul2
 from nnl.functions.deformable_convolution import add_window_positions
-from nnl.functions.layout import transpose
+from nnl.functions.layout import held, transpose
 from nnl.functions.pixel_sampling import sample_linear, sample_nearest
 from nnl.functions.reduction import reshape
 
@@ -79,6 +79,11 @@ class affine_grid(Affine):
         y = xp.matmul(base, theta.swapaxes(1, 2))
         return y.reshape(theta.shape[0], *self.size, len(self.size))
 
+    def portable(self, theta):
+        base = held(np.asarray(base_grid(self.size, self.align_corners), theta.spec.dtype)[None])
+        y = OPS["batch_matmul"](base, theta, transpose_b=True)
+        return reshape(y, (theta.shape[0], *self.size, len(self.size)))
+
     def vjp(self, gy):
         return affine_grid_backward(gy, size=self.size, align_corners=self.align_corners)
 
@@ -141,6 +146,14 @@ class grid_positions:
             # the middle of an axis is at 0
             y += xp.asarray([(n - 1) / 2 for n in self.sizes], grid.dtype)[:, None]
         return y
+
+    def portable(self, grid):
+        y = transpose(OPS["flip"](grid, axes=(2,)), axes=(0, 2, 1))
+        y = mul2(y, held(self.scale(np, grid.spec.dtype)[None]))
+        if self.linear:
+            return y
+        middle = np.asarray([(n - 1) / 2 for n in self.sizes], grid.spec.dtype)
+        return OPS["add2"](y, held(middle[None, :, None]))
 
     def vjp(self, gy):
         return grid_positions_backward(gy, sizes=self.sizes, align_corners=self.align_corners)
@@ -231,6 +244,29 @@ class folded_positions:
         odd = turns % 2 == 1
         xp.multiply(sign, xp.where(odd, -1, 1).astype(sign.dtype), out=sign)
         axis[...] = xp.where(odd, length - distance, distance) + low
+
+    def portable(self, p):
+        last = held(np.asarray(self.sizes, p.spec.dtype)[None, :, None] - 1)
+        turned = OPS["constant"](val=1.0, shape=p.shape)
+        if self.padding_mode == "reflect":
+            low, n = (0.0, last) if self.align_corners else (-0.5, OPS["add_scalar"](last, 1.0))
+            flat = OPS["equal_scalar"](n, 0.0)
+            n, there = OPS["add2"](n, flat), OPS["logical_not"](flat)
+            before = OPS["add_scalar"](p, -low)
+            distance = OPS["abs"](before)
+            turns = OPS["floor"](OPS["div2"](distance, n))
+            distance = OPS["sub2"](distance, mul2(turns, n))
+            half = OPS["floor"](OPS["mul_scalar"](turns, 0.5))
+            odd = OPS["sub2"](turns, OPS["mul_scalar"](half, 2.0))
+            back = OPS["sub2"](n, OPS["mul_scalar"](distance, 2.0))
+            p = OPS["add_scalar"](OPS["add2"](distance, mul2(odd, back)), low)
+            p = mul2(p, there)
+            turned = OPS["r_sub_scalar"](OPS["mul_scalar"](odd, 2.0), 1.0)
+            left = OPS["mul_scalar"](OPS["less_scalar"](before, 0.0), 2.0)
+            turned = mul2(mul2(turned, OPS["r_sub_scalar"](left, 1.0)), there)
+        inside = mul2(OPS["greater_equal_scalar"](p, 0.0), OPS["less_equal"](p, last))
+        y = OPS["maximum_scalar"](OPS["minimum2"](p, last), 0.0)
+        return y, mul2(turned, inside)
 
     def vjp(self, gy, gslope, *, slope):
         return mul2(gy, slope)

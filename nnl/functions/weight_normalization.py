@@ -155,6 +155,32 @@ class SpectralNorm:
         norm = xp.full((1,) * w.ndim, sigma, w.dtype)
         return w / norm, original, direction, norm
 
+    def portable(self, w, u):
+        if self.itr > 100:
+            raise NotImplementedError("spectral_norm: too many steps")
+        original = OPS["identity"](u)
+        axes = (self.dim, *(i for i in range(len(w.shape)) if i != self.dim))
+        rows = OPS["transpose"](w, axes=axes)
+        matrix = reshape(rows, (rows.shape[0], math.prod(rows.shape[1:])))
+        left = reshape(original, (1, original.size))
+        matmul = OPS["batch_matmul"]
+
+        def unit(x):
+            total = sum_op(mul2(x, x), axes=(0, 1), keep_dims=True)
+            return mul2(x, pow_scalar(add_scalar(total, self.eps), -0.5))
+
+        for _ in range(self.itr):
+            right = unit(matmul(left, matrix))
+            left = unit(matmul(right, matrix, transpose_b=True))
+        sigma = sum_op(mul2(matmul(left, matrix), right), axes=(0, 1), keep_dims=True)
+        direction = reshape(matmul(left, right, transpose_a=True), rows.shape)
+        direction = OPS["transpose"](direction, axes=tuple(axes.index(i) for i in range(len(axes))))
+        if not self.test:
+            original = OPS["identity"](original)
+            left = OPS["store"](u, reshape(left, u.shape))
+        sigma = reshape(sigma, (1,) * len(w.shape))
+        return div2(w, sigma), original, direction, sigma
+
     def vjp(self, gy, gu, gdirection, gsigma, *, y, direction, sigma):
         # u and v count as constants: sigma = <w, u v^T>, with u v^T = direction
         every = tuple(range(len(y.shape)))

@@ -17,6 +17,7 @@ from nnl.graph.binding import Binding
 from nnl.graph.infer_again import infer_again
 from nnl.graph.lowering import lower
 from nnl.graph.passes import portable
+from nnl.graph.passes.decompose import decompose_unknown
 from nnl.graph.program import INPUT, STATE, Program
 from nnl.graph.programs import write
 
@@ -60,6 +61,7 @@ class Saver:
             slot.name = known
         lib = SPACES[program.space].library()
         if lib is not None and not program.fused:
+            decompose_unknown(program, lib)
             portable(program, lib)
         for i, slot in enumerate(program.slots):
             if slot.data is not None and any(slot.data.strides):  # what a pass has computed

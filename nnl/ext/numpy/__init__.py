@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.casts import wide
 from nnl.core.context import BACKENDS, STATE, Backend, Context
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 
@@ -94,14 +95,6 @@ def _through_float32(
         return out
     narrow = [a.astype(s.dtype, copy=False) for a, s in zip(ys, out_specs, strict=True)]
     return tuple(narrow) if isinstance(y, tuple) else narrow[0]
-
-
-def wide(target: Any) -> Any:
-    """The target without storage in 16 bits: what one op is made of is rounded once, at its end."""
-    if target.half is None:
-        return target
-    names = [f"{name.partition(':')[0]}:float" for name in target.names]
-    return Context(names, device_id=target.device_id).target
 
 
 def is_half(dtype: Any) -> bool:

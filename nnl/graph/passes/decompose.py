@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For programs that are saved: functions without a kernel as the functions they can be said by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nnl.core.array import NdArray
+from nnl.core.casts import wide
+from nnl.core.context import resolve, using
+from nnl.core.graph import Value, capture
+from nnl.core.op import OPS
+from nnl.core.spec import Spec
+from nnl.core.variable import Variable
+from nnl.ext.library import DTYPES, Library, is_plain, knows, native_spec, request
+from nnl.graph.lowering import definition, lower
+from nnl.graph.program import CONSTANT, SPACE, Program, Step
+
+
+def decompose_unknown(program: Program, lib: Library) -> None:
+    """Put what the definition of an op says in place of steps that the library has no kernel of."""
+    if program.space == SPACE:
+        program.steps = [s for step in program.steps for s in _said(program, step, lib)]
+
+
+def _said(program: Program, step: Step, lib: Library) -> list[Step]:
+    op = OPS.get(step.op)
+    if op is None or not all(is_plain(v) for v in step.attrs.values()):
+        return [step]
+    if any(program.slots[o].spec.dtype == np.float64 for o in step.outs):
+        return [step]  # for which there are no kernels anyway
+    if not step.ins:
+        return [step] if knows(lib, step.op) else _constant(program, step)
+    attrs = op.attrs(**step.attrs)
+    say = getattr(attrs, "portable", None) or getattr(attrs, "decompose", None)
+    if say is None or step.view or _has_kernel(program, step, lib):
+        return [step]
+    inputs = [NdArray.unwritten(program.slots[i].spec) if i else None for i in step.ins]
+    xs = [None if nd is None else Variable.of_edge(Value.leaf(nd), nd) for nd in inputs]
+    source = program.sources[step.source]
+    assert source is not None
+    modes: dict[str, Any] = {"target": wide(resolve(*source.context)), "auto_forward": False}
+    with using(**modes, no_grad=True, trace=None, tracer=None):
+        try:
+            said = say(*xs)
+        except NotImplementedError:
+            return [step]
+        ys = said if isinstance(said, tuple) else (said,)
+        edges = [y.edge for y in ys]
+        part, binding = lower(capture(edges), [e.key for e in edges])
+    same = {id(nd): i for nd, i in zip(inputs, step.ins, strict=True) if nd is not None}
+    number = {0: 0}  # slots of the part -> slots of the program
+    for i, slot in enumerate(part.slots[1:], start=1):
+        if not slot.given:
+            number[i] = program.new_slot(slot.spec, number.get(slot.root))
+        elif id(binding.arrays[i]) in same:
+            number[i] = same[id(binding.arrays[i])]
+        else:
+            number[i] = _hold(program, slot.spec, binding.arrays[i].read("host"))
+    for s in part.steps:
+        s.ins, s.outs = tuple(number[i] for i in s.ins), tuple(number[o] for o in s.outs)
+        s.source, s.second, s.native = step.source, step.second, step.native
+    steps = part.steps
+    for edge, o in zip(edges, step.outs, strict=False):
+        attributes = {"dtype": program.slots[o].spec.dtype.name}
+        if edge.key in binding.slot_of:
+            found = number[binding.slot_of[edge.key]]
+        else:  # computed by nothing
+            found = _hold(program, edge.current_spec, edge.array.read("host"))
+        steps.append(Step.of("cast", attributes, (found,), (o,), step.second))
+        steps[-1].source = step.source
+    return [s for inner in steps for s in _said(program, inner, lib)]
+
+
+def _has_kernel(program: Program, step: Step, lib: Library) -> bool:
+    specs = [[program.slots[i].spec if i else None for i in part] for part in (step.ins, step.outs)]
+    if any(s is not None and s.dtype.name not in DTYPES for part in specs for s in part):
+        return False
+    ins, outs = ([native_spec(s) for s in part] for part in specs)
+    asked = request(lib, step.op, step.attrs, ins, outs)
+    return asked is not None and lib.kernel(*asked, ins, outs) is not None
+
+
+def _constant(program: Program, step: Step) -> list[Step]:
+    """What depends on no input is held, and copied where it is a result."""
+    bound = definition(program, step)
+    values = bound.call()
+    steps = []
+    for o, value in zip(step.outs, (values,) if bound.single else values, strict=True):
+        held = _hold(program, program.slots[o].spec, value)
+        attributes = {"dtype": program.slots[o].spec.dtype.name}
+        steps.append(Step.of("cast", attributes, (held,), (o,), step.second))
+        steps[-1].source = step.source
+    return steps
+
+
+def _hold(program: Program, spec: Spec, value: Any) -> int:
+    slot = program.new_slot(spec, role=CONSTANT)
+    program.slots[slot].data = value
+    return slot
