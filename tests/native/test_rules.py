@@ -120,5 +120,5 @@ def test_errors_name_the_input_what_came_and_what_was_wanted():
         inferred(OPS["concatenate"].attrs(axis=1), [x, w])
     with pytest.raises(ValueError, match=r"tile: the result .* is larger than any memory"):
         inferred(OPS["tile"].attrs(reps=(1 << 22, 1 << 22)), [Spec.of((1 << 17, 1 << 17))])
-    with pytest.raises(ValueError, match="sort: this build has no shape rule of it"):
-        inferred(OPS["sort"].attrs(), [x])
+    with pytest.raises(ValueError, match="fft: this build has no shape rule of it"):
+        inferred(OPS["fft"].attrs(signal_ndim=1), [x])

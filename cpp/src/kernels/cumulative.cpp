@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Running sums and products along an axis, linear recurrences, and moving by one place.
+#include "line.h"
+
+namespace nnl {
+namespace {
+
+enum class Along { sum, product, delay, recurrence, transposed };
+
+// Inputs x, or g and x; y has their shape. Every line along the axis by itself.
+template <Along how>
+class Cumulative : public Kernel {
+ public:
+  explicit Cumulative(const Signature& s)
+      : line_(line_of(s.in[0], s.attributes.integer("axis"))), type_(s.in[0].dtype) {
+    reverse_ = s.attributes.flag("reverse");
+    if constexpr (how == Along::sum || how == Along::product)
+      exclusive_ = s.attributes.flag("exclusive");
+  }
+
+  void run(const Buffers& b) override {
+    const int64_t n = line_.n, inner = line_.inner, lines = line_.outer * inner;
+    parallel_for(lines, 1 + (1 << 14) / std::max<int64_t>(n, 1), [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) {
+        const int64_t first = k / inner * n * inner + k % inner;
+        const int64_t step = reverse_ ? -inner : inner;
+        walk(b, reverse_ ? first + (n - 1) * inner : first, step);
+      }
+    });
+  }
+
+  bool may_overwrite(size_t, size_t) const override { return false; }
+
+ private:
+  // One line from its element `at` on.
+  void walk(const Buffers& b, int64_t at, int64_t step) const {
+    const auto read = [&](size_t i, int64_t o) { return float_at(b.in[i], type_, o); };
+    float total = how == Along::product ? 1.0f : 0.0f, before = 0.0f;
+    for (int64_t k = 0; k < line_.n; ++k, at += step) {
+      const float x = read(0, at), last = total;
+      if (how == Along::sum) total += x;
+      if (how == Along::product) total *= x;
+      if (how == Along::delay) total = x;
+      if (how == Along::recurrence) total = k ? x + read(1, at) * total : x;
+      if (how == Along::transposed) {
+        total = k ? x + before * total : x;
+        before = read(1, at);
+      }
+      set_float(b.out[0], type_, at, exclusive_ || how == Along::delay ? last : total);
+    }
+  }
+
+  Line line_;
+  DType type_;
+  bool reverse_ = false, exclusive_ = false;
+};
+
+template <Along how>
+std::unique_ptr<Kernel> cumulative(const Signature& s) {
+  const Spec& y = s.out[0];
+  for (const Spec& x : s.in)
+    if (x.layout != Layout::plain || x.dtype != y.dtype || !is_real(x.dtype)) return nullptr;
+  if (y.layout != Layout::plain) return nullptr;
+  return std::make_unique<Cumulative<how>>(s);
+}
+
+const Registration registrations[] = {
+    {"cumsum", cumulative<Along::sum>},
+    {"cumprod", cumulative<Along::product>},
+    {"delay", cumulative<Along::delay>},
+    {"recurrence", cumulative<Along::recurrence>},
+    {"transposed_recurrence", cumulative<Along::transposed>},
+};
+
+}  // namespace
+}  // namespace nnl

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rules of running sums, sorting, and elements at positions that are data.
+#include <algorithm>
+
+#include "rule.h"
+
+namespace nnl {
+namespace {
+
+Specs along_axis(const RuleCall& c) {
+  c.axis("axis", c[0].shape.size());
+  if (c.in.size() > 1) c.same_shape(1, 0);
+  return {c[0]};
+}
+const ShapeRule cumulative{{"cumsum", "cumprod", "delay"}, "x", along_axis};
+const ShapeRule recurrence{{"recurrence", "transposed_recurrence"}, "g x", along_axis};
+
+Specs sorted(const RuleCall& c) {
+  const Spec x = along_axis(c)[0], index = with_type(x, DType::u64);
+  if (c.attributes.flag("only_index")) return {index};
+  if (c.attributes.flag("with_index")) return {x, index};
+  return {x};
+}
+const ShapeRule sort{"sort", "x", sorted};
+
+Specs confusion(const RuleCall& c) {
+  std::vector<bool> axes(c[0].shape.size());
+  const size_t axis = c.axis("axis", axes.size());
+  axes[axis] = true;
+  c.has_shape(1, kept_shape(c[0].shape, axes));
+  const int64_t n = c[0].shape[axis];
+  return {{{n, n}, DType::i32}};
+}
+const ShapeRule confusion_matrix{"confusion_matrix", "x target", confusion};
+
+// ---- positions that name the first axes: indices (m, ...) ----
+
+Shape at_positions(const RuleCall& c, const Spec& x) {
+  const Shape& indices = c[1].shape;
+  if (indices.size() < 2 || indices[0] < 1 || indices[0] > x.rank())
+    c.fail(1, "(m, ...) with m from 1 to the rank of " + x.text());
+  Shape y(indices.begin() + 1, indices.end());
+  y.insert(y.end(), x.shape.begin() + indices[0], x.shape.end());
+  return y;
+}
+Specs gathered(const RuleCall& c) { return {with_shape(c[0], at_positions(c, c[0]))}; }
+const ShapeRule gather_nd{"gather_nd", "data indices", gathered};
+
+Specs scattered(const RuleCall& c) {
+  if (!c.attributes.has("shape")) c.fail("shape is missing");
+  const Spec y = with_shape(c[0], c.shape());
+  c.has_shape(2, y.shape);
+  c.has_shape(0, at_positions(c, y));
+  return {y};
+}
+const ShapeRule scatter_nd{"scatter_nd", "data indices out?", scattered};
+
+// ---- positions of which indices give one coordinate, or that count all elements ----
+
+void check_along(const RuleCall& c, const Spec& x) {
+  const size_t axis = c.axis("axis", x.shape.size());
+  if (c[1].rank() != x.rank()) c.fail(1, "the rank of " + x.text());
+  for (size_t d = 0; d < x.shape.size(); ++d)
+    if (d != axis && c[1].shape[d] > x.shape[d]) c.fail(1, "no size above those of " + x.text());
+}
+Specs taken(const RuleCall& c) {
+  check_along(c, c[0]);
+  return {with_shape(c[0], c[1].shape)};
+}
+Specs put(const RuleCall& c) {
+  const Spec y = with_shape(c[0], c.shape());
+  check_along(c, y);
+  c.same_shape(0, 1);
+  return {y};
+}
+const ShapeRule take_along{"take_along", "x indices", taken};
+const ShapeRule scatter_along{"scatter_along", "x indices", put};
+
+Specs taken_flat(const RuleCall& c) { return {with_shape(c[0], c[1].shape)}; }
+Specs put_flat(const RuleCall& c) {
+  c.same_shape(1, 0);
+  return {with_shape(c[0], c.shape())};
+}
+const ShapeRule index_gather{"index_gather", "x index", taken_flat};
+const ShapeRule index_scatter{"index_scatter", "x index", put_flat};
+
+// ---- masks, whose elements that are not zero are as many as a shape says ----
+
+bool begins(const Shape& y, const Shape& with) {
+  return with.size() <= y.size() && std::equal(with.begin(), with.end(), y.begin());
+}
+Specs masked(const RuleCall& c) {
+  const Shape &x = c[0].shape, &mask = c[1].shape;
+  if (mask.empty() || !begins(x, mask)) c.fail(1, "the first sizes of " + c.text(0));
+  Shape y = {c.integer("count", 0)};
+  if (x.size() > mask.size())
+    y.push_back(product(x.begin() + static_cast<std::ptrdiff_t>(mask.size()), x.end()));
+  return {with_shape(c[0], y)};
+}
+Specs unmasked(const RuleCall& c) {
+  c.rank_at_least(0, 1);
+  c.rank_at_least(1, 1);
+  Shape y = c[1].shape;
+  y.insert(y.end(), c[0].shape.begin() + 1, c[0].shape.end());
+  c.has_shape(2, y);
+  return {with_shape(c[0], y)};
+}
+Specs nonzero_of(const RuleCall& c) { return {{{c[0].rank(), c.integer("count", 0)}, DType::u64}}; }
+const ShapeRule bool_gather{"bool_gather", "input mask", masked};
+const ShapeRule bool_scatter{"bool_scatter", "input mask output?", unmasked};
+const ShapeRule nonzero{"nonzero", "x", nonzero_of};
+
+// ---- pixels: images (B, C, S), taps (B, T, P), positions (B, d, P) ----
+
+Specs corners(const RuleCall& c) {
+  const Shape sizes = c.shape("sizes");
+  const auto d = static_cast<int64_t>(sizes.size());
+  if (c[0].rank() != 3 || c[0].shape[1] != d || d < 1 || d > 16)
+    c.fail(0, "(B, " + std::to_string(d) + ", P)");
+  double pixels = 1;
+  for (int64_t n : sizes) pixels *= static_cast<double>(n);
+  if (pixels > static_cast<double>(longest_axis)) c.fail("sizes are those of no image");
+  const int64_t taps = c.attributes.flag("nearest") ? 1 : int64_t{1} << d;
+  const Spec y = with_shape(c[0], {c[0].shape[0], taps, c[0].shape[2]});
+  return {with_type(y, DType::i64), y, c[0]};
+}
+const ShapeRule corner_pixels{"corner_pixels", "p", corners};
+
+Specs sampled(const RuleCall& c) {
+  if (c[0].rank() != 3) c.fail(0, "(B, C, S)");
+  if (c[1].rank() != 3 || c[1].shape[0] != c[0].shape[0]) c.fail(1, "(B, T, P) for " + c.text(0));
+  c.same_shape(2, 1);
+  return {with_shape(c[0], {c[0].shape[0], c[0].shape[1], c[1].shape[2]})};
+}
+const ShapeRule sample_pixels{"sample_pixels", "x index weight", sampled};
+
+}  // namespace
+}  // namespace nnl
