@@ -134,5 +134,69 @@ Specs sampled(const RuleCall& c) {
 }
 const ShapeRule sample_pixels{"sample_pixels", "x index weight", sampled};
 
+// ---- sequences, padded (T, B, ...) or (B, T, ...) and packed (N, ...) ----
+
+Specs packed(const RuleCall& c) {
+  c.rank_at_least(0, 2);
+  const bool first = c.attributes.flag("batch_first");
+  c.has_shape(1, {c[0].shape[first ? 0 : 1]});
+  Shape y = {c.integer("count", 0)};
+  y.insert(y.end(), c[0].shape.begin() + 2, c[0].shape.end());
+  return {with_shape(c[0], y), {{c[0].shape[first ? 1 : 0]}, DType::i64}};
+}
+Specs unpacked(const RuleCall& c) {
+  c.rank_at_least(0, 1);
+  if (c[1].rank() != 1 || !c[1].size()) c.fail(1, "(T,)");
+  const int64_t batch = c.integer("count", 0);
+  const int64_t steps = std::max(c.integer("total_length", -longest_axis), c[1].shape[0]);
+  Shape y = {steps, batch};
+  if (c.attributes.flag("batch_first")) std::swap(y[0], y[1]);
+  y.insert(y.end(), c[0].shape.begin() + 1, c[0].shape.end());
+  return {with_shape(c[0], y), {{batch}, DType::i64}};
+}
+const ShapeRule pack_padded_sequence{"pack_padded_sequence", "padded_sequence lengths", packed};
+const ShapeRule pad_packed_sequence{"pad_packed_sequence", "packed_sequence batch_sizes", unpacked};
+
+Specs shifted_bits(const RuleCall& c) {
+  c.one_of("direction", {"LEFT", "RIGHT"});
+  const DType t = c[0].dtype;
+  if (t != DType::u8 && t != DType::u16 && t != DType::u32 && t != DType::u64)
+    c.fail(0, "unsigned integers");
+  return {with_shape(c[0], together(c, 0, 1))};
+}
+const ShapeRule bit_shift{"bit_shift", "x shift", shifted_bits};
+
+// ---- random moves: the result, and where its elements come from ----
+
+Specs moved(const RuleCall& c, Shape y) {
+  c.has_type(1, DType::u64);
+  c.has_shape(1, {2});
+  c.integer("base_axis", 0, c[0].rank());
+  const Spec out = with_shape(c[0], std::move(y));
+  return {out, with_type(out, DType::i64)};
+}
+Specs cropped(const RuleCall& c) {
+  const Shape piece = c.shape(), &x = c[0].shape;
+  if (piece.size() > x.size()) c.fail(0, "an axis for each size of shape");
+  Shape y(x.begin(), x.end() - static_cast<std::ptrdiff_t>(piece.size()));
+  y.insert(y.end(), piece.begin(), piece.end());
+  for (size_t i = 0; i < y.size(); ++i)
+    if (y[i] > x[i]) c.fail(0, "no size below that of shape");
+  return moved(c, y);
+}
+Specs flipped(const RuleCall& c) {
+  c.axes("axes", c[0].shape.size());
+  return moved(c, c[0].shape);
+}
+Specs shifted(const RuleCall& c) {
+  if (c.integers("shifts", 0, largest_step).size() > c[0].shape.size())
+    c.fail(0, "an axis for each of shifts");
+  c.one_of("border_mode", {"nearest", "reflect", "constant"});
+  return moved(c, c[0].shape);
+}
+const ShapeRule random_crop{"random_crop", "x rng", cropped};
+const ShapeRule random_flip{"random_flip", "x rng", flipped};
+const ShapeRule random_shift{"random_shift", "x rng", shifted};
+
 }  // namespace
 }  // namespace nnl
