@@ -9,7 +9,11 @@
 #include "nnl/crc32.h"
 #include "nnl/errors.h"
 #include "nnl/json.h"
+#include "nnl/parameter_files.h"
+#include "nnp/message.h"
+#include "nnp/network.h"
 #include "safetensors.h"
+#include "zip.h"
 
 namespace nnl {
 namespace {
@@ -212,27 +216,60 @@ class Reader {
 
 // ---- the file ----
 
-ProgramFile::ProgramFile(const std::string& path)
-    : path_(path), file_(std::make_unique<MappedFile>(path)) {
+ProgramFile::ProgramFile(const std::string& path) : path_(path) {
   try {
-    tensors_ = std::make_unique<Safetensors>(file_->data(), file_->size());
-    read();
+    const size_t dot = path.rfind('.');
+    if (dot != path.npos && path.substr(dot) == ".nnp") {
+      read_nnp();
+    } else {
+      file_ = std::make_unique<MappedFile>(path);
+      tensors_ = std::make_unique<Safetensors>(file_->data(), file_->size());
+      read();
+    }
   } catch (const std::exception& e) {
     const std::string what = e.what();
-    throw ValueError(path + ": " + (dynamic_cast<const ValueError*>(&e) ? what : "damaged"));
+    if (!dynamic_cast<const ValueError*>(&e)) throw ValueError(path + ": damaged");
+    throw what.rfind(path, 0) == 0 ? ValueError(what) : ValueError(path + ": " + what);
   }
 }
 
 ProgramFile::~ProgramFile() = default;
 
-const std::map<std::string, FileArray>& ProgramFile::arrays() const { return tensors_->arrays; }
+void ProgramFile::read_nnp() {
+  const StoredParameters stored = read_parameters(path_);
+  memory_ = stored.memory;
+  std::map<std::string, Spec> specs;
+  for (const StoredParameter& p : stored.all) {
+    specs[p.name] = p.spec;
+    arrays_[p.name] = {p.spec, const_cast<void*>(p.data)};  // its memory is nobody else's
+    parameters_.emplace_back(p.name, p.need_grad);
+  }
+  const MappedFile file(path_);
+  const Zip archive(file.bytes());
+  Message all;
+  for (const Zip::Member& member : archive.members()) {
+    const size_t dot = member.name.rfind('.');
+    const std::string kind = dot == member.name.npos ? "" : member.name.substr(dot);
+    if (kind != ".nntxt" && kind != ".prototxt" && kind != ".protobuf") continue;
+    std::vector<char> content(member.size);
+    Zip::unpack(member, content.data());
+    const std::string_view text(content.data(), content.size());
+    Message one = kind == ".protobuf" ? decode("NNablaProtoBuf", text, "parameter")
+                                      : decode_text("NNablaProtoBuf", text);
+    for (const char* name : {"network", "executor"})
+      for (Message::Item& item : one.fields[name]) all.fields[name].push_back(std::move(item));
+  }
+  programs_ = programs_of(all, specs);
+  if (programs_.empty()) throw ValueError("it has no network");
+}
 
 void ProgramFile::read() {
-  const auto found = tensors_->arrays.find(program_tensor);
-  if (found == tensors_->arrays.end()) throw ValueError("it has no tensor 'nnl.program'");
+  arrays_ = tensors_->arrays;
+  const auto found = arrays_.find(program_tensor);
+  if (found == arrays_.end()) throw ValueError("it has no tensor 'nnl.program'");
   const std::string_view program(static_cast<char*>(found->second.data),
                                  found->second.spec.bytes());
-  tensors_->arrays.erase(found);
+  arrays_.erase(found);
   const std::string& said = tensors_->metadata["version"];
   if (said.empty() || said.find_first_not_of("0123456789") != said.npos)
     throw ValueError("damaged: its version is unknown");
@@ -252,7 +289,7 @@ void ProgramFile::read() {
     if (parameters == tensors_->metadata.end()) return;
     const Json names = Json::parse(parameters->second);
     for (const auto& [name, need_grad] : names.object())
-      if (tensors_->arrays.count(name)) parameters_.emplace_back(name, need_grad.flag());
+      if (arrays_.count(name)) parameters_.emplace_back(name, need_grad.flag());
   } catch (const ValueError& e) {
     throw ValueError(std::string("damaged: ") + e.what());
   }

@@ -9,15 +9,10 @@
 #include <vector>
 
 #include "nnl/json.h"
+#include "nnl/program_file.h"
 #include "nnl/spec.h"
 
 namespace nnl {
-
-// Where an array of a file lies in memory.
-struct FileArray {
-  Spec spec;
-  void* data;
-};
 
 class Safetensors {
  public:

@@ -149,6 +149,32 @@ def parameters_in_cpp(folder: Path) -> tuple[list[Path], Reader]:
     return paths, lambda path: file.load_parameters(str(path))
 
 
+def networks_in_cpp(folder: Path) -> tuple[list[Path], Reader]:
+    lib = require_library()
+    x = nn.Variable((2, 2, 6, 6))
+    h = F.max_pooling(F.relu(PF.convolution(x, 3, (3, 3), name="c")), (2, 2))
+    y = F.softmax(PF.affine(PF.batch_normalization(h, batch_stat=False), 3, name="f")) * 2
+    network = {"name": "n", "batch_size": 2, "outputs": {"y": y}, "names": {"x": x}}
+    save(str(folder / "a.nnp"), {"networks": [network]})
+    # stored and without checksums of their own, or the damage would not come further than these
+    with zipfile.ZipFile(folder / "a.nnp") as archive:
+        text, *_ = [archive.read(n) for n in archive.namelist() if n.endswith(".nntxt")]
+
+    def read(path: Path) -> None:
+        whole = folder / f"{path.name}.nnp"
+        with zipfile.ZipFile(whole, "w") as archive:
+            archive.writestr("network.nntxt", path.read_bytes())
+            archive.write(folder / "p.h5", "p.h5")
+        try:
+            lib.Model(lib.ModelFile(str(whole)), "").run({})
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(whole), str(path))) from None
+
+    nn.save_parameters(folder / "p.h5")
+    (folder / "a.nntxt").write_bytes(text)
+    return [folder / "a.nntxt"], read
+
+
 def states(folder: Path) -> tuple[list[Path], Reader]:
     x = nn.Variable((2, 3))
     loss = F.sum(PF.affine(x, 2, name="s"))
@@ -298,6 +324,7 @@ KINDS: dict[str, Callable[[Path], tuple[list[Path], Reader]]] = {
     "protobuf": nnabla(".protobuf", include_params=True, include_solver_state=True),
     "parameters": parameters,
     "parameters in C++": parameters_in_cpp,
+    "networks in C++": networks_in_cpp,
     "states": states,
     "onnx": networks_onnx,
     "weights": weights,

@@ -15,6 +15,7 @@ from nnl.cli.main import main
 from tests.cli.test_convert import write_network
 from tests.interop.bridge import Nnabla
 from tests.interop.test_nnp import IMPORTS
+from tests.native.kernels import require_library
 
 pytestmark = pytest.mark.interop
 
@@ -54,6 +55,30 @@ def test_nnabla_reads_what_convert_writes(
         {"inputs": {"x": value}, "outputs": here},
     )
     np.testing.assert_allclose(theirs["y"], here["y"], rtol=1e-5, atol=1e-6)
+
+
+SAVE = """
+x = nn.Variable((2, 1, 12, 12))
+h = F.max_pooling(F.relu(PF.convolution(x, 4, (3, 3))), (2, 2))
+h = PF.batch_normalization(h, batch_stat=False) * 2
+y = F.softmax(PF.affine(F.concatenate(h, F.tanh(h), axis=1), 5))
+x.d = inputs["x"]
+y.forward()
+outputs["y"] = y.d
+network = {"name": "n", "batch_size": 2, "outputs": {"y": y}, "names": {"x": x}}
+executor = {"name": "run", "network": "n", "data": ["x"], "output": ["y"]}
+save(PATH, {"networks": [network], "executors": [executor]})
+"""
+
+
+def test_cpp_runs_what_nnabla_saves(nnabla: Nnabla, tmp_path: Path) -> None:
+    lib, path = require_library(), str(tmp_path / "a.nnp")
+    x = np.random.default_rng(0).normal(size=(2, 1, 12, 12)).astype(np.float32)
+    want = nnabla.exec(IMPORTS + f"PATH = {path!r}\n" + SAVE, {"x": x})["y"]
+    got = lib.Model(lib.ModelFile(path), "run").run({"x": x})["y"]
+    np.testing.assert_allclose(
+        np.frombuffer(got, np.float32).reshape(want.shape), want, rtol=1e-5, atol=1e-6
+    )
 
 
 GRAPH = """

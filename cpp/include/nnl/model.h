@@ -98,7 +98,8 @@ class NNL_API Tensor {
   int value_;       // its number there
 };
 
-// A file of programs, mapped, and the arrays that they share. A handle: copies are the same file.
+// A file of programs, .nnlp or .nnp, mapped, and the arrays that they share. A handle: copies are
+// the same file.
 //
 // What training steps write stays in here; the file never changes. A run that writes has the
 // arrays alone: other threads that run programs of the file wait for it, and it for them.

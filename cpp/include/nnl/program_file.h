@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of programs, .nnlp: what nnl.save_program and nnl-convert write.
+// Files of programs: .nnlp, what nnl.save_program and nnl-convert write, and .nnp, whose executors
+// are programs.
 #pragma once
 #include <map>
 #include <memory>
@@ -12,7 +13,12 @@ namespace nnl {
 
 class MappedFile;
 class Safetensors;
-struct FileArray;
+
+// Where an array of a file lies in memory.
+struct FileArray {
+  Spec spec;
+  void* data;
+};
 
 // A file, mapped copy-on-write: what is written to its arrays stays in this process.
 class NNL_API ProgramFile {
@@ -25,16 +31,19 @@ class NNL_API ProgramFile {
 
   const std::string& path() const { return path_; }
   const std::vector<std::pair<std::string, ProgramData>>& programs() const { return programs_; }
-  const std::map<std::string, FileArray>& arrays() const;
+  const std::map<std::string, FileArray>& arrays() const { return arrays_; }
   // Names of parameters, and whether they are trained: what a file of them has.
   const std::vector<std::pair<std::string, bool>>& parameters() const { return parameters_; }
 
  private:
   void read();
+  void read_nnp();
 
   std::string path_;
   std::unique_ptr<MappedFile> file_;
   std::unique_ptr<Safetensors> tensors_;
+  std::shared_ptr<void> memory_;  // of the parameters of a .nnp
+  std::map<std::string, FileArray> arrays_;
   std::vector<std::pair<std::string, ProgramData>> programs_;
   std::vector<std::pair<std::string, bool>> parameters_;
 };

@@ -300,7 +300,8 @@ std::unique_ptr<Product> Product::make(const ProductSpec& spec, Space& space) {
   if (auto row = make_row_product(s, space)) return row;
 #ifdef NNL_ONEDNN
   const int64_t one = s.y.rows() * s.y.columns() * s.a.columns();
-  if (one > 32 * 32 * 32 && s.y.elements) {
+  const bool counts = std::max({s.y.rows(), s.y.columns(), s.a.columns()}) <= INT32_MAX;  // in int
+  if (one > 32 * 32 * 32 && s.y.elements && counts) {
     try {
       return std::make_unique<OneDnn>(s, type_of(s), space);
     } catch (const dnnl::error&) {
