@@ -35,7 +35,7 @@ class NNL_API ThreadScope {
 // f(begin, end) over [0, n), in parts of at least `grain` items, one part per thread. Waking the
 // threads costs some microseconds: a grain should be worth that.
 template <class F>
-void parallel_for(int64_t n, int64_t grain, F&& f) {
+void parallel_for(int64_t n, [[maybe_unused]] int64_t grain, F&& f) {
 #ifdef _OPENMP
   const int parts = static_cast<int>(std::min<int64_t>(threads(), n / std::max<int64_t>(grain, 1)));
   if (parts > 1 && !omp_in_parallel()) {
