@@ -22,11 +22,12 @@ INTEROP_PYTHON ?=
 # One BLAS thread per test process, or two processes on two cores fight for them.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(PY) -m pytest -n $(JOBS)
-CPP := $(shell find cpp examples -name '*.cpp' -o -name '*.h')
+CPP := $(shell find cpp examples -name '*.cpp' -o -name '*.[ch]')
 EMULATOR_CPP := $(wildcard tests/cuda/emulator/*.cpp tests/cuda/emulator/*.h)
 
 .PHONY: help train test test-all test-numpy test-emulated interop lint bench bench-cpu bench-cpp onnx-report
-.PHONY: setup native cpp cpp-plain wheel sanitize sanitize-address sanitize-thread setup-interop has-python310 clean distclean
+.PHONY: setup native cpp cpp-plain cpp-aarch64 has-aarch64 wheel sanitize sanitize-address
+.PHONY: sanitize-thread setup-interop has-python310 clean distclean
 .DELETE_ON_ERROR:
 
 help:
@@ -40,6 +41,7 @@ help:
 	@echo 'make native       build the native engine, or say why that fails'
 	@echo 'make cpp          build the library for C++ programs, into build/cpp/install; its tests'
 	@echo 'make cpp-plain    the same without oneDNN, into build/cpp-plain/install'
+	@echo 'make cpp-aarch64  the same for 64-bit ARM processors, with a cross compiler and qemu'
 	@echo 'make wheel        wheels that travel, into dist: for AVX2 and AVX-512, tested by installing them'
 	@echo 'make sanitize     the C++ tests under the address, undefined-behaviour and thread sanitizers'
 	@echo 'make bench        microseconds per operation, beside NNabla and PyTorch where installed'
@@ -93,15 +95,25 @@ native: $(VENV)/.stamp
 	NNL_NATIVE=ON $(PY) -m pip install -v $(PIP_EDITABLE)
 	@touch $(VENV)/.native
 
-# The library for C++ programs with its tests and examples.
-cpp cpp-plain: $(VENV)/.stamp
+# The library for C++ programs with its tests and examples; the last one on plain loops, for 64-bit
+# ARM processors, which qemu plays.
+cpp cpp-plain cpp-aarch64: $(VENV)/.stamp
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake -S cpp -B build/$@ -G Ninja -DNNL_TESTS=ON \
-	    -DNNL_PYTHON=OFF -DNNL_ONEDNN=$(ONEDNN) -DPython_EXECUTABLE="$(CURDIR)/$(PY)"
+	    -DNNL_PYTHON=OFF $(CPP_OPTIONS) -DPython_EXECUTABLE="$(CURDIR)/$(PY)"
 	$(VENV)/bin/cmake --build build/$@
 	$(VENV)/bin/ctest --test-dir build/$@ --output-on-failure
 	$(VENV)/bin/cmake --install build/$@ --prefix build/$@/install
-cpp: ONEDNN := ON
-cpp-plain: ONEDNN := OFF
+cpp-plain: CPP_OPTIONS := -DNNL_ONEDNN=OFF
+cpp-aarch64: CPP_OPTIONS := -DNNL_ONEDNN=OFF -DNNL_ARCH=armv8-a -DCMAKE_SYSTEM_NAME=Linux \
+	-DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
+	-DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
+	-DCMAKE_DISABLE_FIND_PACKAGE_PNG=ON \
+	"-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;/usr/aarch64-linux-gnu"
+cpp-aarch64: has-aarch64
+has-aarch64:
+	@command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null || { \
+	  echo 'make cpp-aarch64 needs a cross compiler and an emulator; on Debian:' >&2; \
+	  echo '    apt-get install g++-aarch64-linux-gnu qemu-user' >&2; exit 1; }
 
 # Wheels that need no compiler where they are installed. auditwheel names the oldest glibc they run
 # on; oneDNN stays a package of its own.
