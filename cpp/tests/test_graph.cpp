@@ -252,6 +252,8 @@ void errors_name_function_and_argument() {
   CHECK_ERROR(f::softmax(x, 2), "softmax: axis 2 is outside [-2, 2) for x float32[2, 3]");
   CHECK_ERROR(f::relu(Variable()), "relu: x is missing");
   CHECK_ERROR(apply("batch_normalization", {}, {x}), "batch_normalization: ");
+  CHECK_ERROR(apply("dropout", {{"p", 0.5}, {"seed", int64_t{0}}}, {x, x}),
+              "dropout: rng float32[2, 3], wanted uint64[2]");
   CHECK_ERROR(apply("no_such_function", {}, {x}), "no_such_function: ");
   CHECK_ERROR(f::convolution(x, leaf({1, 1, 2, 2}, 1), Variable()), "convolution: ");
   CHECK_ERROR(pf::affine(x, 1, 0, ParameterDirectory()), "affine: n_out is 0, wanted at least 1");

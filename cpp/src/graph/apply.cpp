@@ -101,8 +101,8 @@ Traits traits_of(const std::string& op, const AttributeMap& attributes) {
   t.view = op == "reshape" || op == "unlink";
   t.differentiable = !constant.count(op);
   if (const auto found = integers.find(op); found != integers.end()) t.integer = found->second;
-  if (op == "dropout" || op == "image_augmentation") t.writes = {1};
-  if (op == "rand" || op == "randn" || op == "randint") t.writes = {0};
+  if (op == "dropout" || op == "image_augmentation") t.writes = {1}, t.draws = true;
+  if (op == "rand" || op == "randn" || op == "randint") t.writes = {0}, t.draws = true;
   if (op == "batch_normalization" && std::get<bool>(attributes.at("batch_stat"))) t.writes = {3, 4};
   return t;
 }
@@ -181,6 +181,11 @@ std::vector<Variable> apply(const std::string& op, AttributeMap attributes,
   const graph::Traits traits = graph::traits_of(op, attributes);
   node->op = op, node->attributes = std::move(attributes);
   node->need_grad = node->need_grad && traits.differentiable && recording_gradients;
+  if (traits.draws) {
+    const Spec& rng = s.in[static_cast<size_t>(traits.writes[0])];
+    if (rng.dtype != DType::u64 || rng.size() != 2)
+      throw ValueError(op + ": rng " + rng.text() + ", wanted uint64[2]");
+  }
   for (const Variable& x : inputs) {
     node->in.push_back(x.value());
     if (x) ++x.value()->uses;

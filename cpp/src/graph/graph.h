@@ -56,6 +56,7 @@ struct Traits {
   bool view = false;  // the output is the memory of the input
   bool differentiable = true;
   int integer = -1;         // the input that is taken as integers
+  bool draws = false;       // what it writes is the state of a stream of random numbers
   std::vector<int> writes;  // inputs that it changes
 };
 Traits traits_of(const std::string& op, const AttributeMap& attributes);
