@@ -115,6 +115,12 @@ Specs fixed_point(const RuleCall& c) {
   c.in_range("delta", c.attributes.number("delta") > 0, "more than 0");
   return {c[0]};
 }
+Specs powers(const RuleCall& c) {
+  c.integer("n", 1 + c.attributes.flag("sign") + c.attributes.flag("with_zero"), 64);
+  c.integer("m", -longest_axis, 127);
+  return {c[0]};
+}
+const ShapeRule pow2_quantize{"pow2_quantize", "x", powers};
 const ShapeRule fixed_point_quantize{"fixed_point_quantize", "x", fixed_point};
 
 Specs prelu_of(const RuleCall& c) {

@@ -198,5 +198,11 @@ const ShapeRule random_crop{"random_crop", "x rng", cropped};
 const ShapeRule random_flip{"random_flip", "x rng", flipped};
 const ShapeRule random_shift{"random_shift", "x rng", shifted};
 
+Specs boxes(const RuleCall& c) {
+  if (c[0].rank() != 3 || c[0].shape[2] < 6) c.fail(0, "(B, N, 5 + C) with at least one class");
+  return {c[0]};
+}
+const ShapeRule nms_detection2d{"nms_detection2d", "x", boxes};
+
 }  // namespace
 }  // namespace nnl
