@@ -106,8 +106,9 @@ std::string safetensors_header(const std::vector<std::pair<std::string, Spec>>& 
   std::string header = "{";
   size_t at = 0;
   for (const auto& [name, spec] : arrays) {
-    const auto* type = std::find_if(types.begin(), types.end(),
-                                    [&](const TypeName& t) { return t.type == spec.dtype; });
+    const auto* type =
+        std::find_if(types.begin(), types.end(),
+                     [type = spec.dtype](const TypeName& t) { return t.type == type; });
     std::string shape;
     for (int64_t n : spec.shape) shape += (shape.empty() ? "" : ",") + std::to_string(n);
     header += (at || header.size() > 1 ? "," : "") + quoted(name) + ":{\"dtype\":\"" +
