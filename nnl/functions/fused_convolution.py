@@ -177,12 +177,20 @@ class fused_convolution:
         self, x, weight, bias=None, beta=None, gamma=None, mean=None, variance=None, z=None
     ):
         """What is differentiated; it leaves the running statistics alone."""
+        return self._said(x, weight, bias, beta, gamma, mean, variance, z, not self.batch_stat)
+
+    def portable(
+        self, x, weight, bias=None, beta=None, gamma=None, mean=None, variance=None, z=None
+    ):
+        return self._said(x, weight, bias, beta, gamma, mean, variance, z, True)
+
+    def _said(self, x, weight, bias, beta, gamma, mean, variance, z, running):
         pad, convolution, normalization = self.steps(len(x.shape) - self.base_axis - 1)
         if pad is not None:
             x = OPS["pad"](x, **pad.as_dict())
         y = OPS["convolution"](x, weight, bias, **convolution.as_dict())
         if beta is not None:
-            statistics = (None, None) if self.batch_stat else (mean, variance)
+            statistics = (mean, variance) if running else (None, None)
             y = OPS["batch_normalization"](y, beta, gamma, *statistics, **normalization.as_dict())
         if z is not None:
             y = OPS["add2"](y, z)

@@ -105,6 +105,8 @@ class min_max_quantize_op:
             qr_min = store(qr_min, lowest)
         else:
             highest = qr_max
+            if self.x_min_max:  # nothing is there to move it
+                qr_min = store(qr_min, mul_scalar(qr_min, 1.0))
         qr_max = store(qr_max, OPS["maximum2"](highest, add_scalar(qr_min, self.eps)))
         scale = div2(sub2(qr_max, qr_min), sub2(ql_max, ql_min))
         zero = OPS["round"](sub2(ql_min, div2(qr_min, scale)))

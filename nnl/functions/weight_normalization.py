@@ -172,12 +172,11 @@ class SpectralNorm:
         for _ in range(self.itr):
             right = unit(matmul(left, matrix))
             left = unit(matmul(right, matrix, transpose_b=True))
+        if not self.test:  # what follows reads it there, so that it is stored
+            left = reshape(OPS["store"](u, reshape(left, u.shape)), left.shape)
         sigma = sum_op(mul2(matmul(left, matrix), right), axes=(0, 1), keep_dims=True)
         direction = reshape(matmul(left, right, transpose_a=True), rows.shape)
         direction = OPS["transpose"](direction, axes=tuple(axes.index(i) for i in range(len(axes))))
-        if not self.test:
-            original = OPS["identity"](original)
-            left = OPS["store"](u, reshape(left, u.shape))
         sigma = reshape(sigma, (1,) * len(w.shape))
         return div2(w, sigma), original, direction, sigma
 

@@ -111,6 +111,8 @@ class Step:
         once: Whether it runs again only when one of the given values behind it has changed.
         converts: Whether it reads inputs of other types than it computes with.
         parts: Of a fused step, the steps it replaces, in order.
+        whole: Whether its definition runs where no kernel does, though it has parts: these say the
+            same in other functions, up to rounding, for libraries that have only kernels.
         source: Number of what it was recorded as, or for whom it checks an input; 0 for another
             step made by a pass.
         native: Whether kernels of the library may run it.
@@ -119,7 +121,7 @@ class Step:
 
     __slots__ = (
         "op", "attrs", "ins", "outs", "writes", "view", "second", "once", "converts", "parts",
-        "source", "native", "kernel",
+        "whole", "source", "native", "kernel",
     )  # fmt: skip
 
     def __init__(
@@ -134,7 +136,7 @@ class Step:
         self.op, self.attrs, self.ins, self.outs = op, attrs, tuple(ins), tuple(outs)
         self.writes: tuple[int, ...] = ()
         self.second, self.once, self.parts = second, False, tuple(parts)
-        self.view = self.converts = False
+        self.view = self.converts = self.whole = False
         self.source = 0
         self.native = True
         self.kernel: Any = None
@@ -161,6 +163,11 @@ class Step:
         if op is not None and category(op) == "Update":
             return UPDATE
         return BACKWARD if self.second else FORWARD
+
+    @property
+    def replaced(self) -> Sequence[Step]:
+        """The steps that run in its place where no kernel does; none if it runs itself."""
+        return () if self.whole else self.parts
 
     def __repr__(self) -> str:
         return f"{self.outs} = {self.op}{self.ins}"

@@ -27,7 +27,7 @@ DTYPES = (
 )  # fmt: skip
 _INT, _NESTED = frozenset([int]), frozenset([list, dict])
 # Fields of steps that are left out where they are false.
-FLAGS = ("view", "second", "once", "converts")
+FLAGS = ("view", "second", "once", "converts", "whole")
 
 
 @cache

@@ -61,8 +61,8 @@ class Saver:
             slot.name = known
         lib = SPACES[program.space].library()
         if lib is not None and not program.fused:
-            decompose_unknown(program, lib)
             portable(program, lib)
+            decompose_unknown(program, lib)
         for i, slot in enumerate(program.slots):
             if slot.data is not None and any(slot.data.strides):  # what a pass has computed
                 slot.name = unique(f"{name}/constant{i}", self.arrays)

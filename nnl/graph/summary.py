@@ -71,7 +71,7 @@ def summary(plan: Plan) -> str:
 
 def _leaves_of(step: Step) -> list[Step]:
     """The recorded steps that a fused one stands for."""
-    return [p for part in step.parts for p in _leaves_of(part)] if step.parts else [step]
+    return [p for part in step.replaced for p in _leaves_of(part)] if step.replaced else [step]
 
 
 def _flops(program: Program, step: Step) -> int:

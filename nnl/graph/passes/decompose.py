@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For programs that are saved: functions without a kernel as the functions they can be said by."""
+"""For programs that are saved: parts of steps without a kernel, in functions that have one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ from nnl.graph.program import CONSTANT, SPACE, Program, Step
 
 
 def decompose_unknown(program: Program, lib: Library) -> None:
-    """Put what the definition of an op says in place of steps that the library has no kernel of."""
-    if program.space == SPACE:
-        program.steps = [s for step in program.steps for s in _said(program, step, lib)]
+    """Give steps that the library has no kernel of what their definitions say as parts."""
+    if program.space != SPACE:
+        return
+    for step in program.steps:
+        if step.kernel is None and not step.parts:
+            said = _said(program, step, lib)
+            if said != [step]:
+                step.parts, step.whole = tuple(said), True
 
 
 def _said(program: Program, step: Step, lib: Library) -> list[Step]:
@@ -63,6 +68,9 @@ def _said(program: Program, step: Step, lib: Library) -> list[Step]:
         s.ins, s.outs = tuple(number[i] for i in s.ins), tuple(number[o] for o in s.outs)
         s.source, s.second, s.native = step.source, step.second, step.native
     steps = part.steps
+    written = {program.root(s.ins[p]) for s in steps for p in s.writes}
+    if not {program.root(step.ins[p]) for p in step.writes} <= written:
+        return [step]  # a state would stay as it was
     for edge, o in zip(edges, step.outs, strict=False):
         attributes = {"dtype": program.slots[o].spec.dtype.name}
         if edge.key in binding.slot_of:

@@ -47,8 +47,8 @@ class _Chooser:
             step = todo.pop()
             if step.native and self._choose(step):
                 continue
-            if step.parts:
-                todo += step.parts[::-1]
+            if step.replaced:
+                todo += step.replaced[::-1]
             else:
                 self._leave_to_numpy(step)
         self.program.steps = self.steps

@@ -48,4 +48,4 @@ def unfuse(program: Program) -> None:
 
 
 def _parts(step: Step) -> list[Step]:
-    return [s for part in step.parts for s in _parts(part)] if step.parts else [step]
+    return [s for part in step.replaced for s in _parts(part)] if step.replaced else [step]
