@@ -9,7 +9,6 @@
 #include "nnl/packing.h"
 #include "nnl/plan.h"
 #include "nnl/threads.h"
-#include "program_check.h"
 
 namespace nnl {
 namespace {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "program_check.h"
-
 #include <algorithm>
 #include <map>
 
+#include "nnl/program.h"
 #include "nnl/rules.h"
 
 namespace nnl {

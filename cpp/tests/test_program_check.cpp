@@ -7,9 +7,9 @@
 #include <cstring>
 #include <new>
 
-#include "../src/program_check.h"
 #include "check.h"
 #include "nnl/model.h"
+#include "nnl/program.h"
 #include "nnl/rules.h"
 
 using namespace nnl;

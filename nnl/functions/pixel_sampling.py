@@ -97,7 +97,7 @@ class sample_pixels:
     def forward(self, xp, x, index, weight, out=None):
         if out is None:
             out = xp.empty((*x.shape[:2], index.shape[2]), x.dtype)
-        if not x.size:  # without pixels all weights are 0
+        if not x.size or not index.size:  # without pixels all weights are 0
             out[...] = 0
             return out
         for b in range(len(x)):

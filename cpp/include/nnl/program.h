@@ -50,4 +50,10 @@ struct ProgramData {
   std::map<int, int> carries;  // given value -> the value that it has after a run, 0 for zeros
 };
 
+// Compares every step with the rule of its op, so that kernels need not: they read and write as far
+// as these shapes say.
+//
+// ValueError: a step gives something else, or writes where others read; the text names the step.
+NNL_API void check(const ProgramData& program);
+
 }  // namespace nnl

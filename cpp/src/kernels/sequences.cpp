@@ -38,10 +38,14 @@ class Sequences : public Kernel {
                          std::to_string(most));
       sum += value(i);
     }
+    const std::string name = packs ? "pack_padded_sequence" : "pad_packed_sequence";
     if (sum != count_)
-      throw ValueError(std::string(packs ? "pack_padded_sequence: lengths have"
-                                         : "pad_packed_sequence: batch_sizes have") +
-                       " the sum " + std::to_string(sum) + ", wanted " + std::to_string(count_));
+      throw ValueError(
+          name + ": " + (packs ? "lengths" : "batch_sizes") + " have the sum " +
+          std::to_string(sum) + ", wanted " + (packs ? "" : "the ") + std::to_string(count_) +
+          (packs ? " as when " + name + " was called, because that fixed the shapes: call " + name +
+                       " again"
+                 : " steps of packed_sequence"));
     auto* others = b.output<int64_t>(1);  // how many of the values are above 0, above 1, ...
     for (int64_t i = 0; i < out_[1].size(); ++i) {
       others[i] = 0;
