@@ -12,7 +12,7 @@ import pytest
 from tests.native.kernels import require_library
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(5000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [100, pytest.param(5000, marks=pytest.mark.long)])
 def test_damaged_programs(count: int, tmp_path: Path) -> None:
     require_library()
     command = [sys.executable, "-m", "tests.native.damaged_programs", str(count), "0"]
