@@ -14,16 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 from nnl.cli.verify import largest_gap
-from nnl.converters.formats import (
-    FORMATS,
-    Format,
-    Model,
-    NnpModel,
-    WriteOptions,
-    format_of,
-    read_model,
-    unsupported,
-)
+from nnl.converters.formats import FORMATS, Format, WriteOptions, format_of, read_model, unsupported
+from nnl.converters.model import Model, NnpModel
 from nnl.converters.nnp.content import (
     between,
     expanded,

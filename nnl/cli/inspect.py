@@ -11,7 +11,8 @@ from typing import Any
 
 from nnl.cli.convert import allowed_functions
 from nnl.cli.view import shape_text
-from nnl.converters.formats import FORMATS, NnpModel, format_of, is_programs, read_model
+from nnl.converters.formats import FORMATS, format_of, is_programs, read_model
+from nnl.converters.model import NnpModel
 from nnl.converters.nnb.table import functions_of_level
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded, functions_of, network_of, with_executor

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.formats import Network, is_programs, read_model
+from nnl.converters.formats import is_programs, read_model
+from nnl.converters.model import Network
 from nnl.converters.programs import ProgramNetwork
 from nnl.core.atomic import replacing
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.converters.formats import Format, Model, Network, WriteOptions
+from nnl.converters.formats import Format, WriteOptions
+from nnl.converters.model import Model, Network
 from nnl.converters.programs import entries
 from nnl.core.graph import capture
 from nnl.core.random import seed

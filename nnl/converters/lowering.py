@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.formats import Network
+from nnl.converters.model import Network
 from nnl.converters.simpler import SIMPLER
 from nnl.core.array import NdArray
 from nnl.core.context import using

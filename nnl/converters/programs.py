@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.formats import Model, Network, NnpModel, WriteOptions
+from nnl.converters.formats import WriteOptions
+from nnl.converters.model import Model, Network, NnpModel
 from nnl.converters.nnp.content import with_executor
 from nnl.core.graph import Value, capture
 from nnl.core.parameter import get_parameters, parameter_scope

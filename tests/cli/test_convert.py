@@ -18,7 +18,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.cli.main import convert_main, main
-from nnl.converters import formats
+from nnl.converters.model import OnnxFile
 from nnl.converters.nnp.messages import parse
 from nnl.utils.load import load
 from nnl.utils.save import save
@@ -349,14 +349,14 @@ def test_verify_compares_with_the_source_itself(
     pytest.importorskip("onnx")
     write_network(tmp_path / "m.nnp")
     assert run(tmp_path / "m.nnp", tmp_path / "m.onnx") == 0
-    read = formats.OnnxFile.content
+    read = OnnxFile.content
 
-    def forgetful(self: formats.OnnxFile, batch_size: int | None = None) -> Any:
+    def forgetful(self: OnnxFile, batch_size: int | None = None) -> Any:
         content = read(self, batch_size)
         content.promised = [p for p in content.stored if not p.name.endswith("W")]
         return content
 
-    monkeypatch.setattr(formats.OnnxFile, "content", forgetful)
+    monkeypatch.setattr(OnnxFile, "content", forgetful)
     assert run(tmp_path / "m.onnx", tmp_path / "o.nnp", "--verify") == 1
     assert "differs from its source" in capsys.readouterr().err
 

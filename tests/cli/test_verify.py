@@ -15,6 +15,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.cli.main import main
 from nnl.converters import formats
+from nnl.converters.model import Network
 from nnl.utils.load import load
 from nnl.utils.save import save
 from tests.cli.test_convert import run, write_network
@@ -106,9 +107,9 @@ def test_the_tolerance_grows_with_the_outputs(
     x = nn.Variable((2, 3))
     net = {"name": "n", "batch_size": 2, "outputs": {"y": x * 1e6}, "names": {"x": x}}
     save(tmp_path / "m.nnp", {"networks": [net]})
-    compute = formats.Network.run
+    compute = Network.run
     monkeypatch.setattr(
-        formats.Network,
+        Network,
         "run",
         lambda self, values: {n: y + 1 for n, y in compute(self, values).items()},
     )
@@ -132,13 +133,13 @@ def test_small_outputs_are_compared_with_themselves(
     save(tmp_path / "m.nnp", {"networks": [net]})
     assert run(tmp_path / "m.nnp", tmp_path / "o.onnx", "-b", 2, "--verify") == 0
     old = (tmp_path / "o.onnx").read_bytes()
-    compute = formats.Network.run
+    compute = Network.run
 
-    def off(self: formats.Network, values: Any) -> Any:
+    def off(self: Network, values: Any) -> Any:
         found = compute(self, values)
         return {**found, "small": found["small"] / 2}
 
-    monkeypatch.setattr(formats.Network, "run", off)
+    monkeypatch.setattr(Network, "run", off)
     assert run(tmp_path / "m.nnp", tmp_path / "o.onnx", "-b", 2, "--verify") == 1
     assert "o.onnx differs from its source, so it was not written" in capsys.readouterr().err
     assert (tmp_path / "o.onnx").read_bytes() == old

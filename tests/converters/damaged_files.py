@@ -302,7 +302,8 @@ def programs(folder: Path) -> tuple[list[Path], Reader]:
 
 
 def runtime(folder: Path) -> tuple[list[Path], Reader]:
-    from nnl.converters.formats import Network, read_model
+    from nnl.converters.formats import read_model
+    from nnl.converters.model import Network
     from nnl.converters.nnb import writer
 
     x = nn.Variable((1, 2, 6, 6))

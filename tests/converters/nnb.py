@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnl.converters.formats import Network
+from nnl.converters.model import Network
 
 
 def runtime() -> str:

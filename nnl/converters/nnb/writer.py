@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.formats import Network
 from nnl.converters.lowering import Lowered, Target, lower
+from nnl.converters.model import Network
 from nnl.converters.nnb.table import (
     CHOICES,
     FUNCTIONS,

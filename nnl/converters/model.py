@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models as files give them: a graph for a batch size, and NNabla's messages."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.nnp.archive import Content
+from nnl.converters.nnp.building import NewParameters, build_networks
+from nnl.converters.nnp.content import expanded, interface, network_of, with_executor
+from nnl.converters.nnp.function_messages import visible_inputs
+from nnl.converters.nnp.network_pass import NnpNetworkPass
+from nnl.converters.nnp.network_reader import MAX_ELEMENTS
+from nnl.converters.nnp.parameter_files import Stored
+from nnl.converters.nnp.writer import create_proto
+from nnl.converters.open_batch import at_two_sizes, merged
+from nnl.core.context import using
+from nnl.core.graph import capture
+from nnl.core.parameter import get_parameter, get_parameters, parameter_scope, set_parameter
+from nnl.core.variable import Variable, forward_all
+
+logger = logging.getLogger("nnl")
+
+
+@dataclass
+class Network:
+    """A graph for one batch size.
+
+    Attributes:
+        name: Its name.
+        inputs, outputs: Variables by name.
+        parameters: The registry that its parameters are in.
+    """
+
+    name: str
+    inputs: dict[str, Variable]
+    outputs: dict[str, Variable]
+    parameters: OrderedDict[str, Any] = field(default_factory=OrderedDict)
+
+    def run(self, values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """The outputs for values of the inputs."""
+        for name, v in self.inputs.items():
+            v.d = values[name]
+        forward_all(list(self.outputs.values()))
+        return {name: v.d.copy() for name, v in self.outputs.items()}
+
+
+class Model:
+    """A file, read. A subclass gives `content` and `network`.
+
+    Attributes:
+        where: The files, for messages.
+    """
+
+    where = ""
+
+    def content(self, batch_size: int | None = None) -> Content:
+        """As NNabla's messages.
+
+        Args:
+            batch_size: The file's own if None.
+        Raises:
+            NotImplementedError: A function has no type in .nnp files.
+            ValueError: The file's batch size is fixed, and another one.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: define content()")
+
+    def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
+        """The graph, in a parameter registry of its own.
+
+        Args:
+            batch_size: The file's own if None.
+            inference: Dropout does nothing, batch normalisation uses the running statistics.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: define network()")
+
+
+class NnpModel(Model):
+    """NNabla's messages; the first executor chooses inputs and outputs."""
+
+    def __init__(self, content: Content) -> None:
+        self._content, self.where = content, content.where
+
+    def content(self, batch_size: int | None = None) -> Content:
+        content = self._content
+        if batch_size is None:
+            return content
+        proto = type(content.proto)()
+        proto.CopyFrom(content.proto)
+        for network in proto.network:
+            if not is_open(network) and network.batch_size not in (0, batch_size):
+                raise ValueError(
+                    f"{self.where}: the network {network.name!r} has the fixed batch size "
+                    f"{network.batch_size}, so it cannot be {batch_size}"
+                )
+            network.batch_size = batch_size
+        return replace(content, proto=proto)
+
+    def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
+        content = self._content
+        if content.proto.executor:
+            content = with_executor(expanded(content), 0)
+        message = network_of(content)
+        change = NnpNetworkPass()
+        if inference:
+            change.set_batch_normalization_batch_stat_all(False)
+            change.on_generate_function_by_type("Dropout")(_without_dropout)
+        if batch_size is None:
+            batch_size = message.batch_size or 1
+        _, outputs = interface(content)
+        scope: OrderedDict[str, Any] = OrderedDict()
+        with parameter_scope("", scope), using(auto_forward=False):
+            parameters = NewParameters(content.stored, self.where, keep=True)
+            built = build_networks(content, [message.name], batch_size, parameters, change)
+            parameters.commit()
+        network = built[message.name]
+        drawn = [n for n in parameters.variables if n not in parameters.stored]
+        if drawn:
+            logger.warning(
+                "%s: the files have no values of %d parameters, %s: they are initial ones",
+                self.where,
+                len(drawn),
+                ", ".join(drawn[:3]) + (" ..." if len(drawn) > 3 else ""),
+            )
+        inputs = {n: v.variable_instance for n, v in network.inputs.items()}
+        ends = {n: network.variable(n, self.where).variable_instance for n in outputs}
+        return Network(message.name, inputs, ends, scope)
+
+
+def is_open(network: Any) -> bool:
+    """Whether a network message leaves its batch size open."""
+    return any(-1 in v.shape.dim for v in network.variable)
+
+
+def _without_dropout(f: Any) -> None:
+    f.proto.dropout_param.p = 0.0
+
+
+class OnnxFile(Model):
+    """An ONNX model; unknown sizes of inputs are the batch size on the first axis, else 1."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        from nnl.converters.onnx.importer import load
+
+        self._model, self.where = load(path), str(path)
+
+    def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
+        infos = {v.name: v for v in self._model.infos}
+        scope: OrderedDict[str, Any] = OrderedDict()
+        inputs = {}
+        for name in self._model.inputs:
+            info = infos[name]
+            if info.kind != "tensor" or info.shape is None:
+                raise ValueError(f"{self.where}: the input {name!r} has no shape")
+            sizes = enumerate(info.shape)
+            shape = [
+                (batch_size or 1 if i == 0 else 1) if type(n) is not int else n for i, n in sizes
+            ]
+            if math.prod(n or 1 for n in shape) > MAX_ELEMENTS:
+                raise ValueError(
+                    f"{self.where}: the input {name!r} has the impossible shape {shape}"
+                )
+            inputs[name] = x = Variable(shape)  # takes no memory yet
+            x.data.set_spec(x.spec.with_dtype(np.float32 if info.dtype is None else info.dtype))
+        with parameter_scope("", scope), using(auto_forward=False):
+            result = self._model(**inputs)
+        values = result if isinstance(result, tuple) else (result,)
+        outputs = dict(zip(self._model.outputs, values, strict=True))
+        for name, y in outputs.items():
+            if not isinstance(y, Variable):
+                raise ValueError(f"{self.where}: the output {name!r} does not depend on the inputs")
+        return Network(self._model.model.graph.name or "network", inputs, outputs, scope)
+
+    def content(self, batch_size: int | None = None) -> Content:
+        try:
+            first, second = at_two_sizes(self)
+            proto, stored = self._messages(first)
+            proto = merged(proto, self._messages(second)[0], self.where)
+            proto.network[0].batch_size = batch_size or 1
+            content = Content(self.where, proto, stored)
+            NnpModel(content).network(batch_size)
+        except ValueError as error:
+            network = self.network(batch_size)
+            proto, stored = self._messages(network)
+            fixed = proto.network[0].batch_size
+            logger.warning("%s: the batch size is fixed at %d: %s", self.where, fixed, error)
+            content = Content(self.where, proto, stored)
+        return content
+
+    def _messages(self, network: Network) -> tuple[Any, list[Stored]]:
+        """A network as NNabla's message, and its parameters."""
+        sizes = [v.shape[0] for v in network.inputs.values() if v.shape]
+        entry: dict[str, Any] = {
+            "name": network.name,
+            "batch_size": sizes[0] if sizes else 1,
+            "names": network.inputs,
+            "outputs": network.outputs,
+        }
+        executor = {"name": "runtime", "network": network.name}
+        executor["data"] = list(network.inputs)  # type: ignore[assignment]
+        executor["output"] = list(network.outputs)  # type: ignore[assignment]
+        with parameter_scope("", network.parameters):
+            _keep_constants(network)
+            parameters = get_parameters(grad_only=False)
+            stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in parameters.items()]
+            contents = {"networks": [entry], "executors": [executor]}
+            return create_proto(contents, variable_batch_size=False), stored
+
+
+def _keep_constants(network: Network) -> None:
+    """Register arrays in the graph that are neither inputs nor parameters, which messages have no
+    place for, as parameters without gradient."""
+    parameters = get_parameters(grad_only=False)
+    known = {v.edge.key for v in (*network.inputs.values(), *parameters.values())}
+    count = 0
+    for node in capture([v.edge for v in network.outputs.values()]):
+        for v in visible_inputs(node):
+            if v.node is None and v.key not in known:
+                known.add(v.key)
+                while get_parameter(f"constants/{count}") is not None:
+                    count += 1
+                set_parameter(f"constants/{count}", Variable.on(v))
