@@ -8,7 +8,7 @@ A function that the target lacks is replaced: by a rule of the target or of SIMP
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,13 +38,11 @@ class Target:
             such call, None if it has.
         rules: What to say instead of an op, by its name; they go before SIMPLER. Their functions
             may be ones that the format lacks too.
-        folds_normalization: Whether a batch normalization becomes part of the weights before it.
     """
 
     name: str
     refuses: Callable[[Node, Callable[[Value], bool]], str | None]
-    rules: Mapping[str, Rule] = field(default_factory=dict)
-    folds_normalization: bool = True
+    rules: Mapping[str, Rule]
 
 
 @dataclass
@@ -53,22 +51,13 @@ class Lowered:
 
     Attributes:
         nodes: In an order in which they can run. Edges that none of them makes are inputs and
-            constants; `value` gives what the latter hold.
+            constants, which hold their values.
         inputs, outputs: Edges by name. Functions make all outputs, if by `identity`.
     """
 
     nodes: list[Node]
     inputs: dict[str, Value]
     outputs: dict[str, Value]
-
-    def constants(self) -> list[Value]:
-        """Edges that nothing makes, in the order in which they are read."""
-        known = {v.key for v in self.inputs.values()} | {
-            (id(n), i) for n in self.nodes for i in range(len(n.out_specs))
-        }
-        read = [v for n in self.nodes for v in n.inputs if v is not None]
-        found = {v.key: v for v in (*read, *self.outputs.values()) if v.key not in known}
-        return list(found.values())
 
 
 class CannotLower(NotImplementedError):
@@ -144,17 +133,15 @@ class _Lowering:
         xs = [None if v is None else self.values[v.key] for v in node.inputs]
         if not self._varies(node, xs):
             return self._folded(node, xs)
-        same = _same(node)
-        if same is not None and xs[same] is not None:
-            return [xs[same]]  # type: ignore[list-item]
-        if self.target.folds_normalization and node.op.name == "batch_normalization":
+        if node.op.name in _SAME and xs[0] is not None:
+            return [xs[0]]
+        if node.op.name == "batch_normalization":
             found = self._normalization(node, xs)
             if found is not None:
                 return found
         call = self._call(node, xs)
         reason = self.target.refuses(call[0].edge.node, self._is_constant)  # type: ignore[arg-type]
         if reason is None:
-            self.computed.update(y.edge.key for y in call)
             return call
         name = node.op.name
         own = getattr(type(node.attrs), "decompose", None)
@@ -164,21 +151,22 @@ class _Lowering:
                 if said is not None:
                     return said
         self.problems.append(f"{node.label}: {reason}")
-        self.computed.update(y.edge.key for y in call)
         return call
 
     def _call(self, node: Node, xs: Sequence[Variable | None]) -> list[Variable]:
+        """The outputs, hidden ones too, of the same function of these inputs."""
         ys = apply(node.op, node.attrs, tuple(xs))
         found = list(ys) if isinstance(ys, tuple) else [ys]
         made = found[0].edge.node
         assert made is not None
         made.origin = node.origin
         self.alive.append(made)
-        hidden = range(len(found), len(made.out_specs))
-        return found + [
+        found += [
             Variable.on(Value.of(made, i, made.out_specs[i], False, made.outs[i]))  # type: ignore[index]
-            for i in hidden
+            for i in range(len(found), len(made.out_specs))
         ]
+        self.computed.update(y.edge.key for y in found)
+        return found
 
     def _expanded(
         self, rule: Rule, node: Node, xs: Sequence[Variable | None]
@@ -263,24 +251,12 @@ class _Lowering:
             Variable.from_numpy_array((weight * scale.reshape(shape)).astype(weight.dtype)),
             Variable.from_numpy_array((bias * scale + shift).astype(weight.dtype)),
         ]
-        ys = self._call_of(maker, [Variable.on(maker.inputs[0]), *new])  # type: ignore[arg-type]
-        self.computed.update(y.edge.key for y in ys)
-        return ys
-
-    def _call_of(self, maker: Node, xs: Sequence[Variable]) -> list[Variable]:
-        y = apply(maker.op, maker.attrs, tuple(xs))
-        y.edge.node.origin = maker.origin
-        self.alive.append(y)
-        return [y]
+        return self._call(maker, [Variable.on(maker.inputs[0]), *new])  # type: ignore[arg-type]
 
 
 # Functions with weights that a normalization may become part of: the axis of the maps.
 _WEIGHTS = {"convolution": 0, "affine": 1, "deconvolution": 1, "depthwise_convolution": 0}
-
-
-def _same(node: Node) -> int | None:
-    """The input that a node gives unchanged when a network is used, if it does."""
-    return 0 if node.op.name in ("identity", "dropout") else None
+_SAME = ("identity", "dropout")  # give their input unchanged when a network is used
 
 
 def _leaf(x: Variable) -> Variable:

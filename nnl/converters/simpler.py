@@ -149,21 +149,12 @@ def _chain(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return rule
 
 
-def _product(a: Any, x: Any) -> Any:
-    """Of slices along each axis in turn."""
-    y = x
-    for axis in a.axes if a.axes else range(x.ndim):
-        parts = [_slice(y, axis, i) for i in range(y.shape[axis])]
-        y = _chain(lambda p, q: p * q)(None, *parts)
-    return y if a.keep_dims else F.reshape(y, _without(x.shape, a.axes or range(x.ndim)))
-
-
-def _extremum(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _reduced(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def rule(a: Any, x: Any) -> Any:
         """Of halves, down to one element along each axis."""
-        if a.with_index or a.only_index:
+        if getattr(a, "with_index", False) or getattr(a, "only_index", False):
             return None
-        y, axes = x, tuple(a.axes) if a.axes else tuple(range(x.ndim))
+        y, axes = x, a.axes or range(x.ndim)
         for axis in axes:
             while (n := y.shape[axis]) > 1:
                 half = n // 2
@@ -180,10 +171,6 @@ def _part(x: Any, axis: int, start: int, stop: int) -> Any:
     begins = tuple(start if i == axis else 0 for i in range(x.ndim))
     ends = tuple(stop if i == axis else n for i, n in enumerate(x.shape))
     return F.slice(x, start=begins, stop=ends, step=(1,) * x.ndim)
-
-
-def _slice(x: Any, axis: int, i: int) -> Any:
-    return _part(x, axis, i, i + 1)
 
 
 def _without(shape: Any, axes: Any) -> tuple[int, ...]:
@@ -227,9 +214,9 @@ SIMPLER: dict[str, Callable[..., Any]] = {
     ),
     "reduce_sum": lambda a, x: F.sum(x),
     "reduce_mean": lambda a, x: F.sum(x) * (1.0 / max(x.size, 1)),
-    "prod": _product,
-    "max": _extremum(F.maximum2),
-    "min": _extremum(F.minimum2),
+    "prod": _reduced(F.mul2),
+    "max": _reduced(F.maximum2),
+    "min": _reduced(F.minimum2),
     "norm": _norm,
     # normalization
     "batch_normalization": _batch,
