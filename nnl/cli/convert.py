@@ -114,9 +114,9 @@ def add_commands(commands: Any) -> None:
     p.add_argument(
         "--verify",
         action="store_true",
-        help="run source and result on random input, .onnx in ONNX Runtime where installed, and "
-        "print the largest difference; OUTPUT is not written if it is larger than --tolerance. An "
-        "open batch size is tried with two",
+        help="run source and result on random input, the result in its format's own runtime where "
+        "installed, and print the largest difference; OUTPUT is not written if it is larger than "
+        "--tolerance. An open batch size is tried with two",
     )
     p.add_argument(
         "--tolerance",
@@ -243,7 +243,7 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
         raise ValueError(f"the option --ir_version is for ONNX, not {target.name}")
     if args.api is not None and target.name != "NNB":
         raise ValueError(f"the option --api is for NNB, not {target.name}")
-    size, *further = args.batch_size or (1 if target.name == "ONNX" else None,)
+    size, *further = args.batch_size or (None if target.name in ("NNP", "NNLP") else 1,)
     if further and target.name != "NNLP":
         raise ValueError(f"several batch sizes in one file are for NNLP, not {target.name}")
     stored = None if args.nnp_exclude_parameter else parameters
@@ -361,6 +361,7 @@ def _convert(
             gap = largest_gap(model, str(file), path, target, options)
             report["relative_difference"] = gap.relative
             report["largest_difference"], report["largest_value"] = gap.difference, gap.value
+            report["verified_by"] = gap.by
             if not gap.relative <= args.tolerance:
                 raise _Differs
             report["written"] = True
@@ -394,4 +395,6 @@ def _print(reports: list[dict[str, Any]], parts: bool) -> None:
                     print(f"    {name}: {shape}")
         if "largest_difference" in r:
             of = f"of values up to {r['largest_value']:.3g}"
-            print(f"  largest difference: {r['largest_difference']:.3g}, {of}")
+            print(
+                f"  largest difference: {r['largest_difference']:.3g}, {of}, by {r['verified_by']}"
+            )

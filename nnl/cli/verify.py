@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,16 +11,15 @@ import numpy as np
 from nnl.converters.formats import Format, WriteOptions
 from nnl.converters.model import Model, Network
 from nnl.converters.programs import entries
+from nnl.converters.runtimes import Runtime, Values, renamed
 from nnl.core.graph import capture
 from nnl.core.random import seed
 from nnl.graph import load_program
 
-logger = logging.getLogger("nnl")
-
 FURTHER = 2  # what an open batch size is tried with, besides the source's: that many more
 SMALLEST = 1e-6  # outputs that are all below are compared as if their largest number were this
 
-Values = dict[str, Any]
+Run = Callable[[int | None, Values], Sequence[Any]]  # batch size, inputs -> outputs
 
 
 class Gap(NamedTuple):
@@ -30,50 +28,63 @@ class Gap(NamedTuple):
     Attributes:
         relative: The largest difference over the largest finite number of the source's output.
         difference, value: These two.
+        by: What has run the file.
     """
 
     relative: float
     difference: float
     value: float
+    by: str
 
 
 def largest_gap(model: Model, file: str, name: str, target: Format, options: WriteOptions) -> Gap:
-    """Compare a file with its source; ONNX Runtime runs it where that is installed.
+    """Compare a file with its source; its format's own runtime runs it where that is installed.
 
     Args:
         file, name: Where it is now, and what messages call it.
         options: What it was written with; an open batch size is tried with two.
     Raises:
-        ValueError: The result has other inputs or outputs, does not take the batch size, or ONNX
-            Runtime does not run it.
+        ValueError: The result has other inputs or outputs, does not take the batch size, or its
+            runtime does not run it.
     """
     size = options.batch_size
     if target.name == "NNLP":
         return max(_gap_of_program(network, file, key) for key, network in entries(model, options))
-    if target.read is None:
-        raise ValueError(f"--verify cannot read the format {target.name}")
     source = model.network(None if size == -1 else size, inference=True)
-    run = None
-    if target.name == "ONNX" and not _draws(source):
-        run = _in_onnxruntime(file, name)
-    if run is None:
-        result = target.read([file])
-
-        def run(batch: int | None, values: Values) -> Values:
-            seed(0)  # of functions that draw random numbers
-            built = result.network(batch, inference=True)
-            return built.run(_renamed(values, list(built.inputs), name))
-
-    found = [_gap(source, run, name)]
+    known = None if target.runtime is None or _draws(source) else target.runtime(file, name)
+    if known is not None:
+        by, run = known.name, _of_any_batch(known)
+    elif target.read is not None:
+        by, run = "nnl", _in_nnl(target.read([file]), name)
+    else:
+        raise ValueError(f"--verify: nothing here runs the format {target.name}")
+    found = [_gap(source, run, name, by)]
     batch = _batch(source)
     if size == -1 and batch is not None:
-        found.append(_gap(model.network(batch + FURTHER, inference=True), run, name))
+        found.append(_gap(model.network(batch + FURTHER, inference=True), run, name, by))
     return max(found)
+
+
+def _of_any_batch(runtime: Runtime) -> Run:
+    return lambda batch, values: runtime.run(values)
+
+
+def _in_nnl(model: Model, name: str) -> Run:
+    def run(batch: int | None, values: Values) -> Sequence[Any]:
+        seed(0)  # of functions that draw random numbers
+        built = model.network(batch, inference=True)
+        return list(built.run(renamed(values, list(built.inputs), name)).values())
+
+    return run
 
 
 def _gap_of_program(source: Network, file: str, key: str) -> Gap:
     programs = load_program(file)  # anew: random numbers begin as they do in the source
-    return _gap(source, lambda batch, values: programs.run(key, **values), key)
+
+    def run(batch: int | None, values: Values) -> Sequence[Any]:
+        return list(programs.run(key, **values).values())
+
+    return _gap(source, run, key, "nnl")
 
 
 def _batch(network: Network) -> int | None:
@@ -85,66 +96,27 @@ def _draws(network: Network) -> bool:
     return any(n.op.takes_rng for n in capture([v.edge for v in network.outputs.values()]))
 
 
-def _in_onnxruntime(file: str, name: str) -> Callable[[int | None, Values], Values] | None:
-    """What runs the file; None where ONNX Runtime is not installed or lacks an operator."""
-    try:
-        import onnxruntime
-    except ModuleNotFoundError:
-        return None
-    errors = onnxruntime.capi.onnxruntime_pybind11_state
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    except (errors.NotImplemented, errors.Fail) as error:
-        logger.warning("--verify reads %s itself, as ONNX Runtime cannot: %s", name, error)
-        return None
-    except (errors.InvalidGraph, errors.InvalidProtobuf, errors.InvalidArgument) as error:
-        raise ValueError(f"--verify: ONNX Runtime does not read {name}: {error}") from error
-    inputs = {i.name: _DTYPES.get(i.type, np.float32) for i in session.get_inputs()}
-
-    def run(batch: int | None, values: Values) -> Values:
-        given = _renamed(values, list(inputs), name)
-        feeds = {n: np.asarray(given[n], dtype) for n, dtype in inputs.items()}
-        try:
-            outputs = session.run(None, feeds)
-        except (errors.RuntimeException, errors.Fail, errors.InvalidArgument) as error:
-            raise ValueError(f"--verify: ONNX Runtime does not run {name}: {error}") from error
-        return dict(zip((y.name for y in session.get_outputs()), outputs, strict=True))
-
-    return run
-
-
-_DTYPES = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(bool)": np.bool_,
-    **{f"tensor({sign}int{n})": f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)},
-}
-
-
-def _gap(source: Network, run: Callable[[int | None, Values], Values], name: str) -> Gap:
+def _gap(source: Network, run: Run, name: str, by: str) -> Gap:
     seed(0)
     values = random_inputs(source)
     want = source.run(values)
     got = run(_batch(source), values)
     if len(want) != len(got):
         raise ValueError(f"--verify: {name} has {len(got)} outputs, the source {len(want)}")
-    worst = Gap(0.0, 0.0, 0.0)
-    for (output, a), b in zip(want.items(), got.values(), strict=True):
-        if a.shape != b.shape:
+    worst = Gap(0.0, 0.0, 0.0, by)
+    for (output, a), b in zip(want.items(), got, strict=True):
+        if a.shape != b.shape and b.shape != (a.size,):
             raise ValueError(
                 f"--verify: {name}: the output {output!r} is {b.shape}, in the source {a.shape}"
             )
         if a.size:
-            wide = a.astype(np.float64)
+            wide, found = a.astype(np.float64), b.reshape(a.shape)
             with np.errstate(invalid="ignore"):
-                gap = np.abs(wide - b)
-            gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, gap)
+                gap = np.abs(wide - found)
+            gap = np.where((a == found) | (np.isnan(a) & np.isnan(found)), 0.0, gap)
             difference = float(np.nan_to_num(gap.max(), nan=np.inf))
             value = float(np.abs(wide).max(initial=0.0, where=np.isfinite(wide)))
-            worst = max(worst, Gap(difference / max(value, SMALLEST), difference, value))
+            worst = max(worst, Gap(difference / max(value, SMALLEST), difference, value, by))
     return worst
 
 
@@ -172,12 +144,3 @@ def _integer_leaves(network: Network) -> set[Any]:
             if v is not None and (whole or name in node.op.integer):
                 found.add(v.key)
     return found
-
-
-def _renamed(values: Values, names: list[str], file: str) -> Values:
-    """The values under the names of a file's inputs: the same, or in the same order."""
-    if len(values) != len(names):
-        raise ValueError(f"--verify: {file} has the inputs {names}, not {list(values)}")
-    if set(values) == set(names):
-        return values
-    return dict(zip(names, values.values(), strict=True))

@@ -16,6 +16,7 @@ from nnl.converters.nnp.archive import read_files
 from nnl.converters.nnp.content import expanded, functions_of, network_of, write_content
 from nnl.converters.nnp.function_messages import op_of_type
 from nnl.converters.open_batch import at_two_sizes
+from nnl.converters.runtimes import Runtime, in_nnablart, in_onnxruntime
 from nnl.converters.weights import EXTENSIONS
 from nnl.core.graph import capture
 from nnl.core.op import OPS
@@ -27,7 +28,7 @@ class WriteOptions:
     """What a writer may be told; each uses what its format has.
 
     Attributes:
-        batch_size: None keeps the file's, -1 leaves it open where the format can.
+        batch_size: None keeps the source's, -1 leaves it open where the format can.
         version: Of the operators or the format, None for the writer's default.
         parameters: Of .nnp: format of the parameters, None for none.
         ir_version: Of ONNX: version of the file format, None for the oldest that fits.
@@ -56,6 +57,8 @@ class Format:
         functions: Types of NNabla's functions that it can hold; None for all.
         operators: Model, version -> what its functions become, sorted; None where they keep their
             types.
+        runtime: File, its name in messages -> what its users run it with, None where that is not
+            installed.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Format:
     write: Callable[[Model, str, WriteOptions], None] | None = None
     functions: Callable[[], Collection[str]] | None = None
     operators: Callable[[Model, int | None], list[str]] | None = None
+    runtime: Callable[[str, str], Runtime | None] | None = None
 
 
 def _read_nnp(paths: Sequence[str]) -> Model:
@@ -132,7 +136,7 @@ def _write_nnb(model: Model, path: str, options: WriteOptions) -> None:
     size = options.batch_size
     if size is not None and size < 1:
         raise ValueError(f"the batch size is {size}, wanted at least 1: NNB has a fixed one")
-    save(path, model.network(size or 1, inference=True), options.level, options.version)
+    save(path, model.network(size, inference=True), options.level, options.version)
 
 
 def _nnb_functions() -> set[str]:
@@ -179,9 +183,24 @@ FORMATS: dict[str, Format] = {
             op_of_type,
         ),
         Format(
-            "ONNX", "ONNX", (".onnx",), _read_onnx, _write_onnx, _onnx_functions, _onnx_operators
+            "ONNX",
+            "ONNX",
+            (".onnx",),
+            _read_onnx,
+            _write_onnx,
+            _onnx_functions,
+            _onnx_operators,
+            in_onnxruntime,
         ),
-        Format("NNB", "NNabla's C runtime", (".nnb",), _read_nnb, _write_nnb, _nnb_functions),
+        Format(
+            "NNB",
+            "NNabla's C runtime",
+            (".nnb",),
+            _read_nnb,
+            _write_nnb,
+            _nnb_functions,
+            runtime=in_nnablart,
+        ),
         Format("NNLP", "programs of nnl", (".nnlp",), write=_write_programs),
     )
 }

@@ -161,6 +161,7 @@ def test_onnx_runtime_has_the_word_on_onnx_files(
     assert run(source, tmp_path / "o.onnx", "--verify") == 1 and len(asked) == 1
     assert not (tmp_path / "o.onnx").exists()
     assert run(source, tmp_path / "o.nnp", "--verify") == 0 and len(asked) == 1
+    assert capsys.readouterr().out.endswith(", by nnl\n")
 
 
 def test_operators_with_versions_may_stand_in_the_list(

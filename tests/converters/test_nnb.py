@@ -198,6 +198,19 @@ def test_a_network_goes_there_and_back(tmp_path: Path, capsys: Any) -> None:
     assert "Convolution" in capsys.readouterr().out
 
 
+def test_verify_runs_the_runtime_where_there_is_one(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_network(tmp_path / "m.nnp")
+    with monkeypatch.context() as change:
+        change.setenv("NNL_NNABLART", "/bin/false")
+        assert convert(file, tmp_path / "m.nnb", "-E", 0, "--verify") == 1
+        assert "--verify: /bin/false does not run" in capsys.readouterr().err
+    runtime()
+    assert convert(file, tmp_path / "m.nnb", "-E", 0, "--verify") == 0
+    assert capsys.readouterr().out.endswith(", by NNabla's C runtime\n")
+
+
 def test_wrong_options_are_told(tmp_path: Path, capsys: Any) -> None:
     file = write_network(tmp_path / "m.nnp")
     for args, text in [

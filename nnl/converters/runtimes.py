@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What others run a file with, where it is installed: for comparing the file with its source."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+logger = logging.getLogger("nnl")
+
+Values = Mapping[str, Any]
+
+
+class Runtime(NamedTuple):
+    """Something that runs one file.
+
+    Attributes:
+        name: What people call it.
+        run: Arrays of the inputs in their order -> arrays of the outputs in theirs; flat where the
+            runtime knows no shapes.
+    """
+
+    name: str
+    run: Callable[[Values], Sequence[Any]]
+
+
+def renamed(values: Values, names: Sequence[str], file: str) -> Values:
+    """The values under the names of a file's inputs: the same, or in the same order."""
+    if len(values) != len(names):
+        raise ValueError(f"--verify: {file} has the inputs {list(names)}, not {list(values)}")
+    if set(values) == set(names):
+        return values
+    return dict(zip(names, values.values(), strict=True))
+
+
+def in_onnxruntime(file: str, name: str) -> Runtime | None:
+    """ONNX Runtime with a file; None where it is not installed or lacks an operator.
+
+    Args:
+        file, name: Where the file is, and what messages call it.
+    """
+    try:
+        import onnxruntime
+    except ModuleNotFoundError:
+        return None
+    errors = onnxruntime.capi.onnxruntime_pybind11_state
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    except (errors.NotImplemented, errors.Fail) as error:
+        logger.warning("--verify reads %s itself, as ONNX Runtime cannot: %s", name, error)
+        return None
+    except (errors.InvalidGraph, errors.InvalidProtobuf, errors.InvalidArgument) as error:
+        raise ValueError(f"--verify: ONNX Runtime does not read {name}: {error}") from error
+    inputs = {i.name: _DTYPES.get(i.type, np.float32) for i in session.get_inputs()}
+
+    def run(values: Values) -> Sequence[Any]:
+        given = renamed(values, list(inputs), name)
+        feeds = {n: np.asarray(given[n], dtype) for n, dtype in inputs.items()}
+        try:
+            outputs: list[Any] = session.run(None, feeds)
+        except (errors.RuntimeException, errors.Fail, errors.InvalidArgument) as error:
+            raise ValueError(f"--verify: ONNX Runtime does not run {name}: {error}") from error
+        return outputs
+
+    return Runtime("ONNX Runtime", run)
+
+
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(bool)": np.bool_,
+    **{f"tensor({sign}int{n})": f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)},
+}
+
+
+def in_nnablart(file: str, name: str) -> Runtime | None:
+    """NNabla's C runtime with a file of floats; None where its program is not installed.
+
+    The program is found by NNL_NNABLART, or as `nnablart` on PATH.
+    """
+    program = os.environ.get("NNL_NNABLART") or shutil.which("nnablart")
+    if not program:
+        return None
+
+    def run(values: Values) -> Sequence[Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            inputs = []
+            for i, value in enumerate(values.values()):
+                inputs.append(os.path.join(folder, f"in{i}.bin"))
+                np.ascontiguousarray(value, "<f4").tofile(inputs[-1])
+            command = [program, "infer", file, *inputs, os.path.join(folder, "out")]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                text = (done.stdout + done.stderr).strip()
+                raise ValueError(f"--verify: {program} does not run {name}: {text}")
+            count = len(list(Path(folder).glob("out_*.bin")))
+            return [np.fromfile(os.path.join(folder, f"out_{i}.bin"), "<f4") for i in range(count)]
+
+    return Runtime("NNabla's C runtime", run)
