@@ -93,7 +93,8 @@ def _batch(network: Network) -> int | None:
 
 def _draws(network: Network) -> bool:
     """Whether the outputs depend on random numbers, which are others in another program."""
-    return any(n.op.takes_rng for n in capture([v.edge for v in network.outputs.values()]))
+    nodes = capture([v.edge for v in network.outputs.values()])
+    return any(n.op.takes_rng and getattr(n.attrs, "p", None) != 0 for n in nodes)  # p: dropout
 
 
 def _gap(source: Network, run: Run, name: str, by: str) -> Gap:
