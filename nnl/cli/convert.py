@@ -105,6 +105,19 @@ def add_commands(commands: Any) -> None:
         metavar="LEVEL",
         help="NNB: API level of the runtime that will read it (default: 44, the newest published)",
     )
+    p.add_argument(
+        "-T",
+        "--default-variable-type",
+        metavar="TYPE",
+        help="NNB: type of variables that the settings leave out: FLOAT32, FIXED16_N or FIXED8_N "
+        "with N bits after the point (default: FLOAT32)",
+    )
+    p.add_argument(
+        "-s",
+        "--settings",
+        metavar="FILE",
+        help="NNB: types of variables, as YAML; nnl nnb_template writes one to edit",
+    )
     p.add_argument("--nnp-parameter-h5", action="store_true", help=".nnp: parameters as .h5")
     p.add_argument("--nnp-parameter-nntxt", action="store_true", help=".nnp: parameters as text")
     p.add_argument("--nnp-exclude-parameter", action="store_true", help=".nnp: no parameters")
@@ -134,8 +147,6 @@ def add_commands(commands: Any) -> None:
 
 # option -> its spellings, what it is for
 OF_OTHER_FORMATS: dict[str, tuple[tuple[str, ...], str]] = {
-    "default_variable_type": (("-T", "--default-variable-type"), "NNB in fixed-point types"),
-    "settings": (("-s", "--settings"), "NNB in fixed-point types"),
     "channel_last": (("--channel-last",), "TFLITE"),
     "quantization": (("--quantization",), "TFLITE"),
     "dataset": (("--dataset",), "TFLITE"),
@@ -241,13 +252,30 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
         version = int(found[1])
     if args.ir_version is not None and target.name != "ONNX":
         raise ValueError(f"the option --ir_version is for ONNX, not {target.name}")
-    if args.api is not None and target.name != "NNB":
-        raise ValueError(f"the option --api is for NNB, not {target.name}")
+    if target.name != "NNB":
+        for option in ("api", "default_variable_type", "settings"):
+            if getattr(args, option) is not None:
+                name = option.replace("_", "-")
+                raise ValueError(f"the option --{name} is for NNB, not {target.name}")
     size, *further = args.batch_size or (None if target.name in ("NNP", "NNLP") else 1,)
     if further and target.name != "NNLP":
         raise ValueError(f"several batch sizes in one file are for NNLP, not {target.name}")
     stored = None if args.nnp_exclude_parameter else parameters
-    return WriteOptions(size, version, stored, args.ir_version, tuple(further), args.api)
+    types = {}
+    if args.settings is not None:
+        from nnl.converters.nnb.types import read_settings
+
+        types = read_settings(args.settings)
+    return WriteOptions(
+        size,
+        version,
+        stored,
+        args.ir_version,
+        tuple(further),
+        args.api,
+        types,
+        args.default_variable_type or "FLOAT32",
+    )
 
 
 def _batch_sizes(text: str) -> tuple[int, ...]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from nnl.converters.model import Model, NnpModel, OnnxFile, is_open
 from nnl.converters.nnp.archive import read_files
@@ -34,6 +34,8 @@ class WriteOptions:
         ir_version: Of ONNX: version of the file format, None for the oldest that fits.
         further: Of .nnlp: more batch sizes, each for a program of its own.
         level: Of .nnb: API level of the runtime, None for the newest one that is published.
+        types: Of .nnb: types of variables by name.
+        default_type: Of .nnb: the type of variables that `types` leaves out.
     """
 
     batch_size: int | None = None
@@ -42,6 +44,8 @@ class WriteOptions:
     ir_version: int | None = None
     further: tuple[int, ...] = ()
     level: int | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
+    default_type: str = "FLOAT32"
 
 
 @dataclass(frozen=True)
@@ -136,11 +140,12 @@ def _write_nnb(model: Model, path: str, options: WriteOptions) -> None:
     size = options.batch_size
     if size is not None and size < 1:
         raise ValueError(f"the batch size is {size}, wanted at least 1: NNB has a fixed one")
-    save(path, model.network(size, inference=True), options.level, options.version)
+    network = model.network(size, inference=True)
+    save(path, network, options.level, options.version, options.types, options.default_type)
 
 
 def _nnb_functions() -> set[str]:
-    from nnl.converters.nnb.writer import functions
+    from nnl.converters.nnb.target import functions
 
     return functions()
 

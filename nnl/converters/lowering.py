@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.model import Network
+from nnl.converters.model import Key, Network
 from nnl.converters.simpler import SIMPLER
 from nnl.core.array import NdArray
 from nnl.core.context import using
@@ -53,11 +53,14 @@ class Lowered:
         nodes: In an order in which they can run. Edges that none of them makes are inputs and
             constants, which hold their values.
         inputs, outputs: Edges by name. Functions make all outputs, if by `identity`.
+        became: What edges of the network are now, by their keys. Weights that a normalization has
+            become part of count as what they were.
     """
 
     nodes: list[Node]
     inputs: dict[str, Value]
     outputs: dict[str, Value]
+    became: dict[Key, Value]
 
 
 class CannotLower(NotImplementedError):
@@ -81,28 +84,30 @@ def lower(network: Network, target: Target) -> Lowered:
         raise CannotLower(f"{target.name} cannot hold the network {network.name!r}:{listed}")
     nodes = capture(list(outputs.values()))
     inputs = {name: lowering.values[v.edge.key].edge for name, v in network.inputs.items()}
-    return Lowered(nodes, inputs, outputs)
+    return Lowered(nodes, inputs, outputs, lowering.became())
 
 
 class _Lowering:
     """Attributes:
     values: What the edges of the network are now, as Variables.
     problems: What cannot be said.
+    folded: Weights with a normalization in them, by the keys of those without.
     """
 
     def __init__(self, network: Network, target: Target) -> None:
         self.target = target
-        self.values: dict[tuple[int, int], Variable] = {}
+        self.values: dict[Key, Variable] = {}
         self.problems: list[str] = []
         self.depth = 0
         self.alive: list[Any] = []  # keys of edges are of objects that must not go
-        self.computed: set[tuple[int, int]] = set()
+        self.computed: set[Key] = set()
+        self.folded: dict[Key, Value] = {}
         for v in network.inputs.values():
             x = _leaf(v)
             self.values[v.edge.key] = x
             self.computed.add(x.edge.key)
         edges = [v.edge for v in network.outputs.values()]
-        self.readers: dict[tuple[int, int], int] = {v.key: 2 for v in edges}
+        self.readers: dict[Key, int] = {v.key: 2 for v in edges}
         for node in capture(edges):
             for v in node.inputs:
                 if v is not None:
@@ -192,6 +197,10 @@ class _Lowering:
         self.depth -= 1
         return [self.values[e.key] for e in edges]
 
+    def became(self) -> dict[Key, Value]:
+        """What the edges of the network are now, by their keys."""
+        return {key: v.edge for key, v in self.values.items()} | self.folded
+
     # ---- what is known before anything runs ----
 
     def _varies(self, node: Node, xs: Sequence[Variable | None]) -> bool:
@@ -251,6 +260,9 @@ class _Lowering:
             Variable.from_numpy_array((weight * scale.reshape(shape)).astype(weight.dtype)),
             Variable.from_numpy_array((bias * scale + shift).astype(weight.dtype)),
         ]
+        for v, now in zip((w, b), new, strict=True):
+            if v is not None:
+                self.folded[v.key] = now.edge
         return self._call(maker, [Variable.on(maker.inputs[0]), *new])  # type: ignore[arg-type]
 
 

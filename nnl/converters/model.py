@@ -28,6 +28,7 @@ from nnl.core.parameter import get_parameter, get_parameters, parameter_scope, s
 from nnl.core.variable import Variable, forward_all
 
 logger = logging.getLogger("nnl")
+Key = tuple[int, int]  # of an edge, see Value.key
 
 
 @dataclass
@@ -38,12 +39,21 @@ class Network:
         name: Its name.
         inputs, outputs: Variables by name.
         parameters: The registry that its parameters are in.
+        names: What the file calls its edges, by their keys.
     """
 
     name: str
     inputs: dict[str, Variable]
     outputs: dict[str, Variable]
     parameters: OrderedDict[str, Any] = field(default_factory=OrderedDict)
+    names: dict[Key, str] = field(default_factory=dict)
+
+    def every_name(self) -> dict[Key, str]:
+        """Names of edges by their keys, also those of inputs, outputs and parameters."""
+        with parameter_scope("", self.parameters):
+            parameters = get_parameters(grad_only=False)
+        named = (*parameters.items(), *self.outputs.items(), *self.inputs.items())
+        return {**self.names, **{v.edge.key: name for name, v in named}}
 
     def run(self, values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         """The outputs for values of the inputs."""
@@ -132,7 +142,8 @@ class NnpModel(Model):
             )
         inputs = {n: v.variable_instance for n, v in network.inputs.items()}
         ends = {n: network.variable(n, self.where).variable_instance for n in outputs}
-        return Network(message.name, inputs, ends, scope)
+        names = {v.variable_instance.edge.key: name for name, v in network.variables.items()}
+        return Network(message.name, inputs, ends, scope, names)
 
 
 def is_open(network: Any) -> bool:

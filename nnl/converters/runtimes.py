@@ -85,26 +85,31 @@ _DTYPES = {
 
 
 def in_nnablart(file: str, name: str) -> Runtime | None:
-    """NNabla's C runtime with a file of floats; None where its program is not installed.
+    """NNabla's C runtime with a file; None where its program is not installed.
 
     The program is found by NNL_NNABLART, or as `nnablart` on PATH.
     """
+    from nnl.converters.nnb.reader import ends
+    from nnl.converters.nnb.types import numbers, stored
+
     program = os.environ.get("NNL_NNABLART") or shutil.which("nnablart")
     if not program:
         return None
 
+    inputs, outputs = ends(file)
+
     def run(values: Values) -> Sequence[Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            inputs = []
-            for i, value in enumerate(values.values()):
-                inputs.append(os.path.join(folder, f"in{i}.bin"))
-                np.ascontiguousarray(value, "<f4").tofile(inputs[-1])
-            command = [program, "infer", file, *inputs, os.path.join(folder, "out")]
+        with tempfile.TemporaryDirectory() as text:
+            folder = Path(text)
+            for i, (value, kind) in enumerate(zip(values.values(), inputs, strict=True)):
+                (folder / f"in{i}.bin").write_bytes(stored(value, kind))
+            given = [folder / f"in{i}.bin" for i in range(len(inputs))]
+            command = [program, "infer", file, *given, folder / "out"]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                text = (done.stdout + done.stderr).strip()
-                raise ValueError(f"--verify: {program} does not run {name}: {text}")
-            count = len(list(Path(folder).glob("out_*.bin")))
-            return [np.fromfile(os.path.join(folder, f"out_{i}.bin"), "<f4") for i in range(count)]
+                said = (done.stdout + done.stderr).strip()
+                raise ValueError(f"--verify: {program} does not run {name}: {said}")
+            raw = [(folder / f"out_{i}.bin").read_bytes() for i in range(len(outputs))]
+        return [numbers(r, kind) for r, kind in zip(raw, outputs, strict=True)]
 
     return Runtime("NNabla's C runtime", run)

@@ -121,7 +121,9 @@ def _interpolate(a: Any, x: Any) -> Any:
     """Nearest pixels by whole factors: every pixel is repeated."""
     n = len(a.output_size)
     sizes = x.shape[-n:]
-    if a.mode != "nearest" or a.channel_last or a.align_corners or a.half_pixel_for_nn:
+    if a.mode != "nearest" or a.channel_last:
+        return None
+    if a.align_corners or a.half_pixel or a.half_pixel_for_nn:
         return None
     if any(o % i for o, i in zip(a.output_size, sizes, strict=True)):
         return None

@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.nnb.table import BY_NUMBER, CHOICES, TRANSPOSED, VERSIONS, Variant
+from nnl.converters.nnb.table import (
+    BY_NUMBER,
+    CHOICES,
+    DTYPES,
+    TRANSPOSED,
+    TYPES,
+    VERSIONS,
+    Variant,
+)
+from nnl.converters.nnb.types import Type
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.function_messages import argument_field
 from nnl.converters.nnp.messages import messages
@@ -20,8 +29,6 @@ HEADER = struct.Struct("<2I10I2I")
 VARIABLE = struct.Struct("<I2IB3xi")
 FUNCTION = struct.Struct("<2H4I")
 MAX_RANK = 32
-FLOAT, INT16, INT8, SIGN = range(4)
-_TYPES = {FLOAT: np.dtype("<f4"), INT16: np.dtype("<i2"), INT8: np.dtype("i1")}
 
 
 def read(path: str) -> Content:
@@ -37,6 +44,15 @@ def read(path: str) -> Content:
         raise ValueError(f"{path}: damaged: {error}") from None
     except _Damaged as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def ends(path: str) -> tuple[list[Type], list[Type]]:
+    """Types of the inputs and outputs of a file."""
+    data = Path(path).read_bytes()
+    try:
+        return _File(data, path).ends()
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"{path}: damaged: {error}") from None
 
 
 class _Damaged(ValueError):
@@ -64,17 +80,9 @@ class _File:
         network = proto.network.add(name="network", batch_size=1)
         executor = proto.executor.add(name="runtime", network_name="network")
         _, variables, functions, inputs, outputs = (self._ints("I", *x) for x in self.lists)
+        self._read_variables(variables)
         self.transposed: set[int] = set()  # constants that the file holds with the outputs first
-        self.shapes: list[tuple[int, ...]] = []
-        self.places: list[tuple[int, int]] = []
-        for n, block in enumerate(variables):
-            number, size, at, kind, place = VARIABLE.unpack_from(self.data, self._at(block))
-            if number != n:
-                raise _Damaged(f"damaged: variable {n} has the number {number}")
-            if size > MAX_RANK:
-                raise _Damaged(f"damaged: variable {n} has {size} axes")
-            self.shapes.append(self._ints("i", size, at))
-            self.places.append((kind, place))
+        self.real: dict[str, tuple[int, int | None]] = {}  # weights: their signs, and sizes
         for block in functions:
             self._add_function(network, block)
         for n, shape in enumerate(self.shapes):
@@ -92,7 +100,32 @@ class _File:
             for n, (_, at) in enumerate(self.places)
             if at >= 0
         ]
+        for name, (signs, sizes) in self.real.items():
+            value = self._real(signs, sizes)
+            network.variable.add(name=name, type="Parameter").shape.dim.extend(value.shape)
+            executor.parameter_variable.add(variable_name=name)
+            stored.append(Stored(name, value, True))
         return Content(self.where, proto, stored)
+
+    def ends(self) -> tuple[list[Type], list[Type]]:
+        """Types of inputs and outputs."""
+        _, variables, _, inputs, outputs = (self._ints("I", *x) for x in self.lists)
+        self._read_variables(variables)
+        codes = [[self.places[n][0] for n in numbers] for numbers in (inputs, outputs)]
+        first, second = ([Type(TYPES[c & 15], c >> 4) for c in found] for found in codes)
+        return first, second
+
+    def _read_variables(self, variables: tuple[int, ...]) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+        self.places: list[tuple[int, int]] = []
+        for n, block in enumerate(variables):
+            number, size, at, kind, place = VARIABLE.unpack_from(self.data, self._at(block))
+            if number != n:
+                raise _Damaged(f"damaged: variable {n} has the number {number}")
+            if size > MAX_RANK:
+                raise _Damaged(f"damaged: variable {n} has {size} axes")
+            self.shapes.append(self._ints("i", size, at))
+            self.places.append((kind, place))
 
     def _at(self, block: int) -> int:
         if not 0 <= block < len(self.index):
@@ -120,7 +153,11 @@ class _File:
         i = len(network.function)
         message = network.function.add(name=f"f{i}", type=form.function)
         inputs = self._ints("I", ins, in_at)
-        message.input.extend([self._name(n) for n in inputs])
+        names = [self._name(n) for n in inputs]
+        if form.function.startswith("Binary") and len(inputs) > 2:
+            names[1] = f"v{inputs[2]}_real{i}"
+            self.real[names[1]] = inputs[2], inputs[3] if "Weight" in form.function else None
+        message.input.extend(names)
         message.output.extend([self._name(n) for n in self._ints("I", outs, out_at)])
         self._read_arguments(message, form, at)
         for place in TRANSPOSED.get(form.function, ()):
@@ -163,18 +200,34 @@ class _File:
         if min(shape, default=1) < 0:
             raise _Damaged(f"damaged: variable {n} has the shape {shape}")
         count, at = math.prod(shape), self._at(block)
-        kind, point = kind & 15, kind >> 4
-        if kind == SIGN:
+        code, point = kind & 15, kind >> 4
+        if code >= len(TYPES):
+            raise _Damaged(f"damaged: variable {n} has the type {code}")
+        dtype = DTYPES.get(TYPES[code])
+        if dtype is None:
             values = self._signs(n, count, at)
-        elif kind in _TYPES:
-            self._check(n, at + count * _TYPES[kind].itemsize)
-            raw = np.frombuffer(self.data, _TYPES[kind], count, at)
-            values = raw.astype(np.float32) * np.float32(2.0**-point if kind != FLOAT else 1)
         else:
-            raise _Damaged(f"damaged: variable {n} has the type {kind}")
+            self._check(n, at + count * dtype.itemsize)
+            raw = np.frombuffer(self.data, dtype, count, at)
+            values = raw.astype(np.float32) * np.float32(2.0**-point if code else 1)
         if n in self.transposed and len(shape) > 1 and count:
             return np.ascontiguousarray(values.reshape(-1, shape[0]).T).reshape(shape)
         return values.reshape(shape)
+
+    def _real(self, signs: int, sizes: int | None) -> np.ndarray[Any, Any]:
+        """Weights that have these signs and mean sizes: the runtime does without the real ones."""
+        for n in (signs, sizes):
+            if n is not None and self.places[n][1] < 0:
+                raise _Damaged(f"the binary weight v{n} is computed, wanted a constant")
+        value = self._value(signs)
+        if sizes is None:
+            return value
+        size = self._value(sizes).reshape(-1)
+        outputs = value.shape[1:] if signs in self.transposed else value.shape[:1]
+        if size.size != math.prod(outputs):
+            raise _Damaged(f"damaged: v{sizes} has {size.size} sizes for {outputs} outputs")
+        shape = outputs if signs in self.transposed else (-1, *(1 for _ in value.shape[1:]))
+        return value * size.reshape(shape)
 
     def _signs(self, n: int, count: int, at: int) -> np.ndarray[Any, Any]:
         self._check(n, at + -(-count // 8))

@@ -9,10 +9,16 @@ i int32 or the number of a choice, f float32, B bool, iI list of int32.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 LEVEL = 44  # of the runtime that is published
 VERSIONS = (2, 3)  # of the format; 3 gives sizes of buffers in bytes, 2 in elements of 4 bytes
+TYPES = ("FLOAT32", "FIXED16", "FIXED8", "SIGN")  # of variables, by their numbers
+DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(code) for name, code in zip(TYPES, ("<f4", "<i2", "i1"), strict=False)
+}  # of all but signs, which take a bit each
 
 _TABLE = """
 Abs 68:-@1

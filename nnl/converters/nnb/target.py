@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of NNabla's C runtime as a target: what it has, and what to say instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import nnl.functions as F
+from nnl.converters.lowering import Target
+from nnl.converters.model import Key
+from nnl.converters.nnb.table import FUNCTIONS, LEVEL, TRANSPOSED, Variant, variant
+from nnl.converters.nnb.types import FLOAT, Types, outputs
+from nnl.converters.nnp.function_messages import (
+    argument_field,
+    visible_inputs,
+    visible_outputs,
+    write_arguments,
+)
+from nnl.converters.nnp.messages import messages
+from nnl.converters.simpler import SIMPLER
+from nnl.core.graph import Node, Value
+from nnl.core.op import OPS
+from nnl.core.variable import Variable
+from nnl.functions.binary import binarize, binarize_scaled
+
+_POOLING = ("MaxPooling", "AveragePooling", "SumPooling")
+
+
+def functions() -> set[str]:
+    """Types of functions that a file can say, if not with all arguments."""
+    said = {*SIMPLER, *_RULES, "dropout", "identity"}
+    return {*FUNCTIONS, *[n for name in said if (n := OPS[name].nnp) is not None]}
+
+
+def target(level: int = LEVEL, signs: Collection[Key] = ()) -> Target:
+    """The functions of a runtime of some API level.
+
+    Args:
+        signs: Binary weights that are to be stored as signs; the functions of others become such
+            without binary weights.
+    """
+    return Target("NNB", partial(_refuses, level, signs), _RULES)
+
+
+def _refuses(
+    level: int, signs: Collection[Key], node: Node, is_constant: Callable[[Value], bool]
+) -> str | None:
+    kind = node.op.nnp
+    form = variant(kind, level) if kind else None
+    if form is None:
+        newest = variant(kind) if kind else None
+        if newest is not None:
+            return f"NNabla's C runtime has it from API level {newest.level} on, not at {level}"
+        return "NNabla's C runtime does not have it"
+    edges = [v for v in visible_inputs(node)]
+    specs = [v.current_spec for v in edges] + list(node.out_specs[: visible_outputs(node)])
+    other = next((s for s in specs if s.dtype != np.float32), None)
+    if other is not None:
+        return f"it has the type {other.dtype} here, wanted float32"
+    if not all(map(is_constant, weights(node))):
+        return "its weight is computed, wanted a constant"
+    if kind.startswith("Binary") and not _are_signs(node, signs):
+        return "its weights and signs depend on how it was trained"
+    return _reason(kind, node) or _lost(form, node)
+
+
+def _reason(kind: str | None, node: Node) -> str | None:
+    """What the runtime cannot do with arguments, beyond having the function."""
+    a, x = node.attrs, node.inputs
+    if kind == "BatchNormalization":
+        if a.batch_stat or len(a.axes) != 1:
+            return "its statistics are those of the batch, or of several axes"
+        if len(visible_inputs(node)) != 5 or a.no_scale or a.no_bias:
+            return "it has not all of beta, gamma, mean and variance"
+    if kind == "BatchMatmul" and x[0] is not None and x[1] is not None:
+        batches = [v.current_spec.shape[:-2] for v in (x[0], x[1])]
+        if x[0].key == x[1].key or batches[0] != batches[1] or len(batches[0]) != 1:
+            return "its inputs are the same variable, or have several axes of batches"
+        if a.transpose_a or a.transpose_b:  # other functions that read the input find it changed
+            return "the runtime transposes an input in its memory"
+    if kind == "MeanSubtraction" and a.update_running_mean:
+        return "it updates its mean"
+    if kind == "Pad" and a.mode == "repeat":
+        return "the runtime has no mode repeat"
+    if kind == "Slice" and not _is_plain(a, node.inputs[0].current_spec.shape):  # type: ignore[union-attr]
+        return "its limits count from the end, or lie outside"
+    if kind in _POOLING and (len(a.kernel) not in (2, 3) or a.channel_last):
+        return f"its kernel has {len(a.kernel)} axes, or the maps are last"
+    if getattr(a, "channel_last", False):
+        return "the maps are last"
+    if not all(s.size for s in node.out_specs):
+        return "its result is empty"
+    return None
+
+
+def _lost(form: Variant, node: Node) -> str | None:
+    """An argument that an old form of the function has no place for, and that matters."""
+    defaults = node.op.given_defaults
+    for name, value in list(arguments(form.function, node).items())[len(form.kinds) :]:
+        default = defaults.get(name)
+        default = type(value)() if default is None else default
+        if name not in _MEANINGLESS and value != (
+            list(default) if type(value) is list else default
+        ):
+            return f"its argument {name} needs a higher API level"
+    return None
+
+
+# The runtime does without these, or they say what a variable's spec says.
+_MEANINGLESS = ("inplace", "output_mask")
+
+
+def weights(node: Node) -> list[Value]:
+    """Inputs that files hold with the outputs first."""
+    places = TRANSPOSED.get(node.op.nnp or "", ())
+    return [v for i in places if (v := node.inputs[i]) is not None]
+
+
+def _are_signs(node: Node, signs: Collection[Key]) -> bool:
+    """Whether the binary weights of a function are to be stored as signs, and can be."""
+    w, s = node.inputs[1:3] if len(node.inputs) > 2 else (None, None)
+    if w is None or s is None or s.key not in signs:
+        return False
+    return abs(node.attrs.quantize_zero_to) == 1 or bool(np.all(w.array.read("host")))
+
+
+def wrong_types(node: Node, types: Types) -> str | None:
+    """Why the runtime cannot run a function with the types of its variables; None if it can."""
+    kind = node.op.nnp or ""
+    ins = [(types.names[v.key], types.of(v, node)) for v in visible_inputs(node)]
+    outs = [(types.names[v.key], types.computed[v.key]) for v in outputs(node)]
+    listed = ", ".join(f"{name} {kind}" for name, kind in (*ins, *outs))
+    y = outs[0][1]
+    if kind == "BatchMatmul" and any(t != FLOAT for _, t in (*ins, *outs)):
+        return f"the runtime multiplies matrices of floats only, not {listed}"
+    if kind == "Identity" and ins[0][1] != y:
+        return f"the runtime copies what is stored, so both must have one type, not {listed}"
+    if kind.startswith("Binary"):
+        return None
+    if kind == "Convolution" and len({t.name for _, t in (*ins, *outs)}) > 1:
+        return f"the runtime wants one type, not {listed}"
+    if kind in _SHIFTING and y.is_fixed and all(t.is_fixed for _, t in ins):
+        (x, w), bias = (t.point or 0 for _, t in ins[:2]), ins[2:]
+        if x + w < (y.point or 0):
+            return f"bits after the point of x and weight must be as many as of y, not {listed}"
+        if bias and bias[0][1].point != y.point:
+            return f"the bias must have as many bits after the point as y, not {listed}"
+    return None
+
+
+_SHIFTING = ("Affine", "Convolution", "DepthwiseConvolution")  # to the right only
+
+
+def _complete(a: Any, x: Any, beta: Any, gamma: Any, mean: Any, variance: Any) -> Any:
+    """A normalization by known statistics with all its inputs."""
+    if a.batch_stat or len(a.axes) != 1:
+        return None
+    full = [1] * x.ndim
+    full[a.axes[0]] = x.shape[a.axes[0]]
+
+    def given(v: Any, number: float, used: bool) -> Any:
+        if v is not None and used:
+            return v
+        return Variable.from_numpy_array(np.full(full, number, np.float32))
+
+    return F.batch_normalization(
+        x,
+        given(beta, 0, not a.no_bias),
+        given(gamma, 1, not a.no_scale),
+        given(mean, 0, True),
+        given(variance, 1, True),
+        a.axes,
+        a.decay_rate,
+        a.eps,
+        False,
+    )
+
+
+def _matmul(a: Any, x: Any, y: Any) -> Any:
+    """With one axis of batches, of different variables, not transposed."""
+    if x.ndim < 2 or y.ndim < 2:
+        return None
+    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+
+    def flat(v: Any, transposed: bool) -> Any:
+        whole = F.broadcast(v, (*batch, *v.shape[-2:])) if v.shape[:-2] != batch else v
+        whole = F.reshape(whole, (math.prod(batch), *v.shape[-2:]))
+        return F.transpose(whole, (0, 2, 1)) if transposed else whole
+
+    z = F.batch_matmul(flat(x, a.transpose_a), flat(y, a.transpose_b))
+    return F.reshape(z, (*batch, *z.shape[1:]))
+
+
+def _binary_connect(inner: Any) -> Any:
+    def rule(a: Any, x: Any, weight: Any, signs: Any, bias: Any) -> Any:
+        w = binarize(weight, quantize_zero_to=a.quantize_zero_to)
+        return inner(a, x, w, bias)
+
+    return rule
+
+
+def _binary_weight(inner: Any, outputs_last: bool) -> Any:
+    def rule(a: Any, x: Any, weight: Any, signs: Any, alpha: Any, bias: Any) -> Any:
+        w = binarize_scaled(weight, quantize_zero_to=a.quantize_zero_to, outputs_last=outputs_last)
+        return inner(a, x, w, bias)
+
+    return rule
+
+
+def _is_plain(a: Any, shape: Sequence[int]) -> bool:
+    ranges = zip(a.start, a.stop, a.step, shape, strict=False)
+    return len(a.start) == len(shape) and all(
+        0 <= i < j <= n and step > 0 for i, j, step, n in ranges
+    )
+
+
+def _slice(a: Any, x: Any) -> Any:
+    """With limits inside, and steps forward."""
+    starts, stops, steps, flipped = [], [], [], []
+    for axis, (part, n) in enumerate(zip(a.region(x.shape), x.shape, strict=True)):
+        found = range(*part.indices(n))
+        if not found:
+            return None
+        if found.step < 0:
+            flipped.append(axis)
+            found = found[::-1]
+        starts.append(found[0])
+        stops.append(found[-1] + 1)
+        steps.append(found.step)
+    y = F.slice(x, tuple(starts), tuple(stops), tuple(steps))
+    return F.flip(y, flipped) if flipped else y
+
+
+def _pad(a: Any, x: Any) -> Any:
+    """The pixels at the border again and again."""
+    if a.mode != "repeat":
+        return None
+    widths = list(zip(a.pad_width[::2], a.pad_width[1::2], strict=True))
+    for axis, (before, after) in enumerate(widths, x.ndim - len(widths)):
+        start, stop = [0] * x.ndim, list(x.shape)
+        stop[axis] = 1
+        first = F.slice(x, tuple(start), tuple(stop), (1,) * x.ndim)
+        start[axis], stop[axis] = x.shape[axis] - 1, x.shape[axis]
+        last = F.slice(x, tuple(start), tuple(stop), (1,) * x.ndim)
+        if before or after:
+            x = F.concatenate(*[first] * before, x, *[last] * after, axis=axis)
+    return x
+
+
+def _affine_by_matmul(a: Any, x: Any, w: Any, b: Any) -> Any:
+    """With a weight that is computed."""
+    base = a.base_axis % x.ndim
+    rows, inner = math.prod(x.shape[:base]), w.shape[0]
+    y = F.batch_matmul(F.reshape(x, (1, rows, inner)), F.reshape(w, (1, inner, w.size // inner)))
+    y = F.reshape(y, (*x.shape[:base], *w.shape[1:]))
+    return y if b is None else y + F.reshape(b, (1,) * base + b.shape)
+
+
+def _affine(a: Any, x: Any, w: Any, b: Any) -> Any:
+    return F.affine(x, w, b, a.base_axis)
+
+
+def _convolution(a: Any, x: Any, w: Any, b: Any) -> Any:
+    return F.convolution(x, w, b, a.base_axis, a.pad, a.stride, a.dilation, a.group)
+
+
+_RULES = {
+    "batch_normalization": _complete,
+    "batch_matmul": _matmul,
+    "affine": _affine_by_matmul,
+    "slice": _slice,
+    "pad": _pad,
+    "mean_subtraction": lambda a, x, mean, t: (
+        x - F.reshape(mean, (1,) * (x.ndim - mean.ndim) + mean.shape)
+    ),
+    "binary_connect_affine": _binary_connect(_affine),
+    "binary_connect_convolution": _binary_connect(_convolution),
+    "binary_weight_affine": _binary_weight(_affine, True),
+    "binary_weight_convolution": _binary_weight(_convolution, False),
+    "binary_tanh": lambda a, x: F.sign(x, alpha=-1.0),
+    "binary_sigmoid": lambda a, x: F.sign(x, alpha=-1.0) * 0.5 + 0.5,
+}
+
+
+def arguments(function: str, node: Node) -> dict[str, Any]:
+    """Arguments of a node by name, in the order of NNabla's message."""
+    field = argument_field().get(function)
+    if field is None:
+        return {}
+    message = messages()["Function"]()
+    axis = {"axis": node.attrs.axis % max(_rank(node), 1)} if hasattr(node.attrs, "axis") else {}
+    changed = {"inplace": False, **axis} if hasattr(node.attrs, "inplace") else axis
+    write_arguments(node, function, message, changed)
+    arguments = getattr(message, field)
+    values = {f.name: getattr(arguments, f.name) for f in arguments.DESCRIPTOR.fields}
+    return {k: _plain(v) for k, v in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A value of a message: a number, a word, or a list of them."""
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    return list(getattr(value, "dim", value))
+
+
+def _rank(node: Node) -> int:
+    """Of the input that an axis counts in; of a stack, of its result."""
+    if node.op.name == "stack":
+        return len(node.out_specs[0].shape)
+    return max(len(v.current_spec.shape) for v in visible_inputs(node))
