@@ -2,7 +2,8 @@
 """From a network to one of the functions that a target has: what exporters share.
 
 A function that the target lacks is replaced: by a rule of the target or of SIMPLER, else by its own
-`decompose`, until only functions of the target remain. What depends on no input is computed.
+`decompose` or `portable`, until only functions of the target remain. What depends on no input is
+computed.
 """
 
 from __future__ import annotations
@@ -149,8 +150,8 @@ class _Lowering:
         if reason is None:
             return call
         name = node.op.name
-        own = getattr(type(node.attrs), "decompose", None)
-        for rule in (self.target.rules.get(name), SIMPLER.get(name), own):
+        own = [getattr(type(node.attrs), how, None) for how in ("decompose", "portable")]
+        for rule in (self.target.rules.get(name), SIMPLER.get(name), *own):
             if rule is not None and self.depth < MAX_DEPTH:
                 said = self._expanded(rule, node, xs)
                 if said is not None:
@@ -178,7 +179,10 @@ class _Lowering:
     ) -> list[Variable] | None:
         """What a rule says, in functions of the target; None if it has nothing to say here."""
         leaves = [None if x is None else _leaf(x) for x in xs]
-        ys = rule(node.attrs, *leaves)
+        try:
+            ys = rule(node.attrs, *leaves)
+        except NotImplementedError:  # what `portable` says of some arguments
+            return None
         if ys is None:
             return None
         ys = ys if isinstance(ys, tuple) else (ys,)

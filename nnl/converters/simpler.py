@@ -16,6 +16,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.core.variable import Variable
+from nnl.functions.binary import binarize, binarize_scaled
 
 
 def _clip(x: Any, low: float, high: float) -> Any:
@@ -185,6 +186,30 @@ def _gelu(a: Any, x: Any) -> Any:
     return x * 0.5 * (F.tanh(inner) + 1.0)
 
 
+def _binary_connect(inner: Any) -> Any:
+    def rule(a: Any, x: Any, weight: Any, signs: Any, bias: Any) -> Any:
+        w = binarize(weight, quantize_zero_to=a.quantize_zero_to)
+        return inner(a, x, w, bias)
+
+    return rule
+
+
+def _binary_weight(inner: Any, outputs_last: bool) -> Any:
+    def rule(a: Any, x: Any, weight: Any, signs: Any, alpha: Any, bias: Any) -> Any:
+        w = binarize_scaled(weight, quantize_zero_to=a.quantize_zero_to, outputs_last=outputs_last)
+        return inner(a, x, w, bias)
+
+    return rule
+
+
+def _affine(a: Any, x: Any, w: Any, b: Any) -> Any:
+    return F.affine(x, w, b, a.base_axis)
+
+
+def _convolution(a: Any, x: Any, w: Any, b: Any) -> Any:
+    return F.convolution(x, w, b, a.base_axis, a.pad, a.stride, a.dilation, a.group)
+
+
 SIMPLER: dict[str, Callable[..., Any]] = {
     # activations
     "relu6": lambda a, x: F.minimum_scalar(F.relu(x), 6.0),
@@ -227,6 +252,11 @@ SIMPLER: dict[str, Callable[..., Any]] = {
     "instance_normalization": _instance,
     "group_normalization": _group,
     "tensor_normalization": _tensor,
+    # binary networks, whose binary weights follow from the others
+    "binary_connect_affine": _binary_connect(_affine),
+    "binary_connect_convolution": _binary_connect(_convolution),
+    "binary_weight_affine": _binary_weight(_affine, True),
+    "binary_weight_convolution": _binary_weight(_convolution, False),
     # shapes
     "broadcast": _broadcast,
     "tile": _tile,

@@ -26,7 +26,6 @@ from nnl.converters.simpler import SIMPLER
 from nnl.core.graph import Node, Value
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
-from nnl.functions.binary import binarize, binarize_scaled
 
 _POOLING = ("MaxPooling", "AveragePooling", "SumPooling")
 
@@ -196,22 +195,6 @@ def _matmul(a: Any, x: Any, y: Any) -> Any:
     return F.reshape(z, (*batch, *z.shape[1:]))
 
 
-def _binary_connect(inner: Any) -> Any:
-    def rule(a: Any, x: Any, weight: Any, signs: Any, bias: Any) -> Any:
-        w = binarize(weight, quantize_zero_to=a.quantize_zero_to)
-        return inner(a, x, w, bias)
-
-    return rule
-
-
-def _binary_weight(inner: Any, outputs_last: bool) -> Any:
-    def rule(a: Any, x: Any, weight: Any, signs: Any, alpha: Any, bias: Any) -> Any:
-        w = binarize_scaled(weight, quantize_zero_to=a.quantize_zero_to, outputs_last=outputs_last)
-        return inner(a, x, w, bias)
-
-    return rule
-
-
 def _is_plain(a: Any, shape: Sequence[int]) -> bool:
     ranges = zip(a.start, a.stop, a.step, shape, strict=False)
     return len(a.start) == len(shape) and all(
@@ -261,14 +244,6 @@ def _affine_by_matmul(a: Any, x: Any, w: Any, b: Any) -> Any:
     return y if b is None else y + F.reshape(b, (1,) * base + b.shape)
 
 
-def _affine(a: Any, x: Any, w: Any, b: Any) -> Any:
-    return F.affine(x, w, b, a.base_axis)
-
-
-def _convolution(a: Any, x: Any, w: Any, b: Any) -> Any:
-    return F.convolution(x, w, b, a.base_axis, a.pad, a.stride, a.dilation, a.group)
-
-
 _RULES = {
     "batch_normalization": _complete,
     "batch_matmul": _matmul,
@@ -278,10 +253,6 @@ _RULES = {
     "mean_subtraction": lambda a, x, mean, t: (
         x - F.reshape(mean, (1,) * (x.ndim - mean.ndim) + mean.shape)
     ),
-    "binary_connect_affine": _binary_connect(_affine),
-    "binary_connect_convolution": _binary_connect(_convolution),
-    "binary_weight_affine": _binary_weight(_affine, True),
-    "binary_weight_convolution": _binary_weight(_convolution, False),
     "binary_tanh": lambda a, x: F.sign(x, alpha=-1.0),
     "binary_sigmoid": lambda a, x: F.sign(x, alpha=-1.0) * 0.5 + 0.5,
 }
