@@ -38,16 +38,10 @@ def _square(x: Any) -> Any:
     return x * x
 
 
-def _mean(x: Any, axes: Any) -> Any:
-    """Over some axes, which stay with size 1."""
-    n = math.prod(x.shape[a] for a in axes)
-    return F.sum(x, axes, keepdims=True) * (1.0 / n)
-
-
 def _standardized(x: Any, axes: Any, eps: float) -> Any:
     """With mean 0 and variance 1 over some axes."""
-    centred = x - _mean(x, axes)
-    return centred * (_mean(_square(centred), axes) + eps) ** -0.5
+    centred = x - F.mean(x, axes, keepdims=True)
+    return centred * (F.mean(_square(centred), axes, keepdims=True) + eps) ** -0.5
 
 
 def _scaled(y: Any, beta: Any, gamma: Any, a: Any) -> Any:
