@@ -49,6 +49,7 @@ def add_commands(commands: Any) -> None:
             help=f"format of the {which}: {names}",
         )
     p.add_argument("-f", "--force", action="store_true", help="accepted; OUTPUT is overwritten")
+    p.add_argument("--channel-last", action="store_true", help=argparse.SUPPRESS)
     p.add_argument("--nnp-exclude-preprocess", action="store_true", help=argparse.SUPPRESS)
     p.add_argument("--nnp-version", help=argparse.SUPPRESS)
     p.add_argument(
@@ -147,12 +148,11 @@ def add_commands(commands: Any) -> None:
 
 # option -> its spellings, what it is for
 OF_OTHER_FORMATS: dict[str, tuple[tuple[str, ...], str]] = {
-    "channel_last": (("--channel-last",), "TFLITE"),
-    "quantization": (("--quantization",), "TFLITE"),
-    "dataset": (("--dataset",), "TFLITE"),
+    "quantization": (("--quantization",), "TFLITE in int8"),
+    "dataset": (("--dataset",), "TFLITE in int8"),
     "enable_optimize_pb": (("--enable-optimize-pb",), "TF_PB"),
 }
-_SWITCHES = ("channel_last", "quantization", "enable_optimize_pb")
+_SWITCHES = ("quantization", "enable_optimize_pb")
 
 
 def _refuse_others(args: argparse.Namespace) -> None:
@@ -176,6 +176,8 @@ def run(args: argparse.Namespace) -> int:
     _refuse_others(args)
     if args.nnp_exclude_preprocess:
         logger.warning("--nnp-exclude-preprocess has no effect, here as in nnabla_cli")
+    if args.channel_last:
+        logger.warning("--channel-last has no effect: layers say themselves whether maps are last")
     *inputs, output = args.files
     target = format_of(output, args.export_format, True)
     options = _options(args, target)

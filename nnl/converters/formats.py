@@ -16,7 +16,7 @@ from nnl.converters.nnp.archive import read_files
 from nnl.converters.nnp.content import expanded, functions_of, network_of, write_content
 from nnl.converters.nnp.function_messages import op_of_type
 from nnl.converters.open_batch import at_two_sizes
-from nnl.converters.runtimes import Runtime, in_nnablart, in_onnxruntime
+from nnl.converters.runtimes import Runtime, in_litert, in_nnablart, in_onnxruntime
 from nnl.converters.weights import EXTENSIONS
 from nnl.core.graph import capture
 from nnl.core.op import OPS
@@ -150,6 +150,31 @@ def _nnb_functions() -> set[str]:
     return functions()
 
 
+def _read_tflite(paths: Sequence[str]) -> Model:
+    from nnl.converters.tflite.reader import TfliteFile
+
+    if len(paths) != 1:
+        raise ValueError(f"a TFLITE model is one file, got {len(paths)}: {', '.join(paths)}")
+    return TfliteFile(paths[0])
+
+
+def _write_tflite(model: Model, path: str, options: WriteOptions) -> None:
+    from nnl.converters.tflite.writer import save
+
+    if options.version is not None:
+        raise ValueError("the format TFLITE has no versions to choose from: leave -d out")
+    size = options.batch_size
+    if size is not None and size < 1:
+        raise ValueError(f"the batch size is {size}, wanted at least 1: TFLITE has a fixed one")
+    save(path, model.network(size or 1, inference=True))
+
+
+def _tflite_functions() -> set[str]:
+    from nnl.converters.tflite.writer import functions
+
+    return functions()
+
+
 def _onnx_functions() -> set[str]:
     from nnl.converters.onnx.export_table import export_rows, own_functions
 
@@ -206,6 +231,15 @@ FORMATS: dict[str, Format] = {
             _nnb_functions,
             runtime=in_nnablart,
         ),
+        Format(
+            "TFLITE",
+            "TensorFlow Lite",
+            (".tflite",),
+            _read_tflite,
+            _write_tflite,
+            _tflite_functions,
+            runtime=in_litert,
+        ),
         Format("NNLP", "programs of nnl", (".nnlp",), write=_write_programs),
     )
 }
@@ -216,7 +250,6 @@ NOT_HERE = {
     "TF_PB": (".pb",),
     "TF_CKPT_V1": (".ckpt",),
     "TF_CKPT_V2": (".meta",),
-    "TFLITE": (".tflite",),
 }
 
 

@@ -155,40 +155,8 @@ def _without_dropout(f: Any) -> None:
     f.proto.dropout_param.p = 0.0
 
 
-class OnnxFile(Model):
-    """An ONNX model; unknown sizes of inputs are the batch size on the first axis, else 1."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        from nnl.converters.onnx.importer import load
-
-        self._model, self.where = load(path), str(path)
-
-    def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
-        infos = {v.name: v for v in self._model.infos}
-        scope: OrderedDict[str, Any] = OrderedDict()
-        inputs = {}
-        for name in self._model.inputs:
-            info = infos[name]
-            if info.kind != "tensor" or info.shape is None:
-                raise ValueError(f"{self.where}: the input {name!r} has no shape")
-            sizes = enumerate(info.shape)
-            shape = [
-                (batch_size or 1 if i == 0 else 1) if type(n) is not int else n for i, n in sizes
-            ]
-            if math.prod(n or 1 for n in shape) > MAX_ELEMENTS:
-                raise ValueError(
-                    f"{self.where}: the input {name!r} has the impossible shape {shape}"
-                )
-            inputs[name] = x = Variable(shape)  # takes no memory yet
-            x.data.set_spec(x.spec.with_dtype(np.float32 if info.dtype is None else info.dtype))
-        with parameter_scope("", scope), using(auto_forward=False):
-            result = self._model(**inputs)
-        values = result if isinstance(result, tuple) else (result,)
-        outputs = dict(zip(self._model.outputs, values, strict=True))
-        for name, y in outputs.items():
-            if not isinstance(y, Variable):
-                raise ValueError(f"{self.where}: the output {name!r} does not depend on the inputs")
-        return Network(self._model.model.graph.name or "network", inputs, outputs, scope)
+class Built(Model):
+    """A file whose graph is built by running it; a subclass gives `network`."""
 
     def content(self, batch_size: int | None = None) -> Content:
         try:
@@ -224,6 +192,42 @@ class OnnxFile(Model):
             stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in parameters.items()]
             contents = {"networks": [entry], "executors": [executor]}
             return create_proto(contents, variable_batch_size=False), stored
+
+
+class OnnxFile(Built):
+    """An ONNX model; unknown sizes of inputs are the batch size on the first axis, else 1."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        from nnl.converters.onnx.importer import load
+
+        self._model, self.where = load(path), str(path)
+
+    def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
+        infos = {v.name: v for v in self._model.infos}
+        scope: OrderedDict[str, Any] = OrderedDict()
+        inputs = {}
+        for name in self._model.inputs:
+            info = infos[name]
+            if info.kind != "tensor" or info.shape is None:
+                raise ValueError(f"{self.where}: the input {name!r} has no shape")
+            sizes = enumerate(info.shape)
+            shape = [
+                (batch_size or 1 if i == 0 else 1) if type(n) is not int else n for i, n in sizes
+            ]
+            if math.prod(n or 1 for n in shape) > MAX_ELEMENTS:
+                raise ValueError(
+                    f"{self.where}: the input {name!r} has the impossible shape {shape}"
+                )
+            inputs[name] = x = Variable(shape)  # takes no memory yet
+            x.data.set_spec(x.spec.with_dtype(np.float32 if info.dtype is None else info.dtype))
+        with parameter_scope("", scope), using(auto_forward=False):
+            result = self._model(**inputs)
+        values = result if isinstance(result, tuple) else (result,)
+        outputs = dict(zip(self._model.outputs, values, strict=True))
+        for name, y in outputs.items():
+            if not isinstance(y, Variable):
+                raise ValueError(f"{self.where}: the output {name!r} does not depend on the inputs")
+        return Network(self._model.model.graph.name or "network", inputs, outputs, scope)
 
 
 def _keep_constants(network: Network) -> None:

@@ -84,6 +84,28 @@ _DTYPES = {
 }
 
 
+def in_litert(file: str, name: str) -> Runtime | None:
+    """The interpreter of TensorFlow Lite with a file; None where it is not installed."""
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ModuleNotFoundError:
+        return None
+    try:
+        interpreter = Interpreter(file, num_threads=1)
+        interpreter.allocate_tensors()
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"--verify: LiteRT does not read {name}: {error}") from error
+    inputs = {t["name"]: t for t in interpreter.get_input_details()}
+
+    def run(values: Values) -> Sequence[Any]:
+        for key, value in renamed(values, list(inputs), name).items():
+            interpreter.set_tensor(inputs[key]["index"], np.asarray(value, inputs[key]["dtype"]))
+        interpreter.invoke()
+        return [interpreter.get_tensor(t["index"]) for t in interpreter.get_output_details()]
+
+    return Runtime("LiteRT", run)
+
+
 def in_nnablart(file: str, name: str) -> Runtime | None:
     """NNabla's C runtime with a file; None where its program is not installed.
 

@@ -232,7 +232,7 @@ def test_onnx_there_and_back(
         (["m.nnp", "o.nnp", "-S", "x"], "-S is 'x', wanted ranges such as 0-4,5-"),
         (["m.nnp", "o.nnp", "-S", "0-", "-c", "f"], "only one of -S and -c"),
         (["m.nnp", "o.onnx", "--nnp-parameter-h5"], "of parameters are for NNP, not ONNX"),
-        (["m.nnp", "o.tflite"], "nnl does not have the format TFLITE"),
+        (["m.nnp", "o.pb"], "nnl does not have the format TF_PB"),
         (["m.pb", "o.nnp"], "cannot read the extension '.pb', only .nnp"),
         (["m.nnp", "o.onnx", "-T", "FIXED8"], "--default-variable-type is for NNB, not ONNX"),
         (["m.nnp", "o.onnx", "-s", "s.yaml"], "the option --settings is for NNB, not ONNX"),

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Importers of operators on elements, and of reductions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import nnl.functions as F
+from nnl.converters.layout import held_axes, without
+from nnl.converters.tflite.building import (
+    ACTIVATION,
+    Builder,
+    Value,
+    computed,
+    reads,
+)
+from nnl.converters.tflite.flatbuffer import Damaged
+from nnl.core.op import OPS
+
+
+def _half_to_even(x: Any) -> Any:
+    low = F.floor(x)
+    part, half = x - low, low * 0.5
+    odd = F.greater(half, F.floor(half))
+    up = F.logical_or(F.greater_scalar(part, 0.5), F.equal_scalar(part, 0.5) * odd)
+    return low + up
+
+
+UNARY: dict[str, Callable[[Any], Any]] = {
+    **{n: f for n, f in ACTIVATION.items() if n not in ("NONE", "SIGN_BIT")},
+    "ABS": F.abs,
+    "CEIL": F.ceil,
+    "COS": F.cos,
+    "ELU": F.elu,
+    "EXP": F.exp,
+    "FLOOR": F.floor,
+    "HARD_SWISH": lambda x: x * F.relu6(x + 3.0) * (1 / 6),
+    "LOG": F.log,
+    "LOGICAL_NOT": F.logical_not,
+    "LOGISTIC": F.sigmoid,
+    "NEG": lambda x: x * -1.0,
+    "ROUND": _half_to_even,
+    "RSQRT": lambda x: x**-0.5,
+    "SIGN": lambda x: F.sign(x, alpha=0.0),
+    "SIN": F.sin,
+    "SQRT": lambda x: x**0.5,
+    "SQUARE": lambda x: x * x,
+    "TANH": F.tanh,
+    "ZEROS_LIKE": lambda x: x * 0.0,
+}
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "ADD": F.add2,
+    "DIV": F.div2,
+    "EQUAL": F.equal,
+    "FLOOR_DIV": lambda x, y: F.floor(x / y),
+    "FLOOR_MOD": lambda x, y: x - F.floor(x / y) * y,
+    "GREATER": F.greater,
+    "GREATER_EQUAL": F.greater_equal,
+    "LESS": F.less,
+    "LESS_EQUAL": F.less_equal,
+    "LOGICAL_AND": F.logical_and,
+    "LOGICAL_OR": F.logical_or,
+    "MAXIMUM": F.maximum2,
+    "MINIMUM": F.minimum2,
+    "MUL": F.mul2,
+    "NOT_EQUAL": F.not_equal,
+    "POW": F.pow2,
+    "SQUARED_DIFFERENCE": F.squared_error,
+    "SUB": F.sub2,
+}
+
+
+def _unary(f: Callable[[Any], Any]) -> Callable[..., Value]:
+    return lambda b, x: Value(f(_number(b, x, x.order)), x.order)
+
+
+def _number(b: Builder, v: Value, order: Any) -> Any:
+    """As floating-point numbers, which functions compute with."""
+    x = b.held(v, order)
+    return x if x.spec.dtype.kind == "f" else OPS["cast"](x, dtype="float32")
+
+
+def _binary(f: Callable[[Any, Any], Any]) -> Callable[..., Value]:
+    def importer(b: Builder, x: Value, y: Value) -> Value:
+        ts, order = b.together(x, y)
+        p, q = (t if t.spec.dtype.kind == "f" else OPS["cast"](t, dtype="float32") for t in ts)
+        return b.activated(Value(f(p, q), order))
+
+    return importer
+
+
+for _name, _function in UNARY.items():
+    reads(_name)(_unary(_function))
+for _name, _pair in BINARY.items():
+    reads(_name)(_binary(_pair))
+
+
+@reads("ATAN2")
+def _atan2(b: Builder, y: Value, x: Value) -> Value:
+    (p, q), order = b.together(y, x)
+    return Value(F.atan2(p, q), order)
+
+
+@reads("GELU")
+def _gelu(b: Builder, v: Value) -> Value:
+    x = b.held(v, v.order)
+    if b.op.options["approximate"]:
+        return Value(F.gelu(x), v.order)
+    return Value(x * (F.erf(x * math.sqrt(0.5)) + 1.0) * 0.5, v.order)
+
+
+@reads("LEAKY_RELU")
+def _leaky(b: Builder, v: Value) -> Value:
+    return Value(F.leaky_relu(b.held(v, v.order), alpha=b.op.options["alpha"]), v.order)
+
+
+@reads("PRELU")
+def _prelu(b: Builder, v: Value, slope: Value) -> Value:
+    (x, w), order = b.together(v, slope)
+    return Value(F.relu(x) + F.minimum_scalar(x, 0.0) * w, order)
+
+
+@reads("ADD_N")
+def _add_n(b: Builder, *vs: Value) -> Value:
+    xs, order = b.together(*vs)
+    return Value(F.add_n(*xs), order)
+
+
+@reads("CAST")
+def _cast(b: Builder, v: Value) -> Value:
+    before, after = b.ins[0].dtype, b.outs[0].dtype  # type: ignore[union-attr]
+    if v.known:
+        return Value(v.x.astype(after), v.order)
+    x = _number(b, v, v.order)
+    if before.kind == "f" and after.kind in "iu":
+        x = F.sign(x, alpha=0.0) * F.floor(F.abs(x))
+    elif after.kind == "b" and before.kind != "b":
+        x = F.not_equal_scalar(x, 0.0)
+    return Value(x, v.order)
+
+
+@reads("QUANTIZE", "DEQUANTIZE")
+def _quantize(b: Builder, v: Value) -> Value:
+    return v
+
+
+@reads("SELECT", "SELECT_V2")
+def _select(b: Builder, condition: Value, x: Value, y: Value) -> Value:
+    if condition.rank == 1 and x.rank > 1 and b.op.name == "SELECT":
+        condition = b.reshaped(condition, (*condition.shape, *(1,) * (x.rank - 1)))
+    ts, order = b.together(condition, x, y)
+    shape = np.broadcast_shapes(*[t.shape for t in ts])
+    c, p, q = (t if t.shape == shape else F.broadcast(t, shape) for t in ts)
+    return Value(F.where(c, p, q), order)
+
+
+@reads("SUM", "MEAN", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL")
+def _reduced(b: Builder, v: Value, axes: Value) -> Value:
+    f = {"SUM": F.sum, "MEAN": F.mean, "REDUCE_MAX": F.max, "REDUCE_MIN": F.min}
+    f |= {"REDUCE_PROD": F.prod, "REDUCE_ANY": F.max, "REDUCE_ALL": F.min}
+    found = b.axes(axes, v.rank)
+    if not found:
+        return v
+    keep = b.op.options["keep_dims"]
+    order = v.order if keep else without(v.order, found)
+    x = _number(b, v, v.order)
+    return Value(f[b.op.name](x, axis=held_axes(found, v.order), keepdims=keep), order)
+
+
+@reads("ARG_MAX", "ARG_MIN")
+def _arg(b: Builder, v: Value, axis: Value) -> Value:
+    (found,) = b.axes(axis, v.rank)
+    f = F.max if b.op.name == "ARG_MAX" else F.min
+    return computed(f(b.held(v), axis=found, only_index=True))
+
+
+@reads("CUMSUM")
+def _cumsum(b: Builder, v: Value, axis: Value) -> Value:
+    (found,) = b.axes(axis, v.rank)
+    o = b.op.options
+    return computed(F.cumsum(b.held(v), found, o["exclusive"], o["reverse"]))
+
+
+@reads("SOFTMAX", "LOG_SOFTMAX")
+def _softmax(b: Builder, v: Value) -> Value:
+    x = b.held(v)
+    if b.op.name == "LOG_SOFTMAX":
+        return computed(F.log_softmax(x, axis=v.rank - 1))
+    beta = b.op.options["beta"]
+    return computed(F.softmax(x if beta == 1 else x * beta, axis=v.rank - 1))
+
+
+@reads("L2_NORMALIZATION")
+def _l2(b: Builder, v: Value) -> Value:
+    x = b.held(v)
+    total = F.sum(x * x, axis=v.rank - 1, keepdims=True)
+    return b.activated(computed(x / F.maximum_scalar(total, 1e-12) ** 0.5))
+
+
+@reads("FULLY_CONNECTED")
+def _fully_connected(b: Builder, v: Value, w: Value, bias: Value | None = None) -> Value:
+    if b.op.options["weights_format"]:
+        raise Damaged("its weights are shuffled, which nnl does not read")
+    if w.rank != 2:
+        raise Damaged(f"its weights have {w.rank} axes, wanted 2")
+    outputs, inputs = w.shape
+    keep = b.op.options["keep_num_dims"]
+    if not inputs or math.prod(v.shape) % inputs or (keep and v.shape[-1:] != (inputs,)):
+        raise Damaged(f"its weights are {list(w.shape)}, its input {list(v.shape)}")
+    if not keep:
+        v = b.reshaped(v, (math.prod(v.shape) // inputs, inputs))
+    flat = None if bias is None else b.held(b.reshaped(bias, (outputs,)))
+    return b.activated(computed(F.affine(b.held(v), b.held(w, (1, 0)), flat, base_axis=v.rank - 1)))
+
+
+@reads("BATCH_MATMUL")
+def _matmul(b: Builder, x: Value, y: Value) -> Value:
+    rank = max(x.rank, y.rank)
+    p, q = (b.held(b.reshaped(v, (1,) * (rank - v.rank) + v.shape)) for v in (x, y))
+    o = b.op.options
+    return computed(F.batch_matmul(p, q, o["adj_x"], o["adj_y"]))

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Importers of convolutions, pooling and resizing: images with maps first, which functions want."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import nnl.functions as F
+from nnl.converters.layout import Order
+from nnl.converters.tflite.building import Builder, Value, check_size, reads
+from nnl.converters.tflite.flatbuffer import Damaged
+from nnl.converters.tflite.schema import SAME
+from nnl.core.variable import Variable
+
+IMAGE: Order = (0, 3, 1, 2)  # (N, C, H, W) of (N, H, W, C)
+VOLUME: Order = (0, 4, 1, 2, 3)
+LOWEST = -3.4028235e38
+MAX_WINDOW = 2**16  # pixels
+
+
+def _numbers(b: Builder, name: str, axes: str, low: int = 1) -> tuple[int, ...]:
+    found = tuple([int(b.op.options[f"{name}_{a}"]) for a in axes])
+    if min(found) < low or max(found) > MAX_WINDOW:
+        raise Damaged(f"its {name} is {found}")
+    return found
+
+
+def _image(b: Builder, v: Value, order: Order = IMAGE) -> Variable:
+    if v.rank != len(order):
+        raise Damaged(f"its input has {v.rank} axes, wanted {len(order)}")
+    return b.held(v, order)
+
+
+def _pads(
+    b: Builder, sizes: Sequence[int], reach: Sequence[int], stride: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Pixels before and after that the operator's padding adds."""
+    n = len(sizes)
+    if b.op.options["padding"] != SAME:
+        return [0] * n, [0] * n
+    total = [
+        max((-(-s // t) - 1) * t + r - s, 0) for s, r, t in zip(sizes, reach, stride, strict=True)
+    ]
+    before = [t // 2 for t in total]
+    return before, [t - p for t, p in zip(total, before, strict=True)]
+
+
+def padded(x: Any, before: Sequence[int], after: Sequence[int], value: float = 0.0) -> Any:
+    """With pixels around its last axes."""
+    if not any(before) and not any(after):
+        return x
+    n = x.ndim - len(before)
+    check_size(
+        [*x.shape[:n], *(s + p + q for s, p, q in zip(x.shape[n:], before, after, strict=True))]
+    )
+    widths = [w for pair in zip(before, after, strict=True) for w in pair]
+    return F.pad(x, widths, "constant", value)
+
+
+@reads("CONV_2D", "DEPTHWISE_CONV_2D", "CONV_3D")
+def _convolution(b: Builder, v: Value, w: Value, bias: Value | None = None) -> Value:
+    name = b.op.name
+    axes = "dhw" if name == "CONV_3D" else "hw"
+    order = VOLUME if name == "CONV_3D" else IMAGE
+    x = _image(b, v, order)
+    if w.rank != len(order):
+        raise Damaged(f"its weights have {w.rank} axes, wanted {len(order)}")
+    first = {"CONV_2D": (0, 3, 1, 2), "DEPTHWISE_CONV_2D": (3, 0, 1, 2)}
+    weights = b.held(w, first.get(name, (4, 3, 0, 1, 2)))
+    stride, dilation = _numbers(b, "stride", axes), _numbers(b, "dilation", axes)
+    maps, inner = weights.shape[:2]
+    channels = x.shape[1]
+    if not inner or channels % inner:
+        raise Damaged(f"it has {channels} channels, its weights {list(w.shape)}")
+    reach = [(k - 1) * d + 1 for k, d in zip(weights.shape[2:], dilation, strict=True)]
+    before, after = _pads(b, x.shape[2:], reach, stride)
+    pad = before
+    if before != after:
+        x, pad = padded(x, before, after), [0] * len(before)
+    flat = None if bias is None else b.held(b.reshaped(bias, (maps,)))
+    y = F.convolution(x, weights, flat, 1, pad, stride, dilation, channels // inner)
+    return b.activated(Value(y, order))
+
+
+@reads("TRANSPOSE_CONV")
+def _deconvolution(b: Builder, size: Value, w: Value, v: Value, bias: Value | None = None) -> Value:
+    x = _image(b, v)
+    out = b.ints(size, "the size")
+    if w.rank != 4 or len(out) != 4:
+        raise Damaged(f"its weights are {list(w.shape)}, its result {out}")
+    weights = b.held(w, (3, 0, 1, 2))
+    stride = _numbers(b, "stride", "hw")
+    check_size(out)
+    full = [(n - 1) * s + k for n, s, k in zip(x.shape[2:], stride, weights.shape[2:], strict=True)]
+    total = [f - o for f, o in zip(full, out[1:3], strict=True)]
+    same = b.op.options["padding"] == SAME
+    before = [max(t, 0) // 2 if same else 0 for t in total]
+    after = [t - p for t, p in zip(total, before, strict=True)]
+    flat = None if bias is None else b.held(b.reshaped(bias, (weights.shape[1],)))
+    if before == after:
+        y = F.deconvolution(x, weights, flat, 1, before, stride)
+    else:
+        y = F.deconvolution(x, weights, None, 1, [0, 0], stride)
+        stop = [f - max(a, 0) for f, a in zip(full, after, strict=True)]
+        y = F.slice(y, (0, 0, *before), (*y.shape[:2], *stop), (1,) * 4)
+        y = padded(y, [0, 0], [max(-a, 0) for a in after])
+        y = y if flat is None else y + F.reshape(flat, (1, -1, 1, 1))
+    return b.activated(Value(y, IMAGE))
+
+
+@reads("MAX_POOL_2D", "AVERAGE_POOL_2D")
+def _pooling(b: Builder, v: Value) -> Value:
+    x = _image(b, v)
+    stride, kernel = _numbers(b, "stride", "hw"), _numbers(b, "filter", "hw")
+    before, after = _pads(b, x.shape[2:], kernel, stride)
+    maximum = b.op.name == "MAX_POOL_2D"
+    symmetric = before == after and all(p < k for p, k in zip(before, kernel, strict=True))
+    inside = x if symmetric else padded(x, before, after, LOWEST if maximum else 0.0)
+    pad = before if symmetric else [0, 0]
+    if maximum:
+        y = F.max_pooling(inside, kernel, stride, True, pad)
+    elif symmetric:
+        y = F.average_pooling(inside, kernel, stride, True, pad, False, False)
+    else:
+        y = F.average_pooling(inside, kernel, stride)
+        y = y * Variable.from_numpy_array(
+            _weights(x.shape[2:], before, kernel, stride, y.shape[2:])
+        )
+    return b.activated(Value(y, IMAGE))
+
+
+def _weights(
+    sizes: Sequence[int], before: Sequence[int], kernel: Any, stride: Any, outs: Any
+) -> np.ndarray[Any, Any]:
+    """What sums over windows with padding are multiplied with to leave it out."""
+    y = np.ones((1, 1), np.float32)
+    for n, p, k, s, o in zip(sizes, before, kernel, stride, outs, strict=True):
+        at = np.arange(o)[:, None] * s - p + np.arange(k)
+        y = y[..., None] * (k / ((at >= 0) & (at < n)).sum(1)).astype(np.float32)
+    return y
+
+
+@reads("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR")
+def _resize(b: Builder, v: Value, size: Value) -> Value:
+    x = _image(b, v)
+    out = b.ints(size, "the size")
+    if len(out) != 2 or min(out) < 1:
+        raise Damaged(f"its size is {out}")
+    check_size([*x.shape[:2], *out])
+    align, half = b.op.options["align_corners"], b.op.options["half_pixel_centers"]
+    if b.op.name == "RESIZE_BILINEAR":
+        if half and any(o == 1 < n for o, n in zip(out, x.shape[2:], strict=True)):
+            raise Damaged("it makes one pixel of several between their centres, unlike nnl")
+        y = F.interpolate(x, None, out, "linear", align, half)
+    elif align:
+        y = x
+        for axis, o in enumerate(out, 2):
+            at = np.arange(o) * ((x.shape[axis] - 1) / max(o - 1, 1))
+            index = np.minimum(np.floor(at + 0.5), x.shape[axis] - 1).astype(np.int64)
+            y = F.gather(y, Variable.from_numpy_array(index), axis=axis)
+    else:
+        y = F.interpolate(x, None, out, "nearest", False, half, half)
+    return Value(y, IMAGE)
+
+
+@reads("DEPTH_TO_SPACE", "SPACE_TO_DEPTH")
+def _blocks(b: Builder, v: Value) -> Value:
+    n, c, h, w = _image(b, v).shape
+    k = int(b.op.options["block_size"])
+    x = b.held(v)
+    if k < 1 or (c % (k * k) if b.op.name == "DEPTH_TO_SPACE" else h % k or w % k):
+        raise Damaged(f"its blocks are of {k} pixels, its input is {list(v.shape)}")
+    if b.op.name == "DEPTH_TO_SPACE":
+        y = F.transpose(F.reshape(x, (n, h, w, k, k, c // k**2)), (0, 1, 3, 2, 4, 5))
+        y = F.reshape(y, (n, h * k, w * k, c // k**2))
+    else:
+        y = F.transpose(F.reshape(x, (n, h // k, k, w // k, k, c)), (0, 1, 3, 2, 4, 5))
+        y = F.reshape(y, (n, h // k, w // k, c * k**2))
+    return Value(y, (0, 1, 2, 3))
+
+
+@reads("SPACE_TO_BATCH_ND", "BATCH_TO_SPACE_ND")
+def _batches(b: Builder, v: Value, block: Value, edges: Value) -> Value:
+    """Pixels at a distance become images of their own, as for dilated convolutions, and back."""
+    k = b.ints(block, "the block")
+    rows = b.array(edges, "the borders").reshape(-1, 2).tolist()
+    m, x = len(k), b.held(v)
+    if len(rows) != m or m + 1 > v.rank or min(k) < 1 or min(map(min, rows)) < 0:
+        raise Damaged(f"its blocks are {k}, its borders {rows}")
+    rest = v.shape[m + 1 :]
+    if b.op.name == "SPACE_TO_BATCH_ND":
+        zeros = [0] * len(rest)
+        x = padded(x, [r[0] for r in rows] + zeros, [r[1] for r in rows] + zeros)
+        sizes = [s // n for s, n in zip(x.shape[1:], k, strict=False)]
+        split = [part for pair in zip(sizes, k, strict=True) for part in pair]
+        y = F.reshape(x, (v.shape[0], *split, *rest))
+        axes = [*range(2, 2 * m + 1, 2), 0, *range(1, 2 * m, 2), *range(2 * m + 1, y.ndim)]
+        y = F.reshape(F.transpose(y, axes), (v.shape[0] * math.prod(k), *sizes, *rest))
+        return Value(y, tuple(range(y.ndim)))
+    n = v.shape[0] // math.prod(k)
+    y = F.reshape(x, (*k, n, *v.shape[1:]))
+    axes = [m, *[a for i in range(m) for a in (m + 1 + i, i)], *range(2 * m + 1, y.ndim)]
+    sizes = [s * q for s, q in zip(v.shape[1:], k, strict=False)]
+    y = F.reshape(F.transpose(y, axes), (n, *sizes, *rest))
+    start = [0, *[r[0] for r in rows], *[0] * len(rest)]
+    stop = [n, *[s - r[1] for s, r in zip(sizes, rows, strict=True)], *rest]
+    return Value(F.slice(y, start, stop, [1] * y.ndim), tuple(range(y.ndim)))

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks from .tflite files. Quantized ones become the networks in real numbers that they stand
+for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+import nnl.functions as F
+from nnl.converters.layout import plain
+from nnl.converters.model import Built, Network
+from nnl.converters.tflite import import_elementwise as _e  # noqa: F401  register importers
+from nnl.converters.tflite import import_shapes as _s  # noqa: F401
+from nnl.converters.tflite import import_windows as _w  # noqa: F401
+from nnl.converters.tflite.building import IMPORTERS, Builder, Value
+from nnl.converters.tflite.file import MAX_ELEMENTS, File, FileOperator
+from nnl.converters.tflite.flatbuffer import Damaged
+from nnl.core.context import using
+from nnl.core.parameter import parameter_scope
+from nnl.core.spec import ShapeError
+from nnl.core.tracer import tracing
+from nnl.core.variable import Variable
+
+# What functions and numpy raise for values that a damaged file gives them.
+_CAUSES = (ArithmeticError, LookupError, TypeError, ValueError, NotImplementedError)
+
+
+class TfliteFile(Built):
+    """A file, read.
+
+    Raises:
+        ValueError: It is damaged, or no .tflite file.
+        NotImplementedError: It has operators that nnl does not read; all are named.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.where = path
+        try:
+            self._file = File(path)
+        except Damaged as error:
+            raise ValueError(f"{path}: {error}") from None
+        missing: dict[str, str] = {}
+        for op in self._file.operators:
+            if op.name not in IMPORTERS:
+                missing.setdefault(op.name, op.label)
+        if missing:
+            listed = ", ".join(sorted(missing.values()))
+            raise NotImplementedError(f"{path}: nnl does not read {listed}")
+
+    def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
+        file = self._file
+        scope: OrderedDict[str, Any] = OrderedDict()
+        inputs = {n: self._input(n, i, batch_size) for n, i in file.inputs.items()}
+        values = {i: Value(inputs[n], plain(inputs[n].ndim)) for n, i in file.inputs.items()}
+        with parameter_scope("", scope), using(auto_forward=False), tracing(None):
+            build = Builder()
+            build.sized = all(v.shape == file.tensors[i].shape for i, v in values.items())
+            for op in file.operators:
+                try:
+                    self._step(build, op, values)
+                except Damaged as error:
+                    raise ValueError(f"{self.where}: {op.label}: {error}") from None
+                except _CAUSES as error:
+                    text = str(error) if isinstance(error, ShapeError) else "its inputs do not fit"
+                    raise ValueError(f"{self.where}: {op.label}: {text}") from error
+            outputs = {n: self._output(build, n, values.get(i)) for n, i in file.outputs.items()}
+        return Network(file.name, inputs, outputs, scope)
+
+    def _input(self, name: str, i: int, batch_size: int | None) -> Variable:
+        t = self._file.tensors[i]
+        shape = t.shape
+        if batch_size is not None and shape and shape[0] != batch_size:
+            if not t.open:
+                raise ValueError(
+                    f"{self.where}: the batch size is fixed at {shape[0]}, so it cannot be "
+                    f"{batch_size}"
+                )
+            shape = (batch_size, *shape[1:])
+        if not np.prod(shape):
+            raise ValueError(f"{self.where}: the input {name!r} has no elements: {list(shape)}")
+        x = Variable(shape)  # takes no memory yet
+        if t.dtype in (np.int32, np.int64, np.bool_):
+            x.data.set_spec(x.spec.with_dtype(t.dtype))
+        return x
+
+    def _output(self, build: Builder, name: str, v: Value | None) -> Variable:
+        if v is None:
+            raise ValueError(f"{self.where}: nothing makes the output {name!r}")
+        y = build.held(v)
+        return y if y.parent is not None else F.identity(y)
+
+    def _step(self, build: Builder, op: FileOperator, values: dict[int, Value]) -> None:
+        tensors = self._file.tensors
+        build.op, build.outs = op, [tensors[i] for i in op.outs]
+        build.ins = [None if i < 0 else tensors[i] for i in op.ins]
+        given = [None if i < 0 else self._value(i, values) for i in op.ins]
+        known = all(v is None or v.known for v in given)
+        with using(auto_forward=known):
+            made = IMPORTERS[op.name](build, *given)
+        found = [made] if isinstance(made, Value) else list(made)
+        for i, v in zip(op.outs, found, strict=True):
+            t = tensors[i]
+            if build.sized and t.shape and v.shape != t.shape:
+                raise Damaged(f"it gives {list(v.shape)}, and the file says {list(t.shape)}")
+            if max(np.prod(v.shape, dtype=float), 1) > MAX_ELEMENTS:
+                raise Damaged(f"it gives the impossible shape {list(v.shape)}")
+            if known and not v.known:
+                v = Value(v.x.data.read("host").astype(t.dtype), v.order)
+            values[i] = v
+
+    def _value(self, i: int, values: dict[int, Value]) -> Value:
+        if i not in values:
+            t = self._file.tensors[i]
+            if t.value is None:
+                raise Damaged(f"it reads tensor {i}, which nothing has made")
+            values[i] = Value(t.value, plain(t.value.ndim), t.name or f"constant_{i}")
+        return values[i]

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spectra and pixels at computed positions, in functions that have operators."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import nnl.functions as F
+from nnl.core.op import OPS
+from nnl.core.variable import Variable
+
+
+def constant(value: Any) -> Variable:
+    return Variable.from_numpy_array(np.asarray(value, np.float32))
+
+
+def like(x: Any, value: float) -> Variable:
+    """A number with the rank of x."""
+    return constant(np.full((1,) * x.ndim, value))
+
+
+def filled(x: Any, value: float) -> Any:
+    return F.broadcast(like(x, value), x.shape)
+
+
+def taken(x: Any, axis: int, index: Any) -> Any:
+    """Elements of an axis at constant places."""
+    return F.gather(x, Variable.from_numpy_array(np.asarray(index, np.int64)), axis=axis)
+
+
+def along(x: Any, axis: int, matrix: Any) -> Any:
+    """Products of an axis with a constant matrix (old size, new size)."""
+    order = [i for i in range(x.ndim) if i != axis] + [axis]
+    back = [order.index(i) for i in range(x.ndim)]
+    y = F.affine(F.transpose(x, order), constant(matrix), base_axis=x.ndim - 1)
+    return F.transpose(y, back)
+
+
+def _fourier(sign: int) -> Any:
+    """Products with cosines and sines, along one axis after the other."""
+
+    def rule(a: Any, x: Any) -> Any:
+        parts = [taken(x, x.ndim - 1, [i]) for i in (0, 1)]
+        for axis in range(x.ndim - 1 - a.signal_ndim, x.ndim - 1):
+            n = x.shape[axis]
+            angle = 2 * np.pi * np.outer(np.arange(n), np.arange(n)) / n * sign
+            scale = 1 / math.sqrt(n) if a.normalized else 1 / n if sign > 0 else 1.0
+            c, s = np.cos(angle) * scale, np.sin(angle) * scale
+            re, im = parts
+            parts = [
+                along(re, axis, c) - along(im, axis, s),
+                along(re, axis, s) + along(im, axis, c),
+            ]
+        return F.concatenate(*parts, axis=x.ndim - 1)
+
+    return rule
+
+
+def _spectra(a: Any, x: Any) -> Any:
+    """A convolution with windowed waves."""
+    waves, count = _waves(a), a.frame_count(x.shape[1])
+    if a.inverse:
+        x = F.slice(x, (0, 0), (x.shape[0], a.covered(count)), (1, 1))
+        x = x * constant(a.sample_weight(np, count, np.float32)[None])
+        waves = waves * np.tile(
+            a.frequency_weight(np, 2 / a.fft_size, 1 / a.fft_size, float), (2, 1)
+        )
+    y = F.convolution(
+        F.reshape(x, (x.shape[0], 1, x.shape[1])), constant(waves[:, None]), stride=(a.stride,)
+    )
+    n = a.frequencies()
+    return taken(y, 1, np.arange(n)), taken(y, 1, np.arange(n, 2 * n))
+
+
+def _added_spectra(a: Any, y_r: Any, y_i: Any) -> Any:
+    """A deconvolution with windowed waves."""
+    n, count = a.fft_size, y_r.shape[2]
+    inner, ends = (n / 2, float(n)) if not a.inverse else (1.0, 1.0)
+    m = a.frequency_weight(np, inner, ends, float)
+    waves = _waves(a) * np.tile(m * a.frequency_weight(np, 2 / n, 1 / n, float), (2, 1))
+    x = F.deconvolution(
+        F.concatenate(y_r, y_i, axis=1), constant(waves[:, None]), stride=(a.stride,)
+    )
+    x = F.reshape(x, (x.shape[0], x.shape[2]))
+    if a.inverse:
+        x = x * constant(a.sample_weight(np, count, np.float32)[None])
+    return x if x.shape[1] == a.size else F.pad(x, (0, a.size - x.shape[1]))
+
+
+def _waves(a: Any) -> Any:
+    """(2 F, fft_size): cosines, then sines, of the window."""
+    frames = np.fft.rfft(np.eye(a.fft_size) * a.window(np, float), axis=1).T
+    return np.concatenate((frames.real, frames.imag))
+
+
+def _sample_pixels(a: Any, x: Any, index: Any, weight: Any) -> Any:
+    b, taps, points = index.shape
+    found = F.gather(x, F.reshape(index, (b, taps * points)), axis=2, batch_dims=1)
+    found = F.reshape(found, (b, x.shape[1], taps, points))
+    return F.sum(found * F.reshape(weight, (b, 1, taps, points)), axis=2)
+
+
+def _corner_pixels(a: Any, p: Any) -> Any:
+    """Positions as floats hold all pixels of an image of less than 2^24."""
+    low = F.round(p) if a.nearest else F.floor(p)
+    b, _, points = p.shape
+    index: Any = None
+    inside: Any = None
+    for k, size in enumerate(a.sizes):
+        row = taken(low, 1, [k])
+        corners = row if a.nearest else F.concatenate(row, row + 1.0, axis=1)
+        valid = F.greater_equal_scalar(corners, 0.0) * F.less_scalar(corners, float(size))
+        corners = F.where(valid, corners, filled(corners, 0.0))
+        if index is None:
+            index, inside = corners, valid
+            continue
+        taps = index.shape[1] * corners.shape[1]
+        index = F.reshape(index, (b, -1, 1, points)) * float(size)
+        index = F.reshape(index + F.reshape(corners, (b, 1, -1, points)), (b, taps, points))
+        both = F.reshape(inside, (b, -1, 1, points)) * F.reshape(valid, (b, 1, -1, points))
+        inside = F.reshape(both, (b, taps, points))
+    return OPS["cast"](index * inside, dtype="int64"), inside, low
+
+
+RULES = {
+    "fft": _fourier(-1),
+    "ifft": _fourier(1),
+    "cut_spectra": _spectra,
+    "add_spectra": _added_spectra,
+    "sample_pixels": _sample_pixels,
+    "corner_pixels": _corner_pixels,
+}

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks as .tflite files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.layout import plain
+from nnl.converters.lowering import CannotLower, Lowered, Target, lower
+from nnl.converters.model import Network
+from nnl.converters.simpler import SIMPLER
+from nnl.converters.tflite import elementwise as _e  # noqa: F401  register handlers
+from nnl.converters.tflite import shapes as _s  # noqa: F401
+from nnl.converters.tflite import windows as _w  # noqa: F401
+from nnl.converters.tflite.flatbuffer import pack
+from nnl.converters.tflite.graph import (
+    HANDLERS,
+    INT,
+    Graph,
+    Laid,
+    Op,
+    Refused,
+    Tensor,
+    finished,
+    run_handler,
+)
+from nnl.converters.tflite.rules import RULES
+from nnl.converters.tflite.schema import (
+    IDENTIFIER,
+    NUMBER_OF_TYPE,
+    OPERATORS,
+    TABLES,
+    VERSION,
+)
+from nnl.core.atomic import replacing
+from nnl.core.graph import Node, Value
+from nnl.core.op import OPS
+from nnl.core.parameter import get_parameters, parameter_scope
+
+_OWN = ("portable", "decompose")  # by which functions say themselves in others
+SIGNATURE = "serving_default"
+RUNTIME = b"2.14.0"  # the first that has all operators in these versions
+
+
+def save(path: str | os.PathLike[str], network: Network) -> None:
+    """Write a network for TensorFlow Lite, in float32.
+
+    Raises:
+        CannotLower: The format lacks functions; all are listed.
+    """
+    content = packed(emitted(network), network.name)
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(content)
+
+
+def functions() -> set[str]:
+    """Types of functions that a file can say, if not with all arguments."""
+    said = {*HANDLERS, *SIMPLER, *RULES, "dropout", "identity"}
+    said |= {n for n, op in OPS.items() for k in _OWN if hasattr(op.attrs_class, k)}
+    said |= {n for n, op in OPS.items() if not op.inputs}  # constants, computed
+    return {n for name in said if (n := OPS[name].nnp) is not None}
+
+
+def _refuses(node: Node, is_constant: Callable[[Value], bool]) -> str | None:
+    """The reason that the handler of a function gives, asked with values of these shapes."""
+    if node.op.name not in HANDLERS:
+        return "TensorFlow Lite does not have it"
+    g = Graph()
+    try:
+        xs = [
+            None if v is None else _constant(v) if is_constant(v) else _placeholder(v)
+            for v in node.inputs
+        ]
+        run_handler(g, node, xs)
+    except Refused as refused:
+        return str(refused)
+    return None
+
+
+TARGET = Target("TFLITE", _refuses, RULES)
+
+
+def _type(v: Value) -> np.dtype[Any]:
+    dtype = v.current_spec.dtype
+    if dtype.kind in "fV":
+        return np.dtype(np.float32)
+    if dtype == np.uint64:
+        return np.dtype(np.int64)
+    if dtype in NUMBER_OF_TYPE:
+        return np.dtype(dtype)
+    return np.dtype(INT)
+
+
+def _placeholder(v: Value) -> Laid:
+    shape = v.current_spec.shape
+    if 0 in shape:
+        raise Refused("it has no elements")
+    return Laid(Tensor(shape, _type(v)), plain(len(shape)))
+
+
+def _constant(v: Value) -> Laid:
+    array = v.array.read("host")
+    if not array.size:
+        raise Refused("it has no elements")
+    value = np.ascontiguousarray(array.astype(_type(v), copy=False)).reshape(array.shape)
+    return Laid(Tensor(value.shape, value.dtype, value), plain(value.ndim))
+
+
+class Emitted:
+    """A network in operators.
+
+    Attributes:
+        ops: In an order in which they can run.
+        inputs, outputs: Tensors by name.
+    """
+
+    def __init__(
+        self, ops: list[Op], inputs: dict[str, Tensor], outputs: dict[str, Tensor]
+    ) -> None:
+        self.ops, self.inputs, self.outputs = ops, inputs, outputs
+
+
+def emitted(network: Network) -> Emitted:
+    """Say a network in operators.
+
+    Raises:
+        CannotLower: The format lacks functions; all are listed.
+    """
+    try:
+        with parameter_scope("", network.parameters):
+            parameters = get_parameters(grad_only=False)
+        names = {v.edge.key: name for name, v in parameters.items()}
+        return _emitted(lower(network, TARGET), names)
+    except Refused as refused:  # inputs and outputs; lower() has asked about the functions
+        text = f"TFLITE cannot hold the network {network.name!r}:\n  an input or output: {refused}"
+        raise CannotLower(text) from None
+
+
+def _emitted(lowered: Lowered, names: Mapping[Any, str]) -> Emitted:
+    g = Graph()
+    values: dict[Any, Laid] = {}
+    inputs = {}
+    for name, v in lowered.inputs.items():
+        values[v.key] = x = _placeholder(v)
+        x.tensor.name = name
+        inputs[name] = x.tensor
+
+    def value(v: Value) -> Laid:
+        if v.key not in values:
+            values[v.key] = x = _constant(v)
+            x.tensor.name = names.get(v.key, "")
+        return values[v.key]
+
+    for node in lowered.nodes:
+        g.label = node.op.name
+        ys = run_handler(g, node, [None if v is None else value(v) for v in node.inputs])
+        for i, y in enumerate(ys):
+            values[id(node), i] = y
+    outputs: dict[str, Tensor] = {}
+    for name, v in lowered.outputs.items():
+        t = g.plain(value(v))
+        if t.value is not None or any(t is o for o in (*inputs.values(), *outputs.values())):
+            t = g.op("RESHAPE", t, g.ints(*t.shape), new_shape=list(t.shape))
+        outputs[name] = t
+    ops = finished(g.ops, list(outputs.values()))
+    for name, t in outputs.items():
+        t.name = name
+    return Emitted(ops, inputs, outputs)
+
+
+# ---- the file ----
+
+
+def packed(network: Emitted, name: str) -> bytearray:
+    """The bytes of a file."""
+    tensors: dict[int, int] = {}
+    every: list[Tensor] = []
+    buffers: list[dict[str, Any]] = [{}]
+
+    def number(t: Tensor | None) -> int:
+        if t is None:
+            return -1
+        if id(t) not in tensors:
+            tensors[id(t)] = len(every)
+            every.append(t)
+        return tensors[id(t)]
+
+    for t in network.inputs.values():
+        number(t)
+    codes: list[tuple[str, int]] = []
+    operators = []
+    for op in network.ops:
+        code = op.name, _version(op)
+        if code not in codes:
+            codes.append(code)
+        row = OPERATORS[op.name]
+        record: dict[str, Any] = {
+            "opcode_index": codes.index(code),
+            "inputs": [number(t) for t in op.ins],
+            "outputs": [number(t) for t in op.outs],
+        }
+        if row.options_type:
+            record |= {"options_type": row.options_type, "options": (op.name, op.options)}
+        operators.append(record)
+    names: dict[str, int] = {}
+    records = []
+    for t in every:
+        buffer = 0
+        if t.value is not None:
+            buffer = len(buffers)
+            buffers.append({"data": np.ascontiguousarray(t.value).reshape(-1).view(np.uint8)})
+        records.append(
+            {
+                "shape": t.shape,
+                "type": NUMBER_OF_TYPE[t.dtype],
+                "buffer": buffer,
+                "name": _unique(t.name or "constant", names),
+                "has_rank": True,
+            }
+        )
+    buffers.append({"data": np.frombuffer(RUNTIME.ljust(16, b"\0"), np.uint8)})
+    ends = {
+        kind: [{"name": n, "tensor_index": number(t)} for n, t in found.items()]
+        for kind, found in (("inputs", network.inputs), ("outputs", network.outputs))
+    }
+    model = {
+        "version": VERSION,
+        "operator_codes": [_code(*c) for c in codes],
+        "subgraphs": [
+            {
+                "tensors": records,
+                "inputs": [number(t) for t in network.inputs.values()],
+                "outputs": [number(t) for t in network.outputs.values()],
+                "operators": operators,
+                "name": name,
+            }
+        ],
+        "description": "nnl",
+        "buffers": buffers,
+        "metadata": [{"name": "min_runtime_version", "buffer": len(buffers) - 1}],
+        "signature_defs": [{**ends, "signature_key": SIGNATURE}],
+    }
+    return pack(TABLES, "Model", model, IDENTIFIER)
+
+
+def _code(name: str, version: int) -> dict[str, Any]:
+    number = OPERATORS[name].number
+    return {"short_code": min(number, 127), "builtin_code": number, "version": version}
+
+
+def _version(op: Op) -> int:
+    """The oldest version of the operator that has what is said with it."""
+    if op.name == "BROADCAST_TO":
+        return 2
+    if op.name == "TRANSPOSE_CONV" and len(op.ins) > 3:
+        return 3
+    return 1
+
+
+def _unique(name: str, known: dict[str, int]) -> str:
+    count = known.get(name, 0)
+    known[name] = count + 1
+    return name if not count else _unique(f"{name}_{count}", known)

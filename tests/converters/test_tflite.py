@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TFLITE: networks for TensorFlow Lite, whose interpreter runs them where it is installed."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
+from nnl.cli.main import main
+from nnl.converters.lowering import CannotLower
+from nnl.converters.model import Network
+from nnl.converters.runtimes import in_litert
+from nnl.converters.tflite import writer
+from nnl.converters.tflite.flatbuffer import Damaged, pack, unpack
+from nnl.converters.tflite.reader import TfliteFile
+from nnl.converters.tflite.schema import OPERATORS, TABLES
+from nnl.core.op import OPS
+from tests.cli.test_convert import write_network
+from tests.converters.test_nnb import of_sample, values
+from tests.graph.saved import NETWORKS, leaves_of
+from tests.test_derived import CASES
+
+RANDOM = ("dropout", "mean_subtraction")  # in training only
+CONSTANT = ("depthwise_deconvolution",)  # weights must be constants, which its samples' are not
+Arrays = list[np.ndarray[Any, Any]]
+Run = Callable[[dict[str, Any]], Arrays]
+
+
+@pytest.fixture(autouse=True)
+def own_parameters() -> Any:
+    with nn.parameter_scope("", {}) as scope:
+        scope.clear()
+        yield
+
+
+FEW = 3  # samples of a function in the quick tests
+
+
+@pytest.fixture(scope="module", params=["first", pytest.param("others", marks=pytest.mark.long)])
+def samples(request: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Files of samples that can be said, with their inputs and what the networks give."""
+    folder, found, refused = tmp_path_factory.mktemp("samples"), {}, set()
+    for op, i in [p.values for p in CASES]:
+        if op.name in RANDOM or not op.nnp or (i < FEW) != (request.param == "first"):
+            continue
+        network = of_sample(op, i)
+        if network is None:
+            continue
+        file = folder / f"{op.name}_{i}.tflite"
+        try:
+            writer.save(file, network)
+        except CannotLower as e:
+            assert str(e).startswith("TFLITE cannot hold the network 'n':\n  "), str(e)
+            refused.add(OPS[op.name].nnp)
+            continue
+        given = {k: v.data.read("host") for k, v in network.inputs.items()}
+        found[f"{op.name} {i}"] = file, given, values(network)
+    said = {OPS[key.split()[0]].nnp for key in found}
+    functions = writer.functions()
+    assert said <= functions
+    if request.param == "first":
+        assert (refused - said) & functions <= {OPS[n].nnp for n in CONSTANT} and len(said) >= 190
+    return found
+
+
+def check(samples: dict[str, Any], run: Callable[[Path], Run]) -> None:
+    for key, (file, given, want) in samples.items():
+        for got, y in zip(run(file)(given), want, strict=True):
+            got = got.reshape(-1).astype(np.float64)
+            np.testing.assert_allclose(got, y, rtol=1e-4, atol=1e-5, err_msg=key)
+
+
+def interpreted(file: Path) -> Run:
+    runtime = in_litert(str(file), file.name)
+    if runtime is None:
+        pytest.skip("ai-edge-litert, the interpreter of TensorFlow Lite, is not installed")
+    return lambda given: list(runtime.run(given))
+
+
+def read_back(file: Path) -> Run:
+    network = TfliteFile(str(file)).network()
+    return lambda given: list(network.run({k: given[k] for k in network.inputs}).values())
+
+
+def test_samples_run_in_the_interpreter(samples: dict[str, Any]) -> None:
+    check(samples, interpreted)
+
+
+def test_samples_are_read_back(samples: dict[str, Any]) -> None:
+    check(samples, read_back)
+
+
+# ---- networks ----
+
+
+def built(name: str) -> Network:
+    """A network with weights that matter."""
+    scope: OrderedDict[str, Any] = OrderedDict()
+    with nn.parameter_scope("", scope), nn.context_scope(nn.Context(["numpy:float"])):
+        y = NETWORKS[name]()
+        for v in nn.get_parameters(grad_only=False).values():  # means and variances that matter
+            if v.size > 1 and not np.ptp(v.d):
+                v.d = 0.5 + np.random.default_rng(0).random(v.shape, np.float32)
+    y = y[0] if isinstance(y, tuple) else y
+    x = next(v for v in leaves_of(y) if v.name == "x")
+    return Network(name, {"x": x}, {"y": y}, scope)
+
+
+@pytest.mark.parametrize("way", [interpreted, read_back])
+@pytest.mark.parametrize("name", ["lenet", "resnet", "mobilenet", "unet", "bert"])
+def test_networks_run(name: str, way: Callable[[Path], Run], tmp_path: Path) -> None:
+    file = tmp_path / "a.tflite"
+    network = built(name)
+    writer.save(file, network)
+    (got,) = way(file)({"x": network.inputs["x"].data.read("host")})
+    (want,) = values(network)
+    assert np.abs(got.reshape(-1) - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def operators(network: Network) -> Counter[str]:
+    return Counter(op.name for op in writer.emitted(network).ops)
+
+
+def test_images_are_transposed_once() -> None:
+    found = operators(built("resnet"))
+    assert found["TRANSPOSE"] == 1 and found["CONV_2D"] == 20
+    assert found["RELU"] == 0 == found["MUL"]  # part of convolutions and sums
+    assert operators(built("lenet"))["TRANSPOSE"] == 0  # one channel
+    assert operators(built("mobilenet"))["TRANSPOSE"] == 1
+
+
+def test_what_is_flattened_is_not_transposed_before() -> None:
+    x = nn.Variable((2, 3, 8, 8))
+    with nn.context_scope(nn.Context(["numpy:float"])):
+        h = F.reshape(PF.convolution(x, 4, (3, 3), name="c"), (2, -1))
+        y = PF.affine(h, 5, name="f")
+    found = operators(Network("n", {"x": x}, {"y": y}))
+    assert found == {"TRANSPOSE": 1, "CONV_2D": 1, "RESHAPE": 1, "FULLY_CONNECTED": 1}
+
+
+def test_files_name_inputs_outputs_and_weights(tmp_path: Path) -> None:
+    file = tmp_path / "a.tflite"
+    writer.save(file, built("lenet"))
+    model = unpack(TABLES, "Model", file.read_bytes())
+    (signature,) = model["signature_defs"]
+    assert signature["signature_key"] == "serving_default"
+    assert [m["name"] for m in signature["inputs"] + signature["outputs"]] == ["x", "y"]
+    assert model["metadata"][0]["name"] == "min_runtime_version"
+    assert model["description"] == "nnl"
+    names = {t["name"] for t in model["subgraphs"][0]["tensors"]}
+    assert {"conv1/conv/W", "conv1/conv/b"} <= names, names
+
+
+# ---- the command ----
+
+
+def convert(*args: object) -> int:
+    return main(["convert", *map(str, args)])
+
+
+def test_a_network_goes_there_and_back(tmp_path: Path, capsys: Any) -> None:
+    file = write_network(tmp_path / "m.nnp")
+    assert convert(file, tmp_path / "m.tflite", "-E", 0, "-b", 2, "--verify") == 0
+    assert "largest difference" in capsys.readouterr().out
+    assert convert(tmp_path / "m.tflite", tmp_path / "back.nnp", "--verify") == 0
+    assert main(["dump", "-F", str(tmp_path / "m.tflite")]) == 0
+    assert "Convolution" in capsys.readouterr().out
+    assert main(["function_info", "-f", "TFLITE"]) == 0
+    assert "Convolution" in capsys.readouterr().out.split()
+
+
+def test_wrong_options_are_told(tmp_path: Path, capsys: Any) -> None:
+    file = write_network(tmp_path / "m.nnp")
+    for args, text in [
+        (["-b", -1], "the batch size is -1, wanted at least 1: TFLITE has a fixed one"),
+        (["-d", "3"], "the format TFLITE has no versions to choose from"),
+        (["--quantization"], "--quantization is for the format TFLITE in int8"),
+    ]:
+        assert convert(file, tmp_path / "o.tflite", "-E", 0, *args) == 1
+        assert text in capsys.readouterr().err
+        assert not (tmp_path / "o.tflite").exists()
+
+
+def test_all_functions_that_cannot_be_said_are_named_with_their_place(tmp_path: Path) -> None:
+    x = nn.Variable((2, 3, 3))
+    y = F.batch_det(F.batch_inv(x))
+    with pytest.raises(CannotLower) as e:
+        writer.save(tmp_path / "a.tflite", Network("n", {"x": x}, {"y": y}))
+    lines = str(e.value).splitlines()
+    assert lines[0] == "TFLITE cannot hold the network 'n':" and len(lines) == 3
+    for line, name in zip(lines[1:], ("batch_inv", "batch_det"), strict=True):
+        assert line.startswith(f"  {name} (test_tflite.py:")
+        assert line.endswith("): TensorFlow Lite does not have it")
+    assert not (tmp_path / "a.tflite").exists()
+
+
+# ---- files of others, and damaged ones ----
+
+
+def dense(path: Path) -> Path:
+    x = nn.Variable((2, 3, 8, 8))
+    with nn.context_scope(nn.Context(["numpy:float"])):
+        h = F.relu(PF.convolution(x, 4, (3, 3), pad=(1, 1), name="c"))
+        y = PF.affine(F.max_pooling(h, (2, 2)), 5, name="f")
+    writer.save(path, Network("n", {"x": x}, {"y": y}))
+    return path
+
+
+def test_an_open_batch_size_is_chosen(tmp_path: Path) -> None:
+    """A file as other converters write it: the first size is open, and the shape computed."""
+    shapes = {"x": [1, 2, 3], "y": [1, 6]}
+    tensors = [
+        {"shape": s, "shape_signature": [-1, *s[1:]], "name": n, "buffer": 0}
+        for n, s in shapes.items()
+    ]
+    last = {"shape": [2], "type": 2, "buffer": 1, "name": "s"}
+    model = {
+        "version": 3,
+        "operator_codes": [{"builtin_code": OPERATORS["RESHAPE"].number, "short_code": 22}],
+        "subgraphs": [
+            {
+                "tensors": [*tensors, last],
+                "inputs": [0],
+                "outputs": [1],
+                "operators": [{"inputs": [0, 2], "outputs": [1]}],
+            }
+        ],
+        "buffers": [{}, {"data": np.array([-1, 6], "<i4").view(np.uint8)}],
+    }
+    (tmp_path / "a.tflite").write_bytes(pack(TABLES, "Model", model, b"TFL3"))
+    file = TfliteFile(str(tmp_path / "a.tflite"))
+    assert file.network(4).outputs["y"].shape == (4, 6)
+    assert file.network().outputs["y"].shape == (1, 6)
+    with pytest.raises(ValueError, match="the batch size is fixed at 2, so it cannot be 3"):
+        TfliteFile(str(dense(tmp_path / "b.tflite"))).network(3)
+
+
+@pytest.mark.parametrize(
+    "change,text",
+    [
+        (lambda d: b"abc", "a.tflite: is no .tflite file"),
+        (lambda d: d[:400], "a.tflite: damaged: .* are outside of its 400"),
+        (lambda d: b"\xff\xff\xff\x7f" + d[4:], "damaged: 4 bytes at .* are outside"),
+    ],
+)
+def test_damaged_files_are_refused(change: Any, text: str, tmp_path: Path) -> None:
+    file = dense(tmp_path / "a.tflite")
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(ValueError, match=text):
+        TfliteFile(str(file))
+
+
+def test_unknown_operators_are_named(tmp_path: Path) -> None:
+    file = dense(tmp_path / "a.tflite")
+    data = file.read_bytes()
+    model = unpack(TABLES, "Model", data)
+    assert [c["builtin_code"] for c in model["operator_codes"]][:2] == [39, 3]
+    codes = [dict(c) for c in model["operator_codes"]]
+    codes[1] |= {"builtin_code": OPERATORS["SVDF"].number, "short_code": 27}
+    model |= {"operator_codes": codes}
+    for graph in model["subgraphs"]:
+        for op in graph["operators"]:
+            op.pop("options")
+    file.write_bytes(pack(TABLES, "Model", model, b"TFL3"))
+    with pytest.raises(NotImplementedError, match=r"nnl does not read operator 1 \(SVDF\)"):
+        TfliteFile(str(file))
+
+
+def test_parts_that_are_named_too_often_are_no_work() -> None:
+    """A vector of many places that all hold one large vector."""
+    inner = {"inputs": list(range(3000)), "outputs": []}
+    graph = {"operators": [inner]}
+    data = bytes(pack(TABLES, "SubGraph", graph, b"TFL3"))
+    found = unpack(TABLES, "SubGraph", data)
+    assert found["operators"][0]["inputs"] == list(range(3000))
+    at = data.index((1).to_bytes(4, "little"), 8)
+    many = 3000
+    target = at + 4 + int.from_bytes(data[at + 4 : at + 8], "little")
+    head, tail = data[:at], data[at + 8 :]
+    places = many.to_bytes(4, "little")
+    for i in range(many):
+        places += (target + 4 * (many - 1) - (at + 4 + 4 * i)).to_bytes(4, "little")
+    with pytest.raises(Damaged, match="it refers to its parts too often"):
+        unpack(TABLES, "SubGraph", head + places + tail)
