@@ -17,7 +17,6 @@ from nnl.cli.verify import largest_gap
 from nnl.converters.formats import FORMATS, Format, WriteOptions, format_of, read_model, unsupported
 from nnl.converters.model import Model, NnpModel
 from nnl.converters.nnp.content import (
-    between,
     expanded,
     functions_of,
     interface,
@@ -193,9 +192,7 @@ def run(args: argparse.Namespace) -> int:
     if args.nnp_import_executor_index is not None:
         model = NnpModel(with_executor(model.content(), args.nnp_import_executor_index))
     if args.inputs is not None or args.outputs is not None:
-        model = NnpModel(
-            between(expanded(model.content()), _names(args.inputs), _names(args.outputs))
-        )
+        model = model.between(_names(args.inputs), _names(args.outputs))
     _tell_executors(args, model, target)
     parts = _parts(args, model, output, target, options)
     if args.config is None:

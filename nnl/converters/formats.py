@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nnl.converters.model import Model, NnpModel, OnnxFile, is_open
+from nnl.converters.model import Model, NnpModel, OnnxFile, TensorFlowGraph, is_open
 from nnl.converters.nnp.archive import read_files
 from nnl.converters.nnp.content import expanded, functions_of, network_of, write_content
 from nnl.converters.nnp.function_messages import op_of_type
@@ -83,6 +83,14 @@ def _read_onnx(paths: Sequence[str]) -> Model:
     if len(paths) != 1:
         raise ValueError(f"an ONNX model is one file, got {len(paths)}: {', '.join(paths)}")
     return OnnxFile(paths[0])
+
+
+def _read_pb(paths: Sequence[str]) -> Model:
+    from nnl.converters.tensorflow.importer import load
+
+    if len(paths) != 1:
+        raise ValueError(f"a frozen graph is one file, got {len(paths)}: {', '.join(paths)}")
+    return TensorFlowGraph(load(paths[0]), paths[0])
 
 
 def _write_nnp(model: Model, path: str, options: WriteOptions) -> None:
@@ -240,6 +248,7 @@ FORMATS: dict[str, Format] = {
             _tflite_functions,
             runtime=in_litert,
         ),
+        Format("TF_PB", "TensorFlow", (".pb",), _read_pb),
         Format("NNLP", "programs of nnl", (".nnlp",), write=_write_programs),
     )
 }
@@ -247,7 +256,6 @@ FORMATS: dict[str, Format] = {
 
 # Formats of NNabla's converter that nnl neither reads nor writes, with their extensions.
 NOT_HERE = {
-    "TF_PB": (".pb",),
     "TF_CKPT_V1": (".ckpt",),
     "TF_CKPT_V2": (".meta",),
 }

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.building import NewParameters, build_networks
-from nnl.converters.nnp.content import expanded, interface, network_of, with_executor
+from nnl.converters.nnp.content import between, expanded, interface, network_of, with_executor
 from nnl.converters.nnp.function_messages import visible_inputs
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.network_reader import MAX_ELEMENTS
@@ -91,6 +91,14 @@ class Model:
             inference: Dropout does nothing, batch normalisation uses the running statistics.
         """
         raise NotImplementedError(f"{type(self).__name__}: define network()")
+
+    def between(self, inputs: Sequence[str] | None, outputs: Sequence[str] | None) -> Model:
+        """The part that computes `outputs` from `inputs`; None keeps those of the file.
+
+        Raises:
+            ValueError: There is no such variable, or the outputs need other inputs as well.
+        """
+        return NnpModel(between(expanded(self.content()), inputs, outputs))
 
 
 class NnpModel(Model):
@@ -194,13 +202,16 @@ class Built(Model):
             return create_proto(contents, variable_batch_size=False), stored
 
 
-class OnnxFile(Built):
-    """An ONNX model; unknown sizes of inputs are the batch size on the first axis, else 1."""
+class ForeignModel(Built):
+    """A graph of another format, whose nodes call functions of nnl; unknown sizes of inputs are
+    the batch size on the first axis, else 1."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        from nnl.converters.onnx.importer import load
+    def __init__(self, loaded: Any, where: str) -> None:
+        self._model, self.where = loaded, where
 
-        self._model, self.where = load(path), str(path)
+    def name(self) -> str:
+        """What the file calls its graph."""
+        return "network"
 
     def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
         infos = {v.name: v for v in self._model.infos}
@@ -227,7 +238,26 @@ class OnnxFile(Built):
         for name, y in outputs.items():
             if not isinstance(y, Variable):
                 raise ValueError(f"{self.where}: the output {name!r} does not depend on the inputs")
-        return Network(self._model.model.graph.name or "network", inputs, outputs, scope)
+        return Network(self.name(), inputs, outputs, scope)
+
+
+class OnnxFile(ForeignModel):
+    """An ONNX model."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        from nnl.converters.onnx.importer import load
+
+        super().__init__(load(path), str(path))
+
+    def name(self) -> str:
+        return self._model.model.graph.name or "network"
+
+
+class TensorFlowGraph(ForeignModel):
+    """A graph of TensorFlow."""
+
+    def between(self, inputs: Sequence[str] | None, outputs: Sequence[str] | None) -> Model:
+        return TensorFlowGraph(self._model.between(inputs, outputs), self.where)
 
 
 def _keep_constants(network: Network) -> None:

@@ -319,6 +319,22 @@ def runtime(folder: Path) -> tuple[list[Path], Reader]:
     return [folder / "a.nnb"], read
 
 
+def frozen_graphs(folder: Path) -> tuple[list[Path], Reader]:
+    from nnl.converters.formats import read_model
+    from tests.converters import tensorflow_graphs as graphs
+
+    looped = graphs.Graph()
+    looped.input("x", 3)
+    looped("Neg", graphs.loop(looped, 3))
+    found = {"i": graphs.images()[0], "l": looped, "f": graphs.functions()}
+
+    def read(path: Path) -> None:
+        network = read_model([str(path)])[0].network()
+        network.run({k: np.zeros(v.shape, np.float32) for k, v in network.inputs.items()})
+
+    return [g.save(folder / f"{name}.pb") for name, g in found.items()], read
+
+
 KINDS: dict[str, Callable[[Path], tuple[list[Path], Reader]]] = {
     "nnp": nnabla(".nnp", include_solver_state=True),
     "nntxt": nnabla(".nntxt", include_params=True, include_solver_state=True),
@@ -331,6 +347,7 @@ KINDS: dict[str, Callable[[Path], tuple[list[Path], Reader]]] = {
     "weights": weights,
     "programs": programs,
     "runtime": runtime,
+    "frozen graphs": frozen_graphs,
     "tables": tables,
     "caches": caches,
 }

@@ -56,11 +56,12 @@ def resized(x: Any, scales: Any, sizes: Any, how: dict[str, Any]) -> Any:
     for axis, (n, m) in enumerate(zip(old, new, strict=True)):
         scale = m / n if scales is None else scales[axis]
         if n != m or scale != 1:
-            x = _along(x, axis, matrix(n, m, scale, how))
+            x = along(x, axis, matrix(n, m, scale, how))
     return x
 
 
-def _along(x: Any, axis: int, weights: Any) -> Any:
+def along(x: Any, axis: int, weights: Any) -> Any:
+    """A Variable multiplied by a matrix (new size, old size) along an axis."""
     order = [i for i in range(x.ndim) if i != axis] + [axis]
     y = transpose(x, order)
     lead = y.shape[:-1]

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Importers of control flow, of arrays of tensors, and of variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.onnx.import_control import stacked
+from nnl.converters.onnx.import_shape import joined, part
+from nnl.converters.onnx.values import ints, reshape, scalar, shape_of
+from nnl.converters.tensorflow.interpreter import DEAD, Unsupported, tf_import
+from nnl.converters.tensorflow.messages import TensorFlowError
+from nnl.converters.tensorflow.tensors import dtype_of_code, sizes_of
+
+MAX_LENGTH = 2**16  # of an array of tensors
+
+
+# ---- version 1 ----
+
+
+@tf_import("Switch", "RefSwitch")
+def switch(ctx: Any, node: Any, x: Any, condition: Any) -> Any:
+    """The value as one of two outputs, nothing as the other."""
+    chosen = ctx.decided(condition, "the condition")
+    return [DEAD, x] if chosen else [x, DEAD]
+
+
+@tf_import("Merge", "RefMerge")
+def merge(ctx: Any, node: Any, *xs: Any) -> Any:
+    """The value that there is."""
+    at = next(i for i, x in enumerate(xs) if x is not DEAD)
+    return [xs[at], np.int32(at)]
+
+
+@tf_import("Enter", "RefEnter", "NextIteration", "RefNextIteration", "LoopCond")
+def passed(ctx: Any, node: Any, x: Any) -> Any:
+    """The value itself."""
+    return [x]
+
+
+@tf_import("Exit", "RefExit")
+def leave(ctx: Any, node: Any) -> Any:
+    """What goes around in a loop, after its last turn."""
+    return list(ctx.leave(ctx.scope, node))
+
+
+# ---- version 2 ----
+
+
+def _function(node: Any, name: str) -> str:
+    found = node.attr(name)
+    if found is None or not hasattr(found, "name"):
+        raise TensorFlowError(f"has no function {name!r}")
+    return str(found.name)
+
+
+@tf_import("PartitionedCall", "StatefulPartitionedCall")
+def call(ctx: Any, node: Any, *xs: Any) -> Any:
+    """The results of a function."""
+    return ctx.call(_function(node, "f"), xs)
+
+
+@tf_import("If", "StatelessIf")
+def if_(ctx: Any, node: Any, condition: Any, *xs: Any) -> Any:
+    """The results of one of two functions."""
+    chosen = ctx.decided(condition, "the condition")
+    return ctx.call(_function(node, "then_branch" if chosen else "else_branch"), xs)
+
+
+@tf_import("Case", "StatelessCase")
+def case(ctx: Any, node: Any, index: Any, *xs: Any) -> Any:
+    """The results of one of several functions; of the last one for an index outside."""
+    branches = node.attr("branches", [])
+    at = int(scalar(index, what="the index"))
+    if not branches:
+        raise TensorFlowError("has no functions")
+    return ctx.call(branches[at if 0 <= at < len(branches) else -1].name, xs)
+
+
+@tf_import("While", "StatelessWhile")
+def while_(ctx: Any, node: Any, *xs: Any) -> Any:
+    """A function again and again, as long as another says so."""
+    condition, body = _function(node, "cond"), _function(node, "body")
+    state = list(xs)
+    while True:
+        going = ctx.call(condition, state)
+        if len(going) != 1 or not ctx.decided(going[0], "the condition of a loop"):
+            return state
+        ctx.steps += 1
+        state = ctx.call(body, state)
+        if len(state) != len(xs):
+            raise TensorFlowError(f"its body gives {len(state)} values, wanted {len(xs)}")
+
+
+# ---- arrays of tensors: tuples, which the flow of version 1 carries ----
+
+
+def _length(value: Any) -> int:
+    n = int(scalar(value, what="the length"))
+    if not 0 <= n <= MAX_LENGTH:
+        raise TensorFlowError(f"wants an array of {n} tensors")
+    return n
+
+
+def _at(items: Any, index: Any, most: int) -> int:
+    i = int(scalar(index, what="the index"))
+    if not isinstance(items, tuple) or not 0 <= i < most:
+        raise TensorFlowError(f"has no element {i}")
+    return i
+
+
+def _written(items: Any, index: Any, value: Any) -> tuple[Any, ...]:
+    i = _at(items, index, MAX_LENGTH)
+    whole = (*items, *[None] * (i + 1 - len(items)))
+    return (*whole[:i], value, *whole[i + 1 :])
+
+
+def _values(node: Any, items: Any) -> list[Any]:
+    """All elements; what nothing was written to is zeros like the others."""
+    if not isinstance(items, tuple):
+        raise TensorFlowError("is given no array of tensors")
+    some = next((v for v in items if v is not None), None)
+    if some is None:
+        shape = sizes_of(node.attr("element_shape")) if node.attr("element_shape") else None
+        if items and (shape is None or min(shape, default=0) < 0):
+            raise TensorFlowError("reads an array of tensors before something was written")
+        some = np.zeros(
+            shape or (), dtype_of_code(node.attr("element_dtype", node.attr("dtype", 1)))
+        )
+    zeros = np.zeros(shape_of(some), np.float32)
+    return [zeros if v is None else v for v in items]
+
+
+@tf_import("TensorListReserve")
+def list_reserve(ctx: Any, node: Any, shape: Any, length: Any) -> Any:
+    """An array of so many tensors."""
+    return [(None,) * _length(length)]
+
+
+@tf_import("EmptyTensorList")
+def list_empty(ctx: Any, node: Any, shape: Any, most: Any) -> Any:
+    """An array without tensors."""
+    return [()]
+
+
+@tf_import("TensorListFromTensor")
+def list_from(ctx: Any, node: Any, x: Any, shape: Any) -> Any:
+    """The parts of x along its first axis."""
+    return [_parts(x)]
+
+
+def _parts(x: Any) -> tuple[Any, ...]:
+    sizes = shape_of(x)
+    if not sizes or sizes[0] > MAX_LENGTH:
+        raise TensorFlowError(f"takes {sizes} apart")
+    return tuple(reshape(part(x, 0, i, i + 1), sizes[1:]) for i in range(sizes[0]))
+
+
+@tf_import("TensorListGetItem")
+def list_get(ctx: Any, node: Any, items: Any, index: Any, shape: Any) -> Any:
+    """One element."""
+    return [_values(node, items)[_at(items, index, len(items))]]
+
+
+@tf_import("TensorListSetItem")
+def list_set(ctx: Any, node: Any, items: Any, index: Any, value: Any) -> Any:
+    """The array with one element changed."""
+    return [_written(items, index, value)]
+
+
+@tf_import("TensorListPushBack")
+def list_push(ctx: Any, node: Any, items: Any, value: Any) -> Any:
+    """The array with one element more."""
+    return [(*items, value)]
+
+
+@tf_import("TensorListLength")
+def list_length(ctx: Any, node: Any, items: Any) -> Any:
+    """How many elements there are."""
+    return np.array(len(items), np.int32)
+
+
+@tf_import("TensorListStack")
+def list_stack(ctx: Any, node: Any, items: Any, shape: Any) -> Any:
+    """All elements along a new first axis."""
+    return stacked(_values(node, items), 0)
+
+
+@tf_import("TensorArrayV3")
+def array_new(ctx: Any, node: Any, length: Any) -> Any:
+    """A name for an array, and the array."""
+    return [np.array(0, np.int32), (None,) * _length(length)]
+
+
+@tf_import("TensorArrayReadV3")
+def array_read(ctx: Any, node: Any, handle: Any, index: Any, items: Any) -> Any:
+    """One element."""
+    return [_values(node, items)[_at(items, index, len(items))]]
+
+
+@tf_import("TensorArrayWriteV3")
+def array_write(ctx: Any, node: Any, handle: Any, index: Any, value: Any, items: Any) -> Any:
+    """The array with one element changed."""
+    return [_written(items, index, value)]
+
+
+@tf_import("TensorArrayScatterV3")
+def array_scatter(ctx: Any, node: Any, handle: Any, index: Any, x: Any, items: Any) -> Any:
+    """The array with parts of x as elements."""
+    for i, value in zip(ints(index, "the indices"), _parts(x), strict=True):
+        items = _written(items, np.array(i), value)
+    return [items]
+
+
+@tf_import("TensorArrayGatherV3")
+def array_gather(ctx: Any, node: Any, handle: Any, index: Any, items: Any) -> Any:
+    """Elements along a new first axis."""
+    values = _values(node, items)
+    return stacked([values[_at(items, np.array(i), len(values))] for i in ints(index)], 0)
+
+
+@tf_import("TensorArrayConcatV3")
+def array_concat(ctx: Any, node: Any, handle: Any, items: Any) -> Any:
+    """Elements behind each other."""
+    values = _values(node, items)
+    return [joined(values, 0), np.array([shape_of(v)[0] for v in values], np.int64)]
+
+
+@tf_import("TensorArraySizeV3")
+def array_size(ctx: Any, node: Any, handle: Any, items: Any) -> Any:
+    """How many elements there are."""
+    return np.array(len(items), np.int32)
+
+
+# ---- variables: a text names one, `state` has its value ----
+
+
+@tf_import("VarHandleOp", "VariableV2", "Variable")
+def variable(ctx: Any, node: Any) -> Any:
+    """The name of a variable; of version 1, where it is read, its value."""
+    name = node.attr("shared_name", "") or node.name
+    if node.op == "VarHandleOp" or name not in ctx.state:
+        return np.array(name, object)
+    return ctx.state[name]
+
+
+def _name(handle: Any) -> Any:
+    """What a text in an array says; None if it is none."""
+    is_text = isinstance(handle, np.ndarray) and handle.dtype.kind == "O" and handle.size == 1
+    return handle.item() if is_text else None
+
+
+@tf_import("ReadVariableOp")
+def read_variable(ctx: Any, node: Any, handle: Any) -> Any:
+    """The value of a variable."""
+    name = _name(handle)
+    if name not in ctx.state:
+        raise Unsupported(f"reads the variable {name!r}, whose value is not in the files")
+    return ctx.state[name]
+
+
+@tf_import("AssignVariableOp", "Assign")
+def assign(ctx: Any, node: Any, handle: Any, value: Any) -> Any:
+    """Give a variable a value."""
+    name = _name(handle)
+    if name is not None:
+        ctx.state[name] = value
+    return [value]
+
+
+@tf_import("RestoreV2", "Restore")
+def restore(ctx: Any, node: Any, prefix: Any, names: Any, slices: Any = None) -> Any:
+    """Tensors of a checkpoint."""
+    if ctx.files is None:
+        raise Unsupported("reads a checkpoint, and there is none")
+    keys = [n.decode() if isinstance(n, bytes) else str(n) for n in np.reshape(names, -1)]
+    return [ctx.files(key) for key in keys]

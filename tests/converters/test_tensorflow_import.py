@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frozen graphs of TensorFlow as networks, against numpy; tests/interop has TensorFlow itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnl.cli.main import main
+from nnl.converters.formats import read_model
+from nnl.converters.tensorflow import interpreter
+from nnl.converters.tensorflow.messages import TensorFlowError
+from nnl.core.graph import capture
+from tests.converters.tensorflow_graphs import FLOAT, Graph, functions, images, loop
+from tests.graph.saved import normal
+
+
+def run(g: Graph, tmp_path: Path, **values: Any) -> Any:
+    """The one output of a graph."""
+    network = read_model([str(g.save(tmp_path / "g.pb"))])[0].network()
+    (y,) = network.run(values).values()
+    return y
+
+
+def ops(path: Path) -> list[str]:
+    """Names of the functions of a graph, in order."""
+    network = read_model([str(path)])[0].network()
+    return [n.op.name for n in capture([v.edge for v in network.outputs.values()])]
+
+
+def convolved(x: Any, w: Any, stride: int) -> Any:
+    """Conv2D with padding SAME, of images with channels last."""
+    sizes = [-(-n // stride) for n in x.shape[1:3]]
+    total = [
+        max(0, (m - 1) * stride + k - n)
+        for m, k, n in zip(sizes, w.shape, x.shape[1:3], strict=False)
+    ]
+    wide = np.pad(x, [(0, 0), *[(t // 2, t - t // 2) for t in total], (0, 0)])
+    y = np.zeros((len(x), *sizes, w.shape[3]))
+    for i in range(w.shape[0]):
+        for j in range(w.shape[1]):
+            rows = slice(i, i + (sizes[0] - 1) * stride + 1, stride)
+            columns = slice(j, j + (sizes[1] - 1) * stride + 1, stride)
+            y += wide[:, rows, columns] @ w[i, j]
+    return y
+
+
+def test_images_are_computed_with_channels_first_between_functions(tmp_path: Path) -> None:
+    g, w, b, m = images()
+    x = normal(2, 7, 6, 3)
+    h = np.maximum(convolved(x, w, 2) + b, 0)
+    h = h / (1 + np.exp(-h.mean((1, 2), keepdims=True)))
+    want = np.pad(h, [(0, 0), (1, 0), (0, 2), (0, 0)]).mean((1, 2)) @ m
+    network = read_model([str(g.save(tmp_path / "g.pb"))])[0].network(2)
+    (got,) = network.run({"x": x}).values()
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    found = ops(tmp_path / "g.pb")
+    assert found.count("transpose") == 1 and "add2" not in found
+    assert sorted(network.parameters) == ["BiasAdd_5", "Conv2D_3", "y"]
+
+
+def test_a_network_is_converted_and_its_ends_are_chosen(tmp_path: Path, capsys: Any) -> None:
+    g, *_ = images()
+    file = str(g.save(tmp_path / "g.pb"))
+    assert main(["convert", file, str(tmp_path / "a.nnp"), "--verify", "-b", "2"]) == 0
+    ends = ["--inputs", "x", "--outputs", "Relu_6,y:0"]
+    assert main(["convert", file, str(tmp_path / "b.nnp"), *ends]) == 0
+    network = read_model([str(tmp_path / "b.nnp")])[0].network(2)
+    assert [v.shape for v in network.outputs.values()] == [(2, 4, 3, 5), (2, 4)]
+    capsys.readouterr()
+    assert main(["convert", file, str(tmp_path / "b.nnp"), "--outputs", "z"]) == 1
+    assert "g.pb: the graph has no tensor 'z'" in capsys.readouterr().err
+
+
+def test_shapes_are_computed_and_folded(tmp_path: Path) -> None:
+    g = Graph()
+    x = g.input("x", None, 2, 6)
+    first = g(
+        "StridedSlice", g("Shape", x), [0], [1], [1], shrink_axis_mask=1, T=np.dtype(np.int32)
+    )
+    half = g("FloorDiv", 12, 4, T=np.dtype(np.int32))
+    g("Reshape", x, g("Pack", first, half, -1, axis=0), name="y")
+    found = run(g, tmp_path, x=normal(1, 2, 6))
+    assert found.shape == (1, 3, 4)
+    assert ops(tmp_path / "g.pb") == ["reshape"]
+
+
+def test_slices_as_python_says_them(tmp_path: Path) -> None:
+    x = normal(4, 5, 6, 2)
+    g = Graph()
+    # x[1:, ..., None, 0] and x[::-2, 2]
+    one = g(
+        "StridedSlice", g.input("x", 4, 5, 6, 2), [1, 0, 0, 0], [0, 0, 0, 1], [1, 1, 1, 1],
+        begin_mask=0, end_mask=1, ellipsis_mask=2, new_axis_mask=4, shrink_axis_mask=8,
+    )  # fmt: skip
+    two = g(
+        "StridedSlice", "x", [0, 2], [0, 3], [-2, 1],
+        begin_mask=1, end_mask=1, shrink_axis_mask=2,
+    )  # fmt: skip
+    g("Sub", g("Sum", one, [3], keep_dims=False), g("Sum", two, [0, 2], keep_dims=False)[:0] or one)
+    network = read_model([str(g.save(tmp_path / "g.pb"))])[0].between(["x"], [one, two]).network()
+    a, b = network.run({"x": x}).values()
+    np.testing.assert_array_equal(a, x[1:, ..., None, 0])
+    np.testing.assert_array_equal(b, x[::-2, 2])
+
+
+# ---- control flow ----
+
+
+def test_a_switch_by_a_constant_chooses(tmp_path: Path) -> None:
+    for chosen, want in ((True, 2.0), (False, -1.0)):
+        g = Graph()
+        s = g("Switch", g.input("x", 3), np.array(chosen), name="s")
+        low = g("Neg", s)
+        high = g("Mul", f"{s}:1", 2.0)
+        g("Merge", low, high, name="y")
+        x = normal(3)
+        np.testing.assert_allclose(run(g, tmp_path, x=x), want * x)
+
+
+def test_a_loop_of_version_1_is_unrolled(tmp_path: Path) -> None:
+    g = Graph()
+    g.input("x", 3)
+    loop(g, 3)
+    network = read_model([str(g.save(tmp_path / "g.pb"))])[0].between(None, ["y"]).network()
+    (y,) = network.run({"x": np.float32([0, 1, 2])}).values()
+    np.testing.assert_allclose(y, np.float32([0, 1, 2]) * 1.5**3 + 1 + 1.5 + 1.5**2)
+
+
+def test_functions_and_loops_of_version_2(tmp_path: Path) -> None:
+    g = functions()
+    x = normal(3)
+    np.testing.assert_allclose(run(g, tmp_path, x=x), 32 * x, rtol=1e-6)
+
+
+def test_arrays_of_tensors(tmp_path: Path) -> None:
+    g = Graph()
+    items = g("TensorListFromTensor", g.input("x", 3, 2), [2])
+    last = g("TensorListGetItem", items, 2, [2], element_dtype=FLOAT)
+    items = g("TensorListSetItem", items, 0, g("Neg", last))
+    g("TensorListStack", items, [2], element_dtype=FLOAT, name="y")
+    x = normal(3, 2)
+    np.testing.assert_array_equal(run(g, tmp_path, x=x), [-x[2], x[1], x[2]])
+
+
+# ---- what is refused ----
+
+
+def test_all_unsupported_operators_are_listed(tmp_path: Path) -> None:
+    g = Graph()
+    inner = g.function("inner", ["v"], {"r": "fft:output:0"})
+    inner("FFT2D", "v", name="fft")
+    h = g("Qr", g.input("x", 2, 2), name="a/qr")
+    g("PartitionedCall", h, f={"func": "inner"})
+    with pytest.raises(TensorFlowError) as error:
+        run(g, tmp_path)
+    assert str(error.value).endswith(
+        "g.pb: operators without an importer: FFT2D (inner: fft), Qr (a/qr)"
+    )
+
+
+def refused(g: Graph, tmp_path: Path, text: str, outputs: list[str] | None = None) -> None:
+    with pytest.raises(ValueError, match=text):
+        read_model([str(g.save(tmp_path / "g.pb"))])[0].between(None, outputs).network()
+
+
+def test_what_inputs_decide_is_refused(tmp_path: Path) -> None:
+    g = Graph()
+    x = g.input("x", 1)
+    g("Switch", x, g("Less", x, 0.0), name="y")
+    refused(g, tmp_path, r"y \(Switch\): the condition depends on the inputs, wanted one that cons")
+    g = Graph()
+    g.input("x", 1)
+    loop(g, g("Cast", "x", DstT=np.dtype(np.int32)))
+    refused(g, tmp_path, "the condition of a loop depends on the inputs", ["y"])
+
+
+def test_loops_without_end_and_circles_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interpreter, "MAX_STEPS", 1000)
+    g = Graph()
+    always = g.function("always", ["v"], {"r": "true:output:0"})
+    always.constant(True)
+    always.proto.node_def[0].name = "true"
+    g.function("same", ["v"], {"r": "v"})
+    g("While", g.input("x", 1), cond={"func": "always"}, body={"func": "same"})
+    refused(g, tmp_path, "loops and functions run more than 1000 nodes")
+    g = Graph()
+    g.function("again", ["v"], {"r": "c:output:0"})(
+        "PartitionedCall", "v", name="c", f={"func": "again"}
+    )
+    g("PartitionedCall", g.input("x", 1), f={"func": "again"})
+    refused(g, tmp_path, "functions are nested deeper than 48")
+    g = Graph()
+    g("Add", g.input("x", 1), "b", name="a")
+    g("Neg", "a", name="b")
+    refused(g, tmp_path, r"\(\w+\): it needs its own result", ["b"])
+
+
+def test_files_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
+    g = Graph()
+    g("Neg", "nobody", name="y")
+    refused(g, tmp_path, r"g.pb: y \(Neg\) reads 'nobody', which there is not")
+    g = Graph()
+    g("Add", g.input("x", 2), np.ones(2), name="y")
+    constant = next(n for n in g.proto.node if n.op == "Const").attr["value"].tensor
+    constant.tensor_shape.dim[0].size = 10**12
+    refused(g, tmp_path, r"Const\): wants an array of shape \(1000000000000,\)")
+    constant.tensor_shape.dim[0].size = 3
+    refused(g, tmp_path, r"a constant of shape \(3,\) has 8 bytes, wanted 12")
+    (tmp_path / "h.pb").write_bytes(b"no graph at all")
+    with pytest.raises(TensorFlowError, match="h.pb: no GraphDef message"):
+        read_model([str(tmp_path / "h.pb")])
