@@ -22,7 +22,7 @@ INTEROP_PYTHON ?=
 # One BLAS thread per test process, or two processes on two cores fight for them.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(PY) -m pytest -n $(JOBS)
-CPP := $(shell find cpp examples -name '*.cpp' -o -name '*.[ch]')
+CPP := $(shell find cpp examples nnl -name '*.cpp' -o -name '*.[ch]')
 EMULATOR_CPP := $(wildcard tests/cuda/emulator/*.cpp tests/cuda/emulator/*.h)
 
 .PHONY: help train test test-all test-numpy test-emulated interop lint bench bench-cpu bench-cpp onnx-report

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from nnl.cli.verify import largest_gap
@@ -118,6 +119,11 @@ def add_commands(commands: Any) -> None:
         metavar="FILE",
         help="NNB: types of variables, as YAML; nnl nnb_template writes one to edit",
     )
+    p.add_argument(
+        "--weights-file",
+        action="store_true",
+        help="CSRC: weights in a file that the program loads (default: an array in it)",
+    )
     p.add_argument("--nnp-parameter-h5", action="store_true", help=".nnp: parameters as .h5")
     p.add_argument("--nnp-parameter-nntxt", action="store_true", help=".nnp: parameters as text")
     p.add_argument("--nnp-exclude-parameter", action="store_true", help=".nnp: no parameters")
@@ -178,6 +184,7 @@ def run(args: argparse.Namespace) -> int:
     if args.channel_last:
         logger.warning("--channel-last has no effect: layers say themselves whether maps are last")
     *inputs, output = args.files
+    output = output.rstrip(os.sep) or output  # a folder may be named with it
     target = format_of(output, args.export_format, True)
     options = _options(args, target)
     folder = os.path.dirname(output) or "."
@@ -256,6 +263,8 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
             if getattr(args, option) is not None:
                 name = option.replace("_", "-")
                 raise ValueError(f"the option --{name} is for NNB, not {target.name}")
+    if args.weights_file and target.name != "CSRC":
+        raise ValueError(f"the option --weights-file is for CSRC, not {target.name}")
     size, *further = args.batch_size or (None if target.name in ("NNP", "NNLP") else 1,)
     if further and target.name != "NNLP":
         raise ValueError(f"several batch sizes in one file are for NNLP, not {target.name}")
@@ -274,6 +283,7 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
         args.api,
         types,
         args.default_variable_type or "FLOAT32",
+        args.weights_file,
     )
 
 
@@ -382,9 +392,9 @@ def _convert(
     report: dict[str, Any] = {"file": path}
     if args.verify:
         report["written"] = False
-        with suppress(_Differs), replacing(path) as file:
+        with suppress(_Differs), replacing(path, folder=not target.extensions) as file:
             target.write(model, str(file), options)
-            report["bytes"] = os.path.getsize(file)
+            report["bytes"] = _bytes(file)
             gap = largest_gap(model, str(file), path, target, options)
             report["relative_difference"] = gap.relative
             report["largest_difference"], report["largest_value"] = gap.difference, gap.value
@@ -394,13 +404,19 @@ def _convert(
             report["written"] = True
     else:
         target.write(model, path, options)
-        report["bytes"] = os.path.getsize(path)
+        report["bytes"] = _bytes(Path(path))
     if isinstance(model, NnpModel):
         ends = interface(model.content())
         size = None if target.name == "NNP" or options.further else options.batch_size
         for kind, shapes in zip(("inputs", "outputs"), ends, strict=True):
             report[kind] = {n: _sized(shape, size) for n, shape in shapes.items()}
     return report
+
+
+def _bytes(path: Path) -> int:
+    """The size of a file, or of those in a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(f.stat().st_size for f in files if f.is_file())
 
 
 class _Differs(Exception):

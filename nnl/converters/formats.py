@@ -36,6 +36,7 @@ class WriteOptions:
         level: Of .nnb: API level of the runtime, None for the newest one that is published.
         types: Of .nnb: types of variables by name.
         default_type: Of .nnb: the type of variables that `types` leaves out.
+        weights_file: Of C source: weights are a file that the program loads.
     """
 
     batch_size: int | None = None
@@ -46,6 +47,7 @@ class WriteOptions:
     level: int | None = None
     types: Mapping[str, str] = field(default_factory=dict)
     default_type: str = "FLOAT32"
+    weights_file: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Format:
     Attributes:
         name: As -I and -O name it.
         title: For people.
-        extensions: Those of its files, the first one is the usual one.
+        extensions: Those of its files, the first one is the usual one; none for a folder.
         read: Paths -> Model, or None.
         write: Model, path, options -> nothing, or None.
         functions: Types of NNabla's functions that it can hold; None for all.
@@ -63,6 +65,7 @@ class Format:
             types.
         runtime: File, its name in messages -> what its users run it with, None where that is not
             installed.
+        tells_all: Whether `write` itself names everything that the format cannot hold.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Format:
     functions: Callable[[], Collection[str]] | None = None
     operators: Callable[[Model, int | None], list[str]] | None = None
     runtime: Callable[[str, str], Runtime | None] | None = None
+    tells_all: bool = False
 
 
 def _read_nnp(paths: Sequence[str]) -> Model:
@@ -183,6 +187,30 @@ def _tflite_functions() -> set[str]:
     return functions()
 
 
+def _write_csrc(model: Model, path: str, options: WriteOptions) -> None:
+    from nnl.converters.csrc.writer import save
+
+    size = options.batch_size
+    if size is not None and size < 1:
+        raise ValueError(f"the batch size is {size}, wanted at least 1: CSRC has a fixed one")
+    if options.version is not None:
+        raise ValueError("the format CSRC has no versions to choose from: leave -d out")
+    save(path, model.network(size, inference=True), options.weights_file)
+
+
+def _csrc_functions() -> set[str]:
+    from nnl.converters.coverage import types_said
+    from nnl.converters.csrc.target import target
+
+    return types_said(target())
+
+
+def _csrc_runtime(path: str, name: str) -> Runtime | None:
+    from nnl.converters.csrc.runtime import compiled
+
+    return compiled(path, name)
+
+
 def _onnx_functions() -> set[str]:
     from nnl.converters.onnx.export_table import export_rows, own_functions
 
@@ -238,6 +266,16 @@ FORMATS: dict[str, Format] = {
             _write_nnb,
             _nnb_functions,
             runtime=in_nnablart,
+            tells_all=True,
+        ),
+        Format(
+            "CSRC",
+            "C source",
+            (),
+            write=_write_csrc,
+            functions=_csrc_functions,
+            runtime=_csrc_runtime,
+            tells_all=True,
         ),
         Format(
             "TFLITE",
@@ -247,6 +285,7 @@ FORMATS: dict[str, Format] = {
             _write_tflite,
             _tflite_functions,
             runtime=in_litert,
+            tells_all=True,
         ),
         Format("TF_PB", "TensorFlow", (".pb",), _read_pb),
         Format("NNLP", "programs of nnl", (".nnlp",), write=_write_programs),
@@ -275,6 +314,8 @@ def _why_not(extension: str) -> str:
         )
     if extension in EXTENSIONS:
         return ": such a file has weights and no network, nnl.converters.weights reads them"
+    if not extension:
+        return "; folders have none, their format is named by -O"
     known = next((n for n, e in NOT_HERE.items() if extension in e), None)
     return "" if known is None else f": nnl does not have the format {known}"
 
@@ -324,8 +365,8 @@ def read_model(paths: Sequence[str], named: str | None = None) -> tuple[Model, F
 
 def unsupported(model: Model, target: Format) -> list[str]:
     """Functions in the model that a format cannot hold, sorted: NNabla's types, or the names of
-    nnl's own functions, which have no type."""
-    if target.functions is None:
+    nnl's own functions, which have no type. None where the writer tells all."""
+    if target.functions is None or target.tells_all:
         return []
     if isinstance(model, NnpModel):
         content = expanded(model.content())

@@ -20,41 +20,48 @@ _LOCK = "lock"  # in the folder of a save: locked as long as the process that sa
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], folder: bool = False) -> Iterator[Path]:
     """A path of this save's own; what is written there becomes `path` at the end.
 
     Files written beside it take their places too, just before it. Links are followed, and the new
     file has the mode of the old one. If the block raises, nothing changes. A process that is killed
     leaves the old file, and a folder that the next save of `path` removes.
 
+    Args:
+        folder: What is written is a folder, and takes the place of none or of an empty one.
     Raises:
         FileNotFoundError: The folder of `path` does not exist. IsADirectoryError: `path` is one.
+        FileExistsError: A folder is written, and `path` is a file or a folder with files.
     """
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {target.parent}")
-    if target.is_dir():
+    if folder and target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise FileExistsError(f"{path} exists already, wanted a new folder or an empty one")
+    if target.is_dir() and not folder:
         raise IsADirectoryError(f"{path} is a folder, wanted a file")
-    if target.exists() and not target.is_file():
+    if not folder and target.exists() and not target.is_file():
         with _naming(path):
             yield target  # a device or a pipe: written to, not replaced
         return
     saves = target.with_name(f".{target.name}.tmp")  # all that are under way, in folders
     try:
-        folder, lock = _own_folder(saves)
+        own, lock = _own_folder(saves)
     except OSError as error:  # the name of our folder says nothing to whoever gave the path
         error.filename = os.fspath(path)
         raise
     try:
-        written = folder / target.name
+        written = own / target.name
+        if folder:
+            written.mkdir()
         with _naming(path):
             yield written
-        for new in sorted(folder.iterdir(), key=lambda p: p == written):  # `written` is the last
+        for new in sorted(own.iterdir(), key=lambda p: p == written):  # `written` is the last
             if new.name != _LOCK:
                 _move(new, target.with_name(new.name))
     finally:
         os.close(lock)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
         with suppress(OSError):  # others save as well
             saves.rmdir()
 

@@ -276,9 +276,9 @@ def test_only_formats_that_exist_can_be_chosen(
     capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
     with pytest.raises(SystemExit) as stop:
-        run("m.nnp", "o", option, "CSRC")
+        run("m.nnp", "o", option, "OTHER")
     assert stop.value.code == 2
-    assert "invalid choice: 'CSRC' (choose from" in capsys.readouterr().err
+    assert "invalid choice: 'OTHER' (choose from" in capsys.readouterr().err
 
 
 def test_a_broken_input_leaves_the_good_output(file: Path, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def saved_sample(case, path):
     return values, {k: y.d.copy() for k, y in outputs.items()}
 
 
-def training_step(network, solver, dtype="float", decay=1e-4):
+def training_step(network, solver, dtype="float"):
     """A compiled training step: the mean of the losses that the network gives for its inputs."""
 
     @nn.compile
@@ -49,8 +49,7 @@ def training_step(network, solver, dtype="float", decay=1e-4):
         solver.zero_grad()
         loss.forward(clear_no_need_grad=True)
         loss.backward(clear_buffer=True)
-        if decay:
-            solver.weight_decay(decay)
+        solver.weight_decay(1e-4)
         solver.update()
         return {"loss": loss}
 

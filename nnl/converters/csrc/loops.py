@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops over arrays in C: element-wise functions, and all that only moves elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeGuard
+
+import numpy as np
+
+from nnl.converters.csrc.steps import Key
+from nnl.core.elementwise import ARITY, NAMES, Program
+
+Operand = tuple[str, int] | float  # ("x", number of a read), ("t", of an instruction), a constant
+Body = tuple[tuple[str, tuple[Operand, ...]], ...]  # instructions; the last one is the result
+COPY: Body = (("copy", (("x", 0),)),)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Where the elements of a space lie in an array: at offset + sum of index times stride."""
+
+    strides: tuple[int, ...]
+    offset: int = 0
+
+
+def dense(shape: Sequence[int]) -> Pattern:
+    """In the order of the array itself."""
+    return Pattern(tuple(math.prod(shape[i + 1 :]) for i in range(len(shape))))
+
+
+def stretched(shape: Sequence[int], rank: int) -> Pattern:
+    """With sizes of 1 that stretch, aligned to the last axes."""
+    strides = dense(shape).strides
+    own = [0 if n == 1 else s for n, s in zip(shape, strides, strict=True)]
+    return Pattern((0,) * (rank - len(own)) + tuple(own))
+
+
+@dataclass(frozen=True)
+class Loop:
+    """For every element of a space: read, compute, write one.
+
+    Attributes:
+        space: Sizes.
+        reads: What `("x", i)` stands for.
+        body: Instructions of element-wise programs.
+        write: The array and the pattern of the result.
+    """
+
+    space: tuple[int, ...]
+    reads: tuple[tuple[Key, Pattern], ...]
+    body: Body
+    write: tuple[Key, Pattern]
+
+    def of_used(self) -> Loop:
+        """Without reads that no instruction uses."""
+        used = sorted({v[1] for _, vs in self.body for v in vs if _is_read(v)})
+        body = tuple(
+            (name, tuple(("x", used.index(v[1])) if _is_read(v) else v for v in vs))
+            for name, vs in self.body
+        )
+        return replace(self, reads=tuple(self.reads[i] for i in used), body=body)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it writes all of an array of the shape of the space."""
+        return self.write[1] == dense(self.space)
+
+    def joined(self, before: Loop) -> Loop:
+        """Both in one: what `before` writes is not stored. It must be read at the same elements."""
+        reads = list(before.reads)
+        moved: dict[int, Operand] = {}
+        for i, read in enumerate(self.reads):
+            if read[0] == before.write[0]:
+                moved[i] = ("t", len(before.body) - 1)
+            else:
+                if read not in reads:
+                    reads.append(read)
+                moved[i] = ("x", reads.index(read))
+
+        def operand(v: Operand) -> Operand:
+            if not isinstance(v, tuple):
+                return v
+            return moved[v[1]] if v[0] == "x" else ("t", v[1] + len(before.body))
+
+        own = tuple((name, tuple(map(operand, vs))) for name, vs in self.body)
+        return replace(self, reads=tuple(reads), body=before.body + own)
+
+    def text(self, name: str) -> str:
+        """The function, which takes what is read and then what is written."""
+        sizes, strides = _merged(self.space, [p for _, p in self.reads] + [self.write[1]])
+        arrays = list(dict.fromkeys(key for key, _ in self.reads))
+        parameters = [f"const float *restrict x{i}" for i in range(len(arrays))]
+        lines = [f"static void {name}({', '.join([*parameters, 'float *restrict y'])})", "{"]
+        indent = "    "
+        for d, n in enumerate(sizes):
+            lines.append(f"{indent}for (int i{d} = 0; i{d} < {n}; i{d}++)")
+            indent += "    "
+        places = [
+            f"{array}[{_index(pattern.offset, own)}]"
+            for array, pattern, own in zip(
+                [f"x{arrays.index(key)}" for key, _ in self.reads] + ["y"],
+                [p for _, p in self.reads] + [self.write[1]],
+                strides,
+                strict=True,
+            )
+        ]
+
+        def operand(v: Operand) -> str:
+            if not isinstance(v, tuple):
+                return number(v)
+            return places[v[1]] if v[0] == "x" else f"t{v[1]}"
+
+        if sizes:
+            lines[-1] += " {"
+        for t, (code, vs) in enumerate(self.body):
+            to = f"{places[-1]} =" if t == len(self.body) - 1 else f"const float t{t} ="
+            call = f"element_{code}({', '.join(map(operand, vs))})"
+            lines.append(f"{indent}{to} {call if code != 'copy' else operand(vs[0])};")
+        return "\n".join([*lines, *([f"{indent[4:]}}}"] if sizes else []), "}"])
+
+    @property
+    def arrays(self) -> list[Key]:
+        """What the function is called with."""
+        return [*dict.fromkeys(key for key, _ in self.reads), self.write[0]]
+
+
+def _is_read(v: Operand) -> TypeGuard[tuple[str, int]]:
+    return isinstance(v, tuple) and v[0] == "x"
+
+
+def instructions(program: Program) -> Body:
+    """The body that a program is."""
+    inputs = len(program.shapes)
+
+    def operand(v: int) -> Operand:
+        if v < 0:
+            return program.constants[-1 - v]
+        return ("x", v) if v < inputs else ("t", v - inputs)
+
+    code = program.code
+    steps = [(NAMES[code[k]], code[k + 1 : k + 4]) for k in range(0, len(code), 4)]
+    return tuple((name, tuple(map(operand, vs[: ARITY[name]]))) for name, vs in steps)
+
+
+def number(value: float) -> str:
+    """A float32 as C writes it, exactly."""
+    v = np.float32(value)
+    if not np.isfinite(v):
+        return "NAN" if np.isnan(v) else "INFINITY" if v > 0 else "-INFINITY"
+    text = f"{v:.9g}"
+    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
+
+
+def _index(offset: int, strides: Sequence[int]) -> str:
+    terms = [f"i{d} * {s}" if s != 1 else f"i{d}" for d, s in enumerate(strides) if s]
+    return " + ".join(([str(offset)] if offset or not terms else []) + terms)
+
+
+def _merged(
+    space: Sequence[int], patterns: Sequence[Pattern]
+) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Sizes of as few nested loops as visit the same elements, and the strides of each pattern."""
+    sizes: list[int] = []
+    strides: list[list[int]] = [[] for _ in patterns]
+    for axis, n in enumerate(space):
+        if n == 1:
+            continue
+        own = [p.strides[axis] for p in patterns]
+        if sizes and all(s[-1] == o * n for s, o in zip(strides, own, strict=True)):
+            sizes[-1] *= n
+            for s, o in zip(strides, own, strict=True):
+                s[-1] = o
+        else:
+            sizes.append(n)
+            for s, o in zip(strides, own, strict=True):
+                s.append(o)
+    return sizes, [tuple(s) for s in strides]

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a lowered network to steps in C, and where their arrays lie."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from nnl.converters.csrc.calls import steps_of
+from nnl.converters.csrc.loops import COPY, Loop, dense
+from nnl.converters.csrc.steps import Call, Key, Read, Work, Written
+from nnl.converters.lowering import Lowered
+from nnl.core.graph import Value
+from nnl.graph.memory import plan_memory
+
+MOST_READS = 16  # of a loop that was joined from several; C99 promises 127 parameters
+_FLOAT = 4  # bytes
+
+
+@dataclass
+class Plan:
+    """What runs.
+
+    Attributes:
+        steps: In order.
+        places: Where arrays lie in the arena, in floats.
+        arena: Its size in floats.
+        outputs: Which output each array is that is one.
+        constants: The others, in the order in which they are read, but for inputs.
+    """
+
+    steps: list[Loop | Call]
+    places: dict[Key, int] = field(default_factory=dict)
+    arena: int = 0
+    outputs: dict[Key, int] = field(default_factory=dict)
+    constants: dict[Key, Value] = field(default_factory=dict)
+
+
+def plan(lowered: Lowered) -> Plan:
+    """Steps, each array in the arena for as long as somebody reads it."""
+    same: dict[Key, Key] = {}  # reshaped arrays -> what they are in memory
+    edges: dict[Key, Value] = {}
+    sizes: dict[Key, int] = {v.key: v.current_spec.size for v in lowered.inputs.values()}
+    steps: list[Loop | Call] = []
+    for node in lowered.nodes:
+        for v in node.inputs:
+            if v is not None:
+                edges.setdefault(v.key, v)
+        for i, spec in enumerate(node.out_specs):
+            sizes[id(node), i] = spec.size
+        if node.op.name in ("reshape", "identity"):
+            x = node.inputs[0].key  # type: ignore[union-attr]
+            same[id(node), 0] = same.get(x, x)
+        else:
+            steps += [_renamed(s, same) for s in steps_of(node)]
+    made = {key for s in steps for key in written(s)}
+    outputs: dict[Key, int] = {}
+    for i, v in enumerate(lowered.outputs.values()):
+        key = same.get(v.key, v.key)
+        if key in made and key not in outputs:
+            outputs[key] = i
+        else:
+            space = (v.current_spec.size,)
+            copied = ("output", i)
+            steps.append(Loop(space, ((key, dense(space)),), COPY, (copied, dense(space))))
+            outputs[copied] = i
+    steps = _joined(steps, outputs)
+    found = Plan(steps, outputs=outputs)
+    inputs = {v.key for v in lowered.inputs.values()}
+    given = {*outputs, *inputs}
+    used: dict[Key, tuple[int, int]] = {}
+    made = {key for s in steps for key in written(s)}
+    for t, step in enumerate(steps):
+        for key in (*written(step), *read(step)):
+            if key not in made and key not in inputs:
+                found.constants.setdefault(key, edges[key])
+            elif key not in given:
+                used[key] = used.get(key, (t, t))[0], t
+    intervals = {
+        key: (first, last, _FLOAT * (key.size if isinstance(key, Work) else sizes[key]))
+        for key, (first, last) in used.items()
+    }
+    places, arena = plan_memory(intervals)
+    found.places = {key: at // _FLOAT for key, at in places.items()}
+    found.arena = arena // _FLOAT
+    return found
+
+
+def read(step: Loop | Call) -> list[Key]:
+    """Arrays that a step reads, once for each time."""
+    if isinstance(step, Loop):
+        return [key for key, _ in step.reads]
+    return [a.key for a in step.arguments if isinstance(a, Read)]
+
+
+def written(step: Loop | Call) -> list[Key]:
+    """Arrays that a step writes."""
+    if isinstance(step, Loop):
+        return [step.write[0]]
+    keys = [a.key for a in step.arguments if isinstance(a, Written)]
+    return keys + [a for a in step.arguments if isinstance(a, Work)]
+
+
+def _renamed(step: Loop | Call, same: dict[Key, Key]) -> Loop | Call:
+    """Reading what arrays are in memory."""
+    if isinstance(step, Loop):
+        return replace(step, reads=tuple((same.get(k, k), p) for k, p in step.reads))
+    arguments = tuple(
+        Read(same.get(a.key, a.key)) if isinstance(a, Read) else a for a in step.arguments
+    )
+    return replace(step, arguments=arguments)
+
+
+def _joined(steps: list[Loop | Call], outputs: dict[Key, int]) -> list[Loop | Call]:
+    """Loops whose result one other loop reads, element by element, become part of it."""
+    readers = Counter(key for s in steps for key in read(s))
+    writers = Counter(key for s in steps for key in written(s))
+
+    def alone(key: Key) -> bool:
+        return key not in outputs and readers[key] == 1 and writers[key] == 1
+
+    waiting: dict[Key, Loop] = {}
+    done: list[Loop | Call] = []
+    for step in steps:
+        if isinstance(step, Loop):
+            for key, pattern in step.reads:
+                before = waiting.get(key)
+                if (
+                    before is not None
+                    and pattern == dense(step.space)
+                    and before.space == step.space
+                    and len(before.reads) + len(step.reads) <= MOST_READS
+                ):
+                    step = step.joined(waiting.pop(key))
+        for key in read(step):
+            if key in waiting:
+                done.append(waiting.pop(key))
+        if isinstance(step, Loop) and step.is_dense and alone(step.write[0]):
+            waiting[step.write[0]] = step
+        else:
+            done.append(step)
+    return done + list(waiting.values())

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to say in C instead of a function, or of some of its forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import nnl.functions as F
+from nnl.core.op import OPS
+from nnl.core.variable import Variable
+from nnl.functions.interpolate import settings, split, taps
+from nnl.functions.loss import KL_EPSILON, TINY
+from nnl.functions.pooling import layout
+from nnl.functions.recurrent_steps import by_steps
+
+Rule = Callable[..., Any]
+
+
+def _constant(a: Any) -> Variable:
+    return Variable.from_numpy_array(np.asarray(a, np.float32))
+
+
+def _again(a: Any, *xs: Any, **changed: Any) -> Any:
+    """The same function with other attributes."""
+    return a.op(*xs, **{**a.as_dict(), **changed})
+
+
+def _first(x: Any, n: int) -> Any:
+    """Maps, the last axis, before n axes of pixels."""
+    k = x.ndim - n - 1
+    return F.transpose(x, (*range(k), x.ndim - 1, *range(k, x.ndim - 1)))
+
+
+def _last(y: Any, n: int) -> Any:
+    k = y.ndim - n - 1
+    return F.transpose(y, (*range(k), *range(k + 1, y.ndim), k))
+
+
+def _maps_first(a: Any, x: Any, w: Any = None, *rest: Any) -> Any:
+    """Of a function of images whose maps are last."""
+    if not a.channel_last:
+        return None
+    n = len(getattr(a, "kernel", None) or a.pad)
+    weights = () if w is None else (_first(w, n), *rest)
+    return _last(_again(a, _first(x, n), *weights, channel_last=False), n)
+
+
+def _beside_each_other(a: Any, x: Any) -> Any:
+    """A reduction, with its axes moved to the end."""
+    kept = [i for i in range(x.ndim) if i not in a.axes]
+    axes = tuple(range(len(kept), x.ndim))
+    moved = F.transpose(x, (*kept, *sorted(a.axes)))
+    ys = _again(a, moved, axes=axes, keep_dims=False)
+    if not a.keep_dims:
+        return ys
+    shape = tuple(1 if i in a.axes else n for i, n in enumerate(x.shape))
+    every = ys if isinstance(ys, tuple) else (ys,)
+    return tuple(F.reshape(y, shape) for y in every)
+
+
+def _taken(x: Any, sources: Any) -> Any:
+    """Elements of each axis at fixed positions; None for all as they are."""
+    for axis, source in enumerate(sources):
+        if source is not None:
+            x = F.gather(x, _constant(source), axis=axis)
+    return x
+
+
+def _from_sources(a: Any, x: Any) -> Any:
+    return _taken(x, a.sources(np, x.shape))
+
+
+def _matmul(a: Any, x: Any, y: Any) -> Any:
+    """With batches that do not stretch."""
+    if min(x.ndim, y.ndim) < 2:
+        return None
+    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+
+    def whole(v: Any) -> Any:
+        return v if v.shape[:-2] == batch else F.broadcast(v, (*batch, *v.shape[-2:]))
+
+    return _again(a, whole(x), whole(y))
+
+
+def _scattered_in_part(a: Any, x: Any, index: Any) -> Any:
+    """Indices for a part of the array: the rest of it is zeros."""
+    part = (*x.shape[: a.axis], a.shape[a.axis], *x.shape[a.axis + 1 :])
+    y = OPS["scatter_along"](x, index, shape=part, axis=a.axis)
+    return F.pad(y, [w for n, m in zip(a.shape, part, strict=True) for w in (0, n - m)])
+
+
+def _picked(a: Any, x: Any, index: Any) -> Any:
+    """One element of those along some axes."""
+    kept = [i for i in range(x.ndim) if i not in a.axes]
+    rows = F.transpose(x, (*kept, *sorted(a.axes)))
+    rows = F.reshape(rows, (*rows.shape[: len(kept)], x.size // max(index.size, 1)))
+    at = F.reshape(F.maximum_scalar(index, 0.0), (*rows.shape[:-1], 1))
+    y = F.reshape(OPS["take_along"](rows, at, axis=len(kept)), index.shape)
+    return _loss(y, index)
+
+
+def _corners(a: Any, p: Any) -> Any:
+    """Pixels around positions: their numbers, which are inside, and the first of each axis."""
+    low = F.round(p) if a.nearest else F.floor(p)
+    batch, _, n = p.shape
+    index = inside = None
+    for k, size in enumerate(a.sizes):
+        row = F.slice(low, (0, k, 0), (batch, k + 1, n), (1, 1, 1))
+        corners = row if a.nearest else F.concatenate(row, row + 1.0, axis=1)
+        valid = F.greater_equal_scalar(corners, 0.0) * F.less_scalar(corners, float(size))
+        corners = F.where(valid, corners, valid)
+        if index is None or inside is None:
+            index, inside = corners, valid
+            continue
+        taps, more = index.shape[1], corners.shape[1]
+        shapes = (batch, taps, 1, n), (batch, 1, more, n)
+        index = F.reshape(index, shapes[0]) * float(size) + F.reshape(corners, shapes[1])
+        inside = F.reshape(inside, shapes[0]) * F.reshape(valid, shapes[1])
+        index, inside = (F.reshape(v, (batch, taps * more, n)) for v in (index, inside))
+    return index * inside, F.identity(inside), low
+
+
+def _min_max(a: Any, x: Any, low: Any, high: Any, least: Any, most: Any) -> Any:
+    """By ranges that are known, or that are those of the data."""
+    if a.x_min_max and a.ema:
+        return None  # each call changes the ranges
+    if a.x_min_max:
+        axes = tuple(i for i, n in enumerate(low.shape) if n == 1)
+        low, high = F.min(x, axes, keepdims=True), F.max(x, axes, keepdims=True)
+    high = F.maximum2(high, low + a.eps)
+    scale = (high - low) / (most - least)
+    zero = F.minimum2(F.maximum2(F.round(least - low / scale), least), most)
+    lowest, highest = (least - zero) * scale, (most - zero) * scale
+    y = F.minimum2(F.maximum2(x, lowest), highest)
+    return F.round((y - lowest) / scale) * scale + lowest, lowest, highest
+
+
+def _cast(a: Any, x: Any) -> Any:
+    """All numbers are floats, so a type is the values that it has."""
+    kind = np.dtype(a.dtype).kind
+    if kind == "b":
+        return F.not_equal_scalar(x, 0.0)
+    if kind in "iu":
+        return F.where(F.less_scalar(x, 0.0), F.ceil(x), F.floor(x))
+    return F.identity(x)
+
+
+def _unpooled(a: Any, x: Any) -> Any:
+    """Every pixel with axes of its own, which are stretched."""
+    at = x.ndim - len(a.kernel) - a.channel_last
+    narrow, wide = list(x.shape[:at]), list(x.shape[:at])
+    for n, k in zip(x.shape[at:], (*a.kernel, *[1] * a.channel_last), strict=True):
+        narrow += [n, 1]
+        wide += [n, k]
+    y = F.broadcast(F.reshape(x, narrow), wide)
+    return F.reshape(y, a.infer(x.spec).shape)
+
+
+def _average(a: Any, x: Any) -> Any:
+    weight = layout(a, x.shape).weight(np, a.including_pad, np.float32)
+    weight = weight.reshape((1,) * (x.ndim - weight.ndim) + weight.shape)
+    y = F.sum_pooling(x, a.kernel, a.stride, a.ignore_border, a.pad, a.channel_last)
+    return y * (float(weight.flat[0]) if np.ptp(weight) == 0 else _constant(weight))
+
+
+def _interpolated(a: Any, x: Any) -> Any:
+    """Weighted sums of pixels, axis by axis."""
+    start = len(split(a, x.shape)[0])
+    for axis, out in enumerate(a.output_size, start):
+        if out != x.shape[axis]:
+            index, weight = taps(x.shape[axis], out, *settings(a))
+            x = _weighted(x, axis, index, weight)
+    return F.identity(x)
+
+
+def _weighted(x: Any, axis: int, index: Any, weight: Any) -> Any:
+    shape = [1] * x.ndim
+    shape[axis] = len(index)
+    total = None
+    for i, w in zip(index.T, weight.T, strict=True):
+        part = F.gather(x, _constant(i), axis=axis)
+        part = part if (w == 1).all() else part * _constant(w.reshape(shape))
+        total = part if total is None else total + part
+    return total
+
+
+def _one_hot(a: Any, x: Any) -> Any:
+    """A one, scattered for each row."""
+    rows = math.prod(x.shape[:-1])
+    at = F.transpose(F.reshape(x, (rows, len(a.shape))), (1, 0))
+    at = F.concatenate(_constant(np.arange(rows)[None]), at, axis=0)
+    y = F.scatter_nd(_constant(np.ones(rows)), at, shape=(rows, *a.shape))
+    return F.reshape(y, (*x.shape[:-1], *a.shape))
+
+
+def _triangle(a: Any, x: Any) -> Any:
+    keep = np.tri(*x.shape[-2:], a.k - 1 if a.upper else a.k) != a.upper
+    zero = _constant(np.zeros((1,) * x.ndim))
+    return F.where(_constant(np.broadcast_to(keep, x.shape)), x, F.broadcast(zero, x.shape))
+
+
+def _grid(a: Any, *xs: Any) -> Any:
+    swapped = not a.ij_indexing and len(xs) > 1
+    shape = a.infer(*[x.spec for x in xs])[0].shape
+    found = []
+    for i, x in enumerate(xs):
+        axis = 1 - i if swapped and i < 2 else i
+        own = [1] * len(shape)
+        own[axis] = x.size
+        found.append(F.broadcast(F.reshape(x, own), shape))
+    return tuple(found)
+
+
+def _labelled(a: Any, x: Any, target: Any) -> Any:
+    """Elements of x at labels."""
+    return OPS["take_along"](x, F.maximum_scalar(target, 0.0), axis=a.axis)
+
+
+def _loss(y: Any, target: Any) -> Any:
+    """0 where there is no label."""
+    return F.where(F.greater_equal_scalar(target, 0.0), y, y * 0.0)
+
+
+def _cross_entropy(a: Any, x: Any, target: Any) -> Any:
+    chosen = F.identity(_labelled(a, F.log_softmax(x, a.axis), target))
+    return _loss(chosen * -1.0, target)
+
+
+def _categorical(a: Any, x: Any, target: Any) -> Any:
+    return _loss(F.log(F.maximum_scalar(_labelled(a, x, target), TINY)) * -1.0, target)
+
+
+def _confusion(a: Any, x: Any, target: Any) -> Any:
+    """Ones, added up at pairs of label and guess."""
+    n, count = x.shape[a.axis], target.size
+    guess = F.max(x, a.axis, only_index=True)
+    pairs = [F.reshape(v, (1, count)) for v in (F.maximum_scalar(target, 0.0), guess)]
+    known = F.reshape(F.greater_equal_scalar(target, 0.0), (count,))
+    return F.scatter_nd(known, F.concatenate(*pairs, axis=0), shape=(n, n), add=True)
+
+
+def _kl(a: Any, p: Any, q: Any) -> Any:
+    y = p * (F.log(p + KL_EPSILON) - F.log(q + KL_EPSILON))
+    axes = tuple(range(a.base_axis, p.ndim))
+    return F.reshape(F.sum(y, axes), (*p.shape[: a.base_axis], 1)) if axes else None
+
+
+def _power_of_two(a: Any, x: Any) -> Any:
+    """The power of two that is nearest by ratio, with its exponent inside bounds."""
+    highest = max(a.m, -126)
+    lowest = max(a.m + 1 - 2 ** (a.n - a.sign - a.with_zero), -126)
+    size = F.abs(x)
+    exponent = F.ceil(F.log(size) * (1.0 / math.log(2.0)) + -0.5)
+    exponent = F.minimum_scalar(F.maximum_scalar(exponent, float(lowest)), float(highest))
+    y = F.r_pow_scalar(exponent, 2.0)
+    if a.with_zero:
+        y = y * F.greater_equal_scalar(size, 2.0 ** (lowest - 0.5))
+    if a.sign:
+        return y * F.sign(x, alpha=1.0)
+    negative = F.less_scalar(x, 0.0)
+    least = 0.0 if a.with_zero else 2.0**lowest
+    return F.where(negative, y * 0.0 + least, y)
+
+
+def _fourier(sign: float) -> Rule:
+    def rule(a: Any, x: Any) -> Any:
+        """A product with a matrix for each axis; it takes (real, imaginary) pairs."""
+        first = x.ndim - 1 - a.signal_ndim
+        total = math.prod(x.shape[first:-1])
+        if max(x.shape[first:-1], default=1) > _LONGEST_SIGNAL:
+            return None
+        y = x
+        for axis in range(first, x.ndim - 1):
+            order = [i for i in range(x.ndim - 1) if i != axis] + [axis, x.ndim - 1]
+            moved = F.transpose(y, order)
+            n = x.shape[axis]
+            angle = sign * 2 * np.pi * (np.arange(n)[:, None] * np.arange(n) % n) / n
+            c, s = np.cos(angle), np.sin(angle)
+            matrix = np.stack([np.stack([c, s], -1), np.stack([-s, c], -1)], 1)
+            rows = F.reshape(moved, (x.size // (2 * n), 2 * n))
+            rows = F.batch_matmul(rows, _constant(matrix.reshape(2 * n, 2 * n)))
+            back = [order.index(i) for i in range(x.ndim)]
+            y = F.transpose(F.reshape(rows, moved.shape), back)
+        scale = total**-0.5 if a.normalized else 1.0 if sign < 0 else 1.0 / total
+        return y * scale
+
+    return rule
+
+
+def _by_steps(a: Any, x: Any, h: Any, *rest: Any) -> Any:
+    """Recurrent layers, step by step."""
+    *rest, _ = rest  # the last is a stream of random numbers
+    c, first, weight, bias = rest if a.op.name == "lstm" else (None, *rest)
+    if a.dropout and a.training:
+        return None
+    ys = by_steps(a.cell_name, 1.0, x, h, c, first, weight, bias, np.zeros(0))
+    return tuple(y for y in ys if y is not None)
+
+
+_LONGEST_SIGNAL = 512  # along an axis: its matrix has four times the square of that
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("convolution", "deconvolution", "max_pooling", "sum_pooling"), _maps_first),
+    **dict.fromkeys(("sum", "prod", "max", "min"), _beside_each_other),
+    **dict.fromkeys(("pad", "shift"), _from_sources),
+    **dict.fromkeys(("rnn", "lstm", "gru"), _by_steps),
+    "average_pooling": _average,
+    "batch_matmul": _matmul,
+    "cast": _cast,
+    "categorical_cross_entropy": _categorical,
+    "confusion_matrix": _confusion,
+    "corner_pixels": _corners,
+    "fft": _fourier(-1.0),
+    "global_average_pooling": lambda a, x: F.mean(x, tuple(range(2, x.ndim)), keepdims=True),
+    "ifft": _fourier(1.0),
+    "interpolate": _interpolated,
+    "kl_multinomial": _kl,
+    "meshgrid": _grid,
+    "min_max_quantize": _min_max,
+    "mod2": lambda a, x, y: x - F.floor(x / y) * y,
+    "one_hot": _one_hot,
+    "pick": _picked,
+    "pow2_quantize": _power_of_two,
+    "scatter_along": _scattered_in_part,
+    "softmax_cross_entropy": _cross_entropy,
+    "trilu": _triangle,
+    "unpooling": _unpooled,
+    "weight_standardization": lambda a, x: F.tensor_normalization(x, a.channel_axis, eps=a.eps),
+}

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a network in C."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.csrc.calls import KERNELS
+from nnl.converters.csrc.loops import Loop
+from nnl.converters.csrc.memory import Plan, plan
+from nnl.converters.csrc.names import distinct, identifier, string
+from nnl.converters.csrc.steps import Key, Read, Work, Written
+from nnl.converters.csrc.target import target
+from nnl.converters.lowering import Lowered, lower
+from nnl.converters.model import Network
+from nnl.core.atomic import replacing
+from nnl.core.graph import Value
+
+_MADE = "/* Made by `nnl convert -O CSRC`. */\n"
+_LARGEST_WHOLE = 2**24  # up to here every whole number is a float32
+
+
+def save(path: str | os.PathLike[str], network: Network, weights_file: bool = False) -> None:
+    """Write a network as a folder of C.
+
+    Args:
+        path: A folder that does not exist yet, or is empty.
+        weights_file: Whether the weights are a file that the program loads, not part of it.
+    Raises:
+        CannotLower: C cannot say some functions; all are listed.
+        FileExistsError: There are files in the folder.
+        ValueError: A constant is not a float32.
+    """
+    texts = _Writer(lower(network, target()), network.name, weights_file).files()
+    with replacing(path, folder=True) as folder:
+        for name, content in texts.items():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+class _Writer:
+    """Attributes:
+    prefix: What every name begins with that others can see.
+    """
+
+    def __init__(self, lowered: Lowered, name: str, weights_file: bool) -> None:
+        self.lowered, self.in_file = lowered, weights_file
+        self.prefix = identifier(name, "network")
+        self.plan: Plan = plan(lowered)
+        self.names: dict[str, dict[str, str]] = {}
+        taken = {"input", "output"}  # the tables
+        for kind, edges in (("input", lowered.inputs), ("output", lowered.outputs)):
+            found = distinct((f"{kind}_{name}" for name in edges), kind, taken)
+            self.names[kind] = dict(zip(edges, found, strict=True))
+            taken.update(found)
+        self.weights = {k: _data(v) for k, v in self.plan.constants.items()}
+        self.starts: dict[Key, int] = {}
+        at = 0
+        for key, data in self.weights.items():
+            self.starts[key] = at
+            at += data.size
+        self.weight_count = at
+
+    def files(self) -> dict[str, str | bytes]:
+        """What the folder holds, by name."""
+        network, kernels = self._network()
+        found: dict[str, str | bytes] = {
+            "network.h": self._header(),
+            "network.c": network,
+            "example.c": self._example(),
+            "Makefile": _makefile(bool(self.weight_count) and not self.in_file),
+        }
+        for name in kernels:
+            found[f"kernels/{name}"] = (KERNELS / name).read_bytes()
+        if self.weight_count and self.in_file:
+            found["weights.bin"] = b"".join(w.tobytes() for w in self.weights.values())
+        elif self.weight_count:
+            found["weights.h"] = self._weights_header()
+            found["weights.c"] = self._weights()
+        return found
+
+    # ---- weights ----
+
+    def _weights_header(self) -> str:
+        p = self.prefix
+        return (
+            f"{_MADE}#ifndef {p}_WEIGHTS_H\n#define {p}_WEIGHTS_H\n\n#include <stdint.h>\n\n"
+            "/* Numbers of type float by their bits, exactly. */\n"
+            f"extern const union {p}_weights {{\n    uint32_t bits[{self.weight_count}];\n"
+            f"    float values[{self.weight_count}];\n}} {p}_weights;\n\n#endif\n"
+        )
+
+    def _weights(self) -> bytes:
+        """The array; in numpy, because there are millions of numbers."""
+        bits = np.concatenate([w.view("<u4") for w in self.weights.values()])
+        digits = np.frombuffer(bits.astype(">u4").tobytes().hex().encode(), np.uint8)
+        rows = np.empty((len(bits), 11), np.uint8)
+        rows[:, :2] = np.frombuffer(b"0x", np.uint8)
+        rows[:, 2:10] = digits.reshape(-1, 8)
+        rows[:, 10] = ord(",")
+        rows = np.concatenate([rows, np.full((len(bits), 1), ord(" "), np.uint8)], axis=1)
+        rows[7::8, 11] = ord("\n")
+        head = f'{_MADE}#include "weights.h"\n\nconst union {self.prefix}_weights '
+        head += f"{self.prefix}_weights = {{{{\n"
+        return head.encode() + rows.tobytes() + b"\n}};\n"
+
+    # ---- the header ----
+
+    def _header(self) -> str:
+        p, low = self.prefix, self.lowered
+        numbers = [f"{p}_inputs = {len(low.inputs)}", f"{p}_outputs = {len(low.outputs)}"]
+        for kind, edges in (("input", low.inputs), ("output", low.outputs)):
+            for i, (name, v) in enumerate(edges.items()):
+                own = f"{p}_{self.names[kind][name]}"
+                shape = " x ".join(map(str, v.current_spec.shape)) or "one number"
+                numbers += [f"{own} = {i}", f"{own}_size = {v.current_spec.size} /* {shape} */"]
+        numbers.append(f"{p}_arena_bytes = {4 * self.plan.arena}")
+        listed = ",\n    ".join(numbers)
+        rank = max([1, *(len(v.current_spec.shape) for v in self._ends())])
+        load = (
+            f"/* Read the weights, once and before all else; 0 if that was done. */\n"
+            f"int {p}_load(const char *path);\n\n"
+            if self.weight_count and self.in_file
+            else ""
+        )
+        return f"""{_MADE}#ifndef {p}_NETWORK_H
+#define {p}_NETWORK_H
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+/* Numbers of the inputs and outputs, and how many floats each has. */
+enum {{
+    {listed}
+}};
+
+typedef struct {{
+    const char *name;
+    int size, rank, shape[{rank}];
+}} {p}_array;
+
+extern const {p}_array {p}_input[{max(len(low.inputs), 1)}], {p}_output[{max(len(low.outputs), 1)}];
+
+{load}/* Compute all outputs. No array may overlap another. Memory is static: one call at a time. */
+void {p}_run(const float *const *inputs, float *const *outputs);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+    def _ends(self) -> list[Value]:
+        return [*self.lowered.inputs.values(), *self.lowered.outputs.values()]
+
+    def _table(self, kind: str, edges: Mapping[str, Value]) -> str:
+        rows = []
+        for name, v in edges.items():
+            shape = v.current_spec.shape
+            sizes = ", ".join(map(str, shape)) or "0"
+            rows.append(f"{{{string(name)}, {v.current_spec.size}, {len(shape)}, {{{sizes}}}}}")
+        listed = ",\n    ".join(rows) or "{0, 0, 0, {0}}"
+        p = self.prefix
+        return f"const {p}_array {p}_{kind}[{max(len(edges), 1)}] = {{\n    {listed},\n}};\n"
+
+    # ---- the network ----
+
+    def _network(self) -> tuple[str, list[str]]:
+        """Its text, and the kernels that it includes, with those that these include."""
+        loops: dict[str, str] = {}
+        calls: list[str] = []
+        used: set[str] = set()
+        for step in self.plan.steps:
+            if isinstance(step, Loop):
+                codes = "_".join(code for code, _ in step.body)[:40]
+                text = step.text("@")
+                name = loops.setdefault(text, f"{codes}_{len(loops)}")
+                arguments = [self._place(key) for key in step.arrays]
+                if any(code != "copy" for code, _ in step.body):
+                    used.add("elements.h")
+            else:
+                name = f"nnl_{step.kernel}"
+                used.add(f"{step.kernel}.h")
+                arguments = [self._argument(a) for a in step.arguments]
+            calls.append(f"    {name}({', '.join(arguments)});")
+        p, low = self.prefix, self.lowered
+        parts = [_MADE + "#include <math.h>\n"]
+        if self.weight_count and self.in_file:
+            parts[0] += "#include <stdio.h>\n"
+        own = ['#include "network.h"', *(f'#include "kernels/{k}"' for k in sorted(used))]
+        if self.weight_count and not self.in_file:
+            own.append('#include "weights.h"')
+        parts.append("\n".join(own) + "\n")
+        if self.plan.arena:
+            parts.append(f"static float arena[{self.plan.arena}];\n")
+        parts += [self._table("input", low.inputs), self._table("output", low.outputs)]
+        if self.weight_count:
+            parts.append(self._loading())
+        parts += [text.replace("@", name, 1) + "\n" for text, name in loops.items()]
+        body = "\n".join(calls)
+        unused = "" if "inputs[" in body else "    (void)inputs;\n"
+        unused += "" if "outputs[" in body else "    (void)outputs;\n"
+        parts.append(
+            f"void {p}_run(const float *const *inputs, float *const *outputs)\n{{\n"
+            f"{unused}{body}\n}}\n"
+        )
+        return "\n".join(parts), _with_included(used)
+
+    def _loading(self) -> str:
+        n, p = self.weight_count, self.prefix
+        if not self.in_file:
+            return f"static const float *const weights = {p}_weights.values;\n"
+        return f"""static float weights[{n}];
+
+int {p}_load(const char *path)
+{{
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return -1;
+    const int complete = fread(weights, sizeof *weights, {n}, file) == {n};
+    fclose(file);
+    return complete ? 0 : -1;
+}}
+"""
+
+    def _argument(self, a: Any) -> str:
+        if isinstance(a, (Read, Written)):
+            return self._place(a.key)
+        return self._place(a) if isinstance(a, Work) else "NULL" if a is None else str(a)
+
+    def _place(self, key: Key) -> str:
+        if key in self.plan.outputs:
+            return f"outputs[{self.plan.outputs[key]}]"
+        if key in self.plan.places:
+            return f"arena + {self.plan.places[key]}"
+        if key in self.starts:
+            return f"weights + {self.starts[key]}"
+        keys = [v.key for v in self.lowered.inputs.values()]
+        return f"inputs[{keys.index(key)}]"  # type: ignore[arg-type]
+
+    def _example(self) -> str:
+        p, low = self.prefix, self.lowered
+        lines = []
+        for kind, edges in (("input", low.inputs), ("output", low.outputs)):
+            names = [f"{p}_{self.names[kind][n]}_size" for n in edges]
+            lines += [f"static float {kind}_{i}[{n}];" for i, n in enumerate(names)]
+        ins = ", ".join(f"input_{i}" for i in range(len(low.inputs))) or "0"
+        outs = ", ".join(f"output_{i}" for i in range(len(low.outputs))) or "0"
+        load = ""
+        if self.weight_count and self.in_file:
+            load = f"""    if ({p}_load("weights.bin")) {{
+        fprintf(stderr, "cannot read weights.bin\\n");
+        return 1;
+    }}
+"""
+        arrays = "\n".join(lines)
+        about = "Takes a file of floats for each input; prints the outputs, one number a line."
+        return f"""{_MADE}/* {about} */
+#include <stdio.h>
+
+#include "network.h"
+
+{arrays}
+
+int main(int count, char **paths)
+{{
+    float *const inputs[] = {{{ins}}}, *const outputs[] = {{{outs}}};
+    if (count != 1 + {p}_inputs) {{
+        fprintf(stderr, "wanted a file for each of %d inputs\\n", {p}_inputs);
+        return 1;
+    }}
+    for (int i = 0; i < {p}_inputs; i++) {{
+        FILE *file = fopen(paths[i + 1], "rb");
+        const size_t size = (size_t){p}_input[i].size;
+        if (!file || fread(inputs[i], sizeof(float), size, file) != size) {{
+            fprintf(stderr, "cannot read %s for %s\\n", paths[i + 1], {p}_input[i].name);
+            return 1;
+        }}
+        fclose(file);
+    }}
+{load}    {p}_run((const float *const *)inputs, outputs);
+    for (int i = 0; i < {p}_outputs; i++)
+        for (int j = 0; j < {p}_output[i].size; j++)
+            printf("%.9g\\n", outputs[i][j]);
+    return 0;
+}}
+"""
+
+
+def _data(v: Value) -> np.ndarray[Any, Any]:
+    """The values of a constant.
+
+    Raises:
+        ValueError: A whole number is not a float32.
+    """
+    array = v.array.read("host")
+    if array.dtype.kind in "iu" and array.size and np.abs(array).max() > _LARGEST_WHOLE:
+        raise ValueError(
+            f"CSRC: a constant holds {np.abs(array).max()}, and whole numbers up to "
+            f"{_LARGEST_WHOLE}, which a float can be, were wanted"
+        )
+    return np.ascontiguousarray(array, "<f4").reshape(-1)
+
+
+def _with_included(names: set[str]) -> list[str]:
+    """Files of kernels and what they include of each other."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += re.findall(r'^#include "(.+)"$', (KERNELS / name).read_text(), re.M)
+    return sorted(found)
+
+
+def _makefile(weights: bool) -> str:
+    sources = "example.c network.c" + (" weights.c" if weights else "")
+    headers = "network.h" + (" weights.h" if weights else "")
+    return f"""# Made by `nnl convert -O CSRC`. `make OPENMP=1` uses several cores.
+CFLAGS ?= -std=c99 -O3 -march=native -ffp-contract=fast -Wall -Wextra -Werror
+ifdef OPENMP
+CFLAGS += -DNNL_OPENMP -fopenmp
+endif
+
+example: {sources} {headers} $(wildcard kernels/*.h)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ {sources} -lm
+
+clean:
+	$(RM) example
+
+.PHONY: clean
+"""
