@@ -13,7 +13,6 @@ from nnl.cli.convert import allowed_functions
 from nnl.cli.view import shape_text
 from nnl.converters.formats import FORMATS, format_of, is_programs, read_model
 from nnl.converters.model import NnpModel
-from nnl.converters.nnb.table import functions_of_level
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded, functions_of, network_of, with_executor
 from nnl.converters.nnp.function_messages import op_of_type
@@ -213,9 +212,12 @@ def function_info(args: argparse.Namespace) -> int:
     known = None
     if args.export_format is not None:
         target = format_of("", args.export_format, True)
-        known = set(names if target.functions is None else target.functions())
         if args.api is not None:
-            known &= functions_of_level(args.api)
+            from nnl.converters.nnb.target import functions
+
+            known = functions(args.api)
+        else:
+            known = set(names if target.functions is None else target.functions())
     if args.config is not None:
         known = set(names if known is None else known) & allowed_functions(args.config)
     supported = [n for n in names if known is None or n in known]

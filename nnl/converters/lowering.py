@@ -139,7 +139,7 @@ class _Lowering:
         xs = [None if v is None else self.values[v.key] for v in node.inputs]
         if not self._varies(node, xs):
             return self._folded(node, xs)
-        if node.op.name in _SAME and xs[0] is not None:
+        if node.op.name in SAME and xs[0] is not None:
             return [xs[0]]
         if node.op.name == "batch_normalization":
             found = self._normalization(node, xs)
@@ -272,7 +272,7 @@ class _Lowering:
 
 # Functions with weights that a normalization may become part of: the axis of the maps.
 _WEIGHTS = {"convolution": 0, "affine": 1, "deconvolution": 1, "depthwise_convolution": 0}
-_SAME = ("identity", "dropout")  # give their input unchanged when a network is used
+SAME = ("identity", "dropout")  # give their input unchanged when a network is used
 
 
 def _leaf(x: Variable) -> Variable:

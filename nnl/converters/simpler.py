@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.linear_maps import cumsum, interpolate, onnx_resize
+from nnl.converters.unrolled import gru, lstm, rnn
 from nnl.core.variable import Variable
 from nnl.functions.binary import binarize, binarize_scaled
 
@@ -112,19 +114,6 @@ def _tile(a: Any, x: Any) -> Any:
     return y
 
 
-def _interpolate(a: Any, x: Any) -> Any:
-    """Nearest pixels by whole factors: every pixel is repeated."""
-    n = len(a.output_size)
-    sizes = x.shape[-n:]
-    if a.mode != "nearest" or a.channel_last:
-        return None
-    if a.align_corners or a.half_pixel or a.half_pixel_for_nn:
-        return None
-    if any(o % i for o, i in zip(a.output_size, sizes, strict=True)):
-        return None
-    return F.unpooling(x, tuple(o // i for o, i in zip(a.output_size, sizes, strict=True)))
-
-
 def _pooled_whole(a: Any, x: Any) -> Any:
     kernel = x.shape[2:]
     return F.average_pooling(x, kernel, stride=kernel) if len(kernel) == 2 else None
@@ -204,8 +193,18 @@ def _convolution(a: Any, x: Any, w: Any, b: Any) -> Any:
     return F.convolution(x, w, b, a.base_axis, a.pad, a.stride, a.dilation, a.group)
 
 
+def _erf(a: Any, x: Any) -> Any:
+    """Abramowitz and Stegun, formula 7.1.26; off by at most 1.5e-7."""
+    size = F.abs(x)
+    t, y = F.r_div_scalar(size * 0.3275911 + 1.0, 1.0), None
+    for c in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        y = t * c if y is None else (y + c) * t
+    return F.sign(x, alpha=0.0) * (1.0 - y * F.exp(-size * size))  # type: ignore[operator]
+
+
 SIMPLER: dict[str, Callable[..., Any]] = {
     # activations
+    "erf": _erf,
     "relu6": lambda a, x: F.minimum_scalar(F.relu(x), 6.0),
     "hard_sigmoid": lambda a, x: _clip(x * 0.2 + 0.5, 0.0, 1.0),
     "hard_tanh": lambda a, x: _clip(x, -1.0, 1.0),
@@ -254,6 +253,12 @@ SIMPLER: dict[str, Callable[..., Any]] = {
     # shapes
     "broadcast": _broadcast,
     "tile": _tile,
-    "interpolate": _interpolate,
+    "interpolate": interpolate,
+    "onnx_resize": onnx_resize,
+    "cumsum": cumsum,
+    # recurrent layers
+    "lstm": lstm,
+    "gru": gru,
+    "rnn": rnn,
     "global_average_pooling": _pooled_whole,
 }

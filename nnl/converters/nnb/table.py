@@ -118,11 +118,11 @@ BY_NUMBER = {v.number: v for v in VARIANTS}
 FUNCTIONS = tuple(dict.fromkeys(v.function for v in VARIANTS))
 
 
-def functions_of_level(level: int) -> set[str]:
-    """The functions that the runtime of an API level has."""
+def check_level(level: int) -> int:
+    """The API level, or a ValueError."""
     if not 1 <= level <= LEVEL:
         raise ValueError(f"NNB: the API level is {level}, wanted 1 to {LEVEL}")
-    return {v.function for v in VARIANTS if v.level <= level}
+    return level
 
 
 def variant(function: str, level: int = LEVEL) -> Variant | None:

@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-import nnl.functions as F
+from nnl.converters.coverage import types_said
 from nnl.converters.lowering import Target
 from nnl.converters.model import Key
-from nnl.converters.nnb.table import FUNCTIONS, LEVEL, TRANSPOSED, Variant, variant
+from nnl.converters.nnb.rules import RULES, is_plain
+from nnl.converters.nnb.table import LEVEL, TRANSPOSED, Variant, check_level, variant
 from nnl.converters.nnb.types import FLOAT, Types, outputs
 from nnl.converters.nnp.function_messages import (
     argument_field,
@@ -22,18 +22,14 @@ from nnl.converters.nnp.function_messages import (
     write_arguments,
 )
 from nnl.converters.nnp.messages import messages
-from nnl.converters.simpler import SIMPLER
 from nnl.core.graph import Node, Value
-from nnl.core.op import OPS
-from nnl.core.variable import Variable
 
 _POOLING = ("MaxPooling", "AveragePooling", "SumPooling")
 
 
-def functions() -> set[str]:
+def functions(level: int = LEVEL) -> set[str]:
     """Types of functions that a file can say, if not with all arguments."""
-    said = {*SIMPLER, *_RULES, "dropout", "identity"}
-    return {*FUNCTIONS, *[n for name in said if (n := OPS[name].nnp) is not None]}
+    return types_said(target(check_level(level)))
 
 
 def target(level: int = LEVEL, signs: Collection[Key] = ()) -> Target:
@@ -43,7 +39,7 @@ def target(level: int = LEVEL, signs: Collection[Key] = ()) -> Target:
         signs: Binary weights that are to be stored as signs; the functions of others become such
             without binary weights.
     """
-    return Target("NNB", partial(_refuses, level, signs), _RULES)
+    return Target("NNB", partial(_refuses, level, signs), RULES)
 
 
 def _refuses(
@@ -86,7 +82,7 @@ def _reason(kind: str | None, node: Node) -> str | None:
         return "it updates its mean"
     if kind == "Pad" and a.mode == "repeat":
         return "the runtime has no mode repeat"
-    if kind == "Slice" and not _is_plain(a, node.inputs[0].current_spec.shape):  # type: ignore[union-attr]
+    if kind == "Slice" and not is_plain(a, node.inputs[0].current_spec.shape):  # type: ignore[union-attr]
         return "its limits count from the end, or lie outside"
     if kind in _POOLING and (len(a.kernel) not in (2, 3) or a.channel_last):
         return f"its kernel has {len(a.kernel)} axes, or the maps are last"
@@ -153,109 +149,6 @@ def wrong_types(node: Node, types: Types) -> str | None:
 
 
 _SHIFTING = ("Affine", "Convolution", "DepthwiseConvolution")  # to the right only
-
-
-def _complete(a: Any, x: Any, beta: Any, gamma: Any, mean: Any, variance: Any) -> Any:
-    """A normalization by known statistics with all its inputs."""
-    if a.batch_stat or len(a.axes) != 1:
-        return None
-    full = [1] * x.ndim
-    full[a.axes[0]] = x.shape[a.axes[0]]
-
-    def given(v: Any, number: float, used: bool) -> Any:
-        if v is not None and used:
-            return v
-        return Variable.from_numpy_array(np.full(full, number, np.float32))
-
-    return F.batch_normalization(
-        x,
-        given(beta, 0, not a.no_bias),
-        given(gamma, 1, not a.no_scale),
-        given(mean, 0, True),
-        given(variance, 1, True),
-        a.axes,
-        a.decay_rate,
-        a.eps,
-        False,
-    )
-
-
-def _matmul(a: Any, x: Any, y: Any) -> Any:
-    """With one axis of batches, of different variables, not transposed."""
-    if x.ndim < 2 or y.ndim < 2:
-        return None
-    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-
-    def flat(v: Any, transposed: bool) -> Any:
-        whole = F.broadcast(v, (*batch, *v.shape[-2:])) if v.shape[:-2] != batch else v
-        whole = F.reshape(whole, (math.prod(batch), *v.shape[-2:]))
-        return F.transpose(whole, (0, 2, 1)) if transposed else whole
-
-    z = F.batch_matmul(flat(x, a.transpose_a), flat(y, a.transpose_b))
-    return F.reshape(z, (*batch, *z.shape[1:]))
-
-
-def _is_plain(a: Any, shape: Sequence[int]) -> bool:
-    ranges = zip(a.start, a.stop, a.step, shape, strict=False)
-    return len(a.start) == len(shape) and all(
-        0 <= i < j <= n and step > 0 for i, j, step, n in ranges
-    )
-
-
-def _slice(a: Any, x: Any) -> Any:
-    """With limits inside, and steps forward."""
-    starts, stops, steps, flipped = [], [], [], []
-    for axis, (part, n) in enumerate(zip(a.region(x.shape), x.shape, strict=True)):
-        found = range(*part.indices(n))
-        if not found:
-            return None
-        if found.step < 0:
-            flipped.append(axis)
-            found = found[::-1]
-        starts.append(found[0])
-        stops.append(found[-1] + 1)
-        steps.append(found.step)
-    y = F.slice(x, tuple(starts), tuple(stops), tuple(steps))
-    return F.flip(y, flipped) if flipped else y
-
-
-def _pad(a: Any, x: Any) -> Any:
-    """The pixels at the border again and again."""
-    if a.mode != "repeat":
-        return None
-    widths = list(zip(a.pad_width[::2], a.pad_width[1::2], strict=True))
-    for axis, (before, after) in enumerate(widths, x.ndim - len(widths)):
-        start, stop = [0] * x.ndim, list(x.shape)
-        stop[axis] = 1
-        first = F.slice(x, tuple(start), tuple(stop), (1,) * x.ndim)
-        start[axis], stop[axis] = x.shape[axis] - 1, x.shape[axis]
-        last = F.slice(x, tuple(start), tuple(stop), (1,) * x.ndim)
-        if before or after:
-            x = F.concatenate(*[first] * before, x, *[last] * after, axis=axis)
-    return x
-
-
-def _affine_by_matmul(a: Any, x: Any, w: Any, b: Any) -> Any:
-    """With a weight that is computed."""
-    base = a.base_axis % x.ndim
-    rows, inner = math.prod(x.shape[:base]), w.shape[0]
-    y = F.batch_matmul(F.reshape(x, (1, rows, inner)), F.reshape(w, (1, inner, w.size // inner)))
-    y = F.reshape(y, (*x.shape[:base], *w.shape[1:]))
-    return y if b is None else y + F.reshape(b, (1,) * base + b.shape)
-
-
-_RULES = {
-    "batch_normalization": _complete,
-    "batch_matmul": _matmul,
-    "affine": _affine_by_matmul,
-    "slice": _slice,
-    "pad": _pad,
-    "mean_subtraction": lambda a, x, mean, t: (
-        x - F.reshape(mean, (1,) * (x.ndim - mean.ndim) + mean.shape)
-    ),
-    "binary_tanh": lambda a, x: F.sign(x, alpha=-1.0),
-    "binary_sigmoid": lambda a, x: F.sign(x, alpha=-1.0) * 0.5 + 0.5,
-}
 
 
 def arguments(function: str, node: Node) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnl.converters.lowering import CannotLower, Lowered, lower
 from nnl.converters.model import Key, Network
-from nnl.converters.nnb.table import CHOICES, LEVEL, TYPES, VERSIONS, variant
+from nnl.converters.nnb.table import CHOICES, LEVEL, TYPES, VERSIONS, check_level, variant
 from nnl.converters.nnb.target import arguments, target, weights, wrong_types
 from nnl.converters.nnb.types import Type, Types, outputs, size_of, stored
 from nnl.converters.nnp.function_messages import visible_inputs
@@ -68,9 +68,7 @@ def types_of(
 def _typed(
     network: Network, level: int | None, settings: Mapping[str, str], default: str
 ) -> tuple[int, Lowered, Types]:
-    level = LEVEL if level is None else level
-    if not 1 <= level <= LEVEL:
-        raise ValueError(f"NNB: the API level is {level}, wanted 1 to {LEVEL}")
+    level = check_level(LEVEL if level is None else level)
     names = network.every_name()
     signs = {key for key, name in names.items() if settings.get(name) == "SIGN"}
     lowered = lower(network, target(level, signs))

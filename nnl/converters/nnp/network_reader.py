@@ -147,9 +147,10 @@ def build_network(
             if change is not None:
                 f = change.adjusted(f, inputs, at)
             out_shapes = [shapes[name] for name in made]
-            outputs = _call(
-                _with_batch(f, batch, at), inputs, [values[n] for n in fresh], out_shapes, at
-            )
+            with using(origin=f.name):
+                outputs = _call(
+                    _with_batch(f, batch, at), inputs, [values[n] for n in fresh], out_shapes, at
+                )
             if len(outputs) < len(made):
                 raise ValueError(
                     f"{at}: the file names {len(made)} outputs, the function has {len(outputs)}"

@@ -150,21 +150,17 @@ class Interpreter:
         handler = self.handler(node)
         seen = [*values, *captured]
         constant = not any(map(_holds_variable, seen)) and not _draws(node)
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"origin": STATE.origin or node.label}
         if constant and not known_now():
             changes.update(auto_forward=True, no_grad=True, trace=None)
         if any(
             v is not None and not isinstance(v, list) and dtype_of(v) == np.float64 for v in values
         ):
             changes.update(context=_double(), target=_double().target)
-        if changes:
-            with using(**changes):
-                outs = handler(self, node, *values)
-                outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
-                return self._finish(node, values, outs, constant)
-        outs = handler(self, node, *values)
-        outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
-        return self._finish(node, values, outs, constant)
+        with using(**changes):
+            outs = handler(self, node, *values)
+            outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
+            return self._finish(node, values, outs, constant)
 
     def _finish(self, node: Node, values: Any, outs: list[Any], constant: bool) -> list[Any]:
         """Give every output the type the schema promises; read constants and all but floats."""

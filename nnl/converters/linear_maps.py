@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that are a matrix along each axis, for targets that have products but not them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import nnl.functions as F
+from nnl.core.variable import Variable
+from nnl.functions.interpolate import settings, taps
+
+
+def interpolate(a: Any, x: Any) -> Any:
+    """Pixels by whole factors are repeated; else a weighted mean of pixels along each axis."""
+    n = len(a.output_size)
+    first = x.ndim - n - a.channel_last
+    sizes = x.shape[first : first + n]
+    factors = [o // i for o, i in zip(a.output_size, sizes, strict=True)]
+    exact = all(i * k == o for o, i, k in zip(a.output_size, sizes, factors, strict=True))
+    other = a.align_corners or a.half_pixel or a.half_pixel_for_nn or a.channel_last
+    if a.mode == "nearest" and exact and not other:
+        return F.unpooling(x, tuple(factors))
+    y = x
+    for axis, (size, out) in enumerate(zip(sizes, a.output_size, strict=True), first):
+        if size != out or a.mode == "nearest":
+            y = _along(y, axis, _matrix(size, *taps(size, out, *settings(a))))
+    return F.identity(x) if y is x else y
+
+
+def onnx_resize(a: Any, x: Any) -> Any:
+    """A weighted mean of pixels along each axis."""
+    for axis, (index, weight, outside) in list(a.axes(x.shape)):
+        if a.extrapolation_value and outside.any():
+            return None
+        x = _along(x, axis, _matrix(x.shape[axis], index, weight))
+    return F.identity(x)
+
+
+def cumsum(a: Any, x: Any) -> Any:
+    """A triangle of ones."""
+    n = x.shape[a.axis]
+    ones = np.tril(np.ones((n, n)), 0 if not a.exclusive else -1)
+    return _along(x, a.axis % x.ndim, ones if a.reverse else ones.T)
+
+
+def _matrix(size: int, index: Any, weight: Any) -> Any:
+    """(size, out) of the pixels (out, k) and their weights."""
+    out = len(index)
+    matrix = np.zeros((size, out))
+    np.add.at(matrix, (index, np.arange(out)[:, None]), weight)
+    return matrix
+
+
+def _along(x: Any, axis: int, matrix: Any) -> Any:
+    """The product of an axis with a matrix (size, out)."""
+    order = [k for k in range(x.ndim) if k != axis] + [axis]
+    w = Variable.from_numpy_array(np.ascontiguousarray(matrix, np.float32))
+    last = axis == x.ndim - 1
+    y = F.affine(x if last else F.transpose(x, order), w, base_axis=x.ndim - 1)
+    return y if last else F.transpose(y, [order.index(k) for k in range(x.ndim)])
