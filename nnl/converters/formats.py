@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nnl.converters.model import Model, NnpModel, OnnxFile, TensorFlowGraph, is_open
+from nnl.converters.model import Model, Network, NnpModel, OnnxFile, TensorFlowGraph, is_open
 from nnl.converters.nnp.archive import read_files
 from nnl.converters.nnp.content import expanded, functions_of, network_of, write_content
 from nnl.converters.nnp.function_messages import op_of_type
 from nnl.converters.open_batch import at_two_sizes
-from nnl.converters.runtimes import Runtime, in_litert, in_nnablart, in_onnxruntime
+from nnl.converters.runtimes import Runtime, in_litert, in_nnablart, in_onnxruntime, in_tensorflow
 from nnl.converters.weights import EXTENSIONS
 from nnl.core.graph import capture
 from nnl.core.op import OPS
@@ -97,6 +97,12 @@ def _read_pb(paths: Sequence[str]) -> Model:
     return TensorFlowGraph(load(paths[0]), paths[0])
 
 
+def _write_pb(model: Model, path: str, options: WriteOptions) -> None:
+    from nnl.converters.tensorflow.writer import save
+
+    save(path, _of_one_size(model, options, "TF_PB"))
+
+
 def _write_nnp(model: Model, path: str, options: WriteOptions) -> None:
     if options.version is not None:
         raise ValueError("the format NNP has no versions to choose from: leave -d out")
@@ -170,15 +176,20 @@ def _read_tflite(paths: Sequence[str]) -> Model:
     return TfliteFile(paths[0])
 
 
+def _of_one_size(model: Model, options: WriteOptions, name: str) -> Network:
+    """The network for the batch size that a format without open ones is given."""
+    if options.version is not None:
+        raise ValueError(f"the format {name} has no versions to choose from: leave -d out")
+    size = options.batch_size
+    if size is not None and size < 1:
+        raise ValueError(f"the batch size is {size}, wanted at least 1: {name} has a fixed one")
+    return model.network(size or 1, inference=True)
+
+
 def _write_tflite(model: Model, path: str, options: WriteOptions) -> None:
     from nnl.converters.tflite.writer import save
 
-    if options.version is not None:
-        raise ValueError("the format TFLITE has no versions to choose from: leave -d out")
-    size = options.batch_size
-    if size is not None and size < 1:
-        raise ValueError(f"the batch size is {size}, wanted at least 1: TFLITE has a fixed one")
-    save(path, model.network(size or 1, inference=True))
+    save(path, _of_one_size(model, options, "TFLITE"))
 
 
 def _tflite_functions() -> set[str]:
@@ -287,7 +298,15 @@ FORMATS: dict[str, Format] = {
             runtime=in_litert,
             tells_all=True,
         ),
-        Format("TF_PB", "TensorFlow", (".pb",), _read_pb),
+        Format(
+            "TF_PB",
+            "TensorFlow",
+            (".pb",),
+            _read_pb,
+            _write_pb,
+            _tflite_functions,
+            runtime=in_tensorflow,
+        ),
         Format("NNLP", "programs of nnl", (".nnlp",), write=_write_programs),
     )
 }

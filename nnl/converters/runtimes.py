@@ -135,3 +135,29 @@ def in_nnablart(file: str, name: str) -> Runtime | None:
         return [numbers(r, kind) for r, kind in zip(raw, outputs, strict=True)]
 
     return Runtime("NNabla's C runtime", run)
+
+
+def in_tensorflow(file: str, name: str) -> Runtime | None:
+    """TensorFlow with a frozen graph; None where it is not installed.
+
+    NNL_TENSORFLOW_PYTHON names a Python that has it, else this one is asked.
+    """
+    from nnl.converters.tensorflow.importer import load
+    from nnl.converters.tensorflow.runtime import TensorFlow, python_with_tensorflow
+
+    python = python_with_tensorflow()
+    if python is None:
+        return None
+    graph = load(file)
+    inputs = {info.name: info.dtype for info in graph.infos}
+
+    def run(values: Values) -> Sequence[Any]:
+        given = renamed(values, list(inputs), name)
+        tensorflow = TensorFlow(python)
+        try:
+            feeds = {n: np.asarray(given[n], dtype) for n, dtype in inputs.items()}
+            return tensorflow.run(file, feeds, graph.outputs)
+        finally:
+            tensorflow.close()
+
+    return Runtime("TensorFlow", run)

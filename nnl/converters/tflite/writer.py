@@ -68,7 +68,7 @@ def functions() -> set[str]:
 def _refuses(node: Node, is_constant: Callable[[Value], bool]) -> str | None:
     """The reason that the handler of a function gives, asked with values of these shapes."""
     if node.op.name not in HANDLERS:
-        return "TensorFlow Lite does not have it"
+        return "there is no operator for it"
     g = Graph()
     try:
         xs = [
@@ -124,9 +124,11 @@ class Emitted:
         self.ops, self.inputs, self.outputs = ops, inputs, outputs
 
 
-def emitted(network: Network) -> Emitted:
+def emitted(network: Network, target: Target = TARGET) -> Emitted:
     """Say a network in operators.
 
+    Args:
+        target: One with another name, for formats that have operators for all of them.
     Raises:
         CannotLower: The format lacks functions; all are listed.
     """
@@ -134,9 +136,10 @@ def emitted(network: Network) -> Emitted:
         with parameter_scope("", network.parameters):
             parameters = get_parameters(grad_only=False)
         names = {v.edge.key: name for name, v in parameters.items()}
-        return _emitted(lower(network, TARGET), names)
+        return _emitted(lower(network, target), names)
     except Refused as refused:  # inputs and outputs; lower() has asked about the functions
-        text = f"TFLITE cannot hold the network {network.name!r}:\n  an input or output: {refused}"
+        text = f"{target.name} cannot hold the network {network.name!r}:\n  "
+        text += f"an input or output: {refused}"
         raise CannotLower(text) from None
 
 
