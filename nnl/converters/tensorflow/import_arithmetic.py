@@ -82,6 +82,7 @@ _FUNCTIONS: dict[str, tuple[Any, Any]] = {  # of Variables, of arrays
     "Cosh": (F.cosh, np.cosh),
     "Elu": (F.elu, None),
     "Erf": (F.erf, None),
+    "Erfc": (lambda x: F.r_sub_scalar(F.erf(x), 1.0), None),
     "Exp": (F.exp, np.exp),
     "Expm1": (lambda x: F.add_scalar(F.exp(x), -1.0), np.expm1),
     "Floor": (F.floor, np.floor),
