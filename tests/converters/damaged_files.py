@@ -335,6 +335,30 @@ def frozen_graphs(folder: Path) -> tuple[list[Path], Reader]:
     return [g.save(folder / f"{name}.pb") for name, g in found.items()], read
 
 
+def lite(folder: Path) -> tuple[list[Path], Reader]:
+    from nnl.converters.formats import read_model
+    from nnl.converters.model import Network
+    from nnl.converters.tflite import writer
+
+    x = nn.Variable((1, 2, 6, 6))
+    h = F.max_pooling(F.relu(PF.convolution(x, 3, (3, 3), stride=(2, 2), pad=(1, 1))), (2, 2))
+    y = F.softmax(PF.affine(F.pad(h, (1, 1)), 3))
+    z = F.sort(F.interpolate(F.tile(h, (1, 1, 2, 2))[:, :, ::2], output_size=(3, 5)), axis=2)
+    at = F.max(z, axis=3, keepdims=True, only_index=True)
+    z = F.one_hot(at, (5,)) + F.broadcast(h[:, :, :1, :1], (1, 3, 3, 5))
+    z = F.batch_matmul(z, F.transpose(z, (0, 1, 3, 2)))
+    paths = [folder / "a.tflite", folder / "b.tflite"]
+    for path, out in zip(paths, (y, F.concatenate(z, F.cumsum(z, axis=1), axis=3)), strict=True):
+        writer.save(path, Network("n", {"x": x}, {"y": out}))
+    nn.clear_parameters()
+
+    def read(path: Path) -> None:
+        network = read_model([str(path)])[0].network()
+        network.run({k: np.zeros(v.shape, np.float32) for k, v in network.inputs.items()})
+
+    return paths, read
+
+
 KINDS: dict[str, Callable[[Path], tuple[list[Path], Reader]]] = {
     "nnp": nnabla(".nnp", include_solver_state=True),
     "nntxt": nnabla(".nntxt", include_params=True, include_solver_state=True),
@@ -348,6 +372,7 @@ KINDS: dict[str, Callable[[Path], tuple[list[Path], Reader]]] = {
     "programs": programs,
     "runtime": runtime,
     "frozen graphs": frozen_graphs,
+    "lite": lite,
     "tables": tables,
     "caches": caches,
 }

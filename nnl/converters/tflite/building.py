@@ -13,7 +13,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.layout import Order, permuted, plain, step
-from nnl.converters.tflite.file import MAX_ELEMENTS, FileOperator, FileTensor
+from nnl.converters.tflite.file import FileOperator, FileTensor, is_impossible
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.schema import ACTIVATIONS
 from nnl.core.parameter import get_parameter, get_parameter_or_create
@@ -147,7 +147,7 @@ class Builder:
 
 def check_size(shape: Sequence[int]) -> None:
     """Raise if an array about to be made would be absurd."""
-    if min(shape, default=1) < 0 or math.prod(shape) > MAX_ELEMENTS:
+    if is_impossible(shape):
         raise Damaged(f"it makes an array of the impossible shape {list(shape)}")
 
 

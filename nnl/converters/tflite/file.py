@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ class File:
             raise Damaged(f"tensor {i} has the type number {t['type']}, which nnl does not know")
         if t["sparsity"] is not None:
             raise Damaged(f"tensor {i} is sparse, which nnl does not read")
-        if len(shape) > MAX_AXES or min(shape, default=1) < 0 or math.prod(shape) > MAX_ELEMENTS:
+        if len(shape) > MAX_AXES or is_impossible(shape):
             raise Damaged(f"damaged: tensor {i} has the impossible shape {shape}")
         value = self._value(i, t["buffer"], shape, dtype)
         if value is not None and t["quantization"] is not None:
@@ -141,6 +142,11 @@ class File:
             if o["options"] is not None and o["options_type"] == row.options_type:
                 options = o["options"](row.name)
         return FileOperator(name, f"operator {i} ({name})", o["inputs"], o["outputs"], options)
+
+
+def is_impossible(shape: Sequence[int]) -> bool:
+    """Whether no file means this shape."""
+    return min(shape, default=1) < 0 or math.prod([max(n, 1) for n in shape]) > MAX_ELEMENTS
 
 
 def _real(i: int, value: Any, q: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from nnl.converters.tflite import import_elementwise as _e  # noqa: F401  regist
 from nnl.converters.tflite import import_shapes as _s  # noqa: F401
 from nnl.converters.tflite import import_windows as _w  # noqa: F401
 from nnl.converters.tflite.building import IMPORTERS, Builder, Value
-from nnl.converters.tflite.file import MAX_ELEMENTS, File, FileOperator
+from nnl.converters.tflite.file import File, FileOperator, is_impossible
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.core.context import using
 from nnl.core.parameter import parameter_scope
@@ -79,8 +79,8 @@ class TfliteFile(Built):
                     f"{batch_size}"
                 )
             shape = (batch_size, *shape[1:])
-        if not np.prod(shape):
-            raise ValueError(f"{self.where}: the input {name!r} has no elements: {list(shape)}")
+        if 0 in shape or is_impossible(shape):
+            raise ValueError(f"{self.where}: the input {name!r} has the shape {list(shape)}")
         x = Variable(shape)  # takes no memory yet
         if t.dtype in (np.int32, np.int64, np.bool_):
             x.data.set_spec(x.spec.with_dtype(t.dtype))
@@ -105,7 +105,7 @@ class TfliteFile(Built):
             t = tensors[i]
             if build.sized and t.shape and v.shape != t.shape:
                 raise Damaged(f"it gives {list(v.shape)}, and the file says {list(t.shape)}")
-            if max(np.prod(v.shape, dtype=float), 1) > MAX_ELEMENTS:
+            if is_impossible(v.shape):
                 raise Damaged(f"it gives the impossible shape {list(v.shape)}")
             if known and not v.known:
                 v = Value(v.x.data.read("host").astype(t.dtype), v.order)
