@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from nnl.cli.verify import largest_gap
-from nnl.converters.formats import FORMATS, Format, WriteOptions, format_of, read_model, unsupported
+from nnl.converters.formats import (
+    FORMATS,
+    Format,
+    WriteOptions,
+    cost_of_bits,
+    format_of,
+    read_model,
+    unsupported,
+)
 from nnl.converters.model import Model, NnpModel
 from nnl.converters.nnp.content import (
     expanded,
@@ -124,6 +132,16 @@ def add_commands(commands: Any) -> None:
         action="store_true",
         help="CSRC: weights in a file that the program loads (default: an array in it)",
     )
+    p.add_argument(
+        "--quantization",
+        action="store_true",
+        help="TFLITE: in 8 bits, with the ranges that numbers take on --dataset",
+    )
+    p.add_argument(
+        "--dataset",
+        metavar="FILE",
+        help="samples for --quantization: .npy for one input, .npz with an array for each",
+    )
     p.add_argument("--nnp-parameter-h5", action="store_true", help=".nnp: parameters as .h5")
     p.add_argument("--nnp-parameter-nntxt", action="store_true", help=".nnp: parameters as text")
     p.add_argument("--nnp-exclude-parameter", action="store_true", help=".nnp: no parameters")
@@ -153,11 +171,9 @@ def add_commands(commands: Any) -> None:
 
 # option -> its spellings, what it is for
 OF_OTHER_FORMATS: dict[str, tuple[tuple[str, ...], str]] = {
-    "quantization": (("--quantization",), "TFLITE in int8"),
-    "dataset": (("--dataset",), "TFLITE in int8"),
     "enable_optimize_pb": (("--enable-optimize-pb",), "TF_PB"),
 }
-_SWITCHES = ("quantization", "enable_optimize_pb")
+_SWITCHES = ("enable_optimize_pb",)
 
 
 def _refuse_others(args: argparse.Namespace) -> None:
@@ -265,6 +281,10 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
                 raise ValueError(f"the option --{name} is for NNB, not {target.name}")
     if args.weights_file and target.name != "CSRC":
         raise ValueError(f"the option --weights-file is for CSRC, not {target.name}")
+    if args.quantization != (args.dataset is not None):
+        raise ValueError("--quantization and --dataset FILE belong together")
+    if args.quantization and target.name != "TFLITE":
+        raise ValueError(f"the option --quantization is for TFLITE, not {target.name}")
     size, *further = args.batch_size or (None if target.name in ("NNP", "NNLP") else 1,)
     if further and target.name != "NNLP":
         raise ValueError(f"several batch sizes in one file are for NNLP, not {target.name}")
@@ -284,6 +304,7 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
         types,
         args.default_variable_type or "FLOAT32",
         args.weights_file,
+        args.dataset,
     )
 
 
@@ -405,6 +426,8 @@ def _convert(
     else:
         target.write(model, path, options)
         report["bytes"] = _bytes(Path(path))
+    if report.get("written", True) and (cost := cost_of_bits(model, path, options)) is not None:
+        report["accuracy"] = cost
     if isinstance(model, NnpModel):
         ends = interface(model.content())
         size = None if target.name == "NNP" or options.further else options.batch_size
@@ -441,3 +464,5 @@ def _print(reports: list[dict[str, Any]], parts: bool) -> None:
             print(
                 f"  largest difference: {r['largest_difference']:.3g}, {of}, by {r['verified_by']}"
             )
+        if "accuracy" in r:
+            print(f"  {r['accuracy']}")

@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from nnl.converters.model import Model, Network, NnpModel, OnnxFile, TensorFlowGraph, is_open
 from nnl.converters.nnp.archive import read_files
@@ -37,6 +38,7 @@ class WriteOptions:
         types: Of .nnb: types of variables by name.
         default_type: Of .nnb: the type of variables that `types` leaves out.
         weights_file: Of C source: weights are a file that the program loads.
+        dataset: Of .tflite: file of samples whose ranges 8 bits have, None for float32.
     """
 
     batch_size: int | None = None
@@ -48,6 +50,7 @@ class WriteOptions:
     types: Mapping[str, str] = field(default_factory=dict)
     default_type: str = "FLOAT32"
     weights_file: bool = False
+    dataset: str | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,24 @@ def _of_one_size(model: Model, options: WriteOptions, name: str) -> Network:
 def _write_tflite(model: Model, path: str, options: WriteOptions) -> None:
     from nnl.converters.tflite.writer import save
 
-    save(path, _of_one_size(model, options, "TFLITE"))
+    network = _of_one_size(model, options, "TFLITE")
+    save(path, network, _samples(options.dataset, network))
+
+
+def _samples(file: str | None, network: Network) -> dict[str, Any] | None:
+    from nnl.converters.tflite.calibration import read_samples
+
+    return None if file is None else read_samples(file, network)
+
+
+def cost_of_bits(model: Model, path: str, options: WriteOptions) -> str | None:
+    """What it costs that a file was written in 8 bits, in words; None where it was not."""
+    if options.dataset is None:
+        return None
+    from nnl.converters.tflite.calibration import accuracy
+
+    network = model.network(options.batch_size or 1, inference=True)
+    return str(accuracy(network, path, _samples(options.dataset, network) or {}))
 
 
 def _tflite_functions() -> set[str]:

@@ -99,9 +99,18 @@ def in_litert(file: str, name: str) -> Runtime | None:
 
     def run(values: Values) -> Sequence[Any]:
         for key, value in renamed(values, list(inputs), name).items():
-            interpreter.set_tensor(inputs[key]["index"], np.asarray(value, inputs[key]["dtype"]))
+            t = inputs[key]
+            scale, zero = t["quantization"]
+            if scale:
+                limits = np.iinfo(t["dtype"])
+                value = np.clip(np.rint(value / scale) + zero, limits.min, limits.max)
+            interpreter.set_tensor(t["index"], np.asarray(value, t["dtype"]))
         interpreter.invoke()
-        return [interpreter.get_tensor(t["index"]) for t in interpreter.get_output_details()]
+        found = []
+        for t in interpreter.get_output_details():
+            y, (scale, zero) = interpreter.get_tensor(t["index"]), t["quantization"]
+            found.append((y.astype(np.float32) - zero) * scale if scale else y)
+        return found
 
     return Runtime("LiteRT", run)
 

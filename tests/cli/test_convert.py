@@ -236,7 +236,15 @@ def test_onnx_there_and_back(
         (["m.nnp", "o.onnx", "-T", "FIXED8"], "--default-variable-type is for NNB, not ONNX"),
         (["m.nnp", "o.onnx", "-s", "s.yaml"], "the option --settings is for NNB, not ONNX"),
         (["m.nnp", "o.onnx", "--api", "3"], "the option --api is for NNB, not ONNX"),
-        (["m.nnp", "o.onnx", "--quantization"], "--quantization is for the format TFLITE"),
+        (["m.nnp", "o.tflite", "--quantization"], "--quantization and --dataset FILE belong"),
+        (
+            ["m.nnp", "o.onnx", "--quantization", "--dataset", "d"],
+            "the option --quantization is for TFLITE, not ONNX",
+        ),
+        (
+            ["m.nnp", "o.nnp", "--enable-optimize-pb"],
+            "--enable-optimize-pb is for the format TF_PB",
+        ),
         (["m.nnp", "o.nnp", "--nnp-version", "1.2"], "writes the functions of NNabla 1.39"),
         (["m.nnp", "o.nnp", "--ir_version", "8"], "--ir_version is for ONNX, not NNP"),
         (["m.nnp", "o.onnx", "--ir_version", "99"], "ir_version is 99, wanted 8"),

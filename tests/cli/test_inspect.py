@@ -316,7 +316,7 @@ def test_completion_scripts_are_valid(shell: str, capsys: pytest.CaptureFixture[
     script = output(capsys, "completion", shell)
     for word in ("convert", "view", "function_info", "verify"):
         assert word in script
-    assert "quantization" not in script  # known, and refused
+    assert "optimize-pb" not in script  # known, and refused
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
     subprocess.run([shell, "-n"], input=script, text=True, check=True)

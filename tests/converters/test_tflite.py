@@ -20,6 +20,7 @@ from nnl.converters.model import Network
 from nnl.converters.runtimes import in_litert
 from nnl.converters.tflite import writer
 from nnl.converters.tflite.flatbuffer import Damaged, pack, unpack
+from nnl.converters.tflite.quantize import Scale
 from nnl.converters.tflite.reader import TfliteFile
 from nnl.converters.tflite.schema import OPERATORS, TABLES
 from nnl.core.op import OPS
@@ -182,7 +183,6 @@ def test_wrong_options_are_told(tmp_path: Path, capsys: Any) -> None:
     for args, text in [
         (["-b", -1], "the batch size is -1, wanted at least 1: TFLITE has a fixed one"),
         (["-d", "3"], "the format TFLITE has no versions to choose from"),
-        (["--quantization"], "--quantization is for the format TFLITE in int8"),
     ]:
         assert convert(file, tmp_path / "o.tflite", "-E", 0, *args) == 1
         assert text in capsys.readouterr().err
@@ -200,6 +200,88 @@ def test_all_functions_that_cannot_be_said_are_named_with_their_place(tmp_path: 
         assert line.startswith(f"  {name} (test_tflite.py:")
         assert line.endswith("): there is no operator for it")
     assert not (tmp_path / "a.tflite").exists()
+
+
+# ---- 8 bits ----
+
+
+def pictures(network: Network, count: int = 8) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    shape = (count, *network.inputs["x"].shape[1:])
+    return {"x": rng.standard_normal(shape).astype(np.float32)}
+
+
+@pytest.mark.parametrize("name", ["lenet", "unet", "mobilenet"])
+def test_networks_in_8_bits_are_close(name: str, tmp_path: Path) -> None:
+    """By the interpreter, and by the rounding that the file's scales mean."""
+    file, network = tmp_path / "a.tflite", built(name)
+    samples = pictures(network)
+    writer.save(file, network, samples)
+    given = {"x": samples["x"][: network.inputs["x"].shape[0]]}
+    want = network.run(given)["y"]
+    got = TfliteFile(str(file)).stored().run(given)["y"]
+    span = np.ptp(want)
+    assert 0 < np.abs(got - want).max() < 0.1 * span
+    (exact,) = interpreted(file)(given)
+    assert np.abs(exact - want).max() < 0.1 * span
+    assert np.abs(exact - got).mean() < 0.01 * span
+
+
+def test_nothing_in_a_file_of_8_bits_is_a_float(tmp_path: Path) -> None:
+    file, network = tmp_path / "a.tflite", built("lenet")
+    writer.save(file, network, pictures(network))
+    model = unpack(TABLES, "Model", file.read_bytes())
+    (graph,) = model["subgraphs"]
+    types = Counter(t["type"] for t in graph["tensors"])
+    assert set(types) == {2, 9} and types[9] > 10  # int32 and int8
+    weights = next(t for t in graph["tensors"] if t["name"] == "conv2/conv/W")
+    assert len(weights["quantization"]["scale"]) == weights["shape"][0] == 16
+    assert weights["quantization"]["zero_point"] == [0] * 16
+    numbers = model["buffers"][weights["buffer"]]["data"].view(np.int8)
+    assert numbers.max() == 127 or numbers.min() == -127
+
+
+def test_scales_are_those_of_the_definition() -> None:
+    """A range with 0 in 255 steps; 0 is a stored number."""
+    s = Scale.of(-1.0, 3.0)
+    np.testing.assert_allclose(s.scale, 4 / 255, rtol=1e-6)
+    assert s.zero == -64
+    np.testing.assert_array_equal(s.stored(np.array([-1.0, 0.0, 3.0, 9.0])), [-128, -64, 127, 127])
+    assert Scale.of(2.0, 3.0).zero == -128
+
+
+def test_what_has_no_form_in_8_bits_is_listed(tmp_path: Path) -> None:
+    x = nn.Variable((2, 3))
+    network = Network("n", {"x": x}, {"y": F.greater(F.sin(x), F.cos(x))})
+    with pytest.raises(CannotLower) as e:
+        writer.save(tmp_path / "a.tflite", network, {"x": np.ones((4, 3), np.float32)})
+    assert str(e.value).splitlines() == [
+        "TFLITE in 8 bits cannot hold the network 'n':",
+        "  sin: the operator SIN has no form in 8 bits",
+        "  cos: the operator COS has no form in 8 bits",
+        "  greater: the operator GREATER has no form in 8 bits",
+    ]
+
+
+def test_the_command_writes_8_bits_and_says_what_they_cost(tmp_path: Path, capsys: Any) -> None:
+    file, data = write_network(tmp_path / "m.nnp"), tmp_path / "d.npy"
+    np.save(data, np.random.default_rng(0).standard_normal((9, 1, 8, 8)))
+    args = [file, tmp_path / "o.tflite", "-E", 0, "-b", 2, "--quantization", "--dataset"]
+    assert convert(*args, data) == 0
+    out = capsys.readouterr().out
+    assert "8 bits against float on 9 samples, by " in out and "same class for " in out
+    np.savez(tmp_path / "d.npz", z=np.ones(3))
+    (tmp_path / "d.txt").write_text("1 2")
+    np.save(tmp_path / "e.npy", np.ones((9, 8, 8)))
+    np.save(tmp_path / "f.npy", np.array(["a"]))
+    for name, text in [
+        ("d.npz", "d.npz: has the arrays ['z'], wanted the inputs ['x']"),
+        ("d.txt", "d.txt: is no .npy or .npz file of numbers"),
+        ("e.npy", "e.npy: 'x' is float64[9, 8, 8], wanted samples of the shape [1, 8, 8]"),
+        ("f.npy", "f.npy: 'x' is <U1[1], wanted samples of the shape"),
+    ]:
+        assert convert(*args, tmp_path / name) == 1
+        assert text in capsys.readouterr().err
 
 
 # ---- files of others, and damaged ones ----

@@ -17,6 +17,7 @@ UNARY = {
     "abs": "ABS",
     "ceil": "CEIL",
     "cos": "COS",
+    "erf": "ERF",  # see fusion
     "exp": "EXP",
     "floor": "FLOOR",
     "log": "LOG",

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ class FileTensor:
     Attributes:
         value: Of a constant, in real numbers if it is quantized.
         open: Whether the file leaves the size of the first axis open.
+        scale, zero: What stored numbers stand for, if all have one scale.
     """
 
     name: str
@@ -32,6 +32,8 @@ class FileTensor:
     dtype: np.dtype[Any]
     value: Any
     open: bool
+    scale: float = 0.0
+    zero: int = 0
 
 
 @dataclass(eq=False)
@@ -55,8 +57,8 @@ class File:
     inputs, outputs: Numbers of tensors by name.
     """
 
-    def __init__(self, path: str) -> None:
-        self.data = Path(path).read_bytes()
+    def __init__(self, data: bytes) -> None:
+        self.data = data
         if self.data[4:8] != IDENTIFIER:
             raise Damaged("is no .tflite file")
         model = unpack(TABLES, "Model", self.data)
@@ -106,7 +108,10 @@ class File:
         if value is not None and t["quantization"] is not None:
             value = _real(i, value, t["quantization"])
         is_open = bool(t["shape_signature"][:1] == [-1])
-        return FileTensor(t["name"] or "", shape, dtype, value, is_open)
+        q = t["quantization"] or {"scale": [], "zero_point": []}
+        scale = q["scale"][0] if len(q["scale"]) == 1 else 0.0
+        zero = (q["zero_point"] or [0])[0]
+        return FileTensor(t["name"] or "", shape, dtype, value, is_open, scale, zero)
 
     def _value(self, i: int, n: int, shape: tuple[int, ...], dtype: Any) -> Any:
         if not 0 <= n < len(self.buffers):
@@ -164,4 +169,4 @@ def _real(i: int, value: Any, q: dict[str, Any]) -> Any:
     elif zero.size != 1:
         raise Damaged(f"damaged: tensor {i} has {zero.size} zero points, wanted 1")
     scale, zero = (v.reshape(shape) for v in (scale, zero))
-    return (value.astype(np.float32) - zero) * scale
+    return np.asarray((value.astype(np.float32) - zero) * scale)

@@ -45,12 +45,14 @@ class Tensor:
 
     Attributes:
         value: Of a constant.
+        scale: What stored numbers stand for, in networks in 8 bits.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     value: Any = None
     name: str = ""
+    scale: Any = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Graph:
         **options: Any,
     ) -> list[Tensor]:
         """Add an operator with outputs of some shapes."""
-        assert name in OPERATORS, name
+        assert name in OPERATORS or name == "ERF", name
         first = next(x for x in ins if isinstance(x, Tensor))
         made = []
         for shape in shapes:

@@ -5,6 +5,7 @@ for."""
 from __future__ import annotations
 
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from nnl.converters.tflite import import_elementwise as _e  # noqa: F401  regist
 from nnl.converters.tflite import import_shapes as _s  # noqa: F401
 from nnl.converters.tflite import import_windows as _w  # noqa: F401
 from nnl.converters.tflite.building import IMPORTERS, Builder, Value
-from nnl.converters.tflite.file import File, FileOperator, is_impossible
+from nnl.converters.tflite.file import File, FileOperator, FileTensor, is_impossible
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.core.context import using
 from nnl.core.parameter import parameter_scope
@@ -31,15 +32,18 @@ _CAUSES = (ArithmeticError, LookupError, TypeError, ValueError, NotImplementedEr
 class TfliteFile(Built):
     """A file, read.
 
+    Args:
+        path: Of the file, or what messages call the data.
+        data: Its bytes, if they are known.
     Raises:
         ValueError: It is damaged, or no .tflite file.
         NotImplementedError: It has operators that nnl does not read; all are named.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, data: bytes | None = None) -> None:
         self.where = path
         try:
-            self._file = File(path)
+            self._file = File(Path(path).read_bytes() if data is None else data)
         except Damaged as error:
             raise ValueError(f"{path}: {error}") from None
         missing: dict[str, str] = {}
@@ -51,6 +55,19 @@ class TfliteFile(Built):
             raise NotImplementedError(f"{path}: nnl does not read {listed}")
 
     def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
+        return self._network(batch_size)
+
+    def stored(self) -> Network:
+        """The network with its numbers rounded as those of a quantized file are."""
+        return self._network(None, rounds=True)
+
+    def observed(self) -> Network:
+        """The network with every real number that is computed as an output, by number of tensor."""
+        return self._network(None, every=True)
+
+    def _network(
+        self, batch_size: int | None, rounds: bool = False, every: bool = False
+    ) -> Network:
         file = self._file
         scope: OrderedDict[str, Any] = OrderedDict()
         inputs = {n: self._input(n, i, batch_size) for n, i in file.inputs.items()}
@@ -58,6 +75,9 @@ class TfliteFile(Built):
         with parameter_scope("", scope), using(auto_forward=False), tracing(None):
             build = Builder()
             build.sized = all(v.shape == file.tensors[i].shape for i, v in values.items())
+            if rounds:
+                for i, v in values.items():
+                    values[i] = _rounded(v, file.tensors[i])
             for op in file.operators:
                 try:
                     self._step(build, op, values)
@@ -66,7 +86,12 @@ class TfliteFile(Built):
                 except _CAUSES as error:
                     text = str(error) if isinstance(error, ShapeError) else "its inputs do not fit"
                     raise ValueError(f"{self.where}: {op.label}: {text}") from error
-            outputs = {n: self._output(build, n, values.get(i)) for n, i in file.outputs.items()}
+                for i in op.outs if rounds else ():
+                    values[i] = _rounded(values[i], file.tensors[i])
+            ends = {n: values.get(i) for n, i in file.outputs.items()}
+            if every:
+                ends = {f"{i}": v for i, v in values.items() if _is_observed(v, file.tensors[i])}
+            outputs = {n: self._output(build, n, v) for n, v in ends.items()}
         return Network(file.name, inputs, outputs, scope)
 
     def _input(self, name: str, i: int, batch_size: int | None) -> Variable:
@@ -118,3 +143,16 @@ class TfliteFile(Built):
                 raise Damaged(f"it reads tensor {i}, which nothing has made")
             values[i] = Value(t.value, plain(t.value.ndim), t.name or f"constant_{i}")
         return values[i]
+
+
+def _is_observed(v: Value, t: FileTensor) -> bool:
+    return not v.known and t.dtype == np.float32
+
+
+def _rounded(v: Value, t: FileTensor) -> Value:
+    """As int8 numbers of the scale that the file gives the tensor."""
+    if v.known or t.dtype != np.int8 or not t.scale:
+        return v
+    whole = F.round(v.x * (1 / t.scale)) + float(t.zero)
+    whole = F.minimum_scalar(F.maximum_scalar(whole, -128.0), 127.0)
+    return Value((whole - float(t.zero)) * t.scale, v.order)

@@ -22,16 +22,6 @@ def _asinh(a: Any, x: Any) -> Any:
     return F.sign(x, alpha=0.0) * F.log(m + (m * m + 1.0) ** 0.5)
 
 
-def _erf(a: Any, x: Any) -> Any:
-    """Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26; within 1.5e-7."""
-    m = F.abs(x)
-    t = 1.0 / (m * 0.3275911 + 1.0)
-    series = t * 1.061405429 - 1.453152027
-    for number in (1.421413741, -0.284496736, 0.254829592):
-        series = t * series + number
-    return F.sign(x, alpha=0.0) * (1.0 - t * series * F.exp(m * m * -1.0))
-
-
 def _sinc(a: Any, x: Any) -> Any:
     near = F.equal_scalar(x, 0.0)
     safe = x + near
@@ -357,7 +347,6 @@ RULES: dict[str, Any] = {
     "atan": lambda a, x: F.atan2(x, F.broadcast(like(x, 1.0), x.shape)),
     "asinh": _asinh,
     "acosh": lambda a, x: F.log(x + (x * x - 1.0) ** 0.5),
-    "erf": _erf,
     "sinc": _sinc,
     "isnan": lambda a, x: F.not_equal(x, x),
     "isinf": _isinf,

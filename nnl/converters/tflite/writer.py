@@ -17,6 +17,7 @@ from nnl.converters.tflite import elementwise as _e  # noqa: F401  register hand
 from nnl.converters.tflite import shapes as _s  # noqa: F401
 from nnl.converters.tflite import windows as _w  # noqa: F401
 from nnl.converters.tflite.flatbuffer import pack
+from nnl.converters.tflite.fusion import fused
 from nnl.converters.tflite.graph import (
     HANDLERS,
     INT,
@@ -28,6 +29,7 @@ from nnl.converters.tflite.graph import (
     finished,
     run_handler,
 )
+from nnl.converters.tflite.quantize import INT8, VERSIONS, Scale, quantized
 from nnl.converters.tflite.rules import RULES
 from nnl.converters.tflite.schema import (
     IDENTIFIER,
@@ -41,20 +43,40 @@ from nnl.core.graph import Node, Value
 from nnl.core.op import OPS
 from nnl.core.parameter import get_parameters, parameter_scope
 
+Samples = Mapping[str, Any]
 _OWN = ("portable", "decompose")  # by which functions say themselves in others
 SIGNATURE = "serving_default"
 RUNTIME = b"2.14.0"  # the first that has all operators in these versions
 
 
-def save(path: str | os.PathLike[str], network: Network) -> None:
-    """Write a network for TensorFlow Lite, in float32.
+def save(path: str | os.PathLike[str], network: Network, samples: Samples | None = None) -> None:
+    """Write a network for TensorFlow Lite, in float32 or in 8 bits.
 
+    Args:
+        samples: Values of the inputs by name, one sample after the other: the network is written
+            in 8 bits, with the ranges that it takes on them.
     Raises:
         CannotLower: The format lacks functions; all are listed.
     """
-    content = packed(emitted(network), network.name)
+    found = emitted(network)
+    if samples is not None:
+        _quantize(found, network.name, samples)
+    content = packed(found, network.name)
     with replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(content)
+
+
+def _quantize(network: Emitted, name: str, samples: Samples) -> None:
+    from nnl.converters.tflite.calibration import ranges_of
+
+    tensors = numbered(network)
+    found = ranges_of(bytes(packed(network, name)), samples)
+    ranges = {id(tensors[i]): limits for i, limits in found.items()}
+    inputs = list(network.inputs.values())
+    network.ops, problems = quantized(Graph(), network.ops, inputs, ranges)
+    if problems:
+        listed = "".join(f"\n  {p}" for p in problems)
+        raise CannotLower(f"TFLITE in 8 bits cannot hold the network {name!r}:{listed}")
 
 
 def functions() -> set[str]:
@@ -169,7 +191,8 @@ def _emitted(lowered: Lowered, names: Mapping[Any, str]) -> Emitted:
         if t.value is not None or any(t is o for o in (*inputs.values(), *outputs.values())):
             t = g.op("RESHAPE", t, g.ints(*t.shape), new_shape=list(t.shape))
         outputs[name] = t
-    ops = finished(g.ops, list(outputs.values()))
+    ends = list(outputs.values())
+    ops = finished(fused(g.ops, ends), ends)
     for name, t in outputs.items():
         t.name = name
     return Emitted(ops, inputs, outputs)
@@ -178,22 +201,23 @@ def _emitted(lowered: Lowered, names: Mapping[Any, str]) -> Emitted:
 # ---- the file ----
 
 
+def numbered(network: Emitted) -> list[Tensor]:
+    """The tensors of a file, in the order of their numbers."""
+    found = {id(t): t for t in network.inputs.values()}
+    for op in network.ops:
+        found |= {id(t): t for t in (*op.ins, *op.outs) if t is not None}
+    return list(found.values())
+
+
 def packed(network: Emitted, name: str) -> bytearray:
     """The bytes of a file."""
-    tensors: dict[int, int] = {}
-    every: list[Tensor] = []
+    every = numbered(network)
+    numbers = {id(t): i for i, t in enumerate(every)}
     buffers: list[dict[str, Any]] = [{}]
 
     def number(t: Tensor | None) -> int:
-        if t is None:
-            return -1
-        if id(t) not in tensors:
-            tensors[id(t)] = len(every)
-            every.append(t)
-        return tensors[id(t)]
+        return -1 if t is None else numbers[id(t)]
 
-    for t in network.inputs.values():
-        number(t)
     codes: list[tuple[str, int]] = []
     operators = []
     for op in network.ops:
@@ -223,6 +247,7 @@ def packed(network: Emitted, name: str) -> bytearray:
                 "buffer": buffer,
                 "name": _unique(t.name or "constant", names),
                 "has_rank": True,
+                "quantization": _quantization(t.scale),
             }
         )
     buffers.append({"data": np.frombuffer(RUNTIME.ljust(16, b"\0"), np.uint8)})
@@ -255,8 +280,17 @@ def _code(name: str, version: int) -> dict[str, Any]:
     return {"short_code": min(number, 127), "builtin_code": number, "version": version}
 
 
+def _quantization(scale: Scale | None) -> dict[str, Any] | None:
+    if scale is None:
+        return None
+    zeros = [scale.zero] * len(scale.scale)
+    return {"scale": scale.scale, "zero_point": zeros, "quantized_dimension": scale.axis}
+
+
 def _version(op: Op) -> int:
     """The oldest version of the operator that has what is said with it."""
+    if any(t is not None and t.dtype == INT8 for t in op.ins):
+        return VERSIONS.get(op.name, 2)
     if op.name == "BROADCAST_TO":
         return 2
     if op.name == "TRANSPOSE_CONV" and len(op.ins) > 3:
