@@ -94,7 +94,12 @@ def _batch(network: Network) -> int | None:
 def _draws(network: Network) -> bool:
     """Whether the outputs depend on random numbers, which are others in another program."""
     nodes = capture([v.edge for v in network.outputs.values()])
-    return any(n.op.takes_rng and getattr(n.attrs, "p", None) != 0 for n in nodes)  # p: dropout
+    return any(n.op.takes_rng and _probability(n.attrs) != 0 for n in nodes)
+
+
+def _probability(attrs: Any) -> Any:
+    """Of dropout, which draws nothing at 0; None for other functions."""
+    return getattr(attrs, "p", getattr(attrs, "dropout", None))
 
 
 def _gap(source: Network, run: Run, name: str, by: str) -> Gap:

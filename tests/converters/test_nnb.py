@@ -208,6 +208,50 @@ def test_nearest_pixels_are_those_of_the_definition(tmp_path: Path) -> None:
     assert np.abs(got - x.d.repeat(2, 2).repeat(2, 3)).max() > 0.1
 
 
+def read_back(network: Network, file: Path) -> list[np.ndarray[Any, Any]]:
+    """What a network computes after it was written and read."""
+    writer.save(file, network)
+    back = read_model([str(file)])[0].network()
+    return list(back.run({k: v.d for k, v in zip(back.inputs, network.inputs.values())}).values())  # noqa: B905
+
+
+def test_a_normalization_after_grouped_layers(tmp_path: Path) -> None:
+    x = nn.Variable.from_numpy_array(normal(1, 4, 5, 5))
+    rng = np.random.default_rng(1)
+    for layer in (F.convolution, F.deconvolution):
+        h = layer(x, nn.Variable.from_numpy_array(normal(4, 2, 3, 3)), group=2)
+        shape = (1, h.shape[1], 1, 1)
+        given = [nn.Variable.from_numpy_array(0.5 + rng.random(shape)) for _ in range(4)]
+        y = F.batch_normalization(h, *given, batch_stat=False)
+        network = Network("n", {"x": x}, {"y": y})
+        (got,) = read_back(network, tmp_path / "a.nnb")
+        np.testing.assert_allclose(got.reshape(-1), values(network)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_slices_from_the_end_and_a_known_mean(tmp_path: Path) -> None:
+    x = nn.Variable.from_numpy_array(normal(2, 6))
+    y = F.slice(x, start=(0, -2), stop=(2, 0), step=(1, -2))
+    (got,) = read_back(Network("n", {"x": x}, {"y": y}), tmp_path / "a.nnb")
+    np.testing.assert_array_equal(got, x.d[:, -2:0:-2])
+    mean = nn.Variable.from_numpy_array(normal(6))
+    y = F.mean_subtraction(x, mean, nn.Variable((1,)), update_running_mean=False)
+    (got,) = read_back(Network("n", {"x": x}, {"y": y}), tmp_path / "a.nnb")
+    np.testing.assert_allclose(got, x.d - mean.d, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "low,high,point",
+    [(-1.0, 0.5, 15), (-0.5, 1.0, 14), (-0.5, 0.99999, 14), (-3.0, 0.0, 13), (0.0, 0.0, 15)],
+)
+def test_weights_get_as_many_bits_after_the_point_as_fit(
+    low: float, high: float, point: int
+) -> None:
+    x = nn.Variable((1, 2))
+    w = nn.Variable.from_numpy_array(np.array([[low], [high]]))
+    network = Network("n", {"x": x}, {"y": F.affine(x, w)}, names={w.edge.key: "w"})
+    assert writer.types_of(network, default="FIXED16_8")["w"] == f"FIXED16_{point}"
+
+
 def test_a_weight_that_others_read_too_keeps_its_order_for_them(tmp_path: Path) -> None:
     x, w = (nn.Variable.from_numpy_array(normal(3, 3)) for _ in range(2))
     writer.save(tmp_path / "a.nnb", Network("n", {"x": x}, {"y": F.affine(x, w) + w}))

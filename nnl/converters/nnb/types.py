@@ -170,7 +170,7 @@ def _point(values: np.ndarray[Any, Any], kind: Type, name: str) -> int:
     limits = np.iinfo(DTYPES[kind.name])
     low, high = float(values.min(initial=0)), float(values.max(initial=0))
     for point in range(limits.bits - 1, -1, -1):
-        if limits.min <= low * 2**point - 0.5 and high * 2**point + 0.5 <= limits.max:
+        if limits.min <= np.rint(low * 2**point) and np.rint(high * 2**point) <= limits.max:
             return point
     raise ValueError(f"NNB: {name} has values from {low:.6g} to {high:.6g}, too large for {kind}")
 
