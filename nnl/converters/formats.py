@@ -165,6 +165,14 @@ def _write_nnb(model: Model, path: str, options: WriteOptions) -> None:
     save(path, network, options.level, options.version, options.types, options.default_type)
 
 
+def _nnb_operators(model: Model, version: int | None) -> list[str]:
+    from nnl.converters.lowering import lower
+    from nnl.converters.nnb.target import target
+
+    lowered = lower(model.network(inference=True), target())
+    return sorted({n.op.nnp or "" for n in lowered.nodes})
+
+
 def _nnb_functions() -> set[str]:
     from nnl.converters.nnb.target import functions
 
@@ -296,7 +304,8 @@ FORMATS: dict[str, Format] = {
             _read_nnb,
             _write_nnb,
             _nnb_functions,
-            runtime=in_nnablart,
+            _nnb_operators,
+            in_nnablart,
             tells_all=True,
         ),
         Format(

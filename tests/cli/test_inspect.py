@@ -180,6 +180,8 @@ def test_function_info_is_sorted_and_splits_by_support(
     assert main(["function_info", "--api", "3"]) == 1
     assert "--api needs -f NNB" in capsys.readouterr().err
     old = output(capsys, "function_info", "-f", "NNB", "--api", "1").split()
+    operators = output(capsys, "function_info", file, "-f", "NNB", "-t").split()
+    assert operators == ["Affine", "Convolution", "MaxPooling", "ReLU", "Softmax"]
     assert "Affine" in old and "LSTM" in old and "Sin" not in old
     output(capsys, "function_info", "-o", tmp_path / "f.txt")
     assert (tmp_path / "f.txt").read_text().split() == names
