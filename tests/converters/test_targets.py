@@ -21,7 +21,7 @@ from tests.converters.onnx_models import torch_models, transformers_models  # no
 from tests.converters.test_onnx_models import exported  # noqa: E402
 
 # How many of the networks each format holds.
-LEAST = {"NNB": 8, "CSRC": 10, "TFLITE": 10}
+LEAST = {"NNB": 8, "CSRC": 10, "TFLITE": 10, "TF_PB": 10}
 LOWERED = [name for name in LEAST if name in FORMATS]
 MAKERS = {name: make for make in (torch_models, transformers_models) for name in make()}
 
