@@ -7,11 +7,13 @@ import argparse
 import fnmatch
 import json
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from nnl.cli.convert import allowed_functions
 from nnl.cli.view import shape_text
-from nnl.converters.formats import FORMATS, format_of, is_programs, read_model
+from nnl.converters.formats import FORMATS, Format, format_of, is_programs, read_model
 from nnl.converters.model import NnpModel
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded, functions_of, network_of, with_executor
@@ -209,38 +211,43 @@ def function_info(args: argparse.Namespace) -> int:
         names = fnmatch.filter(names, args.query)
         if not names:
             raise ValueError(f"there is no function {args.query!r}")
-    known = None
+    known: set[str] | None = None
+    problems: list[str] = []
     if args.export_format is not None:
-        target = format_of("", args.export_format, True)
-        if args.api is not None:
-            from nnl.converters.nnb.target import functions
-
-            known = functions(args.api)
-        else:
-            known = set(names if target.functions is None else target.functions())
+        target = _target(args)
+        if target.target is not None and args.file is not None:
+            problems = target.refused(read_model([args.file])[0])
+        if problems or target.target is None or args.file is None:
+            known = target.known()
     if args.config is not None:
         known = set(names if known is None else known) & allowed_functions(args.config)
     supported = [n for n in names if known is None or n in known]
-    missing = [n for n in names if n not in supported]
+    missing = problems or [n for n in names if n not in supported]
     if args.json:
         text = json.dumps({"functions": supported, "unsupported": missing}, indent=1)
     else:
         text = "\n".join(supported)
         if args.target and not missing:
-            model, _ = read_model([args.file])
-            text = "\n".join(
-                supported if target.operators is None else target.operators(model, None)
-            )
+            text = "\n".join(target.parts(read_model([args.file])[0]) or supported)
         if missing and args.file:
-            text += f"\n\nnot supported by {args.config or args.export_format}:\n" + "\n".join(
-                missing
-            )
+            title = f"not supported by {args.config or args.export_format}:"
+            text = "\n".join([*supported, "", title, *missing])
     if args.output is None:
         print(text)
     else:
         with replacing(args.output) as temporary:
             temporary.write_text(text + "\n", "utf-8")
     return 1 if missing and args.file else 0
+
+
+def _target(args: argparse.Namespace) -> Format:
+    """The format that is asked about, for the API level."""
+    found = format_of("", args.export_format, True)
+    if args.api is None:
+        return found
+    from nnl.converters.nnb.target import target
+
+    return replace(found, target=partial(target, args.api))
 
 
 def _functions(file: str | None, expand: bool) -> Counter[str]:

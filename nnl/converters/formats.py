@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nnl.converters.lowering import CannotLower, Target, lower
 from nnl.converters.model import Model, Network, NnpModel, OnnxFile, TensorFlowGraph, is_open
 from nnl.converters.nnp.archive import read_files
 from nnl.converters.nnp.content import expanded, functions_of, network_of, write_content
@@ -68,7 +69,8 @@ class Format:
             types.
         runtime: File, its name in messages -> what its users run it with, None where that is not
             installed.
-        tells_all: Whether `write` itself names everything that the format cannot hold.
+        target: What networks are lowered for; `functions` and `operators` are left out then, and
+            `write` names everything that the format cannot hold.
     """
 
     name: str
@@ -79,7 +81,32 @@ class Format:
     functions: Callable[[], Collection[str]] | None = None
     operators: Callable[[Model, int | None], list[str]] | None = None
     runtime: Callable[[str, str], Runtime | None] | None = None
-    tells_all: bool = False
+    target: Callable[[], Target] | None = None
+
+    def known(self) -> set[str] | None:
+        """Types of NNabla's functions that it can hold, if not with all arguments; None for all."""
+        if self.target is not None:
+            from nnl.converters.coverage import types_said
+
+            return types_said(self.target())
+        return None if self.functions is None else set(self.functions())
+
+    def refused(self, model: Model) -> list[str]:
+        """Functions of a model that it cannot hold, with their places and reasons."""
+        if self.target is None:
+            return unsupported(model, self)
+        try:
+            lower(model.network(inference=True), self.target())
+        except CannotLower as error:
+            return list(error.problems)
+        return []
+
+    def parts(self, model: Model) -> list[str] | None:
+        """What the functions of a model become, sorted; None where they keep their types."""
+        if self.target is not None:
+            nodes = lower(model.network(inference=True), self.target()).nodes
+            return sorted({n.op.nnp or n.op.name for n in nodes})
+        return None if self.operators is None else self.operators(model, None)
 
 
 def _read_nnp(paths: Sequence[str]) -> Model:
@@ -165,18 +192,10 @@ def _write_nnb(model: Model, path: str, options: WriteOptions) -> None:
     save(path, network, options.level, options.version, options.types, options.default_type)
 
 
-def _nnb_operators(model: Model, version: int | None) -> list[str]:
-    from nnl.converters.lowering import lower
+def _nnb_target() -> Target:
     from nnl.converters.nnb.target import target
 
-    lowered = lower(model.network(inference=True), target())
-    return sorted({n.op.nnp or "" for n in lowered.nodes})
-
-
-def _nnb_functions() -> set[str]:
-    from nnl.converters.nnb.target import functions
-
-    return functions()
+    return target()
 
 
 def _read_tflite(paths: Sequence[str]) -> Model:
@@ -220,10 +239,16 @@ def cost_of_bits(model: Model, path: str, options: WriteOptions) -> str | None:
     return str(accuracy(network, path, _samples(options.dataset, network) or {}))
 
 
-def _tflite_functions() -> set[str]:
-    from nnl.converters.tflite.writer import functions
+def _tflite_target() -> Target:
+    from nnl.converters.tflite.writer import TARGET
 
-    return functions()
+    return TARGET
+
+
+def _pb_target() -> Target:
+    from nnl.converters.tensorflow.writer import TARGET
+
+    return TARGET
 
 
 def _write_csrc(model: Model, path: str, options: WriteOptions) -> None:
@@ -237,11 +262,10 @@ def _write_csrc(model: Model, path: str, options: WriteOptions) -> None:
     save(path, model.network(size, inference=True), options.weights_file)
 
 
-def _csrc_functions() -> set[str]:
-    from nnl.converters.coverage import types_said
+def _csrc_target() -> Target:
     from nnl.converters.csrc.target import target
 
-    return types_said(target())
+    return target()
 
 
 def _csrc_runtime(path: str, name: str) -> Runtime | None:
@@ -303,19 +327,16 @@ FORMATS: dict[str, Format] = {
             (".nnb",),
             _read_nnb,
             _write_nnb,
-            _nnb_functions,
-            _nnb_operators,
-            in_nnablart,
-            tells_all=True,
+            runtime=in_nnablart,
+            target=_nnb_target,
         ),
         Format(
             "CSRC",
             "C source",
             (),
             write=_write_csrc,
-            functions=_csrc_functions,
             runtime=_csrc_runtime,
-            tells_all=True,
+            target=_csrc_target,
         ),
         Format(
             "TFLITE",
@@ -323,9 +344,8 @@ FORMATS: dict[str, Format] = {
             (".tflite",),
             _read_tflite,
             _write_tflite,
-            _tflite_functions,
             runtime=in_litert,
-            tells_all=True,
+            target=_tflite_target,
         ),
         Format(
             "TF_PB",
@@ -333,8 +353,8 @@ FORMATS: dict[str, Format] = {
             (".pb",),
             _read_pb,
             _write_pb,
-            _tflite_functions,
             runtime=in_tensorflow,
+            target=_pb_target,
         ),
         Format("NNLP", "programs of nnl", (".nnlp",), write=_write_programs),
     )
@@ -414,7 +434,7 @@ def read_model(paths: Sequence[str], named: str | None = None) -> tuple[Model, F
 def unsupported(model: Model, target: Format) -> list[str]:
     """Functions in the model that a format cannot hold, sorted: NNabla's types, or the names of
     nnl's own functions, which have no type. None where the writer tells all."""
-    if target.functions is None or target.tells_all:
+    if target.functions is None:
         return []
     if isinstance(model, NnpModel):
         content = expanded(model.content())

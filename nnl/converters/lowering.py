@@ -8,7 +8,7 @@ computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +65,16 @@ class Lowered:
 
 
 class CannotLower(NotImplementedError):
-    """A target cannot say some functions; the text lists all of them."""
+    """A target cannot say some functions; the text lists all of them.
+
+    Attributes:
+        problems: Each function, where it was called, and why.
+    """
+
+    def __init__(self, target: str, network: str, problems: Iterable[str]) -> None:
+        self.problems = tuple(dict.fromkeys(problems))
+        listed = "".join(f"\n  {p}" for p in self.problems)
+        super().__init__(f"{target} cannot hold the network {network!r}:{listed}")
 
 
 def lower(network: Network, target: Target) -> Lowered:
@@ -81,8 +90,7 @@ def lower(network: Network, target: Target) -> Lowered:
         lowering = _Lowering(network, target)
         outputs = {name: lowering.output(v.edge) for name, v in network.outputs.items()}
     if lowering.problems:
-        listed = "".join(f"\n  {p}" for p in dict.fromkeys(lowering.problems))
-        raise CannotLower(f"{target.name} cannot hold the network {network.name!r}:{listed}")
+        raise CannotLower(target.name, network.name, lowering.problems)
     nodes = capture(list(outputs.values()))
     inputs = {name: lowering.values[v.edge.key].edge for name, v in network.inputs.items()}
     return Lowered(nodes, inputs, outputs, lowering.became())

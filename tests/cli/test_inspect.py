@@ -199,6 +199,9 @@ def test_function_info_is_sorted_and_splits_by_support(
     save(tmp_path / "r.nnp", {"networks": [net]})
     text = output(capsys, "function_info", tmp_path / "r.nnp", "-f", "ONNX", code=1)
     assert "not supported by ONNX:\nRandomFlip" in text
+    text = output(capsys, "function_info", tmp_path / "r.nnp", "-f", "NNB", code=1)
+    assert text.startswith("\nnot supported by NNB:\nrandom_flip in ")
+    assert text.endswith(": NNabla's C runtime does not have it\n")
 
 
 def test_functions_that_onnx_writes_as_their_parts_are_supported(

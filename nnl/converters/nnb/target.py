@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.coverage import types_said
 from nnl.converters.lowering import Target
 from nnl.converters.model import Key
 from nnl.converters.nnb.rules import RULES, is_plain
@@ -27,11 +26,6 @@ from nnl.core.graph import Node, Value
 _POOLING = ("MaxPooling", "AveragePooling", "SumPooling")
 
 
-def functions(level: int = LEVEL) -> set[str]:
-    """Types of functions that a file can say, if not with all arguments."""
-    return types_said(target(check_level(level)))
-
-
 def target(level: int = LEVEL, signs: Collection[Key] = ()) -> Target:
     """The functions of a runtime of some API level.
 
@@ -39,7 +33,7 @@ def target(level: int = LEVEL, signs: Collection[Key] = ()) -> Target:
         signs: Binary weights that are to be stored as signs; the functions of others become such
             without binary weights.
     """
-    return Target("NNB", partial(_refuses, level, signs), RULES)
+    return Target("NNB", partial(_refuses, check_level(level), signs), RULES)
 
 
 def _refuses(

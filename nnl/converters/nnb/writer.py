@@ -75,8 +75,7 @@ def _typed(
     types = Types(network, lowered, settings, default)
     problems = [f"{n.label}: {why}" for n in lowered.nodes if (why := wrong_types(n, types))]
     if problems:
-        listed = "".join(f"\n  {p}" for p in problems)
-        raise CannotLower(f"NNB cannot hold the network {network.name!r}:{listed}")
+        raise CannotLower("NNB", network.name, problems)
     return level, lowered, types
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from nnl.converters.layout import plain
 from nnl.converters.lowering import CannotLower, Lowered, Target, lower
 from nnl.converters.model import Network
-from nnl.converters.simpler import SIMPLER
 from nnl.converters.tflite import elementwise as _e  # noqa: F401  register handlers
 from nnl.converters.tflite import shapes as _s  # noqa: F401
 from nnl.converters.tflite import windows as _w  # noqa: F401
@@ -40,7 +39,6 @@ from nnl.converters.tflite.schema import (
 )
 from nnl.core.atomic import replacing
 from nnl.core.graph import Node, Value
-from nnl.core.op import OPS
 from nnl.core.parameter import get_parameters, parameter_scope
 
 Samples = Mapping[str, Any]
@@ -75,16 +73,7 @@ def _quantize(network: Emitted, name: str, samples: Samples) -> None:
     inputs = list(network.inputs.values())
     network.ops, problems = quantized(Graph(), network.ops, inputs, ranges)
     if problems:
-        listed = "".join(f"\n  {p}" for p in problems)
-        raise CannotLower(f"TFLITE in 8 bits cannot hold the network {name!r}:{listed}")
-
-
-def functions() -> set[str]:
-    """Types of functions that a file can say, if not with all arguments."""
-    said = {*HANDLERS, *SIMPLER, *RULES, "dropout", "identity"}
-    said |= {n for n, op in OPS.items() for k in _OWN if hasattr(op.attrs_class, k)}
-    said |= {n for n, op in OPS.items() if not op.inputs}  # constants, computed
-    return {n for name in said if (n := OPS[name].nnp) is not None}
+        raise CannotLower("TFLITE in 8 bits", name, problems)
 
 
 def _refuses(node: Node, is_constant: Callable[[Value], bool]) -> str | None:
@@ -160,9 +149,7 @@ def emitted(network: Network, target: Target = TARGET) -> Emitted:
         names = {v.edge.key: name for name, v in parameters.items()}
         return _emitted(lower(network, target), names)
     except Refused as refused:  # inputs and outputs; lower() has asked about the functions
-        text = f"{target.name} cannot hold the network {network.name!r}:\n  "
-        text += f"an input or output: {refused}"
-        raise CannotLower(text) from None
+        raise CannotLower(target.name, network.name, [f"an input or output: {refused}"]) from None
 
 
 def _emitted(lowered: Lowered, names: Mapping[Any, str]) -> Emitted:
