@@ -365,6 +365,12 @@ NB_MODULE(_native, m) {
   });
   m.def("kernel_names", &kernel_names);
   m.def("rule_names", &rule_names);
+  m.def("rule_inputs", [](const std::string& op) {
+    std::vector<std::tuple<std::string, bool, bool, bool>> inputs;
+    for (const RuleInput& x : rule_inputs(op))
+      inputs.emplace_back(x.name, x.optional, x.whole, x.variadic);
+    return inputs;
+  });
   m.def("infer", [](const std::string& op, nb::dict attributes, nb::list in) {
     std::vector<PySpec> specs;
     for (const Spec& s : infer(op, to_signature(attributes, in, nb::list())))

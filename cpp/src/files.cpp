@@ -43,13 +43,19 @@ NewFile::NewFile(const std::string& path) : path_(path), target_(path) {
   static std::atomic<int> count{0};
   temporary_ = target_ + "." + std::to_string(getpid()) + "." + std::to_string(++count) + ".tmp";
   file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (file_ < 0 || (exists && fchmod(file_, old.st_mode & 07777))) fail("cannot be written");
+  if (file_ >= 0 && exists && fchmod(file_, old.st_mode & 07777)) discard();
+  if (file_ < 0) fail("cannot be written");
 }
 
 NewFile::~NewFile() {
-  if (file_ < 0) return;
-  close(file_);
+  if (file_ >= 0) discard();
+}
+
+void NewFile::discard() {
+  const int error = errno;
+  close(std::exchange(file_, -1));
   unlink(temporary_.c_str());
+  errno = error;
 }
 
 void NewFile::fail(const std::string& what) const {

@@ -43,6 +43,7 @@ class NewFile {
 
  private:
   [[noreturn]] void fail(const std::string& what) const;
+  void discard();
 
   std::string path_, target_, temporary_;
   int file_ = -1;

@@ -5,12 +5,14 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "hdf5_types.h"
 #include "nnl/errors.h"
 
 namespace nnl {
 namespace {
 
-constexpr int kMaxDepth = 64;      // of groups in groups
+using namespace hdf5;
+
 constexpr uint64_t kMaxRank = 32;  // as the HDF5 library
 
 // Messages of an object header by their numbers.
@@ -28,7 +30,6 @@ bool is_skipped(int kind) {
   return kind == 0x0 || kind == 0x4 || kind == 0x5 || kind == 0xE || kind == 0x12;
 }
 
-// Numbers in the order of bytes of HDF5 files and of every processor that the library is built for.
 class Fields {
  public:
   explicit Fields(const std::string& data, size_t at = 0, size_t end = std::string::npos)
@@ -55,29 +56,9 @@ class Fields {
   size_t at_, end_;
 };
 
-template <class... T>
-std::string packed(T... values) {
-  std::string out;
-  (out.append(reinterpret_cast<const char*>(&values), sizeof values), ...);
-  return out;
-}
-
 std::string without_zeros_behind(std::string text) {
   text.resize(text.find_last_not_of('\0') + 1);
   return text;
-}
-
-using u8 = uint8_t;
-using u16 = uint16_t;
-using u32 = uint32_t;
-
-std::string integer(u32 size, bool is_signed) {
-  return packed(u8{0x10}, u8(8 * is_signed), u16{0}, size, u16{0}, u16(8 * size));
-}
-
-std::string real(u32 size, u8 exponent, u8 mantissa) {
-  return packed(u8{0x11}, u8{0x20}, u8(8 * size - 1), u8{0}, size, u16{0}, u16(8 * size), mantissa,
-                exponent, u8{0}, mantissa, (u32{1} << (exponent - 1)) - 1);
 }
 
 using Types =
@@ -106,8 +87,7 @@ const Types& array_types() {
 const Types& attribute_types() {
   static const Types types = [] {
     Types t = integers();
-    t[packed(u8{0x18}, u8{2}, u16{0}, u32{1}) + integer(1, true) +
-      std::string("FALSE\0\0\0TRUE\0\0\0\0\0\1", 18)] = "<i1";
+    t[boolean()] = "<i1";
     return t;
   }();
   return types;
@@ -237,7 +217,7 @@ class Reader {
     const auto size = h.take<uint64_t>();
     h.skip(8);
     const auto start = h.take<uint64_t>();
-    if (!known || depth == kMaxDepth) throw ValueError("group");
+    if (!known || depth == deepest) throw ValueError("group");
     const std::string names = take(start, size);
     std::vector<uint64_t> leaves;
     tables(tree, depth, leaves);
@@ -272,7 +252,7 @@ class Reader {
     const bool known = h.text(4) == "TREE" && h.take<u8>() == 0;
     const auto level = h.take<u8>();
     const auto n = h.take<u16>();
-    if (!known || depth == kMaxDepth) throw ValueError("tree");
+    if (!known || depth == deepest) throw ValueError("tree");
     const std::string places = take(at + 24, uint64_t{n} * 16);
     for (Fields p(places); p.left();) {
       p.skip(8);  // a name, to search by

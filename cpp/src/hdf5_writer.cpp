@@ -5,24 +5,16 @@
 #include <map>
 #include <memory>
 
+#include "hdf5_types.h"
+
 namespace nnl {
 namespace {
 
-using u8 = uint8_t;
-using u16 = uint16_t;
-using u32 = uint32_t;
-using u64 = uint64_t;
+using namespace hdf5;
 
 constexpr u64 undefined = ~u64{0};
 constexpr u16 leaf_k = 4;  // a symbol table has room for twice as many names
 constexpr size_t names_in_table = 2 * leaf_k;
-
-template <class... T>
-std::string packed(T... values) {
-  std::string out;
-  (out.append(reinterpret_cast<const char*>(&values), sizeof values), ...);
-  return out;
-}
 
 std::string padded(std::string text, size_t to = 8) {
   text.resize((text.size() + to - 1) / to * to, '\0');
@@ -32,15 +24,6 @@ std::string padded(std::string text, size_t to = 8) {
 std::string message(u16 kind, std::string data) {
   data = padded(std::move(data));
   return packed(kind, static_cast<u16>(data.size()), u8{0}, u8{0}, u16{0}) + data;
-}
-
-std::string integer(u32 size, bool is_signed) {
-  return packed(u8{0x10}, u8(8 * is_signed), u16{0}, size, u16{0}, u16(8 * size));
-}
-
-std::string real(u32 size, u8 exponent, u8 mantissa) {
-  return packed(u8{0x11}, u8{0x20}, u8(8 * size - 1), u8{0}, size, u16{0}, u16(8 * size), mantissa,
-                exponent, u8{0}, mantissa, (u32{1} << (exponent - 1)) - 1);
 }
 
 std::string type_of(DType type) {
@@ -79,12 +62,6 @@ std::string attribute(const std::string& name, const std::string& type, const st
                           padded(name + '\0') + padded(type) + space + value);
 }
 
-// How h5py writes a bool: one byte, with names for its values.
-std::string boolean() {
-  return packed(u8{0x18}, u8{2}, u16{0}, u32{1}) + integer(1, true) +
-         std::string("FALSE\0\0\0TRUE\0\0\0\0\0\1", 18);
-}
-
 std::string object(const std::string& messages, u16 count) {
   return packed(u8{1}, u8{0}, count, u32{1}, static_cast<u32>(messages.size()), u32{0}) + messages;
 }
@@ -120,6 +97,7 @@ class Writer {
     const auto fail = [&](const char* what) {
       throw ValueError("the name '" + name + "' " + what);
     };
+    if (std::count(name.begin(), name.end(), '/') >= deepest) fail("is in too many groups");
     Group* group = &root;
     for (size_t begin = 0;;) {
       const size_t end = name.find('/', begin);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "decimal.h"
 #include "nnl/errors.h"
 
 namespace nnl {
@@ -195,10 +196,11 @@ class Parser {
     errno = 0;
     if (whole) {
       const long long n = std::strtoll(digits.c_str(), &end, 10);
-      if (errno == ERANGE || *end) fail("a number of more than 64 bits");
+      if (errno == ERANGE) fail("a number of more than 64 bits");
+      if (*end) fail("a number is wanted");
       return {static_cast<int64_t>(n)};
     }
-    const double x = std::strtod(digits.c_str(), &end);
+    const double x = decimal(digits.c_str(), &end);
     if (*end || !std::isfinite(x)) fail("a number is wanted");
     return {x};
   }

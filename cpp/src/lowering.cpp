@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "kernels/convert.h"
 #include "nnl/packing.h"
 #include "nnl/plan.h"
 #include "nnl/threads.h"
@@ -287,38 +288,22 @@ void run_once(Kernel& kernel, const void* in, void* out) {
 
 // One number in every element of an array of any type.
 void fill(void* data, const Spec& spec, double value) {
-  const Spec one{{}, DType::f32, Layout::plain};
-  const auto n = static_cast<size_t>(spec.size());
-  const auto put = [&](auto v) { std::fill_n(static_cast<decltype(v)*>(data), n, v); };
-  switch (spec.dtype) {
-    case DType::f32:
-      return put(static_cast<float>(value));
-    case DType::f64:
-      return put(value);
-    case DType::i8:
-      return put(static_cast<int8_t>(value));
-    case DType::u8:
-    case DType::boolean:
-      return put(static_cast<uint8_t>(value));
-    case DType::i16:
-      return put(static_cast<int16_t>(value));
-    case DType::u16:
-      return put(static_cast<uint16_t>(value));
-    case DType::i32:
-      return put(static_cast<int32_t>(value));
-    case DType::u32:
-      return put(static_cast<uint32_t>(value));
-    case DType::i64:
-      return put(static_cast<int64_t>(value));
-    case DType::u64:
-      return put(static_cast<uint64_t>(value));
+  uint64_t one = 0;
+  conversion(DType::f64, spec.dtype)(&value, &one, 1);
+  const auto put = [&](auto bits) {
+    std::memcpy(&bits, &one, sizeof bits);
+    std::fill_n(static_cast<decltype(bits)*>(data), spec.size(), bits);
+  };
+  switch (bytes_of(spec.dtype)) {
+    case 1:
+      return put(uint8_t{});
+    case 2:
+      return put(uint16_t{});
+    case 4:
+      return put(uint32_t{});
     default:
-      break;  // 16-bit floats
+      put(uint64_t{});
   }
-  const float wide = static_cast<float>(value);
-  uint16_t narrow = 0;
-  run_once(*conversion("cast", one, {{}, spec.dtype, Layout::plain}), &wide, &narrow);
-  put(narrow);
 }
 
 }  // namespace nnl

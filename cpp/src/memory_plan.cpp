@@ -17,6 +17,7 @@ size_t plan_memory(std::vector<Interval>& intervals) {
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return weight(a) > weight(b); });
   const auto rounded = [](size_t bytes) { return static_cast<int64_t>((bytes + 63) / 64 * 64); };
+  constexpr int64_t most = int64_t{1} << 62;
   std::vector<size_t> placed;  // by offset
   int64_t arena = 0;
   for (size_t i : order) {
@@ -31,6 +32,7 @@ size_t plan_memory(std::vector<Interval>& intervals) {
       top = std::max(top, y.offset + rounded(y.bytes));
     }
     x.offset = best < 0 ? top : best;
+    if (x.offset > most - size) throw ValueError("what is computed is larger than any memory");
     arena = std::max(arena, x.offset + size);
     const auto after =
         std::upper_bound(placed.begin(), placed.end(), x.offset,

@@ -4,19 +4,13 @@
 #include <algorithm>
 
 #include "nnl/errors.h"
+#include "wire.h"
 
 namespace nnl {
 namespace {
 
 constexpr uint64_t kLong = 256;       // bytes
 constexpr size_t kMostOfNumber = 10;  // bytes
-
-enum Wire { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
-
-void append_number(std::string& out, uint64_t value) {
-  for (; value > 0x7F; value >>= 7) out += static_cast<char>((value & 0x7F) | 0x80);
-  out += static_cast<char>(value);
-}
 
 struct Field {
   uint64_t number, kind, start, value, end;
@@ -39,14 +33,14 @@ class Splitter {
     while (at < end) {
       const Field f = field(at, end);
       at = f.end;
-      if (f.number != path_[depth] || f.kind != kLength) continue;
+      if (f.number != path_[depth] || f.kind != Wire::run) continue;
       const bool holds_strings = depth + 2 == path_.size();
       if (f.end - f.value >= kLong) {
         std::string inside;
         level(f.value, f.end, depth + 1, inside);
         out += file_.take(kept, f.start - kept);
-        append_number(out, f.number << 3 | kLength);
-        append_number(out, inside.size());
+        put_varint(out, f.number << 3 | Wire::run);
+        put_varint(out, inside.size());
         out += inside;
         kept = f.end;
       }
@@ -65,7 +59,7 @@ class Splitter {
       found = f;
       ++count;
     }
-    if (count != 1 || found.kind != kLength || found.end - found.value < kLong) {
+    if (count != 1 || found.kind != Wire::run || found.end - found.value < kLong) {
       out += file_.take(begin, end - begin);
       return;
     }
@@ -81,14 +75,14 @@ class Splitter {
     Field f{key >> 3, key & 7, start, start + i, 0};
     uint64_t size = 0;
     if (f.number == 0) throw ValueError("field number 0 at byte " + std::to_string(start));
-    if (f.kind == kVarint) {
+    if (f.kind == Wire::varint) {
       number(head, i, start);
       size = start + i - f.value;
-    } else if (f.kind == kLength) {
+    } else if (f.kind == Wire::run) {
       size = number(head, i, start);
       f.value = start + i;
-    } else if (f.kind == kFixed64 || f.kind == kFixed32) {
-      size = f.kind == kFixed64 ? 8 : 4;
+    } else if (f.kind == Wire::fixed64 || f.kind == Wire::fixed32) {
+      size = f.kind == Wire::fixed64 ? 8 : 4;
     } else {
       throw ValueError("wire type " + std::to_string(f.kind) + " at byte " + std::to_string(start));
     }

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <unordered_map>
 #include <utility>
+
+#include "decimal.h"
+#include "wire.h"
 
 namespace nnl {
 namespace {
@@ -24,26 +26,20 @@ enum Type {
   kMessage = 11,
   kUint32 = 13
 };
-enum Wire { kVarint = 0, kFixed64 = 1, kLength = 2, kFixed32 = 5 };
 
 uint32_t wire_of(int type) {
   switch (type) {
     case kDouble:
-      return kFixed64;
+      return Wire::fixed64;
     case kFloat:
-      return kFixed32;
+      return Wire::fixed32;
     case kInt64:
     case kBool:
     case kUint32:
-      return kVarint;
+      return Wire::varint;
     default:
-      return kLength;
+      return Wire::run;
   }
-}
-
-void append_number(std::string& out, uint64_t value) {
-  for (; value > 0x7F; value >>= 7) out += static_cast<char>((value & 0x7F) | 0x80);
-  out += static_cast<char>(value);
 }
 
 template <class T>
@@ -68,7 +64,7 @@ bool append_integer(std::string& out, std::string_view text, bool is_signed) {
   if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc{})
     return false;
   if (!is_signed && (value < 0 || value > UINT32_MAX)) return false;
-  append_number(out, static_cast<uint64_t>(value));
+  put_varint(out, static_cast<uint64_t>(value));
   return true;
 }
 
@@ -86,12 +82,9 @@ bool is_decimal(std::string_view text) {
   return !text.empty() && digits(text) == text.size();
 }
 
-// What follows the text in memory is no part of a number.
 bool append_decimal(std::string& out, std::string_view text, bool single) {
   if (!is_decimal(text)) return false;
-  char* end = nullptr;
-  const double value = std::strtod(text.data(), &end);
-  if (end != text.data() + text.size()) return false;  // a locale with decimal commas
+  const double value = decimal(std::string(text).c_str(), nullptr);
   if (!single) return append_bits(out, value), true;
   const auto rounded = static_cast<float>(value);
   if (std::isinf(rounded) && !std::isinf(value)) return false;
@@ -103,7 +96,7 @@ bool append_string(std::string& out, std::string_view text) {
   if (text.size() < 2 || text.front() != '"' || text.back() != '"') return false;
   text = text.substr(1, text.size() - 2);
   if (text.find_first_of("\"\\") != text.npos) return false;
-  append_number(out, text.size());
+  put_varint(out, text.size());
   out += text;
   return true;
 }
@@ -160,7 +153,7 @@ const MessageText::Message& MessageText::known(const std::string& name) {
   std::unordered_map<std::string, size_t> groups;
   for (MessageField& f : describe_(name)) {
     std::string key;
-    append_number(key, f.number << 3 | wire_of(f.type));
+    put_varint(key, f.number << 3 | wire_of(f.type));
     const size_t once =
         f.once.empty() ? 0 : groups.emplace(f.once, groups.size() + 1).first->second;
     made->fields.push_back({std::move(f.name), std::move(key), f.type, once, std::move(f.inner)});
@@ -195,7 +188,7 @@ std::optional<std::string> MessageText::encoded(const std::string& message, std:
       if (around.size() == 1) return std::nullopt;
       const std::string inside = std::move(around.back().data);
       around.pop_back();
-      append_number(around.back().data, inside.size());
+      put_varint(around.back().data, inside.size());
       around.back().data += inside;
       continue;
     }

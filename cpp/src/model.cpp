@@ -43,6 +43,7 @@ struct ModelFile::State {
       if (name == wanted || (wanted.empty() && file.programs().size() == 1)) return found;
       names += (names.empty() ? "'" : ", '") + name + "'";
     }
+    if (names.empty()) throw ValueError(file.path() + " has no programs");
     throw ValueError(file.path() + " has the programs " + names +
                      (wanted.empty() ? ": say which one" : ", not '" + wanted + "'"));
   }
@@ -107,7 +108,12 @@ void ModelFile::load_parameters(const std::string& path) {
   const StoredParameters stored = read_parameters(path);
   SharedArrays& arrays = state_->arrays;
   const std::unique_lock<std::shared_mutex> alone(arrays.mutex);
-  std::vector<std::pair<SharedArray*, const StoredParameter*>> fitting;
+  struct Fitting {
+    SharedArray& array;
+    const StoredParameter& stored;
+    std::unique_ptr<Kernel> cast;  // null: the types are the same
+  };
+  std::vector<Fitting> all;
   for (const StoredParameter& p : stored.all) {
     const auto found = arrays.by_name.find(p.name);
     if (found == arrays.by_name.end()) continue;
@@ -115,19 +121,20 @@ void ModelFile::load_parameters(const std::string& path) {
     if (p.spec.shape != spec.shape)
       throw ValueError(path + ": '" + p.name + "' is " + p.spec.text() + ", " + this->path() +
                        " has " + spec.text());
-    fitting.emplace_back(&found->second, &p);
+    const bool same = p.spec.dtype == spec.dtype || !spec.size();
+    all.push_back({found->second, p, same ? nullptr : conversion("cast", p.spec, spec)});
   }
-  if (fitting.empty()) throw ValueError(path + " has no parameter of " + this->path());
+  if (all.empty()) throw ValueError(path + " has no parameter of " + this->path());
   ++arrays.version;
-  for (auto& [array, p] : fitting) {
-    Form& plain = array->plain();
+  for (Fitting& one : all) {
+    Form& plain = one.array.plain();
     if (!plain.spec.size()) continue;
-    if (p->spec.dtype == plain.spec.dtype) {
-      std::memcpy(plain.data, p->data, plain.spec.bytes());
+    if (one.cast) {
+      run_once(*one.cast, one.stored.data, plain.data);
     } else {
-      run_once(*conversion("cast", p->spec, plain.spec), p->data, plain.data);
+      std::memcpy(plain.data, one.stored.data, plain.spec.bytes());
     }
-    array->written(plain, arrays.version);
+    one.array.written(plain, arrays.version);
   }
 }
 
@@ -260,6 +267,7 @@ Tensor& named(std::vector<Tensor>& tensors, const std::string& name, const std::
     if (t.name() == name) return t;
     names += (names.empty() ? "'" : ", '") + t.name() + "'";
   }
+  if (names.empty()) throw ValueError("the model has no " + what + ", asked for '" + name + "'");
   throw ValueError("the model has the " + what + " " + names + ", not '" + name + "'");
 }
 
@@ -267,6 +275,11 @@ Tensor& named(std::vector<Tensor>& tensors, const std::string& name, const std::
 
 Tensor& Model::input(const std::string& name) { return named(inputs(), name, "inputs"); }
 Tensor& Model::output(const std::string& name) { return named(outputs(), name, "outputs"); }
+Tensor& Model::output(size_t i) {
+  if (i < outputs().size()) return outputs()[i];
+  throw ValueError("the model has " + std::to_string(outputs().size()) + " outputs, asked for " +
+                   std::to_string(i) + ", counted from 0");
+}
 
 void Model::run() {
   state_->run([this] { state_->runner->run(); });

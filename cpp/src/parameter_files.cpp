@@ -9,6 +9,8 @@
 #include "lowering.h"
 #include "nnl/hdf5.h"
 #include "nnl/plan.h"
+#include "nnp/message.h"
+#include "npy.h"
 #include "safetensors.h"
 #include "wire.h"
 #include "zip.h"
@@ -40,6 +42,7 @@ struct Held {
   MappedFile file;
   std::unique_ptr<Safetensors> arrays;
   std::vector<std::unique_ptr<Memory>> copies;
+  std::string binary;  // of what was text
 
   const void* aligned(const char* at, const Spec& spec) {
     if (reinterpret_cast<uintptr_t>(at) % bytes_of(spec.dtype) == 0) return at;
@@ -67,8 +70,14 @@ DType type_of(const std::string& numpy) {
 void read_hdf5(std::string_view file, Held& held, std::vector<StoredParameter>& found) {
   Bytes bytes;
   bytes.data = reinterpret_cast<const uint8_t*>(file.data()), bytes.size = file.size();
+  std::vector<Hdf5Array> arrays;
+  try {
+    arrays = hdf5_arrays(bytes);
+  } catch (const ValueError& e) {
+    throw ValueError(std::string("damaged, or HDF5 as h5py does not write it: ") + e.what());
+  }
   std::vector<std::pair<int64_t, StoredParameter>> ordered;
-  for (const Hdf5Array& a : hdf5_arrays(bytes)) {
+  for (const Hdf5Array& a : arrays) {
     StoredParameter p{a.name, {a.shape, type_of(a.dtype), Layout::plain}, nullptr};
     p.data = held.aligned(file.data() + a.start, p.spec);
     auto index = static_cast<int64_t>(ordered.size());
@@ -89,7 +98,7 @@ StoredParameter read_message(std::string_view message, Held& held) {
   std::string single;  // numbers that stand one by one
   double bytes = 4;
   const auto add_size = [&](uint64_t n) {
-    bytes *= static_cast<double>(n);
+    bytes *= static_cast<double>(std::max<uint64_t>(n, 1));
     if (p.spec.shape.size() == 64 || n > INT64_MAX || bytes > 0x1p62)
       throw ValueError("a shape is larger than any memory");
     p.spec.shape.push_back(static_cast<int64_t>(n));
@@ -136,6 +145,29 @@ void read_protobuf(std::string_view message, Held& held, std::vector<StoredParam
   for (Wire field(message); field.next();)
     if (field.number == parameter && field.kind == Wire::run)
       found.push_back(read_message(field.bytes, held));
+}
+
+void read_text(std::string_view text, Held& held, std::vector<StoredParameter>& found) {
+  held.binary = binary_of_text("NNablaProtoBuf", text);
+  read_protobuf(held.binary, held, found);
+}
+
+// Arrays that numpy has saved by their names.
+void read_npz(Held& held, std::vector<StoredParameter>& found) {
+  const Zip archive(held.file.bytes());
+  for (const Zip::Member& member : archive.members()) {
+    if (extension_of(member.name) != ".npy") continue;
+    held.copies.push_back(std::make_unique<Memory>(member.size));
+    char* content = reinterpret_cast<char*>(held.copies.back()->data());
+    Zip::unpack(member, content);
+    const std::string name = member.name.substr(0, member.name.size() - 4);
+    try {
+      const NpyArray a = npy_array({content, member.size});
+      found.push_back({name, a.spec, held.aligned(a.data, a.spec)});
+    } catch (const ValueError& e) {
+      throw ValueError("'" + name + "' " + e.what());
+    }
+  }
 }
 
 // Those of all the files in an archive that hold any.
@@ -234,10 +266,15 @@ StoredParameters read_parameters(const std::string& path) {
       read_hdf5(held->file.bytes(), *held, found.all);
     } else if (kind == ".protobuf") {
       read_protobuf(held->file.bytes(), *held, found.all);
+    } else if (kind == ".nntxt" || kind == ".prototxt") {
+      read_text(held->file.bytes(), *held, found.all);
+    } else if (kind == ".npz") {
+      read_npz(*held, found.all);
     } else if (kind == ".nnp") {
       read_archive(*held, found.all);
     } else {
-      throw ValueError("files of parameters are .safetensors, .h5, .protobuf, .nnp and .nnlp");
+      throw ValueError(
+          "files of parameters are .safetensors, .h5, .protobuf, .nntxt, .npz, .nnp and .nnlp");
     }
   } catch (const ValueError& e) {
     throw ValueError(path + ": " + e.what());

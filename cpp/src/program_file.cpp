@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <new>
 
 #include "files.h"
+#include "kernels/convert.h"
 #include "nnl/crc32.h"
 #include "nnl/errors.h"
 #include "nnl/json.h"
 #include "nnl/parameter_files.h"
+#include "nnl/plan.h"
 #include "nnp/message.h"
 #include "nnp/network.h"
 #include "safetensors.h"
@@ -89,7 +92,7 @@ class Reader {
       const Json::Array& parts = item.array();
       ProgramValue v;
       v.root = static_cast<int>(data_.values.size());
-      v.spec.dtype = type_in_program(parts.at(0).text());
+      v.spec.dtype = type_named(parts.at(0).text());
       v.spec.shape = shape_of(parts.at(1), v.spec.dtype);
       static const Json nothing{Json::Object{}};
       const Json& more = parts.size() > 2 ? parts[2] : nothing;
@@ -226,10 +229,13 @@ ProgramFile::ProgramFile(const std::string& path) : path_(path) {
       tensors_ = std::make_unique<Safetensors>(file_->data(), file_->size());
       read();
     }
-  } catch (const std::exception& e) {
+  } catch (const ValueError& e) {
     const std::string what = e.what();
-    if (!dynamic_cast<const ValueError*>(&e)) throw ValueError(path + ": damaged");
-    throw what.rfind(path, 0) == 0 ? ValueError(what) : ValueError(path + ": " + what);
+    throw what.rfind(path, 0) == 0 ? e : ValueError(path + ": " + what);
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception&) {  // of a list or a number of the standard library
+    throw ValueError(path + ": damaged");
   }
 }
 
@@ -237,11 +243,19 @@ ProgramFile::~ProgramFile() = default;
 
 void ProgramFile::read_nnp() {
   const StoredParameters stored = read_parameters(path_);
-  memory_ = stored.memory;
+  memory_.push_back(stored.memory);
   std::map<std::string, Spec> specs;
   for (const StoredParameter& p : stored.all) {
-    specs[p.name] = p.spec;
-    arrays_[p.name] = {p.spec, const_cast<void*>(p.data)};  // its memory is nobody else's
+    FileArray array{p.spec, const_cast<void*>(p.data)};         // its memory is nobody else's
+    if (p.spec.dtype == DType::f64 || is_half(p.spec.dtype)) {  // functions take float32
+      array.spec.dtype = DType::f32;
+      const auto converted = std::make_shared<Memory>(array.spec.bytes());
+      conversion(p.spec.dtype, DType::f32)(p.data, converted->data(), p.spec.size());
+      array.data = converted->data();
+      memory_.push_back(converted);
+    }
+    specs[p.name] = array.spec;
+    arrays_[p.name] = array;
     parameters_.emplace_back(p.name, p.need_grad);
   }
   const MappedFile file(path_);
@@ -259,7 +273,12 @@ void ProgramFile::read_nnp() {
     for (const char* name : {"network", "executor"})
       for (Message::Item& item : one.fields[name]) all.fields[name].push_back(std::move(item));
   }
-  programs_ = programs_of(all, specs);
+  std::map<std::string, uint64_t> streams;
+  programs_ = programs_of(all, specs, streams);
+  for (const auto& [name, key] : streams) {
+    streams_.push_back({key, 0});
+    arrays_.emplace(name, FileArray{{{2}, DType::u64, Layout::plain}, streams_.back().data()});
+  }
   if (programs_.empty()) throw ValueError("it has no network");
 }
 
@@ -273,7 +292,7 @@ void ProgramFile::read() {
   const std::string& said = tensors_->metadata["version"];
   if (said.empty() || said.find_first_not_of("0123456789") != said.npos)
     throw ValueError("damaged: its version is unknown");
-  if (std::atoll(said.c_str()) > version)
+  if (said.size() > 9 || std::stoi(said) > version)
     throw ValueError("has version " + said + " of the format, this nnl reads " +
                      std::to_string(version));
   const auto checksum = tensors_->metadata.find("crc32");

@@ -174,8 +174,13 @@ void Runner::find_written(const ProgramData& program, const std::map<int, int>& 
   const auto note = [&](int i) {
     if (i && values_[static_cast<size_t>(root(i))].given()) found.insert(root(i));
   };
-  for (const ProgramStep& step : program.steps)
+  const std::function<void(const ProgramStep&)> note_step = [&](const ProgramStep& step) {
     for (int p : step.writes) note(step.in[static_cast<size_t>(p)]);
+    for (int o : step.out)
+      if (!step.view) note(o);
+    for (const ProgramStep& part : step.parts) note_step(part);
+  };
+  for (const ProgramStep& step : program.steps) note_step(step);
   for (auto [to, from] : program.carries) note(to);
   for (auto [made, weight] : program.results)
     if (const auto copy = copies.find(weight); copy != copies.end()) note(copy->second);

@@ -13,30 +13,14 @@ namespace {
 constexpr size_t largest_header = 100'000'000;  // the bound of safetensors
 constexpr size_t alignment = 64;                // of the first array
 
-struct TypeName {
-  const char *in_header, *in_program;
-  DType type;
-};
-constexpr std::array<TypeName, 13> types = {{
-    {"F32", "float32", DType::f32},
-    {"F64", "float64", DType::f64},
-    {"F16", "float16", DType::f16},
-    {"BF16", "bfloat16", DType::bf16},
-    {"I8", "int8", DType::i8},
-    {"U8", "uint8", DType::u8},
-    {"I16", "int16", DType::i16},
-    {"U16", "uint16", DType::u16},
-    {"I32", "int32", DType::i32},
-    {"U32", "uint32", DType::u32},
-    {"I64", "int64", DType::i64},
-    {"U64", "uint64", DType::u64},
-    {"BOOL", "bool", DType::boolean},
-}};
+// In the order of DType.
+constexpr std::array<const char*, 13> types = {"F32", "F64", "F16", "BF16", "I8",  "U8",  "I16",
+                                               "U16", "I32", "U32", "I64",  "U64", "BOOL"};
 
-DType type_of(const std::string& name, const char* TypeName::* which) {
-  for (const TypeName& t : types)
-    if (name == t.*which) return t.type;
-  throw ValueError("the type '" + name + "' is unknown");
+DType type_in_header(const std::string& name) {
+  const auto* found = std::find(types.begin(), types.end(), name);
+  if (found == types.end()) throw ValueError("the type '" + name + "' is unknown");
+  return static_cast<DType>(found - types.begin());
 }
 
 std::string quoted(const std::string& text) {
@@ -54,9 +38,6 @@ std::string quoted(const std::string& text) {
 }
 
 }  // namespace
-
-DType type_in_header(const std::string& name) { return type_of(name, &TypeName::in_header); }
-DType type_in_program(const std::string& name) { return type_of(name, &TypeName::in_program); }
 
 Shape shape_of(const Json& json, DType type) {
   Shape shape = json.integers();
@@ -78,6 +59,7 @@ Safetensors::Safetensors(char* data, size_t size) {
     throw ValueError("its header is longer than the file");
   const size_t start = 8 + length;
   const Json header = Json::parse({data + 8, length});
+  std::vector<std::pair<int64_t, int64_t>> places;
   for (const auto& [name, entry] : header.object()) {
     if (name == "__metadata__") {
       for (const auto& [key, value] : entry.object())
@@ -92,28 +74,36 @@ Safetensors::Safetensors(char* data, size_t size) {
     if (offsets.size() != 2 || offsets[0] < 0 || offsets[0] > offsets[1] || offsets[1] > most ||
         static_cast<size_t>(offsets[1] - offsets[0]) != a.spec.bytes())
       throw ValueError("damaged: '" + name + "' is not in the file");
+    places.emplace_back(offsets[0], offsets[1]);
     char* at = data + start + offsets[0];
     if (reinterpret_cast<uintptr_t>(at) % bytes_of(a.spec.dtype)) {
       copies_.push_back(std::make_unique<char[]>(a.spec.bytes()));
       at = static_cast<char*>(std::memcpy(copies_.back().get(), at, a.spec.bytes()));
     }
     a.data = at;
-    arrays[name] = a;
+    if (!arrays.emplace(name, a).second)
+      throw ValueError("damaged: the name '" + name + "' is there twice");
   }
+  std::sort(places.begin(), places.end());
+  int64_t end = 0;
+  for (const auto& [begin, next] : places) {
+    if (begin != end) throw ValueError("damaged: an array is not where the one before it ends");
+    end = next;
+  }
+  if (static_cast<size_t>(end) != size - start)
+    throw ValueError("damaged: there are bytes behind the last array");
 }
 
 std::string safetensors_header(const std::vector<std::pair<std::string, Spec>>& arrays) {
   std::string header = "{";
   size_t at = 0;
   for (const auto& [name, spec] : arrays) {
-    const auto* type =
-        std::find_if(types.begin(), types.end(),
-                     [type = spec.dtype](const TypeName& t) { return t.type == type; });
     std::string shape;
     for (int64_t n : spec.shape) shape += (shape.empty() ? "" : ",") + std::to_string(n);
     header += (at || header.size() > 1 ? "," : "") + quoted(name) + ":{\"dtype\":\"" +
-              type->in_header + "\",\"shape\":[" + shape + "],\"data_offsets\":[" +
-              std::to_string(at) + "," + std::to_string(at + spec.bytes()) + "]}";
+              types[static_cast<size_t>(spec.dtype)] + "\",\"shape\":[" + shape +
+              "],\"data_offsets\":[" + std::to_string(at) + "," +
+              std::to_string(at + spec.bytes()) + "]}";
     at += spec.bytes();
   }
   header += "}";

@@ -26,10 +26,6 @@ class Safetensors {
   std::vector<std::unique_ptr<char[]>> copies_;  // of arrays that do not begin where they should
 };
 
-// Types by the names of this format, "F32", and of programs, "float32". ValueError: none has it.
-DType type_in_header(const std::string& name);
-DType type_in_program(const std::string& name);
-
 // A shape whose bytes fit into memory addresses.
 Shape shape_of(const Json& json, DType type);
 

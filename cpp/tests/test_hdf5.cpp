@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "damage.h"
 #include "nnl/hdf5.h"
 
 namespace {
@@ -82,8 +83,7 @@ void an_array_is_found_in_memory_and_in_a_part_of_a_file() {
 // What the sanitizers watch: no change makes it read or claim anything outside.
 void damaged_files_stay_inside_of_themselves() {
   const std::string good = file();
-  uint32_t state = 1;
-  const auto any = [&](size_t n) { return (state = state * 1664525u + 1013904223u) / 7 % n; };
+  nnl::test::Draw any;
   int found = 0;
   for (int round = 0; round < 50000; ++round) {
     std::string x = good;

@@ -31,12 +31,32 @@ void other_types_and_names_are_errors() {
 }
 
 void what_is_no_json_is_refused() {
-  const char* texts[] = {"",          "{",           "[1,",   "[1 2]",
-                         "{\"a\" 1}", "{1: 2}",      "nul",   "\"abc",
-                         "\"\\x\"",   "\"\\ud800\"", "1e999", "99999999999999999999",
-                         "-",         "[1] x",       "+1",    "\"\n\""};
-  for (const char* text : texts) CHECK_ERROR(Json::parse(text), "no JSON");
-  CHECK_ERROR(Json::parse(std::string(100000, '[')), "too deep");
+  const std::pair<const char*, const char*> texts[] = {
+      {"", "the text ends at byte 0"},
+      {"{", "the text ends at byte 1"},
+      {"[1,", "the text ends at byte 3"},
+      {"[1 2]", "']' is wanted at byte 3"},
+      {"{\"a\" 1}", "':' is wanted at byte 5"},
+      {"{\"a\":1 2}", "'}' is wanted at byte 7"},
+      {"{1: 2}", "a name is wanted at byte 1"},
+      {"nul", "an unknown word at byte 0"},
+      {"\"abc", "a text has no end at byte 4"},
+      {"\"abc\\", "a text has no end at byte 5"},
+      {"\"\\x\"", "an unknown escape at byte 3"},
+      {"\"\\u00g0\"", "four hexadecimal digits are wanted at byte 5"},
+      {"\"\\ud800\"", "half of a surrogate pair at byte 7"},
+      {"\"\\udc00\"", "half of a surrogate pair at byte 7"},
+      {"\"\\ud800\\u0041\"", "half of a surrogate pair at byte 13"},
+      {"1e999", "a number is wanted at byte 5"},
+      {"1-2", "a number is wanted at byte 3"},
+      {"99999999999999999999", "a number of more than 64 bits at byte 20"},
+      {"-", "a value is wanted at byte 1"},
+      {"+1", "a value is wanted at byte 2"},
+      {"[1] x", "text after the end at byte 4"},
+      {"\"\n\"", "a control character in a text at byte 2"}};
+  for (const auto& [text, what] : texts)
+    CHECK_ERROR(Json::parse(text), std::string("no JSON: ") + what);
+  CHECK_ERROR(Json::parse(std::string(100000, '[')), "no JSON: too deep a nesting at byte 65");
 }
 
 }  // namespace

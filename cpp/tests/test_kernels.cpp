@@ -154,6 +154,43 @@ void results_do_not_depend_on_the_number_of_threads() {
   set_threads(before);
 }
 
+// Bytes of a bool that are neither 0 nor 1, as only files have them, are not zero.
+void any_byte_of_a_mask_counts_once() {
+  const Spec mask{{4}, DType::boolean, Layout::plain};
+  Run r("bool_gather",
+        signature({{"count", int64_t{2}}}, {floats({4, 3}), mask}, {floats({2, 3})}));
+  r.in[1] = {0, 2, 0, 'x'};
+  r.run();
+  CHECK(std::memcmp(r.out[0].data() + 12, r.in[0].data() + 36, 12) == 0);
+  r.in[1] = {1, 2, 0, 'x'};
+  CHECK_ERROR(r.run(), "mask has 3 elements that are not zero, wanted 2");
+}
+
+void images_are_moved_to_places_inside() {
+  const double inf = HUGE_VAL;
+  for (const char* name : {"angle", "distortion", "max_scale"}) {
+    std::unordered_map<std::string, Attribute> attributes = {{"pad", std::vector<int64_t>{0, 0}},
+                                                             {"min_scale", 1.0},
+                                                             {"max_scale", 1.0},
+                                                             {"angle", 0.0},
+                                                             {"aspect_ratio", 1.0},
+                                                             {"distortion", 0.0},
+                                                             {"brightness", 0.0},
+                                                             {"contrast", 1.0},
+                                                             {"contrast_center", 0.0},
+                                                             {"noise", 0.0},
+                                                             {"flip_lr", false},
+                                                             {"flip_ud", false},
+                                                             {"brightness_each", false},
+                                                             {"contrast_each", false}};
+    attributes[name] = inf;
+    const Spec rng{{2}, DType::u64, Layout::plain};
+    Run r("image_augmentation",
+          signature(attributes, {floats({1, 3, 5, 7}), rng}, {floats({1, 3, 4, 4})}));
+    r.run();
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -162,5 +199,7 @@ int main() {
   attributes_name_themselves_in_errors();
   at_least_one_thread_is_wanted();
   products_of_all_sizes_stay_inside_their_arrays();
+  any_byte_of_a_mask_counts_once();
+  images_are_moved_to_places_inside();
   if (!std::getenv("NNL_ONE_THREAD")) results_do_not_depend_on_the_number_of_threads();
 }

@@ -78,6 +78,8 @@ void elementwise_programs_fit_their_arrays() {
   check(p);
   p.steps[0].code[1] = 1;
   CHECK_ERROR(check(p), "relu reads the value 1 of 1");
+  p.steps[0].op = "an op of another version";
+  CHECK_ERROR(check(p), "relu reads the value 1 of 1");
   p.steps[0].code[1] = -1;
   CHECK_ERROR(check(p), "relu reads the value -1 of 1");
   p.steps[0].code = {999, 0, 0, 0};

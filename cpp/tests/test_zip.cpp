@@ -4,6 +4,7 @@
 
 #include "../src/zip.h"
 #include "check.h"
+#include "damage.h"
 
 using namespace nnl;
 using namespace nnl::test;
@@ -38,11 +39,7 @@ void good_data_are_unpacked() {
 }
 
 void damaged_data_are_refused() {
-  uint32_t state = 1;
-  const auto draw = [&](size_t n) {
-    state = state * 1664525u + 1013904223u;
-    return static_cast<size_t>(state >> 8) % n;
-  };
+  Draw draw;
   int refused = 0;
   for (int round = 0; round < 20000; ++round) {
     std::string bytes = packed;

@@ -25,6 +25,10 @@ from tests.converters.loop_networks import (
     variable,
 )
 
+LONG_SLICES = (
+    variable("x", 1, 4) + variable("y", 1) + function("RecurrentInput", "x", "y", SLICES)
+).replace("length: 3", "length: 999999999")
+
 
 @pytest.fixture(autouse=True)
 def no_parameters() -> Iterator[None]:
@@ -103,6 +107,7 @@ def test_optimizers_train_the_parameters_of_all_iterations() -> None:
             r"function 'fc': it leads back to itself",
         ),
         (net(function("RecurrentInput", "x", "y", SLICES)), "'fy' .*there is no variable 'x'"),
+        (net(LONG_SLICES), "unroll to .* functions and variables, more than 131072"),
     ],
 )
 def test_broken_loops_are_refused(text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def saved_sample(case, path):
     return values, {k: y.d.copy() for k, y in outputs.items()}
 
 
-def training_step(network, solver, dtype="float"):
+def training_step(network, solver, dtype="float", decay=1e-4):
     """A compiled training step: the mean of the losses that the network gives for its inputs."""
 
     @nn.compile
@@ -49,7 +49,8 @@ def training_step(network, solver, dtype="float"):
         solver.zero_grad()
         loss.forward(clear_no_need_grad=True)
         loss.backward(clear_buffer=True)
-        solver.weight_decay(1e-4)
+        if decay:
+            solver.weight_decay(decay)
         solver.update()
         return {"loss": loss}
 

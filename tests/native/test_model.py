@@ -120,19 +120,7 @@ def test_weights_in_tiles_and_their_copies_are_read_in_the_plain_order(tmp_path)
         "t": np.arange(4).reshape(4, 1),
     }
     for dtype in ("float", "bfloat16"):
-        solver = S.Momentum(0.01)
-
-        @nn.compile
-        def step(x, t, dtype=dtype, solver=solver):
-            with nn.context_scope(nn.Context([f"cpu:{dtype}"])):
-                loss = F.mean(network(x, t))
-            solver.set_parameters(nn.get_parameters(), reset=False, retain_state=True)
-            solver.zero_grad()
-            loss.forward(clear_no_need_grad=True)
-            loss.backward(clear_buffer=True)
-            solver.update()
-            return loss
-
+        step = training_step(network, S.Momentum(0.01), dtype, decay=0)
         xs = {k: nn.Variable.from_numpy_array(v) for k, v in values.items()}
         step(**xs), step(**xs)
         path = tmp_path / f"{dtype}.nnlp"

@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Executors of .nnp files in C++: what Python computes for the same file."""
 
+import io
+import re
 import zipfile
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl import models
+from nnl.converters.nnp.messages import parse
 from nnl.utils.load import load
 from nnl.utils.save import save
+from tests.converters import loop_networks
+from tests.converters.test_nnp_functions import CASES, graph
 from tests.native.kernels import require_library
 
 
@@ -120,9 +126,113 @@ def test_what_is_wrong_names_the_function(old, new, text, tmp_path):
         model(path)
 
 
-def test_functions_of_training_are_refused(tmp_path):
-    x = nn.Variable((2, 3))
+def test_functions_draw_the_numbers_of_their_seed(tmp_path):
+    x = nn.Variable.from_numpy_array(np.ones((2, 300), np.float32))
+    y = F.dropout(x, 0.4, seed=7) + F.rand(low=2.0, high=3.0, shape=(2, 300), seed=3)
     path = tmp_path / "a.nnp"
-    saved(path, F.dropout(x), x)
-    with pytest.raises(ValueError, match=r"a.nnp: .*\(Dropout\): "):
-        model(path)
+    saved(path, y, x)
+    m = model(path)
+    for _ in range(2):
+        y.forward()
+        assert m.run({"x": x.d})["y"] == y.d.tobytes()
+
+
+def test_dropout_drops(tmp_path):
+    """As in NNabla, whose files do not tell training from inference."""
+    x = nn.Variable((10, 1000))
+    path = tmp_path / "a.nnp"
+    saved(path, F.dropout(x, 0.25), x)
+    m = model(path)
+    runs = [np.frombuffer(m.run({"x": np.ones(x.shape, "f")})["y"], "f") for _ in range(2)]
+    assert (runs[0] != runs[1]).any()
+    for y in runs:
+        assert set(y.tolist()) == {0.0, float(np.float32(1 / 0.75))}
+        assert abs((y == 0).mean() - 0.25) < 0.03
+
+
+@pytest.mark.parametrize("left_out", [{"no_bias": True}, {"no_scale": True}])
+def test_inputs_may_be_left_out(left_out, tmp_path):
+    x = nn.Variable((2, 3, 4, 4))
+    x.d = np.random.default_rng(0).normal(size=x.shape)
+    y = PF.batch_normalization(x, batch_stat=False, **left_out)
+    for k, p in enumerate(nn.get_parameters(grad_only=False).values()):
+        p.d = np.random.default_rng(k).uniform(1, 2, p.shape)
+    saved(tmp_path / "a.nnp", y, x)
+    y.forward()
+    found = np.frombuffer(model(tmp_path / "a.nnp").run({"x": np.float32(x.d)})["y"], np.float32)
+    np.testing.assert_allclose(found.reshape(y.shape), y.d, rtol=1e-5, atol=1e-6)
+
+
+def with_loops(text, path):
+    """A file of a network whose loops Python unrolls, with random parameters."""
+    (network,) = load(io.BytesIO(text.encode())).networks.values()
+    rng = np.random.default_rng(0)
+    for p in nn.get_parameters().values():
+        p.d = rng.normal(size=p.shape)
+    message = parse("NNablaProtoBuf", text.encode(), True, "text")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("network.nntxt", text_format.MessageToString(message))
+        if nn.get_parameters():
+            nn.save_parameters(path.with_suffix(".h5"))
+            archive.write(path.with_suffix(".h5"), "parameter.h5")
+    return network
+
+
+@pytest.mark.parametrize("name", loop_networks.NETWORKS)
+def test_loops_are_unrolled(name, tmp_path):
+    network = with_loops(loop_networks.NETWORKS[name], tmp_path / "a.nnp")
+    rng, values = np.random.default_rng(1), {}
+    for k, v in network.inputs.items():
+        v.variable_instance.d = values[k] = rng.normal(size=v.shape).astype(np.float32)
+    ((k, y),) = network.outputs.items()
+    y.variable_instance.forward()
+    got = np.frombuffer(model(tmp_path / "a.nnp").run(values)[k], np.float32)
+    np.testing.assert_allclose(got.reshape(y.shape), y.variable_instance.d, 1e-4, 1e-5)
+
+
+REPEAT = loop_networks.NETWORKS["repeat"]
+
+
+@pytest.mark.parametrize(
+    "old,new,text",
+    [
+        ("times: 3", "times: 0", "the loop 'R' has 0 iterations"),
+        ("times: 3", "times: 999999999", "its loops unroll to too many functions"),
+        ('input: "s"', 'input: "q"', r"\(Affine\): there is no variable 'q'"),
+        ('input: "e"', 'input: "h"', "the variable 'h' of the loop 'R' is read outside it"),
+        ('input: "e"', 'input: "s"', "the variable 's' of the loop 'R' is read outside it"),
+        ('input: "x" input: "h"', 'input: "x"', "it has 1 inputs and 1 outputs, wanted 2 and 1"),
+    ],
+)
+def test_broken_loops_are_told(old, new, text, tmp_path):
+    with_loops(REPEAT, tmp_path / "a.nnp")
+    message = parse("NNablaProtoBuf", REPEAT.replace(old, new).encode(), True, "text")
+    with zipfile.ZipFile(tmp_path / "a.nnp", "w") as archive:
+        archive.writestr("network.nntxt", text_format.MessageToString(message))
+    with pytest.raises(ValueError, match=f"a.nnp: network 'n': .*{text}"):
+        model(tmp_path / "a.nnp")
+
+
+def test_samples_give_what_python_gives_or_are_refused(tmp_path):
+    """Of all functions; what a network is given is float32 here."""
+    ran, refused = set(), {}
+    for op, i in [p.values for p in CASES]:
+        inputs, outputs = graph(op, i)
+        network = {"name": "n", "batch_size": 1, "names": inputs, "outputs": outputs}
+        save(str(tmp_path / "a.nnp"), {"networks": [network]}, variable_batch_size=False)
+        values = {k: np.array(x.d, np.float32, order="C") for k, x in inputs.items()}
+        nn.forward_all(list(outputs.values()))
+        try:
+            got = model(tmp_path / "a.nnp").run(values)
+        except ValueError as e:
+            refused.setdefault(op.name, str(e))
+            continue
+        for k, y in outputs.items():
+            found = np.frombuffer(got[k], y.d.dtype).reshape(y.shape)
+            np.testing.assert_allclose(found, y.d, 1e-4, 1e-5, err_msg=f"{op.name}-{i}")
+        ran.add(op.name)
+    assert len(ran) > 160
+    for name, error in refused.items():
+        assert re.search("no (kernel|rule)|attribute 'count' is missing|wanted unsigned", error), (
+            name
+        )

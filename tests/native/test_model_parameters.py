@@ -11,6 +11,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
+from nnl.converters.nnp.messages import messages
 from nnl.converters.weights import read_weights
 from nnl.utils.save import save
 from tests.native.kernels import require_library
@@ -90,12 +91,26 @@ def test_h5py_reads_what_c_plus_plus_writes(tmp_path):
             assert f[k].attrs["need_grad"] == np.True_ and f[k].dtype == np.float32
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def as_text(path):
+    """A .protobuf file in text form."""
+    from google.protobuf import text_format
+
+    message = messages()["NNablaProtoBuf"]()
+    message.ParseFromString(path.read_bytes())
+    return text_format.MessageToString(message)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, ".npz", ".nntxt"])
 def test_parameters_are_loaded(kind, tmp_path):
     file, want = file_of(tmp_path / "a.nnlp")
     path = str(tmp_path / f"p{kind}")
     if kind == ".safetensors":
         file.save_parameters(path)
+    elif kind == ".npz":
+        np.savez_compressed(path, **{k: v for k, (v, _) in want.items()})
+    elif kind == ".nntxt":
+        nn.save_parameters(tmp_path / "p.protobuf")
+        (tmp_path / "p.nntxt").write_text(as_text(tmp_path / "p.protobuf"))
     else:
         nn.save_parameters(path)
     nn.clear_parameters()
@@ -163,6 +178,52 @@ def test_damaged_archives_are_told(tmp_path):
         archive.write(tmp_path / "p.h5", "p.h5")
     with pytest.raises(ValueError, match="'p.h5' is packed in a way that is not read"):
         file.load_parameters(str(path))
+
+
+@pytest.mark.parametrize(
+    "value,text",
+    [
+        (np.ones((2, 3), order="F"), "'w' lies in memory column by column"),
+        (np.array(["a"]), "'w' holds '<U1', wanted numbers"),
+        (np.ones(2, ">f4"), "'w' holds '>f4', wanted numbers"),
+        (np.ones(2, "f4,i4"), "'w' holds .*, wanted numbers"),
+        (np.ones(3, np.float64), r"'w' is float64\[3\], .*a.nnlp has float32\[2\]"),
+    ],
+)
+def test_other_arrays_of_numpy_are_told(value, text, tmp_path):
+    nn.parameter.set_parameter("w", p := nn.Variable.from_numpy_array(np.ones(2, "f"), True))
+    nn.save_program(tmp_path / "a.nnlp", p * 2)
+    file = require_library().ModelFile(str(tmp_path / "a.nnlp"))
+    path = tmp_path / "p.npz"
+    np.savez(path, w=value)
+    with pytest.raises(ValueError, match=f"p.npz: {text}"):
+        file.load_parameters(str(path))
+
+
+def test_damaged_arrays_of_numpy_are_told(tmp_path):
+    nn.parameter.set_parameter("w", p := nn.Variable.from_numpy_array(np.ones(2, "f"), True))
+    nn.save_program(tmp_path / "a.nnlp", p * 2)
+    file = require_library().ModelFile(str(tmp_path / "a.nnlp"))
+    path, member = tmp_path / "p.npz", tmp_path / "w.npy"
+    np.save(member, np.ones(2, np.float64))
+    good, rng = member.read_bytes(), np.random.default_rng(0)
+
+    def load(content):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("w.npy", content)
+        file.load_parameters(str(path))
+
+    load(good)
+    assert file.parameter("w") == np.ones(2, np.float32).tobytes()
+    for _ in range(200):
+        at = int(rng.integers(80))
+        try:
+            load(good[:at] + bytes([int(rng.integers(256))]) + good[at + 1 :])
+        except ValueError as e:
+            assert "p.npz" in str(e)
+    for content in (good[:-1], good[:100], good[:9], b""):
+        with pytest.raises(ValueError, match="p.npz: 'w' is no array of numpy, or damaged"):
+            load(content)
 
 
 def test_what_does_not_fit_is_told(tmp_path):

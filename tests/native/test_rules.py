@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nnl as nn
 from nnl.core.op import OPS
 from nnl.core.spec import Spec
 from nnl.ext.library import DTYPES, native_spec, plain_attributes
@@ -53,6 +54,28 @@ def with_rule() -> list[tuple]:
 def test_every_op_that_has_a_kernel_has_a_rule():
     lib = require_library()
     assert set(lib.kernel_names()) <= set(lib.rule_names()) <= set(OPS)
+
+
+def test_rules_have_the_inputs_of_the_definitions():
+    """Rules may want one of any number of arrays; recurrent layers' gradients want more."""
+    lib, ops = require_library(), nn.schema()["ops"]
+    for name in set(lib.rule_names()) - {"add_n", "mul_n", "multi_update", "recurrent_backward"}:
+        want = [
+            (x["name"], x["optional"], x["dtype"] == "integer", x["variadic"])
+            for x in ops[name]["inputs"]
+        ]
+        assert lib.rule_inputs(name) == want, name
+
+
+def test_types_in_files_have_the_letters_of_their_ops():
+    """By which C++ finds the op of a type."""
+    lib = require_library()
+    plain = {name.replace("_", ""): name for name in lib.rule_names()}
+    assert len(plain) == len(lib.rule_names())
+    types = {op.nnp: op.name for op in OPS.values() if op.nnp and op.name in plain.values()}
+    assert {t: plain[t.lower()] for t in types} == types
+    others = {op.nnp.lower() for op in OPS.values() if op.nnp and op.nnp not in types}
+    assert not others & set(plain)
 
 
 def test_rules_give_what_the_definitions_give():

@@ -17,7 +17,7 @@ struct Interval {
 
 // Sets the offsets, multiples of 64, and returns the bytes of the arena. Two buffers that are alive
 // at a time never overlap; what is large and lives long is placed first, and each goes to the
-// smallest gap that fits. O(n^2).
+// smallest gap that fits. O(n^2). ValueError: no machine has as much memory.
 NNL_API size_t plan_memory(std::vector<Interval>& intervals);
 
 }  // namespace nnl

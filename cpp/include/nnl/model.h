@@ -151,10 +151,10 @@ class NNL_API Model {
 
   std::vector<Tensor>& inputs();
   std::vector<Tensor>& outputs();
-  // By name. ValueError: there is none; the text lists those that are there.
+  // By name, or counted from 0. ValueError: there is none; the text lists those that are there.
   Tensor& input(const std::string& name);
   Tensor& output(const std::string& name);
-  Tensor& output(size_t i) { return outputs().at(i); }
+  Tensor& output(size_t i);
 
   // Throws ValueError for values that a function does not take; the text says which function.
   void run();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of parameters: .safetensors, .h5 and .protobuf, and those inside of .nnp archives.
+// Files of parameters: .safetensors, .h5, .protobuf and others, and those inside of .nnp archives.
 #pragma once
 #include <memory>
 #include <string>
@@ -23,8 +23,8 @@ struct StoredParameters {
   std::shared_ptr<void> memory;      // that they lie in
 };
 
-// The extension tells the format: .safetensors, which has no need_grad, .h5, .protobuf, .nnp, whose
-// members .h5 and .protobuf are read, or .nnlp.
+// The extension tells the format: .h5, .protobuf, .nntxt or .prototxt, .nnp, whose members .h5 and
+// .protobuf are read, .nnlp, or .safetensors and numpy's .npz, which have no need_grad.
 // ValueError: the file is damaged, or of another kind; the text names it.
 NNL_API StoredParameters read_parameters(const std::string& path);
 

@@ -2,6 +2,9 @@
 // Files of programs: .nnlp, what nnl.save_program and nnl-convert write, and .nnp, whose executors
 // are programs.
 #pragma once
+#include <array>
+#include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -42,7 +45,8 @@ class NNL_API ProgramFile {
   std::string path_;
   std::unique_ptr<MappedFile> file_;
   std::unique_ptr<Safetensors> tensors_;
-  std::shared_ptr<void> memory_;  // of the parameters of a .nnp
+  std::vector<std::shared_ptr<void>> memory_;    // of the parameters of a .nnp
+  std::deque<std::array<uint64_t, 2>> streams_;  // of random numbers in a .nnp: key, counter
   std::map<std::string, FileArray> arrays_;
   std::vector<std::pair<std::string, ProgramData>> programs_;
   std::vector<std::pair<std::string, bool>> parameters_;

@@ -177,7 +177,6 @@ class Loop : public Kernel {
   void for_weights(F f) const {
     const bool forward = c_.direction != Direction::data;
     const Shape& s = c_.w.strides;
-    Shape k(c_.spatial(), 0);
     for (int64_t t = 0; t < taps_; ++t) {
       int64_t offset = 0, rest = t;
       for (size_t i = c_.spatial(); i-- > 0; rest /= c_.kernel[i])

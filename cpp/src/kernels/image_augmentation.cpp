@@ -87,7 +87,8 @@ class Positions {
   }
   static double within(double v, int64_t n) {
     const double last = static_cast<double>(n - 1);
-    return std::min(std::max(v + last / 2, 0.0), last);
+    v += last / 2;
+    return v > 0 ? std::min(v, last) : 0.0;  // 0 for what is not a number
   }
 
   const Settings& settings_;

@@ -28,7 +28,8 @@ class Mask : public Kernel {
     auto* there = static_cast<uint8_t*>(b.workspace);
     conversion(mask_.dtype, DType::boolean)(b.in[how == Masked::positions ? 0 : 1], there,
                                             mask_.size());
-    const int64_t found = std::count(there, there + mask_.size(), 1);
+    // a bool from a file may be any byte
+    const int64_t found = mask_.size() - std::count(there, there + mask_.size(), 0);
     if (found != count_) fail(found);
     const int64_t bytes = width_ * static_cast<int64_t>(bytes_of(x_.dtype));
     if (based_)

@@ -151,7 +151,7 @@ Message decode(const std::string& message, std::string_view data, const std::str
   return decoded(message, data, without, 0);
 }
 
-Message decode_text(const std::string& message, std::string_view text) {
+std::string binary_of_text(const std::string& message, std::string_view text) {
   MessageText reader([](const std::string& name) {
     std::vector<MessageField> fields;
     for (const MessageRow& r : rows_of(name)) {
@@ -161,9 +161,13 @@ Message decode_text(const std::string& message, std::string_view text) {
     }
     return fields;
   });
-  const auto binary = reader.encoded(message, text);
+  auto binary = reader.encoded(message, text);
   if (!binary) throw ValueError("its text is not as nnl and NNabla write it");
-  return decode(message, *binary, "parameter");
+  return std::move(*binary);
+}
+
+Message decode_text(const std::string& message, std::string_view text) {
+  return decode(message, binary_of_text(message, text), "parameter");
 }
 
 }  // namespace nnl

@@ -44,4 +44,7 @@ const std::vector<MessageRow>& rows_of(const std::string& message);
 Message decode(const std::string& message, std::string_view data, const std::string& without = "");
 Message decode_text(const std::string& message, std::string_view text);
 
+// The binary form of a message in text form. ValueError: its text is not as programs write it.
+std::string binary_of_text(const std::string& message, std::string_view text);
+
 }  // namespace nnl

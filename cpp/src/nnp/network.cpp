@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <random>
 #include <set>
 
 #include "../graph/elementwise.h"
 #include "../graph/graph.h"
+#include "loops.h"
 #include "message.h"
 #include "nnl/rules.h"
 
@@ -72,7 +74,7 @@ void resolve(const std::string& op, const Spec& x, AttributeMap& attributes) {
   for (auto& [name, value] : attributes) {
     if (name != "axis" && name != "axes") continue;
     auto* one = std::get_if<int64_t>(&value);
-    if (one && *one < 0 && op != "stack") *one += x.rank();
+    if (one && *one < 0 && op != "stack" && op != "broadcast_to") *one += x.rank();
     if (auto* many = std::get_if<std::vector<int64_t>>(&value))
       for (int64_t& axis : *many) axis += axis < 0 ? x.rank() : 0;
   }
@@ -87,9 +89,9 @@ void resolve(const std::string& op, const Spec& x, AttributeMap& attributes) {
 
 class Builder {
  public:
-  Builder(const Message& network, const std::map<std::string, Spec>& parameters)
-      : network_(network), parameters_(parameters) {
-    if (network.has("repeat_info")) throw ValueError("it has loops, which C++ does not unroll");
+  Builder(const Message& network, const std::map<std::string, Spec>& parameters,
+          std::map<std::string, uint64_t>& streams)
+      : network_(network), parameters_(parameters), streams_(streams) {
     batch_ = network.integer("batch_size");
     for (const Message* v : network.messages("variable")) {
       const auto shape = v->messages("shape");
@@ -187,38 +189,32 @@ class Builder {
   }
 
   void add(const Message& function, const std::string& op, const std::string& type) {
-    if (function.has("repeat_param") || function.has("recurrent_param") ||
-        function.has("repeat_id"))
-      throw ValueError("it is in a loop, which C++ does not unroll");
     ProgramStep step;
     step.op = op, step.label = op + " (" + function.text("name") + ")";
     step.attributes = attributes_of(function, type);
-    if (op == "constant" || op == "broadcast")  // of the batch size that stands for -1
+    static const std::set<std::string> made = {"constant", "broadcast", "rand", "randn", "randint"};
+    if (made.count(op))  // of the batch size that stands for -1
       for (int64_t& n : std::get<std::vector<int64_t>>(step.attributes.at("shape")))
         if (n == -1) n = batch_;
     if (op == "constant") return add_constant(function, step.attributes);
     const graph::Traits traits = graph::traits_of(op, step.attributes);
-    step.view = traits.view, step.writes = traits.writes;
-    Signature s;
+    step.view = traits.view;
+    std::vector<int> inputs;
     std::vector<Shape> shapes;
     for (const std::string& x : function.texts("input")) {
       int n = given(x);
-      if (static_cast<int>(s.in.size()) == traits.integer && value(n).spec.dtype == DType::f32) {
-        ProgramStep cast = graph::cast_step(DType::i64, op, x.c_str());
-        Spec spec = value(n).spec;
-        spec.dtype = DType::i64;
-        cast.in = {n}, cast.out = {n = new_value(spec)};
-        data_.steps.push_back(cast);
-      }
-      step.in.push_back(n);
-      s.in.push_back(value(n).spec), s.in_given.push_back(true);
+      const auto& known = rule_inputs(op);
+      if (inputs.size() < known.size() && known[inputs.size()].whole &&
+          value(n).spec.dtype == DType::f32)
+        n = as_whole(n, op + ": " + known[inputs.size()].name);
+      inputs.push_back(n);
       shapes.push_back(value(n).spec.shape);
     }
-    if (!s.in.empty()) resolve(op, s.in[0], step.attributes);
-    s.attributes = Attributes(step.attributes);
-    for (int w : step.writes)
-      if (static_cast<size_t>(w) >= step.in.size()) throw ValueError("an input is missing");
-    const std::vector<Spec> specs = infer(op, s);
+    if (!inputs.empty()) resolve(op, value(inputs[0]).spec, step.attributes);
+    const std::vector<Spec> specs = set_inputs(step, inputs, function.text("name"));
+    if (step.writes.empty())  // no stream
+      for (int w : traits.writes)
+        if (step.in.at(static_cast<size_t>(w))) step.writes.push_back(w);
     const std::vector<std::string> names = function.texts("output");
     if (names.size() > specs.size() || names.empty())
       throw ValueError("the file names " + std::to_string(names.size()) +
@@ -234,8 +230,83 @@ class Builder {
                          "', which has another shape in the file");
       numbers_[names[i]] = n;
     }
-    if (graph::is_elementwise(op)) graph::write_code(op, s.attributes, std::move(shapes), step);
+    if (graph::is_elementwise(op))
+      graph::write_code(op, Attributes(step.attributes), std::move(shapes), step);
     data_.steps.push_back(std::move(step));
+  }
+
+  // A float32 value as whole numbers, which have this name in messages.
+  int as_whole(int n, const std::string& what) {
+    ProgramStep cast;
+    cast.op = cast.label = "cast";
+    cast.attributes = {{"dtype", std::string(name_of(DType::i64))}, {"whole", what}};
+    Spec spec = value(n).spec;
+    spec.dtype = DType::i64;
+    cast.in = {n}, cast.out = {new_value(spec)};
+    data_.steps.push_back(cast);
+    return cast.out[0];
+  }
+
+  // Sets the inputs of a step, and returns what it gives. Files do not say which of the optional
+  // inputs they leave out: the first choice is taken that agrees with the arguments and fits.
+  std::vector<Spec> set_inputs(ProgramStep& step, const std::vector<int>& inputs,
+                               const std::string& function) {
+    std::vector<RuleInput> all = rule_inputs(step.op);
+    int stream = 0;
+    if (!all.empty() && all.back().name == "rng") {
+      if (!all.back().optional || std::get<bool>(step.attributes.at("training")))
+        stream = new_stream(step, function);
+      all.pop_back();
+    }
+    if (!all.empty() && all.back().variadic) all.resize(inputs.size(), all.back());
+    const auto required = static_cast<size_t>(
+        std::count_if(all.begin(), all.end(), [](const RuleInput& x) { return !x.optional; }));
+    if (inputs.size() < required || inputs.size() > all.size())
+      throw ValueError("the file names " + std::to_string(inputs.size()) +
+                       " inputs, the function has " + std::to_string(all.size()));
+    std::vector<bool> kept(all.size() - required);
+    std::fill_n(kept.begin(), inputs.size() - required, true);
+    std::string problem;
+    do {
+      step.in.clear();
+      Signature s;
+      bool agrees = true;
+      for (size_t i = 0, n = 0, o = 0; i < all.size(); ++i) {
+        const bool there = !all[i].optional || kept[o++];
+        step.in.push_back(there ? inputs[n++] : 0);
+        s.in.push_back(there ? value(step.in.back()).spec : Spec{}), s.in_given.push_back(there);
+        const char* flag = all[i].name == "beta" ? "no_bias" : "no_scale";
+        const auto said = step.attributes.find(flag);
+        if ((all[i].name == "beta" || all[i].name == "gamma") && said != step.attributes.end())
+          agrees = agrees && said->second == Attribute(!there);
+      }
+      if (stream) {
+        step.writes = {static_cast<int>(step.in.size())};
+        step.in.push_back(stream);
+        s.in.push_back(value(stream).spec), s.in_given.push_back(true);
+      }
+      if (!agrees) continue;
+      s.attributes = Attributes(step.attributes);
+      try {
+        return infer(step.op, s);
+      } catch (const ValueError& e) {
+        if (problem.empty()) problem = e.what();
+      }
+    } while (std::prev_permutation(kept.begin(), kept.end()));
+    throw ValueError(problem.empty() ? "its inputs do not agree with no_bias and no_scale"
+                                     : problem);
+  }
+
+  // The state of a stream of random numbers, which goes on from run to run.
+  int new_stream(const ProgramStep& step, const std::string& function) {
+    const int n = new_value({{2}, DType::u64, Layout::plain});
+    value(n).role = ProgramValue::Role::state;
+    value(n).name = "random numbers of " + function;
+    const auto seed = step.attributes.find("seed");
+    auto key = seed == step.attributes.end() ? -1 : std::get<int64_t>(seed->second);
+    if (key < 0) key = static_cast<int64_t>(std::random_device{}());
+    streams_.emplace(value(n).name, static_cast<uint64_t>(key));
+    return n;
   }
 
   void add_constant(const Message& function, const AttributeMap& attributes) {
@@ -249,6 +320,7 @@ class Builder {
 
   const Message& network_;
   const std::map<std::string, Spec>& parameters_;
+  std::map<std::string, uint64_t>& streams_;
   int64_t batch_;
   std::map<std::string, Spec> shapes_;
   std::set<std::string> is_parameter_;
@@ -283,7 +355,8 @@ void find_ends(const Message& network, std::vector<std::string>& inputs,
 }  // namespace
 
 std::vector<std::pair<std::string, ProgramData>> programs_of(
-    const Message& file, const std::map<std::string, Spec>& parameters) {
+    const Message& file, const std::map<std::string, Spec>& parameters,
+    std::map<std::string, uint64_t>& streams) {
   std::map<std::string, const Message*> networks;
   for (const Message* n : file.messages("network")) networks[n->text("name")] = n;
   std::vector<std::pair<std::string, ProgramData>> found;
@@ -292,8 +365,11 @@ std::vector<std::pair<std::string, ProgramData>> programs_of(
     const auto of = networks.find(network);
     if (of == networks.end()) throw ValueError("there is no network '" + network + "'");
     try {
-      if (outputs.empty()) find_ends(*of->second, inputs, outputs);
-      found.emplace_back(name, Builder(*of->second, parameters).program(inputs, outputs));
+      Message unrolled;
+      if (has_loops(*of->second)) unrolled = without_loops(*of->second);
+      const Message& whole = unrolled.fields.empty() ? *of->second : unrolled;
+      if (outputs.empty()) find_ends(whole, inputs, outputs);
+      found.emplace_back(name, Builder(whole, parameters, streams).program(inputs, outputs));
     } catch (const ValueError& e) {
       throw ValueError("network '" + network + "': " + e.what());
     }

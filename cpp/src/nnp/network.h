@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Networks of .nnp files as programs.
 #pragma once
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -16,7 +17,9 @@ struct Message;
 // The programs of the executors of a file, by their names; its networks, where it has none.
 // ValueError: a network is damaged, has loops, or a function that has no rule here; the text says
 // which.
+// Args: streams: gets the names of states of random numbers, and the key of each.
 std::vector<std::pair<std::string, ProgramData>> programs_of(
-    const Message& file, const std::map<std::string, Spec>& parameters);
+    const Message& file, const std::map<std::string, Spec>& parameters,
+    std::map<std::string, uint64_t>& streams);
 
 }  // namespace nnl

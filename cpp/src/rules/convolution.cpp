@@ -97,7 +97,7 @@ Specs data_of(const RuleCall& c) {
   c.has_shape(0, convolved(of_x, 0, x.shape, c[1].shape, group_of(c), last_of(c), c.text(1)));
   return {x};
 }
-const ShapeRule convolution_data{"convolution_data", "gy weight", data_of};
+const ShapeRule convolution_data{"convolution_data", "gy w", data_of};
 
 Specs weight_of(const RuleCall& c) {
   const Spec w = with_shape(c[1], c.shape());

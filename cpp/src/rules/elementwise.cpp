@@ -97,11 +97,12 @@ Specs as_first(const RuleCall& c) {
 }
 
 const ShapeRule of_any{{"add_n", "mul_n"}, "x *x", as_first};
-const ShapeRule of_target{{"binary_cross_entropy", "sigmoid_cross_entropy"}, "x target", as_first};
+const ShapeRule binary_cross_entropy{"binary_cross_entropy", "x target", as_first};
+const ShapeRule sigmoid_cross_entropy{"sigmoid_cross_entropy", "x target#", as_first};
 const ShapeRule backward_of_x{
     {"abs_backward", "gate", "leaky_relu_backward", "sinc_backward"}, "gy x", as_first};
 const ShapeRule backward_of_y{{"sigmoid_backward", "tanh_backward"}, "gy y", as_first};
-const ShapeRule sigmoid_cross_entropy_backward{"sigmoid_cross_entropy_backward", "gy x target",
+const ShapeRule sigmoid_cross_entropy_backward{"sigmoid_cross_entropy_backward", "gy x target#",
                                                as_first};
 
 Specs softplus_of(const RuleCall& c) {

@@ -19,7 +19,7 @@ const ShapeRule convolution_fused{"convolution_fused", "x weight bias? z? scale?
                                   convolution_and_more};
 
 Specs packed(const RuleCall& c) { return {{{c.integer("nbytes", 0)}, DType::u8}}; }
-const ShapeRule pack_convolution{"pack_convolution", "x? weight bias? z? scale? y?", packed};
+const ShapeRule pack_convolution{"pack_convolution", "x? weight? bias? z? scale? y?", packed};
 
 // ---- a convolution of NNabla's, with padding, normalization and a nonlinearity ----
 

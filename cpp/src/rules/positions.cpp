@@ -31,7 +31,7 @@ Specs confusion(const RuleCall& c) {
   const int64_t n = c[0].shape[axis];
   return {{{n, n}, DType::i32}};
 }
-const ShapeRule confusion_matrix{"confusion_matrix", "x target", confusion};
+const ShapeRule confusion_matrix{"confusion_matrix", "x target#", confusion};
 
 // ---- positions that name the first axes: indices (m, ...) ----
 
@@ -44,7 +44,7 @@ Shape at_positions(const RuleCall& c, const Spec& x) {
   return y;
 }
 Specs gathered(const RuleCall& c) { return {with_shape(c[0], at_positions(c, c[0]))}; }
-const ShapeRule gather_nd{"gather_nd", "data indices", gathered};
+const ShapeRule gather_nd{"gather_nd", "data indices#", gathered};
 
 Specs scattered(const RuleCall& c) {
   if (!c.attributes.has("shape")) c.fail("shape is missing");
@@ -53,7 +53,7 @@ Specs scattered(const RuleCall& c) {
   c.has_shape(0, at_positions(c, y));
   return {y};
 }
-const ShapeRule scatter_nd{"scatter_nd", "data indices out?", scattered};
+const ShapeRule scatter_nd{"scatter_nd", "data indices# out?", scattered};
 
 // ---- positions of which indices give one coordinate, or that count all elements ----
 
@@ -73,8 +73,8 @@ Specs put(const RuleCall& c) {
   c.same_shape(0, 1);
   return {y};
 }
-const ShapeRule take_along{"take_along", "x indices", taken};
-const ShapeRule scatter_along{"scatter_along", "x indices", put};
+const ShapeRule take_along{"take_along", "x indices#", taken};
+const ShapeRule scatter_along{"scatter_along", "x indices#", put};
 
 Specs taken_flat(const RuleCall& c) { return {with_shape(c[0], c[1].shape)}; }
 Specs put_flat(const RuleCall& c) {
@@ -132,7 +132,7 @@ Specs sampled(const RuleCall& c) {
   c.same_shape(2, 1);
   return {with_shape(c[0], {c[0].shape[0], c[0].shape[1], c[1].shape[2]})};
 }
-const ShapeRule sample_pixels{"sample_pixels", "x index weight", sampled};
+const ShapeRule sample_pixels{"sample_pixels", "x index# weight", sampled};
 
 // ---- sequences, padded (T, B, ...) or (B, T, ...) and packed (N, ...) ----
 
@@ -154,8 +154,9 @@ Specs unpacked(const RuleCall& c) {
   y.insert(y.end(), c[0].shape.begin() + 1, c[0].shape.end());
   return {with_shape(c[0], y), {{batch}, DType::i64}};
 }
-const ShapeRule pack_padded_sequence{"pack_padded_sequence", "padded_sequence lengths", packed};
-const ShapeRule pad_packed_sequence{"pad_packed_sequence", "packed_sequence batch_sizes", unpacked};
+const ShapeRule pack_padded_sequence{"pack_padded_sequence", "padded_sequence lengths#", packed};
+const ShapeRule pad_packed_sequence{"pad_packed_sequence", "packed_sequence batch_sizes#",
+                                    unpacked};
 
 Specs shifted_bits(const RuleCall& c) {
   c.one_of("direction", {"LEFT", "RIGHT"});

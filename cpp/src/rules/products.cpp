@@ -72,8 +72,8 @@ Specs embed_backward_of(const RuleCall& c) {
   c.has_shape(1, rows_at(c[0].shape, w.shape));
   return {w};
 }
-const ShapeRule embed{"embed", "x0 w", embed_of};
-const ShapeRule embed_backward{"embed_backward", "x0 gy", embed_backward_of};
+const ShapeRule embed{"embed", "x0# w", embed_of};
+const ShapeRule embed_backward{"embed_backward", "x0# gy", embed_backward_of};
 
 // ---- attention ----
 

@@ -74,21 +74,21 @@ Spec at_labels(const RuleCall& c, size_t x, size_t target) {
 }
 Specs labelled(const RuleCall& c) { return {at_labels(c, 0, 1)}; }
 const ShapeRule categorical_cross_entropy{
-    {"categorical_cross_entropy", "top_n_error"}, "x target", labelled};
+    {"categorical_cross_entropy", "top_n_error"}, "x target#", labelled};
 
 Specs cross_entropy(const RuleCall& c) {
   const Spec y = at_labels(c, 0, 1);
   return {y, y, y};
 }
-const ShapeRule softmax_cross_entropy{"softmax_cross_entropy", "x target", cross_entropy};
+const ShapeRule softmax_cross_entropy{"softmax_cross_entropy", "x target#", cross_entropy};
 
 Specs cross_entropy_backward(const RuleCall& c) {
   const Spec y = at_labels(c, 1, 2);
   for (size_t i : {0, 3, 4}) c.has_shape(i, y.shape);
   return {c[1]};
 }
-const ShapeRule softmax_cross_entropy_backward{"softmax_cross_entropy_backward",
-                                               "gy x target largest total", cross_entropy_backward};
+const ShapeRule softmax_cross_entropy_backward{
+    "softmax_cross_entropy_backward", "gy x target# largest total", cross_entropy_backward};
 
 Specs divergence(const RuleCall& c) {
   c.same_shape(1, 0);
@@ -115,8 +115,8 @@ Specs placed(const RuleCall& c) {
   c.same_shape(0, 1);
   return {x};
 }
-const ShapeRule pick{"pick", "x index", picked};
-const ShapeRule place{"place", "gy index", placed};
+const ShapeRule pick{"pick", "x index#", picked};
+const ShapeRule place{"place", "gy index#", placed};
 
 }  // namespace
 }  // namespace nnl

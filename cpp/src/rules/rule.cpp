@@ -9,16 +9,20 @@ namespace nnl {
 namespace {
 
 struct Entry {
-  std::vector<std::string> names;
+  std::vector<RuleInput> inputs;
   size_t required = 0;
-  bool variadic = false;
-  std::vector<bool> optional;
   RuleOf rule = nullptr;
 };
 
 std::map<std::string, Entry>& table() {
   static std::map<std::string, Entry> t;
   return t;
+}
+
+const Entry& entry_of(const std::string& op) {
+  const auto found = table().find(op);
+  if (found == table().end()) throw ValueError(op + ": this build has no shape rule of it");
+  return found->second;
 }
 
 std::string text_of(const Shape& shape) {
@@ -43,12 +47,11 @@ ShapeRule::ShapeRule(const char* op, const char* inputs, RuleOf rule) {
   Entry entry;
   std::istringstream words(inputs);
   for (std::string word; words >> word;) {
-    entry.variadic = word.front() == '*';
-    entry.optional.push_back(word.back() == '?');
-    if (entry.variadic) word.erase(0, 1);
-    if (entry.optional.back()) word.pop_back();
-    entry.names.push_back(word);
-    if (!entry.variadic && !entry.optional.back()) entry.required = entry.names.size();
+    RuleInput x;
+    x.variadic = word.front() == '*', x.optional = word.back() == '?', x.whole = word.back() == '#';
+    x.name = word.substr(x.variadic, word.find_first_of("?#") - x.variadic);
+    entry.inputs.push_back(x);
+    if (!x.variadic && !x.optional) entry.required = entry.inputs.size();
   }
   entry.rule = rule;
   table()[op] = std::move(entry);
@@ -58,18 +61,20 @@ ShapeRule::ShapeRule(std::initializer_list<const char*> ops, const char* inputs,
   for (const char* op : ops) ShapeRule(op, inputs, rule);
 }
 
+const std::vector<RuleInput>& rule_inputs(const std::string& op) { return entry_of(op).inputs; }
+
 std::vector<Spec> infer(const std::string& op, const Signature& s) {
-  const auto found = table().find(op);
-  if (found == table().end()) throw ValueError(op + ": this build has no shape rule of it");
-  const Entry& e = found->second;
-  const RuleCall call{op, e.names, s.attributes, s.in, s.in_given};
+  const Entry& e = entry_of(op);
+  const std::vector<RuleInput>& known = e.inputs;
+  const RuleCall call{op, known, s.attributes, s.in, s.in_given};
+  const bool variadic = !known.empty() && known.back().variadic;
   if (s.in.size() != s.in_given.size() || s.in.size() < e.required ||
-      (s.in.size() > e.names.size() && !e.variadic))
+      (s.in.size() > known.size() && !variadic))
     call.fail("got " + std::to_string(s.in.size()) + " inputs, wanted " +
-              std::to_string(e.names.size()));
+              std::to_string(known.size()));
   for (size_t i = 0; i < s.in.size(); ++i) {
-    if (!s.in_given[i] && !e.optional[std::min(i, e.names.size() - 1)])
-      call.fail(e.names[std::min(i, e.names.size() - 1)] + " is missing");
+    const RuleInput& x = known[std::min(i, known.size() - 1)];
+    if (!s.in_given[i] && !x.optional) call.fail(x.name + " is missing");
     if (!sound(s.in[i])) call.fail(call.text(i) + " is larger than any memory");
   }
   Specs out;
@@ -153,9 +158,9 @@ void RuleCall::in_range(const char* name, bool holds, const char* wanted) const 
 
 std::string RuleCall::text(size_t i) const {
   if (in.empty()) return "no input";
-  const bool several = i >= names.size() || (i + 1 == names.size() && in.size() > names.size());
-  const std::string& name = names[std::min(i, names.size() - 1)];
-  return name + (several ? "[" + std::to_string(i - (names.size() - 1)) + "] " : " ") +
+  const size_t last = inputs.size() - 1;
+  const bool several = i > last || (i == last && in.size() > inputs.size());
+  return inputs[std::min(i, last)].name + (several ? "[" + std::to_string(i - last) + "] " : " ") +
          in[i].text();
 }
 

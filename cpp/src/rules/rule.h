@@ -16,7 +16,7 @@ constexpr int64_t largest_step = int64_t{1} << 22;
 // A call as its rule sees it: inputs that must be there are there, and all sizes are sound.
 struct RuleCall {
   const std::string& op;
-  const std::vector<std::string>& names;  // of the inputs; the last may stand for several
+  const std::vector<RuleInput>& inputs;  // as they are declared; the last may stand for several
   const Attributes& attributes;
   std::vector<Spec> in;
   const std::vector<bool>& in_given;
@@ -60,8 +60,8 @@ Shape together(const RuleCall& c, size_t i, size_t j);  // what two inputs of on
 Specs same(const RuleCall& c);
 
 // Used at namespace scope by the files beside: `const ShapeRule relu{"relu", "x", same};` A name of
-// an input ends with ? where it may be left out, and the last one begins with * where it stands for
-// any number of them.
+// an input ends with ? where it may be left out and with # where it is taken as whole numbers, and
+// the last one begins with * where it stands for any number of them.
 struct ShapeRule {
   ShapeRule(const char* op, const char* inputs, RuleOf rule);
   ShapeRule(std::initializer_list<const char*> ops, const char* inputs, RuleOf rule);

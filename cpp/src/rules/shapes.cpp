@@ -195,7 +195,7 @@ Shape gathered(const RuleCall& c, const Shape& x, const Shape& indices) {
 Specs gather_of(const RuleCall& c) {
   return {with_shape(c[0], gathered(c, c[0].shape, c[1].shape))};
 }
-const ShapeRule gather{"gather", "x indices", gather_of};
+const ShapeRule gather{"gather", "x Indices#", gather_of};
 
 Specs gather_backward_of(const RuleCall& c) {
   RuleCall of_x = c;
@@ -203,7 +203,7 @@ Specs gather_backward_of(const RuleCall& c) {
   c.has_shape(0, gathered(of_x, c.shape(), c[1].shape));
   return {of_x[0]};
 }
-const ShapeRule gather_backward{"gather_backward", "gy indices", gather_backward_of};
+const ShapeRule gather_backward{"gather_backward", "gy indices#", gather_backward_of};
 
 // ---- matrices in the last two axes ----
 
@@ -243,7 +243,7 @@ Specs one_hot_of(const RuleCall& c) {
   y.insert(y.end(), classes.begin(), classes.end());
   return {{y}};
 }
-const ShapeRule one_hot{"one_hot", "x", one_hot_of};
+const ShapeRule one_hot{"one_hot", "x#", one_hot_of};
 
 Specs constant_of(const RuleCall& c) { return {{c.shape()}}; }
 const ShapeRule constant{"constant", "", constant_of};

@@ -16,12 +16,14 @@ in its name, as parameters do.
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any
 
 CONTROLS = ("RepeatStart", "RepeatEnd", "RecurrentInput", "RecurrentOutput", "Delay")
 MAX_COPIES = 2**17  # of functions and variables; nested loops multiply
 MAX_HOPS = 2**22  # through the ends of loops, in all
+_SLICES = ("RecurrentInput", "RecurrentOutput")
 _INPUTS = {"RepeatStart": 2, "RepeatEnd": 1, "RecurrentInput": 1, "RecurrentOutput": 1, "Delay": 2}
 
 Step = dict[str, int]  # iteration by loop
@@ -56,7 +58,7 @@ class _Expansion:
         for f in message.function:
             if f.type in CONTROLS:
                 self._check_control(f)
-                if f.type not in ("RecurrentInput", "RecurrentOutput"):
+                if f.type not in _SLICES:
                     self.renamed.add(f.output[0])
         self._check_size()
         self.result = type(message)()
@@ -105,13 +107,13 @@ class _Expansion:
                 raise ValueError(f"{at}: there is no variable {name!r}")
 
     def _check_size(self) -> None:
-        copies = 0
-        for part in (self.message.function, self.message.variable):
-            for entry in part:
-                n = 1
-                for loop in entry.repeat_id:
-                    n *= self.times[loop]
-                copies += n
+        loops = [list(v.repeat_id) for v in self.message.variable]
+        for f in self.message.function:
+            own = list(f.repeat_id)
+            if f.type in _SLICES:  # each slice has a name
+                own = [self._loop(f), *(name for name in own if name != self._loop(f))]
+            loops.append(own)
+        copies = sum(math.prod(self.times[name] for name in own) for own in loops)
         if copies > MAX_COPIES:
             raise ValueError(
                 f"{self.where}: its loops unroll to {copies} functions and variables, more than "
@@ -171,7 +173,7 @@ class _Expansion:
             copy.name = self._named(v.name, v.repeat_id, step)
 
     def _add_function(self, f: Any) -> None:
-        if f.type in ("RecurrentInput", "RecurrentOutput"):
+        if f.type in _SLICES:
             self._add_slices(f)
         elif f.type not in CONTROLS:
             for step in self._steps(f.repeat_id):
