@@ -219,6 +219,48 @@ void labels_may_have_any_type() {
   CHECK(sum.item() == 0);
 }
 
+// What a program does with arrays between forward() and backward().
+void arrays_may_change_their_type() {
+  const Variable x = leaf({3}, 1);
+  const Variable h = f::exp(x), y = f::sum(h * 2.0);
+  y.forward();
+  const float first = y.item();
+  CHECK(h.data<uint8_t>() && y.data<double>()[0] == first);
+  y.forward();  // and back to float32
+  CHECK(y.item() == first && std::fabs(h.data<float>()[0] - std::exp(x.data<float>()[0])) < 1e-5);
+  y.backward();
+  const double g = x.grad<double>()[1];
+  y.backward();
+  CHECK(close(x.grad<float>()[1], 2 * g));
+  x.grad().zero();
+  CHECK(x.grad<double>()[1] == 0);
+  x.grad().zero();
+  y.backward();
+  CHECK(close(x.grad<float>()[1], g));
+  const std::vector<float> values = values_of(x.data());
+  x.data<uint8_t>();
+  CHECK_ERROR(y.backward(),
+              "backward: a leaf has become uint8[3] since forward(), which took "
+              "float32: call forward() again");
+  Array a = x.data();
+  a.copy_from(x.data());  // itself
+  CHECK(x.data<uint8_t>()[0] == static_cast<uint8_t>(values[0]));
+  CHECK_ERROR(a.copy_from(f::exp(x).data()), "copy_from: float32[3] has no value");
+  CHECK_ERROR(Variable(f::exp(x), false).data<float>(),
+              "data: the result of another graph, float32[3], has no value");
+  CHECK_ERROR(Variable({int64_t{1} << 40, int64_t{1} << 40}), "is larger than any memory");
+}
+
+void leaves_may_share_a_gradient() {
+  const Variable x = leaf({3}, 1), same(x, true);
+  const Variable y = f::sum(x * 2.0 + same * 3.0);
+  y.forward();
+  y.backward();
+  CHECK(values_of(x.grad()) == std::vector<float>(3, 5.0f));
+  y.backward();
+  CHECK(values_of(x.grad()) == std::vector<float>(3, 10.0f));
+}
+
 void errors_of_classes_are_counted() {
   Variable x({2, 3}), t({2, 1});
   const float scores[] = {0.1f, 0.7f, 0.2f, 0.5f, 0.4f, 0.1f};
@@ -253,7 +295,7 @@ void errors_name_function_and_argument() {
   CHECK_ERROR(f::relu(Variable()), "relu: x is missing");
   CHECK_ERROR(apply("batch_normalization", {}, {x}), "batch_normalization: ");
   CHECK_ERROR(apply("dropout", {{"p", 0.5}, {"seed", int64_t{0}}}, {x, x}),
-              "dropout: rng float32[2, 3], wanted uint64[2]");
+              "dropout: rng is float32[2, 3], wanted uint64[2]");
   CHECK_ERROR(apply("no_such_function", {}, {x}), "no_such_function: ");
   CHECK_ERROR(f::convolution(x, leaf({1, 1, 2, 2}, 1), Variable()), "convolution: ");
   CHECK_ERROR(pf::affine(x, 1, 0, ParameterDirectory()), "affine: n_out is 0, wanted at least 1");
@@ -262,6 +304,10 @@ void errors_name_function_and_argument() {
   y.forward(true);
   CHECK_ERROR(y.backward(), "backward: forward(true) has cleared what it needs: call forward()");
   CHECK_ERROR(x.item(), "item: got float32[2, 3], wanted one element");
+  // without mean and variance there is nothing to change
+  apply("batch_normalization",
+        {{"axes", Shape{1}}, {"decay_rate", 0.9}, {"eps", 1e-5}, {"batch_stat", true}}, {x})[0]
+      .forward();
   ParameterDirectory params;
   pf::affine(x, 1, 4, params["fc"]);
   CHECK_ERROR(pf::affine(x, 1, 5, params["fc"]),
@@ -436,6 +482,8 @@ int main() {
   a_leaf_of_other_data_follows_it();
   variables_may_be_empty();
   labels_may_have_any_type();
+  arrays_may_change_their_type();
+  leaves_may_share_a_gradient();
   errors_of_classes_are_counted();
   running_statistics_follow_the_batches();
   errors_name_function_and_argument();

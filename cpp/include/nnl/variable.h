@@ -28,17 +28,28 @@ struct Value;
 
 template <class T>
 constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, float>) return DType::f32;
-  if constexpr (std::is_same_v<T, double>) return DType::f64;
-  if constexpr (std::is_same_v<T, bool>) return DType::boolean;
-  if constexpr (std::is_same_v<T, int8_t>) return DType::i8;
-  if constexpr (std::is_same_v<T, uint8_t>) return DType::u8;
-  if constexpr (std::is_same_v<T, int16_t>) return DType::i16;
-  if constexpr (std::is_same_v<T, uint16_t>) return DType::u16;
-  if constexpr (std::is_same_v<T, int32_t>) return DType::i32;
-  if constexpr (std::is_same_v<T, uint32_t>) return DType::u32;
-  if constexpr (std::is_integral_v<T> && sizeof(T) == 8)
+  if constexpr (std::is_same_v<T, float>)
+    return DType::f32;
+  else if constexpr (std::is_same_v<T, double>)
+    return DType::f64;
+  else if constexpr (std::is_same_v<T, bool>)
+    return DType::boolean;
+  else if constexpr (std::is_same_v<T, int8_t>)
+    return DType::i8;
+  else if constexpr (std::is_same_v<T, uint8_t>)
+    return DType::u8;
+  else if constexpr (std::is_same_v<T, int16_t>)
+    return DType::i16;
+  else if constexpr (std::is_same_v<T, uint16_t>)
+    return DType::u16;
+  else if constexpr (std::is_same_v<T, int32_t>)
+    return DType::i32;
+  else if constexpr (std::is_same_v<T, uint32_t>)
+    return DType::u32;
+  else if constexpr (std::is_integral_v<T> && sizeof(T) == 8)
     return std::is_signed_v<T> ? DType::i64 : DType::u64;
+  else
+    static_assert(sizeof(T) == 0, "no array has elements of this type");
 }
 
 // Several whole numbers: a shape, axes, sizes of a window.

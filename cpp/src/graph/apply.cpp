@@ -2,6 +2,7 @@
 // Applying ops: nodes for a graph, or results at once.
 #include <map>
 #include <set>
+#include <tuple>
 #include <unordered_set>
 
 #include "elementwise.h"
@@ -85,22 +86,25 @@ Traits traits_of(const std::string& op, const AttributeMap& attributes) {
                                                  "randint",
                                                  "image_augmentation",
                                                  "cast"};
-  static const std::map<std::string, int> integers = {{"softmax_cross_entropy", 1},
-                                                      {"softmax_cross_entropy_backward", 2},
-                                                      {"sigmoid_cross_entropy", 1},
-                                                      {"sigmoid_cross_entropy_backward", 2},
-                                                      {"categorical_cross_entropy", 1},
-                                                      {"embed", 0},
-                                                      {"embed_backward", 0},
-                                                      {"gather", 1},
-                                                      {"gather_backward", 1},
-                                                      {"pick", 1},
-                                                      {"place", 1},
-                                                      {"one_hot", 0}};
+  // the input that is taken as integers, and its name
+  static const std::map<std::string, std::pair<int, const char*>> integers = {
+      {"softmax_cross_entropy", {1, "target"}},
+      {"softmax_cross_entropy_backward", {2, "target"}},
+      {"sigmoid_cross_entropy", {1, "target"}},
+      {"sigmoid_cross_entropy_backward", {2, "target"}},
+      {"categorical_cross_entropy", {1, "target"}},
+      {"embed", {0, "x0"}},
+      {"embed_backward", {0, "x0"}},
+      {"gather", {1, "Indices"}},
+      {"gather_backward", {1, "Indices"}},
+      {"pick", {1, "index"}},
+      {"place", {1, "index"}},
+      {"one_hot", {0, "x"}}};
   Traits t;
   t.view = op == "reshape" || op == "unlink";
   t.differentiable = !constant.count(op);
-  if (const auto found = integers.find(op); found != integers.end()) t.integer = found->second;
+  if (const auto found = integers.find(op); found != integers.end())
+    std::tie(t.integer, t.integer_name) = found->second;
   if (op == "dropout" || op == "image_augmentation") t.writes = {1}, t.draws = true;
   if (op == "rand" || op == "randn" || op == "randint") t.writes = {0}, t.draws = true;
   if (op == "batch_normalization" && std::get<bool>(attributes.at("batch_stat"))) t.writes = {3, 4};
@@ -119,7 +123,7 @@ DType read_as(const Node& node, size_t i, DType actual) {
   return node.in[i]->spec.dtype;
 }
 
-ProgramStep cast_step(DType to, const std::string& op, const char* input) {
+ProgramStep cast_step(DType to, const std::string& op, const std::string& input) {
   ProgramStep step;
   step.op = "cast", step.label = op;
   step.attributes["dtype"] = std::string(name_of(to));
@@ -131,7 +135,10 @@ ProgramStep step_of(const Node& node) {
   ProgramStep step;
   step.op = step.label = node.op, step.attributes = node.attributes;
   const Traits traits = traits_of(node.op, node.attributes);
-  step.view = traits.view, step.writes = traits.writes;
+  step.view = traits.view;
+  for (int w : traits.writes)
+    if (static_cast<size_t>(w) < node.in.size() && node.in[static_cast<size_t>(w)])
+      step.writes.push_back(w);
   if (is_elementwise(node.op)) {
     std::vector<Shape> shapes;
     for (const ValuePtr& v : node.in) shapes.push_back(v->spec.shape);
@@ -182,9 +189,11 @@ std::vector<Variable> apply(const std::string& op, AttributeMap attributes,
   node->op = op, node->attributes = std::move(attributes);
   node->need_grad = node->need_grad && traits.differentiable && recording_gradients;
   if (traits.draws) {
-    const Spec& rng = s.in[static_cast<size_t>(traits.writes[0])];
+    const auto at = static_cast<size_t>(traits.writes[0]);
+    const Spec rng = s.given(at) ? s.in[at] : Spec{};
     if (rng.dtype != DType::u64 || rng.size() != 2)
-      throw ValueError(op + ": rng " + rng.text() + ", wanted uint64[2]");
+      throw ValueError(op + ": rng is " + (s.given(at) ? rng.text() : "missing") +
+                       ", wanted uint64[2]");
   }
   for (const Variable& x : inputs) {
     node->in.push_back(x.value());

@@ -36,6 +36,11 @@ void* Storage::allocated() {
   return memory->data();
 }
 
+void* Storage::allocated(DType as) {
+  if (spec.dtype != as) spec.dtype = as, memory = nullptr;
+  return allocated();
+}
+
 void* Storage::readable() {
   void* data = allocated();
   if (zero) std::memset(data, 0, spec.bytes());
@@ -44,8 +49,12 @@ void* Storage::readable() {
 }
 
 Array::Array(Spec spec) : storage_(std::make_shared<Storage>()) {
-  for (int64_t n : spec.shape)
+  double bytes = static_cast<double>(bytes_of(spec.dtype));
+  for (int64_t n : spec.shape) {
     if (n < 0) throw ValueError("Array: the shape of " + spec.text() + " has a size below 0");
+    bytes *= static_cast<double>(std::max<int64_t>(n, 1));
+  }
+  if (bytes > 0x1p62) throw ValueError("Array: " + spec.text() + " is larger than any memory");
   storage_->spec = std::move(spec);
 }
 
@@ -62,13 +71,12 @@ void* Array::as(DType type, bool write_only) const {
     storage_->memory = empty ? nullptr : converted(*storage_, to);
     storage_->spec = to;
   }
-  storage_->value = true;
-  return storage_->readable();
+  return bytes();
 }
 
 void* Array::bytes() const {
   spec();
-  storage_->value = true;
+  if (!storage_->value) storage_->value = storage_->zero = true;
   return storage_->readable();
 }
 
@@ -92,6 +100,8 @@ void Array::copy_from(const Array& other) {
   if (shape() != other.shape())
     throw ValueError("copy_from: got " + other.spec().text() + ", wanted the shape of " +
                      spec().text());
+  if (!other.has_value()) throw ValueError("copy_from: " + other.spec().text() + " has no value");
+  if (storage_ == other.storage_) return;
   storage_->spec = other.spec(), storage_->memory = nullptr, storage_->value = true;
   storage_->zero = other.is_zero();
   if (!storage_->zero)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiled.h"
 
+#include <algorithm>
 #include <set>
 
 #include "elementwise.h"
@@ -13,12 +14,8 @@ void add_to(float* sum, const float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
 }
 
-std::string input_name(const std::string& op) {
-  return op == "embed" || op == "embed_backward" ? "x0"
-         : op.rfind("gather", 0) == 0            ? "Indices"
-         : op == "pick" || op == "place"         ? "index"
-         : op == "one_hot"                       ? "x"
-                                                 : "target";
+ProgramStep cast_to(DType type, const Node& node) {
+  return cast_step(type, node.op, traits_of(node.op, node.attributes).integer_name);
 }
 
 }  // namespace
@@ -49,7 +46,7 @@ int Compiled::leaf_of(const ValuePtr& v) {
   const int n = new_value(spec);
   program_.values.back().role = ProgramValue::Role::input;
   leaf_numbers_[v.get()] = n;
-  leaves_.push_back({n, v, spec.dtype, v->need_grad, false});
+  leaves_.push_back({n, v, spec.dtype, v->need_grad});
   return n;
 }
 
@@ -95,7 +92,7 @@ void Compiled::add_node(const Node& node, bool second) {
     if (wanted != actual) {
       int& cast = casts_[{n, wanted}];
       if (!cast) {
-        ProgramStep change = cast_step(wanted, node.op, input_name(node.op).c_str());
+        ProgramStep change = cast_to(wanted, node);
         Spec spec = program_.values[static_cast<size_t>(n)].spec;
         spec.dtype = wanted;
         change.second = second, change.in = {n}, change.out = {new_value(spec)};
@@ -106,9 +103,6 @@ void Compiled::add_node(const Node& node, bool second) {
     }
     step.in.push_back(n);
   }
-  for (int w : step.writes)
-    for (Leaf& leaf : leaves_)
-      if (leaf.number == step.in[static_cast<size_t>(w)]) leaf.written = true;
   for (size_t i = 0; i < node.out.size(); ++i) {
     const int n = new_value(node.out[i]);
     numbers_[{&node, i}] = n;
@@ -122,7 +116,7 @@ void Compiled::add_node(const Node& node, bool second) {
   if (second) return;
   for (size_t i = 0; i < node.out.size(); ++i) {
     if (!is_kept(node, i)) continue;
-    results_.push_back({result_of(step.out[i], false), node.data[i]});
+    results_.push_back({result_of(step.out[i], false), node.data[i], node.out[i].dtype});
     if (const ValuePtr v = node.values[i].lock(); v.get() != root_)
       persistent_.push_back({v, v->persistent});
   }
@@ -142,7 +136,11 @@ void Compiled::add_gradients(const ValuePtr& y) {
       if (seen.insert(node.get()).second) add_node(*node, true);
   for (const auto& [of, gradient] : found) {
     const int n = result_of(number_of(gradient.value()), true);
-    gradients_.push_back({n, Variable(of).grad(), !of->node, nullptr});
+    const Array sum = Variable(of).grad();
+    const bool again = std::any_of(gradients_.begin(), gradients_.end(), [&](const Gradient& g) {
+      return &Storage::of(g.array) == &Storage::of(sum);
+    });
+    gradients_.push_back({n, sum, !of->node, again, nullptr});
   }
 }
 
@@ -155,40 +153,42 @@ bool Compiled::fits() const {
   return true;
 }
 
-void Compiled::bind_leaves() {
+void Compiled::bind_leaves(const char* function) {
   for (const Leaf& leaf : leaves_) {
     Storage& s = Storage::of(leaf.value->data);
+    if (s.spec.dtype != leaf.type)
+      throw ValueError(std::string(function) + ": a leaf has become " + s.spec.text() +
+                       " since forward(), which took " + name_of(leaf.type) +
+                       ": call forward() again");
     if (!s.value)
-      throw ValueError("forward: a leaf of " + s.spec.text() +
+      throw ValueError(std::string(function) + ": a leaf of " + s.spec.text() +
                        " shares the data of a result that has no value yet");
     runner_->bind(leaf.number, s.readable());
   }
 }
 
 void Compiled::run_forward() {
-  bind_leaves();
-  for (const Result& r : results_) {
-    Storage& s = Storage::of(r.array);
-    runner_->bind(r.number, s.allocated());
-    s.zero = false, s.value = true;
-  }
+  bind_leaves("forward");
+  for (const Result& r : results_) runner_->bind(r.number, Storage::of(r.array).allocated(r.type));
   runner_->run_part(false);
+  for (const Result& r : results_)
+    Storage::of(r.array).zero = false, Storage::of(r.array).value = true;
 }
 
 void Compiled::run_backward(const Array& seed) {
-  bind_leaves();
+  bind_leaves("backward");
   runner_->bind(seed_, seed.data<float>());
   for (Gradient& g : gradients_) {
     Storage& s = Storage::of(g.array);
-    const bool adds = g.added && !s.zero;
-    if (adds && !g.scratch) g.scratch = std::make_unique<Memory>(s.spec.bytes());
-    if (s.spec.dtype != DType::f32) g.array.data<float>(true);
-    runner_->bind(g.number, adds ? g.scratch->data() : s.allocated());
+    g.adds = g.added && (!s.zero || g.again);
+    if (g.adds && !s.zero) g.array.data<float>();
+    if (g.adds && !g.scratch) g.scratch = std::make_unique<Memory>(Spec{s.spec.shape}.bytes());
+    runner_->bind(g.number, g.adds ? g.scratch->data() : s.allocated(DType::f32));
   }
   runner_->run_part(true);
   for (Gradient& g : gradients_) {
     Storage& s = Storage::of(g.array);
-    if (g.added && !s.zero)
+    if (g.adds)
       add_to(reinterpret_cast<float*>(s.memory->data()),
              reinterpret_cast<const float*>(g.scratch->data()), s.spec.size());
     s.zero = false;
@@ -199,11 +199,13 @@ void Compiled::run_backward(const Array& seed) {
 
 namespace {
 
+constexpr size_t most_runners = 4096;  // of a thread; programs whose shapes vary meet ever new ones
+
 std::string key_of(const Node& node, const std::vector<Spec>& in) {
   std::string key = node.op;
   const std::map<std::string, Attribute> sorted(node.attributes.begin(), node.attributes.end());
   for (const auto& [name, value] : sorted) {
-    key += '|';
+    key += '|' + std::to_string(value.index());
     std::visit(
         [&](const auto& v) {
           using T = std::decay_t<decltype(v)>;
@@ -215,7 +217,7 @@ std::string key_of(const Node& node, const std::vector<Spec>& in) {
           else if constexpr (std::is_arithmetic_v<T>)
             raw(&v, sizeof(v));
           else if constexpr (!std::is_same_v<T, std::monostate>)
-            raw(v.data(), v.size() * sizeof(v[0]));
+            key += std::to_string(v.size()) + ':', raw(v.data(), v.size() * sizeof(v[0]));
         },
         value);
   }
@@ -245,7 +247,7 @@ std::unique_ptr<Runner> runner_of(const Node& node, const std::vector<Spec>& in)
     }
     const DType wanted = read_as(node, i, in[i].dtype);
     if (wanted == in[i].dtype) continue;
-    ProgramStep change = cast_step(wanted, node.op, input_name(node.op).c_str());
+    ProgramStep change = cast_to(wanted, node);
     Spec spec = in[i];
     spec.dtype = wanted;
     change.in = {step.in[i]}, change.out = {add(spec, ProgramValue::Role::intermediate)};
@@ -274,6 +276,7 @@ void run_now(const std::shared_ptr<Node>& node) {
     to.memory = from.memory, to.value = true;
     return;
   }
+  if (runners.size() >= most_runners) runners.clear();
   auto& runner = runners[key_of(*node, in)];
   if (!runner) runner = runner_of(*node, in);
   int n = 0;
@@ -325,6 +328,7 @@ void Variable::backward(double value, bool clear_buffer) const {
 }
 
 void Variable::backward(const Array& given, bool) const {
+  if (!value_) throw ValueError("backward: there is no Variable");
   const Array seed = given ? given : grad();
   graph::Value& v = *value_;
   if (seed.shape() != shape())
@@ -346,7 +350,7 @@ void Variable::backward(const Array& given, bool) const {
     if (to.zero || of->node) {
       // whoever else has this array keeps it
       if (from.memory.use_count() == 1) {
-        to.memory = from.memory, to.zero = false;
+        to = from;
       } else {
         Array(sum).copy_from(gradient.data());
       }

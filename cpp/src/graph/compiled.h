@@ -28,17 +28,20 @@ class Compiled {
     int number;
     ValuePtr value;
     DType type;
-    bool need_grad, written;
+    bool need_grad;
   };
   struct Result {
     int number;
     Array array;
+    DType type;
   };
   struct Gradient {
     int number;
     Array array;
     bool added;  // to what is there; otherwise it replaces that
+    bool again;  // a leaf before it has the same array
     std::unique_ptr<Memory> scratch;
+    bool adds = false;  // from scratch, in this run
   };
   using Edge = std::pair<const Node*, size_t>;
 
@@ -50,7 +53,7 @@ class Compiled {
   int leaf_of(const ValuePtr& v);
   int result_of(int number, bool second);
   bool is_kept(const Node& node, size_t i) const;
-  void bind_leaves();
+  void bind_leaves(const char* function);
 
   ProgramData program_;
   std::map<const Value*, int> leaf_numbers_;

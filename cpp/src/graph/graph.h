@@ -18,8 +18,9 @@ struct Storage {
   bool value = true;               // false for results that no forward() has made
 
   static Storage& of(const Array& a) { return *a.storage_; }
-  void* allocated();  // the memory, for somebody who writes it
-  void* readable();   // the memory, zeros if nobody has written it
+  void* allocated();          // the memory, for somebody who writes it
+  void* allocated(DType as);  // the same, for elements of a type whatever it had before
+  void* readable();           // the memory, zeros if nobody has written it
 };
 
 struct Node;
@@ -55,9 +56,10 @@ struct Node {
 struct Traits {
   bool view = false;  // the output is the memory of the input
   bool differentiable = true;
-  int integer = -1;         // the input that is taken as integers
+  int integer = -1;  // the input that is taken as integers, and its name
+  const char* integer_name = "";
   bool draws = false;       // what it writes is the state of a stream of random numbers
-  std::vector<int> writes;  // inputs that it changes
+  std::vector<int> writes;  // inputs that it changes, if they are there
 };
 Traits traits_of(const std::string& op, const AttributeMap& attributes);
 
@@ -77,12 +79,12 @@ class Mode {
   bool run_before_, grad_before_;
 };
 
-// A step of a program; numbers gives those of values. What element-wise ops do is written out.
+// A step of a program, without its values. What element-wise ops do is written out.
 ProgramStep step_of(const Node& node);
 
 // The type in which a node reads input i, whose array has the type `actual`.
 DType read_as(const Node& node, size_t i, DType actual);
-ProgramStep cast_step(DType to, const std::string& op, const char* input);
+ProgramStep cast_step(DType to, const std::string& op, const std::string& input);
 
 // Nodes below y, in an order in which they can run.
 std::vector<std::shared_ptr<Node>> nodes_below(const ValuePtr& y);

@@ -131,7 +131,7 @@ struct Solver::Impl {
       std::vector<Variable> inputs{v};
       if (with_weight) inputs.push_back(e.w);
       const Variable y = graph::apply1(function, {{argument, value}}, inputs);
-      Storage::of(g).memory = Storage::of(y.data()).memory;
+      Storage::of(g) = Storage::of(y.data());
     }
   }
 };

@@ -5,8 +5,6 @@
 
 namespace nnl {
 
-using graph::Storage;
-
 namespace {
 
 graph::Value& value_of(const Variable& v) {
@@ -50,7 +48,8 @@ Array Variable::grad() const {
 Array Variable::readable(bool write_only) const {
   const graph::Value& v = value_of(*this);
   if (!write_only && !v.data.has_value())
-    throw ValueError("data: the result of " + v.node->op + ", " + v.spec.text() +
+    throw ValueError("data: the result of " + (v.node ? v.node->op : "another graph") + ", " +
+                     v.spec.text() +
                      ", has no value: forward() has not computed it, or has cleared it; "
                      "set_persistent() keeps it");
   return v.data;
@@ -77,36 +76,23 @@ Variable& Variable::set_persistent(bool keep) {
 
 Variable operator-(const Variable& x) { return x * -1.0; }
 
-#define NNL_OPERATOR(symbol, op)                                     \
+#define NNL_OPERATOR(symbol, function)                               \
   Variable operator symbol(const Variable& x0, const Variable& x1) { \
-    AttributeMap a;                                                  \
-    a["inplace"] = false;                                            \
-    return graph::apply1(op, std::move(a), {x0, x1});                \
+    return functions::function(x0, x1);                              \
   }
-NNL_OPERATOR(+, "add2")
-NNL_OPERATOR(-, "sub2")
-NNL_OPERATOR(*, "mul2")
-NNL_OPERATOR(/, "div2")
+NNL_OPERATOR(+, add2)
+NNL_OPERATOR(-, sub2)
+NNL_OPERATOR(*, mul2)
+NNL_OPERATOR(/, div2)
 #undef NNL_OPERATOR
 
-namespace {
-
-Variable with_number(const char* op, const Variable& x, double value) {
-  AttributeMap a;
-  a["val"] = value;
-  if (op[0] != 'r') a["inplace"] = false;
-  return graph::apply1(op, std::move(a), {x});
-}
-
-}  // namespace
-
-Variable operator+(const Variable& x, double v) { return with_number("add_scalar", x, v); }
-Variable operator+(double v, const Variable& x) { return with_number("add_scalar", x, v); }
-Variable operator-(const Variable& x, double v) { return with_number("add_scalar", x, -v); }
-Variable operator-(double v, const Variable& x) { return with_number("r_sub_scalar", x, v); }
-Variable operator*(const Variable& x, double v) { return with_number("mul_scalar", x, v); }
-Variable operator*(double v, const Variable& x) { return with_number("mul_scalar", x, v); }
-Variable operator/(const Variable& x, double v) { return with_number("mul_scalar", x, 1 / v); }
-Variable operator/(double v, const Variable& x) { return with_number("r_div_scalar", x, v); }
+Variable operator+(const Variable& x, double v) { return functions::add_scalar(x, v); }
+Variable operator+(double v, const Variable& x) { return functions::add_scalar(x, v); }
+Variable operator-(const Variable& x, double v) { return functions::add_scalar(x, -v); }
+Variable operator-(double v, const Variable& x) { return functions::r_sub_scalar(x, v); }
+Variable operator*(const Variable& x, double v) { return functions::mul_scalar(x, v); }
+Variable operator*(double v, const Variable& x) { return functions::mul_scalar(x, v); }
+Variable operator/(const Variable& x, double v) { return functions::mul_scalar(x, 1 / v); }
+Variable operator/(double v, const Variable& x) { return functions::r_div_scalar(x, v); }
 
 }  // namespace nnl
