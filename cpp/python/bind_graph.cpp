@@ -111,6 +111,12 @@ nb::object updated(const std::string& name, PyArray w, nb::list gradients, doubl
 
 nb::object initial(const std::string& kind, const Shape& shape, double a, double b) {
   seed(313);
+  if (kind == "lstm") {  // the weight of a layer, of which `shape` is that of the input
+    const ParameterDirectory params;
+    const Variable state({1, 1, shape[1], 3});
+    parametric_functions::lstm(Variable(shape), state, state, params);
+    return array_of(params.get_parameter("lstm/weight_l0").data());
+  }
   Variable v(shape);
   const Initializer make = kind == "uniform"  ? initializer::uniform(a, b)
                            : kind == "normal" ? initializer::normal(a)

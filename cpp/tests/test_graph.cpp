@@ -219,6 +219,27 @@ void labels_may_have_any_type() {
   CHECK(sum.item() == 0);
 }
 
+void recurrent_layers_draw_what_they_drop() {
+  const Variable x = leaf({4, 3, 2}, 1), state({2, 1, 3, 5});
+  ParameterDirectory params;
+  const auto opts = pf::RecurrentOpts().num_layers(2).dropout(0.5);
+  const Variable y = pf::lstm(x, state, state, params, opts)[0];
+  const Variable loss = f::sum(y * y);
+  y.forward();
+  const auto before = values_of(y.data());
+  loss.forward();
+  CHECK(values_of(y.data()) != before);
+  loss.backward();
+  bool any = false;
+  for (float g : values_of(x.grad())) any = any || g != 0;
+  CHECK(any);
+  CHECK_ERROR(pf::gru(x, state, params),
+              "gru: h float32[2, 1, 3, 5], wanted the shape (1, 1, 3, 5)");
+  CHECK_ERROR(pf::rnn(leaf({3}, 1), state, params),
+              "rnn: x float32[3] and h float32[2, 1, 3, 5], "
+              "wanted (T, B, I) and (L, D, B, H)");
+}
+
 // What a program does with arrays between forward() and backward().
 void arrays_may_change_their_type() {
   const Variable x = leaf({3}, 1);
@@ -326,6 +347,8 @@ void errors_name_function_and_argument() {
 void every_function_runs() {
   const Variable x = leaf({2, 4, 6, 6}, 1), y = leaf({2, 4, 6, 6}, 2), m = leaf({3, 4}, 3);
   Variable t({3, 1});
+  const Variable steps = leaf({5, 3, 2}, 5), state({2, 1, 3, 4}), w0 = leaf({1, 4, 6}, 6),
+                 w = leaf({1, 1, 4, 8}, 7);
   const Variable c = leaf({1, 4, 1, 1}, 4), positive = f::exp(m), in01 = f::sigmoid(m);
   std::vector<Variable> all = {f::add2(x, y),
                                f::sub2(x, y),
@@ -366,6 +389,11 @@ void every_function_runs() {
                                f::tan(x),
                                f::sinh(x),
                                f::cosh(x),
+                               f::erf(x),
+                               f::round(x),
+                               f::ceil(x),
+                               f::floor(x),
+                               f::atan2(x, y),
                                f::asin(in01),
                                f::acos(in01),
                                f::atan(x),
@@ -407,6 +435,7 @@ void every_function_runs() {
                                f::unpooling(x, {2, 2}),
                                f::embed(t, m),
                                f::batch_matmul(x, y),
+                               f::rnn(steps, state, w0, w, Variable(), 2, "relu")[0],
                                f::dropout(x),
                                f::batch_normalization(x, c, c, Variable(), Variable()),
                                f::layer_normalization(m, Variable(), Variable()),
@@ -417,6 +446,9 @@ void every_function_runs() {
                                f::max(x),
                                f::min(x, {0, 1}, true),
                                f::norm(x),
+                               f::prod(m),
+                               f::cumsum(x),
+                               f::cumprod(m, 1, true, true),
                                f::reshape(x, {-1, 8}),
                                f::transpose(m, {1, 0}),
                                f::broadcast(c, {2, 4, 6, 6}),
@@ -427,6 +459,13 @@ void every_function_runs() {
                                f::pad(x, {1, 1, 2, 2}),
                                f::flip(x),
                                f::one_hot(t, {5}),
+                               f::tile(m, {2, 1, 3}),
+                               f::gather(x, t, -1),
+                               f::gather_nd(m, f::constant(1, {2, 5})),
+                               f::sort(x)[0],
+                               f::trilu(m, 1),
+                               f::matrix_diag(m),
+                               f::matrix_diag_part(x),
                                f::interpolate(x, {3, 9}),
                                f::softmax_cross_entropy(m, t),
                                f::categorical_cross_entropy(f::softmax(m), t),
@@ -445,7 +484,7 @@ void every_function_runs() {
   total.forward(false, true);
   CHECK(std::isfinite(total.item()));
   total.backward();
-  for (const Variable& v : {x, y, m})
+  for (const Variable& v : {x, y, m, steps})
     for (float g : values_of(v.grad())) CHECK(std::isfinite(g));
 }
 
@@ -460,12 +499,21 @@ void parameters_have_the_names_that_python_gives_them() {
   pf::group_normalization(x, 2, params["e"]);
   pf::embed(t, 5, 2, params["f"]);
   pf::prelu(x, 1, false, params["g"]);
+  const Variable steps({5, 3, 2}), state({2, 2, 3, 4});
+  const auto deep = pf::RecurrentOpts().num_layers(2).bidirectional(true);
+  pf::rnn(steps, state, params["h"], deep);
+  pf::lstm(steps, state, state, params["i"], deep);
+  CHECK(params["i"].get_parameter("lstm/weight_l0").shape() == (Shape{2, 4, 4, 6}));
+  CHECK(params["i"].get_parameter("lstm/weight").shape() == (Shape{1, 2, 4, 4, 12}));
+  pf::gru(steps, Variable({1, 1, 3, 4}), params["j"], pf::RecurrentOpts().with_bias(false));
   std::string names;
   for (const auto& [name, v] : params.get_parameters()) names += name + " ";
   CHECK(names ==
         "a/deconv/W b/depthwise_conv/W b/depthwise_conv/b c/layer_normalization/beta "
         "c/layer_normalization/gamma d/instance_normalization/beta d/instance_normalization/gamma "
-        "e/group_normalization/beta e/group_normalization/gamma f/embed/W g/prelu/slope ");
+        "e/group_normalization/beta e/group_normalization/gamma f/embed/W g/prelu/slope "
+        "h/rnn/weight_l0 h/rnn/weight h/rnn/bias i/lstm/weight_l0 i/lstm/weight i/lstm/bias "
+        "j/gru/weight_l0 ");
 }
 
 }  // namespace
@@ -482,6 +530,7 @@ int main() {
   a_leaf_of_other_data_follows_it();
   variables_may_be_empty();
   labels_may_have_any_type();
+  recurrent_layers_draw_what_they_drop();
   arrays_may_change_their_type();
   leaves_may_share_a_gradient();
   errors_of_classes_are_counted();

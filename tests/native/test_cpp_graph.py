@@ -96,9 +96,10 @@ def test_every_sample_has_the_values_and_gradients_of_the_definition(at_once):
 
 
 def test_a_function_without_a_gradient_in_cpp_says_so():
-    x, gy = to_cpp(np.ones((2, 3), F32)), to_cpp(np.ones((2, 6), F32))
-    with pytest.raises(ValueError, match="^backward: tile has no gradient in C\\+\\+$"):
-        require_library().graph_call("tile", {"reps": (2,)}, [x], [True], [gy], False)
+    x = gy = to_cpp(np.ones((2, 3), F32))
+    attrs = {"shifts": (1,), "border_mode": "nearest"}
+    with pytest.raises(ValueError, match="^backward: shift has no gradient in C\\+\\+$"):
+        require_library().graph_call("shift", attrs, [x], [True], [gy], False)
 
 
 @pytest.mark.parametrize("options", [{}, {"decay": 0.1}, {"clip": 0.5, "rate": 0.02}])
@@ -137,6 +138,11 @@ def test_initial_values_are_those_of_python_bit_for_bit():
         want = make(np.random.RandomState(313))((3, 5))
         a, b = (-0.5, 2.0) if kind == "uniform" else (0.3, 0.0)
         assert np.array_equal(from_cpp(lib.initial_values(kind, (3, 5), a, b)), want), kind
+    with nn.parameter_scope("", {}):
+        state = nn.Variable((1, 1, 1, 3))
+        PF.lstm(nn.Variable((1, 1, 2)), state, state, rng=np.random.RandomState(313))
+        want = nn.get_parameters()["lstm/weight_l0"].d
+    assert np.array_equal(from_cpp(lib.initial_values("lstm", (1, 1, 2), 0.0, 0.0)), want)
 
 
 @pytest.mark.parametrize("extension", [".h5", ".protobuf"])

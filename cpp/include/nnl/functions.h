@@ -23,6 +23,19 @@ namespace functions {
 
 using Variables = std::vector<Variable>;
 
+// ---- of one array, element by element: Variable exp(const Variable& x) ----
+// clang-format off
+#define NNL_FUNCTIONS_OF_ONE(F)                                                              \
+  F(abs) F(exp) F(log) F(sin) F(cos) F(tan) F(sinh) F(cosh) F(asin) F(acos) F(atan) F(asinh) \
+  F(acosh) F(atanh) F(erf) F(round) F(ceil) F(floor) F(logical_not) F(identity) F(unlink)    \
+  F(relu6) F(sigmoid) F(hard_sigmoid) F(log_sigmoid) F(tanh) F(hard_tanh) F(tanh_shrink)     \
+  F(softsign) F(swish) F(gelu) F(mish)
+// clang-format on
+#define NNL_DECLARE(name) NNL_API Variable name(const Variable& x);
+NNL_FUNCTIONS_OF_ONE(NNL_DECLARE)
+#undef NNL_DECLARE
+NNL_API Variable sign(const Variable& x, double alpha = 1);
+
 // ---- arithmetic; sizes of 1 stretch ----
 NNL_API Variable add2(const Variable& x0, const Variable& x1, bool inplace = false);
 NNL_API Variable sub2(const Variable& x0, const Variable& x1, bool inplace = false);
@@ -37,6 +50,7 @@ NNL_API Variable pow_scalar(const Variable& x, double val = 1, bool inplace = fa
 NNL_API Variable r_sub_scalar(const Variable& x, double val = 1);
 NNL_API Variable r_div_scalar(const Variable& x, double val = 1);
 NNL_API Variable r_pow_scalar(const Variable& x, double val = 1);
+NNL_API Variable atan2(const Variable& x0, const Variable& x1);
 NNL_API Variable maximum2(const Variable& x0, const Variable& x1);
 NNL_API Variable minimum2(const Variable& x0, const Variable& x1);
 NNL_API Variable maximum_scalar(const Variable& x, double val = 1);
@@ -55,49 +69,18 @@ NNL_API Variable greater_scalar(const Variable& x, double val = 1);
 NNL_API Variable greater_equal_scalar(const Variable& x, double val = 1);
 NNL_API Variable less_scalar(const Variable& x, double val = 1);
 NNL_API Variable less_equal_scalar(const Variable& x, double val = 1);
-NNL_API Variable logical_not(const Variable& x);
 NNL_API Variable where(const Variable& condition, const Variable& x_true, const Variable& x_false);
-
-// ---- mathematics ----
-NNL_API Variable abs(const Variable& x);
-NNL_API Variable exp(const Variable& x);
-NNL_API Variable log(const Variable& x);
-NNL_API Variable sin(const Variable& x);
-NNL_API Variable cos(const Variable& x);
-NNL_API Variable tan(const Variable& x);
-NNL_API Variable sinh(const Variable& x);
-NNL_API Variable cosh(const Variable& x);
-NNL_API Variable asin(const Variable& x);
-NNL_API Variable acos(const Variable& x);
-NNL_API Variable atan(const Variable& x);
-NNL_API Variable asinh(const Variable& x);
-NNL_API Variable acosh(const Variable& x);
-NNL_API Variable atanh(const Variable& x);
-NNL_API Variable sign(const Variable& x, double alpha = 1);
-NNL_API Variable identity(const Variable& x);
-NNL_API Variable unlink(const Variable& x);
 
 // ---- activation ----
 NNL_API Variable relu(const Variable& x, bool inplace = false);
 NNL_API Variable leaky_relu(const Variable& x, double alpha = 0.1, bool inplace = false);
 NNL_API Variable prelu(const Variable& x, const Variable& slope, int base_axis = 1);
-NNL_API Variable relu6(const Variable& x);
 NNL_API Variable elu(const Variable& x, double alpha = 1);
 NNL_API Variable selu(const Variable& x, double scale = 1.05070098735548,
                       double alpha = 1.673263242354377);
 NNL_API Variable crelu(const Variable& x, int axis = 1);
 NNL_API Variable celu(const Variable& x, double alpha = 1, int axis = 1);
-NNL_API Variable sigmoid(const Variable& x);
-NNL_API Variable hard_sigmoid(const Variable& x);
-NNL_API Variable log_sigmoid(const Variable& x);
-NNL_API Variable tanh(const Variable& x);
-NNL_API Variable hard_tanh(const Variable& x);
-NNL_API Variable tanh_shrink(const Variable& x);
 NNL_API Variable softplus(const Variable& x, double beta = 1);
-NNL_API Variable softsign(const Variable& x);
-NNL_API Variable swish(const Variable& x);
-NNL_API Variable gelu(const Variable& x);
-NNL_API Variable mish(const Variable& x);
 NNL_API Variable softmax(const Variable& x, int axis = -1);
 NNL_API Variable log_softmax(const Variable& x, int axis = -1);
 
@@ -131,6 +114,20 @@ NNL_API Variable batch_matmul(const Variable& a, const Variable& b, bool transpo
                               bool transpose_b = false);
 NNL_API Variable dropout(const Variable& x, double p = 0.5, int seed = -1);
 
+// ---- recurrent layers; weight, of the layers after the first, and bias may be none ----
+// x (T, B, I); h and c (L, D, B, H). They give y (T, B, D H), then h and c after the last step.
+NNL_API Variables rnn(const Variable& x, const Variable& h, const Variable& weight_l0,
+                      const Variable& weight, const Variable& bias, int num_layers = 1,
+                      const std::string& nonlinearity = "tanh", double dropout = 0,
+                      bool bidirectional = false, bool training = true);
+NNL_API Variables lstm(const Variable& x, const Variable& h, const Variable& c,
+                       const Variable& weight_l0, const Variable& weight, const Variable& bias,
+                       int num_layers = 1, double dropout = 0, bool bidirectional = false,
+                       bool training = true);
+NNL_API Variables gru(const Variable& x, const Variable& h, const Variable& weight_l0,
+                      const Variable& weight, const Variable& bias, int num_layers = 1,
+                      double dropout = 0, bool bidirectional = false, bool training = true);
+
 // ---- normalization; beta and gamma may be none ----
 // With batch_stat, mean and variance are changed at every forward().
 NNL_API Variable batch_normalization(const Variable& x, const Variable& beta, const Variable& gamma,
@@ -151,7 +148,12 @@ NNL_API Variable sum(const Variable& x, Integers axes = {}, bool keep_dims = fal
 NNL_API Variable mean(const Variable& x, Integers axes = {}, bool keep_dims = false);
 NNL_API Variable max(const Variable& x, Integers axes = {}, bool keep_dims = false);
 NNL_API Variable min(const Variable& x, Integers axes = {}, bool keep_dims = false);
+NNL_API Variable prod(const Variable& x, Integers axes = {}, bool keep_dims = false);
 NNL_API Variable norm(const Variable& x, double p = 2, Integers axes = {}, bool keep_dims = false);
+NNL_API Variable cumsum(const Variable& x, int axis = 0, bool exclusive = false,
+                        bool reverse = false);
+NNL_API Variable cumprod(const Variable& x, int axis = 0, bool exclusive = false,
+                         bool reverse = false);
 
 // ---- shape ----
 NNL_API Variable reshape(const Variable& x, Integers shape, bool inplace = true);
@@ -165,6 +167,16 @@ NNL_API Variable slice(const Variable& x, Integers start = {}, Integers stop = {
 NNL_API Variable pad(const Variable& x, Integers pad_width, const std::string& mode = "constant",
                      double constant_value = 0);
 NNL_API Variable flip(const Variable& x, Integers axes = {-1});
+NNL_API Variable tile(const Variable& x, Integers reps);
+NNL_API Variable gather(const Variable& x, const Variable& indices, int axis = 0,
+                        int batch_dims = 0);
+NNL_API Variable gather_nd(const Variable& data, const Variable& indices);
+// Elements in order, then their indices, if these are asked for.
+NNL_API Variables sort(const Variable& x, int axis = -1, bool reverse = false,
+                       bool with_index = false, bool only_index = false);
+NNL_API Variable trilu(const Variable& x, int k = 0, bool upper = true);
+NNL_API Variable matrix_diag(const Variable& x);
+NNL_API Variable matrix_diag_part(const Variable& x);
 NNL_API Variable one_hot(const Variable& x, Integers shape);
 NNL_API Variable interpolate(const Variable& x, Integers output_size,
                              const std::string& mode = "linear", bool align_corners = false,

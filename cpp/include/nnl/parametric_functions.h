@@ -91,7 +91,19 @@ struct BatchNormalizationOpts {
   NNL_OPTION(BatchNormalizationOpts, bool, fix_parameters, false)
 };
 
+struct RecurrentOpts {
+  NNL_OPTION(RecurrentOpts, int, num_layers, 1)
+  NNL_OPTION(RecurrentOpts, std::string, nonlinearity, "tanh")  // of rnn
+  NNL_OPTION(RecurrentOpts, double, dropout, 0)
+  NNL_OPTION(RecurrentOpts, bool, bidirectional, false)
+  NNL_OPTION(RecurrentOpts, bool, training, true)
+  NNL_OPTION(RecurrentOpts, bool, with_bias, true)
+  NNL_OPTION(RecurrentOpts, bool, fix_parameters, false)
+};
+
 #undef NNL_OPTION
+
+using functions::Variables;
 
 NNL_API Variable affine(const Variable& x, int base_axis, int n_out,
                         const ParameterDirectory& params, const AffineOpts& opts = {});
@@ -119,6 +131,13 @@ NNL_API Variable embed(const Variable& indices, int n_inputs, int n_features,
                        bool fix_parameters = false);
 NNL_API Variable prelu(const Variable& x, int base_axis, bool shared,
                        const ParameterDirectory& params, double slope = 0.25);
+// Layers over a sequence x (T, B, I), from the states h and c (L, D, B, H) on.
+NNL_API Variables rnn(const Variable& x, const Variable& h, const ParameterDirectory& params,
+                      const RecurrentOpts& opts = {});
+NNL_API Variables lstm(const Variable& x, const Variable& h, const Variable& c,
+                       const ParameterDirectory& params, const RecurrentOpts& opts = {});
+NNL_API Variables gru(const Variable& x, const Variable& h, const ParameterDirectory& params,
+                      const RecurrentOpts& opts = {});
 
 }  // namespace parametric_functions
 

@@ -97,6 +97,8 @@ Traits traits_of(const std::string& op, const AttributeMap& attributes) {
       {"embed_backward", {0, "x0"}},
       {"gather", {1, "Indices"}},
       {"gather_backward", {1, "Indices"}},
+      {"gather_nd", {1, "indices"}},
+      {"scatter_nd", {1, "indices"}},
       {"pick", {1, "index"}},
       {"place", {1, "index"}},
       {"one_hot", {0, "x"}}};
@@ -108,6 +110,11 @@ Traits traits_of(const std::string& op, const AttributeMap& attributes) {
   if (op == "dropout" || op == "image_augmentation") t.writes = {1}, t.draws = true;
   if (op == "rand" || op == "randn" || op == "randint") t.writes = {0}, t.draws = true;
   if (op == "batch_normalization" && std::get<bool>(attributes.at("batch_stat"))) t.writes = {3, 4};
+  if (op == "rnn" || op == "gru" || op == "lstm") {
+    const Attributes a(attributes);
+    t.draws = a.number("dropout") > 0 && a.flag("training") && a.integer("num_layers") > 1;
+    if (t.draws) t.writes = {op == "lstm" ? 6 : 5};
+  }
   return t;
 }
 

@@ -14,11 +14,6 @@ std::map<std::string, GradientRule>& rules() {
 
 void add(Variable& sum, const Variable& g) { sum = sum ? sum + g : g; }
 
-Variable zeros(const Spec& spec) {
-  Variable z(spec.shape);
-  return z;
-}
-
 }  // namespace
 
 Gradient::Gradient(const char* op, GradientRule rule) { rules()[op] = rule; }
@@ -55,7 +50,7 @@ std::vector<std::pair<ValuePtr, Variable>> gradients(const Variable& y, const Va
     const auto rule = rules().find(node->op);
     if (rule == rules().end())
       throw ValueError("backward: " + node->op + " has no gradient in C++");
-    if (!gys[0]) gys[0] = zeros(node->out[0]);  // only a later output was used
+    if (!gys[0]) gys[0] = Variable(node->out[0].shape);  // only a later output was used
     const Variables gxs = rule->second({node, gys, Attributes(node->attributes)});
     for (size_t i = 0; i < gxs.size() && i < node->in.size(); ++i)
       if (gxs[i] && node->in[i] && node->in[i]->need_grad) arrive(node->in[i], gxs[i]);

@@ -110,6 +110,7 @@ const std::map<std::string, Single>& singles() {
       {"mul2", {"multiply", nullptr}},
       {"div2", {"divide", nullptr}},
       {"pow2", {"power", nullptr}},
+      {"atan2", {"atan2", nullptr}},
       {"add_scalar", {"add", "val"}},
       {"mul_scalar", {"multiply", "val"}},
       {"equal", {"equal", nullptr}},

@@ -65,6 +65,7 @@ NNL_BINARY(pow2)
 
 #define NNL_PAIR(name) \
   Variable name(const Variable& x0, const Variable& x1) { return apply1(#name, {}, {x0, x1}); }
+NNL_PAIR(atan2)
 NNL_PAIR(maximum2)
 NNL_PAIR(minimum2)
 NNL_PAIR(equal)
@@ -78,36 +79,10 @@ NNL_PAIR(absolute_error)
 NNL_PAIR(binary_cross_entropy)
 NNL_PAIR(sigmoid_cross_entropy)
 
-#define NNL_UNARY(name) \
+#define NNL_DEFINE(name) \
   Variable name(const Variable& x) { return apply1(#name, {}, {x}); }
-NNL_UNARY(logical_not)
-NNL_UNARY(abs)
-NNL_UNARY(exp)
-NNL_UNARY(log)
-NNL_UNARY(sin)
-NNL_UNARY(cos)
-NNL_UNARY(tan)
-NNL_UNARY(sinh)
-NNL_UNARY(cosh)
-NNL_UNARY(asin)
-NNL_UNARY(acos)
-NNL_UNARY(atan)
-NNL_UNARY(asinh)
-NNL_UNARY(acosh)
-NNL_UNARY(atanh)
-NNL_UNARY(identity)
-NNL_UNARY(unlink)
-NNL_UNARY(relu6)
-NNL_UNARY(sigmoid)
-NNL_UNARY(hard_sigmoid)
-NNL_UNARY(log_sigmoid)
-NNL_UNARY(tanh)
-NNL_UNARY(hard_tanh)
-NNL_UNARY(tanh_shrink)
-NNL_UNARY(softsign)
-NNL_UNARY(swish)
-NNL_UNARY(gelu)
-NNL_UNARY(mish)
+NNL_FUNCTIONS_OF_ONE(NNL_DEFINE)
+#undef NNL_DEFINE
 
 #define NNL_NUMBER(name, argument)                                  \
   Variable name(const Variable& x, double argument) {               \
@@ -144,6 +119,18 @@ NNL_NUMBER_INPLACE(leaky_relu, alpha)
   }
 NNL_REDUCTION(sum)
 NNL_REDUCTION(mean)
+NNL_REDUCTION(prod)
+
+#define NNL_CUMULATIVE(name)                                                                    \
+  Variable name(const Variable& x, int axis, bool exclusive, bool reverse) {                    \
+    return apply1(                                                                              \
+        #name,                                                                                  \
+        AttributeMap{                                                                           \
+            {"axis", axis_of(#name, axis, x)}, {"exclusive", exclusive}, {"reverse", reverse}}, \
+        {x});                                                                                   \
+  }
+NNL_CUMULATIVE(cumsum)
+NNL_CUMULATIVE(cumprod)
 
 namespace {
 

@@ -70,7 +70,8 @@ const Gradient mul_n_rule("mul_n", [](const B& b) -> Variables {
   }
   return g;
 });
-const Gradient add_scalar_rule({"add_scalar", "identity", "sign"},
+// Functions with steps pass it straight through.
+const Gradient add_scalar_rule({"add_scalar", "identity", "sign", "round", "ceil", "floor"},
                                [](const B& b) -> Variables { return {b.gy()}; });
 const Gradient mul_scalar_rule("mul_scalar",
                                [](const B& b) -> Variables { return {b.gy() * b.number("val")}; });
@@ -142,6 +143,15 @@ const Gradient acosh_rule("acosh", [](const B& b) -> Variables {
 });
 const Gradient atanh_rule("atanh", [](const B& b) -> Variables {
   return {b.gy() / one_minus_square(b.x())};
+});
+
+const Gradient atan2_rule("atan2", [](const B& b) -> Variables {
+  const Variable g = b.gy() / (b.x(0) * b.x(0) + b.x(1) * b.x(1));
+  return {b.need(0) ? sum_to(g * b.x(1), b.shape(0)) : Variable(),
+          b.need(1) ? sum_to(g * b.x(0) * -1.0, b.shape(1)) : Variable()};
+});
+const Gradient erf_rule("erf", [](const B& b) -> Variables {
+  return {b.gy() * (exp(b.x() * b.x() * -1.0) * 1.1283791670955126)};  // 2 / sqrt(pi)
 });
 
 // ---- activation ----

@@ -15,6 +15,7 @@ struct Backward {
   Attributes attributes;
 
   const Variable& gy() const { return gys[0]; }
+  Variable gy_or_zero(size_t i) const { return gys[i] ? gys[i] : Variable(node->out[i].shape); }
   Variable x(size_t i = 0) const { return Variable(node->in[i]); }
   Variable y(size_t i = 0) const { return node->output(node, i); }
   bool given(size_t i) const { return i < node->in.size() && node->in[i]; }

@@ -205,9 +205,8 @@ const Gradient stack_rule("stack", [](const B& b) -> Variables {
   return split(b.gy(), static_cast<int>(b.attributes.integer("axis")));
 });
 const Gradient split_rule("split", [](const B& b) -> Variables {
-  Variables gys = b.gys;
-  for (size_t i = 0; i < gys.size(); ++i)
-    if (!gys[i]) gys[i] = b.y(i) * 0.0;
+  Variables gys;
+  for (size_t i = 0; i < b.gys.size(); ++i) gys.push_back(b.gy_or_zero(i));
   return {stack(gys, static_cast<int>(b.attributes.integer("axis")))};
 });
 const Gradient slice_rule("slice", [](const B& b) -> Variables {

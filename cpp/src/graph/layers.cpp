@@ -161,19 +161,59 @@ Variable group_normalization(const Variable& x, const Variable& beta, const Vari
   return apply1("group_normalization", std::move(a), {x, beta, gamma});
 }
 
+// ---- recurrent layers ----
+
+namespace {
+
+// Args: visible: how many of the outputs are not only for the gradient.
+Variables recurrent(const char* op, Variables inputs, int num_layers, double dropout,
+                    bool bidirectional, bool training, size_t visible, AttributeMap a = {}) {
+  a["num_layers"] = int64_t{num_layers}, a["dropout"] = dropout;
+  a["bidirectional"] = bidirectional, a["training"] = training;
+  inputs.push_back(graph::random_state(-1));
+  Variables y = apply(op, std::move(a), inputs);
+  y.resize(visible);
+  return y;
+}
+
+}  // namespace
+
+Variables rnn(const Variable& x, const Variable& h, const Variable& weight_l0,
+              const Variable& weight, const Variable& bias, int num_layers,
+              const std::string& nonlinearity, double dropout, bool bidirectional, bool training) {
+  return recurrent("rnn", {x, h, weight_l0, weight, bias}, num_layers, dropout, bidirectional,
+                   training, 2, {{"nonlinearity", nonlinearity}});
+}
+
+Variables lstm(const Variable& x, const Variable& h, const Variable& c, const Variable& weight_l0,
+               const Variable& weight, const Variable& bias, int num_layers, double dropout,
+               bool bidirectional, bool training) {
+  return recurrent("lstm", {x, h, c, weight_l0, weight, bias}, num_layers, dropout, bidirectional,
+                   training, 3);
+}
+
+Variables gru(const Variable& x, const Variable& h, const Variable& weight_l0,
+              const Variable& weight, const Variable& bias, int num_layers, double dropout,
+              bool bidirectional, bool training) {
+  return recurrent("gru", {x, h, weight_l0, weight, bias}, num_layers, dropout, bidirectional,
+                   training, 2);
+}
+
 // ---- shape ----
 
 Variable reshape(const Variable& x, Integers shape, bool inplace) {
-  int64_t rest = 1, unknown = -1;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (shape[i] == -1 && unknown < 0)
-      unknown = static_cast<int64_t>(i);
+  const int64_t size = Spec{shape_of("reshape", "x", x)}.size();
+  double rest = 1;  // which no number of elements comes near where it is not exact
+  auto unknown = shape.end();
+  for (auto n = shape.begin(); n != shape.end(); ++n) {
+    if (*n == -1 && unknown == shape.end())
+      unknown = n;
     else
-      rest *= shape[i];
+      rest *= static_cast<double>(*n);
   }
-  shape_of("reshape", "x", x);
-  if (unknown >= 0 && rest > 0 && x.size() % rest == 0)
-    shape[static_cast<size_t>(unknown)] = x.size() / rest;
+  if (unknown != shape.end() && rest > 0 && rest <= static_cast<double>(size) &&
+      size % static_cast<int64_t>(rest) == 0)
+    *unknown = size / static_cast<int64_t>(rest);
   return apply1("reshape", AttributeMap{{"shape", shape}, {"inplace", inplace}}, {x});
 }
 
@@ -220,6 +260,37 @@ Variable pad(const Variable& x, Integers pad_width, const std::string& mode,
 Variable flip(const Variable& x, Integers axes) {
   return apply1("flip", AttributeMap{{"axes", axes_of("flip", axes, x, false)}}, {x});
 }
+
+Variable tile(const Variable& x, Integers reps) {
+  return apply1("tile", AttributeMap{{"reps", reps}}, {x});
+}
+
+Variable gather(const Variable& x, const Variable& indices, int axis, int batch_dims) {
+  return apply1(
+      "gather",
+      AttributeMap{{"axis", axis_of("gather", axis, x)}, {"batch_dims", int64_t{batch_dims}}},
+      {x, indices});
+}
+
+Variable gather_nd(const Variable& data, const Variable& indices) {
+  return apply1("gather_nd", {}, {data, indices});
+}
+
+Variables sort(const Variable& x, int axis, bool reverse, bool with_index, bool only_index) {
+  return apply("sort",
+               AttributeMap{{"axis", axis_of("sort", axis, x)},
+                            {"reverse", reverse},
+                            {"with_index", with_index},
+                            {"only_index", only_index}},
+               {x});
+}
+
+Variable trilu(const Variable& x, int k, bool upper) {
+  return apply1("trilu", AttributeMap{{"k", int64_t{k}}, {"upper", upper}}, {x});
+}
+
+Variable matrix_diag(const Variable& x) { return apply1("matrix_diag", {}, {x}); }
+Variable matrix_diag_part(const Variable& x) { return apply1("matrix_diag_part", {}, {x}); }
 
 Variable one_hot(const Variable& x, Integers shape) {
   return apply1("one_hot", AttributeMap{{"shape", shape}}, {x});

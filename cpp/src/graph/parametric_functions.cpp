@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nnl/parametric_functions.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -90,26 +91,36 @@ Variable bias_of(const ParameterDirectory& params, int64_t n, const Options& opt
   return learned(params, "b", {n}, opts.b_init_, opts.fix_parameters_);
 }
 
-void check_sizes(const char* function, const Variable& x, int64_t base, const Integers& kernel,
-                 int64_t outmaps, int64_t group) {
-  if (x.ndim() != base + 1 + static_cast<int64_t>(kernel.size()))
-    throw ValueError(std::string(function) + ": x " + x.value()->spec.text() + ", wanted " +
-                     std::to_string(base + 1 + static_cast<int64_t>(kernel.size())) +
-                     " axes for base_axis " + std::to_string(base) + " and " +
-                     std::to_string(kernel.size()) + " sizes of kernel");
-  if (outmaps < 1)
-    throw ValueError(std::string(function) + ": outmaps is " + std::to_string(outmaps) +
-                     ", wanted at least 1");
-  if (group < 1)
-    throw ValueError(std::string(function) + ": group is " + std::to_string(group) +
+void check_at_least_one(const char* function, const char* name, int64_t value) {
+  if (value < 1)
+    throw ValueError(std::string(function) + ": " + name + " is " + std::to_string(value) +
                      ", wanted at least 1");
 }
 
+void check_rank(const char* function, const Variable& x, int64_t base, const Integers& kernel) {
+  const int64_t rank = base + 1 + static_cast<int64_t>(kernel.size());
+  if (x.ndim() != rank)
+    throw ValueError(std::string(function) + ": x " + x.value()->spec.text() + ", wanted " +
+                     std::to_string(rank) + " axes for base_axis " + std::to_string(base) +
+                     " and " + std::to_string(kernel.size()) + " sizes of kernel");
+}
+
 int64_t divided(const char* function, const char* what, int64_t n, int64_t group) {
+  check_at_least_one(function, "group", group);
   if (n % group)
     throw ValueError(std::string(function) + ": " + std::to_string(n) + " " + what +
                      " do not divide into group " + std::to_string(group));
   return n / group;
+}
+
+// How many maps x has.
+template <class Options>
+int64_t maps_of(const char* function, const Variable& x, int base_axis, int outmaps,
+                const Integers& kernel, const Options& opts) {
+  const int64_t base = axis_of(function, base_axis, x);
+  check_rank(function, x, base, kernel);
+  check_at_least_one(function, "outmaps", outmaps);
+  return opts.channel_last_ ? x.shape().back() : x.shape()[static_cast<size_t>(base)];
 }
 
 // (maps, channels, *kernel), or channels last.
@@ -126,8 +137,7 @@ Shape weight_shape(int64_t maps, int64_t channels, const Integers& kernel, bool 
 Variable affine(const Variable& x, int base_axis, int n_out, const ParameterDirectory& params,
                 const AffineOpts& opts) {
   const auto base = static_cast<ptrdiff_t>(axis_of("affine", base_axis, x));
-  if (n_out < 1)
-    throw ValueError("affine: n_out is " + std::to_string(n_out) + ", wanted at least 1");
+  check_at_least_one("affine", "n_out", n_out);
   const int64_t inmaps =
       std::accumulate(x.shape().begin() + base, x.shape().end(), int64_t{1}, std::multiplies<>());
   const ParameterDirectory own = params["affine"];
@@ -137,15 +147,11 @@ Variable affine(const Variable& x, int base_axis, int n_out, const ParameterDire
 
 Variable convolution(const Variable& x, int base_axis, int outmaps, Integers kernel,
                      const ParameterDirectory& params, const ConvolutionOpts& opts) {
-  const int64_t base = axis_of("convolution", base_axis, x);
-  check_sizes("convolution", x, base, kernel, outmaps, opts.group_);
-  const int64_t inmaps =
-      opts.channel_last_ ? x.shape().back() : x.shape()[static_cast<size_t>(base)];
-  const Shape shape =
-      weight_shape(outmaps, divided("convolution", "input channels", inmaps, opts.group_), kernel,
-                   opts.channel_last_);
+  const int64_t inmaps = maps_of("convolution", x, base_axis, outmaps, kernel, opts);
+  const int64_t read = divided("convolution", "input channels", inmaps, opts.group_);
   const ParameterDirectory own = params["conv"];
-  const Variable w = weight_of(own, shape, inmaps, outmaps, kernel, opts);
+  const Variable w = weight_of(own, weight_shape(outmaps, read, kernel, opts.channel_last_), inmaps,
+                               outmaps, kernel, opts);
   return functions::convolution(x, w, bias_of(own, outmaps, opts), base_axis, opts.pad_,
                                 opts.stride_, opts.dilation_, opts.group_, opts.channel_last_);
 }
@@ -154,7 +160,8 @@ Variable depthwise_convolution(const Variable& x, int base_axis, Integers kernel
                                const ParameterDirectory& params, const ConvolutionOpts& opts,
                                int multiplier) {
   const int64_t base = axis_of("depthwise_convolution", base_axis, x);
-  check_sizes("depthwise_convolution", x, base, kernel, multiplier, 1);
+  check_rank("depthwise_convolution", x, base, kernel);
+  check_at_least_one("depthwise_convolution", "multiplier", multiplier);
   const int64_t inmaps = x.shape()[static_cast<size_t>(base)], outmaps = inmaps * multiplier;
   Shape shape{outmaps};
   shape.insert(shape.end(), kernel.begin(), kernel.end());
@@ -166,15 +173,11 @@ Variable depthwise_convolution(const Variable& x, int base_axis, Integers kernel
 
 Variable deconvolution(const Variable& x, int base_axis, int outmaps, Integers kernel,
                        const ParameterDirectory& params, const DeconvolutionOpts& opts) {
-  const int64_t base = axis_of("deconvolution", base_axis, x);
-  check_sizes("deconvolution", x, base, kernel, outmaps, opts.group_);
-  const int64_t inmaps =
-      opts.channel_last_ ? x.shape().back() : x.shape()[static_cast<size_t>(base)];
-  const Shape shape =
-      weight_shape(inmaps, divided("deconvolution", "output channels", outmaps, opts.group_),
-                   kernel, opts.channel_last_);
+  const int64_t inmaps = maps_of("deconvolution", x, base_axis, outmaps, kernel, opts);
+  const int64_t made = divided("deconvolution", "output channels", outmaps, opts.group_);
   const ParameterDirectory own = params["deconv"];
-  const Variable w = weight_of(own, shape, inmaps, outmaps, kernel, opts);
+  const Variable w = weight_of(own, weight_shape(inmaps, made, kernel, opts.channel_last_), inmaps,
+                               outmaps, kernel, opts);
   return functions::deconvolution(x, w, bias_of(own, outmaps, opts), base_axis, opts.pad_,
                                   opts.stride_, opts.dilation_, opts.group_, opts.channel_last_,
                                   opts.output_padding_);
@@ -249,6 +252,82 @@ Variable prelu(const Variable& x, int base_axis, bool shared, const ParameterDir
   const Shape shape = shared ? Shape{} : Shape{x.shape()[axis]};
   return functions::prelu(x, learned(params["prelu"], "slope", shape, initializer::constant(slope)),
                           base_axis);
+}
+
+// ---- recurrent layers ----
+
+namespace {
+
+// Columns of the inputs, then those of the states: each part with Glorot's limits of its own, one
+// drawn after the other.
+Initializer beside(int64_t inputs, int64_t hidden) {
+  return [=](const Shape& shape, float* w) {
+    const int64_t width = inputs + hidden, rows = Spec{shape}.size() / width;
+    int64_t first = 0;
+    for (int64_t n : {inputs, hidden}) {
+      std::vector<float> part(static_cast<size_t>(rows * n));
+      initializer::glorot(n, hidden)({rows, n}, part.data());
+      for (int64_t i = 0; i < rows; ++i)
+        std::copy_n(part.begin() + i * n, n, w + i * width + first);
+      first += n;
+    }
+  };
+}
+
+struct RecurrentParameters {
+  Variable weight_l0, weight, bias;
+
+  // Args: gates, rows: sizes that weights and bias have for the parts of a cell; none for rnn.
+  RecurrentParameters(const char* function, const Variable& x, const Variable& h,
+                      const ParameterDirectory& params, const RecurrentOpts& opts,
+                      const Shape& gates, const Shape& rows) {
+    if (shape_of(function, "x", x).size() != 3 || shape_of(function, "h", h).size() != 4)
+      throw ValueError(std::string(function) + ": x " + x.value()->spec.text() + " and h " +
+                       h.value()->spec.text() + ", wanted (T, B, I) and (L, D, B, H)");
+    check_at_least_one(function, "num_layers", opts.num_layers_);
+    const int64_t layers = opts.num_layers_, directions = opts.bidirectional_ ? 2 : 1;
+    const int64_t size = x.shape()[2], hidden = h.shape()[3];
+    check_at_least_one(function, "the number of states", hidden);
+    const auto shaped = [&](Shape front, const Shape& middle, std::initializer_list<int64_t> back) {
+      front.insert(front.end(), middle.begin(), middle.end());
+      front.insert(front.end(), back);
+      return front;
+    };
+    const ParameterDirectory own = params[function];
+    weight_l0 = learned(own, "weight_l0", shaped({directions}, gates, {hidden, size + hidden}),
+                        beside(size, hidden), opts.fix_parameters_);
+    const int64_t below = directions * hidden;  // what a layer reads of the one before
+    if (layers > 1)
+      weight =
+          learned(own, "weight", shaped({layers - 1, directions}, gates, {hidden, below + hidden}),
+                  beside(below, hidden), opts.fix_parameters_);
+    if (opts.with_bias_)
+      bias = learned(own, "bias", shaped({layers, directions}, rows, {hidden}), nullptr,
+                     opts.fix_parameters_);
+  }
+};
+
+}  // namespace
+
+Variables rnn(const Variable& x, const Variable& h, const ParameterDirectory& params,
+              const RecurrentOpts& opts) {
+  const RecurrentParameters p("rnn", x, h, params, opts, {}, {});
+  return functions::rnn(x, h, p.weight_l0, p.weight, p.bias, opts.num_layers_, opts.nonlinearity_,
+                        opts.dropout_, opts.bidirectional_, opts.training_);
+}
+
+Variables lstm(const Variable& x, const Variable& h, const Variable& c,
+               const ParameterDirectory& params, const RecurrentOpts& opts) {
+  const RecurrentParameters p("lstm", x, h, params, opts, {4}, {4});
+  return functions::lstm(x, h, c, p.weight_l0, p.weight, p.bias, opts.num_layers_, opts.dropout_,
+                         opts.bidirectional_, opts.training_);
+}
+
+Variables gru(const Variable& x, const Variable& h, const ParameterDirectory& params,
+              const RecurrentOpts& opts) {
+  const RecurrentParameters p("gru", x, h, params, opts, {3}, {4});
+  return functions::gru(x, h, p.weight_l0, p.weight, p.bias, opts.num_layers_, opts.dropout_,
+                        opts.bidirectional_, opts.training_);
 }
 
 }  // namespace parametric_functions
