@@ -219,11 +219,11 @@ class Reader {
 
 // ---- the file ----
 
-ProgramFile::ProgramFile(const std::string& path) : path_(path) {
+ProgramFile::ProgramFile(const std::string& path, const std::string& only) : path_(path) {
   try {
     const size_t dot = path.rfind('.');
     if (dot != path.npos && path.substr(dot) == ".nnp") {
-      read_nnp();
+      read_nnp(only);
     } else {
       file_ = std::make_unique<MappedFile>(path);
       tensors_ = std::make_unique<Safetensors>(file_->data(), file_->size());
@@ -241,7 +241,7 @@ ProgramFile::ProgramFile(const std::string& path) : path_(path) {
 
 ProgramFile::~ProgramFile() = default;
 
-void ProgramFile::read_nnp() {
+void ProgramFile::read_nnp(const std::string& only) {
   const StoredParameters stored = read_parameters(path_);
   memory_.push_back(stored.memory);
   std::map<std::string, Spec> specs;
@@ -274,12 +274,11 @@ void ProgramFile::read_nnp() {
       for (Message::Item& item : one.fields[name]) all.fields[name].push_back(std::move(item));
   }
   std::map<std::string, uint64_t> streams;
-  programs_ = programs_of(all, specs, streams);
+  programs_ = programs_of(all, specs, only, streams);
   for (const auto& [name, key] : streams) {
     streams_.push_back({key, 0});
     arrays_.emplace(name, FileArray{{{2}, DType::u64, Layout::plain}, streams_.back().data()});
   }
-  if (programs_.empty()) throw ValueError("it has no network");
 }
 
 void ProgramFile::read() {

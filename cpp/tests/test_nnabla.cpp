@@ -121,7 +121,7 @@ void check_connected_functions() {
   auto x = make_shared<CgVariable>(Shape_t({2, 3}));
   auto w = make_shared<CgVariable>(Shape_t({3, 4}), true);
   auto b = make_shared<CgVariable>(Shape_t({4}), true);
-  std::vector<CgVariablePtr> s(4);
+  vector<CgVariablePtr> s(4);
   for (auto& v : s) v = make_shared<CgVariable>(Shape_t({1, 4}), true);
   fill(x, 1), fill(w, 2), fill(b, 3);
   for (size_t i : {1, 3}) s[i]->variable()->data()->fill(1.0);

@@ -17,6 +17,7 @@ import nnl.solvers as S
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.ext.library import DTYPES
+from nnl.utils.save import save
 from tests.native.kernels import F32, assert_close, require_library
 from tests.test_derived import CASES, Case
 
@@ -204,8 +205,8 @@ namespace nbla = nnl::nnabla;
 int main() {
   nbla::Context ctx{"cpu", "CpuCachedArray", "0", "default"};
   nbla::utils::nnp::Nnp nnp(ctx);
-  if (nnp.add("no_such_file") || !nnp.add("net.nnlp")) return 1;
-  auto executor = nnp.get_executor("main");
+  if (nnp.add("no_such_file") || !nnp.add("net.nnp")) return 1;
+  auto executor = nnp.get_executor("runtime");
   executor->set_batch_size(1);
   nbla::CgVariablePtr x = executor->get_data_variables().at(0).variable;
   uint8_t* data = x->variable()->cast_data_and_get_pointer<uint8_t>(ctx);
@@ -214,7 +215,7 @@ int main() {
   nbla::CgVariablePtr y = executor->get_output_variables().at(0).variable;
   std::printf("%g", y->variable()->get_data_pointer<float>(ctx)[0]);
 
-  auto net = nnp.get_network("main");
+  auto net = nnp.get_network("training");
   net->set_batch_size(2);
   x = net->get_variable("x");
   nbla::CgVariablePtr loss = net->get_variable("y");
@@ -239,7 +240,10 @@ def test_nnabla_s_names_for_networks_of_files(tmp_path):
     with nn.parameter_scope("", {}):
         x = nn.Variable((3, 4))
         w = nn.parameter.get_parameter_or_create("w", (4, 1), np.ones((4, 1)))
-        nn.save_program(str(tmp_path / "net.nnlp"), {"y": F.affine(x, w)}, {"x": x})
+        names = {"names": {"x": x}, "outputs": {"y": F.affine(x, w)}, "batch_size": 3}
+        executor = {"name": "runtime", "network": "runtime", "data": ["x"], "output": ["y"]}
+        networks = [{"name": "training", **names}, {"name": "runtime", **names}]
+        save(str(tmp_path / "net.nnp"), {"networks": networks, "executors": [executor]})
         (tmp_path / "main.cpp").write_text(NNABLA)
         command = [sys.executable, "-m", "nnl.cli.main", "cpp-flags"]
         flags = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -11,9 +11,10 @@ namespace nnl {
 
 class NNL_API Network {
  public:
-  // Args: program: its name in the file; may be left out where there is one. params: where its
-  // parameters are, or are made with the values of the file. batch_size: the first size of its
-  // inputs instead of the file's; functions that name sizes themselves must fit.
+  // Args: program: its name in the file, of a .nnp that of an executor or a network; may be left
+  // out where there is one. params: where its parameters are, or are made with the values of the
+  // file. batch_size: the first size of its inputs instead of the file's; functions that name sizes
+  // themselves must fit.
   // ValueError: there is no such program, it updates parameters (nnl::Model runs those), or a
   // function has no shape rule; the text says which.
   explicit Network(const std::string& path, const std::string& program = "",

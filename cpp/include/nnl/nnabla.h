@@ -5,6 +5,8 @@
 // What a program holds by pointers, CgVariablePtr, is a handle here; std::make_shared<CgVariable>
 // gives one too. Contexts are taken and ignored: everything runs on the processor.
 #pragma once
+#include <algorithm>
+#include <cassert>
 #include <cmath>  // float_t
 #include <cstdarg>
 #include <cstdio>
@@ -16,6 +18,12 @@ namespace nnabla {
 
 namespace functions = nnl::functions;
 namespace parametric_functions = nnl::parametric_functions;
+
+// Programs use these names of the standard library as NNabla's.
+using std::make_shared;
+using std::shared_ptr;
+using std::string;
+using std::vector;
 
 using Shape_t = Shape;
 using CgVariable = Variable;

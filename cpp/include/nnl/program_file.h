@@ -26,8 +26,9 @@ struct FileArray {
 // A file, mapped copy-on-write: what is written to its arrays stays in this process.
 class NNL_API ProgramFile {
  public:
+  // Args: only: of a .nnp, the one executor or network to read; all its executors if it is empty.
   // ValueError: there is no such file, it is damaged, or of a newer version. The text names it.
-  explicit ProgramFile(const std::string& path);
+  explicit ProgramFile(const std::string& path, const std::string& only = "");
   ~ProgramFile();
   ProgramFile(const ProgramFile&) = delete;
   ProgramFile& operator=(const ProgramFile&) = delete;
@@ -40,7 +41,7 @@ class NNL_API ProgramFile {
 
  private:
   void read();
-  void read_nnp();
+  void read_nnp(const std::string& only);
 
   std::string path_;
   std::unique_ptr<MappedFile> file_;

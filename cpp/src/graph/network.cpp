@@ -141,7 +141,7 @@ Variable named(const std::vector<std::pair<std::string, Variable>>& all, const s
 
 Network::Network(const std::string& path, const std::string& program,
                  const ParameterDirectory& params, int64_t batch_size) {
-  const ProgramFile file(path);
+  const ProgramFile file(path, program);
   const ProgramData& data = chosen(file, program);
   Builder builder(file, data, params, batch_size);
   inputs_ = std::move(builder.inputs);

@@ -355,7 +355,7 @@ void find_ends(const Message& network, std::vector<std::string>& inputs,
 }  // namespace
 
 std::vector<std::pair<std::string, ProgramData>> programs_of(
-    const Message& file, const std::map<std::string, Spec>& parameters,
+    const Message& file, const std::map<std::string, Spec>& parameters, const std::string& only,
     std::map<std::string, uint64_t>& streams) {
   std::map<std::string, const Message*> networks;
   for (const Message* n : file.messages("network")) networks[n->text("name")] = n;
@@ -374,11 +374,17 @@ std::vector<std::pair<std::string, ProgramData>> programs_of(
       throw ValueError("network '" + network + "': " + e.what());
     }
   };
+  const auto wanted = [&](const std::string& name) { return only.empty() || name == only; };
   for (const Message* e : file.messages("executor"))
-    add(e->text("name"), e->text("network_name"), names_of(*e, "data_variable"),
-        names_of(*e, "output_variable"));
+    if (wanted(e->text("name")))
+      add(e->text("name"), e->text("network_name"), names_of(*e, "data_variable"),
+          names_of(*e, "output_variable"));
+  const bool no_executor = found.empty();
+  for (const auto& [name, network] : networks)
+    if (no_executor && wanted(name)) add(name, name, {}, {});
   if (found.empty())
-    for (const auto& [name, network] : networks) add(name, name, {}, {});
+    throw ValueError(only.empty() ? "it has no network"
+                                  : "it has no executor and no network '" + only + "'");
   return found;
 }
 
