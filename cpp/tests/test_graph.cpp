@@ -235,6 +235,14 @@ void recurrent_layers_draw_what_they_drop() {
   CHECK(any);
   CHECK_ERROR(pf::gru(x, state, params),
               "gru: h float32[2, 1, 3, 5], wanted the shape (1, 1, 3, 5)");
+  CHECK_ERROR(apply("rnn",
+                    {{"nonlinearity", std::string("tanh")},
+                     {"num_layers", int64_t{2}},
+                     {"dropout", 0.5},
+                     {"bidirectional", false},
+                     {"training", true}},
+                    {x, state, leaf({1, 5, 7}, 2), leaf({1, 1, 5, 10}, 3)}),
+              "rnn: rng is missing, wanted it for dropout");
   CHECK_ERROR(pf::rnn(leaf({3}, 1), state, params),
               "rnn: x float32[3] and h float32[2, 1, 3, 5], "
               "wanted (T, B, I) and (L, D, B, H)");
@@ -316,7 +324,7 @@ void errors_name_function_and_argument() {
   CHECK_ERROR(f::relu(Variable()), "relu: x is missing");
   CHECK_ERROR(apply("batch_normalization", {}, {x}), "batch_normalization: ");
   CHECK_ERROR(apply("dropout", {{"p", 0.5}, {"seed", int64_t{0}}}, {x, x}),
-              "dropout: rng is float32[2, 3], wanted uint64[2]");
+              "dropout: rng float32[2, 3], wanted uint64[2]");
   CHECK_ERROR(apply("no_such_function", {}, {x}), "no_such_function: ");
   CHECK_ERROR(f::convolution(x, leaf({1, 1, 2, 2}, 1), Variable()), "convolution: ");
   CHECK_ERROR(pf::affine(x, 1, 0, ParameterDirectory()), "affine: n_out is 0, wanted at least 1");

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Applying ops: nodes for a graph, or results at once.
-#include <map>
 #include <set>
-#include <tuple>
 #include <unordered_set>
 
 #include "elementwise.h"
@@ -86,35 +84,13 @@ Traits traits_of(const std::string& op, const AttributeMap& attributes) {
                                                  "randint",
                                                  "image_augmentation",
                                                  "cast"};
-  // the input that is taken as integers, and its name
-  static const std::map<std::string, std::pair<int, const char*>> integers = {
-      {"softmax_cross_entropy", {1, "target"}},
-      {"softmax_cross_entropy_backward", {2, "target"}},
-      {"sigmoid_cross_entropy", {1, "target"}},
-      {"sigmoid_cross_entropy_backward", {2, "target"}},
-      {"categorical_cross_entropy", {1, "target"}},
-      {"embed", {0, "x0"}},
-      {"embed_backward", {0, "x0"}},
-      {"gather", {1, "Indices"}},
-      {"gather_backward", {1, "Indices"}},
-      {"gather_nd", {1, "indices"}},
-      {"scatter_nd", {1, "indices"}},
-      {"pick", {1, "index"}},
-      {"place", {1, "index"}},
-      {"one_hot", {0, "x"}}};
   Traits t;
   t.view = op == "reshape" || op == "unlink";
   t.differentiable = !constant.count(op);
-  if (const auto found = integers.find(op); found != integers.end())
-    std::tie(t.integer, t.integer_name) = found->second;
-  if (op == "dropout" || op == "image_augmentation") t.writes = {1}, t.draws = true;
-  if (op == "rand" || op == "randn" || op == "randint") t.writes = {0}, t.draws = true;
+  const std::vector<RuleInput>& inputs = rule_inputs(op);
+  if (!inputs.empty() && inputs.back().name == "rng")
+    t.writes = {static_cast<int>(inputs.size()) - 1};
   if (op == "batch_normalization" && std::get<bool>(attributes.at("batch_stat"))) t.writes = {3, 4};
-  if (op == "rnn" || op == "gru" || op == "lstm") {
-    const Attributes a(attributes);
-    t.draws = a.number("dropout") > 0 && a.flag("training") && a.integer("num_layers") > 1;
-    if (t.draws) t.writes = {op == "lstm" ? 6 : 5};
-  }
   return t;
 }
 
@@ -124,17 +100,18 @@ Variable apply1(const std::string& op, AttributeMap attributes,
 }
 
 DType read_as(const Node& node, size_t i, DType actual) {
+  const std::vector<RuleInput>& inputs = rule_inputs(node.op);
   const bool is_float = actual <= DType::bf16;
-  if (static_cast<int>(i) == traits_of(node.op, node.attributes).integer)
-    return is_float ? DType::i64 : actual;
+  if (i < inputs.size() && inputs[i].whole) return is_float ? DType::i64 : actual;
   return node.in[i]->spec.dtype;
 }
 
-ProgramStep cast_step(DType to, const std::string& op, const std::string& input) {
+ProgramStep cast_step(const Node& node, size_t i, DType to) {
   ProgramStep step;
-  step.op = "cast", step.label = op;
+  step.op = "cast", step.label = node.op;
   step.attributes["dtype"] = std::string(name_of(to));
-  step.attributes["whole"] = to == DType::i64 ? op + ": " + input : std::string();
+  const bool whole = to == DType::i64;
+  step.attributes["whole"] = whole ? node.op + ": " + rule_inputs(node.op)[i].name : std::string();
   return step;
 }
 
@@ -195,13 +172,6 @@ std::vector<Variable> apply(const std::string& op, AttributeMap attributes,
   const graph::Traits traits = graph::traits_of(op, attributes);
   node->op = op, node->attributes = std::move(attributes);
   node->need_grad = node->need_grad && traits.differentiable && recording_gradients;
-  if (traits.draws) {
-    const auto at = static_cast<size_t>(traits.writes[0]);
-    const Spec rng = s.given(at) ? s.in[at] : Spec{};
-    if (rng.dtype != DType::u64 || rng.size() != 2)
-      throw ValueError(op + ": rng is " + (s.given(at) ? rng.text() : "missing") +
-                       ", wanted uint64[2]");
-  }
   for (const Variable& x : inputs) {
     node->in.push_back(x.value());
     if (x) ++x.value()->uses;

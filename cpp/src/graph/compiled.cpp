@@ -14,10 +14,6 @@ void add_to(float* sum, const float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
 }
 
-ProgramStep cast_to(DType type, const Node& node) {
-  return cast_step(type, node.op, traits_of(node.op, node.attributes).integer_name);
-}
-
 }  // namespace
 
 Compiled::Compiled(const ValuePtr& y, bool backward, bool held)
@@ -92,7 +88,7 @@ void Compiled::add_node(const Node& node, bool second) {
     if (wanted != actual) {
       int& cast = casts_[{n, wanted}];
       if (!cast) {
-        ProgramStep change = cast_to(wanted, node);
+        ProgramStep change = cast_step(node, i, wanted);
         Spec spec = program_.values[static_cast<size_t>(n)].spec;
         spec.dtype = wanted;
         change.second = second, change.in = {n}, change.out = {new_value(spec)};
@@ -247,7 +243,7 @@ std::unique_ptr<Runner> runner_of(const Node& node, const std::vector<Spec>& in)
     }
     const DType wanted = read_as(node, i, in[i].dtype);
     if (wanted == in[i].dtype) continue;
-    ProgramStep change = cast_to(wanted, node);
+    ProgramStep change = cast_step(node, i, wanted);
     Spec spec = in[i];
     spec.dtype = wanted;
     change.in = {step.in[i]}, change.out = {add(spec, ProgramValue::Role::intermediate)};

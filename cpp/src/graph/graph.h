@@ -56,9 +56,6 @@ struct Node {
 struct Traits {
   bool view = false;  // the output is the memory of the input
   bool differentiable = true;
-  int integer = -1;  // the input that is taken as integers, and its name
-  const char* integer_name = "";
-  bool draws = false;       // what it writes is the state of a stream of random numbers
   std::vector<int> writes;  // inputs that it changes, if they are there
 };
 Traits traits_of(const std::string& op, const AttributeMap& attributes);
@@ -84,7 +81,7 @@ ProgramStep step_of(const Node& node);
 
 // The type in which a node reads input i, whose array has the type `actual`.
 DType read_as(const Node& node, size_t i, DType actual);
-ProgramStep cast_step(DType to, const std::string& op, const std::string& input);
+ProgramStep cast_step(const Node& node, size_t i, DType to);
 
 // Nodes below y, in an order in which they can run.
 std::vector<std::shared_ptr<Node>> nodes_below(const ValuePtr& y);

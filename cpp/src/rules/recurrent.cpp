@@ -60,6 +60,7 @@ Specs forward(const RuleCall& c, const std::string& name) {
   const Places at = {0, 1, more ? 2 : nowhere, 2 + more, 3 + more, 4 + more};
   const Layers l(c, cell, at, layers, c.attributes.flag("bidirectional") ? 2 : 1);
   const bool dropped = p > 0 && c.attributes.flag("training") && layers > 1;
+  if (dropped && !c.given(5 + more)) c.fail("rng is missing, wanted it for dropout");
   const Spec mask =
       with_type(with_shape(l.inner, dropped ? l.inner.shape : Shape{0}), DType::boolean);
   Specs out = {l.y, c[1], l.inner, l.saved, l.cells, mask};

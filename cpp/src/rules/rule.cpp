@@ -76,6 +76,8 @@ std::vector<Spec> infer(const std::string& op, const Signature& s) {
     const RuleInput& x = known[std::min(i, known.size() - 1)];
     if (!s.in_given[i] && !x.optional) call.fail(x.name + " is missing");
     if (!sound(s.in[i])) call.fail(call.text(i) + " is larger than any memory");
+    if (x.name == "rng" && s.in_given[i] && (s.in[i].dtype != DType::u64 || s.in[i].size() != 2))
+      call.fail(i, "uint64[2]");
   }
   Specs out;
   try {
