@@ -172,6 +172,8 @@ def measure(name: str, threads: int, program: Path, folder: Path, rounds: int) -
         "C++": [str(program), "steps", str(path)],
         "plan": [*ours, "plan", str(path), str(threads)],
     }
+    if name == "step":
+        commands["written"] = [str(program), "train"]  # the same step, written in C++
     if path.with_suffix(".onnx").exists():
         commands["onnxruntime"] = [*ours, "ort", str(path.with_suffix(".onnx")), str(threads)]
     processes = {}
