@@ -66,17 +66,12 @@ net = torch.nn.Sequential(
 h = net(x)
 """
 
-LISTING_5 = """
-auto h = pf::convolution(x, 1, 16, {5, 5}, parameters["conv1"]);
-h = f::max_pooling(h, {2, 2}, {2, 2}, true, {0, 0});
-h = f::relu(h, false);
-h = pf::convolution(h, 1, 16, {5, 5}, parameters["conv2"]);
-h = f::max_pooling(h, {2, 2}, {2, 2}, true, {0, 0});
-h = f::relu(h, false);
-h = pf::affine(h, 1, 50, parameters["affine3"]);
-h = f::relu(h, false);
-h = pf::affine(h, 1, 10, parameters["affine4"]);
-"""
+# The network of the example, which is built and run by `make cpp`.
+LISTING_5 = "\n".join(
+    re.findall(
+        r"^  (?:auto )?h = .*;$", (ROOT / "examples/cpp/train_lenet.cpp").read_text(), re.MULTILINE
+    )
+)
 
 TORCH_5 = """
 torch::nn::Sequential net(
