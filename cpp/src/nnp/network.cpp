@@ -91,7 +91,7 @@ class Builder {
  public:
   Builder(const Message& network, const std::map<std::string, Spec>& parameters,
           std::map<std::string, uint64_t>& streams)
-      : network_(network), parameters_(parameters), streams_(streams) {
+      : parameters_(parameters), streams_(streams) {
     batch_ = network.integer("batch_size");
     for (const Message* v : network.messages("variable")) {
       const auto shape = v->messages("shape");
@@ -318,7 +318,6 @@ class Builder {
     for (const std::string& y : function.texts("output")) numbers_[y] = n;
   }
 
-  const Message& network_;
   const std::map<std::string, Spec>& parameters_;
   std::map<std::string, uint64_t>& streams_;
   int64_t batch_;
