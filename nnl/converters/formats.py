@@ -239,6 +239,13 @@ def cost_of_bits(model: Model, path: str, options: WriteOptions) -> str | None:
     return str(accuracy(network, path, _samples(options.dataset, network) or {}))
 
 
+def _tflite_operators(model: Model, version: int | None) -> list[str]:
+    from nnl.converters.tflite.writer import emitted
+
+    network = _of_one_size(model, WriteOptions(1, version), "TFLITE")
+    return sorted({op.name for op in emitted(network).ops})
+
+
 def _tflite_target() -> Target:
     from nnl.converters.tflite.writer import TARGET
 
@@ -344,6 +351,7 @@ FORMATS: dict[str, Format] = {
             (".tflite",),
             _read_tflite,
             _write_tflite,
+            operators=_tflite_operators,
             runtime=in_litert,
             target=_tflite_target,
         ),

@@ -172,6 +172,8 @@ def test_a_network_goes_there_and_back(tmp_path: Path, capsys: Any) -> None:
     assert "Convolution" in capsys.readouterr().out
     assert main(["function_info", "-f", "TFLITE"]) == 0
     assert "Convolution" in capsys.readouterr().out.split()
+    assert main(["function_info", str(file), "-f", "TFLITE", "-t"]) == 0
+    assert {"CONV_2D", "FULLY_CONNECTED"} < set(capsys.readouterr().out.split())
 
 
 def test_wrong_options_are_told(tmp_path: Path, capsys: Any) -> None:

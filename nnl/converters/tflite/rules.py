@@ -330,7 +330,33 @@ def _scatter_along(a: Any, x: Any, index: Any) -> Any:
     return OPS["scatter_nd"](data, OPS["cast"](at, dtype="int64"), shape=a.shape, add=True)
 
 
+def _onnx_resize(a: Any, x: Any) -> Any:
+    """An interpolation of pixels, where all axes of them are resized by their sizes' ratio."""
+    shape = a.result_shape(x.shape)
+    sizes, outs = x.shape[2:], shape[2:]
+    whole = not a.scales or all(
+        n * s == m for n, s, m in zip(x.shape, a.scales, shape, strict=True)
+    )
+    if x.ndim < 3 or x.ndim > 4 or shape[:2] != x.shape[:2] or not whole:
+        return None
+    how = a.coordinate_transformation_mode
+    half = how in ("half_pixel", "pytorch_half_pixel")
+    if a.mode == "linear" and how != "tf_crop_and_resize":
+        if min(outs) == 1 or not (half or how in ("align_corners", "asymmetric")):
+            return None
+        return F.interpolate(x, None, outs, "linear", how == "align_corners", half)
+    ties = any(
+        (2 * i + 1) * n % (2 * m) == 0 for n, m in zip(sizes, outs, strict=True) for i in range(m)
+    )
+    if a.mode == "nearest" and half and not ties and a.nearest_mode.startswith("round"):
+        return F.interpolate(x, None, outs, "nearest", False, True, True)
+    if a.mode == "nearest" and how == "asymmetric" and a.nearest_mode == "floor":
+        return F.interpolate(x, None, outs, "nearest", False, False)
+    return None
+
+
 RULES: dict[str, Any] = {
+    "onnx_resize": _onnx_resize,
     **rules_recurrent.RULES,
     **rules_signal.RULES,
     "scatter_along": _scatter_along,
