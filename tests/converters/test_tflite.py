@@ -143,6 +143,23 @@ def test_what_is_flattened_is_not_transposed_before() -> None:
     assert found == {"TRANSPOSE": 1, "CONV_2D": 1, "RESHAPE": 1, "FULLY_CONNECTED": 1}
 
 
+def test_products_become_one_operator_where_nothing_else_reads_their_parts() -> None:
+    found = operators(built("mobilenet"))
+    assert found["HARD_SWISH"] == 21 and found["RELU6"] == 0
+    found = operators(built("bert"))
+    assert found["GELU"] == 2 and found["ABS"] == 0
+    x = nn.Variable((2, 3))
+    swish = x * F.relu6(x + 3.0)
+    assert operators(Network("n", {"x": x}, {"y": swish * (1 / 6)})) == {"HARD_SWISH": 1}
+    both = operators(Network("n", {"x": x}, {"y": swish * (1 / 6), "z": swish}))
+    assert both["HARD_SWISH"] == 0 and both["MUL"] == 2
+    half = x * 0.5
+    for y in (half * (F.erf(x / 2**0.5) + 1.0), x * (F.erf(x * 0.5**0.5) + 1.0) * 0.5):
+        assert operators(Network("n", {"x": x}, {"y": y})) == {"GELU": 1}
+    third = operators(Network("n", {"x": x}, {"y": half * (F.erf(x / 3.0) + 1.0)}))
+    assert third["GELU"] == 0 and third["SIGN"] == 1
+
+
 def test_files_name_inputs_outputs_and_weights(tmp_path: Path) -> None:
     file = tmp_path / "a.tflite"
     writer.save(file, built("lenet"))

@@ -393,17 +393,30 @@ def _prelu(b: Builder, op: Op, _: Any) -> str:
 
 @_says("GELU")
 def _gelu(b: Builder, op: Op, _: Any) -> str:
-    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
+    """x (1 + erf(x / sqrt(2))) / 2, or with tanh(sqrt(2 / pi) (x + 0.044715 x^3))."""
     x = _float(op.ins[0])
     edge, kind = b.edge(x), {"T": x.dtype}
 
     def times(p: str, q: Any) -> str:
         return b.node("Mul", p, q if isinstance(q, str) else b.constant(q, x.dtype), **kind)
 
-    cube = times(times(times(edge, edge), edge), 0.044715)
-    inner = times(b.node("AddV2", edge, cube, **kind), math.sqrt(2 / math.pi))
-    one = b.node("AddV2", b.node("Tanh", inner, **kind), b.constant(1, x.dtype), **kind)
-    return times(times(edge, 0.5), one)
+    if op.options["approximate"]:
+        cube = times(times(times(edge, edge), edge), 0.044715)
+        inner = times(b.node("AddV2", edge, cube, **kind), math.sqrt(2 / math.pi))
+        part = b.node("Tanh", inner, **kind)
+    else:
+        part = b.node("Erf", times(edge, math.sqrt(0.5)), **kind)
+    return times(times(edge, 0.5), b.node("AddV2", part, b.constant(1, x.dtype), **kind))
+
+
+@_says("HARD_SWISH")
+def _hard_swish(b: Builder, op: Op, _: Any) -> str:
+    """x relu6(x + 3) / 6."""
+    x = _float(op.ins[0])
+    edge, kind = b.edge(x), {"T": x.dtype}
+    part = b.node("Relu6", b.node("AddV2", edge, b.constant(3, x.dtype), **kind), **kind)
+    product = b.node("Mul", edge, part, **kind)
+    return b.node("Mul", product, b.constant(1 / 6, x.dtype), **kind)
 
 
 OPERATORS = {*_DIRECT, *_SPECIAL}

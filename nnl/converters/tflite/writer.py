@@ -42,7 +42,6 @@ from nnl.core.graph import Node, Value
 from nnl.core.parameter import get_parameters, parameter_scope
 
 Samples = Mapping[str, Any]
-_OWN = ("portable", "decompose")  # by which functions say themselves in others
 SIGNATURE = "serving_default"
 RUNTIME = b"2.14.0"  # the first that has all operators in these versions
 
