@@ -69,7 +69,7 @@ class Format:
             types.
         runtime: File, its name in messages -> what its users run it with, None where that is not
             installed.
-        target: What networks are lowered for; `functions` and `operators` are left out then, and
+        target: What networks are lowered for; `functions` is left out then, and
             `write` names everything that the format cannot hold.
     """
 
@@ -103,10 +103,12 @@ class Format:
 
     def parts(self, model: Model) -> list[str] | None:
         """What the functions of a model become, sorted; None where they keep their types."""
-        if self.target is not None:
-            nodes = lower(model.network(inference=True), self.target()).nodes
-            return sorted({n.op.nnp or n.op.name for n in nodes})
-        return None if self.operators is None else self.operators(model, None)
+        if self.operators is not None:
+            return self.operators(model, None)
+        if self.target is None:
+            return None
+        nodes = lower(model.network(inference=True), self.target()).nodes
+        return sorted({n.op.nnp or n.op.name for n in nodes})
 
 
 def _read_nnp(paths: Sequence[str]) -> Model:
