@@ -123,11 +123,39 @@ class Lowering {
     for (const ProgramStep& part : step.parts) note_written(part);
   }
 
-  // A convolution whose weights nothing changes reads them from where a kernel has packed them
-  // once. False where its kernel takes them only as they are.
+  // A step whose weights nothing changes reads them from where a kernel has packed them once. False
+  // where its kernel takes them only as they are.
   bool add_packed(const ProgramStep& step, const std::vector<int>& in,
                   const std::vector<int>& out) {
-    if (!packs_ || !abilities(step.op).packs || in.size() < 2 || out.size() != 1) return false;
+    if (!packs_ || in.size() < 2 || out.size() != 1) return false;
+    if (abilities(step.op).packs) return add_packed_convolution(step, in, out);
+    std::set<size_t> behind;
+    if (!in[1] || !is_settled(in[1], behind)) return false;
+    Signature s = signature(in, out);
+    s.attributes = Attributes(step.attributes);
+    PackedProduct product = packed_product(step.op, s);
+    if (!product.bytes) return false;
+    std::vector<int> ins = in;
+    ins[1] = new_bytes(product.bytes);
+    call_once(step.label, std::move(product.packer), {in[1]}, ins[1], behind);
+    call(step.label, std::move(product.kernel), std::move(ins), out);
+    return true;
+  }
+
+  int new_bytes(size_t n) {
+    return new_value({{static_cast<int64_t>(n)}, DType::u8, Layout::plain}, Layout::plain);
+  }
+
+  // Packs weights, once after all calls that these are made by.
+  void call_once(const std::string& label, std::unique_ptr<Kernel> packer, std::vector<int> in,
+                 int packed, const std::set<size_t>& behind) {
+    call(label, std::move(packer), std::move(in), {packed});
+    done.calls.back().once = true;
+    for (size_t t : behind) done.calls[t].once = true;
+  }
+
+  bool add_packed_convolution(const ProgramStep& step, const std::vector<int>& in,
+                              const std::vector<int>& out) {
     std::vector<int> five = in;  // x, w, b, z, scale
     five.resize(5, 0);
     std::set<size_t> behind;
@@ -136,25 +164,21 @@ class Lowering {
     whole.attributes = Attributes(step.attributes);
     const size_t bytes = packed_convolution_bytes(whole);
     if (!bytes) return false;
-    ProgramValue v;
-    v.spec = {{static_cast<int64_t>(bytes)}, DType::u8, Layout::plain};
-    v.root = static_cast<int>(done.values.size());
+    const Spec packed_spec{{static_cast<int64_t>(bytes)}, DType::u8, Layout::plain};
     Signature packing = whole, packed = whole;
     packing.in.push_back(spec(out[0])), packing.in_given.push_back(true);
-    packing.out = {v.spec};
+    packing.out = {packed_spec};
     auto attributes = step.attributes;
     attributes["packed"] = true, attributes["w_shape"] = spec(five[1]).shape;
     packed.attributes = Attributes(std::move(attributes));
-    packed.in[1] = v.spec;
+    packed.in[1] = packed_spec;
     packed.in.resize(4), packed.in_given.resize(4);
     auto packer = make_kernel("pack_convolution", packing);
     auto kernel = make_kernel("convolution_fused", packed);
     if (!packer || !kernel) return false;
-    done.values.push_back(v);
-    call(step.label, std::move(packer), {0, five[1], 0, 0, five[4], 0}, {v.root});
-    behind.insert(done.calls.size() - 1);
-    for (size_t t : behind) done.calls[t].once = true;
-    call(step.label, std::move(kernel), {five[0], v.root, five[2], five[3]}, out);
+    const int weights = new_bytes(bytes);
+    call_once(step.label, std::move(packer), {0, five[1], 0, 0, five[4], 0}, weights, behind);
+    call(step.label, std::move(kernel), {five[0], weights, five[2], five[3]}, out);
     return true;
   }
 

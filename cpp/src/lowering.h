@@ -29,7 +29,7 @@ struct Lowered {
 };
 
 // Steps become kernels, fused ones that no kernel takes the steps they were made from.
-// Args: prepare: whether weights of convolutions that no run changes are packed once.
+// Args: prepare: whether weights that no run changes are packed once.
 // ValueError: a step has no kernel; the text names it.
 Lowered lower(const ProgramData& program, bool prepare);
 

@@ -138,11 +138,14 @@ void packed_weights_follow_the_plain_ones() {
     const auto* want = static_cast<float*>(plain.data(y));
     CHECK(near(static_cast<float*>(packed.data(y)), {want, want + 16}));
     CHECK(near(static_cast<float*>(also.data(y)), {want, want + 16}));
-    const auto others = numbers(4608, 9);
-    std::copy(others.begin(), others.end(), given[2].begin());  // in the same memory
+    for (int i : {2, 3}) {  // in the same memory
+      auto& weights = given[static_cast<size_t>(i)];
+      const auto others = numbers(static_cast<int64_t>(weights.size()), 9);
+      std::copy(others.begin(), others.end(), weights.begin());
+    }
   }
   const bool packs = packed.prepared()->bytes() > 0;
-  CHECK(packed.prepared_from() == (packs ? std::vector<int>{2} : std::vector<int>{}));
+  CHECK(packed.prepared_from() == (packs ? std::vector<int>{2, 3} : std::vector<int>{}));
   CHECK(packed.written() == std::vector<int>{4});
 }
 

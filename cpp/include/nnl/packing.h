@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights in the order that a kernel likes best, made once for many runs.
 #pragma once
+#include <memory>
+#include <string>
+
 #include "nnl/kernel.h"
 
 namespace nnl {
@@ -8,5 +11,14 @@ namespace nnl {
 // Bytes of the packed weights of a convolution_fused with this signature (written without `packed`,
 // with the weights themselves as input 1); 0 where its kernel takes weights only as they are.
 NNL_API size_t packed_convolution_bytes(const Signature& fused);
+
+// A product with weights, input 1, that no run changes.
+struct PackedProduct {
+  size_t bytes = 0;  // of the packed weights; 0 where its kernel takes them only as they are
+  std::unique_ptr<Kernel> packer;  // weights -> packed
+  std::unique_ptr<Kernel> kernel;  // as that of the op, with packed in the place of the weights
+};
+// Of affine, affine_fused and batch_matmul; none of other ops.
+NNL_API PackedProduct packed_product(const std::string& op, const Signature& signature);
 
 }  // namespace nnl

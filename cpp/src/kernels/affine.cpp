@@ -5,8 +5,10 @@
 //   Attributes: base_axis of affine; activation: identity, relu, gelu (with tanh), tanh, sigmoid,
 //   swish. z has the shape of y.
 #include <algorithm>
+#include <map>
 
 #include "nnl/kernel.h"
+#include "nnl/packing.h"
 #include "product.h"
 
 namespace nnl {
@@ -25,23 +27,10 @@ int64_t product_of(const Shape& shape, size_t begin, size_t end) {
   return n;
 }
 
-class Affine : public Kernel {
+class Multiply : public Kernel {
  public:
-  Affine(const Signature& s, Curve f) : bias_(s.given(2)), addend_(s.given(3)) {
-    const Spec &x = s.in[0], &w = s.in[1];
-    const auto base = static_cast<size_t>(s.attributes.integer("base_axis"));
-    const int64_t rows = product_of(x.shape, 0, base);
-    const int64_t inner = w.shape[0], columns = product_of(w.shape, 1, w.shape.size());
-    ProductSpec p;
-    p.a = Matrices::of(x.dtype, {rows, inner});
-    p.b = Matrices::of(w.dtype, {inner, columns});
-    p.y = Matrices::of(s.out[0].dtype, {rows, columns});
-    p.bias = bias_, p.addend = addend_;
-    if (bias_) p.bias_type = s.in[2].dtype;
-    if (addend_) p.addend_type = s.in[3].dtype;
-    p.activation = f;
-    product_ = Product::make(p, space_);
-  }
+  explicit Multiply(const ProductSpec& p)
+      : bias_(p.bias), addend_(p.addend), product_(Product::make(p, space_)) {}
   size_t workspace() const override { return space_.size(); }
   void run(const Buffers& b) override {
     product_->run(b.in[0], b.in[1], bias_ ? b.in[2] : nullptr, addend_ ? b.in[3] : nullptr,
@@ -54,47 +43,44 @@ class Affine : public Kernel {
   std::unique_ptr<Product> product_;
 };
 
-class BatchMatmul : public Kernel {
- public:
-  BatchMatmul(const Signature& s, bool transpose_a, bool transpose_b) {
-    ProductSpec p;
-    p.a = Matrices::of(s.in[0].dtype, s.in[0].shape);
-    p.b = Matrices::of(s.in[1].dtype, s.in[1].shape);
-    if (transpose_a) p.a = p.a.transposed();
-    if (transpose_b) p.b = p.b.transposed();
-    p.y = Matrices::of(s.out[0].dtype, s.out[0].shape);
-    product_ = Product::make(p, space_);
-  }
-  size_t workspace() const override { return space_.size(); }
-  void run(const Buffers& b) override {
-    product_->run(b.in[0], b.in[1], nullptr, nullptr, b.out[0], b.workspace);
-  }
-
- private:
-  Space space_;
-  std::unique_ptr<Product> product_;
-};
-
-std::unique_ptr<Kernel> affine(const Signature& s) {
-  if (!takes(s)) return nullptr;
-  return std::make_unique<Affine>(s, Curve::none);
+ProductSpec affine_with(Curve f, const Signature& s) {
+  const Spec &x = s.in[0], &w = s.in[1];
+  const auto base = static_cast<size_t>(s.attributes.integer("base_axis"));
+  const int64_t rows = product_of(x.shape, 0, base);
+  const int64_t inner = w.shape[0], columns = product_of(w.shape, 1, w.shape.size());
+  ProductSpec p;
+  p.a = Matrices::of(x.dtype, {rows, inner});
+  p.b = Matrices::of(w.dtype, {inner, columns});
+  p.y = Matrices::of(s.out[0].dtype, {rows, columns});
+  p.bias = s.given(2), p.addend = s.given(3);
+  if (p.bias) p.bias_type = s.in[2].dtype;
+  if (p.addend) p.addend_type = s.in[3].dtype;
+  p.activation = f;
+  return p;
+}
+ProductSpec affine(const Signature& s) { return affine_with(Curve::none, s); }
+ProductSpec affine_fused(const Signature& s) {
+  return affine_with(activation_of(s.attributes.text("activation")), s);
 }
 
-std::unique_ptr<Kernel> affine_fused(const Signature& s) {
-  const Curve f = activation_of(s.attributes.text("activation"));
-  if (!takes(s)) return nullptr;
-  return std::make_unique<Affine>(s, f);
+ProductSpec batches(const Signature& s, bool transpose_a, bool transpose_b) {
+  ProductSpec p;
+  p.a = Matrices::of(s.in[0].dtype, s.in[0].shape);
+  p.b = Matrices::of(s.in[1].dtype, s.in[1].shape);
+  if (transpose_a) p.a = p.a.transposed();
+  if (transpose_b) p.b = p.b.transposed();
+  p.y = Matrices::of(s.out[0].dtype, s.out[0].shape);
+  return p;
 }
-
-std::unique_ptr<Kernel> batch_matmul(const Signature& s) {
-  if (!takes(s)) return nullptr;
-  return std::make_unique<BatchMatmul>(s, s.attributes.flag("transpose_a"),
-                                       s.attributes.flag("transpose_b"));
+ProductSpec batch_matmul(const Signature& s) {
+  return batches(s, s.attributes.flag("transpose_a"), s.attributes.flag("transpose_b"));
 }
+ProductSpec affine_weight(const Signature& s) { return batches(s, true, false); }
 
-std::unique_ptr<Kernel> affine_weight(const Signature& s) {
+template <ProductSpec (*spec_of)(const Signature&)>
+std::unique_ptr<Kernel> multiply(const Signature& s) {
   if (!takes(s)) return nullptr;
-  return std::make_unique<BatchMatmul>(s, true, false);
+  return std::make_unique<Multiply>(spec_of(s));
 }
 
 // oneDNN multiplies bfloat16; float32 weights would be converted at every run.
@@ -116,11 +102,26 @@ Abilities fused_product() {
 }
 
 const Registration registrations[] = {
-    {"affine", affine, product()},
-    {"affine_fused", affine_fused, fused_product()},
-    {"batch_matmul", batch_matmul, product()},
-    {"affine_weight", affine_weight},
+    {"affine", multiply<affine>, product()},
+    {"affine_fused", multiply<affine_fused>, fused_product()},
+    {"batch_matmul", multiply<batch_matmul>, product()},
+    {"affine_weight", multiply<affine_weight>},
 };
 
 }  // namespace
+
+PackedProduct packed_product(const std::string& op, const Signature& s) {
+  static const std::map<std::string, ProductSpec (*)(const Signature&)> products = {
+      {"affine", affine}, {"affine_fused", affine_fused}, {"batch_matmul", batch_matmul}};
+  PackedProduct made;
+  const auto found = products.find(op);
+  if (found == products.end() || !takes(s)) return made;
+  ProductSpec p = found->second(s);
+  made.packer = make_packer(p, made.bytes);
+  if (!made.packer) return made;
+  p.packed = true;
+  made.kernel = std::make_unique<Multiply>(p);
+  return made;
+}
+
 }  // namespace nnl

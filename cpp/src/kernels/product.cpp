@@ -125,6 +125,18 @@ memory::desc desc(const Matrices& x, DType type) {
   return {x.shape, onednn::type_of(type), x.strides};
 }
 
+memory::desc bias_desc(const ProductSpec& s) {
+  const int64_t n = s.y.columns();
+  Shape row(s.y.shape.size() - 1, 1), steps(row.size(), n);
+  row.push_back(n), steps.push_back(1);
+  return {row, memory::data_type::f32, steps};
+}
+
+// The type in which what is added is read.
+DType addend_as(const ProductSpec& s) {
+  return s.addend_type == DType::f16 ? DType::f32 : s.addend_type;
+}
+
 void append(dnnl::post_ops& ops, Curve f) {
   using A = dnnl::algorithm;
   switch (f) {
@@ -143,37 +155,37 @@ void append(dnnl::post_ops& ops, Curve f) {
   }
 }
 
+// The primitive for operands of this type. A product of bfloat16 may be stored as float32 or
+// bfloat16, one of float32 only as such.
+dnnl::matmul::primitive_desc primitive_of(const ProductSpec& s, DType type, DType y_type) {
+  dnnl::primitive_attr attr = onednn::with_scratchpad();
+  dnnl::post_ops ops;
+  if (s.addend) ops.append_binary(dnnl::algorithm::binary_add, desc(s.y, addend_as(s)));
+  append(ops, s.activation);
+  attr.set_post_ops(ops);
+  memory::desc b = desc(s.b, type);
+  if (s.packed) b = {s.b.shape, onednn::type_of(type), memory::format_tag::any};
+  const auto a = desc(s.a, type), y = desc(s.y, y_type);
+  if (!s.bias) return {onednn::engine(), a, b, y, attr};
+  return {onednn::engine(), a, b, bias_desc(s), y, attr};
+}
+
 class OneDnn : public Product {
  public:
   OneDnn(const ProductSpec& s, DType type, Space& space) : s_(s) {
     a_ = Operand(s.a.dtype, type, s.a.elements, space);
     b_ = Operand(s.b.dtype, type, s.b.elements, space);
-    const int64_t n = s.y.columns();
-    if (s.bias) bias_ = Operand(s.bias_type, DType::f32, n, space);
-    const DType z_type = s.addend_type == DType::f16 ? DType::f32 : s.addend_type;
-    if (s.addend) z_ = Operand(s.addend_type, z_type, s.y.elements, space);
-    // a product of bfloat16 may be stored as float32 or bfloat16, one of float32 only as such
+    if (s.bias) bias_ = Operand(s.bias_type, DType::f32, s.y.columns(), space);
+    if (s.addend) z_ = Operand(s.addend_type, addend_as(s), s.y.elements, space);
     type_ = type == DType::bf16 && s.y.dtype == DType::bf16 ? DType::bf16 : DType::f32;
     if (type_ != s.y.dtype) y_ = space.floats(s.y.elements);
-
-    dnnl::primitive_attr attr = onednn::with_scratchpad();
-    dnnl::post_ops ops;
-    if (s.addend) ops.append_binary(dnnl::algorithm::binary_add, desc(s.y, z_type));
-    append(ops, s.activation);
-    attr.set_post_ops(ops);
-    const auto ad = desc(s.a, type), bd = desc(s.b, type), yd = desc(s.y, type_);
-    Shape row(s.y.shape.size() - 1, 1), steps(row.size(), n);
-    row.push_back(n), steps.push_back(1);
-    const memory::desc bias(row, memory::data_type::f32, steps);
-    const dnnl::matmul::primitive_desc pd =
-        s.bias ? dnnl::matmul::primitive_desc(onednn::engine(), ad, bd, bias, yd, attr)
-               : dnnl::matmul::primitive_desc(onednn::engine(), ad, bd, yd, attr);
+    const auto pd = primitive_of(s, type, type_);
     scratch_ = space.take(pd.scratchpad_desc().get_size());
     call_ = onednn::Call(dnnl::matmul(pd));
-    call_.arg(DNNL_ARG_SRC, ad).arg(DNNL_ARG_WEIGHTS, bd).arg(DNNL_ARG_DST, yd);
-    call_.arg(DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc());
-    if (s.bias) call_.arg(DNNL_ARG_BIAS, bias);
-    if (s.addend) call_.arg(kAddend, desc(s.y, z_type));
+    call_.arg(DNNL_ARG_SRC, pd.src_desc()).arg(DNNL_ARG_WEIGHTS, pd.weights_desc());
+    call_.arg(DNNL_ARG_DST, pd.dst_desc()).arg(DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc());
+    if (s.bias) call_.arg(DNNL_ARG_BIAS, bias_desc(s));
+    if (s.addend) call_.arg(kAddend, desc(s.y, addend_as(s)));
   }
 
   void run(const void* a, const void* b, const void* bias, const void* z, void* y,
@@ -205,6 +217,29 @@ DType type_of(const ProductSpec& s) {
   const bool fits = s.a.dtype != DType::f16 && s.b.dtype != DType::f16;
   return (a || b) && fits && s.y.dtype == DType::bf16 ? DType::bf16 : DType::f32;
 }
+#endif
+
+#ifdef NNL_ONEDNN
+// Whether oneDNN does it.
+bool is_large(const ProductSpec& s) {
+  const int64_t one = s.y.rows() * s.y.columns() * s.a.columns();
+  const bool counts = std::max({s.y.rows(), s.y.columns(), s.a.columns()}) <= INT32_MAX;  // in int
+  return one > 32 * 32 * 32 && s.y.elements && counts;
+}
+
+class Packer : public Kernel {
+ public:
+  Packer(const memory::desc& plain, const memory::desc& packed)
+      : reorder_(onednn::reorder(plain, packed)) {}
+  void run(const Buffers& b) override {
+    reorder_.set(DNNL_ARG_FROM, b.in[0]);
+    reorder_.set(DNNL_ARG_TO, b.out[0]);
+    reorder_.run();
+  }
+
+ private:
+  onednn::Call reorder_;
+};
 #endif
 
 // Joins batch axes where one run over them visits all operands evenly, and lets the rows of all
@@ -297,11 +332,12 @@ Matrices Matrices::transposed() const {
 
 std::unique_ptr<Product> Product::make(const ProductSpec& spec, Space& space) {
   const ProductSpec s = simplified(spec);
+#ifdef NNL_ONEDNN
+  if (s.packed) return std::make_unique<OneDnn>(s, DType::f32, space);
+#endif
   if (auto row = make_row_product(s, space)) return row;
 #ifdef NNL_ONEDNN
-  const int64_t one = s.y.rows() * s.y.columns() * s.a.columns();
-  const bool counts = std::max({s.y.rows(), s.y.columns(), s.a.columns()}) <= INT32_MAX;  // in int
-  if (one > 32 * 32 * 32 && s.y.elements && counts) {
+  if (is_large(s)) {
     try {
       return std::make_unique<OneDnn>(s, type_of(s), space);
     } catch (const dnnl::error&) {
@@ -310,6 +346,29 @@ std::unique_ptr<Product> Product::make(const ProductSpec& spec, Space& space) {
   }
 #endif
   return std::make_unique<Loops>(s, space);
+}
+
+std::unique_ptr<Kernel> make_packer([[maybe_unused]] const ProductSpec& spec,
+                                    [[maybe_unused]] size_t& bytes) {
+#ifdef NNL_ONEDNN
+  ProductSpec s = simplified(spec);
+  Space space;
+  for (DType type : {s.a.dtype, s.b.dtype, s.y.dtype})
+    if (type != DType::f32) return nullptr;
+  if (s.b.shape.size() != 2 || !is_large(s) || make_row_product(s, space)) return nullptr;
+  s.packed = true;
+  try {
+    const memory::desc plain = desc(s.b, DType::f32);
+    const memory::desc packed = primitive_of(s, DType::f32, DType::f32).weights_desc();
+    if (packed == plain) return nullptr;
+    bytes = packed.get_size();
+    return std::make_unique<Packer>(plain, packed);
+  } catch (const dnnl::error&) {
+    return nullptr;  // strides that oneDNN does not take
+  }
+#else
+  return nullptr;
+#endif
 }
 
 }  // namespace nnl

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "nnl/kernel.h"
 #include "real.h"
 #include "space.h"
 
@@ -37,6 +38,7 @@ struct ProductSpec {
   bool bias = false, addend = false;
   DType bias_type = DType::f32, addend_type = DType::f32;
   Curve activation = Curve::none;
+  bool packed = false;  // b is what make_packer's kernel has made of it
 };
 
 class Product {
@@ -48,5 +50,9 @@ class Product {
   // Takes what it needs of the workspace. All types must be real.
   static std::unique_ptr<Product> make(const ProductSpec& spec, Space& space);
 };
+
+// The kernel that brings b, its input, into the order that the product likes best, and the bytes
+// it then has; null where the product takes b only as it is.
+std::unique_ptr<Kernel> make_packer(const ProductSpec& spec, size_t& bytes);
 
 }  // namespace nnl
