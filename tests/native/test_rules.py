@@ -129,6 +129,74 @@ def test_rules_refuse_what_the_definitions_refuse():
     assert refused > 2000
 
 
+SLIDES = dict(base_axis=1, pad=(0, 0), stride=(1, 1), dilation=(1, 1), group=1, channel_last=False)
+POOLS = dict(kernel=(2, 2), stride=(2, 2), pad=(0, 0), ignore_border=True, channel_last=False)
+RESIZES = dict(mode="linear", align_corners=False, half_pixel=False, channel_last=False)
+PICTURE = (1, 3, 8, 8)
+TEXTS = [
+    ("convolution", SLIDES, [(2, 3), (4, 3, 1, 1)], "wanted a spatial axis after base_axis 1"),
+    ("convolution", SLIDES | dict(group=2), [(1, 4, 8, 8), (3, 2, 1, 1)],
+     "weight .* has 3 maps, no multiple of group 2"),
+    ("convolution", SLIDES, [(1, 3, 2, 8), (4, 3, 3, 3)],
+     "wanted at least 3 pixels with the pad on spatial axis 0"),
+    ("deconvolution", SLIDES | dict(output_padding=(0, 0)), [PICTURE, (4, 3, 2, 2)],
+     "x .*, wanted 4 channels for weight"),
+    ("deconvolution", SLIDES | dict(output_padding=(0,)), [PICTURE, (3, 3, 2, 2)],
+     "output_padding has another number of entries than pad"),
+    ("deconvolution", SLIDES | dict(output_padding=(1, 0)), [PICTURE, (3, 3, 2, 2)],
+     "output_padding is not below stride"),
+    ("deconvolution", SLIDES | dict(output_padding=(0, 0), pad=(9, 9)), [PICTURE, (3, 3, 2, 2)],
+     "wanted a result with pixels for weight .* and the pad"),
+    ("depthwise_convolution", SLIDES | dict(multiplier=2), [PICTURE, (5, 3, 3)],
+     "weight .*, wanted 3 x multiplier maps"),
+    ("average_pooling", POOLS | dict(stride=(2,)), [PICTURE],
+     "kernel, stride and pad must have one number of entries, at least 1"),
+    ("average_pooling", POOLS | dict(pad=(2, 2)), [PICTURE], "pad must be below kernel"),
+    ("average_pooling", POOLS | dict(kernel=(9, 9)), [PICTURE],
+     "wanted 9 pixels with the pad on spatial axis 0"),
+    ("unpooling", dict(kernel=(), channel_last=False), [PICTURE], "kernel is empty"),
+    ("interpolate", RESIZES | dict(output_size=()), [PICTURE], "output_size is empty"),
+    ("interpolate", RESIZES | dict(mode="cubic"), [PICTURE],
+     "mode is 'cubic', wanted one of 'linear', 'nearest'"),
+    ("reshape", dict(shape=(5,)), [(2, 3)],
+     r"x float32\[2, 3\], wanted 6 elements in the result, not float32\[5\]"),
+    ("broadcast", dict(shape=(3, 5)), [(2, 1)], r"wanted what stretches to float32\[3, 5\]"),
+    ("transpose", dict(axes=(0,)), [(2, 3)], "wanted one entry of axes for each axis"),
+    ("transpose", dict(axes=(0, 0)), [(2, 3)], r"axes is \(0, 0\), wanted different axes in"),
+    ("slice", dict(start=(0,), stop=(1, 2), step=(1,)), [(2, 3)],
+     "start, stop and step must have one length, at most the 2 axes of the array"),
+    ("slice", dict(start=(0,), stop=(1,), step=(0,)), [(2, 3)], "step has a 0"),
+    ("pad", dict(pad_width=(1,), mode="constant"), [(2, 3)],
+     "pad_width has 1 numbers, wanted two for each of at most 2 axes"),
+    ("pad", dict(pad_width=(1, 1), mode="reflect"), [(2, 0)],
+     "an axis is empty, which the mode cannot pad"),
+    ("gather", dict(axis=1, batch_dims=1), [(2, 3), (4, 1)],
+     "x and indices must have the same first 1 sizes"),
+    ("one_hot", dict(shape=(3,)), [(2, 2)], "wanted one index for each size of shape"),
+    ("batch_matmul", dict(transpose_a=False, transpose_b=False), [(2, 3), (2, 4)],
+     "b .*, wanted the inner size 3"),
+    ("add2", {}, [(2, 3), (2, 4)], r"x1 .*, wanted sizes that stretch to x0 float32\[2, 3\]"),
+    ("where", {}, [(3,), (2, 3), (2, 3)], "condition .*, wanted the first sizes of x_true"),
+    ("batch_normalization", dict(axes=(1,), batch_stat=False), [(2, 3)],
+     "mean or variance is missing, wanted both when batch_stat is false"),
+    ("group_normalization", dict(channel_axis=1, num_groups=2, batch_axis=(0,)), [(2, 3, 4)],
+     "wanted a multiple of num_groups 2"),
+    ("max", dict(axes=(1,), keep_dims=False), [(2, 0)], "wanted an element along the axes"),
+    ("gather_nd", {}, [(2, 3), (3, 4)], r"indices .*, wanted \(m, ...\) with m from 1 to the rank"),
+    ("attention", dict(transpose_k=False, heads=1, causal_offset=0), [(2, 3)] * 3,
+     r"q float32\[2, 3\], wanted rank 3 or 4"),
+    ("nms_detection2d", {}, [(1, 2, 5)], r"wanted \(B, N, 5 \+ C\) with at least one class"),
+    ("affine", dict(base_axis=1), [(2, 3), None, None], "weight is missing"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op,attrs,shapes,text", TEXTS)
+def test_errors_say_what_was_wanted(op, attrs, shapes, text):
+    specs = [None if s is None else native_spec(Spec.of(s)) for s in shapes]
+    with pytest.raises(ValueError, match=f"^{op}: .*{text}"):
+        require_library().infer(op, attrs, specs)
+
+
 def test_errors_name_the_input_what_came_and_what_was_wanted():
     x, w = Spec.of((2, 3)), Spec.of((4, 5))
     with pytest.raises(ValueError) as e:
