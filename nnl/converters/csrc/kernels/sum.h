@@ -10,7 +10,7 @@ static inline float nnl_line_sum(int n, const float* x) {
   int i = 0;
   for (; i + 16 <= n; i += 16)
     for (int j = 0; j < 16; j++) part[j] += x[i + j];
-  for (int j = 0; i < n; i++, j++) part[j] += x[i];
+  for (int j = 0; j < 16 && i < n; i++, j++) part[j] += x[i];
   for (int width = 8; width; width /= 2)
     for (int j = 0; j < width; j++) part[j] += part[j + width];
   return part[0];
