@@ -135,7 +135,7 @@ def add_commands(commands: Any) -> None:
     p.add_argument(
         "--quantization",
         action="store_true",
-        help="TFLITE: in 8 bits, with the ranges that numbers take on --dataset",
+        help="TFLITE, CSRC: in 8 bits, with the ranges that numbers take on --dataset",
     )
     p.add_argument(
         "--dataset",
@@ -283,8 +283,8 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
         raise ValueError(f"the option --weights-file is for CSRC, not {target.name}")
     if args.quantization != (args.dataset is not None):
         raise ValueError("--quantization and --dataset FILE belong together")
-    if args.quantization and target.name != "TFLITE":
-        raise ValueError(f"the option --quantization is for TFLITE, not {target.name}")
+    if args.quantization and target.name not in ("TFLITE", "CSRC"):
+        raise ValueError(f"the option --quantization is for TFLITE and CSRC, not {target.name}")
     size, *further = args.batch_size or (None if target.name in ("NNP", "NNLP") else 1,)
     if further and target.name != "NNLP":
         raise ValueError(f"several batch sizes in one file are for NNLP, not {target.name}")
@@ -426,7 +426,10 @@ def _convert(
     else:
         target.write(model, path, options)
         report["bytes"] = _bytes(Path(path))
-    if report.get("written", True) and (cost := cost_of_bits(model, path, options)) is not None:
+    if (
+        report.get("written", True)
+        and (cost := cost_of_bits(model, path, target, options)) is not None
+    ):
         report["accuracy"] = cost
     if isinstance(model, NnpModel):
         ends = interface(model.content())

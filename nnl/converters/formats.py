@@ -39,7 +39,7 @@ class WriteOptions:
         types: Of .nnb: types of variables by name.
         default_type: Of .nnb: the type of variables that `types` leaves out.
         weights_file: Of C source: weights are a file that the program loads.
-        dataset: Of .tflite: file of samples whose ranges 8 bits have, None for float32.
+        dataset: Of .tflite and C: file of samples whose ranges 8 bits have, None for float32.
     """
 
     batch_size: int | None = None
@@ -226,19 +226,21 @@ def _write_tflite(model: Model, path: str, options: WriteOptions) -> None:
 
 
 def _samples(file: str | None, network: Network) -> dict[str, Any] | None:
-    from nnl.converters.tflite.calibration import read_samples
+    from nnl.converters.samples import read_samples
 
     return None if file is None else read_samples(file, network)
 
 
-def cost_of_bits(model: Model, path: str, options: WriteOptions) -> str | None:
-    """What it costs that a file was written in 8 bits, in words; None where it was not."""
-    if options.dataset is None:
+def cost_of_bits(model: Model, path: str, target: Format, options: WriteOptions) -> str | None:
+    """What it costs that a file was written in 8 bits, in words; None where it was not, or where
+    nothing runs it."""
+    runtime = None if target.runtime is None else target.runtime(path, os.path.basename(path))
+    if options.dataset is None or (runtime is None and target.read is None):
         return None
     from nnl.converters.tflite.calibration import accuracy
 
     network = model.network(options.batch_size or 1, inference=True)
-    return str(accuracy(network, path, _samples(options.dataset, network) or {}))
+    return str(accuracy(network, path, _samples(options.dataset, network) or {}, runtime))
 
 
 def _tflite_operators(model: Model, version: int | None) -> list[str]:
@@ -263,12 +265,8 @@ def _pb_target() -> Target:
 def _write_csrc(model: Model, path: str, options: WriteOptions) -> None:
     from nnl.converters.csrc.writer import save
 
-    size = options.batch_size
-    if size is not None and size < 1:
-        raise ValueError(f"the batch size is {size}, wanted at least 1: CSRC has a fixed one")
-    if options.version is not None:
-        raise ValueError("the format CSRC has no versions to choose from: leave -d out")
-    save(path, model.network(size, inference=True), options.weights_file)
+    network = _of_one_size(model, options, "CSRC")
+    save(path, network, options.weights_file, _samples(options.dataset, network))
 
 
 def _csrc_target() -> Target:

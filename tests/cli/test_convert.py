@@ -239,7 +239,7 @@ def test_onnx_there_and_back(
         (["m.nnp", "o.tflite", "--quantization"], "--quantization and --dataset FILE belong"),
         (
             ["m.nnp", "o.onnx", "--quantization", "--dataset", "d"],
-            "the option --quantization is for TFLITE, not ONNX",
+            "the option --quantization is for TFLITE and CSRC, not ONNX",
         ),
         (
             ["m.nnp", "o.nnp", "--enable-optimize-pb"],

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 import numpy as np
 
-from nnl.converters.csrc.steps import Key
+from nnl.converters.csrc.steps import Call, Key, Read, Scale, Work, Written
 from nnl.core.elementwise import ARITY, NAMES, Program
 
 Operand = tuple[str, int] | float  # ("x", number of a read), ("t", of an instruction), a constant
@@ -27,15 +27,13 @@ class Pattern:
 
 
 def dense(shape: Sequence[int]) -> Pattern:
-    """In the order of the array itself."""
-    return Pattern(tuple(math.prod(shape[i + 1 :]) for i in range(len(shape))))
+    """In the order of the array itself; axes of size 1 have no stride."""
+    return Pattern(tuple(math.prod(shape[i + 1 :]) if n > 1 else 0 for i, n in enumerate(shape)))
 
 
 def stretched(shape: Sequence[int], rank: int) -> Pattern:
     """With sizes of 1 that stretch, aligned to the last axes."""
-    strides = dense(shape).strides
-    own = [0 if n == 1 else s for n, s in zip(shape, strides, strict=True)]
-    return Pattern((0,) * (rank - len(own)) + tuple(own))
+    return Pattern((0,) * (rank - len(shape)) + dense(shape).strides)
 
 
 @dataclass(frozen=True)
@@ -88,37 +86,56 @@ class Loop:
         own = tuple((name, tuple(map(operand, vs))) for name, vs in self.body)
         return replace(self, reads=tuple(reads), body=before.body + own)
 
-    def text(self, name: str) -> str:
-        """The function, which takes what is read and then what is written."""
+    def text(self, name: str, scales: Mapping[Key, Scale]) -> str:
+        """The function, which takes what is read and then what is written.
+
+        Args:
+            scales: Of arrays of 8 bits.
+        """
         sizes, strides = _merged(self.space, [p for _, p in self.reads] + [self.write[1]])
         arrays = list(dict.fromkeys(key for key, _ in self.reads))
-        parameters = [f"const float *restrict x{i}" for i in range(len(arrays))]
-        lines = [f"static void {name}({', '.join([*parameters, 'float *restrict y'])})", "{"]
+        types = ["int8_t" if key in scales else "float" for key in (*arrays, self.write[0])]
+        parameters = [f"const {t} *restrict x{i}" for i, t in enumerate(types[:-1])]
+        parameters.append(f"{types[-1]} *restrict y")
+        lines = [f"static void {name}({', '.join(parameters)})", "{"]
         indent = "    "
         for d, n in enumerate(sizes):
             lines.append(f"{indent}for (int i{d} = 0; i{d} < {n}; i{d}++)")
             indent += "    "
+        patterns = [p for _, p in self.reads] + [self.write[1]]
+        names = [f"x{arrays.index(key)}" for key, _ in self.reads] + ["y"]
         places = [
             f"{array}[{_index(pattern.offset, own)}]"
-            for array, pattern, own in zip(
-                [f"x{arrays.index(key)}" for key, _ in self.reads] + ["y"],
-                [p for _, p in self.reads] + [self.write[1]],
-                strides,
-                strict=True,
-            )
+            for array, pattern, own in zip(names, patterns, strides, strict=True)
         ]
+        to = scales.get(self.write[0])
+        moved = self.body == COPY and scales.get(self.reads[0][0]) == to  # no number changes
 
         def operand(v: Operand) -> str:
             if not isinstance(v, tuple):
                 return number(v)
-            return places[v[1]] if v[0] == "x" else f"t{v[1]}"
+            if v[0] == "t":
+                return f"t{v[1]}"
+            own = scales.get(self.reads[v[1]][0])
+            if own is None or moved:
+                return places[v[1]]
+            return f"{number(own.scale)} * (float)({places[v[1]]} - {own.zero})".replace(
+                "- -", "+ "
+            )
 
         if sizes:
             lines[-1] += " {"
         for t, (code, vs) in enumerate(self.body):
-            to = f"{places[-1]} =" if t == len(self.body) - 1 else f"const float t{t} ="
-            call = f"element_{code}({', '.join(map(operand, vs))})"
-            lines.append(f"{indent}{to} {call if code != 'copy' else operand(vs[0])};")
+            value = operand(vs[0])
+            if code != "copy":
+                value = f"element_{code}({', '.join(map(operand, vs))})"
+            if t < len(self.body) - 1:
+                lines.append(f"{indent}const float t{t} = {value};")
+            elif to is None or moved:
+                lines.append(f"{indent}{places[-1]} = {value};")
+            else:
+                inverse = number(1 / to.scale)
+                lines.append(f"{indent}{places[-1]} = nnl_stored({value}, {inverse}, {to.zero});")
         return "\n".join([*lines, *([f"{indent[4:]}}}"] if sizes else []), "}"])
 
     @property
@@ -129,6 +146,21 @@ class Loop:
 
 def _is_read(v: Operand) -> TypeGuard[tuple[str, int]]:
     return isinstance(v, tuple) and v[0] == "x"
+
+
+def read(step: Loop | Call) -> list[Key]:
+    """Arrays that a step reads, once for each time."""
+    if isinstance(step, Loop):
+        return [key for key, _ in step.reads]
+    return [a.key for a in step.arguments if isinstance(a, Read)]
+
+
+def written(step: Loop | Call) -> list[Key]:
+    """Arrays that a step writes."""
+    if isinstance(step, Loop):
+        return [step.write[0]]
+    keys = [a.key for a in step.arguments if isinstance(a, Written)]
+    return keys + [a for a in step.arguments if isinstance(a, Work)]
 
 
 def instructions(program: Program) -> Body:

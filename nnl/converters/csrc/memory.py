@@ -4,17 +4,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 
 from nnl.converters.csrc.calls import steps_of
-from nnl.converters.csrc.loops import COPY, Loop, dense
-from nnl.converters.csrc.steps import Call, Key, Read, Work, Written
+from nnl.converters.csrc.int8 import Scale, quantized
+from nnl.converters.csrc.loops import COPY, Loop, dense, read, written
+from nnl.converters.csrc.steps import Call, Key, Read, Work
 from nnl.converters.lowering import Lowered
 from nnl.core.graph import Value
 from nnl.graph.memory import plan_memory
 
 MOST_READS = 16  # of a loop that was joined from several; C99 promises 127 parameters
 _FLOAT = 4  # bytes
+_LARGEST_WHOLE = 2**24  # up to here every whole number is a float32
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass
@@ -26,26 +34,36 @@ class Plan:
         places: Where arrays lie in the arena, in floats.
         arena: Its size in floats.
         outputs: Which output each array is that is one.
-        constants: The others, in the order in which they are read, but for inputs.
+        constants: What no step makes, in the order in which it is read.
+        scales: Of arrays of 8 bits; the others are floats.
     """
 
     steps: list[Loop | Call]
     places: dict[Key, int] = field(default_factory=dict)
     arena: int = 0
     outputs: dict[Key, int] = field(default_factory=dict)
-    constants: dict[Key, Value] = field(default_factory=dict)
+    constants: dict[Key, Array] = field(default_factory=dict)
+    scales: dict[Key, Scale] = field(default_factory=dict)
 
 
-def plan(lowered: Lowered) -> Plan:
-    """Steps, each array in the arena for as long as somebody reads it."""
+def plan(lowered: Lowered, ranges: Mapping[Key, tuple[float, float]] | None = None) -> Plan:
+    """Steps, each array in the arena for as long as somebody reads it.
+
+    Args:
+        ranges: The smallest and largest numbers of all arrays that are computed, for one with
+            numbers of 8 bits.
+    Raises:
+        ValueError: A constant is not a float32.
+    """
     same: dict[Key, Key] = {}  # reshaped arrays -> what they are in memory
-    edges: dict[Key, Value] = {}
+    constants: dict[Key, Array] = {}
+    inputs = {v.key for v in lowered.inputs.values()}
     sizes: dict[Key, int] = {v.key: v.current_spec.size for v in lowered.inputs.values()}
     steps: list[Loop | Call] = []
     for node in lowered.nodes:
         for v in node.inputs:
-            if v is not None:
-                edges.setdefault(v.key, v)
+            if v is not None and v.node is None and v.key not in inputs and v.key not in constants:
+                constants[v.key] = _data(v)
         for i, spec in enumerate(node.out_specs):
             sizes[id(node), i] = spec.size
         if node.op.name in ("reshape", "identity"):
@@ -64,41 +82,40 @@ def plan(lowered: Lowered) -> Plan:
             copied = ("output", i)
             steps.append(Loop(space, ((key, dense(space)),), COPY, (copied, dense(space))))
             outputs[copied] = i
-    steps = _joined(steps, outputs)
     found = Plan(steps, outputs=outputs)
-    inputs = {v.key for v in lowered.inputs.values()}
+    if ranges is not None:
+        eight = quantized(steps, {*inputs, *outputs}, constants, sizes, ranges)
+        found.steps, found.scales = eight.steps, eight.scales
+        sizes.update(eight.sizes)
+        constants.update(eight.constants)
+    found.steps = _joined(found.steps, outputs)
     given = {*outputs, *inputs}
     used: dict[Key, tuple[int, int]] = {}
-    made = {key for s in steps for key in written(s)}
-    for t, step in enumerate(steps):
+    for t, step in enumerate(found.steps):
         for key in (*written(step), *read(step)):
-            if key not in made and key not in inputs:
-                found.constants.setdefault(key, edges[key])
+            if key in constants:
+                found.constants.setdefault(key, constants[key])
             elif key not in given:
                 used[key] = used.get(key, (t, t))[0], t
-    intervals = {
-        key: (first, last, _FLOAT * (key.size if isinstance(key, Work) else sizes[key]))
-        for key, (first, last) in used.items()
-    }
-    places, arena = plan_memory(intervals)
+
+    def size(key: Key) -> int:
+        count = key.size if isinstance(key, Work) else sizes[key]
+        return count if key in found.scales else _FLOAT * count
+
+    places, arena = plan_memory({k: (first, last, size(k)) for k, (first, last) in used.items()})
     found.places = {key: at // _FLOAT for key, at in places.items()}
     found.arena = arena // _FLOAT
     return found
 
 
-def read(step: Loop | Call) -> list[Key]:
-    """Arrays that a step reads, once for each time."""
-    if isinstance(step, Loop):
-        return [key for key, _ in step.reads]
-    return [a.key for a in step.arguments if isinstance(a, Read)]
-
-
-def written(step: Loop | Call) -> list[Key]:
-    """Arrays that a step writes."""
-    if isinstance(step, Loop):
-        return [step.write[0]]
-    keys = [a.key for a in step.arguments if isinstance(a, Written)]
-    return keys + [a for a in step.arguments if isinstance(a, Work)]
+def _data(v: Value) -> Array:
+    array = v.array.read("host")
+    if array.dtype.kind in "iu" and array.size and np.abs(array).max() > _LARGEST_WHOLE:
+        raise ValueError(
+            f"CSRC: a constant holds {np.abs(array).max()}, and whole numbers up to "
+            f"{_LARGEST_WHOLE}, which a float can be, were wanted"
+        )
+    return np.ascontiguousarray(array, "<f4").reshape(-1)
 
 
 def _renamed(step: Loop | Call, same: dict[Key, Key]) -> Loop | Call:

@@ -30,18 +30,18 @@ def compiled(path: str, name: str, flags: Sequence[str] = ("-O1",)) -> Runtime |
     if compiler is None:
         return None
     folder = Path(path).resolve()
+    own = tempfile.TemporaryDirectory()  # goes with the function that runs what is in it
+    program = Path(own.name, "example")
 
     def run(values: Values) -> Sequence[Any]:
-        with tempfile.TemporaryDirectory() as own:
-            program = os.path.join(own, "example")
+        if not program.exists():
             sources = sorted(folder.glob("*.c"))
             _run([compiler, *STRICT, *flags, "-o", program, *sources, "-lm"], folder, name)
-            inputs = []
-            for i, value in enumerate(values.values()):
-                inputs.append(os.path.join(own, f"in{i}.bin"))
-                np.ascontiguousarray(value, "<f4").tofile(inputs[-1])
-            lines = _run([program, *inputs], folder, name).split()
-        numbers = np.array(lines, np.float32)
+        inputs = []
+        for i, value in enumerate(values.values()):
+            inputs.append(os.path.join(own.name, f"in{i}.bin"))
+            np.ascontiguousarray(value, "<f4").tofile(inputs[-1])
+        numbers = np.array(_run([program, *inputs], folder, name).split(), np.float32)
         header = (folder / "network.h").read_text()
         prefix = re.search(r"#ifndef (\w+)_NETWORK_H", header)[1]  # type: ignore[index]
         sizes = [int(n) for n in re.findall(rf" {prefix}_output\w*_size = (\d+) /\*", header)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.csrc.calibration import ranges_of
 from nnl.converters.csrc.calls import KERNELS
 from nnl.converters.csrc.loops import Loop
 from nnl.converters.csrc.memory import Plan, plan
@@ -22,21 +23,34 @@ from nnl.core.atomic import replacing
 from nnl.core.graph import Value
 
 _MADE = "/* Made by `nnl convert -O CSRC`. */\n"
-_LARGEST_WHOLE = 2**24  # up to here every whole number is a float32
+_KINDS = {"f4": "float", "i1": "int8_t", "i4": "int32_t"}
+_CALLED = {"elements": "element_", "stored": "nnl_stored("}  # what loops use of a kernel
 
 
-def save(path: str | os.PathLike[str], network: Network, weights_file: bool = False) -> None:
+def save(
+    path: str | os.PathLike[str],
+    network: Network,
+    weights_file: bool = False,
+    samples: Mapping[str, Any] | None = None,
+) -> None:
     """Write a network as a folder of C.
 
     Args:
         path: A folder that does not exist yet, or is empty.
         weights_file: Whether the weights are a file that the program loads, not part of it.
+        samples: Arrays of samples for the inputs by name, for numbers of 8 bits in the ranges that
+            these have; None for floats.
     Raises:
         CannotLower: C cannot say some functions; all are listed.
         FileExistsError: There are files in the folder.
-        ValueError: A constant is not a float32.
+        ValueError: A constant is not a float32, samples do not fit, or weights of 8 bits shall be
+            a file.
     """
-    texts = _Writer(lower(network, target()), network.name, weights_file).files()
+    lowered = lower(network, target())
+    if samples is not None and weights_file:
+        raise ValueError("CSRC: weights of 8 bits are an array in the program, not a file")
+    ranges = None if samples is None else ranges_of(lowered, samples)
+    texts = _Writer(lowered, plan(lowered, ranges), network.name, weights_file).files()
     with replacing(path, folder=True) as folder:
         for name, content in texts.items():
             file = folder / name
@@ -49,23 +63,22 @@ class _Writer:
     prefix: What every name begins with that others can see.
     """
 
-    def __init__(self, lowered: Lowered, name: str, weights_file: bool) -> None:
-        self.lowered, self.in_file = lowered, weights_file
+    def __init__(self, lowered: Lowered, plan: Plan, name: str, weights_file: bool) -> None:
+        self.lowered, self.plan, self.in_file = lowered, plan, weights_file
         self.prefix = identifier(name, "network")
-        self.plan: Plan = plan(lowered)
         self.names: dict[str, dict[str, str]] = {}
         taken = {"input", "output"}  # the tables
         for kind, edges in (("input", lowered.inputs), ("output", lowered.outputs)):
             found = distinct((f"{kind}_{name}" for name in edges), kind, taken)
             self.names[kind] = dict(zip(edges, found, strict=True))
             taken.update(found)
-        self.weights = {k: _data(v) for k, v in self.plan.constants.items()}
-        self.starts: dict[Key, int] = {}
-        at = 0
-        for key, data in self.weights.items():
-            self.starts[key] = at
-            at += data.size
-        self.weight_count = at
+        self.kinds: dict[str, list[np.ndarray[Any, Any]]] = {}  # constants by type
+        self.starts: dict[Key, tuple[str, int]] = {}
+        for key, data in plan.constants.items():
+            kind = _KINDS[data.dtype.kind + str(data.dtype.itemsize)]
+            others = self.kinds.setdefault(kind, [])
+            self.starts[key] = kind, sum(a.size for a in others)
+            others.append(data)
 
     def files(self) -> dict[str, str | bytes]:
         """What the folder holds, by name."""
@@ -74,41 +87,51 @@ class _Writer:
             "network.h": self._header(),
             "network.c": network,
             "example.c": self._example(),
-            "Makefile": _makefile(bool(self.weight_count) and not self.in_file),
+            "Makefile": _makefile(bool(self.kinds) and not self.in_file),
         }
         for name in kernels:
             found[f"kernels/{name}"] = (KERNELS / name).read_bytes()
-        if self.weight_count and self.in_file:
-            found["weights.bin"] = b"".join(w.tobytes() for w in self.weights.values())
-        elif self.weight_count:
+        if self.kinds and self.in_file:
+            found["weights.bin"] = b"".join(a.tobytes() for a in self.kinds["float"])
+        elif self.kinds:
             found["weights.h"] = self._weights_header()
             found["weights.c"] = self._weights()
         return found
 
     # ---- weights ----
 
+    @property
+    def weight_count(self) -> int:
+        """How many floats there are."""
+        return sum(a.size for a in self.kinds.get("float", ()))
+
     def _weights_header(self) -> str:
-        p = self.prefix
-        return (
-            f"{_MADE}#ifndef {p}_WEIGHTS_H\n#define {p}_WEIGHTS_H\n\n#include <stdint.h>\n\n"
-            "/* Numbers of type float by their bits, exactly. */\n"
-            f"extern const union {p}_weights {{\n    uint32_t bits[{self.weight_count}];\n"
-            f"    float values[{self.weight_count}];\n}} {p}_weights;\n\n#endif\n"
-        )
+        p, parts = self.prefix, []
+        for kind, arrays in self.kinds.items():
+            n = sum(a.size for a in arrays)
+            parts.append(
+                f"extern const {kind} {p}_{kind}[{n}];\n"
+                if kind != "float"
+                else "/* Numbers of type float by their bits, exactly. */\n"
+                f"extern const union {p}_weights {{\n    uint32_t bits[{n}];\n"
+                f"    float values[{n}];\n}} {p}_weights;\n"
+            )
+        guard = f"#ifndef {p}_WEIGHTS_H\n#define {p}_WEIGHTS_H\n\n#include <stdint.h>\n\n"
+        return f"{_MADE}{guard}{''.join(parts)}\n#endif\n"
 
     def _weights(self) -> bytes:
-        """The array; in numpy, because there are millions of numbers."""
-        bits = np.concatenate([w.view("<u4") for w in self.weights.values()])
-        digits = np.frombuffer(bits.astype(">u4").tobytes().hex().encode(), np.uint8)
-        rows = np.empty((len(bits), 11), np.uint8)
-        rows[:, :2] = np.frombuffer(b"0x", np.uint8)
-        rows[:, 2:10] = digits.reshape(-1, 8)
-        rows[:, 10] = ord(",")
-        rows = np.concatenate([rows, np.full((len(bits), 1), ord(" "), np.uint8)], axis=1)
-        rows[7::8, 11] = ord("\n")
-        head = f'{_MADE}#include "weights.h"\n\nconst union {self.prefix}_weights '
-        head += f"{self.prefix}_weights = {{{{\n"
-        return head.encode() + rows.tobytes() + b"\n}};\n"
+        """The arrays; in numpy, because there are millions of numbers."""
+        p, parts = self.prefix, [f'{_MADE}#include "weights.h"\n'.encode()]
+        for kind, arrays in self.kinds.items():
+            values = np.concatenate(arrays)
+            if kind == "float":
+                head, rows, tail = f"union {p}_weights {p}_weights = {{{{", _hex(values), "}};"
+            else:
+                head, tail = f"{kind} {p}_{kind}[{len(values)}] = {{", "};"
+                lines = [", ".join(map(str, values[k : k + 16])) for k in range(0, len(values), 16)]
+                rows = ",\n".join(lines).encode()
+            parts += [f"\nconst {head}\n".encode(), rows, f"\n{tail}\n".encode()]
+        return b"".join(parts)
 
     # ---- the header ----
 
@@ -126,7 +149,7 @@ class _Writer:
         load = (
             f"/* Read the weights, once and before all else; 0 if that was done. */\n"
             f"int {p}_load(const char *path);\n\n"
-            if self.weight_count and self.in_file
+            if self.kinds and self.in_file
             else ""
         )
         return f"""{_MADE}#ifndef {p}_NETWORK_H
@@ -181,11 +204,10 @@ void {p}_run(const float *const *inputs, float *const *outputs);
         for step in self.plan.steps:
             if isinstance(step, Loop):
                 codes = "_".join(code for code, _ in step.body)[:40]
-                text = step.text("@")
+                text = step.text("@", self.plan.scales)
                 name = loops.setdefault(text, f"{codes}_{len(loops)}")
                 arguments = [self._place(key) for key in step.arrays]
-                if any(code != "copy" for code, _ in step.body):
-                    used.add("elements.h")
+                used |= {f"{name}.h" for name in ("elements", "stored") if _CALLED[name] in text}
             else:
                 name = f"nnl_{step.kernel}"
                 used.add(f"{step.kernel}.h")
@@ -193,16 +215,16 @@ void {p}_run(const float *const *inputs, float *const *outputs);
             calls.append(f"    {name}({', '.join(arguments)});")
         p, low = self.prefix, self.lowered
         parts = [_MADE + "#include <math.h>\n"]
-        if self.weight_count and self.in_file:
+        if self.kinds and self.in_file:
             parts[0] += "#include <stdio.h>\n"
         own = ['#include "network.h"', *(f'#include "kernels/{k}"' for k in sorted(used))]
-        if self.weight_count and not self.in_file:
+        if self.kinds and not self.in_file:
             own.append('#include "weights.h"')
         parts.append("\n".join(own) + "\n")
         if self.plan.arena:
             parts.append(f"static float arena[{self.plan.arena}];\n")
         parts += [self._table("input", low.inputs), self._table("output", low.outputs)]
-        if self.weight_count:
+        if "float" in self.kinds:
             parts.append(self._loading())
         parts += [text.replace("@", name, 1) + "\n" for text, name in loops.items()]
         body = "\n".join(calls)
@@ -240,9 +262,11 @@ int {p}_load(const char *path)
         if key in self.plan.outputs:
             return f"outputs[{self.plan.outputs[key]}]"
         if key in self.plan.places:
-            return f"arena + {self.plan.places[key]}"
+            place = f"arena + {self.plan.places[key]}"
+            return f"(int8_t *)({place})" if key in self.plan.scales else place
         if key in self.starts:
-            return f"weights + {self.starts[key]}"
+            kind, at = self.starts[key]
+            return f"{'weights' if kind == 'float' else f'{self.prefix}_{kind}'} + {at}"
         keys = [v.key for v in self.lowered.inputs.values()]
         return f"inputs[{keys.index(key)}]"  # type: ignore[arg-type]
 
@@ -255,7 +279,7 @@ int {p}_load(const char *path)
         ins = ", ".join(f"input_{i}" for i in range(len(low.inputs))) or "0"
         outs = ", ".join(f"output_{i}" for i in range(len(low.outputs))) or "0"
         load = ""
-        if self.weight_count and self.in_file:
+        if self.kinds and self.in_file:
             load = f"""    if ({p}_load("weights.bin")) {{
         fprintf(stderr, "cannot read weights.bin\\n");
         return 1;
@@ -295,19 +319,15 @@ int main(int count, char **paths)
 """
 
 
-def _data(v: Value) -> np.ndarray[Any, Any]:
-    """The values of a constant.
-
-    Raises:
-        ValueError: A whole number is not a float32.
-    """
-    array = v.array.read("host")
-    if array.dtype.kind in "iu" and array.size and np.abs(array).max() > _LARGEST_WHOLE:
-        raise ValueError(
-            f"CSRC: a constant holds {np.abs(array).max()}, and whole numbers up to "
-            f"{_LARGEST_WHOLE}, which a float can be, were wanted"
-        )
-    return np.ascontiguousarray(array, "<f4").reshape(-1)
+def _hex(values: np.ndarray[Any, Any]) -> bytes:
+    """Bits of floats, eight a line: 0x3f800000, ..."""
+    digits = np.frombuffer(values.view("<u4").astype(">u4").tobytes().hex().encode(), np.uint8)
+    rows = np.empty((len(values), 12), np.uint8)
+    rows[:, :2] = np.frombuffer(b"0x", np.uint8)
+    rows[:, 2:10] = digits.reshape(-1, 8)
+    rows[:, 10:] = np.frombuffer(b", ", np.uint8)
+    rows[7::8, 11] = ord("\n")
+    return rows.tobytes()
 
 
 def _with_included(names: set[str]) -> list[str]:
