@@ -58,7 +58,6 @@ def add_commands(commands: Any) -> None:
         )
     p.add_argument("-f", "--force", action="store_true", help="accepted; OUTPUT is overwritten")
     p.add_argument("--channel-last", action="store_true", help=argparse.SUPPRESS)
-    p.add_argument("--nnp-exclude-preprocess", action="store_true", help=argparse.SUPPRESS)
     p.add_argument("--nnp-version", help=argparse.SUPPRESS)
     p.add_argument(
         "-b",
@@ -162,18 +161,12 @@ def add_commands(commands: Any) -> None:
         help="of --verify (default 1e-3), times the largest number of an output",
     )
     p.add_argument("--json", action="store_true", help="print a report as JSON")
-    # options of nnabla_cli for formats that nnl does not have: known, and refused with a reason
-    for option, (flags, _) in OF_OTHER_FORMATS.items():
-        given = {"action": "store_true"} if option in _SWITCHES else {"metavar": "VALUE"}
-        p.add_argument(*flags, help=argparse.SUPPRESS, dest=option, **given)  # type: ignore[arg-type]
+    for flag in WITHOUT_EFFECT:
+        p.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
     p.set_defaults(run=run)
 
 
-# option -> its spellings, what it is for
-OF_OTHER_FORMATS: dict[str, tuple[tuple[str, ...], str]] = {
-    "enable_optimize_pb": (("--enable-optimize-pb",), "TF_PB"),
-}
-_SWITCHES = ("enable_optimize_pb",)
+WITHOUT_EFFECT = ("--nnp-exclude-preprocess", "--enable-optimize-pb")
 
 
 def _refuse_others(args: argparse.Namespace) -> None:
@@ -182,12 +175,6 @@ def _refuse_others(args: argparse.Namespace) -> None:
             "the option --nnp-version needs tables of old releases that NNabla downloads: nnl "
             "writes the functions of NNabla 1.39"
         )
-    for option, (flags, target) in OF_OTHER_FORMATS.items():
-        if getattr(args, option):
-            raise ValueError(
-                f"the option {flags[-1]} is for the format {target}, which comes in a later "
-                "version of nnl"
-            )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -195,8 +182,9 @@ def run(args: argparse.Namespace) -> int:
     if len(args.files) < 2:
         raise ValueError(f"wanted FILE... OUTPUT, got only {args.files[0]}")
     _refuse_others(args)
-    if args.nnp_exclude_preprocess:
-        logger.warning("--nnp-exclude-preprocess has no effect, here as in nnabla_cli")
+    for flag in WITHOUT_EFFECT:
+        if getattr(args, flag.removeprefix("--").replace("-", "_")):
+            logger.warning("%s has no effect, here as in nnabla_cli", flag)
     if args.channel_last:
         logger.warning("--channel-last has no effect: layers say themselves whether maps are last")
     *inputs, output = args.files

@@ -129,10 +129,38 @@ def _read_pb(paths: Sequence[str]) -> Model:
     return TensorFlowGraph(load(paths[0]), paths[0])
 
 
+def _read_meta(paths: Sequence[str]) -> Model:
+    from nnl.converters.tensorflow.saved import load_meta
+
+    if len(paths) != 1:
+        raise ValueError(f"a checkpoint is named by one file, got {len(paths)}: {', '.join(paths)}")
+    return TensorFlowGraph(load_meta(paths[0]), paths[0])
+
+
+def _read_saved(paths: Sequence[str]) -> Model:
+    from nnl.converters.tensorflow.saved import load_folder
+
+    if len(paths) != 1:
+        raise ValueError(f"a SavedModel is one folder, got {len(paths)}: {', '.join(paths)}")
+    return TensorFlowGraph(load_folder(paths[0]), paths[0])
+
+
 def _write_pb(model: Model, path: str, options: WriteOptions) -> None:
     from nnl.converters.tensorflow.writer import save
 
     save(path, _of_one_size(model, options, "TF_PB"))
+
+
+def _write_meta(model: Model, path: str, options: WriteOptions) -> None:
+    from nnl.converters.tensorflow.writer import save_meta
+
+    save_meta(path, _of_one_size(model, options, "TF_CKPT_V2"))
+
+
+def _write_saved(model: Model, path: str, options: WriteOptions) -> None:
+    from nnl.converters.tensorflow.writer import save_folder
+
+    save_folder(path, _of_one_size(model, options, "SAVED_MODEL"))
 
 
 def _write_nnp(model: Model, path: str, options: WriteOptions) -> None:
@@ -364,15 +392,27 @@ FORMATS: dict[str, Format] = {
             runtime=in_tensorflow,
             target=_pb_target,
         ),
+        Format("TF_CKPT_V1", "TensorFlow", (".ckpt",), _read_meta),
+        Format(
+            "TF_CKPT_V2",
+            "TensorFlow",
+            (".meta",),
+            _read_meta,
+            _write_meta,
+            runtime=in_tensorflow,
+            target=_pb_target,
+        ),
+        Format(
+            "SAVED_MODEL",
+            "TensorFlow",
+            (),
+            _read_saved,
+            _write_saved,
+            runtime=in_tensorflow,
+            target=_pb_target,
+        ),
         Format("NNLP", "programs of nnl", (".nnlp",), write=_write_programs),
     )
-}
-
-
-# Formats of NNabla's converter that nnl neither reads nor writes, with their extensions.
-NOT_HERE = {
-    "TF_CKPT_V1": (".ckpt",),
-    "TF_CKPT_V2": (".meta",),
 }
 
 
@@ -392,8 +432,7 @@ def _why_not(extension: str) -> str:
         return ": such a file has weights and no network, nnl.converters.weights reads them"
     if not extension:
         return "; folders have none, their format is named by -O"
-    known = next((n for n, e in NOT_HERE.items() if extension in e), None)
-    return "" if known is None else f": nnl does not have the format {known}"
+    return ""
 
 
 def format_of(path: str, named: str | None, writing: bool) -> Format:
@@ -415,10 +454,13 @@ def format_of(path: str, named: str | None, writing: bool) -> Format:
                 f"{path} has the extension of {by_extension.name}, but {named} was asked for"
             )
         return usable[named]
+    known = is_programs(path) or by_extension is not None
+    if not writing and not known and os.path.isdir(path):
+        return FORMATS["SAVED_MODEL"]
     if by_extension is None or (writing and extension == ".h5"):
-        known = [e for f in usable.values() for e in f.extensions if not writing or e != ".h5"]
+        possible = [e for f in usable.values() for e in f.extensions if not writing or e != ".h5"]
         raise ValueError(
-            f"{path}: cannot {verb} the extension {extension!r}, only {', '.join(known)}"
+            f"{path}: cannot {verb} the extension {extension!r}, only {', '.join(possible)}"
             f"{_why_not(extension)}"
         )
     return by_extension

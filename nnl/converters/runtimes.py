@@ -147,17 +147,17 @@ def in_nnablart(file: str, name: str) -> Runtime | None:
 
 
 def in_tensorflow(file: str, name: str) -> Runtime | None:
-    """TensorFlow with a frozen graph; None where it is not installed.
+    """TensorFlow with a graph; None where it is not installed.
 
     NNL_TENSORFLOW_PYTHON names a Python that has it, else this one is asked.
     """
-    from nnl.converters.tensorflow.importer import load
     from nnl.converters.tensorflow.runtime import TensorFlow, python_with_tensorflow
+    from nnl.converters.tensorflow.saved import load_any
 
     python = python_with_tensorflow()
     if python is None:
         return None
-    graph = load(file)
+    graph = load_any(file)
     inputs = {info.name: info.dtype for info in graph.infos}
 
     def run(values: Values) -> Sequence[Any]:

@@ -15,7 +15,7 @@ from nnl.converters.tflite.writer import TARGET as TFLITE
 from nnl.core.op import OPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "conversion.md"
-TARGETS = {"NNB": nnb(), "CSRC": csrc(), "TFLITE": TFLITE}
+TARGETS = {"NNB": nnb(), "CSRC": csrc(), "TFLITE, TF_PB": TFLITE}
 
 TEXT = """# What can be converted
 

@@ -359,6 +359,28 @@ def lite(folder: Path) -> tuple[list[Path], Reader]:
     return paths, read
 
 
+def saved_models(folder: Path) -> tuple[list[Path], Reader]:
+    from nnl.converters.formats import read_model
+    from nnl.converters.model import Network
+    from nnl.converters.tensorflow import checkpoint, table, writer
+
+    for module in (checkpoint, table):  # else nothing but damaged checksums is found
+        module.masked = lambda data: 0
+    x = nn.Variable((1, 2, 6, 6))
+    y = PF.affine(F.relu(PF.convolution(x, 3, (3, 3))), 3)
+    network = Network("n", {"x": x}, {"y": y})
+    writer.save_folder(folder / "s", network)
+    writer.save_meta(folder / "m.meta", network)
+    nn.clear_parameters()
+
+    def read(path: Path) -> None:
+        file = folder / "s" if path.is_relative_to(folder / "s") else folder / "m.meta"
+        read_model([str(file)])[0].network().run({"x": np.zeros((1, 2, 6, 6), np.float32)})
+
+    files = [p for p in folder.rglob("*") if p.is_file()]
+    return sorted(files), read
+
+
 KINDS: dict[str, Callable[[Path], tuple[list[Path], Reader]]] = {
     "nnp": nnabla(".nnp", include_solver_state=True),
     "nntxt": nnabla(".nntxt", include_params=True, include_solver_state=True),
@@ -373,6 +395,7 @@ KINDS: dict[str, Callable[[Path], tuple[list[Path], Reader]]] = {
     "runtime": runtime,
     "frozen graphs": frozen_graphs,
     "lite": lite,
+    "saved models": saved_models,
     "tables": tables,
     "caches": caches,
 }

@@ -44,6 +44,9 @@ def set_attribute(attribute: Any, value: Any) -> None:
         attribute.func.name = value["func"]
     elif isinstance(value, list):
         attribute.list.SetInParent()
+        if value and isinstance(value[0], np.dtype):
+            attribute.list.type.extend(map(code_of_dtype, value))
+            return
         kind = {str: "s", float: "f", bool: "b"}.get(type(value[0]) if value else int, "i")
         getattr(attribute.list, kind).extend([v.encode() if kind == "s" else v for v in value])
     else:

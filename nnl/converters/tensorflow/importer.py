@@ -93,7 +93,7 @@ class TensorFlowModel:
         outs = self._outs if outputs is None else self._edges(outputs)
         if inputs is None:
             names = {edge: name for name, edge in self._ins.items()}
-            ins = {names.get(e, n): e for n, e in _placeholders(self.graph, outs).items()}
+            ins = {names.get(e, n): e for n, e in placeholders_of(self.graph, outs).items()}
         ends = ins, outs
         return TensorFlowModel(self.graph, self.library, ends, self.state, self.where, self.files)
 
@@ -177,21 +177,33 @@ def load(path: str | os.PathLike[str]) -> TensorFlowModel:
         graph, library = graph_of(proto), Library(proto.library)
         if not graph.nodes:
             raise TensorFlowError("it has no nodes")
-        outs = _outputs(graph)
-        return TensorFlowModel(graph, library, (_placeholders(graph, outs), outs), {}, where)
+        outs = outputs_of(graph)
+        return TensorFlowModel(graph, library, (placeholders_of(graph, outs), outs), {}, where)
     except TensorFlowError as error:
         if str(error).startswith(where):
             raise
         raise type(error)(f"{where}: {error}") from None
 
 
-def _outputs(graph: Graph) -> dict[str, Edge]:
-    """What no node reads."""
-    read = {n for node in graph.nodes.values() for n in (*node.controls, *_sources(node))}
+def outputs_of(graph: Graph) -> dict[str, Edge]:
+    """What no node reads, and depends on a placeholder."""
+    readers: dict[str, list[str]] = {}
+    read = set()
+    for node in graph.nodes.values():
+        read.update(node.controls)
+        for name in _sources(node):
+            readers.setdefault(name, []).append(node.name)
+    depends: set[str] = set()
+    todo = [n.name for n in graph.nodes.values() if n.op in _INPUTS[:2]]
+    while todo:
+        name = todo.pop()
+        if name not in depends:
+            depends.add(name)
+            todo += readers.get(name, ())
     return {
         n.name: (n.name, 0)
         for n in graph.nodes.values()
-        if n.name not in read and n.op not in _ENDS and n.inputs
+        if n.name in depends and n.name not in (readers.keys() | read) and n.op not in _ENDS
     }
 
 
@@ -199,7 +211,7 @@ def _sources(node: Node) -> list[str]:
     return [name for name, _ in node.inputs]
 
 
-def _placeholders(graph: Graph, outputs: Mapping[str, Edge]) -> dict[str, Edge]:
+def placeholders_of(graph: Graph, outputs: Mapping[str, Edge]) -> dict[str, Edge]:
     """The inputs that outputs need, in the order of the file."""
     needed = {n.name for n in graph.reached([name for name, _ in outputs.values()], {})}
     return {

@@ -9,6 +9,8 @@ from typing import Any
 
 from nnl.converters.nnp.messages import build, rows
 
+SERVING = "serving_default"  # what users of a SavedModel call
+
 
 class TensorFlowError(ValueError):
     """A file of TensorFlow, or a node in it, that cannot be read."""

@@ -118,9 +118,11 @@ class Builder:
     Attributes:
         proto: The message.
         names: Edges of tensors, by their ids.
+        variables: Weights by name, which a checkpoint will hold; None makes them constants.
     """
 
-    def __init__(self, reserved: Sequence[Tensor]) -> None:
+    def __init__(self, reserved: Sequence[Tensor], variables: bool = False) -> None:
+        self.variables: dict[str, Any] | None = {} if variables else None
         self.proto = messages()["GraphDef"]()
         self.proto.versions.producer = PRODUCER
         self.names: dict[int, str] = {}
@@ -159,19 +161,28 @@ class Builder:
         name = self.unique(name or "constant")
         return self.node("Const", name=name, value=array, dtype=array.dtype)
 
+    def weight(self, value: Any, name: str) -> str:
+        """Add a constant, or a variable if it has a name and is a weight."""
+        if self.variables is None or not name or value.dtype.kind != "f" or value.ndim == 0:
+            return self.constant(value, name=name)
+        name = self.unique(name)
+        self.variables[name] = value
+        kind = {"dtype": value.dtype}
+        self.node("VarHandleOp", name=name, shape=value.shape, shared_name=name, **kind)
+        return self.node("ReadVariableOp", name, name=self.unique(f"{name}/read"), **kind)
+
     def edge(self, t: Tensor) -> str:
         """The edge of a tensor; a constant becomes a node where it is read first."""
         if id(t) not in self.names:
-            self.names[id(t)] = self.constant(t.value, name=t.name)
+            self.names[id(t)] = self.weight(t.value, t.name)
         return self.names[id(t)]
 
     def weights(self, t: Tensor, axes: Sequence[int], shape: Sequence[int] | None = None) -> str:
         """The edge of a tensor with its axes in another order, in a shape."""
         if t.value is not None:
             value = np.transpose(t.value, axes)
-            return self.constant(
-                np.ascontiguousarray(value if shape is None else value.reshape(shape)), name=t.name
-            )
+            whole = value if shape is None else value.reshape(shape)
+            return self.weight(np.ascontiguousarray(whole), t.name)
         x = self.edge(t)
         if list(axes) != list(range(len(axes))):
             x = self.node("Transpose", x, self.ints(axes), T=t.dtype, Tperm=np.dtype(np.int32))

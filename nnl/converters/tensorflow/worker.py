@@ -4,8 +4,8 @@ needs nothing of nnl.
 
     python worker.py
 
-Reads lines of JSON: the frozen graph or folder `file`, the .npz of its inputs `inputs`, the names
-of tensors `outputs` of a graph, and the .npz to write, `result`. Answers each with a line: {} or
+Reads lines of JSON: the frozen graph, .meta or folder `file`, the .npz of its inputs `inputs`, the
+names of `outputs`, and the .npz to write, `result`. Answers each with a line: {} or
 {"error": text}.
 """
 
@@ -29,6 +29,12 @@ def run(tf: Any, request: dict[str, Any]) -> None:
         found = f(**{name: tf.constant(v) for name, v in given.items()})
         names = request["outputs"] or sorted(found)
         values = [found[name].numpy() for name in names]
+    elif request["file"].endswith(".meta"):
+        with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as session:
+            saver = tf.compat.v1.train.import_meta_graph(request["file"])
+            saver.restore(session, request["file"].removesuffix(".meta"))
+            feeds = {f"{name}:0": v for name, v in given.items()}
+            values = session.run([f"{n}:0" for n in request["outputs"]], feeds)
     else:
         graph_def = tf.compat.v1.GraphDef()
         with open(request["file"], "rb") as binary:
