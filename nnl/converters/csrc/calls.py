@@ -206,6 +206,9 @@ def _split(node: Node) -> Steps:
 _FEW_ROWS = 8  # of a left matrix: copying panels of the right one costs more than it saves
 
 
+_BEHIND = 16  # floats that nnl_patches may write behind a panel
+
+
 def _panel(rows: int, columns: int) -> Work:
     r, c = _PANEL["NNL_PANEL_ROWS"], _PANEL["NNL_PANEL_COLUMNS"]
     return Work(min(rows, r) * min(columns, c))
@@ -282,7 +285,7 @@ def _convolution(node: Node) -> Steps:
         found = (batch, groups, out, window, _in(node), _in(node, 1), _in(node, 2), _out(node))
         yield Call("depthwise", found)
         return
-    work = _panel(maps * math.prod(w[2:]), math.prod(window.out))
+    work = Work(_panel(maps * math.prod(w[2:]), math.prod(window.out)).size + _BEHIND)
     ends = (_in(node), _in(node, 1), _in(node, 2), _out(node), work)
     yield Call("convolution", (batch, groups, maps, out, window, *ends))
 

@@ -5,42 +5,43 @@
 #include "product.h"
 #include "window.h"
 
-/* What position `at` of the window sees at `count` outputs of a line from the `first` one on. */
-static inline void nnl_line(const float* pixels, int size, int at, int stride, int first, int count,
-                            float* y) {
-  int i = nnl_first(at + first * stride, stride, count);
-  const int end = nnl_end(at + first * stride, stride, size, count);
-  if (i) memset(y, 0, i * sizeof *y);
-  pixels += at + (first + i) * stride;
-  if (stride == 1 && i < end) {
-    memcpy(y + i, pixels, (end - i) * sizeof *y);
-    i = end;
-  }
-  for (; i < end; i++, pixels += stride) y[i] = *pixels;
-  if (i < count) memset(y + i, 0, (count - i) * sizeof *y);
-}
-
-/* A panel of the matrix with a row for each position of the window in each map, and a column for
-   each output: the pixels that they see. */
-static inline void nnl_patches(const nnl_window* w, const float* x, int row, int rows, int column,
-                               int columns, float* panel) {
+/* A panel of the matrix with a row for each position of the window in each of `in` maps, and a
+   column for each output: the pixels that they see. It writes up to 16 numbers behind the panel. */
+static inline void nnl_patches(const nnl_window* w, int in, const float* x, int row, int rows,
+                               int column, int columns, float* panel) {
+  const int k = w->kernel[2], h = w->kernel[1], d = w->kernel[0], stride = w->stride[2];
+  const int width = w->out[2], height = w->out[1], pixels = nnl_volume(w->size);
+  const int top = column / width % height, front = column / width / height;
   for (int r = row; r < row + rows; r++) {
-    const int k = w->kernel[2], h = w->kernel[1], d = w->kernel[0];
-    const int at[3] = {r / (k * h) % d * w->dilation[0] - w->pad[0],
-                       r / k % h * w->dilation[1] - w->pad[1], r % k * w->dilation[2] - w->pad[2]};
-    const float* map = x + r / (k * h * d) * nnl_volume(w->size);
-    for (int c = column; c < column + columns;) {
-      const int o = c % w->out[2];
-      const int count = nnl_least(w->out[2] - o, column + columns - c);
-      const int y = c / w->out[2] % w->out[1] * w->stride[1] + at[1];
-      const int z = c / (w->out[2] * w->out[1]) * w->stride[0] + at[0];
-      if (y < 0 || y >= w->size[1] || z < 0 || z >= w->size[0])
-        memset(panel, 0, count * sizeof *panel);
-      else
-        nnl_line(map + (z * w->size[1] + y) * w->size[2], w->size[2], at[2], w->stride[2], o, count,
-                 panel);
-      panel += count;
-      c += count;
+    const int at = r % k * w->dilation[2] - w->pad[2];
+    const int first = nnl_first(at, stride, width);
+    const int end = nnl_end(at, stride, w->size[2], width);
+    const int above = r / k % h * w->dilation[1] - w->pad[1];
+    int y = top * w->stride[1] + above;
+    int z = front * w->stride[0] + r / (k * h) % d * w->dilation[0] - w->pad[0];
+    int line = top, o = column % width;
+    for (int left = columns; left > 0;) {
+      const int until = nnl_least(width, o + left);
+      const int inside = y >= 0 && y < w->size[1] && z >= 0 && z < w->size[0];
+      const int last = inside ? nnl_least(end, until) : o;
+      const int from = r / (k * h * d) * pixels + (z * w->size[1] + y) * w->size[2] + at;
+      left -= until - o;
+      for (; o < until && o < first; o++) *panel++ = 0.0f;
+      while (stride == 1 && o < last && from + o + 16 <= in * pixels) {
+        const int count = nnl_least(16, last - o);
+        memcpy(panel, x + from + o, 16 * sizeof *panel); /* what is too much is written over */
+        panel += count;
+        o += count;
+      }
+      for (; o < last; o++) *panel++ = x[from + o * stride];
+      for (; o < until; o++) *panel++ = 0.0f;
+      o = 0;
+      y += w->stride[1];
+      if (++line == height) {
+        line = 0;
+        y = above;
+        z += w->stride[0];
+      }
     }
   }
 }
@@ -58,7 +59,7 @@ static void nnl_convolution(int batch, int groups, int in, int out, const nnl_wi
       const int columns = nnl_least(pixels - c, NNL_PANEL_COLUMNS);
       for (int r = 0; r < terms; r += NNL_PANEL_ROWS) {
         const int rows = nnl_least(terms - r, NNL_PANEL_ROWS);
-        nnl_patches(w, x, r, rows, c, columns, panel);
+        nnl_patches(w, in, x, r, rows, c, columns, panel);
         nnl_add_product(out, columns, rows, weight + map * terms + r, terms, 1, panel, columns,
                         y + c, pixels);
       }
