@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.spectra import PIXELS, SPECTRA
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.functions.interpolate import settings, split, taps
 from nnl.functions.loss import KL_EPSILON, TINY
 from nnl.functions.pooling import layout
-from nnl.functions.recurrent_steps import by_steps
 
 Rule = Callable[..., Any]
 
@@ -101,27 +101,6 @@ def _picked(a: Any, x: Any, index: Any) -> Any:
     at = F.reshape(F.maximum_scalar(index, 0.0), (*rows.shape[:-1], 1))
     y = F.reshape(OPS["take_along"](rows, at, axis=len(kept)), index.shape)
     return _loss(y, index)
-
-
-def _corners(a: Any, p: Any) -> Any:
-    """Pixels around positions: their numbers, which are inside, and the first of each axis."""
-    low = F.round(p) if a.nearest else F.floor(p)
-    batch, _, n = p.shape
-    index = inside = None
-    for k, size in enumerate(a.sizes):
-        row = F.slice(low, (0, k, 0), (batch, k + 1, n), (1, 1, 1))
-        corners = row if a.nearest else F.concatenate(row, row + 1.0, axis=1)
-        valid = F.greater_equal_scalar(corners, 0.0) * F.less_scalar(corners, float(size))
-        corners = F.where(valid, corners, valid)
-        if index is None or inside is None:
-            index, inside = corners, valid
-            continue
-        taps, more = index.shape[1], corners.shape[1]
-        shapes = (batch, taps, 1, n), (batch, 1, more, n)
-        index = F.reshape(index, shapes[0]) * float(size) + F.reshape(corners, shapes[1])
-        inside = F.reshape(inside, shapes[0]) * F.reshape(valid, shapes[1])
-        index, inside = (F.reshape(v, (batch, taps * more, n)) for v in (index, inside))
-    return index * inside, F.identity(inside), low
 
 
 def _min_max(a: Any, x: Any, low: Any, high: Any, least: Any, most: Any) -> Any:
@@ -266,57 +245,18 @@ def _power_of_two(a: Any, x: Any) -> Any:
     return F.where(negative, y * 0.0 + least, y)
 
 
-def _fourier(sign: float) -> Rule:
-    def rule(a: Any, x: Any) -> Any:
-        """A product with a matrix for each axis; it takes (real, imaginary) pairs."""
-        first = x.ndim - 1 - a.signal_ndim
-        total = math.prod(x.shape[first:-1])
-        if max(x.shape[first:-1], default=1) > _LONGEST_SIGNAL:
-            return None
-        y = x
-        for axis in range(first, x.ndim - 1):
-            order = [i for i in range(x.ndim - 1) if i != axis] + [axis, x.ndim - 1]
-            moved = F.transpose(y, order)
-            n = x.shape[axis]
-            angle = sign * 2 * np.pi * (np.arange(n)[:, None] * np.arange(n) % n) / n
-            c, s = np.cos(angle), np.sin(angle)
-            matrix = np.stack([np.stack([c, s], -1), np.stack([-s, c], -1)], 1)
-            rows = F.reshape(moved, (x.size // (2 * n), 2 * n))
-            rows = F.batch_matmul(rows, _constant(matrix.reshape(2 * n, 2 * n)))
-            back = [order.index(i) for i in range(x.ndim)]
-            y = F.transpose(F.reshape(rows, moved.shape), back)
-        scale = total**-0.5 if a.normalized else 1.0 if sign < 0 else 1.0 / total
-        return y * scale
-
-    return rule
-
-
-def _by_steps(a: Any, x: Any, h: Any, *rest: Any) -> Any:
-    """Recurrent layers, step by step."""
-    *rest, _ = rest  # the last is a stream of random numbers
-    c, first, weight, bias = rest if a.op.name == "lstm" else (None, *rest)
-    if a.dropout and a.training:
-        return None
-    ys = by_steps(a.cell_name, 1.0, x, h, c, first, weight, bias, np.zeros(0))
-    return tuple(y for y in ys if y is not None)
-
-
-_LONGEST_SIGNAL = 512  # along an axis: its matrix has four times the square of that
-
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("convolution", "deconvolution", "max_pooling", "sum_pooling"), _maps_first),
     **dict.fromkeys(("sum", "prod", "max", "min"), _beside_each_other),
     **dict.fromkeys(("pad", "shift"), _from_sources),
-    **dict.fromkeys(("rnn", "lstm", "gru"), _by_steps),
+    **SPECTRA,
     "average_pooling": _average,
     "batch_matmul": _matmul,
     "cast": _cast,
     "categorical_cross_entropy": _categorical,
     "confusion_matrix": _confusion,
-    "corner_pixels": _corners,
-    "fft": _fourier(-1.0),
+    "corner_pixels": PIXELS["corner_pixels"],
     "global_average_pooling": lambda a, x: F.mean(x, tuple(range(2, x.ndim)), keepdims=True),
-    "ifft": _fourier(1.0),
     "interpolate": _interpolated,
     "kl_multinomial": _kl,
     "meshgrid": _grid,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.tflite import rules_recurrent, rules_signal
-from nnl.converters.tflite.rules_signal import along, constant, filled, like, taken
+from nnl.converters.spectra import PIXELS, SPECTRA, along, constant, filled, like, taken
+from nnl.converters.tflite import rules_recurrent
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.functions.interpolate import settings, taps
@@ -358,7 +358,8 @@ def _onnx_resize(a: Any, x: Any) -> Any:
 RULES: dict[str, Any] = {
     "onnx_resize": _onnx_resize,
     **rules_recurrent.RULES,
-    **rules_signal.RULES,
+    **SPECTRA,
+    **PIXELS,
     "scatter_along": _scatter_along,
     "store": lambda a, old, new: new,  # the file has no memory of runs before
     "take_along": _take_along,

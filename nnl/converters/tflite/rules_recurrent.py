@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.tflite.rules_signal import taken
+from nnl.converters.spectra import taken
 
 
 def _plain_cell(a: Any) -> Any:

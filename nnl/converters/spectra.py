@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spectra and pixels at computed positions, in functions that have operators."""
+"""Spectra and pixels at computed positions, in simpler functions."""
 
 from __future__ import annotations
 
@@ -125,11 +125,13 @@ def _corner_pixels(a: Any, p: Any) -> Any:
     return OPS["cast"](index * inside, dtype="int64"), inside, low
 
 
-RULES = {
+SPECTRA = {
     "fft": _fourier(-1),
     "ifft": _fourier(1),
     "cut_spectra": _spectra,
     "add_spectra": _added_spectra,
+}
+PIXELS = {
     "sample_pixels": _sample_pixels,
     "corner_pixels": _corner_pixels,
 }
