@@ -14,7 +14,7 @@ from nnl.converters.formats import read_model
 from nnl.converters.tensorflow import interpreter
 from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.core.graph import capture
-from tests.converters.tensorflow_graphs import FLOAT, Graph, functions, images, loop
+from tests.converters.tensorflow_graphs import FLOAT, IMAGE, Graph, functions, images, loop
 from tests.graph.saved import normal
 
 
@@ -73,6 +73,16 @@ def test_a_network_is_converted_and_its_ends_are_chosen(tmp_path: Path, capsys: 
     capsys.readouterr()
     assert main(["convert", file, str(tmp_path / "b.nnp"), "--outputs", "z"]) == 1
     assert "g.pb: the graph has no tensor 'z'" in capsys.readouterr().err
+
+
+def test_scale_and_shift_of_channels_are_a_normalization(tmp_path: Path) -> None:
+    g, w, scale, shift = Graph(), normal(1, 1, 3, 4), normal(4), normal(4)
+    h = g("Conv2D", g.input("x", 2, 3, 5, 3), w, **{**IMAGE, "strides": [1, 1, 1, 1]})
+    g("Relu", g("AddV2", g("Mul", scale, h), shift), name="y")
+    x = normal(2, 3, 5, 3)
+    want = np.maximum((x @ w[0, 0]) * scale + shift, 0)
+    np.testing.assert_allclose(run(g, tmp_path, x=x), want, rtol=1e-4, atol=1e-5)
+    assert ops(tmp_path / "g.pb")[1:4] == ["convolution", "batch_normalization", "relu"]
 
 
 def test_shapes_are_computed_and_folded(tmp_path: Path) -> None:

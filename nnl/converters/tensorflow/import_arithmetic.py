@@ -37,13 +37,10 @@ from nnl.core.variable import Variable
 
 _SAME = {
     "Abs": "Abs",
-    "Add": "Add",
-    "AddV2": "Add",
     "AddN": "Sum",
     "Div": "Div",
     "Maximum": "Max",
     "Minimum": "Min",
-    "Mul": "Mul",
     "Neg": "Neg",
     "Pow": "Pow",
     "RealDiv": "Div",
@@ -130,6 +127,51 @@ for _name, _theirs in _TRUTH.items():
     _elementwise(_name, functools.partial(onnx, _theirs), truth=True)
 for _name, (_variables, _arrays) in _FUNCTIONS.items():
     _elementwise(_name, _of(_variables, _arrays))
+
+
+# ---- scale and shift, which frozen graphs have of a normalization ----
+
+_LINEAR = ("affine", "convolution", "deconvolution")
+
+
+def _of_channels(x: Any, c: Any) -> Any:
+    """A constant with a number for every channel of x, the last axis; None if it is none."""
+    if not is_var(x) or is_var(c) or not 0 < c.ndim <= x.ndim or x.ndim < 2:
+        return None
+    return c.reshape(-1) if c.size == c.shape[-1] == x.shape[-1] > 1 else None
+
+
+@tf_import("Mul")
+def multiply(ctx: Any, node: Any, x: Any, y: Any) -> Any:
+    """A product; one by numbers of channels is remembered."""
+    z = ctx.typed(ctx.axes.alike(functools.partial(onnx, "Mul"), x, y), node.attr("T"))
+    for value, other in ((x, y), (y, x)):
+        scale = _of_channels(value, other)
+        maker = None if scale is None else ctx.axes.of(value)[0].edge.node
+        if maker is not None and maker.op.name in _LINEAR:
+            ctx.scaled[z.edge.key] = z, value, scale
+    return z
+
+
+@tf_import("Add", "AddV2")
+def add(ctx: Any, node: Any, x: Any, y: Any) -> Any:
+    """A sum; behind a product by numbers of channels, a normalization with known statistics,
+    which becomes part of the weights where networks are written."""
+    for value, other in ((x, y), (y, x)):
+        shift = _of_channels(value, other)
+        if shift is not None and value.edge.key in ctx.scaled:
+            _, before, scale = ctx.scaled[value.edge.key]
+            source, order = ctx.axes.of(before)
+            shape = [1] * source.ndim
+            shape[order[-1]] = len(scale)
+            numbers = {"beta": shift, "gamma": scale, "mean": 0 * scale, "var": 0 * scale + 1}
+            given = [
+                ctx.parameter(node, name, v.reshape(shape), need_grad=name in ("beta", "gamma"))
+                for name, v in numbers.items()
+            ]
+            z = F.batch_normalization(source, *given, axes=(order[-1],), eps=0.0, batch_stat=False)
+            return ctx.axes.transposed(z, order)
+    return ctx.typed(ctx.axes.alike(functools.partial(onnx, "Add"), x, y), node.attr("T"))
 
 
 def _nan_safe(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

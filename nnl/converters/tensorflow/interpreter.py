@@ -97,6 +97,7 @@ class Interpreter:
         self.state = {} if state is None else state
         self.depth = self.steps = 0
         self.parameters: dict[str, tuple[Any, Variable]] = {}
+        self.scaled: dict[Any, tuple[Any, Any, Any]] = {}  # products by key: they, and of what
         self.following = False  # nodes that must run before others, too
         self.scope = Scope(Graph({}))
 
