@@ -4,6 +4,7 @@
 #   ARGS     arguments of the script that runs       make train ARGS="--dynamic"
 #   PYTHON   a Python >= 3.11 to make .venv with     make test PYTHON=/usr/bin/python3.12
 #   INTEROP_PYTHON   a Python 3.10 to make .venv-interop with
+#   NNL_TENSORFLOW_PYTHON   a Python that has TensorFlow, for make interop
 #   WHEEL_PYTHONS    Pythons that make wheel makes wheels for, one each (that of .venv)
 #   JOBS     test processes (2)                      make test JOBS=8
 #   NNL_NATIVE       OFF: set up without the native engine; ON: not without it
