@@ -33,6 +33,7 @@ from nnl.converters.csrc.names import identifier
 from nnl.converters.formats import FORMATS, WriteOptions
 from nnl.converters.lowering import CannotLower
 from nnl.converters.model import Model, Network
+from nnl.converters.runtimes import in_litert
 
 Row = dict[str, Any]
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=fast")
@@ -134,7 +135,15 @@ int main(void)
     return float(timed.stdout)
 
 
-TIMED = {"CSRC": c_milliseconds}
+def litert_milliseconds(file: Path, network: Network, rounds: int) -> float:
+    """The same of a .tflite file."""
+    runtime = in_litert(str(file), file.name)
+    assert runtime is not None
+    values = {"x": network.inputs["x"].d}
+    return shortest(lambda: runtime.run(values), rounds)
+
+
+TIMED = {"CSRC": c_milliseconds, "TFLITE": litert_milliseconds}
 
 
 def row(network: Network, target: str, want: Any, folder: Path, rounds: int) -> Row:
@@ -154,7 +163,7 @@ def row(network: Network, target: str, want: Any, folder: Path, rounds: int) -> 
     if runtime is not None:
         (got,) = runtime.run({"x": network.inputs["x"].d})
         found["difference"] = float(np.abs(got.reshape(-1) - want).max() / np.abs(want).max())
-    if target in TIMED:
+    if target in TIMED and runtime is not None:
         found["ms"] = round(TIMED[target](path, network, rounds), 3)
     return found
 
