@@ -340,6 +340,17 @@ def test_an_open_batch_size_is_chosen(tmp_path: Path) -> None:
         TfliteFile(str(dense(tmp_path / "b.tflite"))).network(3)
 
 
+def test_many_axes_are_cut_and_padded_where_others_have_size_1(tmp_path: Path) -> None:
+    x = nn.Variable.from_numpy_array(np.arange(96, dtype="f4").reshape(1, 2, 4, 2, 6))
+    part = F.slice(x, (0, 1, 0, 0, 0), (1, 2, 4, 2, 6), (1,) * 5)
+    wide = F.pad(x, (0, 0, 1, 0, 0, 0, 0, 0, 0, 0))
+    network = Network("n", {"x": x}, {"part": part, "wide": wide})
+    writer.save(tmp_path / "a.tflite", network)
+    got = TfliteFile(str(tmp_path / "a.tflite")).network().run({"x": x.d})
+    np.testing.assert_array_equal(got["part"], x.d[:, 1:])
+    np.testing.assert_array_equal(got["wide"], np.pad(x.d, ((0, 0), (1, 0), *[(0, 0)] * 3)))
+
+
 @pytest.mark.parametrize(
     "change,text",
     [

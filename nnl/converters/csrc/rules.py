@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.spectra import PIXELS, SPECTRA
+from nnl.converters.rules.spectra import PIXELS, SPECTRA
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.functions.interpolate import settings, split, taps
-from nnl.functions.loss import KL_EPSILON, TINY
+from nnl.functions.loss import TINY
 from nnl.functions.pooling import layout
 
 Rule = Callable[..., Any]
@@ -176,24 +176,6 @@ def _one_hot(a: Any, x: Any) -> Any:
     return F.reshape(y, (*x.shape[:-1], *a.shape))
 
 
-def _triangle(a: Any, x: Any) -> Any:
-    keep = np.tri(*x.shape[-2:], a.k - 1 if a.upper else a.k) != a.upper
-    zero = _constant(np.zeros((1,) * x.ndim))
-    return F.where(_constant(np.broadcast_to(keep, x.shape)), x, F.broadcast(zero, x.shape))
-
-
-def _grid(a: Any, *xs: Any) -> Any:
-    swapped = not a.ij_indexing and len(xs) > 1
-    shape = a.infer(*[x.spec for x in xs])[0].shape
-    found = []
-    for i, x in enumerate(xs):
-        axis = 1 - i if swapped and i < 2 else i
-        own = [1] * len(shape)
-        own[axis] = x.size
-        found.append(F.broadcast(F.reshape(x, own), shape))
-    return tuple(found)
-
-
 def _labelled(a: Any, x: Any, target: Any) -> Any:
     """Elements of x at labels."""
     return OPS["take_along"](x, F.maximum_scalar(target, 0.0), axis=a.axis)
@@ -222,29 +204,6 @@ def _confusion(a: Any, x: Any, target: Any) -> Any:
     return F.scatter_nd(known, F.concatenate(*pairs, axis=0), shape=(n, n), add=True)
 
 
-def _kl(a: Any, p: Any, q: Any) -> Any:
-    y = p * (F.log(p + KL_EPSILON) - F.log(q + KL_EPSILON))
-    axes = tuple(range(a.base_axis, p.ndim))
-    return F.reshape(F.sum(y, axes), (*p.shape[: a.base_axis], 1)) if axes else None
-
-
-def _power_of_two(a: Any, x: Any) -> Any:
-    """The power of two that is nearest by ratio, with its exponent inside bounds."""
-    highest = max(a.m, -126)
-    lowest = max(a.m + 1 - 2 ** (a.n - a.sign - a.with_zero), -126)
-    size = F.abs(x)
-    exponent = F.ceil(F.log(size) * (1.0 / math.log(2.0)) + -0.5)
-    exponent = F.minimum_scalar(F.maximum_scalar(exponent, float(lowest)), float(highest))
-    y = F.r_pow_scalar(exponent, 2.0)
-    if a.with_zero:
-        y = y * F.greater_equal_scalar(size, 2.0 ** (lowest - 0.5))
-    if a.sign:
-        return y * F.sign(x, alpha=1.0)
-    negative = F.less_scalar(x, 0.0)
-    least = 0.0 if a.with_zero else 2.0**lowest
-    return F.where(negative, y * 0.0 + least, y)
-
-
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("convolution", "deconvolution", "max_pooling", "sum_pooling"), _maps_first),
     **dict.fromkeys(("sum", "prod", "max", "min"), _beside_each_other),
@@ -258,16 +217,11 @@ RULES: dict[str, Rule] = {
     "corner_pixels": PIXELS["corner_pixels"],
     "global_average_pooling": lambda a, x: F.mean(x, tuple(range(2, x.ndim)), keepdims=True),
     "interpolate": _interpolated,
-    "kl_multinomial": _kl,
-    "meshgrid": _grid,
     "min_max_quantize": _min_max,
     "mod2": lambda a, x, y: x - F.floor(x / y) * y,
     "one_hot": _one_hot,
     "pick": _picked,
-    "pow2_quantize": _power_of_two,
     "scatter_along": _scattered_in_part,
     "softmax_cross_entropy": _cross_entropy,
-    "trilu": _triangle,
     "unpooling": _unpooled,
-    "weight_standardization": lambda a, x: F.tensor_normalization(x, a.channel_axis, eps=a.eps),
 }

@@ -174,9 +174,4 @@ RULES: dict[str, Callable[..., Any]] = {
     "affine": _affine_by_matmul,
     "slice": _slice,
     "pad": _pad,
-    "mean_subtraction": lambda a, x, mean, t: (
-        x - F.reshape(mean, (1,) * (x.ndim - mean.ndim) + mean.shape)
-    ),
-    "binary_tanh": lambda a, x: F.sign(x, alpha=-1.0),
-    "binary_sigmoid": lambda a, x: F.sign(x, alpha=-1.0) * 0.5 + 0.5,
 }

@@ -343,7 +343,7 @@ class Graph:
         """A tensor whose other axes are merged where they lie side by side, if it has too many.
 
         Returns:
-            It, and the axes that each of its axes is made of.
+            It, and the axes that each of its axes is made of: at most one that is touched.
         """
         if len(t.shape) <= MOST_AXES:
             return t, [[a] for a in range(len(t.shape))]

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.spectra import PIXELS, SPECTRA, along, constant, filled, like, taken
-from nnl.converters.tflite import rules_recurrent
+from nnl.converters.rules.linear_maps import along
+from nnl.converters.rules.spectra import PIXELS, SPECTRA, constant, filled, like, taken
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.functions.interpolate import settings, taps
-from nnl.functions.loss import KL_EPSILON
 
 
 def _asinh(a: Any, x: Any) -> Any:
@@ -30,23 +29,6 @@ def _sinc(a: Any, x: Any) -> Any:
 
 def _isinf(a: Any, x: Any) -> Any:
     return F.equal_scalar(F.abs(x), float("inf"))
-
-
-def _cumprod(a: Any, x: Any) -> Any:
-    axis = (a.axis or 0) % x.ndim
-    n = x.shape[axis]
-    shape = tuple(1 if i == axis else s for i, s in enumerate(x.shape))
-    parts = [F.reshape(p, shape) for p in F.split(x, axis=axis)] if n > 1 else [x]
-    if a.reverse:
-        parts.reverse()
-    done = [parts[0]]
-    for p in parts[1:]:
-        done.append(done[-1] * p)
-    if a.exclusive:
-        done = [F.broadcast(like(x, 1.0), shape), *done[:-1]]
-    if a.reverse:
-        done.reverse()
-    return F.concatenate(*done, axis=axis) if n > 1 else done[0]
 
 
 def _searchsorted(a: Any, s: Any, v: Any) -> Any:
@@ -66,34 +48,6 @@ def _diagonal(a: Any, x: Any) -> Any:
 def _diagonal_of(a: Any, x: Any) -> Any:
     n = x.shape[-1]
     return F.sum(x * constant(np.eye(n).reshape((1,) * (x.ndim - 2) + (n, n))), axis=-1)
-
-
-def _trilu(a: Any, x: Any) -> Any:
-    mask = (np.triu if a.upper else np.tril)(np.ones(x.shape[-2:]), a.k)
-    whole = constant(np.broadcast_to(mask, x.shape))
-    return F.where(whole, x, filled(x, 0.0))
-
-
-def _meshgrid(a: Any, *xs: Any) -> Any:
-    """Axes of results are the inputs in order, or with the first two exchanged."""
-    places = list(range(len(xs)))
-    if not a.ij_indexing and len(xs) > 1:
-        places[:2] = 1, 0
-    sizes = [0] * len(xs)
-    for x, place in zip(xs, places, strict=True):
-        sizes[place] = x.size
-    found = []
-    for x, place in zip(xs, places, strict=True):
-        shape = [1] * len(xs)
-        shape[place] = x.size
-        found.append(F.broadcast(F.reshape(x, tuple(shape)), tuple(sizes)))
-    return tuple(found)
-
-
-def _broadcast_to(a: Any, x: Any, y: Any) -> Any:
-    axis = x.ndim - y.ndim if a.axis is None or a.axis < 0 else a.axis
-    shape = (1,) * axis + y.shape + (1,) * (x.ndim - axis - y.ndim)
-    return F.broadcast(F.reshape(y, shape), x.shape)
 
 
 def _shift(a: Any, x: Any) -> Any:
@@ -162,22 +116,6 @@ def _chosen(logs: Any, target: Any, axis: int) -> Any:
     return F.sum(logs * hot, axis=axis, keepdims=True) * -1.0
 
 
-def _sigmoid_cross_entropy(a: Any, x: Any, t: Any) -> Any:
-    return F.relu(x) - x * t + F.log(F.exp(F.abs(x) * -1.0) + 1.0)
-
-
-def _binary_cross_entropy(a: Any, x: Any, t: Any) -> Any:
-    eps = 1.1754944e-38
-    p, q = F.maximum_scalar(x, eps), F.maximum_scalar(1.0 - x, eps)
-    return (t * F.log(p) + (1.0 - t) * F.log(q)) * -1.0
-
-
-def _huber(a: Any, x: Any, y: Any) -> Any:
-    d = F.abs(x - y)
-    small = F.less_scalar(d, a.delta)
-    return F.where(small, d * d, (d * 2.0 - a.delta) * a.delta)
-
-
 def _matmul(a: Any, x: Any, y: Any) -> Any:
     """With the axes of batches broadcast, as one."""
     if x.ndim < 3 and y.ndim < 3:
@@ -211,28 +149,6 @@ def _grouped(a: Any, x: Any, w: Any, b: Any) -> Any:
     return F.concatenate(*parts, axis=axis)
 
 
-def _fixed_point(a: Any, x: Any) -> Any:
-    top = (2 ** (a.n - 1) - 1 if a.sign else 2**a.n - 1) * a.delta
-    low = -top if a.sign else 0.0
-    y = F.round(F.abs(x) * (1 / a.delta)) * F.sign(x, alpha=0.0) * a.delta
-    return F.minimum_scalar(F.maximum_scalar(y, low), top)
-
-
-def _standardized_weight(a: Any, x: Any) -> Any:
-    axes = tuple(i for i in range(x.ndim) if i != a.channel_axis % x.ndim)
-    centred = x - F.mean(x, axes, keepdims=True)
-    return centred * (F.mean(centred * centred, axes, keepdims=True) + a.eps) ** -0.5
-
-
-def _norm(a: Any, x: Any) -> Any:
-    axes = tuple(range(x.ndim)) if a.axes is None else a.axes
-    if a.p == 2:
-        return F.sum(x * x, axes, keepdims=a.keep_dims) ** 0.5
-    if a.p == 1:
-        return F.sum(F.abs(x), axes, keepdims=a.keep_dims)
-    return None
-
-
 def _one_hot(a: Any, x: Any) -> Any:
     """Positions in several axes as one number."""
     if len(a.shape) < 2:
@@ -243,12 +159,6 @@ def _one_hot(a: Any, x: Any) -> Any:
         one = F.where(F.less_scalar(one, 0.0), one + float(n), one)
         at = one if at is None else at * float(n) + one
     return F.reshape(F.one_hot(at, (math.prod(a.shape),)), (*x.shape[:-1], *a.shape))
-
-
-def _kl(a: Any, p: Any, q: Any) -> Any:
-    y = (F.log(p + KL_EPSILON) - F.log(q + KL_EPSILON)) * p
-    rows = p.shape[: a.base_axis]
-    return F.sum(F.reshape(y, (*rows, y.size // math.prod(rows))), axis=len(rows), keepdims=True)
 
 
 def _confusion(a: Any, x: Any, t: Any) -> Any:
@@ -280,22 +190,6 @@ def _pick(a: Any, x: Any, index: Any) -> Any:
     at = F.broadcast(F.reshape(_float(index), (*lead, 1)), flat.shape)
     places = constant(np.broadcast_to(np.arange(n), flat.shape))
     return F.reshape(F.sum(flat * F.equal(at, places), axis=len(lead)), index.shape)
-
-
-def _pow2_quantize(a: Any, x: Any) -> Any:
-    highest = max(a.m, -120)
-    lowest = max(a.m + 1 - 2 ** (a.n - a.sign - a.with_zero), -120)
-    size = F.abs(x)
-    safe = F.maximum_scalar(size, 2.0 ** (lowest - 1))
-    exponent = F.ceil(F.log(safe) * (1 / math.log(2)) - 0.5)
-    exponent = F.minimum_scalar(F.maximum_scalar(exponent, float(lowest)), float(highest))
-    y = F.r_pow_scalar(exponent, 2.0)
-    if a.with_zero:
-        y = y * F.greater_equal_scalar(size, 2.0 ** (lowest - 0.5))
-    negative = F.less_scalar(x, 0.0)
-    if a.sign:
-        return y * (1.0 - negative * 2.0)
-    return F.where(negative, filled(x, 0.0 if a.with_zero else 2.0**lowest), y)
 
 
 def _repeated(a: Any, x: Any) -> Any:
@@ -357,16 +251,13 @@ def _onnx_resize(a: Any, x: Any) -> Any:
 
 RULES: dict[str, Any] = {
     "onnx_resize": _onnx_resize,
-    **rules_recurrent.RULES,
     **SPECTRA,
     **PIXELS,
     "scatter_along": _scatter_along,
     "store": lambda a, old, new: new,  # the file has no memory of runs before
     "take_along": _take_along,
-    "kl_multinomial": _kl,
     "confusion_matrix": _confusion,
     "pick": _pick,
-    "pow2_quantize": _pow2_quantize,
     "unpooling": _repeated,
     "tan": lambda a, x: F.sin(x) / F.cos(x),
     "asin": lambda a, x: F.atan2(x, (1.0 - x * x) ** 0.5),
@@ -379,35 +270,18 @@ RULES: dict[str, Any] = {
     "isinf": _isinf,
     "reset_nan": lambda a, x: F.where(F.not_equal(x, x), filled(x, a.val), x),
     "reset_inf": lambda a, x: F.where(_isinf(a, x), filled(x, a.val), x),
-    "cumprod": _cumprod,
     "searchsorted": _searchsorted,
     "matrix_diag": _diagonal,
     "matrix_diag_part": _diagonal_of,
-    "trilu": _trilu,
-    "eye_like": lambda a, x: constant(np.eye(x.shape[-2], x.shape[-1], a.k)),
     "shape": lambda a, x: Variable.from_numpy_array(np.array(x.shape[a.start : a.end], np.int64)),
-    "meshgrid": _meshgrid,
-    "broadcast_to": _broadcast_to,
     "one_hot": _one_hot,
     "shift": _shift,
     "pad": _pad,
     "interpolate": _interpolate,
     "batch_matmul": _matmul,
     "convolution": _grouped,
-    "norm": _norm,
-    "weight_standardization": _standardized_weight,
     "softmax_cross_entropy": lambda a, x, t: _chosen(F.log_softmax(x, a.axis), t, _maps(a, x)),
     "categorical_cross_entropy": lambda a, x, t: _chosen(
         F.log(F.maximum_scalar(x, 1.1754944e-38)), t, _maps(a, x)
     ),
-    "sigmoid_cross_entropy": _sigmoid_cross_entropy,
-    "binary_cross_entropy": _binary_cross_entropy,
-    "huber_loss": _huber,
-    "epsilon_insensitive_loss": lambda a, x, y: F.maximum_scalar(F.abs(x - y) - a.epsilon, 0.0),
-    "fixed_point_quantize": _fixed_point,
-    "mean_subtraction": lambda a, x, mean, t: (
-        x - F.reshape(mean, (1,) * (x.ndim - mean.ndim) + mean.shape)
-    ),
-    "binary_tanh": lambda a, x: F.sign(x, alpha=-1.0),
-    "binary_sigmoid": lambda a, x: F.sign(x, alpha=-1.0) * 0.5 + 0.5,
 }

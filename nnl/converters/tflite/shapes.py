@@ -181,7 +181,7 @@ def _ranges(g: Graph, x: Laid, ranges: Sequence[range]) -> Laid:
         return x
     few, groups = g.few_axes(t, touched)
     parts = [
-        held[axes[0]] if len(axes) == 1 else range(n)
+        next((held[k] for k in axes if k in touched), range(n))
         for axes, n in zip(groups, few.shape, strict=True)
     ]
     shape = [len(r) for r in parts]
@@ -213,8 +213,10 @@ def _pad(g: Graph, node: Node, x: Laid) -> Laid:
     if a.mode == "reflect" and any(max(r) >= n for r, n in zip(rows, x.shape, strict=True)):
         raise Refused("it reflects more elements than there are")
     held = [rows[i] for i in x.order]
-    few, groups = g.few_axes(x.tensor, [k for k, r in enumerate(held) if any(r)])
-    widths = np.array([held[k[0]] if len(k) == 1 else (0, 0) for k in groups], np.int32)
+    touched = [k for k, r in enumerate(held) if any(r)]
+    few, groups = g.few_axes(x.tensor, touched)
+    rows = [next((held[k] for k in axes if k in touched), (0, 0)) for axes in groups]
+    widths = np.array(rows, np.int32)
     shape = [n + b + e for n, (b, e) in zip(few.shape, widths.tolist(), strict=True)]
     if a.mode == "reflect":
         y = g.op("MIRROR_PAD", few, g.constant(widths), shape=shape, mode=0)

@@ -12,7 +12,7 @@ from nnl.core.variable import Variable
 from nnl.functions.interpolate import settings, taps
 
 
-def interpolate(a: Any, x: Any) -> Any:
+def _interpolate(a: Any, x: Any) -> Any:
     """Pixels by whole factors are repeated; else a weighted mean of pixels along each axis."""
     n = len(a.output_size)
     first = x.ndim - n - a.channel_last
@@ -25,24 +25,56 @@ def interpolate(a: Any, x: Any) -> Any:
     y = x
     for axis, (size, out) in enumerate(zip(sizes, a.output_size, strict=True), first):
         if size != out or a.mode == "nearest":
-            y = _along(y, axis, _matrix(size, *taps(size, out, *settings(a))))
+            y = along(y, axis, _matrix(size, *taps(size, out, *settings(a))))
     return F.identity(x) if y is x else y
 
 
-def onnx_resize(a: Any, x: Any) -> Any:
+def _onnx_resize(a: Any, x: Any) -> Any:
     """A weighted mean of pixels along each axis."""
     for axis, (index, weight, outside) in list(a.axes(x.shape)):
         if a.extrapolation_value and outside.any():
             return None
-        x = _along(x, axis, _matrix(x.shape[axis], index, weight))
+        x = along(x, axis, _matrix(x.shape[axis], index, weight))
     return F.identity(x)
 
 
-def cumsum(a: Any, x: Any) -> Any:
+def _cumsum(a: Any, x: Any) -> Any:
     """A triangle of ones."""
     n = x.shape[a.axis]
     ones = np.tril(np.ones((n, n)), 0 if not a.exclusive else -1)
-    return _along(x, a.axis % x.ndim, ones if a.reverse else ones.T)
+    return along(x, a.axis % x.ndim, ones if a.reverse else ones.T)
+
+
+def _fourier(sign: int) -> Any:
+    """Cosines and sines; real and imaginary parts are beside each other on the last axis."""
+
+    def rule(a: Any, x: Any) -> Any:
+        last = x.ndim - 1
+        sizes = x.shape[last - a.signal_ndim : last]
+        if max(sizes, default=1) > LONGEST_SIGNAL:
+            return None
+        re, im = (F.slice(x, *_at(x.shape, last, k), (1,) * x.ndim) for k in (0, 1))
+        for axis, n in enumerate(sizes, last - a.signal_ndim):
+            angle = 2 * np.pi * (np.outer(np.arange(n), np.arange(n)) % n) / n * sign
+            scale = n**-0.5 if a.normalized else 1 / n if sign > 0 else 1.0
+            c, s = np.cos(angle) * scale, np.sin(angle) * scale
+            re, im = (
+                along(re, axis, c) - along(im, axis, s),
+                along(re, axis, s) + along(im, axis, c),
+            )
+        return F.concatenate(re, im, axis=last)
+
+    return rule
+
+
+def _at(shape: tuple[int, ...], axis: int, k: int) -> tuple[list[int], list[int]]:
+    """Limits of element k of an axis."""
+    start, stop = [0] * len(shape), list(shape)
+    start[axis], stop[axis] = k, k + 1
+    return start, stop
+
+
+LONGEST_SIGNAL = 512  # along an axis: its matrices have twice the square of that
 
 
 def _matrix(size: int, index: Any, weight: Any) -> Any:
@@ -53,10 +85,19 @@ def _matrix(size: int, index: Any, weight: Any) -> Any:
     return matrix
 
 
-def _along(x: Any, axis: int, matrix: Any) -> Any:
+def along(x: Any, axis: int, matrix: Any) -> Any:
     """The product of an axis with a matrix (size, out)."""
     order = [k for k in range(x.ndim) if k != axis] + [axis]
     w = Variable.from_numpy_array(np.ascontiguousarray(matrix, np.float32))
     last = axis == x.ndim - 1
     y = F.affine(x if last else F.transpose(x, order), w, base_axis=x.ndim - 1)
     return y if last else F.transpose(y, [order.index(k) for k in range(x.ndim)])
+
+
+RULES = {
+    "interpolate": _interpolate,
+    "onnx_resize": _onnx_resize,
+    "cumsum": _cumsum,
+    "fft": _fourier(-1),
+    "ifft": _fourier(1),
+}

@@ -15,17 +15,17 @@ import nnl.functions as F
 from nnl.core.variable import Variable
 
 
-def lstm(a: Any, x: Any, h: Any, c: Any, first: Any, more: Any, bias: Any, rng: Any = None) -> Any:
+def _lstm(a: Any, x: Any, h: Any, c: Any, first: Any, more: Any, bias: Any, rng: Any = None) -> Any:
     """All layers of an lstm, without dropout."""
     return _layers("lstm", a, x, h, c, first, more, bias)
 
 
-def gru(a: Any, x: Any, h: Any, first: Any, more: Any, bias: Any, rng: Any = None) -> Any:
+def _gru(a: Any, x: Any, h: Any, first: Any, more: Any, bias: Any, rng: Any = None) -> Any:
     """All layers of a gru, without dropout."""
     return _layers("gru", a, x, h, None, first, more, bias)[:2]
 
 
-def rnn(a: Any, x: Any, h: Any, first: Any, more: Any, bias: Any, rng: Any = None) -> Any:
+def _rnn(a: Any, x: Any, h: Any, first: Any, more: Any, bias: Any, rng: Any = None) -> Any:
     """All layers of an rnn, without dropout."""
     return _layers(a.nonlinearity, a, x, h, None, first, more, bias)[:2]
 
@@ -92,3 +92,6 @@ def _gates(x: Any, size: int) -> list[Any]:
     """The parts (B, H) of (B, G H)."""
     batch, rows = x.shape
     return [F.slice(x, (0, k), (batch, k + size), (1, 1)) for k in range(0, rows, size)]
+
+
+RULES = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -29,34 +28,6 @@ def filled(x: Any, value: float) -> Any:
 def taken(x: Any, axis: int, index: Any) -> Any:
     """Elements of an axis at constant places."""
     return F.gather(x, Variable.from_numpy_array(np.asarray(index, np.int64)), axis=axis)
-
-
-def along(x: Any, axis: int, matrix: Any) -> Any:
-    """Products of an axis with a constant matrix (old size, new size)."""
-    order = [i for i in range(x.ndim) if i != axis] + [axis]
-    back = [order.index(i) for i in range(x.ndim)]
-    y = F.affine(F.transpose(x, order), constant(matrix), base_axis=x.ndim - 1)
-    return F.transpose(y, back)
-
-
-def _fourier(sign: int) -> Any:
-    """Products with cosines and sines, along one axis after the other."""
-
-    def rule(a: Any, x: Any) -> Any:
-        parts = [taken(x, x.ndim - 1, [i]) for i in (0, 1)]
-        for axis in range(x.ndim - 1 - a.signal_ndim, x.ndim - 1):
-            n = x.shape[axis]
-            angle = 2 * np.pi * np.outer(np.arange(n), np.arange(n)) / n * sign
-            scale = 1 / math.sqrt(n) if a.normalized else 1 / n if sign > 0 else 1.0
-            c, s = np.cos(angle) * scale, np.sin(angle) * scale
-            re, im = parts
-            parts = [
-                along(re, axis, c) - along(im, axis, s),
-                along(re, axis, s) + along(im, axis, c),
-            ]
-        return F.concatenate(*parts, axis=x.ndim - 1)
-
-    return rule
 
 
 def _spectra(a: Any, x: Any) -> Any:
@@ -126,8 +97,6 @@ def _corner_pixels(a: Any, p: Any) -> Any:
 
 
 SPECTRA = {
-    "fft": _fourier(-1),
-    "ifft": _fourier(1),
     "cut_spectra": _spectra,
     "add_spectra": _added_spectra,
 }

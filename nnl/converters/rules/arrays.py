@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of the shapes and places of arrays in terms of simpler ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import nnl.functions as F
+from nnl.core.variable import Variable
+
+
+def _constant(value: Any) -> Variable:
+    return Variable.from_numpy_array(np.asarray(value, np.float32))
+
+
+def _zeros(x: Any) -> Any:
+    return F.broadcast(_constant(np.zeros((1,) * x.ndim)), x.shape)
+
+
+def _triangle(a: Any, x: Any) -> Any:
+    kept = (np.triu if a.upper else np.tril)(np.ones(x.shape[-2:]), a.k)
+    return F.where(_constant(np.broadcast_to(kept, x.shape)), x, _zeros(x))
+
+
+def _grid(a: Any, *xs: Any) -> Any:
+    """Axes of results are the inputs in order, or with the first two exchanged."""
+    places = list(range(len(xs)))
+    if not a.ij_indexing and len(xs) > 1:
+        places[:2] = 1, 0
+    sizes = [0] * len(xs)
+    for x, place in zip(xs, places, strict=True):
+        sizes[place] = x.size
+    found = []
+    for x, place in zip(xs, places, strict=True):
+        shape = [1] * len(xs)
+        shape[place] = x.size
+        found.append(F.broadcast(F.reshape(x, tuple(shape)), tuple(sizes)))
+    return tuple(found)
+
+
+def _broadcast_to(a: Any, x: Any, y: Any) -> Any:
+    axis = x.ndim - y.ndim if a.axis is None or a.axis < 0 else a.axis
+    shape = (1,) * axis + y.shape + (1,) * (x.ndim - axis - y.ndim)
+    return F.broadcast(F.reshape(y, shape), x.shape)
+
+
+def _cumprod(a: Any, x: Any) -> Any:
+    axis = (a.axis or 0) % x.ndim
+    shape = tuple(1 if i == axis else n for i, n in enumerate(x.shape))
+    parts = [F.reshape(p, shape) for p in F.split(x, axis=axis)] if x.shape[axis] > 1 else [x]
+    if a.reverse:
+        parts.reverse()
+    done = [parts[0]]
+    for p in parts[1:]:
+        done.append(done[-1] * p)
+    if a.exclusive:
+        done = [F.broadcast(_constant(np.ones((1,) * x.ndim)), shape), *done[:-1]]
+    if a.reverse:
+        done.reverse()
+    return F.concatenate(*done, axis=axis) if len(done) > 1 else done[0]
+
+
+RULES = {
+    "trilu": _triangle,
+    "meshgrid": _grid,
+    "broadcast_to": _broadcast_to,
+    "cumprod": _cumprod,
+    "eye_like": lambda a, x: _constant(np.eye(x.shape[-2], x.shape[-1], a.k)),
+}
