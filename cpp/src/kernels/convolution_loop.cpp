@@ -106,11 +106,11 @@ void for_images(const Convolution::Array& a, F f) {
 }
 
 void copy_in(const Convolution::Array& a, const void* from, float* to) {
-  for_images(a, [=](int64_t at, int64_t i) { to[i] = read(from, a.dtype, at); });
+  for_images(a, [=, type = a.dtype](int64_t at, int64_t i) { to[i] = read(from, type, at); });
 }
 
 void copy_out(const Convolution::Array& a, const float* from, void* to) {
-  for_images(a, [=](int64_t at, int64_t i) { write(to, a.dtype, at, from[i]); });
+  for_images(a, [=, type = a.dtype](int64_t at, int64_t i) { write(to, type, at, from[i]); });
 }
 
 class Loop : public Kernel {
