@@ -115,40 +115,35 @@ def _read_nnp(paths: Sequence[str]) -> Model:
     return NnpModel(read_files(list(paths), "", "nnl"))
 
 
-def _read_onnx(paths: Sequence[str]) -> Model:
-    if len(paths) != 1:
-        raise ValueError(f"an ONNX model is one file, got {len(paths)}: {', '.join(paths)}")
-    return OnnxFile(paths[0])
+def _alone(read: Callable[[str], Model]) -> Callable[[Sequence[str]], Model]:
+    """A reader of models that are one file, or one folder."""
+
+    def reader(paths: Sequence[str]) -> Model:
+        if len(paths) != 1:
+            raise ValueError(f"such a model is one file, got {len(paths)}: {', '.join(paths)}")
+        return read(paths[0])
+
+    return reader
 
 
-def _read_pb(paths: Sequence[str]) -> Model:
-    from nnl.converters.tensorflow.importer import load
+@_alone
+def _read_tensorflow(path: str) -> Model:
+    from nnl.converters.tensorflow.saved import load_any
 
-    if len(paths) != 1:
-        raise ValueError(f"a frozen graph is one file, got {len(paths)}: {', '.join(paths)}")
-    return TensorFlowGraph(load(paths[0]), paths[0])
-
-
-def _read_meta(paths: Sequence[str]) -> Model:
-    from nnl.converters.tensorflow.saved import load_meta
-
-    if len(paths) != 1:
-        raise ValueError(f"a checkpoint is named by one file, got {len(paths)}: {', '.join(paths)}")
-    return TensorFlowGraph(load_meta(paths[0]), paths[0])
-
-
-def _read_saved(paths: Sequence[str]) -> Model:
-    from nnl.converters.tensorflow.saved import load_folder
-
-    if len(paths) != 1:
-        raise ValueError(f"a SavedModel is one folder, got {len(paths)}: {', '.join(paths)}")
-    return TensorFlowGraph(load_folder(paths[0]), paths[0])
+    return TensorFlowGraph(load_any(path), path)
 
 
 def _write_pb(model: Model, path: str, options: WriteOptions) -> None:
     from nnl.converters.tensorflow.writer import save
 
     save(path, _of_one_size(model, options, "TF_PB"))
+
+
+def _pb_operators(model: Model, version: int | None) -> list[str]:
+    from nnl.converters.tensorflow.writer import graph_def
+
+    nodes = graph_def(model.network(1, inference=True)).node
+    return sorted({n.op for n in nodes if n.op not in ("Const", "Placeholder")})
 
 
 def _write_meta(model: Model, path: str, options: WriteOptions) -> None:
@@ -204,12 +199,11 @@ def _write_programs(model: Model, path: str, options: WriteOptions) -> None:
     write_programs(model, path, options)
 
 
-def _read_nnb(paths: Sequence[str]) -> Model:
+@_alone
+def _read_nnb(path: str) -> Model:
     from nnl.converters.nnb.reader import read
 
-    if len(paths) != 1:
-        raise ValueError(f"an NNB model is one file, got {len(paths)}: {', '.join(paths)}")
-    return NnpModel(read(paths[0]))
+    return NnpModel(read(path))
 
 
 def _write_nnb(model: Model, path: str, options: WriteOptions) -> None:
@@ -228,12 +222,11 @@ def _nnb_target() -> Target:
     return target()
 
 
-def _read_tflite(paths: Sequence[str]) -> Model:
+@_alone
+def _read_tflite(path: str) -> Model:
     from nnl.converters.tflite.reader import TfliteFile
 
-    if len(paths) != 1:
-        raise ValueError(f"a TFLITE model is one file, got {len(paths)}: {', '.join(paths)}")
-    return TfliteFile(paths[0])
+    return TfliteFile(path)
 
 
 def _of_one_size(model: Model, options: WriteOptions, name: str) -> Network:
@@ -350,7 +343,7 @@ FORMATS: dict[str, Format] = {
             "ONNX",
             "ONNX",
             (".onnx",),
-            _read_onnx,
+            _alone(OnnxFile),
             _write_onnx,
             _onnx_functions,
             _onnx_operators,
@@ -387,17 +380,18 @@ FORMATS: dict[str, Format] = {
             "TF_PB",
             "TensorFlow",
             (".pb",),
-            _read_pb,
+            _read_tensorflow,
             _write_pb,
+            operators=_pb_operators,
             runtime=in_tensorflow,
             target=_pb_target,
         ),
-        Format("TF_CKPT_V1", "TensorFlow", (".ckpt",), _read_meta),
+        Format("TF_CKPT_V1", "TensorFlow", (".ckpt",), _read_tensorflow),
         Format(
             "TF_CKPT_V2",
             "TensorFlow",
             (".meta",),
-            _read_meta,
+            _read_tensorflow,
             _write_meta,
             runtime=in_tensorflow,
             target=_pb_target,
@@ -406,7 +400,7 @@ FORMATS: dict[str, Format] = {
             "SAVED_MODEL",
             "TensorFlow",
             (),
-            _read_saved,
+            _read_tensorflow,
             _write_saved,
             runtime=in_tensorflow,
             target=_pb_target,

@@ -162,7 +162,8 @@ def test_the_command_writes_and_verifies(tmp_path: Path, capsys: Any) -> None:
     assert main(["convert", str(source), out, "-E", "0", "-b", "3", "--verify"]) == 0
     text = capsys.readouterr().out
     assert ("TensorFlow" in text) == (python_with_tensorflow() is not None)
-    assert main(["function_info", str(source), "-f", "TF_PB"]) == 0
+    assert main(["function_info", str(source), "-f", "TF_PB", "-t"]) == 0
+    assert {"Conv2D", "MaxPool", "MatMul"} < set(capsys.readouterr().out.split())
     assert main(["convert", str(source), out, "-b", "-1"]) == 1
     assert "wanted at least 1: TF_PB has a fixed one" in capsys.readouterr().err
 

@@ -225,3 +225,14 @@ def test_files_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
     (tmp_path / "h.pb").write_bytes(b"no graph at all")
     with pytest.raises(TensorFlowError, match="h.pb: no GraphDef message"):
         read_model([str(tmp_path / "h.pb")])
+
+
+def test_more_parts_than_graphs_have_are_refused(tmp_path: Path) -> None:
+    for op, inputs, more in (
+        ("Unpack", ["x"], {"axis": 0}),
+        ("Split", [0, "x"], {"num_split": 2**40}),
+    ):
+        g = Graph()
+        g.input("x", 10**9, 0)
+        g(op, *inputs, name="y", **more)
+        refused(g, tmp_path, r"y \(\w+\): makes \d+ parts, wanted at most 65536")

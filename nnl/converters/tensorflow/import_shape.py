@@ -32,6 +32,8 @@ from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.shared import onnx
 from nnl.converters.tensorflow.tensors import array_of, dtype_of_code
 
+MAX_PARTS = 2**16  # of a value that is taken apart
+
 
 @tf_import("Const")
 def const(ctx: Any, node: Any) -> Any:
@@ -186,14 +188,25 @@ def unpack(ctx: Any, node: Any, x: Any) -> Any:
     """The parts of x along an axis, which goes."""
     axis = axis_of(node.attr("axis", 0), len(shape_of(x)))
     sizes = list(shape_of(x))
-    n = sizes.pop(axis)
+    n = _parts(sizes.pop(axis))
     return [reshape(part(x, axis, i, i + 1), sizes) for i in range(n)]
 
 
 @tf_import("Split")
 def split(ctx: Any, node: Any, axis: Any, x: Any) -> Any:
     """x cut into equal parts."""
-    return _cut(ctx, x, axis, [-1] * node.attr("num_split", 1))
+    return _cut(ctx, x, axis, [-1] * _parts(node.attr("num_split", 1)))
+
+
+def _parts(n: int) -> int:
+    """A number of outputs.
+
+    Raises:
+        TensorFlowError: No graph has so many.
+    """
+    if not 0 <= n <= MAX_PARTS:
+        raise TensorFlowError(f"makes {n} parts, wanted at most {MAX_PARTS}")
+    return n
 
 
 @tf_import("SplitV")
@@ -415,6 +428,7 @@ def _symmetric(x: Any, before: list[int], after: list[int]) -> Any:
         if max(a, b) > n:
             raise TensorFlowError(f"mirrors {max(a, b)} of {n} elements")
         if a or b:
+            check_size((n + a + b,), 8)
             at = np.pad(np.arange(n), (b, a), mode="symmetric")
             x = take(x, at, axis)
     return x

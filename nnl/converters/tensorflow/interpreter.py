@@ -98,6 +98,7 @@ class Interpreter:
         self.depth = self.steps = 0
         self.parameters: dict[str, tuple[Any, Variable]] = {}
         self.scaled: dict[Any, tuple[Any, Any, Any]] = {}  # products by key: they, and of what
+        self.frames: dict[tuple[int, str], Any] = {}  # loops of version 1, by graph and name
         self.following = False  # nodes that must run before others, too
         self.scope = Scope(Graph({}))
 
@@ -232,7 +233,10 @@ class Interpreter:
         merge = self._maker(scope, switch.inputs, "Merge")
         enter = self._maker(scope, merge.inputs, "Enter")
         frame = enter.attr("frame_name", "")
-        inside, merges, exits = _frame(scope.graph, frame)
+        key = id(scope.graph), frame
+        if key not in self.frames:
+            self.frames[key] = _frame(scope.graph, frame)
+        inside, merges, exits = self.frames[key]
         goes = self._maker(scope, switch.inputs[1:], "LoopCond")
         outer = scope
         self.run(outer, [e for m in merges for e, _ in m.inputs[:1]])
