@@ -116,6 +116,11 @@ def test_large_networks_are_what_numpy_computes(tmp_path: Path) -> None:
     check(tmp_path / "c", network, 1e-5, *FAST, weights_file=True)
 
 
+@pytest.mark.long
+def test_several_threads_compute_the_same(tmp_path: Path) -> None:
+    check(tmp_path / "c", of_models(SMALL), 1e-5, "-O2", "-DNNL_OPENMP", "-fopenmp")
+
+
 # ---- what is in a folder ----
 
 

@@ -62,18 +62,6 @@ def _beside_each_other(a: Any, x: Any) -> Any:
     return tuple(F.reshape(y, shape) for y in every)
 
 
-def _taken(x: Any, sources: Any) -> Any:
-    """Elements of each axis at fixed positions; None for all as they are."""
-    for axis, source in enumerate(sources):
-        if source is not None:
-            x = F.gather(x, _constant(source), axis=axis)
-    return x
-
-
-def _from_sources(a: Any, x: Any) -> Any:
-    return _taken(x, a.sources(np, x.shape))
-
-
 def _matmul(a: Any, x: Any, y: Any) -> Any:
     """With batches that do not stretch."""
     if min(x.ndim, y.ndim) < 2:
@@ -207,7 +195,6 @@ def _confusion(a: Any, x: Any, target: Any) -> Any:
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("convolution", "deconvolution", "max_pooling", "sum_pooling"), _maps_first),
     **dict.fromkeys(("sum", "prod", "max", "min"), _beside_each_other),
-    **dict.fromkeys(("pad", "shift"), _from_sources),
     **SPECTRA,
     "average_pooling": _average,
     "batch_matmul": _matmul,

@@ -40,6 +40,17 @@ def _grid(a: Any, *xs: Any) -> Any:
     return tuple(found)
 
 
+def _from_sources(a: Any, x: Any) -> Any:
+    """Elements of axes again: those at the border, or mirrored ones."""
+    if getattr(a, "mode", "") == "constant":
+        return None
+    for axis, source in enumerate(a.sources(np, x.shape)):
+        if source is not None:
+            at = Variable.from_numpy_array(np.asarray(source, np.int64))
+            x = F.gather(x, at, axis=axis)
+    return F.identity(x)
+
+
 def _broadcast_to(a: Any, x: Any, y: Any) -> Any:
     axis = x.ndim - y.ndim if a.axis is None or a.axis < 0 else a.axis
     shape = (1,) * axis + y.shape + (1,) * (x.ndim - axis - y.ndim)
@@ -66,6 +77,8 @@ RULES = {
     "trilu": _triangle,
     "meshgrid": _grid,
     "broadcast_to": _broadcast_to,
+    "pad": _from_sources,
+    "shift": _from_sources,
     "cumprod": _cumprod,
     "eye_like": lambda a, x: _constant(np.eye(x.shape[-2], x.shape[-1], a.k)),
 }

@@ -50,41 +50,6 @@ def _diagonal_of(a: Any, x: Any) -> Any:
     return F.sum(x * constant(np.eye(n).reshape((1,) * (x.ndim - 2) + (n, n))), axis=-1)
 
 
-def _shift(a: Any, x: Any) -> Any:
-    """Elements of an axis at other places: the border's again and again, or mirrored."""
-    first = x.ndim - len(a.shifts)
-    for axis, s in enumerate(a.shifts, first):
-        n = x.shape[axis]
-        at = np.arange(n) - s
-        if a.border_mode == "nearest":
-            at = np.clip(at, 0, n - 1)
-        else:
-            at = np.where(at % (2 * n) < n, at % (2 * n), 2 * n - 1 - at % (2 * n))
-        if s:
-            x = taken(x, axis, at)
-    return x
-
-
-def _pad(a: Any, x: Any) -> Any:
-    """Elements of the axes again: those at the border, or more reflections than one."""
-    if a.mode not in ("repeat", "reflect"):
-        return None
-    widths = list(zip(a.pad_width[::2], a.pad_width[1::2], strict=True))
-    for axis, (before, after) in enumerate(widths, x.ndim - len(widths)):
-        if before or after:
-            at = np.arange(-before, x.shape[axis] + after)
-            x = taken(x, axis, _border(at, x.shape[axis], a.mode))
-    return x
-
-
-def _border(at: Any, n: int, mode: str) -> Any:
-    """Positions beyond the ends of an axis as ones inside."""
-    if mode == "repeat":
-        return np.clip(at, 0, n - 1)
-    period = max(2 * (n - 1), 1)
-    return np.minimum(at % period, -at % period)
-
-
 def _interpolate(a: Any, x: Any) -> Any:
     """Along one axis after the other: pixels taken, or products with a constant matrix."""
     end = x.ndim - a.channel_last
@@ -275,8 +240,6 @@ RULES: dict[str, Any] = {
     "matrix_diag_part": _diagonal_of,
     "shape": lambda a, x: Variable.from_numpy_array(np.array(x.shape[a.start : a.end], np.int64)),
     "one_hot": _one_hot,
-    "shift": _shift,
-    "pad": _pad,
     "interpolate": _interpolate,
     "batch_matmul": _matmul,
     "convolution": _grouped,
