@@ -41,7 +41,7 @@ def own_parameters() -> Any:
         yield
 
 
-FEW = 3  # samples of a function in the quick tests
+FEW = 2  # samples of a function in the quick tests
 
 
 @pytest.fixture(scope="module", params=["first", pytest.param("others", marks=pytest.mark.long)])
