@@ -23,7 +23,7 @@ class FileTensor:
 
     Attributes:
         value: Of a constant, in real numbers if it is quantized.
-        open: Whether the file leaves the size of the first axis open.
+        open: Axes whose sizes the file leaves open; its shape has 1 there.
         scale, zero: What stored numbers stand for, if all have one scale.
     """
 
@@ -31,7 +31,7 @@ class FileTensor:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     value: Any
-    open: bool
+    open: tuple[int, ...]
     scale: float = 0.0
     zero: int = 0
 
@@ -107,7 +107,7 @@ class File:
         value = self._value(i, t["buffer"], shape, dtype)
         if value is not None and t["quantization"] is not None:
             value = _real(i, value, t["quantization"])
-        is_open = bool(t["shape_signature"][:1] == [-1])
+        is_open = tuple([a for a, n in enumerate(t["shape_signature"]) if n == -1])
         q = t["quantization"] or {"scale": [], "zero_point": []}
         scale = q["scale"][0] if len(q["scale"]) == 1 else 0.0
         zero = (q["zero_point"] or [0])[0]

@@ -98,7 +98,7 @@ class TfliteFile(Built):
         t = self._file.tensors[i]
         shape = t.shape
         if batch_size is not None and shape and shape[0] != batch_size:
-            if not t.open:
+            if 0 not in t.open:
                 raise ValueError(
                     f"{self.where}: the batch size is fixed at {shape[0]}, so it cannot be "
                     f"{batch_size}"
@@ -128,7 +128,7 @@ class TfliteFile(Built):
         found = [made] if isinstance(made, Value) else list(made)
         for i, v in zip(op.outs, found, strict=True):
             t = tensors[i]
-            if build.sized and t.shape and v.shape != t.shape:
+            if build.sized and t.shape and not _agree(v.shape, t):
                 raise Damaged(f"it gives {list(v.shape)}, and the file says {list(t.shape)}")
             if is_impossible(v.shape):
                 raise Damaged(f"it gives the impossible shape {list(v.shape)}")
@@ -143,6 +143,12 @@ class TfliteFile(Built):
                 raise Damaged(f"it reads tensor {i}, which nothing has made")
             values[i] = Value(t.value, plain(t.value.ndim), t.name or f"constant_{i}")
         return values[i]
+
+
+def _agree(shape: tuple[int, ...], t: FileTensor) -> bool:
+    """Whether a shape is that of the file, as far as the file knows it."""
+    pairs = enumerate(zip(shape, t.shape, strict=False))
+    return len(shape) == len(t.shape) and all(n == m or a in t.open for a, (n, m) in pairs)
 
 
 def _is_observed(v: Value, t: FileTensor) -> bool:
