@@ -7,7 +7,8 @@ C++ is benchmarks/cpp_job.cpp, compiled with `nnl cpp-flags`; Python runs the pl
 without copying inputs. ONNX Runtime runs the network exported to ONNX, and is called from Python:
 its C++ library has the same kernels, and the call takes some 10 us. All processes of a row stay
 alive and take turns; numbers are medians of the rounds. `start` is from the creation of the process
-to its first result, files in the cache of the system.
+to its first result, files in the cache of the system. `written` is the same step of LeNet written
+in C++, which is to take at most 1.5 times as long as the plan.
 """
 
 from __future__ import annotations
