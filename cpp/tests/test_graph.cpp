@@ -326,6 +326,8 @@ void errors_name_function_and_argument() {
   CHECK_ERROR(apply("dropout", {{"p", 0.5}, {"seed", int64_t{0}}}, {x, x}),
               "dropout: rng float32[2, 3], wanted uint64[2]");
   CHECK_ERROR(apply("no_such_function", {}, {x}), "no_such_function: ");
+  CHECK_ERROR(apply("leaky_relu", {}, {x})[0].forward(),
+              "leaky_relu: attribute 'alpha' is missing");
   CHECK_ERROR(f::convolution(x, leaf({1, 1, 2, 2}, 1), Variable()), "convolution: ");
   CHECK_ERROR(pf::affine(x, 1, 0, ParameterDirectory()), "affine: n_out is 0, wanted at least 1");
   const Variable y = f::sum(x);
@@ -388,6 +390,8 @@ void every_function_runs() {
                                f::less_scalar(x),
                                f::less_equal_scalar(x),
                                f::logical_not(x),
+                               f::isnan(x),
+                               f::isinf(x),
                                f::where(f::greater_scalar(x, 0), x, y),
                                f::abs(x),
                                f::exp(x),

@@ -40,7 +40,7 @@ def known():
     return {*lib.gradient_names()} | {n for n in OPS if n.partition("_")[0] in COMPARISONS}
 
 
-COMPARISONS = {"equal", "greater", "less", "not"}
+COMPARISONS = {"equal", "greater", "less", "not", "isnan", "isinf"}
 
 
 def expected(case):

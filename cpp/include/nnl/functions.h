@@ -27,9 +27,9 @@ using Variables = std::vector<Variable>;
 // clang-format off
 #define NNL_FUNCTIONS_OF_ONE(F)                                                              \
   F(abs) F(exp) F(log) F(sin) F(cos) F(tan) F(sinh) F(cosh) F(asin) F(acos) F(atan) F(asinh) \
-  F(acosh) F(atanh) F(erf) F(round) F(ceil) F(floor) F(logical_not) F(identity) F(unlink)    \
-  F(relu6) F(sigmoid) F(hard_sigmoid) F(log_sigmoid) F(tanh) F(hard_tanh) F(tanh_shrink)     \
-  F(softsign) F(swish) F(gelu) F(mish)
+  F(acosh) F(atanh) F(erf) F(round) F(ceil) F(floor) F(logical_not) F(isnan) F(isinf)        \
+  F(identity) F(unlink) F(relu6) F(sigmoid) F(hard_sigmoid) F(log_sigmoid) F(tanh)           \
+  F(hard_tanh) F(tanh_shrink) F(softsign) F(swish) F(gelu) F(mish)
 // clang-format on
 #define NNL_DECLARE(name) NNL_API Variable name(const Variable& x);
 NNL_FUNCTIONS_OF_ONE(NNL_DECLARE)

@@ -77,6 +77,8 @@ Traits traits_of(const std::string& op, const AttributeMap& attributes) {
                                                  "logical_or",
                                                  "logical_xor",
                                                  "logical_not",
+                                                 "isnan",
+                                                 "isinf",
                                                  "unlink",
                                                  "one_hot",
                                                  "rand",
@@ -126,7 +128,11 @@ ProgramStep step_of(const Node& node) {
   if (is_elementwise(node.op)) {
     std::vector<Shape> shapes;
     for (const ValuePtr& v : node.in) shapes.push_back(v->spec.shape);
-    write_code(node.op, Attributes(node.attributes), std::move(shapes), step);
+    try {
+      write_code(node.op, Attributes(node.attributes), std::move(shapes), step);
+    } catch (const ValueError& e) {  // of an attribute, which shapes do not depend on
+      throw ValueError(node.op + ": " + e.what());
+    }
   }
   return step;
 }

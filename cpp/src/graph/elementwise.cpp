@@ -34,10 +34,7 @@ struct Writer {
     step.constants.push_back(value);
     return -static_cast<int64_t>(step.constants.size());
   }
-  int64_t attribute(const char* name) {
-    // a truth value counts as 0 or 1
-    return number(attributes.has(name) ? attributes.number(name) : 0);
-  }
+  int64_t attribute(const char* name) { return number(attributes.number(name)); }
   Shape& shape(size_t i) { return step.shapes[i]; }
 };
 
@@ -129,6 +126,8 @@ const std::map<std::string, Single>& singles() {
       {"logical_or", {"logical_or", nullptr}},
       {"logical_xor", {"logical_xor", nullptr}},
       {"logical_not", {"logical_not", nullptr}},
+      {"isnan", {"is_nan", nullptr}},
+      {"isinf", {"is_inf", nullptr}},
       {"identity", {"copy", nullptr}},
       {"abs", {"absolute", nullptr}},
       {"abs_backward", {"absolute_backward", nullptr}},
