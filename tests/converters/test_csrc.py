@@ -349,6 +349,22 @@ def test_whole_numbers_that_floats_cannot_be_are_told(tmp_path: Path) -> None:
         save(tmp_path / "c", Network("n", {"x": x}, {"y": F.where(w, x, x)}))
 
 
+def test_memory_that_int_cannot_count_is_told(tmp_path: Path) -> None:
+    with nn.context_scope(nn.Context(["numpy:float"])):
+        x, large = nn.Variable((2**29,)), nn.Variable((2**31,))  # they take no memory yet
+        y, z = F.cumsum(F.cumsum(x)), F.exp(large)
+    with pytest.raises(ValueError, match="the network needs 2147483648 bytes of memory, wanted at"):
+        save(tmp_path / "c", Network("n", {"x": x}, {"y": y}))
+    with pytest.raises(CannotLower, match="an array has 2147483648 elements, wanted 1 to 21474836"):
+        save(tmp_path / "c", Network("n", {"x": large}, {"y": z}))
+
+
+def test_a_network_may_have_no_inputs_and_no_axes(tmp_path: Path) -> None:
+    w = nn.Variable.from_numpy_array(np.float32(1.5))
+    with nn.context_scope(nn.Context(["numpy:float"])):
+        check(tmp_path / "c", Network("n", {}, {"y": w * 2.0, "z": w}), 0)
+
+
 # ---- the command ----
 
 

@@ -20,6 +20,7 @@ from nnl.graph.memory import plan_memory
 
 MOST_READS = 16  # of a loop that was joined from several; C99 promises 127 parameters
 _FLOAT = 4  # bytes
+MOST = 2**31 - 1  # bytes of the arena, and elements of an array: int counts them
 _LARGEST_WHOLE = 2**24  # up to here every whole number is a float32
 
 Array = np.ndarray[Any, Any]
@@ -53,7 +54,7 @@ def plan(lowered: Lowered, ranges: Mapping[Key, tuple[float, float]] | None = No
         ranges: The smallest and largest numbers of all arrays that are computed, for one with
             numbers of 8 bits.
     Raises:
-        ValueError: A constant is not a float32.
+        ValueError: A constant is not a float32, or too much memory is needed.
     """
     same: dict[Key, Key] = {}  # reshaped arrays -> what they are in memory
     constants: dict[Key, Array] = {}
@@ -103,6 +104,8 @@ def plan(lowered: Lowered, ranges: Mapping[Key, tuple[float, float]] | None = No
         return count if key in found.scales else _FLOAT * count
 
     places, arena = plan_memory({k: (first, last, size(k)) for k, (first, last) in used.items()})
+    if arena > MOST:
+        raise ValueError(f"CSRC: the network needs {arena} bytes of memory, wanted at most {MOST}")
     found.places = {key: at // _FLOAT for key, at in places.items()}
     found.arena = arena // _FLOAT
     return found

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import nnl.converters.csrc.calls as calls
+from nnl.converters.csrc.memory import MOST
 from nnl.converters.csrc.rules import RULES
 from nnl.converters.lowering import Target
 from nnl.converters.nnp.function_messages import visible_inputs
 from nnl.core.graph import Node, Value
-
-MOST = 2**31 - 1  # elements of an array, which int counts
 
 
 def target() -> Target:
