@@ -61,10 +61,10 @@ def values(network: Network) -> list[np.ndarray[Any, Any]]:
     return [y.d.reshape(-1) for y in network.outputs.values()]
 
 
-def check_samples(file: Path, run: Any) -> set[str]:
-    """Write all samples, compare what `run(network)` computes; names of what can be said."""
+def check_samples(file: Path, run: Any, most: int = 100) -> set[str]:
+    """Write samples, compare what `run(network)` computes; names of what can be said."""
     said, refused = set(), set()
-    for op, i in [p.values for p in CASES]:
+    for op, i in [p.values for p in CASES if p.values[1] < most]:
         network = None if op.name in RANDOM else of_sample(op, i)
         if network is None or any(np.isnan(v.d).any() for v in network.inputs.values()):
             continue  # the runtime's comparisons take a NaN for 0
@@ -96,7 +96,7 @@ def test_samples_are_read_back(tmp_path: Path) -> None:
         arrays = {k: given[int(k[1:])].d for k in back.inputs}
         return [y.reshape(-1) for y in back.run(arrays).values()]
 
-    said = check_samples(file, run)
+    said = check_samples(file, run, most=3)
     assert {"layer_normalization", "attention", "max", "log_softmax"} < said
 
 
