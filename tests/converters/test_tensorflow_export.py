@@ -148,6 +148,13 @@ def test_a_bias_of_groups_is_added_by_itself(tmp_path: Path, tensorflow: Run) ->
     np.testing.assert_allclose(got.reshape(-1), values(network)[0], rtol=1e-4, atol=1e-5)
 
 
+def test_one_value_is_not_concatenated(tmp_path: Path) -> None:
+    """ConcatV2 takes two or more."""
+    x = nn.Variable.from_numpy_array(normal(2, 3))
+    writer.save(tmp_path / "a.pb", Network("n", {"x": x}, {"y": F.stack(F.exp(x), axis=1)}))
+    assert "ConcatV2" not in {n.op for n in nodes(tmp_path / "a.pb")}
+
+
 def test_names_become_those_that_graphs_may_have(tmp_path: Path) -> None:
     x = nn.Variable.from_numpy_array(normal(2, 3))
     writer.save(tmp_path / "a.pb", Network("n", {"x'": x}, {"_y 1": F.exp(x), "_y_1": F.tanh(x)}))

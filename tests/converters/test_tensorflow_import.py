@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,15 @@ def test_arrays_of_tensors(tmp_path: Path) -> None:
     g("TensorListStack", items, [2], element_dtype=FLOAT, name="y")
     x = normal(3, 2)
     np.testing.assert_array_equal(run(g, tmp_path, x=x), [-x[2], x[1], x[2]])
+
+
+def test_neither_tensorflow_nor_onnx_is_needed(tmp_path: Path) -> None:
+    g, *_ = images()
+    code = "import sys; sys.modules.update(dict.fromkeys(['onnx', 'tensorflow', 'ml_dtypes']))\n"
+    code += "from nnl.converters.formats import read_model\n"
+    code += f"print(read_model([{str(g.save(tmp_path / 'g.pb'))!r}])[0].network().outputs)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "'y'" in done.stdout, done.stderr
 
 
 # ---- what is refused ----

@@ -350,6 +350,8 @@ def _resize(b: Builder, op: Op, _: Any) -> str:
 @_says("CONCATENATION")
 def _concatenate(b: Builder, op: Op, _: Any) -> str:
     xs = [_float(t) for t in op.ins]
+    if len(xs) == 1:  # the operator takes two or more
+        return b.node("Identity", b.edge(xs[0]), T=xs[0].dtype)
     axis = b.constant(op.options["axis"], np.int32)
     types = {"T": xs[0].dtype, "Tidx": np.dtype(np.int32)}
     return b.node("ConcatV2", *map(b.edge, xs), axis, N=len(xs), **types)

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the importer of ONNX has for operators that TensorFlow has, too."""
+"""What the importer of ONNX has for operators that TensorFlow has, too: the part of it that does
+not need the package onnx."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from nnl.converters.onnx import handlers as _handlers  # noqa: F401  registers the importers
 from nnl.converters.onnx.registry import ONNX
+
+for _family in "arithmetic convolution indexing normalization pooling reduction shape".split():
+    import_module(f"nnl.converters.onnx.import_{_family}")  # registers its importers
 
 NEWEST = 10**6  # version of an operator
 
