@@ -258,6 +258,12 @@ def _pooling(g: Graph, node: Node, x: Laid) -> Laid:
         weight = np.asarray(sums, np.float32) * math.prod(a.kernel)
     kernel, stride, pad = _pair(a.kernel, 1), _pair(a.stride, 1), _pair(a.pad, 0)
     outs = _pixels(where.out)
+    whole = kernel == t.shape[1:-1] and not any(pad)
+    if n == 2 and whole and kind == "average_pooling":  # in 8 bits, with a scale of its own
+        shape = (t.shape[0], 1, 1, t.shape[-1])
+        return _result(
+            g, g.op("MEAN", t, g.ints(1, 2), shape=shape, keep_dims=True), node, a.channel_last
+        )
     if n == 2 and kind == "average_pooling" and not a.including_pad:
         inside, how = padding(g, t, outs, kernel, stride, pad)
         if how == SAME:  # its mean leaves the padding out
