@@ -185,9 +185,10 @@ def _results(node: Node | None, inputs: Any, datas: tuple[NdArray, ...], again: 
 
 def _read_early(op: Op, x: Variable | NdArray) -> NdArray:
     """The array of an input, with zeros in it if nothing has written it yet."""
-    nd, name = (x, f"NdArray {x.spec}") if isinstance(x, NdArray) else (x._data, x.edge.label)
+    nd = x if isinstance(x, NdArray) else x._data
     if nd.blank:
-        nd.read_early(name, op.name)
+        label = f"NdArray {nd.spec}" if isinstance(x, NdArray) else x.edge.label
+        nd.read_early(label, op.name)
     return nd
 
 

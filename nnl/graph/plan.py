@@ -101,6 +101,9 @@ class Plan:
         self.cut = program.cut
         self.second = self.cut < len(self.steps)  # whether there is a second part
         self.root = {i: s.root for i, s in enumerate(program.slots) if s.root != i}
+        self.views: dict[int, list[int]] = {}  # of each root
+        for i, root in self.root.items():
+            self.views.setdefault(root, []).append(i)
         self.slots: list[Any] = [None] * len(program.slots)
         used = {i for s in self.steps for i in s.ins} | self.kept
         used |= {program.root(i) for i in used}
@@ -234,10 +237,11 @@ class Plan:
 
     def _point_views(self, root: int | None) -> None:
         """Let the slots of views be views of their roots' buffers."""
-        for s, r in self.root.items():
+        for r in self.views if root is None else (root,):
             buf = self.slots[r]
-            if (root is None or r == root) and buf is not None:
-                self.slots[s] = buf.reshape(self.program.slots[s].spec.shape)
+            if buf is not None:
+                for s in self.views.get(r, ()):
+                    self.slots[s] = buf.reshape(self.program.slots[s].spec.shape)
 
     def _thunk(self, step: Step, fixed: bool) -> Thunk | None:
         """The call of a step on the arrays of its slots; None where there is nothing to do."""
