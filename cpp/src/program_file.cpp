@@ -11,6 +11,7 @@
 #include "nnl/crc32.h"
 #include "nnl/errors.h"
 #include "nnl/json.h"
+#include "nnl/kernel.h"
 #include "nnl/parameter_files.h"
 #include "nnl/plan.h"
 #include "nnp/message.h"
@@ -88,6 +89,7 @@ class Reader {
     static const std::array<const char*, 5> roles = {"input", "parameter", "state", "constant",
                                                      "intermediate"};
     static const std::array<const char*, 3> orders = {"host", "channels_last", "tiled"};
+    static const bool tiles = !abilities("convolution").tiled_in.empty();  // in this build
     for (const Json& item : json_.at("values").array()) {
       const Json::Array& parts = item.array();
       ProgramValue v;
@@ -105,6 +107,8 @@ class Reader {
       if (const Json* copies = more.find("copies")) v.copies = static_cast<int>(copies->integer());
       if (const Json* fill = more.find("fill")) v.filled = true, v.fill = number_of(*fill);
       check_layout(v.spec);
+      // All that touches tiled weights takes plain ones too, if all of them are.
+      if (v.spec.layout == Layout::tiled && !tiles) v.spec.layout = Layout::plain;
       data_.values.push_back(std::move(v));
     }
     for (size_t i = 1; i < data_.values.size(); ++i) {

@@ -37,22 +37,27 @@ std::string program_text(const std::string& carries) {
          carries + R"j(,"fused":true})j";
 }
 
-std::string file_of(const std::string& program) {
-  const std::string size = std::to_string(program.size());
+std::string file_of(const std::string& program, const std::string& arrays, size_t count) {
+  const size_t end = 4 * count;
   std::string header = R"j({"__metadata__":{"format":"nnlp","version":"1","crc32":")j" +
-                       std::to_string(crc32(program.data(), program.size())) +
-                       R"j("},"fc/W":{"dtype":"F32","shape":[3,4],"data_offsets":[0,48]},)j"
-                       R"j("fc/b":{"dtype":"F32","shape":[4],"data_offsets":[48,64]},)j"
-                       R"j("nnl.program":{"dtype":"U8","shape":[)j" +
-                       size + R"j(],"data_offsets":[64,)j" + std::to_string(64 + program.size()) +
-                       "]}}";
+                       std::to_string(crc32(program.data(), program.size())) + R"j("},)j" + arrays +
+                       R"j(,"nnl.program":{"dtype":"U8","shape":[)j" +
+                       std::to_string(program.size()) + R"j(],"data_offsets":[)j" +
+                       std::to_string(end) + "," + std::to_string(end + program.size()) + "]}}";
   header.resize((header.size() + 8 + 63) / 64 * 64 - 8, ' ');
   const uint64_t length = header.size();
   std::string bytes(reinterpret_cast<const char*>(&length), 8);
   bytes += header;
-  const auto numbers16 = numbers(16, 1);
-  bytes.append(reinterpret_cast<const char*>(numbers16.data()), 64);
+  const auto values = numbers(static_cast<int64_t>(count), 1);
+  bytes.append(reinterpret_cast<const char*>(values.data()), end);
   return bytes + program;
+}
+
+std::string file_of(const std::string& program) {
+  return file_of(program,
+                 R"j("fc/W":{"dtype":"F32","shape":[3,4],"data_offsets":[0,48]},)j"
+                 R"j("fc/b":{"dtype":"F32","shape":[4],"data_offsets":[48,64]})j",
+                 16);
 }
 
 std::string file_bytes(bool two = false) {
@@ -101,6 +106,31 @@ void memory_may_be_bound() {
   std::copy(other.begin(), other.end(), x.begin());
   model.run();
   CHECK(y[0] != before);
+}
+
+// Builds without kernels that take weights in tiles read them as plain ones.
+void tiled_weights_run_in_every_build() {
+  const std::string program =
+      R"j({"version":1,"programs":{"main":{"values":[)j"
+      R"j(["float32",[1,16,2],{"role":"input","name":"x"}],)j"
+      R"j(["float32",[32,16,1],{"role":"parameter","name":"W","order":"tiled"}],)j"
+      R"j(["float32",[1,32,2]]],)j"
+      R"j("ops":{"convolution":{"base_axis":1,"pad":[0],"stride":[1],"dilation":[1],"group":1,)j"
+      R"j("channel_last":false}},"sources":[["convolution","convolution","conv","float"]],)j"
+      R"j("steps":[{"op":"convolution","ins":[1,2,0],"outs":[3],"source":1}],)j"
+      R"j("outputs":{"y":3},"kept":[3],"plain":[3],"results":[],"carries":[],"fused":true}}})j";
+  const char* array = R"j("W":{"dtype":"F32","shape":[32,16,1],"data_offsets":[0,2048]})j";
+  write_file(path, file_of(program, array, 512));
+  const auto x = numbers(32, 7), w = numbers(512, 1);
+  Model model(path);
+  model.input("x").copy_from(x.data(), x.size());
+  model.run();
+  const float* y = model.output("y").data<float>();
+  for (size_t i = 0; i < 64; ++i) {
+    double sum = 0;
+    for (size_t c = 0; c < 16; ++c) sum += double{w[i / 2 * 16 + c]} * x[c * 2 + i % 2];
+    CHECK(std::fabs(y[i] - sum) < 1e-5);
+  }
 }
 
 void models_run_in_threads() {
@@ -268,6 +298,7 @@ int main(int count, char** paths) {
   a_model_runs_and_keeps_its_state();
   memory_may_be_bound();
   models_run_in_threads();
+  tiled_weights_run_in_every_build();
   programs_of_one_file_share_what_they_write();
   programs_of_one_file_run_in_threads();
   steps_and_their_costs_are_told();
