@@ -56,6 +56,7 @@ from nnl.graph import (  # noqa: E402
     print_graph,
     profile,
     save_program,
+    switch,
 )
 from nnl.logger import logger  # noqa: E402
 from nnl.nnabla.paths import keep_functions as _keep_functions  # noqa: E402
@@ -70,7 +71,7 @@ __all__ = [
     "print_graph", "profile", "recompute", "recompute_fn", "save_parameters", "save_program",
     "schema", "seed", "set_auto_forward", "set_default_context", "set_function_post_hook",
     "set_function_pre_hook",
-    "set_global_recompute", "set_solver_post_hook", "set_solver_pre_hook", "set_threads",
+    "set_global_recompute", "set_solver_post_hook", "set_solver_pre_hook", "set_threads", "switch",
     "unset_function_post_hook", "unset_function_pre_hook", "unset_solver_post_hook",
     "unset_solver_pre_hook",
 ]  # fmt: skip

@@ -8,8 +8,9 @@ from nnl.graph.profile import profile
 from nnl.graph.programs import load_program
 from nnl.graph.recompute import memory_budget
 from nnl.graph.saving import save_program
+from nnl.graph.switch import switch
 
 __all__ = [
     "compile", "describe", "load_program", "memory_budget", "print_graph", "profile",
-    "save_program",
+    "save_program", "switch",
 ]  # fmt: skip

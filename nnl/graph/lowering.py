@@ -36,6 +36,7 @@ def lower(
     cut: int | None = None,
     plain: Iterable[Key] = (),
     gradients: Mapping[Key, NdArray | None] = NO_GRADIENTS,
+    inputs: Iterable[Value] = (),
 ) -> tuple[Program, Binding]:
     """The program of a graph, and which of its values are which arrays and edges.
 
@@ -45,10 +46,13 @@ def lower(
         cut: Number of nodes in the first part.
         plain: Keys of those that must lie in the plain order in the end.
         gradients: {key of a gradient that is kept and may be tiled: the array it is of, if known}.
+        inputs: Edges that get the first slots, in this order, whether a node reads them or not.
     Raises:
         NotImplementedError: Nodes run on two devices.
     """
     lowering = _Lowering(nodes)
+    for value in inputs:
+        lowering.input_slot(value)
     cut = len(nodes) if cut is None else cut
     for i, node in enumerate(nodes):
         lowering.add(node, i >= cut)
@@ -78,7 +82,7 @@ class _Lowering:
     def add(self, node: Node, second: bool) -> None:
         program, binding = self.program, self.binding
         slots = program.slots
-        ins = [0 if v is None else self._input_slot(v) for v in node.inputs]
+        ins = [0 if v is None else self.input_slot(v) for v in node.inputs]
         specs = tuple([None if v is None else v.current_spec for v in node.inputs])
         bound = bind(node.op, node.attrs, node.target, specs)
         binding.nodes.append(node)
@@ -128,7 +132,7 @@ class _Lowering:
             program.steps.append(cast)
         return self.casts[key]
 
-    def _input_slot(self, value: Value) -> int:
+    def input_slot(self, value: Value) -> int:
         slot = self.binding.slot_of.get(value.key)
         if slot is None:
             # an unlinked copy of what an earlier node of this graph makes is that edge's value

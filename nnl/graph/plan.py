@@ -13,12 +13,14 @@ import numpy as np
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES, using
 from nnl.core.graph import Node
+from nnl.core.op import OPS
 from nnl.core.origin import name_call, tell
 from nnl.ext.library import BFLOAT16, CHANNELS_LAST, TILED, DevicePlan, Library, LibraryPlan
 from nnl.graph.binding import Binding, Key
+from nnl.graph.inner_plan import InnerPlan
 from nnl.graph.lowering import NO_GRADIENTS, definition, lower
 from nnl.graph.memory import plan_memory
-from nnl.graph.passes import optimise
+from nnl.graph.passes import optimise, optimise_inside
 from nnl.graph.passes import place as place_steps
 from nnl.graph.passes.original import forget_orders, unfuse
 from nnl.graph.profile import PROFILES, note
@@ -81,12 +83,18 @@ class Plan:
         self._build(program, binding, lib)
 
     @classmethod
-    def of(cls, program: Program, binding: Binding) -> Plan:
-        """The plan of a program from a file, whose `native` steps may get kernels here."""
+    def of(cls, program: Program, binding: Binding, inside: bool = False) -> Plan:
+        """The plan of a program from a file, whose `native` steps may get kernels here.
+
+        Args:
+            inside: Whether it stands inside a step of another one.
+        """
         lib = SPACES[program.space].library()
         forget_orders(program)
         if lib is None or not any(s.native for s in program.steps):
             unfuse(program)
+        elif inside:
+            optimise_inside(program, lib)
         elif program.fused:
             place_steps(program, lib)
         else:
@@ -111,6 +119,7 @@ class Plan:
         self._lay_out()
         self.loose: set[int] = set()  # leaves whose buffer changes between runs
         self.ready: tuple[dict[Thunk, Step], dict[Thunk, Step]] | None = None
+        self.inside: dict[Program, InnerPlan] = {}  # of the programs inside steps
         self.native: LibraryPlan | None = None
         if self.lib is not None:
             self.native = self._native_plan(self.lib)
@@ -246,6 +255,10 @@ class Plan:
     def _thunk(self, step: Step, fixed: bool) -> Thunk | None:
         """The call of a step on the arrays of its slots; None where there is nothing to do."""
         bound, slots = definition(self.program, step), self.slots
+        if step.programs:
+            runs = [self._plan_inside(p) for p in step.programs]
+            control = OPS[step.op].attrs(**step.attrs).control
+            return run_and_copy(partial(control, runs), slots, step.ins, step.outs)
         if bound.view:
             return run_for_effect(bound.call, slots, step.ins) if bound.writes else None
         if not bound.into:
@@ -254,6 +267,12 @@ class Plan:
             out = slots[step.outs[0]]
             return partial(bound.call, *[slots[i] for i in step.ins], out=out)
         return run_into(bound.call, slots, step.ins, step.outs[0])
+
+    def _plan_inside(self, program: Program) -> InnerPlan:
+        found = self.inside.get(program)
+        if found is None:
+            found = self.inside[program] = InnerPlan(program.copy(), Plan.of)
+        return found
 
     # ---- running in the native library ----
 

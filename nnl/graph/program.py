@@ -7,6 +7,7 @@ Nothing here knows a graph, an array or a process: see `lowering` and `binding` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,12 @@ class Step:
         """A step that a pass makes; attributes left out have their defaults."""
         return cls(op, OPS[op].attrs(**attrs).as_dict(), ins, outs, second, parts)
 
+    def copy(self) -> Step:
+        """A step that passes may change while this one stays."""
+        new = copy(self)
+        new.parts = tuple([p.copy() for p in self.parts])
+        return new
+
     @property
     def phase(self) -> str:
         """One of PHASES."""
@@ -163,6 +170,12 @@ class Step:
         if op is not None and category(op) == "Update":
             return UPDATE
         return BACKWARD if self.second else FORWARD
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs that stand inside it, as attributes."""
+        values = [v if isinstance(v, tuple) else (v,) for v in self.attrs.values()]
+        return [v for several in values for v in several if isinstance(v, Program)]
 
     @property
     def replaced(self) -> Sequence[Step]:
@@ -220,6 +233,19 @@ class Program:
         self.slots.append(Slot(spec, n if root is None else root, role))
         return n
 
+    def copy(self) -> Program:
+        """A program that passes may change while this one stays."""
+        new = Program(self.space)
+        new.__dict__.update({name: copy(value) for name, value in self.__dict__.items()})
+        new.slots = [copy(s) for s in self.slots]
+        new.steps = [s.copy() for s in self.steps]
+        return new
+
+    @property
+    def inputs(self) -> list[int]:
+        """The slots that are given at every run."""
+        return [i for i, s in enumerate(self.slots) if s.role == INPUT]
+
     def alias(self, slot: int, shape: Sequence[int]) -> int:
         """A slot that is the memory of another under a shape of the same size; no step makes it."""
         seen = self.slots[slot]
@@ -258,6 +284,8 @@ class Program:
             step = todo.pop()
             step.native = native
             todo += step.parts
+            for inner in step.programs:
+                inner.run_on(target)
         for source in self.sources:
             if source is not None:
                 kind = source.context[0][0].partition(":")[2]
@@ -381,7 +409,10 @@ def _verify_against_definition(program: Program, step: Step, where: str) -> None
         ):
             raise VerifyError(f"{where}: has the inputs {step.ins}, its op {op.inputs}")
         specs += [None] * (len(op.inputs) - len(specs))
-    if step.op in LIBRARY_OPS or any(not is_plain(v) for v in step.attrs.values()):
+    for inner in step.programs:
+        _verify_inside(inner, where)
+    some_code = not step.programs and any(not is_plain(v) for v in step.attrs.values())
+    if step.op in LIBRARY_OPS or some_code:
         return
     try:
         found = attrs.infer(*widened(op, specs))
@@ -391,3 +422,16 @@ def _verify_against_definition(program: Program, step: Step, where: str) -> None
     own = [program.slots[o].spec.shape for o in step.outs]
     if own != shapes[: len(own)] or len(own) < len(shapes) - op.hidden:
         raise VerifyError(f"{where}: makes arrays of the shapes {own}, its definition {shapes}")
+
+
+def _verify_inside(program: Program, where: str) -> None:
+    """Check a program that stands inside a step: all that it has is given at every run."""
+    for i, slot in enumerate(program.slots[1:], 1):
+        if slot.given and slot.role != INPUT and slot.data is None:
+            raise VerifyError(f"{where}: a program inside keeps value {i}, a {slot.role}")
+    if program.carries or program.results:
+        raise VerifyError(f"{where}: a program inside hands values on to its next run")
+    try:
+        verify(program)
+    except VerifyError as e:
+        raise VerifyError(f"{where}: in a program inside: {e}") from None

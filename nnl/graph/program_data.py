@@ -139,6 +139,8 @@ def _plain(value: Any) -> Any:
         return {"float": repr(value)}  # JSON has no infinities
     if isinstance(value, tuple):
         return list(value) if {*map(type, value)} <= _INT else [_plain(v) for v in value]
+    if isinstance(value, Program):
+        return {"program": to_dict(value)}
     if isinstance(value, Attributes):
         return {"rule": value.op.name, "attrs": {k: _plain(v) for k, v in value.as_dict().items()}}
     if not is_plain(value):
@@ -275,6 +277,8 @@ def _value_of(value: Any) -> Any:
     if isinstance(value, dict):
         if "float" in value:
             return float(value["float"])
+        if "program" in value:
+            return _Reader(value["program"]).program
         op = OPS.get(value["rule"])
         if op is None:
             raise Damaged(f"there is no op {value['rule']!r}")

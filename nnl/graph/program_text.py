@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nnl.core.op import OPS
 from nnl.core.origin import place
 from nnl.core.spec import Spec
-from nnl.ext.library import HOST
+from nnl.ext.library import HOST, is_plain
 
 if TYPE_CHECKING:
     from nnl.graph.program import Program, Step
@@ -24,7 +24,8 @@ def text(program: Program) -> str:
     A line `%7:f32[4, 64] = affine_fused(%3, W, b) activation=relu  # forward, fc (train.py:12)` has
     the values that a step makes, its op, the values it reads ("-" where one is left out), and those
     of its attributes that are not at their defaults. Given values are called by their names. "!"
-    marks what a step writes, "@" an order of elements that is not the plain one.
+    marks what a step writes, "@" an order of elements that is not the plain one. Programs inside a
+    step follow it, further to the right.
     """
     used = {i for s in program.steps for i in (*s.ins, *s.outs)} | program.kept
     used |= {program.root(i) for i in used}
@@ -35,7 +36,14 @@ def text(program: Program) -> str:
         if slot.given and i in used and not slot.copies:
             what = slot.role if not slot.zero else f"{slot.role} zero"
             lines.append(f"{names[i]}:{typed(program, i)} {what}")
-    lines += [line(program, step, names) for step in program.steps]
+    for step in program.steps:
+        lines.append(line(program, step, names))
+        for field, value in step.attrs.items():
+            for k, inner in enumerate(value if isinstance(value, tuple) else [value]):
+                if inner in step.programs:
+                    number = f" {k}" if isinstance(value, tuple) else ""
+                    lines.append(f"  {field}{number}")
+                    lines += ["    " + one for one in text(inner).splitlines()]
     outputs = [f"{k}={names[i]}" for k, i in program.outputs.items()]
     outputs += [names[i] for i in sorted(program.kept - set(program.outputs.values()))]
     lines.append(f"return {', '.join(outputs)}")
@@ -50,7 +58,9 @@ def line(program: Program, step: Step, names: Sequence[str]) -> str:
         for p, i in enumerate(step.ins)
     ]
     outs = ", ".join(f"{names[o]}:{typed(program, o)}" for o in step.outs)
-    attrs = "".join(f" {k}={_shown(v)}" for k, v in changed(program, step).items())
+    inside = step.programs
+    shown = {k: v for k, v in changed(program, step).items() if not inside or is_plain(v)}
+    attrs = "".join(f" {k}={_shown(v)}" for k, v in shown.items())
     where = place(program.origin(step))
     note = f"  # {step.phase}{', ' if where else ''}{where}"
     return f"{outs} = {step.op}({', '.join(ins)}){attrs}{note}"

@@ -59,6 +59,9 @@ PASSES: list[Pass] = [
     prepare_weights,
 ]
 
+# They say in which order and type arrays lie from run to run, which programs inside steps cannot.
+LASTING: list[Pass] = [tile_weights, copy_weights, prepare_weights]
+
 
 def optimise(program: Program, lib: Library) -> None:
     """Run all passes in order.
@@ -84,4 +87,11 @@ def place(program: Program, lib: Library) -> None:
 def portable(program: Program, lib: Library) -> None:
     """Run the passes whose result does not depend on the machine: for a program that is saved."""
     _run(PASSES[: PASSES.index(prepare_weights)], program, lib)
+    program.fused = True
+
+
+def optimise_inside(program: Program, lib: Library) -> None:
+    """Run the passes for a program inside a step; those that remain, if it was saved."""
+    begin = PASSES.index(choose_kernels) if program.fused else 0
+    _run([p for p in PASSES[begin:] if p not in LASTING], program, lib)
     program.fused = True

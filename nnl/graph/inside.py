@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs inside steps: recorded from Python functions, computed, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from nnl.core.array import NdArray, Zeros
+from nnl.core.autodiff import backprop
+from nnl.core.context import resolve, using
+from nnl.core.dispatch import apply, execute
+from nnl.core.graph import Node, Value
+from nnl.core.op import OPS
+from nnl.core.spec import Spec
+from nnl.core.tracer import tracing
+from nnl.core.variable import Variable
+from nnl.graph.binding import Key
+from nnl.graph.lowering import definition, lower
+from nnl.graph.program import INPUT, Program, Step
+
+STATIC: dict[str, Any] = dict(auto_forward=False, record=True, recompute=False)
+
+
+def leaf(spec: Spec, need_grad: bool = False) -> Variable:
+    """An input of a function that is recorded."""
+    nd = NdArray.unwritten(spec)
+    return Variable.of_edge(Value.leaf(nd, need_grad), nd)
+
+
+class Recorded:
+    """What a function has recorded.
+
+    Args:
+        record: The function, without arguments.
+        holes: The leaves that stand for its inputs.
+        what: What messages call it.
+    Attributes:
+        single: Whether it returns one Variable, and not several.
+        ends: What it returns.
+        nodes: What computes that, in order.
+        around: {key: edge} of what it reads besides the holes.
+    Raises:
+        TypeError: It returns something else than Variables.
+    """
+
+    def __init__(self, record: Callable[[], Any], holes: Sequence[Variable], what: str) -> None:
+        self.holes, start = [x.edge for x in holes], Node.number()
+        with using(**STATIC), tracing(None):
+            ys = record()
+            self.single = isinstance(ys, Variable)
+            ys = [ys] if self.single else ys
+            if not isinstance(ys, (tuple, list)) or not all(isinstance(y, Variable) for y in ys):
+                raise TypeError(
+                    f"{what} returned {type(ys).__name__}, wanted a Variable or a tuple of them"
+                )
+            # what is an input, or stands around the function, becomes a result of its own
+            made = [y.edge.node is not None and y.edge.node.seq > start for y in ys]
+            both = zip(ys, made, strict=True)
+            self.ends = [(y if m else OPS["identity"](y)).edge for y, m in both]
+        self.around: dict[Key, Value] = {}
+        own, seen = {x.key for x in self.holes}, {v.node for v in self.ends if v.node is not None}
+        todo = list(seen)
+        while todo:
+            for v in todo.pop().inputs:
+                if v is None or v.key in own:
+                    continue
+                if v.node is None or v.node.seq <= start:
+                    if not isinstance(v.array, Zeros):
+                        self.around[v.key] = v
+                elif v.node not in seen:
+                    seen.add(v.node)
+                    todo.append(v.node)
+        self.nodes = sorted(seen, key=lambda n: n.seq)
+
+    @property
+    def specs(self) -> list[Spec]:
+        """Shapes and types of what it returns."""
+        return [v.spec for v in self.ends]
+
+    def program(self, around: Sequence[Value] = ()) -> Program:
+        """The program of it, with inputs for the holes and then for these edges."""
+        inputs, keys = [*self.holes, *around], [v.key for v in self.ends]
+        program, binding = lower(self.nodes, keys, plain=keys, inputs=inputs)
+        for k, value in enumerate(inputs):
+            slot = program.slots[binding.slot_of[value.key]]
+            slot.role, slot.name = INPUT, f"x{k}"
+        program.found.clear()  # of arrays that will be others
+        program.parts_of_others.clear()
+        program.outputs = {f"y{k}": binding.slot_of[key] for k, key in enumerate(keys)}
+        return program
+
+
+def output_specs(program: Program) -> tuple[Spec, ...]:
+    """Shapes and types of the outputs of a program."""
+    return tuple([program.slots[i].spec for i in program.outputs.values()])
+
+
+def input_specs(program: Program) -> tuple[Spec, ...]:
+    """Shapes and types of its inputs."""
+    return tuple([program.slots[i].spec for i in program.inputs])
+
+
+def written(programs: Sequence[Program]) -> set[int]:
+    """Positions of the inputs that some of these programs write."""
+    found = set()
+    for program in programs:
+        roots = {program.root(s.ins[p]) for s in program.steps for p in s.writes}
+        found |= {k for k, i in enumerate(program.inputs) if i in roots}
+    return found
+
+
+# ---- running ----
+
+
+def compute(program: Program, *bufs: Any) -> list[Any]:
+    """What a program gives for buffers, step by step as its ops define it."""
+    space = program.space
+
+    def call(step: Step, xs: Any) -> Sequence[NdArray]:
+        return execute(definition(program, step), xs)
+
+    specs = input_specs(program)
+    arrays = [NdArray.holding(s, space, b) for s, b in zip(specs, bufs, strict=True)]
+    return [nd.read(space) for nd in _run(program, arrays, lambda nd: nd, call)]
+
+
+def record(program: Program, xs: Sequence[Variable]) -> list[Variable]:
+    """Record the functions again that a program was recorded from."""
+
+    def call(step: Step, xs: Any) -> Sequence[Variable]:
+        source = program.sources[step.source]
+        assert source is not None
+        if step.op == "cast" != source.function:  # whoever reads it converts
+            return xs  # type: ignore[no-any-return]
+        op = OPS[step.op]
+        with using(target=resolve(*source.context), origin=source.origin):
+            y = apply(op, op.attrs(**step.attrs), xs)
+        first = (y[0] if isinstance(y, tuple) else y).edge
+        every = enumerate(first.node.outs)  # hidden ones too
+        edges = [Value.of(first.node, i, nd.spec, first.need_grad, nd) for i, nd in every]
+        return [Variable.of_edge(e, e.array) for e in edges]
+
+    return _run(program, xs, lambda nd: Variable.of_edge(Value.leaf(nd), nd), call)
+
+
+def _run(
+    program: Program,
+    xs: Sequence[Any],
+    hold: Callable[[NdArray], Any],
+    call: Callable[[Step, Any], Sequence[Any]],
+) -> list[Any]:
+    values: dict[int, Any] = {0: None, **dict(zip(program.inputs, xs, strict=True))}
+    values |= {i: hold(zeros(s.spec)) for i, s in enumerate(program.slots) if s.zero}
+    for step in program.steps:
+        ys = call(step, tuple([values[i] for i in step.ins]))
+        values.update(zip(step.outs, ys, strict=True))
+    return [values[i] for i in program.outputs.values()]
+
+
+def zeros(spec: Spec) -> NdArray:
+    """Zeros that take no memory."""
+    nd = Zeros(spec.shape)
+    nd.spec = spec
+    return nd
+
+
+# ---- gradients ----
+
+
+def gradient(program: Program, wanted: Sequence[int], starts: Mapping[int, Spec]) -> Program:
+    """The program that computes gradients of a program's inputs from the inputs and from those of
+    its outputs. It computes again what it needs of the program's own values.
+
+    Args:
+        wanted: Positions of the inputs whose gradients it gives.
+        starts: {position of an output: spec of its gradient}, its inputs after the program's.
+    """
+    specs = input_specs(program)
+    xs = [leaf(s, k in wanted) for k, s in enumerate(specs)]
+    gs = [leaf(s) for s in starts.values()]
+
+    def gradients() -> list[Variable]:
+        with using(no_grad=False):
+            ys = record(program, xs)
+            pairs = [(ys[k].edge, g) for k, g in zip(starts, gs, strict=True)]
+            pairs = [(y, g) for y, g in pairs if y.need_grad]
+            found = {}
+            if pairs:
+                found = backprop([y for y, _ in pairs], [g for _, g in pairs]).leaves
+            return [_gradient_of(xs[k], found) for k in wanted]
+
+    return Recorded(gradients, [*xs, *gs], "a gradient").program()
+
+
+def _gradient_of(x: Variable, found: Mapping[Any, tuple[Value, Any]]) -> Variable:
+    _, g = found.get(id(x.edge), (None, None))
+    if g is None:
+        nd = zeros(x.spec)
+        return Variable.of_edge(Value.leaf(nd), nd)
+    if g.spec.dtype != x.spec.dtype:
+        g = OPS["cast"](g, dtype=x.spec.dtype.name)
+    result: Variable = g
+    return result

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""switch: one of several functions, chosen by a value that is known when the graph runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nnl.core.context import STATE
+from nnl.core.op import OPS, Cost, op
+from nnl.core.spec import ShapeError, Spec
+from nnl.core.variable import Variable
+from nnl.graph.inside import (
+    Recorded,
+    compute,
+    gradient,
+    input_specs,
+    leaf,
+    output_specs,
+    written,
+)
+from nnl.graph.program import Program
+from nnl.graph.summary import cost
+
+CATEGORY = "Control flow"
+
+
+def listed(specs: Sequence[Spec]) -> str:
+    """Specs for messages."""
+    return ", ".join(map(str, specs)) or "nothing"
+
+
+def _written(attrs: Any) -> Any:
+    return tuple([1 + p for p in sorted(written(attrs.branches))])
+
+
+@op("switch", outputs=("*y",), keep=("index", "x"), writes=_written)
+class _Switch:
+    """One of several programs, all over the same inputs, chosen by an integer."""
+
+    branches: object  # a tuple of programs
+
+    def infer(self, index: Spec, *x: Spec) -> tuple[Spec, ...]:
+        branches: tuple[Program, ...] = self.branches  # type: ignore[assignment]
+        if index.shape or index.dtype != np.int64:
+            raise ShapeError(f"switch: index is {index}, wanted one number of int64")
+        if not branches:
+            raise ShapeError("switch: there are no branches")
+        for k, program in enumerate(branches):
+            if input_specs(program) != x:
+                raise ShapeError(
+                    f"switch: the inputs are {listed(x)}, branch {k} was recorded for "
+                    f"{listed(input_specs(program))}"
+                )
+        first, *others = map(output_specs, branches)
+        for k, specs in enumerate(others, 1):
+            if specs != first:
+                raise ShapeError(
+                    f"switch: branch {k} gives {listed(specs)}, branch 0 {listed(first)}"
+                )
+        return first
+
+    def control(self, runs: Sequence[Callable[..., Any]], index: Any, *x: Any) -> tuple[Any, ...]:
+        """Run one of the programs on arrays."""
+        return tuple(runs[checked(int(index), len(runs))](*x))
+
+    def forward(self, xp: Any, index: Any, *x: Any) -> tuple[Any, ...]:
+        return self.control([partial(compute, p) for p in self.branches], index, *x)  # type: ignore[attr-defined]
+
+    def vjp(self, *gys: Any, index: Any, x: Any, need: Any) -> Any:
+        branches: tuple[Program, ...] = self.branches  # type: ignore[assignment]
+        if written(branches):
+            raise NotImplementedError(
+                "switch: a branch writes state, such as that of random numbers or running "
+                "statistics, and what it was before is gone: there is no gradient"
+            )
+        wanted = tuple([k for k, v in enumerate(x) if need[1 + k] and v.spec.is_float])
+        starts = {k: g for k, g in enumerate(gys) if g is not None}
+        key = wanted, tuple([(k, g.spec) for k, g in starts.items()])
+        made = self.__dict__.setdefault("gradients", {})
+        if key not in made:
+            made[key] = tuple([gradient(p, wanted, dict(key[1])) for p in branches])
+        gxs = iter(OPS["switch"](index, *x, *starts.values(), branches=made[key]))
+        return (None, *[next(gxs) if k in wanted else None for k in range(len(x))])
+
+    def cost(self, index: Spec, *x: Spec) -> Cost:
+        branches: tuple[Program, ...] = self.branches  # type: ignore[assignment]
+        flops = [sum(cost(p, s).flops for s in p.steps) for p in branches]
+        return Cost(max(flops, default=0), sum(s.nbytes for s in (*x, *self.infer(index, *x))))
+
+
+def checked(index: int, count: int) -> int:
+    """The number of a branch.
+
+    Raises:
+        ValueError: There is no such branch.
+    """
+    if not 0 <= index < count:
+        raise ValueError(f"switch: index holds {index}, and there are {count} branches")
+    return index
+
+
+def as_index(index: Variable) -> Variable:
+    """One number of any type as one of int64."""
+    if index.spec.dtype != np.int64:
+        index = OPS["cast"](index, dtype="int64", whole="switch: index")
+    return index if index.shape == () else OPS["reshape"](index, shape=())
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *inputs: Any) -> Any:
+    """Call one of several functions: the one whose number `index` holds when the graph runs.
+
+    In static mode all of them are recorded, each as a program inside one step, and a run executes
+    one. In dynamic mode (`nnl.auto_forward`) it is the call of one of them.
+
+    Args:
+        index: A Variable with one number: an integer from 0 on, or a boolean, for which the first
+            function is the one for False. A number in Python chooses now.
+        branches: Functions of Variables that return a Variable or a tuple of them, all of the same
+            shapes and types. They may use Variables around them, such as parameters.
+        inputs: Variables for the functions.
+    Returns:
+        What the functions return.
+    Raises:
+        ShapeError: Two functions return other shapes or types. TypeError: Something is no Variable.
+        ValueError: There is no function of that number; in static mode when the graph runs.
+
+    Example:
+        >>> import nnl as nn
+        >>> import nnl.functions as F
+        >>> x, i = nn.Variable((2,)), nn.Variable(())
+        >>> y = nn.switch(i, [F.relu, lambda x: -x], x)
+        >>> x.d, i.d = [-1, 2], 1
+        >>> y.forward()
+        >>> y.d
+        array([ 1., -2.], dtype=float32)
+    """
+    branches = list(branches)
+    if not branches:
+        raise ValueError("switch: there are no branches")
+    if not isinstance(index, Variable) or (STATE.auto_forward and STATE.trace is None):
+        now = index.d.item() if isinstance(index, Variable) else index
+        if now != int(now):
+            raise ValueError(f"switch: index holds {now}, wanted a whole number")
+        return branches[checked(int(now), len(branches))](*inputs)
+    for k, x in enumerate(inputs):
+        if not isinstance(x, Variable):
+            raise TypeError(f"switch: input {k} is {type(x).__name__}, wanted nnl.Variable")
+    if index.size != 1:
+        raise ShapeError(f"switch: index is {index.spec}, wanted one number")
+    recorded = []
+    for k, f in enumerate(branches):
+        holes = [leaf(x.spec, x.need_grad) for x in inputs]
+        recorded.append(Recorded(partial(f, *holes), holes, f"switch: branch {k}"))
+    around = {key: v for r in recorded for key, v in r.around.items()}
+    programs = tuple([r.program(list(around.values())) for r in recorded])
+    xs = [*inputs, *[Variable.of_edge(v, v.array) for v in around.values()]]
+    ys = OPS["switch"](as_index(index), *xs, branches=programs)
+    return ys[0] if all(r.single for r in recorded) else ys
