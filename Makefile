@@ -88,7 +88,7 @@ onnx-report: setup
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy $(wildcard nnl/core nnl/graph nnl/ext/library.py nnl/ext/device)
+	$(PY) -m mypy $(wildcard nnl/core nnl/graph nnl/coexec nnl/ext/library.py nnl/ext/device)
 	$(VENV)/bin/clang-format --dry-run -Werror $(CPP) $(EMULATOR_CPP)
 
 # With the compiler's own words, and an error where it fails: setup goes on without the engine.

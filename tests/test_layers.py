@@ -25,6 +25,7 @@ ROWS = {
     "parametric_functions": 4,
     "graph": 4,
     "communicators": 4,
+    "coexec": 5,
     "data": 4,
     "converters": 5,
     "models": 6,

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Co-execution: a program stays imperative Python, and its steps run as programs of the engine."""
