@@ -16,6 +16,11 @@ from nnl.core.variable import Variable
 COLORS = ("red", "green", "blue", "brown", "purple", "orange", "darkcyan", "magenta", "navy")
 
 
+def color_of(name: str) -> str:
+    """The colour of a type of function."""
+    return COLORS[sum(map(ord, name)) % len(COLORS)]
+
+
 class SimpleGraph:
     """Draws the functions and variables below a Variable.
 
@@ -74,7 +79,7 @@ class SimpleGraph:
         for node in capture([vleaf.edge]):
             f = Function(node)
             name = f"f{node.seq}"
-            color = self.fname_color_map.get(f.name, COLORS[sum(map(ord, f.name)) % len(COLORS)])
+            color = self.fname_color_map.get(f.name, color_of(f.name))
             text = f"{f.name}\n{f.info.args}" if self.verbose else f.name
             dot.node(name, text, color=color, fillcolor=color, fontcolor="white", shape="box")
             for v in f.inputs:

@@ -181,3 +181,10 @@ class Source:
 
 def indented(lines: Sequence[str]) -> list[str]:
     return [f" {line}" for line in lines]
+
+
+def traced(seed: int, count: int) -> tuple[Recorder, list[list[Item]]]:
+    """Some runs of a random program."""
+    rng = random.Random(seed)
+    recorder = Recorder(Locations(), Source(rng).compiled())
+    return recorder, [recorder.run(rng.randrange, lambda: rng.randint(0, 3)) for _ in range(count)]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from nnl.coexec.loops import Location, Locations, _handlers, advance, trips
-from nnl.coexec.trace_graph import Item, TraceGraph
-from tests.coexec.programs import Recorder, Source, check, dags, follow
+from nnl.coexec.trace_graph import TraceGraph
+from tests.coexec.programs import Recorder, Source, check, dags, follow, traced
 
 Step = Callable[..., Any]
 
@@ -249,15 +249,9 @@ def test_unrolled_loops_that_change_are_folded_alone() -> None:
 # ---- random programs ----
 
 
-def traced(source: Source, rng: random.Random, count: int) -> tuple[Recorder, list[list[Item]]]:
-    recorder = Recorder(Locations(), source.compiled())
-    return recorder, [recorder.run(rng.randrange, lambda: rng.randint(0, 3)) for _ in range(count)]
-
-
 def check_program(seed: int) -> None:
     """A random program: its graphs are valid, and contain what has been traced."""
-    rng = random.Random(seed)
-    recorder, traces = traced(Source(rng), rng, rng.randint(1, 4))
+    _, traces = traced(seed, 1 + seed % 4)
     for unroll in (False, True):
         graph = TraceGraph(unroll=unroll)
         for trace in traces:
