@@ -35,6 +35,7 @@
 namespace nb = nanobind;
 using namespace nnl;
 
+void bind_call(nb::module_& m);   // call.cpp
 void bind_graph(nb::module_& m);  // bind_graph.cpp
 void bind_model(nb::module_& m);  // bind_model.cpp
 
@@ -416,6 +417,7 @@ NB_MODULE(_native, m) {
 
   m.def("elementwise_codes", &elementwise_codes);
 
+  bind_call(m);
   bind_graph(m);
   bind_model(m);
   nb::class_<ArrayKernel>(m, "ArrayKernel").def("__call__", &ArrayKernel::call);

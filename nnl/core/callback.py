@@ -12,6 +12,8 @@ Hook = Callable[[Any], None]
 class Hooks:
     """Named callables of two moments."""
 
+    __slots__ = ("pre", "post", "active")  # read by calls of ops in C, too
+
     def __init__(self) -> None:
         self.pre: dict[Any, Hook] = {}
         self.post: dict[Any, Hook] = {}

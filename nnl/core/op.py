@@ -51,6 +51,7 @@ class Attributes:
                                     see nnl.core.schema, which tells them as data.
     """
 
+    __slots__ = ("values", "bound", "resolved")
     shows_inputs = False
     op: Op
     infer: Callable[..., Spec | tuple[Spec, ...]]
@@ -72,6 +73,10 @@ class Op(Arguments):
     Nothing is declared twice: input names come from `infer`, attributes from the class body, what
     backward keeps from the keyword-only names of `vjp`.
     """
+
+    __slots__ = ("arity", "given", "default_attrs", "_calls", "takes_rng", "has_resolve",
+        "differentiable", "inputs", "outputs", "visible", "variadic", "variadic_out", "kept_inputs",
+        "kept_outputs")  # read by calls in C  # fmt: skip
 
     def __init__(
         self,
@@ -95,13 +100,8 @@ class Op(Arguments):
         self.name, self.outputs, self.view, self.narrow = name, outputs, view, narrow
         self.wide = tuple(range(64)) if wide is True else wide or ()
         self.visible, self.hidden, self.at_most = len(outputs) - hidden, hidden, at_most
-        self.integer, self.keep, self._writes, self.nnp, self.onnx = (
-            integer,
-            keep,
-            writes,
-            nnp,
-            onnx,
-        )
+        self.integer, self.keep, self._writes = integer, keep, writes
+        self.nnp, self.onnx = nnp, onnx
         self.attrs_class = attrs_class = type(cls.__name__, (cls, Attributes), {"op": self})
         attrs_class.__module__, attrs_class.__doc__ = cls.__module__, cls.__doc__
         self.__doc__, self.__module__, self.__name__ = cls.__doc__, cls.__module__, name
@@ -152,7 +152,8 @@ class Op(Arguments):
             names += ("rng",)
         return tuple(n if isinstance(n, int) else self.inputs.index(n) for n in names)
 
-    def __call__(self, *args: Any, **kw: Any) -> Any:
+    def call(self, *args: Any, **kw: Any) -> Any:
+        """Apply the op: what a call of it means."""
         outputs = None
         try:
             if kw:
@@ -166,20 +167,26 @@ class Op(Arguments):
             if self.has_resolve:
                 attrs = self._resolve(attrs, args)
             y = apply(self, attrs, args)
-        except (ValueError, TypeError) as e:
-            label = at(self.name, (STATE.layer, None, 0))
-            if isinstance(e, TooLarge):
-                raise ShapeError(f"{label}: {e}") from None
-            tell(e, self.name, label)
-            raise
-        except AttributeError:
-            if self.variadic and any(x is None for x in args):
-                raise self.bad_input(args) from None
-            raise
-        except MemoryError as e:
-            label = at(self.name, (STATE.layer, None, 0))
-            raise MemoryError(f"{label}: not enough memory for the result: {e}") from None
+        except Exception as e:
+            if (told := self.told(e, args)) is e:
+                raise
+            raise told from None
         return y if outputs is None else write_to(self, outputs, y)
+
+    __call__ = call
+
+    def told(self, error: BaseException, args: tuple[Any, ...] = ()) -> BaseException:
+        """What is raised for an error in a call with these arguments: it says which call."""
+        label = at(self.name, (STATE.layer, None, 0))
+        if isinstance(error, TooLarge):
+            return ShapeError(f"{label}: {error}")
+        if isinstance(error, MemoryError):
+            return MemoryError(f"{label}: not enough memory for the result: {error}")
+        if isinstance(error, (ValueError, TypeError)):
+            tell(error, self.name, label)
+        elif isinstance(error, AttributeError) and self.variadic and any(x is None for x in args):
+            return self.bad_input(args)
+        return error
 
     def _resolve(self, attrs: Any, inputs: tuple[Any, ...]) -> Any:
         try:
@@ -247,3 +254,8 @@ def op(
         return OPS[name]
 
     return register
+
+
+def call_by(method: Any) -> None:
+    """Let calls of ops be a library's method, which does what `Op.call` does, faster."""
+    Op.__call__ = method  # type: ignore[method-assign]

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core import dispatch
+from nnl.core import op as ops
 from nnl.core.context import BACKENDS, SPACES, Backend, Context, HostSpace
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 from nnl.ext.library import (
@@ -74,6 +76,7 @@ def library() -> ModuleType | None:
     try:
         lib = load()
         lib.traits, lib.abilities = TRAITS, cache(partial(_abilities, lib))
+        ops.call_by(lib.op_call(ops, dispatch))
         return lib
     except ImportError as e:
         logger.log(
