@@ -21,13 +21,15 @@ class Cursor:
         taken: The operands of each, one of its node's `variants`.
     """
 
-    __slots__ = ("graph", "at", "path", "taken")
+    __slots__ = ("graph", "at", "path", "taken", "_last", "_counted")
 
     def __init__(self, graph: TraceGraph) -> None:
         self.graph = graph
         self.at = graph.body.start
         self.path: list[Node] = []
         self.taken: list[Operands] = []
+        self._last: dict[Node, int] = {}  # positions of the last runs, for part of the path
+        self._counted = 0
 
     def next(
         self, op: str, attrs: Attributes, location: Location, operands: Operands
@@ -67,10 +69,11 @@ class Cursor:
 
         Outside of loops it is always (node, output).
         """
+        for i in range(self._counted, len(self.path)):
+            self._last[self.path[i]] = i
+        self._counted = len(self.path)
         node = self.path[position]
-        if node in self.path[position + 1 :]:
-            return None, Earlier(node, output)
-        return node, output
+        return (node, output) if self._last[node] == position else (None, Earlier(node, output))
 
     def cause(self, op: str, attrs: Attributes, location: Location, operands: Operands) -> Cause:
         """Why `next` has not found a call."""

@@ -169,26 +169,27 @@ def _loops_of(code: CodeType) -> tuple[list[int], list[tuple[int, frozenset[int]
     offsets = [i.offset for i in instructions]
     number = {offset: n for n, offset in enumerate(offsets)}
     before: list[list[int]] = [[] for _ in instructions]
-    back: dict[int, list[int]] = {}
+    back: list[tuple[int, int]] = []
     for n, i in enumerate(instructions):
         if i.opcode in dis.hasjrel or i.opcode in dis.hasjabs:
             target = number[i.argval]
             before[target].append(n)
             if target <= n and "NO_INTERRUPT" not in i.opname:  # that one waits in an await
-                back.setdefault(target, []).append(n)
+                back.append((target, n))
         if i.opname not in _ALWAYS and i.opname not in _LEAVES and n + 1 < len(before):
             before[n + 1].append(n)
     for first, stop, handler in _handlers(code):
         before[number[handler]] += [n for n, i in enumerate(offsets) if first <= i < stop]
-    loops = []
-    for header, jumps in back.items():
-        body, waiting = {header}, jumps
+    loops: dict[int, frozenset[int]] = {}
+    for header, jump in back:
+        body, waiting = {header}, [jump]
         while waiting:
             fresh = set(waiting) - body
             body |= fresh
             waiting = [m for n in fresh for m in before[n]]
-        loops.append((offsets[header], frozenset(body)))
-    return offsets, loops
+        if 0 not in body:  # else it is reached past its header: code for exceptions that goes back
+            loops[header] = loops.get(header, frozenset()) | body
+    return offsets, [(offsets[header], body) for header, body in loops.items()]
 
 
 def _handlers(code: CodeType) -> Iterator[tuple[int, int, int]]:

@@ -75,35 +75,43 @@ class TraceGraph:
         """Add a trace; whether it has added something. If not, it was contained before."""
         self.traces += 1
         self._grown = False
-        if self._fold(trace):
+        unrolled = self.folded is not None
+        if unrolled and not self._walk(trace, grow=False) and self._fold(trace):
             self.body = Dag()
             for old in self._merged:
-                self._merge(old)
+                self._walk(old, grow=True)
             self._grown = True
-        self._merge(trace)
+        self._walk(trace, grow=True)
         if self._grown:
             self.version += 1
-            if self.folded is not None:
+            if unrolled:
                 self._merged.append(trace)
         return self._grown
 
     def _fold(self, trace: Sequence[Item]) -> bool:
-        """Whether a loop is to be folded: it has not run as often as before."""
-        before = None if self.folded is None else len(self.folded)
-        if self.folded is not None:
-            for loop, rounds in trips(item.location for item in trace):
-                if self._trips.setdefault(loop, rounds) != rounds:
-                    self.folded.add(loop)
-        return self.folded is not None and len(self.folded) != before
+        """Whether a loop that is unrolled has not run as often as before; it is folded then."""
+        if self.folded is None:
+            return False
+        before = len(self.folded)
+        for loop, rounds in trips(item.location for item in trace):
+            if self._trips.setdefault(loop, rounds) != rounds:
+                self.folded.add(loop)
+        return len(self.folded) > before
 
-    def _merge(self, trace: Sequence[Item]) -> None:
+    def _walk(self, trace: Sequence[Item], grow: bool) -> bool:
+        """Whether a trace is contained.
+
+        Args:
+            grow: Make what is missing, and count.
+        """
         at = self.body.start
-        at.count += 1
         path: list[Node] = []
         last: dict[Node, int] = {}
         for position, item in enumerate(trace):
-            before = at
-            at = self._next(at, item.op, item.attrs, item.location, grow=True) or at
+            before, node = at, self._next(at, item.op, item.attrs, item.location, grow)
+            if node is None:
+                return False
+            at = node
             operands = tuple(
                 (None, k) if p is None
                 else (path[p], k) if last[path[p]] == p
@@ -111,14 +119,16 @@ class TraceGraph:
                 for p, k in item.operands
             )  # fmt: skip
             if operands not in at.variants:
+                if not grow:
+                    return False
                 at.variants[operands] = len(at.variants)
                 at.operands = operands
                 self._grown = True
             for n in (*before.via.get(at, ()), at):
-                n.count += 1
+                n.count += grow
             last[at] = position
             path.append(at)
-        self.ends(at, grow=True)
+        return self.ends(at, grow)
 
     # ---- from call to call ----
 
@@ -167,8 +177,8 @@ class TraceGraph:
                 at.via[node] = via
         return node
 
-    def promote(self, node: Node, attrs: Attributes) -> bool:
-        """Whether what tells a node from a call with other attributes can be inputs."""
+    def alike(self, node: Node, attrs: Attributes) -> bool:
+        """Whether all that tells a node from a call with other attributes may be inputs."""
         names, values = list(node.attrs.as_dict()), attrs.values
         return all(
             self.promotable(node.op, names[i], node.attrs.values[i], values[i])
@@ -234,7 +244,7 @@ class _Way:
             return not n.differs(attrs)
 
         def alike(n: Node) -> bool:
-            return len(n.attrs.values) == len(attrs.values) and self.graph.promote(n, attrs)
+            return self.graph.alike(n, attrs)
 
         def after(same: Wanted) -> Wanted:
             return lambda n: (n.op, n.location, n.rounds) == key and same(n)
@@ -247,12 +257,9 @@ class _Way:
                 self.here.dag.add(key, node)
             return node
 
-        if self.here.dag.route(self.here, after(equal)) is None:
-            found = self._to(after(alike), make) if self.grow else False
-        else:
-            found = self._to(after(equal), make)
-        if found and self.here.differs(attrs):
-            changed = self.here.differs(attrs)
+        known = self.here.dag.route(self.here, after(equal)) is not None
+        found = self._to(after(equal if known or not self.grow else alike), make)
+        if found and (changed := self.here.differs(attrs)):
             self.here.fixed = tuple([i for i in self.here.fixed if i not in changed])
             self.graph.grown()
         return found

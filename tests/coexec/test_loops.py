@@ -261,7 +261,7 @@ def check_program(seed: int) -> None:
         for trace in traces:
             cursor = follow(graph, trace)
             assert cursor is not None and [n.op for n in cursor.path] == [i.op for i in trace]
-            assert cursor.trace() == trace or len(cursor.trace()) == len(trace)
+            assert [i[:3] for i in cursor.trace()] == [i[:3] for i in trace]
             assert not graph.merge(trace)
 
 
@@ -286,6 +286,10 @@ def test_random_programs(part: int) -> None:
     for seed in range(part * 100, part * 100 + 100):
         check_program(seed)
         check_rounds(seed)
+
+
+def test_another_number_of_rounds_folds_nothing_where_the_trace_is_contained() -> None:
+    check_program(1879)  # two traces of it have paths in common that make a third one
 
 
 @pytest.mark.long
