@@ -35,9 +35,10 @@
 namespace nb = nanobind;
 using namespace nnl;
 
-void bind_call(nb::module_& m);   // call.cpp
-void bind_graph(nb::module_& m);  // bind_graph.cpp
-void bind_model(nb::module_& m);  // bind_model.cpp
+void bind_call(nb::module_& m);      // call.cpp
+void bind_graph(nb::module_& m);     // bind_graph.cpp
+void bind_location(nb::module_& m);  // location.cpp
+void bind_model(nb::module_& m);     // bind_model.cpp
 
 namespace {
 
@@ -419,6 +420,7 @@ NB_MODULE(_native, m) {
 
   bind_call(m);
   bind_graph(m);
+  bind_location(m);
   bind_model(m);
   nb::class_<ArrayKernel>(m, "ArrayKernel").def("__call__", &ArrayKernel::call);
   m.def(

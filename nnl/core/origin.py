@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from sys import _getframe
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 # (parameter scope, the caller's code, which of its instructions); made into text only when asked
@@ -38,6 +39,70 @@ def here(layer: tuple[str, ...], depth: int = 2) -> Origin:
     except (AttributeError, ValueError):  # there is no such caller
         return layer, None, 0
     return layer, frame.f_code, frame.f_lasti
+
+
+def starts(code: CodeType) -> list[int]:
+    """For each of its instructions the first one that has the same place in the source.
+
+    Where a frame is within a call depends on what Python has specialised the call to, which may
+    change after some iterations of a loop; these instructions have one place.
+    """
+    found: list[int] = []
+    before = None
+    for i, place in enumerate(code.co_positions()):
+        same = place == before and place[2] is not None  # the column, which may be left out
+        found.append(found[-1] if same else i)
+        before = place
+    return found
+
+
+class _Known(dict[int, tuple[CodeType, list[int]]]):
+    """The starts of every code that was met, by its id; it is kept alive with them."""
+
+    def of(self, code: CodeType) -> list[int]:
+        if id(code) not in self:
+            if len(self) == 10_000:  # programs that make code as they run must not fill memory
+                self.clear()
+            self[id(code)] = code, starts(code)
+        return self[id(code)][1]
+
+
+_KNOWN = _Known()
+
+
+def _location(stop: FrameType | None = None, skip: int = 0, /) -> int:
+    frame: FrameType | None = _getframe(1)
+    parts: list[int] = []
+    while frame is not None and frame is not stop:
+        if skip > 0:
+            skip -= 1
+        else:
+            code = frame.f_code
+            parts += id(code), _KNOWN.of(code)[frame.f_lasti // 2]
+        frame = frame.f_back
+    return hash(tuple(parts)) % 2**64
+
+
+class Location:
+    """Where the program of the calling thread is, as a number of 64 bits.
+
+    It follows from the code and the instruction of every running frame: two calls have the same
+    number if the whole chain of calls that leads to them is the same.
+
+    Attributes:
+        now: (stop, skip) -> the number of the caller and of its callers up to the frame `stop`,
+            which does not count (all of them for None), without the innermost `skip`.
+    """
+
+    def __init__(self) -> None:
+        self.now: Callable[..., int] = _location
+
+    def asked_of(self, now: Callable[..., int]) -> None:
+        """Let a library say it faster."""
+        self.now = now
+
+
+LOCATION = Location()
 
 
 def place(origin: Origin | str | None) -> str:

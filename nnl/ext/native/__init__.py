@@ -20,6 +20,7 @@ import numpy as np
 from nnl.core import dispatch
 from nnl.core import op as ops
 from nnl.core.context import BACKENDS, SPACES, Backend, Context, HostSpace
+from nnl.core.origin import LOCATION, starts
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 from nnl.ext.library import (
     DTYPES,
@@ -77,6 +78,7 @@ def library() -> ModuleType | None:
         lib = load()
         lib.traits, lib.abilities = TRAITS, cache(partial(_abilities, lib))
         ops.call_by(lib.op_call(ops, dispatch))
+        LOCATION.asked_of(lib.location_by(starts))
         return lib
     except ImportError as e:
         logger.log(
