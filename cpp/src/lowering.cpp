@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "control.h"
 #include "kernels/convert.h"
 #include "nnl/packing.h"
 #include "nnl/plan.h"
@@ -68,6 +69,7 @@ class Lowering {
 
   void add(const ProgramStep& step) {
     if (step.view && step.writes.empty()) return;  // its memory is that of its input
+    if (!step.programs.empty()) return add_control(step);
     if (add_packed(step, step.in, step.out)) return;
     if (auto kernel = kernel_of(step, step.in, step.out))
       return call(step.label, std::move(kernel), step.in, step.out);
@@ -80,6 +82,15 @@ class Lowering {
     for (const ProgramStep& part : step.parts) add_plain(part, plain);
     for (int o : step.out)
       if (const auto made = plain.find(o); made != plain.end()) change_order(made->second, o);
+  }
+
+  void add_control(const ProgramStep& step) {
+    try {
+      auto kernel = control_kernel(step, signature(step.in, step.out));
+      call(step.label, std::move(kernel), step.in, step.out);
+    } catch (const ValueError& e) {
+      throw ValueError(step.label + ": " + e.what());
+    }
   }
 
   // A part of a fused step, over arrays in the plain order.

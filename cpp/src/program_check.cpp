@@ -27,6 +27,7 @@ class Check {
     static const std::vector<std::string> known = rule_names();
     try {
       const bool has_rule = std::binary_search(known.begin(), known.end(), step.op);
+      if (!step.programs.empty()) check_memory(step);
       if (has_rule || !step.code.empty()) {  // or else no kernel
         check_memory(step);
         const Signature s = signature_of(step);

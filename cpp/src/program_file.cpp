@@ -85,6 +85,18 @@ class Reader {
     return attribute_of(json);
   }
 
+  // The programs that an attribute is; whether it is any.
+  static bool read_programs(const Json& json, std::vector<ProgramData>& programs) {
+    const auto one = [&](const Json& item) {
+      const Json* found = item.is_object() ? item.find("program") : nullptr;
+      if (found) programs.push_back(Reader(*found).read());
+      return found != nullptr;
+    };
+    if (!json.is_array()) return one(json);
+    const Json::Array& items = json.array();
+    return !items.empty() && std::all_of(items.begin(), items.end(), one);
+  }
+
   void read_values() {
     static const std::array<const char*, 5> roles = {"input", "parameter", "state", "constant",
                                                      "intermediate"};
@@ -172,7 +184,10 @@ class Reader {
     s.attributes = known->second;
     if (const Json* attributes = json.find("attrs"))
       for (const auto& [name, item] : attributes->object())
-        s.attributes[name] = attribute_or_none(item);
+        if (!read_programs(item, s.programs[name])) {
+          s.programs.erase(name);
+          s.attributes[name] = attribute_or_none(item);
+        }
     for (const Json& number : json.at("ins").array())
       s.in.push_back(number.integer() ? value(number) : 0);
     for (const Json& number : json.at("outs").array()) s.out.push_back(value(number));

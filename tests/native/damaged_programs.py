@@ -26,6 +26,7 @@ import nnl.solvers as S
 from nnl.core import safetensors
 from nnl.ext.library import DTYPES
 from tests.graph.saved import STEPS, saved_sample, training_step
+from tests.graph.test_switch import Net
 from tests.test_derived import CASES, Case
 
 BATCH = 100  # files for one process
@@ -146,6 +147,16 @@ def every_step(steps: Json) -> Iterator[Json]:
         yield from every_step(step.get("parts", ()))
 
 
+def every_program(program: Json) -> Iterator[Json]:
+    """A program, and those inside its steps."""
+    yield program
+    for step in every_step(program["steps"]):
+        for value in step.get("attrs", {}).values():
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, dict) and "program" in one:
+                    yield from every_program(one["program"])
+
+
 def good_programs(folder: Path) -> list[tuple[Json, dict[str, Any]]]:
     """(programs, arrays) of the samples of all ops that C++ has, and of training steps."""
     found = []
@@ -162,6 +173,9 @@ def good_programs(folder: Path) -> list[tuple[Json, dict[str, Any]]]:
         step.save(path)
         found += [read(path)] * 10
         nn.clear_parameters()
+    net = Net()
+    nn.save_program(path, dict(zip("ab", net.chosen(), strict=True)), {"x": net.x, "i": net.i})
+    found += [read(path)] * 30
     path.unlink()
     return found
 
@@ -178,13 +192,13 @@ def write(path: Path, good: tuple[Json, dict[str, Any]], rng: np.random.Generato
     array contradicts."""
     data, arrays = json.loads(json.dumps(good[0])), good[1]
     for program in data["programs"].values():
-        damage = Damage(program, rng)
+        programs = list(every_program(program))
         if rng.random() < 0.8:
             for k, value in enumerate(program["values"]):
                 if len(value) > 2 and value[2].get("role") in ("parameter", "state"):
                     value[2].update(role="input", name=f"v{k}")
         for _ in range(int(rng.integers(1, 4))):
-            damage.once()
+            Damage(programs[int(rng.integers(len(programs)))], rng).once()
     text = np.frombuffer(json.dumps(data).encode(), np.uint8)
     safetensors.save(path, {**arrays, "nnl.program": text}, {"format": "nnlp", "version": "1"})
 

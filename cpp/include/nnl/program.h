@@ -25,6 +25,8 @@ struct ProgramValue {
   bool given() const { return role != Role::intermediate; }
 };
 
+struct ProgramData;
+
 struct ProgramStep {
   std::string op, label;  // label: what messages call it, "affine in fc (train.py:12)"
   std::unordered_map<std::string, Attribute> attributes;
@@ -38,6 +40,7 @@ struct ProgramStep {
   std::vector<int64_t> code;
   std::vector<double> constants;
   std::vector<Shape> shapes;
+  std::map<std::string, std::vector<ProgramData>> programs;  // inside it, by attribute
 };
 
 // What runs: steps over values, in order.

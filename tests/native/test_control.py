@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps with programs inside, run in C++: the same bits as Python's runs."""
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
+import nnl.solvers as S
+from tests.graph.saved import normal, training_step
+from tests.graph.test_switch import Net
+from tests.native.test_model import check, model, own_parameters  # noqa: F401
+
+
+def test_branches(tmp_path):
+    net, path = Net(), tmp_path / "net.nnlp"
+    ys = net.chosen()
+    nn.save_program(path, {"a": ys[0], "b": ys[1]}, {"x": net.x, "i": net.i, "j": net.j})
+    found = nn.load_program(path)
+    for i, j in ((0, 0), (1, 0), (2, 0), (2, 1)):
+        check(found, path, {"x": net.x.d, "i": i, "j": j})
+    inputs = {"x": net.x.d, "i": np.array(3, np.float32), "j": net.j.d}
+    with pytest.raises(ValueError, match=r"switch.*: index holds 3, and there are 3 branches"):
+        model(path).run(inputs)
+
+
+def test_training_steps_with_branches(tmp_path):
+    def network(x, i):
+        h = F.relu(PF.batch_normalization(PF.convolution(x, 16, (3, 3), name="c"), name="b"))
+
+        def deep(h):
+            return F.relu(PF.convolution(h, 16, (3, 3), pad=(1, 1), name="deep")) + h
+
+        h = nn.switch(i, [lambda h: h, deep], h)
+        return F.mean(PF.affine(h, 5, name="fc") ** 2)
+
+    step, path = training_step(network, S.Adam(0.01)), tmp_path / "step.nnlp"
+    values = {"x": normal(4, 8, 8, 8), "i": np.array(1)}
+    step(**{k: nn.Variable.from_numpy_array(v) for k, v in values.items()})
+    step.save(path)
+    for i in (1, 0):
+        check(nn.load_program(path), path, {**values, "i": np.array(i)})
+
+
+def test_state_that_a_branch_writes(tmp_path):
+    i, x, path = nn.Variable(()), nn.Variable((64, 3)), tmp_path / "x.nnlp"
+
+    def train(x):
+        return F.dropout(PF.batch_normalization(x, name="bn"), 0.5, seed=3)
+
+    nn.save_program(path, {"y": nn.switch(i, [lambda x: x, train], x)}, {"x": x, "i": i})
+    for k in (0, 1):
+        check(nn.load_program(path), path, {"x": normal(64, 3), "i": k})
