@@ -88,6 +88,25 @@ void elementwise_programs_fit_their_arrays() {
   CHECK_ERROR(check(p), "reshape: x float32[2, 3], wanted 6 elements in the result");
 }
 
+void fused_elementwise_programs_give_something() {
+  const std::vector<int64_t> none;
+  const std::vector<double> no_numbers;
+  ProgramData p;
+  p.values = {{}, value(1, {2, 3})};
+  p.steps.resize(1);
+  p.steps[0].op = p.steps[0].label = "fused_elementwise", p.steps[0].in = {1};
+  p.steps[0].attributes = {{"code", std::vector<int64_t>{code_of("relu"), 0, 0, 0}},
+                           {"constants", no_numbers},
+                           {"outputs", none},
+                           {"shape", Shape{2, 3}},
+                           {"shapes", none},
+                           {"reductions", none},
+                           {"axes", none},
+                           {"keep_dims", none},
+                           {"scales", no_numbers}};
+  CHECK_ERROR(check(p), "outputs is empty");
+}
+
 // Bytes that are small numbers in every type, and sometimes no sound ones.
 void fill(const Tensor& x, uint32_t seed) {
   auto* bytes = static_cast<uint8_t*>(x.data());
@@ -131,4 +150,5 @@ int main(int count, char** paths) {
   steps_must_give_what_they_say();
   results_have_memory_of_their_own();
   elementwise_programs_fit_their_arrays();
+  fused_elementwise_programs_give_something();
 }

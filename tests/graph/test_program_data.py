@@ -153,6 +153,7 @@ FUSED = {"code": (0, 0, 0, 0), "outputs": (1,), "constants": (), "shape": ()}
         ({"code": (0, 0)}, r"\(0, 0\) is no instruction"),
         ({"code": (0, 3, 0, 0)}, "copy reads the value 3 of 1"),
         ({"code": (0, -1, 0, 0)}, "copy reads the value -1 of 1"),
+        ({"outputs": ()}, r"outputs are \(\) of 2 values"),
         ({"outputs": (5,)}, r"outputs are \(5,\) of 2 values"),
         ({"reductions": (4,)}, r"reductions is \(4,\)"),
         ({"scales": (1.0, 2.0)}, r"scales is \(1.0, 2.0\), wanted one for each of 1 outputs"),

@@ -136,6 +136,7 @@ Specs elementwise(const RuleCall& c) {
   }
   const std::vector<bool> axes = c.axes("axes", space.size());
   const size_t n = c.integers("outputs", 0, values - 1).size();
+  if (!n) c.fail("outputs is empty");
   const std::vector<int64_t> reductions = for_each(c, "reductions", n, 3);
   const std::vector<int64_t> stays = for_each(c, "keep_dims", n, 1);
   const size_t scales = c.attributes.numbers("scales").size();

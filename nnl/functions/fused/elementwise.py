@@ -162,7 +162,7 @@ class fused_elementwise:
                         f"fused_elementwise: {NAMES[number]} reads the value {v} of {values}"
                     )
             values += 1
-        if any(not 0 <= v < values for v in self.outputs):
+        if not self.outputs or any(not 0 <= v < values for v in self.outputs):
             raise ValueError(f"fused_elementwise: outputs are {self.outputs} of {values} values")
         if any(not 0 <= r <= 3 for r in self.reductions):
             raise ValueError(f"fused_elementwise: reductions is {self.reductions}")
