@@ -57,6 +57,7 @@ from nnl.graph import (  # noqa: E402
     profile,
     save_program,
     switch,
+    while_loop,
 )
 from nnl.logger import logger  # noqa: E402
 from nnl.nnabla.paths import keep_functions as _keep_functions  # noqa: E402
@@ -73,7 +74,7 @@ __all__ = [
     "set_function_pre_hook",
     "set_global_recompute", "set_solver_post_hook", "set_solver_pre_hook", "set_threads", "switch",
     "unset_function_post_hook", "unset_function_pre_hook", "unset_solver_post_hook",
-    "unset_solver_pre_hook",
+    "unset_solver_pre_hook", "while_loop",
 ]  # fmt: skip
 
 _LAZY = (

@@ -62,6 +62,8 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
     if None in specs[: op.required] and not op.variadic:
         op.check_given(specs)
     cast = tuple([cast_spec(op, i, s, target) for i, s in enumerate(specs)])
+    if hasattr(attrs, "takes"):
+        cast = attrs.takes(*cast)
     try:
         with using(target=target):  # functions without inputs take their dtype from it
             out = attrs.infer(*(cast if target.half is None else widened(op, cast)))

@@ -42,6 +42,7 @@ class Attributes:
                                     `need`, a bool for every input.
         counts, count_of(values)    the input from whose value the attribute `count` follows, and
                                     how; static graphs ask again when their shapes have changed.
+        takes(self, x, w, b)        input specs -> those that the function wants instead.
         resolve(self, x, w, b)      input specs -> {attribute: value} for those left to default.
         cost(self, x, w, b)         input specs -> Cost.
         samples(rng)                yields Sample.

@@ -101,6 +101,31 @@ def input_specs(program: Program) -> tuple[Spec, ...]:
     return tuple([program.slots[i].spec for i in program.inputs])
 
 
+def listed(specs: Sequence[Spec]) -> str:
+    """Specs for messages."""
+    return ", ".join(map(str, specs)) or "nothing"
+
+
+def check_variables(what: str, xs: Sequence[Any]) -> None:
+    """
+    Raises:
+        TypeError: One of them is no Variable.
+    """
+    for k, x in enumerate(xs):
+        if not isinstance(x, Variable):
+            raise TypeError(f"{what}: input {k} is {type(x).__name__}, wanted nnl.Variable")
+
+
+def as_recorded(given: Sequence[Spec], wanted: Sequence[Spec]) -> tuple[Spec, ...]:
+    """What inputs are converted to: the types that programs were recorded for, of the same kind."""
+    kinds = [("f", "V"), ("i", "u")]
+    found = list(given)
+    for k, (s, w) in enumerate(zip(given, wanted, strict=False)):
+        if any(s.dtype.kind in kind and w.dtype.kind in kind for kind in kinds):
+            found[k] = s.with_dtype(w.dtype)
+    return tuple(found)
+
+
 def written(programs: Sequence[Program]) -> set[int]:
     """Positions of the inputs that some of these programs write."""
     found = set()

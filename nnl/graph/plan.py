@@ -256,9 +256,9 @@ class Plan:
         """The call of a step on the arrays of its slots; None where there is nothing to do."""
         bound, slots = definition(self.program, step), self.slots
         if step.programs:
-            runs = [self._plan_inside(p) for p in step.programs]
-            control = OPS[step.op].attrs(**step.attrs).control
-            return run_and_copy(partial(control, runs), slots, step.ins, step.outs)
+            attrs = OPS[step.op].attrs(**step.attrs)
+            runs = [self._plan_inside(p) for p in attrs.programs]
+            return run_and_copy(partial(attrs.control, runs), slots, step.ins, step.outs)
         if bound.view:
             return run_for_effect(bound.call, slots, step.ins) if bound.writes else None
         if not bound.into:

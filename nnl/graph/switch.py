@@ -15,10 +15,13 @@ from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 from nnl.graph.inside import (
     Recorded,
+    as_recorded,
+    check_variables,
     compute,
     gradient,
     input_specs,
     leaf,
+    listed,
     output_specs,
     written,
 )
@@ -26,11 +29,6 @@ from nnl.graph.program import Program
 from nnl.graph.summary import cost
 
 CATEGORY = "Control flow"
-
-
-def listed(specs: Sequence[Spec]) -> str:
-    """Specs for messages."""
-    return ", ".join(map(str, specs)) or "nothing"
 
 
 def _written(attrs: Any) -> Any:
@@ -43,8 +41,15 @@ class _Switch:
 
     branches: object  # a tuple of programs
 
+    @property
+    def programs(self) -> Sequence[Program]:
+        return self.branches  # type: ignore[return-value]
+
+    def takes(self, index: Spec, *x: Spec) -> tuple[Spec, ...]:
+        return index, *as_recorded(x, input_specs(self.programs[0]) if self.programs else ())
+
     def infer(self, index: Spec, *x: Spec) -> tuple[Spec, ...]:
-        branches: tuple[Program, ...] = self.branches  # type: ignore[assignment]
+        branches = self.programs
         if index.shape or index.dtype != np.int64:
             raise ShapeError(f"switch: index is {index}, wanted one number of int64")
         if not branches:
@@ -68,11 +73,10 @@ class _Switch:
         return tuple(runs[checked(int(index), len(runs))](*x))
 
     def forward(self, xp: Any, index: Any, *x: Any) -> tuple[Any, ...]:
-        return self.control([partial(compute, p) for p in self.branches], index, *x)  # type: ignore[attr-defined]
+        return self.control([partial(compute, p) for p in self.programs], index, *x)
 
     def vjp(self, *gys: Any, index: Any, x: Any, need: Any) -> Any:
-        branches: tuple[Program, ...] = self.branches  # type: ignore[assignment]
-        if written(branches):
+        if written(self.programs):
             raise NotImplementedError(
                 "switch: a branch writes state, such as that of random numbers or running "
                 "statistics, and what it was before is gone: there is no gradient"
@@ -82,13 +86,12 @@ class _Switch:
         key = wanted, tuple([(k, g.spec) for k, g in starts.items()])
         made = self.__dict__.setdefault("gradients", {})
         if key not in made:
-            made[key] = tuple([gradient(p, wanted, dict(key[1])) for p in branches])
+            made[key] = tuple([gradient(p, wanted, dict(key[1])) for p in self.programs])
         gxs = iter(OPS["switch"](index, *x, *starts.values(), branches=made[key]))
         return (None, *[next(gxs) if k in wanted else None for k in range(len(x))])
 
     def cost(self, index: Spec, *x: Spec) -> Cost:
-        branches: tuple[Program, ...] = self.branches  # type: ignore[assignment]
-        flops = [sum(cost(p, s).flops for s in p.steps) for p in branches]
+        flops = [sum(cost(p, s).flops for s in p.steps) for p in self.programs]
         return Cost(max(flops, default=0), sum(s.nbytes for s in (*x, *self.infer(index, *x))))
 
 
@@ -146,9 +149,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *inputs: Any) -> 
         if now != int(now):
             raise ValueError(f"switch: index holds {now}, wanted a whole number")
         return branches[checked(int(now), len(branches))](*inputs)
-    for k, x in enumerate(inputs):
-        if not isinstance(x, Variable):
-            raise TypeError(f"switch: input {k} is {type(x).__name__}, wanted nnl.Variable")
+    check_variables("switch", inputs)
     if index.size != 1:
         raise ShapeError(f"switch: index is {index.spec}, wanted one number")
     recorded = []

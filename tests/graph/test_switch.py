@@ -132,6 +132,15 @@ def test_other_types(kind):
         np.testing.assert_array_equal(*grads)
 
 
+def test_what_is_given_may_have_another_width(backend):
+    i, x = nn.Variable(()), nn.Variable((2,), need_grad=True)
+    y = nn.switch(i, [F.relu, lambda x: x * 2], x)
+    i.d, x.d = 1, np.array([1, 2], np.float64)
+    y.forward()
+    y.backward()
+    assert y.d.dtype == np.float32 and y.d.tolist() == [2, 4] and x.g.tolist() == [2, 2]
+
+
 def test_dynamic_mode_calls_one_function():
     called = []
     branches = [lambda x, k=k: called.append(k) or x * k for k in range(3)]

@@ -25,8 +25,8 @@ import nnl as nn
 import nnl.solvers as S
 from nnl.core import safetensors
 from nnl.ext.library import DTYPES
+from tests.graph import test_switch, test_while_loop
 from tests.graph.saved import STEPS, saved_sample, training_step
-from tests.graph.test_switch import Net
 from tests.test_derived import CASES, Case
 
 BATCH = 100  # files for one process
@@ -173,9 +173,13 @@ def good_programs(folder: Path) -> list[tuple[Json, dict[str, Any]]]:
         step.save(path)
         found += [read(path)] * 10
         nn.clear_parameters()
-    net = Net()
-    nn.save_program(path, dict(zip("ab", net.chosen(), strict=True)), {"x": net.x, "i": net.i})
-    found += [read(path)] * 30
+    branches, loop = test_switch.Net(), test_while_loop.Net()
+    for ys, inputs in (
+        (branches.chosen(), {"x": branches.x, "i": branches.i}),
+        (loop.loop(), {"x": loop.x, "limit": loop.limit, "odd": loop.start[0]}),
+    ):
+        nn.save_program(path, {f"y{k}": y for k, y in enumerate(ys)}, inputs)
+        found += [read(path)] * 20
     path.unlink()
     return found
 

@@ -8,13 +8,13 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
+from tests.graph import test_switch, test_while_loop
 from tests.graph.saved import normal, training_step
-from tests.graph.test_switch import Net
 from tests.native.test_model import check, model, own_parameters  # noqa: F401
 
 
 def test_branches(tmp_path):
-    net, path = Net(), tmp_path / "net.nnlp"
+    net, path = test_switch.Net(), tmp_path / "net.nnlp"
     ys = net.chosen()
     nn.save_program(path, {"a": ys[0], "b": ys[1]}, {"x": net.x, "i": net.i, "j": net.j})
     found = nn.load_program(path)
@@ -52,3 +52,32 @@ def test_state_that_a_branch_writes(tmp_path):
     nn.save_program(path, {"y": nn.switch(i, [lambda x: x, train], x)}, {"x": x, "i": i})
     for k in (0, 1):
         check(nn.load_program(path), path, {"x": normal(64, 3), "i": k})
+
+
+def test_loops(tmp_path):
+    net, path = test_while_loop.Net(), tmp_path / "net.nnlp"
+    outputs = dict(zip("abcde", net.loop(), strict=True))
+    nn.save_program(path, outputs, {"x": net.x, "limit": net.limit, "odd": net.start[0]})
+    found = nn.load_program(path)
+    for n in (0, 1, 4):
+        net.trips(n)
+        check(found, path, {"x": net.x.d, "limit": net.limit.d, "odd": net.start[0].d})
+    with pytest.raises(ValueError, match=r"while.*: switch.*: index holds 3, and there are 2"):
+        model(path).run({"x": net.x.d, "limit": np.float32(1e9), "odd": np.float32(3)})
+
+
+def test_training_steps_with_loops(tmp_path):
+    def network(x):
+        def grows(h):
+            return F.less_scalar(F.mean(F.abs(h)), 20)
+
+        def body(h):
+            return F.relu(PF.convolution(h, 8, (3, 3), pad=(1, 1), name="c")) + h * 1.5
+
+        return F.mean(PF.affine(nn.while_loop(grows, body, x, max_trips=12), 5, name="fc") ** 2)
+
+    step, path = training_step(network, S.Adam(0.01)), tmp_path / "step.nnlp"
+    values = {"x": normal(2, 8, 8, 8)}
+    step(**{k: nn.Variable.from_numpy_array(v) for k, v in values.items()})
+    step.save(path)
+    check(nn.load_program(path), path, values)
