@@ -110,6 +110,37 @@ def test_networks_are_what_numpy_computes(tmp_path: Path) -> None:
     check(tmp_path / "c", of_models(SMALL), 1e-5)
 
 
+def of_windows(rng: np.random.Generator) -> Network:
+    """Convolutions and poolings of sizes at which the kernels take different ways."""
+    network = Network("windows", {}, {})
+    for i in range(60):
+        n = int(rng.integers(1, 4))
+        kernel, dilation, stride = (tuple(map(int, rng.integers(1, k, n))) for k in (4, 3, 3))
+        pad = tuple(int(p) for p in rng.integers(0, 2, n) * (i % 2))
+        outs = (*map(int, rng.integers(1, 6, n - 1)), int(rng.choice([3, 8, 16, 24])))
+        parts = zip(kernel, dilation, stride, pad, outs, strict=True)
+        sizes = [(k - 1) * d + 1 + (o - 1) * s for k, d, s, p, o in parts]
+        group, maps, out = (int(v) for v in rng.choice([1, 2, 4], 3))
+        x = nn.Variable.from_numpy_array(normal(1 + i % 2, group * maps, *sizes))
+        w = nn.Variable.from_numpy_array(normal(group * out, maps, *kernel))
+        network.inputs[f"x{i}"] = x
+        network.outputs[f"convolution{i}"] = F.convolution(
+            x, w, None, 1, pad, stride, dilation, group
+        )
+        pooling = F.max_pooling if i % 3 else F.sum_pooling
+        if n > 1 and all(k <= s + p for k, s, p in zip(kernel, sizes, pad, strict=True)):
+            small = tuple(min(p, k - 1) for p, k in zip(pad, kernel, strict=True))
+            network.outputs[f"pooling{i}"] = pooling(x, kernel, stride, True, small)
+    return network
+
+
+@pytest.mark.parametrize("flags", [("-O1", "-mavx"), SANITIZED])
+def test_windows_of_all_sizes_are_what_numpy_computes(tmp_path: Path, flags: Any) -> None:
+    if "-mavx" in flags and "avx " not in Path("/proc/cpuinfo").read_text():
+        flags = ("-O1",)
+    check(tmp_path / "c", of_windows(np.random.default_rng(0)), 1e-5, *flags)
+
+
 @pytest.mark.long
 def test_large_networks_are_what_numpy_computes(tmp_path: Path) -> None:
     network = of_models([n for n in NETWORKS if n not in SMALL])

@@ -6,17 +6,19 @@
 
 /* The sum of the pixels of each window. */
 static void nnl_sum_pooling(int maps, const nnl_window* w, const float* x, float* y) {
-  const int width = w->out[2], stride = w->stride[2];
-  for (int n = 0; n < maps; n++, x += nnl_volume(w->size))
-    for (int o = 0; o < w->out[0] * w->out[1]; o++, y += width) {
-      for (int i = 0; i < width; i++) y[i] = 0.0f;
-      for (int k = 0; k < nnl_volume(w->kernel); k++) {
-        int first, count;
-        const float* from = nnl_seen(w, o, k, x, &first, &count);
-        float* restrict to = y + first;
-        for (int i = 0; i < count; i++) to[i] += from[i * stride];
-      }
-    }
+  const int pixels = nnl_volume(w->out), stride = w->stride[2];
+  for (int n = 0; n < maps; n++, x += nnl_volume(w->size), y += pixels) {
+    for (int i = 0; i < pixels; i++) y[i] = 0.0f;
+    nnl_tap t = nnl_start(w);
+    do {
+      for (int z = t.first[0]; z < t.end[0]; z++)
+        for (int v = t.first[1]; v < t.end[1]; v++) {
+          const float* from = x + nnl_pixel(w, &t, z, v);
+          float* restrict to = y + nnl_output(w, &t, z, v);
+          for (int i = 0; i < t.end[2] - t.first[2]; i++) to[i] += from[i * stride];
+        }
+    } while (nnl_next(w, &t));
+  }
 }
 
 #endif
