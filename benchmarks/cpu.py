@@ -28,7 +28,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from cpu_rows import ENGINES, OURS, ROWS
+from cpu_rows import ENGINES, OURS, ROWS, STEPS
 from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
@@ -64,7 +64,7 @@ class Worker:
         )
         environment = dict(os.environ)
         # torch.compile starts cold; in other rows it may use what the user offers, to save time
-        if ROWS[name].kind == "compile" or CACHE not in environment:
+        if (ROWS | STEPS)[name].kind == "compile" or CACHE not in environment:
             environment[CACHE] = self.cache.name
         self.process = subprocess.Popen(
             [*command, "--quick"] if quick else command,

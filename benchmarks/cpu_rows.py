@@ -121,6 +121,27 @@ def _rows():
 
 ROWS = _rows()
 
+# What benchmarks/coexecution.py measures with the same workers: one code, run in several ways.
+WAYS = {
+    "nnl-eager": "nnl eager",
+    "nnl-coexecute": "nnl co-executed",
+    "nnl": "nnl static",
+    "torch": "PyTorch",
+    "torch-compile": "torch.compile",
+}
+# the target of co-execution: at most so many times another way
+STEPS = {
+    "step-mlp": Row("MLP 6 x 64 b32", "mlp", "train", 32, 64, tuple(WAYS), ("nnl-eager", 0.4)),
+    "step-lenet": Row("LeNet b64", "lenet", "train", 64, 28, tuple(WAYS), ("nnl", 1.5)),
+    "step-resnet18": Row(
+        "ResNet-18 224 b4", "resnet18", "train", 4, 224, tuple(WAYS), ("nnl", 1.1)
+    ),
+    "step-gpt2": Row(
+        "GPT-2 4 x 128 b4 x 64", "small_gpt2", "train", 4, 64, tuple(WAYS), ("nnl-eager", 1.0)
+    ),
+}
+SMALL_GPT2 = {"vocabulary": 1000, "width": 128, "layers": 4, "heads": 4, "longest": 64}
+
 
 def quick(row):
     """The row with small images, short sequences and few layers, to try the benchmark itself."""

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from cpu_rows import ROWS, quick
+from cpu_rows import ROWS, STEPS, quick
 
 HERE = Path(__file__).resolve().parent
 MODULES = {"nnl": "jobs_nnl", "nnabla": "jobs_nnl", "torch": "jobs_torch", "ort": "jobs_onnx"}
@@ -65,7 +65,7 @@ def answers(engine, row):
 
 def main():
     engine, name = sys.argv[1:3]
-    row = ROWS[name]
+    row = (ROWS | STEPS)[name]
     if "--quick" in sys.argv:
         row = quick(row)
     # an engine that prints something must not disturb the answers

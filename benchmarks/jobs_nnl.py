@@ -7,7 +7,9 @@ import types
 from pathlib import Path
 
 import numpy as np
+from cpu_rows import SMALL_GPT2
 
+ADAM = ("mlp", "lenet", "bert", "gpt2", "small_gpt2")  # the others are trained with momentum
 MODELS = Path(__file__).resolve().parent.parent / "nnl" / "models"
 
 
@@ -40,6 +42,10 @@ def network(row, x):
         return model("resnet", "resnet")(x, int(row.model[6:]), test=test)
     if row.model == "lenet":
         return model("lenet", "lenet")(x)
+    if row.model == "mlp":
+        return model("lenet", "mlp")(x, (row.size,) * 6)
+    if row.model == "small_gpt2":
+        return model("gpt2", "gpt2")(x, **SMALL_GPT2, dropout=0.0)
     if row.model == "mobilenet_v3":
         return model("mobilenet_v3", "mobilenet_v3")(x, test=test, dropout=0.0)
     if row.model == "efficientnet":
@@ -59,9 +65,13 @@ def network(row, x):
 def arrays(row):
     """Input and target of a step."""
     rng = np.random.default_rng(0)
-    if row.model in ("bert", "gpt2"):
-        x = rng.integers(0, 30000, (row.batch, row.size))
-        return x, rng.integers(0, 30000, (row.batch, row.size, 1))
+    if row.model in ("bert", "gpt2", "small_gpt2"):
+        words = SMALL_GPT2["vocabulary"] if row.model == "small_gpt2" else 30000
+        x = rng.integers(0, words, (row.batch, row.size))
+        return x, rng.integers(0, words, (row.batch, row.size, 1))
+    if row.model == "mlp":
+        x = rng.normal(size=(row.batch, row.size))
+        return x.astype(np.float32), rng.integers(0, 10, (row.batch, 1))
     if row.model == "lstm":
         shape = (row.size, row.batch, 256)
         x, t = rng.normal(size=shape), rng.normal(size=shape) * 0.1
@@ -99,7 +109,7 @@ def build(engine, row):
         y = network(row, x)
         return lambda: y.forward(clear_buffer=True)
     loss = loss_of(network(row, x))
-    adam = row.model in ("lenet", "bert", "gpt2")
+    adam = row.model in ADAM
     solver = S.Adam(1e-5) if adam else S.Momentum(1e-4, 0.9)
     solver.set_parameters(nn.get_parameters())
 
@@ -117,6 +127,16 @@ def build(engine, row):
         solver.update()
         return y
 
+    def eager():
+        y = loss_of(network(row, x))
+        solver.zero_grad()
+        y.backward(clear_buffer=True)
+        solver.update()
+        return y
+
+    if engine in ("nnl-eager", "nnl-coexecute"):
+        nn.set_auto_forward(True)
+        return eager if engine == "nnl-eager" else nn.coexecute(eager)
     return nn.compile(recorded) if compiled else static
 
 

@@ -6,7 +6,7 @@ import sys
 import jobs_nnl
 import torch
 import torch_models
-from cpu_rows import ROWS, quick
+from cpu_rows import ROWS, SMALL_GPT2, quick
 from torch.nn import functional as F
 
 
@@ -17,9 +17,16 @@ class LSTM(torch.nn.LSTM):
         return super().forward(x)[0]
 
 
+def mlp(width):
+    layers = [m for _ in range(6) for m in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(width, 10))
+
+
 def network(row):
     makers = {
+        "mlp": lambda: mlp(row.size),
         "lenet": torch_models.lenet,
+        "small_gpt2": lambda: torch_models.GPT2(**SMALL_GPT2),
         "mobilenet_v3": lambda: torch_models.mobilenet_v3(dropout=0.0),
         "efficientnet": torch_models.efficientnet_b0,
         "bert": lambda: torch_models.BertMaskedLanguageModel(layers=row.layers),
@@ -63,8 +70,7 @@ def build(engine, row):
 
         return forward
 
-    adam = row.model in ("lenet", "bert", "gpt2")
-    if adam:
+    if row.model in jobs_nnl.ADAM:
         solver = torch.optim.Adam(net.parameters(), 1e-5, fused=True)
     else:
         solver = torch.optim.SGD(net.parameters(), 1e-4, 0.9, fused=True)

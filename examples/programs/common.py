@@ -23,9 +23,11 @@ MODES = ("eager", "coexecute")
 
 
 class Run(NamedTuple):
-    """What came out: losses of the steps that were looked at, seconds, what ran and whose."""
+    """What came out: losses of the steps that were looked at, seconds of each step and of the whole
+    loop, what ran and whose."""
 
     losses: list[float]
+    times: list[float]
     seconds: float
     step: Any
     program: Any
@@ -46,16 +48,18 @@ def train(
     with nn.context_scope(get_extension_context(context)):
         made = program(size)
         step = nn.coexecute(made.step) if mode == "coexecute" else made.step
-        losses = []
+        losses, times = [], []
         with nn.auto_forward():
             batches = made.batches(np.random.default_rng(seed))
             start = time.perf_counter()
             for i, batch in zip(range(1, steps + 1), batches, strict=False):
+                begin = time.perf_counter()
                 loss = step(*batch)
                 if i % every == 0 or i == steps:
                     losses.append(float(loss.d))
+                times.append(time.perf_counter() - begin)
             seconds = time.perf_counter() - start
-    return Run(losses, seconds, step, made)
+    return Run(losses, times, seconds, step, made)
 
 
 def main(program: Any) -> Any:

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What co-execution makes of define-by-run programs, beside eager, static and compiled ones.
+
+    python benchmarks/coexecution.py [--only step-mlp,sdpoint] [--steps 1000] [--json FILE]
+
+Three tables. Training steps of four networks: medians of 30 steps, the ways taking turns in
+processes of their own. The five programs of examples/programs that are hard to compile: seconds of
+1,000 steps from a cold start, compiling included, and importing not. The other five: medians of 30
+steps. A way that there is not here, or that fails, says why.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from cpu import CACHE, HERE, NotAvailable, can_import, last_error, machine, start, write
+from cpu_rows import STEPS, WAYS
+from tqdm import tqdm
+
+ROUNDS, STEPS_A_ROUND, WARM = 5, 30, 20
+DIFFICULT = ("dropblock", "sdpoint", "bert_cls", "music_transformer", "faster_rcnn")
+OTHERS = ("resnet50", "bert_qa", "yolov3", "dcgan", "gpt2")
+MODES = {"nnl-eager": "eager", "nnl-coexecute": "coexecute"}
+PROGRAM = """
+import json, statistics, sys
+sys.path.insert(0, sys.argv[1])
+import common, importlib
+name, mode, steps, every, warm = sys.argv[2:4] + [int(n) for n in sys.argv[4:]]
+run = common.train(importlib.import_module(name).Program, mode, steps, every=every)
+found = {"seconds": run.seconds, "ms": statistics.median(run.times[warm:]) * 1e3}
+if mode == "coexecute":
+    report = run.step.report()
+    found |= {"traces": report.traces, "fallbacks": report.fallbacks}
+print(json.dumps(found))
+"""
+
+
+def step_row(name, ways, args):
+    """way -> {"value": ms} or {"error"} of a training step."""
+    medians = {}
+    with ExitStack() as stack:
+        workers, errors = start(stack, name, [w for w in STEPS[name].engines if w in ways], args)
+        for _ in tqdm(range(args.rounds), desc=name, leave=False, disable=None):
+            for way, (worker, _) in workers.items():
+                if way in errors:
+                    continue
+                try:
+                    times = worker.ask(steps=STEPS_A_ROUND)["times"]
+                except NotAvailable as e:
+                    errors[way] = str(e)
+                else:
+                    medians.setdefault(way, []).append(statistics.median(times) * 1e3)
+    result = {way: {"value": statistics.median(m), "rounds": m} for way, m in medians.items()}
+    return result | {way: {"error": text} for way, text in errors.items()}
+
+
+def program_row(name, way, args):
+    """What one program says, run in one way in a process of its own, or {"error"}."""
+    cold = name in DIFFICULT
+    if way in MODES:
+        steps, every, warm = (args.steps, 10, 0) if cold else (WARM + STEPS_A_ROUND, 1, WARM)
+        command = ["-c", PROGRAM, str(HERE.parent / "examples" / "programs"), name, MODES[way]]
+        command += [str(n) for n in (steps, every, warm)]
+    else:
+        command = [str(HERE / "torch_programs.py"), name, str(args.steps)]
+        command += ["--compile"] if way == "torch-compile" else []
+    with tempfile.TemporaryDirectory(prefix="nnl-benchmark-", ignore_cleanup_errors=True) as cache:
+        environment = {**os.environ, CACHE: cache}  # torch.compile starts cold
+        try:
+            done = subprocess.run(
+                [sys.executable, *command],
+                capture_output=True,
+                text=True,
+                env=environment,
+                timeout=args.timeout,
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": f"not ready after {args.timeout:.0f} s"}
+    if done.returncode:
+        return {"error": last_error(done.stderr, done.returncode)}
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {"value": found["seconds" if cold else "ms"], **found}
+
+
+def target_of(name):
+    """(way, ratio) that co-execution is to reach, several."""
+    if name in STEPS:
+        return [STEPS[name].target]
+    return [("nnl-eager", 1.0), *([("torch-compile", 0.5)] if name in DIFFICULT else [])]
+
+
+def print_row(title, unit, name, result):
+    print(f"\n{title}, {unit}")
+    ours = result.get("nnl-coexecute", {}).get("value")
+    for way, text in WAYS.items():
+        found = result.get(way, {})
+        if "value" in found:
+            ratio = f"   co-executed takes {ours / found['value']:.2f} x" if ours else ""
+            seen = f"   traces {found['traces']}, fallbacks" if "traces" in found else ""
+            seen += f" {found['fallbacks']}" if seen else ""
+            print(f"  {text:16}{found['value']:12.4g}{ratio}{seen}")
+        elif found:
+            print(f"  {text:16} not available: {found['error']}")
+    for way, most in target_of(name):
+        other = result.get(way, {}).get("value")
+        if ours and other:
+            word = "met" if ours / other <= most else "missed"
+            print(f"  wanted <= {most:g} x {WAYS[way]}: {word}")
+    sys.stdout.flush()
+
+
+def main():
+    names = (*STEPS, *DIFFICULT, *OTHERS)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", help=f"rows, with commas: {', '.join(names)}")
+    parser.add_argument("--ways", help=f"ways, with commas: {', '.join(WAYS)}")
+    parser.add_argument("--steps", type=int, default=1000, help="of the difficult programs")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of the ways")
+    parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for an answer")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to try the benchmark")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    args = parser.parse_args()
+    if args.only:
+        names = [n for n in names if n in args.only.split(",")]
+    ways = [w for w in WAYS if not args.ways or w in args.ways.split(",")]
+    if not can_import("torch"):
+        ways = [w for w in ways if not w.startswith("torch")]
+    report = {"date": time.strftime("%Y-%m-%d %H:%M"), "machine": machine()}
+    report |= {"steps": args.steps, "rounds": args.rounds, "quick": args.quick, "rows": {}}
+    for name in names:
+        if name in STEPS:
+            title, unit, result = (
+                STEPS[name].title,
+                "ms a training step",
+                step_row(name, ways, args),
+            )
+        else:
+            cold = name in DIFFICULT
+            title = name
+            unit = f"s for {args.steps} steps from a cold start" if cold else "ms a step"
+            able = [w for w in ways if w in MODES or (cold and w != "nnl")]
+            result = {way: program_row(name, way, args) for way in able}
+        report["rows"][name] = result
+        print_row(title, unit, name, result)
+        if args.json:
+            write(args.json, report)
+
+
+if __name__ == "__main__":
+    main()
