@@ -66,7 +66,8 @@ _keep_functions()
 
 __all__ = [
     "Context", "Module", "NdArray", "ProtoVariable", "Sequential", "Variable", "auto_forward",
-    "clear_parameters", "compile", "context_scope", "forward_all", "functions", "get_auto_forward",
+    "clear_parameters", "coexecute", "coexecution", "compile", "context_scope",
+    "forward_all", "functions", "get_auto_forward",
     "get_current_context", "get_current_parameter_scope", "get_parameters", "grad",
     "load_parameters", "load_program", "logger", "memory_budget", "no_grad", "parameter_scope",
     "print_graph", "profile", "recompute", "recompute_fn", "save_parameters", "save_program",
@@ -110,6 +111,8 @@ def __getattr__(name):
         return importlib.import_module(f"nnl.{name}")
     if name in _HOST:
         return getattr(importlib.import_module("nnl.ext.host_device"), name)
+    if name in ("coexecute", "coexecution"):
+        return getattr(importlib.import_module("nnl.coexec"), name)
     if name in ("Module", "Sequential"):
         from nnl.parametric_functions import module
 

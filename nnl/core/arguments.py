@@ -266,7 +266,7 @@ def write_to(op: Any, outputs: Any, y: Any) -> Any:
         if STATE.trace is not None:
             STATE.trace.assign(nd, result_nd)
             continue
-        if result_nd.bufs or nd.spec is not result_nd.spec:
+        if not result_nd.blank or nd.spec is not result_nd.spec:
             nd.become(result_nd)
         else:  # recorded only: out keeps its values until the function is executed
             result_nd.become(nd)

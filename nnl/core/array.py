@@ -89,12 +89,19 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
 
     def write(self, space: str, buf: Any) -> None:
         """Make `buf` the only current buffer; of memory that is shared, what it holds."""
-        self.bufs.clear()
         if self.record.version:
+            self.settle()
+            self.bufs.clear()
             buf = self.record.take(space, buf)
         else:
+            self.bufs.clear()
             self.record = PLAIN
         self.bufs[space] = buf
+
+    def settle(self) -> None:
+        """Let what was put off read and write the memory now, before somebody else does."""
+        if self.record.work is not None:
+            self.record.work.run()
 
     def touch(self, space: str) -> Any:
         """The buffer of `space`, about to be written in place: the other spaces become stale."""
@@ -108,6 +115,9 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
 
     def _sync(self, space: str) -> Any:
         record = self.record
+        if record.work is not None and not self.bufs:
+            record.work.run()
+            return self.read(space)
         if self.bufs:
             src, buf = list(self.bufs.items())[0]  # another thread may add a copy
             buf = SPACES[space].from_host(SPACES[src].to_host(buf))
@@ -136,6 +146,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         """Change shape or dtype; the value stays if the size does. Plans are rebuilt."""
         if spec is self.spec:
             return
+        self.settle()
         same = spec.size == self.spec.size and spec.dtype == self.spec.dtype
         if same and not REORDERED.isdisjoint(self.bufs):
             self.touch("host")
@@ -163,6 +174,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
 
     def become(self, other: NdArray) -> None:
         """Be the memory of another array, whatever is written to either from now on."""
+        self.settle()
         self.spec, self.bufs, self.record = other.spec, other.bufs, other.lasting_record()
 
     def lasting_record(self) -> Record:
@@ -172,6 +184,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
 
     def hold(self, record: Record) -> None:
         """Hold no buffer but what this says."""
+        self.settle()
         self.bufs.clear()
         if self.record.version:
             self.record.renew(record)
@@ -227,6 +240,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
                 raise ShapeError(
                     f"data: cannot assign an array of shape {a.shape} to {spec}"
                 ) from None
+        self.settle()
         if self.record.own is not None:
             np.copyto(self.touch("host"), a, casting="unsafe")  # its type is that of the memory
             return
@@ -252,14 +266,6 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
     def size(self) -> int:
         return self.spec.size
 
-    @property
-    def ndim(self) -> int:
-        return len(self.spec.shape)
-
-    @property
-    def dtype(self) -> Any:
-        return self.spec.dtype.type
-
     def zero(self) -> None:
         """Fill with zeros, lazily."""
         self.fill(0)
@@ -268,6 +274,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         """Fill with one value, lazily: memory is touched at the next read."""
         if STATE.trace is not None and STATE.trace.fill(self, value):
             return
+        self.settle()
         if self.record.own is not None:
             self.touch("host")[...] = value  # the other arrays of this memory must see it
             return
@@ -285,23 +292,13 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
     @property
     def blank(self) -> bool:
         """Whether nothing was ever written."""
-        return not self.bufs and self.record.fill is None and not self.record.cleared
+        record = self.record
+        return not self.bufs and record.fill is None and not record.cleared and record.work is None
 
     @property
     def written(self) -> bool:
         """Whether the array has been written or cleared; zeros read before that do not count."""
         return not self.blank and not self.record.early
-
-    @property
-    def clear_called(self) -> bool:
-        return not self.bufs and bool(self.record.cleared)
-
-    def __repr__(self) -> str:
-        if self.blank or self.clear_called:
-            why = "not written" if self.blank else "cleared"
-            return f"<NdArray{list(self.shape)} {self.spec.dtype.name}, {why}>"
-        body = np.array2string(self.read("host"), threshold=20, edgeitems=2, precision=4)
-        return f"<NdArray{list(self.shape)} {self.spec.dtype.name}\n{body}>"
 
 
 def _sizes(shape: Any) -> tuple[Any, ...]:

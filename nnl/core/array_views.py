@@ -25,6 +25,25 @@ class ArrayViews:
     __slots__ = ()
 
     @property
+    def ndim(self: Any) -> int:
+        return len(self.spec.shape)
+
+    @property
+    def dtype(self: Any) -> Any:
+        return self.spec.dtype.type
+
+    @property
+    def clear_called(self: Any) -> bool:
+        return not self.bufs and bool(self.record.cleared)
+
+    def __repr__(self: Any) -> str:
+        if self.blank or self.clear_called:
+            why = "not written" if self.blank else "cleared"
+            return f"<NdArray{list(self.shape)} {self.spec.dtype.name}, {why}>"
+        body = np.array2string(self.read("host"), threshold=20, edgeitems=2, precision=4)
+        return f"<NdArray{list(self.shape)} {self.spec.dtype.name}\n{body}>"
+
+    @property
     def strides(self: Any) -> tuple[int, ...]:
         """In elements, of a C-contiguous array."""
         out, n = [], 1
@@ -43,6 +62,7 @@ class ArrayViews:
         dtype = numpy_type("cast", dtype)
         if STATE.trace is not None:
             STATE.trace.check_read(self)
+        self.settle()
         if dtype != self.spec.dtype:
             if self.bufs or self.record.cleared:
                 now = {"host": self.read("host").astype(dtype)}, PLAIN

@@ -143,6 +143,8 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
         return _record(op, attrs, inputs, edges, bound, need, state)
     if HOOKS.active:
         return _apply_with_hooks(op, attrs, inputs, edges, bound, need, state)
+    if state["skeleton"] is not None:
+        return state["skeleton"].apply(op, attrs, inputs, edges, bound, need and state["record"])
     space = bound.space
     bufs: list[Any] = []
     for x in inputs:
@@ -164,17 +166,17 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
         if bound.view and space != "host" and not bound.writes:
             Views.link(inputs[0]._data, nd)
         if need and state["record"]:
-            node = _node(op, attrs, edges, bound, state)
+            node = new_node(op, attrs, edges, bound, state)
             node.live = (ref(nd),)
             _save(node, inputs, (nd,))
             return Variable.of_edge(Value.of(node, 0, spec, True, None, again), nd)
         return Variable.of_edge(Value.of(None, 0, spec, False, nd, again), nd)
     datas = tuple([NdArray.holding(s, space, b) for s, b in zip(bound.out_specs, out, strict=True)])
-    kept = _node(op, attrs, edges, bound, state) if need and state["record"] else None
-    return _visible(op, _results(kept, inputs, datas, again))
+    kept = new_node(op, attrs, edges, bound, state) if need and state["record"] else None
+    return visible(op, results(kept, inputs, datas, again))
 
 
-def _results(node: Node | None, inputs: Any, datas: tuple[NdArray, ...], again: bool) -> list[Any]:
+def results(node: Node | None, inputs: Any, datas: tuple[NdArray, ...], again: bool) -> list[Any]:
     """Handles on what was computed at once; a node keeps what its gradient needs."""
     if node is not None:
         node.outs, node.live = None, tuple([ref(d) for d in datas])
@@ -194,7 +196,7 @@ def _read_early(op: Op, x: Variable | NdArray) -> NdArray:
     return nd
 
 
-def _node(op: Op, attrs: Any, edges: Any, bound: Bound, state: dict[str, Any]) -> Node:
+def new_node(op: Op, attrs: Any, edges: Any, bound: Bound, state: dict[str, Any]) -> Node:
     node = Node()
     node.op, node.attrs, node.inputs = op, attrs, tuple(edges)
     node.out_specs, node.target = bound.out_specs, state["target"]
@@ -234,7 +236,7 @@ def _record(
     trace = state["trace"]
     if trace is not None:
         edges = trace.inputs(inputs, bound.writes)
-    node = _node(op, attrs, edges, bound, state)
+    node = new_node(op, attrs, edges, bound, state)
     node.need_grad = None if state["no_grad"] else need
     # above this function, apply and what has called it
     node.origin = state["origin"] or here(state["layer"], 4)
@@ -247,10 +249,10 @@ def _record(
         state["tracer"].recorded(ys)
     if trace is not None and bound.writes:
         trace.effect(ys[0])
-    return ys[0] if bound.single else _visible(op, ys)
+    return ys[0] if bound.single else visible(op, ys)
 
 
-def _visible(op: Op, ys: list[Any]) -> Any:
+def visible(op: Op, ys: list[Any]) -> Any:
     n = op.visible
     if n < len(op.outputs):
         return ys[0] if n == 1 else tuple(ys[:n])
@@ -276,8 +278,9 @@ def _apply_to_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
     bound = attrs.bound.get(tuple(specs))
     if bound is None:
         bound = bind(op, attrs, specs[0], tuple(specs[1:]))
-    ys = execute(bound, datas)
-    return ys[0] if bound.single else _visible(op, ys)
+    later = state["skeleton"]
+    ys = execute(bound, datas) if later is None else later.execute(op, attrs, bound, datas)
+    return ys[0] if bound.single else visible(op, ys)
 
 
 def _record_arrays(op: Op, attrs: Any, inputs: tuple[Any, ...], trace: Deferring) -> Any:
@@ -300,12 +303,12 @@ def _apply_with_hooks(
     need: bool,
     state: dict[str, Any],
 ) -> Any:
-    node = _node(op, attrs, edges, bound, state)
+    node = new_node(op, attrs, edges, bound, state)
     node.need_grad = need
     HOOKS.before(node)
     datas = tuple(execute(bound, [None if x is None else _read_early(op, x) for x in inputs]))
     node.outs = datas
     HOOKS.after(node)
     kept = node if need and state["record"] else None
-    ys = _results(kept, inputs, datas, state["recompute"])
-    return ys[0] if bound.single else _visible(op, ys)
+    ys = results(kept, inputs, datas, state["recompute"])
+    return ys[0] if bound.single else visible(op, ys)

@@ -59,6 +59,7 @@ def _in_place(compute: Any, same_memory_for_arrays: bool) -> Any:
         if STATE.trace is not None:
             STATE.trace.assign(self, result)
             return self
+        result.settle()
         if "host" in self.bufs and result.spec is self.spec:
             np.copyto(self.touch("host"), result.read("host"))
         else:

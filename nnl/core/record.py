@@ -26,6 +26,9 @@ class Record:
         own: The host's buffer, if other arrays have parts of it: it must stay.
         views: The arrays that are this memory on a device, under several shapes.
         version: A number for this value, a new one after every write. 0: the record does not stay.
+        work: What has still to run before the memory may be written; without a buffer, before it
+            may be read either.
+        place: A number that this work knows the memory by.
     """
 
     fill: Any = None
@@ -34,6 +37,8 @@ class Record:
     own: Any = None
     views: Any = None
     version: int = 0
+    work: Any = None
+    place: int = 0
 
     def lasting(self) -> Record:
         """One that says the same and stays."""

@@ -78,12 +78,14 @@ class Binding:
         self.written = Written(program.space, arrays, results)
 
     def find_prepared(self, program: Program, roots: Mapping[int, int]) -> None:
-        """Find the arrays that the steps which run only once depend on."""
+        """Find the arrays that the steps which run only once depend on, and count aliases."""
         behind = {program.root(i) for s in program.steps if s.once for i in s.ins}
         self.prepared_from = {i: nd for i, nd in self.given if i in behind}
-        # Aliases that passes have made refer to a given buffer too, and nobody else sees them.
-        made = {o for s in program.steps for o in s.outs}
-        self.aliases = Counter([r for i, r in roots.items() if i not in made])
+        # Aliases refer to a given buffer too. Nobody else sees those that passes have made, and of
+        # a program in one part those that are not kept.
+        cut = any(s.second for s in program.steps)
+        seen = {o for s in program.steps for o in s.outs} if cut else program.kept
+        self.aliases = Counter([r for i, r in roots.items() if i not in seen])
 
     # ---- before a run ----
 

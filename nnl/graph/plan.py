@@ -127,6 +127,7 @@ class Plan:
             arena = np.empty(self.arena_bytes, np.uint8)
             self._place(lambda at, x: arena[at : at + x.nbytes].view(x.dtype).reshape(x.shape))
             self._point_views(None)
+        self.binding.find_prepared(program, self.root)
 
     # ---- memory ----
 
@@ -233,7 +234,7 @@ class Plan:
         fixed = {i for i in range(len(self.slots)) if self.root.get(i, i) not in self.loose}
         parts: tuple[dict[Thunk, Step], dict[Thunk, Step]] = ({}, {})
         for step in self.steps:
-            thunk = self._thunk(step, all(s in fixed for s in step.ins))
+            thunk = self._thunk(step, all(s in fixed for s in (*step.ins, *step.outs)))
             if thunk is not None:
                 parts[step.second][thunk] = step
         return parts
@@ -306,7 +307,6 @@ class Plan:
             cut += not step.second
             prepared += step.once
         self.native_cut, self.native_size, self.native_prepared = cut, len(native), prepared
-        self.binding.find_prepared(program, self.root)
         return native
 
     def point(self, slot: int, buf: Any) -> None:
@@ -318,6 +318,10 @@ class Plan:
             self.loose.add(slot)
             self.ready = None
         self._point_views(slot)
+
+    def renew(self, slot: int) -> None:
+        """Compute a kept value into other memory from the next run on: somebody has the old one."""
+        self.point(slot, self._buffer(slot, None))
 
     # ---- running ----
 

@@ -362,7 +362,7 @@ class Calls:
         self.key = key
         with using(auto_forward=False, record=True, no_grad=True), tracing(None):
             ends = [(y[0] if isinstance(y, tuple) else y).edge for y in record()]
-        self.plan = Plan(capture(ends), {v.key for v in ends})
+        self.plan = Plan(capture(ends), set())  # what writes runs, whoever reads its results
 
 
 class GraphExecutor:
@@ -399,6 +399,9 @@ class GraphExecutor:
         calls: Calls | None,
     ) -> Calls | None:
         """Apply an op that writes its inputs to each of the lists of arrays; see run_recorded."""
+        if STATE.skeleton is not None:
+            STATE.skeleton.calls(op, attrs, arrays)
+            return calls
         return self.run_recorded(
             attrs, arrays, lambda leaves: [apply(op, attrs, x) for x in leaves], calls
         )

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl.coexecute and nnl.coexecution: define-by-run steps at the speed of compiled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from nnl.coexec.paths import Place
+from nnl.coexec.report import Report
+from nnl.coexec.skeleton import Skeleton
+from nnl.core.context import STATE
+
+
+class coexecution:
+    """A with block around each step of a define-by-run program, which then runs as plans.
+
+    In the block nothing that `nnl.auto_forward` would compute is computed at once: functions give
+    Variables with shapes and types, and the values follow when something reads them (`.d`, `.g`,
+    `float(...)`, DLPack) or writes over what they depend on, at the latest at the end of the block.
+    Paths of calls that have been seen before run as plans, with fused functions, chosen layouts and
+    planned memory; others run call by call, as without the block. So the program computes the same,
+    whatever it does in between: branches, loops, numpy, third-party code, attributes, exceptions.
+
+    Use one object for all steps of a program: it remembers the paths.
+
+    Raises:
+        ValueError: A step begins inside of a step.
+
+    Example:
+        >>> import nnl as nn
+        >>> steps = nn.coexecution()
+        >>> x = nn.Variable.from_numpy_array([1.0, 2.0])
+        >>> with nn.auto_forward(), steps:
+        ...     y = x * 2
+        >>> y.d
+        array([2., 4.], dtype=float32)
+    """
+
+    def __init__(self) -> None:
+        self._root, self._report = Place(), Report()
+
+    def __enter__(self) -> coexecution:
+        if STATE.skeleton is not None:
+            raise ValueError("coexecution: a step begins inside of a step: wrap only the outer one")
+        STATE.skeleton = Skeleton(self._root, self._report)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        skeleton, STATE.skeleton = STATE.skeleton, None
+        try:
+            skeleton.run()
+        finally:
+            self._report.end_step()
+
+    def report(self) -> Report:
+        """What ran as plans, what did not, and why."""
+        return self._report
+
+
+def coexecute(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Run each call of a function as one step of nnl.coexecution.
+
+    Args:
+        f: A step of a define-by-run program. Nothing in it has to change.
+    Returns:
+        A function with the same arguments and results, and with `report()`.
+
+    Example:
+        >>> import nnl as nn
+        >>> double = nn.coexecute(lambda x: x * 2)
+        >>> with nn.auto_forward():
+        ...     double(nn.Variable.from_numpy_array([1.0, 2.0])).d
+        array([2., 4.], dtype=float32)
+    """
+    steps = coexecution()
+
+    @wraps(f)
+    def step(*args: Any, **kw: Any) -> Any:
+        with steps:
+            return f(*args, **kw)
+
+    step.report = steps.report  # type: ignore[attr-defined]
+    return step

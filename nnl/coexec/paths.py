@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths: the sequences of calls that steps have made, and how each of them runs.
+
+A path that is new runs call by call, as dynamic mode does; one that comes again gets a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from sys import getrefcount
+from typing import Any
+
+from nnl.core.array import NdArray
+from nnl.core.context import Target
+from nnl.core.dispatch import Bound
+from nnl.core.graph import Node, Value
+from nnl.core.op import Op
+from nnl.core.origin import Origin, at, tell
+from nnl.graph.plan import Plan
+from nnl.graph.program import SPACE
+
+NONE = -1  # the number of an input that is left out
+
+Values = dict[int, tuple[str, Any]]  # {number of an array: its memory space and buffer}
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A function that was called.
+
+    Attributes:
+        numbers: Of its inputs, see Skeleton.
+        origin: Where that was first seen.
+    """
+
+    op: Op
+    attrs: Any
+    bound: Bound
+    numbers: tuple[int, ...]
+    target: Target
+    origin: Origin
+
+
+class Place:
+    """A call on a path, or the root of all paths, where there is none.
+
+    Attributes:
+        after: {what was called next, as a key: the place it leads to}.
+        runs: How often a path has ended here.
+    """
+
+    def __init__(self, call: Call | None = None) -> None:
+        self.call = call
+        self.after: dict[tuple[Any, ...], Place] = {}
+        self.runs = 0
+        self.plan: PathPlan | None = None
+
+    def add(self, key: tuple[Any, ...], call: Call) -> Place:
+        """The place that a call leads to for the first time."""
+        place = self.after[key] = Place(call)
+        return place
+
+    def run(self, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]) -> Values:
+        """Run the calls of the path that ends here.
+
+        Args:
+            given: The arrays of the numbers from -2 down.
+            wanted: Numbers of the results that are asked for.
+        """
+        self.runs += 1
+        calls = [p.call for p in path if p.call is not None]
+        if self.runs == 1:
+            return run_now(calls, given, wanted)
+        if self.plan is None or not wanted <= self.plan.wanted:
+            more = wanted if self.plan is None else wanted | self.plan.wanted
+            self.plan = PathPlan(calls, given, more)
+        return self.plan.run(given, wanted)
+
+
+def run_now(calls: Sequence[Call], given: Sequence[NdArray], wanted: set[int]) -> Values:
+    """Run calls one by one, each by its own kernel."""
+    last: dict[int, int] = {}
+    for t, call in enumerate(calls):
+        last.update(dict.fromkeys(call.numbers, t))
+    made: list[Any] = []
+    for t, call in enumerate(calls):
+        bound, bufs = call.bound, []
+        for i, n in enumerate(call.numbers):
+            if n < NONE:
+                nd = given[-2 - n]
+                bufs.append(nd.touch(SPACE) if i in bound.writes else nd.read(SPACE))
+            else:
+                bufs.append(None if n == NONE else made[n])
+        try:
+            out = bound.call(*bufs)
+        except BaseException as e:
+            tell(e, call.op.name, at(call.op.name, call.origin))
+            raise
+        made += [out] if bound.single else out
+        for n in call.numbers:
+            if n >= 0 and last[n] == t and n not in wanted:
+                made[n] = None
+    return {n: (SPACE, made[n]) for n in wanted}
+
+
+class PathPlan:
+    """The plan of a path, whose given arrays may be others at every run.
+
+    Attributes:
+        wanted: Numbers of the results that it keeps.
+    """
+
+    def __init__(self, calls: Sequence[Call], given: Sequence[NdArray], wanted: set[int]) -> None:
+        self.wanted = wanted
+        self.holes: list[NdArray] = []
+        for nd in given:
+            hole = NdArray.unwritten(nd.spec)
+            hole.become(nd)
+            self.holes.append(hole)
+        leaves = [Value.leaf(hole) for hole in self.holes]
+        made: list[Value] = []
+        alias: list[int] = []  # the number of the array whose memory each is
+        nodes = []
+        for call in calls:
+            node = _node(call, [_edge(n, made, leaves) for n in call.numbers])
+            nodes.append(node)
+            for i, nd in enumerate(node.outs or ()):
+                made.append(Value.of(node, i, nd.spec, False, nd))
+                seen = call.numbers[0] if call.bound.view else len(alias)
+                alias.append(alias[seen] if 0 <= seen < len(alias) else seen)
+        kept = {made[n].key for n in wanted}
+        self.plan = plan = Plan(nodes, kept, lazy=kept)
+        self.slots = {n: plan.slot_of[made[n].key] for n in wanted}
+        roots = {n: plan.root.get(s, s) for n, s in self.slots.items()}
+        computed = {o for step in plan.steps for o in step.outs}
+        owner: dict[int, int] = {}  # {root: the array, as in alias, that has its memory}
+        self.copied = set()  # of what dynamic mode has memory of its own for, and the plan has not
+        for n in sorted(wanted):
+            root = roots[n]
+            fixed = root not in computed and alias[n] >= 0
+            if fixed or owner.setdefault(root, alias[n]) != alias[n]:
+                self.copied.add(n)
+        # (slot, slot whose memory it is, references to its buffer while nobody has it)
+        slots = {*self.slots.values(), *roots.values()}
+        self.alone = [
+            (s, root, getrefcount(plan.slots[s]))
+            for s in sorted(slots)
+            if (root := plan.root.get(s, s)) in computed
+        ]
+
+    def run(self, given: Sequence[NdArray], wanted: set[int]) -> Values:
+        """Run it; see Place.run."""
+        plan = self.plan
+        for hole, nd in zip(self.holes, given, strict=True):
+            if hole.bufs is not nd.bufs:
+                hole.become(nd)
+        for slot, root, alone in self.alone:
+            if getrefcount(plan.slots[slot]) > alone:
+                plan.renew(root)
+        plan.run()
+        values = {}
+        for n in wanted:
+            space, buf = plan.published(self.slots[n])
+            values[n] = space, buf.copy() if n in self.copied else buf
+        return values
+
+
+def _edge(number: int, made: Sequence[Value], leaves: Sequence[Value]) -> Value | None:
+    if number == NONE:
+        return None
+    return made[number] if number >= 0 else leaves[-2 - number]
+
+
+def _node(call: Call, inputs: Sequence[Value | None]) -> Node:
+    node = Node()
+    node.op, node.attrs, node.inputs = call.op, call.attrs, tuple(inputs)
+    node.out_specs, node.target, node.need_grad = call.bound.out_specs, call.target, False
+    node.outs = tuple([NdArray.unwritten(s) for s in call.bound.out_specs])
+    node.live = node.saved = node.grads = node.info = None
+    node.origin, node.seq = call.origin, Node.number()
+    return node

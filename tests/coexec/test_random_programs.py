@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Co-executed random programs compute what they compute without it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnl as nn
+from tests.coexec.random_programs import outcome
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Programs read gradients that nothing has written, which is told each time."""
+    caplog.set_level(logging.ERROR, "nnl")
+
+
+def plain(f: Any) -> Any:
+    return f
+
+
+def check(seed: int, context: str, exact: bool) -> None:
+    wanted = outcome(seed, 9, plain, context)
+    found = outcome(seed, 9, nn.coexecute, context)
+    assert len(found) == len(wanted)
+    for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
+        where = f"program {seed}, value {i}"
+        if exact:
+            np.testing.assert_array_equal(a, b, where)
+        else:  # fused functions round otherwise, and Adam divides by small numbers
+            np.testing.assert_allclose(a, b, 1e-2, 1e-2, err_msg=where)
+
+
+@pytest.mark.parametrize("first", range(0, 100, 20))
+def test_random_programs_are_equal_bit_by_bit_with_numpy(first: int) -> None:
+    for seed in range(first, first + 20):
+        check(seed, "numpy:float", True)
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_random_programs_are_equal_up_to_rounding(first: int) -> None:
+    for seed in range(first, first + 20):
+        check(seed, "cpu:float", False)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(1000, 21000, 1000))
+def test_many_random_programs_are_equal_bit_by_bit_with_numpy(first: int) -> None:
+    for seed in range(first, first + 1000):
+        check(seed, "numpy:float", True)
