@@ -43,22 +43,25 @@ class Call:
 
 
 class Place:
-    """A call on a path, or the root of all paths, where there is none.
+    """Where a call leads to, or several that always come together; or the root of all paths.
 
     Attributes:
-        after: {what was called next, as a key: the place it leads to}.
+        key: What tells it from others after the same place.
+        after: {key: the place that follows}.
+        passes: {(number of an output, start gradient, whether it clears): backward pass from here}.
         runs: How often a path has ended here.
     """
 
-    def __init__(self, call: Call | None = None) -> None:
-        self.call = call
-        self.after: dict[tuple[Any, ...], Place] = {}
+    def __init__(self, key: Any = None, calls: tuple[Call, ...] = ()) -> None:
+        self.key, self.calls = key, calls
+        self.after: dict[Any, Place] = {}
+        self.passes: dict[Any, Any] = {}
         self.runs = 0
         self.plan: PathPlan | None = None
 
-    def add(self, key: tuple[Any, ...], call: Call) -> Place:
-        """The place that a call leads to for the first time."""
-        place = self.after[key] = Place(call)
+    def add(self, key: Any, calls: tuple[Call, ...]) -> Place:
+        """The place that calls lead to for the first time."""
+        place = self.after[key] = Place(key, calls)
         return place
 
     def run(self, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]) -> Values:
@@ -69,7 +72,7 @@ class Place:
             wanted: Numbers of the results that are asked for.
         """
         self.runs += 1
-        calls = [p.call for p in path if p.call is not None]
+        calls = [c for p in path for c in p.calls]
         if self.runs == 1:
             return run_now(calls, given, wanted)
         if self.plan is None or not wanted <= self.plan.wanted:

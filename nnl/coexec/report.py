@@ -52,7 +52,7 @@ class Report:
 def cause(before: Place, new: Call) -> str:
     """Why a call has left the known paths, against what came there before."""
     here = at(new.op.name, new.origin)
-    known = [p.call for p in before.after.values() if p.call is not None]
+    known = [p.calls[0] for p in before.after.values()]
     if not known:
         return f"{here} is called where the paths so far end"
     same = [c for c in known if c.op is new.op]

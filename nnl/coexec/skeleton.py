@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any
 
+from nnl.coexec.backward import Edges, Sums, backward
 from nnl.coexec.paths import NONE, Call, Place
 from nnl.coexec.report import Report
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, using
 from nnl.core.dispatch import Bound, apply, bind, execute, new_node, results, visible
+from nnl.core.graph import Value
 from nnl.core.op import OPS, Op
 from nnl.core.origin import here
 from nnl.core.record import PLAIN, Record
@@ -40,10 +42,12 @@ class Skeleton:
     Attributes:
         at: Where the calls have led to from the root of all paths.
         path: The places on the way.
-        made: Arrays that calls make. A reference from elsewhere is somebody who may read them.
+        made: Arrays that calls make; None for one that nobody has asked for. A reference from
+            elsewhere is somebody who may read it.
         given: Arrays that calls read or write.
         before: {number of a given array that calls write: its buffers before that}.
         taken: {id of an array: (number of the value that it takes, the array)}, besides `made`.
+        edges: What there is to know about gradients. sums: What notes those that leaves get.
     """
 
     def __init__(self, root: Place, report: Report) -> None:
@@ -53,10 +57,12 @@ class Skeleton:
     def _begin(self) -> None:
         self.at = self.root
         self.path: list[Place] = []
-        self.made: list[NdArray] = []
+        self.made: list[NdArray | None] = []
         self.given: list[NdArray] = []
         self.before: dict[int, dict[str, Any]] = {}
         self.taken: dict[int, tuple[int, NdArray]] = {}
+        self.edges = Edges()
+        self.sums: Sums | None = None
 
     # ---- calls ----
 
@@ -64,12 +70,17 @@ class Skeleton:
         self, op: Op, attrs: Any, inputs: tuple[Any, ...], edges: Any, bound: Bound, need: bool
     ) -> Any:
         """What dispatch.apply does in dynamic mode, later."""
-        datas = self._call(op, attrs, bound, [None if x is None else x._data for x in inputs])
+        xs = [None if x is None else x._data for x in inputs]
+        datas = self._call(op, attrs, bound, xs, edges if need else None)
         if datas is None:
             with using(skeleton=None):
                 return apply(op, attrs, inputs)
         state = STATE.__dict__
-        node = new_node(op, attrs, edges, bound, state) if need else None
+        node = None
+        if need:
+            node = new_node(op, attrs, edges, bound, state)
+            for nd in datas:
+                self.edges.made(nd.record.place, node)
         ys = results(node, inputs, datas, state["recompute"])
         return ys[0] if bound.single else visible(op, ys)
 
@@ -88,7 +99,11 @@ class Skeleton:
 
     def accumulate(self, into: NdArray, g: NdArray) -> bool:
         """Add a gradient to that of a leaf, later; False where it must be done at once."""
-        if g.record.work is not self or g.spec.is_half or into.record.own is not None:
+        if self.sums is not None:
+            self.sums.add(into, g)
+        if g.record.work is not self or g.record.place < NONE or g.spec.is_half:
+            return False
+        if into.record.own is not None:
             return False
         if into.zeroing:
             into.spec = g.spec
@@ -110,6 +125,10 @@ class Skeleton:
         self._take(into, made[0].record.place)
         return True
 
+    def backward(self, output: Value, grad: Any, clear: bool) -> None:
+        """Go backward from an output, later; see nnl.coexec.backward."""
+        backward(self, output, grad, clear)
+
     def _take(self, nd: NdArray, number: int) -> None:
         """Let an array be the value of this number."""
         record = nd.lasting_record()
@@ -117,29 +136,66 @@ class Skeleton:
         self.taken[id(nd)] = number, nd
 
     def _call(
-        self, op: Op, attrs: Any, bound: Bound, datas: Sequence[NdArray | None]
+        self,
+        op: Op,
+        attrs: Any,
+        bound: Bound,
+        datas: Sequence[NdArray | None],
+        edges: Any = None,
     ) -> tuple[NdArray, ...] | None:
-        """Put a call off; None where it must be done at once."""
+        """Put a call off; None where it must be done at once.
+
+        Args:
+            edges: Of its inputs, if it has a gradient.
+        """
         if bound.space != SPACE or op.name in AT_ONCE:
             return None
         numbers = self._numbers(datas, bound)
         if numbers is None:
             return None
-        at = self.at.after.get(numbers)
+        key = bound, numbers, None if edges is None else self.edges.key(edges, numbers)
+        at = self.at.after.get(key)
         if at is None:
-            call = Call(op, attrs, bound, numbers[1:], STATE.target, here(STATE.layer))
+            call = Call(op, attrs, bound, numbers, STATE.target, here(STATE.layer))
             self.report.saw(self.at, call)
-            at = self.at.add(numbers, call)
+            at = self.at.add(key, (call,))
         self.at = at
         self.path.append(at)
         return tuple([self._new(spec) for spec in bound.out_specs])
 
-    def _numbers(self, datas: Sequence[NdArray | None], bound: Bound) -> tuple[Any, ...] | None:
-        """What tells a call from others: what is called, and the numbers of its inputs."""
-        key: list[Any] = [bound]
+    def go(self, place: Place, specs: Sequence[Spec]) -> None:
+        """Put off the calls of a place, which make arrays of these specs."""
+        self.at = place
+        self.path.append(place)
+        self.made += [None] * len(specs)
+
+    def array(self, number: int, spec: Spec | None = None) -> NdArray:
+        """The array of a number."""
+        if number < 0:
+            return self.given[-2 - number]
+        nd = self.made[number]
+        if nd is None:
+            assert spec is not None
+            nd = self.made[number] = NdArray.unwritten(spec)
+            nd.record = Record(version=1, work=self, place=number)
+        return nd
+
+    def join(self, before: Place, begin: int, end: int) -> Place:
+        """One place for the calls of a part of the path, and those after it."""
+        joined = Place("joined", tuple([c for p in self.path[begin:end] for c in p.calls]))
+        rest, self.path[begin:] = self.path[end:], [joined]
+        self.at = joined
+        for p in rest:
+            self.at = self.at.after.get(p.key) or self.at.add(p.key, p.calls)
+            self.path.append(self.at)
+        return joined
+
+    def _numbers(self, datas: Sequence[NdArray | None], bound: Bound) -> tuple[int, ...] | None:
+        """The numbers of the inputs of a call; None where it must be done at once."""
+        key: list[int] = []
         known = len(self.given)
         for nd in datas:
-            number = NONE if nd is None else self._number(nd, bound.view)
+            number = NONE if nd is None else self.number(nd, bound.view)
             if number is None:
                 break
             key.append(number)
@@ -160,7 +216,7 @@ class Skeleton:
         self.made.append(nd)
         return nd
 
-    def _number(self, nd: NdArray, shared: bool = False) -> int | None:
+    def number(self, nd: NdArray, shared: bool = False) -> int | None:
         """The number of an array's memory; None where it is not the step's alone.
 
         Args:
@@ -176,6 +232,7 @@ class Skeleton:
         if SPACE in nd.bufs and is_held(nd):  # the holder may write before the call is done
             if shared:
                 return None
+            self.edges.plain = False  # functions keep the array itself for their gradients
             nd = NdArray.holding(nd.spec, SPACE, nd.bufs[SPACE].copy())
         self.given.append(nd)
         record = nd.lasting_record()
@@ -225,11 +282,12 @@ class Skeleton:
             _publish(values, made, live, taken)
 
 
-def references(made: list[NdArray]) -> list[int]:
+def references(made: list[NdArray | None]) -> list[int]:
     """How often each of these arrays, and the memory of each, is referred to."""
     counts = []
     for i in range(len(made)):
-        counts.append(getrefcount(made[i]) + getrefcount(made[i].bufs))
+        nd = made[i]
+        counts.append(0 if nd is None else getrefcount(nd) + getrefcount(nd.bufs))
     return counts
 
 
@@ -238,18 +296,20 @@ ALONE = references([NdArray.unwritten(Spec.of(()))])[0]  # where only the list h
 
 def _publish(
     values: dict[int, tuple[str, Any]],
-    made: list[NdArray],
+    made: list[NdArray | None],
     live: set[int],
     taken: dict[int, tuple[int, NdArray]],
 ) -> None:
     """Give arrays their values; those that have none say so."""
     for i in live:
-        record = made[i].record
+        nd = made[i]
+        assert nd is not None
+        record = nd.record
         record.work = None
         record.renew(PLAIN)
         if i in values:
             space, buf = values[i]
-            made[i].bufs[space] = buf
+            nd.bufs[space] = buf
         else:
             record.cleared = LOST
     handed = set(live)

@@ -466,6 +466,10 @@ class GraphExecutor:
         if not dynamic:
             session = session_of([output])
             session.prepare_backward(clear_buffer and not hooked)
+        skeleton = STATE.skeleton
+        if skeleton is not None and edge.node.live is not None and not (hooked or callbacks):
+            skeleton.backward(edge, grad, clear_buffer)
+            return
         if dynamic or hooked:
             gy = start_gradient(edge, output.shape, grad)
             before, after = _hooks(pre, post) if hooked else (None, None)
