@@ -195,6 +195,8 @@ class Call {
     static PyObject* const recompute = text("recompute");
     static PyObject* const profiled = text("profiled");
     static PyObject* const trace = text("trace");
+    static PyObject* const skeleton = text("skeleton");
+    if (mode(skeleton) != Py_None) return false;  // it is done later
     for (Py_ssize_t i = 0; i < count_; ++i) {
       PyObject* x = inputs_[i];
       if (x == Py_None) continue;
