@@ -86,6 +86,18 @@ def follow(graph: TraceGraph, trace: Sequence[Item]) -> Cursor | None:
     return cursor if cursor.ends() else None
 
 
+def explained(graph: TraceGraph, trace: Sequence[Item]) -> tuple[str, str]:
+    """(kind, text) of the cause why a trace is not contained."""
+    cursor = Cursor(graph)
+    for op, attrs, location, operands in trace:
+        sources = tuple([(None, k) if p is None else cursor.source(p, k) for p, k in operands])
+        if cursor.next(op, attrs, location, sources) is None:
+            cause = cursor.cause(op, attrs, location, sources)
+            return cause.kind, cause.text
+    assert not cursor.ends()
+    return cursor.cause_of_end().kind, cursor.cause_of_end().text
+
+
 def dags(dag: Dag) -> list[Dag]:
     """A Dag, and those of the loops in it."""
     found = [dag]

@@ -14,7 +14,7 @@ import pytest
 
 from nnl.coexec.loops import Location, Locations, _handlers, advance, trips
 from nnl.coexec.trace_graph import TraceGraph
-from tests.coexec.programs import Recorder, Source, check, dags, follow, traced
+from tests.coexec.programs import Recorder, Source, check, dags, explained, follow, traced
 
 Step = Callable[..., Any]
 
@@ -121,6 +121,29 @@ def comprehended(op: Step) -> None:
     op("b")
 
 
+def test_what_a_loop_runs_over_is_outside_of_it() -> None:
+    def step(op: Step) -> None:
+        for _ in op("a"):  # two of them
+            op("b")
+
+    assert counters(step) == [("a", ()), ("b", (0,)), ("b", (1,))]
+
+
+def test_another_function_from_the_same_call_is_another_round() -> None:
+    def first(op: Step) -> None:
+        op("a")
+
+    def second(op: Step) -> None:
+        (op("b"))
+        op("c")
+
+    def step(op: Step) -> None:
+        for f in (first, second, first):
+            f(op)
+
+    assert counters(step) == [("a", (0,)), ("b", (1,)), ("c", (1,)), ("a", (2,))]
+
+
 @pytest.mark.parametrize("step", [handled, consumed, comprehended])
 def test_what_is_after_a_loop_is_outside_of_it(step: Step) -> None:
     found = counters(step)
@@ -176,6 +199,9 @@ def layers(op: Step, n: int) -> None:
     op("sum", x)
 
 
+FILE, LAYERS = "test_loops.py", layers.__code__.co_firstlineno
+
+
 @pytest.mark.parametrize("unroll", [False, True])
 def test_a_loop_is_one_node(unroll: bool) -> None:
     step = Recorder(Locations(), layers)
@@ -185,6 +211,11 @@ def test_a_loop_is_one_node(unroll: bool) -> None:
     if unroll:  # until it runs for another number of rounds
         assert [n.op for n in graph.body.nodes] == ["affine", "relu"] * 3 + ["sum"]
         assert follow(graph, step.run(2)) is None
+        assert explained(graph, step.run(4)) == (
+            "rounds",
+            f"the loop at {FILE}:{LAYERS + 2} goes on after 3 rounds",
+        )
+        assert explained(graph, step.run(2))[0] == "order"
         assert graph.merge(step.run(2))
     loop, last = graph.body.nodes
     assert loop.body is not None and [n.op for n in loop.body.nodes] == ["affine", "relu"]

@@ -12,7 +12,7 @@ import pytest
 from nnl.coexec.cursor import Cursor
 from nnl.coexec.trace_graph import Item, TraceGraph
 from nnl.core.op import OPS
-from tests.coexec.programs import NONE, Attrs, Calls, check, follow, paths
+from tests.coexec.programs import NONE, Attrs, Calls, check, explained, follow, paths
 
 
 def words(graph: TraceGraph) -> list[str]:
@@ -161,6 +161,21 @@ def test_a_number_becomes_an_input_with_its_second_value() -> None:
     assert [n.promoted for n in graph.body.nodes] == [("p",), ()]
 
 
+def test_following_steps_makes_nothing_grow() -> None:
+    calls, graph = Calls(), TraceGraph()
+    for p in (0.5, 0.25):
+        graph.merge(dropped(calls, p))
+
+    def sizes() -> list[int]:
+        nodes = [graph.body.start, *graph.body.nodes]
+        return [len(x) for n in nodes for x in (n.next, n.via, n.after, n.variants)]
+
+    before = sizes()
+    for i in range(1000):
+        assert follow(graph, dropped(calls, 1 / (i + 1))) is not None
+    assert sizes() == before and len(graph.body.start.next[calls.at("net.py:5")]) == 1
+
+
 def test_what_becomes_an_input_is_for_the_caller_to_say() -> None:
     calls = Calls()
     graph = TraceGraph(promotable=lambda op, name, old, new: (op, name) == ("dropout", "axis"))
@@ -178,18 +193,6 @@ def test_values_that_compare_equal_are_told_apart(old: object, new: object) -> N
 
 
 # ---- what a cursor says ----
-
-
-def explained(graph: TraceGraph, trace: Sequence[Item]) -> tuple[str, str]:
-    """(kind, text) of the cause why a trace is not contained."""
-    cursor = Cursor(graph)
-    for op, attrs, location, operands in trace:
-        sources = tuple([(None, k) if p is None else cursor.source(p, k) for p, k in operands])
-        if cursor.next(op, attrs, location, sources) is None:
-            cause = cursor.cause(op, attrs, location, sources)
-            return cause.kind, cause.text
-    assert not cursor.ends()
-    return cursor.cause_of_end().kind, cursor.cause_of_end().text
 
 
 def test_causes_are_told_in_words() -> None:
