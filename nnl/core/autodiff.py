@@ -117,7 +117,7 @@ def _vjp(node: Node, slots: list[Any], as_graph: bool) -> Sequence[Any]:
             g if g is not None else _zeros(s, as_graph) if s.is_float else None
             for g, s in zip(slots, node.out_specs, strict=True)
         ]
-    kw: dict[str, Any] = dict(node.kept())
+    kw: dict[str, Any] = {} if node.saved == () else dict(node.kept())
     if as_graph:
         for name, i in op.kept_inputs:
             kw[name] = _handles(node, i, kw[name])

@@ -8,6 +8,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
@@ -95,7 +96,9 @@ class Node:
 
     def input_specs(self) -> list[tuple[str, Any]]:
         """(name, spec) of the specs vjp names."""
-        specs: list[Any] = [None if v is None else v.current_spec for v in self.inputs]
+        specs: list[Any] = [
+            None if v is None else v.spec if v.data is None else v.data.spec for v in self.inputs
+        ]
         if self.op.variadic:
             n = len(self.op.inputs) - 1
             specs = [*specs[:n], tuple([s for s in specs[n:] if s is not None])]
@@ -193,7 +196,7 @@ def capture(outputs: Iterable[Value | None]) -> list[Node]:
             if v is not None and v.node is not None and v.node not in seen:
                 seen.add(v.node)
                 stack.append(v.node)
-    order = sorted(seen, key=lambda n: n.seq)
+    order = sorted(seen, key=attrgetter("seq"))
     return _reorder(order) if Node.rewired else order
 
 
