@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python face of the library. Arrays cross as numpy objects read through their C structure, or
 // as addresses; nothing is converted per call.
-#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
-#define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/pair.h>
@@ -10,7 +8,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <numpy/arrayobject.h>
 
 #include <algorithm>
 #include <cstring>
@@ -20,6 +17,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "array_kernel.h"
 #include "attributes.h"
 #include "nnl/crc32.h"
 #include "nnl/elementwise.h"
@@ -35,10 +33,11 @@
 namespace nb = nanobind;
 using namespace nnl;
 
-void bind_call(nb::module_& m);      // call.cpp
-void bind_graph(nb::module_& m);     // bind_graph.cpp
-void bind_location(nb::module_& m);  // location.cpp
-void bind_model(nb::module_& m);     // bind_model.cpp
+void bind_array_kernel(nb::module_& m);  // array_kernel.cpp
+void bind_call(nb::module_& m);          // call.cpp
+void bind_graph(nb::module_& m);         // bind_graph.cpp
+void bind_location(nb::module_& m);      // location.cpp
+void bind_model(nb::module_& m);         // bind_model.cpp
 
 namespace {
 
@@ -79,102 +78,6 @@ class PythonStep : public Kernel {
   nb::object call_;
 };
 
-nb::object empty(const std::vector<npy_intp>& shape, PyArray_Descr* type);
-
-// Scratch memory for one call after the other: fresh pages would cost more than many a kernel.
-void* workspace_of_this_thread(size_t bytes) {
-  static thread_local std::unique_ptr<Memory> memory;
-  if (!memory || memory->bytes() < bytes) {
-    memory.reset();
-    memory = std::make_unique<Memory>(bytes);
-  }
-  return memory->data();
-}
-
-int made_for_threads() {
-  const ThreadScope scope;
-  return threads();
-}
-
-// A kernel over numpy arrays: what a backend's bind() returns.
-class ArrayKernel {
- public:
-  static constexpr size_t most = 64;  // inputs, and outputs
-
-  ArrayKernel(std::unique_ptr<Kernel> kernel, const Signature& s, nb::list out_types,
-              std::vector<size_t> writes)
-      : kernel_(std::move(kernel)),
-        in_(s.in),
-        workspace_(kernel_->workspace()),
-        threads_(made_for_threads()),
-        writes_(std::move(writes)) {
-    for (size_t i = 0; i < s.out.size(); ++i) {
-      out_shapes_.emplace_back(s.out[i].shape.begin(), s.out[i].shape.end());
-      out_types_.push_back(nb::borrow<nb::object>(out_types[i]));
-    }
-  }
-
-  nb::object call(nb::args args, nb::kwargs kw) {
-    void *in[most], *out[most];
-    const size_t n = args.size(), m = out_shapes_.size();
-    if (n != in_.size() || n > most || m > most) throw ValueError("wrong number of arrays");
-    nb::object copies[most];
-    for (size_t i = 0; i < n; ++i) in[i] = address(args[i], i, copies[i]);
-    nb::object results[most];
-    nb::object given = kw.size() ? nb::object(kw["out"]) : nb::none();
-    for (size_t o = 0; o < m; ++o) {
-      if (given.is_none()) {
-        results[o] = empty(out_shapes_[o], reinterpret_cast<PyArray_Descr*>(out_types_[o].ptr()));
-      } else {
-        results[o] = m == 1 ? given : nb::object(given[o]);
-      }
-      out[o] = PyArray_DATA(reinterpret_cast<PyArrayObject*>(results[o].ptr()));
-    }
-    {
-      nb::gil_scoped_release unlock;
-      void* scratch = workspace_ ? workspace_of_this_thread(workspace_) : nullptr;
-      // A kernel has handles of its own (oneDNN's memory objects): one run at a time.
-      const std::lock_guard<std::mutex> one_at_a_time(running_);
-      const ThreadScope scope(threads_);
-      kernel_->run({in, out, scratch});
-    }
-    for (size_t i : writes_)  // a copy stood in for an array that is not contiguous
-      if (copies[i].is_valid() &&
-          PyArray_CopyInto(reinterpret_cast<PyArrayObject*>(args[i].ptr()),
-                           reinterpret_cast<PyArrayObject*>(copies[i].ptr())) < 0)
-        throw nb::python_error();
-    if (m == 1) return results[0];
-    nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(m)));
-    for (size_t o = 0; o < m; ++o)
-      PyTuple_SET_ITEM(tuple.ptr(), static_cast<Py_ssize_t>(o), results[o].release().ptr());
-    return tuple;
-  }
-
- private:
-  void* address(nb::handle x, size_t i, nb::object& copy) {
-    if (x.is_none()) return nullptr;
-    if (!PyArray_Check(x.ptr())) throw ValueError("an input is not a numpy array");
-    auto* array = reinterpret_cast<PyArrayObject*>(x.ptr());
-    if (static_cast<int64_t>(PyArray_SIZE(array)) != in_[i].size() ||
-        static_cast<size_t>(PyArray_ITEMSIZE(array)) != bytes_of(in_[i].dtype))
-      throw ValueError("input " + std::to_string(i) + " is not " + in_[i].text());
-    if (!PyArray_IS_C_CONTIGUOUS(array)) {
-      copy = nb::steal(PyArray_NewCopy(array, NPY_CORDER));
-      array = reinterpret_cast<PyArrayObject*>(copy.ptr());
-    }
-    return PyArray_DATA(array);
-  }
-
-  std::unique_ptr<Kernel> kernel_;
-  std::mutex running_;
-  std::vector<Spec> in_;
-  size_t workspace_;
-  int threads_;                 // that its workspace has room for
-  std::vector<size_t> writes_;  // positions of the inputs that a run changes
-  std::vector<std::vector<npy_intp>> out_shapes_;
-  std::vector<nb::object> out_types_;
-};
-
 // What Plan::add takes, kept together until the plan is laid out: its kernel tells the workspace.
 struct Prepared {
   std::unique_ptr<Kernel> kernel;
@@ -198,42 +101,10 @@ nb::object array_at(uintptr_t address, nb::object shape, nb::object type, nb::ob
   return a;
 }
 
-// ---- numpy arrays whose memory starts at a cache line ----
-// numpy aligns to 16 bytes; an update over four such arrays takes 1.6 times as long.
-
-constexpr size_t kLine = 64;
-
-void* allocate(void*, size_t bytes) {
-  return ::operator new(bytes ? bytes : 1, std::align_val_t{kLine}, std::nothrow);
-}
-void* allocate_zeros(void*, size_t n, size_t bytes) {
-  void* p = n && bytes > SIZE_MAX / n ? nullptr : allocate(nullptr, n * bytes);
-  if (p) std::memset(p, 0, n * bytes);
-  return p;
-}
-void release(void*, void* p, size_t) { ::operator delete(p, std::align_val_t{kLine}); }
-// The old size is not told; resize() of an array, the only caller, gets an error instead of a
-// guess.
-void* reallocate(void*, void*, size_t) { return nullptr; }
-
-PyDataMem_Handler aligned_memory = {
-    "nnl_aligned", 1, {nullptr, allocate, allocate_zeros, reallocate, release}};
-
-nb::object empty(const std::vector<npy_intp>& shape, PyArray_Descr* type) {
-  static PyObject* handler = PyCapsule_New(&aligned_memory, "mem_handler", nullptr);
-  nb::object before = nb::steal(PyDataMem_SetHandler(handler));
-  Py_INCREF(type);  // PyArray_Empty takes a reference
-  nb::object array = nb::steal(
-      PyArray_Empty(static_cast<int>(shape.size()), const_cast<npy_intp*>(shape.data()), type, 0));
-  nb::object ours = nb::steal(PyDataMem_SetHandler(before.ptr()));
-  if (!array.is_valid()) throw nb::python_error();
-  return array;
-}
-
 nb::object empty_of(nb::handle shape, nb::handle dtype) {
   std::vector<npy_intp> dims;
   for (nb::handle d : nb::cast<nb::sequence>(shape)) dims.push_back(nb::cast<npy_intp>(d));
-  return empty(dims, reinterpret_cast<PyArray_Descr*>(dtype.ptr()));
+  return empty_array(dims, reinterpret_cast<PyArray_Descr*>(dtype.ptr()));
 }
 
 // Memory of Python objects, lent while this lives.
@@ -347,24 +218,7 @@ NB_MODULE(_native, m) {
   import_numpy();
   nb::set_leak_warnings(false);  // plans that live until the interpreter ends are no leak
   if (PyErr_Occurred()) throw nb::python_error();
-  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
-    try {
-      std::rethrow_exception(p);
-    } catch (const ValueError& e) {
-      const std::string what = e.what();  // a name from a file may be no UTF-8
-      PyErr_SetObject(
-          PyExc_ValueError,
-          nb::steal(PyUnicode_DecodeUTF8(what.data(), static_cast<Py_ssize_t>(what.size()),
-                                         "backslashreplace"))
-              .ptr());
-    } catch (const std::bad_alloc&) {
-      PyErr_SetString(PyExc_MemoryError, "the machine has no more");
-    } catch (const std::length_error&) {
-      PyErr_SetString(PyExc_MemoryError, "no machine has as much");
-    } catch (const std::bad_cast&) {
-      PyErr_SetString(PyExc_ValueError, "an argument does not fit the type that the kernel takes");
-    }
-  });
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) { set_error(p); });
   m.def("kernel_names", &kernel_names);
   m.def("rule_names", &rule_names);
   m.def("rule_inputs", [](const std::string& op) {
@@ -394,7 +248,6 @@ NB_MODULE(_native, m) {
     return found;
   });
   m.def("threads", &threads);
-  m.def("threads_in_a_run", &made_for_threads);
   m.def("set_threads", &set_threads);
   m.def("array_at", &array_at);
   m.def("empty", &empty_of);
@@ -418,11 +271,11 @@ NB_MODULE(_native, m) {
 
   m.def("elementwise_codes", &elementwise_codes);
 
+  bind_array_kernel(m);
   bind_call(m);
   bind_graph(m);
   bind_location(m);
   bind_model(m);
-  nb::class_<ArrayKernel>(m, "ArrayKernel").def("__call__", &ArrayKernel::call);
   m.def(
       "array_kernel",
       [](const std::string& op, nb::dict attributes, nb::list in, nb::list out, nb::list out_types,

@@ -434,7 +434,8 @@ PyObject* call(PyObject* op, PyObject* const* args, Py_ssize_t n, PyObject* name
 void bind_call(nb::module_& m) {
   // A method of the class Op that does what Op.call does, faster.
   m.def("op_call", [](nb::handle op, nb::handle dispatch) {
-    static PyMethodDef method = {"__call__", reinterpret_cast<PyCFunction>(&call),
+    static PyMethodDef method = {"__call__",
+                                 reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call)),
                                  METH_FASTCALL | METH_KEYWORDS, nullptr};
     core = new Core(op, dispatch);
     return nb::steal(PyDescr_NewMethod(core->Op.type, &method));

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,9 @@ import nnl as nn
 import nnl.functions as F
 from nnl.core.array import NdArray
 from nnl.core.op import Op
+from nnl.core.spec import Spec
 from nnl.core.variable import Variable
+from nnl.ext.library import native_spec
 from tests.native.kernels import require_library
 from tests.native.test_threads import in_threads
 from tests.test_derived import CASES, Case, samples
@@ -245,3 +248,51 @@ def test_threads_have_their_own_modes() -> None:
                 assert F.add2(x, x).parent is None
 
     assert in_threads(compute, record, untracked, compute) == [None] * 4
+
+
+def test_a_kernel_is_made_at_its_first_call_and_then_called_straight() -> None:
+    lib = require_library()
+    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    spec = native_spec(Spec.of(x.shape))
+    made = []
+
+    def make() -> Any:
+        made.append(lib.array_kernel("softmax", {"axis": 1}, [spec], [spec], [x.dtype]))
+        return made[0]
+
+    call = lib.at_first_call(make)
+    assert not made
+    y, out = call(x), np.empty_like(x)
+    assert call(x, out=out) is out and len(made) == 1
+    want = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    np.testing.assert_allclose(y, want, rtol=1e-5)
+    np.testing.assert_array_equal(y, out)
+    with pytest.raises(ValueError, match=r"input 0 is not float32\[2, 3\]"):
+        call(x[:1])
+    with pytest.raises(ValueError, match="wrong number of arrays"):
+        call()
+    other = lib.at_first_call(lambda: np.add)  # where the library has no kernel
+    np.testing.assert_array_equal(other(x, x, out=out), 2 * x)
+
+
+def test_a_kernel_that_cannot_be_made_is_an_error_each_time() -> None:
+    lib = require_library()
+    call = lib.at_first_call(lambda: 1 / 0)
+    for _ in "ab":
+        with pytest.raises(ZeroDivisionError):
+            call()
+
+
+def test_calls_in_a_cycle_are_freed() -> None:
+    lib = require_library()
+
+    class Holder:
+        call: Any
+
+    holder = Holder()
+    holder.call = lib.at_first_call(lambda holder=holder: holder.__init__)
+    holder.call()
+    dead = weakref.ref(holder)
+    del holder
+    gc.collect()
+    assert dead() is None

@@ -27,7 +27,6 @@ from nnl.ext.library import (
     Abilities,
     Call,
     Traits,
-    at_first_call,
     into,
     is_list,
     knows,
@@ -139,14 +138,15 @@ def bind(
 
     If the kernel declines, numpy's own call stands in.
     """
-    if not knows(library(), op.name):
+    lib = library()
+    if lib is None or not knows(lib, op.name):
         return None
     specs = [s for s in (*in_specs, *out_specs) if s is not None]
     if any(s.dtype.name not in DTYPES for s in specs):
         return None
     if max([s.size for s in specs]) < SMALL:
         return None
-    call = at_first_call(partial(_array_kernel, op, attrs, in_specs, out_specs))
+    call = lib.at_first_call(partial(_array_kernel, op, attrs, in_specs, out_specs))
     return call, len(out_specs) == 1 and not is_list(op, attrs, in_specs)
 
 
