@@ -19,7 +19,8 @@ from nnl.core.convert import (
     has_negative_zero,
     wanted_instead,
 )
-from nnl.core.spec import Spec
+from nnl.core.origin import at, tell
+from nnl.core.spec import ShapeError, Spec, TooLarge
 from nnl.core.suggest import did_you_mean
 
 REQUIRED = object()  # the default of an attribute that has none
@@ -227,6 +228,19 @@ class Arguments:
         return TypeError(
             f"{self.name}: {name} is {type(x).__name__}, wanted nnl.Variable or nnl.NdArray"
         )
+
+    def told(self, error: BaseException, args: tuple[Any, ...] = ()) -> BaseException:
+        """What is raised for an error in a call with these arguments: it says which call."""
+        label = at(self.name, (STATE.layer, None, 0))
+        if isinstance(error, TooLarge):
+            return ShapeError(f"{label}: {error}")
+        if isinstance(error, MemoryError):
+            return MemoryError(f"{label}: not enough memory for the result: {error}")
+        if isinstance(error, (ValueError, TypeError)):
+            tell(error, self.name, label)
+        elif isinstance(error, AttributeError) and self.variadic and any(x is None for x in args):
+            return self.bad_input(args)
+        return error
 
     @property
     def __signature__(self) -> Signature:

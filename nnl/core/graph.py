@@ -96,9 +96,7 @@ class Node:
 
     def input_specs(self) -> list[tuple[str, Any]]:
         """(name, spec) of the specs vjp names."""
-        specs: list[Any] = [
-            None if v is None else v.spec if v.data is None else v.data.spec for v in self.inputs
-        ]
+        specs: list[Any] = [v and (v.spec if v.data is None else v.data.spec) for v in self.inputs]
         if self.op.variadic:
             n = len(self.op.inputs) - 1
             specs = [*specs[:n], tuple([s for s in specs[n:] if s is not None])]

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from nnl.core.arguments import REQUIRED, Arguments, bounded, write_to
-from nnl.core.context import STATE
 from nnl.core.describe import Cost, Onnx, Sample
 from nnl.core.dispatch import apply
-from nnl.core.origin import at, tell
 from nnl.core.random import stream
 from nnl.core.registry import OPS
-from nnl.core.spec import ShapeError, Spec, TooLarge
+from nnl.core.spec import Spec
 
 __all__ = ["OPS", "Attributes", "Cost", "Onnx", "Op", "Sample", "op"]
 
@@ -175,19 +173,6 @@ class Op(Arguments):
         return y if outputs is None else write_to(self, outputs, y)
 
     __call__ = call
-
-    def told(self, error: BaseException, args: tuple[Any, ...] = ()) -> BaseException:
-        """What is raised for an error in a call with these arguments: it says which call."""
-        label = at(self.name, (STATE.layer, None, 0))
-        if isinstance(error, TooLarge):
-            return ShapeError(f"{label}: {error}")
-        if isinstance(error, MemoryError):
-            return MemoryError(f"{label}: not enough memory for the result: {error}")
-        if isinstance(error, (ValueError, TypeError)):
-            tell(error, self.name, label)
-        elif isinstance(error, AttributeError) and self.variadic and any(x is None for x in args):
-            return self.bad_input(args)
-        return error
 
     def _resolve(self, attrs: Any, inputs: tuple[Any, ...]) -> Any:
         try:
