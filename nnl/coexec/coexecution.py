@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from nnl.coexec.paths import Place
+from nnl.coexec.paths import Paths
 from nnl.coexec.report import Report
 from nnl.coexec.skeleton import Skeleton
 from nnl.core.context import STATE
@@ -39,18 +39,18 @@ class coexecution:
     """
 
     def __init__(self) -> None:
-        self._root, self._report = Place(), Report()
+        self._paths, self._report = Paths(), Report()
 
     def __enter__(self) -> coexecution:
         if STATE.skeleton is not None:
             raise ValueError("coexecution: a step begins inside of a step: wrap only the outer one")
-        STATE.skeleton = Skeleton(self._root, self._report)
+        self._skeleton = STATE.skeleton = Skeleton(self._paths, self._report)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        skeleton, STATE.skeleton = STATE.skeleton, None
+        STATE.skeleton = None
         try:
-            skeleton.run()
+            self._skeleton.run()
         finally:
             self._report.end_step()
 

@@ -21,6 +21,8 @@ from nnl.graph.plan import Plan
 from nnl.graph.program import SPACE
 
 NONE = -1  # the number of an input that is left out
+MOST_PLACES = 200_000  # some 100 MB
+TRIES = 4  # how many ways a path may go on anywhere before it counts how often they come again
 
 Values = dict[int, tuple[str, Any]]  # {number of an array: its memory space and buffer}
 
@@ -49,20 +51,20 @@ class Place:
         key: What tells it from others after the same place.
         after: {key: the place that follows}.
         passes: {(number of an output, start gradient, whether it clears): backward pass from here}.
-        runs: How often a path has ended here.
+        runs: How often a path has ended here. misses: how often one went on as never before.
     """
 
     def __init__(self, key: Any = None, calls: tuple[Call, ...] = ()) -> None:
         self.key, self.calls = key, calls
         self.after: dict[Any, Place] = {}
         self.passes: dict[Any, Any] = {}
-        self.runs = 0
+        self.runs = self.visits = self.misses = 0
         self.plan: PathPlan | None = None
 
-    def add(self, key: Any, calls: tuple[Call, ...]) -> Place:
-        """The place that calls lead to for the first time."""
-        place = self.after[key] = Place(key, calls)
-        return place
+    def is_predictable(self) -> bool:
+        """Whether what is new here is likely to come again; asked when something new comes."""
+        self.misses += 1
+        return self.misses <= TRIES or 2 * self.misses < self.visits
 
     def run(self, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]) -> Values:
         """Run the calls of the path that ends here.
@@ -79,6 +81,40 @@ class Place:
             more = wanted if self.plan is None else wanted | self.plan.wanted
             self.plan = PathPlan(calls, given, more)
         return self.plan.run(given, wanted)
+
+
+class Paths:
+    """All paths that the steps of a program have taken.
+
+    Attributes:
+        root: Where they begin.
+        attrs: {(op, code, instruction): the attributes it was called with, None once they varied}.
+        size: How many places there are; of too many, all are forgotten at the next step.
+    """
+
+    def __init__(self) -> None:
+        self.root, self.size = Place(), 0
+        self.attrs: dict[Any, Any] = {}
+
+    def begin(self) -> Place:
+        """Where a step begins."""
+        if self.size > MOST_PLACES:
+            self.__init__()  # type: ignore[misc]
+        return self.root
+
+    def add(self, before: Place, key: Any, calls: tuple[Call, ...]) -> Place:
+        """The place that calls lead to for the first time."""
+        self.size += 1
+        place = before.after[key] = Place(key, calls)
+        return place
+
+    def varies(self, op: Op, attrs: Any, origin: Origin) -> bool:
+        """Whether a function has been called from this instruction with other attributes."""
+        key = op, *origin[1:]
+        if self.attrs.setdefault(key, attrs) is attrs:
+            return False
+        self.attrs[key] = None
+        return True
 
 
 def run_now(calls: Sequence[Call], given: Sequence[NdArray], wanted: set[int]) -> Values:

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from sys import getrefcount
 from typing import Any
 
+import numpy as np
+
 from nnl.coexec.backward import Edges, Sums, backward
-from nnl.coexec.paths import NONE, Call, Place
+from nnl.coexec.paths import NONE, Call, Paths, Place
 from nnl.coexec.report import Report
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, using
@@ -25,10 +27,24 @@ from nnl.core.op import OPS, Op
 from nnl.core.origin import here
 from nnl.core.record import PLAIN, Record
 from nnl.core.spec import Spec
+from nnl.core.variable import Variable
 from nnl.graph.holders import is_held
 from nnl.graph.program import SPACE
 
 AT_ONCE = frozenset(["python_function"])  # what they do besides computing must happen in order
+# Functions of an array and a number, and the same of two arrays.
+WITH_INPUT = {
+    "add_scalar": "add2",
+    "mul_scalar": "mul2",
+    "r_sub_scalar": "sub2",
+    "r_div_scalar": "div2",
+    "maximum_scalar": "maximum2",
+    "minimum_scalar": "minimum2",
+    "greater_scalar": "greater",
+    "greater_equal_scalar": "greater_equal",
+    "less_scalar": "less",
+    "less_equal_scalar": "less_equal",
+}
 LOST = "never computed: a function that was called before it has failed"
 
 
@@ -50,12 +66,12 @@ class Skeleton:
         edges: What there is to know about gradients. sums: What notes those that leaves get.
     """
 
-    def __init__(self, root: Place, report: Report) -> None:
-        self.root, self.report, self.thread = root, report, threading.get_ident()
+    def __init__(self, paths: Paths, report: Report) -> None:
+        self.paths, self.report, self.thread = paths, report, threading.get_ident()
         self._begin()
 
     def _begin(self) -> None:
-        self.at = self.root
+        self.at = self.paths.begin()
         self.path: list[Place] = []
         self.made: list[NdArray | None] = []
         self.given: list[NdArray] = []
@@ -70,6 +86,8 @@ class Skeleton:
         self, op: Op, attrs: Any, inputs: tuple[Any, ...], edges: Any, bound: Bound, need: bool
     ) -> Any:
         """What dispatch.apply does in dynamic mode, later."""
+        if op.name in WITH_INPUT and self._varies(op, attrs):
+            return OPS[WITH_INPUT[op.name]](*_as_inputs(op, attrs, inputs[0]))
         xs = [None if x is None else x._data for x in inputs]
         datas = self._call(op, attrs, bound, xs, edges if need else None)
         if datas is None:
@@ -88,6 +106,9 @@ class Skeleton:
         self, op: Op, attrs: Any, bound: Bound, datas: Sequence[NdArray | None]
     ) -> Sequence[NdArray]:
         """What dispatch.execute does, later."""
+        if op.name in WITH_INPUT and self._varies(op, attrs):
+            y = OPS[WITH_INPUT[op.name]](*_as_inputs(op, attrs, datas[0]))
+            return (y,)
         made = self._call(op, attrs, bound, datas)
         return execute(bound, datas) if made is None else made
 
@@ -129,6 +150,11 @@ class Skeleton:
         """Go backward from an output, later; see nnl.coexec.backward."""
         backward(self, output, grad, clear)
 
+    def _varies(self, op: Op, attrs: Any) -> bool:
+        """Whether the number that a function is given is not always the same here."""
+        inplace = getattr(attrs, "inplace", False)
+        return not inplace and self.paths.varies(op, attrs, here(STATE.layer))
+
     def _take(self, nd: NdArray, number: int) -> None:
         """Let an array be the value of this number."""
         record = nd.lasting_record()
@@ -158,10 +184,19 @@ class Skeleton:
         if at is None:
             call = Call(op, attrs, bound, numbers, STATE.target, here(STATE.layer))
             self.report.saw(self.at, call)
-            at = self.at.add(key, (call,))
+            if not self.at.is_predictable():
+                self.leave()
+                return None
+            at = self.paths.add(self.at, key, (call,))
+        at.visits += 1
         self.at = at
         self.path.append(at)
         return tuple([self._new(spec) for spec in bound.out_specs])
+
+    def leave(self) -> None:
+        """Do what was put off, and put nothing off any more in this step."""
+        self.run()
+        STATE.skeleton = None
 
     def go(self, place: Place, specs: Sequence[Spec]) -> None:
         """Put off the calls of a place, which make arrays of these specs."""
@@ -186,7 +221,7 @@ class Skeleton:
         rest, self.path[begin:] = self.path[end:], [joined]
         self.at = joined
         for p in rest:
-            self.at = self.at.after.get(p.key) or self.at.add(p.key, p.calls)
+            self.at = self.at.after.get(p.key) or self.paths.add(self.at, p.key, p.calls)
             self.path.append(self.at)
         return joined
 
@@ -280,6 +315,15 @@ class Skeleton:
                     values = at.run(path, given, live | {number for number, _ in taken.values()})
         finally:
             _publish(values, made, live, taken)
+
+
+def _as_inputs(op: Op, attrs: Any, x: Any) -> tuple[Any, Any]:
+    """The inputs of the function of two arrays that does what one of an array and a number does."""
+    dtype = STATE.target.float_dtype
+    number = np.full((1,) * len(x.shape), attrs.val, dtype)
+    nd = NdArray.holding(Spec.of(number.shape, dtype), SPACE, number)
+    y = nd if isinstance(x, NdArray) else Variable.of_edge(Value.leaf(nd), nd)
+    return (y, x) if op.name.startswith("r_") else (x, y)
 
 
 def references(made: list[NdArray | None]) -> list[int]:
