@@ -262,10 +262,6 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
     def shape(self) -> tuple[int, ...]:
         return self.spec.shape
 
-    @property
-    def size(self) -> int:
-        return self.spec.size
-
     def zero(self) -> None:
         """Fill with zeros, lazily."""
         self.fill(0)
@@ -274,7 +270,6 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         """Fill with one value, lazily: memory is touched at the next read."""
         if STATE.trace is not None and STATE.trace.fill(self, value):
             return
-        self.settle()
         if self.record.own is not None:
             self.touch("host")[...] = value  # the other arrays of this memory must see it
             return

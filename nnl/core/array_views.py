@@ -25,6 +25,10 @@ class ArrayViews:
     __slots__ = ()
 
     @property
+    def size(self: Any) -> int:
+        return int(self.spec.size)
+
+    @property
     def ndim(self: Any) -> int:
         return len(self.spec.shape)
 

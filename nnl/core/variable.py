@@ -113,6 +113,7 @@ class Variable(Operators, VariableItems, Handle):
         """
         if not self._data.bufs and self._data.blank and STATE.trace is None:
             self._data.read_early(self.edge.label, ".d")
+        self._data.settle()
         try:
             return self._data.data
         except ValueError as e:
