@@ -9,6 +9,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.onnx.errors import OnnxError
+from nnl.converters.onnx.import_control_values import chosen_by_value, loop_by_value
 from nnl.converters.onnx.import_shape import joined, part
 from nnl.converters.onnx.registry import onnx_import
 from nnl.converters.onnx.values import (
@@ -30,6 +31,8 @@ from nnl.converters.onnx.values import (
 @onnx_import("If")
 def if_(ctx: Any, node: Any, condition: Any) -> Any:
     """One of two subgraphs."""
+    if not known(condition):
+        return chosen_by_value(ctx, node, condition)
     chosen = bool(scalar(condition, what="the condition"))
     return ctx.run_inside(node.then_branch if chosen else node.else_branch, ())
 
@@ -52,6 +55,8 @@ def stacked(values: list[Any], axis: int, info: Any = None) -> Any:
 def loop(ctx: Any, node: Any, trips: Any, condition: Any, *state: Any) -> Any:
     """A subgraph again and again, as often as `trips` and the condition say."""
     body = node.body
+    if not (known(trips) and known(condition)):
+        return loop_by_value(ctx, node, trips, condition, state)
     limit = None if trips is None else int(scalar(trips, what="the trip count"))
     going = True if condition is None else bool(scalar(condition, what="the condition"))
     values, n = list(state), len(state)
@@ -64,6 +69,8 @@ def loop(ctx: Any, node: Any, trips: Any, condition: Any, *state: Any) -> Any:
             many.append(one)
         turn += 1
         if outs[0] is not None and (limit is None or turn < limit):
+            if not known(outs[0]):
+                return loop_by_value(ctx, node, trips, condition, state)
             going = bool(scalar(outs[0], what="the condition"))
     infos = body.outputs[1 + n :]
     return [*values, *(stacked(c, 0, i) for c, i in zip(collected, infos, strict=True))]

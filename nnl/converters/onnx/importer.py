@@ -29,7 +29,11 @@ from nnl.parametric_functions.api import all_or_nothing
 logger = logging.getLogger("nnl")
 
 
-def load(source: Any, trainable: Callable[[str, Any], bool] | None = None) -> OnnxModel:
+def load(
+    source: Any,
+    trainable: Callable[[str, Any], bool] | None = None,
+    max_trips: int | None = None,
+) -> OnnxModel:
     """Load an ONNX model.
 
     Args:
@@ -38,6 +42,8 @@ def load(source: Any, trainable: Callable[[str, Any], bool] | None = None) -> On
             train. If left out, all of up to 32 bits do, but for scalars, running statistics of
             batch normalisation, and those that only serve as bounds, scales and the like. What
             does not train stays a constant, as do the values of Constant nodes.
+        max_trips: Where loops end in static graphs whose number of trips only values of the run
+            know: their gradients need a bound. A loop with a smaller one of its own keeps that.
     Raises:
         OnnxError: The file is damaged, hostile, or no ONNX model.
         UnsupportedOperator: It has operators that cannot be imported; all of them are named.
@@ -49,7 +55,7 @@ def load(source: Any, trainable: Callable[[str, Any], bool] | None = None) -> On
         (y,) = net.run(np.ones((8, 3)))    # computes, numpy in and out
     """
     model = source if isinstance(source, Model) else read(source)
-    return OnnxModel(model, trainable)
+    return OnnxModel(model, trainable, max_trips)
 
 
 class OnnxModel:
@@ -60,8 +66,13 @@ class OnnxModel:
         inputs, outputs: Names, in order.
     """
 
-    def __init__(self, model: Model, trainable: Callable[[str, Any], bool] | None = None) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: Model,
+        trainable: Callable[[str, Any], bool] | None = None,
+        max_trips: int | None = None,
+    ) -> None:
+        self.model, self.max_trips = model, max_trips
         with naming(model.file):
             self._set_up(trainable)
 
@@ -114,7 +125,7 @@ class OnnxModel:
         with naming(self.model.file):
             values = self._bind(args, named, compute)
             self._warn_of_strangers()
-            machine = Interpreter(self.model, self._initial)
+            machine = Interpreter(self.model, self._initial, self.max_trips)
             outs: list[Any] = all_or_nothing(
                 machine.run, (self.model.graph, values, Scope(None, None)), {}
             )

@@ -61,10 +61,13 @@ class Interpreter:
         model: The typed view.
         opsets: Operator versions in force, by domain.
         scope: Where the present node reads and writes.
+        max_trips: Of loops whose number of trips only values know; None: any number.
     """
 
-    def __init__(self, model: Model, initial: Callable[[str, Any], Any]) -> None:
-        self.model, self.initial = model, initial
+    def __init__(
+        self, model: Model, initial: Callable[[str, Any], Any], max_trips: int | None = None
+    ) -> None:
+        self.model, self.initial, self.max_trips = model, initial, max_trips
         self.opsets = model.opsets
         self.scope = Scope(None, None)
         self.depth = self.runs = 0
