@@ -30,6 +30,15 @@ def cast_spec(op: Op, i: int, spec: Spec | None, target: Target) -> Spec | None:
     return spec if spec.dtype == target.float_dtype else spec.with_dtype(target.float_dtype)
 
 
+def cast_specs(
+    op: Op, attrs: Any, specs: tuple[Spec | None, ...], target: Target
+) -> tuple[Spec | None, ...]:
+    """What the kernel gets for inputs of these specs."""
+    cast = tuple([cast_spec(op, i, s, target) for i, s in enumerate(specs)])
+    takes = getattr(attrs, "takes", None)
+    return cast if takes is None else takes(*cast)
+
+
 def widened(op: Op, specs: Sequence[Spec | None]) -> list[Spec | None]:
     """What infer sees where results are stored in 16 bits: float32 all the same."""
     keep = [op.inputs[min(i, len(op.inputs) - 1)] in op.keep for i in range(len(specs))]

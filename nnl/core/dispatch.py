@@ -10,7 +10,7 @@ from weakref import ref
 from nnl.core.arguments import bounded
 from nnl.core.array import NdArray
 from nnl.core.callback import HOOKS
-from nnl.core.casts import cast_spec, narrowed, widened, with_casts
+from nnl.core.casts import cast_specs, narrowed, widened, with_casts
 from nnl.core.context import STATE, Backend, Target, using
 from nnl.core.device_views import Views
 from nnl.core.graph import Node, Value, record
@@ -61,9 +61,7 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
         return bound
     if None in specs[: op.required] and not op.variadic:
         op.check_given(specs)
-    cast = tuple([cast_spec(op, i, s, target) for i, s in enumerate(specs)])
-    if hasattr(attrs, "takes"):
-        cast = attrs.takes(*cast)
+    cast = cast_specs(op, attrs, specs, target)
     try:
         with using(target=target):  # functions without inputs take their dtype from it
             out = attrs.infer(*(cast if target.half is None else widened(op, cast)))
