@@ -109,4 +109,5 @@ def _call_site(op: str, location: Location, known: set[Location]) -> str:
         shared = max(shared, n)
     if shared in (0, len(location.calls)):
         return f"new call of {op} at {location}"
-    return f"new call site {file_line(location.calls[-1 - shared])} of {op} ({location})"
+    site, where = file_line(location.calls[: len(location.calls) - shared]), str(location)
+    return f"new call site {site} of {op}{'' if site == where else f' ({where})'}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
 
-from nnl.core.origin import place
+from nnl.core.origin import is_ours, place
 
 Call = tuple[CodeType, int]  # a frame: its code, and the offset of the instruction it is at
 
@@ -36,7 +36,7 @@ class Loop:
     header: int
 
     def __str__(self) -> str:
-        return file_line((self.code, self.header))
+        return file_line(((self.code, self.header),))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,7 @@ class Location:
     loops: tuple[Loop, ...] = ()
 
     def __str__(self) -> str:
-        return file_line(self.calls[-1]) if self.calls else ""
+        return file_line(self.calls)
 
 
 class Locations:
@@ -94,9 +94,10 @@ class Locations:
         return location
 
 
-def file_line(call: Call) -> str:
-    """ "net.py:31" """
-    return place(((), *call)).strip("()")
+def file_line(calls: tuple[Call, ...]) -> str:
+    """ "net.py:31": the innermost of some calls that is not in this package, else the last one."""
+    users = [call for call in calls if not is_ours(call[0])]
+    return place(((), *(users or calls)[-1])).strip("()") if calls else ""
 
 
 def move(a: Location, b: Location) -> tuple[int, bool]:

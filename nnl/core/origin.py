@@ -26,6 +26,11 @@ class _Files(dict[str, bool]):
 _OURS = _Files()
 
 
+def is_ours(code: CodeType) -> bool:
+    """Whether code is this package's, or Python's own."""
+    return _OURS[code.co_filename]
+
+
 def here(layer: tuple[str, ...], depth: int = 2) -> Origin:
     """The innermost caller that is not part of this package, with the scope it is in.
 

@@ -14,7 +14,7 @@ import pytest
 
 from nnl.coexec.loops import Location, Locations, _handlers, advance, trips
 from nnl.coexec.trace_graph import TraceGraph
-from tests.coexec.programs import Recorder, Source, check, dags, explained, follow, traced
+from tests.coexec.programs import Calls, Recorder, Source, check, dags, explained, follow, traced
 
 Step = Callable[..., Any]
 
@@ -186,6 +186,14 @@ def test_a_location_names_the_line_that_calls() -> None:
     locations = Locations()
     frame = sys._getframe()
     assert str(locations.here(frame, frame.f_back)) == f"test_loops.py:{frame.f_lineno}"
+
+
+def test_a_location_in_this_package_names_the_line_that_calls_the_package() -> None:
+    calls = Calls()
+    inside = Locations.below.__code__
+    assert str(calls.locations.below(calls.at("train.py:7"), inside, 0)) == "train.py:7"
+    alone = calls.locations.below(calls.locations.outermost, inside, 0)
+    assert str(alone) == f"loops.py:{inside.co_firstlineno}"
 
 
 # ---- folded ----

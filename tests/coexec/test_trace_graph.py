@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from nnl.coexec.cursor import Cursor
+from nnl.coexec.loops import Locations
 from nnl.coexec.trace_graph import Item, TraceGraph
 from nnl.core.op import OPS
 from tests.coexec.programs import NONE, Attrs, Calls, check, explained, follow, paths
@@ -217,6 +218,13 @@ def test_causes_are_told_in_words() -> None:
     assert cause(first, second._replace(location=calls.at("train.py:77", "net.py:31"))) == (
         "call site",
         "new call site train.py:77 of sum (net.py:31)",
+    )
+    inside = Locations.below.__code__  # of this package
+    function = calls.locations.below(calls.at("train.py:78"), inside, 0)
+    graph.merge([first._replace(location=calls.locations.below(net, inside, 0)), second, third])
+    assert cause(first, second._replace(location=function)) == (
+        "call site",
+        "new call site train.py:78 of sum",
     )
     assert cause(first, Item("exp", NONE, calls.at("train.py:70", "net.py:99"))) == (
         "call site",
