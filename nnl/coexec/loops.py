@@ -68,6 +68,7 @@ class Locations:
         """The location in code that was called from another one."""
         # codes in two files may be equal
         code = self._codes.setdefault((code, code.co_filename), code)
+        at = _instruction(code, at)
         known = self._locations.get((outer, id(code), at))
         if known is None:
             loops = list(outer.loops)
@@ -151,10 +152,32 @@ def trips(trace: Iterable[Location]) -> Iterator[tuple[Loop, int]]:
         yield from ((loop, n + 1) for loop, n in zip(last.loops, rounds, strict=True))
 
 
+def _instruction(code: CodeType, at: int) -> int:
+    """The offset of the instruction that a frame is at.
+
+    Once an instruction has been specialised, frames say that they are somewhere inside of it. In
+    Python 3.11 a call is two instructions, and the first may do it alone.
+    """
+    starts = _starts(code)
+    return starts[bisect_right(starts, at) - 1]
+
+
+@lru_cache(maxsize=4096)
+def _starts(code: CodeType) -> list[int]:
+    """Offsets of the instructions of some code, one for each call."""
+    starts = []
+    before = ""
+    for i in dis.get_instructions(code):
+        if before != "PRECALL":
+            starts.append(i.offset)
+        before = i.opname
+    return starts
+
+
 def _headers(code: CodeType, at: int) -> list[int]:
     """The headers of the loops around an instruction, outermost first."""
     offsets, loops = _loops_of(code)
-    i = bisect_right(offsets, at) - 1  # a running frame may be inside an instruction
+    i = offsets.index(at)
     around = [(header, body) for header, body in loops if i in body]
     return [header for header, body in sorted(around, key=lambda loop: -len(loop[1]))]
 

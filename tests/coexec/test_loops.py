@@ -182,6 +182,26 @@ def test_a_location_is_the_same_however_often_code_is_compiled() -> None:
     assert sorted(map(str, found)) == ["a.py:1", "b.py:1"]
 
 
+def test_a_location_stays_the_same_while_python_specialises_its_code() -> None:
+    class Value:
+        def __getitem__(self, i: int) -> Value:
+            op("a")
+            return self
+
+        def __radd__(self, other: object) -> Value:
+            op("b")
+            return self
+
+    def step(_: Step) -> None:
+        sum([value[0]])
+        [list(value) for value in [map(op, "cd")]]
+
+    value, recorder = Value(), Recorder(Locations(), step)
+    op = recorder.op
+    found = {tuple(item.location for item in recorder.run()) for _ in range(100)}
+    assert len(found) == 1
+
+
 def test_a_location_names_the_line_that_calls() -> None:
     locations = Locations()
     frame = sys._getframe()
