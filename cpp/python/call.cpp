@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -138,7 +139,22 @@ class Call {
       PyObject* pair = PyTuple_Pack(2, PyTuple_GET_ITEM(names, by_name[i]), value.ptr());
       if (!put(key, 1 + i, pair)) return nullptr;
     }
-    return PyDict_GetItemWithError(core->Op.calls.of(op_), key.ptr());
+    PyObject* found = PyDict_GetItemWithError(core->Op.calls.of(op_), key.ptr());
+    if (!core->Attributes.has(found) || !core->Attributes.has_zero.on(found)) return found;
+    for (Py_ssize_t i = inputs; i < n; ++i)
+      if (may_be_negative_zero(args[i])) return nullptr;
+    for (Py_ssize_t i = 0; i < named; ++i)
+      if (may_be_negative_zero(args[n + by_name[i]])) return nullptr;
+    return found;
+  }
+
+  // The table takes -0.0 for 0.0; what is none of the usual types may hold one.
+  static bool may_be_negative_zero(PyObject* value) {
+    if (PyFloat_CheckExact(value)) {
+      const double number = PyFloat_AS_DOUBLE(value);
+      return number == 0 && std::signbit(number);
+    }
+    return !PyLong_Check(value) && !PyUnicode_CheckExact(value) && value != Py_None;
   }
 
   // A value as attributes are looked up by: lists as tuples.

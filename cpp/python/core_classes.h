@@ -58,7 +58,7 @@ struct OpClass : Class {
 
 struct AttributesClass : Class {
   using Class::Class;
-  Slot bound = slot("bound"), resolved = slot("resolved");
+  Slot bound = slot("bound"), resolved = slot("resolved"), has_zero = slot("has_zero");
 };
 
 struct BoundClass : Class {

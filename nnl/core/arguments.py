@@ -107,6 +107,8 @@ class Arguments:
             attrs = self.attrs_class()
             attrs.__dict__.update(zip(self.fields, converted, strict=True))
             attrs.values, attrs.bound, attrs.resolved = converted, {}, {}
+            floats = [converted[i] for i in self.float_fields]
+            attrs.has_zero = any(0.0 in v if isinstance(v, tuple) else v == 0.0 for v in floats)
             attrs = bounded(self._interned).setdefault(exactly, attrs)
         if type(values) is tuple:
             bounded(self._raw)[key] = attrs
@@ -173,11 +175,11 @@ class Arguments:
         if attrs is None:
             by_name = not kw.keys().isdisjoint(self.inputs)
             inputs, attrs = self._parse(args, kw)  # now kw has what was given by position, too
-            floats = [attrs.values[i] for i in self.float_fields if self.fields[i] in kw]
-            zeros = any(0.0 in v if isinstance(v, tuple) else v == 0.0 for v in floats)
-            if not by_name and not zeros:  # 0.0 equals -0.0
+            if not by_name and not has_negative_zero(attrs.values):
                 bounded(self._calls)[key] = attrs
             return inputs, attrs
+        if attrs.has_zero and has_negative_zero((*args[self.given :], *kw.values())):
+            return self._parse(args, kw)  # the table takes it for 0.0
         return args[: self.given] + self.absent[len(args) :], attrs
 
     def _parse(self, args: tuple[Any, ...], kw: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:

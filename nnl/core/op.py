@@ -50,7 +50,7 @@ class Attributes:
                                     see nnl.core.schema, which tells them as data.
     """
 
-    __slots__ = ("values", "bound", "resolved")
+    __slots__ = ("values", "bound", "resolved", "has_zero")
     shows_inputs = False
     op: Op
     infer: Callable[..., Spec | tuple[Spec, ...]]

@@ -99,6 +99,7 @@ USUAL = {
     "left out": lambda x: F.affine(F.reshape(x, (4, 6)), variable(6, 2)),
     "by position": lambda x: F.mean(x, 1, True),
     "by name": lambda x: F.sum(x, axis=(1, 2), keepdims=True),
+    "zero": lambda x: F.leaky_relu(x, alpha=0.0),
     "list": lambda x: F.reshape(x, [4, -1]),
     "variadic": lambda x: F.concatenate(x, x, x, axis=1),
     "several": lambda x: F.split(x, axis=1),
@@ -123,6 +124,16 @@ def test_usual_calls_do_without_python(call: Callable[[Variable], Any]) -> None:
         finally:
             sys.setprofile(None)
     assert ran and Op.call.__code__ not in ran
+
+
+def test_zeros_keep_their_sign() -> None:
+    x = variable(3)
+    x.d = 1
+    with nn.auto_forward():
+        for call in (F.mul_scalar, F.mul_scalar.call):
+            for val in (0.0, -0.0, 0, np.float32(-0.0), 0.0, -0.0, False):
+                for y in (call(x, val), call(x, val=val)):
+                    assert np.signbit(y.d).tolist() == [bool(np.signbit(val))] * 3
 
 
 def bad_kernel() -> Any:
