@@ -26,8 +26,10 @@
 #include "nnl/message_text.h"
 #include "nnl/packing.h"
 #include "nnl/plan.h"
+#include "nnl/program_file.h"
 #include "nnl/read.h"
 #include "nnl/rules.h"
+#include "nnl/runner.h"
 #include "nnl/threads.h"
 
 namespace nb = nanobind;
@@ -314,6 +316,9 @@ NB_MODULE(_native, m) {
           if (!kernel) return nb::none();
           return nb::cast(new Prepared{std::move(kernel)}, nb::rv_policy::take_ownership);
         });
+  m.def("control_kernel", [](const std::string& program) {
+    return new Prepared{control_kernel(program_of(program))};
+  });
   m.def("python_step", [](nb::object call) {
     return new Prepared{std::make_unique<PythonStep>(std::move(call))};
   });

@@ -226,4 +226,13 @@ std::unique_ptr<Kernel> control_kernel(const ProgramStep& step, const Signature&
   throw ValueError("there are no programs inside of " + step.op);
 }
 
+std::unique_ptr<Kernel> control_kernel(const ProgramData& program) {
+  const ProgramStep& step = program.steps.at(0);
+  Signature s;
+  const auto spec = [&](int i) { return program.values[static_cast<size_t>(i)].spec; };
+  for (int i : step.in) s.in.push_back(spec(i)), s.in_given.push_back(i != 0);
+  for (int o : step.out) s.out.push_back(spec(o));
+  return control_kernel(step, s);
+}
+
 }  // namespace nnl

@@ -236,6 +236,11 @@ class Reader {
 
 }  // namespace
 
+ProgramData program_of(const std::string& json) {
+  const Json data = Json::parse(json);
+  return Reader(data).read();
+}
+
 // ---- the file ----
 
 ProgramFile::ProgramFile(const std::string& path, const std::string& only) : path_(path) {

@@ -179,6 +179,13 @@ class Library(Protocol):
     ) -> LibraryKernel | None:
         """The kernel of an op for these arrays; None if there is none."""
 
+    def control_kernel(self, program: str) -> LibraryKernel:
+        """The kernel of the only step of a program, as JSON, which has programs inside.
+
+        Raises:
+            ValueError: A step inside has no kernel.
+        """
+
     def packed_convolution_bytes(self, attrs: dict[str, Plain], ins: Specs, outs: Specs) -> int:
         """Size of the weights of a convolution packed for its kernel; 0 if it wants them as is."""
 

@@ -13,11 +13,10 @@ from nnl.core.graph import capture
 from nnl.core.op import OPS
 from nnl.core.parameter import get_parameters
 from nnl.core.variable import Variable
-from nnl.ext.library import Library
 from nnl.graph.binding import Binding
 from nnl.graph.infer_again import infer_again
 from nnl.graph.lowering import lower
-from nnl.graph.passes import optimise_inside, portable
+from nnl.graph.passes import portable, portable_inside
 from nnl.graph.passes.decompose import decompose_unknown
 from nnl.graph.passes.inside import rewrite_inside
 from nnl.graph.program import INPUT, STATE, Program
@@ -65,7 +64,7 @@ class Saver:
         if lib is not None and not program.fused:
             portable(program, lib)
             decompose_unknown(program, lib)
-            rewrite_inside(program, lib, _portable_inside)
+            rewrite_inside(program, lib, portable_inside)
         for i, slot in enumerate(program.slots):
             if slot.data is not None and any(slot.data.strides):  # what a pass has computed
                 slot.name = unique(f"{name}/constant{i}", self.arrays)
@@ -78,11 +77,6 @@ class Saver:
         arrays = {k: nd for k, nd in self.arrays.items() if k in used}
         parameters = {k: v for k, v in self.parameters.items() if k in used}
         write(path, self.programs, arrays, parameters)
-
-
-def _portable_inside(program: Program, lib: Library) -> None:
-    optimise_inside(program, lib)
-    decompose_unknown(program, lib)
 
 
 def unique(name: str, taken: Collection[str]) -> str:

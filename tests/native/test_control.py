@@ -8,8 +8,12 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
+from nnl.core.graph import capture
+from nnl.core.python_function import PythonFunction
+from nnl.graph.plan import Plan
 from tests.graph import test_switch, test_while_loop
 from tests.graph.saved import normal, training_step
+from tests.native.kernels import require_library
 from tests.native.test_model import check, model, own_parameters  # noqa: F401
 
 
@@ -23,6 +27,29 @@ def test_branches(tmp_path):
     inputs = {"x": net.x.d, "i": np.array(3, np.float32), "j": net.j.d}
     with pytest.raises(ValueError, match=r"switch.*: index holds 3, and there are 3 branches"):
         model(path).run(inputs)
+
+
+class Twice(PythonFunction):
+    def min_outputs(self):
+        return 1
+
+    def setup_impl(self, inputs, outputs):
+        outputs[0].reset_shape(inputs[0].shape, True)
+
+    def forward_impl(self, inputs, outputs):
+        outputs[0].d = inputs[0].d * 2
+
+
+def test_plans_run_branches_in_cpp_unless_they_hold_python_code():
+    require_library()
+    i, x = nn.Variable(()), nn.Variable((5000,))
+    i.d, x.d = 1, 3
+    for branch, native in ((lambda x: x * 2, True), (Twice(), False)):
+        y = nn.switch(i, [lambda x: x, lambda x, f=branch: f(x) + 1], x)
+        plan = Plan(capture([y.edge]), {y.edge.key})
+        assert [s.kernel is not None for s in plan.steps if s.op == "switch"] == [native]
+        y.forward()
+        assert (y.d == 7).all()
 
 
 def test_training_steps_with_branches(tmp_path):

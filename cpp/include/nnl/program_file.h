@@ -17,6 +17,9 @@ namespace nnl {
 class MappedFile;
 class Safetensors;
 
+// A program as the JSON that files hold. ValueError: it is none.
+NNL_API ProgramData program_of(const std::string& json);
+
 // Where an array of a file lies in memory.
 struct FileArray {
   Spec spec;

@@ -88,4 +88,8 @@ class NNL_API Runner {
   std::vector<Carry> carries_;
 };
 
+// The kernel of a program's only step, which has programs inside.
+// ValueError: they do not fit what it reads and makes, or a step of theirs has no kernel.
+NNL_API std::unique_ptr<Kernel> control_kernel(const ProgramData& program);
+
 }  // namespace nnl

@@ -17,9 +17,11 @@ from nnl.graph.passes.attention_packed import pack_attention
 from nnl.graph.passes.constants import fold_constants
 from nnl.graph.passes.convolution import fuse_bias_gradient
 from nnl.graph.passes.copies import copy_weights
+from nnl.graph.passes.decompose import decompose_unknown
 from nnl.graph.passes.elementwise import fuse_elementwise
 from nnl.graph.passes.epilogue import fuse_epilogues
 from nnl.graph.passes.forget import forget_normalized
+from nnl.graph.passes.inside import give_kernels
 from nnl.graph.passes.kernels import choose_kernels
 from nnl.graph.passes.merge import merge_common
 from nnl.graph.passes.normalization import fuse_normalization
@@ -34,6 +36,12 @@ from nnl.graph.passes.updates import join_updates
 from nnl.graph.program import Program, verify
 
 Pass = Callable[[Program, Any], None]
+
+
+def run_inside(program: Program, lib: Library) -> None:
+    """Let the library run programs inside steps, where it has kernels for all their steps."""
+    give_kernels(program, lib, portable_inside)
+
 
 VERIFY = bool(os.environ.get("NNL_VERIFY"))  # check the program after every pass, to find bugs
 
@@ -57,6 +65,7 @@ PASSES: list[Pass] = [
     copy_weights,
     choose_kernels,
     prepare_weights,
+    run_inside,
 ]
 
 # They say in which order and type arrays lie from run to run, which programs inside steps cannot.
@@ -94,4 +103,13 @@ def optimise_inside(program: Program, lib: Library) -> None:
     """Run the passes for a program inside a step; those that remain, if it was saved."""
     begin = PASSES.index(choose_kernels) if program.fused else 0
     _run([p for p in PASSES[begin:] if p not in LASTING], program, lib)
+    program.fused = True
+
+
+def portable_inside(program: Program, lib: Library) -> None:
+    """What `portable` and decompose_unknown do, for a program inside a step."""
+    begin = PASSES.index(choose_kernels) if program.fused else 0
+    end = PASSES.index(prepare_weights)
+    _run([p for p in PASSES[begin:end] if p not in LASTING], program, lib)
+    decompose_unknown(program, lib)
     program.fused = True

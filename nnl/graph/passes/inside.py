@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For programs that are saved: those that stand inside steps are rewritten too."""
+"""Programs inside steps: rewritten like the one around them, and run by the library."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from nnl.ext.library import Library
-from nnl.graph.program import CONSTANT, INPUT, INTERMEDIATE, Program, Step
+from nnl.graph.program import CONSTANT, INPUT, INTERMEDIATE, SPACE, Program, Step
 
 
 def rewrite_inside(program: Program, lib: Library, rewrite: Callable[[Program, Any], None]) -> None:
@@ -50,3 +52,34 @@ def _give(program: Program, step: Step, holder: Program, constant: int) -> None:
             for one in inner.slots:
                 if one.root == constant:
                     one.root = given
+
+
+def give_kernels(program: Program, lib: Library, rewrite: Callable[[Program, Any], None]) -> None:
+    """Give steps with programs inside a kernel, where the library can do all of their steps.
+
+    Args:
+        rewrite: (program, library) -> None: what programs inside go through.
+    """
+    if program.space != SPACE:
+        return
+    rewrite_inside(program, lib, rewrite)
+    for step in program.steps:
+        if step.programs and step.native:
+            with suppress(ValueError, NotImplementedError):  # no kernel, or a user's Python code
+                text = json.dumps(_alone(program, step).to_dict(), allow_nan=False)
+                step.kernel = lib.control_kernel(text)
+
+
+def _alone(program: Program, step: Step) -> Program:
+    """A program of one step."""
+    found, number = Program(), {0: 0}
+    for role, slots in ((INPUT, step.ins), (INTERMEDIATE, step.outs)):
+        for i in slots:
+            if i not in number:
+                number[i] = found.new_slot(program.slots[i].spec, role=role)
+    own = step.copy()
+    own.ins = tuple([number[i] for i in step.ins])
+    own.outs = tuple([number[o] for o in step.outs])
+    own.source = 0
+    found.steps.append(own)
+    return found
