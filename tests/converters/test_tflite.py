@@ -18,9 +18,10 @@ from nnl.cli.main import main
 from nnl.converters.lowering import CannotLower
 from nnl.converters.model import Network
 from nnl.converters.runtimes import in_litert
+from nnl.converters.scale import Scale
 from nnl.converters.tflite import writer
 from nnl.converters.tflite.flatbuffer import Damaged, pack, unpack
-from nnl.converters.tflite.quantize import Scale
+from nnl.converters.tflite.quantize import Scales
 from nnl.converters.tflite.reader import TfliteFile
 from nnl.converters.tflite.schema import OPERATORS, TABLES
 from nnl.core.op import OPS
@@ -258,7 +259,7 @@ def test_nothing_in_a_file_of_8_bits_is_a_float(tmp_path: Path) -> None:
 
 def test_scales_are_those_of_the_definition() -> None:
     """A range with 0 in 255 steps; 0 is a stored number."""
-    s = Scale.of(-1.0, 3.0)
+    s = Scales.of(Scale.of(-1.0, 3.0))
     np.testing.assert_allclose(s.scale, 4 / 255, rtol=1e-6)
     assert s.zero == -64
     np.testing.assert_array_equal(s.stored(np.array([-1.0, 0.0, 3.0, 9.0])), [-128, -64, 127, 127])

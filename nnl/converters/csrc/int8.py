@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnl.converters.csrc.loops import COPY, Loop, dense, read, written
-from nnl.converters.csrc.steps import Call, Key, Read, Scale, Window, Work, Written
+from nnl.converters.csrc.steps import Call, Key, Read, Window, Work, Written
+from nnl.converters.scale import Scale
 
 Array = np.ndarray[Any, Any]
 _RELU = (("relu", (("x", 0),)),)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.csrc.calls import steps_of
-from nnl.converters.csrc.int8 import Scale, quantized
+from nnl.converters.csrc.int8 import quantized
 from nnl.converters.csrc.loops import COPY, Loop, dense, read, written
 from nnl.converters.csrc.steps import Call, Key, Read, Work
 from nnl.converters.lowering import Lowered
+from nnl.converters.scale import Scale
 from nnl.core.graph import Value
 from nnl.graph.memory import plan_memory
 

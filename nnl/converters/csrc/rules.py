@@ -14,7 +14,6 @@ from nnl.converters.rules.spectra import PIXELS, SPECTRA
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.functions.interpolate import settings, split, taps
-from nnl.functions.loss import TINY
 from nnl.functions.pooling import layout
 
 Rule = Callable[..., Any]
@@ -79,16 +78,6 @@ def _scattered_in_part(a: Any, x: Any, index: Any) -> Any:
     part = (*x.shape[: a.axis], a.shape[a.axis], *x.shape[a.axis + 1 :])
     y = OPS["scatter_along"](x, index, shape=part, axis=a.axis)
     return F.pad(y, [w for n, m in zip(a.shape, part, strict=True) for w in (0, n - m)])
-
-
-def _picked(a: Any, x: Any, index: Any) -> Any:
-    """One element of those along some axes."""
-    kept = [i for i in range(x.ndim) if i not in a.axes]
-    rows = F.transpose(x, (*kept, *sorted(a.axes)))
-    rows = F.reshape(rows, (*rows.shape[: len(kept)], x.size // max(index.size, 1)))
-    at = F.reshape(F.maximum_scalar(index, 0.0), (*rows.shape[:-1], 1))
-    y = F.reshape(OPS["take_along"](rows, at, axis=len(kept)), index.shape)
-    return _loss(y, index)
 
 
 def _min_max(a: Any, x: Any, low: Any, high: Any, least: Any, most: Any) -> Any:
@@ -164,34 +153,6 @@ def _one_hot(a: Any, x: Any) -> Any:
     return F.reshape(y, (*x.shape[:-1], *a.shape))
 
 
-def _labelled(a: Any, x: Any, target: Any) -> Any:
-    """Elements of x at labels."""
-    return OPS["take_along"](x, F.maximum_scalar(target, 0.0), axis=a.axis)
-
-
-def _loss(y: Any, target: Any) -> Any:
-    """0 where there is no label."""
-    return F.where(F.greater_equal_scalar(target, 0.0), y, y * 0.0)
-
-
-def _cross_entropy(a: Any, x: Any, target: Any) -> Any:
-    chosen = F.identity(_labelled(a, F.log_softmax(x, a.axis), target))
-    return _loss(chosen * -1.0, target)
-
-
-def _categorical(a: Any, x: Any, target: Any) -> Any:
-    return _loss(F.log(F.maximum_scalar(_labelled(a, x, target), TINY)) * -1.0, target)
-
-
-def _confusion(a: Any, x: Any, target: Any) -> Any:
-    """Ones, added up at pairs of label and guess."""
-    n, count = x.shape[a.axis], target.size
-    guess = F.max(x, a.axis, only_index=True)
-    pairs = [F.reshape(v, (1, count)) for v in (F.maximum_scalar(target, 0.0), guess)]
-    known = F.reshape(F.greater_equal_scalar(target, 0.0), (count,))
-    return F.scatter_nd(known, F.concatenate(*pairs, axis=0), shape=(n, n), add=True)
-
-
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("convolution", "deconvolution", "max_pooling", "sum_pooling"), _maps_first),
     **dict.fromkeys(("sum", "prod", "max", "min"), _beside_each_other),
@@ -199,16 +160,12 @@ RULES: dict[str, Rule] = {
     "average_pooling": _average,
     "batch_matmul": _matmul,
     "cast": _cast,
-    "categorical_cross_entropy": _categorical,
-    "confusion_matrix": _confusion,
     "corner_pixels": PIXELS["corner_pixels"],
     "global_average_pooling": lambda a, x: F.mean(x, tuple(range(2, x.ndim)), keepdims=True),
     "interpolate": _interpolated,
     "min_max_quantize": _min_max,
     "mod2": lambda a, x, y: x - F.floor(x / y) * y,
     "one_hot": _one_hot,
-    "pick": _picked,
     "scatter_along": _scattered_in_part,
-    "softmax_cross_entropy": _cross_entropy,
     "unpooling": _unpooled,
 }

@@ -5,25 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, fields
-from typing import NamedTuple
-
-import numpy as np
 
 Key = Hashable  # of an array: an edge's key, or a Work
-
-
-class Scale(NamedTuple):
-    """What the stored numbers of an array stand for."""
-
-    scale: float
-    zero: int
-
-    @classmethod
-    def of(cls, low: float, high: float) -> Scale:
-        """For numbers in a range, and for 0, which is exact."""
-        low, high = min(low, 0.0), max(high, 0.0)
-        scale = float(np.float32(max(high - low, 1e-8) / 255))
-        return cls(scale, int(np.clip(round(-128 - low / scale), -128, 127)))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import nnl.functions as F
+from nnl.core.op import OPS
 from nnl.functions.loss import KL_EPSILON, TINY
 
 
@@ -31,10 +32,55 @@ def _kl(a: Any, p: Any, q: Any) -> Any:
     return F.sum(F.reshape(y, (*rows, y.size // math.prod(rows))), axis=len(rows), keepdims=True)
 
 
+def _pick(a: Any, x: Any, index: Any) -> Any:
+    """One element of those along some axes."""
+    kept = [i for i in range(x.ndim) if i not in a.axes]
+    rows = F.transpose(x, (*kept, *sorted(a.axes)))
+    rows = F.reshape(rows, (*rows.shape[: len(kept)], x.size // max(index.size, 1)))
+    at = F.reshape(F.maximum_scalar(index, 0.0), (*rows.shape[:-1], 1))
+    y = F.reshape(OPS["take_along"](rows, at, axis=len(kept)), index.shape)
+    return _loss(y, index)
+
+
+def _labelled(a: Any, x: Any, target: Any) -> Any:
+    """Elements of x at labels."""
+    return OPS["take_along"](x, F.maximum_scalar(target, 0.0), axis=a.axis)
+
+
+def _loss(y: Any, target: Any) -> Any:
+    """0 where there is no label."""
+    return F.where(F.greater_equal_scalar(target, 0.0), y, y * 0.0)
+
+
+def _cross_entropy(a: Any, x: Any, target: Any) -> Any:
+    chosen = F.identity(_labelled(a, F.log_softmax(x, a.axis), target))
+    return _loss(chosen * -1.0, target)
+
+
+def _categorical(a: Any, x: Any, target: Any) -> Any:
+    return _loss(F.log(F.maximum_scalar(_labelled(a, x, target), TINY)) * -1.0, target)
+
+
+def _confusion(a: Any, x: Any, target: Any) -> Any:
+    """Ones, added up at pairs of label and guess."""
+    n, count, cast = x.shape[a.axis], target.size, OPS["cast"]
+    label, guess = (
+        F.reshape(cast(v, dtype="float32"), (1, count))
+        for v in (target, F.max(x, a.axis, only_index=True))
+    )
+    at = cast(F.concatenate(F.maximum_scalar(label, 0.0), guess, axis=0), dtype="int64")
+    known = F.reshape(F.greater_equal_scalar(label, 0.0), (count,))
+    return cast(F.scatter_nd(known, at, shape=(n, n), add=True), dtype="int32")
+
+
 RULES = {
     "sigmoid_cross_entropy": _sigmoid_cross_entropy,
     "binary_cross_entropy": _binary_cross_entropy,
     "huber_loss": _huber,
     "epsilon_insensitive_loss": lambda a, x, y: F.maximum_scalar(F.abs(x - y) - a.epsilon, 0.0),
     "kl_multinomial": _kl,
+    "softmax_cross_entropy": _cross_entropy,
+    "categorical_cross_entropy": _categorical,
+    "confusion_matrix": _confusion,
+    "pick": _pick,
 }

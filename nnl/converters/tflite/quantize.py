@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.scale import Scale
 from nnl.converters.tflite.graph import FLOAT, Graph, Op, Tensor
 
 Array = np.ndarray[Any, Any]
@@ -55,8 +56,8 @@ _WEIGHTED = {
 
 
 @dataclass(frozen=True)
-class Scale:
-    """What stored numbers stand for: scale (stored - zero).
+class Scales:
+    """What the stored numbers of an array stand for.
 
     Attributes:
         scale: One for all, or one for each element of the axis.
@@ -67,11 +68,9 @@ class Scale:
     axis: int = 0
 
     @classmethod
-    def of(cls, low: float, high: float) -> Scale:
-        """For numbers in a range, and for 0, which is exact."""
-        low, high = min(low, 0.0), max(high, 0.0)
-        scale = max(high - low, 1e-8) / (HIGH - LOW)
-        return cls(np.array([scale], np.float32), int(np.clip(round(LOW - low / scale), LOW, HIGH)))
+    def of(cls, one: Scale) -> Scales:
+        """The same for all elements."""
+        return cls(np.array([one.scale], np.float32), one.zero)
 
     def stored(self, value: Array) -> Array:
         """The nearest int8 numbers."""
@@ -151,7 +150,7 @@ class _Quantizing:
     def __init__(self, g: Graph, ops: list[Op], inputs: list[Tensor], ranges: Ranges) -> None:
         self.g = g
         self.group: dict[int, int] = {}
-        self.scales: dict[int, Scale] = {}
+        self.scales: dict[int, Scales] = {}
         self.members: dict[int, list[Tensor]] = {}
         computed = [t for op in ops for t in op.outs] + inputs
         for op in ops:
@@ -167,7 +166,8 @@ class _Quantizing:
                 known = [t for t in op.ins if t is not None and t.value is not None]
                 met.setdefault(self.root(id(parts[0])), []).extend(known)
         for root, members in self.members.items():
-            self.scales[root] = Scale.of(*_range([*members, *met.get(root, [])], ranges))
+            both = _range([*members, *met.get(root, [])], ranges)
+            self.scales[root] = Scales.of(Scale.of(*both))
         for op in ops:
             if op.name in _PRESCRIBED and self.alone(op.outs[0]):
                 scale, zero = _PRESCRIBED[op.name]
@@ -187,9 +187,9 @@ class _Quantizing:
         return len(self.members[self.root(id(t))]) == 1
 
     def prescribe(self, t: Tensor, scale: float, zero: int) -> None:
-        self.scales[self.root(id(t))] = Scale(np.array([scale], np.float32), zero)
+        self.scales[self.root(id(t))] = Scales.of(Scale(scale, zero))
 
-    def scale(self, t: Tensor) -> Scale:
+    def scale(self, t: Tensor) -> Scales:
         return self.scales[self.root(id(t))]
 
     def store(self, t: Tensor, like: Tensor | None = None) -> Tensor:
@@ -201,7 +201,7 @@ class _Quantizing:
         if t.dtype != FLOAT:
             return t
         if t.value is not None:
-            scale = self.scale(like) if like is not None else Scale.of(*_range([t], {}))
+            scale = self.scale(like) if like is not None else Scales.of(Scale.of(*_range([t], {})))
             made: Tensor = self.g.once(
                 ("int8", id(t), scale.scale.tobytes(), scale.zero),
                 lambda: Tensor(t.shape, INT8, scale.stored(t.value), t.name, scale),
@@ -223,7 +223,7 @@ class _Quantizing:
             op.options["out_type"] = 9
             prescribed = (1.0, 0)
         if prescribed is not None and not self.alone(y):
-            scale = Scale(np.array([prescribed[0]], np.float32), prescribed[1])
+            scale = Scales.of(Scale(*prescribed))
             before = Tensor(y.shape, INT8, None, y.name, scale)
             op.outs = [before]
             return [op, Op("QUANTIZE", [before], [self.store(y)], {})]
@@ -239,7 +239,7 @@ class _Quantizing:
         assert x.scale is not None
         others = tuple(i for i in range(w.value.ndim) if i != axis)
         largest = np.abs(w.value).max(axis=others)
-        scale = Scale((np.maximum(largest, 1e-8) / HIGH).astype(np.float32), 0, axis)
+        scale = Scales((np.maximum(largest, 1e-8) / HIGH).astype(np.float32), 0, axis)
         whole = np.clip(scale.stored(w.value), -HIGH, HIGH)
         op.ins[weight] = Tensor(w.shape, INT8, whole, w.name, scale)
         b = op.ins[bias] if len(op.ins) > bias else None
@@ -247,7 +247,7 @@ class _Quantizing:
             each = x.scale.scale * scale.scale
             limit = 2**31 - 1
             numbers = np.clip(np.rint(b.value / each), -limit, limit).astype(np.int32)
-            op.ins[bias] = Tensor(b.shape, np.dtype(np.int32), numbers, b.name, Scale(each, 0))
+            op.ins[bias] = Tensor(b.shape, np.dtype(np.int32), numbers, b.name, Scales(each, 0))
 
 
 VERSIONS = {  # of operators in 8 bits, where it is not 2

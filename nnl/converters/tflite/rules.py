@@ -67,20 +67,6 @@ def _interpolate(a: Any, x: Any) -> Any:
     return x
 
 
-def _maps(a: Any, x: Any) -> int:
-    """The axis of classes or maps."""
-    axis: int = (x.ndim - 1 if a.axis is None else a.axis) % x.ndim
-    return axis
-
-
-def _chosen(logs: Any, target: Any, axis: int) -> Any:
-    """Of each row of logarithms, the one of its class, negated."""
-    n = logs.shape[axis]
-    classes = constant(np.arange(n).reshape([n if i == axis else 1 for i in range(logs.ndim)]))
-    hot = F.equal(F.broadcast(target, logs.shape), F.broadcast(classes, logs.shape))
-    return F.sum(logs * hot, axis=axis, keepdims=True) * -1.0
-
-
 def _matmul(a: Any, x: Any, y: Any) -> Any:
     """With the axes of batches broadcast, as one."""
     if x.ndim < 3 and y.ndim < 3:
@@ -126,35 +112,8 @@ def _one_hot(a: Any, x: Any) -> Any:
     return F.reshape(F.one_hot(at, (math.prod(a.shape),)), (*x.shape[:-1], *a.shape))
 
 
-def _confusion(a: Any, x: Any, t: Any) -> Any:
-    """Rows of labels times columns of guesses, the first of equal scores."""
-    axis = _maps(a, x)
-    n = x.shape[axis]
-    order = [i for i in range(x.ndim) if i != axis] + [axis]
-    rows = F.reshape(F.transpose(x, order), (x.size // n, n))
-    guess = F.reshape(F.max(rows, axis=1, only_index=True), (rows.shape[0], 1))
-    classes = constant(np.arange(n)[None])
-    labels = F.reshape(F.transpose(_float(t), order), (rows.shape[0], 1))
-    said = F.equal(F.broadcast(labels, rows.shape), F.broadcast(classes, rows.shape))
-    found = F.one_hot(guess, (n,))
-    y = F.batch_matmul(said, found, transpose_a=True)
-    return OPS["cast"](y, dtype="int32")
-
-
 def _float(x: Any) -> Any:
     return x if x.spec.dtype == np.float32 else OPS["cast"](x, dtype="float32")
-
-
-def _pick(a: Any, x: Any, index: Any) -> Any:
-    """Products with 1 at the element, 0 elsewhere, and with 0 everywhere for negative indices."""
-    axes = [i % x.ndim for i in a.axes]
-    rest = [i for i in range(x.ndim) if i not in axes]
-    n = math.prod(x.shape[i] for i in axes)
-    lead = tuple(x.shape[i] for i in rest)
-    flat = F.reshape(F.transpose(x, rest + axes), (*lead, n))
-    at = F.broadcast(F.reshape(_float(index), (*lead, 1)), flat.shape)
-    places = constant(np.broadcast_to(np.arange(n), flat.shape))
-    return F.reshape(F.sum(flat * F.equal(at, places), axis=len(lead)), index.shape)
 
 
 def _repeated(a: Any, x: Any) -> Any:
@@ -221,8 +180,6 @@ RULES: dict[str, Any] = {
     "scatter_along": _scatter_along,
     "store": lambda a, old, new: new,  # the file has no memory of runs before
     "take_along": _take_along,
-    "confusion_matrix": _confusion,
-    "pick": _pick,
     "unpooling": _repeated,
     "tan": lambda a, x: F.sin(x) / F.cos(x),
     "asin": lambda a, x: F.atan2(x, (1.0 - x * x) ** 0.5),
@@ -243,8 +200,4 @@ RULES: dict[str, Any] = {
     "interpolate": _interpolate,
     "batch_matmul": _matmul,
     "convolution": _grouped,
-    "softmax_cross_entropy": lambda a, x, t: _chosen(F.log_softmax(x, a.axis), t, _maps(a, x)),
-    "categorical_cross_entropy": lambda a, x, t: _chosen(
-        F.log(F.maximum_scalar(x, 1.1754944e-38)), t, _maps(a, x)
-    ),
 }

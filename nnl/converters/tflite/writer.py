@@ -28,7 +28,7 @@ from nnl.converters.tflite.graph import (
     finished,
     run_handler,
 )
-from nnl.converters.tflite.quantize import INT8, VERSIONS, Scale, quantized
+from nnl.converters.tflite.quantize import INT8, VERSIONS, Scales, quantized
 from nnl.converters.tflite.rules import RULES
 from nnl.converters.tflite.schema import (
     IDENTIFIER,
@@ -266,7 +266,7 @@ def _code(name: str, version: int) -> dict[str, Any]:
     return {"short_code": min(number, 127), "builtin_code": number, "version": version}
 
 
-def _quantization(scale: Scale | None) -> dict[str, Any] | None:
+def _quantization(scale: Scales | None) -> dict[str, Any] | None:
     if scale is None:
         return None
     zeros = [scale.zero] * len(scale.scale)
