@@ -12,6 +12,7 @@
 VENV := .venv
 INTEROP_VENV := .venv-interop
 EMULATOR_VENV := .venv-emulator
+TENSORFLOW_VENV := .venv-tensorflow
 PY := $(VENV)/bin/python
 PIP_FLAGS := -q --disable-pip-version-check
 PIP_EDITABLE := --disable-pip-version-check --no-build-isolation --no-deps -e .
@@ -26,7 +27,7 @@ PYTEST := $(ONE_THREAD) $(PY) -m pytest -n $(JOBS)
 CPP := $(shell find cpp examples nnl -name '*.cpp' -o -name '*.[ch]')
 EMULATOR_CPP := $(wildcard tests/cuda/emulator/*.cpp tests/cuda/emulator/*.h)
 
-.PHONY: help train test test-all test-numpy test-emulated interop lint bench bench-cpu bench-cpp onnx-report
+.PHONY: help train test test-all test-numpy test-emulated interop interop-tensorflow lint bench bench-cpu bench-cpp onnx-report
 .PHONY: setup native cpp cpp-plain cpp-aarch64 has-aarch64 wheel sanitize sanitize-address
 .PHONY: sanitize-thread setup-interop has-python310 clean distclean
 .DELETE_ON_ERROR:
@@ -38,6 +39,7 @@ help:
 	@echo 'make test-numpy   the tests without the native engine'
 	@echo 'make test-emulated   the tests for a GPU on an emulated one; slow at first, then minutes'
 	@echo 'make interop      set up NNabla 1.39 under Python 3.10, then compare with it'
+	@echo 'make interop-tensorflow   set up TensorFlow 2.21 (1.6 GB), then compare with it'
 	@echo 'make lint         ruff, mypy and clang-format only'
 	@echo 'make native       build the native engine, or say why that fails'
 	@echo 'make cpp          build the library for C++ programs, into build/cpp/install; its tests'
@@ -72,6 +74,11 @@ test-emulated: $(EMULATOR_VENV)/.stamp
 
 interop: setup setup-interop
 	NNL_INTEROP_PYTHON=$(INTEROP_VENV)/bin/python $(PYTEST) -m interop $(ARGS)
+
+# What asks for TensorFlow; make interop runs it as well where NNL_TENSORFLOW_PYTHON names this Python.
+interop-tensorflow: setup $(TENSORFLOW_VENV)/.stamp
+	NNL_TENSORFLOW_PYTHON=$(CURDIR)/$(TENSORFLOW_VENV)/bin/python $(PYTEST) -k tensorflow \
+	    tests/converters tests/interop $(ARGS)
 
 bench: setup
 	$(PY) benchmarks/overhead.py $(ARGS)
@@ -171,6 +178,12 @@ $(EMULATOR_VENV)/.stamp: $(VENV)/.stamp requirements-emulator.txt
 	@$(EMULATOR_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements-emulator.txt
 	@touch $@
 
+$(TENSORFLOW_VENV)/.stamp: $(VENV)/.stamp requirements-tensorflow.txt
+	@$(PY) -m venv --clear $(TENSORFLOW_VENV)
+	@echo 'Installing TensorFlow (once)'
+	@$(TENSORFLOW_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements-tensorflow.txt
+	@touch $@
+
 # Again when the C++ code changes; Python code is used where it lies.
 $(VENV)/.native: $(VENV)/.stamp cpp/CMakeLists.txt $(CPP)
 	@echo 'Installing nnl and building its native engine (a few minutes the first time)'
@@ -209,4 +222,4 @@ clean:
 	find . \( -name .git -o -name '.venv*' \) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV) $(INTEROP_VENV) $(EMULATOR_VENV)
+	rm -rf $(VENV) $(INTEROP_VENV) $(EMULATOR_VENV) $(TENSORFLOW_VENV)
