@@ -211,6 +211,7 @@ $(INTEROP_VENV)/.stamp: requirements-interop.txt
 	  "$$found" -m venv --clear $(INTEROP_VENV); }
 	@echo 'Installing NNabla 1.39 (once)'
 	@$(INTEROP_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements-interop.txt
+	@$(INTEROP_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-deps nnabla-converter==1.39.0
 	@touch $@
 
 # Exit status only; .ci/run asks it.

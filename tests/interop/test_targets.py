@@ -12,6 +12,7 @@ import pytest
 from nnl.converters.formats import FORMATS, WriteOptions
 from nnl.converters.lowering import CannotLower
 from nnl.converters.runtimes import renamed
+from tests.converters.test_nnb import fields
 from tests.interop.bridge import Nnabla
 from tests.interop.test_nnp import IMPORTS
 
@@ -189,3 +190,24 @@ def _result(form: Any, path: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, An
     else:
         (y,) = runtime.run({"x": x})
     return np.asarray(y)
+
+
+CONVERT = """
+import os, subprocess, sys
+command = os.path.join(os.path.dirname(sys.executable), 'nnabla_cli')
+subprocess.run([command, 'convert', '--api', '44', PATH, PATH + '.nnb'], check=True,
+               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+"""
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet", "detector"])  # what its runtime has
+def test_nnb_is_not_larger_than_that_of_nnabla(nnabla: Nnabla, tmp_path: Path, name: str) -> None:
+    source, ours = tmp_path / "net.nnp", tmp_path / "ours.nnb"
+    values = f"PATH, INTEGERS = {str(source)!r}, False\n"
+    nnabla.exec(IMPORTS + values + NORM + NETWORKS[name] + SAVE + CONVERT)
+    nnp, nnb = FORMATS["NNP"], FORMATS["NNB"]
+    assert nnp.read is not None and nnb.write is not None
+    nnb.write(nnp.read([str(source)]), str(ours), WriteOptions(level=44))
+    theirs = tmp_path / "net.nnp.nnb"
+    assert ours.stat().st_size <= theirs.stat().st_size
+    assert sum(fields(ours)["buffers"]) <= sum(fields(theirs)["buffers"])
