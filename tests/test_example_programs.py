@@ -15,6 +15,7 @@ import nnl as nn
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples" / "programs"
 MODES = ("eager",)
+ALL_MODES = ("eager", "coexecute")
 # steps, and the share of the first losses that the last ones are below
 PROGRAMS = {
     "resnet50": (40, 0.5),
@@ -54,7 +55,7 @@ def run(name, mode="eager", steps=None, context="cpu"):
     return module("common").train(program, mode=mode, steps=steps, context=context, every=1)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ALL_MODES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_program_learns(name, mode):
     steps, share = PROGRAMS[name]
@@ -157,3 +158,21 @@ def test_the_command_reports_losses_and_speed_and_gpt2_writes():
 def test_numbers_that_make_no_sense_are_named():
     done = command("--steps", "0")
     assert done.returncode == 2 and "--steps is 0, wanted at least 1" in done.stderr
+
+
+@pytest.mark.parametrize("steps", [3, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_co_execution_changes_no_bit(name, steps):
+    # the numpy backend fuses nothing
+    losses = [run(name, mode, steps=steps, context="numpy").losses for mode in ALL_MODES]
+    assert losses[0] == losses[1]
+
+
+# As many as in Table 2 of the paper at most, but for Faster R-CNN: attributes that follow from the
+# number of proposals make other calls of it.
+TRACES = {"bert_cls": 3, "gpt2": 3, "sdpoint": 4, "faster_rcnn": 40}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_few_traces_suffice(name):
+    assert run(name, "coexecute").step.report().traces <= TRACES.get(name, 2)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from sys import _getframe
 from typing import Any
 
 from nnl.coexec.paths import Paths
 from nnl.coexec.report import Report
 from nnl.coexec.skeleton import Skeleton
 from nnl.core.context import STATE
+from nnl.graph.compile import compile
 
 
 class coexecution:
@@ -44,7 +46,7 @@ class coexecution:
     def __enter__(self) -> coexecution:
         if STATE.skeleton is not None:
             raise ValueError("coexecution: a step begins inside of a step: wrap only the outer one")
-        self._skeleton = STATE.skeleton = Skeleton(self._paths, self._report)
+        self._skeleton = STATE.skeleton = Skeleton(self._paths, self._report, _getframe(1).f_back)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -65,7 +67,10 @@ def coexecute(f: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         f: A step of a define-by-run program. Nothing in it has to change.
     Returns:
-        A function with the same arguments and results, and with `report()`.
+        A function with the same arguments and results, with `report()`, and with `freeze(*args)`:
+        for a step that has shown one path, in which nothing reads values, that path without its
+        Python. It runs one step with these arguments, and returns what nnl.compile does, for
+        arguments of the same shapes.
 
     Example:
         >>> import nnl as nn
@@ -81,5 +86,17 @@ def coexecute(f: Callable[..., Any]) -> Callable[..., Any]:
         with steps:
             return f(*args, **kw)
 
+    def freeze(*args: Any, **kw: Any) -> Callable[..., Any]:
+        report = steps.report()
+        if report.traces != 1 or report.segments != report.steps:
+            raise ValueError(
+                f"freeze: {getattr(f, '__name__', 'step')} is not one path in one segment, as far "
+                f"as was seen: {report}"
+            )
+        frozen = compile(f)
+        frozen(*args, **kw)
+        return frozen
+
     step.report = steps.report  # type: ignore[attr-defined]
+    step.freeze = freeze  # type: ignore[attr-defined]
     return step

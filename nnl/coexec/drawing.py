@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from nnl.coexec.cases import assign
 from nnl.coexec.dag import Dag, Node
@@ -18,7 +19,11 @@ def text(graph: TraceGraph) -> str:
     calls it, in how many rounds of traces it was called, on how many choices of operands, and
     which of its attributes are inputs.
     """
-    return "\n".join([f"{graph.traces} traces", *_lines(graph.body)])
+    lines = [f"{graph.traces} traces"]
+    for line, same in groupby(_lines(graph.body)):
+        n = len(list(same))
+        lines.append(line if n == 1 else f"{line}, {n} of them")
+    return "\n".join(lines)
 
 
 def _lines(dag: Dag) -> Iterator[str]:

@@ -23,6 +23,7 @@ from nnl.graph.program import SPACE
 NONE = -1  # the number of an input that is left out
 MOST_PLACES = 200_000  # some 100 MB
 TRIES = 4  # how many ways a path may go on anywhere before it counts how often they come again
+BEGINNINGS = 64  # the same of the root, where every piece of a step begins
 
 Values = dict[int, tuple[str, Any]]  # {number of an array: its memory space and buffer}
 
@@ -49,6 +50,7 @@ class Place:
 
     Attributes:
         key: What tells it from others after the same place.
+        location: Where the program was when it first came here.
         after: {key: the place that follows}.
         passes: {(number of an output, start gradient, whether it clears): backward pass from here}.
         runs: How often a path has ended here. misses: how often one went on as never before.
@@ -56,6 +58,7 @@ class Place:
 
     def __init__(self, key: Any = None, calls: tuple[Call, ...] = ()) -> None:
         self.key, self.calls = key, calls
+        self.location: Any = None
         self.after: dict[Any, Place] = {}
         self.passes: dict[Any, Any] = {}
         self.runs = self.visits = self.misses = 0
@@ -64,7 +67,8 @@ class Place:
     def is_predictable(self) -> bool:
         """Whether what is new here is likely to come again; asked when something new comes."""
         self.misses += 1
-        return self.misses <= TRIES or 2 * self.misses < self.visits
+        tries = TRIES if self.calls else BEGINNINGS
+        return self.misses <= tries or 2 * self.misses < self.visits
 
     def run(self, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]) -> Values:
         """Run the calls of the path that ends here.
@@ -97,9 +101,10 @@ class Paths:
         self.attrs: dict[Any, Any] = {}
 
     def begin(self) -> Place:
-        """Where a step begins."""
+        """Where a step begins, or goes on after some of it has run."""
         if self.size > MOST_PLACES:
             self.__init__()  # type: ignore[misc]
+        self.root.visits += 1
         return self.root
 
     def add(self, before: Place, key: Any, calls: tuple[Call, ...]) -> Place:

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from nnl.coexec import drawing
+from nnl.coexec.loops import Locations
+from nnl.coexec.trace_graph import Item, TraceGraph
 from nnl.core.origin import at
 
 if TYPE_CHECKING:
@@ -16,13 +20,17 @@ class Report:
 
     Attributes:
         steps: How many there were.
-        traces: How many of them took a path that was new, and ran call by call until it ended.
+        traces: How many of them were new to the graph of all paths; other shapes are nothing new.
+        left: How many of them computed at once from where new paths hardly ever come again.
         fallbacks: What was new in those of them that came after a step without anything new.
         segments: How many pieces ran: a step is cut where something reads or writes a value.
+        graph: All paths in one graph, loops folded.
     """
 
     def __init__(self) -> None:
-        self.steps = self.traces = self.segments = 0
+        self.graph, self.locations = TraceGraph(), Locations()
+        self._pieces: list[Sequence[Place]] = []  # of the present step
+        self.steps = self.traces = self.segments = self.left = 0
         self.fallbacks: list[str] = []
         self._settled = False  # whether a step has had nothing new
         self._new = ""  # what the present step has had that was new
@@ -31,22 +39,51 @@ class Report:
         """A path has left those that were known."""
         self._new = self._new or cause(before, new)
 
+    def ran(self, path: Sequence[Place]) -> None:
+        """A piece of the present step has run, or is about to."""
+        self.segments += 1
+        self._pieces.append(path)
+
     def end_step(self) -> None:
+        """The step is over."""
         self.steps += 1
-        if self._new:
+        if self._new and self.graph.merge(list(_items(self._pieces))):
             self.traces += 1
             if self._settled:
                 self.fallbacks.append(self._new)
-        else:
+        elif not self._new:
             self._settled = True
         self._new = ""
+        self._pieces.clear()
+
+    def explain(self) -> str:
+        """The functions that steps have called, with their lines: what is always the same, what
+        depends on the path, and what is in loops."""
+        return drawing.text(self.graph)
+
+    def dot(self) -> str:
+        """The same in the language of Graphviz: `dot -Tsvg`."""
+        return drawing.dot(self.graph)
 
     def __str__(self) -> str:
         lines = [
             f"{self.steps} steps in {self.segments} segments, {self.traces} traces, "
-            f"{len(self.fallbacks)} fallbacks"
+            f"{len(self.fallbacks)} fallbacks" + (f", {self.left} left" if self.left else "")
         ]
         return "\n".join([*lines, *[f"  {text}" for text in self.fallbacks]])
+
+
+def _items(pieces: Sequence[Sequence[Place]]) -> Iterator[Item]:
+    """A step as a trace; what an earlier piece has made is given to a later one."""
+    count = 0
+    for path in pieces:
+        made: list[tuple[int, int]] = []
+        for place in path:
+            for call in place.calls:
+                operands = [made[i] if i >= 0 else (None, 0) for i in call.numbers]
+                yield Item(call.op.name, call.attrs, place.location, tuple(operands))
+                made += [(count, i) for i in range(len(call.bound.out_specs))]
+                count += 1
 
 
 def cause(before: Place, new: Call) -> str:

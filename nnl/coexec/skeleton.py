@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from sys import getrefcount
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from nnl.core.context import STATE, using
 from nnl.core.dispatch import Bound, apply, bind, execute, new_node, results, visible
 from nnl.core.graph import Value
 from nnl.core.op import OPS, Op
-from nnl.core.origin import here
+from nnl.core.origin import caller, here
 from nnl.core.record import PLAIN, Record
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
@@ -66,8 +67,9 @@ class Skeleton:
         edges: What there is to know about gradients. sums: What notes those that leaves get.
     """
 
-    def __init__(self, paths: Paths, report: Report) -> None:
+    def __init__(self, paths: Paths, report: Report, outermost: FrameType | None) -> None:
         self.paths, self.report, self.thread = paths, report, threading.get_ident()
+        self.outermost = outermost  # the frame that the step was called from
         self._begin()
 
     def _begin(self) -> None:
@@ -183,11 +185,13 @@ class Skeleton:
         at = self.at.after.get(key)
         if at is None:
             call = Call(op, attrs, bound, numbers, STATE.target, here(STATE.layer))
-            self.report.saw(self.at, call)
             if not self.at.is_predictable():
+                self.report.left += 1
                 self.leave()
                 return None
+            self.report.saw(self.at, call)
             at = self.paths.add(self.at, key, (call,))
+            at.location = self.report.locations.here(caller(), self.outermost)
         at.visits += 1
         self.at = at
         self.path.append(at)
@@ -218,10 +222,12 @@ class Skeleton:
     def join(self, before: Place, begin: int, end: int) -> Place:
         """One place for the calls of a part of the path, and those after it."""
         joined = Place("joined", tuple([c for p in self.path[begin:end] for c in p.calls]))
+        joined.location = self.path[begin].location
         rest, self.path[begin:] = self.path[end:], [joined]
         self.at = joined
         for p in rest:
             self.at = self.at.after.get(p.key) or self.paths.add(self.at, p.key, p.calls)
+            self.at.location = p.location
             self.path.append(self.at)
         return joined
 
@@ -310,7 +316,7 @@ class Skeleton:
         values: dict[int, tuple[str, Any]] = {}
         try:
             if path:
-                self.report.segments += 1
+                self.report.ran(path)
                 with using(skeleton=None):
                     values = at.run(path, given, live | {number for number, _ in taken.values()})
         finally:

@@ -37,13 +37,19 @@ def here(layer: tuple[str, ...], depth: int = 2) -> Origin:
     Args:
         depth: How far up the stack it is at least; every frame that is looked at costs.
     """
+    frame = caller(depth + 1)
+    return (layer, None, 0) if frame is None else (layer, frame.f_code, frame.f_lasti)
+
+
+def caller(depth: int = 2) -> FrameType | None:
+    """The frame of the innermost caller that is not part of this package; None if there is none."""
     try:
         frame: Any = _getframe(depth)
         while _OURS[frame.f_code.co_filename]:
             frame = frame.f_back
-    except (AttributeError, ValueError):  # there is no such caller
-        return layer, None, 0
-    return layer, frame.f_code, frame.f_lasti
+    except (AttributeError, ValueError):
+        return None
+    return frame  # type: ignore[no-any-return]
 
 
 def starts(code: CodeType) -> list[int]:

@@ -377,3 +377,56 @@ def test_many_steps_do_not_grow() -> None:
         if k == 10:
             size = steps._paths.size
     assert steps._paths.size == size
+
+
+def test_explain_shows_what_depends_on_the_path() -> None:
+    @nn.coexecute
+    def step(k: int) -> nn.Variable:
+        y = variable(2) * 2
+        if k % 2:
+            y = F.tanh(y)
+        return F.exp(y)
+
+    for k in range(4):
+        step(k)
+    line = step.__wrapped__.__code__.co_firstlineno
+    name = "test_coexecution.py"
+    assert (
+        step.report().explain()
+        == f"""2 traces
+mul_scalar ({name}:{line + 2}) x2
+switch of 2 cases
+  case 1, after mul_scalar ({name}:{line + 2}): nothing
+  case 2, after mul_scalar ({name}:{line + 2})
+    tanh ({name}:{line + 4}) x1
+exp ({name}:{line + 5}) x2, 2 operand variants"""
+    )
+    assert step.report().dot().count("tanh") == 1
+
+
+def test_freeze_gives_the_step_without_its_python(tmp_path: Any) -> None:
+    trainer = Trainer(S.Momentum(0.1))
+    calls = []
+
+    def f(x: nn.Variable, t: nn.Variable) -> nn.Variable:
+        calls.append(1)
+        return trainer.step(x, t)
+
+    step = nn.coexecute(f)
+    t = nn.Variable.from_numpy_array(np.zeros((4, 1), np.int64))
+    with pytest.raises(ValueError, match="^freeze: f is not one path in one segment, as far as"):
+        step.freeze(variable(4, 5), t)
+    losses = [float(step(variable(4, 5), t).d) for _ in range(3)]
+    frozen = step.freeze(variable(4, 5), t)
+    assert len(calls) == 4
+    losses += [float(frozen(variable(4, 5), t).d) for _ in range(3)]
+    assert len(calls) == 4 and losses == sorted(losses, reverse=True)
+    frozen.save(tmp_path / "step.nnlp")
+    assert list(nn.load_program(tmp_path / "step.nnlp")) == ["f"]
+
+
+def test_freeze_refuses_steps_that_read_values() -> None:
+    step = nn.coexecute(lambda x: x * float(F.sum(x).d))
+    step(variable(3))
+    with pytest.raises(ValueError, match="1 steps in 2 segments, 1 traces, 0 fallbacks$"):
+        step.freeze(variable(3))
