@@ -27,6 +27,10 @@ class coexecution:
 
     Use one object for all steps of a program: it remembers the paths.
 
+    Args:
+        shadow: N: in every N-th step what runs as a plan also runs call by call, on copies of what
+            it writes, and is compared: bit by bit with numpy, up to rounding with fused functions.
+            A difference is a warning, and one of `report().differences`. 0: never.
     Raises:
         ValueError: A step begins inside of a step.
 
@@ -40,13 +44,19 @@ class coexecution:
         array([2., 4.], dtype=float32)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shadow: int = 0) -> None:
+        if type(shadow) is not int or shadow < 0:
+            raise ValueError(f"coexecution: shadow is {shadow!r}, wanted an int >= 0")
+        self._shadow = shadow
         self._paths, self._report = Paths(), Report()
 
     def __enter__(self) -> coexecution:
         if STATE.skeleton is not None:
             raise ValueError("coexecution: a step begins inside of a step: wrap only the outer one")
-        self._skeleton = STATE.skeleton = Skeleton(self._paths, self._report, _getframe(1).f_back)
+        shadow = self._shadow > 0 and self._report.steps % self._shadow == 0
+        outermost = _getframe(1).f_back
+        self._skeleton = Skeleton(self._paths, self._report, outermost, shadow)
+        STATE.skeleton = self._skeleton
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -61,11 +71,12 @@ class coexecution:
         return self._report
 
 
-def coexecute(f: Callable[..., Any]) -> Callable[..., Any]:
+def coexecute(f: Callable[..., Any], shadow: int = 0) -> Callable[..., Any]:
     """Run each call of a function as one step of nnl.coexecution.
 
     Args:
         f: A step of a define-by-run program. Nothing in it has to change.
+        shadow: See nnl.coexecution.
     Returns:
         A function with the same arguments and results, with `report()`, and with `freeze(*args)`:
         for a step that has shown one path, in which nothing reads values, that path without its
@@ -79,7 +90,7 @@ def coexecute(f: Callable[..., Any]) -> Callable[..., Any]:
         ...     double(nn.Variable.from_numpy_array([1.0, 2.0])).d
         array([2., 4.], dtype=float32)
     """
-    steps = coexecution()
+    steps = coexecution(shadow)
 
     @wraps(f)
     def step(*args: Any, **kw: Any) -> Any:

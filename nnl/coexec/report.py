@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from nnl.coexec import drawing
 from nnl.coexec.loops import Locations
 from nnl.coexec.trace_graph import Item, TraceGraph
 from nnl.core.origin import at
+
+logger = logging.getLogger("nnl")
 
 if TYPE_CHECKING:
     from nnl.coexec.paths import Call, Place
@@ -24,6 +27,7 @@ class Report:
         left: How many of them computed at once from where new paths hardly ever come again.
         fallbacks: What was new in those of them that came after a step without anything new.
         segments: How many pieces ran: a step is cut where something reads or writes a value.
+        differences: What shadow mode has found.
         graph: All paths in one graph, loops folded.
     """
 
@@ -32,6 +36,7 @@ class Report:
         self._pieces: list[Sequence[Place]] = []  # of the present step
         self.steps = self.traces = self.segments = self.left = 0
         self.fallbacks: list[str] = []
+        self.differences: list[str] = []
         self._settled = False  # whether a step has had nothing new
         self._new = ""  # what the present step has had that was new
 
@@ -43,6 +48,12 @@ class Report:
         """A piece of the present step has run, or is about to."""
         self.segments += 1
         self._pieces.append(path)
+
+    def compared(self, first: str) -> None:
+        """Shadow mode has compared a piece; `first` is its first call with another result."""
+        if first:
+            self.differences.append(f"step {self.steps}: {first}")
+            logger.warning("coexecution: %s", self.differences[-1])
 
     def end_step(self) -> None:
         """The step is over."""
@@ -70,7 +81,7 @@ class Report:
             f"{self.steps} steps in {self.segments} segments, {self.traces} traces, "
             f"{len(self.fallbacks)} fallbacks" + (f", {self.left} left" if self.left else "")
         ]
-        return "\n".join([*lines, *[f"  {text}" for text in self.fallbacks]])
+        return "\n".join([*lines, *[f"  {t}" for t in (*self.fallbacks, *self.differences)]])
 
 
 def _items(pieces: Sequence[Sequence[Place]]) -> Iterator[Item]:

@@ -20,6 +20,7 @@ import numpy as np
 from nnl.coexec.backward import Edges, Sums, backward
 from nnl.coexec.paths import NONE, Call, Paths, Place
 from nnl.coexec.report import Report
+from nnl.coexec.shadow import run_both
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, using
 from nnl.core.dispatch import Bound, apply, bind, execute, new_node, results, visible
@@ -67,9 +68,11 @@ class Skeleton:
         edges: What there is to know about gradients. sums: What notes those that leaves get.
     """
 
-    def __init__(self, paths: Paths, report: Report, outermost: FrameType | None) -> None:
+    def __init__(
+        self, paths: Paths, report: Report, outermost: FrameType | None, shadow: bool
+    ) -> None:
         self.paths, self.report, self.thread = paths, report, threading.get_ident()
-        self.outermost = outermost  # the frame that the step was called from
+        self.outermost, self.shadow = outermost, shadow  # the frame that has called the step
         self._begin()
 
     def _begin(self) -> None:
@@ -318,7 +321,12 @@ class Skeleton:
             if path:
                 self.report.ran(path)
                 with using(skeleton=None):
-                    values = at.run(path, given, live | {number for number, _ in taken.values()})
+                    wanted = live | {number for number, _ in taken.values()}
+                    if self.shadow:
+                        values, first = run_both(at, path, given, wanted)
+                        self.report.compared(first)
+                    else:
+                        values = at.run(path, given, wanted)
         finally:
             _publish(values, made, live, taken)
 

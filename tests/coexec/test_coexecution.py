@@ -15,6 +15,7 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
+from nnl.coexec.paths import PathPlan
 from nnl.core.context import STATE
 from nnl.core.python_function import PythonFunction
 
@@ -198,8 +199,10 @@ def test_a_number_that_changes_is_a_trace_once() -> None:
 
 def test_paths_that_never_come_again_are_left() -> None:
     steps = nn.coexecution()
+    fixed = variable(2)
     for k in range(40):
         with steps:
+            fixed * 2
             y = F.sum(F.relu(variable(k + 1)))
         assert float(y.d) == pytest.approx(float(np.maximum(variable(k + 1).d, 0).sum()), rel=1e-5)
     assert steps._paths.size <= 12
@@ -430,3 +433,38 @@ def test_freeze_refuses_steps_that_read_values() -> None:
     step(variable(3))
     with pytest.raises(ValueError, match="1 steps in 2 segments, 1 traces, 0 fallbacks$"):
         step.freeze(variable(3))
+
+
+@pytest.mark.parametrize("context", ["numpy:float", "cpu:float"])
+def test_shadow_mode_compares_and_changes_nothing(context: str) -> None:
+    def shadowed(f: Step) -> Step:
+        return nn.coexecute(f, shadow=2)
+
+    with nn.context_scope(nn.Context([context])):
+        wanted, _ = train(nn.coexecute, 12, dropout=0.3, norm=True)
+        found, step = train(shadowed, 12, dropout=0.3, norm=True)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert step.report().differences == []  # type: ignore[attr-defined]
+
+
+def test_shadow_mode_names_the_first_difference(monkeypatch: Any) -> None:
+    def wrong(self: Any, given: Any, wanted: Any) -> Any:
+        values = run(self, given, wanted)
+        return {n: (space, buf + 1 if n == 1 else buf) for n, (space, buf) in values.items()}
+
+    run = PathPlan.run
+    monkeypatch.setattr(PathPlan, "run", wrong)
+    step = nn.coexecute(lambda x: (x * 2, F.tanh(x), F.exp(x)), shadow=1)
+    for _ in range(3):
+        step(variable(3))
+    first = step.report().differences[0]
+    assert first.startswith("step 1: tanh (test_coexecution.py:")
+    assert "): output 0 differs by " in first and first.endswith(" of its largest value")
+    assert str(step.report()).endswith(step.report().differences[-1])
+
+
+def test_shadow_must_be_a_count() -> None:
+    with pytest.raises(ValueError) as e:
+        nn.coexecution(shadow=-1)
+    assert str(e.value) == "coexecution: shadow is -1, wanted an int >= 0"
