@@ -39,6 +39,11 @@ def both_floats(op: str, name: str, old: Any, new: Any) -> bool:
     return type(old) is float and type(new) is float
 
 
+def no_input(op: str, name: str) -> bool:
+    """No attribute is an input before it has changed."""
+    return False
+
+
 class TraceGraph:
     """What a step may do, as far as it was traced.
 
@@ -49,6 +54,8 @@ class TraceGraph:
     Args:
         promotable: Told (op, attribute, old value, new value): whether the attribute may be an
             input. It becomes one with its second value at a node; a third one is nothing new.
+        inputs: Told (op, attribute): whether it is one from the first value on, as sizes are that
+            follow from those of operands: these tell no call from another either.
         unroll: Leave a loop unrolled, its counter part of what makes calls equal, until it has run
             for a second number of rounds. Then a program with fixed loops is a chain.
     Attributes:
@@ -61,9 +68,10 @@ class TraceGraph:
     def __init__(
         self,
         promotable: Callable[[str, str, Any, Any], bool] = both_floats,
+        inputs: Callable[[str, str], bool] = no_input,
         unroll: bool = False,
     ) -> None:
-        self.promotable = promotable
+        self.promotable, self.inputs = promotable, inputs
         self.folded: set[Loop] | None = set() if unroll else None
         self.version = self.traces = 0
         self.body = Dag()
@@ -75,8 +83,8 @@ class TraceGraph:
         """Add a trace; whether it has added something. If not, it was contained before."""
         self.traces += 1
         self._grown = False
-        unrolled = self.folded is not None
-        if unrolled and not self._walk(trace, grow=False) and self._fold(trace):
+        folded = self.folded
+        if folded is not None and not self._walk(trace, grow=False) and self._fold(trace, folded):
             self.body = Dag()
             for old in self._merged:
                 self._walk(old, grow=True)
@@ -84,19 +92,17 @@ class TraceGraph:
         self._walk(trace, grow=True)
         if self._grown:
             self.version += 1
-            if unrolled:
+            if folded is not None:
                 self._merged.append(trace)
         return self._grown
 
-    def _fold(self, trace: Sequence[Item]) -> bool:
+    def _fold(self, trace: Sequence[Item], folded: set[Loop]) -> bool:
         """Whether a loop that is unrolled has not run as often as before; it is folded then."""
-        if self.folded is None:
-            return False
-        before = len(self.folded)
+        before = len(folded)
         for loop, rounds in trips(item.location for item in trace):
             if self._trips.setdefault(loop, rounds) != rounds:
-                self.folded.add(loop)
-        return len(self.folded) > before
+                folded.add(loop)
+        return len(folded) > before
 
     def _walk(self, trace: Sequence[Item], grow: bool) -> bool:
         """Whether a trace is contained.
@@ -253,7 +259,8 @@ class _Way:
             node = self._unused(key, equal) or self._unused(key, alike)
             if node is None:
                 node = Node(self.here.dag, op, attrs, location, rounds)
-                node.fixed = tuple(range(len(attrs.values)))
+                names, inputs = attrs.as_dict(), self.graph.inputs
+                node.fixed = tuple([i for i, name in enumerate(names) if not inputs(op, name)])
                 self.here.dag.add(key, node)
             return node
 

@@ -93,9 +93,12 @@ def explained(graph: TraceGraph, trace: Sequence[Item]) -> tuple[str, str]:
         sources = tuple([(None, k) if p is None else cursor.source(p, k) for p, k in operands])
         if cursor.next(op, attrs, location, sources) is None:
             cause = cursor.cause(op, attrs, location, sources)
+            assert cause.where == str(location)
             return cause.kind, cause.text
     assert not cursor.ends()
-    return cursor.cause_of_end().kind, cursor.cause_of_end().text
+    cause = cursor.cause_of_end()
+    assert cause.where == (str(trace[-1].location) if trace else "")
+    return cause.kind, cause.text
 
 
 def dags(dag: Dag) -> list[Dag]:

@@ -185,6 +185,15 @@ def test_what_becomes_an_input_is_for_the_caller_to_say() -> None:
     assert [n.promoted for n in graph.body.nodes] == [("axis",), ("axis",)]
 
 
+def test_sizes_that_follow_from_operands_tell_no_calls_apart() -> None:
+    calls = Calls()
+    graph = TraceGraph(inputs=lambda op, name: (op, name) == ("dropout", "axis"))
+    assert graph.merge(dropped(calls, 0.5, axis=1))
+    assert not graph.merge(dropped(calls, 0.5, axis=2))
+    assert graph.merge(dropped(calls, 0.25, axis=3))
+    assert [n.promoted for n in graph.body.nodes] == [("p", "axis")]
+
+
 @pytest.mark.parametrize(("old", "new"), [(0.0, -0.0), (1, True), (1, 1.0), ((1,), (1.0,))])
 def test_values_that_compare_equal_are_told_apart(old: object, new: object) -> None:
     calls, graph = Calls(), TraceGraph(promotable=lambda *_: False)
