@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nnl.core.array import NdArray, Zeros
 from nnl.core.autodiff import backprop
-from nnl.core.context import resolve, using
+from nnl.core.context import STATE, resolve, using
 from nnl.core.dispatch import apply, execute
 from nnl.core.graph import Node, Value
 from nnl.core.op import OPS
@@ -135,6 +135,39 @@ def written(programs: Sequence[Program]) -> set[int]:
     return found
 
 
+def before(xs: Sequence[Variable], places: Sequence[int]) -> list[Variable]:
+    """Copies of what programs inside a step will write, from before it; none if no gradient will
+    ask for them.
+
+    Args:
+        places: Positions in xs of the inputs that are written.
+    """
+    wanted = not STATE.no_grad and any(x.need_grad for x in xs)
+    return [copied(xs[k]) for k in places] if wanted else []
+
+
+def as_it_was(what: str, attrs: Any, xs: Sequence[Any], places: Iterable[int]) -> list[Any]:
+    """The inputs of a step, with what those held that it has written, at these positions.
+
+    Raises:
+        NotImplementedError: It does not remember that.
+    """
+    found, places = list(xs), sorted(places)
+    if places and not attrs.remembers:
+        raise NotImplementedError(
+            f"{what}: it was recorded where nothing needed a gradient, and writes state, such as "
+            "that of random numbers or running statistics: what that was before is gone"
+        )
+    for k, x in zip(places, found[len(found) - len(places) :], strict=True):
+        found[k] = x
+    return found
+
+
+def copied(x: Any) -> Any:
+    """A copy of a value of any type."""
+    return OPS["cast"](x, dtype=x.spec.dtype.name)
+
+
 # ---- running ----
 
 
@@ -195,7 +228,8 @@ def zeros(spec: Spec) -> NdArray:
 
 def gradient(program: Program, wanted: Sequence[int], starts: Mapping[int, Spec]) -> Program:
     """The program that computes gradients of a program's inputs from the inputs and from those of
-    its outputs. It computes again what it needs of the program's own values.
+    its outputs. It computes again what it needs of the program's own values, and leaves state as
+    it is.
 
     Args:
         wanted: Positions of the inputs whose gradients it gives.
@@ -207,7 +241,8 @@ def gradient(program: Program, wanted: Sequence[int], starts: Mapping[int, Spec]
 
     def gradients() -> list[Variable]:
         with using(no_grad=False):
-            ys = record(program, xs)
+            state = written([program])
+            ys = record(program, [copied(x) if k in state else x for k, x in enumerate(xs)])
             pairs = [(ys[k].edge, g) for k, g in zip(starts, gs, strict=True)]
             pairs = [(y, g) for y, g in pairs if y.need_grad]
             found = {}

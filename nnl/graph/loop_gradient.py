@@ -9,8 +9,24 @@ from typing import Any
 from nnl.core.autodiff import _zeros
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
-from nnl.graph.inside import Recorded, gradient, input_specs, leaf, output_specs, record, written
+from nnl.graph.inside import (
+    Recorded,
+    copied,
+    gradient,
+    input_specs,
+    leaf,
+    output_specs,
+    record,
+    written,
+)
 from nnl.graph.program import Program
+
+
+def written_inside(loop: Any) -> list[int]:
+    """Positions of the inputs x of a `while` that its programs write; conditions see no rows."""
+    n, m = loop.carried, loop.scanned
+    *conditions, body = loop.programs
+    return sorted(written([body]) | {p if p < n else p + m for p in written(conditions)})
 
 
 def loop_gradient(loop: Any, gys: Sequence[Any], trips: Any, x: Any, need: Any) -> list[Any]:
@@ -18,9 +34,10 @@ def loop_gradient(loop: Any, gys: Sequence[Any], trips: Any, x: Any, need: Any) 
 
     Args:
         gys: Those of its outputs; None for integers.
+        x: Of what the loop writes, the values from before.
         need: Which of x want one.
     Raises:
-        NotImplementedError: The number of trips has no bound, or the loop writes state.
+        NotImplementedError: The number of trips has no bound.
     """
     n, m, body = loop.carried, loop.scanned, loop.programs[-1]
     if loop.rows is None:
@@ -28,26 +45,23 @@ def loop_gradient(loop: Any, gys: Sequence[Any], trips: Any, x: Any, need: Any) 
             "while_loop: its gradient keeps the values of every trip, and max_trips does not say "
             "for how many there must be room"
         )
-    if written(loop.programs):
-        raise NotImplementedError(
-            "while_loop: it writes state, such as that of random numbers or running statistics, "
-            "and what it was before is gone: there is no gradient"
-        )
     starts = [k for k, s in enumerate(output_specs(body)) if s.is_float]
     wanted = [k for k, s in enumerate(input_specs(body)) if s.is_float and (k < n or need[k])]
     carried = [k for k in wanted if k < n]
     sums = [k for k in wanted if k >= n + m]
     specs = input_specs(body)
+    state = written_inside(loop)
     made = loop.__dict__.setdefault("gradients", {})
     key = tuple(wanted), tuple([gys[k].spec for k in starts if k >= n])
     if key not in made:
         rows = [gys[k].spec for k in starts if k >= n]
         given = [*[specs[k] for k in carried], *[s.with_shape(s.shape[1:]) for s in rows]]
         own = gradient(body, wanted, dict(zip(starts, given, strict=True)))
-        made[key] = _with_states(body, n), _backwards(loop, own, wanted, given)
+        made[key] = _with_states(body, n, state), _backwards(loop, own, wanted, given, state)
     keeping, back = made[key]
+    again = [copied(v) if k in state else v for k, v in enumerate(x)]
     kept = OPS["while"](
-        trips, *x, condition=loop.condition, body=keeping, carried=n, scanned=m, rows=loop.rows,
+        trips, *again, condition=loop.condition, body=keeping, carried=n, scanned=m, rows=loop.rows,
         backwards=loop.backwards,
     )  # fmt: skip
     states, count = kept[n:-1], kept[-1]
@@ -63,7 +77,7 @@ def loop_gradient(loop: Any, gys: Sequence[Any], trips: Any, x: Any, need: Any) 
         *x[n + m :],
         body=back,
         carried=len(carried) + len(sums),
-        scanned=n + m + sum(k >= n for k in starts),
+        scanned=len(states) + m + sum(k >= n for k in starts),
         rows=loop.rows,
         backwards=not loop.backwards,
     )
@@ -76,33 +90,46 @@ def _in_type(g: Any, spec: Any) -> Any:
     return g if g.spec.dtype == spec.dtype else OPS["cast"](g, dtype=spec.dtype.name)
 
 
-def _with_states(body: Program, carried: int) -> Program:
-    """The body, which also gives the carried values that it begins with."""
+def _with_states(body: Program, carried: int, state: Sequence[int]) -> Program:
+    """The body, which also gives what it begins with: the carried values, and what it writes."""
     xs = [leaf(s) for s in input_specs(body)]
-    return Recorded(lambda: [*record(body, xs)[:carried], *xs[:carried]], xs, "a loop").program()
+
+    def once() -> list[Variable]:
+        old = [copied(xs[k]) for k in state]
+        return [*record(body, xs)[:carried], *xs[:carried], *old]
+
+    return Recorded(once, xs, "a loop").program()
 
 
-def _backwards(loop: Any, own: Program, wanted: Sequence[int], given: Sequence[Any]) -> Program:
+def _backwards(
+    loop: Any, own: Program, wanted: Sequence[int], given: Sequence[Any], state: Sequence[int]
+) -> Program:
     """The body of the loop backwards. It carries gradients of what the loop carries, and sums of
-    those of what stays the same; it scans states, what the loop scans, and gradients of its rows.
+    those of what stays the same; it scans what the body began with, what the loop scans, and
+    gradients of its rows.
 
     Args:
         own: The gradient of the loop's body; wanted: the inputs of that which it is for.
         given: Specs of the gradients that it takes, the carried ones first.
+        state: Inputs that the body writes.
     """
     n, m = loop.carried, loop.scanned
     specs = input_specs(loop.programs[-1])
     carried, sums = [k for k in wanted if k < n], [k for k in wanted if k >= n + m]
-    c, of_sums = len(carried), [specs[k] for k in sums]
-    parts = [given[:c], of_sums, specs[: n + m], given[c:], specs[n + m :]]
-    g_carried, g_sums, scanned, g_rows, around = ([leaf(s) for s in part] for part in parts)
+    c, of_sums, of_state = len(carried), [specs[k] for k in sums], [specs[k] for k in state]
+    parts = [given[:c], of_sums, specs[:n], of_state, specs[n : n + m], given[c:], specs[n + m :]]
+    g_carried, g_sums, values, old, rows, g_rows, around = (
+        [leaf(s) for s in part] for part in parts
+    )
 
     def once() -> list[Variable]:
-        gs = record(own, [*scanned, *around, *g_carried, *g_rows])
-        by_input = dict(zip(wanted, gs, strict=True))
-        added = [OPS["add2"](a, by_input[k]) for a, k in zip(g_sums, sums, strict=True)]
-        rows = [by_input[k] for k in wanted if n <= k < n + m]
-        return [*[by_input[k] for k in carried], *added, *rows]
+        xs = [*values, *rows, *around]
+        for k, v in zip(state, old, strict=True):
+            xs[k] = v
+        gs = dict(zip(wanted, record(own, [*xs, *g_carried, *g_rows]), strict=True))
+        added = [OPS["add2"](a, gs[k]) for a, k in zip(g_sums, sums, strict=True)]
+        scanned = [gs[k] for k in wanted if n <= k < n + m]
+        return [*[gs[k] for k in carried], *added, *scanned]
 
-    holes = [*g_carried, *g_sums, *scanned, *g_rows, *around]
+    holes = [*g_carried, *g_sums, *values, *old, *rows, *g_rows, *around]
     return Recorded(once, holes, "a gradient").program()

@@ -15,7 +15,9 @@ from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 from nnl.graph.inside import (
     Recorded,
+    as_it_was,
     as_recorded,
+    before,
     check_variables,
     compute,
     gradient,
@@ -37,9 +39,16 @@ def _written(attrs: Any) -> Any:
 
 @op("switch", outputs=("*y",), keep=("index", "x"), writes=_written)
 class _Switch:
-    """One of several programs, all over the same inputs, chosen by an integer."""
+    """One of several programs, all over the same inputs, chosen by an integer.
 
-    branches: object  # a tuple of programs
+    Args:
+        branches: A tuple of programs.
+        remembers: Whether the last inputs, which the programs do not read, are what those that they
+            write held before.
+    """
+
+    branches: object
+    remembers: bool = False
 
     @property
     def programs(self) -> Sequence[Program]:
@@ -76,11 +85,7 @@ class _Switch:
         return self.control([partial(compute, p) for p in self.programs], index, *x)
 
     def vjp(self, *gys: Any, index: Any, x: Any, need: Any) -> Any:
-        if written(self.programs):
-            raise NotImplementedError(
-                "switch: a branch writes state, such as that of random numbers or running "
-                "statistics, and what it was before is gone: there is no gradient"
-            )
+        x = as_it_was("switch", self, x, written(self.programs))
         wanted = tuple([k for k, v in enumerate(x) if need[1 + k] and v.spec.is_float])
         starts = {k: g for k, g in enumerate(gys) if g is not None}
         key = wanted, tuple([(k, g.spec) for k, g in starts.items()])
@@ -157,7 +162,13 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *inputs: Any) -> 
         holes = [leaf(x.spec, x.need_grad) for x in inputs]
         recorded.append(Recorded(partial(f, *holes), holes, f"switch: branch {k}"))
     around = {key: v for r in recorded for key, v in r.around.items()}
-    programs = tuple([r.program(list(around.values())) for r in recorded])
-    xs = [*inputs, *[Variable.of_edge(v, v.array) for v in around.values()]]
-    ys = OPS["switch"](as_index(index), *xs, branches=programs)
+    edges = list(around.values())
+    programs = [r.program(edges) for r in recorded]
+    xs = [*inputs, *[Variable.of_edge(v, v.array) for v in edges]]
+    old = before(xs, sorted(written(programs)))
+    if old:
+        programs = [r.program([*edges, *[v.edge for v in old]]) for r in recorded]
+    ys = OPS["switch"](
+        as_index(index), *xs, *old, branches=tuple(programs), remembers=bool(old)
+    )  # fmt: skip
     return ys[0] if all(r.single for r in recorded) else ys

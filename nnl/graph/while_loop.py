@@ -16,7 +16,9 @@ from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 from nnl.graph.inside import (
     Recorded,
+    as_it_was,
     as_recorded,
+    before,
     check_variables,
     compute,
     input_specs,
@@ -25,7 +27,7 @@ from nnl.graph.inside import (
     output_specs,
     written,
 )
-from nnl.graph.loop_gradient import loop_gradient
+from nnl.graph.loop_gradient import loop_gradient, written_inside
 from nnl.graph.program import Program
 from nnl.graph.summary import cost
 
@@ -35,16 +37,7 @@ COUNT, GOES_ON = Spec.of((), np.int64), Spec.of((), np.bool_)
 
 
 def _written(attrs: Any) -> Any:
-    return tuple([1 + p for p in sorted(_written_of_body(attrs))])
-
-
-def _written_of_body(attrs: Any) -> set[int]:
-    """Positions in x, where the condition does not see what is scanned."""
-    n, m = attrs.carried, attrs.scanned
-    found = written([attrs.body])
-    if attrs.condition is not None:
-        found |= {p if p < n else p + m for p in written([attrs.condition])}
-    return found
+    return tuple([1 + p for p in sorted(written_inside(attrs))])
 
 
 @op("while", outputs=("*y",), keep=("trips", "x"), writes=_written)
@@ -60,6 +53,8 @@ class _While:
         condition: A program over all but the rows: whether there is another trip. None: always.
         rows: The first size of all arrays with a row for each trip, and a bound of its number.
         backwards: Whether the last trip has row 0, and not the first.
+        remembers: Whether the last inputs, which the programs do not read, are what those that they
+            write held before.
     """
 
     body: object
@@ -68,6 +63,7 @@ class _While:
     scanned: int = 0
     rows: int | None = None
     backwards: bool = False
+    remembers: bool = False
 
     @property
     def programs(self) -> list[Program]:
@@ -108,7 +104,7 @@ class _While:
             raise ShapeError(f"while: carries {listed(x[:n])}, the body gives {listed(made)}")
         if any(output_specs(p) != (GOES_ON,) for p in conditions):
             raise ShapeError("while: the condition gives no boolean")
-        if any(p < n + m for p in _written_of_body(self)):
+        if any(p < n + m for p in written_inside(self)):
             raise ShapeError("while: a program inside writes what is carried or scanned")
         return *x[:n], *[s.with_shape((rows or 0, *s.shape)) for s in made[n:]], COUNT
 
@@ -137,6 +133,7 @@ class _While:
         return self.control([partial(compute, p) for p in self.programs], trips, *x)
 
     def vjp(self, *gys: Any, trips: Any, x: Any, need: Any) -> Any:
+        x = as_it_was("while_loop", self, x, written_inside(self))
         return None, *loop_gradient(self, gys, trips, x, need[1:])
 
     def cost(self, trips: Spec, *x: Spec) -> Cost:
@@ -204,14 +201,18 @@ def while_loop(
     around = {**going.around, **once.around}
     edges = list(around.values())
     trips = Variable.from_numpy_array(np.array(FOREVER if max_trips is None else max_trips))
+    xs = [*carried, *[Variable.of_edge(v, v.array) for v in edges]]
+    old = before(xs, sorted(written([going.program(edges), once.program(edges)])))
+    edges += [v.edge for v in old]
     ys = OPS["while"](
         trips,
-        *carried,
-        *[Variable.of_edge(v, v.array) for v in edges],
+        *xs,
+        *old,
         condition=going.program(edges),
         body=once.program(edges),
         carried=n,
         rows=max_trips,
+        remembers=bool(old),
     )[:-1]
     return ys[0] if len(ys) == 1 else ys
 

@@ -132,17 +132,28 @@ def test_without_a_bound(backend):  # noqa: F811
         y.backward()
 
 
-def test_random_numbers_inside(backend):  # noqa: F811
-    x, n = leaf(np.ones((64,), np.float32)), leaf(np.array(0, np.float32))
+@pytest.mark.parametrize("clears", [False, True])
+def test_random_numbers_inside(clears, backend):  # noqa: F811
+    x, n = leaf(normal(64), True), leaf(np.array(0, np.float32))
     y, _ = nn.while_loop(
-        lambda y, k: F.less_scalar(k, 3), lambda y, k: (F.dropout(y, 0.25, seed=3), k + 1), x, n
+        lambda y, k: F.less_scalar(F.add2(k, F.rand(shape=(), seed=4)), 3),
+        lambda y, k: (F.dropout(y, 0.25, seed=3), k + 1),
+        x,
+        n,
+        max_trips=8,
     )
-    y.forward()
-    first = y.d.copy()
-    same(first[first != 0], np.float32((4 / 3) ** 3))
-    assert 0.2 < (first != 0).mean() < 0.6  # 0.75^3 is 0.42
-    y.forward()
-    assert (y.d != first).any()
+    last = None
+    for _ in range(3):
+        x.grad.zero()
+        y.forward(clear_no_need_grad=clears)
+        scale = (y.d / x.d)[y.d != 0]
+        same(scale, np.float32((4 / 3) ** np.round(np.log(scale[0]) / np.log(4 / 3))))
+        assert 0.1 < (y.d != 0).mean() < 0.7  # 0.75^3 is 0.42
+        assert last is None or (y.d != last).any()
+        last = y.d.copy()
+        for k in (1, 2)[: 1 if clears else 2]:
+            y.backward(clear_buffer=clears)
+            same(x.g * x.d, k * last)
 
 
 def test_a_training_step_is_one_plan(backend, tmp_path):  # noqa: F811

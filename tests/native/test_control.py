@@ -57,7 +57,7 @@ def test_training_steps_with_branches(tmp_path):
         h = F.relu(PF.batch_normalization(PF.convolution(x, 16, (3, 3), name="c"), name="b"))
 
         def deep(h):
-            return F.relu(PF.convolution(h, 16, (3, 3), pad=(1, 1), name="deep")) + h
+            return F.dropout(F.relu(PF.convolution(h, 16, (3, 3), pad=(1, 1), name="deep"))) + h
 
         h = nn.switch(i, [lambda h: h, deep], h)
         return F.mean(PF.affine(h, 5, name="fc") ** 2)
@@ -99,7 +99,7 @@ def test_training_steps_with_loops(tmp_path):
             return F.less_scalar(F.mean(F.abs(h)), 20)
 
         def body(h):
-            return F.relu(PF.convolution(h, 8, (3, 3), pad=(1, 1), name="c")) + h * 1.5
+            return F.dropout(F.relu(PF.convolution(h, 8, (3, 3), pad=(1, 1), name="c"))) + h * 1.5
 
         return F.mean(PF.affine(nn.while_loop(grows, body, x, max_trips=12), 5, name="fc") ** 2)
 

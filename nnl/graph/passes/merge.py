@@ -31,8 +31,10 @@ def merge_common(program: Program, lib: Library) -> None:
         step.ins = tuple([same.get(i, i) for i in step.ins])
         if step.writes:
             for p in step.writes:
-                for key in reads.pop(program.root(step.ins[p]), ()):
+                root = program.root(step.ins[p])
+                for key in reads.pop(root, ()):
                     seen.pop(key, None)
+                seen = {k: s for k, s in seen.items() if root not in map(program.root, s.outs)}
             steps.append(step)
             continue
         # A view is free, and a step of its own keeps roots simple. Attributes that are objects may
