@@ -256,7 +256,7 @@ class Skeleton:
 
     def _new(self, spec: Spec) -> NdArray:
         nd = NdArray.unwritten(spec)
-        nd.record = Record(version=1, work=self, place=len(self.made))
+        nd.record = Record(None, "", False, None, None, 1, self, len(self.made))
         self.made.append(nd)
         return nd
 

@@ -17,7 +17,7 @@ from nnl.cli.main import main
 from nnl.ext.native import library
 from tests.communicators.ranks import HEADER, ROOT, need_mpi, run
 
-MODES = ("static", "kept", "dynamic", "compiled")
+MODES = ("static", "kept", "dynamic", "compiled", "coexecuted")
 
 TRAIN = """
 import nnl.parametric_functions as PF
@@ -71,8 +71,14 @@ def train(mode, overlapped):
         update(loss)
         return loss
 
+    @nn.coexecute
+    def coexecuted(x, t):
+        now = loss_of(x, t)
+        update(now)
+        return now
+
     compiled = nn.compile(step)
-    loss = None if mode == "dynamic" else loss_of(x, t)
+    loss = None if mode in ("dynamic", "coexecuted") else loss_of(x, t)
     losses = []
     for i in range(STEPS):
         x.d, t.d = X[i, mine], T[i, mine]
@@ -82,6 +88,9 @@ def train(mode, overlapped):
             with nn.auto_forward():
                 now = loss_of(x, t)
                 update(now)
+        elif mode == "coexecuted":
+            with nn.auto_forward():
+                now = coexecuted(x, t)
         else:
             loss.forward(clear_no_need_grad=mode == "static")
             update(loss)
