@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from sys import _getframe
+from time import perf_counter
 from typing import Any
 
 from nnl.coexec.paths import Paths
@@ -56,15 +57,15 @@ class coexecution:
         shadow = self._shadow > 0 and self._report.steps % self._shadow == 0
         outermost = _getframe(1).f_back
         self._skeleton = Skeleton(self._paths, self._report, outermost, shadow)
-        STATE.skeleton = self._skeleton
+        STATE.skeleton, self._start = self._skeleton, perf_counter()
         return self
 
     def __exit__(self, *error: Any) -> None:
         STATE.skeleton = None
         try:
-            self._skeleton.run()
+            self._skeleton.run(ends=True)
         finally:
-            self._report.end_step()
+            self._report.end_step(perf_counter() - self._start)
 
     def report(self) -> Report:
         """What ran as plans, what did not, and why."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from nnl.coexec import drawing
 from nnl.coexec.loops import Locations
 from nnl.coexec.trace_graph import Item, TraceGraph
 from nnl.core.origin import at
+from nnl.core.origin import place as place_of
 
 logger = logging.getLogger("nnl")
 
@@ -27,6 +29,8 @@ class Report:
         left: How many of them computed at once from where new paths hardly ever come again.
         fallbacks: What was new in those of them that came after a step without anything new.
         segments: How many pieces ran: a step is cut where something reads or writes a value.
+        seconds: What the steps have taken, and `running` what of it their pieces took.
+        reads: {line: (how often a step was cut there, seconds)}: what reads or writes values.
         differences: What shadow mode has found.
         graph: All paths in one graph, loops folded.
     """
@@ -35,6 +39,8 @@ class Report:
         self.graph, self.locations = TraceGraph(), Locations()
         self._pieces: list[Sequence[Place]] = []  # of the present step
         self.steps = self.traces = self.segments = self.left = 0
+        self.seconds = self.running = 0.0
+        self.reads: dict[str, tuple[int, float]] = {}
         self.fallbacks: list[str] = []
         self.differences: list[str] = []
         self._settled = False  # whether a step has had nothing new
@@ -44,10 +50,15 @@ class Report:
         """A path has left those that were known."""
         self._new = self._new or cause(before, new)
 
-    def ran(self, path: Sequence[Place]) -> None:
-        """A piece of the present step has run, or is about to."""
+    def ran(self, path: Sequence[Place], seconds: float, asked: FrameType | None) -> None:
+        """A piece of the present step has run, as this frame asked for a value."""
         self.segments += 1
+        self.running += seconds
         self._pieces.append(path)
+        if asked is not None:
+            line = place_of(((), asked.f_code, asked.f_lasti)).strip("()")
+            count, total = self.reads.get(line, (0, 0.0))
+            self.reads[line] = count + 1, total + seconds
 
     def compared(self, first: str) -> None:
         """Shadow mode has compared a piece; `first` is its first call with another result."""
@@ -55,9 +66,10 @@ class Report:
             self.differences.append(f"step {self.steps}: {first}")
             logger.warning("coexecution: %s", self.differences[-1])
 
-    def end_step(self) -> None:
+    def end_step(self, seconds: float) -> None:
         """The step is over."""
         self.steps += 1
+        self.seconds += seconds
         if self._new and self.graph.merge(list(_items(self._pieces))):
             self.traces += 1
             if self._settled:
@@ -81,6 +93,10 @@ class Report:
             f"{self.steps} steps in {self.segments} segments, {self.traces} traces, "
             f"{len(self.fallbacks)} fallbacks" + (f", {self.left} left" if self.left else "")
         ]
+        share = self.running / self.seconds if self.seconds else 0.0
+        lines.append(f"  {self.seconds:.3f} s, {share:.0%} of it running what was put off")
+        slowest = sorted(self.reads.items(), key=lambda item: -item[1][1])
+        lines += [f"  cut at {at} {n} times, {s:.3f} s" for at, (n, s) in slowest]
         return "\n".join([*lines, *[f"  {t}" for t in (*self.fallbacks, *self.differences)]])
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from sys import getrefcount
+from time import perf_counter
 from types import FrameType
 from typing import Any
 
@@ -296,9 +297,11 @@ class Skeleton:
 
     # ---- running ----
 
-    def run(self) -> None:
+    def run(self, ends: bool = False) -> None:
         """Do what has been put off.
 
+        Args:
+            ends: Whether that is because the step is over.
         Raises:
             ValueError: Another thread asks for it.
         """
@@ -317,9 +320,9 @@ class Skeleton:
         held = references(made)
         live = {i for i, n in enumerate(held) if n > ALONE}
         values: dict[int, tuple[str, Any]] = {}
+        start = perf_counter()
         try:
             if path:
-                self.report.ran(path)
                 with using(skeleton=None):
                     wanted = live | {number for number, _ in taken.values()}
                     if self.shadow:
@@ -329,6 +332,8 @@ class Skeleton:
                         values = at.run(path, given, wanted)
         finally:
             _publish(values, made, live, taken)
+            if path:
+                self.report.ran(path, perf_counter() - start, None if ends else caller())
 
 
 def _as_inputs(op: Op, attrs: Any, x: Any) -> tuple[Any, Any]:

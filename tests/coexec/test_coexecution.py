@@ -99,7 +99,13 @@ def test_a_static_program_needs_one_trace_and_one_segment_a_step() -> None:
         step(variable(4, 5, seed=k), t)
     report = step.report()
     assert (report.steps, report.traces, report.fallbacks) == (10, 1, [])
-    assert str(report) == "10 steps in 10 segments, 1 traces, 0 fallbacks"
+    first, times = str(report).split("\n")
+    assert first == "10 steps in 10 segments, 1 traces, 0 fallbacks"
+    assert times == (
+        f"  {report.seconds:.3f} s, {report.running / report.seconds:.0%} of it running what was "
+        "put off"
+    )
+    assert 0 < report.running < report.seconds and not report.reads
 
 
 def test_shapes_are_there_at_once_and_nothing_is_computed() -> None:
@@ -131,6 +137,9 @@ def test_values_that_are_read_in_the_middle_end_no_step() -> None:
         assert seen[-1] == pytest.approx(total, rel=1e-5)
         assert found == pytest.approx(total + 6 * (total > 0), rel=1e-4, abs=1e-4)
     assert step.report().segments == 12
+    line = step.__wrapped__.__code__.co_firstlineno + 3
+    assert step.report().reads[f"test_coexecution.py:{line}"][0] == 6
+    assert f"cut at test_coexecution.py:{line} 6 times, " in str(step.report())
 
 
 def test_results_that_are_kept_keep_their_values() -> None:
@@ -431,7 +440,7 @@ def test_freeze_gives_the_step_without_its_python(tmp_path: Any) -> None:
 def test_freeze_refuses_steps_that_read_values() -> None:
     step = nn.coexecute(lambda x: x * float(F.sum(x).d))
     step(variable(3))
-    with pytest.raises(ValueError, match="1 steps in 2 segments, 1 traces, 0 fallbacks$"):
+    with pytest.raises(ValueError, match="1 steps in 2 segments, 1 traces, 0 fallbacks"):
         step.freeze(variable(3))
 
 
