@@ -154,6 +154,10 @@ class Call {
       const double number = PyFloat_AS_DOUBLE(value);
       return number == 0 && std::signbit(number);
     }
+    if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
+      PyObject** items = PySequence_Fast_ITEMS(value);
+      return std::any_of(items, items + PySequence_Fast_GET_SIZE(value), may_be_negative_zero);
+    }
     return !PyLong_Check(value) && !PyUnicode_CheckExact(value) && value != Py_None;
   }
 
@@ -242,14 +246,10 @@ class Call {
     if (core->Bound.view.on(bound_.ptr()) && space_.ptr() != host && !PyTuple_GET_SIZE(writes))
       return false;
     for (; held_ < count_; ++held_) {
-      PyObject* buf = Py_None;
-      if (inputs_[held_] != Py_None) {
-        PyObject* nd = data(inputs_[held_]);
-        PyObject* bufs = nd ? core->NdArray.bufs.of(nd) : nullptr;
-        buf = bufs ? PyDict_GetItemWithError(bufs, space_.ptr()) : nullptr;
-        if (!buf) return false;
-      }
-      bufs_[held_ + 1] = Py_NewRef(buf);
+      nb::object buf = nb::none();
+      if (inputs_[held_] != Py_None) buf = buffer(data(inputs_[held_]));
+      if (!buf.is_valid()) return false;
+      bufs_[held_ + 1] = buf.release().ptr();
     }
     if (need_) {
       edges_ = nb::steal(PyTuple_New(count_));
@@ -267,6 +267,19 @@ class Call {
       Py_SETREF(bufs_[i + 1], buf);
     }
     return true;
+  }
+
+  // What an array holds in the space of the kernel; null where nothing was written yet.
+  nb::object buffer(PyObject* nd) const {
+    static PyObject* const read = text("read");
+    PyObject* bufs = nd ? core->NdArray.bufs.of(nd) : nullptr;
+    if (!bufs || !PyDict_CheckExact(bufs)) return {};
+    PyObject* found = PyDict_GetItemWithError(bufs, space_.ptr());
+    if (found) return nb::borrow(found);
+    PyObject* record = core->NdArray.record.of(nd);
+    const bool filled = core->Record.exactly(record) && core->Record.fill.of(record) != Py_None;
+    if (!filled && !PyDict_GET_SIZE(bufs)) return {};
+    return nb::steal(PyObject_CallMethodOneArg(nd, read, space_.ptr()));
   }
 
   // ---- what a call makes ----

@@ -72,6 +72,11 @@ struct ArrayClass : Class {
   Slot spec = slot("spec"), bufs = slot("bufs"), record = slot("record");
 };
 
+struct RecordClass : Class {
+  using Class::Class;
+  Slot fill = slot("fill");
+};
+
 struct VariableClass : Class {
   using Class::Class;
   Slot edge = slot("edge"), data = slot("_data"), sessions = slot("sessions"), info = slot("info");
@@ -102,6 +107,7 @@ struct Core {
         Attributes(op.attr("Attributes")),
         Bound(dispatch.attr("Bound")),
         NdArray(dispatch.attr("NdArray")),
+        Record(dispatch.attr("PLAIN").type()),
         Variable(dispatch.attr("Variable")),
         Value(dispatch.attr("Value")),
         Node(dispatch.attr("Node")),
@@ -117,6 +123,7 @@ struct Core {
   const AttributesClass Attributes;
   const BoundClass Bound;
   const ArrayClass NdArray;
+  const RecordClass Record;
   const VariableClass Variable;
   const ValueClass Value;
   const NodeClass Node;

@@ -92,6 +92,12 @@ def test_calls_do_what_the_definition_does(op: Op) -> None:
                 assert outcome(op, case, as_arrays) == want
 
 
+def filled() -> NdArray:
+    nd = NdArray(2, 3)
+    nd.fill(2)
+    return nd
+
+
 USUAL = {
     "add2": lambda x: F.add2(x, x),
     "operator": lambda x: x * x,
@@ -100,6 +106,9 @@ USUAL = {
     "by position": lambda x: F.mean(x, 1, True),
     "by name": lambda x: F.sum(x, axis=(1, 2), keepdims=True),
     "zero": lambda x: F.leaky_relu(x, alpha=0.0),
+    "zeros": lambda x: F.pad(x, (0, 1), constant_value=0.0),
+    "no inputs": lambda x: F.randn(0, 1, (3, 4)),
+    "lazily filled": lambda x: F.add2(filled(), filled()),
     "list": lambda x: F.reshape(x, [4, -1]),
     "variadic": lambda x: F.concatenate(x, x, x, axis=1),
     "several": lambda x: F.split(x, axis=1),
