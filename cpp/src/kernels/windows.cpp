@@ -195,9 +195,12 @@ class Planes {
   void each(void* workspace, F f) const {
     auto* scratch = static_cast<char*>(workspace);
     if (!images_.planes) return f(Portion{images_, 0, scratch, false});
-    parallel_for(parts_, 1, [&](int64_t begin, int64_t end) {
+    // a second thread takes longer to come than little work takes
+    const bool little = static_cast<size_t>(chunks_) * bytes_ < size_t{1} << 16;
+    const int64_t parts = little ? 1 : parts_;
+    parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
       for (int64_t p = begin; p < end; ++p)
-        for (int64_t i = chunks_ * p / parts_; i < chunks_ * (p + 1) / parts_; ++i) {
+        for (int64_t i = chunks_ * p / parts; i < chunks_ * (p + 1) / parts; ++i) {
           const int64_t n = std::min<int64_t>(16, images_.channels - 16 * i);
           f(Portion{{1, n, true}, 16 * i, scratch + static_cast<size_t>(p) * bytes_, true});
         }
