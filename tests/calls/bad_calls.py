@@ -22,7 +22,6 @@ import numpy as np
 
 import nnl as nn
 import nnl.functions as F
-from nnl.ext import native
 from tests.calls.clear_text import unclear
 from tests.calls.good_calls import Call, Maker, array, makers, variable
 
@@ -222,7 +221,6 @@ def child(first: int, last: int) -> None:
     """Check calls; a line for each that starts, and one for what was found."""
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
-    native.SMALL = 0  # native kernels, however small arrays are
     signal.signal(signal.SIGPROF, stop)
     judge = Judge()
     with open("/proc/self/statm") as f:

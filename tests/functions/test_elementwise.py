@@ -202,11 +202,13 @@ def test_comparisons_and_search_need_no_gradient():
         assert not y.need_grad
 
 
-def test_unlink_shares_memory_and_identity_does_not():
-    x = var([1.0, 2.0])
+@pytest.mark.parametrize("n", [2, 5000])
+def test_unlink_and_reshape_share_memory_and_identity_does_not(n):
+    x = var(np.ones(n))
     with nn.auto_forward():
-        shared, copied = F.unlink(x), F.identity(x)
-    assert np.shares_memory(shared.d, x.d) and not np.shares_memory(copied.d, x.d)
+        shared, copied = (F.unlink(x), F.reshape(x, (n, 1))), F.identity(x)
+    assert all(np.shares_memory(y.d, x.d) for y in shared)
+    assert not np.shares_memory(copied.d, x.d)
 
 
 @pytest.mark.parametrize("name", ["identity", "unlink"])

@@ -4,29 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 import nnl as nn
-from nnl.ext import native
 from tests.native.graphs import NUMPY, Graph
 
 ROUNDING = {"float": 1e-6, "half": 5e-4, "bfloat16": 4e-3}  # of a result, relative
 NEAR = {"float": 2e-5, "half": 2e-3, "bfloat16": 1.6e-2}  # error of a few of them, of the largest
 
 Result = dict[str, np.ndarray]
-
-
-@contextmanager
-def native_kernels_for_small_arrays() -> Iterator[None]:
-    """Use native kernels however small arrays are."""
-    small, native.SMALL = native.SMALL, 0
-    try:
-        yield
-    finally:
-        native.SMALL = small
 
 
 class Run:
@@ -201,8 +189,7 @@ def check(graph: Graph, modes: Any = MODES, kind: str = "float", context: Any = 
     oracle = Oracle(graph, kind)
     for mode in modes:
         try:
-            with native_kernels_for_small_arrays():
-                got = run_mode(graph, mode, context or native_context(kind))
+            got = run_mode(graph, mode, context or native_context(kind))
         except Exception as e:  # noqa: BLE001  (whatever it is, it is the finding)
             return f"{mode}: {type(e).__name__}: {e}"
         found = oracle.difference(got)

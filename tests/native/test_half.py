@@ -16,7 +16,6 @@ from nnl.core.context import Context, using
 from nnl.core.dispatch import bind
 from nnl.core.op import OPS, Op
 from nnl.core.spec import Spec
-from nnl.ext import native as native_backend
 from nnl.graph.session import session_of
 from nnl.training.loss_scaling import DynamicLossScalingUpdater
 from tests.native.kernels import BF16, F16, is_float, require_library
@@ -70,11 +69,8 @@ def error(got: np.ndarray, want: np.ndarray) -> float:
 
 @pytest.mark.parametrize("config", TYPES)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_op_in_16_bits_is_float32_rounded(
-    name: str, config: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_op_in_16_bits_is_float32_rounded(name: str, config: str) -> None:
     """The inputs are the same rounded values in all three; results differ by rounding only."""
-    monkeypatch.setattr(native_backend, "SMALL", 0)
     op, (exact, half, native) = OPS[name], targets(config)
     for attrs, inputs in cases(op):
         low = rounded(op, inputs, TYPES[config])

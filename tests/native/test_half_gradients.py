@@ -19,7 +19,6 @@ import nnl as nn
 import nnl.functions as F
 from nnl.core.context import Context
 from nnl.core.op import Op
-from nnl.ext import native
 from tests.test_derived import PUBLIC, Case
 
 TYPES = {"half": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -91,10 +90,7 @@ def varied(case: Case, op: Op, dtype: np.dtype) -> Iterator[tuple[dict[str, floa
     [pytest.param(*p.values, config, id=f"{p.id}-{config}")
      for config, cases in (("bfloat16", FIRST), ("half", BOUNDED)) for p in cases],
 )  # fmt: skip
-def test_gradients_in_16_bits_are_those_of_float32(
-    op: Op, i: int, config: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native, "SMALL", 0)
+def test_gradients_in_16_bits_are_those_of_float32(op: Op, i: int, config: str) -> None:
     case, dtype = Case(op, i, np.float32), TYPES[config]
     if not case.differentiable() or op.name in ILL_CONDITIONED:
         return

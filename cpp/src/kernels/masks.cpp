@@ -58,7 +58,8 @@ class Mask : public Kernel {
                              : how == Masked::scatter ? "bool_scatter: mask"
                                                       : "nonzero: x";
     throw ValueError(name + " has " + std::to_string(found) +
-                     " elements that are not zero, wanted " + std::to_string(count_));
+                     " elements that are not zero, wanted " + std::to_string(count_) +
+                     (how == Masked::scatter ? ", the first size of input" : ""));
   }
   Spec mask_, x_, y_;
   bool based_ = false;

@@ -51,8 +51,6 @@ TRAITS = Traits(
     computes_again=True,
 )
 
-# Below this, numpy is as fast: the call costs more than the work.
-SMALL = 4096  # elements of the largest array
 LARGE = 1 << 14  # bytes from which the start of an array in memory matters
 
 
@@ -134,17 +132,15 @@ def set_threads(n: int) -> None:
 def bind(
     op: Any, attrs: Any, in_specs: tuple[Any, ...], out_specs: tuple[Any, ...]
 ) -> tuple[Call, bool] | None:
-    """(call, True) for numpy arrays, if the library may have a kernel and the arrays are not tiny.
+    """(call, True) for numpy arrays, if the library may have a kernel.
 
     If the kernel declines, numpy's own call stands in.
     """
     lib = library()
-    if lib is None or not knows(lib, op.name):
+    if lib is None or not knows(lib, op.name) or op.view:  # kernels copy, numpy gives a view
         return None
     specs = [s for s in (*in_specs, *out_specs) if s is not None]
     if any(s.dtype.name not in DTYPES for s in specs):
-        return None
-    if max([s.size for s in specs]) < SMALL:
         return None
     call = lib.at_first_call(partial(_array_kernel, op, attrs, in_specs, out_specs))
     return call, len(out_specs) == 1 and not is_list(op, attrs, in_specs)
