@@ -168,7 +168,7 @@ def _again(skeleton: Skeleton, known: Pass, nodes: list[Node], clear: bool) -> N
     first = len(skeleton.made)
     for nd in known.given:
         skeleton.number(nd)
-    skeleton.go(known.place, known.specs)
+    skeleton.go(known.place, len(known.specs))
     asked = {n for _, gs in known.nodes for n in gs.values()} | {n for _, n in known.sums}
     # all at once: what follows may run what was put off
     arrays = {n: skeleton.array(n, known.specs[n - first] if n >= first else None) for n in asked}

@@ -120,9 +120,26 @@ class Skeleton:
 
     def calls(self, op: Op, attrs: Any, arrays: Sequence[tuple[NdArray | None, ...]]) -> None:
         """Apply an op that writes its inputs to each of the lists of arrays, later."""
-        for datas in arrays:
-            specs = tuple([None if d is None else d.spec for d in datas])
-            self.execute(op, attrs, bind(op, attrs, STATE.target, specs), datas)
+        target = STATE.target
+        specs = [tuple([None if d is None else d.spec for d in datas]) for datas in arrays]
+        bounds = [bind(op, attrs, target, s) for s in specs]
+        every = [self._numbers(datas, b) for datas, b in zip(arrays, bounds, strict=True)]
+        numbers = [n for n in every if n is not None]
+        if len(numbers) < len(every) or bounds[0].space != SPACE:
+            for datas, bound in zip(arrays, bounds, strict=True):
+                self.execute(op, attrs, bound, datas)
+            return
+        key = tuple(bounds), tuple(numbers)
+        at = self.at.after.get(key)
+        if at is None:
+            pairs = zip(bounds, numbers, strict=True)
+            origin = here(STATE.layer)
+            at = self._new_place(key, [Call(op, attrs, b, n, target, origin) for b, n in pairs])
+        if at is not None:
+            self.go(at, sum([len(b.out_specs) for b in bounds]))
+        else:
+            for datas, bound in zip(arrays, bounds, strict=True):
+                execute(bound, datas)
 
     def accumulate(self, into: NdArray, g: NdArray) -> bool:
         """Add a gradient to that of a leaf, later; False where it must be done at once."""
@@ -189,28 +206,36 @@ class Skeleton:
         at = self.at.after.get(key)
         if at is None:
             call = Call(op, attrs, bound, numbers, STATE.target, here(STATE.layer))
-            if not self.at.is_predictable():
-                self.report.left += 1
-                self.leave()
+            at = self._new_place(key, [call])
+            if at is None:
                 return None
-            self.report.saw(self.at, call)
-            at = self.paths.add(self.at, key, (call,))
-            at.location = self.report.locations.here(caller(), self.outermost)
         at.visits += 1
         self.at = at
         self.path.append(at)
         return tuple([self._new(spec) for spec in bound.out_specs])
+
+    def _new_place(self, key: Any, calls: list[Call]) -> Place | None:
+        """The place that calls lead to for the first time; None where the step is left instead."""
+        if not self.at.is_predictable():
+            self.report.left += 1
+            self.leave()
+            return None
+        self.report.saw(self.at, calls[0])
+        at = self.paths.add(self.at, key, tuple(calls))
+        at.location = self.report.locations.here(caller(), self.outermost)
+        return at
 
     def leave(self) -> None:
         """Do what was put off, and put nothing off any more in this step."""
         self.run()
         STATE.skeleton = None
 
-    def go(self, place: Place, specs: Sequence[Spec]) -> None:
-        """Put off the calls of a place, which make arrays of these specs."""
+    def go(self, place: Place, makes: int) -> None:
+        """Put off the calls of a place, which make so many arrays that nobody has."""
+        place.visits += 1
         self.at = place
         self.path.append(place)
-        self.made += [None] * len(specs)
+        self.made += [None] * makes
 
     def array(self, number: int, spec: Spec | None = None) -> NdArray:
         """The array of a number."""
