@@ -13,8 +13,10 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
+import nnl.parametric_functions as PF  # noqa: E402
 from nnl.converters.onnx import load  # noqa: E402
-from nnl.converters.onnx.errors import OnnxError  # noqa: E402
+from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator  # noqa: E402
+from nnl.converters.onnx.exporter import export  # noqa: E402
 from tests.converters.test_onnx_import import (  # noqa: E402, F401
     model,
     no_parameters,
@@ -215,6 +217,61 @@ def test_files_of_programs(tmp_path):
     want = ReferenceEvaluator(proto).run(None, {"x": ONES, "limit": np.float32(99)})
     got = nn.load_program(tmp_path / "x.nnlp").run(x=ONES, limit=99)
     np.testing.assert_allclose(got["y"], want[0], rtol=1e-5)
+
+
+# ---- export ----
+
+
+def check_export(ys, inputs, values):
+    """What is exported gives the same in the reference, and in nnl again."""
+    proto = export(dict(ys), inputs, batch=None)
+    onnx.checker.check_model(proto, full_check=True)
+    reference = ReferenceEvaluator(proto)
+    nn.clear_parameters()
+    leaves = {k: nn.Variable(x.shape) for k, x in inputs.items()}
+    again = load(proto)(leaves)
+    again = again if isinstance(again, tuple) else (again,)
+    for one in values:
+        for k, v in one.items():
+            inputs[k].d = leaves[k].d = v
+        nn.forward_all(list(ys.values()))
+        nn.forward_all(again)
+        given = {k: np.asarray(v, np.float32) for k, v in one.items()}
+        for y, w, z in zip(ys.values(), reference.run(None, given), again, strict=True):
+            np.testing.assert_allclose(w, y.d, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(z.d, y.d, rtol=1e-5, atol=1e-6)
+    return [n.op_type for n in proto.graph.node]
+
+
+def test_branches_are_exported():
+    x, i = nn.Variable((2, 3)), nn.Variable(())
+
+    def deep(x, z):
+        a = nn.switch(F.greater_scalar(F.sum(x), 0), [F.sin, F.relu], z)
+        return PF.affine(a, 3, name="fc"), x
+
+    h = F.tanh(x)
+    a, b = nn.switch(i, [lambda x, z: (x * h, z), deep], x, x * 2)
+    values = [{"x": s * normal(2, 3) + s, "i": k} for s in (1, -1) for k in (0, 1)]
+    assert "If" in check_export({"a": a, "b": b}, {"x": x, "i": i}, values)
+    with pytest.raises(UnsupportedOperator, match="one of two subgraphs, and this is one of 3"):
+        export(nn.switch(i, [F.relu, F.tanh, F.sin], x), [x, i], batch=None)
+
+
+def test_loops_are_exported():
+    x, limit = nn.Variable((2, 3)), nn.Variable(())
+    y, n = nn.while_loop(
+        lambda h, n: F.less(F.sum(F.abs(h)), limit),
+        lambda h, n: (PF.affine(h, 3, name="fc") + h * 2, n + 1),
+        x,
+        F.constant(0, ()),
+        max_trips=9,
+    )
+    values = [{"x": normal(2, 3), "limit": k} for k in (0, 5, 100, 1e9)]
+    assert "Loop" in check_export({"y": y, "n": n}, {"x": x, "limit": limit}, values)
+    rows = nn.while_loop(lambda h: F.sum(h), lambda h: (h, h), x, max_trips=3)[1]
+    with pytest.raises(UnsupportedOperator, match="has a row for each trip that there was"):
+        export(rows, [x], batch=None)
 
 
 # ---- errors ----

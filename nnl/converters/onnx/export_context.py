@@ -45,6 +45,7 @@ class Exporter:
         moved_batch: Any other batch size.
     Attributes:
         nodes: What was written so far.
+        casts, size: Tensors in other dtypes, and the batch size, as far as they were written.
         refused: Functions that could not be written, with the reasons.
     """
 
@@ -57,8 +58,8 @@ class Exporter:
         self._origin = ""  # the function being written
         self._constants: dict[tuple[Any, ...], Tensor] = {}
         self._folded: dict[tuple[int, str], Tensor] = {}
-        self._casts: dict[tuple[int, Any], Tensor] = {}
-        self._batch_size: Tensor | None = None
+        self.casts: dict[tuple[int, Any], Tensor] = {}
+        self.size: Tensor | None = None
         self._alive: list[Any] = []  # graphs whose ids are keys of `values`
 
     # ---- what handlers call ----
@@ -114,11 +115,11 @@ class Exporter:
         if x.value is not None and x.name == "":
             return self.constant(x.value.astype(dtype))
         key = (id(x), dtype)
-        if key not in self._casts:
+        if key not in self.casts:
             y = self.emit("Cast", x, dtype=dtype, to=onnx_type(dtype))
             y.shape, y.moved, y.inner = x.shape, x.moved, x.inner
-            self._casts[key] = y
-        return self._casts[key]
+            self.casts[key] = y
+        return self.casts[key]
 
     def fold(self, x: Tensor, key: str, function: Callable[[Any], Any]) -> Tensor | None:
         """The initializer that `function` makes of x; None if x is no initializer."""
@@ -235,7 +236,7 @@ class Exporter:
 
     def batch_size(self) -> Tensor:
         """The batch size as an int64 vector of one element."""
-        if self._batch_size is None:
+        if self.size is None:
             if self.batch_source is None:
                 raise Refused("no input has a batch axis, so its size is not known")
             x, axis = self.batch_source
@@ -244,8 +245,8 @@ class Exporter:
             else:
                 shape = self.emit("Shape", x, dtype=np.int64)
                 size = self.emit("Gather", shape, self.ints(axis), axis=0)
-            self._batch_size = size
-        return self._batch_size
+            self.size = size
+        return self.size
 
     # ---- walking the graph ----
 
@@ -363,9 +364,13 @@ class Exporter:
         )
         if [n.op for n in capture(edges)] != [n.op for n in moved_nodes]:
             raise Refused("its parts depend on the batch size")
-        self._alive.append((leaves, edges))
+        self.keep_alive(leaves, edges)
         self.run(edges, [n.attrs for n in moved_nodes])
         return tuple(self._source(e) for e in edges)
+
+    def keep_alive(self, *graphs: Any) -> None:
+        """Keep graphs whose ids are keys of `values`."""
+        self._alive.append(graphs)
 
 
 def _leaf(x: Tensor, shape: Shape | None) -> Variable:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from nnl.converters.onnx import (  # noqa: F401
+    export_control,
     export_convolution,
     export_detection,
     export_elementwise,

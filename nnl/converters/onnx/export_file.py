@@ -11,7 +11,13 @@ from typing import Any
 
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.export_context import Exporter, onnx_type
-from nnl.converters.onnx.export_tensor import NodeRecord, Tensor, affine_size, as_initializer
+from nnl.converters.onnx.export_tensor import (
+    NodeRecord,
+    Subgraph,
+    Tensor,
+    affine_size,
+    as_initializer,
+)
 from nnl.core.atomic import replacing
 
 _ALIGNMENT = 64  # bytes between the starts of external weights: one cache line, for memory maps
@@ -57,14 +63,14 @@ class Contents:
         for node in reversed(self.exporter.nodes):
             if any(id(y) in needed for y in node.outputs):
                 used.append(node)
-                needed.update(id(x) for x in node.inputs if x is not None)
+                needed.update(map(id, node.reads))
         return used[::-1]
 
     def _used_initializers(self) -> list[Tensor]:
         found: dict[int, Tensor] = {}
         for node in self.nodes:
-            for x in node.inputs:
-                if x is not None and x.value is not None:
+            for x in node.reads:
+                if x.value is not None:
                     found.setdefault(id(x), x)
         return list(found.values())
 
@@ -77,12 +83,23 @@ class Contents:
         counts: dict[str, int] = {}
         for t in self.initializers:
             t.name = _fresh(t.name or "constant", taken, counts)
-        for node in self.nodes:
+        for node in _every(self.nodes):
+            for graph in node.subgraphs:
+                for x in graph.inputs:
+                    x.name = _fresh("inner", taken, counts, always=True)
             for y in node.outputs:
                 if y.name == "" and y.hint:
                     y.name = _fresh(y.hint, taken, counts)
                 elif y.name == "":
                     y.name = _fresh(node.op_type.lower(), taken, counts, always=True)
+
+
+def _every(nodes: Sequence[NodeRecord]) -> Iterator[NodeRecord]:
+    """Nodes, and those of the graphs inside them."""
+    for node in nodes:
+        yield node
+        for graph in node.subgraphs:
+            yield from _every(graph.nodes)
 
 
 def _fresh(base: str, taken: set[str], counts: dict[str, int], always: bool = False) -> str:
@@ -143,8 +160,19 @@ def _node(record: NodeRecord, index: int) -> Any:
     for name, value in sorted(record.attributes.items()):
         # an empty sequence does not say its type; those that can be empty are shapes
         kind = AttributeProto.INTS if value == () else None
+        value = _graph(value, node.name) if isinstance(value, Subgraph) else value
         node.attribute.append(helper.make_attribute(name, value, attr_type=kind))
     return node
+
+
+def _graph(inner: Subgraph, name: str) -> Any:
+    from onnx import helper
+
+    def infos(tensors: Sequence[Tensor]) -> list[Any]:
+        return [helper.make_tensor_value_info(t.name, onnx_type(t.dtype), t.shape) for t in tensors]
+
+    nodes = [_node(n, i) for i, n in enumerate(inner.nodes)]
+    return helper.make_graph(nodes, name, infos(inner.inputs), infos(inner.outputs))
 
 
 def _value_info(contents: Contents, name: str, t: Tensor) -> Any:

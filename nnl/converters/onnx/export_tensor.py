@@ -58,6 +58,19 @@ class NodeRecord:
     attributes: dict[str, Any] = field(default_factory=dict)
     origin: str = ""
 
+    @property
+    def subgraphs(self) -> list[Subgraph]:
+        """The graphs among its attributes."""
+        return [v for v in self.attributes.values() if isinstance(v, Subgraph)]
+
+    @property
+    def reads(self) -> list[Tensor]:
+        """Its inputs, and what the graphs inside read and end in."""
+        found = [x for x in self.inputs if x is not None]
+        for graph in self.subgraphs:
+            found += [x for node in graph.nodes for x in node.reads] + graph.outputs
+        return found
+
     def same(self, other: NodeRecord) -> bool:
         """Whether both are written alike, apart from names."""
         if self.op_type != other.op_type or self.attributes != other.attributes:
@@ -65,6 +78,20 @@ class NodeRecord:
         if len(self.inputs) != len(other.inputs):
             return False
         return all(map(_same_value, self.inputs, other.inputs))
+
+
+@dataclass
+class Subgraph:
+    """A graph that is an attribute of a node; it may read what is around it."""
+
+    nodes: list[NodeRecord]
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Subgraph) or len(self.nodes) != len(other.nodes):
+            return False
+        return all(a.same(b) for a, b in zip(self.nodes, other.nodes, strict=True))
 
 
 def _same_value(a: Tensor | None, b: Tensor | None) -> bool:

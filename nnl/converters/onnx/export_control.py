@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export of steps with programs inside: If and Loop, whose subgraphs read what is around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.onnx.export_context import Exporter, Refused
+from nnl.converters.onnx.export_tensor import Call, Subgraph, Tensor
+from nnl.converters.onnx.registry import onnx_export
+from nnl.core.context import using
+from nnl.core.graph import capture
+from nnl.core.tracer import tracing
+from nnl.graph.inside import input_specs, leaf, record
+from nnl.graph.program import Program
+
+
+@onnx_export("cast")
+def cast(ctx: Exporter, call: Call) -> Tensor:
+    return ctx.cast(call.x, call.dtype)
+
+
+@onnx_export("switch")
+def switch(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
+    branches = call.attrs.branches
+    if len(branches) != 2:
+        raise Refused(f"ONNX chooses one of two subgraphs, and this is one of {len(branches)}")
+    index, *xs = given(call)
+    other, then = (subgraph(ctx, lambda p=p: _written(ctx, p, xs)) for p in branches)
+    ys = ctx.emit(
+        "If", ctx.cast(index, np.bool_), outputs=len(call.shapes), then_branch=then,
+        else_branch=other,
+    )  # fmt: skip
+    return _typed(ys, call)
+
+
+@onnx_export("while")
+def loop(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
+    a, n = call.attrs, call.attrs.carried
+    if a.condition is None or a.scanned or len(call.shapes) != n + 1:
+        raise Refused(
+            "a Loop of ONNX has a row for each trip that there was, not for each possible"
+        )
+    trips, *xs = given(call)
+    carried, around = xs[:n], xs[n:]
+    (going,) = _written(ctx, a.condition, xs)
+    turn, before, count = (_input(t) for t in (np.int64, np.bool_, np.int64))
+    inside = [_input(x.dtype, x) for x in carried]
+
+    def body() -> list[Tensor]:
+        ys = _written(ctx, a.body, [*inside, *around])
+        (goes_on,) = _written(ctx, a.condition, [*ys, *around])
+        return [goes_on, *ys, ctx.emit("Add", turn, 1)]
+
+    graph = subgraph(ctx, body, [turn, before, *inside, count])
+    zero = ctx.constant(np.array(0, np.int64))
+    ys = ctx.emit("Loop", trips, going, *carried, zero, outputs=n + 1, body=graph)
+    return _typed(ys, call)
+
+
+def given(call: Call) -> list[Tensor]:
+    """The inputs, none of which may be the state of a stream of random numbers."""
+    found = [x for x in call.inputs if x is not None]
+    if call.op.written(call.attrs):
+        raise Refused("it writes state, and ONNX has none")
+    return found
+
+
+def subgraph(
+    ctx: Exporter, write: Callable[[], list[Tensor]], inputs: Sequence[Tensor] = ()
+) -> Subgraph:
+    """The graph of what `write` adds, which ends in the tensors that it returns."""
+    outer, casts, size = ctx.nodes, ctx.casts, ctx.size
+    ctx.nodes, ctx.casts = [], dict(casts)
+    try:
+        outputs = write()
+        own = {id(y) for node in ctx.nodes for y in node.outputs}
+        made = [y if id(y) in own else ctx.emit("Identity", y) for y in outputs]
+        for y, like in zip(made, outputs, strict=True):
+            y.shape, y.moved = like.shape, like.moved
+        return Subgraph(ctx.nodes, list(inputs), made)
+    finally:
+        ctx.nodes, ctx.casts, ctx.size = outer, casts, size
+
+
+def _written(ctx: Exporter, program: Program, xs: Sequence[Tensor]) -> list[Tensor]:
+    """The results of a program for tensors."""
+    with using(auto_forward=False, no_grad=True), tracing(None):
+        leaves = [leaf(s) for s in input_specs(program)]
+        ys = record(program, leaves)
+    for v, x in zip(leaves, xs, strict=True):
+        ctx.values[v.edge.key] = x
+    edges = [y.edge for y in ys]
+    ctx.keep_alive(leaves, edges)
+    ctx.run(edges, [node.attrs for node in capture(edges)])
+    return [ctx.values[e.key] for e in edges]
+
+
+def _input(dtype: Any, like: Tensor | None = None) -> Tensor:
+    shape = () if like is None else like.shape
+    return Tensor(dtype=np.dtype(dtype), shape=shape, moved=() if like is None else like.moved)
+
+
+def _typed(ys: Any, call: Call) -> tuple[Tensor, ...]:
+    ys = ys if isinstance(ys, tuple) else (ys,)
+    for y, dtype in zip(ys, call.dtypes, strict=True):
+        y.dtype = np.dtype(dtype)
+    return ys
