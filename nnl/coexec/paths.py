@@ -175,6 +175,7 @@ class PathPlan:
                 alias.append(alias[seen] if 0 <= seen < len(alias) else seen)
         kept = {made[n].key for n in wanted}
         self.plan = plan = Plan(nodes, kept, lazy=kept)
+        plan.loose |= {slot for slot, _ in plan.binding.given}  # so that no call holds a buffer
         self.slots = {n: plan.slot_of[made[n].key] for n in wanted}
         roots = {n: plan.root.get(s, s) for n, s in self.slots.items()}
         computed = {o for step in plan.steps for o in step.outs}
