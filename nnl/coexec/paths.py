@@ -158,7 +158,8 @@ class PathPlan:
     def __init__(self, calls: Sequence[Call], given: Sequence[NdArray], wanted: set[int]) -> None:
         self.wanted = wanted
         self.holes: list[NdArray] = []
-        for nd in given:
+        last = min([NONE, *[n for c in calls for n in c.numbers]])
+        for nd in given[: -1 - last]:  # arrays of a call that was done at once may follow
             hole = NdArray.unwritten(nd.spec)
             hole.become(nd)
             self.holes.append(hole)
@@ -197,7 +198,7 @@ class PathPlan:
     def run(self, given: Sequence[NdArray], wanted: set[int]) -> Values:
         """Run it; see Place.run."""
         plan = self.plan
-        for hole, nd in zip(self.holes, given, strict=True):
+        for hole, nd in zip(self.holes, given, strict=False):
             if hole.bufs is not nd.bufs:
                 hole.become(nd)
         for slot, root, alone in self.alone:

@@ -16,6 +16,11 @@ from nnl.core.origin import place as place_of
 
 logger = logging.getLogger("nnl")
 
+# Attributes that follow from shapes, which are no part of what a call is.
+SIZES = frozenset(
+    [("reshape", "shape"), ("broadcast", "shape"), ("slice", "start"), ("slice", "stop")]
+)
+
 if TYPE_CHECKING:
     from nnl.coexec.paths import Call, Place
 
@@ -36,7 +41,7 @@ class Report:
     """
 
     def __init__(self) -> None:
-        self.graph, self.locations = TraceGraph(), Locations()
+        self.graph, self.locations = TraceGraph(inputs=_follows), Locations()
         self._pieces: list[Sequence[Place]] = []  # of the present step
         self.steps = self.traces = self.segments = self.left = 0
         self.seconds = self.running = 0.0
@@ -98,6 +103,11 @@ class Report:
         slowest = sorted(self.reads.items(), key=lambda item: -item[1][1])
         lines += [f"  cut at {at} {n} times, {s:.3f} s" for at, (n, s) in slowest]
         return "\n".join([*lines, *[f"  {t}" for t in (*self.fallbacks, *self.differences)]])
+
+
+def _follows(op: str, name: str) -> bool:
+    """Whether an attribute follows from shapes."""
+    return (op, name) in SIZES
 
 
 def _items(pieces: Sequence[Sequence[Place]]) -> Iterator[Item]:
