@@ -136,7 +136,7 @@ def _read_tensorflow(path: str) -> Model:
 def _write_pb(model: Model, path: str, options: WriteOptions) -> None:
     from nnl.converters.tensorflow.writer import save
 
-    save(path, _of_one_size(model, options, "TF_PB"))
+    save(path, _of_one_size(model, options, "TF_PB", opens=True))
 
 
 def _pb_operators(model: Model, version: int | None) -> list[str]:
@@ -149,13 +149,13 @@ def _pb_operators(model: Model, version: int | None) -> list[str]:
 def _write_meta(model: Model, path: str, options: WriteOptions) -> None:
     from nnl.converters.tensorflow.writer import save_meta
 
-    save_meta(path, _of_one_size(model, options, "TF_CKPT_V2"))
+    save_meta(path, _of_one_size(model, options, "TF_CKPT_V2", opens=True))
 
 
 def _write_saved(model: Model, path: str, options: WriteOptions) -> None:
     from nnl.converters.tensorflow.writer import save_folder
 
-    save_folder(path, _of_one_size(model, options, "SAVED_MODEL"))
+    save_folder(path, _of_one_size(model, options, "SAVED_MODEL", opens=True))
 
 
 def _write_nnp(model: Model, path: str, options: WriteOptions) -> None:
@@ -229,20 +229,30 @@ def _read_tflite(path: str) -> Model:
     return TfliteFile(path)
 
 
-def _of_one_size(model: Model, options: WriteOptions, name: str) -> Network:
-    """The network for the batch size that a format without open ones is given."""
+def _of_one_size(model: Model, options: WriteOptions, name: str, opens: bool = False) -> Network:
+    """The network for the batch size of a format that has no versions.
+
+    Args:
+        opens: Whether the size may stay open.
+    """
     if options.version is not None:
         raise ValueError(f"the format {name} has no versions to choose from: leave -d out")
     size = options.batch_size
+    if size == -1 and opens:
+        network, network.elsewhere = at_two_sizes(model, inference=True)
+        return network  # type: ignore[no-any-return]
     if size is not None and size < 1:
-        raise ValueError(f"the batch size is {size}, wanted at least 1: {name} has a fixed one")
+        wanted = "or -1 to leave it open" if opens else f"{name} has a fixed one"
+        raise ValueError(
+            f"the batch size is {size}, wanted at least 1{',' if opens else ':'} {wanted}"
+        )
     return model.network(size or 1, inference=True)
 
 
 def _write_tflite(model: Model, path: str, options: WriteOptions) -> None:
     from nnl.converters.tflite.writer import save
 
-    network = _of_one_size(model, options, "TFLITE")
+    network = _of_one_size(model, options, "TFLITE", opens=options.dataset is None)
     save(path, network, _samples(options.dataset, network))
 
 

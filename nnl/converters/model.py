@@ -40,6 +40,7 @@ class Network:
         inputs, outputs: Variables by name.
         parameters: The registry that its parameters are in.
         names: What the file calls its edges, by their keys.
+        elsewhere: The same for another batch size, where the size stays open.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Network:
     outputs: dict[str, Variable]
     parameters: OrderedDict[str, Any] = field(default_factory=OrderedDict)
     names: dict[Key, str] = field(default_factory=dict)
+    elsewhere: Network | None = None
 
     def every_name(self) -> dict[Key, str]:
         """Names of edges by their keys, also those of inputs, outputs and parameters."""

@@ -29,17 +29,18 @@ _SHAPED = (
 )
 
 
-def at_two_sizes(model: Any) -> tuple[Any, Any]:
+def at_two_sizes(model: Any, inference: bool = False) -> tuple[Any, Any]:
     """The networks of a model at both SIZES, alike in all but sizes.
 
     Arrays that hold the batch size, as indices of the samples do, are computed in them.
 
     Args:
         model: What `network(batch_size)` builds, and `where`, the file.
+        inference: Whether the networks will not be trained.
     Raises:
         ValueError: The batch size is fixed, or something depends on it in another way.
     """
-    first, second = (model.network(n) for n in SIZES)
+    first, second = (model.network(n, inference=inference) for n in SIZES)
     pairs = zip(first.inputs.values(), second.inputs.values(), strict=True)
     if all(a.shape == b.shape for a, b in pairs):
         raise ValueError(f"{model.where}: the batch size is fixed, so -1 cannot leave it open")

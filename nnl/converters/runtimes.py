@@ -98,7 +98,12 @@ def in_litert(file: str, name: str) -> Runtime | None:
     inputs = {t["name"]: t for t in interpreter.get_input_details()}
 
     def run(values: Values) -> Sequence[Any]:
-        for key, value in renamed(values, list(inputs), name).items():
+        given = renamed(values, list(inputs), name)
+        for key, value in given.items():
+            if -1 in inputs[key]["shape_signature"]:
+                interpreter.resize_tensor_input(inputs[key]["index"], np.shape(value))
+        interpreter.allocate_tensors()
+        for key, value in given.items():
             t = inputs[key]
             scale, zero = t["quantization"]
             if scale:

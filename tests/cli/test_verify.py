@@ -55,7 +55,7 @@ def test_a_batch_size_that_is_a_number_is_not_left_open(
     source = mean_over_the_batch(tmp_path / "m.onnx")
     assert run(source, tmp_path / "o.onnx", "--verify") == 0
     assert "largest difference: 0" in capsys.readouterr().out
-    for name in ("p.onnx", "p.nnp"):
+    for name in ("p.onnx", "p.nnp", "p.tflite", "p.pb"):
         assert run(source, tmp_path / name, "-b", -1) == 1
         error = capsys.readouterr().err
         assert "batch size" in error and ("fixed" in error or "depends on" in error)
@@ -71,7 +71,7 @@ def test_an_open_batch_size_is_verified_at_two(
     assert "o.onnx differs from its source" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("extension", [".onnx", ".nnp"])
+@pytest.mark.parametrize("extension", [".onnx", ".nnp", ".tflite", ".pb"])
 def test_sizes_merged_with_the_batch_stay_open(
     tmp_path: Path, extension: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

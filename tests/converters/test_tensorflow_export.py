@@ -171,8 +171,8 @@ def test_the_command_writes_and_verifies(tmp_path: Path, capsys: Any) -> None:
     assert ("TensorFlow" in text) == (python_with_tensorflow() is not None)
     assert main(["function_info", str(source), "-f", "TF_PB", "-t"]) == 0
     assert {"Conv2D", "MaxPool", "MatMul"} < set(capsys.readouterr().out.split())
-    assert main(["convert", str(source), out, "-b", "-1"]) == 1
-    assert "wanted at least 1: TF_PB has a fixed one" in capsys.readouterr().err
+    assert main(["convert", str(source), out, "-b", "0"]) == 1
+    assert "wanted at least 1, or -1 to leave it open" in capsys.readouterr().err
 
 
 def test_all_that_cannot_be_said_is_listed(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import nnl.parametric_functions as PF
 from nnl.cli.main import main
 from nnl.converters.lowering import CannotLower
 from nnl.converters.model import Network
+from nnl.converters.open_batch import END
 from nnl.converters.runtimes import in_litert
 from nnl.converters.scale import Scale
 from nnl.converters.tflite import writer
@@ -25,6 +26,7 @@ from nnl.converters.tflite.quantize import Scales
 from nnl.converters.tflite.reader import TfliteFile
 from nnl.converters.tflite.schema import OPERATORS, TABLES
 from nnl.core.op import OPS
+from nnl.utils.save import save as save_nnp
 from tests.cli.test_convert import write_network
 from tests.converters.test_nnb import of_sample, values
 from tests.graph.saved import NETWORKS, leaves_of
@@ -197,7 +199,7 @@ def test_a_network_goes_there_and_back(tmp_path: Path, capsys: Any) -> None:
 def test_wrong_options_are_told(tmp_path: Path, capsys: Any) -> None:
     file = write_network(tmp_path / "m.nnp")
     for args, text in [
-        (["-b", -1], "the batch size is -1, wanted at least 1: TFLITE has a fixed one"),
+        (["-b", 0], "the batch size is 0, wanted at least 1, or -1 to leave it open"),
         (["-d", "3"], "the format TFLITE has no versions to choose from"),
     ]:
         assert convert(file, tmp_path / "o.tflite", "-E", 0, *args) == 1
@@ -264,6 +266,28 @@ def test_scales_are_those_of_the_definition() -> None:
     assert s.zero == -64
     np.testing.assert_array_equal(s.stored(np.array([-1.0, 0.0, 3.0, 9.0])), [-128, -64, 127, 127])
     assert Scale.of(2.0, 3.0).zero == -128
+
+
+@pytest.mark.parametrize("name", ["o.tflite", "o.pb"])
+def test_batch_sizes_stay_open_or_the_reason_is_told(
+    tmp_path: Path, capsys: Any, name: str
+) -> None:
+    def saved(y: nn.Variable) -> Path:
+        net = {"name": "n", "batch_size": 4, "outputs": {"y": y}, "names": {"x": x}}
+        run = {"name": "e", "network": "n", "data": ["x"], "output": ["y"]}
+        save_nnp(tmp_path / "m.nnp", {"networks": [net], "executors": [run]})
+        return tmp_path / "m.nnp"
+
+    x = nn.Variable((4, 3, 8, 8))
+    h = F.max_pooling(F.relu(PF.convolution(x, 5, (3, 3))), (2, 2))
+    scores = F.softmax(PF.affine(F.concatenate(h, F.slice(h, stop=(END, 2, 3, 3)), axis=1), 7))
+    options = ["-b", "-1", "--verify", str(saved(scores)), str(tmp_path / name)]
+    assert main(["convert", *options]) == 0
+    assert "largest difference" in capsys.readouterr().out
+    options = ["-b", "-1", str(saved(PF.deconvolution(x, 2, (2, 2)))), str(tmp_path / f"d{name}")]
+    assert main(["convert", *options]) == 1
+    assert "open: TRANSPOSE_CONV has to be told it" in capsys.readouterr().err
+    assert not (tmp_path / f"d{name}").exists()
 
 
 def test_what_has_no_form_in_8_bits_is_listed(tmp_path: Path) -> None:

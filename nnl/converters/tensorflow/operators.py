@@ -317,7 +317,7 @@ def _dense(b: Builder, op: Op, _: Any) -> str:
     inner, shape = w.shape[1], op.outs[0].shape
     rows = b.edge(x)
     if len(x.shape) != 2:
-        rows = b.reshaped(rows, x, (math.prod(x.shape) // inner, inner))
+        rows = b.reshaped(rows, x, (-1, inner))
     if w.value is not None:
         y = b.node("MatMul", rows, b.weights(w, (1, 0)), T=x.dtype)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from nnl.converters.tflite.graph import (
     finished,
     run_handler,
 )
+from nnl.converters.tflite.open_batch import opened
 from nnl.converters.tflite.quantize import INT8, VERSIONS, Scales, quantized
 from nnl.converters.tflite.rules import RULES
 from nnl.converters.tflite.schema import (
@@ -142,6 +144,9 @@ def emitted(network: Network, target: Target = TARGET) -> Emitted:
     Raises:
         CannotLower: The format lacks functions; all are listed.
     """
+    if network.elsewhere is not None:
+        both = replace(network, elsewhere=None), network.elsewhere
+        return opened(*(emitted(n, target) for n in both), target.name)
     try:
         with parameter_scope("", network.parameters):
             parameters = get_parameters(grad_only=False)
@@ -228,7 +233,8 @@ def packed(network: Emitted, name: str) -> bytearray:
             buffers.append({"data": np.ascontiguousarray(t.value).reshape(-1).view(np.uint8)})
         records.append(
             {
-                "shape": t.shape,
+                "shape": [1 if n == -1 else n for n in t.shape],  # for a batch of one, if that is open
+                "shape_signature": t.shape if -1 in t.shape else None,
                 "type": NUMBER_OF_TYPE[t.dtype],
                 "buffer": buffer,
                 "name": _unique(t.name or "constant", names),
