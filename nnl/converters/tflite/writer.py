@@ -233,7 +233,7 @@ def packed(network: Emitted, name: str) -> bytearray:
             buffers.append({"data": np.ascontiguousarray(t.value).reshape(-1).view(np.uint8)})
         records.append(
             {
-                "shape": [1 if n == -1 else n for n in t.shape],  # for a batch of one, if that is open
+                "shape": [1 if n == -1 else n for n in t.shape],  # open ones as 1
                 "shape_signature": t.shape if -1 in t.shape else None,
                 "type": NUMBER_OF_TYPE[t.dtype],
                 "buffer": buffer,
