@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from sys import _getframe
+from threading import Lock
 from time import perf_counter
 from typing import Any
 
@@ -33,7 +34,7 @@ class coexecution:
             it writes, and is compared: bit by bit with numpy, up to rounding with fused functions.
             A difference is a warning, and one of `report().differences`. 0: never.
     Raises:
-        ValueError: A step begins inside of a step.
+        ValueError: A step begins inside of a step, or while another thread runs one of the same.
 
     Example:
         >>> import nnl as nn
@@ -48,12 +49,17 @@ class coexecution:
     def __init__(self, shadow: int = 0) -> None:
         if type(shadow) is not int or shadow < 0:
             raise ValueError(f"coexecution: shadow is {shadow!r}, wanted an int >= 0")
-        self._shadow = shadow
+        self._shadow, self._running = shadow, Lock()
         self._paths, self._report = Paths(), Report()
 
     def __enter__(self) -> coexecution:
         if STATE.skeleton is not None:
             raise ValueError("coexecution: a step begins inside of a step: wrap only the outer one")
+        if not self._running.acquire(blocking=False):
+            raise ValueError(
+                "coexecution: a step of this program is running already: give each thread an "
+                "nnl.coexecution of its own"
+            )
         shadow = self._shadow > 0 and self._report.steps % self._shadow == 0
         outermost = _getframe(1).f_back
         self._skeleton = Skeleton(self._paths, self._report, outermost, shadow)
@@ -66,6 +72,7 @@ class coexecution:
             self._skeleton.run(ends=True)
         finally:
             self._report.end_step(perf_counter() - self._start)
+            self._running.release()
 
     def report(self) -> Report:
         """What ran as plans, what did not, and why."""

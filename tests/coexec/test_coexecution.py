@@ -477,3 +477,44 @@ def test_shadow_must_be_a_count() -> None:
     with pytest.raises(ValueError) as e:
         nn.coexecution(shadow=-1)
     assert str(e.value) == "coexecution: shadow is -1, wanted an int >= 0"
+
+
+def test_two_threads_need_two_of_them() -> None:
+    steps, found = nn.coexecution(), []
+
+    def work() -> None:
+        try:
+            with steps:
+                pass
+        except ValueError as e:
+            found.append(str(e))
+
+    with steps:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert found == [
+        "coexecution: a step of this program is running already: give each thread an "
+        "nnl.coexecution of its own"
+    ]
+    with steps:
+        pass
+
+
+def test_threads_with_steps_of_their_own_share_parameters() -> None:
+    w, found = variable(8, 8), {}
+
+    def work(n: int) -> None:
+        step = nn.coexecute(lambda x: F.tanh(F.affine(x, w)))
+        with nn.auto_forward():
+            found[n] = [step(variable(4, 8, seed=k)).d.copy() for k in range(50)]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for ys in found.values():
+        for k, y in enumerate(ys):
+            np.testing.assert_allclose(y, np.tanh(variable(4, 8, seed=k).d @ w.d), 1e-5, 1e-5)
+    assert len(found) == 3
