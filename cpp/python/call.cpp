@@ -55,11 +55,13 @@ class Call {
   // Finds all that the kernel needs; false for an unusual call, and nothing has been done then.
   bool prepare(PyObject* const* args, Py_ssize_t n, PyObject* names) {
     return computes(n ? args[0] : nullptr) && take(args, n, names) && find_kernel() && is_usual() &&
-           read();
+           (is_put_off() ? names_edges() && (!arrays_ || core->Bound.single.on(bound_.ptr()))
+                         : read());
   }
 
   // What the call gives; null with an error.
   PyObject* run() {
+    if (is_put_off()) return put_off();
     nb::object out = nb::steal(
         PyObject_Vectorcall(core->Bound.call.of(bound_), bufs_ + 1,
                             static_cast<size_t>(count_) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
@@ -216,7 +218,8 @@ class Call {
     static PyObject* const profiled = text("profiled");
     static PyObject* const trace = text("trace");
     static PyObject* const skeleton = text("skeleton");
-    if (mode(skeleton) != Py_None) return false;  // it is done later
+    skeleton_ = nb::borrow(mode(skeleton));
+    if (!skeleton_.is_valid()) return false;
     for (Py_ssize_t i = 0; i < count_; ++i) {
       PyObject* x = inputs_[i];
       if (x == Py_None) continue;
@@ -230,7 +233,10 @@ class Call {
       if (need != Py_True && need != Py_False) return false;
       need_ = need_ || need == Py_True;
     }
-    if (arrays_) return mode(trace) == Py_None;
+    if (arrays_) {
+      need_ = false;
+      return mode(trace) == Py_None;
+    }
     if (!on(auto_forward) || core->hooks_active.on(core->hooks)) return false;
     need_ = need_ && core->Op.differentiable.on(op_) && !on(no_grad) && on(record);
     again_ = mode(recompute);
@@ -251,14 +257,7 @@ class Call {
       if (!buf.is_valid()) return false;
       bufs_[held_ + 1] = buf.release().ptr();
     }
-    if (need_) {
-      edges_ = nb::steal(PyTuple_New(count_));
-      if (!edges_.is_valid()) return false;
-      for (Py_ssize_t i = 0; i < count_; ++i)
-        PyTuple_SET_ITEM(
-            edges_.ptr(), i,
-            Py_NewRef(inputs_[i] == Py_None ? Py_None : core->Variable.edge.of(inputs_[i])));
-    }
+    if (need_ && !names_edges()) return false;
     for (Py_ssize_t w = 0; w < PyTuple_GET_SIZE(writes); ++w) {
       const Py_ssize_t i = PyLong_AsSsize_t(PyTuple_GET_ITEM(writes, w));
       if (inputs_[i] == Py_None) continue;
@@ -280,6 +279,38 @@ class Call {
     const bool filled = core->Record.exactly(record) && core->Record.fill.of(record) != Py_None;
     if (!filled && !PyDict_GET_SIZE(bufs)) return {};
     return nb::steal(PyObject_CallMethodOneArg(nd, read, space_.ptr()));
+  }
+
+  bool names_edges() {
+    if (arrays_) return true;
+    edges_ = nb::steal(PyTuple_New(count_));
+    if (!edges_.is_valid()) return false;
+    for (Py_ssize_t i = 0; i < count_; ++i)
+      PyTuple_SET_ITEM(
+          edges_.ptr(), i,
+          Py_NewRef(inputs_[i] == Py_None ? Py_None : core->Variable.edge.of(inputs_[i])));
+    return true;
+  }
+
+  // Whether a co-executed step does it later; see nnl.coexec.
+  bool is_put_off() const { return !skeleton_.is_none(); }
+
+  PyObject* put_off() {
+    static PyObject* const apply = text("apply");
+    static PyObject* const execute = text("execute");
+    nb::object inputs = nb::steal(PyTuple_New(count_));
+    if (!inputs.is_valid()) return nullptr;
+    for (Py_ssize_t i = 0; i < count_; ++i) {
+      PyObject* x = inputs_[i] == Py_None || !arrays_ ? inputs_[i] : data(inputs_[i]);
+      PyTuple_SET_ITEM(inputs.ptr(), i, Py_NewRef(x));
+    }
+    if (!arrays_)
+      return PyObject_CallMethodObjArgs(skeleton_.ptr(), apply, op_, attrs_.ptr(), inputs.ptr(),
+                                        edges_.ptr(), bound_.ptr(), need_ ? Py_True : Py_False,
+                                        nullptr);
+    nb::object made = nb::steal(PyObject_CallMethodObjArgs(
+        skeleton_.ptr(), execute, op_, attrs_.ptr(), bound_.ptr(), inputs.ptr(), nullptr));
+    return made.is_valid() ? PySequence_GetItem(made.ptr(), 0) : nullptr;
   }
 
   // ---- what a call makes ----
@@ -414,7 +445,7 @@ class Call {
   Py_ssize_t count_ = 0, held_ = 0;
   PyObject* inputs_[most];    // borrowed from the caller
   PyObject* bufs_[most + 1];  // from 1 on: what is called may use the place before
-  nb::object attrs_, target_, bound_, space_, stream_, edges_;
+  nb::object attrs_, target_, bound_, space_, stream_, edges_, skeleton_ = nb::none();
   PyObject *modes_ = nullptr, *again_ = nullptr;
   bool arrays_ = false, need_ = false;
 };
