@@ -84,21 +84,25 @@ class Edges:
     def key(self, edges: Any, numbers: tuple[int, ...]) -> tuple[int, ...]:
         """For each input of a call: 0 without gradient, 1 for an output of the path, or a leaf."""
         self.epoch = self.epoch or EPOCH.now
-        return tuple([self._of(e, n) for e, n in zip(edges, numbers, strict=True)])
+        key = []
+        for edge, number in zip(edges, numbers, strict=True):
+            if edge is None or not edge.need_grad:
+                key.append(0)
+            elif edge.node is None:
+                key.append(2 + self._leaf(edge))
+            elif self._makers.get(number) == edge.node.seq:
+                key.append(1)
+            else:
+                self.plain = False  # it comes from before the path
+                key.append(-1)
+        return tuple(key)
 
-    def _of(self, edge: Value | None, number: int) -> int:
-        if edge is None or not edge.need_grad:
-            return 0
-        if edge.node is not None:
-            if self.of_path(edge.node, number):
-                return 1
-            self.plain = False  # it comes from before the path
-            return -1
+    def _leaf(self, edge: Value) -> int:
         at = self._position.get(id(edge))
         if at is None:
             at = self._position[id(edge)] = len(self.leaves)
             self.leaves.append(edge)
-        return 2 + at
+        return at
 
     def of_path(self, node: Node, number: int) -> bool:
         """Whether this node has made the array of this number on the path."""

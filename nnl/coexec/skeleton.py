@@ -212,7 +212,13 @@ class Skeleton:
         at.visits += 1
         self.at = at
         self.path.append(at)
-        return tuple([self._new(spec) for spec in bound.out_specs])
+        made = []
+        for spec in bound.out_specs:
+            nd = NdArray.unwritten(spec)
+            nd.record = Record(None, "", False, None, None, 1, self, len(self.made))
+            self.made.append(nd)
+            made.append(nd)
+        return tuple(made)
 
     def _new_place(self, key: Any, calls: list[Call]) -> Place | None:
         """The place that calls lead to for the first time; None where the step is left instead."""
@@ -265,11 +271,18 @@ class Skeleton:
         key: list[int] = []
         known = len(self.given)
         for nd in datas:
-            number = NONE if nd is None else self.number(nd, bound.view)
-            if number is None:
-                break
-            key.append(number)
+            if nd is None:
+                key.append(NONE)
+            elif nd.record.work is self:
+                key.append(nd.record.place)
+            else:
+                number = self.number(nd, bound.view)
+                if number is None:
+                    break
+                key.append(number)
         else:
+            if not bound.writes:
+                return tuple(key)
             written = [nd for i in bound.writes if (nd := datas[i]) is not None]
             if all([nd.record.work is self and nd.record.place < NONE for nd in written]):
                 for nd in written:
@@ -279,12 +292,6 @@ class Skeleton:
             nd.record.work = None
         del self.given[known:]
         return None
-
-    def _new(self, spec: Spec) -> NdArray:
-        nd = NdArray.unwritten(spec)
-        nd.record = Record(None, "", False, None, None, 1, self, len(self.made))
-        self.made.append(nd)
-        return nd
 
     def number(self, nd: NdArray, shared: bool = False) -> int | None:
         """The number of an array's memory; None where it is not the step's alone.
