@@ -37,7 +37,7 @@ run = common.train(importlib.import_module(name).Program, mode, steps, every=eve
 found = {"seconds": run.seconds, "ms": statistics.median(run.times[warm:]) * 1e3}
 if mode == "coexecute":
     report = run.step.report()
-    found |= {"traces": report.traces, "fallbacks": report.fallbacks}
+    found |= {"traces": report.traces, "fallbacks": len(report.fallbacks)}
 print(json.dumps(found))
 """
 

@@ -84,5 +84,6 @@ def main(program: Any) -> Any:
     print(f"{run.program.items / each:.0f} {run.program.unit} a second")
     if args.mode == "coexecute":
         report = run.step.report()
-        print(f"traces {report.traces}, fallbacks {report.fallbacks}")
+        print(f"traces {report.traces}, fallbacks {len(report.fallbacks)}")
+        print(*report.fallbacks, sep="\n", end="\n" if report.fallbacks else "")
     return run.program
