@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.annotations import shown
-from nnl.core.context import STATE
+from nnl.core.context import SPACES, STATE
 from nnl.core.op import OPS, Cost, op
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
@@ -114,7 +114,7 @@ class _While:
         *conditions, body = runs
         state, around = [a.copy() for a in x[:n]], x[n + m :]
         most = min(int(trips), FOREVER if self.rows is None else self.rows)
-        stacks, done = self._stacks(x), 0
+        stacks, done = self._stacks(), 0
         while done < most and all(bool(c(*state, *around)[0]) for c in conditions):
             row = most - 1 - done if self.backwards else done
             ys = body(*state, *[_row(a, row) for a in x[n : n + m]], *around)
@@ -123,11 +123,18 @@ class _While:
             for a, y in zip(stacks, ys[n:], strict=True):
                 a[row] = y
             done += 1
-        return *state, *stacks, np.array(done)
+        return *state, *stacks, self._space.from_host(np.array(done))
 
-    def _stacks(self, x: Sequence[Any]) -> list[Any]:
+    @property
+    def _space(self) -> Any:
+        return SPACES[self.programs[-1].space]
+
+    def _stacks(self) -> list[Any]:
         specs = output_specs(self.programs[-1])[self.carried :]
-        return [np.zeros((self.rows, *s.shape), s.dtype) for s in specs]
+        stacks = [self._space.empty((self.rows, *s.shape), s.dtype) for s in specs]
+        for a in stacks:
+            a[...] = 0
+        return stacks
 
     def forward(self, xp: Any, trips: Any, *x: Any) -> tuple[Any, ...]:
         return self.control([partial(compute, p) for p in self.programs], trips, *x)
