@@ -92,7 +92,8 @@ class Paths:
 
     Attributes:
         root: Where they begin.
-        attrs: {(op, code, instruction): the attributes it was called with, None once they varied}.
+        attrs: {(op, where the program was, how often it had been there in the step): the attributes
+            it was called with, None once they varied}.
         size: How many places there are; of too many, all are forgotten at the next step.
     """
 
@@ -113,9 +114,9 @@ class Paths:
         place = before.after[key] = Place(key, calls)
         return place
 
-    def varies(self, op: Op, attrs: Any, origin: Origin) -> bool:
-        """Whether a function has been called from this instruction with other attributes."""
-        key = op, *origin[1:]
+    def varies(self, op: Op, attrs: Any, location: int, times: int) -> bool:
+        """Whether a function has been called from here with other attributes in other steps."""
+        key = op, location, times
         if self.attrs.setdefault(key, attrs) is attrs:
             return False
         self.attrs[key] = None

@@ -16,6 +16,8 @@ from nnl.core.origin import place as place_of
 
 logger = logging.getLogger("nnl")
 
+MOST_WAITING = 100  # traces that are not merged yet
+
 # Attributes that follow from shapes, which are no part of what a call is.
 SIZES = frozenset(
     [("reshape", "shape"), ("broadcast", "shape"), ("slice", "start"), ("slice", "stop")]
@@ -41,12 +43,14 @@ class Report:
     """
 
     def __init__(self) -> None:
-        self.graph, self.locations = TraceGraph(inputs=_follows), Locations()
+        self.locations = Locations()
+        self._graph = TraceGraph(inputs=_follows)
+        self._waiting: list[tuple[list[Item], str]] = []  # traces, and their fallbacks
         self._pieces: list[Sequence[Place]] = []  # of the present step
-        self.steps = self.traces = self.segments = self.left = 0
+        self.steps = self.segments = self.left = 0
         self.seconds = self.running = 0.0
         self.reads: dict[str, tuple[int, float]] = {}
-        self.fallbacks: list[str] = []
+        self._traces, self._fallbacks = 0, list[str]()
         self.differences: list[str] = []
         self._settled = False  # whether a step has had nothing new
         self._new = ""  # what the present step has had that was new
@@ -75,14 +79,38 @@ class Report:
         """The step is over."""
         self.steps += 1
         self.seconds += seconds
-        if self._new and self.graph.merge(list(_items(self._pieces))):
-            self.traces += 1
-            if self._settled:
-                self.fallbacks.append(self._new)
-        elif not self._new:
+        if self._new:
+            fallback = self._new if self._settled else ""
+            self._waiting.append((list(_items(self._pieces)), fallback))
+            if len(self._waiting) > MOST_WAITING:
+                self._merge()
+        else:
             self._settled = True
         self._new = ""
         self._pieces.clear()
+
+    def _merge(self) -> None:
+        """Add the traces that wait to the graph: not in the steps, as that takes a while."""
+        waiting, self._waiting = self._waiting, []
+        for items, fallback in waiting:
+            if self._graph.merge(items):
+                self._traces += 1
+                self._fallbacks += [fallback] if fallback else []
+
+    @property
+    def graph(self) -> TraceGraph:
+        self._merge()
+        return self._graph
+
+    @property
+    def traces(self) -> int:
+        self._merge()
+        return self._traces
+
+    @property
+    def fallbacks(self) -> list[str]:
+        self._merge()
+        return self._fallbacks
 
     def explain(self) -> str:
         """The functions that steps have called, with their lines: what is always the same, what

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from sys import getrefcount
 from time import perf_counter
 from types import FrameType
@@ -27,7 +28,7 @@ from nnl.core.context import STATE, using
 from nnl.core.dispatch import Bound, apply, bind, execute, new_node, results, visible
 from nnl.core.graph import Value
 from nnl.core.op import OPS, Op
-from nnl.core.origin import caller, here
+from nnl.core.origin import LOCATION, caller, here
 from nnl.core.record import PLAIN, Record
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
@@ -74,6 +75,7 @@ class Skeleton:
     ) -> None:
         self.paths, self.report, self.thread = paths, report, threading.get_ident()
         self.outermost, self.shadow = outermost, shadow  # the frame that has called the step
+        self.visited: dict[int, int] = {}  # {location: calls of functions of an array and a number}
         self._begin()
 
     def _begin(self) -> None:
@@ -163,9 +165,7 @@ class Skeleton:
             return False
         number = into.record.place
         if number < 0:  # the call reads what the array holds until now
-            old = self.given[-2 - number] = NdArray.unwritten(into.spec)
-            old.bufs = dict(into.bufs)
-            into.bufs.clear()
+            self._keep_value(into)
         self._take(into, made[0].record.place)
         return True
 
@@ -175,8 +175,11 @@ class Skeleton:
 
     def _varies(self, op: Op, attrs: Any) -> bool:
         """Whether the number that a function is given is not always the same here."""
-        inplace = getattr(attrs, "inplace", False)
-        return not inplace and self.paths.varies(op, attrs, here(STATE.layer))
+        if getattr(attrs, "inplace", False):
+            return False
+        location = LOCATION.now(self.outermost)
+        times = self.visited[location] = self.visited.get(location, 0) + 1
+        return self.paths.varies(op, attrs, location, times)
 
     def _take(self, nd: NdArray, number: int) -> None:
         """Let an array be the value of this number."""
@@ -326,6 +329,27 @@ class Skeleton:
                 nd.record.work = self
             self.before[number] = dict(nd.bufs)
             nd.bufs.clear()
+
+    def let_go(self, nd: NdArray) -> None:
+        """Let an array be overwritten: calls that read it keep the value that it had."""
+        number = nd.record.place
+        if self.thread != threading.get_ident() or number in self.before:
+            self.run()
+        elif id(nd) in self.taken:
+            del self.taken[id(nd)]
+            nd.record.work = None
+        elif number < NONE:
+            self._keep_value(nd)
+            nd.record.work = None
+        else:
+            self.run()
+
+    def _keep_value(self, nd: NdArray) -> None:
+        """Let the calls that read a given array read what it holds now, whatever becomes of it."""
+        old = self.given[-2 - nd.record.place] = NdArray.unwritten(nd.spec)
+        old.bufs = dict(nd.bufs)
+        old.record = replace(nd.record, version=0, work=None)
+        nd.bufs.clear()
 
     # ---- running ----
 

@@ -184,7 +184,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
 
     def hold(self, record: Record) -> None:
         """Hold no buffer but what this says."""
-        self.settle()
+        self.record.let_go(self)
         self.bufs.clear()
         if self.record.version:
             self.record.renew(record)

@@ -49,6 +49,11 @@ class Record:
             self.fill, self.cleared, self.early, self.own, self.views, next(_versions), self.work
         )
 
+    def let_go(self, nd: Any) -> None:
+        """The value that an array has, or is to have, is not wanted any more."""
+        if self.work is not None:
+            self.work.let_go(nd)
+
     def renew(self, now: Record) -> None:
         """Say what another one says, of other memory."""
         self.fill, self.cleared, self.early = now.fill, now.cleared, now.early
