@@ -6,6 +6,14 @@
 
 #include "window.h"
 
+/* Takes n pixels that lie `step` apart where they are larger than what is there, or NaN. */
+static inline void nnl_take_larger(int n, int step, const float* from, float* restrict to) {
+  for (int i = 0; i < n; i++) {
+    const float pixel = from[i * step];
+    to[i] = ((pixel > to[i]) | (pixel != pixel)) ? pixel : to[i]; /* no branch */
+  }
+}
+
 /* The largest pixel of each window; a NaN counts as the largest. */
 static void nnl_max_pooling(int maps, const nnl_window* w, const float* x, float* y) {
   const int pixels = nnl_volume(w->out), stride = w->stride[2];
@@ -13,14 +21,15 @@ static void nnl_max_pooling(int maps, const nnl_window* w, const float* x, float
     for (int i = 0; i < pixels; i++) y[i] = -INFINITY;
     nnl_tap t = nnl_start(w);
     do {
+      const int columns = t.end[2] - t.first[2];
       for (int z = t.first[0]; z < t.end[0]; z++)
         for (int v = t.first[1]; v < t.end[1]; v++) {
           const float* from = x + nnl_pixel(w, &t, z, v);
-          float* restrict to = y + nnl_output(w, &t, z, v);
-          for (int i = 0; i < t.end[2] - t.first[2]; i++) {
-            const float pixel = from[i * stride];
-            to[i] = ((pixel > to[i]) | (pixel != pixel)) ? pixel : to[i]; /* no branch */
-          }
+          float* to = y + nnl_output(w, &t, z, v);
+          if (stride == 2) /* a number that compilers know makes vectors */
+            nnl_take_larger(columns, 2, from, to);
+          else
+            nnl_take_larger(columns, stride, from, to);
         }
     } while (nnl_next(w, &t));
   }
