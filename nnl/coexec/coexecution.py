@@ -51,6 +51,7 @@ class coexecution:
             raise ValueError(f"coexecution: shadow is {shadow!r}, wanted an int >= 0")
         self._shadow, self._running = shadow, Lock()
         self._paths, self._report = Paths(), Report()
+        self._skeleton: Skeleton | None = None
 
     def __enter__(self) -> coexecution:
         if STATE.skeleton is not None:
@@ -68,8 +69,10 @@ class coexecution:
 
     def __exit__(self, *error: Any) -> None:
         STATE.skeleton = None
+        skeleton, self._skeleton = self._skeleton, None  # which knows the frame of the caller
+        assert skeleton is not None
         try:
-            self._skeleton.run(ends=True)
+            skeleton.run(ends=True)
         finally:
             self._report.end_step(perf_counter() - self._start)
             self._running.release()

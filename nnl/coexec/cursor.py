@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 from nnl.coexec.causes import Cause, cause_of_call, cause_of_end
 from nnl.coexec.dag import Attributes, Earlier, Node, Operands, Source
 from nnl.coexec.loops import Location
@@ -18,16 +20,14 @@ class Cursor:
     Attributes:
         at: The node of the last call.
         path: The nodes of all calls, in order.
-        taken: The operands of each, one of its node's `variants`.
     """
 
-    __slots__ = ("graph", "at", "path", "taken", "_last", "_counted")
+    __slots__ = ("graph", "at", "path", "_last", "_counted")
 
     def __init__(self, graph: TraceGraph) -> None:
         self.graph = graph
         self.at = graph.body.start
         self.path: list[Node] = []
-        self.taken: list[Operands] = []
         self._last: dict[Node, int] = {}  # positions of the last runs, for part of the path
         self._counted = 0
 
@@ -57,14 +57,13 @@ class Cursor:
             node.operands = operands
         self.at = node
         self.path.append(node)
-        self.taken.append(operands)
         return node
 
     def ends(self) -> bool:
         """Whether the step may end here."""
         return self.graph.ends(self.at)
 
-    def source(self, position: int, output: int) -> Source:
+    def source(self, position: int, output: Hashable) -> Source:
         """What an output of a call of the path is as an operand of the next one.
 
         Outside of loops it is always (node, output).
@@ -83,23 +82,12 @@ class Cursor:
         """Why the step may not end here."""
         return cause_of_end(self.at)
 
-    def trace(self) -> list[Item]:
-        """The calls so far, to merge them with those that follow a mismatch.
 
-        Attributes that are inputs have the values of the first trace.
-        """
-        items: list[Item] = []
-        runs: dict[Node, list[int]] = {}
-
-        def position(source: Source) -> tuple[int | None, object]:
-            node, k = source
-            if node is not None:
-                return runs[node][-1], k
-            return (runs[k.node][-2], k.output) if isinstance(k, Earlier) else (None, k)
-
-        for i, (node, operands) in enumerate(zip(self.path, self.taken, strict=True)):
-            assert node.location is not None
-            sources = tuple([position(s) for s in operands])
-            items.append(Item(node.op, node.attrs, node.location, sources))
-            runs.setdefault(node, []).append(i)
-        return items
+def mismatch(graph: TraceGraph, trace: Sequence[Item]) -> Cause | None:
+    """Why a trace is none of the graph's; None where it is one."""
+    cursor = Cursor(graph)
+    for op, attrs, location, operands in trace:
+        sources = tuple([(None, k) if p is None else cursor.source(p, k) for p, k in operands])
+        if cursor.next(op, attrs, location, sources) is None:
+            return cursor.cause(op, attrs, location, sources)
+    return None if cursor.ends() else cursor.cause_of_end()

@@ -21,7 +21,8 @@ from nnl.graph.plan import Plan
 from nnl.graph.program import SPACE
 
 NONE = -1  # the number of an input that is left out
-MOST_PLACES = 200_000  # some 100 MB
+MOST_PLACES = 100_000  # some 100 MB
+MOST_PLANS = 64
 TRIES = 4  # how many ways a path may go on anywhere before it counts how often they come again
 BEGINNINGS = 64  # the same of the root, where every piece of a step begins
 
@@ -64,27 +65,16 @@ class Place:
         self.runs = self.visits = self.misses = 0
         self.plan: PathPlan | None = None
 
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.key if isinstance(self.key, str) else self.calls[0].op.name
+
     def is_predictable(self) -> bool:
         """Whether what is new here is likely to come again; asked when something new comes."""
         self.misses += 1
         tries = TRIES if self.calls else BEGINNINGS
         return self.misses <= tries or 2 * self.misses < self.visits
-
-    def run(self, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]) -> Values:
-        """Run the calls of the path that ends here.
-
-        Args:
-            given: The arrays of the numbers from -2 down.
-            wanted: Numbers of the results that are asked for.
-        """
-        self.runs += 1
-        calls = [c for p in path for c in p.calls]
-        if self.runs == 1:
-            return run_now(calls, given, wanted)
-        if self.plan is None or not wanted <= self.plan.wanted:
-            more = wanted if self.plan is None else wanted | self.plan.wanted
-            self.plan = PathPlan(calls, given, more)
-        return self.plan.run(given, wanted)
 
 
 class Paths:
@@ -95,16 +85,21 @@ class Paths:
         attrs: {(op, where the program was, how often it had been there in the step): the attributes
             it was called with, None once they varied}.
         size: How many places there are; of too many, all are forgotten at the next step.
+        planned: Places whose paths have plans, the latest used last.
     """
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         self.root, self.size = Place(), 0
         self.attrs: dict[Any, Any] = {}
+        self.planned: dict[Place, None] = {}
 
     def begin(self) -> Place:
         """Where a step begins, or goes on after some of it has run."""
         if self.size > MOST_PLACES:
-            self.__init__()  # type: ignore[misc]
+            self._forget()
         self.root.visits += 1
         return self.root
 
@@ -121,6 +116,34 @@ class Paths:
             return False
         self.attrs[key] = None
         return True
+
+    def run(
+        self, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
+    ) -> Values:
+        """Run the calls of a path.
+
+        Args:
+            end: Where it ends.
+            given: The arrays of the numbers from -2 down.
+            wanted: Numbers of the results that are asked for.
+        """
+        end.runs += 1
+        if end.runs == 1:
+            return run_now(_calls(path), given, wanted)
+        if end.plan is None or not wanted <= end.plan.wanted:
+            more = wanted if end.plan is None else wanted | end.plan.wanted
+            end.plan = PathPlan(_calls(path), given, more)
+        self.planned.pop(end, None)
+        self.planned[end] = None
+        if len(self.planned) > MOST_PLANS:
+            oldest = next(iter(self.planned))
+            del self.planned[oldest]
+            oldest.plan, oldest.runs = None, 0
+        return end.plan.run(given, wanted)
+
+
+def _calls(path: Sequence[Place]) -> list[Call]:
+    return [c for p in path for c in p.calls]
 
 
 def run_now(calls: Sequence[Call], given: Sequence[NdArray], wanted: set[int]) -> Values:

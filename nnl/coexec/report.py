@@ -9,9 +9,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from nnl.coexec import drawing
+from nnl.coexec.cursor import mismatch
 from nnl.coexec.loops import Locations
 from nnl.coexec.trace_graph import Item, TraceGraph
-from nnl.core.origin import at
 from nnl.core.origin import place as place_of
 
 logger = logging.getLogger("nnl")
@@ -24,7 +24,7 @@ SIZES = frozenset(
 )
 
 if TYPE_CHECKING:
-    from nnl.coexec.paths import Call, Place
+    from nnl.coexec.paths import Place
 
 
 class Report:
@@ -45,7 +45,7 @@ class Report:
     def __init__(self) -> None:
         self.locations = Locations()
         self._graph = TraceGraph(inputs=_follows)
-        self._waiting: list[tuple[list[Item], str]] = []  # traces, and their fallbacks
+        self._waiting: list[tuple[list[Item], bool]] = []  # traces, and if they are fallbacks
         self._pieces: list[Sequence[Place]] = []  # of the present step
         self.steps = self.segments = self.left = 0
         self.seconds = self.running = 0.0
@@ -53,11 +53,7 @@ class Report:
         self._traces, self._fallbacks = 0, list[str]()
         self.differences: list[str] = []
         self._settled = False  # whether a step has had nothing new
-        self._new = ""  # what the present step has had that was new
-
-    def saw(self, before: Place, new: Call) -> None:
-        """A path has left those that were known."""
-        self._new = self._new or cause(before, new)
+        self.is_new = False  # whether the present step has left the paths that were known
 
     def ran(self, path: Sequence[Place], seconds: float, asked: FrameType | None) -> None:
         """A piece of the present step has run, as this frame asked for a value."""
@@ -79,23 +75,24 @@ class Report:
         """The step is over."""
         self.steps += 1
         self.seconds += seconds
-        if self._new:
-            fallback = self._new if self._settled else ""
-            self._waiting.append((list(_items(self._pieces)), fallback))
+        if self.is_new:
+            self._waiting.append((list(_items(self._pieces)), self._settled))
             if len(self._waiting) > MOST_WAITING:
                 self._merge()
         else:
             self._settled = True
-        self._new = ""
+        self.is_new = False
         self._pieces.clear()
 
     def _merge(self) -> None:
         """Add the traces that wait to the graph: not in the steps, as that takes a while."""
         waiting, self._waiting = self._waiting, []
-        for items, fallback in waiting:
+        for items, is_fallback in waiting:
+            cause = mismatch(self._graph, items)
             if self._graph.merge(items):
                 self._traces += 1
-                self._fallbacks += [fallback] if fallback else []
+                if is_fallback and cause is not None:
+                    self._fallbacks.append(cause.text)
 
     @property
     def graph(self) -> TraceGraph:
@@ -138,37 +135,33 @@ def _follows(op: str, name: str) -> bool:
     return (op, name) in SIZES
 
 
+class _None:
+    """The attributes of what stands for several calls."""
+
+    values: tuple[()] = ()
+
+    def as_dict(self) -> dict[str, object]:
+        return {}
+
+
+_NONE = _None()
+
+
 def _items(pieces: Sequence[Sequence[Place]]) -> Iterator[Item]:
-    """A step as a trace; what an earlier piece has made is given to a later one."""
+    """A step as a trace; what an earlier piece has made is given to a later one.
+
+    Calls that always come together, those of a backward pass and of a solver, are one item.
+    """
     count = 0
     for path in pieces:
         made: list[tuple[int, int]] = []
         for place in path:
-            for call in place.calls:
-                operands = [made[i] if i >= 0 else (None, 0) for i in call.numbers]
-                yield Item(call.op.name, call.attrs, place.location, tuple(operands))
-                made += [(count, i) for i in range(len(call.bound.out_specs))]
-                count += 1
-
-
-def cause(before: Place, new: Call) -> str:
-    """Why a call has left the known paths, against what came there before."""
-    here = at(new.op.name, new.origin)
-    known = [p.calls[0] for p in before.after.values()]
-    if not known:
-        return f"{here} is called where the paths so far end"
-    same = [c for c in known if c.op is new.op]
-    if not same:
-        return f"{here} is called, was {at(known[-1].op.name, known[-1].origin)}"
-    for old in same:
-        if old.attrs is not new.attrs:
-            for name, now in new.attrs.as_dict().items():
-                was = old.attrs.as_dict()[name]
-                if was != now:
-                    return f"{here}: {name} is {now!r}, was {was!r}"
-        if old.bound is not new.bound and old.bound.in_specs != new.bound.in_specs:
-            return f"{here}: inputs are {new.bound.in_specs}, were {old.bound.in_specs}"
-    differing = [
-        i for i, (a, b) in enumerate(zip(same[-1].numbers, new.numbers, strict=False)) if a != b
-    ]
-    return f"{here}: input {differing[0] if differing else 0} is another value than before"
+            first, one = len(made), len(place.calls) == 1
+            numbers = [n for c in place.calls for n in c.numbers if one or n < first]
+            operands = [made[n] if n >= 0 else (None, 0) for n in numbers]
+            made += [(count, i) for i in range(sum([len(c.bound.out_specs) for c in place.calls]))]
+            call = place.calls[0]
+            op, attrs = (call.op.name, call.attrs) if one else (place.name, _NONE)
+            kept = operands if one else dict.fromkeys(operands)
+            yield Item(op, attrs, place.location, tuple(kept))
+            count += 1

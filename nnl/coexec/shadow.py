@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.coexec.paths import NONE, Call, Place, Values, run_now
+from nnl.coexec.paths import NONE, Call, Paths, Place, Values, run_now
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES
 from nnl.core.origin import at
@@ -16,9 +16,9 @@ from nnl.graph.program import SPACE
 
 
 def run_both(
-    end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
+    paths: Paths, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
 ) -> tuple[Values, str]:
-    """What `end.run` gives, and the first call with another result than by itself; "" for none.
+    """What `paths.run` gives, and the first call with another result than by itself; "" for none.
 
     The calls run by themselves first, on copies of the arrays that they write.
     """
@@ -26,7 +26,7 @@ def run_both(
     written = {n for c in calls for i in c.bound.writes if (n := c.numbers[i]) < NONE}
     copies = [_copy(nd) if -2 - i in written else nd for i, nd in enumerate(given)]
     reference = run_now(calls, copies, wanted)
-    values = end.run(path, given, wanted)
+    values = paths.run(end, path, given, wanted)
     for call, what, number in _results(calls, wanted):
         if number < 0:
             wanted_, found = copies[-2 - number].read(SPACE), given[-2 - number].read(SPACE)

@@ -49,7 +49,7 @@ WITH_INPUT = {
     "less_scalar": "less",
     "less_equal_scalar": "less_equal",
 }
-LOST = "never computed: a function that was called before it has failed"
+LOST = "given up: a function that was called before it has failed"
 
 
 class Skeleton:
@@ -229,7 +229,7 @@ class Skeleton:
             self.report.left += 1
             self.leave()
             return None
-        self.report.saw(self.at, calls[0])
+        self.report.is_new = True
         at = self.paths.add(self.at, key, tuple(calls))
         at.location = self.report.locations.here(caller(), self.outermost)
         return at
@@ -259,7 +259,7 @@ class Skeleton:
 
     def join(self, before: Place, begin: int, end: int) -> Place:
         """One place for the calls of a part of the path, and those after it."""
-        joined = Place("joined", tuple([c for p in self.path[begin:end] for c in p.calls]))
+        joined = Place("backward", tuple([c for p in self.path[begin:end] for c in p.calls]))
         joined.location = self.path[begin].location
         rest, self.path[begin:] = self.path[end:], [joined]
         self.at = joined
@@ -382,10 +382,10 @@ class Skeleton:
                 with using(skeleton=None):
                     wanted = live | {number for number, _ in taken.values()}
                     if self.shadow:
-                        values, first = run_both(at, path, given, wanted)
+                        values, first = run_both(self.paths, at, path, given, wanted)
                         self.report.compared(first)
                     else:
-                        values = at.run(path, given, wanted)
+                        values = self.paths.run(at, path, given, wanted)
         finally:
             _publish(values, made, live, taken)
             if path:
@@ -424,6 +424,8 @@ def _publish(
         nd = made[i]
         assert nd is not None
         record = nd.record
+        if record.work is None:
+            continue  # it was overwritten
         record.work = None
         record.renew(PLAIN)
         if i in values:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nnl.coexec.cursor import Cursor
+from nnl.coexec.cursor import Cursor, mismatch
 from nnl.coexec.dag import Dag, Node
 from nnl.coexec.loops import Location, Locations
 from nnl.coexec.trace_graph import Item, TraceGraph
@@ -88,16 +88,10 @@ def follow(graph: TraceGraph, trace: Sequence[Item]) -> Cursor | None:
 
 def explained(graph: TraceGraph, trace: Sequence[Item]) -> tuple[str, str]:
     """(kind, text) of the cause why a trace is not contained."""
-    cursor = Cursor(graph)
-    for op, attrs, location, operands in trace:
-        sources = tuple([(None, k) if p is None else cursor.source(p, k) for p, k in operands])
-        if cursor.next(op, attrs, location, sources) is None:
-            cause = cursor.cause(op, attrs, location, sources)
-            assert cause.where == str(location)
-            return cause.kind, cause.text
-    assert not cursor.ends()
-    cause = cursor.cause_of_end()
-    assert cause.where == (str(trace[-1].location) if trace else "")
+    cause = mismatch(graph, trace)
+    assert cause is not None
+    places = [str(item.location) for item in trace]
+    assert cause.where == (places or [""])[-1] if cause.kind == "end" else cause.where in places
     return cause.kind, cause.text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,70 +13,16 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.coexec.paths import PathPlan
 from nnl.core.context import STATE
 from nnl.core.python_function import PythonFunction
-
-Step = Callable[..., Any]
+from tests.coexec.steps import Trainer, same, train, variable
 
 
 @pytest.fixture(autouse=True)
 def dynamic() -> Any:
     with nn.auto_forward():
         yield
-
-
-def variable(*shape: int, seed: int = 0) -> nn.Variable:
-    x = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-    return nn.Variable.from_numpy_array(x)
-
-
-class Trainer:
-    """A small network in the style of trainer classes, with state of its own."""
-
-    def __init__(self, solver: Any, dropout: float = 0.0, norm: bool = False) -> None:
-        nn.clear_parameters()
-        nn.seed(5)
-        self.solver, self.dropout, self.norm, self.loss = solver, dropout, norm, 0.0
-        self.train = True
-
-    def net(self, x: nn.Variable) -> nn.Variable:
-        h = PF.affine(x, 8, name="a")
-        if self.norm:
-            h = PF.batch_normalization(h, batch_stat=self.train, name="n")
-        h = F.relu(h)
-        if self.dropout and self.train:
-            h = F.dropout(h, self.dropout)
-        return PF.affine(h, 3, name="b")
-
-    def step(self, x: nn.Variable, t: nn.Variable) -> nn.Variable:
-        loss = F.mean(F.softmax_cross_entropy(self.net(x), t))
-        if not self.train:
-            return loss
-        if not self.solver.get_parameters():
-            self.solver.set_parameters(nn.get_parameters())
-        self.solver.zero_grad()
-        loss.backward(clear_buffer=True)
-        self.solver.update()
-        return loss
-
-
-def train(wrap: Callable[[Step], Step], steps: int, **kw: Any) -> tuple[list[Any], Any]:
-    """What some steps leave: losses and parameters, and the wrapped step."""
-    trainer = Trainer(S.Momentum(0.1), **kw)
-    step, out = wrap(trainer.step), []
-    for k in range(steps):
-        trainer.train = k % 4 != 3
-        n = 6 if k % 3 else 4
-        t = nn.Variable.from_numpy_array(np.arange(n).reshape(n, 1) % 3)
-        out.append(float(step(variable(n, 5, seed=k), t).d))
-    return [*out, *[v.d.copy() for v in nn.get_parameters(grad_only=False).values()]], step
-
-
-def same(f: Step) -> Step:
-    return f
 
 
 @pytest.mark.parametrize("context", ["numpy:float", "cpu:float", "cpu:bfloat16"])
@@ -89,23 +35,6 @@ def test_training_is_what_it_is_in_dynamic_mode(context: str) -> None:
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, tolerance, tolerance)
     assert step.report().traces <= 4  # type: ignore[attr-defined]
-
-
-def test_a_static_program_needs_one_trace_and_one_segment_a_step() -> None:
-    trainer = Trainer(S.Adam(0.1))
-    step = nn.coexecute(trainer.step)
-    t = nn.Variable.from_numpy_array(np.zeros((4, 1), np.int64))
-    for k in range(10):
-        step(variable(4, 5, seed=k), t)
-    report = step.report()
-    assert (report.steps, report.traces, report.fallbacks) == (10, 1, [])
-    first, times = str(report).split("\n")
-    assert first == "10 steps in 10 segments, 1 traces, 0 fallbacks"
-    assert times == (
-        f"  {report.seconds:.3f} s, {report.running / report.seconds:.0%} of it running what was "
-        "put off"
-    )
-    assert 0 < report.running < report.seconds and not report.reads
 
 
 def test_shapes_are_there_at_once_and_nothing_is_computed() -> None:
@@ -215,25 +144,6 @@ def test_paths_that_never_come_again_are_left() -> None:
             y = F.sum(F.relu(variable(k + 1)))
         assert float(y.d) == pytest.approx(float(np.maximum(variable(k + 1).d, 0).sum()), rel=1e-5)
     assert steps._paths.size <= 12
-
-
-def test_a_fallback_says_what_was_new_and_where() -> None:
-    @nn.coexecute
-    def step(k: int) -> nn.Variable:
-        x = variable(2, 3)
-        if k == 5:
-            return F.sum(x, axis=1)
-        if k == 6:
-            x = F.tanh(x)
-        return F.sum(x, axis=0)
-
-    for k in range(8):
-        step(k)
-    first, second = step.report().fallbacks
-    line = step.__wrapped__.__code__.co_firstlineno
-    name = "test_coexecution.py"
-    assert first == f"sum ({name}:{line + 4}): axes is (1,), was (0,)"
-    assert second == f"tanh ({name}:{line + 6}) is called, was sum ({name}:{line + 4})"
 
 
 def test_functions_written_in_python_run_once_and_in_order() -> None:
@@ -391,94 +301,6 @@ def test_many_steps_do_not_grow() -> None:
     assert steps._paths.size == size
 
 
-def test_explain_shows_what_depends_on_the_path() -> None:
-    @nn.coexecute
-    def step(k: int) -> nn.Variable:
-        y = variable(2) * 2
-        if k % 2:
-            y = F.tanh(y)
-        return F.exp(y)
-
-    for k in range(4):
-        step(k)
-    line = step.__wrapped__.__code__.co_firstlineno
-    name = "test_coexecution.py"
-    assert (
-        step.report().explain()
-        == f"""2 traces
-mul_scalar ({name}:{line + 2}) x2
-switch of 2 cases
-  case 1, after mul_scalar ({name}:{line + 2}): nothing
-  case 2, after mul_scalar ({name}:{line + 2})
-    tanh ({name}:{line + 4}) x1
-exp ({name}:{line + 5}) x2, 2 operand variants"""
-    )
-    assert step.report().dot().count("tanh") == 1
-
-
-def test_freeze_gives_the_step_without_its_python(tmp_path: Any) -> None:
-    trainer = Trainer(S.Momentum(0.1))
-    calls = []
-
-    def f(x: nn.Variable, t: nn.Variable) -> nn.Variable:
-        calls.append(1)
-        return trainer.step(x, t)
-
-    step = nn.coexecute(f)
-    t = nn.Variable.from_numpy_array(np.zeros((4, 1), np.int64))
-    with pytest.raises(ValueError, match="^freeze: f is not one path in one segment, as far as"):
-        step.freeze(variable(4, 5), t)
-    losses = [float(step(variable(4, 5), t).d) for _ in range(3)]
-    frozen = step.freeze(variable(4, 5), t)
-    assert len(calls) == 4
-    losses += [float(frozen(variable(4, 5), t).d) for _ in range(3)]
-    assert len(calls) == 4 and losses == sorted(losses, reverse=True)
-    frozen.save(tmp_path / "step.nnlp")
-    assert list(nn.load_program(tmp_path / "step.nnlp")) == ["f"]
-
-
-def test_freeze_refuses_steps_that_read_values() -> None:
-    step = nn.coexecute(lambda x: x * float(F.sum(x).d))
-    step(variable(3))
-    with pytest.raises(ValueError, match="1 steps in 2 segments, 1 traces, 0 fallbacks"):
-        step.freeze(variable(3))
-
-
-@pytest.mark.parametrize("context", ["numpy:float", "cpu:float"])
-def test_shadow_mode_compares_and_changes_nothing(context: str) -> None:
-    def shadowed(f: Step) -> Step:
-        return nn.coexecute(f, shadow=2)
-
-    with nn.context_scope(nn.Context([context])):
-        wanted, _ = train(nn.coexecute, 12, dropout=0.3, norm=True)
-        found, step = train(shadowed, 12, dropout=0.3, norm=True)
-    for a, b in zip(found, wanted, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert step.report().differences == []  # type: ignore[attr-defined]
-
-
-def test_shadow_mode_names_the_first_difference(monkeypatch: Any) -> None:
-    def wrong(self: Any, given: Any, wanted: Any) -> Any:
-        values = run(self, given, wanted)
-        return {n: (space, buf + 1 if n == 1 else buf) for n, (space, buf) in values.items()}
-
-    run = PathPlan.run
-    monkeypatch.setattr(PathPlan, "run", wrong)
-    step = nn.coexecute(lambda x: (x * 2, F.tanh(x), F.exp(x)), shadow=1)
-    for _ in range(3):
-        step(variable(3))
-    first = step.report().differences[0]
-    assert first.startswith("step 1: tanh (test_coexecution.py:")
-    assert "): output 0 differs by " in first and first.endswith(" of its largest value")
-    assert str(step.report()).endswith(step.report().differences[-1])
-
-
-def test_shadow_must_be_a_count() -> None:
-    with pytest.raises(ValueError) as e:
-        nn.coexecution(shadow=-1)
-    assert str(e.value) == "coexecution: shadow is -1, wanted an int >= 0"
-
-
 def test_two_threads_need_two_of_them() -> None:
     steps, found = nn.coexecution(), []
 
@@ -518,3 +340,67 @@ def test_threads_with_steps_of_their_own_share_parameters() -> None:
         for k, y in enumerate(ys):
             np.testing.assert_allclose(y, np.tanh(variable(4, 8, seed=k).d @ w.d), 1e-5, 1e-5)
     assert len(found) == 3
+
+
+def test_what_an_error_has_kept_from_being_computed_says_so() -> None:
+    x, index = variable(3, 2), nn.Variable.from_numpy_array(np.array([[7]]))
+
+    with pytest.raises(ValueError, match="holds the index 7"), nn.coexecution():
+        before, y = x * 2, F.embed(index, x)
+        z = y + 1
+    assert before.shape == (3, 2)
+    with pytest.raises(ValueError) as e:
+        _ = z.data.data
+    assert str(e.value) == (
+        "float32[1, 1, 2] was read after it had been given up: a function that was called before "
+        "it has failed"
+    )
+
+
+def test_a_gradient_that_was_zeroed_before_the_step_ran_stays_zero() -> None:
+    w = variable(3)
+    w.need_grad = True
+    steps = nn.coexecution()
+    for _ in range(3):
+        with steps:
+            y = w * 2
+            F.sum(y * y).backward()
+            leaf = y.unlinked(need_grad=True)  # its gradient is the array of y's
+            F.sum(leaf * 3).backward()
+            leaf.grad.zero()
+        np.testing.assert_array_equal(leaf.g, 0)
+        np.testing.assert_allclose(w.g, 8 * w.d, 1e-5)
+        w.grad.zero()
+
+
+def test_nothing_of_the_caller_stays() -> None:
+    step = nn.coexecute(lambda x: x * 2)
+
+    def caller() -> Any:
+        local = variable(4)
+        step(variable(2))
+        return weakref.ref(local.data)
+
+    assert caller()() is None
+
+
+def test_old_plans_go_and_come_again(monkeypatch: Any) -> None:
+    monkeypatch.setattr("nnl.coexec.paths.MOST_PLANS", 2)
+    steps = nn.coexecution()
+    for n in (2, 3, 4) * 4:
+        with steps:
+            y = F.exp(variable(n))
+        np.testing.assert_allclose(y.d, np.exp(variable(n).d), 1e-6)
+        assert len(steps._paths.planned) <= 2
+        plans = [p.plan is not None for p in steps._paths.root.after.values()]
+        assert sum(plans) == len(steps._paths.planned)
+
+
+def test_too_many_places_are_forgotten(monkeypatch: Any) -> None:
+    monkeypatch.setattr("nnl.coexec.paths.MOST_PLACES", 10)
+    steps = nn.coexecution()
+    for n in range(40):
+        with steps:
+            y = F.exp(F.exp(variable(n % 20 + 1)))
+        np.testing.assert_allclose(y.d, np.exp(np.exp(variable(n % 20 + 1).d)), 1e-5)
+        assert steps._paths.size <= 12

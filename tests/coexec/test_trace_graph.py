@@ -137,7 +137,7 @@ def test_operands_are_kept_as_variants_of_one_node() -> None:
     }  # fmt: skip
     cursor = follow(graph, chain(calls, "abz", [(0, 0), (0, 1)]))
     assert cursor is not None and cursor.path == [a, b, z]
-    assert z.variants[cursor.taken[2]] == 1
+    assert z.variants[z.operands] == 1
     assert follow(graph, chain(calls, "abz", [(1, 0), (1, 0)])) is None
 
 
@@ -262,21 +262,6 @@ def test_causes_are_told_in_words() -> None:
         "the step ended earlier, after sum (net.py:31), add2 (train.py:72) came next",
     )
     assert cause() == ("end", "the step ended earlier, after start, relu (net.py:30) came next")
-
-
-def test_what_a_cursor_has_followed_merges_with_what_came_after_a_mismatch() -> None:
-    calls, graph = Calls(), TraceGraph()
-    full = calls.trace("abcd")
-    full[1] = full[1]._replace(operands=((0, 0),))
-    full[2] = full[2]._replace(operands=((1, 0), (None, "x")))
-    graph.merge(full)
-    cursor = Cursor(graph)
-    for op, attrs, location, operands in full[:3]:
-        sources = tuple([(None, k) if p is None else cursor.source(p, k) for p, k in operands])
-        assert cursor.next(op, attrs, location, sources) is not None
-    assert cursor.trace() == full[:3]
-    assert graph.merge([*cursor.trace(), *calls.trace("e")])
-    assert words(graph) == ["abcd", "abce"]
 
 
 def test_after_a_mismatch_a_cursor_stays_where_it_is() -> None:

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What co-execution tells of steps: the report, shadow mode, freezing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.solvers as S
+from nnl.coexec.paths import PathPlan
+from tests.coexec.steps import Step, Trainer, train, variable
+
+
+@pytest.fixture(autouse=True)
+def dynamic() -> Any:
+    with nn.auto_forward():
+        yield
+
+
+def test_a_static_program_needs_one_trace_and_one_segment_a_step() -> None:
+    trainer = Trainer(S.Adam(0.1))
+    step = nn.coexecute(trainer.step)
+    t = nn.Variable.from_numpy_array(np.zeros((4, 1), np.int64))
+    for k in range(10):
+        step(variable(4, 5, seed=k), t)
+    report = step.report()
+    assert (report.steps, report.traces, report.fallbacks) == (10, 1, [])
+    first, times = str(report).split("\n")
+    assert first == "10 steps in 10 segments, 1 traces, 0 fallbacks"
+    assert times == (
+        f"  {report.seconds:.3f} s, {report.running / report.seconds:.0%} of it running what was "
+        "put off"
+    )
+    assert 0 < report.running < report.seconds and not report.reads
+
+
+def test_a_fallback_says_what_was_new_and_where() -> None:
+    @nn.coexecute
+    def step(k: int) -> nn.Variable:
+        x = variable(2, 3)
+        if k == 5:
+            return F.sum(x, axis=1)
+        if k == 6:
+            x = F.tanh(x)
+        return F.sum(x, axis=0, keepdims=k == 7)
+
+    for k in range(8):
+        step(k)
+    line = step.__wrapped__.__code__.co_firstlineno
+    assert step.report().fallbacks == [
+        f"new call of sum at test_report.py:{line + 4}",
+        f"new call of tanh at test_report.py:{line + 6}",
+        f"attribute keep_dims of sum is True, was False, at test_report.py:{line + 7}",
+    ]
+
+
+def test_explain_shows_what_depends_on_the_path() -> None:
+    @nn.coexecute
+    def step(k: int) -> nn.Variable:
+        y = variable(2) * 2
+        if k % 2:
+            y = F.tanh(y)
+        return F.exp(y)
+
+    for k in range(4):
+        step(k)
+    line = step.__wrapped__.__code__.co_firstlineno
+    name = "test_report.py"
+    assert (
+        step.report().explain()
+        == f"""2 traces
+mul_scalar ({name}:{line + 2}) x2
+switch of 2 cases
+  case 1, after mul_scalar ({name}:{line + 2}): nothing
+  case 2, after mul_scalar ({name}:{line + 2})
+    tanh ({name}:{line + 4}) x1
+exp ({name}:{line + 5}) x2, 2 operand variants"""
+    )
+    assert step.report().dot().count("tanh") == 1
+
+
+def test_freeze_gives_the_step_without_its_python(tmp_path: Any) -> None:
+    trainer = Trainer(S.Momentum(0.1))
+    calls = []
+
+    def f(x: nn.Variable, t: nn.Variable) -> nn.Variable:
+        calls.append(1)
+        return trainer.step(x, t)
+
+    step = nn.coexecute(f)
+    t = nn.Variable.from_numpy_array(np.zeros((4, 1), np.int64))
+    with pytest.raises(ValueError, match="^freeze: f is not one path in one segment, as far as"):
+        step.freeze(variable(4, 5), t)
+    losses = [float(step(variable(4, 5), t).d) for _ in range(3)]
+    frozen = step.freeze(variable(4, 5), t)
+    assert len(calls) == 4
+    losses += [float(frozen(variable(4, 5), t).d) for _ in range(3)]
+    assert len(calls) == 4 and losses == sorted(losses, reverse=True)
+    frozen.save(tmp_path / "step.nnlp")
+    assert list(nn.load_program(tmp_path / "step.nnlp")) == ["f"]
+
+
+def test_freeze_refuses_steps_that_read_values() -> None:
+    step = nn.coexecute(lambda x: x * float(F.sum(x).d))
+    step(variable(3))
+    with pytest.raises(ValueError, match="1 steps in 2 segments, 1 traces, 0 fallbacks"):
+        step.freeze(variable(3))
+
+
+@pytest.mark.parametrize("context", ["numpy:float", "cpu:float"])
+def test_shadow_mode_compares_and_changes_nothing(context: str) -> None:
+    def shadowed(f: Step) -> Step:
+        return nn.coexecute(f, shadow=2)
+
+    with nn.context_scope(nn.Context([context])):
+        wanted, _ = train(nn.coexecute, 12, dropout=0.3, norm=True)
+        found, step = train(shadowed, 12, dropout=0.3, norm=True)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert step.report().differences == []  # type: ignore[attr-defined]
+
+
+def test_shadow_mode_names_the_first_difference(monkeypatch: Any) -> None:
+    def wrong(self: Any, given: Any, wanted: Any) -> Any:
+        values = run(self, given, wanted)
+        return {n: (space, buf + 1 if n == 1 else buf) for n, (space, buf) in values.items()}
+
+    run = PathPlan.run
+    monkeypatch.setattr(PathPlan, "run", wrong)
+    step = nn.coexecute(lambda x: (x * 2, F.tanh(x), F.exp(x)), shadow=1)
+    for _ in range(3):
+        step(variable(3))
+    first = step.report().differences[0]
+    assert first.startswith("step 1: tanh (test_report.py:")
+    assert "): output 0 differs by " in first and first.endswith(" of its largest value")
+    assert str(step.report()).endswith(step.report().differences[-1])
+
+
+def test_shadow_must_be_a_count() -> None:
+    with pytest.raises(ValueError) as e:
+        nn.coexecution(shadow=-1)
+    assert str(e.value) == "coexecution: shadow is -1, wanted an int >= 0"
