@@ -15,6 +15,7 @@ from nnl.core.array import NdArray
 from nnl.core.context import EPOCH, STATE, using
 from nnl.core.convert import exact
 from nnl.core.graph import Value, capture
+from nnl.core.origin import at
 from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 from nnl.graph.binding import Binding
@@ -22,9 +23,13 @@ from nnl.graph.infer_again import infer_again
 from nnl.graph.lowering import lower
 from nnl.graph.plan import Plan
 from nnl.graph.program import Program
-from nnl.graph.saving import Saver
+from nnl.graph.saving import Saver, unique
 from nnl.graph.session import fingerprint
 from nnl.graph.trace import Trace
+
+# "save": writes a network to a file, by its extension; the package above that knows formats puts
+# it here.
+NETWORK_FILES: dict[str, Callable[..., None]] = {}
 
 
 class Compiled:
@@ -132,6 +137,34 @@ class Compiled:
         holes = zip(self.names, self.holes, strict=True)
         saver.add(name, program, binding, {id(v._data): key for key, v in holes})
 
+    def network(self, name: str) -> tuple[dict[str, Variable], dict[str, Variable]]:
+        """What is given and what is returned, by name.
+
+        Raises:
+            ValueError: The call, of the function of this name, does more than to compute that.
+        """
+        found = _named("y", self.result)
+        computed = capture([v.edge for v in found.values()])
+        known = {id(n) for n in computed}
+        more = [n for n in self.nodes if id(n) not in known or n.op.name == "store"]
+        does = ""
+        if self.grads or self.zeroed:
+            does = "computes gradients"
+        elif more:
+            does = f"writes arrays, at {at(more[0].op.name, more[0].origin)}"
+        elif not computed:
+            does = "returns nothing that a function computes"
+        if does:
+            raise ValueError(
+                f"save: {name} {does}, which is no network: save it as .nnlp, or record a function "
+                "of the forward pass alone"
+            )
+        inputs = dict(zip(self.names, self.holes, strict=True))
+        outputs: dict[str, Variable] = {}
+        for key, v in found.items():
+            outputs[unique(key, {*inputs, *outputs})] = v
+        return inputs, outputs
+
     def _value(self, v: Variable) -> Any:
         slot = self.plan.slot_of.get(v.edge.key)
         return v._data.read(self.plan.space) if slot is None else self.plan.slots[slot]
@@ -217,7 +250,9 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
         array([6., 6.], dtype=float32)
 
     `double.save("double.nnlp")` saves what has been recorded as programs, one for each combination
-    of arguments, with the arrays they use as they are now; see nnl.load_program.
+    of arguments, with the arrays they use as they are now; see nnl.load_program. A function of the
+    forward pass that was recorded once is a network as well: `save` writes .nnp, .onnx and what
+    else `nnl convert` does.
     """
     cache: dict[Any, Compiled] = {}
 
@@ -266,7 +301,17 @@ def _add_to(cache: dict[Any, Compiled], saver: Saver, name: str) -> None:
 
 
 def _save(cache: dict[Any, Compiled], name: str, path: str | os.PathLike[str]) -> None:
-    """Write what has been recorded of a function as programs, .nnlp."""
+    """Write what has been recorded of a function as programs, .nnlp, or as a network."""
+    file = os.fspath(path)
+    if cache and not file.lower().endswith(".nnlp"):
+        if len(cache) > 1:
+            raise ValueError(
+                f"save: {file} takes one network, and {name} was recorded for {len(cache)} "
+                "combinations of arguments: .nnlp takes all of them"
+            )
+        (compiled,) = cache.values()
+        NETWORK_FILES["save"](file, name, *compiled.network(name))
+        return
     saver = Saver()
     _add_to(cache, saver, name)
     saver.write(path)
