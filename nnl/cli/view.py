@@ -134,7 +134,7 @@ def _readable_weights(s: dict[str, Any]) -> str:
     total = (
         f"  {len(s['arrays'])} arrays, {s['parameters']:,} numbers ({_bytes(s['parameter_bytes'])})"
     )
-    return "\n".join([f"{s['file']}", "", *_table(rows, 3), "", total])
+    return "\n".join([f"{s['file']}", "", *table(rows, 3), "", total])
 
 
 # ---- networks ----
@@ -176,16 +176,20 @@ def _flat(scope: Any, path: str = "") -> list[tuple[str, Any]]:
 def _layer(node: Node, parameters: dict[Any, str]) -> dict[str, Any]:
     used = [v for v in node.inputs if v is not None and v.key in parameters]
     outs = node.out_specs[: node.op.visible] if not node.op.variadic_out else node.out_specs
-    operations = _operations(node)
     return {
         "function": node.op.nnp or node.op.name,
         "shape": [list(s.shape) for s in outs],
         "parameters": sum(v.current_spec.size for v in used),
         "parameter_names": [parameters[v.key] for v in used],
-        "multiply_adds": (operations + 1) // 2 if node.op.name in PRODUCTS else 0,
-        "operations": operations,
+        "multiply_adds": multiply_adds(node),
+        "operations": _operations(node),
         "bytes": sum(s.nbytes for s in outs),
     }
+
+
+def multiply_adds(node: Node) -> int:
+    """Products of a function that are added up; 0 if it computes something else."""
+    return (_operations(node) + 1) // 2 if node.op.name in PRODUCTS else 0
 
 
 def _operations(node: Node) -> int:
@@ -210,7 +214,7 @@ def _readable(s: dict[str, Any]) -> str:
         [
             *lines,
             "",
-            *_table(rows, 2),
+            *table(rows, 2),
             "",
             f"  {len(s['layers'])} layers, {s['parameters']:,} parameters{fixed} "
             f"({_bytes(s['parameter_bytes'])})",
@@ -220,7 +224,7 @@ def _readable(s: dict[str, Any]) -> str:
     )
 
 
-def _table(rows: list[tuple[str, ...]], left: int) -> list[str]:
+def table(rows: list[tuple[str, ...]], left: int) -> list[str]:
     """Rows with columns of one width, the first `left` ones aligned to the left."""
     columns = range(len(rows[0]))
     widths = [max(len(r[i]) for r in rows) for i in columns]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks from the literature, each a function of Variables.
 
+`build` makes those for ImageNet by name, `load_torch_weights` gives them what PyTorch trained.
 A call makes its parameters in the current parameter scope, so two networks need two scopes:
 
 >>> with nn.parameter_scope("teacher"):
@@ -8,28 +9,34 @@ A call makes its parameters in the current parameter scope, so two networks need
 """
 
 from nnl.models.bert import bert, bert_masked_language_model
+from nnl.models.catalogue import NETWORKS, build
 from nnl.models.dcgan import dcgan_discriminator, dcgan_generator
 from nnl.models.efficientnet import efficientnet
 from nnl.models.gpt2 import gpt2
 from nnl.models.lenet import lenet, mlp
 from nnl.models.mobilenet_v3 import mobilenet_v3
 from nnl.models.recurrent import recurrent_language_model
-from nnl.models.resnet import resnet, resnext, se_resnet
+from nnl.models.resnet import resnet, resnext, se_resnet, se_resnext
+from nnl.models.torch_weights import load_torch_weights
 from nnl.models.unet import unet
 
 __all__ = [
+    "NETWORKS",
     "bert",
     "bert_masked_language_model",
+    "build",
     "dcgan_discriminator",
     "dcgan_generator",
     "efficientnet",
     "gpt2",
     "lenet",
+    "load_torch_weights",
     "mlp",
     "mobilenet_v3",
     "recurrent_language_model",
     "resnet",
     "resnext",
     "se_resnet",
+    "se_resnext",
     "unet",
 ]

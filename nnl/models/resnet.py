@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Residual networks: ResNet, ResNeXt and SE-ResNet."""
+"""Residual networks: ResNet, ResNeXt, SE-ResNet and SE-ResNeXt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nnl import functions as F
 from nnl import parametric_functions as PF
 from nnl.models.convolution import conv_bn, pooled, squeeze_excite
 
-__all__ = ["resnet", "resnext", "se_resnet"]
+__all__ = ["resnet", "resnext", "se_resnet", "se_resnext"]
 
 # depth -> blocks in each of the four stages, whether a block is a bottleneck
 LAYERS = {
@@ -59,9 +59,7 @@ def resnext(
     Source: Xie et al., Aggregated Residual Transformations for Deep Neural Networks,
         arXiv:1611.05431, table 1.
     """
-    if depth in LAYERS and not LAYERS[depth][1]:
-        raise ValueError(f"resnext: depth is {depth}, wanted one of 50, 101, 152")
-    return _network("resnext", x, depth, num_classes, test, group, width)
+    return _grouped("resnext", x, depth, group, width, num_classes, test)
 
 
 def se_resnet(x: Any, depth: int = 50, num_classes: int = 1000, test: bool = False) -> Any:
@@ -72,6 +70,38 @@ def se_resnet(x: Any, depth: int = 50, num_classes: int = 1000, test: bool = Fal
     Source: Hu et al., Squeeze-and-Excitation Networks, arXiv:1709.01507, table 1.
     """
     return _network("se_resnet", x, depth, num_classes, test, excite=True)
+
+
+def se_resnext(
+    x: Any,
+    depth: int = 50,
+    group: int = 32,
+    width: int = 4,
+    num_classes: int = 1000,
+    test: bool = False,
+) -> Any:
+    """ResNeXt with a squeeze-and-excitation layer, of reduction 16, in every block.
+
+    The arguments, results and errors are those of `resnext`.
+
+    Source: Hu et al., Squeeze-and-Excitation Networks, arXiv:1709.01507, table 1.
+    """
+    return _grouped("se_resnext", x, depth, group, width, num_classes, test, excite=True)
+
+
+def _grouped(
+    function: str,
+    x: Any,
+    depth: int,
+    group: int,
+    width: int,
+    num_classes: int,
+    test: bool,
+    excite: bool = False,
+) -> Any:
+    if depth in LAYERS and not LAYERS[depth][1]:
+        raise ValueError(f"{function}: depth is {depth}, wanted one of 50, 101, 152")
+    return _network(function, x, depth, num_classes, test, group, width, excite)
 
 
 def _network(

@@ -32,20 +32,8 @@ def parameter_count():
     return sum(v.size for v in nn.get_parameters().values())
 
 
-# What torchvision 0.21 documents for its models; SE-ResNet-50: timm's seresnet50; DCGAN: PyTorch's
-# tutorial; U-Net: milesial/Pytorch-UNet.
+# DCGAN: PyTorch's tutorial; U-Net: milesial/Pytorch-UNet; test_catalogue.py has those for ImageNet.
 COUNTS = {
-    "resnet-18": (lambda: M.resnet(images(64), 18), 11_689_512),
-    "resnet-34": (lambda: M.resnet(images(64), 34), 21_797_672),
-    "resnet-50": (lambda: M.resnet(images(64)), 25_557_032),
-    "resnet-101": (lambda: M.resnet(images(64), 101), 44_549_160),
-    "resnext-50": (lambda: M.resnext(images(64)), 25_028_904),
-    "se_resnet-50": (lambda: M.se_resnet(images(64)), 28_088_024),
-    "mobilenet_v3-large": (lambda: M.mobilenet_v3(images(64)), 5_483_032),
-    "mobilenet_v3-small": (lambda: M.mobilenet_v3(images(64), "small"), 2_542_856),
-    "efficientnet-b0": (lambda: M.efficientnet(images(64)), 5_288_548),
-    "efficientnet-b1": (lambda: M.efficientnet(images(64), 1), 7_794_184),
-    "efficientnet-b3": (lambda: M.efficientnet(images(64), 3), 12_233_232),
     "dcgan-generator": (lambda: M.dcgan_generator(nn.Variable((2, 100))), 3_576_704),
     "dcgan-discriminator": (lambda: M.dcgan_discriminator(images(64)), 2_765_568),
     "unet": (lambda: M.unet(images(32)), 31_037_698),
