@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the bytes of a picture to the pixels of a sample: simplejpeg decodes what it can, Pillow
+the rest; a view is resampled as Pillow does it."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnl.data.damage import naming
+from nnl.data.images.views import View
+
+Array = np.ndarray[Any, Any]
+
+MAX_PIXELS = 100_000_000  # of a picture: 300 MB when it is decoded
+MAX_BYTES = 1 << 28  # of its file
+
+
+class Header(NamedTuple):
+    """What a picture says of itself."""
+
+    height: int
+    width: int
+    quick: bool  # whether simplejpeg decodes it: a grey or coloured JPEG
+
+
+def read_piece(path: str, offset: int = 0, length: int | None = None) -> bytes:
+    """Part of a file, or all of it.
+
+    Raises:
+        ValueError: There are no bytes, or more than pictures have.
+    """
+    with open(path, "rb") as file:
+        length = os.fstat(file.fileno()).st_size - offset if length is None else length
+        if not 0 < length <= MAX_BYTES:
+            raise ValueError(f"it has {length} bytes, wanted 1 to {MAX_BYTES}")
+        file.seek(offset)
+        data = file.read(length)
+    if len(data) < length:
+        raise ValueError(f"only {len(data)} of its {length} bytes are there")
+    return data
+
+
+def read_header(data: bytes) -> Header:
+    """Size and kind of a picture, without decoding it.
+
+    Raises:
+        ValueError: It is none that can be read, or has more than MAX_PIXELS pixels.
+    """
+    header = None
+    if data.startswith(b"\xff\xd8"):
+        try:
+            import simplejpeg
+
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+            header = Header(height, width, colours != "CMYK")
+        except (ImportError, ValueError):
+            pass  # Pillow's part, and its judgement
+    if header is None:
+        with _opened(data) as picture:
+            header = Header(picture.height, picture.width, False)
+    if header.height * header.width > MAX_PIXELS:
+        raise ValueError(
+            f"it has {header.width} x {header.height} pixels, at most {MAX_PIXELS} are read"
+        )
+    return header
+
+
+def decode(data: bytes, header: Header, exact: bool, shrink: int = 1) -> Array:
+    """The pixels of a picture, uint8 (height, width, 3), RGB.
+
+    Args:
+        exact: Whether a JPEG's colours are spread smoothly over the pixels that share them.
+        shrink: 1, 2, 4 or 8; a JPEG comes smaller by as much, its sides rounded up. Other pictures
+            and those that simplejpeg refuses come whole.
+    Raises:
+        ValueError: The picture is damaged, as Pillow judges it.
+    """
+    height, width = -(-header.height // shrink), -(-header.width // shrink)
+    if header.quick:
+        import simplejpeg
+
+        try:
+            found: Array = simplejpeg.decode_jpeg(
+                data, "RGB", fastupsample=not exact, min_height=height, min_width=width
+            )
+            return found
+        except ValueError:
+            pass  # it warns of much that Pillow takes
+    with _opened(data) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+@contextmanager
+def _opened(data: bytes) -> Iterator[Any]:
+    from PIL import Image
+
+    try:
+        with naming("Pillow"), Image.open(io.BytesIO(data)) as picture:
+            yield picture
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"Pillow: {error}") from error
+
+
+def shrink_of(view: View, size: int) -> int:
+    """How much smaller a picture may be decoded so that its view has `size` pixels or more."""
+    x0, y0, x1, y1 = view.box
+    least = min(x1 - x0, y1 - y0)
+    return next(shrink for shrink in (8, 4, 2, 1) if shrink == 1 or least >= shrink * size)
+
+
+def resample(pixels: Array, view: View, out: Array) -> None:
+    """Write a view of a picture into `out`, uint8 (size, size, 3): bilinear, over all pixels that
+    fall on a new one."""
+    from PIL import Image
+
+    left, top, right, bottom = view.region
+    x0, y0, x1, y1 = view.box
+    part = Image.fromarray(np.ascontiguousarray(pixels[top:bottom, left:right]))
+    size = (out.shape[1], out.shape[0])
+    box = (x0 - left, y0 - top, x1 - left, y1 - top)
+    found = np.asarray(part.resize(size, Image.Resampling.BILINEAR, box))
+    out[...] = found[:, ::-1] if view.mirrored else found
+
+
+def render(data: bytes, view_of: Callable[[int, int], View], exact: bool, out: Array) -> None:
+    """Decode the bytes of a picture and write the view that `view_of(height, width)` chooses.
+
+    Args:
+        exact: Whether to decode every pixel as it is; if not, a JPEG is decoded smaller where the
+            view allows it.
+        out: uint8 (size, size, 3).
+    Raises:
+        ValueError: The picture is damaged or too large.
+    """
+    header = read_header(data)
+    view = view_of(header.height, header.width)
+    shrink = 1 if exact or not header.quick else shrink_of(view, out.shape[0])
+    pixels = decode(data, header, exact, shrink)
+    if pixels.shape[:2] != (header.height, header.width):
+        view = view.shrunk(shrink, *pixels.shape[:2])
+    resample(pixels, view, out)
