@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core_classes.h"
+#include "called.h"
 
 namespace nb = nanobind;
 using namespace nnl;
@@ -17,10 +17,6 @@ using namespace nnl;
 void bind_call(nb::module_& m);
 
 namespace {
-
-constexpr Py_ssize_t most = 16;  // inputs
-
-const Core* core;
 
 // The modes of this thread, borrowed: STATE.__dict__, which lives as long as the thread does.
 PyObject* modes_of_this_thread() {
@@ -45,7 +41,7 @@ bool put(const nb::object& tuple, Py_ssize_t i, PyObject* item) {
 // One call of an op.
 class Call {
  public:
-  explicit Call(PyObject* op) : op_(op) {}
+  explicit Call(PyObject* op) : called_(op) {}
   ~Call() {
     for (Py_ssize_t i = 0; i < held_; ++i) Py_XDECREF(bufs_[i + 1]);
   }
@@ -55,29 +51,22 @@ class Call {
   // Finds all that the kernel needs; false for an unusual call, and nothing has been done then.
   bool prepare(PyObject* const* args, Py_ssize_t n, PyObject* names) {
     return computes(n ? args[0] : nullptr) && take(args, n, names) && find_kernel() && is_usual() &&
-           (is_put_off() ? names_edges() && (!arrays_ || core->Bound.single.on(bound_.ptr()))
-                         : read());
+           (is_put_off()
+                ? names_edges() && (!called_.arrays || core->Bound.single.on(called_.bound.ptr()))
+                : read());
   }
 
   // What the call gives; null with an error.
   PyObject* run() {
     if (is_put_off()) return put_off();
-    nb::object out = nb::steal(
-        PyObject_Vectorcall(core->Bound.call.of(bound_), bufs_ + 1,
-                            static_cast<size_t>(count_) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+    nb::object out = nb::steal(PyObject_Vectorcall(
+        core->Bound.call.of(called_.bound), bufs_ + 1,
+        static_cast<size_t>(called_.count) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
     if (!out.is_valid()) return nullptr;
-    PyObject* specs = core->Bound.out_specs.of(bound_);
-    if (core->Bound.single.on(bound_.ptr())) {
-      nb::object nd = array(PyTuple_GET_ITEM(specs, 0), out.ptr());
-      if (!nd.is_valid() || arrays_) return nd.release().ptr();
-      nb::object node = nb::none();
-      if (need_) {
-        nb::object results = nb::steal(PyTuple_Pack(1, nd.ptr()));
-        if (!results.is_valid() || !(node = made_by(results.ptr())).is_valid()) return nullptr;
-      }
-      return variable(node.ptr(), 0, nd.ptr()).release().ptr();
-    }
-    return several(specs, out.ptr());
+    nb::object results = arrays(out.ptr());
+    if (!results.is_valid()) return nullptr;
+    nb::object node = called_.need ? new_node(called_, results.ptr()) : nb::none();
+    return node.is_valid() ? visible(called_, node.ptr(), results.ptr()) : nullptr;
   }
 
  private:
@@ -97,20 +86,20 @@ class Call {
   // Inputs and attributes, as Op.parse() splits the arguments; what it has not met is unusual.
   bool take(PyObject* const* args, Py_ssize_t n, PyObject* names) {
     const OpClass& Op = core->Op;
-    const Py_ssize_t given = Op.given.number(op_);
+    const Py_ssize_t given = Op.given.number(called_.op);
     if (given < 0) return false;
     const Py_ssize_t inputs = std::min(n, given);
-    count_ = Op.variadic.on(op_) ? n : given;
-    if (count_ >= most) return false;
-    std::copy(args, args + inputs, inputs_);
-    std::fill(inputs_ + inputs, inputs_ + count_, Py_None);
-    attrs_ = nb::borrow(attributes(args, n, names, inputs));
-    if (!core->Attributes.has(attrs_.ptr())) return false;
-    if (Op.takes_rng.on(op_)) {
-      nb::object seed = nb::steal(PyObject_GetAttrString(attrs_.ptr(), "seed"));
+    called_.count = Op.variadic.on(called_.op) ? n : given;
+    if (called_.count >= most_inputs) return false;
+    std::copy(args, args + inputs, called_.inputs);
+    std::fill(called_.inputs + inputs, called_.inputs + called_.count, Py_None);
+    called_.attrs = nb::borrow(attributes(args, n, names, inputs));
+    if (!core->Attributes.has(called_.attrs.ptr())) return false;
+    if (Op.takes_rng.on(called_.op)) {
+      nb::object seed = nb::steal(PyObject_GetAttrString(called_.attrs.ptr(), "seed"));
       if (!seed.is_valid()) return false;
       stream_ = nb::steal(PyObject_CallOneArg(core->stream, seed.ptr()));
-      inputs_[count_++] = stream_.ptr();
+      called_.inputs[called_.count++] = stream_.ptr();
     }
     return true;
   }
@@ -121,15 +110,15 @@ class Call {
                        Py_ssize_t inputs) const {
     static PyObject* const n_outputs = text("n_outputs");
     static PyObject* const outputs = text("outputs");
-    Py_ssize_t named = 0, by_name[most];  // positions of those given by name
+    Py_ssize_t named = 0, by_name[most_inputs];  // positions of those given by name
     for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); ++i) {
       PyObject* name = PyTuple_GET_ITEM(names, i);
       if (name == n_outputs || (name == outputs && args[n + i] == Py_None)) continue;
-      if (name == outputs || named == most) return nullptr;
+      if (name == outputs || named == most_inputs) return nullptr;
       by_name[named++] = i;
     }
-    PyObject* defaults = core->Op.defaults.of(op_);
-    if (!named && defaults != Py_None && n == core->Op.arity.number(op_)) return defaults;
+    PyObject* defaults = core->Op.defaults.of(called_.op);
+    if (!named && defaults != Py_None && n == core->Op.arity.number(called_.op)) return defaults;
     nb::object key = nb::steal(PyTuple_New(1 + named)), rest = nb::steal(PyTuple_New(n - inputs));
     if (!key.is_valid() || !rest.is_valid()) return nullptr;
     for (Py_ssize_t i = inputs; i < n; ++i)
@@ -141,7 +130,7 @@ class Call {
       PyObject* pair = PyTuple_Pack(2, PyTuple_GET_ITEM(names, by_name[i]), value.ptr());
       if (!put(key, 1 + i, pair)) return nullptr;
     }
-    PyObject* found = PyDict_GetItemWithError(core->Op.calls.of(op_), key.ptr());
+    PyObject* found = PyDict_GetItemWithError(core->Op.calls.of(called_.op), key.ptr());
     if (!core->Attributes.has(found) || !core->Attributes.has_zero.on(found)) return found;
     for (Py_ssize_t i = inputs; i < n; ++i)
       if (may_be_negative_zero(args[i])) return nullptr;
@@ -168,22 +157,16 @@ class Call {
     return PyList_CheckExact(value) ? PyList_AsTuple(value) : Py_NewRef(value);
   }
 
-  // The array of an input that is given; null for what is neither Variable nor NdArray.
-  PyObject* data(PyObject* x) const {
-    PyObject* nd = core->Variable.has(x) ? core->Variable.data.of(x) : x;
-    return core->NdArray.has(nd) ? nd : nullptr;
-  }
-
   // (target, *specs), or the specs alone without a target.
   nb::object key(PyObject* target) const {
     const Py_ssize_t first = target ? 1 : 0;
-    nb::object key = nb::steal(PyTuple_New(first + count_));
+    nb::object key = nb::steal(PyTuple_New(first + called_.count));
     if (!key.is_valid()) return key;
     if (target) PyTuple_SET_ITEM(key.ptr(), 0, Py_NewRef(target));
-    for (Py_ssize_t i = 0; i < count_; ++i) {
+    for (Py_ssize_t i = 0; i < called_.count; ++i) {
       PyObject* spec = Py_None;
-      if (inputs_[i] != Py_None) {
-        PyObject* nd = data(inputs_[i]);
+      if (called_.inputs[i] != Py_None) {
+        PyObject* nd = data_of(called_.inputs[i]);
         spec = nd ? core->NdArray.spec.of(nd) : nullptr;
         if (!spec) return {};
       }
@@ -194,19 +177,20 @@ class Call {
 
   bool find_kernel() {
     static PyObject* const target = text("target");
-    target_ = nb::borrow(mode(target));
-    if (!target_.is_valid()) return false;
-    if (core->Op.resolves.on(op_)) {
+    called_.target = nb::borrow(mode(target));
+    if (!called_.target.is_valid()) return false;
+    if (core->Op.resolves.on(called_.op)) {
       nb::object specs = key(nullptr);
       if (!specs.is_valid()) return false;
-      attrs_ =
-          nb::borrow(PyDict_GetItemWithError(core->Attributes.resolved.of(attrs_), specs.ptr()));
-      if (!core->Attributes.has(attrs_.ptr())) return false;
+      called_.attrs = nb::borrow(
+          PyDict_GetItemWithError(core->Attributes.resolved.of(called_.attrs), specs.ptr()));
+      if (!core->Attributes.has(called_.attrs.ptr())) return false;
     }
-    nb::object wanted = key(target_.ptr());
+    nb::object wanted = key(called_.target.ptr());
     if (!wanted.is_valid()) return false;
-    bound_ = nb::borrow(PyDict_GetItemWithError(core->Attributes.bound.of(attrs_), wanted.ptr()));
-    return core->Bound.exactly(bound_.ptr());
+    called_.bound =
+        nb::borrow(PyDict_GetItemWithError(core->Attributes.bound.of(called_.attrs), wanted.ptr()));
+    return core->Bound.exactly(called_.bound.ptr());
   }
 
   // Whether this thread computes now, and nobody wants to know.
@@ -220,48 +204,50 @@ class Call {
     static PyObject* const skeleton = text("skeleton");
     skeleton_ = nb::borrow(mode(skeleton));
     if (!skeleton_.is_valid()) return false;
-    for (Py_ssize_t i = 0; i < count_; ++i) {
-      PyObject* x = inputs_[i];
+    for (Py_ssize_t i = 0; i < called_.count; ++i) {
+      PyObject* x = called_.inputs[i];
       if (x == Py_None) continue;
       if (!core->Variable.has(x)) {
-        arrays_ = true;
+        called_.arrays = true;
         continue;
       }
       PyObject* edge = core->Variable.edge.of(x);
       if (!core->Value.exactly(edge)) return false;
       PyObject* need = core->Value.need_grad.of(edge);
       if (need != Py_True && need != Py_False) return false;
-      need_ = need_ || need == Py_True;
+      called_.need = called_.need || need == Py_True;
     }
-    if (arrays_) {
-      need_ = false;
+    if (called_.arrays) {
+      called_.need = false;
       return mode(trace) == Py_None;
     }
     if (!on(auto_forward) || core->hooks_active.on(core->hooks)) return false;
-    need_ = need_ && core->Op.differentiable.on(op_) && !on(no_grad) && on(record);
-    again_ = mode(recompute);
-    return again_ && !(need_ && on(profiled));
+    called_.need =
+        called_.need && core->Op.differentiable.on(called_.op) && !on(no_grad) && on(record);
+    called_.again = mode(recompute);
+    return called_.again && !(called_.need && on(profiled));
   }
 
   // The buffers of the inputs, and their edges.
   bool read() {
     static PyObject* const touch = text("touch");
     static PyObject* const host = text("host");
-    space_ = nb::borrow(core->Bound.space.of(bound_));
-    PyObject* writes = core->Bound.writes.of(bound_);
-    if (core->Bound.view.on(bound_.ptr()) && space_.ptr() != host && !PyTuple_GET_SIZE(writes))
+    space_ = nb::borrow(core->Bound.space.of(called_.bound));
+    PyObject* writes = core->Bound.writes.of(called_.bound);
+    if (core->Bound.view.on(called_.bound.ptr()) && space_.ptr() != host &&
+        !PyTuple_GET_SIZE(writes))
       return false;
-    for (; held_ < count_; ++held_) {
+    for (; held_ < called_.count; ++held_) {
       nb::object buf = nb::none();
-      if (inputs_[held_] != Py_None) buf = buffer(data(inputs_[held_]));
+      if (called_.inputs[held_] != Py_None) buf = buffer(data_of(called_.inputs[held_]));
       if (!buf.is_valid()) return false;
       bufs_[held_ + 1] = buf.release().ptr();
     }
-    if (need_ && !names_edges()) return false;
+    if (called_.need && !names_edges()) return false;
     for (Py_ssize_t w = 0; w < PyTuple_GET_SIZE(writes); ++w) {
       const Py_ssize_t i = PyLong_AsSsize_t(PyTuple_GET_ITEM(writes, w));
-      if (inputs_[i] == Py_None) continue;
-      PyObject* buf = PyObject_CallMethodOneArg(data(inputs_[i]), touch, space_.ptr());
+      if (called_.inputs[i] == Py_None) continue;
+      PyObject* buf = PyObject_CallMethodOneArg(data_of(called_.inputs[i]), touch, space_.ptr());
       if (!buf) return false;
       Py_SETREF(bufs_[i + 1], buf);
     }
@@ -282,13 +268,14 @@ class Call {
   }
 
   bool names_edges() {
-    if (arrays_) return true;
-    edges_ = nb::steal(PyTuple_New(count_));
-    if (!edges_.is_valid()) return false;
-    for (Py_ssize_t i = 0; i < count_; ++i)
+    if (called_.arrays) return true;
+    called_.edges = nb::steal(PyTuple_New(called_.count));
+    if (!called_.edges.is_valid()) return false;
+    for (Py_ssize_t i = 0; i < called_.count; ++i)
       PyTuple_SET_ITEM(
-          edges_.ptr(), i,
-          Py_NewRef(inputs_[i] == Py_None ? Py_None : core->Variable.edge.of(inputs_[i])));
+          called_.edges.ptr(), i,
+          Py_NewRef(called_.inputs[i] == Py_None ? Py_None
+                                                 : core->Variable.edge.of(called_.inputs[i])));
     return true;
   }
 
@@ -298,162 +285,62 @@ class Call {
   PyObject* put_off() {
     static PyObject* const apply = text("apply");
     static PyObject* const execute = text("execute");
-    nb::object inputs = nb::steal(PyTuple_New(count_));
+    PyObject* result;
+    if (nnl::put_off(called_, skeleton_.ptr(), &result)) return result;
+    if (PyErr_Occurred()) return nullptr;
+    nb::object inputs = nb::steal(PyTuple_New(called_.count));
     if (!inputs.is_valid()) return nullptr;
-    for (Py_ssize_t i = 0; i < count_; ++i) {
-      PyObject* x = inputs_[i] == Py_None || !arrays_ ? inputs_[i] : data(inputs_[i]);
-      PyTuple_SET_ITEM(inputs.ptr(), i, Py_NewRef(x));
+    for (Py_ssize_t i = 0; i < called_.count; ++i) {
+      PyObject* x = called_.inputs[i];
+      PyTuple_SET_ITEM(inputs.ptr(), i,
+                       Py_NewRef(x == Py_None || !called_.arrays ? x : data_of(x)));
     }
-    if (!arrays_)
-      return PyObject_CallMethodObjArgs(skeleton_.ptr(), apply, op_, attrs_.ptr(), inputs.ptr(),
-                                        edges_.ptr(), bound_.ptr(), need_ ? Py_True : Py_False,
-                                        nullptr);
-    nb::object made = nb::steal(PyObject_CallMethodObjArgs(
-        skeleton_.ptr(), execute, op_, attrs_.ptr(), bound_.ptr(), inputs.ptr(), nullptr));
+    if (!called_.arrays)
+      return PyObject_CallMethodObjArgs(skeleton_.ptr(), apply, called_.op, called_.attrs.ptr(),
+                                        inputs.ptr(), called_.edges.ptr(), called_.bound.ptr(),
+                                        called_.need ? Py_True : Py_False, nullptr);
+    nb::object made = nb::steal(PyObject_CallMethodObjArgs(skeleton_.ptr(), execute, called_.op,
+                                                           called_.attrs.ptr(), called_.bound.ptr(),
+                                                           inputs.ptr(), nullptr));
     return made.is_valid() ? PySequence_GetItem(made.ptr(), 0) : nullptr;
   }
 
-  // ---- what a call makes ----
-
-  nb::object array(PyObject* spec, PyObject* buf) const {
-    const ArrayClass& NdArray = core->NdArray;
-    nb::object nd = NdArray.make(), bufs = nb::steal(PyDict_New());
-    if (!nd.is_valid() || !bufs.is_valid()) return {};
-    if (PyDict_SetItem(bufs.ptr(), space_.ptr(), buf) < 0) return {};
-    NdArray.spec.begin(nd, spec);
-    NdArray.bufs.begin(nd, std::move(bufs));
-    NdArray.record.begin(nd, core->plain);
-    return nd;
-  }
-
-  // A handle on output `index` of a node, or on a leaf where that is None.
-  nb::object variable(PyObject* node, Py_ssize_t index, PyObject* nd) const {
-    static PyObject* const unnamed = text("");
-    const ValueClass& Value = core->Value;
-    nb::object edge = Value.make(), number = nb::steal(PyLong_FromSsize_t(index));
-    nb::object v = core->Variable.make();
-    if (!edge.is_valid() || !number.is_valid() || !v.is_valid()) return {};
-    const bool leaf = node == Py_None;
-    Value.node.begin(edge, node);
-    Value.index.begin(edge, std::move(number));
-    Value.spec.begin(edge, core->NdArray.spec.of(nd));
-    Value.need_grad.begin(edge, leaf ? Py_False : Py_True);
-    Value.data.begin(edge, leaf ? nd : Py_None);
-    Value.own_grad.begin(edge, Py_None);
-    Value.persistent.begin(edge, Py_False);
-    Value.recompute.begin(edge, again_);
-    Value.name.begin(edge, unnamed);
-    core->Variable.edge.begin(v, std::move(edge));
-    core->Variable.data.begin(v, nd);
-    core->Variable.sessions.begin(v, Py_None);
-    core->Variable.info.begin(v, Py_None);
-    return v;
-  }
-
-  // The node that has made these arrays.
-  nb::object made_by(PyObject* results) const {
-    const NodeClass& Node = core->Node;
-    const Py_ssize_t n = PyTuple_GET_SIZE(results);
-    nb::object live = nb::steal(PyTuple_New(n)), saved = what_it_keeps(results);
-    nb::object node = Node.make(), number = nb::steal(PyIter_Next(core->numbers));
-    if (!live.is_valid() || !saved.is_valid() || !node.is_valid() || !number.is_valid()) return {};
-    for (Py_ssize_t i = 0; i < n; ++i) {
-      PyObject* ref = PyWeakref_NewRef(PyTuple_GET_ITEM(results, i), nullptr);
-      if (!ref) return {};
-      PyTuple_SET_ITEM(live.ptr(), i, ref);
-    }
-    Node.op.begin(node, op_);
-    Node.attrs.begin(node, attrs_.ptr());
-    Node.inputs.begin(node, edges_.ptr());
-    Node.out_specs.begin(node, core->Bound.out_specs.of(bound_));
-    Node.target.begin(node, target_.ptr());
-    Node.need_grad.begin(node, Py_True);
-    Node.live.begin(node, std::move(live));
-    Node.saved.begin(node, std::move(saved));
-    Node.seq.begin(node, std::move(number));
-    for (const Slot* s : {&Node.outs, &Node.grads, &Node.info, &Node.origin})
-      s->begin(node, Py_None);
-    return node;
-  }
-
-  // The arrays that the gradient's rule names.
-  nb::object what_it_keeps(PyObject* results) const {
-    const OpClass& Op = core->Op;
-    PyObject *ins = Op.kept_inputs.of(op_), *outs = Op.kept_outputs.of(op_);
-    const Py_ssize_t n = PyTuple_GET_SIZE(ins), m = PyTuple_GET_SIZE(outs);
-    nb::object saved = nb::steal(PyTuple_New(n + m));
-    if (!saved.is_valid()) return saved;
-    const auto position = [](PyObject* pairs, Py_ssize_t k) {
-      return PyLong_AsSsize_t(PyTuple_GET_ITEM(PyTuple_GET_ITEM(pairs, k), 1));
-    };
-    for (Py_ssize_t k = 0; k < n; ++k) {
-      const Py_ssize_t i = position(ins, k);
-      PyObject* x = nullptr;
-      if (Op.variadic.on(op_) && i == PyTuple_GET_SIZE(Op.inputs.of(op_)) - 1) {
-        x = PyTuple_New(count_ - i);
-        for (Py_ssize_t j = i; x && j < count_; ++j)
-          PyTuple_SET_ITEM(x, j - i, Py_NewRef(data_or_none(inputs_[j])));
-        if (!x) return {};
-      } else {
-        x = Py_NewRef(data_or_none(inputs_[i]));
-      }
-      PyTuple_SET_ITEM(saved.ptr(), k, x);
-    }
-    for (Py_ssize_t k = 0; k < m; ++k) {
-      PyObject* y = results;
-      if (!Op.variadic_out.on(op_)) y = PyTuple_GET_ITEM(results, position(outs, k));
-      PyTuple_SET_ITEM(saved.ptr(), n + k, Py_NewRef(y));
-    }
-    return saved;
-  }
-
-  PyObject* data_or_none(PyObject* x) const { return x == Py_None ? x : core->Variable.data.of(x); }
-
-  // The visible ones of several results.
-  PyObject* several(PyObject* specs, PyObject* out) {
+  // The arrays of what the kernel has given.
+  nb::object arrays(PyObject* out) const {
+    PyObject* specs = core->Bound.out_specs.of(called_.bound);
     const Py_ssize_t n = PyTuple_GET_SIZE(specs);
-    nb::object bufs = nb::steal(PySequence_Fast(out, "a kernel gave no arrays"));
+    const bool single = core->Bound.single.on(called_.bound.ptr());
     nb::object results = nb::steal(PyTuple_New(n));
-    if (!bufs.is_valid() || !results.is_valid()) return nullptr;
-    if (PySequence_Fast_GET_SIZE(bufs.ptr()) != n) {
+    nb::object several;
+    if (!single) several = nb::steal(PySequence_Fast(out, "a kernel gave no arrays"));
+    if (!results.is_valid() || !(single || several.is_valid())) return {};
+    if (!single && PySequence_Fast_GET_SIZE(several.ptr()) != n) {
       PyErr_Format(PyExc_ValueError, "a kernel gave %zd arrays, wanted %zd",
-                   PySequence_Fast_GET_SIZE(bufs.ptr()), n);
-      return nullptr;
+                   PySequence_Fast_GET_SIZE(several.ptr()), n);
+      return {};
     }
     for (Py_ssize_t i = 0; i < n; ++i) {
-      nb::object nd = array(PyTuple_GET_ITEM(specs, i), PySequence_Fast_GET_ITEM(bufs.ptr(), i));
-      if (!nd.is_valid()) return nullptr;
+      nb::object in_space = nb::steal(PyDict_New());
+      PyObject* buf = single ? out : PySequence_Fast_GET_ITEM(several.ptr(), i);
+      if (!in_space.is_valid() || PyDict_SetItem(in_space.ptr(), space_.ptr(), buf) < 0) return {};
+      nb::object nd = new_array(PyTuple_GET_ITEM(specs, i), std::move(in_space), core->plain);
+      if (!nd.is_valid()) return {};
       PyTuple_SET_ITEM(results.ptr(), i, nd.release().ptr());
     }
-    nb::object node = need_ ? made_by(results.ptr()) : nb::none();
-    if (!node.is_valid()) return nullptr;
-    const Py_ssize_t visible = core->Op.visible.number(op_);
-    const bool hides = visible < PyTuple_GET_SIZE(core->Op.outputs.of(op_));
-    const Py_ssize_t shown = hides ? std::min(visible, n) : n;
-    nb::object ys = nb::steal(PyTuple_New(shown));
-    if (!ys.is_valid()) return nullptr;
-    for (Py_ssize_t i = 0; i < shown; ++i) {
-      PyObject* nd = PyTuple_GET_ITEM(results.ptr(), i);
-      nb::object y = arrays_ ? nb::borrow(nd) : variable(node.ptr(), i, nd);
-      if (!y.is_valid()) return nullptr;
-      PyTuple_SET_ITEM(ys.ptr(), i, y.release().ptr());
-    }
-    return hides && visible == 1 ? Py_NewRef(PyTuple_GET_ITEM(ys.ptr(), 0)) : ys.release().ptr();
+    return results;
   }
 
-  PyObject* const op_;
-  Py_ssize_t count_ = 0, held_ = 0;
-  PyObject* inputs_[most];    // borrowed from the caller
-  PyObject* bufs_[most + 1];  // from 1 on: what is called may use the place before
-  nb::object attrs_, target_, bound_, space_, stream_, edges_, skeleton_ = nb::none();
-  PyObject *modes_ = nullptr, *again_ = nullptr;
-  bool arrays_ = false, need_ = false;
+  Called called_;
+  Py_ssize_t held_ = 0;
+  PyObject* bufs_[most_inputs + 1];  // from 1 on: what is called may use the place before
+  nb::object space_, stream_, skeleton_ = nb::none();
+  PyObject* modes_ = nullptr;
 };
 
 PyObject* call_in_python(PyObject* op, PyObject* const* args, Py_ssize_t n, PyObject* names) {
   const Py_ssize_t given = n + (names ? PyTuple_GET_SIZE(names) : 0);
-  PyObject* few[most + 2];
-  std::vector<PyObject*> many(given > most ? static_cast<size_t>(given) + 2 : 0);
+  PyObject* few[most_inputs + 2];
+  std::vector<PyObject*> many(given > most_inputs ? static_cast<size_t>(given) + 2 : 0);
   PyObject** all = many.empty() ? few : many.data();  // from 1 on, as in Call
   all[1] = op;
   std::copy(args, args + given, all + 2);

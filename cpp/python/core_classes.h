@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <structmember.h>
 
+#include <array>
 #include <string>
 #include <utility>
 
@@ -49,10 +50,11 @@ struct Class {
 
 struct OpClass : Class {
   using Class::Class;
-  Slot arity = slot("arity"), given = slot("given"), defaults = slot("default_attrs"),
-       calls = slot("_calls"), takes_rng = slot("takes_rng"), resolves = slot("has_resolve"),
-       differentiable = slot("differentiable"), inputs = slot("inputs"), outputs = slot("outputs"),
-       visible = slot("visible"), variadic = slot("variadic"), variadic_out = slot("variadic_out"),
+  Slot name = slot("name"), arity = slot("arity"), given = slot("given"),
+       defaults = slot("default_attrs"), calls = slot("_calls"), takes_rng = slot("takes_rng"),
+       resolves = slot("has_resolve"), differentiable = slot("differentiable"),
+       inputs = slot("inputs"), outputs = slot("outputs"), visible = slot("visible"),
+       variadic = slot("variadic"), variadic_out = slot("variadic_out"),
        kept_inputs = slot("kept_inputs"), kept_outputs = slot("kept_outputs");
 };
 
@@ -74,7 +76,11 @@ struct ArrayClass : Class {
 
 struct RecordClass : Class {
   using Class::Class;
-  Slot fill = slot("fill");
+  Slot fill = slot("fill"), cleared = slot("cleared"), early = slot("early"), own = slot("own"),
+       views = slot("views"), version = slot("version"), work = slot("work"), place = slot("place");
+  std::array<const Slot*, 8> all() const {
+    return {&fill, &cleared, &early, &own, &views, &version, &work, &place};
+  }
 };
 
 struct VariableClass : Class {

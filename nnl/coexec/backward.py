@@ -69,17 +69,21 @@ class Edges:
         plain: Whether all gradients stay between calls of the path and leaves.
         epoch: EPOCH.now at the first call; 0 before that.
         leaves: Edges without a node that functions with a gradient read.
+        positions: Theirs, by id.
+        makers: {number of an array: creation number of the node that makes it}.
     """
+
+    __slots__ = ("plain", "epoch", "leaves", "positions", "makers")
 
     def __init__(self) -> None:
         self.plain, self.epoch = True, 0
         self.leaves: list[Value] = []
-        self._position: dict[int, int] = {}  # of a leaf, by id
-        self._makers: dict[int, int] = {}  # {number of an array: creation number of its node}
+        self.positions: dict[int, int] = {}
+        self.makers: dict[int, int] = {}
 
     def made(self, number: int, node: Node) -> None:
         """A node makes the array of this number."""
-        self._makers[number] = node.seq
+        self.makers[number] = node.seq
 
     def key(self, edges: Any, numbers: tuple[int, ...]) -> tuple[int, ...]:
         """For each input of a call: 0 without gradient, 1 for an output of the path, or a leaf."""
@@ -90,7 +94,7 @@ class Edges:
                 key.append(0)
             elif edge.node is None:
                 key.append(2 + self._leaf(edge))
-            elif self._makers.get(number) == edge.node.seq:
+            elif self.makers.get(number) == edge.node.seq:
                 key.append(1)
             else:
                 self.plain = False  # it comes from before the path
@@ -98,15 +102,15 @@ class Edges:
         return tuple(key)
 
     def _leaf(self, edge: Value) -> int:
-        at = self._position.get(id(edge))
+        at = self.positions.get(id(edge))
         if at is None:
-            at = self._position[id(edge)] = len(self.leaves)
+            at = self.positions[id(edge)] = len(self.leaves)
             self.leaves.append(edge)
         return at
 
     def of_path(self, node: Node, number: int) -> bool:
         """Whether this node has made the array of this number on the path."""
-        return self._makers.get(number) == node.seq
+        return self.makers.get(number) == node.seq
 
 
 def backward(skeleton: Skeleton, output: Value, grad: Any, clear: bool) -> None:

@@ -57,6 +57,10 @@ class Place:
         runs: How often a path has ended here. misses: how often one went on as never before.
     """
 
+    __slots__ = (
+        "key", "calls", "location", "after", "passes", "runs", "visits", "misses", "plan",
+    )  # fmt: skip
+
     def __init__(self, key: Any = None, calls: tuple[Call, ...] = ()) -> None:
         self.key, self.calls = key, calls
         self.location: Any = None
@@ -87,6 +91,8 @@ class Paths:
         size: How many places there are; of too many, all are forgotten at the next step.
         planned: Places whose paths have plans, the latest used last.
     """
+
+    __slots__ = ("root", "size", "attrs", "planned")
 
     def __init__(self) -> None:
         self._forget()

@@ -70,6 +70,11 @@ class Skeleton:
         edges: What there is to know about gradients. sums: What notes those that leaves get.
     """
 
+    __slots__ = (
+        "paths", "report", "thread", "outermost", "shadow", "visited", "at", "path", "made",
+        "given", "before", "taken", "edges", "sums",
+    )  # fmt: skip
+
     def __init__(
         self, paths: Paths, report: Report, outermost: FrameType | None, shadow: bool
     ) -> None:

@@ -75,7 +75,7 @@ class Op(Arguments):
 
     __slots__ = ("arity", "given", "default_attrs", "_calls", "takes_rng", "has_resolve",
         "differentiable", "inputs", "outputs", "visible", "variadic", "variadic_out", "kept_inputs",
-        "kept_outputs")  # read by calls in C  # fmt: skip
+        "kept_outputs", "name")  # read by calls in C  # fmt: skip
 
     def __init__(
         self,

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call of an op that is done at once, or later in a co-executed step: what it is given, and what
+// it makes.
+#pragma once
+#include "core_classes.h"
+
+namespace nnl {
+
+constexpr Py_ssize_t most_inputs = 16;
+
+struct Called {
+  explicit Called(PyObject* called) : op(called) {}
+
+  PyObject* const op;
+  Py_ssize_t count = 0;
+  PyObject* inputs[most_inputs];  // borrowed from the caller
+  nanobind::object attrs, target, bound, edges;
+  PyObject* again = nullptr;  // the mode `recompute`
+  bool arrays = false;        // whether an input is no Variable
+  bool need = false;          // whether a node has to be made
+};
+
+inline const Core* core;
+
+// The array of an input that is given; null for what is neither Variable nor NdArray.
+PyObject* data_of(PyObject* x);
+
+// An array of a spec, in which these are put.
+nanobind::object new_array(PyObject* spec, nanobind::object&& bufs, PyObject* record);
+
+// The node that has made a tuple of arrays.
+nanobind::object new_node(const Called& called, PyObject* results);
+
+// A handle on output `index` of a node, or on a leaf where that is None.
+nanobind::object new_variable(const Called& called, PyObject* node, Py_ssize_t index, PyObject* nd);
+
+// What the caller of an op gets of a tuple of arrays: the visible ones, as handles.
+PyObject* visible(const Called& called, PyObject* node, PyObject* results);
+
+// Puts a call off in a co-executed step, if that needs nothing but what its paths know; false
+// where the skeleton has to see to it. The result is null with an error.
+bool put_off(const Called& called, PyObject* skeleton, PyObject** result);
+
+}  // namespace nnl

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls in a co-executed step. Skeleton.apply and Skeleton.execute in nnl/coexec say what that
+// means; this does the same where the path has gone on in this way before.
+#include <utility>
+
+#include "called.h"
+#include "location.h"
+
+namespace nb = nanobind;
+
+namespace nnl {
+
+namespace {
+
+struct SkeletonClass : Class {
+  using Class::Class;
+  Slot at = slot("at"), path = slot("path"), made = slot("made"), given = slot("given"),
+       edges = slot("edges"), paths = slot("paths"), visited = slot("visited"),
+       outermost = slot("outermost");
+};
+
+struct PathsClass : Class {
+  using Class::Class;
+  Slot attrs = slot("attrs");
+};
+
+struct PlaceClass : Class {
+  using Class::Class;
+  Slot after = slot("after"), visits = slot("visits");
+};
+
+struct EdgesClass : Class {
+  using Class::Class;
+  Slot epoch = slot("epoch"), leaves = slot("leaves"), positions = slot("positions"),
+       makers = slot("makers");
+};
+
+// What of nnl.coexec calls work with. Made once; it stays until the process ends.
+struct Later {
+  explicit Later(const nb::module_& skeleton)
+      : Skeleton(skeleton.attr("Skeleton")),
+        Paths(skeleton.attr("Paths")),
+        Place(skeleton.attr("Place")),
+        Edges(skeleton.attr("Edges")),
+        at_once(kept(skeleton.attr("AT_ONCE"))),
+        with_input(kept(skeleton.attr("WITH_INPUT"))),
+        space(kept(skeleton.attr("SPACE"))),
+        holders(kept(nb::module_::import_("nnl.graph.holders").attr("HOLDERS"))),
+        versions(kept(nb::module_::import_("nnl.core.record").attr("_versions"))) {}
+
+  const SkeletonClass Skeleton;
+  const PathsClass Paths;
+  const PlaceClass Place;
+  const EdgesClass Edges;
+  PyObject *at_once, *with_input, *space, *holders, *versions;
+};
+
+const Later* later;
+
+// Adds to a count in a slot.
+bool count(PyObject*& slot, Py_ssize_t more) {
+  PyObject* sum = PyLong_FromSsize_t(PyLong_AsSsize_t(slot) + more);
+  if (!sum) return false;
+  Py_SETREF(slot, sum);
+  return true;
+}
+
+// One call in a step. Its functions give nothing for what is unusual, perhaps with an error.
+class PutOff {
+ public:
+  PutOff(const Called& called, PyObject* skeleton)
+      : called_(called), skeleton_(skeleton), edges_(later->Skeleton.edges.of(skeleton)) {}
+
+  // Whether the call is the next one of a path that is known, at `place`.
+  bool find() {
+    if (!is_usual()) return false;
+    nb::object numbers = numbers_of_inputs();
+    if (!numbers.is_valid()) return false;
+    nb::object key = nb::none();
+    if (called_.need && !(key = key_of_edges(numbers.ptr())).is_valid()) return false;
+    PyObject* at = later->Skeleton.at.of(skeleton_);
+    nb::object whole = nb::steal(PyTuple_Pack(3, called_.bound.ptr(), numbers.ptr(), key.ptr()));
+    if (!whole.is_valid()) return false;
+    place_ = nb::borrow(PyDict_GetItemWithError(later->Place.after.of(at), whole.ptr()));
+    return place_.is_valid();
+  }
+
+  // Goes to that place; returns what the call gives.
+  PyObject* go() {
+    PyObject* specs = core->Bound.out_specs.of(called_.bound);
+    PyObject* made = later->Skeleton.made.of(skeleton_);
+    const Py_ssize_t n = PyTuple_GET_SIZE(specs), first = PyList_GET_SIZE(made);
+    nb::object results = nb::steal(PyTuple_New(n));
+    if (!results.is_valid()) return nullptr;
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      nb::object record = pending(first + i);
+      if (!record.is_valid()) return nullptr;
+      nb::object nd = new_array(PyTuple_GET_ITEM(specs, i), nb::steal(PyDict_New()), record.ptr());
+      if (!nd.is_valid()) return nullptr;
+      PyTuple_SET_ITEM(results.ptr(), i, nd.release().ptr());
+    }
+    nb::object node = nb::none();
+    if (called_.need && !(node = new_node(called_, results.ptr())).is_valid()) return nullptr;
+    nb::object ys = nb::steal(visible(called_, node.ptr(), results.ptr()));
+    if (!ys.is_valid() || !count(later->Place.visits.of(place_), 1)) return nullptr;
+    if (PyList_Append(later->Skeleton.path.of(skeleton_), place_.ptr()) < 0) return nullptr;
+    PyObject* visited = later->Skeleton.visited.of(skeleton_);
+    if (here_.is_valid() && PyDict_SetItem(visited, here_.ptr(), times_.ptr()) < 0) return nullptr;
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      PyObject* nd = PyTuple_GET_ITEM(results.ptr(), i);
+      if (PyList_Append(made, nd) < 0) return nullptr;
+      if (!called_.need) continue;
+      PyObject* number = core->Record.place.of(core->NdArray.record.of(nd));
+      PyObject* seq = core->Node.seq.of(node);
+      if (PyDict_SetItem(later->Edges.makers.of(edges_), number, seq) < 0) return nullptr;
+    }
+    Py_SETREF(later->Skeleton.at.of(skeleton_), place_.release().ptr());
+    return ys.release().ptr();
+  }
+
+ private:
+  bool is_usual() {
+    PyObject* name = core->Op.name.of(called_.op);
+    PyObject* writes = core->Bound.writes.of(called_.bound);
+    if (core->Bound.space.of(called_.bound) != later->space || PyTuple_GET_SIZE(writes))
+      return false;
+    if (PySet_Contains(later->at_once, name)) return false;
+    return !PyDict_Contains(later->with_input, name) || number_is_the_same();
+  }
+
+  // Whether a function of an array and a number has had this number here, all the time.
+  bool number_is_the_same() {
+    static PyObject* const inplace = text("inplace");
+    PyObject* stop = later->Skeleton.outermost.of(skeleton_);
+    auto* frame = stop == Py_None ? nullptr : reinterpret_cast<PyFrameObject*>(stop);
+    nb::object in_place = nb::steal(PyObject_GetAttr(called_.attrs.ptr(), inplace));
+    if (in_place.ptr() != Py_False) {
+      PyErr_Clear();
+      if (in_place.is_valid()) return false;
+    }
+    nb::object here = nb::steal(PyLong_FromUnsignedLongLong(location(frame, 0)));
+    if (!here.is_valid()) return false;
+    PyObject* visited = later->Skeleton.visited.of(skeleton_);
+    PyObject* before = PyDict_GetItemWithError(visited, here.ptr());
+    nb::object times = nb::steal(PyLong_FromSsize_t(before ? PyLong_AsSsize_t(before) + 1 : 1));
+    if (!times.is_valid()) return false;
+    nb::object key = nb::steal(PyTuple_Pack(3, called_.op, here.ptr(), times.ptr()));
+    if (!key.is_valid()) return false;
+    PyObject* known = later->Paths.attrs.of(later->Skeleton.paths.of(skeleton_));
+    if (PyDict_GetItemWithError(known, key.ptr()) != called_.attrs.ptr()) return false;
+    here_ = std::move(here);
+    times_ = std::move(times);
+    return true;
+  }
+
+  nb::object numbers_of_inputs() {
+    static PyObject* const left_out = PyLong_FromLong(-1);
+    nb::object numbers = nb::steal(PyTuple_New(called_.count));
+    for (Py_ssize_t i = 0; numbers.is_valid() && i < called_.count; ++i) {
+      PyObject* x = called_.inputs[i];
+      nb::object number = x == Py_None ? nb::borrow(left_out) : number_of(data_of(x));
+      if (!number.is_valid()) return {};
+      PyTuple_SET_ITEM(numbers.ptr(), i, number.release().ptr());
+    }
+    return numbers;
+  }
+
+  // The number of an array's memory, as Skeleton.number() gives it.
+  nb::object number_of(PyObject* nd) {
+    const RecordClass& Record = core->Record;
+    PyObject* record = nd ? core->NdArray.record.of(nd) : nullptr;
+    if (!Record.exactly(record)) return {};
+    if (Record.work.of(record) == skeleton_) return nb::borrow(Record.place.of(record));
+    if (Record.work.of(record) != Py_None || Record.own.of(record) != Py_None) return {};
+    PyObject* bufs = core->NdArray.bufs.of(nd);
+    if (!PyDict_GET_SIZE(bufs)) return {};
+    PyObject* host = PyDict_GetItemWithError(bufs, later->space);
+    if (host && is_held(host)) return {};
+    record = lasting(nd, record);
+    PyObject* given = later->Skeleton.given.of(skeleton_);
+    if (!record || PyList_Append(given, nd) < 0) return {};
+    nb::object number = nb::steal(PyLong_FromSsize_t(-1 - PyList_GET_SIZE(given)));
+    if (!number.is_valid()) return {};
+    Py_SETREF(Record.work.of(record), Py_NewRef(skeleton_));
+    Py_SETREF(Record.place.of(record), Py_NewRef(number.ptr()));
+    return number;
+  }
+
+  // Whether somebody besides its array and plans may hold a buffer, or memory of it.
+  static bool is_held(PyObject* host) {
+    static PyObject* const base = text("base");
+    nb::object whole = nb::steal(PyObject_GetAttr(host, base));
+    if (!whole.is_none()) return true;  // which is rare; Python looks closer
+    if (Py_REFCNT(host) == 1) return false;
+    nb::object id = nb::steal(PyLong_FromVoidPtr(host));
+    PyObject* plans = id.is_valid() ? PyDict_GetItemWithError(later->holders, id.ptr()) : nullptr;
+    return Py_REFCNT(host) > 1 + (plans ? PyLong_AsSsize_t(plans) : 0);
+  }
+
+  // The record of an array, one that stays; borrowed.
+  static PyObject* lasting(PyObject* nd, PyObject* record) {
+    const RecordClass& Record = core->Record;
+    if (Record.version.number(record)) return record;
+    nb::object now = Record.make(), version = nb::steal(PyIter_Next(later->versions));
+    if (!now.is_valid() || !version.is_valid()) return nullptr;
+    for (const Slot* s : Record.all()) s->begin(now, s->of(record));
+    Py_SETREF(Record.version.of(now), version.release().ptr());
+    PyObject*& slot = core->NdArray.record.of(nd);
+    Py_SETREF(slot, now.release().ptr());
+    return slot;
+  }
+
+  // The record of an array that the step makes.
+  nb::object pending(Py_ssize_t number) {
+    const RecordClass& Record = core->Record;
+    static PyObject* const one = PyLong_FromLong(1);
+    nb::object record = Record.make(), place = nb::steal(PyLong_FromSsize_t(number));
+    if (!record.is_valid() || !place.is_valid()) return {};
+    for (const Slot* s : Record.all()) s->begin(record, s->of(core->plain));
+    Py_SETREF(Record.version.of(record), Py_NewRef(one));
+    Py_SETREF(Record.work.of(record), Py_NewRef(skeleton_));
+    Py_SETREF(Record.place.of(record), place.release().ptr());
+    return record;
+  }
+
+  // How gradients flow into the call, as Edges.key() says it.
+  nb::object key_of_edges(PyObject* numbers) {
+    const ValueClass& Value = core->Value;
+    if (!later->Edges.epoch.number(edges_)) return {};
+    nb::object key = nb::steal(PyTuple_New(called_.count));
+    for (Py_ssize_t i = 0; key.is_valid() && i < called_.count; ++i) {
+      PyObject* edge = PyTuple_GET_ITEM(called_.edges.ptr(), i);
+      Py_ssize_t how = 0;
+      if (edge != Py_None && Value.need_grad.on(edge)) {
+        PyObject *node = Value.node.of(edge), *number = PyTuple_GET_ITEM(numbers, i);
+        if (node == Py_None) {
+          how = leaf(edge);
+        } else {
+          PyObject* maker = PyDict_GetItemWithError(later->Edges.makers.of(edges_), number);
+          how = maker && PyObject_RichCompareBool(maker, core->Node.seq.of(node), Py_EQ) == 1;
+        }
+        if (!how) return {};
+      }
+      PyTuple_SET_ITEM(key.ptr(), i, PyLong_FromSsize_t(how));
+    }
+    return key;
+  }
+
+  // 2 + the position of a leaf among those of the path; 0 with an error.
+  Py_ssize_t leaf(PyObject* edge) {
+    PyObject* positions = later->Edges.positions.of(edges_);
+    PyObject* leaves = later->Edges.leaves.of(edges_);
+    nb::object id = nb::steal(PyLong_FromVoidPtr(edge));
+    if (!id.is_valid()) return 0;
+    PyObject* known = PyDict_GetItemWithError(positions, id.ptr());
+    if (known) return 2 + PyLong_AsSsize_t(known);
+    const Py_ssize_t n = PyList_GET_SIZE(leaves);
+    nb::object position = nb::steal(PyLong_FromSsize_t(n));
+    if (!position.is_valid() || PyDict_SetItem(positions, id.ptr(), position.ptr()) < 0) return 0;
+    return PyList_Append(leaves, edge) < 0 ? 0 : 2 + n;
+  }
+
+  const Called& called_;
+  PyObject* const skeleton_;
+  PyObject* const edges_;
+  nb::object place_, here_, times_;
+};
+
+}  // namespace
+
+bool put_off(const Called& called, PyObject* skeleton, PyObject** result) {
+  if (!later) later = new Later(nb::module_::import_("nnl.coexec.skeleton"));
+  if (!later->Skeleton.exactly(skeleton)) return false;
+  PutOff call(called, skeleton);
+  if (!call.find()) return false;
+  *result = call.go();
+  return true;
+}
+
+}  // namespace nnl
