@@ -408,11 +408,9 @@ class Pack : public Kernel {
   Call reorder_;
 };
 
-// The most threads for a convolution, 0 for no limit. One core does a million operations in about
-// 20 us; waking another takes nearly as long, and many times that where others use it too.
 int most_threads(const Convolution& c) {
   const int64_t pixels = c.y.size() / std::max<int64_t>(c.maps, 1);
-  return 2 * pixels * c.w.size() < 1 << 20 ? 1 : 0;
+  return onednn::most_threads(2 * pixels * c.w.size());
 }
 
 }  // namespace

@@ -21,6 +21,11 @@ dnnl::memory::desc any(const Spec& spec, DType type);
 // Attributes of a primitive: scratch memory comes from the caller.
 dnnl::primitive_attr with_scratchpad();
 
+// The most threads for this many multiplications and additions, 0 for no limit. One core does a
+// million of them in about 20 us; waking another takes nearly as long, and many times that where
+// others use it too.
+inline int most_threads(int64_t operations) { return operations < 1 << 20 ? 1 : 0; }
+
 // A primitive with its memory objects, whose addresses are set at every run. Made in set-up only:
 // that costs up to some 10 ms, running a small one under a microsecond. It runs on no more threads
 // than it was made for.

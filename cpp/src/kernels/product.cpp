@@ -227,6 +227,10 @@ bool is_large(const ProductSpec& s) {
   return one > 32 * 32 * 32 && s.y.elements && counts;
 }
 
+int most_threads(const ProductSpec& s) {
+  return onednn::most_threads(2 * s.y.elements * s.a.columns());
+}
+
 class Packer : public Kernel {
  public:
   Packer(const memory::desc& plain, const memory::desc& packed)
@@ -333,6 +337,7 @@ Matrices Matrices::transposed() const {
 std::unique_ptr<Product> Product::make(const ProductSpec& spec, Space& space) {
   const ProductSpec s = simplified(spec);
 #ifdef NNL_ONEDNN
+  const ThreadScope scope(most_threads(s));
   if (s.packed) return std::make_unique<OneDnn>(s, DType::f32, space);
 #endif
   if (auto row = make_row_product(s, space)) return row;
@@ -357,6 +362,7 @@ std::unique_ptr<Kernel> make_packer([[maybe_unused]] const ProductSpec& spec,
     if (type != DType::f32) return nullptr;
   if (s.b.shape.size() != 2 || !is_large(s) || make_row_product(s, space)) return nullptr;
   s.packed = true;
+  const ThreadScope scope(most_threads(s));
   try {
     const memory::desc plain = desc(s.b, DType::f32);
     const memory::desc packed = primitive_of(s, DType::f32, DType::f32).weights_desc();
