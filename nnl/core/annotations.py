@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.convert import CONVERT, OneForAll, as_bool, as_ints, wanted_instead
+from nnl.core.convert import CONVERT, OneForAll, as_bool, as_int, as_ints, wanted_instead
 from nnl.core.suggest import did_you_mean
 
 Input = Any  # a Variable or an NdArray
@@ -46,7 +46,7 @@ def _spatial(value: Any) -> tuple[int, ...]:
 
 
 def _int_or_ints(value: Any) -> Any:
-    return CONVERT["int"][0](value) if not np.iterable(value) else _ints(value)
+    return as_int(value) if type(value) is int or not np.iterable(value) else _ints(value)
 
 
 def numpy_type(name: str, value: Any) -> np.dtype[Any]:

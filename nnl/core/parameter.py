@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from threading import RLock
 from typing import Any
 
@@ -47,13 +48,18 @@ def get_current_parameter_scope() -> Scope:
     return PLACE.scope
 
 
-def _split(name: str, what: str) -> list[str]:
+@lru_cache(4096)
+def _parts(name: str) -> tuple[str, ...]:
+    return tuple([part for part in name.split("/") if part])
+
+
+def _split(name: str, what: str) -> tuple[str, ...]:
     if not isinstance(name, str):
         raise TypeError(f"{what}: name is {name!r}, wanted a str")
-    return [part for part in name.split("/") if part]
+    return _parts(name)
 
 
-def _inside(scope: Scope, path: list[str]) -> Scope:
+def _inside(scope: Scope, path: Sequence[str]) -> Scope:
     for part in path:
         child = scope.get(part)
         if child is None:  # or another thread makes it now
@@ -73,16 +79,26 @@ def parameter_scope(name: str, scope: Scope | None = None) -> Iterator[Scope]:
     Raises:
         ValueError: `name` belongs to a parameter.
     """
-    place = PLACE.__dict__  # this thread's
-    outer, outer_path, outer_layer = PLACE.scope, PLACE.path, STATE.layer
-    parts = _split(name, "parameter_scope")
-    inner = _inside(outer if scope is None else scope, parts)
-    path = (*(outer_path if scope is None else ()), *parts)
-    place["scope"], place["path"], STATE.layer = inner, path, path
+    outer = enter_scope(name, scope)
     try:
-        yield inner
+        yield PLACE.scope
     finally:
-        place["scope"], place["path"], STATE.layer = outer, outer_path, outer_layer
+        leave_scope(outer)
+
+
+def enter_scope(name: str, scope: Scope | None = None) -> Any:
+    """Begin what parameter_scope does; gives what leave_scope needs to end it."""
+    place = PLACE.__dict__  # this thread's
+    outer = PLACE.scope, PLACE.path, STATE.layer
+    parts = _split(name, "parameter_scope")
+    place["scope"] = _inside(outer[0] if scope is None else scope, parts)
+    place["path"] = STATE.layer = (*outer[1], *parts) if scope is None else parts
+    return outer
+
+
+def leave_scope(outer: Any) -> None:
+    place = PLACE.__dict__
+    place["scope"], place["path"], STATE.layer = outer
 
 
 def get_parameter(key: str) -> Variable | None:
@@ -99,7 +115,7 @@ def set_parameter(key: str, param: Variable) -> None:
     """Register a Variable under this name, relative to the current scope."""
     if not isinstance(param, Variable):
         raise TypeError(f"set_parameter: param is {type(param).__name__}, wanted nnl.Variable")
-    *path, leaf = _split(key, "set_parameter") or [""]
+    *path, leaf = _split(key, "set_parameter") or ("",)
     if not leaf:
         raise ValueError(f"set_parameter: key is {key!r}, wanted a name")
     scope = _inside(PLACE.scope, path)

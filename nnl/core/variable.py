@@ -210,11 +210,10 @@ class Variable(Operators, VariableItems, Handle):
 
     def unlinked(self, need_grad: bool | None = None) -> Variable:
         """A leaf that shares data and gradient with this variable, cut off from its graph."""
-        need = (
-            self.edge.need_grad if need_grad is None else flag("unlinked", "need_grad", need_grad)
-        )
+        mine = self.edge
+        need = mine.need_grad if need_grad is None else flag("unlinked", "need_grad", need_grad)
         edge = Value.leaf(self._data, need)
-        edge.own_grad, edge.name = self.edge.grad, self.edge.name
+        edge.own_grad, edge.name = mine.grad, mine.name
         return Variable.of_edge(edge, self._data)
 
     get_unlinked_variable = unlinked

@@ -21,14 +21,15 @@ __all__ = ["affine", "svd_affine", "embed"]
 
 def _sizes(inp: Any, n_outmaps: int | Sequence[int], base_axis: int, name: str) -> Any:
     """(elements of one sample, sizes of the output, base_axis from the front)."""
-    if not -inp.ndim <= base_axis < inp.ndim:
+    shape = inp.shape
+    n = len(shape)
+    if not -n <= base_axis < n:
         raise ShapeError(
-            f"{name}: base_axis {base_axis} is outside [{-inp.ndim}, {inp.ndim}) for the shape "
-            f"{inp.shape}"
+            f"{name}: base_axis {base_axis} is outside [{-n}, {n}) for the shape {shape}"
         )
-    base_axis %= inp.ndim
-    outmaps = tuple(n_outmaps) if np.iterable(n_outmaps) else (int(n_outmaps),)  # type: ignore[arg-type]
-    return prod(inp.shape[base_axis:]), outmaps, base_axis
+    base_axis %= n
+    outmaps = (n_outmaps,) if type(n_outmaps) is int else tuple(n_outmaps)  # type: ignore[arg-type]
+    return prod(shape[base_axis:]), outmaps, base_axis
 
 
 @parametric_function_api(

@@ -10,7 +10,7 @@ from typing import Any
 
 from nnl.core.annotations import checker, shown
 from nnl.core.context import STATE
-from nnl.core.parameter import PLACE, parameter_scope
+from nnl.core.parameter import PLACE, enter_scope, leave_scope
 
 Description = tuple[str, str, str, bool]
 
@@ -50,9 +50,12 @@ def parametric_function_api(
                 raise TypeError(f"{function.__name__}: name is {shown(name)}, wanted a str")
             if ours:
                 args, kw = check(args, kw)  # type: ignore[assignment]
-            with parameter_scope(scope if not name else f"{name}/{scope}"):
+            outer = enter_scope(scope if not name else f"{name}/{scope}")
+            try:
                 STATE.layer = PLACE.path[:-own]  # messages name the function anyway
                 return all_or_nothing(function, args, kw)
+            finally:
+                leave_scope(outer)
 
         last = inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
         with_scope.__signature__ = signature.replace(  # type: ignore[attr-defined]
