@@ -15,8 +15,8 @@ namespace {
 struct SkeletonClass : Class {
   using Class::Class;
   Slot at = slot("at"), path = slot("path"), made = slot("made"), given = slot("given"),
-       edges = slot("edges"), paths = slot("paths"), visited = slot("visited"),
-       outermost = slot("outermost");
+       before = slot("before"), edges = slot("edges"), paths = slot("paths"),
+       visited = slot("visited"), outermost = slot("outermost");
 };
 
 struct PathsClass : Class {
@@ -46,13 +46,14 @@ struct Later {
         with_input(kept(skeleton.attr("WITH_INPUT"))),
         space(kept(skeleton.attr("SPACE"))),
         holders(kept(nb::module_::import_("nnl.graph.holders").attr("HOLDERS"))),
-        versions(kept(nb::module_::import_("nnl.core.record").attr("_versions"))) {}
+        versions(kept(nb::module_::import_("nnl.core.record").attr("_versions"))),
+        numbers(kept(skeleton.attr("Skeleton").attr("_numbers"))) {}
 
   const SkeletonClass Skeleton;
   const PathsClass Paths;
   const PlaceClass Place;
   const EdgesClass Edges;
-  PyObject *at_once, *with_input, *space, *holders, *versions;
+  PyObject *at_once, *with_input, *space, *holders, *versions, *numbers;
 };
 
 const Later* later;
@@ -63,6 +64,107 @@ bool count(PyObject*& slot, Py_ssize_t more) {
   if (!sum) return false;
   Py_SETREF(slot, sum);
   return true;
+}
+
+// Whether somebody besides its array and plans may hold a buffer, or memory of it.
+bool is_held(PyObject* host) {
+  static PyObject* const base = text("base");
+  nb::object whole = nb::steal(PyObject_GetAttr(host, base));
+  if (!whole.is_none()) return true;  // which is rare; Python looks closer
+  if (Py_REFCNT(host) == 1) return false;
+  nb::object id = nb::steal(PyLong_FromVoidPtr(host));
+  PyObject* plans = id.is_valid() ? PyDict_GetItemWithError(later->holders, id.ptr()) : nullptr;
+  return Py_REFCNT(host) > 1 + (plans ? PyLong_AsSsize_t(plans) : 0);
+}
+
+// The record of an array, one that stays; borrowed.
+PyObject* lasting(PyObject* nd, PyObject* record) {
+  const RecordClass& Record = core->Record;
+  if (Record.version.number(record)) return record;
+  nb::object now = Record.make(), version = nb::steal(PyIter_Next(later->versions));
+  if (!now.is_valid() || !version.is_valid()) return nullptr;
+  for (const Slot* s : Record.all()) s->begin(now, s->of(record));
+  Py_SETREF(Record.version.of(now), version.release().ptr());
+  PyObject*& slot = core->NdArray.record.of(nd);
+  Py_SETREF(slot, now.release().ptr());
+  return slot;
+}
+
+// The number of an array's memory, as Skeleton.number() gives it; none for what is unusual.
+nb::object number_of(PyObject* skeleton, PyObject* nd) {
+  const RecordClass& Record = core->Record;
+  PyObject* record = nd ? core->NdArray.record.of(nd) : nullptr;
+  if (!Record.exactly(record)) return {};
+  if (Record.work.of(record) == skeleton) return nb::borrow(Record.place.of(record));
+  if (Record.work.of(record) != Py_None || Record.own.of(record) != Py_None) return {};
+  PyObject* bufs = core->NdArray.bufs.of(nd);
+  if (!PyDict_GET_SIZE(bufs)) return {};
+  PyObject* host = PyDict_GetItemWithError(bufs, later->space);
+  if (host && is_held(host)) return {};
+  record = lasting(nd, record);
+  PyObject* given = later->Skeleton.given.of(skeleton);
+  if (!record || PyList_Append(given, nd) < 0) return {};
+  nb::object number = nb::steal(PyLong_FromSsize_t(-1 - PyList_GET_SIZE(given)));
+  if (!number.is_valid()) return {};
+  Py_SETREF(Record.work.of(record), Py_NewRef(skeleton));
+  Py_SETREF(Record.place.of(record), Py_NewRef(number.ptr()));
+  return number;
+}
+
+// Takes the value away from an array that a call writes, as Skeleton._will_write() does.
+bool will_write(PyObject* skeleton, PyObject* nd, PyObject* number) {
+  PyObject* before = later->Skeleton.before.of(skeleton);
+  const int known = PyDict_Contains(before, number);
+  if (known) return known > 0;
+  PyObject* bufs = core->NdArray.bufs.of(nd);
+  nb::object was = nb::steal(PyDict_Copy(bufs));
+  if (!was.is_valid() || PyDict_SetItem(before, number, was.ptr()) < 0) return false;
+  PyDict_Clear(bufs);
+  return true;
+}
+
+// Whether an array may be written by a call: one that was there before, with a value.
+bool is_writable(PyObject* skeleton, PyObject* nd, PyObject* number) {
+  if (PyLong_AsSsize_t(number) >= -1) return false;
+  return PyDict_GET_SIZE(core->NdArray.bufs.of(nd)) ||
+         PyDict_Contains(later->Skeleton.before.of(skeleton), number) > 0;
+}
+
+// Takes the values away from the arrays that a call writes, unless one must not be written now.
+bool will_write_all(PyObject* skeleton, PyObject* writes, PyObject* const* datas,
+                    PyObject* numbers) {
+  for (auto* f : {&is_writable, &will_write})
+    for (Py_ssize_t w = 0; w < PyTuple_GET_SIZE(writes); ++w) {
+      const Py_ssize_t i = PyLong_AsSsize_t(PyTuple_GET_ITEM(writes, w));
+      if (datas[i] != Py_None && !f(skeleton, datas[i], PyTuple_GET_ITEM(numbers, i))) return false;
+    }
+  return true;
+}
+
+// The numbers of the inputs of a call; none for what is unusual.
+nb::object numbers_of(PyObject* skeleton, PyObject* bound, PyObject* const* datas,
+                      Py_ssize_t count) {
+  static PyObject* const left_out = PyLong_FromLong(-1);
+  nb::object numbers = nb::steal(PyTuple_New(count));
+  for (Py_ssize_t i = 0; numbers.is_valid() && i < count; ++i) {
+    nb::object number = datas[i] == Py_None ? nb::borrow(left_out) : number_of(skeleton, datas[i]);
+    if (!number.is_valid()) return {};
+    PyTuple_SET_ITEM(numbers.ptr(), i, number.release().ptr());
+  }
+  PyObject* writes = core->Bound.writes.of(bound);
+  if (numbers.is_valid() && !will_write_all(skeleton, writes, datas, numbers.ptr())) return {};
+  return numbers;
+}
+
+// Skeleton._numbers(datas, bound).
+PyObject* numbers(PyObject* skeleton, PyObject* const* args, Py_ssize_t n) {
+  if (n == 2 && PyTuple_CheckExact(args[0]) && core->Bound.exactly(args[1])) {
+    nb::object found =
+        numbers_of(skeleton, args[1], &PyTuple_GET_ITEM(args[0], 0), PyTuple_GET_SIZE(args[0]));
+    if (found.is_valid() || PyErr_Occurred()) return found.release().ptr();
+  }
+  PyObject* all[] = {skeleton, n > 0 ? args[0] : nullptr, n > 1 ? args[1] : nullptr};
+  return PyObject_Vectorcall(later->numbers, all, n + 1, nullptr);
 }
 
 // One call in a step. Its functions give nothing for what is unusual, perhaps with an error.
@@ -121,9 +223,7 @@ class PutOff {
  private:
   bool is_usual() {
     PyObject* name = core->Op.name.of(called_.op);
-    PyObject* writes = core->Bound.writes.of(called_.bound);
-    if (core->Bound.space.of(called_.bound) != later->space || PyTuple_GET_SIZE(writes))
-      return false;
+    if (core->Bound.space.of(called_.bound) != later->space) return false;
     if (PySet_Contains(later->at_once, name)) return false;
     return !PyDict_Contains(later->with_input, name) || number_is_the_same();
   }
@@ -153,61 +253,11 @@ class PutOff {
     return true;
   }
 
-  nb::object numbers_of_inputs() {
-    static PyObject* const left_out = PyLong_FromLong(-1);
-    nb::object numbers = nb::steal(PyTuple_New(called_.count));
-    for (Py_ssize_t i = 0; numbers.is_valid() && i < called_.count; ++i) {
-      PyObject* x = called_.inputs[i];
-      nb::object number = x == Py_None ? nb::borrow(left_out) : number_of(data_of(x));
-      if (!number.is_valid()) return {};
-      PyTuple_SET_ITEM(numbers.ptr(), i, number.release().ptr());
-    }
-    return numbers;
-  }
-
-  // The number of an array's memory, as Skeleton.number() gives it.
-  nb::object number_of(PyObject* nd) {
-    const RecordClass& Record = core->Record;
-    PyObject* record = nd ? core->NdArray.record.of(nd) : nullptr;
-    if (!Record.exactly(record)) return {};
-    if (Record.work.of(record) == skeleton_) return nb::borrow(Record.place.of(record));
-    if (Record.work.of(record) != Py_None || Record.own.of(record) != Py_None) return {};
-    PyObject* bufs = core->NdArray.bufs.of(nd);
-    if (!PyDict_GET_SIZE(bufs)) return {};
-    PyObject* host = PyDict_GetItemWithError(bufs, later->space);
-    if (host && is_held(host)) return {};
-    record = lasting(nd, record);
-    PyObject* given = later->Skeleton.given.of(skeleton_);
-    if (!record || PyList_Append(given, nd) < 0) return {};
-    nb::object number = nb::steal(PyLong_FromSsize_t(-1 - PyList_GET_SIZE(given)));
-    if (!number.is_valid()) return {};
-    Py_SETREF(Record.work.of(record), Py_NewRef(skeleton_));
-    Py_SETREF(Record.place.of(record), Py_NewRef(number.ptr()));
-    return number;
-  }
-
-  // Whether somebody besides its array and plans may hold a buffer, or memory of it.
-  static bool is_held(PyObject* host) {
-    static PyObject* const base = text("base");
-    nb::object whole = nb::steal(PyObject_GetAttr(host, base));
-    if (!whole.is_none()) return true;  // which is rare; Python looks closer
-    if (Py_REFCNT(host) == 1) return false;
-    nb::object id = nb::steal(PyLong_FromVoidPtr(host));
-    PyObject* plans = id.is_valid() ? PyDict_GetItemWithError(later->holders, id.ptr()) : nullptr;
-    return Py_REFCNT(host) > 1 + (plans ? PyLong_AsSsize_t(plans) : 0);
-  }
-
-  // The record of an array, one that stays; borrowed.
-  static PyObject* lasting(PyObject* nd, PyObject* record) {
-    const RecordClass& Record = core->Record;
-    if (Record.version.number(record)) return record;
-    nb::object now = Record.make(), version = nb::steal(PyIter_Next(later->versions));
-    if (!now.is_valid() || !version.is_valid()) return nullptr;
-    for (const Slot* s : Record.all()) s->begin(now, s->of(record));
-    Py_SETREF(Record.version.of(now), version.release().ptr());
-    PyObject*& slot = core->NdArray.record.of(nd);
-    Py_SETREF(slot, now.release().ptr());
-    return slot;
+  nb::object numbers_of_inputs() const {
+    PyObject* datas[most_inputs];
+    for (Py_ssize_t i = 0; i < called_.count; ++i)
+      datas[i] = called_.inputs[i] == Py_None ? Py_None : data_of(called_.inputs[i]);
+    return numbers_of(skeleton_, called_.bound.ptr(), datas, called_.count);
   }
 
   // The record of an array that the step makes.
@@ -226,7 +276,7 @@ class PutOff {
   // How gradients flow into the call, as Edges.key() says it.
   nb::object key_of_edges(PyObject* numbers) {
     const ValueClass& Value = core->Value;
-    if (!later->Edges.epoch.number(edges_)) return {};
+    if (later->Edges.epoch.of(edges_) == Py_None) return {};
     nb::object key = nb::steal(PyTuple_New(called_.count));
     for (Py_ssize_t i = 0; key.is_valid() && i < called_.count; ++i) {
       PyObject* edge = PyTuple_GET_ITEM(called_.edges.ptr(), i);
@@ -269,7 +319,14 @@ class PutOff {
 }  // namespace
 
 bool put_off(const Called& called, PyObject* skeleton, PyObject** result) {
-  if (!later) later = new Later(nb::module_::import_("nnl.coexec.skeleton"));
+  if (!later) {
+    static PyMethodDef method = {"_numbers",
+                                 reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&numbers)),
+                                 METH_FASTCALL, nullptr};
+    later = new Later(nb::module_::import_("nnl.coexec.skeleton"));
+    auto* type = reinterpret_cast<PyObject*>(later->Skeleton.type);
+    nb::setattr(type, "_numbers", nb::steal(PyDescr_NewMethod(later->Skeleton.type, &method)));
+  }
   if (!later->Skeleton.exactly(skeleton)) return false;
   PutOff call(called, skeleton);
   if (!call.find()) return false;

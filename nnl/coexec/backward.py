@@ -67,7 +67,7 @@ class Edges:
 
     Attributes:
         plain: Whether all gradients stay between calls of the path and leaves.
-        epoch: EPOCH.now at the first call; 0 before that.
+        epoch: EPOCH.now at the first call with a gradient; None before that.
         leaves: Edges without a node that functions with a gradient read.
         positions: Theirs, by id.
         makers: {number of an array: creation number of the node that makes it}.
@@ -76,7 +76,8 @@ class Edges:
     __slots__ = ("plain", "epoch", "leaves", "positions", "makers")
 
     def __init__(self) -> None:
-        self.plain, self.epoch = True, 0
+        self.plain = True
+        self.epoch: int | None = None
         self.leaves: list[Value] = []
         self.positions: dict[int, int] = {}
         self.makers: dict[int, int] = {}
@@ -87,7 +88,8 @@ class Edges:
 
     def key(self, edges: Any, numbers: tuple[int, ...]) -> tuple[int, ...]:
         """For each input of a call: 0 without gradient, 1 for an output of the path, or a leaf."""
-        self.epoch = self.epoch or EPOCH.now
+        if self.epoch is None:
+            self.epoch = EPOCH.now
         key = []
         for edge, number in zip(edges, numbers, strict=True):
             if edge is None or not edge.need_grad:
@@ -177,7 +179,13 @@ def _again(skeleton: Skeleton, known: Pass, nodes: list[Node], clear: bool) -> N
     for nd in known.given:
         skeleton.number(nd)
     skeleton.go(known.place, len(known.specs))
-    asked = {n for _, gs in known.nodes for n in gs.values()} | {n for _, n in known.sums}
+    leaves = skeleton.edges.leaves
+    sums = []
+    for leaf, number in known.sums:
+        into = leaves[leaf].grad
+        if number < first or not skeleton.becomes(into, number, known.specs[number - first]):
+            sums.append((into, number))
+    asked = {n for _, gs in known.nodes for n in gs.values()} | {n for _, n in sums}
     # all at once: what follows may run what was put off
     arrays = {n: skeleton.array(n, known.specs[n - first] if n >= first else None) for n in asked}
     for position, grads in known.nodes:
@@ -192,6 +200,5 @@ def _again(skeleton: Skeleton, known: Pass, nodes: list[Node], clear: bool) -> N
             g = arrays[number]
             if mine.setdefault(i, g) is not g:
                 mine[i].become(g)
-    leaves = skeleton.edges.leaves
-    for leaf, number in known.sums:
-        accumulate(leaves[leaf].grad, arrays[number], False)
+    for into, number in sums:
+        accumulate(into, arrays[number], False)

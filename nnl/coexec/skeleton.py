@@ -127,39 +127,81 @@ class Skeleton:
 
     def calls(self, op: Op, attrs: Any, arrays: Sequence[tuple[NdArray | None, ...]]) -> None:
         """Apply an op that writes its inputs to each of the lists of arrays, later."""
+        bounds = self._bind(op, attrs, arrays)
+        if self._together(op, attrs, arrays, bounds) is None:
+            for datas, bound in zip(arrays, bounds, strict=True):
+                if STATE.skeleton is self:
+                    self.execute(op, attrs, bound, datas)
+                else:  # the step is left
+                    execute(bound, datas)
+
+    def change(self, op: Op, attrs: Any, arrays: Sequence[tuple[NdArray, ...]]) -> bool:
+        """Let the first of each list of arrays become what an op makes of them, later.
+
+        Returns:
+            False where that must be done at once.
+        """
+        bounds = self._bind(op, attrs, arrays)
+        for (into, *_), bound in zip(arrays, bounds, strict=True):
+            if into.record.own is not None or bound.out_specs != (into.spec,):
+                return False
+        for into, *_ in arrays:
+            self.number(into)
+            if into.record.work is not self:  # somebody may hold its memory
+                return False
+        first = self._together(op, attrs, arrays, bounds)
+        if first is None:
+            return False
+        for number, (into, *_) in enumerate(arrays, first):
+            if into.record.place < NONE:
+                self._keep_value(into)
+            self._take(into, number)
+        return True
+
+    def _bind(
+        self, op: Op, attrs: Any, arrays: Sequence[tuple[NdArray | None, ...]]
+    ) -> list[Bound]:
         target = STATE.target
         specs = [tuple([None if d is None else d.spec for d in datas]) for datas in arrays]
-        bounds = [bind(op, attrs, target, s) for s in specs]
+        return [bind(op, attrs, target, s) for s in specs]
+
+    def _together(
+        self,
+        op: Op,
+        attrs: Any,
+        arrays: Sequence[tuple[NdArray | None, ...]],
+        bounds: Sequence[Bound],
+    ) -> int | None:
+        """Put calls off that always come together: the number of their first result.
+
+        None where they must be done at once.
+        """
         every = [self._numbers(datas, b) for datas, b in zip(arrays, bounds, strict=True)]
         numbers = [n for n in every if n is not None]
         if len(numbers) < len(every) or bounds[0].space != SPACE:
-            for datas, bound in zip(arrays, bounds, strict=True):
-                self.execute(op, attrs, bound, datas)
-            return
+            return None
         key = tuple(bounds), tuple(numbers)
         at = self.at.after.get(key)
         if at is None:
+            origin, target = here(STATE.layer), STATE.target
             pairs = zip(bounds, numbers, strict=True)
-            origin = here(STATE.layer)
             at = self._new_place(key, [Call(op, attrs, b, n, target, origin) for b, n in pairs])
-        if at is not None:
-            self.go(at, sum([len(b.out_specs) for b in bounds]))
-        else:
-            for datas, bound in zip(arrays, bounds, strict=True):
-                execute(bound, datas)
+            if at is None:
+                return None
+        first = len(self.made)
+        self.go(at, sum([len(b.out_specs) for b in bounds]))
+        return first
 
     def accumulate(self, into: NdArray, g: NdArray) -> bool:
         """Add a gradient to that of a leaf, later; False where it must be done at once."""
         if self.sums is not None:
             self.sums.add(into, g)
-        if g.record.work is not self or g.record.place < NONE or g.spec.is_half:
+        if g.record.work is not self or g.record.place < NONE:
             return False
-        if into.record.own is not None:
-            return False
-        if into.zeroing:
-            into.spec = g.spec
-            self._take(into, g.record.place)
+        if self.becomes(into, g.record.place, g.spec):
             return True
+        if g.spec.is_half or into.record.own is not None:
+            return False
         if is_held(into) if SPACE in into.bufs else into.record.place in self.before:
             return False
         add = OPS["add2"]
@@ -172,6 +214,14 @@ class Skeleton:
         if number < 0:  # the call reads what the array holds until now
             self._keep_value(into)
         self._take(into, made[0].record.place)
+        return True
+
+    def becomes(self, into: NdArray, number: int, spec: Spec) -> bool:
+        """Let a lazily zero gradient become this value, if nobody else has its memory."""
+        if not into.zeroing or into.record.own is not None or spec.is_half:
+            return False
+        into.spec = spec
+        self._take(into, number)
         return True
 
     def backward(self, output: Value, grad: Any, clear: bool) -> None:

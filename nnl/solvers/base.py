@@ -248,6 +248,11 @@ class Solver:
         op, trace = OPS[name], STATE.trace
         attrs = op.attrs(**values)
         hooked = self._hooked(method, pre, post)
+        if STATE.skeleton is not None and trace is None and not hooked:
+            every = [(e.variable.edge.grad, e.variable.data) for e in self._entries.values()]
+            arrays = [datas[: len(op.inputs)] for datas in every if not datas[0].zeroing]
+            if not arrays or STATE.skeleton.change(op, attrs, arrays):
+                return
         for entry in self._entries.values():
             w = entry.variable
             if trace is not None:

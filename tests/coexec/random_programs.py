@@ -114,6 +114,10 @@ class Program:
         loss.backward(clear_buffer=self.clears)
         if n[2] % 2:
             self._see(self.w[0].g)
+        if n[0] % 3 == 0:
+            self.solver.weight_decay(0.1)
+        if n[0] % 4 == 1:
+            self.solver.clip_grad_by_norm(0.5)
         if n[2] % 5:
             self.solver.update()
         self.env = [self.x, F.broadcast(F.reshape(loss, (1, 1)), SHAPE)]

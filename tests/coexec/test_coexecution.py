@@ -301,6 +301,36 @@ def test_many_steps_do_not_grow() -> None:
     assert steps._paths.size == size
 
 
+def test_changing_gradients_does_not_cut_a_step() -> None:
+    def train(wrap: Any) -> tuple[Any, list[Any]]:
+        trainer, seen = Trainer(S.Momentum(0.1)), []
+
+        def f(x: nn.Variable, t: nn.Variable) -> None:
+            loss = F.mean(F.softmax_cross_entropy(trainer.net(x), t))
+            solver = trainer.solver
+            if not solver.get_parameters():
+                solver.set_parameters(nn.get_parameters())
+            solver.zero_grad()
+            loss.backward(clear_buffer=True)
+            solver.weight_decay(0.1)
+            solver.clip_grad_by_norm(0.05)
+            solver.update()
+
+        step = wrap(f)
+        t = nn.Variable.from_numpy_array(np.zeros((4, 1), np.int64))
+        for k in range(6):
+            step(variable(4, 5, seed=k), t)
+            held = [v.g for v in nn.get_parameters().values()]  # into the next step
+            seen += [g.copy() for g in held]
+        return step, [*seen, *[v.d.copy() for v in nn.get_parameters().values()]]
+
+    _, wanted = train(same)
+    step, found = train(nn.coexecute)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert step.report().segments == 6
+
+
 def test_two_threads_need_two_of_them() -> None:
     steps, found = nn.coexecution(), []
 
