@@ -141,11 +141,15 @@ class guarded_step:
             )  # fmt: skip
 
 
+LOWEST, HIGHEST = 2.0**-126, 2.0**127  # normal float32 powers of two: the start gradient is one
+
+
 class LossScale:
     """A loss scale that lives where the gradients are, and updates that follow it.
 
     Args:
-        solver: Whose parameters are updated.
+        solver: Whose parameters are updated; or several, with other settings for other parameters,
+            which then all update or none does.
         scale: First loss scale.
         factor: What it is divided by when a gradient is not finite, and multiplied by after
         steps: so many updates without that.
@@ -157,9 +161,15 @@ class LossScale:
     """
 
     def __init__(
-        self, solver: Solver, scale: float, factor: float, steps: int, low: float, high: float
+        self,
+        solver: Solver | Sequence[Solver],
+        scale: float,
+        factor: float = 2.0,
+        steps: int = 2000,
+        low: float = LOWEST,
+        high: float = HIGHEST,
     ) -> None:
-        self.solver = solver
+        self.solvers = [solver] if isinstance(solver, Solver) else list(solver)
         self.value = NdArray.from_numpy_array(np.array(scale, np.float32))
         self.counts = NdArray.from_numpy_array(np.zeros(2, np.int64))
         self._follow = OPS["follow_loss_scale"].attrs(
@@ -172,46 +182,63 @@ class LossScale:
         space = next(iter(self.value.bufs))
         self.value.touch(space)[...] = scale
 
-    def update(self, weight_decay: float = 0.0) -> None:
+    def update(self, weight_decay: float | Sequence[float] = 0.0) -> None:
         """Update the parameters if all gradients are finite, and let the scale follow.
 
         Gradients that are lazily zero are skipped, as in Solver.update().
+
+        Args:
+            weight_decay: Rate of the weights' decay, that of each solver if there are several.
         """
-        solver, trace = self.solver, STATE.trace
-        rule, decay = solver._attrs, weight_decay
-        if solver.fused and weight_decay:
-            rule, decay = solver.rule.attrs(**{**solver._hyperparameters, "wd": weight_decay}), 0.0
-        attrs = OPS["guarded_step"].attrs(rule=rule, decay=decay)
-        entries = solver._entries.values()
+        trace = STATE.trace
+        rates = [weight_decay] if isinstance(weight_decay, (int, float)) else weight_decay
+        updates = [
+            (attrs, entry)
+            for solver, rate in zip(self.solvers, rates, strict=True)
+            for attrs in (self._guarded(solver, rate),)
+            for entry in solver._entries.values()
+        ]
         if trace is not None:
-            grads = [(e, trace.gradient(e.variable)) for e in entries]
+            grads = [(attrs, e, trace.gradient(e.variable)) for attrs, e in updates]
             own = [Variable.of_edge(Value.leaf(nd), nd) for nd in (self.value, self.counts)]
+            there = [(attrs, (e.variable, g, *e.inputs)) for attrs, e, g in grads if g is not None]
             with using(auto_forward=False):
-                calls = [(e.variable, g, *e.inputs) for e, g in grads if g is not None]
-                self._record(attrs, [*calls, own])
+                self._record([attrs for attrs, _ in there], [*[call for _, call in there], own])
             return
+        found = [(attrs, e, e.variable.edge.grad) for attrs, e in updates]
+        found = [(attrs, e, g) for attrs, e, g in found if not g.zeroing]
         arrays = [
             (e.variable._data, g, *[None if v is None else v._data for v in e.inputs])
-            for e, g in [(e, e.variable.edge.grad) for e in entries]
-            if not g.zeroing
+            for _, e, g in found
         ]
+        every = [attrs for attrs, _, _ in found]
         self._plan = executor().run_recorded(
-            (attrs, self._follow),
+            (*every, self._follow),
             [*arrays, (self.value, self.counts)],
-            partial(self._record, attrs),
+            partial(self._record, every),
             self._plan,
         )
 
-    def _record(self, attrs: Any, inputs: Sequence[Sequence[Variable | None]]) -> list[Variable]:
+    def _guarded(self, solver: Solver, decay: float) -> Any:
+        """The attributes of a solver's steps."""
+        rule = solver._attrs
+        if solver.fused and decay:
+            rule, decay = solver.rule.attrs(**{**solver._hyperparameters, "wd": decay}), 0.0
+        return OPS["guarded_step"].attrs(rule=rule, decay=decay)
+
+    def _record(
+        self, attrs: Sequence[Any], inputs: Sequence[Sequence[Variable | None]]
+    ) -> list[Variable]:
         """Call the ops.
 
         Args:
-            attrs: Of guarded_step.
+            attrs: Of guarded_step, for each parameter.
             inputs: Those of the solver's rule for each parameter, then scale and counts.
         """
         *calls, (value, counts) = inputs
         if not calls:
             return []
         found = OPS["finite_check"](*[x[1] for x in calls])
-        ends = [apply(OPS["guarded_step"], attrs, (*x, found, value)) for x in calls]
+        step = OPS["guarded_step"]
+        ends = [apply(step, a, (*x, found, value)) for a, x in zip(attrs, calls, strict=True)]
         return [*ends, apply(OPS["follow_loss_scale"], self._follow, (found, value, counts))]

@@ -13,11 +13,9 @@ from nnl.core.context import STATE
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
 from nnl.solvers.base import Solver, on_device
-from nnl.solvers.scaled import LossScale
+from nnl.solvers.scaled import HIGHEST, LOWEST, LossScale
 
 logger = logging.getLogger("nnl")
-
-LOWEST, HIGHEST = 2.0**-126, 2.0**127  # normal float32 powers of two: the start gradient is one
 
 
 class DynamicLossScalingUpdater:
@@ -147,9 +145,7 @@ class DynamicLossScalingUpdater:
     def _update_without_looking(self) -> None:
         """A pass that finds out where the gradients are whether they are finite."""
         if self._there is None:
-            self._there = LossScale(
-                self.solver, self._scale, self.scaling_factor, self.N, LOWEST, HIGHEST
-            )
+            self._there = LossScale(self.solver, self._scale, self.scaling_factor, self.N)
         self._backward(self._there.value)
         self._there.update(self.weight_decay or 0.0)
 

@@ -190,3 +190,32 @@ def test_inside_compile_a_data_feeder_and_a_loss_of_another_rank_are_refused() -
     u.data_feeder, u.loss = None, lambda: F.mul2(w, w)
     with pytest.raises(ShapeError, match=r"loss has the shape \(3,\), wanted \(\) on a"):
         nn.compile(u.update)()
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_several_solvers_update_all_or_none(mode):
+    first, second = (nn.Variable.from_numpy_array(np.float32([1, 2])) for _ in range(2))
+    for w in (first, second):
+        w.need_grad = True
+    solvers = [S.Sgd(0.5), S.Momentum(0.5)]
+    for solver, w in zip(solvers, (first, second), strict=True):
+        solver.set_parameters({"w": w})
+    scale = S.LossScale(solvers, 8.0)
+
+    def step(x):
+        loss = F.sum(first * x) + F.sum(second * 2.0)
+        for solver in solvers:
+            solver.zero_grad()
+        loss.forward()
+        loss.backward(scale.value)
+        scale.update([0.25, 0.0])
+        return loss
+
+    run = nn.compile(step) if mode == "compiled" else step
+    run(nn.Variable.from_numpy_array(np.float32([3, np.inf])))
+    np.testing.assert_array_equal(first.d, [1, 2])
+    np.testing.assert_array_equal(second.d, [1, 2])
+    assert scale.value.data == 4.0
+    run(nn.Variable.from_numpy_array(np.float32([3, 4])))
+    np.testing.assert_allclose(first.d, [1 - 0.5 * (3 + 0.25), 2 - 0.5 * (4 + 0.5)])
+    np.testing.assert_allclose(second.d, [0, 1])
