@@ -10,6 +10,7 @@ A call makes its parameters in the current parameter scope, so two networks need
 
 from nnl.models.bert import bert, bert_masked_language_model
 from nnl.models.catalogue import NETWORKS, build
+from nnl.models.convolution import synchronised
 from nnl.models.dcgan import dcgan_discriminator, dcgan_generator
 from nnl.models.efficientnet import efficientnet
 from nnl.models.gpt2 import gpt2
@@ -38,5 +39,6 @@ __all__ = [
     "resnext",
     "se_resnet",
     "se_resnext",
+    "synchronised",
     "unet",
 ]

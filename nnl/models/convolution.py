@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from nnl import functions as F
@@ -14,6 +16,24 @@ from nnl.parametric_functions.initializer import (
 )
 
 Activation = Callable[[Any], Any] | None
+
+_COMM: ContextVar[Any] = ContextVar("_COMM", default=None)
+
+
+@contextmanager
+def synchronised(comm: Any) -> Iterator[None]:
+    """Networks that are built inside the with block normalise with the batches of all processes.
+
+    Their parameters are the same as without, so running statistics may be used alone.
+
+    >>> with synchronised(comm):
+    ...     y = build("resnet50", x)
+    """
+    before = _COMM.set(comm)
+    try:
+        yield
+    finally:
+        _COMM.reset(before)
 
 
 def conv_bn(
@@ -52,7 +72,12 @@ def conv_bn(
         with_bias=False,
         name=name,
     )
-    h = PF.batch_normalization(h, decay_rate=decay, eps=eps, batch_stat=not test, name=name)
+    settings = {"decay_rate": decay, "eps": eps, "name": name}
+    comm = None if test else _COMM.get()
+    if comm is None:
+        h = PF.batch_normalization(h, batch_stat=not test, **settings)
+    else:
+        h = PF.sync_batch_normalization(h, comm, **settings)
     return h if activation is None else activation(h)
 
 

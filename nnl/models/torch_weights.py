@@ -20,6 +20,9 @@ BATCH_NORM = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "var": 
 # What the batch normalisations of MobileNetV3 add to the variance: the paper's, and timm's.
 EPS, EPS_OF_TIMM = 1e-3, 1e-5
 
+# Layers of the networks that `build` makes; what else is in the scope stays as it is.
+LAYER = re.compile(r"(stem|stage\d|block\d+|last|affine|classifier)/")
+
 Names = dict[str, str]  # layer here, "stem/conv" -> module there, "features.0.0"
 Array = np.ndarray[Any, Any]
 
@@ -48,7 +51,8 @@ def load_torch_weights(
     ours: dict[str, dict[str, Any]] = {}  # layer -> its parameters
     for path, v in get_parameters(grad_only=False).items():
         layer, _, leaf = path.rpartition("/")
-        ours.setdefault(layer, {})[leaf] = v
+        if LAYER.match(layer):
+            ours.setdefault(layer, {})[leaf] = v
     if "stem/conv" not in ours:
         raise ValueError(f"{where}: there is no network of nnl.models.build in this scope")
     theirs = dict(weights) if isinstance(weights, Mapping) else read_weights(weights)
