@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss, the mixing of pictures, what decays, and what options mean."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import nnl as nn
+
+
+def test_the_loss_is_that_of_smoothed_and_mixed_labels(script):
+    rng = np.random.default_rng(0)
+    y, label = rng.normal(size=(4, 6)), np.array([[2], [0], [5], [2]])
+    share = rng.integers(0, 2, (1, 1, 3, 3)).astype(np.float32)
+    arrays = (y.astype(np.float32), label.astype(np.int32), share)
+    variables = [nn.Variable.from_numpy_array(a) for a in arrays]
+    targets = np.eye(6)[label[:, 0]]
+    targets = share.mean() * targets + (1 - share.mean()) * targets[::-1]
+    targets = 0.9 * targets + 0.1 / 6
+    logs = y - np.log(np.exp(y).sum(1, keepdims=True))
+    loss = script.step.cross_entropy(*variables, 6, 0.1)
+    loss.forward()
+    np.testing.assert_allclose(loss.d, -(targets * logs).sum(1).mean(), rtol=1e-5)
+    plain = script.step.cross_entropy(*variables[:2], None, 6, 0.0)
+    plain.forward()
+    np.testing.assert_allclose(plain.d, -logs[np.arange(4), label[:, 0]].mean(), rtol=1e-5)
+
+
+def test_mixup_fades_and_cutmix_cuts(script):
+    def drawn(mixup, cutmix, number):
+        return script.step.mixing(
+            SimpleNamespace(size=8, mixup=mixup, cutmix=cutmix), (0, 0, number, 0)
+        )
+
+    faded = [drawn(0.4, 0.0, i) for i in range(200)]
+    assert all(np.ptp(m) == 0 and 0 <= m[0, 0, 0, 0] <= 1 for m in faded)
+    cut = [drawn(0.0, 1.0, i) for i in range(200)]
+    assert all(set(np.unique(m)) <= {0.0, 1.0} for m in cut)
+    assert any(0 < m.mean() < 1 for m in cut)
+    for m in cut:  # what is cut is one rectangle
+        rows, columns = np.nonzero(m[0, 0] == 0)
+        if rows.size:
+            assert rows.size == (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
+    both = [drawn(0.4, 1.0, i) for i in range(200)]
+    assert 60 < sum(set(np.unique(m)) <= {0.0, 1.0} for m in both) < 140
+    np.testing.assert_array_equal(drawn(0.4, 1.0, 7), drawn(0.4, 1.0, 7))
+
+
+def test_only_weights_decay_unless_all_are_wanted_to(script):
+    parameters = {
+        name: nn.Variable((2,), need_grad=True)
+        for name in ("stem/conv/W", "stem/bn/gamma", "stem/bn/beta", "classifier/affine/b")
+    }
+    for solver in script.options.SOLVERS:
+        options = SimpleNamespace(solver=solver, momentum=0.9, decay_all=False)
+        first, second = script.step.solvers_of(options, 0.1, parameters)
+        assert list(first.get_parameters()) == ["stem/conv/W"]
+        assert list(second.get_parameters()) == list(parameters)[1:]
+        assert type(second).__name__ == {"lars": "Momentum"}.get(solver, type(first).__name__)
+    options.decay_all = True
+    first, second = script.step.solvers_of(options, 0.1, parameters)
+    assert list(first.get_parameters()) == list(parameters) and not second.get_parameters()
+
+
+def test_top_1_and_top_5_leave_out_what_has_no_picture(script):
+    scores = np.array([[0, 1, 2, 3, 4, 5, 6.0]] * 4)
+    labels = np.array([[6], [2], [1], [-1]])
+    assert script.step.right(scores, labels).tolist() == [1, 2, 3]
+    assert script.step.right(scores[:, :3], np.array([[2], [0], [1], [-1]])).tolist() == [1, 3, 3]
+
+
+def test_what_is_given_is_stronger_than_the_recipe(script):
+    parse = script.options.parse
+    options = parse(["--engine", "synthetic", "--network", "mobilenet_v3_small"])
+    assert (options.recipe, options.solver, options.epochs) == ("mobilenet", "rmsprop", 300)
+    options = parse(["--engine", "synthetic", "--network", "efficientnet_b1", "--epochs", "7"])
+    assert (options.recipe, options.epochs, options.size) == ("efficientnet", 7, 240)
+    options = parse(["--engine", "synthetic", "--recipe", "resnet_lars", "--solver", "sgd"])
+    assert (options.network, options.solver, options.weight_decay) == ("resnet50", "sgd", 5e-5)
+
+
+WRONG = {
+    "--data is missing: a folder with train and val; or --engine synthetic": "",
+    "--epochs is 0, wanted at least 1": "--data x --epochs 0",
+    "--smoothing is 1.0, wanted a number in [0, 1)": "--data x --smoothing 1",
+    "--learning-rate is nan, wanted more than 0": "--data x --learning-rate nan",
+    "--size is 16, wanted at least 32": "--data x --size 16",
+    "--dropout is 0.5, and resnet50 has none": "--data x --dropout 0.5",
+    "--clip-norm and --type-config half": "--data x --clip-norm 1 --type-config half",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_options_out_of_their_range_are_refused(script, text, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        script.options.parse(WRONG[text].split())
+    assert text in capsys.readouterr().err
+
+
+def test_losses_fall_alike_in_all_modes(script):
+    comm = SimpleNamespace(size=1, rank=0, all_reduce_callback=lambda *a, **k: None)
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 3, (8, 1)).astype(np.int32)
+    x = (rng.integers(0, 100, (8, 32, 32, 3)) + 70 * label[:, :, None, None]).astype(np.uint8)
+    curves = {}
+    for mode in script.options.MODES:
+        nn.clear_parameters()
+        nn.seed(1)
+        options = script.options.parse(
+            f"--engine synthetic --network tiny --batch-size 8 --mode {mode} --dropout 0.1".split()
+        )
+        training = script.step.Training(options, comm, 3, 0.1)
+        for solver in training.solvers:
+            solver.set_learning_rate(0.1)
+        curves[mode] = [float(training(x, label, (0, 0, i, 0), 0).d) for i in range(25)]
+        assert np.mean(curves[mode][-5:]) < 0.8 * curves[mode][0], mode
+    for mode in script.options.MODES:
+        np.testing.assert_allclose(curves[mode][:5], curves["static"][:5], rtol=1e-3)
