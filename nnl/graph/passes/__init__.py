@@ -33,7 +33,7 @@ from nnl.graph.passes.reduction import fuse_reductions
 from nnl.graph.passes.softmax import fuse_softmax
 from nnl.graph.passes.tiles import tile_weights
 from nnl.graph.passes.updates import join_updates
-from nnl.graph.program import Program, verify
+from nnl.graph.program import Program, Step, verify
 
 Pass = Callable[[Program, Any], None]
 
@@ -82,10 +82,11 @@ def optimise(program: Program, lib: Library) -> None:
 
 
 def _run(passes: Sequence[Pass], program: Program, lib: Library) -> None:
+    known: dict[Step, Any] = {}
     for rewrite in passes:
         rewrite(program, lib)
         if VERIFY:
-            verify(program)
+            verify(program, known)
 
 
 def place(program: Program, lib: Library) -> None:
