@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that every op gets from its samples, without anyone writing them."""
 
+import functools
+import inspect
+
 import numpy as np
 import pytest
 
@@ -32,6 +35,38 @@ CASES = [
 ]
 PUBLIC = [p for p in CASES if p.values[0].nnp]  # internal ops are called by rules only
 EVERY = [pytest.param(op, id=op.name) for op in OPS.values() if op.name not in SKIPPED]
+
+
+def each_sample(cases):
+    """Makes a test of (op, i, ...) one test per op: pytest takes longer for a test than most
+    samples take. An error gets a note that tells the sample."""
+    numbers = {}
+    for p in cases:
+        op, i = p.values
+        numbers.setdefault(op, []).append(i)
+
+    def decorate(test):
+        @functools.wraps(test)
+        def all_of(op, **others):
+            skipped = []
+            for i in numbers[op]:
+                try:
+                    test(op=op, i=i, **others)
+                except pytest.skip.Exception as e:
+                    skipped.append(e)
+                except BaseException as e:
+                    e.add_note(f"with sample {i} of {op.name}")
+                    raise
+            if len(skipped) == len(numbers[op]):
+                raise skipped[0]
+
+        signature = inspect.signature(test)
+        left = [p for name, p in signature.parameters.items() if name != "i"]
+        all_of.__signature__ = signature.replace(parameters=left)
+        ops = [pytest.param(op, id=op.name) for op in numbers]
+        return pytest.mark.parametrize("op", ops)(all_of)
+
+    return decorate
 
 
 class Case:
@@ -94,7 +129,7 @@ def test_every_op_is_complete(op):
     assert samples(op)
 
 
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 def test_cost_is_known_for_every_sample(op, i):
     case = Case(op, i, np.float32)
     with nn.auto_forward(False):
@@ -104,7 +139,7 @@ def test_cost_is_known_for_every_sample(op, i):
     assert int(cost.flops) >= 0 and int(cost.bytes) >= 0
 
 
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_infer_matches_forward(op, i, dtype):
     case = Case(op, i, dtype)
@@ -125,7 +160,7 @@ def test_infer_matches_forward(op, i, dtype):
                 np.testing.assert_array_equal(x.d, a, err_msg="an input was changed")
 
 
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_results_in_16_bits_have_the_dtype_that_was_announced(op, i, dtype):
     case = Case(op, i, dtype)
@@ -135,7 +170,7 @@ def test_results_in_16_bits_have_the_dtype_that_was_announced(op, i, dtype):
             assert y.data.read("host").dtype == y.spec.dtype
 
 
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 def test_inputs_need_not_be_contiguous(op, i):
     """Arrays of other frameworks, taken in by DLPack, may have any strides."""
     case = Case(op, i, np.float32)
@@ -168,7 +203,7 @@ def assert_same(got, want, exact, what):
 
 
 @pytest.mark.parametrize("context", ["numpy", "cpu"])
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 def test_static_compiled_and_dynamic_agree(op, i, context):
     """In numpy bit for bit: the same kernels in the same order. Natively within rounding: plans
     fuse, small arrays in dynamic mode are numpy's."""
@@ -309,7 +344,7 @@ def gradient_error(case, order):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 def test_gradient_matches_central_difference(op, i, order):
     case = Case(op, i)
     if not case.differentiable() or case.order < order:
@@ -318,7 +353,7 @@ def test_gradient_matches_central_difference(op, i, order):
         assert gradient_error(case, order) < 2e-5
 
 
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 def test_arrays_give_the_same_as_variables(op, i):
     case = Case(op, i, np.float32)
     with nn.auto_forward():
@@ -347,7 +382,7 @@ def broken(a):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # zeros come where logarithms are taken
-@pytest.mark.parametrize("op,i", PUBLIC)
+@each_sample(PUBLIC)
 def test_wrong_shapes_give_an_error_that_names_the_function(op, i):
     """Whatever shape comes, a call works or says in its own words why not; state is unchanged."""
     case = Case(op, i, np.float32)

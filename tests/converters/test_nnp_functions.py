@@ -17,7 +17,7 @@ from nnl.converters.nnp.reader import load
 from nnl.converters.nnp.writer import save
 from nnl.core.op import OPS
 from nnl.core.variable import Variable, forward_all
-from tests.test_derived import samples
+from tests.test_derived import each_sample, samples
 
 WIDER = tuple(n for n in OPS if n.endswith(("_with_statistics", "_with_u")))
 CASES = [
@@ -68,7 +68,7 @@ def through_file(inputs, outputs, extension=".nntxt") -> LoadedNetwork:
     return load(io.BytesIO(file.getvalue()), extension=extension).networks["n"]
 
 
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 def test_a_function_comes_back_from_a_file(op, i):
     inputs, outputs = graph(op, i)
     network = through_file(inputs, outputs, ".nntxt" if i % 2 == 0 else ".protobuf")

@@ -16,6 +16,7 @@ onnx = pytest.importorskip("onnx")
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator  # noqa: E402
 from nnl.converters.onnx.export_refusals import NO_MEANING  # noqa: E402
 from nnl.converters.onnx.exporter import export  # noqa: E402
+from tests.test_derived import each_sample, samples  # noqa: E402
 
 NEWEST_RUN = 26  # of ONNX Runtime 1.31
 RANDOM = {"rand", "randn", "randint", "rand_binomial", "random_choice"}  # other numbers there
@@ -27,11 +28,6 @@ NOT_IN_RUNTIME = {  # operators whose kernels ONNX Runtime lacks, for some types
     ("deformable_convolution", 6): "products of empty matrices with a batch of 0",
 }
 INFERENCE = {"batch_stat": False, "update_running_mean": False, "ema": False, "inq_iterations": ()}
-
-
-def samples(op):
-    return list(op.attrs_class.samples(np.random.default_rng(0)))
-
 
 PUBLIC = [op for op in OPS.values() if op.nnp and hasattr(op.attrs_class, "samples")]
 EXPORTED = [op for op in PUBLIC if op.name not in NO_MEANING]
@@ -104,7 +100,7 @@ def run(model, feeds):
     return runtime.run(None, {n: a for n, a in feeds.items() if n in wanted})
 
 
-@pytest.mark.parametrize(("op", "i"), cases(lambda i: True))
+@each_sample(cases(lambda i: True))
 def test_exported_sample_gives_the_same_in_onnx_runtime(op, i):
     case = Case(op, i)
     model = case.model(18)
@@ -158,7 +154,7 @@ def takes_other_batches(op, i):
     return True
 
 
-@pytest.mark.parametrize(("op", "i"), cases(lambda i: i < 2))
+@each_sample(cases(lambda i: i < 2))
 def test_sample_with_an_open_batch_size_runs_at_twice_the_batch(op, i):
     """Or says why it cannot: attributes may hold the batch size."""
     if not takes_other_batches(op, i):

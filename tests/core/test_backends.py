@@ -14,7 +14,7 @@ from nnl.core.op import OPS
 from nnl.ext.numpy import NUMPY
 from nnl.ext.numpy import bind as numpy_bind
 from nnl.graph.program import LIBRARY_OPS
-from tests.test_derived import CASES, Case
+from tests.test_derived import CASES, Case, each_sample
 
 
 class Box:
@@ -69,7 +69,7 @@ def space():
     BACKENDS.pop("box", None)
 
 
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 def test_every_op_gives_the_same_in_another_space(op, i):
     case = Case(op, i, np.float32)
     results = []

@@ -12,7 +12,7 @@ from nnl.core.philox import words_on_device
 from nnl.graph.session import session_of
 from tests.cuda import shim, strict_xp
 from tests.cuda.strict_device import DEVICE, SPACE, context
-from tests.test_derived import CASES, Case
+from tests.test_derived import CASES, Case, each_sample
 
 # Definitions that look at values, or compute on the host, and so wait for the device. Solver
 # updates have kernels that do not; these are for what the kernels decline.
@@ -45,7 +45,7 @@ def forward_and_backward(op, i, ctx, dtype):
         return values, gradients, waited
 
 
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 def test_the_array_module_of_the_device_gives_what_numpy_gives(op, i):
     want = forward_and_backward(op, i, nn.Context(["numpy:float"]), np.float32)
     got = forward_and_backward(op, i, context(), np.float32)
@@ -82,7 +82,7 @@ def compiled():
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 def test_kernels_in_define_by_run_give_what_numpy_gives(compiled, host_compiler, op, i):
     want = forward_and_backward(op, i, nn.Context(["numpy:float"]), np.float32)
     got = forward_and_backward(op, i, context(name="kernels"), np.float32)
@@ -96,7 +96,7 @@ def test_kernels_in_define_by_run_give_what_numpy_gives(compiled, host_compiler,
 HALVES = [p for p in CASES if p.values[1] == 0]
 
 
-@pytest.mark.parametrize("op,i", HALVES)
+@each_sample(HALVES)
 @pytest.mark.parametrize("name", ["half", "bfloat16"])
 def test_16_bits_round_as_on_the_host(op, i, name):
     def run(ctx):

@@ -22,7 +22,7 @@ from tests.graph.saved import (
     saved_sample,
     training_step,
 )
-from tests.test_derived import CASES, Case
+from tests.test_derived import CASES, Case, each_sample
 
 CONTEXTS = ["numpy", "cpu"] if native.library() is not None else ["numpy"]
 ROOT = Path(nn.__file__).parent.parent
@@ -38,7 +38,7 @@ def own_parameters():
 # ---- every function ----
 
 
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 @pytest.mark.parametrize("backend", CONTEXTS)
 def test_samples_of_every_function_run_to_the_same_bits(op, i, backend, tmp_path):
     case, path = Case(op, i, np.float32), tmp_path / "x.nnlp"

@@ -7,7 +7,7 @@ import pytest
 import nnl as nn
 from nnl.core.op import OPS
 from tests.interop.bridge import NnablaError
-from tests.test_derived import Case, samples
+from tests.test_derived import Case, each_sample, samples
 
 pytestmark = pytest.mark.interop
 
@@ -62,7 +62,7 @@ def ask(nnabla, case, starts, arguments):
         raise
 
 
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 def test_function_equals_nnabla(nnabla, op, i):
     if (op.name, i) in REFUSED:
         pytest.skip(REFUSED[op.name, i])

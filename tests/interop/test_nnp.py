@@ -20,7 +20,7 @@ from nnl.core.op import OPS
 from nnl.core.variable import forward_all
 from tests.converters.test_nnp_functions import WIDER, graph
 from tests.interop.bridge import Nnabla
-from tests.test_derived import samples
+from tests.test_derived import each_sample, samples
 
 pytestmark = pytest.mark.interop
 
@@ -97,7 +97,7 @@ def save_graph(path: Path, inputs, outputs) -> None:
     save(path, {"networks": [network]}, variable_batch_size=False)
 
 
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 def test_a_function_goes_to_nnabla_and_back(every, op, i):
     folder, answers = every
     key = f"{op.name}-{i}"

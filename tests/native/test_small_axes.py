@@ -15,7 +15,7 @@ import nnl.functions as F
 from nnl.core.context import Context
 from nnl.core.op import Op
 from tests.native.kernels import F32, assert_close
-from tests.test_derived import CASES, Case
+from tests.test_derived import CASES, Case, each_sample
 
 NUMPY, NATIVE = (Context([f"{backend}:float"], device_id="small") for backend in ("numpy", "cpu"))
 Arrays = list[np.ndarray | None]
@@ -63,7 +63,7 @@ def call(case: Case, context: Context) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("op,i", CASES)
+@each_sample(CASES)
 def test_axes_of_0_and_1(op: Op, i: int) -> None:
     case = Case(op, i, np.float32)
     given = case.arrays
