@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,11 @@ MAX_INIT_LINES = 150
 ENGINE = ("spec", "array", "context", "op", "graph", "variable", "dispatch", "autodiff")
 MAX_ENGINE_LINES = 1500
 MAX_IMPORT_SECONDS = 0.4  # 0.2 is the goal; the rest is room for a busy machine
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
 def imported_modules(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
@@ -107,7 +113,7 @@ def layer_violations(root: Path) -> list[str]:
         if own not in ROWS:
             found.append(f"{where}: package {own} has no row in ROWS")
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"), filename=where)
+        tree = parsed(path)
         for line, dotted in imported_modules(tree, ".".join(parts), is_package):
             other = package_of(dotted, root)
             if other is None or other == own:
@@ -129,7 +135,7 @@ def backend_violations(root: Path) -> list[str]:
     for folder, allowed in FOR_ALL.items():
         for path in sorted((root / "nnl" / folder).rglob("*.py")):
             where = path.relative_to(root)
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            tree = parsed(path)
             module = ".".join(where.with_suffix("").parts)
             for line, dotted in imported_modules(tree, module, path.stem == "__init__"):
                 names = dotted.split(".")
@@ -145,7 +151,7 @@ def re_export_violations(root: Path) -> list[str]:
         files += sorted((root / "nnl" / folder).rglob("*.py"))
     found = []
     for path in files:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 where = path.relative_to(root).as_posix()
                 found.append(f"{where}:{node.lineno}: {node.name} is code in a re-export module")
@@ -165,7 +171,7 @@ def foreign_attributes(root: Path) -> list[str]:
     """One line per attribute that a module sets of a class, module or object it has imported."""
     found = []
     for path in sorted((root / "nnl").rglob("*.py")):
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        nodes = list(ast.walk(parsed(path)))
         imported = {
             (alias.asname or alias.name).partition(".")[0]
             for node in nodes
