@@ -14,8 +14,8 @@ import pytest
 import nnl as nn
 
 FOLDER = Path(__file__).resolve().parent.parent / "examples" / "programs"
-MODES = ("eager",)
 ALL_MODES = ("eager", "coexecute")
+MODES = ("coexecute", pytest.param("eager", marks=pytest.mark.long))
 # steps, and the share of the first losses that the last ones are below
 PROGRAMS = {
     "resnet50": (40, 0.5),
@@ -58,7 +58,7 @@ def run(name, mode="eager", steps=None, context="cpu"):
     return module("common").train(program, mode=mode, steps=steps, context=context, every=1)
 
 
-@pytest.mark.parametrize("mode", ALL_MODES)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_program_learns(name, mode):
     steps, share = PROGRAMS[name]
@@ -73,7 +73,7 @@ def test_the_program_learns(name, mode):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_first_losses_are_those_of_the_numpy_backend(name, mode):
     first, second = run(name, mode).losses[:2]
-    reference = run(name, mode, steps=2, context="numpy").losses
+    reference = run(name, steps=2, context="numpy").losses
     # batch normalisation of few pixels magnifies differences of rounding with every layer
     assert [first, second] == [
         pytest.approx(y, r) for y, r in zip(reference, (1e-3, 0.05), strict=True)

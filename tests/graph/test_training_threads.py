@@ -98,8 +98,9 @@ MODES = ("dynamic", "static", "compiled")
 
 @pytest.mark.parametrize("backend", ["cpu:float", "numpy:float"])
 @pytest.mark.parametrize("modes", [(a, b) for i, a in enumerate(MODES) for b in MODES[i:]])
-def test_two_threads_train_as_each_does_alone(modes, backend):
-    for seed in range(0, 20, 2):
+@pytest.mark.parametrize("count", [3, pytest.param(20, marks=pytest.mark.long)])
+def test_two_threads_train_as_each_does_alone(modes, backend, count):
+    for seed in range(0, 2 * count, 2):
         jobs = [partial(train, mode, backend, seed + i) for i, mode in enumerate(modes)]
         alone = [job() for job in jobs]
         assert alone[0] != alone[1]

@@ -15,7 +15,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -157,44 +158,56 @@ def every_program(program: Json) -> Iterator[Json]:
                     yield from every_program(one["program"])
 
 
-def good_programs(folder: Path) -> list[tuple[Json, dict[str, Any]]]:
-    """(programs, arrays) of the samples of all ops that C++ has, and of training steps."""
-    found = []
+Good = Callable[[], tuple[Json, dict[str, Any]]]
+
+
+def good_programs(folder: Path) -> list[Good]:
+    """What makes (programs, arrays): of samples of all ops that C++ has, and of training steps."""
     path = folder / "good.nnlp"
-    names = set(nn.ext.native.library().rule_names())
-    for op, i in [p.values for p in CASES]:
-        if op.name in names:
-            saved_sample(Case(op, i, np.float32), path)
-            found.append(read(path))
-    for make in STEPS.values():
+
+    def sample(op: Any, i: int) -> None:
+        saved_sample(Case(op, i, np.float32), path)
+
+    def step(make: Any) -> None:
         network, values = make()
         step = training_step(network, S.Adam(0.001))
         step(**{k: nn.Variable.from_numpy_array(v) for k, v in values.items()})
         step.save(path)
-        found += [read(path)] * 10
         nn.clear_parameters()
-    branches, loop = test_switch.Net(), test_while_loop.Net()
-    for ys, inputs in (
-        (branches.chosen(), {"x": branches.x, "i": branches.i}),
-        (loop.loop(), {"x": loop.x, "limit": loop.limit, "odd": loop.start[0]}),
-    ):
+
+    def branches() -> None:
+        net = test_switch.Net()
+        save(net.chosen(), {"x": net.x, "i": net.i})
+
+    def loop() -> None:
+        net = test_while_loop.Net()
+        save(net.loop(), {"x": net.x, "limit": net.limit, "odd": net.start[0]})
+
+    def save(ys: Any, inputs: Any) -> None:
         nn.save_program(path, {f"y{k}": y for k, y in enumerate(ys)}, inputs)
-        found += [read(path)] * 20
-    path.unlink()
-    return found
+
+    def read(write: Callable[[], None]) -> tuple[Json, dict[str, Any]]:
+        write()
+        data = np.fromfile(path, np.uint8)
+        path.unlink()
+        entries, _ = safetensors.read_header(data, str(path))
+        arrays = {
+            k: data[e.begin : e.end].view(e.dtype).reshape(e.shape) for k, e in entries.items()
+        }
+        return json.loads(arrays.pop("nnl.program").tobytes()), arrays
+
+    names = set(nn.ext.native.library().rule_names())
+    samples = [partial(sample, *p.values) for p in CASES if p.values[0].name in names]
+    steps = [partial(step, make) for make in STEPS.values()]
+    writers = [(w, 1) for w in samples] + [(w, 10) for w in steps] + [(branches, 20), (loop, 20)]
+    return [good for w, n in writers for good in [cache(partial(read, w))] * n]
 
 
-def read(path: Path) -> tuple[Json, dict[str, Any]]:
-    data = np.fromfile(path, np.uint8)
-    entries, _ = safetensors.read_header(data, str(path))
-    arrays = {k: data[e.begin : e.end].view(e.dtype).reshape(e.shape) for k, e in entries.items()}
-    return json.loads(arrays.pop("nnl.program").tobytes()), arrays
-
-
-def write(path: Path, good: tuple[Json, dict[str, Any]], rng: np.random.Generator) -> None:
+def write(path: Path, good: Good, rng: np.random.Generator) -> None:
     """A damaged copy, without a checksum. What is stored often becomes an input, whose shape no
     array contradicts."""
-    data, arrays = json.loads(json.dumps(good[0])), good[1]
+    data, arrays = good()
+    data = json.loads(json.dumps(data))
     for program in data["programs"].values():
         programs = list(every_program(program))
         if rng.random() < 0.8:

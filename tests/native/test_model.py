@@ -14,6 +14,7 @@ from nnl import models
 from nnl.core import safetensors
 from nnl.core.op import OPS
 from tests.graph.saved import MORE, NETWORKS, STEPS, leaves_of, saved_sample, training_step
+from tests.native.cpp_functions import PAGE, page
 from tests.native.kernels import require_library, require_onednn
 from tests.test_derived import CASES, Case
 
@@ -75,6 +76,9 @@ def test_samples_run_to_the_same_bits_or_say_which_op_has_no_kernel(tmp_path):
     assert len(ran) > 200
     for name in ("convolution", "affine", "lstm", "softmax", "adam_update", "dropout", "embed"):
         assert name in ran and name not in refused
+    functions = {name for name in refused if OPS[name].nnp}
+    assert len(functions) <= 20
+    assert page(functions) == PAGE.read_text(), "run python -m tests.native.cpp_functions"
 
 
 @pytest.mark.parametrize("name", NETWORKS)
