@@ -40,6 +40,7 @@ void bind_call(nb::module_& m);          // call.cpp
 void bind_graph(nb::module_& m);         // bind_graph.cpp
 void bind_location(nb::module_& m);      // location.cpp
 void bind_model(nb::module_& m);         // bind_model.cpp
+void bind_pictures(nb::module_& m);      // bind_pictures.cpp
 
 namespace {
 
@@ -278,6 +279,7 @@ NB_MODULE(_native, m) {
   bind_graph(m);
   bind_location(m);
   bind_model(m);
+  bind_pictures(m);
   m.def(
       "array_kernel",
       [](const std::string& op, nb::dict attributes, nb::list in, nb::list out, nb::list out_types,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 
-from nnl.converters.tensorflow.crc32c import masked
 from nnl.converters.tensorflow.messages import TensorFlowError
+from nnl.data.crc32c import masked
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48  # bytes

@@ -14,6 +14,7 @@ import numpy as np
 
 from nnl.data.damage import naming
 from nnl.data.images.views import View
+from nnl.ext.native import library
 
 Array = np.ndarray[Any, Any]
 
@@ -117,14 +118,17 @@ def shrink_of(view: View, size: int) -> int:
 def resample(pixels: Array, view: View, out: Array) -> None:
     """Write a view of a picture into `out`, uint8 (size, size, 3): bilinear, over all pixels that
     fall on a new one."""
+    native = library()
+    if native is not None:
+        native.resample(np.ascontiguousarray(pixels), *view, out)
+        return
     from PIL import Image
 
     left, top, right, bottom = view.region
     x0, y0, x1, y1 = view.box
     part = Image.fromarray(np.ascontiguousarray(pixels[top:bottom, left:right]))
-    size = (out.shape[1], out.shape[0])
     box = (x0 - left, y0 - top, x1 - left, y1 - top)
-    found = np.asarray(part.resize(size, Image.Resampling.BILINEAR, box))
+    found = np.asarray(part.resize(out.shape[1::-1], Image.Resampling.BILINEAR, box))
     out[...] = found[:, ::-1] if view.mirrored else found
 
 

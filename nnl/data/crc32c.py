@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checksums of checkpoints: CRC-32C (RFC 3720, appendix B.4), as TensorFlow masks it."""
+"""The checksums of TensorFlow's files: CRC-32C (RFC 3720, appendix B.4), as it masks them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+
+from nnl.ext.native import library
 
 _POLYNOMIAL = np.uint32(0x82F63B78)  # reflected
 _CHUNK = 1024  # bytes that one lane takes, when there are many
@@ -30,7 +32,11 @@ def _behind() -> list[list[int]]:
 
 
 def crc32c(data: bytes | memoryview) -> int:
-    """The checksum: of long data, chunks side by side, which are then put together."""
+    """The checksum. Without the native engine, chunks of long data go side by side."""
+    native = library()
+    if native is not None:
+        found: int = native.crc32c(data)
+        return found
     array = np.frombuffer(data, np.uint8)
     count = len(array) // _CHUNK if len(array) >= 4 * _CHUNK else 0
     register, table = 0xFFFFFFFF, _table()
