@@ -41,24 +41,36 @@ def naming(where: str) -> Iterator[None]:
         raise ValueError(f"{where}: {error or type(error).__name__}") from error
 
 
-def read_npy(file: BinaryIO) -> np.ndarray[Any, Any]:
-    """The array at the current place of a .npy file, whose size is compared with the file first.
+def skip_npy(file: BinaryIO) -> tuple[int, np.dtype[Any], tuple[int, ...]]:
+    """Where the array at the current place of a .npy file lies, its type and shape; go behind it.
 
     Raises:
         ValueError: It is no array of numbers or text, or claims more bytes than there are.
     """
-    start = file.tell()
     try:
         version = np.lib.format.read_magic(file)
         header = np.lib.format.read_array_header_1_0 if version == (1, 0) else _newer_header
-        shape, _, dtype = header(file)
+        shape, by_columns, dtype = header(file)
     except _NO_HEADER as error:
         raise ValueError("it begins with no description of an array") from error
     here, end = file.tell(), file.seek(0, os.SEEK_END)
     if dtype.hasobject or min(shape, default=0) < 0:
         raise ValueError(f"it has an array of {dtype} {shape}, wanted numbers")
-    if math.prod(shape) * dtype.itemsize > end - here:
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes > end - here:
         raise ValueError(f"its array {dtype} {shape} is larger than the {end - here} bytes there")
+    file.seek(here + nbytes)
+    return here, dtype, shape[::-1] if by_columns else shape
+
+
+def read_npy(file: BinaryIO) -> np.ndarray[Any, Any]:
+    """The array at the current place of a .npy file, whose size is compared with the file first.
+
+    Raises:
+        ValueError: As in skip_npy.
+    """
+    start = file.tell()
+    skip_npy(file)
     file.seek(start)
     found: np.ndarray[Any, Any] = np.load(file, allow_pickle=False)
     return found

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from nnl.core.annotations import checked
+from nnl.data.images.cached import Cached, is_cache
 from nnl.data.images.crew import Crew
 from nnl.data.images.loader import Engine, Images, cores
 from nnl.data.images.order import Order
-from nnl.data.images.sources import Folder, Source, check_classes
+from nnl.data.images.shards import Shards, shard_files
+from nnl.data.images.sources import Folder, Source
 from nnl.data.images.synthetic import IMAGENET, Drawn, Noise
 from nnl.data.images.work import Recipe
 
@@ -37,7 +38,9 @@ def open_images(
     """Open pictures for training or validation.
 
     Args:
-        path: Folder of class folders; None with engine="synthetic".
+        path: A folder of class folders; shards (a folder of .tar or .tfrecord files, one such file,
+            or a pattern as in "train-{000..127}.tar"); a folder of NNabla's cache files; None with
+            engine="synthetic".
         batch_size: Number of samples in a batch, all of this rank's.
         size: Height and width of a sample.
         training: Whether samples are random crops, mirrored every other time, in a new order each
@@ -51,7 +54,8 @@ def open_images(
         rank, ranks: Which share of each epoch this is, of how many.
         seed: What decides, with epoch and picture, all that is random. The number of workers and
             where an epoch is begun do not.
-        classes: Names of the classes that the pictures must have: those of the training data.
+        classes: Names of the classes that the pictures must have: those of the training data. None
+            is a folder's, sorted; "0", "1", ... for shards and caches, which have only numbers.
         samples: Number of drawn pictures; None is that of ImageNet.
     Raises:
         FileNotFoundError: There is nothing at `path`.
@@ -98,7 +102,7 @@ def _source(
         return Drawn(number if samples is None else samples, names, seed)
     if path is None:
         raise ValueError('open_images: path=None, wanted a folder, or engine="synthetic"')
-    source = Folder(os.fspath(path))
-    if classes is not None:
-        check_classes(path, source.classes, classes)
-    return source
+    files = shard_files(path)
+    if files:
+        return Shards(path, files, classes)
+    return Cached(path, classes) if is_cache(path) else Folder(path, classes)

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnl.data.crc32c import masked
 from nnl.data.damage import naming
+from nnl.data.images.sources import Piece
 from nnl.data.images.views import View
 from nnl.ext.native import library
 
@@ -30,20 +32,30 @@ class Header(NamedTuple):
     quick: bool  # whether simplejpeg decodes it: a grey or coloured JPEG
 
 
-def read_piece(path: str, offset: int = 0, length: int | None = None) -> bytes:
-    """Part of a file, or all of it.
+def read_piece(piece: Piece) -> bytes | Array:
+    """The bytes of a picture; of one that lies as pixels, (height, width, 1 or 3).
 
     Raises:
-        ValueError: There are no bytes, or more than pictures have.
+        ValueError: There are no bytes, or more than pictures have; or their checksum is another.
     """
-    with open(path, "rb") as file:
-        length = os.fstat(file.fileno()).st_size - offset if length is None else length
+    offset, length = piece.offset, piece.length
+    with open(piece.path, "rb") as file:
+        if length is None:
+            length = os.fstat(file.fileno()).st_size - offset
         if not 0 < length <= MAX_BYTES:
             raise ValueError(f"it has {length} bytes, wanted 1 to {MAX_BYTES}")
         file.seek(offset)
         data = file.read(length)
+        checksum = file.read(4) if piece.inside else b""
     if len(data) < length:
         raise ValueError(f"only {len(data)} of its {length} bytes are there")
+    if piece.inside:
+        if int.from_bytes(checksum, "little") != masked(data):
+            raise ValueError("its record has another checksum")
+        begin, length = piece.inside
+        return data[begin : begin + length]
+    if piece.shape:
+        return np.frombuffer(data, np.uint8).reshape(piece.shape).transpose(1, 2, 0)
     return data
 
 
@@ -132,20 +144,27 @@ def resample(pixels: Array, view: View, out: Array) -> None:
     out[...] = found[:, ::-1] if view.mirrored else found
 
 
-def render(data: bytes, view_of: Callable[[int, int], View], exact: bool, out: Array) -> None:
+def render(
+    data: bytes | Array, view_of: Callable[[int, int], View], exact: bool, out: Array
+) -> None:
     """Decode the bytes of a picture and write the view that `view_of(height, width)` chooses.
 
     Args:
+        data: A picture in a file's format, or its pixels.
         exact: Whether to decode every pixel as it is; if not, a JPEG is decoded smaller where the
             view allows it.
         out: uint8 (size, size, 3).
     Raises:
         ValueError: The picture is damaged or too large.
     """
-    header = read_header(data)
-    view = view_of(header.height, header.width)
-    shrink = 1 if exact or not header.quick else shrink_of(view, out.shape[0])
-    pixels = decode(data, header, exact, shrink)
-    if pixels.shape[:2] != (header.height, header.width):
-        view = view.shrunk(shrink, *pixels.shape[:2])
+    if isinstance(data, bytes):
+        header = read_header(data)
+        height, width, quick = header
+        view = view_of(height, width)
+        shrink = 1 if exact or not quick else shrink_of(view, out.shape[0])
+        pixels = decode(data, header, exact, shrink)
+        if pixels.shape[:2] != (height, width):
+            view = view.shrunk(shrink, *pixels.shape[:2])
+    else:
+        view, pixels = view_of(*data.shape[:2]), np.broadcast_to(data, (*data.shape[:2], 3))
     resample(pixels, view, out)

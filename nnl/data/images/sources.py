@@ -5,14 +5,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 Labels = np.ndarray[Any, Any]
-Piece = tuple[Any, ...]  # what a worker is told: (path,) or (path, offset, bytes), JSON can hold it
+
+MOST_CLASSES = 1 << 20
 
 PICTURES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+class Piece(NamedTuple):
+    """Where the bytes of a picture lie, of which JSON makes a list."""
+
+    path: str
+    offset: int = 0
+    length: int | None = None  # None: to the end of the file
+    inside: Sequence[int] | None = None  # offset and length in a record that has a checksum
+    shape: Sequence[int] | None = None  # of pixels: (channels, height, width)
 
 
 class Source(Protocol):
@@ -33,10 +44,11 @@ class Folder:
 
     Raises:
         FileNotFoundError: There is no such folder.
-        ValueError: There are no class folders in it, or no pictures in one of them.
+        ValueError: There are no class folders in it, other ones than `classes`, or no pictures in
+            one of them.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, classes: Sequence[str] | None = None) -> None:
         if not os.path.isdir(path):
             raise FileNotFoundError(f"open_images: path={path!r}: there is no such folder")
         self._path = path
@@ -47,6 +59,8 @@ class Folder:
                 f"open_images: path={path!r} has no folders in it, wanted one for each class, or "
                 "shards (.tar, .tfrecord), or the files of a cache"
             )
+        if classes is not None:
+            _check_classes(path, found, classes)
         self.classes = found
         self._files: list[str] = []
         labels = []
@@ -63,26 +77,20 @@ class Folder:
         self.labels = np.concatenate(labels)
 
     def piece(self, index: int) -> Piece:
-        return (self.name(index),)
+        return Piece(self.name(index))
 
     def name(self, index: int) -> str:
         folder = self.classes[self.labels[index]]
         return os.path.join(self._path, folder, self._files[index])
 
 
-def check_classes(path: str, found: Sequence[str], wanted: Sequence[str]) -> None:
-    """Compare the classes of a source with those of the training data.
-
-    Raises:
-        ValueError: They are not the same.
-    """
+def _check_classes(path: str, found: Sequence[str], wanted: Sequence[str]) -> None:
     if list(found) == list(wanted):
         return
     missing = [name for name in wanted if name not in set(found)]
     more = [name for name in found if name not in set(wanted)]
-    what = [
-        f"{text} {_some(names)}" for text, names in (("lacks", missing), ("has", more)) if names
-    ]
+    differences = (("lacks", missing), ("has", more))
+    what = [f"{text} {_some(names)}" for text, names in differences if names]
     raise ValueError(
         f"open_images: path={path!r} has other classes than the training data: it "
         f"{' and '.join(what) or 'has them in another order'}"
@@ -92,3 +100,18 @@ def check_classes(path: str, found: Sequence[str], wanted: Sequence[str]) -> Non
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def numbered_classes(path: str, labels: Labels, classes: Sequence[str] | None) -> list[str]:
+    """The classes of labels that are numbers: those given, or "0", "1", ...
+
+    Raises:
+        ValueError: A label is below 0, or not below the number of classes.
+    """
+    low, high = int(labels.min()), int(labels.max())
+    most = MOST_CLASSES if classes is None else len(classes)
+    if low < 0 or high >= most:
+        raise ValueError(
+            f"open_images: path={path!r} has labels from {low} to {high}, wanted 0 to {most - 1}"
+        )
+    return [str(i) for i in range(high + 1)] if classes is None else list(classes)

@@ -23,7 +23,7 @@ class Drawn:
         self.labels = rng.integers(0, len(self.classes), samples, np.int32)
 
     def piece(self, index: int) -> Piece:
-        return ()
+        return Piece("")
 
     def name(self, index: int) -> str:
         return f"drawn picture {index}"

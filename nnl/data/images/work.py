@@ -41,7 +41,7 @@ def make_samples(recipe: Recipe, epoch: int, items: Iterable[Item], out: Array) 
             return validation_view(height, width, recipe.size, recipe.resize)
 
         try:
-            render(read_piece(*piece), view_of, recipe.exact, out[row])
+            render(read_piece(Piece(*piece)), view_of, recipe.exact, out[row])
         except (OSError, ValueError) as error:
             damage.append((row, str(error)[:200]))
     return damage
