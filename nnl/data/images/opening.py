@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from nnl.core.annotations import checked
 from nnl.data.images.cached import Cached, is_cache
 from nnl.data.images.crew import Crew
+from nnl.data.images.dali import Dali
 from nnl.data.images.loader import Engine, Images, cores
 from nnl.data.images.order import Order
 from nnl.data.images.shards import Shards, shard_files
@@ -15,7 +16,7 @@ from nnl.data.images.sources import Folder, Source
 from nnl.data.images.synthetic import IMAGENET, Drawn, Noise
 from nnl.data.images.work import Recipe
 
-ENGINES = ("auto", "nnl", "synthetic")
+ENGINES = ("auto", "nnl", "dali", "dali-gpu", "synthetic")
 
 
 @checked
@@ -46,10 +47,12 @@ def open_images(
         training: Whether samples are random crops, mirrored every other time, in a new order each
             epoch, in whole batches; else each is the middle of its picture, in the source's order.
         resize: What a picture's shorter side is made before its middle is taken.
-        engine: "nnl"; "synthetic": the same drawn pictures again and again; "auto" is "nnl".
+        engine: "nnl"; "dali" or "dali-gpu", NVIDIA's, where it is installed; "synthetic": the same
+            drawn pictures again and again; "auto" is "nnl".
         exact: Whether samples are within 1/255 of torchvision's; else JPEGs are decoded smaller
             where a crop is large, with the same geometry and nearly the same values.
-        workers: Number of processes that make samples; 0 is this process, None one for each core.
+        workers: Number of processes, of DALI's threads, that make samples; 0 is this process, None
+            one for each core.
         prefetch: Number of batches that are made ahead.
         rank, ranks: Which share of each epoch this is, of how many.
         seed: What decides, with epoch and picture, all that is random. The number of workers and
@@ -58,7 +61,7 @@ def open_images(
             is a folder's, sorted; "0", "1", ... for shards and caches, which have only numbers.
         samples: Number of drawn pictures; None is that of ImageNet.
     Raises:
-        FileNotFoundError: There is nothing at `path`.
+        FileNotFoundError: There is nothing at `path`. ModuleNotFoundError: There is no DALI.
         ValueError: A number is out of its range, or `path` has no classes, an empty class, other
             classes than `classes`, or fewer pictures than a batch.
     """
@@ -89,8 +92,11 @@ def open_images(
         made = Noise((prefetch + 1, batch_size, size, size, 3), seed)
         return Images(source, made, order, engine, 0)
     recipe = Recipe(size, training, resize, exact, seed)
-    made = Crew(recipe, (prefetch + 1 if workers else 1, batch_size, size, size, 3), workers)
-    return Images(source, made, order, "nnl", workers)
+    shape = (prefetch + 1 if workers else 1, batch_size, size, size, 3)
+    if engine.startswith("dali"):
+        made = Dali(recipe, shape, workers, "cpu" if engine == "dali" else "mixed")
+        return Images(source, made, order, engine, workers)
+    return Images(source, Crew(recipe, shape, workers), order, "nnl", workers)
 
 
 def _source(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,19 +29,21 @@ class Recipe:
     seed: int
 
 
+def view_of(recipe: Recipe, epoch: int, index: int) -> Callable[[int, int], View]:
+    """What chooses the view of a picture from its height and width."""
+    if not recipe.training:
+        return lambda height, width: validation_view(height, width, recipe.size, recipe.resize)
+    rng = np.random.Generator(np.random.Philox(key=[recipe.seed, epoch << 40 | index]))
+    return lambda height, width: training_view(height, width, rng)
+
+
 def make_samples(recipe: Recipe, epoch: int, items: Iterable[Item], out: Array) -> Damage:
     """Write samples into rows of `out`, uint8 (batch, size, size, 3); return what is damaged."""
     damage = []
     for row, index, piece in items:
-        rng = np.random.Generator(np.random.Philox(key=[recipe.seed, epoch << 40 | index]))
-
-        def view_of(height: int, width: int, rng: np.random.Generator = rng) -> View:
-            if recipe.training:
-                return training_view(height, width, rng)
-            return validation_view(height, width, recipe.size, recipe.resize)
-
         try:
-            render(read_piece(Piece(*piece)), view_of, recipe.exact, out[row])
+            data = read_piece(Piece(*piece))
+            render(data, view_of(recipe, epoch, index), recipe.exact, out[row])
         except (OSError, ValueError) as error:
             damage.append((row, str(error)[:200]))
     return damage
