@@ -74,7 +74,7 @@ class coexecution:
         try:
             skeleton.run(ends=True)
         finally:
-            self._report.end_step(perf_counter() - self._start)
+            self._report.end_step(self._start)
             self._running.release()
 
     def report(self) -> Report:

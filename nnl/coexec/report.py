@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from nnl.coexec.cursor import mismatch
 from nnl.coexec.loops import Locations
 from nnl.coexec.trace_graph import Item, TraceGraph
 from nnl.core.origin import place as place_of
+from nnl.graph.profile import PROFILES, Span, add_spans
 
 logger = logging.getLogger("nnl")
 
@@ -47,6 +49,7 @@ class Report:
         self._graph = TraceGraph(inputs=_follows)
         self._waiting: list[tuple[list[Item], bool]] = []  # traces, and if they are fallbacks
         self._pieces: list[Sequence[Place]] = []  # of the present step
+        self._spans: list[Span] = []  # of the present step, if a profile records
         self.steps = self.segments = self.left = 0
         self.seconds = self.running = 0.0
         self.reads: dict[str, tuple[int, float]] = {}
@@ -55,15 +58,20 @@ class Report:
         self._settled = False  # whether a step has had nothing new
         self.is_new = False  # whether the present step has left the paths that were known
 
-    def ran(self, path: Sequence[Place], seconds: float, asked: FrameType | None) -> None:
-        """A piece of the present step has run, as this frame asked for a value."""
+    def ran(self, path: Sequence[Place], start: float, asked: FrameType | None) -> None:
+        """A piece of the present step has run since `start`, as this frame asked for a value."""
+        seconds = perf_counter() - start
         self.segments += 1
         self.running += seconds
         self._pieces.append(path)
+        line = "the end of the step"
         if asked is not None:
             line = place_of(((), asked.f_code, asked.f_lasti)).strip("()")
             count, total = self.reads.get(line, (0, 0.0))
             self.reads[line] = count + 1, total + seconds
+        if PROFILES:
+            calls = sum([len(p.calls) for p in path])
+            self._spans.append(Span.of("run", start, seconds, {"calls": calls, "asked at": line}))
 
     def compared(self, first: str) -> None:
         """Shadow mode has compared a piece; `first` is its first call with another result."""
@@ -71,8 +79,9 @@ class Report:
             self.differences.append(f"step {self.steps}: {first}")
             logger.warning("coexecution: %s", self.differences[-1])
 
-    def end_step(self, seconds: float) -> None:
-        """The step is over."""
+    def end_step(self, start: float) -> None:
+        """The step that began at `start` is over."""
+        seconds = perf_counter() - start
         self.steps += 1
         self.seconds += seconds
         if self.is_new:
@@ -81,8 +90,12 @@ class Report:
                 self._merge()
         else:
             self._settled = True
+        if PROFILES:
+            whole = Span.of(f"step {self.steps}", start, seconds, {"is new": self.is_new})
+            add_spans([whole, *self._spans, *_between(whole, self._spans)])
         self.is_new = False
         self._pieces.clear()
+        self._spans.clear()
 
     def _merge(self) -> None:
         """Add the traces that wait to the graph: not in the steps, as that takes a while."""
@@ -133,6 +146,14 @@ class Report:
 def _follows(op: str, name: str) -> bool:
     """Whether an attribute follows from shapes."""
     return (op, name) in SIZES
+
+
+def _between(whole: Span, spans: Sequence[Span]) -> Iterator[Span]:
+    """The rest of a step: its Python, before, between and after what ran."""
+    at = whole.start_ns
+    for start, end in [*[(s.start_ns, s.end_ns) for s in spans], (whole.end_ns, whole.end_ns)]:
+        yield Span("Python", at, max(start - at, 0), {})
+        at = end
 
 
 class _None:

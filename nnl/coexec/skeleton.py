@@ -434,7 +434,7 @@ class Skeleton:
         start = perf_counter()
         try:
             if path:
-                with using(skeleton=None):
+                with using(skeleton=None, origin=None):
                     wanted = live | {number for number, _ in taken.values()}
                     if self.shadow:
                         values, first = run_both(self.paths, at, path, given, wanted)
@@ -444,7 +444,7 @@ class Skeleton:
         finally:
             _publish(values, made, live, taken)
             if path:
-                self.report.ran(path, perf_counter() - start, None if ends else caller())
+                self.report.ran(path, start, None if ends else caller())
 
 
 def _as_inputs(op: Op, attrs: Any, x: Any) -> tuple[Any, Any]:

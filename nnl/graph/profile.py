@@ -49,6 +49,24 @@ class Event(NamedTuple):
     dtype: np.dtype[Any]
 
 
+class Span(NamedTuple):
+    """A time in which operations ran, or something else did."""
+
+    name: str
+    start_ns: int
+    time_ns: int
+    facts: dict[str, Any]
+
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + self.time_ns
+
+    @classmethod
+    def of(cls, name: str, start: float, seconds: float, facts: dict[str, Any]) -> Span:
+        """One that began when time.perf_counter was `start`."""
+        return cls(name, int(1e9 * start), int(1e9 * seconds), facts)
+
+
 @cache
 def peak_flops(target: Target, dtype: np.dtype[Any]) -> float:
     """Operations per second in a large product of matrices of this type, where the target computes.
@@ -97,10 +115,16 @@ def _fastest(f: Call, space: Any) -> float:
 
 
 class Profile:
-    """What ran while it was recording; made by `profile`."""
+    """What ran while it was recording; made by `profile`.
+
+    Attributes:
+        events: Operations, in order.
+        spans: Co-executed steps, and in them what was put off ("run") and the rest ("Python").
+    """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.spans: list[Span] = []
         self.target, self.thread = STATE.target, get_ident()
 
     def table(self, top: int = 30, layers: bool = True) -> str:
@@ -141,13 +165,18 @@ class Profile:
 
     def save(self, path: str) -> None:
         """Write a trace in Chrome's format: open it in chrome://tracing or Perfetto."""
+        spans = [(s.name, "coexecution", s.start_ns, s.time_ns, s.facts) for s in self.spans]
+        spans += [
+            (e.op, e.where, e.start_ns, e.time_ns,
+             {"what": e.what, "layer": e.layer, "flops": e.flops, "bytes": e.bytes})
+            for e in self.events
+        ]  # fmt: skip
         events = [
             {
-                "name": e.op, "cat": e.where, "ph": "X", "pid": os.getpid(), "tid": 0,
-                "ts": e.start_ns / 1e3, "dur": e.time_ns / 1e3,
-                "args": {"what": e.what, "layer": e.layer, "flops": e.flops, "bytes": e.bytes},
+                "name": name, "cat": kind, "ph": "X", "pid": os.getpid(), "tid": 0,
+                "ts": start_ns / 1e3, "dur": time_ns / 1e3, "args": facts,
             }
-            for e in self.events
+            for name, kind, start_ns, time_ns, facts in spans
         ]  # fmt: skip
         with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as f:
             json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, f)
@@ -254,6 +283,13 @@ def note(
     for p in list(PROFILES):
         if p.thread == get_ident():
             p.events.append(event)
+
+
+def add_spans(spans: Sequence[Span]) -> None:
+    """Add spans to everything that records in this thread."""
+    for p in list(PROFILES):
+        if p.thread == get_ident():
+            p.spans += spans
 
 
 def cost_of(attrs: Any, ins: Sequence[Spec | None], outs: Sequence[Spec]) -> Cost:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,50 @@ def test_freeze_refuses_steps_that_read_values() -> None:
     step(variable(3))
     with pytest.raises(ValueError, match="1 steps in 2 segments, 1 traces, 0 fallbacks"):
         step.freeze(variable(3))
+
+
+def test_a_profile_has_the_times_of_python_and_of_what_ran(tmp_path: Any) -> None:
+    @nn.coexecute
+    def step(x: nn.Variable) -> nn.Variable:
+        y = x * 2
+        if float(F.sum(y).d) > 0:  # always
+            y = F.exp(y)
+        return y
+
+    x = nn.Variable.from_numpy_array(np.ones((2, 3), np.float32))
+    path = tmp_path / "trace.json"
+    with nn.profile(str(path)) as p:
+        for _ in range(4):
+            step(x)
+        x * 3  # belongs to no step
+    step(x)
+    assert len(p.spans) == 4 * (1 + 2 + 3)
+    last = sorted(p.spans[-6:], key=lambda s: (s.start_ns, -s.time_ns))
+    whole, *parts = last
+    assert whole.name == "step 4" and whole.facts == {"is new": False}
+    assert [s.name for s in parts] == ["Python", "run", "Python", "run", "Python"]
+    line = step.__wrapped__.__code__.co_firstlineno
+    assert [s.facts for s in parts[1::2]] == [
+        {"calls": 2, "asked at": f"test_report.py:{line + 3}"},
+        {"calls": 1, "asked at": "the end of the step"},
+    ]
+    ends = [s.start_ns for s in parts[1:]] + [whole.end_ns]
+    assert parts[0].start_ns == whole.start_ns and [s.end_ns for s in parts] == ends
+    events = json.loads(path.read_text())["traceEvents"]
+    assert len(events) == len(p.spans) + len(p.events)
+    inside = [
+        (e["name"], e["args"]["layer"])
+        for e in events
+        for run in parts[1::2]
+        if e["cat"] != "coexecution" and run.start_ns / 1e3 - 1 < e["ts"] < run.end_ns / 1e3
+    ]
+    assert inside[0][0] in ("mul_scalar", "fused_elementwise")
+    assert inside[-1] == ("exp", f"(test_report.py:{line + 4})")
+    first = [(e.op, e.layer) for e in p.events[:2]]  # call by call
+    assert first == [
+        ("mul_scalar", f"(test_report.py:{line + 2})"), ("sum", f"(test_report.py:{line + 3})"),
+    ]  # fmt: skip
+    assert p.events[-1].op == "mul_scalar"
 
 
 @pytest.mark.parametrize("context", ["numpy:float", "cpu:float"])
