@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sys import getrefcount
 from typing import Any
 
+from nnl.core.arguments import no_memory
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, Target
 from nnl.core.dispatch import Bound
@@ -44,6 +45,11 @@ class Call:
     numbers: tuple[int, ...]
     target: Target
     origin: Origin
+
+    @property
+    def written(self) -> list[int]:
+        """Numbers of the inputs that it writes."""
+        return [self.numbers[i] for i in self.bound.writes]
 
 
 class Place:
@@ -124,36 +130,67 @@ class Paths:
         return True
 
     def run(
-        self, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
-    ) -> Values:
+        self,
+        end: Place,
+        path: Sequence[Place],
+        given: Sequence[NdArray],
+        wanted: set[int],
+        values: Values,
+    ) -> None:
         """Run the calls of a path.
 
         Args:
             end: Where it ends.
             given: The arrays of the numbers from -2 down.
             wanted: Numbers of the results that are asked for.
+            values: Gets these; of a path that fails what was computed before, if it writes nothing.
         """
         end.runs += 1
-        if end.runs == 1:
-            return run_now(_calls(path), given, wanted)
-        if end.plan is None or not wanted <= end.plan.wanted:
-            more = wanted if end.plan is None else wanted | end.plan.wanted
-            end.plan = PathPlan(_calls(path), given, more)
+        plan = None if end.runs == 1 else self._plan(end, path, given, wanted)
+        if plan is None:
+            run_now(_calls(path), given, wanted, values)
+            return
+        try:
+            plan.run(wanted, values)
+        except Exception:
+            if not any([n < NONE for c in _calls(path) for n in c.written]):
+                run_now(_calls(path), given, wanted, values)
+            raise
+
+    def _plan(
+        self, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
+    ) -> PathPlan | None:
+        """The plan of a path, ready to run; None where there is no memory for it."""
+        plan = end.plan
+        try:
+            if plan is None or not wanted <= plan.wanted:
+                more = wanted if plan is None else wanted | plan.wanted
+                plan = end.plan = PathPlan(_calls(path), given, more)
+            plan.take(given)
+        except MemoryError:
+            while self.planned:
+                self._drop(next(iter(self.planned)))
+            end.plan = None
+            return None
         self.planned.pop(end, None)
         self.planned[end] = None
         if len(self.planned) > MOST_PLANS:
-            oldest = next(iter(self.planned))
-            del self.planned[oldest]
-            oldest.plan, oldest.runs = None, 0
-        return end.plan.run(given, wanted)
+            self._drop(next(iter(self.planned)))
+        return plan
+
+    def _drop(self, place: Place) -> None:
+        del self.planned[place]
+        place.plan, place.runs = None, 0
 
 
 def _calls(path: Sequence[Place]) -> list[Call]:
     return [c for p in path for c in p.calls]
 
 
-def run_now(calls: Sequence[Call], given: Sequence[NdArray], wanted: set[int]) -> Values:
-    """Run calls one by one, each by its own kernel."""
+def run_now(
+    calls: Sequence[Call], given: Sequence[NdArray], wanted: set[int], values: Values
+) -> None:
+    """Run calls one by one, each by its own kernel; see Paths.run."""
     last: dict[int, int] = {}
     for t, call in enumerate(calls):
         last.update(dict.fromkeys(call.numbers, t))
@@ -170,13 +207,18 @@ def run_now(calls: Sequence[Call], given: Sequence[NdArray], wanted: set[int]) -
         try:
             out = bound.call(*bufs)
         except BaseException as e:
-            tell(e, call.op.name, at(call.op.name, call.origin))
+            label = at(call.op.name, call.origin)
+            if isinstance(e, MemoryError):
+                raise no_memory(label, e) from None
+            tell(e, call.op.name, label)
             raise
-        made += [out] if bound.single else out
+        for y in (out,) if bound.single else out:
+            if len(made) in wanted:
+                values[len(made)] = SPACE, y
+            made.append(y)
         for n in call.numbers:
-            if n >= 0 and last[n] == t and n not in wanted:
+            if n >= 0 and last[n] == t:
                 made[n] = None
-    return {n: (SPACE, made[n]) for n in wanted}
 
 
 class PathPlan:
@@ -226,8 +268,8 @@ class PathPlan:
             if (root := plan.root.get(s, s)) in computed
         ]
 
-    def run(self, given: Sequence[NdArray], wanted: set[int]) -> Values:
-        """Run it; see Place.run."""
+    def take(self, given: Sequence[NdArray]) -> None:
+        """Get ready to run on these arrays."""
         plan = self.plan
         for hole, nd in zip(self.holes, given, strict=False):
             if hole.bufs is not nd.bufs:
@@ -235,12 +277,14 @@ class PathPlan:
         for slot, root, alone in self.alone:
             if getrefcount(plan.slots[slot]) > alone:
                 plan.renew(root)
+
+    def run(self, wanted: set[int], values: Values) -> None:
+        """Run, and add what is wanted to the values."""
+        plan = self.plan
         plan.run()
-        values = {}
         for n in wanted:
             space, buf = plan.published(self.slots[n])
             values[n] = space, buf.copy() if n in self.copied else buf
-        return values
 
 
 def _edge(number: int, made: Sequence[Value], leaves: Sequence[Value]) -> Value | None:

@@ -16,17 +16,23 @@ from nnl.graph.program import SPACE
 
 
 def run_both(
-    paths: Paths, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
-) -> tuple[Values, str]:
-    """What `paths.run` gives, and the first call with another result than by itself; "" for none.
+    paths: Paths,
+    end: Place,
+    path: Sequence[Place],
+    given: Sequence[NdArray],
+    wanted: set[int],
+    values: Values,
+) -> str:
+    """Do what `paths.run` does; the first call with another result than by itself, or "".
 
     The calls run by themselves first, on copies of the arrays that they write.
     """
     calls = [c for p in path for c in p.calls]
-    written = {n for c in calls for i in c.bound.writes if (n := c.numbers[i]) < NONE}
+    written = {n for c in calls for n in c.written if n < NONE}
     copies = [_copy(nd) if -2 - i in written else nd for i, nd in enumerate(given)]
-    reference = run_now(calls, copies, wanted)
-    values = paths.run(end, path, given, wanted)
+    reference: Values = {}
+    run_now(calls, copies, wanted, reference)
+    paths.run(end, path, given, wanted, values)
     for call, what, number in _results(calls, wanted):
         if number < 0:
             wanted_, found = copies[-2 - number].read(SPACE), given[-2 - number].read(SPACE)
@@ -38,8 +44,8 @@ def run_both(
         largest = _difference(found, wanted_, exact)
         if largest:
             label = at(call.op.name, call.origin)
-            return values, f"{label}: {what} differs by {largest} of its largest value"
-    return values, ""
+            return f"{label}: {what} differs by {largest} of its largest value"
+    return ""
 
 
 def _copy(nd: NdArray) -> NdArray:

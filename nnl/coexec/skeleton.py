@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from sys import getrefcount
 from time import perf_counter
 from types import FrameType
 from typing import Any
@@ -20,16 +19,17 @@ from typing import Any
 import numpy as np
 
 from nnl.coexec.backward import Edges, Sums, backward
-from nnl.coexec.paths import NONE, Call, Paths, Place
+from nnl.coexec.paths import NONE, Call, Paths, Place, Values
 from nnl.coexec.report import Report
 from nnl.coexec.shadow import run_both
+from nnl.coexec.values import ALONE, publish, references
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, using
 from nnl.core.dispatch import Bound, apply, bind, execute, new_node, results, visible
 from nnl.core.graph import Value
 from nnl.core.op import OPS, Op
 from nnl.core.origin import LOCATION, caller, here
-from nnl.core.record import PLAIN, Record
+from nnl.core.record import Record
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
 from nnl.graph.holders import is_held
@@ -49,7 +49,6 @@ WITH_INPUT = {
     "less_scalar": "less",
     "less_equal_scalar": "less_equal",
 }
-LOST = "given up: a function that was called before it has failed"
 
 
 class Skeleton:
@@ -408,6 +407,17 @@ class Skeleton:
 
     # ---- running ----
 
+    def settle(self, nd: NdArray) -> None:
+        """Do what has been put off before somebody gets an array's memory.
+
+        What another thread does with a value that nothing here writes is its own affair, as it
+        always is: a logger looks at parameters.
+        """
+        number = nd.record.place
+        has_value = number < NONE and number not in self.before and id(nd) not in self.taken
+        if self.thread == threading.get_ident() or not has_value:
+            self.run()
+
     def run(self, ends: bool = False) -> None:
         """Do what has been put off.
 
@@ -430,19 +440,18 @@ class Skeleton:
             given[-2 - number].bufs.update(bufs)
         held = references(made)
         live = {i for i, n in enumerate(held) if n > ALONE}
-        values: dict[int, tuple[str, Any]] = {}
+        values: Values = {}
         start = perf_counter()
         try:
             if path:
                 with using(skeleton=None, origin=None):
                     wanted = live | {number for number, _ in taken.values()}
                     if self.shadow:
-                        values, first = run_both(self.paths, at, path, given, wanted)
-                        self.report.compared(first)
+                        self.report.compared(run_both(self.paths, at, path, given, wanted, values))
                     else:
-                        values = self.paths.run(at, path, given, wanted)
+                        self.paths.run(at, path, given, wanted, values)
         finally:
-            _publish(values, made, live, taken)
+            publish(values, made, live, taken)
             if path:
                 self.report.ran(path, start, None if ends else caller())
 
@@ -454,47 +463,3 @@ def _as_inputs(op: Op, attrs: Any, x: Any) -> tuple[Any, Any]:
     nd = NdArray.holding(Spec.of(number.shape, dtype), SPACE, number)
     y = nd if isinstance(x, NdArray) else Variable.of_edge(Value.leaf(nd), nd)
     return (y, x) if op.name.startswith("r_") else (x, y)
-
-
-def references(made: list[NdArray | None]) -> list[int]:
-    """How often each of these arrays, and the memory of each, is referred to."""
-    counts = []
-    for i in range(len(made)):
-        nd = made[i]
-        counts.append(0 if nd is None else getrefcount(nd) + getrefcount(nd.bufs))
-    return counts
-
-
-ALONE = references([NdArray.unwritten(Spec.of(()))])[0]  # where only the list has it
-
-
-def _publish(
-    values: dict[int, tuple[str, Any]],
-    made: list[NdArray | None],
-    live: set[int],
-    taken: dict[int, tuple[int, NdArray]],
-) -> None:
-    """Give arrays their values; those that have none say so."""
-    for i in live:
-        nd = made[i]
-        assert nd is not None
-        record = nd.record
-        if record.work is None:
-            continue  # it was overwritten
-        record.work = None
-        record.renew(PLAIN)
-        if i in values:
-            space, buf = values[i]
-            nd.bufs[space] = buf
-        else:
-            record.cleared = LOST
-    handed = set(live)
-    for number, nd in taken.values():
-        nd.record.work = None
-        if number not in values:
-            nd.record.cleared = LOST
-            continue
-        space, buf = values[number]
-        own = number not in handed and getattr(buf, "base", None) is None
-        nd.write(space, buf if own else buf.copy())
-        handed.add(number)

@@ -43,6 +43,11 @@ def _frozen(value: Any) -> Any:
     return value
 
 
+def no_memory(label: str, error: MemoryError) -> MemoryError:
+    """What is raised where the results of a call do not fit."""
+    return MemoryError(f"{label}: not enough memory for the result: {error}")
+
+
 class Arguments:
     """The part of an op that knows what it is called with: names and kinds of its arguments."""
 
@@ -237,7 +242,7 @@ class Arguments:
         if isinstance(error, TooLarge):
             return ShapeError(f"{label}: {error}")
         if isinstance(error, MemoryError):
-            return MemoryError(f"{label}: not enough memory for the result: {error}")
+            return no_memory(label, error)
         if isinstance(error, (ValueError, TypeError)):
             tell(error, self.name, label)
         elif isinstance(error, AttributeError) and self.variadic and any(x is None for x in args):

@@ -101,7 +101,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
     def settle(self) -> None:
         """Let what was put off read and write the memory now, before somebody else does."""
         if self.record.work is not None:
-            self.record.work.run()
+            self.record.work.settle(self)
 
     def touch(self, space: str) -> Any:
         """The buffer of `space`, about to be written in place: the other spaces become stale."""
