@@ -31,7 +31,7 @@ PROGRAMS = {
 }
 
 
-TRACES = {"bert_cls": 3, "gpt2": 3, "sdpoint": 4, "faster_rcnn": 6}  # 2 of the others
+TRACES = {"bert_cls": 3, "gpt2": 3, "sdpoint": 4, "faster_rcnn": 3}  # 2 of the others
 
 
 @pytest.fixture(autouse=True)

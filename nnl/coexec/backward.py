@@ -121,7 +121,7 @@ def backward(skeleton: Skeleton, output: Value, grad: Any, clear: bool) -> None:
     assert node is not None and node.live is not None
     nd = node.live[output.index]()
     nodes = capture([output])
-    if (
+    special = (
         nd is None
         or nd.record.work is not skeleton
         or not edges.of_path(node, nd.record.place)
@@ -130,25 +130,26 @@ def backward(skeleton: Skeleton, output: Value, grad: Any, clear: bool) -> None:
         or type(grad) not in (int, float)
         or any([v is not None and v.persistent for n in nodes for v in n.inputs])
         or any([n.attrs.shows_inputs for n in nodes])
-    ):
-        backward_now(output, start_gradient(output, output.spec.shape, grad), clear)
-        return
-    key = nd.record.place, grad, clear
+    )
+    key = None if nd is None or special else (nd.record.place, grad, clear)
     known = skeleton.at.passes.get(key)
     if known is not None:
         _again(skeleton, known, nodes, clear)
         return
     before = skeleton.at
     gy = start_gradient(output, output.spec.shape, grad)
-    found = _first(skeleton, output, nodes, gy, clear)
+    found = _now(skeleton, output, nodes, gy, clear, notes=key is not None)
     if found is not None:
         before.passes[key] = found
 
 
-def _first(
-    skeleton: Skeleton, output: Value, nodes: list[Node], gy: NdArray, clear: bool
+def _now(
+    skeleton: Skeleton, output: Value, nodes: list[Node], gy: NdArray, clear: bool, notes: bool
 ) -> Pass | None:
-    """Go backward, and note what that was; None where it may be something else the next time."""
+    """Go backward, and note what that was; None where it may be something else the next time.
+
+    With and without notes from the same place, by which numbers that vary are known.
+    """
     path, before = skeleton.path, skeleton.at
     begin, given = len(path), len(skeleton.given)
     visited: list[tuple[int, dict[int, int]]] = []
@@ -157,11 +158,14 @@ def _first(
         grads = {} if clear else node.grads or {}
         visited.append((nodes.index(node), {i: g.record.place for i, g in grads.items()}))
 
-    skeleton.sums = sums = Sums(skeleton)
+    sums = Sums(skeleton)
+    skeleton.sums = sums if notes else None
     try:
-        backward_now(output, gy, clear, post=note)
+        backward_now(output, gy, clear, post=note if notes else None)
     finally:
         skeleton.sums = None
+    if not notes:
+        return None
     end, last = sums.at or (len(path), len(skeleton.given))
     if skeleton.path is not path or end == begin or not (sums.plain and skeleton.edges.plain):
         return None

@@ -20,10 +20,8 @@ logger = logging.getLogger("nnl")
 
 MOST_WAITING = 100  # traces that are not merged yet
 
-# Attributes that follow from shapes, which are no part of what a call is.
-SIZES = frozenset(
-    [("reshape", "shape"), ("broadcast", "shape"), ("slice", "start"), ("slice", "stop")]
-)
+# Attributes that follow from shapes, as every `shape` does, are no part of what a call is.
+SIZES = frozenset([("slice", "start"), ("slice", "stop")])
 
 if TYPE_CHECKING:
     from nnl.coexec.paths import Place
@@ -145,7 +143,7 @@ class Report:
 
 def _follows(op: str, name: str) -> bool:
     """Whether an attribute follows from shapes."""
-    return (op, name) in SIZES
+    return name == "shape" or (op, name) in SIZES
 
 
 def _between(whole: Span, spans: Sequence[Span]) -> Iterator[Span]:

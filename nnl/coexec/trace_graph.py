@@ -186,7 +186,7 @@ class TraceGraph:
     def alike(self, node: Node, attrs: Attributes) -> bool:
         """Whether all that tells a node from a call with other attributes may be inputs."""
         names, values = list(node.attrs.as_dict()), attrs.values
-        return all(
+        return len(names) == len(values) and all(
             self.promotable(node.op, names[i], node.attrs.values[i], values[i])
             for i in node.differs(attrs)
         )

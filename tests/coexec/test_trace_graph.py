@@ -194,6 +194,13 @@ def test_sizes_that_follow_from_operands_tell_no_calls_apart() -> None:
     assert [n.promoted for n in graph.body.nodes] == [("p", "axis")]
 
 
+def test_calls_with_other_attributes_than_before_are_others() -> None:
+    calls, graph = Calls(), TraceGraph()  # several calls that are one item have none
+    for attrs in ({}, {"p": 0.5}, {"p": 0.5, "q": 1.0}, {"p": 0.25}):
+        assert graph.merge(one(Item("dropout", Attrs(attrs), calls.at("net.py:5"))))
+    assert [n.promoted for n in graph.body.nodes] == [(), ("p",), ()]
+
+
 @pytest.mark.parametrize(("old", "new"), [(0.0, -0.0), (1, True), (1, 1.0), ((1,), (1.0,))])
 def test_values_that_compare_equal_are_told_apart(old: object, new: object) -> None:
     calls, graph = Calls(), TraceGraph(promotable=lambda *_: False)
