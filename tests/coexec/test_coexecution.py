@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import resource
+import sys
 import threading
 import weakref
 from typing import Any
@@ -329,6 +332,49 @@ def test_changing_gradients_does_not_cut_a_step() -> None:
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(a, b)
     assert step.report().segments == 6
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_million_steps_do_not_grow() -> None:
+    w = variable(1, 3)
+    w.need_grad = True
+    solver = S.Sgd(1e-6)
+    solver.set_parameters({"w": w})
+    xs = [variable(n, 3) for n in (1, 2, 5)]
+    kept: list[nn.Variable] = []
+
+    def step(k: int) -> None:
+        x = xs[k % 3]
+        h = F.dropout(x * w, 0.1) * (1.0 + 1.0 / (k + 1))  # never the same
+        if k % 7 == 0:
+            h = F.tanh(h)
+        loss = F.sum(h)
+        if k % 5 == 0:
+            kept[:] = [h, loss.unlinked()]
+            assert np.isfinite(float(loss.d))
+        solver.zero_grad()
+        loss.backward(clear_buffer=True)
+        solver.update()
+
+    found, steps = [], nn.coexecution()
+    for k in range(1_000_000):
+        with steps:
+            step(k)
+        if k in (20_000, 999_999):
+            steps.report().traces  # those that wait  # noqa: B018
+            gc.collect()
+            found.append((steps._paths.size, len(gc.get_objects()), resident()))
+    (places, objects, before), (places_after, objects_after, after) = found
+    assert places_after == places and objects_after <= objects + 100
+    assert after - before < 4 << 20
+    assert steps.report().traces < 20
 
 
 def test_two_threads_need_two_of_them() -> None:
