@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from nnl.data.images import Images, open_images
+from nnl.data.images.jitter import brightened, contrasted, saturated
 from nnl.data.images.order import NONE, Order
 from nnl.data.images.pixels import MAX_PIXELS, read_header, render
 from nnl.data.images.views import View, training_view, validation_view
@@ -149,6 +150,28 @@ def test_the_middle_is_pillows(height: int, width: int) -> None:
     assert np.abs(out.astype(int) - wanted).max() <= 1
 
 
+@pytest.mark.parametrize("height, width", [(375, 500), (500, 333), (97, 201)])
+def test_samples_are_torchvisions(height: int, width: int) -> None:
+    transforms = pytest.importorskip("torchvision.transforms")
+    data = jpeg(photograph(height, width, 2))
+    whole = Image.open(io.BytesIO(data))
+    reference = transforms.Compose([transforms.Resize(72), transforms.CenterCrop(64)])
+    rng = np.random.default_rng(height)
+    crops = [training_view(height, width, rng) for _ in range(5)]
+    wanted = [np.asarray(reference(whole))]
+    for (left, top, right, bottom), _, mirrored in crops:
+        crop = (top, left, bottom - top, right - left)
+        sample = transforms.functional.resized_crop(whole, *crop, (64, 64))
+        wanted.append(np.asarray(sample)[:, ::-1] if mirrored else np.asarray(sample))
+    views = [validation_view(height, width, 64, 72), *crops]
+    for view, sample in zip(views, wanted, strict=True):
+        out = np.empty((64, 64, 3), np.uint8)
+        render(data, lambda h, w, view=view: view, True, out)
+        assert np.abs(out.astype(int) - sample).max() <= 1
+        render(data, lambda h, w, view=view: view, False, out)
+        assert np.abs(out.astype(int) - sample).mean() <= 2
+
+
 @pytest.mark.parametrize("shrink", [2, 4, 8])
 def test_quick_samples_have_the_same_geometry(shrink: int) -> None:
     pytest.importorskip("simplejpeg")
@@ -160,6 +183,31 @@ def test_quick_samples_have_the_same_geometry(shrink: int) -> None:
     render(data, lambda h, w: view, True, exact)
     render(data, lambda h, w: view, False, quick)
     assert 0 < np.abs(exact.astype(int) - quick).mean() <= 2
+
+
+def test_colours_are_changed_as_pillow_does() -> None:
+    from PIL import ImageEnhance
+
+    whole = photograph(50, 70, 5)
+    for change, enhancer in (
+        (brightened, ImageEnhance.Brightness),
+        (contrasted, ImageEnhance.Contrast),
+        (saturated, ImageEnhance.Color),
+    ):
+        for factor in (0.0, 0.6, 1.0, 1.4):
+            wanted = np.asarray(enhancer(whole).enhance(factor)).astype(int)
+            assert np.abs(change(np.asarray(whole), factor) - wanted).max() <= 1, enhancer
+
+
+def test_jitter_is_random_and_leaves_the_crop(folder: Path) -> None:
+    with opened(folder) as plain, opened(folder, jitter=0.4) as images:
+        first, changed = drained(plain, 0), drained(images, 0)
+        assert same(drained(images, 0), changed)
+    pairs = zip(first, changed, strict=True)
+    means = [(x.mean((1, 2, 3)) - y.mean((1, 2, 3))) for (x, _), (y, _) in pairs]
+    assert np.concatenate(means).std() > 5
+    x, y = first[0][0][0].astype(float), changed[0][0][0].astype(float)
+    assert np.corrcoef(x.ravel(), y.ravel())[0, 1] > 0.8
 
 
 def test_random_crops_have_the_areas_and_ratios_of_the_recipe() -> None:
@@ -275,7 +323,9 @@ def test_open_images_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_an_epoch_from_nowhere_or_after_the_end_is_an_error(folder: Path) -> None:
     images = opened(folder)
-    with pytest.raises(ValueError, match=r"Images.epoch: number=0, start=5; wanted .* \[0, 4\]"):
+    with pytest.raises(
+        ValueError, match=r"Images.epoch: number=0, start=5; wanted .* start in \[0, 4\]"
+    ):
         next(images.epoch(0, 5))
     images.close()
     images.close()

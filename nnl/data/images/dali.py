@@ -16,13 +16,14 @@ import numpy as np
 from nnl.data.images.pixels import Array, decode, read_header, read_piece
 from nnl.data.images.sources import Piece
 from nnl.data.images.views import View
-from nnl.data.images.work import Damage, Item, Recipe, view_of
+from nnl.data.images.work import Damage, Item, Recipe, recolour, view_of
 
 
 class _Read(NamedTuple):
     """A picture before it is decoded."""
 
     row: int
+    index: int
     data: bytes
     view: View
 
@@ -109,7 +110,10 @@ class Dali:
             if len(good) == len(read):
                 raise
             read, samples = good, self._run(good) if good else self.slots[slot][:0]
-        self.slots[slot][[one.row for one in read]] = samples
+        for one, sample in zip(read, samples, strict=True):
+            out = self.slots[slot][one.row]
+            out[...] = sample
+            recolour(self._recipe, epoch, one.index, out)
         return damage
 
     def _read(self, row: int, index: int, epoch: int, piece: Piece) -> _Read:
@@ -117,7 +121,8 @@ class Dali:
         if not isinstance(data, bytes):
             raise RuntimeError('open_images: engine="dali" reads no caches; engine="nnl" does')
         header = read_header(data)
-        return _Read(row, data, view_of(self._recipe, epoch, index)(header.height, header.width))
+        view = view_of(self._recipe, epoch, index)(header.height, header.width)
+        return _Read(row, index, data, view)
 
     def _is_good(self, one: _Read, damage: Damage) -> bool:
         try:

@@ -20,6 +20,7 @@ from nnl.data.images.work import Array, Damage, Item
 
 logger = logging.getLogger("nnl")
 
+MOST_EPOCHS = 1 << 24  # of 2^40 pictures: together they are half the key of a random stream
 INPUT_BOUND = 0.1  # of the time of an epoch: from this share of waiting on, it is said
 
 
@@ -87,10 +88,10 @@ class Images:
                 batch are damaged.
             RuntimeError: A worker has died.
         """
-        if not 0 <= start <= self.batches or number < 0:
+        if not (0 <= start <= self.batches and 0 <= number < MOST_EPOCHS):
             raise ValueError(
-                f"Images.epoch: number={number}, start={start}; wanted number >= 0 and start in "
-                f"[0, {self.batches}]"
+                f"Images.epoch: number={number}, start={start}; wanted a number in "
+                f"[0, {MOST_EPOCHS - 1}] and start in [0, {self.batches}]"
             )
         begun, waited = time.perf_counter(), self.waiting
         for batch in range(start, self.batches):

@@ -28,6 +28,7 @@ def open_images(
     resize: int = 256,
     engine: str = "auto",
     exact: bool = False,
+    jitter: float = 0.0,
     workers: int | None = None,
     prefetch: int = 2,
     rank: int = 0,
@@ -51,6 +52,8 @@ def open_images(
             drawn pictures again and again; "auto" is "nnl".
         exact: Whether samples are within 1/255 of torchvision's; else JPEGs are decoded smaller
             where a crop is large, with the same geometry and nearly the same values.
+        jitter: How far from 1 the factors of brightness, contrast and saturation are in training,
+            at most.
         workers: Number of processes, of DALI's threads, that make samples; 0 is this process, None
             one for each core.
         prefetch: Number of batches that are made ahead.
@@ -76,6 +79,7 @@ def open_images(
         ("ranks", ranks, 1, 2**20),
         ("rank", rank, 0, ranks - 1),
         ("seed", seed, 0, 2**63),
+        ("jitter", jitter, 0, 1),
     ):
         if value is not None and not low <= value <= high and (training, name) != (True, "resize"):
             raise ValueError(f"open_images: {name}={value} is not in [{low}, {high}]")
@@ -91,7 +95,7 @@ def open_images(
     if engine == "synthetic":
         made = Noise((prefetch + 1, batch_size, size, size, 3), seed)
         return Images(source, made, order, engine, 0)
-    recipe = Recipe(size, training, resize, exact, seed)
+    recipe = Recipe(size, training, resize, exact, jitter, seed)
     shape = (prefetch + 1 if workers else 1, batch_size, size, size, 3)
     if engine.startswith("dali"):
         made = Dali(recipe, shape, workers, "cpu" if engine == "dali" else "mixed")

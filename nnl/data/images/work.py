@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.data.images.jitter import jitter
 from nnl.data.images.pixels import read_piece, render
 from nnl.data.images.sources import Piece
 from nnl.data.images.views import View, training_view, validation_view
@@ -26,15 +27,27 @@ class Recipe:
     training: bool
     resize: int
     exact: bool
+    jitter: float
     seed: int
+
+
+def _rng(recipe: Recipe, epoch: int, index: int, use: int) -> np.random.Generator:
+    """What is random about a sample, for its view (0) and for its colours (1)."""
+    key = [recipe.seed, epoch << 40 | index]
+    return np.random.Generator(np.random.Philox(key=key, counter=use << 64))
 
 
 def view_of(recipe: Recipe, epoch: int, index: int) -> Callable[[int, int], View]:
     """What chooses the view of a picture from its height and width."""
     if not recipe.training:
         return lambda height, width: validation_view(height, width, recipe.size, recipe.resize)
-    rng = np.random.Generator(np.random.Philox(key=[recipe.seed, epoch << 40 | index]))
-    return lambda height, width: training_view(height, width, rng)
+    return lambda height, width: training_view(height, width, _rng(recipe, epoch, index, 0))
+
+
+def recolour(recipe: Recipe, epoch: int, index: int, out: Array) -> None:
+    """Change the colours of a sample, if the recipe asks for it."""
+    if recipe.training and recipe.jitter:
+        jitter(out, recipe.jitter, _rng(recipe, epoch, index, 1))
 
 
 def make_samples(recipe: Recipe, epoch: int, items: Iterable[Item], out: Array) -> Damage:
@@ -44,6 +57,7 @@ def make_samples(recipe: Recipe, epoch: int, items: Iterable[Item], out: Array) 
         try:
             data = read_piece(Piece(*piece))
             render(data, view_of(recipe, epoch, index), recipe.exact, out[row])
+            recolour(recipe, epoch, index, out[row])
         except (OSError, ValueError) as error:
             damage.append((row, str(error)[:200]))
     return damage
