@@ -91,6 +91,25 @@ class Recorded:
         return program
 
 
+def joined(
+    recorded: Sequence[Recorded], inputs: Sequence[Variable]
+) -> tuple[list[Program], list[Variable], bool]:
+    """Programs of functions with the same inputs: those given, what any of them reads around it,
+    and what those that are written held before.
+
+    Returns:
+        The programs, their inputs, and whether there are such copies among these, the last ones.
+    """
+    edges = list({key: v for r in recorded for key, v in r.around.items()}.values())
+    xs = [*inputs, *[Variable.of_edge(v, v.array) for v in edges]]
+    programs = [r.program(edges) for r in recorded]
+    old = before(xs, sorted(written(programs)))
+    if old:
+        edges += [v.edge for v in old]
+        programs = [r.program(edges) for r in recorded]
+    return programs, [*xs, *old], bool(old)
+
+
 def output_specs(program: Program) -> tuple[Spec, ...]:
     """Shapes and types of the outputs of a program."""
     return tuple([program.slots[i].spec for i in program.outputs.values()])

@@ -354,7 +354,7 @@ def verify(program: Program, known: dict[Step, Any] | None = None) -> None:
     """Check that a program can run: every pass must leave it so; tests call this after each.
 
     Args:
-        known: What has been checked of steps, for the next time: most passes leave most steps.
+        known: What has been checked of steps, for the next call: most passes leave most steps.
     Raises:
         VerifyError: With the step and the slot.
     """

@@ -17,11 +17,11 @@ from nnl.graph.inside import (
     Recorded,
     as_it_was,
     as_recorded,
-    before,
     check_variables,
     compute,
     gradient,
     input_specs,
+    joined,
     leaf,
     listed,
     output_specs,
@@ -161,14 +161,6 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *inputs: Any) -> 
     for k, f in enumerate(branches):
         holes = [leaf(x.spec, x.need_grad) for x in inputs]
         recorded.append(Recorded(partial(f, *holes), holes, f"switch: branch {k}"))
-    around = {key: v for r in recorded for key, v in r.around.items()}
-    edges = list(around.values())
-    programs = [r.program(edges) for r in recorded]
-    xs = [*inputs, *[Variable.of_edge(v, v.array) for v in edges]]
-    old = before(xs, sorted(written(programs)))
-    if old:
-        programs = [r.program([*edges, *[v.edge for v in old]]) for r in recorded]
-    ys = OPS["switch"](
-        as_index(index), *xs, *old, branches=tuple(programs), remembers=bool(old)
-    )  # fmt: skip
+    programs, xs, remembers = joined(recorded, inputs)
+    ys = OPS["switch"](as_index(index), *xs, branches=tuple(programs), remembers=remembers)
     return ys[0] if all(r.single for r in recorded) else ys

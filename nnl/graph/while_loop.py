@@ -18,14 +18,13 @@ from nnl.graph.inside import (
     Recorded,
     as_it_was,
     as_recorded,
-    before,
     check_variables,
     compute,
     input_specs,
+    joined,
     leaf,
     listed,
     output_specs,
-    written,
 )
 from nnl.graph.loop_gradient import loop_gradient, written_inside
 from nnl.graph.program import Program
@@ -205,21 +204,16 @@ def while_loop(
     going = Recorded(lambda: _goes_on(condition(*holes[0])), holes[0], "while_loop: the condition")
     once = Recorded(lambda: body(*holes[1]), holes[1], "while_loop: the body")
     _check_body(once.specs, [x.spec for x in carried], max_trips)
-    around = {**going.around, **once.around}
-    edges = list(around.values())
+    programs, xs, remembers = joined([going, once], carried)
     trips = Variable.from_numpy_array(np.array(FOREVER if max_trips is None else max_trips))
-    xs = [*carried, *[Variable.of_edge(v, v.array) for v in edges]]
-    old = before(xs, sorted(written([going.program(edges), once.program(edges)])))
-    edges += [v.edge for v in old]
     ys = OPS["while"](
         trips,
         *xs,
-        *old,
-        condition=going.program(edges),
-        body=once.program(edges),
+        condition=programs[0],
+        body=programs[1],
         carried=n,
         rows=max_trips,
-        remembers=bool(old),
+        remembers=remembers,
     )[:-1]
     return ys[0] if len(ys) == 1 else ys
 
