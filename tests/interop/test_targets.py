@@ -41,8 +41,10 @@ h = unit(unit(h, 8, 1, 'u1'), 12, 2, 'u2')
 y = PF.affine(F.average_pooling(h, h.shape[2:]), 10)
 """,
     "mobilenet": """
+def hard_sigmoid(h):
+    return F.relu6(h + 3.0) / 6.0
 def hard_swish(h):
-    return h * F.relu6(h + 3.0) / 6.0
+    return h * hard_sigmoid(h)
 x = nn.Variable((2, 3, 24, 24))
 h = hard_swish(norm(PF.convolution(x, 8, (3, 3), (1, 1), (2, 2), with_bias=False, name='first')))
 for i, kernel in enumerate((3, 5)):
@@ -51,7 +53,7 @@ for i, kernel in enumerate((3, 5)):
         r = PF.depthwise_convolution(r, (kernel,) * 2, (kernel // 2,) * 2, (i + 1,) * 2, name='d')
         r = hard_swish(norm(r, 'n2'))
         s = F.relu(PF.convolution(F.mean(r, (2, 3), keepdims=True), 6, (1, 1), name='s1'))
-        r = r * F.hard_sigmoid(PF.convolution(s, 24, (1, 1), name='s2'))
+        r = r * hard_sigmoid(PF.convolution(s, 24, (1, 1), name='s2'))
         r = PF.convolution(r, 8, (1, 1), name='down')
         h = h + r if i == 0 else r
 y = PF.affine(F.global_average_pooling(h), 10)
@@ -200,7 +202,8 @@ subprocess.run([command, 'convert', '--api', '44', PATH, PATH + '.nnb'], check=T
 """
 
 
-@pytest.mark.parametrize("name", ["lenet", "resnet", "detector"])  # what its runtime has
+# what its runtime has
+@pytest.mark.parametrize("name", ["lenet", "resnet", "mobilenet", "detector"])
 def test_nnb_is_not_larger_than_that_of_nnabla(nnabla: Nnabla, tmp_path: Path, name: str) -> None:
     source, ours = tmp_path / "net.nnp", tmp_path / "ours.nnb"
     values = f"PATH, INTEGERS = {str(source)!r}, False\n"
