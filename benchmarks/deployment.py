@@ -6,7 +6,8 @@ their results are from nnl's, and how fast they run beside the native engine.
 
 A batch of one image or text on one thread. `ms` is the shortest processor time of several runs, of
 nnl in the first line of a network; it is missing where TIMED has no way to run the format, and the
-difference where the format's runtime is not installed.
+difference where the format's runtime is not installed. Where NNL_TENSORFLOW_PYTHON names a Python
+with TensorFlow, `TFLITE of TensorFlow` is the file that its own converter makes of the network.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from nnl.converters.formats import FORMATS, WriteOptions
 from nnl.converters.lowering import CannotLower
 from nnl.converters.model import Model, Network
 from nnl.converters.runtimes import in_litert
+from nnl.converters.tensorflow.runtime import python_with_tensorflow
 
 Row = dict[str, Any]
 FLAGS = ("-std=c99", "-O3", "-march=native", "-ffp-contract=fast")
@@ -144,22 +146,46 @@ def litert_milliseconds(file: Path, network: Network, rounds: int) -> float:
 
 
 TIMED = {"CSRC": c_milliseconds, "TFLITE": litert_milliseconds}
+THEIRS = """
+import sys
+import tensorflow as tf
+converter = tf.lite.TFLiteConverter.from_saved_model(sys.argv[1])
+open(sys.argv[2], "wb").write(converter.convert())
+"""
 
 
 def row(network: Network, target: str, want: Any, folder: Path, rounds: int) -> Row:
     """Convert a network, and run the result."""
-    format, options = FORMATS[target], WriteOptions(1, weights_file=True)
-    path = folder / f"net{(*format.extensions, '')[0]}"
+    path = folder / f"net{(*FORMATS[target].extensions, '')[0]}"
     start = time.perf_counter()
-    assert format.write is not None
     try:
-        format.write(Built(network), str(path), options)
+        written(network, target, path)
     except CannotLower as error:
         return {"refused": str(error).splitlines()[1:]}
-    found: Row = {"convert s": round(time.perf_counter() - start, 2)}
+    found = {"convert s": round(time.perf_counter() - start, 2)}
+    return found | looked_at(network, target, want, path, rounds)
+
+
+def row_of_tensorflow(network: Network, python: str, want: Any, folder: Path, rounds: int) -> Row:
+    """The same of the .tflite file that TensorFlow makes of nnl's SavedModel."""
+    saved, path = folder / "saved", folder / "net.tflite"
+    written(network, "SAVED_MODEL", saved)
+    subprocess.run([python, "-c", THEIRS, saved, path], check=True, capture_output=True)
+    return looked_at(network, "TFLITE", want, path, rounds)
+
+
+def written(network: Network, target: str, path: Path) -> None:
+    write = FORMATS[target].write
+    assert write is not None
+    write(Built(network), str(path), WriteOptions(1, weights_file=True))
+
+
+def looked_at(network: Network, target: str, want: Any, path: Path, rounds: int) -> Row:
+    """Size, difference and time of what a format's runtime runs."""
     files = [f for f in path.rglob("*") if f.is_file()] if path.is_dir() else [path]
-    found["MB"] = round(sum(f.stat().st_size for f in files) / 1e6, 2)
-    runtime = None if format.runtime is None else format.runtime(str(path), target)
+    found: Row = {"MB": round(sum(f.stat().st_size for f in files) / 1e6, 2)}
+    open_runtime = FORMATS[target].runtime
+    runtime = None if open_runtime is None else open_runtime(str(path), target)
     if runtime is not None:
         (got,) = runtime.run({"x": network.inputs["x"].d})
         found["difference"] = float(np.abs(got.reshape(-1) - want).max() / np.abs(want).max())
@@ -171,13 +197,14 @@ def row(network: Network, target: str, want: Any, folder: Path, rounds: int) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", default=",".join(NETWORKS))
-    parser.add_argument("--targets", default="CSRC,NNB,TFLITE,ONNX")
+    parser.add_argument("--targets", default="CSRC,NNB,TFLITE,TF_PB,ONNX")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, help="write the rows there as well")
     args = parser.parse_args()
     rows: dict[str, dict[str, Row]] = {}
     columns = ("convert s", "MB", "difference", "ms")
-    print(f"{'':24}" + "".join(f"{c:>12}" for c in columns))
+    python = python_with_tensorflow()
+    print(f"{'':34}" + "".join(f"{c:>12}" for c in columns))
     for name in args.networks.split(","):
         network = built(name)
         y = network.outputs["y"]
@@ -186,10 +213,15 @@ def main() -> None:
         for target in args.targets.split(","):
             with tempfile.TemporaryDirectory() as folder:
                 rows[name][target] = row(network, target, want, Path(folder), args.rounds)
+            if target == "TFLITE" and python is not None:
+                with tempfile.TemporaryDirectory() as folder:
+                    rows[name]["TFLITE of TensorFlow"] = row_of_tensorflow(
+                        network, python, want, Path(folder), args.rounds
+                    )
         for target, found in rows[name].items():
             cells = [f"{found[c]:12.3g}" if c in found else f"{'':12}" for c in columns]
             print(
-                f"{name + ', ' + target:24}" + "".join(cells) + " ".join(found.get("refused", []))
+                f"{name + ', ' + target:34}" + "".join(cells) + " ".join(found.get("refused", []))
             )
     if args.json:
         machine = {"processor": processor(), "cores": os.cpu_count(), "versions": versions()}
