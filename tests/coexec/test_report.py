@@ -59,6 +59,37 @@ def test_a_fallback_says_what_was_new_and_where() -> None:
     ]
 
 
+def test_a_trace_is_what_was_called() -> None:
+    called: list[tuple[str, dict[str, Any], tuple[int, ...]]] = []
+
+    def note(f: Any) -> None:
+        called.append((f.node.op.name, f.node.attrs.as_dict(), f.outputs[0].shape))
+
+    def step(x: nn.Variable) -> nn.Variable:
+        y = F.sum(x, axis=1, keepdims=True)
+        y, z = F.tanh(y) + y, F.transpose(x, (1, 0))
+        return F.batch_matmul(z, y)
+
+    co = nn.coexecute(step)
+    co(variable(2, 3))
+    nn.set_function_post_hook("note", note)
+    try:
+        step(variable(2, 3))
+    finally:
+        nn.unset_function_post_hook("note")
+    nodes = co.report().graph.body.nodes
+    assert [(n.op, n.attrs.as_dict()) for n in nodes] == [c[:2] for c in called]
+    line = step.__code__.co_firstlineno
+    assert [str(n.location) for n in nodes] == [
+        f"test_report.py:{line + i}" for i in (1, 2, 2, 2, 3)
+    ]
+    total, tanh, add, turned, _ = nodes
+    operands = [n.operands for n in nodes]
+    assert operands[1:3] == [((total, 0),), ((tanh, 0), (total, 0))]
+    assert operands[4] == ((turned, 0), (add, 0))
+    assert all(source[0] is None for i in (0, 3) for source in operands[i])
+
+
 def test_explain_shows_what_depends_on_the_path() -> None:
     @nn.coexecute
     def step(k: int) -> nn.Variable:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Co-executed steps with threads that load data, interrupts, branches and loops as functions."""
+"""Co-executed steps with all sorts of Python, threads, interrupts, branches as functions."""
 
 from __future__ import annotations
 
 import _thread
+import contextlib
+import functools
 import threading
 from typing import Any
 
@@ -43,6 +45,61 @@ def test_samples_are_made_by_functions_in_a_thread() -> None:
             return [step(nn.Variable.from_numpy_array(batches.next()[0])).d for _ in range(9)]
 
     np.testing.assert_allclose(losses(nn.coexecute), losses(same), 1e-5)
+
+
+class Noise:
+    """A layer with a setting that programs change."""
+
+    share = 0.5
+
+    def __call__(self, x: nn.Variable) -> nn.Variable:
+        return x * self.share + np.random.default_rng(len(str(self.share))).normal()
+
+
+def logged(log: list[float]) -> Any:
+    def decorate(f: Any) -> Any:
+        @functools.wraps(f)
+        def call(*args: Any, **kw: Any) -> Any:
+            y = f(*args, **kw)
+            log.append(float(F.sum(y).d))
+            return y
+
+        return call
+
+    return decorate
+
+
+@pytest.mark.parametrize("context", ["numpy:float", "cpu:float"])
+def test_closures_generators_decorators_and_objects_stay_what_they_are(context: str) -> None:
+    def values(wrap: Any) -> list[Any]:
+        log: list[float] = []
+        layer, total = Noise(), 0.0
+
+        def halves(x: nn.Variable, n: int) -> Any:
+            for i in range(n):
+                x = functools.reduce(F.add2, [x * 0.5, layer(x)])
+                yield i, x
+
+        @logged(log)
+        def net(x: nn.Variable, **options: Any) -> nn.Variable:
+            parts = {i: F.tanh(y) for i, y in halves(x, options["n"])}
+            return functools.reduce(F.add2, sorted(parts.values(), key=lambda y: float(y.d[0])))
+
+        @wrap
+        def step(k: int) -> nn.Variable:
+            nonlocal total
+            y = net(variable(3, seed=k), n=1 + k % 3)
+            total += log[-1]
+            layer.share = 0.25 + k / 100
+            with contextlib.suppress(ZeroDivisionError):
+                y = y * (1 // (k % 4))
+            return y
+
+        return [step(k).d.copy() for k in range(12)] + [np.array([*log, total, layer.share])]
+
+    with nn.context_scope(nn.Context([context])):
+        for found, wanted in zip(values(nn.coexecute), values(same), strict=True):
+            np.testing.assert_allclose(found, wanted, 0 if context == "numpy:float" else 1e-5)
 
 
 @pytest.mark.parametrize("context", ["numpy:float", "cpu:float"])
