@@ -53,6 +53,7 @@ class Images:
         classes: Names of the classes; a label is an index into them.
         size: Number of pictures of this rank in an epoch.
         batches: Number of batches of an epoch, the same on all ranks.
+        engine, workers, prefetch: What makes them, and how many batches ahead.
         waiting: Seconds that batches were waited for so far.
         skipped: Names of the pictures that could not be read so far, and why.
     """
@@ -60,7 +61,7 @@ class Images:
     def __init__(
         self, source: Source, engine: Engine, order: Order, name: str, workers: int
     ) -> None:
-        self.engine, self.workers = name, workers
+        self.engine, self.workers, self.prefetch = name, workers, len(engine.slots) - 1
         self.classes, self.batch_size = source.classes, order.batch_size
         self.size, self.batches = order.size, order.batches
         self.waiting = 0.0
@@ -93,25 +94,31 @@ class Images:
                 f"Images.epoch: number={number}, start={start}; wanted a number in "
                 f"[0, {MOST_EPOCHS - 1}] and start in [0, {self.batches}]"
             )
-        begun, waited = time.perf_counter(), self.waiting
-        for batch in range(start, self.batches):
-            asked = time.perf_counter()
-            made = self._next(number, batch)
-            try:
-                taken = self._finish(made)
-                self.waiting += time.perf_counter() - asked
-                if batch == start:  # nobody could have made it in time
-                    begun, waited = time.perf_counter(), self.waiting
-                yield taken
-            finally:
-                self._free.append(made.slot)
-        total = time.perf_counter() - begun
-        if self.waiting - waited > INPUT_BOUND * total:
+        begun = taken = time.perf_counter()
+        waited = self.waiting
+        try:
+            for batch in range(start, self.batches):
+                asked = time.perf_counter()
+                made = self._next(number, batch)
+                try:
+                    pictures, labels = self._finish(made)
+                    taken = time.perf_counter()
+                    self.waiting += taken - asked
+                    if batch == start:  # nobody could have made it in time
+                        begun, waited = taken, self.waiting
+                    yield pictures, labels
+                finally:
+                    self._free.append(made.slot)
+        finally:  # also where whoever asks takes only some of the batches
+            self._judge(number, taken - begun, self.waiting - waited)
+
+    def _judge(self, epoch: int, seconds: float, waiting: float) -> None:
+        """Say so where training would be faster with faster input."""
+        if waiting > INPUT_BOUND * seconds:
             logger.warning(
                 "input-bound: %.0f %% of epoch %d was waiting for pictures (%s, workers=%d, "
-                "%d batches ahead)",
-                *(100 * (self.waiting - waited) / total, number),
-                *(self.engine, self.workers, len(self._engine.slots) - 1),
+                "prefetch=%d)",
+                *(100 * waiting / seconds, epoch, self.engine, self.workers, self.prefetch),
             )
 
     def _next(self, epoch: int, number: int) -> _Ahead:
