@@ -6,8 +6,8 @@ and scikit-learn bring along, a class for each photograph.
     python examples/imagenet/photographs.py FOLDER
 
 writes FOLDER/train/CLASS/*.jpg, FOLDER/val/CLASS/*.jpg and FOLDER/LICENSE.txt. What validation
-sees, training never saw: two of five strips of each photograph are kept for it. One picture of the
-training set is grey and one is damaged, as in any large set.
+sees, training never saw: two of five squares of each photograph are kept for it. One picture of
+the training set is grey and one is damaged, as in any large set.
 """
 
 from __future__ import annotations
@@ -34,15 +34,24 @@ PHOTOGRAPHS = {
     "tissue": ("skimage.data", "ihc.png", "no known restrictions"),
 }
 TRAINING, VALIDATION = 96, 16  # pictures of a class
-STRIPS = {"train": (0, 2, 4), "val": (1, 3)}  # of the five of a photograph, from left to right
+COLUMNS = 5  # of squares that a photograph is divided into
 
 
-def cutting(photograph: Any, strip: int, rng: np.random.Generator) -> Any:
-    """A square inside a strip of a photograph, made some odd size."""
-    width = photograph.width / 5
-    side = int(width * rng.uniform(0.7, 1.0))
-    left = int(rng.uniform(strip * width, (strip + 1) * width - side))
-    top = int(rng.uniform(0, photograph.height - side))
+def squares(photograph: Any, part: str) -> list[tuple[int, int]]:
+    """The squares of a photograph for training, or the two of five in every row for validation.
+
+    Each of these has neighbours on all sides that training sees, which itself it never does.
+    """
+    rows = range(photograph.height * COLUMNS // photograph.width)
+    every = [(column, row) for row in rows for column in range(COLUMNS)]
+    return [(c, r) for c, r in every if ((c + 2 * r) % COLUMNS in (1, 3)) == (part == "val")]
+
+
+def cutting(photograph: Any, square: tuple[int, int], rng: np.random.Generator) -> Any:
+    """A part of a square of a photograph, made some odd size."""
+    whole = photograph.width / COLUMNS
+    side = int(whole * rng.uniform(0.7, 1.0))
+    left, top = (int(rng.uniform(n * whole, (n + 1) * whole - side)) for n in square)
     part = photograph.crop((left, top, left + side, top + side))
     return part.resize(tuple(rng.integers(80, 200, 2).tolist()), Image.Resampling.BICUBIC)
 
@@ -54,10 +63,10 @@ def make(folder: str | Path, seed: int = 0) -> None:
         with (files(package) / file).open("rb") as opened:
             photograph = Image.open(opened).convert("RGB")
         for part, number in (("train", TRAINING), ("val", VALIDATION)):
-            into = Path(folder) / part / name
+            into, places = Path(folder) / part / name, squares(photograph, part)
             into.mkdir(parents=True, exist_ok=True)
             for i in range(number):
-                picture = cutting(photograph, STRIPS[part][i % len(STRIPS[part])], rng)
+                picture = cutting(photograph, places[i % len(places)], rng)
                 grey = (part, name, i) == ("train", "temple", 0)
                 (picture.convert("L") if grey else picture).save(into / f"{i:03d}.jpg", quality=90)
     whole = Path(folder) / "train" / "cat" / "000.jpg"

@@ -341,10 +341,9 @@ def work(options: Any, comm: Any) -> int:
             report.curves(options.out / "curves.png", options, run.progress)
             if ended:
                 finish(run)
-        if run.stop.number:
+        if not ended and comm.rank == 0:
             print(f"train.py: stopped at step {run.progress['step']}, --resume goes on")
-            return 128 + run.stop.number
-        return 0
+        return 128 + run.stop.number if run.stop.number else 0
     finally:
         run.close()
 
