@@ -95,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     add("--smoothing", type=float, default=0.1, help="of labels")
     add("--mixup", type=float, default=0.0, metavar="ALPHA", help="0: none")
     add("--cutmix", type=float, default=0.0, metavar="ALPHA", help="0: none")
+    add("--jitter", type=float, default=0.0, metavar="SHARE", help="of colours, up to 1; 0: none")
     add("--dropout", type=float, default=None, help="that of the network if left out")
     add("--ema", type=float, default=0.0, metavar="DECAY", help="averages of the weights; 0: none")
     add("--ema-every", type=int, default=32, metavar="STEPS", help="that averages are moved after")
@@ -145,7 +146,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         if not getattr(options, name) >= low:
             flag, value = name.replace("_", "-"), getattr(options, name)
             p.error(f"--{flag} is {value}, wanted at least {low}")
-    for name in ("smoothing", "ema", "momentum"):
+    for name in ("smoothing", "ema", "momentum", "jitter"):
         if not 0 <= getattr(options, name) < 1:
             p.error(f"--{name} is {getattr(options, name)}, wanted a number in [0, 1)")
     if not options.learning_rate > 0:

@@ -61,6 +61,16 @@ class Stop:
         return self.number != 0
 
 
+def ranks_here(comm: Any) -> int:
+    """The most processes that one machine has of this job."""
+    if comm.size == 1:
+        return 1
+    mine = nn.NdArray.from_numpy_array(np.array([comm.local_rank], np.float32))
+    all_of_them = [nn.NdArray((1,)) for _ in range(comm.size)]
+    comm.all_gather(mine, all_of_them)
+    return 1 + int(max(a.data[0] for a in all_of_them))
+
+
 def opened(options: Any, comm: Any, training: bool, classes: list[str] | None = None) -> Any:
     """This process's share of the pictures to train on, or to validate with."""
     path = None
@@ -68,7 +78,7 @@ def opened(options: Any, comm: Any, training: bool, classes: list[str] | None = 
         path = str(options.data / ("train" if training else "val"))
     workers = options.workers
     if workers is None:
-        workers = max((os.cpu_count() or 1) // comm.size, 1)
+        workers = max((os.cpu_count() or 1) // ranks_here(comm), 1)
     return open_images(
         path,
         options.batch_size,
@@ -77,6 +87,7 @@ def opened(options: Any, comm: Any, training: bool, classes: list[str] | None = 
         resize=round(options.resize * options.size),
         engine=options.engine,
         exact=options.exact,
+        jitter=options.jitter,
         workers=workers,
         prefetch=options.prefetch,
         rank=comm.rank,
@@ -350,12 +361,11 @@ def work(options: Any, comm: Any) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    comm = C.MultiProcessDataParallelCommunicator(nn.get_current_context())
+    context = get_extension_context(options.context, type_config=options.type_config)
+    comm = C.MultiProcessDataParallelCommunicator(context)
     comm.init()
-    device = {} if options.context in ("cpu", "numpy") else {"device_id": str(comm.local_rank)}
-    context = get_extension_context(options.context, type_config=options.type_config, **device)
     try:
-        with nn.context_scope(context):
+        with nn.context_scope(comm.ctx):  # the GPU of this process, where there are several
             return work(options, comm)
     except (OSError, ValueError) as error:
         print(f"train.py: error: {error}", file=sys.stderr)
