@@ -6,13 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nnl.coexec.paths import Place
+from nnl.coexec.paths import NONE, Place
 from nnl.core.array import NdArray
 from nnl.core.autodiff import accumulate, start_gradient
 from nnl.core.context import EPOCH
 from nnl.core.graph import Node, Value, capture
+from nnl.core.record import Record
 from nnl.core.spec import Spec
 from nnl.graph.eager import backward_now
+from nnl.graph.program import SPACE
 
 if TYPE_CHECKING:
     from nnl.coexec.skeleton import Skeleton
@@ -24,17 +26,69 @@ class Pass:
 
     Attributes:
         place: Its calls, as one.
-        given: Arrays that it reads besides those of the functions: the start gradient, constants.
+        given: Arrays that it reads and the path has not read before: the start gradient and
+            constants, and positions of those of the graph.
         specs: Of the arrays that its calls make.
-        sums: (position among the leaves of the path, number of the gradient), in order.
+        sums: (position among the leaves of the graph, number of the gradient), in order.
         nodes: (position of a node, {output: its gradient}), of those that it has gone through.
+        attrs: Of the nodes; see Graph.key.
     """
 
     place: Place
-    given: list[NdArray]
+    given: list[NdArray | int]
     specs: list[Spec]
     sums: list[tuple[int, int]]
     nodes: list[tuple[int, dict[int, int]]]
+    attrs: list[Any]
+
+
+class Graph:
+    """What a pass goes through.
+
+    Attributes:
+        nodes: Inputs first. leaves: Edges without a node.
+        arrays: What the nodes keep, each memory once; left out where the path knows it.
+    """
+
+    def __init__(self, nodes: list[Node], leaves: list[Value]) -> None:
+        self.nodes, self.leaves = nodes, leaves
+        self.arrays: list[NdArray] = []
+
+    def key(self, skeleton: Skeleton) -> Any:
+        """What the pass depends on, where not all of the nodes are of the path that goes on.
+
+        It has the ids of attributes, which a Pass keeps alive.
+        """
+        position = {n: i for i, n in enumerate(self.nodes)}
+        leaf_at: dict[int, int] = {}
+        array_at: dict[int, int] = {}
+        key = []
+        for node in self.nodes:
+            edges: list[Any] = []
+            for v in node.inputs:
+                if v is None or not v.need_grad:
+                    edges.append(None)
+                elif v.node is not None:
+                    edges.append((position[v.node], v.index))
+                else:
+                    if leaf_at.setdefault(id(v), len(self.leaves)) == len(self.leaves):
+                        self.leaves.append(v)
+                    edges.append(leaf_at[id(v)])
+            kept: list[Any] = []
+            for x in node.saved or ():
+                for nd in x if isinstance(x, tuple) else (x,):
+                    if nd is None:
+                        kept.append(None)
+                        continue
+                    at = array_at.setdefault(id(nd.bufs), len(self.arrays))
+                    if at == len(self.arrays):
+                        self.arrays.append(nd)
+                    mine = nd.record.work is skeleton
+                    kept.append((at, nd.spec, nd.record.place if mine else None))
+            specs = tuple([None if v is None else v.spec for v in node.inputs])
+            whole = node.op, id(node.attrs), node.target, specs, node.out_specs
+            key.append((*whole, tuple(edges), tuple(kept)))
+        return tuple(key)
 
 
 class Sums:
@@ -43,11 +97,11 @@ class Sums:
     Attributes:
         found: See Pass.sums.
         at: How many places and given arrays there were before the first of them.
-        plain: Whether all of them go to leaves of the path.
+        plain: Whether all of them go to leaves of the graph.
     """
 
-    def __init__(self, skeleton: Skeleton) -> None:
-        self.skeleton = skeleton
+    def __init__(self, skeleton: Skeleton, leaves: list[Value]) -> None:
+        self.skeleton, self.leaves = skeleton, leaves
         self.found: list[tuple[int, int]] = []
         self.at: tuple[int, int] | None = None
         self.plain = True
@@ -56,8 +110,7 @@ class Sums:
         """A leaf gets a gradient."""
         skeleton = self.skeleton
         self.at = self.at or (len(skeleton.path), len(skeleton.given))
-        leaves = skeleton.edges.leaves
-        leaf = next((i for i, v in enumerate(leaves) if v.own_grad is into), -1)
+        leaf = next((i for i, v in enumerate(self.leaves) if v.own_grad is into), -1)
         self.plain = self.plain and leaf >= 0 and g.record.work is skeleton
         self.found.append((leaf, g.record.place))
 
@@ -110,93 +163,112 @@ class Edges:
             self.leaves.append(edge)
         return at
 
-    def of_path(self, node: Node, number: int) -> bool:
-        """Whether this node has made the array of this number on the path."""
-        return self.makers.get(number) == node.seq
+    def of_path(self, node: Node, number: int, epoch: int) -> bool:
+        """Whether this node has made the array of this number on the path, all in this epoch."""
+        return self.makers.get(number) == node.seq and self.epoch == epoch
 
 
 def backward(skeleton: Skeleton, output: Value, grad: Any, clear: bool) -> None:
     """Go backward from an output. The second time at a place of a path, no rule has to be asked."""
     node, edges = output.node, skeleton.edges
     assert node is not None and node.live is not None
-    nd = node.live[output.index]()
     nodes = capture([output])
-    special = (
-        nd is None
-        or nd.record.work is not skeleton
-        or not edges.of_path(node, nd.record.place)
-        or not edges.plain
-        or edges.epoch != EPOCH.now
-        or type(grad) not in (int, float)
+    if (
+        type(grad) not in (int, float)
         or any([v is not None and v.persistent for n in nodes for v in n.inputs])
-        or any([n.attrs.shows_inputs for n in nodes])
-    )
-    key = None if nd is None or special else (nd.record.place, grad, clear)
-    known = skeleton.at.passes.get(key)
-    if known is not None:
-        _again(skeleton, known, nodes, clear)
+        or any([n.attrs.shows_inputs or n.live is None or n.saved is None for n in nodes])
+    ):
+        backward_now(output, start_gradient(output, output.spec.shape, grad), clear)
         return
+    nd = node.live[output.index]()
+    of_path = nd is not None and nd.record.work is skeleton and edges.plain
+    if nd is not None and of_path and edges.of_path(node, nd.record.place, EPOCH.now):
+        graph = Graph(nodes, edges.leaves)
+        key: Any = nd.record.place, grad, clear
+    else:
+        graph = Graph(nodes, [])
+        key = graph.key(skeleton), output.index, grad, clear
     before = skeleton.at
+    known = before.passes.get(key)
+    if known is not None and _again(skeleton, known, graph, clear):
+        return
     gy = start_gradient(output, output.spec.shape, grad)
-    found = _now(skeleton, output, nodes, gy, clear, notes=key is not None)
+    found = _first(skeleton, output, graph, gy, clear)
     if found is not None:
         before.passes[key] = found
 
 
-def _now(
-    skeleton: Skeleton, output: Value, nodes: list[Node], gy: NdArray, clear: bool, notes: bool
+def _first(
+    skeleton: Skeleton, output: Value, graph: Graph, gy: NdArray, clear: bool
 ) -> Pass | None:
-    """Go backward, and note what that was; None where it may be something else the next time.
-
-    With and without notes from the same place, by which numbers that vary are known.
-    """
+    """Go backward, and note what that was; None where it may be something else the next time."""
     path, before = skeleton.path, skeleton.at
     begin, given = len(path), len(skeleton.given)
-    visited: list[tuple[int, dict[int, int]]] = []
+    visited: list[tuple[int, dict[int, Any]]] = []
+    kept = True
 
     def note(node: Node) -> None:
+        nonlocal kept
         grads = {} if clear else node.grads or {}
-        visited.append((nodes.index(node), {i: g.record.place for i, g in grads.items()}))
+        numbers = {i: skeleton.number(g) for i, g in grads.items()}
+        kept = kept and None not in numbers.values()
+        visited.append((position[node], numbers))
 
-    sums = Sums(skeleton)
-    skeleton.sums = sums if notes else None
+    position = {n: i for i, n in enumerate(graph.nodes)}
+    memory = {id(nd.bufs): i for i, nd in enumerate(graph.arrays)}
+    skeleton.sums = sums = Sums(skeleton, graph.leaves)
     try:
-        backward_now(output, gy, clear, post=note if notes else None)
+        backward_now(output, gy, clear, post=note)
     finally:
         skeleton.sums = None
-    if not notes:
-        return None
     end, last = sums.at or (len(path), len(skeleton.given))
-    if skeleton.path is not path or end == begin or not (sums.plain and skeleton.edges.plain):
+    if skeleton.path is not path or end == begin or not (sums.plain and kept):
         return None
-    constants = skeleton.given[given:last]
-    if any([nd is not gy and nd.record.fill is None for nd in constants]):
-        return None  # it may hold something else the next time
+    read: list[NdArray | int] = []
+    for i, nd in enumerate(skeleton.given[given:last], given):
+        at = memory.get(id(skeleton.copied.get(i, nd).bufs))
+        if at is None and nd is not gy and nd.record.fill is None:
+            return None  # it may hold something else the next time
+        read.append(_copy(nd) if at is None else at)
     place = skeleton.join(before, begin, end)
     specs = [s for c in place.calls for s in c.bound.out_specs]
-    return Pass(place, constants, specs, sums.found, visited)
+    return Pass(place, read, specs, sums.found, visited, [n.attrs for n in graph.nodes])
 
 
-def _again(skeleton: Skeleton, known: Pass, nodes: list[Node], clear: bool) -> None:
-    """Do what a pass has done, to the nodes of this step."""
+def _copy(nd: NdArray) -> NdArray:
+    """A constant that nobody else has: gradients may be it, and be changed."""
+    new = NdArray.unwritten(nd.spec)
+    if nd.bufs:
+        new.bufs = {SPACE: nd.read(SPACE).copy()}
+    else:
+        new.record = Record(fill=nd.record.fill)
+    return new
+
+
+def _again(skeleton: Skeleton, known: Pass, graph: Graph, clear: bool) -> bool:
+    """Do what a pass has done, to another graph like it; False where it cannot be done."""
     first = len(skeleton.made)
-    for nd in known.given:
-        skeleton.number(nd)
+    for which in known.given:
+        nd = graph.arrays[which] if isinstance(which, int) else which
+        if skeleton.number(nd) != -1 - len(skeleton.given):
+            return False
     skeleton.go(known.place, len(known.specs))
-    leaves = skeleton.edges.leaves
     sums = []
     for leaf, number in known.sums:
-        into = leaves[leaf].grad
+        into = graph.leaves[leaf].grad
         if number < first or not skeleton.becomes(into, number, known.specs[number - first]):
             sums.append((into, number))
     asked = {n for _, gs in known.nodes for n in gs.values()} | {n for _, n in sums}
     # all at once: what follows may run what was put off
     arrays = {n: skeleton.array(n, known.specs[n - first] if n >= first else None) for n in asked}
+    for n, nd in arrays.items():
+        if n < NONE:  # the pass has it for other steps, too
+            arrays[n] = _copy(nd)
     for position, grads in known.nodes:
-        node = nodes[position]
+        node = graph.nodes[position]
         if clear:
             node.saved = None
-            if node is not nodes[-1]:
+            if node is not graph.nodes[-1]:
                 node.grads = None
             continue
         mine = node.grads = node.grads or {}
@@ -206,3 +278,4 @@ def _again(skeleton: Skeleton, known: Pass, nodes: list[Node], clear: bool) -> N
                 mine[i].become(g)
     for into, number in sums:
         accumulate(into, arrays[number], False)
+    return True

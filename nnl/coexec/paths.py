@@ -18,6 +18,7 @@ from nnl.core.dispatch import Bound
 from nnl.core.graph import Node, Value
 from nnl.core.op import Op
 from nnl.core.origin import Origin, at, tell
+from nnl.graph.holders import count_holders
 from nnl.graph.plan import Plan
 from nnl.graph.program import SPACE
 
@@ -78,7 +79,10 @@ class Place:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return self.key if isinstance(self.key, str) else self.calls[0].op.name
+        if isinstance(self.key, str):
+            return self.key
+        name, n = self.calls[0].op.name, len(self.calls)
+        return name if n == 1 else f"{n} x {name}"
 
     def is_predictable(self) -> bool:
         """Whether what is new here is likely to come again; asked when something new comes."""
@@ -267,6 +271,11 @@ class PathPlan:
             for s in sorted(slots)
             if (root := plan.root.get(s, s)) in computed
         ]
+        count_holders([id(plan.slots[s]) for s, _, _ in self.alone], 1)
+
+    def __del__(self) -> None:
+        if hasattr(self, "alone"):
+            count_holders([id(self.plan.slots[s]) for s, _, _ in self.alone], -1)
 
     def take(self, given: Sequence[NdArray]) -> None:
         """Get ready to run on these arrays."""
@@ -274,9 +283,13 @@ class PathPlan:
         for hole, nd in zip(self.holes, given, strict=False):
             if hole.bufs is not nd.bufs:
                 hole.become(nd)
-        for slot, root, alone in self.alone:
-            if getrefcount(plan.slots[slot]) > alone:
+        held = {root for s, root, alone in self.alone if getrefcount(plan.slots[s]) > alone}
+        if held:
+            slots = [s for s, root, _ in self.alone if root in held]
+            count_holders([id(plan.slots[s]) for s in slots], -1)
+            for root in held:
                 plan.renew(root)
+            count_holders([id(plan.slots[s]) for s in slots], 1)
 
     def run(self, wanted: set[int], values: Values) -> None:
         """Run, and add what is wanted to the values."""

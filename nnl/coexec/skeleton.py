@@ -63,7 +63,7 @@ class Skeleton:
         path: The places on the way.
         made: Arrays that calls make; None for one that nobody has asked for. A reference from
             elsewhere is somebody who may read it.
-        given: Arrays that calls read or write.
+        given: Arrays that calls read or write. copied: {position of a copy in it: of which array}.
         before: {number of a given array that calls write: its buffers before that}.
         taken: {id of an array: (number of the value that it takes, the array)}, besides `made`.
         edges: What there is to know about gradients. sums: What notes those that leaves get.
@@ -71,7 +71,7 @@ class Skeleton:
 
     __slots__ = (
         "paths", "report", "thread", "outermost", "shadow", "visited", "at", "path", "made",
-        "given", "before", "taken", "edges", "sums",
+        "given", "copied", "before", "taken", "edges", "sums",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +87,7 @@ class Skeleton:
         self.path: list[Place] = []
         self.made: list[NdArray | None] = []
         self.given: list[NdArray] = []
+        self.copied: dict[int, NdArray] = {}
         self.before: dict[int, dict[str, Any]] = {}
         self.taken: dict[int, tuple[int, NdArray]] = {}
         self.edges = Edges()
@@ -229,8 +230,8 @@ class Skeleton:
 
     def _varies(self, op: Op, attrs: Any) -> bool:
         """Whether the number that a function is given is not always the same here."""
-        if getattr(attrs, "inplace", False):
-            return False
+        if self.sums is not None or getattr(attrs, "inplace", False):
+            return False  # of a pass it is what follows from the graph
         location = LOCATION.now(self.outermost, 2)  # without this function and its caller
         times = self.visited[location] = self.visited.get(location, 0) + 1
         return self.paths.varies(op, attrs, location, times)
@@ -364,9 +365,10 @@ class Skeleton:
         if nd.blank:
             nd.read_early(f"NdArray {nd.spec}", "a function")
         if SPACE in nd.bufs and is_held(nd):  # the holder may write before the call is done
-            if shared:
+            if shared and self.sums is None:  # no rule of a gradient writes what it reads
                 return None
             self.edges.plain = False  # functions keep the array itself for their gradients
+            self.copied[len(self.given)] = nd
             nd = NdArray.holding(nd.spec, SPACE, nd.bufs[SPACE].copy())
         self.given.append(nd)
         record = nd.lasting_record()
@@ -397,6 +399,21 @@ class Skeleton:
             nd.record.work = None
         else:
             self.run()
+
+    def give_up(self, nd: NdArray) -> None:
+        """Let an array be other memory: who shares what it has been keeps that."""
+        number = nd.record.place
+        arrays, at = (self.made, number) if number >= 0 else (self.given, -2 - number)
+        is_taken = id(nd) in self.taken
+        if self.thread != threading.get_ident():
+            self.run()
+        elif is_taken or arrays[at] is nd:
+            other = NdArray.unwritten(nd.spec)
+            other.bufs, other.record = nd.bufs, nd.record
+            if is_taken:
+                self.taken[id(other)] = self.taken.pop(id(nd))[0], other
+            else:
+                arrays[at] = other
 
     def _keep_value(self, nd: NdArray) -> None:
         """Let the calls that read a given array read what it holds now, whatever becomes of it."""

@@ -174,7 +174,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
 
     def become(self, other: NdArray) -> None:
         """Be the memory of another array, whatever is written to either from now on."""
-        self.settle()
+        self.record.give_up(self)
         self.spec, self.bufs, self.record = other.spec, other.bufs, other.lasting_record()
 
     def lasting_record(self) -> Record:

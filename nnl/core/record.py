@@ -54,6 +54,11 @@ class Record:
         if self.work is not None:
             self.work.let_go(nd)
 
+    def give_up(self, nd: Any) -> None:
+        """An array is to have other memory, and another record."""
+        if self.work is not None:
+            self.work.give_up(nd)
+
     def renew(self, now: Record) -> None:
         """Say what another one says, of other memory."""
         self.fill, self.cleared, self.early = now.fill, now.cleared, now.early

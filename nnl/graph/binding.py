@@ -152,14 +152,14 @@ class Binding:
         self.seen.pop(slot, None)
         self._let_go(slot)
         self.held[slot] = id(buf)
-        count_holders(id(buf), 1 + self.aliases[slot])
+        count_holders([id(buf)], 1 + self.aliases[slot])
         plan.point(slot, buf)
 
     def _let_go(self, slot: int) -> None:
         """Stop counting the references of the plan to the buffer of a given slot."""
         buf = self.held.get(slot)
         if buf is not None:
-            count_holders(buf, -1 - self.aliases[slot])
+            count_holders([buf], -1 - self.aliases[slot])
 
     def __del__(self) -> None:
         for slot in self.held:

@@ -9,7 +9,7 @@ nothing derived from that numpy array is trusted, and what a plan writes must ar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from mmap import mmap
 from sys import getrefcount
 from threading import RLock
@@ -22,16 +22,17 @@ from nnl.core.context import SPACES
 from nnl.ext.library import BFLOAT16, TILED
 from nnl.graph.program import SPACE
 
-HOLDERS: Counter[int] = Counter()  # {id of a leaf's buffer: references of plans to it}
+HOLDERS: Counter[int] = Counter()  # {id of a buffer: references of plans to it}
 _COUNTING = RLock()  # plans of several threads may use one array, and be freed at any time
 
 
-def count_holders(buf: int, more: int) -> None:
-    """Plans have that many references more to the buffer of this id."""
+def count_holders(bufs: Iterable[int], more: int) -> None:
+    """Plans have that many references more to each of the buffers of these ids."""
     with _COUNTING:
-        HOLDERS[buf] += more
-        if not HOLDERS[buf]:
-            del HOLDERS[buf]
+        for buf in bufs:
+            HOLDERS[buf] += more
+            if not HOLDERS[buf]:
+                del HOLDERS[buf]
 
 
 def _references(bufs: dict[str, Any]) -> int:

@@ -52,6 +52,7 @@ class Program:
         rng = self.rng
         kinds = ["unary", "unary", "binary", "binary", "param", "fetch", "keep", "kept", "random"]
         kinds += ["backward", "array", "write", "view", "item", "unlink", "scale", "grad", "copy"]
+        kinds += ["twice"]
         if depth < 2:
             kinds += ["if", "loop", "coin"]
         kind = str(rng.choice(kinds))
@@ -122,6 +123,18 @@ class Program:
             self.solver.update()
         self.env = [self.x, F.broadcast(F.reshape(loss, (1, 1)), SHAPE)]
 
+    def _twice(self, n: list[int], body: Any) -> None:
+        h = F.tanh(self._get(n[0])) * self.w[n[1] % 2]
+        y = h + 1.0
+        z = y - h * h
+        y.backward(clear_buffer=bool(n[0] % 7 == 0))
+        if n[1] % 3 == 0:
+            h.grad.data[...] += 1.0
+        if n[0] % 7:
+            z.backward(2.0, clear_buffer=bool(n[2] % 2))
+        for v in (h, self.w[n[1] % 2]):
+            self._see(v.g)
+
     def _array(self, n: list[int], body: Any) -> None:
         w = self.w[n[0] % 2]
         w.data -= 0.1 * w.data
@@ -182,7 +195,8 @@ def outcome(seed: int, steps: int, wrap: Any, context: str) -> list[np.ndarray]:
             try:
                 step(k)
             except (Stop, ValueError) as e:
-                program._see(len(str(e)))
+                # a number that varies is an input: mul2 instead of mul_scalar
+                program._see(len(str(e).replace("_scalar", "2")))
             if k % 2:
                 program._see(program.state.data)
         states = program.solver.get_states()

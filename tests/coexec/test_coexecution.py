@@ -250,22 +250,6 @@ def test_other_threads_compute_at_once_and_may_not_read_early() -> None:
     np.testing.assert_array_equal(y.d, 3 * x.d)
 
 
-def test_gradients_of_gradients() -> None:
-    x = variable(3)
-    x.need_grad = True
-
-    def step() -> nn.Variable:
-        (g,) = nn.grad([F.sum(x**3.0)], [x])
-        x.grad.zero()
-        F.sum(g * g).backward()
-        return g
-
-    co = nn.coexecute(step)
-    for _ in range(4):
-        np.testing.assert_allclose(co().d, 3 * x.d**2, 1e-5)
-        np.testing.assert_allclose(x.g, 36 * x.d**3, 1e-4)
-
-
 def test_loss_scaling_looks_at_gradients_in_the_middle(caplog: Any) -> None:
     caplog.set_level(logging.ERROR)
     w = variable(4)
@@ -302,36 +286,6 @@ def test_many_steps_do_not_grow() -> None:
         if k == 10:
             size = steps._paths.size
     assert steps._paths.size == size
-
-
-def test_changing_gradients_does_not_cut_a_step() -> None:
-    def train(wrap: Any) -> tuple[Any, list[Any]]:
-        trainer, seen = Trainer(S.Momentum(0.1)), []
-
-        def f(x: nn.Variable, t: nn.Variable) -> None:
-            loss = F.mean(F.softmax_cross_entropy(trainer.net(x), t))
-            solver = trainer.solver
-            if not solver.get_parameters():
-                solver.set_parameters(nn.get_parameters())
-            solver.zero_grad()
-            loss.backward(clear_buffer=True)
-            solver.weight_decay(0.1)
-            solver.clip_grad_by_norm(0.05)
-            solver.update()
-
-        step = wrap(f)
-        t = nn.Variable.from_numpy_array(np.zeros((4, 1), np.int64))
-        for k in range(6):
-            step(variable(4, 5, seed=k), t)
-            held = [v.g for v in nn.get_parameters().values()]  # into the next step
-            seen += [g.copy() for g in held]
-        return step, [*seen, *[v.d.copy() for v in nn.get_parameters().values()]]
-
-    _, wanted = train(same)
-    step, found = train(nn.coexecute)
-    for a, b in zip(found, wanted, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert step.report().segments == 6
 
 
 def resident() -> int:
@@ -431,22 +385,6 @@ def test_what_an_error_has_kept_from_being_computed_says_so() -> None:
         "float32[1, 1, 2] was read after it had been given up: a function that was to run with it "
         "has failed"
     )
-
-
-def test_a_gradient_that_was_zeroed_before_the_step_ran_stays_zero() -> None:
-    w = variable(3)
-    w.need_grad = True
-    steps = nn.coexecution()
-    for _ in range(3):
-        with steps:
-            y = w * 2
-            F.sum(y * y).backward()
-            leaf = y.unlinked(need_grad=True)  # its gradient is the array of y's
-            F.sum(leaf * 3).backward()
-            leaf.grad.zero()
-        np.testing.assert_array_equal(leaf.g, 0)
-        np.testing.assert_allclose(w.g, 8 * w.d, 1e-5)
-        w.grad.zero()
 
 
 def test_nothing_of_the_caller_stays() -> None:
