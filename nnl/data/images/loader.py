@@ -22,6 +22,7 @@ logger = logging.getLogger("nnl")
 
 MOST_EPOCHS = 1 << 24  # of 2^40 pictures: together they are half the key of a random stream
 INPUT_BOUND = 0.1  # of the time of an epoch: from this share of waiting on, it is said
+WORTH_SAYING = 1.0  # seconds
 
 
 class Engine(Protocol):
@@ -114,7 +115,7 @@ class Images:
 
     def _judge(self, epoch: int, seconds: float, waiting: float) -> None:
         """Say so where training would be faster with faster input."""
-        if waiting > INPUT_BOUND * seconds:
+        if waiting > max(INPUT_BOUND * seconds, WORTH_SAYING):
             logger.warning(
                 "input-bound: %.0f %% of epoch %d was waiting for pictures (%s, workers=%d, "
                 "prefetch=%d)",
