@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nnl.converters.tensorflow.runtime import python_with_tensorflow
 from nnl.data.cache_files import write_lines, write_samples
 from nnl.data.crc32c import masked
 from nnl.data.images import open_images
@@ -152,6 +154,37 @@ def test_samples_are_those_of_a_folder(
     assert sorted(labels[:, 0].tolist()) == sorted(LABELS)
     with pytest.raises(ValueError, match="has labels from 0 to 2, wanted 0 to 1"):
         open_images(str(path), classes=["a", "b"], **HOW)
+
+
+BY_TENSORFLOW = """
+import sys
+import tensorflow as tf
+path, *labels = sys.argv[1:]
+with tf.io.TFRecordWriter(path) as writer:
+    for i, label in enumerate(labels):
+        png = open(f"{path}.{i}", "rb").read()
+        label = tf.train.Int64List(value=[int(label)])
+        features = {
+            "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[png])),
+            "image/class/label": tf.train.Feature(int64_list=label),
+            "image/object/bbox/xmin": tf.train.Feature(float_list=tf.train.FloatList(value=[0.5])),
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        writer.write(example.SerializeToString())
+"""
+
+
+def test_records_of_tensorflow_are_read(tmp_path: Path, wanted: Any) -> None:
+    python = python_with_tensorflow()
+    if python is None:
+        pytest.skip("TensorFlow is not installed (NNL_TENSORFLOW_PYTHON names a Python with it)")
+    path = tmp_path / "six.tfrecord"
+    for i, pixels in enumerate(PIXELS):
+        Path(f"{path}.{i}").write_bytes(png(pixels))
+    numbers = [str(label + 1) for label in LABELS]
+    subprocess.run([python, "-c", BY_TENSORFLOW, str(path), *numbers], check=True)
+    x, labels = drained(path, training=False)
+    assert np.array_equal(x[:6], wanted[0]) and np.array_equal(labels[:6], wanted[1])
 
 
 def test_shards_that_are_missing_are_named(tmp_path: Path) -> None:
