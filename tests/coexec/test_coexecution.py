@@ -418,3 +418,56 @@ def test_too_many_places_are_forgotten(monkeypatch: Any) -> None:
             y = F.exp(F.exp(variable(n % 20 + 1)))
         np.testing.assert_allclose(y.d, np.exp(np.exp(variable(n % 20 + 1).d)), 1e-5)
         assert steps._paths.size <= 12
+
+
+def test_a_view_of_memory_that_somebody_holds_follows_it() -> None:
+    def program() -> Any:
+        x = variable(2, 3)
+        held = x.d
+
+        def step() -> list[np.ndarray]:
+            y = F.reshape(x, (3, 2))
+            before = y * 2
+            held[0, 0] += 1
+            return [y.d.copy(), before.d, (y * 2).d, (F.reshape(x, (3, 2)) * 1).d]
+
+        return step
+
+    eager, step = program(), nn.coexecute(program())
+    for _ in range(3):
+        for wanted, found in zip(eager(), step(), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_gradients_read_what_is_in_held_memory_then() -> None:
+    def program() -> Any:
+        x, w, held = variable(3), variable(3), []
+        w.need_grad = True
+
+        def step(k: int) -> np.ndarray:
+            if k == 4:
+                held.append(x.d)
+            loss = F.sum(x * w)
+            for view in held:  # after its value was taken, before the gradient's
+                view += 1
+            w.grad.zero()
+            loss.backward()
+            return w.g.copy()
+
+        return step
+
+    eager, step = program(), nn.coexecute(program())
+    for k in range(7):
+        np.testing.assert_array_equal(step(k), eager(k))
+
+
+def test_memory_of_a_result_lives_on_in_another_variable() -> None:
+    out = nn.Variable((3,))
+
+    @nn.coexecute
+    def step(x: nn.Variable) -> None:
+        out.data = F.exp(x).data  # nobody has the result itself any more
+
+    for k in range(4):
+        step(variable(3, seed=k))
+        np.testing.assert_allclose(out.d, np.exp(variable(3, seed=k).d), 1e-6)
