@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from step import Training, network_parameters
 
+import nnl as nn
 from nnl.core.safetensors import read_header, save
 from nnl.solvers import SolverState
 
@@ -28,6 +29,21 @@ SAME = (
 )
 
 
+def arrays_of(training: Training) -> dict[str, np.ndarray]:
+    """All arrays that a step changes, by name."""
+    arrays = {f"parameter/{k}": v.d for k, v in network_parameters().items()}
+    for i, solver in enumerate(training.solvers):
+        for key, state in solver.get_states().items():
+            arrays[f"solver{i}/{key}/t"] = np.array(state.t)
+            arrays |= {f"solver{i}/{key}/{n}": v.d for n, v in state.pstate.items()}
+    if training.average is not None:
+        arrays |= {f"average/{k}": v.data for k, v in training.average.values.items()}
+    if training.scale is not None:
+        arrays["scale/value"] = training.scale.value.data
+        arrays["scale/counts"] = training.scale.counts.data
+    return arrays
+
+
 def write(folder: Path, options: Any, training: Training, progress: dict[str, Any]) -> Path:
     """Save a checkpoint.
 
@@ -36,20 +52,11 @@ def write(folder: Path, options: Any, training: Training, progress: dict[str, An
     Raises:
         OSError: It cannot be written; the one before is still there.
     """
-    arrays = {f"parameter/{k}": v.d for k, v in network_parameters().items()}
-    for i, solver in enumerate(training.solvers):
-        for key, state in solver.get_states().items():
-            arrays[f"solver{i}/{key}/t"] = np.array(state.t)
-            arrays |= {f"solver{i}/{key}/{n}": v.d for n, v in state.pstate.items()}
     if training.average is not None:
-        arrays |= {f"average/{k}": v.data for k, v in training.average.values.items()}
         progress = {**progress, "averaged": training.average.updates}
-    if training.scale is not None:
-        arrays["scale/value"] = training.scale.value.data
-        arrays["scale/counts"] = training.scale.counts.data
     facts = {"options": facts_of(options, training), "progress": progress}
     path = folder / NAME
-    save(path, arrays, {"imagenet": json.dumps(facts)})
+    save(path, arrays_of(training), {"imagenet": json.dumps(facts)})
     return path
 
 
@@ -76,7 +83,10 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         name: np.array(data[e.begin : e.end]).view(e.dtype).reshape(e.shape)
         for name, e in entries.items()
     }
-    return arrays, json.loads(metadata["imagenet"])
+    facts = json.loads(metadata["imagenet"])
+    if not all(isinstance(facts.get(key), dict) for key in ("options", "progress")):
+        raise ValueError(f"{path}: its metadata is damaged")
+    return arrays, facts
 
 
 def restore(path: Path, options: Any, training: Training) -> dict[str, Any]:
@@ -93,11 +103,9 @@ def restore(path: Path, options: Any, training: Training) -> dict[str, Any]:
             raise ValueError(
                 f"{path} is of another run: {flag} was {there.get(name)}, and is {value} now"
             )
-    wanted = {f"parameter/{k}": v.shape for k, v in network_parameters().items()}
-    for name, shape in wanted.items():
-        if name not in arrays or arrays[name].shape != shape:
-            raise ValueError(f"{path}: {name} of the shape {shape} is not in it")
-    restore_network(arrays, "parameter")
+    _check(path, arrays, arrays_of(training))
+    for key, v in network_parameters().items():
+        v.d = arrays[f"parameter/{key}"]
     for i, solver in enumerate(training.solvers):
         solver.set_states(
             {key: _state(arrays, f"solver{i}/{key}/", s) for key, s in solver.get_states().items()}
@@ -114,13 +122,25 @@ def restore(path: Path, options: Any, training: Training) -> dict[str, Any]:
 
 
 def _state(arrays: dict[str, np.ndarray], at: str, like: SolverState) -> SolverState:
-    import nnl as nn
-
     states = {n: nn.Variable.from_numpy_array(arrays[at + n]) for n in like.pstate}
     return SolverState(states, int(arrays[at + "t"]))
 
 
-def restore_network(arrays: dict[str, np.ndarray], kind: str) -> None:
-    """Set the network's parameters to those of a checkpoint, or to their averages."""
-    for key, v in network_parameters().items():
+def _check(path: Path, arrays: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    for name, like in wanted.items():
+        if name not in arrays or arrays[name].shape != like.shape:
+            raise ValueError(f"{path}: there is no {name} of the shape {like.shape} in it")
+
+
+def restore_network(path: Path) -> None:
+    """Set the network's parameters alone: to their averages, if the run had some.
+
+    Raises:
+        ValueError: It is of another network. Nothing is changed then.
+    """
+    arrays, facts = read(path)
+    kind = "average" if facts["options"].get("ema") else "parameter"
+    found = network_parameters()
+    _check(path, arrays, {f"{kind}/{key}": v.d for key, v in found.items()})
+    for key, v in found.items():
         v.d = arrays[f"{kind}/{key}"]

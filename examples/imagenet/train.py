@@ -279,9 +279,7 @@ def only_evaluate(options: Any, comm: Any) -> None:
         if options.weights is not None:
             nn.models.load_torch_weights(options.weights)
         else:
-            arrays, facts = checkpoint.read(options.out / checkpoint.NAME)
-            kind = "average" if facts["options"]["ema"] else "parameter"
-            checkpoint.restore_network(arrays, kind)
+            checkpoint.restore_network(options.out / checkpoint.NAME)
         found = evaluate(comm, pictures, network)
         if comm.rank == 0:
             print("{pictures} pictures: top-1 {top1:.2f} %, top-5 {top5:.2f} %".format(**found))

@@ -124,7 +124,14 @@ def test_a_checkpoint_of_another_run_is_refused(start, tmp_path, capsys):
     assert "there is no checkpoint" in capsys.readouterr().err
     assert everything_in(run) == before
     path = run / "checkpoint.safetensors"
-    path.write_bytes(path.read_bytes()[:1000])
+    assert "there is no parameter/stem/conv/W of the shape (64, 3, 7, 7) in it" in refused(
+        "--evaluate", "--network", "resnet18", "--size", 32
+    )
+    whole = path.read_bytes()
+    path.write_bytes(whole[:1000])
     assert "checkpoint.safetensors: " in refused("--resume")
+    for name in (b"solver1/classifier/affine/b/m", b"progress"):
+        path.write_bytes(whole.replace(name, name[:-1] + b"?"))
+        assert ("there is no solver1" if name[:1] == b"s" else "is damaged") in refused("--resume")
     path.write_bytes(b"")
     assert "0 bytes are no safetensors file" in refused("--resume")
