@@ -101,6 +101,8 @@ def coexecute(f: Callable[..., Any], shadow: int = 0) -> Callable[..., Any]:
         ...     double(nn.Variable.from_numpy_array([1.0, 2.0])).d
         array([2., 4.], dtype=float32)
     """
+    if not callable(f):
+        raise TypeError(f"coexecute: f is {type(f).__name__}, wanted a function")
     steps = coexecution(shadow)
 
     @wraps(f)
@@ -110,6 +112,8 @@ def coexecute(f: Callable[..., Any], shadow: int = 0) -> Callable[..., Any]:
 
     def freeze(*args: Any, **kw: Any) -> Callable[..., Any]:
         report = steps.report()
+        if not report.steps:
+            raise ValueError("freeze: no step has run, so no path is known: run some first")
         if report.traces != 1 or report.segments != report.steps:
             raise ValueError(
                 f"freeze: {getattr(f, '__name__', 'step')} is not one path in one segment, as far "

@@ -125,7 +125,7 @@ def test_freeze_gives_the_step_without_its_python(tmp_path: Any) -> None:
 
     step = nn.coexecute(f)
     t = nn.Variable.from_numpy_array(np.zeros((4, 1), np.int64))
-    with pytest.raises(ValueError, match="^freeze: f is not one path in one segment, as far as"):
+    with pytest.raises(ValueError, match="^freeze: no step has run, so no path is known: run some"):
         step.freeze(variable(4, 5), t)
     losses = [float(step(variable(4, 5), t).d) for _ in range(3)]
     frozen = step.freeze(variable(4, 5), t)
@@ -221,3 +221,8 @@ def test_shadow_must_be_a_count() -> None:
     with pytest.raises(ValueError) as e:
         nn.coexecution(shadow=-1)
     assert str(e.value) == "coexecution: shadow is -1, wanted an int >= 0"
+
+
+def test_only_functions_can_be_coexecuted() -> None:
+    with pytest.raises(TypeError, match="^coexecute: f is int, wanted a function$"):
+        nn.coexecute(3)  # type: ignore[arg-type]
