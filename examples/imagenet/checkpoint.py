@@ -25,7 +25,7 @@ SAME = (
     *("network", "size", "batch_size", "accumulate", "epochs", "solver", "learning_rate"),
     *("schedule", "warmup", "momentum", "weight_decay", "decay_all", "clip_norm", "smoothing"),
     *("mixup", "cutmix", "dropout", "ema", "ema_every", "seed", "sync_bn", "type_config"),
-    "jitter",
+    *("jitter", "zero_gamma"),
 )
 
 

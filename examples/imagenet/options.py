@@ -15,8 +15,13 @@ from nnl.models import NETWORKS
 # He et al., arXiv:1812.01187; LARS, You et al., arXiv:1708.03888; MobileNetV3, arXiv:1905.02244;
 # EfficientNet, arXiv:1905.11946.
 RECIPES: dict[str, dict[str, Any]] = {
-    "resnet": {},
-    "resnet_lars": {"solver": "lars", "learning_rate": 0.3, "weight_decay": 5e-5, "warmup": 5},
+    "resnet": {"zero_gamma": True},
+    "resnet_lars": {
+        "solver": "lars",
+        "learning_rate": 0.5,
+        "weight_decay": 5e-5,
+        "zero_gamma": True,
+    },
     "resnet_long": {
         "epochs": 300,
         "solver": "adamw",
@@ -26,6 +31,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "cutmix": 1.0,
         "ema": 0.9999,
         "clip_norm": 1.0,
+        "zero_gamma": True,
     },
     "mobilenet": {
         "epochs": 300,
@@ -92,12 +98,14 @@ def parser() -> argparse.ArgumentParser:
     add("--weight-decay", type=float, default=1e-4, metavar="RATE")
     add("--decay-all", action="store_true", help="also biases, and scales of normalisations")
     add("--clip-norm", type=float, default=0.0, metavar="NORM", help="of each gradient; 0: none")
+    flag = argparse.BooleanOptionalAction
+    add("--zero-gamma", action=flag, default=False, help="blocks of ResNets begin as shortcuts")
     add("--smoothing", type=float, default=0.1, help="of labels")
     add("--mixup", type=float, default=0.0, metavar="ALPHA", help="0: none")
     add("--cutmix", type=float, default=0.0, metavar="ALPHA", help="0: none")
     add("--jitter", type=float, default=0.0, metavar="SHARE", help="of colours, up to 1; 0: none")
     add("--dropout", type=float, default=None, help="that of the network if left out")
-    add("--ema", type=float, default=0.0, metavar="DECAY", help="averages of the weights; 0: none")
+    add("--ema", type=float, default=0.0, metavar="DECAY", help="of averages, each step; 0: none")
     add("--ema-every", type=int, default=32, metavar="STEPS", help="that averages are moved after")
     add("--seed", type=int, default=0)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,19 @@ def network_parameters() -> dict[str, Any]:
     """All parameters but those of `normalised`."""
     every = nn.get_parameters(grad_only=False)
     return {key: v for key, v in every.items() if not key.startswith("input/")}
+
+
+def close_branches(parameters: dict[str, Any]) -> None:
+    """Let every block of a ResNet give its input at first: its last normalisation scales by 0.
+
+    Source: Goyal et al., arXiv:1706.02677, section 5.1.
+    """
+    last: dict[str, Any] = {}
+    for key, v in parameters.items():
+        if found := re.fullmatch(r"(stage\d/block\d+)/conv\d/bn/gamma", key):
+            last[found[1]] = v
+    for v in last.values():
+        v.d = 0
 
 
 def begin_with(path: Path) -> None:
@@ -123,6 +137,8 @@ class Training:
         self.share = nn.Variable((1, 1, s, s))
         with nn.auto_forward(False):
             loss = self.loss_of(self.picture, self.label, self.share)  # makes the parameters
+        if options.zero_gamma:
+            close_branches(network_parameters())
         if options.weights is not None:
             begin_with(options.weights)
         self.loss = loss if options.mode == "static" else None
@@ -130,7 +146,8 @@ class Training:
         self.solvers = solvers_of(options, peak_rate, parameters)
         half = options.type_config == "half"
         self.scale = S.LossScale(self.solvers, FIRST_LOSS_SCALE) if half else None
-        self.average = MovingAverage(network_parameters(), options.ema) if options.ema else None
+        decay = options.ema**options.ema_every  # the option is that of one step
+        self.average = MovingAverage(network_parameters(), decay) if options.ema else None
         self.reduce = comm.all_reduce_callback(
             [v.grad for v in parameters.values()], pack_size=1 << 20, division=True
         )

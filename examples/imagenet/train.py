@@ -191,7 +191,8 @@ class Run:
             if self.comm.rank == 0:
                 print(
                     "epoch {epoch}: loss {loss:.4f}, top-1 {top1:.2f} %, top-5 {top5:.2f} %, "
-                    "{images_per_s:.1f} images/s, {waiting:.1f} % waiting".format(**done)
+                    "{images_per_s:.1f} images/s, {waiting:.1f} % waiting".format(**done),
+                    flush=True,
                 )
                 report.write(self.options.out, self.options, self.progress, self.comm.size)
             self.save(must=self.progress["epoch"] == self.options.epochs)

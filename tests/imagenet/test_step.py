@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import nnl as nn
+from nnl import models as M
 
 
 def test_the_loss_is_that_of_smoothed_and_mixed_labels(script):
@@ -61,6 +62,17 @@ def test_only_weights_decay_unless_all_are_wanted_to(script):
     options.decay_all = True
     first, second = script.step.solvers_of(options, 0.1, parameters)
     assert list(first.get_parameters()) == list(parameters) and not second.get_parameters()
+
+
+@pytest.mark.parametrize(("name", "last", "blocks"), [("resnet18", 2, 8), ("se_resnet50", 3, 16)])
+def test_blocks_of_resnets_begin_as_their_shortcuts(script, name, last, blocks):
+    M.build(name, nn.Variable((1, 3, 32, 32)), num_classes=2)
+    parameters = script.step.network_parameters()
+    script.step.close_branches(parameters)
+    gammas = {k: v.d for k, v in parameters.items() if k.endswith("bn/gamma")}
+    closed = [k for k, g in gammas.items() if not g.any()]
+    assert len(closed) == blocks and all(k.endswith(f"/conv{last}/bn/gamma") for k in closed)
+    assert all((g == 1).all() for k, g in gammas.items() if k not in closed)
 
 
 def test_top_1_and_top_5_leave_out_what_has_no_picture(script):
