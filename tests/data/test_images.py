@@ -348,19 +348,25 @@ def test_a_worker_that_dies_is_an_error(folder: Path) -> None:
                 drained(images, 1)
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_program_leaves_no_workers(folder: Path, end: int) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL, 1])
+def test_a_program_that_ends_leaves_no_workers(folder: Path, end: int) -> None:
     program = (
         "import sys, time; from nnl.data.images import open_images\n"
         f"images = open_images({str(folder)!r}, 4, 16, workers=1)\n"
-        "next(images.epoch(0)); print(images._engine._workers[0].process.pid, flush=True)\n"
-        "time.sleep(60)"
+        "batches = images.epoch(0); next(batches)\n"
+        "print(images._engine._workers[0].process.pid, flush=True)\n"
+        + ("time.sleep(60)" if end > 1 else "1 / 0")
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as p:
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        text=True,
+        **dict.fromkeys(("stdout", "stderr"), subprocess.PIPE),
+    ) as p:
         assert p.stdout is not None
         worker = int(p.stdout.readline())
-        p.send_signal(end)
-        assert p.wait() == -end
+        if end > 1:
+            p.send_signal(end)
+        assert p.wait() == (-end if end > 1 else 1)
     for _ in range(100):
         try:
             os.kill(worker, 0)
@@ -370,6 +376,24 @@ def test_a_killed_program_leaves_no_workers(folder: Path, end: int) -> None:
             return  # ended; whoever inherited it has not asked yet
         time.sleep(0.05)
     raise AssertionError("the worker is still there")
+
+
+def test_who_is_interrupted_gets_the_batch_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(folder, workers=1) as images:
+        wanted = drained(images, 0)
+        finish = images._finish
+
+        def interrupted(batch: Any) -> Any:
+            monkeypatch.setattr(images, "_finish", finish)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(images, "_finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(images.epoch(0))
+        assert same(drained(images, 0), wanted)
+        assert sorted(images._free + [batch.slot for batch in images._ahead]) == [0, 1, 2]
 
 
 def test_waiting_is_counted_and_input_bound_is_said(

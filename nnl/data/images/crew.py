@@ -53,7 +53,7 @@ class _Worker:
     def __init__(self, handle: int, shape: Sequence[int], recipe: Recipe) -> None:
         # one thread each: there are as many workers as cores, and no more work than pictures
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(p) for p in sys.path)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "nnl.data.images.worker"],
             stdin=subprocess.PIPE,

@@ -101,12 +101,13 @@ class Images:
             for batch in range(start, self.batches):
                 asked = time.perf_counter()
                 made = self._next(number, batch)
+                pictures, labels = self._finish(made)
+                self._ahead.popleft()  # only now: whoever is interrupted may ask again
+                taken = time.perf_counter()
+                self.waiting += taken - asked
+                if batch == start:  # nobody could have made it in time
+                    begun, waited = taken, self.waiting
                 try:
-                    pictures, labels = self._finish(made)
-                    taken = time.perf_counter()
-                    self.waiting += taken - asked
-                    if batch == start:  # nobody could have made it in time
-                        begun, waited = taken, self.waiting
                     yield pictures, labels
                 finally:
                     self._free.append(made.slot)
@@ -132,7 +133,7 @@ class Images:
             self._submit(epoch, number)
         while self._free and self._after(self._ahead[-1]) is not None:
             self._submit(*self._after(self._ahead[-1]))
-        return self._ahead.popleft()
+        return self._ahead[0]
 
     def _after(self, batch: _Ahead) -> Any:
         """(epoch, number) of the batch that will be asked for after one."""
