@@ -58,6 +58,10 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def tar(path: Path, numbers: Any, how: int = tarfile.PAX_FORMAT, folder: str = "") -> None:
     with tarfile.open(path, "w", format=how) as file:
+        for name, kind in (("folder.png", tarfile.DIRTYPE), ("link.png", tarfile.SYMTYPE)):
+            other = tarfile.TarInfo(name)  # none of a picture's bytes
+            other.type = kind
+            file.addfile(other)
         for i in numbers:
             for name, data in ((f"{i}.png", png(PIXELS[i])), (f"{i}.cls", str(LABELS[i]).encode())):
                 member = tarfile.TarInfo(folder + name)
@@ -208,7 +212,8 @@ def with_byte(data: bytes, at: int, value: int) -> bytes:
         (lambda d: b"", "it has 0 bytes"),
         (lambda d: b"\0" * 1024, "it has no pictures"),
         (lambda d: with_byte(d, 3, 200), "the header at byte 0 has another checksum"),
-        (lambda d: d[:700], "the file at byte 0 has .* bytes, which are not there"),
+        (lambda d: d[:700], "it ends within the header at byte 512"),
+        (lambda d: d[:2000], "the file at byte 1024 has .* bytes, which are not there"),
         (lambda d: header("a.png", b"77777777777\0"), "has 8589934591 bytes, which are not there"),
         (lambda d: header("a.png", b"-0000000001\0"), "has -1 bytes, which are not there"),
         (lambda d: header("a.png", b"\xff" * 12), "has .* bytes, which are not there"),

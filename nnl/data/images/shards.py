@@ -124,8 +124,10 @@ def _members(data: mmap.mmap) -> Iterator[tuple[str, int, int]]:
     Source: POSIX.1-2001, pax Interchange Format, and the long names of GNU tar.
     """
     at, name = 0, ""
-    while at + BLOCK <= len(data) and data[at]:
+    while at < len(data) and data[at]:
         header = data[at : at + BLOCK]
+        if len(header) < BLOCK:
+            raise ValueError(f"it ends within the header at byte {at}")
         blank = header[:148] + b" " * 8 + header[156:]
         if sum(blank) != _octal(header[148:156]):
             raise ValueError(f"the header at byte {at} has another checksum")
