@@ -120,6 +120,7 @@ bool will_write(PyObject* skeleton, PyObject* nd, PyObject* number) {
   nb::object was = nb::steal(PyDict_Copy(bufs));
   if (!was.is_valid() || PyDict_SetItem(before, number, was.ptr()) < 0) return false;
   PyDict_Clear(bufs);
+  Py_SETREF(core->Record.fill.of(core->NdArray.record.of(nd)), Py_NewRef(Py_None));
   return true;
 }
 

@@ -385,6 +385,7 @@ class Skeleton:
                 nd.record.work = self
             self.before[number] = dict(nd.bufs)
             nd.bufs.clear()
+            nd.record.fill = None  # it is not lazily zero any more
 
     def let_go(self, nd: NdArray) -> None:
         """Let an array be overwritten: calls that read it keep the value that it had."""

@@ -9,6 +9,7 @@ import resource
 import sys
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -471,3 +472,50 @@ def test_memory_of_a_result_lives_on_in_another_variable() -> None:
     for k in range(4):
         step(variable(3, seed=k))
         np.testing.assert_allclose(out.d, np.exp(variable(3, seed=k).d), 1e-6)
+
+
+def test_parameters_that_a_step_saves_are_those_after_its_update(tmp_path: Path) -> None:
+    w = variable(3)
+    w.need_grad = True
+    solver = S.Sgd(0.5)
+    solver.set_parameters({"w": w})
+
+    @nn.coexecute
+    def step(k: int) -> None:
+        solver.zero_grad()
+        F.sum(w * w).backward()
+        solver.update()  # by half of twice the value
+        nn.save_parameters(tmp_path / f"{k}.h5", {"w": w})
+
+    for k in range(4):
+        w.d = [1, 2, k]
+        step(k)
+        with nn.parameter_scope(f"saved{k}"):
+            nn.load_parameters(tmp_path / f"{k}.h5")
+            np.testing.assert_array_equal(nn.get_parameters()["w"].d, 0)
+    nn.clear_parameters()
+
+
+@pytest.mark.parametrize("zeroed", [True, False])
+def test_a_gradient_that_a_function_writes_is_not_zero_any_more(zeroed: bool) -> None:
+    def program() -> Any:
+        w = variable(3)
+        w.need_grad = True
+        w.grad.zero()
+        g = nn.Variable((3,))
+        g.data = w.grad
+
+        def step() -> Any:
+            if zeroed:
+                w.grad.zero()
+            before = g * 1
+            F.assign(g, w * 0.5)
+            F.sum(w * w).backward()
+            return before.d.copy(), w.g.copy()
+
+        return step
+
+    eager, step = program(), nn.coexecute(program())
+    for _ in range(4):
+        for wanted, found in zip(eager(), step(), strict=True):
+            np.testing.assert_allclose(found, wanted, 1e-6)
