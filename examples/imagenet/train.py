@@ -43,10 +43,14 @@ WARM_UP = 5  # steps before the clock starts: plans are made in them
 
 
 class Stop:
-    """Whether some process was asked to end: a job's time is up, a machine is needed."""
+    """Whether some process was asked to end: a job's time is up, a machine is needed.
 
-    def __init__(self, comm: Any) -> None:
-        self.comm, self.number = comm, 0
+    Args:
+        every: How many times it is asked from one exchange with the other processes to the next.
+    """
+
+    def __init__(self, comm: Any, every: int) -> None:
+        self.comm, self.every, self.asked, self.number = comm, every, 0, 0
         signal.signal(signal.SIGTERM, self._note)
 
     def _note(self, number: int, _: Any) -> None:
@@ -54,7 +58,10 @@ class Stop:
 
     def __bool__(self) -> bool:
         """All processes come to the same answer, so that all end at the same step."""
+        self.asked += 1
         if self.comm.size > 1:
+            if self.asked % self.every:
+                return False
             asked = nn.NdArray.from_numpy_array(np.array([self.number], np.float32))
             self.comm.all_reduce(asked, division=False)
             self.number = int(asked.data[0]) and signal.SIGTERM
@@ -156,7 +163,8 @@ class Run:
             **{"epoch": 0, "step": 0, "seconds": 0.0},
             **{"epochs": [], "losses": []},
         }
-        self.stop = Stop(comm)
+        # an exchange waits for a device, which has more steps to do then
+        self.stop = Stop(comm, 1 if options.context in ("cpu", "numpy") else options.log_every)
         self.saved_at = time.monotonic()
         path = options.out / checkpoint.NAME
         if options.resume:
@@ -184,6 +192,7 @@ class Run:
             if done is None:
                 self.save()
                 return False
+            self.save(must=False)  # validation takes a while, and may not come to its end
             average = self.training.average
             done |= evaluate(self.comm, self.validation, network, average)
             self.progress["epochs"].append(done)
@@ -235,7 +244,7 @@ class Run:
         images = len(steps) * passes * options.batch_size * self.comm.size
         return {
             "epoch": number + 1,
-            "loss": float(np.mean(losses)) if losses else float("nan"),
+            "loss": float(np.mean(losses)) if losses else progress["losses"][-1][1],
             "images_per_s": images / seconds,
             "waiting": 100 * (self.pictures.waiting - waited) / seconds,
             "skipped": len(self.pictures.skipped),

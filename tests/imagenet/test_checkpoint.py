@@ -78,6 +78,21 @@ def test_sigterm_writes_a_checkpoint_to_go_on_from(script, start, tmp_path, monk
     assert everything_in(tmp_path / "whole") == everything_in(tmp_path / "parts")
 
 
+def test_what_ends_validation_costs_no_training(script, start, tmp_path, monkeypatch, capsys):
+    assert start(tmp_path / "whole", "--no-export") == 0
+
+    def gone(*_):
+        raise OSError("the pictures are gone")
+
+    with monkeypatch.context() as m:
+        m.setattr(script.train, "evaluate", gone)
+        assert start(tmp_path / "parts", "--no-export") == 1
+    capsys.readouterr()
+    assert start(tmp_path / "parts", "--no-export", "--resume") == 0
+    assert "epoch 1: loss" in capsys.readouterr().out
+    assert everything_in(tmp_path / "whole") == everything_in(tmp_path / "parts")
+
+
 def test_a_full_disk_keeps_the_checkpoint_before_and_the_run(
     script, start, tmp_path, monkeypatch, capsys
 ):
@@ -87,7 +102,7 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_the_run(
 
     def full(path, *rest):
         tries.append(path)
-        if len(tries) < 4:
+        if len(tries) < 5:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         save(path, *rest)
 
