@@ -112,7 +112,8 @@ class Images:
                 finally:
                     self._free.append(made.slot)
         finally:  # also where whoever asks takes only some of the batches
-            self._judge(number, taken - begun, self.waiting - waited)
+            if self._order.training:
+                self._judge(number, taken - begun, self.waiting - waited)
 
     def _judge(self, epoch: int, seconds: float, waiting: float) -> None:
         """Say so where training would be faster with faster input."""
