@@ -49,11 +49,7 @@ class Recorded:
         with using(**STATIC), tracing(None):
             ys = record()
             self.single = isinstance(ys, Variable)
-            ys = [ys] if self.single else ys
-            if not isinstance(ys, (tuple, list)) or not all(isinstance(y, Variable) for y in ys):
-                raise TypeError(
-                    f"{what} returned {type(ys).__name__}, wanted a Variable or a tuple of them"
-                )
+            ys = returned(what, ys)
             # what is an input, or stands around the function, becomes a result of its own
             made = [y.edge.node is not None and y.edge.node.seq > start for y in ys]
             both = zip(ys, made, strict=True)
@@ -133,6 +129,29 @@ def check_variables(what: str, xs: Sequence[Any]) -> None:
     for k, x in enumerate(xs):
         if not isinstance(x, Variable):
             raise TypeError(f"{what}: input {k} is {type(x).__name__}, wanted nnl.Variable")
+
+
+def check_function(what: str, f: Any) -> None:
+    """
+    Raises:
+        TypeError: It is no function.
+    """
+    if not callable(f):
+        raise TypeError(f"{what} is {type(f).__name__}, wanted a function")
+
+
+def returned(what: str, ys: Any) -> list[Variable]:
+    """What a function has returned.
+
+    Raises:
+        TypeError: It is something else than Variables.
+    """
+    found = [ys] if isinstance(ys, Variable) else ys
+    if not isinstance(found, (tuple, list)) or not all(isinstance(y, Variable) for y in found):
+        raise TypeError(
+            f"{what} returned {type(ys).__name__}, wanted a Variable or a tuple of them"
+        )
+    return list(found)
 
 
 def as_recorded(given: Sequence[Spec], wanted: Sequence[Spec]) -> tuple[Spec, ...]:

@@ -17,6 +17,7 @@ from nnl.graph.inside import (
     Recorded,
     as_it_was,
     as_recorded,
+    check_function,
     check_variables,
     compute,
     gradient,
@@ -146,17 +147,23 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *inputs: Any) -> 
         >>> y.d
         array([ 1., -2.], dtype=float32)
     """
+    if callable(branches):
+        raise TypeError(f"switch: branches is {type(branches).__name__}, wanted several functions")
     branches = list(branches)
     if not branches:
         raise ValueError("switch: there are no branches")
+    for k, f in enumerate(branches):
+        check_function(f"switch: branch {k}", f)
+    if isinstance(index, Variable) and index.size != 1:
+        raise ShapeError(f"switch: index is {index.spec}, wanted one number")
+    if not isinstance(index, (Variable, int, float, np.generic)):
+        raise TypeError(f"switch: index is {type(index).__name__}, wanted a Variable or a number")
     if not isinstance(index, Variable) or (STATE.auto_forward and STATE.trace is None):
         now = index.d.item() if isinstance(index, Variable) else index
         if now != int(now):
             raise ValueError(f"switch: index holds {now}, wanted a whole number")
         return branches[checked(int(now), len(branches))](*inputs)
     check_variables("switch", inputs)
-    if index.size != 1:
-        raise ShapeError(f"switch: index is {index.spec}, wanted one number")
     recorded = []
     for k, f in enumerate(branches):
         holes = [leaf(x.spec, x.need_grad) for x in inputs]

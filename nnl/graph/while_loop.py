@@ -18,6 +18,7 @@ from nnl.graph.inside import (
     Recorded,
     as_it_was,
     as_recorded,
+    check_function,
     check_variables,
     compute,
     input_specs,
@@ -25,6 +26,7 @@ from nnl.graph.inside import (
     leaf,
     listed,
     output_specs,
+    returned,
 )
 from nnl.graph.loop_gradient import loop_gradient, written_inside
 from nnl.graph.program import Program
@@ -195,6 +197,8 @@ def while_loop(
     if not carried:
         raise TypeError("while_loop: nothing is carried, wanted at least one Variable")
     check_variables("while_loop", carried)
+    check_function("while_loop: condition", condition)
+    check_function("while_loop: body", body)
     if max_trips is not None and (type(max_trips) is not int or max_trips < 0):
         raise ValueError(f"while_loop: max_trips is {shown(max_trips)}, wanted an int from 0 on")
     if STATE.auto_forward and STATE.trace is None:
@@ -218,12 +222,18 @@ def while_loop(
     return ys[0] if len(ys) == 1 else ys
 
 
-def _goes_on(y: Any) -> Any:
-    """What a condition returns as one boolean; what is none, its caller tells."""
+def _one_number(y: Any) -> Variable:
+    """What a condition returns, if it is that."""
     if not isinstance(y, Variable):
-        return y
+        raise TypeError(f"while_loop: the condition returned {type(y).__name__}, wanted a Variable")
     if y.size != 1:
         raise ShapeError(f"while_loop: the condition returned {y.spec}, wanted one number")
+    return y
+
+
+def _goes_on(y: Any) -> Any:
+    """The same as one boolean."""
+    y = _one_number(y)
     y = y if y.spec.dtype == np.bool_ else OPS["cast"](y, dtype="bool")
     return y if y.shape == () else OPS["reshape"](y, shape=())
 
@@ -246,9 +256,8 @@ def _run_now(
     """The loop in Python."""
     state, more = list(carried), []
     specs, trips = [x.spec for x in carried], 0
-    while (most is None or trips < most) and condition(*state).d.item():
-        ys = body(*state)
-        ys = [ys] if isinstance(ys, Variable) else list(ys)
+    while (most is None or trips < most) and _one_number(condition(*state)).d.item():
+        ys = returned("while_loop: the body", body(*state))
         _check_body([y.spec for y in ys], specs, most)
         state, trips = ys[: len(state)], trips + 1
         more.append(ys[len(state) :])

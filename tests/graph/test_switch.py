@@ -343,8 +343,16 @@ def test_errors():
         nn.switch(i, [lambda x: 3], x)
     with pytest.raises(TypeError, match="switch: input 0 is ndarray, wanted nnl.Variable"):
         nn.switch(i, [F.relu], x.d)
-    with pytest.raises(ShapeError, match=r"switch: index is float32\[2, 3\], wanted one number"):
-        nn.switch(x, [F.relu], x)
+    for dynamic in (False, True):
+        text = r"switch: index is float32\[2, 3\], wanted one number"
+        with nn.auto_forward(dynamic), pytest.raises(ShapeError, match=text):
+            nn.switch(x, [F.relu], x)
+    with pytest.raises(TypeError, match="switch: index is str, wanted a Variable or a number"):
+        nn.switch("a", [F.relu], x)
+    with pytest.raises(TypeError, match="switch: branch 1 is int, wanted a function"):
+        nn.switch(i, [F.relu, 3], x)
+    with pytest.raises(TypeError, match="switch: branches is Op, wanted several functions"):
+        nn.switch(i, F.relu, x)
     with pytest.raises(ValueError, match="switch: there are no branches"):
         nn.switch(i, [])
     with pytest.raises(ValueError, match="switch: index holds 2, and there are 2 branches"):

@@ -282,12 +282,21 @@ def test_errors():
         nn.while_loop(goes_on, F.relu, x, 3)
     with pytest.raises(ValueError, match="while_loop: max_trips is -1, wanted an int from 0 on"):
         nn.while_loop(goes_on, F.relu, x, max_trips=-1)
-    with pytest.raises(ShapeError, match=r"the condition returned float32\[2\], wanted one number"):
-        nn.while_loop(F.relu, F.relu, x)
-    with pytest.raises(TypeError, match="while_loop: the condition returned bool, wanted a Var"):
-        nn.while_loop(lambda x: True, F.relu, x)
+    with pytest.raises(TypeError, match="while_loop: condition is int, wanted a function"):
+        nn.while_loop(3, F.relu, x)
+    with pytest.raises(TypeError, match="while_loop: body is NoneType, wanted a function"):
+        nn.while_loop(goes_on, None, x)
     for dynamic in (False, True):
         with nn.auto_forward(dynamic):
+            text = r"the condition returned float32\[2\], wanted one number"
+            with pytest.raises(ShapeError, match=text):
+                nn.while_loop(F.relu, F.relu, x)
+            with pytest.raises(
+                TypeError, match="while_loop: the condition returned bool, wanted a"
+            ):
+                nn.while_loop(lambda x: True, F.relu, x)
+            with pytest.raises(TypeError, match="while_loop: the body returned int, wanted a Var"):
+                nn.while_loop(goes_on, lambda x: 3, x)
             text = r"while_loop: carries float32\[2\], and the body returned float32\[\]"
             with pytest.raises(ShapeError, match=text):
                 nn.while_loop(goes_on, F.sum, x)
