@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -291,3 +292,28 @@ def test_a_graph_of_another_thread_is_used_in_a_step() -> None:
         x.grad.zero()
         step(y)
         np.testing.assert_allclose(x.g, 2 * np.exp(2 * x.d), 1e-5)
+
+
+def test_updates_before_an_exception_are_done_once() -> None:
+    w = variable(3)
+    w.need_grad = True
+    solver = S.Sgd(0.5)
+    solver.set_parameters({"w": w})
+    kept: list[nn.Variable] = []
+
+    @nn.coexecute
+    def step(error: type[BaseException] | None) -> None:
+        solver.zero_grad()
+        F.sum(w).backward()
+        kept.append(w * 1)
+        solver.update()
+        if error:
+            raise error
+
+    before = w.d.copy()
+    for k, error in enumerate([None, KeyError, None, KeyboardInterrupt, KeyError, None]):
+        with pytest.raises(error) if error else contextlib.nullcontext():
+            step(error)
+        # at the end of the step: other threads may read
+        np.testing.assert_allclose(in_thread(lambda: kept[-1].d), before - 0.5 * k, 1e-5)
+        np.testing.assert_allclose(in_thread(lambda: w.d), before - 0.5 * (k + 1), 1e-5)
