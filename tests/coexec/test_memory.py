@@ -119,3 +119,16 @@ def test_a_gradient_that_a_function_writes_is_not_zero_any_more(zeroed: bool) ->
     for _ in range(4):
         for wanted, found in zip(eager(), step(), strict=True):
             np.testing.assert_allclose(found, wanted, 1e-6)
+
+
+def test_results_that_a_plan_computes_once_are_several_arrays() -> None:
+    step = nn.coexecute(lambda x: (F.exp(x), F.exp(x), F.constant(2.0, (3,)) * 3, x * 2))
+    for k in range(5):
+        x = variable(3, seed=k)
+        first, second, six, double = step(x)
+        first.d[...] = 0  # as programs may do with results
+        np.testing.assert_allclose(second.d, np.exp(x.d), 1e-6)
+        np.testing.assert_array_equal(six.d, 6)
+        six.d[...] = 0
+        double.d[...] = 0
+        np.testing.assert_array_equal(x.d, variable(3, seed=k).d)
