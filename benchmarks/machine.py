@@ -15,7 +15,10 @@ import numpy as np
 
 SIDE = 3072  # of the matrices: 58 GFLOP a product
 COPIED = 1 << 28  # bytes, far beyond the caches
-PACKAGES = ("nnl", "numpy", "torch", "onnxruntime", "onnx")
+PACKAGES = (
+    *("nnl", "numpy", "torch", "onnxruntime", "onnx"),
+    *("simplejpeg", "pillow", "torchvision", "nvidia-dali-cuda130"),
+)
 
 
 def processor():
