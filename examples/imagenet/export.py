@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def _gap(path: Path, kind: str, images: np.ndarray, wanted: list[np.ndarray]) ->
 
 
 def _nnp(path: str) -> Callable[[np.ndarray], np.ndarray]:
-    with nn.parameter_scope("", nn.parameter.OrderedDict()):
+    with nn.parameter_scope("", OrderedDict()):  # the network's own parameters stay
         run = load(path, batch_size=1).executors["scores"]
     (x,), (y,) = run.dataset_assign, run.output_assign
 
@@ -89,7 +90,12 @@ def _onnx(path: str) -> Callable[[np.ndarray], np.ndarray]:
         import nnl.converters.onnx as onnx
 
         net = onnx.load(path)
-        return lambda image: net.run(image)[0]
+
+        def scores(image: np.ndarray) -> np.ndarray:
+            with nn.parameter_scope("", OrderedDict()):
+                return net.run(image)[0]
+
+        return scores
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return lambda image: session.run(None, {"x": image})[0]
 

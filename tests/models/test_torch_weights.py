@@ -107,12 +107,13 @@ def test_the_order_of_the_names_and_what_is_before_all_of_them_do_not_matter():
     np.testing.assert_array_equal(p["classifier/affine/W"].d, weights["fc.weight"].T)
 
 
-@pytest.mark.parametrize("extension", ["pth", "safetensors", "npz"])
+@pytest.mark.parametrize("extension", ["pth", "old.pth", "safetensors", "npz"])
 def test_files_are_read(tmp_path, extension):
     weights, path = resnet18(), tmp_path / f"resnet18.{extension}"
-    if extension == "pth":
+    if extension.endswith("pth"):
         torch = pytest.importorskip("torch")
-        torch.save({k: torch.tensor(v) for k, v in weights.items()}, path)
+        tensors = {k: torch.tensor(v) for k, v in weights.items()}
+        torch.save(tensors, path, _use_new_zipfile_serialization=extension == "pth")
     elif extension == "safetensors":
         pytest.importorskip("safetensors.numpy").save_file(weights, path)
     else:
@@ -120,6 +121,18 @@ def test_files_are_read(tmp_path, extension):
     p = build()
     M.load_torch_weights(path)
     assert_loaded(p, weights)
+
+
+def test_old_files_run_no_code_and_may_be_damaged(tmp_path):
+    pytest.importorskip("torch")
+    build()
+    marker, path = tmp_path / "marker", tmp_path / "hostile.pth"
+    call = f"cposix\nsystem\n(S'touch {marker}'\ntR."
+    for content in (call.encode(), b"", b"\x80\x02", bytes(range(256))):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"hostile\.pth: "):
+            M.load_torch_weights(path)
+    assert not marker.exists()
 
 
 def test_the_classifier_may_be_left_as_it_is():
