@@ -41,13 +41,11 @@ class Record:
     place: int = 0
 
     def lasting(self) -> Record:
-        """One that says the same and stays."""
+        """One that says the same and stays; one with work does."""
         if self.version:
             return self
         # as replace() does, which takes as long as a small function
-        return Record(
-            self.fill, self.cleared, self.early, self.own, self.views, next(_versions), self.work
-        )
+        return Record(self.fill, self.cleared, self.early, self.own, self.views, next(_versions))
 
     def let_go(self, nd: Any) -> None:
         """The value that an array has, or is to have, is not wanted any more."""
