@@ -184,10 +184,11 @@ def backward(skeleton: Skeleton, output: Value, grad: Any, clear: bool) -> None:
     of_path = nd is not None and nd.record.work is skeleton and edges.plain
     if nd is not None and of_path and edges.of_path(node, nd.record.place, EPOCH.now):
         graph = Graph(nodes, edges.leaves)
-        key: Any = nd.record.place, grad, clear
+        key: Any = nd.record.place
     else:
         graph = Graph(nodes, [])
-        key = graph.key(skeleton), output.index, grad, clear
+        key = graph.key(skeleton), output.index
+    key = key, grad, clear, len(skeleton.given)
     before = skeleton.at
     known = before.passes.get(key)
     if known is not None and _again(skeleton, known, graph, clear):
@@ -247,10 +248,12 @@ def _copy(nd: NdArray) -> NdArray:
 
 def _again(skeleton: Skeleton, known: Pass, graph: Graph, clear: bool) -> bool:
     """Do what a pass has done, to another graph like it; False where it cannot be done."""
-    first = len(skeleton.made)
+    first, given = len(skeleton.made), len(skeleton.given)
     for which in known.given:
         nd = graph.arrays[which] if isinstance(which, int) else which
-        if skeleton.number(nd) != -1 - len(skeleton.given):
+        new = -2 - len(skeleton.given)
+        if skeleton.number(nd) != new:
+            skeleton.forget(given)
             return False
     skeleton.go(known.place, len(known.specs))
     sums = []

@@ -346,10 +346,15 @@ class Skeleton:
                 for nd in written:
                     self._will_write(nd)
                 return tuple(key)
-        for nd in self.given[known:]:
-            nd.record.work = None
-        del self.given[known:]
+        self.forget(known)
         return None
+
+    def forget(self, known: int) -> None:
+        """Take the numbers away from given arrays that no call uses: all but the first so many."""
+        for i, nd in enumerate(self.given[known:], known):
+            nd.record.work = None
+            self.copied.pop(i, None)
+        del self.given[known:]
 
     def number(self, nd: NdArray, shared: bool = False) -> int | None:
         """The number of an array's memory; None where it is not the step's alone.
