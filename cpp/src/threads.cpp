@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <string>
 
 #include "nnl/errors.h"
@@ -10,7 +12,19 @@
 namespace nnl {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 std::atomic<int> wanted{0};  // 0: nobody has said, OpenMP's setting holds
+thread_local Clock::time_point used;
+
+// How long threads of GNU OpenMP look for work before they sleep.
+std::chrono::nanoseconds waking_time() {
+  const char* policy = std::getenv("OMP_WAIT_POLICY");
+  const char* count = std::getenv("GOMP_SPINCOUNT");
+  const bool active = policy && (*policy == 'a' || *policy == 'A');
+  const double looks = count ? std::strtod(count, nullptr) : active ? 3e10 : policy ? 0 : 3e5;
+  return std::chrono::nanoseconds(static_cast<int64_t>(20 * std::min(looks, 1e9)));
+}
 
 }  // namespace
 
@@ -43,5 +57,12 @@ ThreadScope::~ThreadScope() {
   if (threads() != before_) omp_set_num_threads(before_);
 #endif
 }
+
+bool helpers_are_awake() {
+  static const auto waking = waking_time();
+  return Clock::now() - used < waking;
+}
+
+void helpers_were_used() { used = Clock::now(); }
 
 }  // namespace nnl

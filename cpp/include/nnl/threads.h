@@ -32,19 +32,31 @@ class NNL_API ThreadScope {
   int before_;
 };
 
-// f(begin, end) over [0, n), in parts of at least `grain` items, one part per thread. Waking the
-// threads costs some microseconds: a grain should be worth that.
+// Whether the threads that helped this one last are still looking for work. They sleep soon after:
+// to wake them takes some 70 us, to be joined by them before that one or two.
+NNL_API bool helpers_are_awake();
+
+// Threads have helped this one up to now.
+NNL_API void helpers_were_used();
+
+// f(begin, end) over [0, n), in parts of at least `grain` items, one part per thread. A grain
+// should be worth some microseconds. Sleeping threads are only woken for many of them; a grain of 1
+// is work that the caller has divided.
 template <class F>
 void parallel_for(int64_t n, [[maybe_unused]] int64_t grain, F&& f) {
 #ifdef _OPENMP
-  const int parts = static_cast<int>(std::min<int64_t>(threads(), n / std::max<int64_t>(grain, 1)));
-  if (parts > 1 && !omp_in_parallel()) {
+  constexpr int64_t worth_waking = 32;
+  const int64_t grains = n / std::max<int64_t>(grain, 1);
+  const int parts = static_cast<int>(std::min<int64_t>(threads(), grains));
+  if (parts > 1 && !omp_in_parallel() &&
+      (grain <= 1 || grains >= worth_waking || helpers_are_awake())) {
 #pragma omp parallel num_threads(parts)
     {
       const int64_t i = omp_get_thread_num(), k = omp_get_num_threads();
       const int64_t begin = n * i / k, end = n * (i + 1) / k;
       if (begin < end) f(begin, end);
     }
+    helpers_were_used();
     return;
   }
 #endif

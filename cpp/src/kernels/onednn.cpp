@@ -58,6 +58,7 @@ void Call::run() {
                                                  static_cast<int>(args_.size()), args_.data()),
                           "oneDNN could not run");
   stream.wait();
+  if (threads_ > 1) helpers_were_used();
 }
 
 Call reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
