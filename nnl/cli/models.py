@@ -9,8 +9,10 @@ from collections import OrderedDict
 from typing import Any
 
 import nnl as nn
-from nnl.cli.view import multiply_adds, table
+from nnl.cli.view import table
 from nnl.core.graph import capture
+from nnl.core.parameter import without_values
+from nnl.graph.costs import multiply_adds
 from nnl.models import NETWORKS, build
 
 
@@ -47,7 +49,7 @@ def count(name: str, size: int | None = None) -> dict[str, Any]:
     if name not in NETWORKS:
         raise ValueError(f"there is no network {name!r}, wanted one of {', '.join(NETWORKS)}")
     size = NETWORKS[name].size if size is None else size
-    with nn.parameter_scope("", OrderedDict()):
+    with nn.parameter_scope("", OrderedDict()), without_values():
         y = build(name, nn.Variable((1, 3, size, size)), test=True)
         parameters = sum(v.size for v in nn.get_parameters().values())
     products = sum(multiply_adds(node) for node in capture([y.edge]))

@@ -13,15 +13,7 @@ from nnl.converters.nnp.archive import read_files
 from nnl.converters.weights import EXTENSIONS, read_weights
 from nnl.core.graph import Node, capture
 from nnl.graph import load_program
-
-# Functions whose operations are sums of products. Only those are counted as multiply-adds, as
-# papers do; what the others cost is in the operations.
-PRODUCTS = frozenset(
-    """adaptive_separable_convolution affine batch_matmul binary_connect_affine
-    binary_connect_convolution binary_weight_affine binary_weight_convolution convolution
-    deconvolution deformable_convolution depthwise_convolution depthwise_deconvolution einsum
-    fused_convolution gru inq_affine inq_convolution lstm patch_correlation rnn""".split()
-)
+from nnl.graph.costs import multiply_adds, operations
 
 
 def add_commands(commands: Any) -> None:
@@ -182,21 +174,9 @@ def _layer(node: Node, parameters: dict[Any, str]) -> dict[str, Any]:
         "parameters": sum(v.current_spec.size for v in used),
         "parameter_names": [parameters[v.key] for v in used],
         "multiply_adds": multiply_adds(node),
-        "operations": _operations(node),
+        "operations": operations(node),
         "bytes": sum(s.nbytes for s in outs),
     }
-
-
-def multiply_adds(node: Node) -> int:
-    """Products of a function that are added up; 0 if it computes something else."""
-    return (_operations(node) + 1) // 2 if node.op.name in PRODUCTS else 0
-
-
-def _operations(node: Node) -> int:
-    cost = getattr(node.attrs, "cost", None)
-    if cost is None:
-        return 0
-    return int(cost(*[v and v.current_spec for v in node.inputs]).flops)
 
 
 def _readable(s: dict[str, Any]) -> str:

@@ -33,11 +33,13 @@ class _Place(threading.local):
     Attributes:
         path: Names of the scope from the root, for messages.
         made: What was registered since a parametric function began; None outside of any.
+        drawn: Whether new parameters get initial values; without, they take no memory yet.
     """
 
     scope: Scope = root_scope
     path: tuple[str, ...] = ()
     made: list[tuple[Scope, str]] | None = None
+    drawn: bool = True
 
 
 PLACE = _Place()
@@ -84,6 +86,16 @@ def parameter_scope(name: str, scope: Scope | None = None) -> Iterator[Scope]:
         yield PLACE.scope
     finally:
         leave_scope(outer)
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Parameters that are made in the with block get no initial values: where only shapes count."""
+    outer, PLACE.drawn = PLACE.drawn, False
+    try:
+        yield
+    finally:
+        PLACE.drawn = outer
 
 
 def enter_scope(name: str, scope: Scope | None = None) -> Any:
@@ -212,7 +224,7 @@ def _create(
             )
         check_sizes(f"get_parameter_or_create of {_full(name)!r}", [Spec.of(shape)])
     param = Variable(shape, need_grad=need_grad)
-    if initializer is not None:
+    if initializer is not None and PLACE.drawn:
         if callable(initializer):
             value = np.asarray(initializer(param.shape))
         if value.dtype.kind not in "biufV":

@@ -22,8 +22,8 @@ import nnl.parametric_functions as PF
 from nnl import models
 from nnl.cli.completion import SHELLS
 from nnl.cli.main import main
-from nnl.cli.view import PRODUCTS
 from nnl.core.op import OPS
+from nnl.graph.costs import PRODUCTS
 from nnl.utils.load import load
 from nnl.utils.save import save
 from tests.cli.test_convert import write_network
