@@ -31,10 +31,10 @@ ROWS = {
     "converters": 5,
     "models": 6,
     "training": 5,
-    "cli": 7,
     "console": 7,
-    "examples": 7,
-    "nnabla": 8,
+    "cli": 8,
+    "examples": 8,
+    "nnabla": 9,
 }
 TOP_ROW = 7
 # What points up all the same: a Variable runs the graph that it ends.

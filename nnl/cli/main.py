@@ -9,10 +9,21 @@ import os
 import sys
 from collections.abc import Sequence
 
-from nnl.cli import completion, convert, cpp, inspect, launch, models, run, template, view
+from nnl.cli import (
+    completion,
+    console,
+    convert,
+    cpp,
+    inspect,
+    launch,
+    models,
+    run,
+    template,
+    view,
+)
 from nnl.logger import logger
 
-MODULES = (convert, template, view, inspect, models, run, launch, cpp, completion)
+MODULES = (convert, template, view, inspect, models, run, launch, cpp, console, completion)
 EPILOG = "Results go to stdout, messages to stderr. The exit code is 0 only if all was done."
 
 

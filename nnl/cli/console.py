@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl console: the page that draws, trains, compares and searches networks."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+NEEDED = ("fastapi", "uvicorn")
+
+
+def add_commands(commands: Any) -> None:
+    """Register the command."""
+    p = commands.add_parser(
+        "console",
+        help="draw, train and compare networks in the browser",
+        description="Starts a server for this machine alone and prints its address. DIR keeps "
+        "projects, data sets and trials.",
+    )
+    p.add_argument("folder", nargs="?", default=".", metavar="DIR", help="(default: .)")
+    p.add_argument("--host", default="127.0.0.1", help="where to listen (default: %(default)s)")
+    p.add_argument("--port", type=int, default=0, metavar="N", help="(default: a free one)")
+    p.add_argument("--allow-remote", action="store_true", help="allow a --host of the network")
+    p.add_argument("--read-only", action="store_true", help="show everything, change nothing")
+    p.add_argument("--no-browser", action="store_true", help="only print the address")
+    p.add_argument(
+        "--children", type=int, default=2, metavar="N", help="trainings at once (default: 2)"
+    )
+    p.set_defaults(run=console)
+
+
+def console(args: argparse.Namespace) -> int:
+    """Run the server until it is interrupted."""
+    check_installed(*NEEDED)
+    if not 0 <= args.port < 65536:
+        raise ValueError(f"--port is {args.port}, wanted 0 to 65535")
+    if args.children < 1:
+        raise ValueError(f"--children is {args.children}, wanted at least 1")
+    from nnl.console.server import serve
+
+    return serve(
+        Path(args.folder),
+        args.host,
+        args.port,
+        args.allow_remote,
+        args.read_only,
+        not args.no_browser,
+        args.children,
+    )
+
+
+def check_installed(*names: str) -> None:
+    """Raise if a package that a command needs is not there."""
+    lacking = [n for n in names if find_spec(n) is None]
+    if lacking:
+        raise ModuleNotFoundError(
+            f"{', '.join(lacking)} is not installed: pip install 'nnl[console]'"
+        )

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the console answers where it cannot do what was asked: a status, a code, text and a hint."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+STATUS = {
+    "unauthorized": 401,
+    "host": 403,
+    "origin": 403,
+    "csrf": 403,
+    "read_only": 403,
+    "untrusted": 403,
+    "locked": 403,
+    "not_found": 404,
+    "conflict": 409,
+    "too_large": 413,
+    "media_type": 415,
+    "invalid": 422,
+    "unreadable": 422,
+    "unsupported": 422,
+    "busy": 429,
+    "failed": 500,
+    "disk_full": 507,
+}
+
+
+class Refused(Exception):
+    """A request that is not done.
+
+    Args:
+        code: One of STATUS.
+        message: What is wrong.
+        hint: What to do about it.
+        where: A file, a place in a document, an id.
+        status: Of HTTP, where it is not that of the code.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        hint: str | None = None,
+        where: str | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code, self.message, self.hint, self.where = code, message, hint, where
+        self.status = STATUS[code] if status is None else status
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint,
+            "where": self.where,
+        }
+
+
+def missing(what: str, key: str) -> Refused:
+    """There is no such thing."""
+    return Refused("not_found", f"there is no {what} {key!r}", "it may have been deleted", key)
+
+
+def refusal(error: BaseException) -> Refused:
+    """What the page is told of an error that nobody has caught."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "free some space; nothing that was saved before is lost"
+        return Refused("disk_full", "there is no space left on the disk", hint)
+    if isinstance(error, MemoryError):
+        return Refused("too_large", "there is not enough memory for this", None)
+    if isinstance(error, NotImplementedError):
+        return Refused("unsupported", str(error), None)
+    if isinstance(error, (ValueError, TypeError)):
+        return Refused("invalid", str(error), None, getattr(error, "where", None))
+    return Refused("failed", f"{type(error).__name__}: {error}", "the log of the server says more")

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Projects to begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nnl.console.document import Document, Net
+from nnl.console.layout import place
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A project to begin with; `document` gets the console, for data sets."""
+
+    id: str
+    title: str
+    doc: str
+    document: Callable[[Any], Document]
+
+
+def _chain(net: Net, *layers: tuple[str, str, dict[str, Any]]) -> Any:
+    """Nodes one after another; returns the last one."""
+    from nnl.console.palette import layers as known
+
+    before = None
+    for kind, name, properties in layers:
+        node = net.add(kind, name, properties)
+        if before is not None:
+            net.connect(before, node, known()[kind].inputs[0].name)
+        before = node
+    return before
+
+
+def digits(console: Any = None) -> Document:
+    """Handwritten digits of 8 x 8 pixels, recognised by a small convolutional network."""
+    document = Document({"main": Net("main")})
+    net = document.main
+    loss = _chain(
+        net,
+        ("Input", "x", {"shape": [1, 8, 8]}),
+        ("PF.convolution", "conv1", {"outmaps": 16, "kernel": [3, 3], "pad": [1, 1]}),
+        ("F.relu", "relu1", {}),
+        ("F.max_pooling", "pool1", {"kernel": [2, 2]}),
+        ("PF.convolution", "conv2", {"outmaps": 32, "kernel": [3, 3], "pad": [1, 1]}),
+        ("F.relu", "relu2", {}),
+        ("PF.affine", "fc", {"n_outmaps": [10]}),
+        ("F.softmax_cross_entropy", "loss", {}),
+    )
+    net.connect(net.add("Input", "y", {"shape": [1]}), loss, "target")
+    place(net)
+    document.config["batch_size"] = 32
+    return document
+
+
+def empty(console: Any = None) -> Document:
+    """An empty network."""
+    return Document({"main": Net("main")})
+
+
+SAMPLES = {
+    s.id: s
+    for s in (
+        Sample("digits", "Handwritten digits", (digits.__doc__ or "").strip(), digits),
+        Sample("empty", "Empty", (empty.__doc__ or "").strip(), empty),
+    )
+}

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the editor shows of a document: shapes, costs, errors, and repairs that repair."""
+
+import numpy as np
+import pytest
+
+import nnl as nn
+from nnl.console.analysis import analyse
+from nnl.console.code import code
+from nnl.console.document import Document, Edge, Invalid, Net, parse
+from nnl.console.palette import CATEGORIES, layers, schema
+from tests.console.networks import chain, lenet, named
+
+
+def entry(document, name, found=None):
+    """The analysis of one node of the main network."""
+    found = found or analyse(document)
+    net = document.main
+    return found["networks"][net.name]["nodes"][named(net, name).id]
+
+
+def applied(document, fix):
+    """The document after the edits of a fix, as the page does them."""
+    document = document.copy()
+    for edit in fix["edits"]:
+        net = document.networks[edit["network"]]
+        if edit["op"] == "set":
+            net.nodes[edit["node"]].properties[edit["property"]] = edit["value"]
+        elif edit["op"] == "add_node":
+            node = parse({"networks": [{"name": "n", "nodes": [edit["value"]]}]}).main.nodes
+            net.nodes.update(node)
+        elif edit["op"] == "add_edge":
+            e = edit["value"]
+            net.edges.append(Edge(e["id"], e["source"], e["out"], e["target"], e["in"]))
+        elif edit["op"] == "delete_edge":
+            net.edges = [e for e in net.edges if e.id != edit["edge"]]
+        elif edit["op"] == "rename":
+            net.nodes[edit["node"]].name = edit["value"]
+        else:
+            raise AssertionError(edit)
+    return document
+
+
+EDGE = {"id": "e", "source": "a", "target": "b", "in": "x"}
+
+
+def errors(document):
+    return [p for p in analyse(document)["problems"] if p["severity"] == "error"]
+
+
+def test_shapes_parameters_and_multiply_adds_are_those_counted_by_hand():
+    found = analyse(lenet())
+    conv = entry(lenet(), "conv", found)
+    assert conv["outputs"][0]["shape"] == [1, 16, 24, 24] and conv["outputs"][0]["batch"]
+    assert conv["parameters"] == 16 * 25 + 16
+    assert conv["parameter_shapes"] == {"conv/conv/W": [16, 1, 5, 5], "conv/conv/b": [16]}
+    assert conv["multiply_adds"] == 16 * 24 * 24 * 25
+    assert conv["values"] == {"pad": [0, 0], "stride": [1, 1], "dilation": [1, 1]}
+    relu = entry(lenet(), "relu", found)
+    assert relu["ifs"] == 16 * 24 * 24 and relu["bytes"] == 4 * 16 * 24 * 24
+    totals = found["totals"]
+    assert totals["parameters"] == 416 + 16 * 12 * 12 * 10 + 10
+    assert totals["multiply_adds"] == 16 * 24 * 24 * 25 + 16 * 12 * 12 * 10
+    assert found["trainable"] and not found["problems"]
+
+
+def test_instructions_of_elementwise_programs_are_counted_by_kind():
+    document = chain(("Input", "x", {"shape": [6]}), ("F.exp", "a"), ("F.add_scalar", "b"))
+    found = analyse(document)["totals"]
+    assert (found["exps"], found["adds"], found["divisions"]) == (6, 6, 0)
+
+
+def test_statistics_of_batch_normalization_are_fixed_parameters():
+    document = chain(("Input", "x", {"shape": [3, 4, 4]}), ("PF.batch_normalization", "bn"))
+    found = entry(document, "bn")
+    assert (found["parameters"], found["fixed_parameters"]) == (6, 6)
+
+
+@pytest.mark.parametrize(
+    ("properties", "message", "changed"),
+    [
+        (
+            {"kernel": [40, 40]},
+            "spans 40 pixels on spatial axis 0, x float32",
+            "kernel",
+        ),
+        ({"kernel": [5]}, "inp has the shape (1, 1, 28, 28), wanted 3 axes", "kernel"),
+        ({"kernel": "five"}, "kernel is 'five', wanted whole numbers", "kernel"),
+        ({"group": 3}, "1 input channels do not divide into group 3", "group"),
+        ({"pad": [1, 1, 1]}, "pad", "pad"),
+        ({"outmaps": None}, "outmaps is not set", "outmaps"),
+    ],
+)
+def test_a_node_says_what_is_wrong_and_its_fix_repairs_it(properties, message, changed):
+    document = lenet(**properties)
+    wrong = errors(document)
+    first = next(p for p in wrong if p["code"] != "upstream")
+    assert message in first["message"] and first["node"] == named(document.main, "conv").id
+    assert first["property"] == changed
+    assert {p["code"] for p in wrong} - {first["code"]} == {"upstream"}
+    assert not errors(applied(document, first["fix"]))
+
+
+def test_a_missing_label_can_be_added():
+    document = lenet()
+    document.main.edges.pop()
+    del document.main.nodes[named(document.main, "y").id]
+    (wrong,) = errors(document)
+    assert wrong["message"] == "its input 'target' is not connected"
+    assert analyse(applied(document, wrong["fix"]))["trainable"]
+
+
+def test_cycles_names_and_edges_that_cannot_be():
+    document = chain(("Input", "x", {"shape": [3]}), ("F.add2", "a"), ("F.relu", "b"))
+    net = document.main
+    net.connect(named(net, "b"), named(net, "a"), "x1")
+    cycle = next(p for p in errors(document) if p["code"] == "cycle")
+    assert "depends on its own output" in cycle["message"]
+    repaired = applied(document, cycle["fix"])
+    assert not any(p["code"] == "cycle" for p in errors(repaired))
+
+    document = lenet()
+    named(document.main, "relu").name = "conv"
+    (wrong,) = errors(document)
+    assert wrong["message"] == "another node has the name 'conv' too"
+    assert not errors(applied(document, wrong["fix"]))
+
+    document = lenet()
+    document.main.connect(named(document.main, "x"), named(document.main, "relu"), "z")
+    (wrong,) = [p for p in errors(document) if p["code"] != "upstream"]
+    assert wrong["message"] == "it has no input 'z'"
+    assert not errors(applied(document, wrong["fix"]))
+
+
+def test_units_are_placed_where_they_are_used_with_parameters_of_their_own():
+    document = chain(("Input", "x", {"shape": [8]}), ("F.relu", "end"))
+    unit = document.networks["block"] = Net("block")
+    fc = unit.add("PF.affine", "fc", {"n_outmaps": [8]})
+    unit.connect(unit.add("Input", "h", {"shape": None}), fc, "inp")
+    net = document.main
+    net.edges.clear()
+    one, two = (net.add("Unit", n, {"network": "block"}) for n in ("one", "two"))
+    net.connect(named(net, "x"), one, "h")
+    net.connect(one, two, "h")
+    net.connect(two, named(net, "end"), "x")
+    found = analyse(document)
+    assert not [p for p in found["problems"] if p["severity"] == "error"]
+    assert found["totals"]["parameters"] == 2 * (64 + 8)
+    assert list(entry(document, "two", found)["parameter_shapes"]) == [
+        "two/fc/affine/W",
+        "two/fc/affine/b",
+    ]
+    assert found["networks"]["block"]["nodes"][fc.id]["multiply_adds"] == 64
+    fc.properties["n_outmaps"] = [-1]
+    wrong = {(p["network"], p["code"]) for p in errors(document)}
+    assert ("main", "unit") in wrong and any(network == "block" for network, _ in wrong)
+    unit.add("Unit", "again", {"network": "block"})
+    assert any("holds itself" in p["message"] for p in errors(document))
+
+
+def test_every_layer_of_the_palette_is_in_a_category_and_has_a_description():
+    found = schema()
+    assert len(found["layers"]) > 200
+    assert {entry["category"] for entry in found["layers"]} <= set(CATEGORIES)
+    assert not [entry["type"] for entry in found["layers"] if not entry["doc"]]
+    assert layers()["PF.convolution"].parameters == ("W", "b")
+
+
+def test_the_code_makes_the_same_network():
+    document = lenet()
+    named(document.main, "fc").name = "class"  # a word of Python
+    text, lines = code(document)
+    assert text.splitlines()[lines["main"][named(document.main, "conv").id] - 1] == (
+        "    conv = PF.convolution(x, outmaps=16, kernel=(5, 5), name='conv')"
+    )
+    with nn.parameter_scope("code"):
+        names = {}
+        exec(text, names)
+        try:
+            shapes = {k: v.shape for k, v in nn.get_parameters().items()}
+            assert shapes["class/affine/W"] == (16 * 12 * 12, 10)
+            results = names["results"]
+            names["x"].d, names["y"].d = 0, 3
+            results["loss"].forward()
+            assert np.allclose(results["loss"].d, np.log(10))
+        finally:
+            nn.clear_parameters()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "document: it is [], wanted an object"),
+        ({"networks": []}, "networks: there is no network, wanted at least one"),
+        ({"format": 2, "networks": []}, "document: its format is 2, this version knows 1"),
+        (
+            {"networks": [{"name": "m", "nodes": [{"id": "a", "type": "F.relu"}]}]},
+            "networks[0].nodes[0].name: it is None, wanted a text of 1 to 400 characters",
+        ),
+        (
+            {
+                "networks": [
+                    {"name": "m", "edges": [{"id": "e", "source": "a", "target": "b", "in": "x"}]}
+                ]
+            },
+            "networks[0].edges[0]: there is no node 'a'",
+        ),
+        (
+            {"networks": [{"name": "m"}], "config": {"seed": float("inf")}},
+            "config.seed: it is inf, wanted a finite number",
+        ),
+    ],
+)
+def test_what_is_no_document_is_refused_with_its_place(data, message):
+    with pytest.raises(Invalid) as caught:
+        parse(data)
+    assert str(caught.value) == message
+
+
+def test_a_document_survives_json():
+    document = lenet()
+    assert document.copy().key() == document.key()
+    assert Document(document.networks, {**document.config, "seed": 1}).key() != document.key()

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may ask the server, and what it answers."""
+
+import signal
+import subprocess
+import sys
+from urllib.parse import urlparse
+from urllib.request import urlopen
+
+import pytest
+
+from tests.console.networks import lenet
+
+
+def refused(answer, status, code):
+    assert answer.status_code == status, answer.text
+    assert set(answer.json()) == {"code", "message", "hint", "where"}
+    assert answer.json()["code"] == code
+
+
+def test_the_token_works_once_and_becomes_a_cookie(client, guard):
+    token = guard.token
+    refused(client.get("/api/v1/projects"), 401, "unauthorized")
+    refused(client.get("/api/v1/session?token=" + token), 401, "unauthorized")
+    assert client.get("/?token=wrong").status_code == 401
+    answer = client.get(f"/?token={token}")
+    assert answer.status_code == 303 and answer.headers["location"] == "/"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and token not in cookie
+    assert client.get("/api/v1/projects").status_code == 200
+    client.cookies.clear()
+    assert client.get(f"/?token={token}").status_code == 401
+
+
+def test_requests_of_other_hosts_and_pages_are_refused(browser):
+    client = browser.client
+    for host in ("evil.example", "evil.example:8000", "127.0.0.1", "127.0.0.1:9"):
+        refused(client.get("/api/v1/health", headers={"Host": host}), 403, "host")
+    for origin in ("http://evil.example", "null", "https://127.0.0.1:8000"):
+        headers = {"Origin": origin, "X-NNL": "1"}
+        refused(client.get("/api/v1/projects", headers=headers), 403, "origin")
+    own = {"Origin": "http://127.0.0.1:8000", "X-NNL": "1"}
+    assert client.post("/api/v1/projects", json={"name": "a"}, headers=own).status_code == 201
+
+
+def test_changes_need_the_header_and_a_content_type(browser):
+    client = browser.client
+    refused(client.post("/api/v1/projects", json={"name": "a"}), 403, "csrf")
+    form = {"X-NNL": "1", "Content-Type": "application/x-www-form-urlencoded"}
+    refused(client.post("/api/v1/projects", content="name=a", headers=form), 415, "media_type")
+    assert browser.get("/projects")["projects"] == []
+
+
+def test_answers_forbid_scripts_of_elsewhere_and_frames(browser):
+    for path in ("/", "/api/v1/session", "/api/v1/nothing", "/assets/no.js"):
+        headers = browser.client.get(path).headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert "access-control-allow-origin" not in headers
+
+
+def test_no_path_leads_out_of_the_page_s_files(browser, monkeypatch, tmp_path):
+    from nnl.console import server
+
+    (tmp_path / "static" / "assets").mkdir(parents=True)
+    (tmp_path / "static" / "index.html").write_text("<!doctype html>page")
+    (tmp_path / "static" / "assets" / "index.js").write_text("1")
+    (tmp_path / "secret").write_text("hidden")
+    (tmp_path / "static" / "assets" / "link").symlink_to(tmp_path / "secret")
+    monkeypatch.setattr(server, "STATIC", tmp_path / "static")
+    assert browser.client.get("/assets/index.js").text == "1"
+    for path in ("..%2f..%2fsecret", "%2e%2e/%2e%2e/secret", "link", "%00", "/etc/passwd"):
+        answer = browser.client.get(f"/assets/{path}")
+        assert "hidden" not in answer.text and "root:" not in answer.text
+    assert browser.client.get("/p/1/edit").text.endswith("page")
+
+
+def test_too_long_requests_are_refused(browser, monkeypatch):
+    from nnl.console import security
+
+    monkeypatch.setattr(security, "JSON_BYTES", 1000)
+    long = {"name": "a" * 2000}
+    refused_by_length = browser.post("/projects", long, 413)
+    assert refused_by_length["code"] == "too_large"
+
+    def chunks():
+        yield b'{"name": "' + b"a" * 2000 + b'"}'
+
+    headers = {"X-NNL": "1", "Content-Type": "application/json"}
+    answer = browser.client.post("/api/v1/projects", content=chunks(), headers=headers)
+    assert answer.status_code == 413
+
+
+def test_a_console_that_only_shows_changes_nothing(browser, guard):
+    project = browser.post("/projects", {"name": "a", "sample": "digits"}, 201)
+    guard.read_only = True
+    assert browser.post("/projects", {"name": "b"}, 403)["code"] == "read_only"
+    document = browser.get(f"/projects/{project['id']}/document")
+    assert browser.post("/analyze", {"document": document})["trainable"]
+
+
+def test_an_editor_s_session(browser):
+    sample = browser.get("/samples")["samples"][0]
+    project = browser.post("/projects", {"name": "first", "sample": sample["id"]}, 201)
+    path = f"/projects/{project['id']}"
+    answer = browser.client.get(f"/api/v1{path}/document")
+    tag, document = answer.headers["etag"], answer.json()
+    assert tag == f'"{project["head"]}"'
+    found = browser.post("/analyze", {"document": document, "revision": 7})
+    assert found["revision"] == 7 and found["trainable"]
+    changed = lenet().to_json()
+    saved = browser.post(f"{path}/versions", {"document": changed}, 201, If_Match=tag)
+    assert saved["parent"] == project["head"]
+    assert browser.post(f"{path}/versions", {"document": document}, 412, If_Match=tag)["code"] == (
+        "conflict"
+    )
+    browser.post(f"{path}/versions", {"document": document}, 428)
+    back = browser.post(f"{path}/revert", {"version": project["head"]}, 201, If_Match=saved["id"])
+    assert browser.get(f"{path}/document") == document
+    difference = browser.get(f"{path}/diff?a={saved['id']}&b={back['id']}")
+    assert {c["name"] for c in difference["nodes"]["changed"]} == {"x"}
+    assert len(browser.get(f"{path}/versions")["versions"]) == 3
+    copy = browser.post(f"{path}/copy", {"name": "second"}, 201)
+    assert browser.get(f"/projects/{copy['id']}/document") == document
+    browser.send("DELETE", path)
+    assert [p["name"] for p in browser.get("/projects")["projects"]] == ["second"]
+    positions = browser.post("/arrange", {"document": changed})["positions"]
+    assert set(positions) == {n["id"] for n in changed["networks"][0]["nodes"]}
+    assert browser.post("/code", {"document": changed})["text"].startswith("import nnl as nn")
+
+
+def test_bad_requests_are_told_what_is_wrong(browser):
+    assert browser.post("/analyze", {}, 422)["message"] == "the request has no 'document'"
+    answer = browser.post("/analyze", {"document": {"networks": 1}}, 422)
+    assert answer["message"] == "networks: it is 1, wanted a list" and answer["where"] == "networks"
+    headers = {"X-NNL": "1", "Content-Type": "application/json"}
+    for text in (b"{", b"[1]", b'{"a": NaN}', b"[" * 100_000, b"\xff"):
+        answer = browser.client.post("/api/v1/analyze", content=text, headers=headers)
+        refused(answer, 422, "invalid")
+    refused(browser.client.get("/api/v1/projects/none"), 404, "not_found")
+    refused(browser.client.get("/api/v1/none"), 404, "not_found")
+    assert browser.post("/projects", {"name": " "}, 422)["code"] == "invalid"
+
+
+def test_errors_of_the_server_have_a_code_and_a_hint(browser, console, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(console.store, "add_project", full)
+    answer = browser.post("/projects", {"name": "a"}, 507)
+    assert answer["code"] == "disk_full" and "nothing that was saved" in answer["hint"]
+
+
+def test_other_machines_are_let_in_only_if_that_is_said(tmp_path, console):
+    from nnl.console.server import serve
+
+    with pytest.raises(ValueError, match="Give --allow-remote as well"):
+        serve(tmp_path, "0.0.0.0")
+
+
+def test_the_command_prints_one_address_and_ends_when_interrupted(tmp_path):
+    pytest.importorskip("uvicorn")
+    command = [sys.executable, "-m", "nnl.cli.main", "console", str(tmp_path), "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            address = process.stdout.readline().strip()
+            parts = urlparse(address)
+            assert parts.hostname == "127.0.0.1" and parts.query.startswith("token=")
+            with urlopen(f"http://{parts.netloc}/api/v1/health", timeout=20) as answer:
+                assert answer.read() == b'{"ok":true}'
+            process.send_signal(signal.SIGINT)
+            rest = process.stdout.read()
+            assert process.wait(20) in (0, 130) and rest == ""
+        finally:
+            process.kill()
