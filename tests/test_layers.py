@@ -31,6 +31,7 @@ ROWS = {
     "converters": 5,
     "models": 6,
     "training": 5,
+    "deep500": 6,
     "console": 7,
     "cli": 8,
     "examples": 8,

@@ -14,6 +14,7 @@ _HOME = {
     "OnnxModel": "importer",
     "save": "exporter",
     "read": "reader",
+    "write": "writer",
     "Model": "model",
     "Graph": "model",
     "Node": "model",

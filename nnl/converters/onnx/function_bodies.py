@@ -14,6 +14,7 @@ from nnl.converters.onnx.operators import Node, default_of
 from nnl.converters.onnx.reader import Reader, check_names, opsets_of
 from nnl.converters.onnx.tensors import code_of_dtype
 from nnl.converters.onnx.values import dtype_of, shape_of
+from nnl.converters.onnx.writer import node_message
 
 Body = tuple[Graph, dict[str, int]]
 
@@ -23,11 +24,14 @@ def body_of_function(ctx: Any, node: Node, function: Function) -> Body:
     key = function.domain, function.name, _frozen(node.attributes)
     found: Body | None = ctx.bodies.get(key)
     if found is None:
+        from onnx import FunctionProto
+
         bound = dict(node.attributes)
         reader = Reader(function.opsets, None)
-        for a in function.proto.attribute_proto:
+        proto = FunctionProto.FromString(function.body)
+        for a in proto.attribute_proto:
             bound.setdefault(a.name, reader.attribute(a, frozenset()))
-        found = ctx.bodies[key] = _body(function.proto, function.opsets, bound)
+        found = ctx.bodies[key] = _body(proto, function.opsets, bound)
     return found
 
 
@@ -57,7 +61,7 @@ def body_of_schema(ctx: Any, node: Node, values: Sequence[Any]) -> Body:
         key = None
         proto.ParseFromString(
             schema.get_context_dependent_function_with_opset_version(
-                max(dependent), _as_proto(node), [_type(v) for v in values]
+                max(dependent), node_message(node).SerializeToString(), [_type(v) for v in values]
             )
         )
     else:
@@ -93,22 +97,6 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, tuple) and any(isinstance(v, np.ndarray) for v in value):
         return tuple(v.tobytes() for v in value)
     return value if value.__hash__ is not None else id(value)
-
-
-def _as_proto(node: Node) -> bytes:
-    from onnx import helper, numpy_helper
-
-    given = {}
-    for name, value in node.attributes.items():
-        if isinstance(value, Graph):
-            given[name] = value.proto
-        else:
-            is_array = isinstance(value, np.ndarray)
-            given[name] = numpy_helper.from_array(value) if is_array else value
-    proto = helper.make_node(
-        node.op_type, node.inputs, node.outputs, node.name, domain=node.domain, **given
-    )
-    return bytes(proto.SerializeToString())
 
 
 def _type(value: Any) -> bytes:

@@ -180,6 +180,14 @@ class OnnxModel:
         )
         return tagged(handle, value.dtype)
 
+    def parameters(self) -> dict[str, Variable]:
+        """The parameters of the current scope by initializer name; made if they do not exist."""
+        self._scope = get_current_parameter_scope()
+        for name in self._names:
+            self._initial(name, self._values[name])
+        found = {name: get_parameter(key) for name, key in self._names.items()}
+        return {name: v for name, v in found.items() if v is not None}
+
     def parameter_names(self) -> dict[str, str]:
         """Name in the parameter registry by initializer name."""
         return dict(self._names)

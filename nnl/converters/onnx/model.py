@@ -24,24 +24,32 @@ class ValueInfo:
         kind: "tensor", "sequence", "optional" or "other".
         dtype: numpy's dtype of the elements, None if unknown.
         shape: Sizes; a str is a symbolic one, None an unknown one. None for an unknown rank.
+        inside: Kinds inside of this one down to the tensors: ("sequence",) for an optional
+            sequence of tensors.
     """
 
     name: str
     kind: str = "tensor"
     dtype: Any = None
     shape: tuple[int | str | None, ...] | None = None
+    inside: tuple[str, ...] = ()
 
 
 @dataclass
 class Function:
-    """A function of the model's own: nodes that replace one node of its name."""
+    """A function of the model's own: nodes that replace one node of its name.
+
+    Attributes:
+        body: Its serialized FunctionProto; the nodes are read where it is called, because their
+            attributes come from the call.
+    """
 
     name: str
     domain: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     opsets: dict[str, int]
-    proto: Any
+    body: bytes = field(repr=False)
 
 
 @dataclass
@@ -53,7 +61,6 @@ class Graph:
     inputs: list[ValueInfo]
     outputs: list[ValueInfo]
     initializers: dict[str, Any] = field(default_factory=dict, repr=False)
-    proto: Any = field(default=None, repr=False)
 
     @property
     def needed_inputs(self) -> list[ValueInfo]:
@@ -146,28 +153,53 @@ class Model:
         """Every node of the graph and its subgraphs."""
         return self.graph.walk()
 
+    def accept(self, visitor: Visitor, *context: Any) -> None:
+        """Let a visitor see inputs, initializers, nodes and outputs, in this order."""
+        for info in self.graph.inputs:
+            visitor.visit_input(info, *context)
+        for name, value in self.graph.initializers.items():
+            visitor.visit_initializer(name, value, *context)
+        for node in self.walk():
+            node.accept(visitor, *context)
+        for info in self.graph.outputs:
+            visitor.visit_output(info, *context)
+
 
 class Visitor:
     """Calls the method visit_OPERATOR for every node; this one ignores nodes without a method.
 
     Methods for operators of other domains are named visit_DOMAIN_OPERATOR with dots as
-    underscores.
+    underscores. `context` is whatever the caller gives: methods get it after the node.
     """
 
-    def visit(self, model: Model) -> None:
-        """Visit every node in topological order, subgraphs after the node that has them."""
-        for node in model.walk():
-            self.visit_node(node)
+    def visit(self, model: Model, *context: Any) -> None:
+        """Visit inputs, initializers, nodes in topological order, and outputs.
 
-    def visit_node(self, node: Node) -> Any:
-        """Call the method of this node's operator."""
+        Subgraphs come after the node that has them.
+        """
+        model.accept(self, *context)
+
+    def visit_input(self, info: ValueInfo, *context: Any) -> None:
+        """Called for every input of the graph."""
+
+    def visit_initializer(self, name: str, value: Any, *context: Any) -> None:
+        """Called for every initializer of the graph, before any node."""
+
+    def visit_output(self, info: ValueInfo, *context: Any) -> None:
+        """Called for every output of the graph, after all nodes."""
+
+    def method(self, node: Node) -> Callable[..., Any] | None:
+        """The method for this node's operator; None if there is none."""
         parts = [node.domain.replace(".", "_")] if node.domain else []
         name = "_".join(["visit", *parts, node.op_type])
-        method: Callable[[Node], Any] | None
-        method = None if hasattr(Visitor, name) else getattr(self, name, None)  # "node" is none
-        return self.missing(node) if method is None else method(node)
+        return None if hasattr(Visitor, name) else getattr(self, name, None)  # "node" is none
 
-    def missing(self, node: Node) -> Any:
+    def visit_node(self, node: Node, *context: Any) -> Any:
+        """Call the method of this node's operator."""
+        method = self.method(node)
+        return self.missing(node, *context) if method is None else method(node, *context)
+
+    def missing(self, node: Node, *context: Any) -> Any:
         """Called for a node that has no method."""
         return None
 
@@ -178,7 +210,7 @@ EmptyVisitor = Visitor
 class StrictVisitor(Visitor):
     """A visitor for which a node without a method is an error."""
 
-    def missing(self, node: Node) -> Any:
+    def missing(self, node: Node, *context: Any) -> Any:
         raise UnsupportedOperator(
             f"{type(self).__name__} knows no operator {node.op_type!r} of the domain "
             f"{node.domain or 'ai.onnx'!r}",

@@ -26,14 +26,14 @@ PYTHON_TYPES = {
     _KIND.TENSOR: "numpy.ndarray",
     _KIND.GRAPH: "Graph",
     _KIND.SPARSE_TENSOR: "numpy.ndarray",
-    _KIND.TYPE_PROTO: "TypeProto",
+    _KIND.TYPE_PROTO: "ValueInfo",
     _KIND.INTS: "tuple[int, ...]",
     _KIND.FLOATS: "tuple[float, ...]",
     _KIND.STRINGS: "tuple[str, ...]",
     _KIND.TENSORS: "tuple[numpy.ndarray, ...]",
     _KIND.GRAPHS: "tuple[Graph, ...]",
     _KIND.SPARSE_TENSORS: "tuple[numpy.ndarray, ...]",
-    _KIND.TYPE_PROTOS: "tuple[TypeProto, ...]",
+    _KIND.TYPE_PROTOS: "tuple[ValueInfo, ...]",
 }
 _CONVERT = {
     _KIND.INT: int,
@@ -105,6 +105,10 @@ class Node:
         own = self.name or next((o for o in self.outputs if o), "")
         return f"node {domain}{self.op_type} {own!r}"
 
+    def accept(self, visitor: Any, *context: Any) -> Any:
+        """Call the visitor's method for this operator, visit_OPERATOR(node, *context)."""
+        return visitor.visit_node(self, *context)
+
     def error(self, reason: str) -> OnnxError:
         """An OnnxError about this node."""
         return OnnxError(reason, node=self.label)
@@ -122,7 +126,7 @@ class UnknownNode(Node):
         super().__init__(*inputs, **kw)
 
 
-def _value_at(values: str, index: int) -> property:
+def value_at(values: str, index: int) -> property:
     def get(self: Any) -> str:
         names = getattr(self, values)
         return names[index] if index < len(names) else ""
@@ -177,7 +181,7 @@ def make_class(schema: Any) -> type[Node]:
         ("o_", "outputs", schema.outputs),
     ):
         for index, formal in enumerate(formals):
-            make = _values_from if formal.option == _MANY else _value_at
+            make = _values_from if formal.option == _MANY else value_at
             members[prefix + formal.name] = make(values, index)
     types = {}
     for name, attribute in schema.attributes.items():
@@ -189,6 +193,7 @@ def make_class(schema: Any) -> type[Node]:
 
 _CLASSES: dict[tuple[str, str, int], type[Node]] = {}
 _NEWEST: dict[tuple[str, str], type[Node]] = {}
+_OWN: dict[tuple[str, str], type[Node]] = {}  # of operators that ONNX does not have
 
 
 def _class_of(schema: Any) -> type[Node]:
@@ -203,9 +208,11 @@ def operator_class(op_type: str, version: int | None = None, domain: str = "") -
     """The class of an operator as it is in this version of its domain; the newest if left out.
 
     Raises:
-        UnsupportedOperator: The installed onnx has no such operator.
+        UnsupportedOperator: The installed onnx has no such operator, and nobody has defined one.
     """
     domain = "" if domain == "ai.onnx" else domain
+    if (domain, op_type) in _OWN:
+        return _OWN[domain, op_type]
     try:
         if version is None:
             return _class_of(defs.get_schema(op_type, domain=domain))
@@ -215,6 +222,20 @@ def operator_class(op_type: str, version: int | None = None, domain: str = "") -
             f"there is no operator {op_type!r} in version {version} of the domain "
             f"{domain or 'ai.onnx'!r}"
         ) from None
+
+
+def add_class(cls: type[Node]) -> None:
+    """Let files hold nodes of a class that somebody has written.
+
+    Raises:
+        ValueError: ONNX has an operator of that name in that domain.
+    """
+    if (cls.domain, cls.op_type) in _NEWEST:
+        raise ValueError(
+            f"{cls.__name__}: ONNX has an operator {cls.op_type!r} in the domain "
+            f"{cls.domain or 'ai.onnx'!r}; give the class another op_type or domain"
+        )
+    _OWN[cls.domain, cls.op_type] = cls
 
 
 def _make_newest() -> None:

@@ -109,9 +109,8 @@ def model_of(proto: Any, data: Any, runs: Runs, folder: Path | None, file: str) 
 def function_of(proto: Any) -> Function:
     """The typed view of a FunctionProto; its nodes are read where it is called."""
     opsets = opsets_of(proto.opset_import, 8)
-    return Function(
-        proto.name, proto.domain, tuple(proto.input), tuple(proto.output), opsets, proto
-    )
+    inputs, outputs = tuple(proto.input), tuple(proto.output)
+    return Function(proto.name, proto.domain, inputs, outputs, opsets, proto.SerializeToString())
 
 
 def opsets_of(imports: Any, ir_version: int) -> dict[str, int]:
@@ -165,7 +164,7 @@ class Reader:
         made = {name for n in proto.node for name in n.output}
         inside = outer | own | made
         nodes = [self.node(n, inside) for n in proto.node]
-        graph = Graph(proto.name, nodes, inputs, outputs, initializers, proto)
+        graph = Graph(proto.name, nodes, inputs, outputs, initializers)
         check_names(graph, inside)
         graph.sort()
         return graph
@@ -225,7 +224,7 @@ class Reader:
         if kind == A.SPARSE_TENSOR:
             return dense(a.sparse_tensor, self.folder)
         if kind == A.TYPE_PROTO:
-            return a.tp
+            return type_info("", a.tp)
         if kind in (A.FLOATS, A.INTS):
             return tuple(a.floats if kind == A.FLOATS else a.ints)
         if kind == A.STRINGS:
@@ -234,6 +233,8 @@ class Reader:
             return tuple(array_of(t, self.folder) for t in a.tensors)
         if kind == A.GRAPHS:
             return tuple(self.graph(g, outer) for g in a.graphs)
+        if kind == A.TYPE_PROTOS:
+            return tuple(type_info("", t) for t in a.type_protos)
         raise OnnxError(f"attribute {a.name!r} has the type {kind}, which is not supported")
 
 
@@ -272,23 +273,29 @@ def check_names(graph: Graph, known: frozenset[str]) -> None:
 
 def value_info(proto: Any) -> ValueInfo:
     """Name and type of a ValueInfoProto."""
-    t = proto.type
-    kind = t.WhichOneof("value") or "other"
-    name = kind.removesuffix("_type")
-    while kind in ("sequence_type", "optional_type"):
-        t = getattr(t, kind).elem_type
-        kind = t.WhichOneof("value") or "other"
-    if kind != "tensor_type":
-        return ValueInfo(proto.name, name)
+    return type_info(proto.name, proto.type)
+
+
+def type_info(name: str, t: Any) -> ValueInfo:
+    """A TypeProto, with the name of what has this type."""
+    kinds = [t.WhichOneof("value") or "other"]
+    while kinds[-1] in ("sequence_type", "optional_type"):
+        t = getattr(t, kinds[-1]).elem_type
+        kinds.append(t.WhichOneof("value") or "other")
+    last = kinds[-1]
+    outer, *inside = [k.removesuffix("_type") for k in kinds]
+    inside = inside[:-1] if last == "tensor_type" else inside
+    if last != "tensor_type":
+        return ValueInfo(name, outer, inside=tuple(inside))
     tensor = t.tensor_type
-    dtype = dtype_of_code(tensor.elem_type, f"value {proto.name!r}") if tensor.elem_type else None
+    dtype = dtype_of_code(tensor.elem_type, f"value {name!r}") if tensor.elem_type else None
     shape = None
     if tensor.HasField("shape"):
         shape = tuple(
             d.dim_value if d.HasField("dim_value") else (d.dim_param or None)
             for d in tensor.shape.dim
         )
-    return ValueInfo(proto.name, name, dtype, shape)
+    return ValueInfo(name, outer, dtype, shape, tuple(inside))
 
 
 def dense(sparse: Any, folder: Path | None) -> Any:

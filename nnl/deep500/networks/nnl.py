@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl itself. The importer of nnl.converters.onnx is its visitor; this is its Network."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+import nnl.solvers as S
+from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
+from nnl.converters.onnx.importer import OnnxModel
+from nnl.converters.onnx.registry import ONNX
+from nnl.converters.onnx.values import is_float, var
+from nnl.core.modes import context_scope, no_grad
+from nnl.core.parameter import parameter_scope
+from nnl.core.python_function import PythonFunction
+from nnl.core.variable import Variable, forward_all
+from nnl.deep500.contract import GRADIENT, Network, listed
+from nnl.deep500.execution import Values
+from nnl.deep500.operation import Operation
+from nnl.ext import get_extension_context
+
+_SOLVERS = {
+    "sgd": (S.Sgd, {}),
+    "momentum": (S.Momentum, {}),
+    "nesterov": (S.Nesterov, {}),
+    "adagrad": (S.Adagrad, {}),
+    "adam": (S.Adam, {"lr": "alpha"}),
+}
+
+
+class _Own(PythonFunction):
+    """An operator whose body the user wrote for numpy."""
+
+    def __init__(self, op: Operation) -> None:
+        super().__init__()
+        self.op = op
+
+    @property
+    def name(self) -> str:
+        return self.op.op_type
+
+    def min_outputs(self) -> int:
+        return len(self.op.gives)
+
+    def setup_impl(self, inputs: Any, outputs: Any) -> None:
+        shapes = self.op.output_shapes(*[v.shape for v in inputs])
+        for out, shape in zip(outputs, shapes, strict=True):
+            out.reset_shape(shape, True)
+
+    def forward_impl(self, inputs: Any, outputs: Any) -> None:
+        for out, y in zip(outputs, self.op.computed([v.d for v in inputs]), strict=True):
+            out.d = y
+
+    def backward_impl(self, inputs: Any, outputs: Any, propagate_down: Any, accum: Any) -> None:
+        found = self.op.gradients(
+            [v.d for v in inputs], [v.d for v in outputs], [v.g for v in outputs]
+        )
+        for v, g, wanted, add in zip(inputs, found, propagate_down, accum, strict=True):
+            if wanted:
+                v.g = v.g + g if add else g
+
+
+def _run_own(ctx: Any, node: Any, *inputs: Any) -> Any:
+    return _Own(node)(*[var(x) for x in inputs])
+
+
+class NnlNetwork(Network):
+    """A model on nnl.
+
+    The graph is static where it can be: an input of integers that decides shapes is a constant, and
+    then the graph is run as it is read.
+
+    Args:
+        device: "cpu" (the native library), "numpy", "cudnn" or "cuda", and a type: "cpu:half".
+    """
+
+    backend = "nnl"
+
+    def __init__(self, model: Any, device: str = "", trainable: Any = None) -> None:
+        name, _, kind = (device or "cpu").partition(":")
+        self.context = get_extension_context(name, type_config=kind or "float")
+        self.scope: Any = OrderedDict()  # a plain dict is no scope
+        super().__init__(model, device, trainable)
+
+    def missing(self) -> list[str]:
+        for node in self.graph.walk():
+            key = node.domain, node.op_type
+            if isinstance(node, Operation) and key not in ONNX.imports:
+                ONNX.importer(node.op_type, domain=node.domain)(_run_own)
+        try:
+            OnnxModel(self.model)
+        except UnsupportedOperator as error:
+            return listed([n for n in self.graph.walk() if n.op_type in error.reason])
+        return []
+
+    def _build(self) -> None:
+        self.net = OnnxModel(self.model, lambda name, _: name in self._names)
+        self.graphs: dict[Any, Any] = {}
+        self.scope = OrderedDict()
+        with context_scope(self.context), parameter_scope("", self.scope):
+            made = self.net.parameters()
+        self.parameter = {name: made[name] for name in self._names}
+
+    def _release(self) -> None:
+        self.graphs, self.parameter = {}, {}
+
+    def _static(self, inputs: Values) -> Any:
+        """Inputs and outputs of the graph for these shapes; None where it cannot be recorded."""
+        key = tuple((n, v.shape, v.dtype) for n, v in inputs.items())
+        if key not in self.graphs:
+            self.graphs[key] = self._record(inputs)
+        return self.graphs[key]
+
+    def _record(self, inputs: Values) -> Any:
+        infos = {v.name: v for v in self.graph.inputs}
+        label = self.loss and [n for n in inputs if not is_float(inputs[n].dtype)]
+        if not all(is_float(v.dtype) or n in (label or ()) for n, v in inputs.items()):
+            return None
+        small = [
+            v for v in self.graph.outputs if v.dtype is not None and v.dtype.kind not in "fiub"
+        ]
+        if small:  # types that are rounded to when values are read
+            return None
+        given = {n: Variable(v.shape) for n, v in inputs.items()}
+        for n, v in given.items():
+            v.d = inputs[n]
+            if infos[n].dtype is None:
+                v.info = inputs[n].dtype
+        try:
+            outs = self.net(**given)
+        except OnnxError:
+            return None
+        outs = list(outs) if isinstance(outs, tuple) else [outs]
+        if not all(isinstance(y, Variable) for y in outs):
+            return None
+        for y in outs:
+            y.persistent = True
+        return given, outs
+
+    def _infer(self, inputs: Values) -> dict[str, Any]:
+        names = [v.name for v in self.graph.outputs]
+        with context_scope(self.context), parameter_scope("", self.scope):
+            static = None
+            if all(isinstance(v, np.ndarray) for v in inputs.values()):
+                static = self._static(inputs)
+            if static is None:
+                with no_grad():
+                    outs = self.net.run(*inputs.values())
+                return dict(zip(names, outs, strict=True))
+            self._fill(static[0], inputs)
+            forward_all(static[1], clear_buffer=True)
+            return self._results(static[1])
+
+    def _fill(self, given: Any, inputs: Values) -> None:
+        for name, value in inputs.items():
+            given[name].d = value
+
+    def _results(self, outs: list[Any]) -> dict[str, Any]:
+        found = {}
+        for info, y in zip(self.graph.outputs, outs, strict=True):
+            dtype = info.dtype if info.dtype is not None else y.d.dtype
+            found[info.name] = np.array(y.d, dtype)
+        return found
+
+    def step(self, inputs: Values) -> list[Any]:
+        """Outputs as Variables, with the gradients of the loss in the parameters."""
+        static = self._static(inputs)
+        if static is None:
+            raise OnnxError(f"{self.backend}: the graph cannot be recorded for training")
+        self._fill(static[0], inputs)
+        loss = static[1][[v.name for v in self.graph.outputs].index(self.loss)]
+        for v in self.parameter.values():
+            v.grad.zero()
+        forward_all(static[1], clear_no_need_grad=True)
+        loss.backward(clear_buffer=True)
+        outs: list[Any] = static[1]
+        return outs
+
+    def _backprop(self, inputs: Values) -> dict[str, Any]:
+        with context_scope(self.context), parameter_scope("", self.scope):
+            return self._results(self.step(inputs))
+
+    def _read(self, name: str) -> Any:
+        own = name.removesuffix(GRADIENT)
+        with context_scope(self.context):
+            v = self.parameter[own]
+            return v.d if own == name else v.g
+
+    def _write(self, name: str, value: Any) -> None:
+        with context_scope(self.context):
+            self.parameter[name].d = value
+
+    def native_optimizer(self, rule: str, **settings: float) -> Any:
+        if rule not in _SOLVERS:
+            return super().native_optimizer(rule, **settings)
+        self.setup()
+        make, names = _SOLVERS[rule]
+        solver = make(**{names.get(k, k): v for k, v in settings.items()})
+        with context_scope(self.context):
+            solver.set_parameters(self.parameter)
+
+        def train(inputs: Any) -> dict[str, Any]:
+            with context_scope(self.context), parameter_scope("", self.scope):
+                outs = self.step(self._bound(inputs))
+                solver.update()
+                return self._results(outs)
+
+        return train

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorFlow: eager, or the whole graph in one tf.function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from nnl.deep500.arrays import ArrayVisitor
+from nnl.deep500.contract import GRADIENT
+from nnl.deep500.execution import Values, VisitorNetwork
+from nnl.deep500.operation import Operation
+
+_REDUCE = {
+    "sum": tf.reduce_sum,
+    "mean": tf.reduce_mean,
+    "prod": tf.reduce_prod,
+    "max": tf.reduce_max,
+    "min": tf.reduce_min,
+}
+_SCATTER = {
+    "add": tf.tensor_scatter_nd_add,
+    "max": tf.tensor_scatter_nd_max,
+    "min": tf.tensor_scatter_nd_min,
+    "none": tf.tensor_scatter_nd_update,
+}
+
+
+def _divide(x: Any, y: Any) -> Any:
+    return x / y if x.dtype.is_floating else tf.truncatediv(x, y)
+
+
+def _called(function: Any, inputs: Sequence[Any], dtypes: list[Any]) -> list[Any]:
+    """A function of a list of numpy arrays; TensorFlow gives one output without its list."""
+    outs = tf.numpy_function(lambda *a: function(a), inputs, dtypes)
+    return outs if isinstance(outs, (list, tuple)) else [outs]
+
+
+class TensorFlowVisitor(ArrayVisitor):
+    """ONNX's operators as calls of TensorFlow."""
+
+    simple: dict[str, Callable[..., Any]] = {
+        **{
+            name: getattr(tf.math, name.lower())
+            for name in (
+                *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh"),
+                *("Erf", "Exp", "Floor", "Log", "Reciprocal", "Sigmoid", "Sign", "Sin", "Sinh"),
+                *("Sqrt", "Tan", "Tanh"),
+            )
+        },
+        **{"Add": tf.add, "Sub": tf.subtract, "Mul": tf.multiply, "Div": _divide},
+        **{"Neg": tf.negative, "Round": tf.round, "IsNaN": tf.math.is_nan, "Det": tf.linalg.det},
+        **{"And": tf.logical_and, "Or": tf.logical_or, "Xor": tf.math.logical_xor},
+        **{"Not": tf.logical_not, "BitwiseAnd": tf.bitwise.bitwise_and, "Where": tf.where},
+        **{"BitwiseOr": tf.bitwise.bitwise_or, "BitwiseXor": tf.bitwise.bitwise_xor},
+        **{"BitwiseNot": tf.bitwise.invert, "Equal": tf.equal, "Less": tf.less},
+        **{"Greater": tf.greater, "LessOrEqual": tf.less_equal, "Relu": tf.nn.relu},
+        "GreaterOrEqual": tf.greater_equal,
+        "Pow": lambda x, y: tf.cast(tf.pow(x, tf.cast(y, x.dtype)), x.dtype),
+        "Max": lambda *xs: reduce(tf.maximum, xs),
+        "Min": lambda *xs: reduce(tf.minimum, xs),
+    }
+
+    def constant(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.constant(v) for v in value]
+        if value is None or tf.is_tensor(value):
+            return value
+        return tf.constant(value)
+
+    def host(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.host(v) for v in value]
+        if not tf.is_tensor(value):
+            return value
+        found = tf.get_static_value(value)
+        if found is None:
+            raise ValueError("a shape or an index depends on values that the graph does not know")
+        return np.asarray(found)
+
+    def own(self, node: Operation, *inputs: Any) -> Any:
+        shapes = node.output_shapes(*[tuple(x.shape) for x in inputs])
+        kind = inputs[0].dtype
+
+        @tf.custom_gradient
+        def call(*xs: Any) -> Any:
+            outs = _called(node.computed, xs, [kind] * len(shapes))
+            outs = [tf.ensure_shape(y, s) for y, s in zip(outs, shapes, strict=True)]
+
+            def backward(*grads: Any) -> Any:
+                n, m = len(xs), len(outs)
+
+                def body(a: Any) -> Any:
+                    found = node.gradients(a[:n], a[n : n + m], a[n + m :])
+                    return [g.astype(x.dtype) for g, x in zip(found, a[:n], strict=True)]
+
+                found = _called(body, [*xs, *outs, *grads], [x.dtype for x in xs])
+                return [tf.ensure_shape(g, x.shape) for g, x in zip(found, xs, strict=True)]
+
+            return tuple(outs) if len(outs) > 1 else outs[0], backward
+
+        return call(*inputs)
+
+    # ---- primitives ----
+
+    def dtype(self, x: Any) -> Any:
+        return np.dtype(x.dtype.as_numpy_dtype)
+
+    def cast(self, x: Any, dtype: Any) -> Any:
+        return tf.cast(x, tf.as_dtype(np.dtype(dtype)))
+
+    def shape(self, x: Any) -> tuple[int, ...]:
+        return tuple(x.shape)
+
+    def reshape(self, x: Any, shape: Sequence[int]) -> Any:
+        return tf.reshape(x, [int(n) for n in shape])
+
+    def transpose(self, x: Any, axes: Sequence[int]) -> Any:
+        return tf.transpose(x, list(axes))
+
+    def concatenate(self, xs: Sequence[Any], axis: int) -> Any:
+        return tf.concat(list(xs), axis)
+
+    def broadcast_to(self, x: Any, shape: Sequence[int]) -> Any:
+        return tf.broadcast_to(x, list(shape))
+
+    def where(self, c: Any, x: Any, y: Any) -> Any:
+        return tf.where(c, x, y)
+
+    def take(self, x: Any, index: Any, axis: int) -> Any:
+        return tf.gather(x, index, axis=axis)
+
+    def gather_nd(self, x: Any, index: Any) -> Any:
+        return tf.gather_nd(x, index)
+
+    def scatter_nd(self, x: Any, index: Any, updates: Any, how: str) -> Any:
+        if how == "mul":
+            raise NotImplementedError("TensorFlow has no scatter that multiplies")
+        return _SCATTER[how](x, index, updates)
+
+    def flip(self, x: Any, axes: Sequence[int]) -> Any:
+        return tf.reverse(x, list(axes))
+
+    def pad(self, x: Any, pads: Sequence[tuple[int, int]], value: Any) -> Any:
+        return tf.pad(x, [list(p) for p in pads], constant_values=tf.cast(value, x.dtype))
+
+    def reduce(self, how: str, x: Any, axes: Sequence[int], keep: bool) -> Any:
+        if x.dtype == tf.bool:
+            return tf.cast(self.reduce(how, tf.cast(x, tf.int32), axes, keep), tf.bool)
+        return _REDUCE[how](x, list(axes), keep)
+
+    def arg(self, how: str, x: Any, axis: int) -> Any:
+        return (tf.argmax if how == "max" else tf.argmin)(x, axis)
+
+    def cumulative(self, how: str, x: Any, axis: int) -> Any:
+        return (tf.cumsum if how == "sum" else tf.math.cumprod)(x, axis)
+
+    def top(self, x: Any, k: int, largest: bool) -> tuple[Any, Any]:
+        values, index = tf.math.top_k(x if largest else -x, k)
+        return (values if largest else -values), index
+
+    def matmul(self, x: Any, y: Any) -> Any:
+        return tf.matmul(x, y)
+
+    def visit_MatMul(self, node: Any, x: Any, y: Any) -> Any:
+        if len(x.shape) == 1 or len(y.shape) == 1:
+            wide = x[None] if len(x.shape) == 1 else x
+            z = tf.matmul(wide, y[:, None] if len(y.shape) == 1 else y)
+            z = z[..., 0] if len(y.shape) == 1 else z
+            return tf.squeeze(z, -1 if len(y.shape) == 1 else -2) if len(x.shape) == 1 else z
+        return tf.matmul(x, y)
+
+    def einsum(self, equation: str, *xs: Any) -> Any:
+        return tf.einsum(equation, *xs)
+
+    def sqrt(self, x: Any) -> Any:
+        return tf.sqrt(x)
+
+    def rounded(self, x: Any) -> Any:
+        return tf.round(x)
+
+    def softmax(self, x: Any, axis: int) -> Any:
+        return tf.nn.softmax(x, axis)
+
+    def _last(self, x: Any) -> Any:
+        n = len(x.shape)
+        return tf.transpose(x, [0, *range(2, n), 1])
+
+    def _first(self, x: Any) -> Any:
+        n = len(x.shape)
+        return tf.transpose(x, [0, n - 1, *range(1, n - 1)])
+
+    def convolve(self, x: Any, w: Any, strides: Any, dilations: Any, group: int) -> Any:
+        # its kernels on a CPU want channels last, no groups, and strides or dilations, not both
+        n = len(strides)
+        kernel = tf.transpose(w, [*range(2, 2 + n), 1, 0])
+        plain = max(strides) == 1 or max(dilations) == 1
+        steps = list(strides) if plain else [1] * n
+        xs = tf.split(self._last(x), group, -1)
+        ws = tf.split(kernel, group, -1)
+        ys = [
+            tf.nn.convolution(a, b, steps, "VALID", dilations=list(dilations))
+            for a, b in zip(xs, ws, strict=True)
+        ]
+        y = ys[0] if group == 1 else tf.concat(ys, -1)
+        if not plain:
+            y = y[(slice(None), *[slice(None, None, s) for s in strides])]
+        return self._first(y)
+
+    def largest(self, x: Any, kernel: Any, strides: Any, dilations: Any) -> tuple[Any, ...]:
+        kept = x.dtype
+        wide = x if kept.is_floating else tf.cast(x, tf.float32)
+        plain = max(dilations) == 1
+        y = tf.nn.pool(
+            self._last(wide),
+            list(kernel),
+            "MAX",
+            list(strides) if plain else [1] * len(strides),
+            "VALID",
+            dilations=None if plain else list(dilations),
+        )
+        if not plain:
+            y = y[(slice(None), *[slice(None, None, s) for s in strides])]
+        return (tf.cast(self._first(y), kept),)
+
+    # ---- what TensorFlow has whole ----
+
+    def visit_MaxPool(self, node: Any, x: Any) -> Any:
+        if len(node.outputs) > 1:
+            raise NotImplementedError("TensorFlow on a CPU gives no indices of pooling")
+        return super().visit_MaxPool(node, x)
+
+    def visit_Mod(self, node: Any, x: Any, y: Any) -> Any:
+        return tf.truncatemod(x, y) if node.fmod else tf.math.floormod(x, y)
+
+    def visit_LogSoftmax(self, node: Any, x: Any) -> Any:
+        if node.since < 13:
+            return tf.math.log(self.visit_Softmax(node, x))
+        return tf.nn.log_softmax(x, node.axis)
+
+    def visit_Gelu(self, node: Any, x: Any) -> Any:
+        return tf.nn.gelu(x, node.approximate == "tanh")
+
+    def visit_SoftmaxCrossEntropyLoss(self, node: Any, x: Any, t: Any, w: Any = None) -> Any:
+        plain = w is None and node.reduction == "mean" and len(node.outputs) == 1
+        if not plain or len(x.shape) != 2 or "ignore_index" in node.attributes:
+            return self.missing(node)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(t, x))
+
+    def visit_BitShift(self, node: Any, x: Any, y: Any) -> Any:
+        left = node.direction == "LEFT"
+        return (tf.bitwise.left_shift if left else tf.bitwise.right_shift)(x, y)
+
+
+class TensorFlowNetwork(VisitorNetwork):
+    """A model on TensorFlow.
+
+    Args:
+        device: "cpu", or "compiled" for one tf.function.
+    """
+
+    backend, package = "tensorflow", "tensorflow"
+    visitor = TensorFlowVisitor()
+
+    def __init__(self, model: Any, device: str = "", trainable: Any = None) -> None:
+        self.compiled = device == "compiled"
+        super().__init__(model, device, trainable)
+
+    def constant(self, value: Any) -> Any:
+        return self.visitor.constant(value)
+
+    def variable(self, value: Any) -> Any:
+        return tf.Variable(np.array(value))
+
+    def array(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.array(v) for v in value]
+        return None if value is None else np.array(value)
+
+    def _build(self) -> None:
+        super()._build()
+        self.grads: dict[str, Any] = {}
+        self._forward: Any = self._plain
+        self._step: Any = self._train
+        if self.compiled:
+            self._forward, self._step = tf.function(self._plain), tf.function(self._train)
+
+    def _plain(self, inputs: Values) -> list[Any]:
+        values = {n: tf.convert_to_tensor(v) for n, v in self.values.items()}
+        return self.machine.run(self.graph, {**self.constants, **values, **inputs})
+
+    def _train(self, inputs: Values) -> tuple[list[Any], list[Any]]:
+        with tf.GradientTape() as tape:
+            outs = self._plain(inputs)
+            loss = outs[[v.name for v in self.graph.outputs].index(self.loss)]
+        return outs, tape.gradient(loss, list(self.values.values()))
+
+    def _run(self, inputs: Values) -> list[Any]:
+        return list(self._forward(inputs))
+
+    def step(self, inputs: Values) -> tuple[list[Any], list[Any]]:
+        """Outputs and gradients as tensors."""
+        outs, grads = self._step(inputs)
+        self.grads = dict(zip(self.values, grads, strict=True))
+        return outs, grads
+
+    def _backprop(self, inputs: Values) -> dict[str, Any]:
+        return self._results(self.step(self._given(inputs))[0])
+
+    def _read(self, name: str) -> Any:
+        own = name.removesuffix(GRADIENT)
+        v = self.values[own]
+        if own == name:
+            return v.numpy()
+        g = self.grads.get(own)
+        return (
+            np.zeros(v.shape, v.dtype.as_numpy_dtype)
+            if g is None
+            else tf.convert_to_tensor(g).numpy()
+        )
+
+    def _write(self, name: str, value: Any) -> None:
+        self.values[name].assign(value)
+
+    def native_optimizer(self, rule: str, **s: float) -> Any:
+        self.setup()
+        k = tf.keras.optimizers
+        makers: dict[str, Callable[[], Any]] = {
+            "sgd": lambda: k.SGD(s["lr"]),
+            "momentum": lambda: k.SGD(s["lr"], s["momentum"]),
+            "nesterov": lambda: k.SGD(s["lr"], s["momentum"], nesterov=True),
+            "adagrad": lambda: k.Adagrad(s["lr"], initial_accumulator_value=0.0, epsilon=s["eps"]),
+            "adam": lambda: k.Adam(s["lr"], s["beta1"], s["beta2"], s["eps"]),
+        }
+        if rule not in makers:
+            return super().native_optimizer(rule, **s)
+        optimizer = makers[rule]()
+        variables = list(self.values.values())
+        optimizer.build(variables)
+        update: Any = lambda g: optimizer.apply_gradients(zip(g, variables, strict=True))  # noqa: E731
+        update = tf.function(update) if self.compiled else update
+
+        def train(inputs: Any) -> dict[str, Any]:
+            outs, grads = self.step(self._given(self._bound(inputs)))
+            update(grads)
+            return self._results(outs)
+
+        return train
