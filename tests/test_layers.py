@@ -30,7 +30,7 @@ ROWS = {
     "data": 4,
     "converters": 5,
     "models": 6,
-    "training": 5,
+    "training": 6,
     "deep500": 6,
     "console": 7,
     "cli": 8,

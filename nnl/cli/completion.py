@@ -13,7 +13,6 @@ def add_commands(commands: Any) -> None:
     """Register the command."""
     p = commands.add_parser(
         "completion",
-        help="print a completion script for a shell",
         description="bash: source <(nnl completion bash); zsh: the same with zsh; "
         "fish: nnl completion fish | source",
     )

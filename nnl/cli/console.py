@@ -15,7 +15,6 @@ def add_commands(commands: Any) -> None:
     """Register the command."""
     p = commands.add_parser(
         "console",
-        help="draw, train and compare networks in the browser",
         description="Starts a server for this machine alone and prints its address. DIR keeps "
         "projects, data sets and trials.",
     )

@@ -42,7 +42,6 @@ def add_commands(commands: Any) -> None:
     """Register the command."""
     p = commands.add_parser(
         "convert",
-        help="convert a network to another format",
         description="Convert FILE..., which belong together, to OUTPUT. The extension names the "
         "format. OUTPUT appears when it is complete and is replaced only by a good one.",
     )

@@ -13,7 +13,6 @@ def add_commands(commands: Any) -> None:
     """Register the command."""
     p = commands.add_parser(
         "cpp-flags",
-        help="print what a C++ compiler needs to know of the library",
         description="g++ -std=c++17 main.cpp $(nnl cpp-flags) -o main",
     )
     p.add_argument(

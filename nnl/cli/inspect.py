@@ -25,7 +25,7 @@ from nnl.graph import load_program
 
 def add_commands(commands: Any) -> None:
     """Register the commands."""
-    p = commands.add_parser("dump", help="networks, executors, optimizers and monitors of a file")
+    p = commands.add_parser("dump")
     p.add_argument("files", nargs="+", metavar="FILE")
     p.add_argument(
         "-I",
@@ -51,7 +51,7 @@ def add_commands(commands: Any) -> None:
     p.add_argument("--json", action="store_true", help="as JSON")
     p.set_defaults(run=dump)
 
-    p = commands.add_parser("function_info", help="functions of a file, or all that there are")
+    p = commands.add_parser("function_info")
     p.add_argument("file", nargs="?", metavar="FILE")
     p.add_argument(
         "-f",

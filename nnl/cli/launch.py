@@ -19,7 +19,7 @@ from nnl.cli.rank import GRACE_S, LINK, LOOK_S, die_with_parent, signal_name
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `launch` to the parser of `nnl`."""
-    add_arguments(commands.add_parser("launch", help="run a script in several processes"))
+    add_arguments(commands.add_parser("launch"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,58 +1,116 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nnl: convert, look into and run networks from the command line."""
+"""nnl: train, run, convert and look into networks from the command line."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
+import importlib
 import logging
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
-from nnl.cli import (
-    completion,
-    console,
-    convert,
-    cpp,
-    inspect,
-    launch,
-    models,
-    run,
-    template,
-    view,
+from nnl.cli.errors import EXPECTED, Problem, problem_of
+
+# Command -> its module in nnl.cli and what it does. Only the module of the command that is run is
+# imported, so that `nnl --help` comes at once.
+COMMANDS = {
+    "train": ("train", "train a network"),
+    "console": ("console", "draw, train and compare networks in the browser"),
+    "convert": ("convert", "convert a network to another format"),
+    "nnb_template": ("template", "types of a network's variables, to edit for convert -s"),
+    "view": ("view", "a readable summary of a network, of programs or of weights"),
+    "dump": ("inspect", "networks, executors, optimizers and monitors of a file"),
+    "function_info": ("inspect", "functions of a file, or all that there are"),
+    "models": ("models", "the networks of nnl.models.build"),
+    "infer": ("run", "run a network on arrays"),
+    "forward": ("run", "run a network over a CSV data set"),
+    "launch": ("launch", "run a script in several processes"),
+    "cpp-flags": ("cpp", "print what a C++ compiler needs to know of the library"),
+    "completion": ("completion", "print a completion script for a shell"),
+    "version": ("version", "print the version"),
+}
+EPILOG = (
+    "Results go to stdout, messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a "
+    "file is missing, 4 not supported, 5 out of memory, 130 interrupted."
 )
-from nnl.logger import logger
-
-MODULES = (convert, template, view, inspect, models, run, launch, cpp, console, completion)
-EPILOG = "Results go to stdout, messages to stderr. The exit code is 0 only if all was done."
 
 
-def parser(convert: str = "nnl convert") -> argparse.ArgumentParser:
-    """The parser of `nnl` with all its commands; `convert` is what it calls that one."""
-    top = argparse.ArgumentParser(prog="nnl", description=__doc__, epilog=EPILOG)
+class Parser(argparse.ArgumentParser):
+    """Says what may have been meant, and speaks JSON where the command does."""
+
+    as_json = False
+
+    def error(self, message: str, words: Iterable[str] = ()) -> NoReturn:
+        found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        wrong = found[1] if found else message.split()[-1]
+        known = re.findall(r"[\w.-]+", found[2]) if found else list(words)
+        close = difflib.get_close_matches(wrong.partition("=")[0], known, 1)
+        if found and close:
+            message = message.replace(f" (choose from {found[2]})", "")
+        hint = f"{close[0]}, did you mean that?" if close else f"{self.prog} --help"
+        print(Problem(message, "usage", hint).text(self.prog, self.as_json), file=sys.stderr)
+        sys.exit(2)
+
+
+class Commands:
+    """Where the modules register their commands: those that are wanted, with the table's help."""
+
+    def __init__(self, parsers: Any, wanted: str | None) -> None:
+        self.parsers, self.wanted = parsers, wanted
+
+    def add_parser(self, name: str, **options: Any) -> Any:
+        """As argparse's; the parser of a command that is not wanted is thrown away."""
+        options["help"] = COMMANDS[name][1]
+        if self.wanted in (None, name):
+            return self.parsers.add_parser(name, **options)
+        return Parser(add_help=False)
+
+    @property
+    def choices(self) -> Any:
+        return self.parsers.choices
+
+
+def parser(wanted: str | None = None, convert: str = "nnl convert") -> Parser:
+    """The parser of `nnl`.
+
+    Args:
+        wanted: The command to know all about; every one if None.
+        convert: What to call that command.
+    """
+    top = Parser(prog="nnl", description=__doc__, epilog=EPILOG)
     top.add_argument("-q", "--quiet", action="store_true", help="no messages but errors")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in MODULES:
-        module.add_commands(commands)
-    commands.choices["convert"].prog = convert
-    version = commands.add_parser("version", help="print the version")
-    version.set_defaults(run=_version)
+    top.add_argument("--debug", action="store_true", help="show where in the code an error arose")
+    parsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    loaded = set()
+    for name, (module, what) in COMMANDS.items():
+        if wanted not in (None, name):
+            parsers.add_parser(name, help=what, add_help=False)
+        elif module not in loaded:
+            loaded.add(module)
+            imported = importlib.import_module(f"nnl.cli.{module}")
+            imported.add_commands(Commands(parsers, wanted))
+    if "convert" in parsers.choices:
+        parsers.choices["convert"].prog = convert
     return top
 
 
-def _version(args: argparse.Namespace) -> int:
-    import nnl
-
-    print(nnl.__version__)
-    return 0
-
-
 def main(argv: Sequence[str] | None = None, convert: str = "nnl convert") -> int:
-    """Entry point of `nnl`; returns the exit code: 0 done, 1 failed, 2 wrong usage."""
-    args = parser(convert).parse_args(argv)
+    """Entry point of `nnl`; returns the exit code, see nnl.cli.errors.CODES."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    Parser.as_json = "--json" in argv
+    wanted = next((a for a in argv if not a.startswith("-")), "")
+    top = parser(None if wanted == "completion" else wanted, convert)
+    args, rest = top.parse_known_args(argv)
+    if rest:
+        sub = top._subparsers._group_actions[0].choices[args.command]
+        sub.error(f"unrecognized arguments: {' '.join(rest)}", sub._option_string_actions)
     name = convert if args.command == "convert" else f"nnl {args.command}"
     if args.quiet:
-        logger.setLevel(logging.ERROR)
+        logging.getLogger("nnl").setLevel(logging.ERROR)
     try:
         code: int = args.run(args)
         sys.stdout.flush()
@@ -61,16 +119,12 @@ def main(argv: Sequence[str] | None = None, convert: str = "nnl convert") -> int
         # the reader of our output has had enough; Python would complain once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, TypeError, NotImplementedError, OSError, ModuleNotFoundError) as error:
-        print(f"{name}: error: {error}", file=sys.stderr)
-        return 1
-    except (MemoryError, RuntimeError) as error:  # of Python, or of oneDNN
-        what = "there is not enough memory" if isinstance(error, MemoryError) else "failed"
-        print(f"{name}: error: {_files(args)}{what}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
-        return 130
+    except (*EXPECTED, KeyboardInterrupt) as error:
+        if args.debug:
+            raise
+        problem = problem_of(error, _files(args))
+        print(problem.text(name, getattr(args, "json", False)), file=sys.stderr)
+        return problem.exit_code
 
 
 def _files(args: argparse.Namespace) -> str:

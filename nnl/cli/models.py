@@ -20,7 +20,6 @@ def add_commands(commands: Any) -> None:
     """Register the command."""
     p = commands.add_parser(
         "models",
-        help="the networks of nnl.models.build, with their parameters and multiply-adds",
         description="The names that nnl.models.build takes. Parameters are for 1,000 classes, "
         "multiply-adds for one image of the size shown.",
     )

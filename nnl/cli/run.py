@@ -23,7 +23,6 @@ def add_commands(commands: Any) -> None:
     """Register the commands."""
     p = commands.add_parser(
         "infer",
-        help="run a network on arrays",
         description="INPUT is a .npy, or raw numbers of type -t, one file per input of the "
         "network in its order. Outputs become PREFIX_0.npy ... (or .bin for raw input).",
     )
@@ -43,7 +42,6 @@ def add_commands(commands: Any) -> None:
 
     p = commands.add_parser(
         "forward",
-        help="run a network over a CSV data set",
         description="Runs the first executor over the rows of a CSV data set and writes "
         "OUTDIR/NAME: the columns of the data set, and those of the outputs: one for a number, "
         "OUTPUT__0, OUTPUT__1 ... for a vector, one with names of .npy files for anything else.",

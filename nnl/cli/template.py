@@ -13,7 +13,6 @@ def add_commands(commands: Any) -> None:
     """Register the command."""
     p = commands.add_parser(
         "nnb_template",
-        help="types of a network's variables, to edit for convert -s",
         description="Writes the type of every variable that the .nnb file of a network has. Edit "
         "the types, then: nnl convert -s OUTPUT FILE... net.nnb",
     )

@@ -20,7 +20,6 @@ def add_commands(commands: Any) -> None:
     """Register the command."""
     p = commands.add_parser(
         "view",
-        help="a readable summary of a network, of programs or of weights",
         description="FILE is a network (.onnx, .nnp, .nntxt ...; several that belong together), "
         "programs (.nnlp), or weights (.h5, .safetensors, .pt, .pth, .npz).",
     )

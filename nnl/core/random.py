@@ -27,6 +27,7 @@ from nnl.core.variable import Variable
 Array = np.ndarray[Any, Any]
 
 _STATE = Spec.of((2,), np.uint64)
+DEFAULT_SEED = 313  # of initial parameter values, as in NNabla
 
 
 def _leaf(key: int) -> Variable:
@@ -47,7 +48,7 @@ class _Streams(threading.local):
 
     key = int.from_bytes(os.urandom(8), "little")
     numbers = itertools.count()
-    pseed = 313
+    pseed = DEFAULT_SEED
     latest: np.random.RandomState | None = None
 
     def __init__(self) -> None:

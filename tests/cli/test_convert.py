@@ -268,7 +268,8 @@ def test_failures_are_told_and_write_nothing(
         return {p.name: p.read_bytes() if p.is_file() else b"" for p in file.parent.iterdir()}
 
     before = files()
-    assert run(*args) == 1
+    no_file = message.startswith(("No such file", "Is a directory", "folder.nnp is a folder"))
+    assert run(*args) == (3 if no_file else 1)
     error = capsys.readouterr().err
     assert error.startswith("nnl convert: error: ") and message in error
     assert files() == before
@@ -390,7 +391,7 @@ def test_functions_without_a_form_in_the_target_are_listed_first(
     y = F.random_flip(F.random_crop(x, (3, 4, 4)))
     net = {"name": "n", "batch_size": 2, "outputs": {"y": y}, "names": {"x": x}}
     save(tmp_path / "m.nnp", {"networks": [net]})
-    assert run(tmp_path / "m.nnp", tmp_path / "m.onnx") == 1
+    assert run(tmp_path / "m.nnp", tmp_path / "m.onnx") == 4
     assert "ONNX has no form of these functions: RandomCrop, RandomFlip" in capsys.readouterr().err
 
 
@@ -406,7 +407,7 @@ def test_functions_of_onnx_models_that_nnp_lacks_are_listed_first(
     graph = h.make_graph(nodes, "net", *ends, initializer=tensors)
     model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, tmp_path / "m.onnx")
-    assert run(tmp_path / "m.onnx", tmp_path / "m.nnp") == 1
+    assert run(tmp_path / "m.onnx", tmp_path / "m.nnp") == 4
     error = capsys.readouterr().err
     assert "NNP has no form of these functions: take_along\n" in error
     assert not (tmp_path / "m.nnp").exists()

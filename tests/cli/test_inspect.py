@@ -363,6 +363,6 @@ def test_a_lack_of_memory_names_the_file(
         raise MemoryError("Unable to allocate 9 GiB")
 
     monkeypatch.setattr("nnl.cli.view.read_model", none)
-    assert main(["view", "m.onnx"]) == 1
+    assert main(["view", "m.onnx"]) == 5
     want = "nnl view: error: m.onnx: there is not enough memory: Unable to allocate 9 GiB"
     assert want in capsys.readouterr().err

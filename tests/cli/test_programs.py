@@ -165,7 +165,8 @@ def test_what_cannot_become_a_program_is_told(
     save("fixed.nnp", {"networks": [net]}, variable_batch_size=False)
     before = sorted(p.name for p in Path().iterdir())
     capsys.readouterr()
-    assert run("convert", *args) == 1
+    no_file = message.startswith(("No such file", "folder.nnlp is a folder"))
+    assert run("convert", *args) == (3 if no_file else 1)
     error = capsys.readouterr().err
     assert error.startswith("nnl convert: error: ") and message in error
     assert sorted(p.name for p in Path().iterdir()) == before
@@ -317,10 +318,11 @@ def test_files_that_are_no_good_programs_are_named(
         assert message in str(error.value)
         return
     args = {"infer": ["-c", "m.nnlp", "x.npy"]}.get(command, ["m.nnlp"])
-    assert run(command, *args) == 1
+    no_file = message.startswith(("No such file", "Is a directory"))
+    assert run(command, *args) == (3 if no_file else 1)
     error = capsys.readouterr().err
     assert error.startswith(f"nnl {command}: error: ") and message in error
-    assert len(error.splitlines()) == 1
+    assert error.count("error: ") == 1
 
 
 def test_a_file_of_another_kind_is_told_what_programs_are(file: Path) -> None:

@@ -282,7 +282,7 @@ def test_launch_says_how_to_get_mpiexec(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["launch", "-n", "2", __file__]) == 1
+    assert main(["launch", "-n", "2", __file__]) == 4
     assert "launch: there is no mpiexec: pip install 'nnl[mpi]'" in capsys.readouterr().err
 
 

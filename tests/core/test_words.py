@@ -138,5 +138,5 @@ def test_nnl_convert_has_its_own_name(capsys):
         with pytest.raises(SystemExit):
             call(["--help"])
         assert capsys.readouterr().out.startswith(f"usage: {name}")
-        assert call(["no such file.nnp", "out.onnx"]) == 1
+        assert call(["no such file.nnp", "out.onnx"]) == 3
         assert capsys.readouterr().err.startswith(name)

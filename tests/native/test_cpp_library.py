@@ -180,7 +180,7 @@ def test_programs_on_the_pages_run(tmp_path: Path):
 
 def test_an_installation_without_the_engine_says_so(monkeypatch, capsys):
     monkeypatch.setattr(cpp.importlib.util, "find_spec", lambda name: None)
-    assert main(["cpp-flags"]) == 1
+    assert main(["cpp-flags"]) == 4
     assert "error: nnl was installed without its native engine" in capsys.readouterr().err
 
 

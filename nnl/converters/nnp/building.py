@@ -13,7 +13,7 @@ from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.initial_values import initial_value
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.network_reader import LoadedNetwork, build_network
-from nnl.converters.nnp.parameter_files import Stored, set_value
+from nnl.converters.nnp.parameter_files import Stored, is_well_placed, set_value
 from nnl.core.array import NdArray
 from nnl.core.graph import Value
 from nnl.core.parameter import (
@@ -31,13 +31,14 @@ class NewParameters:
     Args:
         stored: Those with values, from a file.
         keep: Copy the values, because the caller will read them again.
+        seed: Of initial values; 0 is NNabla's.
     Raises:
         ShapeError: One exists with another shape; ValueError: a name is a scope of another one.
     """
 
-    def __init__(self, stored: list[Stored], where: str, keep: bool = False) -> None:
+    def __init__(self, stored: list[Stored], where: str, keep: bool = False, seed: int = 0) -> None:
         self.keep = keep
-        self.where, self.rng = where, np.random.RandomState(0)
+        self.where, self.rng = where, np.random.RandomState(seed)
         self.stored = {p.name: p for p in stored}
         self.variables: dict[str, Variable] = {}
         self.made: list[str] = []  # names of those that were not registered
@@ -74,7 +75,7 @@ class NewParameters:
             raise ValueError(f"{self.where}: a parameter has the name {name!r}")
         if existing is None:
             self.made.append(name)
-        if existing is None and value is not None and value.flags.carray and not self.keep:
+        if existing is None and value is not None and is_well_placed(value) and not self.keep:
             nd = NdArray.holding(Spec.of(shape, value.dtype), "host", value)
             self.variables[name] = Variable.of_edge(Value.leaf(nd, True), nd)
             return False

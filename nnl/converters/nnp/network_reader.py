@@ -126,14 +126,13 @@ def build_network(
     network = LoadedNetwork(message.name, batch)
     names = set(shapes)  # of what is not a parameter
     with using(auto_forward=False):
-        for v in message.variable:
-            if v.type == "Parameter":
-                name = v.name
-                names.discard(name)
-                initializer = v.initializer if v.HasField("initializer") else None
-                value = parameters(name, shapes[name], initializer)
-                fixed = change is not None and change.fixed
-                values[name] = value.unlinked(need_grad=False) if fixed else value
+        for v in _parameters(message, ordered):
+            name = v.name
+            names.discard(name)
+            initializer = v.initializer if v.HasField("initializer") else None
+            value = parameters(name, shapes[name], initializer)
+            fixed = change is not None and change.fixed
+            values[name] = value.unlinked(need_grad=False) if fixed else value
         values.update(given)
         read: set[str] = set()
         computed: set[str] = set()
@@ -249,6 +248,32 @@ def in_order(message: Any, shapes: Mapping[str, object], where: str) -> list[Ste
         name = stuck.message.name
         raise ValueError(f"{where}: function {name!r}: its inputs depend on its outputs (a cycle)")
     return order
+
+
+def _parameters(message: Any, ordered: list[Step]) -> list[Any]:
+    """The parameters' messages, in the order in which NNabla draws their initial values.
+
+    That is the order of their first use by the functions, which it visits from the last output
+    back, and at every function from the last input back.
+    """
+    found = [v for v in message.variable if v.type == "Parameter"]
+    if not any(v.HasField("initializer") for v in found):
+        return found
+    source = {name: step for step in ordered for name in step.outputs}
+    read = {name for step in ordered for name in step.inputs}
+    stack = [source[v.name] for v in message.variable if v.name in source and v.name not in read]
+    rank: dict[str, int] = {}
+    done: set[str] = set()
+    while stack:
+        step = stack.pop()
+        missing = [source[n] for n in step.inputs if n in source and n not in done]
+        if missing:
+            stack += [step, *missing]
+            continue
+        for name in step.inputs:
+            rank.setdefault(name, len(rank))
+        done.update(step.outputs)
+    return sorted(found, key=lambda v: rank.get(v.name, len(rank)))
 
 
 def _with_batch(message: Any, batch: int, where: str) -> Any:

@@ -12,12 +12,12 @@ from typing import Any
 
 from nnl.converters.nnp.archive import Content, Files, read_files
 from nnl.converters.nnp.building import NewParameters, build_networks
+from nnl.converters.nnp.datasets import read_dataset
 from nnl.converters.nnp.training_reader import (
     context_of,
     link_executor,
     link_monitor,
     link_optimizer,
-    read_dataset,
     restore_states,
     training_config,
 )
@@ -91,8 +91,27 @@ def load(
             file, network and function. ShapeError: A parameter exists with another shape.
     """
     content = read_files(filenames, extension, "load")
+    return build(content, prepare_data_iterator, batch_size, exclude_parameter, parameter_only,
+                 context)  # fmt: skip
+
+
+def build(
+    content: Content,
+    prepare_data_iterator: bool = True,
+    batch_size: int | None = None,
+    exclude_parameter: bool = False,
+    parameter_only: bool = False,
+    context: Context | None = None,
+    seed: int = 0,
+) -> Info:
+    """What `load` gives of files that were read.
+
+    Args:
+        seed: Of initial values and of the order of data; 0 is NNabla's.
+    """
     proto = content.proto
-    parameters = NewParameters([] if exclude_parameter else content.promised, content.where)
+    stored = [] if exclude_parameter else content.promised
+    parameters = NewParameters(stored, content.where, seed=seed)
     info = Info(
         proto=proto,
         prepare_data_iterator=prepare_data_iterator,
@@ -111,15 +130,16 @@ def load(
     if not parameter_only:
         with using(target=info.default_context.target, auto_forward=False):
             info.networks = build_networks(content, None, batch_size, parameters)
-            _link(info, content)
+            _link(info, content, seed)
     parameters.commit(content.wait)
     return info
 
 
-def _link(info: Info, content: Content) -> None:
+def _link(info: Info, content: Content, seed: int) -> None:
     where, networks, proto = content.where, info.networks, content.proto
-    for d in proto.dataset:
-        info.datasets[d.name] = read_dataset(d, info.prepare_data_iterator, info.batch_size)
+    for i, d in enumerate(proto.dataset):
+        prepare = info.prepare_data_iterator
+        info.datasets[d.name] = read_dataset(d, i, prepare, info.batch_size, seed)
     for o in proto.optimizer:
         info.optimizers[o.name] = link_optimizer(o, networks, info.datasets, where)
         state = content.states.get(o.name)

@@ -20,6 +20,12 @@ from nnl.converters.nnp.solver_files import load_h5
 from nnl.core.context import BACKENDS, FLOAT_TYPES, Context
 from nnl.core.variable import Variable
 from nnl.functions.sink import sink
+from nnl.parametric_functions.initializer import (
+    ConstantInitializer,
+    NormalInitializer,
+    RangeInitializer,
+    UniformInitializer,
+)
 from nnl.solvers.base import Solver
 
 logger = logging.getLogger("nnl")
@@ -60,35 +66,6 @@ def training_config(proto: Any) -> SimpleNamespace:
     )
 
 
-def read_dataset(message: Any, prepare: bool, batch_size: int | None) -> SimpleNamespace:
-    """A dataset; `data_iterator` is a function that makes its iterator, or None."""
-    found = SimpleNamespace(
-        name=message.name,
-        uri=message.uri,
-        cache_dir=message.cache_dir,
-        variables=list(message.variable),
-        shuffle=message.shuffle,
-        batch_size=message.batch_size if batch_size is None else batch_size,
-        normalize=not message.no_image_normalization,
-        data_iterator=None,
-    )
-    if prepare and message.uri:
-        found.data_iterator = lambda: _iterator(found)
-    return found
-
-
-def _iterator(dataset: SimpleNamespace) -> Any:
-    from nnl.data.iterator import data_iterator_csv_dataset
-
-    return data_iterator_csv_dataset(
-        dataset.uri,
-        dataset.batch_size,
-        shuffle=dataset.shuffle,
-        normalize=dataset.normalize,
-        cache_dir=dataset.cache_dir or None,
-    )
-
-
 def _network(message: Any, networks: Networks, where: str) -> LoadedNetwork:
     if message.network_name not in networks:
         raise ValueError(
@@ -114,15 +91,16 @@ def _generators(
 
 def generator(kind: str, multiplier: float, where: str) -> Callable[[Any], Any]:
     """A function of a shape that gives a new array: Normal, Uniform, Range or Constant."""
-    draw: dict[str, Callable[[Any], Any]] = {
-        "Normal": lambda shape: np.random.randn(*shape) * multiplier,
-        "Uniform": lambda shape: np.random.uniform(-multiplier, multiplier, shape),
-        "Range": lambda shape: np.arange(np.prod(shape, dtype=int)).reshape(shape) * multiplier,
-        "Constant": lambda shape: np.full(shape, multiplier, np.float32),
+    make: dict[str, Callable[[], Any]] = {
+        "Normal": lambda: NormalInitializer(multiplier),
+        "Uniform": lambda: UniformInitializer((-multiplier, multiplier)),
+        "Range": lambda: RangeInitializer(0, multiplier),
+        "Constant": lambda: ConstantInitializer(multiplier),
     }
-    if kind not in draw:
-        raise ValueError(f"{where}: the generator {kind!r} is unknown, known are {sorted(draw)}")
-    return draw[kind]
+    if kind not in make:
+        raise ValueError(f"{where}: the generator {kind!r} is unknown, known are {sorted(make)}")
+    found: Callable[[Any], Any] = make[kind]()
+    return found
 
 
 def _loss_target(losses: list[LoadedVariable]) -> Variable | None:

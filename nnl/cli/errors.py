@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the command line says when it fails: the error, where, what to try, and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from dataclasses import asdict, dataclass
+
+# Exit codes by name. 2 is wrong usage, as argparse has it.
+CODES = {"failed": 1, "usage": 2, "not_found": 3, "unsupported": 4, "memory": 5, "interrupted": 130}
+EXPECTED = (
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    NotImplementedError,
+    OSError,
+    ImportError,
+    MemoryError,
+    RuntimeError,
+)
+
+
+@dataclass
+class Problem:
+    """An error as people and programs read it.
+
+    Attributes:
+        error: What is wrong.
+        code: Key of CODES.
+        hint: A command or an edit to try.
+        where: File that it is about.
+    """
+
+    error: str
+    code: str = "failed"
+    hint: str | None = None
+    where: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return CODES[self.code]
+
+    def text(self, name: str, as_json: bool) -> str:
+        """As `nnl --json` or a person reads it."""
+        if as_json:
+            return json.dumps(asdict(self))
+        hint = f"\n  try: {self.hint}" if self.hint else ""
+        return f"{name}: error: {self.error}{hint}"
+
+
+def problem_of(error: BaseException, files: str = "") -> Problem:
+    """The problem that an exception is.
+
+    Args:
+        files: What the command was about, for errors that do not say it.
+    """
+    text, _, hint = str(error).partition("; try: ")
+    found = Problem(text, "failed", hint or None)
+    if isinstance(error, KeyboardInterrupt):
+        return Problem("interrupted", "interrupted")
+    if isinstance(error, MemoryError):
+        return Problem(f"{files}there is not enough memory: {text}", "memory", hint or None)
+    if isinstance(error, (NotImplementedError, ImportError)):
+        found.code = "unsupported"
+    elif isinstance(error, RuntimeError):
+        found.error = f"{files}failed: {text}"
+    elif isinstance(error, (FileNotFoundError, IsADirectoryError, PermissionError)):
+        found.code, found.where = "not_found", str(error.filename or "") or None
+        if isinstance(error, FileNotFoundError) and found.where and not found.hint:
+            found.hint = _similar_file(found.where)
+    return found
+
+
+def _similar_file(path: str) -> str | None:
+    folder, name = os.path.split(path)
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return None
+    close = difflib.get_close_matches(name, names, 1)
+    return os.path.join(folder, close[0]) if close else None

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nnl train` and NNabla's own command on the same files: the same monitored values."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnl.solvers as S
+from nnl.cli.main import main
+from nnl.converters.nnp.archive import read_files
+from tests.cli.training_files import BATCH, ROWS, normalized, write_training_file
+from tests.interop.bridge import Nnabla
+
+pytestmark = pytest.mark.interop
+
+
+def report(path: Path) -> dict[str, list[float]]:
+    """The values of monitoring_report.yml by name, one per epoch."""
+    found: dict[str, list[float]] = {}
+    for name, value in re.findall(r"^  (\w+): (.*)$", path.read_text(), re.MULTILINE):
+        found.setdefault(name, []).append(float(value))
+    return found
+
+
+def theirs(nnabla: Nnabla, config: Path, out: Path, *options: str) -> None:
+    """Run NNabla's command, for which the folder must be there."""
+    out.mkdir(exist_ok=True)
+    command = [nnabla.python, "-m", "nnabla.utils.cli.cli", "train"]
+    subprocess.run(
+        [*command, "-c", str(config), "-o", str(out), *options],
+        check=True,
+        capture_output=True,
+        timeout=300,
+        env=os.environ | {"PYTHONWARNINGS": "ignore"},
+    )
+
+
+def step_schedule(proto: Any) -> None:
+    solver = proto.optimizer[0].solver
+    solver.lr_scheduler_type = "Step"
+    solver.step_scheduler_param.gamma = 0.5
+    solver.step_scheduler_param.iter_steps.extend([4, 9])
+
+
+def warm_cosine(proto: Any) -> None:
+    solver = proto.optimizer[0].solver
+    solver.lr_scheduler_type = "Cosine"
+    solver.cosine_scheduler_param.max_iter = 24
+    solver.lr_warmup_scheduler_type = "Linear"
+    solver.linear_warmup_scheduler_param.warmup_iter = 5
+
+
+def old_decay(proto: Any) -> None:
+    solver = proto.optimizer[0].solver
+    solver.lr_decay, solver.lr_decay_interval = 0.9, 3
+
+
+def two_optimizers(proto: Any) -> None:
+    """The second one trains the last layer only, from the seventh iteration on."""
+    first = proto.optimizer[0]
+    second = proto.optimizer.add()
+    second.CopyFrom(first)
+    second.name, second.start_iter = "second", 7
+    for p in list(second.parameter_variable):
+        if not p.variable_name.startswith("last"):
+            second.parameter_variable.remove(p)
+
+
+def noise(proto: Any) -> None:
+    """Train and test on inputs of a generator, with the labels of the data set."""
+    for part in (proto.optimizer[0], proto.monitor[0]):
+        data = [v for v in part.data_variable if v.data_name == "x"]
+        made = part.generator_variable.add()
+        made.variable_name, made.type, made.multiplier = data[0].variable_name, "Normal", 0.5
+        part.data_variable.remove(data[0])
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "sgd with weight decay": {"weight_decay": 0.01, "change": step_schedule},
+    "adam, normalised": {"network": normalized, "solver": S.Adam(0.01), "change": warm_cosine},
+    "momentum every second step": {
+        "solver": S.Momentum(0.05),
+        "update_interval": 2,
+        "change": old_decay,
+    },
+    "two optimizers": {"change": two_optimizers},
+    "generators": {"change": noise, "solver": S.RMSprop(0.01)},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_monitored_values_are_those_of_nnabla(nnabla: Nnabla, tmp_path: Path, case: str) -> None:
+    config = write_training_file(tmp_path / "net.nntxt", epochs=4, **CASES[case])
+    theirs(nnabla, config, tmp_path / "theirs")
+    assert main(["train", "-c", str(config), "-o", str(tmp_path / "ours")]) == 0
+    want = report(tmp_path / "theirs" / "monitoring_report.yml")
+    got = report(tmp_path / "ours" / "monitoring_report.yml")
+    assert len(want["cost"]) == 4 and 4 * ROWS // BATCH >= 20
+    assert got.keys() == want.keys()
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], rtol=2e-5, err_msg=name)
+    a, b = (
+        {p.name: p.value for p in read_files(str(tmp_path / d / name), "", "test").stored}
+        for d, name in (("ours", "results_current_4.nnp"), ("theirs", "results_current_4.nnp"))
+    )
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], rtol=2e-4, atol=2e-6, err_msg=name)
+
+
+def test_each_resumes_what_the_other_has_begun(nnabla: Nnabla, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"solver": S.Adam(0.01), "dataset": {"shuffle": False}}
+
+    def only(epochs: int) -> Callable[[Any], None]:
+        return lambda proto: setattr(proto.training_config, "max_epoch", epochs)
+
+    whole = write_training_file(tmp_path / "net.nntxt", epochs=7, **options)
+    part = write_training_file(tmp_path / "part.nntxt", epochs=5, change=only(5), **options)
+    out = [tmp_path / name for name in ("whole", "ours", "theirs")]
+    assert main(["train", "-c", str(whole), "-o", str(out[0])]) == 0
+    assert main(["train", "-c", str(part), "-o", str(out[1])]) == 0
+    theirs(nnabla, whole, out[1], "-r")
+    theirs(nnabla, part, out[2])
+    assert main(["train", "-c", str(whole), "-o", str(out[2]), "-r"]) == 0
+    want = report(out[0] / "monitoring_report.yml")
+    for folder in out[1:]:
+        got = report(folder / "monitoring_report.yml")
+        for name in want:
+            np.testing.assert_allclose(got[name], want[name], rtol=2e-5, err_msg=name)
