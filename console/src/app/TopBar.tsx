@@ -1,0 +1,84 @@
+// Home, the project's name, the tabs, and what is always at hand: save, undo, theme.
+
+import { save } from "../editor/commands";
+import { useDocumentKeys } from "../editor/keys";
+import { isUnsaved, useEditor } from "../editor/store";
+import { Link, useLocation } from "./router";
+import { useTheme } from "./theme";
+
+const PROJECT_TABS = [
+  ["edit", "Edit"],
+] as const;
+
+export function TopBar({ project }: { project: string | undefined }) {
+  const path = useLocation().pathname;
+  const opened = useEditor((state) => state.project);
+  // Pages beside the project lead back to the one that is open.
+  const shown = project ?? opened?.id;
+  return (
+    <header className="topbar">
+      <Link to="/" className="home" aria-label="Projects" title="Projects">
+        <span className="logo" aria-hidden="true">
+          nnl
+        </span>
+      </Link>
+      {shown && opened?.id === shown && (
+        <span className="project-name" title={opened.name}>
+          {opened.name}
+        </span>
+      )}
+      <nav aria-label="Pages">
+        {shown &&
+          PROJECT_TABS.map(([tab, title]) => {
+            const to = `/p/${shown}/${tab}`;
+            return <Tab key={tab} to={to} title={title} current={path.startsWith(to)} />;
+          })}
+      </nav>
+      <span className="spread" />
+      {project && opened?.id === project && <DocumentButtons />}
+      <ThemeButton />
+    </header>
+  );
+}
+
+function Tab({ to, title, current }: { to: string; title: string; current: boolean }) {
+  return (
+    <Link to={to} className="tab" aria-current={current ? "page" : undefined}>
+      {title}
+    </Link>
+  );
+}
+
+function DocumentButtons() {
+  const unsaved = useEditor(isUnsaved);
+  const saving = useEditor((state) => state.saving);
+  const undoable = useEditor((state) => (state.history?.past.length ?? 0) > 0);
+  const redoable = useEditor((state) => (state.history?.future.length ?? 0) > 0);
+  const { undo, redo } = useEditor.getState();
+  useDocumentKeys();
+  return (
+    <>
+      <button className="icon" aria-label="Undo" title="Undo (Ctrl+Z)" disabled={!undoable} onClick={undo}>
+        ↶
+      </button>
+      <button className="icon" aria-label="Redo" title="Redo (Ctrl+Shift+Z)" disabled={!redoable} onClick={redo}>
+        ↷
+      </button>
+      <button className="save" disabled={!unsaved || saving} onClick={save} title="Save (Ctrl+S)">
+        <span className={unsaved ? "dot unsaved" : "dot"} aria-hidden="true" />
+        {unsaved ? "Save" : "Saved"}
+      </button>
+    </>
+  );
+}
+
+const THEME_SIGNS = { auto: "◐", light: "☀", dark: "☾" };
+
+function ThemeButton() {
+  const { theme, next } = useTheme();
+  return (
+    <button className="icon" aria-label={`Theme: ${theme}`} title={`Theme: ${theme}`} onClick={next}>
+      {THEME_SIGNS[theme]}
+    </button>
+  );
+}

@@ -1,0 +1,66 @@
+// Short messages in the corner: what failed, and what was done that cannot be seen.
+
+import { create } from "zustand";
+import { ApiError } from "../api/http";
+
+interface Notice {
+  id: number;
+  kind: "error" | "done";
+  text: string;
+  hint: string | null;
+}
+
+interface Notices {
+  list: Notice[];
+  add: (kind: Notice["kind"], text: string, hint?: string | null) => void;
+  drop: (id: number) => void;
+}
+
+let last = 0;
+const DONE_SECONDS = 4;
+
+const useNotices = create<Notices>()((set, state) => ({
+  list: [],
+  add: (kind, text, hint = null) => {
+    const id = ++last;
+    // An error stays until it is closed, but the same one stands there once.
+    const rest = state().list.filter((notice) => notice.text !== text);
+    set({ list: [...rest, { id, kind, text, hint }].slice(-4) });
+    if (kind === "done") window.setTimeout(() => state().drop(id), DONE_SECONDS * 1000);
+  },
+  drop: (id) => set({ list: state().list.filter((notice) => notice.id !== id) }),
+}));
+
+export function done(text: string): void {
+  useNotices.getState().add("done", text);
+}
+
+/** Shows why something failed; what is no answer of the server is a bug and is thrown on. */
+export function failed(error: unknown): void {
+  if (!(error instanceof ApiError)) throw error;
+  useNotices.getState().add("error", error.message, error.hint);
+}
+
+/** Runs an action of the user and shows its failure. */
+export function attempt(action: () => Promise<unknown>): void {
+  action().catch(failed);
+}
+
+export function NoticeList() {
+  const { list, drop } = useNotices();
+  return (
+    <div className="notices" role="status" aria-live="polite">
+      {list.map((notice) => (
+        <div key={notice.id} className={`notice ${notice.kind}`}>
+          <div>
+            <p>{notice.text}</p>
+            {notice.hint && <p className="muted">{notice.hint}</p>}
+          </div>
+          <button className="icon" aria-label="Close message" onClick={() => drop(notice.id)}>
+            ×
+          </button>
+        </div>
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,45 @@
+// Light, dark, or as the system is.
+
+import { create } from "zustand";
+
+export type Theme = "auto" | "light" | "dark";
+
+const KEY = "nnl-theme";
+const ORDER: Theme[] = ["auto", "light", "dark"];
+
+function stored(): Theme {
+  return ORDER.find((theme) => theme === window.localStorage.getItem(KEY)) ?? "auto";
+}
+
+function show(theme: Theme): void {
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+}
+
+interface ThemeState {
+  theme: Theme;
+  next: () => void;
+}
+
+export const useTheme = create<ThemeState>()((set, state) => {
+  show(stored());
+  return {
+    theme: stored(),
+    next: () => {
+      const theme = ORDER[(ORDER.indexOf(state().theme) + 1) % ORDER.length] ?? "auto";
+      window.localStorage.setItem(KEY, theme);
+      show(theme);
+      set({ theme });
+    },
+  };
+});
+
+/** The value of a colour of the style sheet as it is now, for what is drawn on a canvas. */
+export function color(name: string): string {
+  const probe = document.createElement("span");
+  probe.style.color = `var(--${name})`;
+  document.body.append(probe);
+  const value = getComputedStyle(probe).color;
+  probe.remove();
+  return value;
+}

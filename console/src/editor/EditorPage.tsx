@@ -1,0 +1,90 @@
+// The page on which networks are drawn.
+
+import { ReactFlowProvider } from "@xyflow/react";
+import { useEffect, useLayoutEffect, useState } from "react";
+import type { Parts } from "../app/App";
+import { navigate, useLocation } from "../app/router";
+import { attempt } from "../app/notices";
+import { Dialog } from "../ui/parts";
+import { Canvas } from "./Canvas";
+import { NetworkBar } from "./NetworkBar";
+import { Palette } from "./Palette";
+import { Problems } from "./Problems";
+import { Properties } from "./Properties";
+import { SidePanel } from "./SidePanel";
+import { useDocument, useEditor } from "./store";
+
+export function EditorPage({ parts }: { parts: Parts }) {
+  useSharedAddress(parts);
+  return (
+    <ReactFlowProvider>
+      <div className="editor">
+        <aside className="left" aria-label="Layers and properties">
+          <Palette />
+          <Properties />
+        </aside>
+        <div className="centre">
+          <NetworkBar />
+          <Canvas />
+          <Problems />
+        </div>
+        <SidePanel />
+      </div>
+      <ConflictDialog />
+    </ReactFlowProvider>
+  );
+}
+
+/** The address names the network and the selected layer: read once, then kept true. */
+function useSharedAddress(parts: Parts): void {
+  const location = useLocation();
+  const { networks } = useDocument();
+  const network = useEditor((state) => state.network);
+  const selected = useEditor((state) => state.selected);
+  const project = useEditor((state) => state.project?.id);
+  const [isRead, setRead] = useState(false);
+
+  useLayoutEffect(() => {
+    const wanted = parts.network ?? networks[0]?.name ?? "";
+    const node = location.searchParams.get("node") ?? undefined;
+    if (!isRead && networks.some((other) => other.name === wanted)) {
+      if (parts.network !== undefined || node !== undefined) {
+        useEditor.getState().show(wanted, node);
+      }
+    }
+    setRead(true);
+  }, [isRead, location, networks, parts.network]);
+
+  useEffect(() => {
+    if (!isRead) return;
+    const [only = null, another] = selected;
+    const next = new URL(window.location.href);
+    const isMain = network === networks[0]?.name;
+    next.pathname = `/p/${project}/edit${isMain ? "" : `/${encodeURIComponent(network)}`}`;
+    if (only !== null && another === undefined) next.searchParams.set("node", only);
+    else next.searchParams.delete("node");
+    navigate(next.pathname + next.search, { replace: true });
+  }, [isRead, network, networks, selected, project]);
+}
+
+function ConflictDialog() {
+  const conflict = useEditor((state) => state.conflict);
+  const { save, takeTheirs } = useEditor.getState();
+  if (conflict === null) return null;
+  const close = () => useEditor.setState({ conflict: null });
+  return (
+    <Dialog title="Saved elsewhere meanwhile" close={close}>
+      <p>
+        Another tab or user has saved this project since you opened it. Both versions can be kept:
+        whichever is not taken stays in the list of versions, or on this page's undo list.
+      </p>
+      <footer>
+        <button onClick={close}>Go on editing</button>
+        <button onClick={() => attempt(takeTheirs)}>Take theirs</button>
+        <button className="primary" onClick={() => attempt(() => save({ over: conflict }))}>
+          Save mine over it
+        </button>
+      </footer>
+    </Dialog>
+  );
+}

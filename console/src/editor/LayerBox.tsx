@@ -1,0 +1,103 @@
+// A layer on the canvas: its name, what it is set to, what comes out, what it costs, what is wrong.
+
+import { Handle, Position, useUpdateNodeInternals, type Node, type NodeProps } from "@xyflow/react";
+import { memo, useEffect } from "react";
+import type { LayerNode, NodeAnalysis } from "../api/network";
+import type { Ports } from "../graph/ports";
+import { literal, shape } from "../ui/format";
+import { useAnalysis, useNodeAnalysis } from "./analysis";
+import { fix } from "./commands";
+import { useHue } from "./hue";
+import { statisticText, useStatistic } from "./statistic";
+import { useEditor } from "./store";
+
+export type LayerFlowNode = Node<{ node: LayerNode; network: string; ports: Ports }, "layer">;
+
+const KEY_PROPERTIES = 3;
+
+/** The properties that were set by hand, as Python would write them. */
+function keyText(node: LayerNode): string {
+  return Object.entries(node.properties)
+    .filter(([, value]) => value !== null)
+    .slice(0, KEY_PROPERTIES)
+    .map(([name, value]) => `${name}=${literal(value)}`)
+    .join(" ");
+}
+
+function shapeText(analysis: NodeAnalysis | undefined): string {
+  return analysis?.outputs.map((output) => shape(output.shape, output.batch)).join(", ") ?? "";
+}
+
+export const LayerBox = memo(function LayerBox({ id, data }: NodeProps<LayerFlowNode>) {
+  const { node, network, ports } = data;
+  const analysis = useNodeAnalysis(network, id);
+  const title = useEditor((state) => state.layers.get(node.type)?.title ?? node.type);
+  const hue = useHue(node.type);
+  const problem = analysis?.errors.find((error) => error.severity === "error");
+  const wrong = problem !== undefined && problem.code !== "upstream";
+  const outputs = outputNames(ports, analysis);
+  const updateInternals = useUpdateNodeInternals();
+  useEffect(() => updateInternals(id), [updateInternals, id, outputs.length, ports.inputs.length]);
+
+  return (
+    <div
+      className={`layer${wrong ? " wrong" : ""}${problem?.code === "upstream" ? " upstream" : ""}`}
+      data-hue={hue}
+    >
+      {ports.inputs.map((port, index) => (
+        <Handle
+          key={port.name}
+          id={port.name}
+          type="target"
+          position={Position.Top}
+          title={port.name}
+          aria-label={`${node.name}: input ${port.name}`}
+          style={{ left: `${((index + 1) / (ports.inputs.length + 1)) * 100}%` }}
+        />
+      ))}
+      <div className="top">
+        <span className="name">{node.name}</span>
+        <span className="title">{title}</span>
+      </div>
+      <div className="key">{keyText(node)}</div>
+      <Result analysis={analysis} />
+      {wrong && <div className="error">{problem.message}</div>}
+      {wrong && problem.fix && (
+        <button className="fix nodrag" title={problem.fix.label} onClick={() => fix(problem)}>
+          {problem.fix.label}
+        </button>
+      )}
+      {outputs.map((name, index) => (
+        <Handle
+          key={index}
+          id={String(index)}
+          type="source"
+          position={Position.Bottom}
+          title={name}
+          aria-label={`${node.name}: output ${name}`}
+          style={{ left: `${((index + 1) / (outputs.length + 1)) * 100}%` }}
+        />
+      ))}
+    </div>
+  );
+});
+
+function outputNames(ports: Ports, analysis: NodeAnalysis | undefined): string[] {
+  const found = analysis?.outputs.map((output) => output.name) ?? [];
+  if (ports.outputs.some((output) => output.variadic) && found.length > 0) return found;
+  return ports.outputs.map((output) => output.name);
+}
+
+function Result({ analysis }: { analysis: NodeAnalysis | undefined }) {
+  const { statistic } = useStatistic();
+  const total = useAnalysis((state) => state.analysis?.totals[statistic] ?? 0);
+  const value = analysis?.[statistic];
+  const share = value && total > 0 ? value / total : 0;
+  return (
+    <div className="result">
+      <span>{shapeText(analysis)}</span>
+      <span className="muted">{value ? statisticText(statistic, value) : ""}</span>
+      {share > 0 && <span className="cost" style={{ width: `${Math.max(share * 100, 1)}%` }} />}
+    </div>
+  );
+}

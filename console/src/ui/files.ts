@@ -1,0 +1,28 @@
+// Files from and to the user's disk.
+
+import { address, send, type Query } from "../api/http";
+
+/** Asks for a file; null when the dialog is closed without one. */
+export function chooseFile(accept: string): Promise<File | null> {
+  return new Promise((resolve) => {
+    const input = document.createElement("input");
+    input.type = "file";
+    input.accept = accept;
+    input.addEventListener("change", () => resolve(input.files?.[0] ?? null));
+    input.addEventListener("cancel", () => resolve(null));
+    input.click();
+  });
+}
+
+export async function upload<T>(path: string, file: File, query: Query = {}): Promise<T> {
+  const response = await send("POST", address(path, { name: file.name, ...query }), { body: file });
+  return (await response.json()) as T;
+}
+
+export function saveAs(content: Blob, name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content);
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}

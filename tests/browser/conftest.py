@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A console that runs, and a page of it in Chromium on which nothing may fail unseen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = os.environ.get("NNL_CHROMIUM") or shutil.which("chromium") or shutil.which("chrome")
+# Without what a browser does for its maker; as root its sandbox does not work.
+FLAGS = """--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+    --disable-component-update --disable-sync""".split()
+BUILT = Path(__file__).parents[2] / "nnl/console/static/index.html"
+SIZE = {"width": 1280, "height": 800}
+
+
+class Server:
+    """`nnl console DIR` as a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        command = [sys.executable, "-m", "nnl.cli.main", "console", str(folder), "--no-browser"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.once = self.process.stdout.readline().strip()  # the address with the token
+        self.address = self.once.partition("/?")[0]
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(timeout=20)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium, or name one in NNL_CHROMIUM")
+    if not BUILT.exists():
+        pytest.skip("the page was not built: make test-console")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("console"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def cookies(chromium: Any, server: Server) -> list[Any]:
+    """What the address with the token gives a browser, once."""
+    context = chromium.new_context()
+    page = context.new_page()
+    page.goto(server.once)
+    assert page.url == f"{server.address}/", "the token stayed in the address"
+    page.get_by_role("heading", name="Projects").wait_for()
+    found = context.cookies()
+    context.close()
+    return found
+
+
+class Faults(list[str]):
+    """What went wrong on a page without a test having looked there."""
+
+    def watch(self, page: Any) -> None:
+        page.on("pageerror", lambda error: self.append(f"error: {error}"))
+        page.on("console", lambda message: self.add("console", message.type, message.text))
+        page.on("requestfailed", self.failed)
+
+    def add(self, kind: str, level: str, text: str) -> None:
+        if level in ("error", "warning"):
+            self.append(f"{kind}: {text}")
+
+    def failed(self, request: Any) -> None:
+        # A page that is left, and a newer question, end what is under way.
+        if "ERR_ABORTED" not in (request.failure or ""):
+            self.append(f"request failed: {request.url} {request.failure}")
+
+    def expect(self, status: int) -> None:
+        """Forget the browser's report of an answer that the test was after."""
+        report = f"the server responded with a status of {status}"
+        found = [fault for fault in self if report in fault]
+        assert found, f"no answer {status} came: {self}"
+        self.remove(found[0])
+
+
+@pytest.fixture
+def faults() -> Iterator[Faults]:
+    faults = Faults()
+    yield faults
+    assert not faults
+
+
+@pytest.fixture
+def context(chromium: Any, cookies: list[Any], server: Server) -> Iterator[Any]:
+    context = chromium.new_context(
+        viewport=SIZE, base_url=server.address, permissions=["clipboard-read", "clipboard-write"]
+    )
+    context.set_default_timeout(10_000)
+    context.add_cookies(cookies)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: Any, faults: Faults) -> Any:
+    page = context.new_page()
+    faults.watch(page)
+    return page
+
+
+@pytest.fixture
+def api(context: Any) -> Any:
+    """What a test wants to know of the server, beside the page."""
+
+    def ask(method: str, path: str, **options: Any) -> Any:
+        headers = {"X-NNL": "1", **options.pop("headers", {})}
+        answer = context.request.fetch(f"/api/v1{path}", method=method, headers=headers, **options)
+        assert answer.ok, f"{method} {path}: {answer.status} {answer.text()}"
+        return answer.json()
+
+    return ask
+
+
+@pytest.fixture
+def project(page: Any) -> Any:
+    """A new project of the digits sample, open in the editor; the page."""
+    page.goto("/")
+    page.get_by_role("button", name="Handwritten digits").click()
+    page.locator(".layer").first.wait_for()
+    return page
