@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from nnl.console.document import Document, Net
@@ -52,7 +53,24 @@ def digits(console: Any = None) -> Document:
     net.connect(net.add("Input", "y", {"shape": [1]}), loss, "target")
     place(net)
     document.config["batch_size"] = 32
+    if console is not None:
+        document.config["dataset"].update(_digits(console))
     return document
+
+
+def _digits(console: Any) -> dict[str, Any]:
+    """The data sets of the handwritten digits that scikit-learn brings, made once."""
+    known = {d["name"]: d["id"] for d in console.datasets.all() if not d["missing"]}
+    names = {part: f"digits {part}" for part in ("train", "valid")}
+    if not set(names.values()) <= set(known) and find_spec("sklearn") is not None:
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        columns = {"x": digits.images[:, None] / 16, "y": digits.target}
+        whole = console.datasets.write("digits", columns)
+        parts = console.datasets.split(whole["id"], (0.8, 0.2), list(names), 0, "y")
+        known = {d["name"]: d["id"] for d in parts}
+    return {part: known.get(name) for part, name in names.items()}
 
 
 def empty(console: Any = None) -> Document:

@@ -23,7 +23,7 @@ from nnl.console.state import Console
 
 logger = logging.getLogger("nnl")
 STATIC = Path(__file__).parent / "static"
-PARTS = ("editing", "projects")
+PARTS = ("editing", "projects", "files", "datasets", "trials")
 _NOT_BUILT = """<!doctype html><meta charset="utf-8"><title>nnl console</title>
 <p>The page was not built, as in any copy of the sources: <code>make console</code> builds and
 starts it.</p>
@@ -128,6 +128,7 @@ def serve(
         listening.listen(128)  # who opens the address at once waits
         port = listening.getsockname()[1]
         console = Console(folder, read_only, children)
+        console.begin()
         names = () if _is_loopback(host) else (socket.gethostname(),)
         guard = guarded(console, host, port, names)
         shown = f"[{host}]" if ":" in host else host

@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from nnl.console.datasets import DataSets
 from nnl.console.document import Document
+from nnl.console.errors import Refused
 from nnl.console.store import Store
+from nnl.console.trials import NNL, Trials
 
 
 class Console:
@@ -16,17 +22,47 @@ class Console:
         folder: Where everything is kept; made if there is none.
         read_only: Whether nothing may be changed.
         children: How many trainings may run at once.
+        command: What stands before the arguments of `nnl`.
     """
 
-    def __init__(self, folder: Path, read_only: bool = False, children: int = 2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        read_only: bool = False,
+        children: int = 2,
+        command: Sequence[str] = NNL,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.read_only, self.children = folder.resolve(), read_only, children
         self.store = Store(self.folder)
+        self.datasets = DataSets(self.store)
+        self.trials = Trials(self.store, self.datasets, children, command)
+        self.uploads = self.store.root / "uploads"
+        self.uploads.mkdir(exist_ok=True)
+
+    def begin(self) -> None:
+        """Follow trials from now on."""
+        if not self.read_only:
+            self.trials.begin()
 
     def columns(self, document: Document) -> dict[str, tuple[int, ...]]:
         """Shapes of the columns of the data set that a document trains with."""
+        chosen = document.config.get("dataset") or {}
+        for key in (chosen.get("train"), chosen.get("valid")):
+            if isinstance(key, str):
+                try:
+                    return dict(self.trials.data(key).shapes)
+                except Refused:  # it is gone, which training will say
+                    continue
         return {}
+
+    @contextmanager
+    def scratch(self, name: str) -> Iterator[Path]:
+        """A file of this name that is gone afterwards."""
+        with tempfile.TemporaryDirectory(dir=self.uploads) as folder:
+            yield Path(folder) / Path(name.replace("\\", "/")).name[-100:]
 
     def close(self) -> None:
         """End what runs with this server; trials go on."""
+        self.trials.close()
         self.store.close()

@@ -40,7 +40,7 @@ MIGRATIONS = (
         best_epoch INTEGER, last TEXT NOT NULL DEFAULT '{}', note TEXT NOT NULL DEFAULT '',
         tags TEXT NOT NULL DEFAULT '[]', pinned INTEGER NOT NULL DEFAULT 0,
         locked INTEGER NOT NULL DEFAULT 0, deleted INTEGER NOT NULL DEFAULT 0, search TEXT,
-        search_number INTEGER, error TEXT, line INTEGER NOT NULL DEFAULT 0,
+        search_number INTEGER, error TEXT, wanted TEXT, line INTEGER NOT NULL DEFAULT 0,
         offset INTEGER NOT NULL DEFAULT 0);
     CREATE INDEX trial_project ON trial (project, created);
     CREATE TABLE metric (trial TEXT NOT NULL, name TEXT NOT NULL, epoch INTEGER NOT NULL,

@@ -197,7 +197,7 @@ class Built(Model):
         executor["data"] = list(network.inputs)  # type: ignore[assignment]
         executor["output"] = list(network.outputs)  # type: ignore[assignment]
         with parameter_scope("", network.parameters):
-            _keep_constants(network)
+            keep_constants(network)
             parameters = get_parameters(grad_only=False)
             stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in parameters.items()]
             contents = {"networks": [entry], "executors": [executor]}
@@ -262,7 +262,7 @@ class TensorFlowGraph(ForeignModel):
         return TensorFlowGraph(self._model.between(inputs, outputs), self.where)
 
 
-def _keep_constants(network: Network) -> None:
+def keep_constants(network: Network) -> None:
     """Register arrays in the graph that are neither inputs nor parameters, which messages have no
     place for, as parameters without gradient."""
     parameters = get_parameters(grad_only=False)

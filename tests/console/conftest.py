@@ -52,7 +52,11 @@ def guard(console):
 @pytest.fixture
 def client(guard):
     """A client without a session."""
-    pytest.importorskip("httpx")
+    return client_of(guard)
+
+
+def client_of(guard):
+    pytest.importorskip("httpx2")
     from starlette.testclient import TestClient
 
     return TestClient(guard, "http://127.0.0.1:8000", follow_redirects=False)
@@ -62,3 +66,18 @@ def client(guard):
 def browser(client, guard):
     assert client.get(f"/?token={guard.token}").status_code == 303
     return Browser(client)
+
+
+@pytest.fixture
+def browser_of():
+    """A browser that has opened the address of a given console."""
+
+    def opened(console):
+        from nnl.console.server import guarded
+
+        guard = guarded(console, "127.0.0.1", 8000)
+        client = client_of(guard)
+        assert client.get(f"/?token={guard.token}").status_code == 303
+        return Browser(client)
+
+    return opened

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Header, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from nnl.console.document import Document, Invalid, parse
 from nnl.console.errors import Refused
@@ -75,3 +78,23 @@ def whole(given: dict[str, Any], key: str, default: int, least: int = 0, most: i
         wanted = f"a whole number from {least} to {most}"
         raise Refused("invalid", f"{key} is {str(value)[:60]!r}, wanted {wanted}", None, key)
     return value
+
+
+async def received(
+    console: Console, request: Request, name: str, use: Callable[[Path], Any]
+) -> Any:
+    """What `use` makes of the uploaded file, which is gone afterwards."""
+    if not name or "\0" in name:
+        raise Refused("invalid", "the upload has no name", "give ?name=", "name")
+    with console.scratch(name) as path:
+        with open(path, "wb") as file:
+            async for block in request.stream():
+                file.write(block)
+        return await run_in_threadpool(use, path)
+
+
+def attachment(content: bytes, name: str) -> Response:
+    """A file that the browser saves, whatever is in it."""
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in name)
+    headers = {"Content-Disposition": f'attachment; filename="{safe}"'}
+    return Response(content, media_type="application/octet-stream", headers=headers)

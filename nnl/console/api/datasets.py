@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routes of data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from nnl.console.api.requests import Body, The, received, whole
+from nnl.console.errors import Refused
+
+router = APIRouter()
+
+
+@router.get("/datasets")
+def datasets(console: The) -> dict[str, Any]:
+    return {"datasets": console.datasets.all()}
+
+
+@router.post("/datasets", status_code=201)
+async def add(console: The, request: Request, name: str) -> dict[str, Any]:
+    def use(path: Path) -> dict[str, Any]:
+        first, *others = console.datasets.add(path, name)
+        return {**first, "also": others}
+
+    found: dict[str, Any] = await received(console, request, name, use)
+    return found
+
+
+@router.delete("/datasets/{key}")
+def delete(console: The, key: str) -> dict[str, Any]:
+    console.datasets.delete(key)
+    return {"id": key}
+
+
+@router.get("/datasets/{key}/rows")
+def rows(
+    console: The,
+    key: str,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+) -> dict[str, Any]:
+    return console.datasets.rows(key, offset, limit)
+
+
+@router.get("/datasets/{key}/thumb/{row}/{column}")
+def thumb(
+    console: The, key: str, row: int, column: str, size: Annotated[int, Query(ge=8, le=1024)] = 64
+) -> Response:
+    content = console.datasets.thumb(key, row, column, size)
+    headers = {"Cache-Control": "private, max-age=3600"}
+    return Response(content, media_type="image/png", headers=headers)
+
+
+@router.get("/datasets/{key}/stats")
+def statistics(console: The, key: str) -> dict[str, Any]:
+    return console.datasets.statistics(key)
+
+
+@router.post("/datasets/{key}/split", status_code=201)
+def split(console: The, key: str, given: Body) -> dict[str, Any]:
+    parts, names = given.get("parts"), given.get("names")
+    numbers = isinstance(parts, list) and all(isinstance(p, (int, float)) for p in parts)
+    texts = isinstance(names, list) and all(isinstance(n, str) for n in names)
+    if not numbers or not texts:
+        raise Refused(
+            "invalid", "parts is no list of shares, or names none of texts", None, "parts"
+        )
+    by = given.get("stratify")
+    found = console.datasets.split(key, parts or [], names or [], whole(given, "seed", 0), by)
+    return {"datasets": found}

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Routes that turn files into documents and documents into files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from nnl.console.api.requests import Body, The, attachment, document, received, text
+from nnl.console.code import code
+from nnl.console.document import Document
+from nnl.console.errors import Refused
+from nnl.console.reading import read
+from nnl.console.report import html
+from nnl.console.state import Console
+from nnl.console.training import FILES, export
+from nnl.converters.nnp.parameter_files import Stored
+
+router = APIRouter()
+FORMATS = ("nntxt", "nnp", *FILES, "python", "html")
+
+
+@router.post("/import")
+async def load(console: The, request: Request, name: str) -> dict[str, Any]:
+    return await received(console, request, name, lambda path: imported(console, path))
+
+
+def imported(console: Console, path: Path) -> dict[str, Any]:
+    """The answer for a file."""
+    found = read(path)
+    return {
+        "document": found.document.to_json(),
+        "name": path.stem,
+        "report": [{"severity": s, "message": m} for s, m in found.report],
+        "weights": console.trials.keep_weights(found.weights),
+    }
+
+
+@router.post("/export")
+def save(console: The, given: Body, format: str) -> Response:
+    weights = console.trials.weights(given.get("weights_from"))
+    found = document(given.get("document"))
+    return written(console, found, format, weights, text(given, "name", "network"))
+
+
+def written(
+    console: Console,
+    found: Document,
+    kind: str,
+    weights: list[Stored],
+    name: str,
+    more: Mapping[str, Any] | None = None,
+) -> Response:
+    """A document as a file of some format."""
+    if kind not in FORMATS:
+        raise Refused("unsupported", f"the format is {kind!r}, wanted one of {', '.join(FORMATS)}")
+    columns = console.columns(found)
+    if kind == "python":
+        return attachment(code(found, columns)[0].encode(), f"{name}.py")
+    if kind == "html":
+        return attachment(html(found, columns, name, more).encode(), f"{name}.html")
+    with console.scratch(f"{name}.{kind}") as path:
+        export(found, path, columns, weights)
+        return attachment(path.read_bytes(), f"{name}.{kind}")

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files become documents and documents become files, and nothing is lost on the way."""
+
+import io
+import zipfile
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
+from nnl.console.analysis import analyse
+from nnl.console.building import build
+from nnl.console.diff import diff
+from nnl.console.errors import Refused
+from nnl.console.reading import of_network, read
+from nnl.console.samples import digits
+from nnl.console.training import Data, DocumentModel, export, result, write_training
+from nnl.converters.formats import read_model
+from nnl.converters.model import Network
+from nnl.core.parameter import without_values
+from nnl.models import build as build_model
+from nnl.utils.load import load
+from tests.console.networks import chain, named
+
+
+def test_a_training_file_opens_as_the_document_that_it_was_made_of(tmp_path):
+    document = digits()
+    document.config["optimizer"] = {
+        "type": "Momentum",
+        "properties": {"lr": 0.02},
+        "weight_decay": 1e-4,
+        "schedule": {"type": "cosine"},
+    }
+    data = Data("train.csv", {"x": (1, 8, 8), "y": (1,)}, 320)
+    write_training(document, tmp_path / "a.nntxt", data, data)
+    found = read(tmp_path / "a.nntxt")
+    difference = diff(document, found.document)
+    assert difference["nodes"]["added"] == difference["nodes"]["removed"] == []
+    assert difference["nodes"]["changed"] == [
+        {"network": "main", "name": "loss", "type": None, "properties": {"axis": [None, 1]}}
+    ]
+    assert difference["edges"] == {"added": [], "removed": []}
+    assert set(difference["config"]) <= {"optimizer.schedule.type"}
+    loaded = load(str(tmp_path / "a.nntxt"))
+    assert loaded.training_config.iter_per_epoch == 10
+    assert list(loaded.monitors) == ["valid_error"]
+
+
+def test_the_three_networks_of_a_file_agree_with_the_drawn_one(tmp_path):
+    document = chain(
+        ("Input", "x", {"shape": [3]}),
+        ("PF.affine", "fc", {"n_outmaps": [4]}),
+        ("PF.batch_normalization", "bn"),
+        ("F.dropout", "drop", {"p": 0.5}),
+        loss="F.softmax_cross_entropy",
+    )
+    write_training(document, tmp_path / "a.nnp", Data("t.csv", {"x": (3,), "y": (1,)}, 8), None)
+    network = read_model([str(tmp_path / "a.nnp")])[0].network(2)
+    assert list(network.outputs) == ["y'"] and list(network.inputs) == ["x"]
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    y = network.run({"x": x})["y'"]
+    with nn.parameter_scope("", network.parameters):
+        w = nn.get_parameters(grad_only=False)
+        z = x @ w["fc/affine/W"].d + w["fc/affine/b"].d
+        z = z / np.sqrt(w["bn/bn/var"].d + 1e-5)  # new statistics: mean 0, gamma 1, beta 0
+    e = np.exp(z - z.max(1, keepdims=True))
+    assert np.allclose(y, e / e.sum(1, keepdims=True), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["nnp", "onnx"])
+def test_a_network_goes_out_and_comes_back_with_its_weights(tmp_path, kind):
+    pytest.importorskip("onnx")
+    document = digits()
+    document.main.nodes.pop(named(document.main, "loss").id)
+    document.main.nodes.pop(named(document.main, "y").id)
+    document.main.edges = [e for e in document.main.edges if e.target in document.main.nodes]
+    graph = build(document, values=True)
+    from nnl.converters.nnp.parameter_files import Stored
+
+    weights = [Stored(n, v.d.copy(), True) for n, v in graph.parameters().items()]
+    x = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)
+    wanted = DocumentModel(document, weights=weights).network(1).run({"x": x})
+    export(document, tmp_path / f"net.{kind}", weights=weights)
+    found = read(tmp_path / f"net.{kind}")
+    assert not found.report
+    assert analyse(found.document)["totals"]["multiply_adds"] == 88064
+    again = DocumentModel(found.document, weights=found.weights).network(1).run({"x": x})
+    (y,), (z,) = wanted.values(), again.values()
+    assert np.allclose(y, z, atol=1e-5)
+
+
+def test_resnet_152_becomes_515_nodes_with_the_published_counts_within_100_ms():
+    scope = OrderedDict()
+    with nn.parameter_scope("", scope), without_values():
+        x = nn.Variable((1, 3, 224, 224))
+        y = build_model("resnet152", x)
+    found = of_network(Network("resnet152", {"x": x}, {"y": y}, scope))
+    assert len(found.document.main.nodes) == 515 and not found.report
+    times = []
+    for _ in range(3):
+        analysis = analyse(found.document)
+        times.append(analysis["ms"])
+    assert min(times) <= 100
+    totals = analysis["totals"]
+    assert totals["parameters"] == 60_192_808  # of torchvision's resnet152
+    assert round(totals["multiply_adds"] / 1e9, 2) == 11.51
+
+
+def test_shared_weights_stay_shared():
+    scope = OrderedDict()
+    with nn.parameter_scope("", scope):
+        x = nn.Variable((1, 4))
+        h = F.tanh(PF.affine(x, 4, name="fc"))
+        y = PF.affine(h, 4, name="fc")
+    found = of_network(Network("net", {"x": x}, {"y": y}, scope))
+    assert analyse(found.document)["totals"]["parameters"] == 20
+    scopes = [n.properties.get("scope") for n in found.document.main.nodes.values()]
+    assert scopes.count("fc") == 1
+
+
+def test_what_no_layer_says_is_kept_and_reported():
+    scope = OrderedDict()
+    with nn.parameter_scope("", scope):
+        x = nn.Variable((1, 4))
+        y = F.sink(F.relu(x), F.tanh(x))
+        w = nn.parameter.get_parameter_or_create("gain", (1, 4), np.full((1, 4), 2.0))
+        z = F.mul2(F.reshape(x, (1, 4)), w)
+    found = of_network(Network("net", {"x": x}, {"y": y, "z": z}, scope))
+    unknown = next(n for n in found.document.main.nodes.values() if n.type == "Unknown")
+    assert unknown.properties["function"] == "Sink"
+    assert ("warning", "the function Sink has no layer") in found.report
+    assert [p.name for p in found.weights] == ["gain"]
+    reshape = next(n for n in found.document.main.nodes.values() if n.type == "F.reshape")
+    assert reshape.properties["shape"] == [-1, 4]
+
+
+def test_losses_decide_what_the_network_says_and_what_is_watched():
+    for loss, function in (
+        ("F.squared_error", "affine"),
+        ("F.sigmoid_cross_entropy", "sigmoid"),
+        ("F.softmax_cross_entropy", "softmax"),
+    ):
+        document = chain(
+            ("Input", "x", {"shape": [3]}), ("PF.affine", "fc", {"n_outmaps": [1]}), loss=loss
+        )
+        graph = build(document)
+        with nn.auto_forward(False):
+            (y,) = result(document, graph).values()
+        assert y.parent.name.lower() == function
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "message"),
+    [
+        ("a.txt", b"", "unreadable", "its extension is '.txt'"),
+        ("a.nntxt", b"network {", "unreadable", "a.nntxt"),
+        ("a.nnp", b"PK\x03\x04 no archive", "unreadable", "a.nnp"),
+        ("a.onnx", b"\xff" * 40, "unreadable", "a.onnx"),
+        ("a.nnlp", b"", "unsupported", "steps of programs may be fused"),
+    ],
+)
+def test_broken_files_are_refused_with_their_name(tmp_path, name, content, code, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(Refused) as caught:
+        read(tmp_path / name)
+    assert caught.value.code == code and message in caught.value.message
+    assert str(tmp_path) not in caught.value.message and caught.value.where == name
+
+
+def test_the_page_imports_edits_and_exports(browser, tmp_path):
+    write_training(digits(), tmp_path / "a.nnp", Data("t.csv", {"x": (1, 8, 8), "y": (1,)}), None)
+    found = browser.upload("/import?name=a.nnp", (tmp_path / "a.nnp").read_bytes(), 200)
+    assert found["name"] == "a" and found["weights"] and not found["report"]
+    given = {"document": found["document"], "weights_from": {"blob": found["weights"]}}
+    headers = {"X-NNL": "1"}
+    for kind in ("nntxt", "nnp", "onnx", "nnlp", "python", "html"):
+        answer = browser.client.post(f"/api/v1/export?format={kind}", json=given, headers=headers)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-disposition"].startswith("attachment")
+    assert browser.post("/export?format=exe", given, 422)["code"] == "unsupported"
+    given["weights_from"] = {"blob": "../../console"}
+    assert browser.post("/export?format=nnp", given, 404)["code"] == "not_found"
+    assert browser.upload("/import?name=..%2f..%2fx.nntxt", b"{", 422)["where"] == "x.nntxt"
+
+
+# ---- data sets ----
+
+
+def archive(members):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return buffer.getvalue()
+
+
+def pictures(count=10):
+    from nnl.console.pictures import png
+
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (count, 6, 4), np.uint8)
+    rows = "".join(f"x/{i}.png,{i % 2}\n" for i in range(count))
+    members = {f"x/{i}.png": png(image) for i, image in enumerate(images)}
+    return images, archive({"data.csv": "x:image,y:label\n" + rows, **members})
+
+
+def test_an_uploaded_set_of_pictures_is_seen_counted_and_split(browser):
+    images, content = pictures()
+    found = browser.upload("/datasets?name=some.zip", content)
+    assert found["rows"] == 10 and not found["missing"]
+    assert [(c["name"], c["type"], c["shape"]) for c in found["columns"]] == [
+        ("x", "image", [1, 6, 4]),
+        ("y", "number", [1]),
+    ]
+    rows = browser.get(f"/datasets/{found['id']}/rows?offset=3&limit=2")
+    assert [r["index"] for r in rows["rows"]] == [3, 4] and rows["total"] == 10
+    assert rows["rows"][0]["cells"][0] == {"text": "x/3.png", "kind": "image"}
+    picture = browser.client.get(f"/api/v1/datasets/{found['id']}/thumb/3/x?size=12").content
+    from nnl.data.image import imread
+
+    assert (imread(io.BytesIO(picture)) == images[3].repeat(2, 0).repeat(2, 1)).all()
+    x, y = browser.get(f"/datasets/{found['id']}/stats")["columns"]
+    assert np.allclose([x["mean"], x["std"]], [images.mean() / 255, images.std() / 255], atol=1e-6)
+    assert y["values"] == [{"value": 0, "count": 5}, {"value": 1, "count": 5}]
+    parts = {"parts": [0.6, 0.4], "names": ["train", "valid"], "stratify": "y", "seed": 1}
+    made = browser.post(f"/datasets/{found['id']}/split", parts, 201)["datasets"]
+    assert [d["rows"] for d in made] == [6, 4] and made[0]["name"] == "some train"
+    browser.send("DELETE", f"/datasets/{found['id']}")
+    assert len(browser.get("/datasets")["datasets"]) == 2
+
+
+def test_the_editor_takes_shapes_from_the_data_set(browser):
+    found = browser.upload("/datasets?name=some.zip", pictures()[1])
+    document = chain(("Input", "x", {"shape": None}), ("PF.affine", "fc", {"n_outmaps": [2]}))
+    wrong = browser.post("/analyze", {"document": document.to_json()})["problems"]
+    assert wrong[0]["message"] == "its shape is not set, and no data set gives it"
+    document.config["dataset"]["train"] = found["id"]
+    analysis = browser.post("/analyze", {"document": document.to_json()})
+    nodes = analysis["networks"]["main"]["nodes"]
+    assert nodes["n1"]["values"] == {"shape": [1, 6, 4]} and nodes["n2"]["parameters"] == 50
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"../data.csv": "x\n1\n"}, "leads out of it"),
+        ({"/data.csv": "x\n1\n"}, "leads out of it"),
+        ({"data.csv": "x\n../../console.db\n"}, "leads out of the data set"),
+        ({"data.csv": "x\n/etc/passwd\n"}, "leads out of the data set"),
+        ({"data.csv": "x\nhttp://example.com/a.png\n"}, "there is no file"),
+        ({"data.csv": "x\nmissing.png\n"}, "there is no file 'missing.png'"),
+        ({"data.csv": "x\nrun.py\n", "run.py": "1"}, "neither a number nor a file of a known kind"),
+        ({"data.csv": "x,y\n1\n"}, "line 2 has 1 cells, the header 2"),
+        ({"data.csv": "x\n"}, "a header and no rows"),
+        ({"1.csv": "1,2\n3,4\n"}, "has no table"),
+        ({"data.csv": "x\n1\n" + "0" * 10**7}, "it is no data set"),
+    ],
+)
+def test_hostile_and_broken_data_sets_are_refused(browser, console, members, message):
+    answer = browser.client.post(
+        "/api/v1/datasets?name=a.zip",
+        content=archive(members),
+        headers={"X-NNL": "1", "Content-Type": "application/octet-stream"},
+    )
+    assert answer.status_code in (413, 422) and message in answer.json()["message"], answer.text
+    assert not list(console.datasets.root.iterdir()) and browser.get("/datasets")["datasets"] == []
+
+
+def test_arrays_with_objects_in_them_are_not_opened(browser):
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([{"a": 1}], object), allow_pickle=True)
+    content = archive({"data.csv": "x\na.npy\n", "a.npy": buffer.getvalue()})
+    assert browser.upload("/datasets?name=a.zip", content, 422)["code"] in ("unreadable", "invalid")
+    assert browser.upload("/datasets?name=a.zip", b"no archive", 422)["code"] == "unreadable"

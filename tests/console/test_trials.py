@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trials: what child processes do is recorded whatever happens to the server."""
+
+import csv
+import io
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnl.console.comparing import front
+from nnl.console.errors import Refused
+from nnl.console.events import thinned
+from nnl.console.state import Console
+from nnl.console.store import Store
+from nnl.converters.nnp.archive import read_files
+from tests.console.networks import chain
+
+STAND_IN = (sys.executable, str(Path(__file__).with_name("stand_in.py")))
+
+
+def digits(console):
+    """A project with 20 samples of 2 x 2 pixels, and its data sets."""
+    rng = np.random.default_rng(0)
+    columns = {"x": rng.random((20, 1, 2, 2)), "y": np.arange(20) % 2}
+    made = console.datasets.write("small", columns)
+    document = chain(
+        ("Input", "x", {"shape": None}),
+        ("PF.affine", "fc", {"n_outmaps": [2]}),
+        loss="F.softmax_cross_entropy",
+    )
+    document.config["dataset"].update(train=made["id"], valid=made["id"])
+    document.config.update(batch_size=5, max_epoch=3)
+    return console.store.add_project("small", document)
+
+
+@pytest.fixture
+def console(tmp_path):
+    made = Console(tmp_path / "folder", command=STAND_IN)
+    made.project = digits(made)["id"]
+    made.begin()
+    yield made
+    made.close()
+
+
+def until(console, key, *statuses, seconds=20):
+    """The trial as soon as it has one of these statuses."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        entry = console.trials.one(key)
+        if entry["status"] in statuses:
+            return entry
+        time.sleep(0.02)
+    raise AssertionError(f"{entry['status']}: {console.trials.folder(key)}")
+
+
+def add(console, name=None, **stand_in):
+    config = {"stand_in": stand_in} if stand_in else {}
+    return console.trials.add(console.project, config=config, name=name)["id"]
+
+
+def test_a_trial_records_what_its_child_says(console):
+    key = add(console, "first")
+    entry = until(console, key, "finished", "failed")
+    assert entry["status"] == "finished", entry["error"]
+    assert entry["epoch"] == entry["max_epoch"] == 3
+    assert entry["best"] == {"name": "valid_error", "value": 0.25, "epoch": 3}
+    assert entry["last"] == {"train_loss": 1 / 3, "valid_error": 0.25}
+    assert entry["parameters"] == 4 * 2 + 2 and entry["multiply_adds"] == 8
+    assert console.trials.one(key, True)["environment"]["numpy"] == np.__version__
+    weights = console.trials.weights({"trial": key})
+    assert [p.name for p in weights] == ["fc/affine/W", "fc/affine/b"]
+
+
+def test_children_wait_for_a_free_place(console):
+    keys = [add(console, step_s=0.05) for _ in range(3)]
+    until(console, keys[1], "running")
+    assert console.trials.one(keys[2])["status"] == "queued"
+    for key in keys:
+        until(console, key, "finished")
+
+
+def test_suspended_trials_go_on_where_they_were(console):
+    key = add(console, step_s=0.1)
+    until(console, key, "running")
+    time.sleep(0.3)
+    console.trials.suspend(key)
+    epoch = until(console, key, "suspended")["epoch"]
+    assert epoch < 3
+    with pytest.raises(Refused, match="this trial is suspended"):
+        console.trials.suspend(key)
+    console.trials.resume(key)
+    assert until(console, key, "finished")["epoch"] == 3
+    path = console.trials.folder(key) / "out" / "events.jsonl"
+    ends = [json.loads(x)["epoch"] for x in path.read_text().splitlines() if "epoch_end" in x]
+    assert ends == [1, 2, 3]
+
+
+def test_a_cancelled_trial_is_interrupted_and_a_failed_one_says_why(console):
+    key = add(console, step_s=0.1)
+    until(console, key, "running")
+    console.trials.cancel(key)
+    assert until(console, key, "interrupted")["error"] is None
+    failed = until(console, add(console, fails_at=3), "failed")
+    assert failed["error"]["message"] == "the loss is nan" and failed["error"]["hint"] == "less"
+
+
+def test_a_trial_whose_process_was_killed_can_be_resumed(console):
+    key = add(console, step_s=0.1)
+    until(console, key, "running")
+    time.sleep(0.2)
+    os.kill(console.store.row("SELECT pid FROM trial WHERE id = ?", key)["pid"], signal.SIGKILL)
+    entry = until(console, key, "interrupted")
+    assert entry["error"]["message"] == "its process has died"
+    console.trials.resume(key)
+    assert until(console, key, "finished")["epoch"] == 3
+
+
+def test_a_server_that_starts_again_finds_its_children(console):
+    key = add(console, step_s=0.1)
+    until(console, key, "running")
+    console.close()  # the child goes on
+    again = Console(console.folder, command=STAND_IN)
+    again.begin()
+    try:
+        assert again.trials.one(key)["status"] == "running"
+        entry = until(again, key, "finished")
+        assert entry["epoch"] == 3
+        rows = again.store.rows("SELECT * FROM metric WHERE trial = ? AND name = 'train_loss'", key)
+        assert [r["value"] for r in rows] == [1, 1 / 2, 1 / 3]
+    finally:
+        again.close()
+        console.store = Store(console.folder)
+
+
+def test_trials_are_listed_compared_and_exported(browser_of, console):
+    browser = browser_of(console)
+    first, second = add(console, "one"), add(console, "two")
+    third = console.trials.add(
+        console.project, config={"optimizer": {"type": "Sgd", "properties": {"lr": 0.5}}}
+    )["id"]
+    for key in (first, second, third):
+        until(console, key, "finished")
+    browser.send("PATCH", f"/trials/{first}", {"pinned": True, "tags": ["a", "b"], "note": "why"})
+    browser.send("PATCH", f"/trials/{second}", {"locked": True, "name": "other"})
+    found = browser.get(f"/trials?project={console.project}&sparkline=valid_error")
+    assert [t["id"] for t in found["trials"]] == [first, third, second] and found["total"] == 3
+    assert found["trials"][0]["sparkline"] == [1 / 2, 1 / 3, 1 / 4]
+    assert found["trials"][0]["pareto"]
+    assert browser.get("/trials?tag=a")["total"] == 1 == browser.get("/trials?q=WHY")["total"]
+    assert browser.get("/trials?q=%25")["total"] == 0
+    assert browser.get("/trials?sort=secret", 422)["where"] == "sort"
+    compared = browser.get(f"/compare?trials={first},{second},{third}")
+    assert compared["config"]["optimizer.type"] == ["Adam", "Adam", "Sgd"]
+    assert compared["metrics"]["valid_error"]["best"] == [0.25] * 3
+    assert compared["network"][1]["nodes"]["changed"] == []
+    assert browser.send("DELETE", f"/trials/{second}", status=403)["code"] == "locked"
+    browser.send("DELETE", f"/trials/{third}")
+    assert browser.get("/trials")["total"] == 2
+    table = browser.client.get("/api/v1/trials/export.csv").text
+    rows = list(csv.DictReader(io.StringIO(table)))
+    assert [r["name"] for r in rows] == ["one", "other"] and rows[0]["tags"] == "a b"
+    assert rows[0]["optimizer.type"] == "Adam" and rows[0]["best valid_error"] == "0.25"
+    assert json.loads(browser.client.get("/api/v1/trials/export.json").text)[0]["id"] == first
+
+
+def test_the_stream_is_the_file_and_ends_with_the_trial(browser_of, console):
+    browser = browser_of(console)
+    key = add(console, step_s=0.01)
+    text = browser.client.get(f"/api/v1/trials/{key}/events").text
+    blocks = [dict(x.split(": ", 1) for x in b.split("\n")) for b in text.split("\n\n") if b]
+    events = [b for b in blocks if "id" in b]
+    path = console.trials.folder(key) / "out" / "events.jsonl"
+    lines = path.read_text().splitlines()
+    assert all(lines[int(b["id"]) - 1] == b["data"] for b in events)
+    ends = [json.loads(b["data"])["epoch"] for b in events if b["event"] == "epoch_end"]
+    assert ends == [1, 2, 3]
+    assert json.loads(blocks[-1]["data"])["status"] == "finished"
+    headers = {"Last-Event-ID": events[-2]["id"]}
+    rest = browser.client.get(f"/api/v1/trials/{key}/events", headers=headers).text
+    assert rest.count("id: ") == 1
+    found = browser.get(f"/trials/{key}/metrics")
+    assert found["series"]["loss"]["y"] == [1 / i for i in range(1, 16)]
+    assert found["series"]["valid_error"]["epoch"] == [1, 2, 3] and found["line"] == len(lines)
+    assert browser.get(f"/trials/{key}/metrics?names=lr")["series"].keys() == {"lr"}
+
+
+def test_artifacts_and_exports_of_a_trial(browser_of, console, tmp_path):
+    browser = browser_of(console)
+    key = add(console)
+    until(console, key, "finished")
+    names = [a["name"] for a in browser.get(f"/trials/{key}/artifacts")["artifacts"]]
+    assert names == ["events.jsonl", "results.nnp"]
+    answer = browser.client.get(f"/api/v1/trials/{key}/artifacts/results.nnp")
+    assert answer.headers["content-disposition"].startswith("attachment")
+    for name in ("..%2fnetwork.nnp", "%2fetc%2fpasswd", "..%2f..%2f..%2fconsole.db"):
+        assert browser.client.get(f"/api/v1/trials/{key}/artifacts/{name}").status_code == 404
+    again = browser.post(f"/trials/{key}/open", {"with_weights": True})
+    assert again["weights_from"] == {"trial": key}
+    assert again["document"]["networks"] == console.trials.document(key).to_json()["networks"]
+    retrained = browser.post(f"/trials/{key}/retrain", status=201)
+    assert retrained["number"] == 2 and retrained["version"] == console.trials.one(key)["version"]
+    exported = tmp_path / "again.nnp"
+    exported.write_bytes(browser.client.get(f"/api/v1/trials/{key}/export?format=nnp").content)
+    kept = {p.name: p.value for p in read_files(str(exported), "", "test").stored}
+    for p in console.trials.weights({"trial": key}):
+        assert (kept[p.name] == p.value).all()
+    assert "PF.affine" in browser.client.get(f"/api/v1/trials/{key}/export?format=python").text
+
+
+def test_what_cannot_be_trained_is_refused_before_it_begins(browser_of, console):
+    browser = browser_of(console)
+    given = {"project": console.project}
+    for config, message in (
+        ({"dataset": {"train": None}}, "there is no data set to train with"),
+        ({"optimizer": {"type": "Adams"}}, "there is no optimizer 'Adams': did you mean Adam?"),
+        ({"batch_size": 0}, "it is 0, wanted a whole number >= 1"),
+        ({"dataset": {"train": "gone"}}, "there is no data set 'gone'"),
+    ):
+        answer = browser.client.post(
+            "/api/v1/trials", json={**given, "config": config}, headers={"X-NNL": "1"}
+        )
+        assert answer.status_code in (404, 422) and message in answer.json()["message"], answer.text
+    broken = chain(("Input", "x", {"shape": [3]}), ("PF.affine", "fc", {"n_outmaps": [-1]}))
+    project = console.store.add_project("broken", broken)["id"]
+    config = {"dataset": console.trials.store.rows("SELECT id AS train FROM dataset")[0]}
+    answer = browser.post("/trials", {"project": project, "config": config}, 422)
+    assert answer["message"].startswith("fc: ")
+    assert browser.get("/trials")["total"] == 0
+    assert not list(console.trials.root.iterdir())
+
+
+def test_thinning_keeps_the_ends_of_the_scale_and_fronts_are_not_beaten():
+    points = [(i, float(i == 500), 0) for i in range(1000)]
+    kept = thinned(points, 90)
+    assert len(kept) <= 100 and (500, 1.0, 0) in kept and kept[-1] == points[-1]
+    assert front([("a", 0.5, 10), ("b", 0.4, 20), ("c", 0.6, 15), ("d", 0.4, 30)]) == ["a", "b"]
+
+
+def test_a_thousand_trials_are_listed_quickly(console):
+    console.trials.close()
+    now = time.time()
+    with console.store.change():
+        for i in range(1000):
+            row = {"id": f"t{i}", "project": console.project, "number": i, "name": f"t{i}"}
+            more = {"kind": "train", "status": "finished", "created": now + i, "best_value": i / 7}
+            console.store.insert("trial", {**row, **more, "best_name": "e", "best_epoch": 1})
+    from nnl.console.comparing import listed
+
+    begin = time.perf_counter()
+    assert listed(console.trials, limit=1000)["total"] == 1000
+    assert time.perf_counter() - begin < 0.3
