@@ -84,7 +84,6 @@ _LAZY = (
     "communicators",
     "converters",
     "data",
-    "datasets",
     "function",
     "graph_def",
     "initializer",

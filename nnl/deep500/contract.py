@@ -296,6 +296,15 @@ class Network:
         """
         raise NotImplementedError(f"{self.backend} has no optimizer {rule!r} of its own")
 
+    def plain_training(self, rule: str, **settings: float) -> Any:
+        """The training step as somebody would write it for this back end alone, to compare with:
+        a function of inputs that gives the loss.
+
+        Raises:
+            NotImplementedError: The back end has none.
+        """
+        raise NotImplementedError(f"{self.backend} has no plain program of its training")
+
     def save(self, path: str | Path) -> None:
         """Write the model with its present parameters as an ONNX file."""
         from nnl.converters.onnx.writer import write

@@ -109,9 +109,10 @@ class NnlNetwork(Network):
 
     def _static(self, inputs: Values) -> Any:
         """Inputs and outputs of the graph for these shapes; None where it cannot be recorded."""
-        key = tuple((n, v.shape, v.dtype) for n, v in inputs.items())
+        key = tuple([(v.shape, v.dtype) for v in inputs.values()])
         if key not in self.graphs:
-            self.graphs[key] = self._record(inputs)
+            with parameter_scope("", self.scope):
+                self.graphs[key] = self._record(inputs)
         return self.graphs[key]
 
     def _record(self, inputs: Values) -> Any:
@@ -142,12 +143,12 @@ class NnlNetwork(Network):
 
     def _infer(self, inputs: Values) -> dict[str, Any]:
         names = [v.name for v in self.graph.outputs]
-        with context_scope(self.context), parameter_scope("", self.scope):
+        with context_scope(self.context):
             static = None
             if all(isinstance(v, np.ndarray) for v in inputs.values()):
                 static = self._static(inputs)
             if static is None:
-                with no_grad():
+                with no_grad(), parameter_scope("", self.scope):
                     outs = self.net.run(*inputs.values())
                 return dict(zip(names, outs, strict=True))
             self._fill(static[0], inputs)
@@ -161,26 +162,28 @@ class NnlNetwork(Network):
     def _results(self, outs: list[Any]) -> dict[str, Any]:
         found = {}
         for info, y in zip(self.graph.outputs, outs, strict=True):
-            dtype = info.dtype if info.dtype is not None else y.d.dtype
-            found[info.name] = np.array(y.d, dtype)
+            found[info.name] = np.array(y.d, info.dtype)
         return found
 
-    def step(self, inputs: Values) -> list[Any]:
+    def step(self, inputs: Values, zero_grad: Any = None) -> list[Any]:
         """Outputs as Variables, with the gradients of the loss in the parameters."""
         static = self._static(inputs)
         if static is None:
             raise OnnxError(f"{self.backend}: the graph cannot be recorded for training")
         self._fill(static[0], inputs)
         loss = static[1][[v.name for v in self.graph.outputs].index(self.loss)]
-        for v in self.parameter.values():
-            v.grad.zero()
+        (zero_grad or self._zero)()
         forward_all(static[1], clear_no_need_grad=True)
         loss.backward(clear_buffer=True)
         outs: list[Any] = static[1]
         return outs
 
+    def _zero(self) -> None:
+        for v in self.parameter.values():
+            v.grad.zero()
+
     def _backprop(self, inputs: Values) -> dict[str, Any]:
-        with context_scope(self.context), parameter_scope("", self.scope):
+        with context_scope(self.context):
             return self._results(self.step(inputs))
 
     def _read(self, name: str) -> Any:
@@ -193,18 +196,41 @@ class NnlNetwork(Network):
         with context_scope(self.context):
             self.parameter[name].d = value
 
-    def native_optimizer(self, rule: str, **settings: float) -> Any:
-        if rule not in _SOLVERS:
-            return super().native_optimizer(rule, **settings)
+    def _solver(self, rule: str, settings: dict[str, float]) -> Any:
         self.setup()
         make, names = _SOLVERS[rule]
         solver = make(**{names.get(k, k): v for k, v in settings.items()})
         with context_scope(self.context):
             solver.set_parameters(self.parameter)
+        return solver
+
+    def plain_training(self, rule: str, **settings: float) -> Any:
+        solver = self._solver(rule, settings)
+
+        def train(inputs: Any) -> float:
+            if not self.graphs:
+                with context_scope(self.context):
+                    self._static(self._bound(inputs))
+            ((given, outs),) = self.graphs.values()
+            with context_scope(self.context):
+                for name, v in given.items():
+                    v.d = inputs[name]
+                solver.zero_grad()
+                forward_all(outs, clear_no_need_grad=True)
+                outs[-1].backward(clear_buffer=True)
+                solver.update()
+                return float(outs[-1].d)
+
+        return train
+
+    def native_optimizer(self, rule: str, **settings: float) -> Any:
+        if rule not in _SOLVERS:
+            return super().native_optimizer(rule, **settings)
+        solver = self._solver(rule, settings)
 
         def train(inputs: Any) -> dict[str, Any]:
-            with context_scope(self.context), parameter_scope("", self.scope):
-                outs = self.step(self._bound(inputs))
+            with context_scope(self.context):
+                outs = self.step(self._bound(inputs), solver.zero_grad)
                 solver.update()
                 return self._results(outs)
 

@@ -264,7 +264,10 @@ class ReferenceVisitor(StrictVisitor):
             if training:
                 gn = gn - gn.mean(axes, keepdims=True)
                 gn = gn - normal * (gn * normal).mean(axes, keepdims=True)
-            return gn / deviation, (g * normal).sum(axes), g.sum(axes), None, None
+            gx = gn / deviation
+            gm, gv = -gx.sum(axes), -(gx * normal / deviation).sum(axes) / 2
+            used = (None, None) if training else (gm, gv)
+            return gx, (g * normal).sum(axes), g.sum(axes), *used
 
         return tuple(o.astype(x.dtype) for o in outs[: len(node.outputs)]), backward
 
@@ -306,7 +309,7 @@ class ReferenceVisitor(StrictVisitor):
         return x.reshape(wanted), lambda g: (g.reshape(x.shape), None)
 
     def visit_Flatten(self, node: Any, x: Any) -> Any:
-        axis = node.axis % (x.ndim + 1) if node.axis < 0 else node.axis
+        axis = node.axis + x.ndim if node.axis < 0 else node.axis
         y = x.reshape(math.prod(x.shape[:axis]), -1)
         return y, lambda g: (g.reshape(x.shape),)
 

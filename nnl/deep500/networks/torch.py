@@ -403,7 +403,42 @@ class TorchNetwork(VisitorNetwork):
         with torch.no_grad():
             self.values[name].copy_(torch.from_numpy(np.array(value)))
 
+    def plain_training(self, rule: str, **settings: float) -> Any:
+        """The graph exported to torch.fx, with torch's optimizer, as code of its own."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        optimizer = self._optimizer(rule, settings)
+        weights = list(self.values.values())
+        exported: list[Any] = []
+
+        def whole(*values: Any) -> Any:
+            names = [*self.values, *[v.name for v in self.graph.inputs]]
+            named = {**self.constants, **dict(zip(names, values, strict=True))}
+            return self.machine.run(self.graph, named)
+
+        def train(inputs: Any) -> float:
+            given = [torch.from_numpy(inputs[v.name]) for v in self.graph.inputs]
+            if not exported:
+                exported.append(make_fx(whole)(*weights, *given))
+            optimizer.zero_grad()
+            loss = exported[0](*weights, *given)[-1]
+            loss.backward()
+            optimizer.step()
+            return float(loss.detach())
+
+        return train
+
     def native_optimizer(self, rule: str, **s: float) -> Any:
+        optimizer = self._optimizer(rule, s)
+
+        def train(inputs: Any) -> dict[str, Any]:
+            outs = self.step(self._bound(inputs))
+            optimizer.step()
+            return self._results(outs)
+
+        return train
+
+    def _optimizer(self, rule: str, s: dict[str, float]) -> Any:
         self.setup()
         makers: dict[str, Any] = {
             "sgd": torch.optim.SGD,
@@ -414,15 +449,7 @@ class TorchNetwork(VisitorNetwork):
         }
         if rule not in makers:
             return super().native_optimizer(rule, **s)
-        names = {"beta1": None, "beta2": None}
-        settings: dict[str, Any] = {k: v for k, v in s.items() if k not in names}
+        settings: dict[str, Any] = {k: v for k, v in s.items() if not k.startswith("beta")}
         if rule == "adam":
             settings["betas"] = s["beta1"], s["beta2"]
-        optimizer = makers[rule](list(self.values.values()), **settings)
-
-        def train(inputs: Any) -> dict[str, Any]:
-            outs = self.step(self._bound(inputs))
-            optimizer.step()
-            return self._results(outs)
-
-        return train
+        return makers[rule](list(self.values.values()), **settings)

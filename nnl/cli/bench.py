@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl bench: operators, networks, optimizers and whole frameworks compared on equal terms."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+
+def add_commands(commands: Any) -> None:
+    """Register the command."""
+    p = commands.add_parser("bench", description=__doc__)
+    kinds = p.add_subparsers(dest="kind", metavar="KIND", required=True)
+
+    op = kinds.add_parser("op", help="single operators: right, exact, fast, with right gradients")
+    op.add_argument("tests", nargs="*", metavar="PATTERN", help="names of ONNX tests (all)")
+    op.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave out")
+    op.add_argument(
+        "--test",
+        choices=("check", "accuracy", "time", "gradient"),
+        default="check",
+        help="check: pass or fail; accuracy: errors and units of the last place; time: median and "
+        "its 95 %% interval; gradient: against numeric ones (check)",
+    )
+    op.add_argument("--runs", type=int, default=21, metavar="N", help="of a timing (21)")
+    op.add_argument("--table", metavar="FILE", help="write the table of operators as Markdown")
+    op.add_argument("--failures", action="store_true", help="list what did not pass")
+    _shared(op)
+
+    net = kinds.add_parser("network", help="a whole network: inference and training steps")
+    net.add_argument("model", help="an ONNX file, lenet or resnet")
+    net.add_argument("--batch-size", type=int, default=32, metavar="N", help="samples (32)")
+    net.add_argument("--runs", type=int, default=21, metavar="N", help="timed runs (21)")
+    net.add_argument("--train", action="store_true", help="training steps, too")
+    _shared(net)
+
+    opt = kinds.add_parser("optimizer", help="train with optimizers: accuracy and loss over time")
+    opt.add_argument("model", nargs="?", default="lenet", help="an ONNX file, lenet or resnet")
+    opt.add_argument("--data", choices=("digits", "pictures"), default="digits")
+    opt.add_argument(
+        "--optimizers",
+        default="momentum,native:momentum",
+        metavar="LIST",
+        help="sgd, momentum, nesterov, adagrad, adam, accelegrad, and native: of them",
+    )
+    opt.add_argument("--epochs", type=int, default=5, metavar="N", help="(5)")
+    opt.add_argument("--batch-size", type=int, default=32, metavar="N", help="samples (32)")
+    opt.add_argument("--lr", type=float, metavar="X", help="learning rate of all")
+    opt.add_argument("--samples", type=int, metavar="N", help="use the first N samples")
+    opt.add_argument("-o", "--out", default="bench", metavar="FOLDER", help="CSV and plots (bench)")
+    _shared(opt)
+
+    over = kinds.add_parser("overhead", help="what the layer above the frameworks costs")
+    over.add_argument("model", nargs="?", default="resnet", help="an ONNX file, lenet or resnet")
+    over.add_argument("--optimizer", default="sgd", metavar="RULE", help="(sgd)")
+    over.add_argument("--batch-size", type=int, default=32, metavar="N", help="samples (32)")
+    over.add_argument("--epochs", type=int, default=10, metavar="N", help="rows of the table (10)")
+    over.add_argument("--steps", type=int, default=20, metavar="N", help="steps of an epoch (20)")
+    _shared(over)
+
+    both = kinds.add_parser("compare", help="two reports: what has changed")
+    both.add_argument("first", help="a file that --json has written")
+    both.add_argument("second", help="another one")
+    both.add_argument(
+        "--least", type=float, default=1.1, metavar="RATIO", help="changes to show (1.1)"
+    )
+    both.set_defaults(run=_compare)
+
+
+def _shared(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--backends", metavar="LIST", help="as in nnl,nnl:numpy,torch:compiled (all installed)"
+    )
+    p.add_argument("--json", metavar="FILE", help="write the report")
+    p.add_argument("--csv", metavar="FILE", help="write its rows")
+    p.set_defaults(run=_bench)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow greets on stderr
+    from nnl.deep500 import bench
+    from nnl.deep500.report import Report
+
+    names = bench.chosen(args.backends)
+    kept = {k: v for k, v in vars(args).items() if isinstance(v, (str, int, float, list))}
+    report = Report(args.kind, settings=kept)
+    try:
+        _RUN[args.kind](args, bench, report, names)
+    except KeyboardInterrupt:
+        report.ended = "interrupted"
+    _write(args, report)
+    return 130 if report.ended == "interrupted" else 0
+
+
+def _op(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> None:
+    from nnl.deep500.report import table
+
+    found = bench.operators_of(report, names, args.test, args.tests, args.exclude, args.runs)
+    print(table(bench.counts(found)))
+    measured = args.test in ("accuracy", "time") or (args.failures and args.test == "gradient")
+    if measured:
+        print(table([{k: v for k, v in r.row().items() if k != "operator"} for r in found]))
+    elif args.failures:
+        for r in found:
+            if r.status != "pass":
+                print(f"{r.backend} {r.test}: {r.status}: {r.reason}")
+    if args.table:
+        from nnl.core.atomic import replacing
+
+        with replacing(args.table) as path:
+            path.write_text(bench.coverage_page(found), encoding="utf-8")
+
+
+def _network(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> None:
+    from nnl.deep500.report import table
+
+    bench.networks_of(report, names, args.model, args.batch_size, args.runs, args.train)
+    print(table(report.rows))
+
+
+def _optimizer(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> None:
+    from nnl.deep500.report import table
+
+    rules = [r.strip() for r in args.optimizers.split(",") if r.strip()]
+    trained = [n for n in names if bench.network_class(n).trains]
+    made = bench.optimizers_of(
+        report, trained, rules, args.model, args.data, args.epochs, args.batch_size, args.lr,
+        args.out, args.samples,
+    )  # fmt: skip
+    print(table(report.rows))
+    for path in made:
+        print(path, file=sys.stderr)
+
+
+def _overhead(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> None:
+    from nnl.deep500.report import table
+
+    bench.overheads_of(
+        report, names, args.model, args.optimizer, args.batch_size, args.epochs, args.steps
+    )
+    print(table(report.rows))
+
+
+_RUN = {"op": _op, "network": _network, "optimizer": _optimizer, "overhead": _overhead}
+
+
+def _write(args: argparse.Namespace, report: Any) -> None:
+    from nnl.deep500.tickers import write_csv
+
+    if args.json:
+        report.write(args.json)
+    if args.csv:
+        write_csv(args.csv, report.rows)
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from nnl.deep500.report import compare, load, table
+
+    rows = compare(load(args.first), load(args.second))
+    shown = [r for r in rows if _changed(r, args.least)]
+    print(table(shown) if shown else "nothing has changed")
+    return 0
+
+
+def _changed(row: dict[str, Any], least: float) -> bool:
+    ratio = row.get("ratio")
+    if ratio is None:
+        return bool(row["first"] != row["second"])
+    return bool(ratio >= least or ratio <= 1 / least)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `nnl bench` runs: one function per kind of benchmark, which fills a report.
+
+A run that is interrupted keeps the rows that it has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nnl.deep500 import backends, gradients, network_class, operators
+from nnl.deep500.cases import cases
+from nnl.deep500.report import Report, versions
+
+TESTS: dict[str, Callable[..., Iterable[operators.Result]]] = {
+    "check": operators.check,
+    "accuracy": operators.accuracy,
+    "time": operators.timing,
+    "gradient": gradients.gradients,
+}
+
+__all__ = ["chosen", "network_class", "operators_of"]
+
+
+def chosen(names: str | None) -> list[str]:
+    """Back ends by a text such as "nnl,torch:compiled"; all that are installed if left out.
+
+    Raises:
+        ValueError: There is no such back end. ModuleNotFoundError: One is not installed.
+    """
+    found = backends()
+    if not names:
+        return [name for name, hint in found.items() if not hint]
+    wanted = [n.strip() for n in names.split(",") if n.strip()]
+    for name in wanted:
+        base = name.partition(":")[0]
+        if base not in found:
+            raise ValueError(f"there is no back end {base!r}, wanted one of {', '.join(found)}")
+        if found[base]:
+            raise ModuleNotFoundError(f"the back end {base} is not installed: {found[base]}")
+    return wanted
+
+
+def model_of(name: str) -> Any:
+    """A model by its file, or one of nnl.deep500.zoo by name."""
+    from nnl.converters.onnx.reader import read
+    from nnl.deep500 import zoo
+
+    if name in zoo.MODELS and not Path(name).exists():
+        make = zoo.MODELS[name]
+        return make()
+    return read(name)
+
+
+def operators_of(
+    report: Report,
+    names: Sequence[str],
+    test: str = "check",
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    runs: int = 21,
+    progress: bool = True,
+) -> list[operators.Result]:
+    """Level 0 on every back end. Gives the results, which are the report's rows too."""
+    tests = list(cases(include, exclude))
+    if not tests:
+        raise ValueError(f"no test of ONNX has a name like {' or '.join(include)}")
+    results: list[operators.Result] = []
+    try:
+        for backend in names:
+            measure = partial(operators.timing, runs=runs) if test == "time" else TESTS[test]
+            found: Iterable[operators.Result] = measure(tests, backend)
+            if progress:
+                from tqdm import tqdm
+
+                found = tqdm(found, total=len(tests), desc=backend, disable=None)
+            for result in found:
+                results.append(result)
+                report.rows.append(result.row())
+    except KeyboardInterrupt:
+        report.ended = "interrupted"
+    return results
+
+
+def counts(results: Sequence[operators.Result]) -> list[dict[str, Any]]:
+    """A row per back end: how many tests there were, and what came of them."""
+    rows: dict[str, dict[str, Any]] = {}
+    for r in results:
+        row = rows.setdefault(r.backend, {"backend": r.backend, "tests": 0})
+        row["tests"] += 1
+        row[r.status] = row.get(r.status, 0) + 1
+    return list(rows.values())
+
+
+def coverage_page(results: Sequence[operators.Result]) -> str:
+    """The table of operators as Markdown."""
+    named = ", ".join(f"{n} {v}" for n, v in versions().items() if n not in ("mpi4py", "nnl"))
+    return operators.coverage_page(results, named)
+
+
+def networks_of(
+    report: Report, names: Sequence[str], model: str, batch_size: int, runs: int, train: bool
+) -> None:
+    """Inference, and training steps if asked for, of one model on every back end."""
+    from nnl.deep500 import level1
+
+    view = model_of(model)
+    for row in level1.networks(view, names, batch_size, runs, train):
+        report.rows.append({"model": model, **row})
+
+
+def overheads_of(
+    report: Report, names: Sequence[str], model: str, rule: str, batch_size: int, epochs: int,
+    steps: int,
+) -> None:  # fmt: skip
+    """What the layer above the back ends costs, where there is a plain program to compare with."""
+    from nnl.deep500 import level1
+
+    view = model_of(model)
+    for name in names:
+        try:
+            rows = level1.overhead(view, name, rule, batch_size, epochs, steps)
+        except NotImplementedError as error:
+            rows = [{"backend": name, "status": "missing", "reason": str(error)}]
+        report.rows += [{"model": model, "optimizer": rule, **row} for row in rows]
+
+
+def optimizers_of(
+    report: Report,
+    names: Sequence[str],
+    rules: Sequence[str],
+    model: str,
+    data: str,
+    epochs: int,
+    batch_size: int,
+    lr: float | None,
+    folder: str | Path,
+    samples: int | None = None,
+) -> list[Path]:
+    """Train with every optimizer on every back end: CSV files and four pictures in a folder, a row
+    per epoch in the report. What a back end does not have is a row with the reason."""
+    from nnl.deep500 import network, plots, tickers, zoo
+    from nnl.deep500.dataset import DataSet
+    from nnl.deep500.optimizers import optimizer
+    from nnl.deep500.runner import AbortOnNan, Runner
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    view = zoo.MODELS[model](_shape(data)) if model in zoo.MODELS else model_of(model)
+    whole = {n: v[:samples] for n, v in zoo.DATA[data]().items()}
+    cut = len(whole["label"]) * 4 // 5
+    for backend in names:
+        for rule in rules:
+            name = {"backend": backend, "optimizer": rule, "model": model}
+            try:
+                net = network(view, backend)
+                net.add_loss()
+                one = optimizer(rule, net, **({} if lr is None else {"lr": lr}))
+                file = f"{backend}_{rule}.csv".replace(":", "-")
+                job = Runner(
+                    DataSet({n: v[:cut] for n, v in whole.items()}, batch_size, shuffle=True),
+                    DataSet({n: v[cut:] for n, v in whole.items()}, batch_size),
+                    net,
+                    one,
+                    tickers=[AbortOnNan(), tickers.CsvTicker(folder / file)],
+                ).run(epochs)
+            except (NotImplementedError, ValueError) as error:
+                report.rows.append({**name, "status": "missing", "reason": str(error)})
+                continue
+            report.rows += [{**name, **row, "status": job.ended} for row in tickers.rows(job)]
+            print(f"{backend} {rule}: accuracy {job.current.accuracy:.2%}", file=sys.stderr)
+            if job.ended == "interrupted":
+                report.ended = job.ended
+                return []
+    return plots.generate_plots(folder, title=f"{model}_{data}")
+
+
+def _shape(data: str) -> tuple[int, int, int]:
+    return (1, 8, 8) if data == "digits" else (3, 32, 32)

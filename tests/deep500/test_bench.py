@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl bench: reports that can be referred to and compared, and the commands that write them."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from nnl.cli.main import main  # noqa: E402
+from nnl.deep500 import bench, level1, report, zoo  # noqa: E402
+from nnl.deep500.report import Report  # noqa: E402
+from tests.deep500.test_contract import installed  # noqa: E402
+
+
+def test_reports_say_what_they_were_made_with(tmp_path):
+    made = Report("op", [{"test": "a", "backend": "nnl", "x_s": float("nan")}])
+    made.write(tmp_path / "r.json")
+    data = json.loads((tmp_path / "r.json").read_text())
+    assert data["id"] == made.id and data["rows"][0]["x_s"] is None
+    assert {"python", "numpy", "onnx"} <= set(data["versions"])
+    assert {"processor", "cores", "threads", "system"} <= set(data["hardware"])
+    assert report.load(tmp_path / "r.json").kind == "op"
+
+
+def test_changed_and_foreign_files_are_no_reports(tmp_path):
+    path = tmp_path / "r.json"
+    Report("op", [{"test": "a", "median_s": 1.0}]).write(path)
+    path.write_text(path.read_text().replace("1.0", "0.5"))
+    with pytest.raises(ValueError, match=r"r\.json: its rows are not those that it was written"):
+        report.load(path)
+    path.write_text('{"rows": []}')
+    with pytest.raises(ValueError, match=r"r\.json: not a report of nnl bench"):
+        report.load(path)
+
+
+def test_two_reports_are_compared_row_by_row():
+    a = Report("op", [{"test": "t", "backend": "nnl", "status": "pass", "median_s": 2.0}])
+    b = Report("op", [{"test": "t", "backend": "nnl", "status": "wrong", "median_s": 1.0}])
+    status, seconds = report.compare(a, b)
+    assert (status["first"], status["second"]) == ("pass", "wrong")
+    assert seconds["what"] == "median_s" and seconds["ratio"] == 0.5
+    with pytest.raises(ValueError, match="one report is about op, the other network"):
+        report.compare(a, Report("network"))
+
+
+def test_an_interrupted_run_keeps_its_rows(monkeypatch):
+    def some(tests, backend):
+        yield bench.operators.Result("test_add", "Add", backend, "pass")
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(bench.TESTS, "check", some)
+    made = Report("op")
+    bench.operators_of(made, ["nnl"], include=["test_add"], progress=False)
+    assert made.ended == "interrupted" and len(made.rows) == 1
+
+
+def test_back_ends_are_chosen_by_name():
+    assert bench.chosen("nnl:numpy, reference") == ["nnl:numpy", "reference"]
+    assert {"reference", "nnl"} <= set(bench.chosen(None))
+    with pytest.raises(ValueError, match="there is no back end 'tf', wanted one of reference"):
+        bench.chosen("tf")
+
+
+def test_bench_op_and_compare(tmp_path, capsys):
+    files = [str(tmp_path / f"{n}.json") for n in "ab"]
+    rows = str(tmp_path / "a.csv")
+    for file in files:
+        args = ["bench", "op", "test_add", "test_gru_defaults", "--backends", "reference"]
+        assert main([*args, "--json", file, "--csv", rows, "--failures"]) == 0
+    out = capsys.readouterr().out
+    assert "reference test_gru_defaults: missing: reference has no operators for" in out
+    with open(rows, newline="") as file:
+        assert [r["status"] for r in csv.DictReader(file)] == ["pass", "missing"]
+    assert main(["bench", "compare", *files]) == 0
+    assert capsys.readouterr().out == "nothing has changed\n"
+
+
+def test_bench_network(capsys):
+    args = ["bench", "network", "lenet", "--backends", "reference,nnl", "--batch-size", "4"]
+    assert main([*args, "--runs", "3", "--train"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["model", "backend", "phase"] and len(lines) == 5
+    assert all(line.split()[-1] == "done" for line in lines[1:])
+
+
+def test_bench_optimizer_writes_files_and_four_pictures(tmp_path, capsys):
+    pytest.importorskip("sklearn")
+    args = ["bench", "optimizer", "--backends", "nnl", "--optimizers", "momentum,native:momentum"]
+    args += ["--samples", "200", "--epochs", "2", "--lr", "0.05", "-o", str(tmp_path)]
+    assert main(args) == 0
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names[-2:] == ["nnl_momentum.csv", "nnl_native-momentum.csv"] and len(names) == 6
+    tables = []
+    for name in names[-2:]:
+        with open(tmp_path / name, newline="") as file:
+            tables.append([float(r["loss"]) for r in csv.DictReader(file)])
+    np.testing.assert_allclose(tables[0], tables[1], rtol=1e-3)
+
+
+def test_bench_overhead_has_the_form_of_table_6_1(capsys):
+    args = ["bench", "overhead", "lenet", "--backends", "nnl,reference", "--epochs", "3"]
+    assert main([*args, "--steps", "4", "--batch-size", "8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:5] == ["model", "optimizer", "backend", "epoch", "native_s"]
+    assert [line.split()[3] for line in lines[1:5]] == ["0", "1", "2", "all"]
+    assert "reference has no plain program" in lines[5]
+
+
+@pytest.mark.parametrize("backend", ["nnl", "torch"])
+def test_the_plain_program_trains_the_same(backend):
+    """Its losses are those of the optimizer: only then does comparing their times mean anything."""
+    nets = [level1.network(zoo.lenet(), installed(backend)) for _ in range(2)]
+    for net in nets:
+        net.add_loss()
+    plain = nets[0].plain_training("momentum", lr=0.05, momentum=0.9)
+    native = level1.optimizer("native:momentum", nets[1], lr=0.05)
+    batch = level1.batch_for(nets[0], 8)
+    losses = [(plain(batch), float(native.train(batch)["loss"])) for _ in range(5)]
+    np.testing.assert_allclose(*zip(*losses, strict=True), rtol=1e-4)
+    assert losses[-1][0] < losses[0][0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["nnl", "torch"])
+def test_the_layer_costs_little(backend):
+    """Less than 20 us of a short step and 1 % of a long one; the lower end of the interval is
+    asked, because a busy machine moves the rest."""
+    short = level1.overhead(zoo.lenet(), installed(backend), batch_size=8, epochs=5, steps=50)[-1]
+    assert short["low_us"] < 20
+    long = level1.overhead(zoo.resnet(), backend, batch_size=16, epochs=4, steps=15)[-1]
+    assert long["low_us"] / (long["native_s"] * 1e6) < 0.01
+
+
+def test_networks_of_the_zoo_give_the_same_everywhere():
+    rows = level1.networks(zoo.resnet(), ["reference", "nnl", installed("torch")], 4, 1, True)
+    assert [r["status"] for r in rows] == ["done"] * 6
+    assert max(r["difference"] for r in rows) < 1e-3
+
+
+def test_what_cannot_run_is_a_row():
+    rows = (
+        level1.networks(zoo.lenet(), ["onnxruntime"], 2, 1, True)
+        if installed("onnxruntime")
+        else []
+    )
+    assert rows[1]["status"] == "failed" and "onnxruntime runs inference only" in rows[1]["reason"]
+
+
+def test_drawn_pictures_can_be_told_apart_by_what_makes_them():
+    data = zoo.pictures(50)
+    assert data["x"].shape == (50, 3, 32, 32) and data["x"].dtype == np.float32
+    red, blue = data["x"][:, 0].std((1, 2)), data["x"][:, 2].std((1, 2))
+    assert ((red > blue) == (data["label"] < 5)).mean() > 0.8

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level 0: ONNX's tests on back ends. The oracle is the onnx package; wrong results are results."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import cache
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+
+from nnl.deep500 import gradients, operators  # noqa: E402
+from nnl.deep500.cases import cases  # noqa: E402
+from nnl.deep500.networks.reference import ReferenceNetwork, ReferenceVisitor  # noqa: E402
+from tests.deep500.test_contract import ROOT, installed  # noqa: E402
+
+
+@cache
+def node_tests():
+    return list(cases())
+
+
+def named(*names):
+    wanted = {f"test_{n}" for n in names}
+    return [c for c in node_tests() if c.name in wanted]
+
+
+def passed(tests, backend):
+    """Operators on float32 with a test of one node, those of which one passes, and tests passed."""
+    results = list(operators.check(tests, backend))
+    assert len(results) == len(tests)
+    floats = {c.name for c in tests if c.operator and c.floating}
+    all_of = {r.operator for r in results if r.test in floats}
+    good = {r.operator for r in results if r.test in floats and r.status == operators.PASS}
+    return len(all_of), len(good), sum(r.status == operators.PASS for r in results)
+
+
+@pytest.mark.long
+def test_torch_runs_most_operators():
+    of, good, tests = passed(node_tests(), installed("torch"))
+    assert of == 171 and good >= 0.8 * of
+    assert len(node_tests()) == 1884 and tests >= 1450
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("backend", "least", "tests"),
+    [
+        ("nnl", 170, 1860),
+        ("openvino", 137, 1350),
+        ("onnxruntime", 137, 1370),
+        ("reference", 45, 430),
+    ],
+)
+def test_back_ends_run_what_they_ran(backend, least, tests):
+    _, good, all_of = passed(node_tests(), installed(backend))
+    assert good >= least and all_of >= tests
+
+
+@pytest.mark.long
+def test_tensorflow_runs_most_operators():
+    python = os.environ.get("NNL_TENSORFLOW_PYTHON")
+    if not python:
+        pytest.skip("TensorFlow is not installed (NNL_TENSORFLOW_PYTHON names a Python with it)")
+    code = "from tests.deep500.counted import counted; print(*counted('tensorflow'))"
+    done = subprocess.run([python, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    of, good = map(int, done.stdout.split()[-2:])
+    assert of == 171 and good >= 0.8 * of
+
+
+def test_a_wrong_result_is_a_result(monkeypatch):
+    class Off(ReferenceVisitor):
+        def visit_Add(self, node, a, b):
+            return a + b + 1, lambda g: (g, g)
+
+        def visit_Relu(self, node, x):
+            raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(ReferenceNetwork, "visitor", Off())
+    found = list(operators.check(named("add", "relu", "exp", "gru_defaults"), "reference"))
+    assert [(r.test, r.status) for r in found] == [
+        ("test_add", "wrong"),
+        ("test_exp", "pass"),
+        ("test_gru_defaults", "missing"),
+        ("test_relu", "failed"),
+    ]
+    assert "60 of 60 numbers differ, by up to 1" in found[0].reason
+    assert "ai.onnx.GRU" in found[2].reason
+    assert found[3].reason == "ZeroDivisionError: on purpose"
+
+
+def test_addition_is_exact():
+    """The thesis reports errors of up to 4 for it, which its own harness made."""
+    for backend in ("reference", "nnl", installed("torch")):
+        (r,) = operators.accuracy(named("add"), backend)
+        assert r.status == "pass" and r.numbers["max_error"] == 0
+        assert 0 < r.numbers["max_ulp"] <= 0.5  # float32 rounds once
+
+
+def test_errors_are_measured_in_units_of_the_last_place():
+    (r,) = operators.accuracy(named("exp"), "reference")
+    assert r.numbers["mean_error"] <= r.numbers["max_error"] and 0 < r.numbers["max_ulp"] < 4
+
+
+def test_times_come_with_their_interval_and_the_first_run_apart():
+    (r,) = operators.timing(named("matmul_2d"), "nnl", runs=15)
+    n = r.numbers
+    assert n["runs"] == 15 and 0 < n["low_s"] <= n["median_s"] <= n["high_s"] and n["first_s"] > 0
+    assert n["flops"] == 2 * 3 * 4 * 3 and n["bytes"] == 4 * (3 * 4 + 4 * 3 + 3 * 3)
+
+
+def test_flops_of_a_convolution_are_its_multiply_adds():
+    case = next(c for c in node_tests() if c.name == "test_basic_conv_with_padding")
+    inputs, outs = case.data[0]
+    assert operators.flops(case, inputs, outs) == 2 * 25 * 9
+
+
+def test_the_interval_of_a_median_needs_no_distribution():
+    s = operators.summary(list(range(100)))
+    assert (s["median_s"], s["low_s"], s["high_s"]) == (49.5, 40, 59)
+    assert operators.summary([3.0]) == {"median_s": 3.0, "low_s": 3.0, "high_s": 3.0, "runs": 1}
+
+
+@pytest.mark.parametrize("backend", ["reference", "nnl", "torch"])
+def test_gradients_are_the_numeric_ones(backend):
+    names = (
+        "add_bcast",
+        "matmul_3d",
+        "gemm_all_attributes",
+        "basic_conv_with_padding",
+        "softmax_axis_1",
+    )
+    names += (
+        "batchnorm_example_training_mode",
+        "maxpool_2d_default",
+        "averagepool_2d_pads",
+        "tanh",
+    )
+    tests = named(*names)
+    found = list(gradients.gradients(tests, installed(backend)))
+    assert len(found) == len(names)
+    assert {r.test: r.reason for r in found if r.status != "pass"} == {}
+    assert max(r.numbers["gradient_error"] for r in found) < 1e-3
+
+
+def test_where_there_is_no_gradient_the_result_is_undefined():
+    found = gradients.gradients(
+        named("pow", "sign", "log", "argmax_default_axis_example", "abs"), "nnl"
+    )
+    reasons = {r.test: (r.status, r.reason) for r in found}
+    assert reasons["test_pow"][0] == "pass"
+    assert reasons["test_sign"] == ("undefined", "x: no derivative at this point")
+    assert reasons["test_argmax_default_axis_example"][0] == "undefined"
+
+
+def test_a_power_outside_of_its_domain_is_no_nan():
+    (case,) = named("pow")
+    x, y = case.data[0][0]["x"].copy(), case.data[0][0]["y"]
+    x.flat[0] = -2.0
+    changed = type(case)(
+        case.name, case.kind, case.model,
+        [({"x": x, "y": y + 0.5}, case.data[0][1])], case.rtol, case.atol, case.source,
+    )  # fmt: skip
+    (r,) = gradients.gradients([changed], "nnl")
+    assert r.status == "undefined" and "outside of the operator's domain" in r.reason
+
+
+def test_a_wrong_gradient_is_found(monkeypatch):
+    class Off(ReferenceVisitor):
+        def visit_Tanh(self, node, x):
+            return np.tanh(x), lambda g: (g,)
+
+    monkeypatch.setattr(ReferenceNetwork, "visitor", Off())
+    (r,) = gradients.gradients(named("tanh"), "reference")
+    assert r.status == "wrong" and "wanted" in r.reason and r.numbers["gradient_error"] > 0.1
+
+
+def test_tests_are_chosen_by_patterns_and_by_a_predicate():
+    found = [c.name for c in cases(["test_add*"], ["*uint*", "*_int*"], lambda n: "b" in n)]
+    assert found == ["test_add_bcast"]
+
+
+def test_the_table_of_operators_counts_what_did_not_run():
+    found = list(operators.check(named("add", "relu", "gru_defaults"), "reference"))
+    assert operators.coverage(found) == {
+        "Add": {"reference": (1, 1)}, "GRU": {"reference": (0, 1)}, "Relu": {"reference": (1, 1)},
+    }  # fmt: skip
+    page = operators.coverage_page(found, "onnx 1")
+    assert "| GRU | 0 of 1 |" in page and "| operators that pass a test | 2 |" in page
+
+
+def test_networks_pass_too():
+    """Level 1 by the same check: ONNX's tests of several nodes."""
+    tests = list(cases(kind="simple"))
+    found = list(operators.check(tests, "nnl"))
+    assert len(found) > 10 and all(r.status == "pass" for r in found), [r.reason for r in found]
