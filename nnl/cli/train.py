@@ -103,7 +103,7 @@ def _trainer(args: argparse.Namespace, settings: dict[str, int], stack: ExitStac
     from nnl.training.events import EventFile, Lines
     from nnl.training.trainer import Trainer
 
-    content, info = _load(args, settings)
+    content, info = load(args.config, settings, args.context, args.seed)
     initial_parameters(content)
     if args.param:
         restore(args.param, info)
@@ -145,9 +145,8 @@ def _check(args: argparse.Namespace) -> None:
     for flag, least, value in (("--seed", 0, args.seed), ("--patience", 0, args.patience)):
         if not least <= value < 2**32:
             raise ValueError(f"{flag} is {value}, wanted at least {least}")
-    for path in (args.config, args.param):
-        if path and not os.path.isfile(path):
-            raise FileNotFoundError(f"there is no file {path}")
+    if args.param and not os.path.isfile(args.param):
+        raise FileNotFoundError(f"there is no file {args.param}")
     if args.ooc_window_length is not None or (args.enable_ooc and not args.ooc_gpu_memory_size):
         logger.warning("-O needs the size -m, and -w has no effect: nothing is moved to the host")
 
@@ -168,29 +167,39 @@ def _settings(given: list[str]) -> dict[str, int]:
     return found
 
 
-def _load(args: argparse.Namespace, settings: dict[str, int]) -> tuple[Any, SimpleNamespace]:
-    """The content of the file, and the networks that it describes."""
+def load(
+    path: str, settings: dict[str, int] | None = None, context: str | None = None, seed: int = 0
+) -> tuple[Any, SimpleNamespace]:
+    """The content of a training file, and the networks that it describes.
+
+    Args:
+        settings: Instead of those in the file.
+        context: As -C names it.
+        seed: Of initial values and the order of data.
+    """
     from nnl.converters.nnp.archive import read_files
     from nnl.converters.nnp.reader import build
 
-    content = read_files(args.config, "", "nnl train")
+    settings = settings or {}
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"there is no file {path}")
+    content = read_files(path, "", "nnl")
     for d in content.proto.dataset:
         if not d.uri.strip():
-            raise ValueError(f"{args.config}: the data set {d.name!r} has no uri")
-        beside = os.path.join(os.path.dirname(args.config), d.uri)
+            raise ValueError(f"{path}: the data set {d.name!r} has no uri")
+        beside = os.path.join(os.path.dirname(path), d.uri)
         if not os.path.exists(d.uri) and os.path.exists(beside):
             d.uri = beside  # as the file names it, seen from the file
     config = content.proto.training_config
     for name, value in settings.items():
         if name != "batch_size":
             setattr(config, name, value)
-    context = None if args.context is None else _context(args.context)
     info = build(
         content,
         exclude_parameter=True,
         batch_size=settings.get("batch_size"),
-        context=context,
-        seed=args.seed,
+        context=None if context is None else _context(context),
+        seed=seed,
     )
     return content, info
 

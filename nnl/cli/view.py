@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nnl view: a readable summary of a network, of programs, or of a file of weights."""
+"""nnl summary: a readable summary of a network, of programs, or of a file of weights."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from nnl.graph.costs import multiply_adds, operations
 
 def add_commands(commands: Any) -> None:
     """Register the command."""
-    p = commands.add_parser(
-        "view",
-        description="FILE is a network (.onnx, .nnp, .nntxt ...; several that belong together), "
-        "programs (.nnlp), or weights (.h5, .safetensors, .pt, .pth, .npz).",
-    )
-    p.add_argument("files", nargs="+", metavar="FILE")
-    p.add_argument("-b", "--batch-size", type=int, metavar="N", help="(default: the file's)")
-    p.add_argument("--json", action="store_true", help="as JSON")
-    p.set_defaults(run=view)
+    for name in ("summary", "view"):  # the second is its older name
+        p = commands.add_parser(
+            name,
+            description="FILE is a network (.onnx, .nnp, .nntxt ...; several that belong "
+            "together), programs (.nnlp), or weights (.h5, .safetensors, .pt, .pth, .npz).",
+        )
+        p.add_argument("files", nargs="+", metavar="FILE")
+        p.add_argument("-b", "--batch-size", type=int, metavar="N", help="(default: the file's)")
+        p.add_argument("--json", action="store_true", help="as JSON")
+        p.set_defaults(run=view)
 
 
 def view(args: argparse.Namespace) -> int:
