@@ -48,7 +48,7 @@ def shown(value: Array) -> Array:
         x = (x - low) / max(high - low, 1e-12) * 255
     elif high <= 1:
         x = x * 255
-    return np.nan_to_num(x).clip(0, 255).astype(np.uint8)
+    return np.rint(np.nan_to_num(x)).clip(0, 255).astype(np.uint8)
 
 
 def thumbnail(image: Array, size: int) -> Array:

@@ -319,7 +319,7 @@ class Trials:
         if "trial" in source:
             key = str(source["trial"])
             self._row(key)
-            path = self.results(key, best)
+            path = self.results(key, best and source.get("weights") != "last")
             if path is None:
                 raise Refused(
                     "not_found", "this trial has no weights yet", "let it finish an epoch", key
