@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a network has said of a data set: each sample, and where a classifier takes one for another."""
+"""What a network has said of a data set: each sample, and which classes it mistakes for others."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def table(
 
 
 def _losses(found: Results, a: Answers | None, label: str | None, output: str | None) -> Array:
-    """How wrong each answer is: minus the logarithm of the likelihood, or the squared difference."""
+    """How wrong each answer is: minus the log of its likelihood, or the square of the error."""
     if a is not None:
         losses: Array = -np.log(np.maximum(a.likelihood, 1e-30))
         return losses

@@ -11,6 +11,7 @@ from pathlib import Path
 from nnl.console.datasets import DataSets
 from nnl.console.document import Document
 from nnl.console.errors import Refused
+from nnl.console.searches import Searches
 from nnl.console.store import Store
 from nnl.console.trials import NNL, Trials
 
@@ -37,6 +38,7 @@ class Console:
         self.store = Store(self.folder)
         self.datasets = DataSets(self.store)
         self.trials = Trials(self.store, self.datasets, children, command)
+        self.searches = Searches(self.store, self.trials)
         self.uploads = self.store.root / "uploads"
         self.uploads.mkdir(exist_ok=True)
 
@@ -44,6 +46,7 @@ class Console:
         """Follow trials from now on."""
         if not self.read_only:
             self.trials.begin()
+            self.searches.begin()
 
     def columns(self, document: Document) -> dict[str, tuple[int, ...]]:
         """Shapes of the columns of the data set that a document trains with."""
@@ -64,5 +67,6 @@ class Console:
 
     def close(self) -> None:
         """End what runs with this server; trials go on."""
+        self.searches.close()
         self.trials.close()
         self.store.close()

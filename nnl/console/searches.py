@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Structure searches: candidates are edited networks, each an ordinary trial; Optuna chooses edits.
+
+What was tried is in the index and in `.nnl/search.db`, so a search goes on after a restart.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from nnl.console.analysis import analyse
+from nnl.console.comparing import front
+from nnl.console.document import Document
+from nnl.console.errors import Refused, missing
+from nnl.console.mutation import RULES, Edit, mutate
+from nnl.console.store import Store, new_id
+from nnl.console.trials import ENDED, Trials
+
+logger = logging.getLogger("nnl")
+DEFAULTS: dict[str, Any] = {
+    "method": "nsga2",
+    "objectives": ["error", "multiply_adds"],
+    "rules": None,
+    "edits": 4,
+    "attempts": 50,
+    "hours": 1.0,
+    "jobs": 1,
+    "max_epoch": None,
+    "multiply_adds": None,
+    "early_stop": True,
+    "seed": 0,
+}
+METHODS = ("nsga2", "tpe", "random")
+NONE = "-"
+WARM_UP = 3  # candidates that are trained to their end before any is stopped early
+_TICK_S = 0.2
+
+
+class Searches:
+    """The searches of a console; one thread drives them all."""
+
+    def __init__(self, store: Store, trials: Trials) -> None:
+        self.store, self.trials = store, trials
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._studies: dict[str, Any] = {}
+        self._lock = threading.RLock()
+
+    def begin(self) -> None:
+        """Go on with searches that an earlier server had begun."""
+        if self.store.row("SELECT 1 FROM search WHERE status = 'running'"):
+            self._drive()
+
+    def close(self) -> None:
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join(10)
+
+    def _drive(self) -> None:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, daemon=True, name="searches")
+                self._thread.start()
+
+    def _run(self) -> None:
+        while not self._end.wait(_TICK_S):
+            running = self.store.rows("SELECT * FROM search WHERE status = 'running'")
+            if not running:
+                return
+            for row in running:
+                try:
+                    self.step(row["id"])
+                except Exception as error:  # noqa: BLE001  # the other searches go on
+                    logger.exception("search %s", row["id"])
+                    self._change(row["id"], status="failed", ended=time.time())
+                    self.store.audit(f"search failed: {error}"[:500], row["id"])
+
+    # ---- what the page asks ----
+
+    def add(
+        self, project: str, version: str | None, settings: Mapping[str, Any], drive: bool = True
+    ) -> dict[str, Any]:
+        """Begin a search."""
+        version = version or self.store.project(project)["head"]
+        document = self.store.document(version)
+        checked = checked_settings(settings)
+        self.trials.data(document.config["dataset"].get("train"))
+        if not document.config["dataset"].get("valid"):
+            raise Refused("invalid", "there is no validation set to compare candidates on")
+        found = analyse(document, self._columns(document))
+        if not found["trainable"]:
+            raise Refused("invalid", "the network cannot be trained", "repair it in the editor")
+        key = new_id()
+        self.store.insert(
+            "search",
+            {
+                "id": key,
+                "project": project,
+                "version": version,
+                "settings": json.dumps(checked),
+                "status": "running",
+                "created": time.time(),
+            },
+        )
+        if drive:
+            self._drive()
+        return self.one(key)
+
+    def all(self, project: str | None = None) -> list[dict[str, Any]]:
+        where, values = ("WHERE project = ?", [project]) if project else ("", [])
+        rows = self.store.rows(f"SELECT id FROM search {where} ORDER BY created DESC", *values)
+        return [self.one(row["id"]) for row in rows]
+
+    def _row(self, key: str) -> dict[str, Any]:
+        row = self.store.row("SELECT * FROM search WHERE id = ?", key)
+        if row is None:
+            raise missing("search", key)
+        return row
+
+    def one(self, key: str) -> dict[str, Any]:
+        row = self._row(key)
+        candidates = json.loads(row["candidates"])
+        measured = [c for c in candidates if c["error"] is not None]
+        best = min(measured, key=lambda c: c["error"], default=None)
+        return {
+            **{n: row[n] for n in ("id", "project", "version", "status", "created", "ended")},
+            "settings": json.loads(row["settings"]),
+            "attempts": sum(c["status"] != "rejected" for c in candidates),
+            "rejected": sum(c["status"] == "rejected" for c in candidates),
+            "best": best and {"error": best["error"], "trial": best["trial"]},
+        }
+
+    def front(self, key: str) -> dict[str, Any]:
+        """All candidates, and the numbers of those that no other one beats."""
+        candidates = self.candidates(key)
+        ended = [c for c in candidates if c["status"] == "finished" and c["error"] is not None]
+        points = [(c["number"], c["error"], c["multiply_adds"]) for c in ended]
+        base = next((c for c in candidates if not c["edits"] and c["trial"]), None)
+        return {"candidates": candidates, "front": front(points), "base": base}
+
+    def candidates(self, key: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self._row(key)["candidates"])
+        return found
+
+    def open(self, key: str, number: int) -> dict[str, Any]:
+        """The document of a candidate, with its weights if it has some."""
+        found = next((c for c in self.candidates(key) if c["number"] == number), None)
+        if found is None or found["trial"] is None:
+            raise missing("candidate", str(number))
+        trial = found["trial"]
+        weights = {"trial": trial} if self.trials.results(trial) else None
+        return {"document": self.trials.document(trial).to_json(), "weights_from": weights}
+
+    def cancel(self, key: str) -> dict[str, Any]:
+        with self._lock:
+            row = self._row(key)
+            if row["status"] != "running":
+                raise Refused("conflict", f"this search is {row['status']}", None, key)
+            self._change(key, status="cancelled", ended=time.time())
+            for c in self.candidates(key):
+                if c["status"] == "running":
+                    self._stop(c["trial"])
+        return self.one(key)
+
+    def _stop(self, trial: str) -> None:
+        try:
+            self.trials.cancel(trial)
+        except Refused:
+            pass  # it has just ended
+
+    def _change(self, key: str, **values: Any) -> None:
+        self.store.update("search", key, values)
+
+    def _columns(self, document: Document) -> dict[str, tuple[int, ...]]:
+        chosen = document.config["dataset"].get("train")
+        return dict(self.trials.data(chosen).shapes)
+
+    # ---- one step ----
+
+    def step(self, key: str) -> None:
+        """Look at the candidates that run, and begin new ones where there is room."""
+        with self._lock:
+            row = self._row(key)
+            if row["status"] != "running":
+                return
+            settings, candidates = json.loads(row["settings"]), self.candidates(key)
+            before = json.dumps(candidates)
+            study = self._study(key, settings)
+            for c in candidates:
+                if c["status"] == "running":
+                    self._follow(c, candidates, study, settings)
+            running = sum(c["status"] == "running" for c in candidates)
+            begun = sum(c["status"] != "rejected" for c in candidates)
+            over = time.time() - row["created"] > settings["hours"] * 3600
+            rejected = len(candidates) - begun
+            over = over or begun >= settings["attempts"] or rejected > 50 * settings["attempts"]
+            while not over and running < settings["jobs"] and begun < settings["attempts"]:
+                c = self._new(row, settings, candidates, study)
+                candidates.append(c)
+                if c["status"] != "rejected":
+                    running, begun = running + 1, begun + 1
+                elif len(candidates) - begun > 50 * settings["attempts"]:
+                    break
+            if json.dumps(candidates) != before:
+                self._change(key, candidates=json.dumps(candidates))
+            if over and not running:
+                self._change(key, status="finished", ended=time.time())
+
+    def _study(self, key: str, settings: Mapping[str, Any]) -> Any:
+        """The study of a search, which remembers what was tried."""
+        if key not in self._studies:
+            import optuna
+
+            optuna.logging.set_verbosity(optuna.logging.WARNING)
+            # after a restart a sampler must not draw the same numbers again
+            seed = settings["seed"] + len(self.candidates(key))
+            samplers: dict[str, Any] = {
+                "nsga2": lambda: optuna.samplers.NSGAIISampler(population_size=10, seed=seed),
+                "tpe": lambda: optuna.samplers.TPESampler(seed=seed),
+                "random": lambda: optuna.samplers.RandomSampler(seed=seed),
+            }
+            new = not self.candidates(key)
+            study = optuna.create_study(
+                storage=f"sqlite:///{self.store.root / 'search.db'}",
+                study_name=key,
+                directions=["minimize"] * len(settings["objectives"]),
+                sampler=samplers[settings["method"]](),
+                load_if_exists=True,
+            )
+            if new and not study.trials:  # the network itself comes first
+                names = [f"rule{i}" for i in range(settings["edits"])]
+                study.enqueue_trial({name: NONE for name in names})
+            self._studies[key] = study
+        return self._studies[key]
+
+    def _new(
+        self,
+        row: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        candidates: list[dict[str, Any]],
+        study: Any,
+    ) -> dict[str, Any]:
+        """The next candidate, begun or rejected."""
+        import optuna
+
+        asked = study.ask()
+        rules = [NONE, *(settings["rules"] or RULES)]
+        edits = []
+        for i in range(settings["edits"]):
+            rule = asked.suggest_categorical(f"rule{i}", rules)
+            place = asked.suggest_float(f"place{i}", 0, 1)
+            option = asked.suggest_float(f"option{i}", 0, 1)
+            if rule != NONE:
+                edits.append(Edit(rule, place, option))
+        base = self.store.document(row["version"])
+        columns = self._columns(base)
+        document, done = mutate(base, edits, columns)
+        found = analyse(document, columns)
+        totals = found["totals"]
+        entry = {
+            "number": asked.number,
+            "trial": None,
+            "error": None,
+            "multiply_adds": totals["multiply_adds"],
+            "parameters": totals["parameters"],
+            "status": "running",
+            "edits": done,
+            "reason": None,
+            "key": document.key(),
+        }
+        low, high = settings["multiply_adds"] or (0, None)
+        wrong = [p for p in found["problems"] if p["severity"] == "error"]
+        if wrong:
+            entry["reason"] = wrong[0]["message"]
+        elif totals["multiply_adds"] < low or (high is not None and totals["multiply_adds"] > high):
+            entry["reason"] = "its multiply-adds are out of the range"
+        elif any(c["key"] == entry["key"] for c in candidates):
+            entry["reason"] = "the same network was tried before"
+        if entry["reason"] is not None:
+            study.tell(asked, state=optuna.trial.TrialState.FAIL)
+            return {**entry, "status": "rejected"}
+        config = {} if settings["max_epoch"] is None else {"max_epoch": settings["max_epoch"]}
+        trial = self.trials.add(
+            row["project"],
+            row["version"],
+            "train",
+            config,
+            name=f"candidate {asked.number}",
+            document=document,
+            search=(row["id"], asked.number),
+        )
+        return {**entry, "trial": trial["id"]}
+
+    def _follow(
+        self,
+        c: dict[str, Any],
+        candidates: list[dict[str, Any]],
+        study: Any,
+        settings: Mapping[str, Any],
+    ) -> None:
+        import optuna
+
+        entry = self.trials.one(c["trial"])
+        if entry["best"] is not None:
+            c["error"] = entry["best"]["value"]
+        if entry["status"] == "finished" and c["error"] is not None:
+            c["status"] = "finished"
+            values = {"error": c["error"], "multiply_adds": c["multiply_adds"]}
+            study.tell(c["number"], [values[name] for name in settings["objectives"]])
+        elif entry["status"] in ENDED:
+            c["status"] = "pruned" if c["reason"] else "failed"
+            error = entry["error"] or {}
+            c["reason"] = c["reason"] or error.get("message")
+            study.tell(c["number"], state=optuna.trial.TrialState.FAIL)
+        elif settings["early_stop"] and not c["reason"] and self._hopeless(c, candidates):
+            c["reason"] = "worse than half of the earlier ones at this epoch"
+            self._stop(c["trial"])
+
+    def _hopeless(self, c: Mapping[str, Any], candidates: list[dict[str, Any]]) -> bool:
+        """Whether it is behind the median of those that are done, in the middle of its training."""
+        own = self._curve(c["trial"])
+        others = [self._curve(o["trial"]) for o in candidates if o["status"] == "finished"]
+        entry = self.trials.one(c["trial"])
+        if len(others) < WARM_UP or len(own) < max(entry["max_epoch"] // 2, 1):
+            return False
+        at = [min(o[: len(own)]) for o in others if len(o) >= len(own)]
+        return len(at) >= WARM_UP and min(own) > median(at)
+
+    def _curve(self, trial: str) -> list[float]:
+        rows = self.store.rows(
+            "SELECT metric.value FROM metric JOIN trial ON trial.id = metric.trial "
+            "AND metric.name = coalesce(trial.best_name, 'valid_error') WHERE metric.trial = ? "
+            "ORDER BY metric.epoch",
+            trial,
+        )
+        return [row["value"] for row in rows]
+
+
+def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with their defaults, or a Refused that names the one that is wrong."""
+    found = {**DEFAULTS, **given}
+    checks = {
+        "method": (found["method"] in METHODS, f"one of {', '.join(METHODS)}"),
+        "objectives": (
+            found["objectives"] in (["error", "multiply_adds"], ["error"]),
+            "['error', 'multiply_adds'] or ['error']",
+        ),
+        "rules": (
+            found["rules"] is None
+            or (isinstance(found["rules"], list) and set(found["rules"]) <= set(RULES)
+                and bool(found["rules"])),
+            f"some of {', '.join(RULES)}",
+        ),
+        "edits": (_between(found["edits"], 1, 20), "1 to 20"),
+        "attempts": (_between(found["attempts"], 1, 10_000), "1 to 10000"),
+        "jobs": (_between(found["jobs"], 1, 64), "1 to 64"),
+        "seed": (_between(found["seed"], 0, 2**31), "a whole number"),
+        "max_epoch": (
+            found["max_epoch"] is None or _between(found["max_epoch"], 1, 10**6),
+            "null or a number of epochs",
+        ),
+        "hours": (
+            isinstance(found["hours"], (int, float)) and 0 < found["hours"] <= 10_000,
+            "a number of hours",
+        ),
+        "early_stop": (isinstance(found["early_stop"], bool), "true or false"),
+        "multiply_adds": (_is_range(found["multiply_adds"]), "[least, most]"),
+    }  # fmt: skip
+    for name in given:
+        if name not in checks:
+            raise Refused("invalid", f"there is no setting {name[:40]!r}", None, name)
+    for name, (right, wanted) in checks.items():
+        if not right:
+            text = f"{name} is {str(found[name])[:60]}, wanted {wanted}"
+            raise Refused("invalid", text, None, name)
+    return found
+
+
+def _between(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_range(value: Any) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    low, high = value
+    return type(low) is int and (high is None or (type(high) is int and high >= low))
