@@ -32,8 +32,15 @@ COMMANDS = {
     "infer": ("run", "run a network on arrays"),
     "forward": ("run", "run a network over a CSV data set"),
     "bench": ("bench", "compare operators, networks, optimizers and frameworks"),
+    "optimize": ("optimize", "a network for inference with fewer functions"),
+    "decode_param": ("parameters", "parameters as text files"),
+    "encode_param": ("parameters", "a file of parameters from text files"),
+    "plot_series": ("plot", "plot *.series.txt files"),
+    "plot_timer": ("plot", "plot *.timer.txt files"),
+    "draw_graph": ("plot", "draw networks with Graphviz"),
     "launch": ("launch", "run a script in several processes"),
     "cpp-flags": ("cpp", "print what a C++ compiler needs to know of the library"),
+    "doctor": ("doctor", "what of nnl works here, and how to get the rest"),
     "completion": ("completion", "print a completion script for a shell"),
     "version": ("version", "print the version"),
 }
@@ -50,7 +57,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str, words: Iterable[str] = ()) -> NoReturn:
         found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
-        wrong = found[1] if found else message.split()[-1]
+        options = [w for w in message.split() if w.startswith("-")]
+        wrong = found[1] if found else next(iter(options), "")
         known = re.findall(r"[\w.-]+", found[2]) if found else list(words)
         close = difflib.get_close_matches(wrong.partition("=")[0], known, 1)
         if found and close:

@@ -312,7 +312,7 @@ def plot_time_elapsed(
 
     Args:
         filename: Name of the file.
-        elapsed: Whether to plot the time of each interval instead of the time since the start.
+        elapsed: Whether to plot the time since the start instead of the time of each interval.
         unit: s, m, h or d.
         plot_kwargs: Keyword arguments of `matplotlib.pyplot.plot`.
     Returns:
@@ -326,5 +326,5 @@ def plot_time_elapsed(
     import matplotlib.pyplot as plt
 
     times = np.loadtxt(filename, ndmin=2)
-    column = times[:, 1] if elapsed else times[:, 3]
+    column = times[:, 3] if elapsed else times[:, 1]
     return plt.plot(times[:, 0], column / seconds[unit], **(plot_kwargs or {}))

@@ -168,6 +168,8 @@ def test_plots_read_back_what_was_written(monitor: M.Monitor) -> None:
     name = str(Path(monitor.save_path) / "t.timer.txt")
     (seconds,), (minutes,) = M.plot_time_elapsed(name), M.plot_time_elapsed(name, unit="m")
     np.testing.assert_allclose(seconds.get_ydata(), minutes.get_ydata() * 60)
+    (total,) = M.plot_time_elapsed(name, elapsed=True)  # what NNabla calls elapsed
+    np.testing.assert_allclose(total.get_ydata(), np.cumsum(seconds.get_ydata()), rtol=1e-3)
     with pytest.raises(ValueError, match="plot_time_elapsed: unit='y' is not one of s, m, h, d"):
         M.plot_time_elapsed(name, unit="y")
     matplotlib.pyplot.close("all")
