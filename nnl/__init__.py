@@ -84,6 +84,7 @@ _LAZY = (
     "communicators",
     "converters",
     "data",
+    "datasets",
     "function",
     "graph_def",
     "initializer",

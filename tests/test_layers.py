@@ -28,6 +28,7 @@ ROWS = {
     "communicators": 4,
     "coexec": 5,
     "data": 4,
+    "datasets": 5,
     "converters": 5,
     "models": 6,
     "training": 6,

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
 CHROMIUM = os.environ.get("NNL_CHROMIUM") or shutil.which("chromium") or shutil.which("chrome")
 # Without what a browser does for its maker; as root its sandbox does not work.
 FLAGS = """--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
@@ -52,6 +50,7 @@ def chromium() -> Iterator[Any]:
         pytest.skip("there is no Chromium: apt-get install chromium, or name one in NNL_CHROMIUM")
     if not BUILT.exists():
         pytest.skip("the page was not built: make test-console")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser

@@ -23,7 +23,7 @@ from tests.browser.drawing import (
     wire,
 )
 
-sync_api = pytest.importorskip("playwright.sync_api")
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = sync_api.expect
 
 
