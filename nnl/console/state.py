@@ -11,6 +11,7 @@ from pathlib import Path
 from nnl.console.datasets import DataSets
 from nnl.console.document import Document
 from nnl.console.errors import Refused
+from nnl.console.plugin_runs import Plugins
 from nnl.console.searches import Searches
 from nnl.console.store import Store
 from nnl.console.trials import NNL, Trials
@@ -39,6 +40,7 @@ class Console:
         self.datasets = DataSets(self.store)
         self.trials = Trials(self.store, self.datasets, children, command)
         self.searches = Searches(self.store, self.trials)
+        self.plugins = Plugins(self.store, self.datasets, self.trials)
         self.uploads = self.store.root / "uploads"
         self.uploads.mkdir(exist_ok=True)
 

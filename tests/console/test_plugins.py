@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plugins: forms, who may run them, and what the shipped ones compute on cases solved by hand."""
+
+import hashlib
+import time
+
+import numpy as np
+import pytest
+
+from nnl.console.explaining import Explained
+from nnl.console.forms import argument, read_form
+from nnl.console.plugins.fairness import fairness
+from nnl.console.plugins.grad_cam import grad_cam
+from nnl.console.plugins.lime import lime
+from nnl.console.plugins.sgd_influence import orders, sgd_influence
+from nnl.console.plugins.shap import shap
+from nnl.console.plugins.smooth_grad import smooth_grad
+from nnl.console.plugins.tracin import tracin
+from nnl.console.training import Data, write_training
+from nnl.converters.nnp.parameter_files import Stored
+from tests.console.networks import chain
+
+
+def saved(path, document, **weights):
+    stored = [Stored(k, np.asarray(v, np.float32), True) for k, v in weights.items()]
+    x = tuple(document.main.nodes["n1"].properties["shape"])
+    write_training(document, path, Data("t.csv", {"x": x, "y": (1,)}, 4), None, stored)
+    return path
+
+
+def linear(path, w, b=0.0, loss="F.squared_error"):
+    """y = x w + b, trained with a squared error."""
+    w = np.asarray(w, np.float32)
+    document = chain(
+        ("Input", "x", {"shape": [w.shape[0]]}),
+        ("PF.affine", "fc", {"n_outmaps": [w.shape[1]]}),
+        loss=loss,
+    )
+    bias = np.full(w.shape[1], b)
+    return saved(path, document, **{"fc/affine/W": w, "fc/affine/b": bias})
+
+
+# ---- explanations ----
+
+
+def test_grad_cam_of_a_network_that_ends_in_means_is_its_class_activation_map(tmp_path):
+    rng = np.random.default_rng(0)
+    w, v = rng.normal(size=(3, 1, 3, 3)), rng.normal(size=(3, 2))
+    document = chain(
+        ("Input", "x", {"shape": [1, 6, 6]}),
+        ("PF.convolution", "conv", {"outmaps": 3, "kernel": [3, 3], "with_bias": False}),
+        ("F.global_average_pooling", "mean"),
+        ("PF.affine", "fc", {"n_outmaps": [2]}),
+        loss="F.softmax_cross_entropy",
+    )
+    weights = {"conv/conv/W": w, "fc/affine/W": v, "fc/affine/b": [0, 0]}
+    network = Explained(saved(tmp_path / "a.nnp", document, **weights))
+    x = rng.random((1, 1, 6, 6)).astype(np.float32)
+    windows = np.lib.stride_tricks.sliding_window_view(x[0, 0], (3, 3))
+    maps = np.einsum("hwij,kij->khw", windows, w[:, 0])
+    for number in (0, 1):
+        wanted = np.maximum(np.einsum("khw,k->hw", maps, v[:, number]) / 16, 0)
+        assert np.allclose(grad_cam(network, x, number), wanted, atol=1e-5)
+
+
+def test_smooth_grad_of_a_linear_score_is_its_weights(tmp_path):
+    w = np.array([[1.0, 2], [-3, 4], [0, 5]])
+    network = Explained(linear(tmp_path / "a.nnp", w))
+    x = np.ones((1, 3), np.float32)
+    assert np.allclose(smooth_grad(network, x, 1, count=5), w[:, 1], atol=1e-5)
+
+
+def test_lime_and_shap_of_a_sum_are_its_summands():
+    x = np.array([[1.0, 2, 3, 4, 5, 6, 7]], np.float32)
+    w = np.array([1, -1, 2, 0, 3, -2, 0.5])
+    parts = np.arange(7)
+
+    def predict(samples):
+        return samples @ w
+
+    assert np.allclose(lime(predict, x, parts), x[0] * w, atol=1e-4)
+    assert np.allclose(shap(predict, x, parts, orders=4), x[0] * w, atol=1e-4)
+    shifted = shap(predict, x, parts, orders=2, baseline=1.0)
+    assert np.allclose(shifted, (x[0] - 1) * w, atol=1e-4)
+
+
+def test_shap_shares_what_parts_do_together():
+    def product(samples):
+        return samples[:, 0] * samples[:, 1] + samples[:, 2]
+
+    found = shap(product, np.array([[2.0, 3, 4]], np.float32), np.arange(3))
+    assert np.allclose(found, [3, 3, 4])
+
+
+def test_tracin_is_the_product_of_gradients(tmp_path):
+    w = np.array([[1.0], [-2.0]])
+    path = linear(tmp_path / "a.nnp", w, 0.5)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5, 2)).astype(np.float32), rng.normal(size=(5, 1)).astype(np.float32)
+
+    def gradient(x, y):  # of (x w + b - y)^2
+        return 2 * (x @ w + 0.5 - y) * np.append(x, 1)
+
+    wanted = [gradient(x[i], y[i]) @ gradient(x[0], y[0]) for i in range(5)]
+    found = tracin([path], {"x": x, "y": y}, {"x": x[:1], "y": y[:1]}, rate=1.0)
+    assert np.allclose(found, wanted, rtol=1e-4)
+
+
+def test_sgd_influence_is_what_training_without_a_sample_changes(tmp_path):
+    rng = np.random.default_rng(1)
+    w0 = rng.normal(size=(3, 1)) * 0.1
+    path = linear(tmp_path / "a.nnp", w0)
+    x = rng.normal(size=(12, 3)).astype(np.float32)
+    y = (x @ [[1.0], [2], [3]] + rng.normal(size=(12, 1)) * 0.3).astype(np.float32)
+    tested_x, tested_y = rng.normal(size=(4, 3)), rng.normal(size=(4, 1))
+    rate, size, epochs = 0.002, 4, 2  # small: the method is of first order in it
+
+    def trained(without):
+        w, b = w0.astype(np.float32).astype(float), 0.0
+        for chosen in orders(12, size, epochs, 0):
+            kept = [j for j in chosen if j != without]
+            error = x[kept] @ w + b - y[kept]
+            gw, gb = 2 * x[kept].T @ error / size, 2 * error.sum() / size
+            w, b = w - rate * gw, b - rate * gb
+        return ((tested_x @ w + b - tested_y) ** 2).mean()
+
+    whole = trained(None)
+    wanted = np.array([trained(j) - whole for j in range(12)])
+    training = {"x": x, "y": y}
+    tested = {"x": tested_x.astype(np.float32), "y": tested_y.astype(np.float32)}
+    found = sgd_influence(path, training, tested, rate, size, epochs)
+    assert np.allclose(found, wanted, rtol=0.02, atol=0.05 * np.abs(wanted).max())
+    assert np.corrcoef(found, wanted)[0, 1] > 0.999
+
+
+def test_fairness_is_counted():
+    predicted = [1, 1, 0, 0, 1, 0, 0, 0]
+    labels = [1, 0, 1, 0, 1, 1, 0, 0]
+    group = [1, 1, 1, 1, 0, 0, 0, 0]
+    found = fairness(predicted, labels, group)
+    assert found == {
+        "demographic_parity": 0.25,
+        "disparate_impact": 2.0,
+        "equal_opportunity": 0.0,
+        "equalised_odds": 0.25,
+    }
+
+
+# ---- forms ----
+
+SCRIPT = """
+import argparse
+def main():
+    parser = argparse.ArgumentParser(description="Darker\\n" "pictures")
+    parser.add_argument("-i", "--input", help="input image (image) default=x.png", required=True)
+    parser.add_argument("-v", "--value", help="factor (float) default=0.5", type=float)
+    parser.add_argument("-n", "--new-size", help="pixels(int), default=28")
+    parser.add_argument("-q", "--quiet", action="store_true")
+    parser.add_argument("-k", "--kind", choices=["a", "b"], default="a")
+    parser.add_argument("-o", "--output", help="picture (image) default=out.png")
+    args = parser.parse_args()
+    open(args.output.replace("png", "txt"), "w").write(str(args.value))
+    print("done")
+main()
+"""
+
+
+def test_forms_are_read_from_the_help_texts_without_running_anything():
+    form = read_form("raise SystemExit\n" + SCRIPT)
+    assert form.doc == "Darker\npictures"
+    kinds = {f.name: (f.kind, f.default, f.required) for f in form.fields}
+    assert kinds == {
+        "input": ("image", "x.png", True),
+        "value": ("float", 0.5, False),
+        "new_size": ("int", 28, False),
+        "quiet": ("bool", None, False),
+        "kind": ("choice", "a", False),
+        "output": ("image", "out.png", False),
+    }
+    by_name = {f.name: f for f in form.fields}
+    assert argument(by_name["value"], 2) == ["--value=2"]
+    assert argument(by_name["quiet"], True) == ["--quiet"]
+    for name, value in (("value", "2"), ("new_size", True), ("kind", "c"), ("output", "a\0b")):
+        with pytest.raises(ValueError, match=name):
+            argument(by_name[name], value)
+    for source in ("def (", "import os", "\0"):
+        with pytest.raises(ValueError, match="it (is no Python|has no arguments)"):
+            read_form(source)
+
+
+def ended(browser, run):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        found = browser.get(f"/runs/{run['id']}")
+        if found["status"] != "running":
+            return found
+        time.sleep(0.05)
+    raise AssertionError("still running")
+
+
+def test_a_dropped_in_plugin_runs_when_it_was_allowed_and_again_when_it_changes(browser, console):
+    console.plugins.folder.mkdir()
+    path = console.plugins.folder / "darker.py"
+    path.write_text(SCRIPT.replace("required=True", "required=False"))
+    entry = next(p for p in browser.get("/plugins")["plugins"] if p["id"] == "darker")
+    assert not entry["trusted"] and not entry["shipped"]
+    fields = browser.get("/plugins/darker/schema")["fields"]
+    assert [f["name"] for f in fields][:2] == ["input", "value"]
+    run = {"args": {"value": 0.25}}
+    assert browser.post("/plugins/darker/run", run, 403)["code"] == "untrusted"
+    browser.post("/plugins/darker/trust", {"sha256": "0" * 64}, 409)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert browser.post("/plugins/darker/trust", {"sha256": digest})["trusted"]
+    found = ended(browser, browser.post("/plugins/darker/run", run, 201))
+    assert found["status"] == "finished" and found["log"] == "done\n", found
+    assert [a["name"] for a in found["artifacts"]] == ["out.txt"]
+    artifact = browser.client.get(f"/api/v1/runs/{found['id']}/artifacts/out.txt")
+    assert artifact.text == "0.25"
+    for name in ("..%2flog.txt", "%2fetc%2fpasswd"):
+        assert browser.client.get(f"/api/v1/runs/{found['id']}/artifacts/{name}").status_code == 404
+    for args, where in (
+        ({"output": "../out.png"}, "output"),
+        ({"output": "/tmp/out.png"}, "output"),
+        ({"value": "1; ls"}, "value"),
+    ):
+        assert browser.post("/plugins/darker/run", {"args": args}, 422)["where"] == where
+    browser.post("/plugins/darker/run", {"args": {"input": "/etc/passwd"}}, 404)
+    path.write_text(path.read_text() + "\n")
+    assert browser.post("/plugins/darker/run", run, 403)["code"] == "untrusted"
+
+
+def test_shipped_plugins_have_forms_and_one_runs_on_a_row_of_a_trial(browser, console, tmp_path):
+    shipped = [p for p in browser.get("/plugins")["plugins"] if p["shipped"]]
+    assert {p["id"] for p in shipped} == {
+        "fairness", "grad_cam", "lime", "sgd_influence", "shap", "smooth_grad", "tracin",
+    }  # fmt: skip
+    assert all(p["trusted"] and p["doc"] and not p["error"] for p in shipped)
+    data = console.datasets.write(
+        "small", {"x": np.random.default_rng(0).random((4, 1, 6, 6)), "y": np.arange(4) % 2}
+    )
+    document = chain(
+        ("Input", "x", {"shape": [1, 6, 6]}),
+        ("PF.convolution", "conv", {"outmaps": 3, "kernel": [3, 3]}),
+        ("PF.affine", "fc", {"n_outmaps": [2]}),
+        loss="F.softmax_cross_entropy",
+    )
+    document.config["dataset"].update(train=data["id"], valid=data["id"])
+    project = console.store.add_project("small", document)["id"]
+    trial = console.trials.add(project)["id"]
+    folder = console.trials.folder(trial)
+    (folder / "network.nnp").rename(folder / "out" / "results.nnp")
+    found = ended(browser, browser.post("/plugins/grad_cam/run", {"trial": trial, "row": 2}, 201))
+    assert found["status"] == "finished", found["log"]
+    picture = browser.client.get(f"/api/v1/runs/{found['id']}/artifacts/grad_cam.png")
+    assert picture.headers["content-type"] == "image/png" and picture.content[:4] == b"\x89PNG"
+    failed = ended(browser, browser.post("/plugins/grad_cam/run", {"trial": trial, "row": 9}, 201))
+    assert failed["status"] == "failed" and "4 rows" in failed["error"]["message"]
