@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nnl conv_dataset and create_..._dataset: data sets for training files."""
+"""nnl conv_dataset, create_..._dataset and create_tar: data sets for training files."""
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import os
 import shutil
+import tarfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,21 @@ def add_commands(commands: Any) -> None:
     ):
         p.add_argument(letter, option, type=int, required=True, metavar="N", help=what)
     p.set_defaults(run=create_object_detection_dataset)
+
+    p = commands.add_parser(
+        "create_tar",
+        description="Packs a .csv file and the files that it names into a .tar archive, as Neural "
+        "Network Console takes it.",
+    )
+    p.add_argument("source", metavar="CSV")
+    p.add_argument("destination", metavar="TAR")
+    p.set_defaults(run=create_tar)
+
+    p = commands.add_parser("upload", description="Is not there: it needs a service of Sony's.")
+    p.add_argument("-e", "--endpoint", metavar="URI")
+    p.add_argument("token", metavar="TOKEN")
+    p.add_argument("filename", metavar="FILE")
+    p.set_defaults(run=upload)
 
 
 def _add_shared(p: argparse.ArgumentParser) -> None:
@@ -119,6 +137,46 @@ def _copy(args: argparse.Namespace, folder: str) -> int:
     with closing(CacheDataSource(args.source, args.shuffle, normalize=args.normalize)) as source:
         DataSourceWithFileCache(source, folder, shuffle=args.shuffle)
         return source.size
+
+
+# ---- archives ----
+
+
+def create_tar(args: argparse.Namespace) -> int:
+    """Pack a data set: index.csv, and data/NUMBER_NAME for every file."""
+    from nnl.core.atomic import replacing
+
+    with open(args.source, encoding="utf-8-sig", newline="") as file:
+        rows = [row for row in csv.reader(file) if row]
+    if len({len(row) for row in rows}) != 1:
+        raise ValueError(f"{args.source} has no rows, or rows of several lengths")
+    files: dict[str, str] = {}
+    for row in rows:
+        for i, cell in enumerate(row):
+            beside = os.path.join(os.path.dirname(args.source), *cell.split("\\"))
+            path = next((p for p in (cell, beside) if cell and os.path.isfile(p)), None)
+            if path is not None:
+                row[i] = f"data/{len(files):012d}_{os.path.basename(path)}"
+                files[row[i]] = path
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    index = text.getvalue().encode()
+    with replacing(args.destination) as written, tarfile.open(written, "w") as tar:
+        entry = tarfile.TarInfo("index.csv")
+        entry.size = len(index)
+        tar.addfile(entry, io.BytesIO(index))
+        for name, path in files.items():
+            tar.add(path, name)
+    print(f"{args.destination}: {len(rows) - 1} rows, {len(files)} files")
+    return 0
+
+
+def upload(args: argparse.Namespace) -> int:
+    """Say why not."""
+    raise NotImplementedError(
+        f"{args.filename} cannot be uploaded: that needs the service of Sony's Neural Network "
+        "Console, and its token; try: nnl create_tar, or the upload page of nnl console"
+    )
 
 
 # ---- pictures ----

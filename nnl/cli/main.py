@@ -35,6 +35,8 @@ COMMANDS = {
     "conv_dataset": ("datasets", "copy a data set into cache files"),
     "create_image_classification_dataset": ("datasets", "a data set of folders of pictures"),
     "create_object_detection_dataset": ("datasets", "a data set of pictures with boxes"),
+    "create_tar": ("datasets", "a data set as one archive"),
+    "upload": ("datasets", "accepted to say that it needs a service of Sony's"),
     "optimize": ("optimize", "a network for inference with fewer functions"),
     "decode_param": ("parameters", "parameters as text files"),
     "encode_param": ("parameters", "a file of parameters from text files"),

@@ -6,7 +6,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from nnl.converters.formats import read_model
+from nnl.converters.formats import FORMATS, read_model
+from nnl.converters.model import NnpModel
+from nnl.converters.nnp.content import expanded, with_executor
 
 
 def add_commands(commands: Any) -> None:
@@ -25,6 +27,16 @@ def add_commands(commands: Any) -> None:
         metavar="TYPE",
         help="FLOAT32, FIXED16_N or FIXED8_N with N bits after the point (default: FLOAT32)",
     )
+    p.add_argument(
+        "-I",
+        "--import-format",
+        choices=sorted(FORMATS),
+        metavar="FORMAT",
+        help=f"format of the files: {', '.join(sorted(FORMATS))}",
+    )
+    p.add_argument("-E", "--nnp-import-executor-index", type=int, metavar="I", help="of executor I")
+    for flag in ("--nnp-no-expand-network", "--nnp-exclude-preprocess"):  # without effect here
+        p.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
     p.add_argument("--api", type=int, metavar="LEVEL", help="of the runtime (default: 44)")
     p.set_defaults(run=run)
 
@@ -39,7 +51,11 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"wanted FILE... OUTPUT, got only {output}")
     if args.batch_size < 1:
         raise ValueError(f"-b is {args.batch_size}, wanted at least 1")
-    network = read_model(files)[0].network(args.batch_size, inference=True)
+    model, _ = read_model(files, args.import_format)
+    if args.nnp_import_executor_index is not None:
+        content = expanded(model.content())
+        model = NnpModel(with_executor(content, args.nnp_import_executor_index))
+    network = model.network(args.batch_size, inference=True)
     types = types_of(network, args.api, args.default_variable_type)
     write_settings(output, types)
     print(f"{output}: {len(types)} variables")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +152,22 @@ def test_wrong_label_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert "0.txt, line 1" in error and text in error
     build(tmp_path / "none", tmp_path / "out", "-c", "3", *SHARED, code=3)
     assert f"there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
+
+
+def test_a_data_set_becomes_an_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_pictures(tmp_path / "in")
+    table = tmp_path / "in" / "d.csv"
+    table.write_text("x,y\ncat/0.png,0\ndog\\1.png,1\n")
+    assert main(["create_tar", str(table), str(tmp_path / "d.tar")]) == 0
+    with tarfile.open(tmp_path / "d.tar") as tar:
+        names = ["data/000000000000_0.png", "data/000000000001_1.png"]
+        assert tar.getnames() == ["index.csv", *names]
+        text = tar.extractfile("index.csv").read().decode()
+        assert text.split() == ["x,y", f"{names[0]},0", f"{names[1]},1"]
+        content = tar.extractfile(names[1]).read()
+    assert content == (tmp_path / "in" / "dog" / "1.png").read_bytes()
+    assert main(["upload", "token", "d.csv"]) == 4
+    assert "needs the service of Sony's" in capsys.readouterr().err
 
 
 def test_conv_dataset_copies_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

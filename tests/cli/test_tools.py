@@ -21,6 +21,7 @@ from nnl.cli.main import COMMANDS, main
 from nnl.cli.optimize import Optimized
 from nnl.converters.formats import read_model
 from nnl.utils.save import save
+from tests.cli.test_convert import write_network
 
 
 def output(capsys: pytest.CaptureFixture[str], *args: object, code: int = 0) -> str:
@@ -160,6 +161,17 @@ def test_what_differs_is_not_written(
     error = output(capsys, "optimize", network, tmp_path / "o.nnp", code=1)
     assert "nothing was written" in error and not (tmp_path / "o.nnp").exists()
     assert "no file none.nnp" in output(capsys, "optimize", "none.nnp", tmp_path / "o.nnp", code=3)
+
+
+def test_nnb_template_takes_one_executor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    yaml = pytest.importorskip("yaml")
+    file, sizes = write_network(tmp_path / "m.nnp"), []
+    for i in (0, 1):
+        output(capsys, "nnb_template", "-E", i, file, tmp_path / "t.yaml")
+        sizes.append(len(yaml.safe_load((tmp_path / "t.yaml").read_text())["variables"]))
+    assert sizes[0] != sizes[1]
 
 
 # ---- doctor, and what all commands say ----

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import nnl.solvers as S
-from nnl.cli.main import main
+from nnl.cli.main import main, parser
 from nnl.converters.nnp.archive import read_files
 from tests.cli.training_files import BATCH, ROWS, normalized, write_training_file
 from tests.interop.bridge import Nnabla
@@ -135,3 +136,35 @@ def test_each_resumes_what_the_other_has_begun(nnabla: Nnabla, tmp_path: Path) -
         got = report(folder / "monitoring_report.yml")
         for name in want:
             np.testing.assert_allclose(got[name], want[name], rtol=2e-5, err_msg=name)
+
+
+OPTIONS = """
+import argparse, json, sys
+found, made = {}, argparse._SubParsersAction.add_parser
+
+def add_parser(self, name, **options):
+    found[name] = made(self, name, **options)
+    return found[name]
+
+argparse._SubParsersAction.add_parser = add_parser
+sys.argv = ["nnabla_cli"]
+from nnabla.utils.cli import cli
+try:
+    cli.main()
+except SystemExit:
+    pass
+print("OPTIONS", json.dumps({n: [o for a in p._actions for o in a.option_strings]
+                             for n, p in found.items()}))
+"""
+
+
+def test_every_command_of_nnabla_is_there_with_its_options(nnabla: Nnabla) -> None:
+    command = [nnabla.python, "-c", OPTIONS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    line = next(x for x in done.stdout.splitlines() if x.startswith("OPTIONS "))
+    theirs = json.loads(line.removeprefix("OPTIONS "))
+    ours = parser()._subparsers._group_actions[0].choices
+    assert len(theirs) > 15
+    for name, options in theirs.items():
+        known = {o for a in ours[name]._actions for o in a.option_strings}
+        assert set(options) <= known, name
