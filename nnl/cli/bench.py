@@ -52,6 +52,23 @@ def add_commands(commands: Any) -> None:
     opt.add_argument("-o", "--out", default="bench", metavar="FOLDER", help="CSV and plots (bench)")
     _shared(opt)
 
+    dist = kinds.add_parser("distributed", help="train in several processes, by schemes")
+    dist.add_argument("model", nargs="?", default="lenet", help="lenet or resnet")
+    dist.add_argument("-n", "--ranks", default="1,2", metavar="LIST", help="processes (1,2)")
+    dist.add_argument(
+        "--schemes",
+        default="decentralized,server,neighbors,async-server,native:decentralized",
+        metavar="LIST",
+        help="these, native:server and native:neighbors",
+    )
+    dist.add_argument("--optimizer", default="momentum", metavar="RULE", help="(momentum)")
+    dist.add_argument("--data", choices=("digits", "pictures"), default="digits")
+    dist.add_argument("--epochs", type=int, default=3, metavar="N", help="(3)")
+    dist.add_argument("--batch-size", type=int, default=32, metavar="N", help="per process (32)")
+    dist.add_argument("--lr", type=float, metavar="X", help="learning rate")
+    dist.add_argument("--samples", type=int, metavar="N", help="use the first N samples")
+    _shared(dist)
+
     over = kinds.add_parser("overhead", help="what the layer above the frameworks costs")
     over.add_argument("model", nargs="?", default="resnet", help="an ONNX file, lenet or resnet")
     over.add_argument("--optimizer", default="sgd", metavar="RULE", help="(sgd)")
@@ -143,7 +160,24 @@ def _overhead(args: argparse.Namespace, bench: Any, report: Any, names: list[str
     print(table(report.rows))
 
 
-_RUN = {"op": _op, "network": _network, "optimizer": _optimizer, "overhead": _overhead}
+def _distributed(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> None:
+    from nnl.deep500.report import table
+
+    asked = ("model", "optimizer", "data", "epochs", "batch_size", "lr", "samples")
+    schemes = [s.strip() for s in args.schemes.split(",") if s.strip()]
+    ranks = [int(n) for n in args.ranks.split(",")]
+    trained = [n for n in names if bench.network_class(n).trains]
+    bench.distributed_of(report, trained, schemes, ranks, **{k: getattr(args, k) for k in asked})
+    print(table(report.rows))
+
+
+_RUN = {
+    "distributed": _distributed,
+    "op": _op,
+    "network": _network,
+    "optimizer": _optimizer,
+    "overhead": _overhead,
+}
 
 
 def _write(args: argparse.Namespace, report: Any) -> None:

@@ -6,10 +6,14 @@ A run that is interrupted keeps the rows that it has.
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 from nnl.deep500 import backends, gradients, network_class, operators
@@ -181,3 +185,46 @@ def optimizers_of(
 
 def _shape(data: str) -> tuple[int, int, int]:
     return (1, 8, 8) if data == "digits" else (3, 32, 32)
+
+
+def distributed_of(
+    report: Report,
+    names: Sequence[str],
+    schemes: Sequence[str],
+    ranks: Sequence[int],
+    **settings: Any,
+) -> None:
+    """Train by every scheme on every number of ranks: a row per epoch of the whole job.
+
+    Args:
+        schemes: Names of nnl.deep500.distributed.schemes.SCHEMES; "native:" of them for the back
+            end's own optimizer.
+    Raises:
+        ValueError: There is no such scheme.
+    """
+    from nnl.deep500.distributed import job
+    from nnl.deep500.distributed.native import NATIVE_SCHEMES
+    from nnl.deep500.distributed.schemes import SCHEMES
+
+    known = [*SCHEMES, *(f"native:{s}" for s in NATIVE_SCHEMES)]
+    for scheme in schemes:
+        if scheme not in known:
+            raise ValueError(f"there is no scheme {scheme!r}, wanted one of {', '.join(known)}")
+    for backend in names:
+        for scheme in schemes:
+            for n in ranks:
+                row = {"backend": backend, "scheme": scheme, "ranks": n}
+                asked = {**settings, "backend": backend, "scheme": scheme}
+                with tempfile.TemporaryDirectory() as folder:
+                    path = Path(folder) / "rows.json"
+                    command = [sys.executable, "-m", "nnl.launch", "-n", str(n), job.__file__]
+                    done = subprocess.run(
+                        [*command, json.dumps(asked), str(path)], stderr=PIPE, text=True
+                    )
+                    if done.returncode or not path.exists():
+                        lines = done.stderr.strip().splitlines() or ["it gave nothing"]
+                        reason = next((s for s in lines if "Error: " in s), lines[0])
+                        report.rows.append({**row, "status": "failed", "reason": reason})
+                        continue
+                    found = json.loads(path.read_text(encoding="utf-8"))
+                report.rows += [{**row, **one, "status": "done"} for one in found]

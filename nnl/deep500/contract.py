@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +21,23 @@ GRADIENT = "@gradient"  # appended to a parameter's name
 
 class NetworkError(ValueError):
     """A network was asked for what it does not have, or given what it does not take."""
+
+
+@dataclass
+class NativeTraining:
+    """A training step inside of a back end, in its parts.
+
+    Attributes:
+        run: Inputs by name -> outputs by name; leaves the gradients in the back end.
+        update: Changes the parameters.
+        gradients, parameters: The back end's own arrays, which may be changed in place between the
+            two; None where there are no such arrays.
+    """
+
+    run: Callable[[Mapping[str, Any]], dict[str, Any]]
+    update: Callable[[], None]
+    gradients: Callable[[], list[Any]] | None = None
+    parameters: Callable[[], list[Any]] | None = None
 
 
 class Network:
@@ -288,8 +305,8 @@ class Network:
     def _write(self, name: str, value: Any) -> None:
         self.graph.initializers[name] = value
 
-    def native_optimizer(self, rule: str, **settings: float) -> Any:
-        """What updates the parameters inside of the back end: a function inputs -> outputs.
+    def native_optimizer(self, rule: str, **settings: float) -> NativeTraining:
+        """Training with an optimizer of the back end.
 
         Raises:
             NotImplementedError: The back end has no optimizer of this rule.

@@ -56,7 +56,8 @@ class Operation(Node):
         if abstract:
             return
         cls.op_type, cls.since = cls.__dict__.get("op_type", cls.__name__), 1
-        own = [n for n in inspect.get_annotations(cls) if n in vars(cls) and n not in _FIXED]
+        annotated = inspect.get_annotations(cls).items()
+        own = [n for n, a in annotated if n in vars(cls) and "ClassVar" not in str(a)]
         cls.defaults = {**cls.defaults, **{n: vars(cls)[n] for n in own}}
         for prefix, values, names in (("i_", "inputs", cls.takes), ("o_", "outputs", cls.gives)):
             for index, name in enumerate(names):
@@ -113,8 +114,6 @@ class Operation(Node):
             for x, g in zip(inputs, found, strict=True)
         ]
 
-
-_FIXED = ("domain", "takes", "gives", "defaults", "source", "op_type", "since")
 
 HEADER = """
 #include <cmath>

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nnl.deep500.contract import Network
+from nnl.deep500.contract import NativeTraining, Network
 
 Outputs = dict[str, Any]
 
@@ -228,17 +228,24 @@ class NativeOptimizer(Optimizer):
         if unknown:
             raise TypeError(f"{self.name}: there are no {unknown}, wanted {[*self.settings]}")
         self.given = {**self.settings, **settings}
-        self._train: Any = None
+        self._parts: NativeTraining | None = None
 
-    def build(self) -> Any:
+    @property
+    def parts(self) -> NativeTraining:
+        """The step in its parts; built when it is asked for first."""
+        if self._parts is None:
+            self.network._need_gradients()
+            self._parts = self.build()
+        return self._parts
+
+    def build(self) -> NativeTraining:
         """What performs a step, made of the back end's own parts."""
         return self.network.native_optimizer(self.rule, **self.given)
 
     def train(self, inputs: Mapping[str, Any]) -> Outputs:
-        if self._train is None:
-            self.network._need_gradients()
-            self._train = self.build()
-        outs: Outputs = self._train(inputs)
+        parts = self._parts or self.parts
+        outs = parts.run(inputs)
+        parts.update()
         return outs
 
 

@@ -111,6 +111,28 @@ def test_bench_overhead_has_the_form_of_table_6_1(capsys):
     assert "reference has no plain program" in lines[5]
 
 
+def test_unknown_schemes_are_named(capsys):
+    assert main(["bench", "distributed", "--schemes", "gossip", "--backends", "nnl"]) == 1
+    assert "there is no scheme 'gossip', wanted one of decentralized" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_bench_distributed(tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("mpi4py")
+    rows = tmp_path / "rows.csv"
+    args = ["bench", "distributed", "--backends", "nnl", "-n", "1,3", "--epochs", "2"]
+    args += ["--samples", "600", "--lr", "0.05", "--csv", str(rows)]
+    assert main(args) == 0
+    with open(rows, newline="") as file:
+        table = list(csv.DictReader(file))
+    assert {r["status"] for r in table} == {"done"}
+    names = {(r["scheme"], r["ranks"]) for r in table}
+    assert len(names) == 10 and ("async-server", "3") in names
+    same = [r["loss"] for r in table if r["ranks"] == "3" and r["epoch"] == "1"]
+    np.testing.assert_allclose(float(same[0]), float(same[1]), rtol=1e-4)  # server, decentralized
+
+
 @pytest.mark.parametrize("backend", ["nnl", "torch"])
 def test_the_plain_program_trains_the_same(backend):
     """Its losses are those of the optimizer: only then does comparing their times mean anything."""

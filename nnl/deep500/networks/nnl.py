@@ -12,16 +12,17 @@ import nnl.solvers as S
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.importer import OnnxModel
 from nnl.converters.onnx.registry import ONNX
-from nnl.converters.onnx.values import is_float, var
+from nnl.converters.onnx.values import var
 from nnl.core.modes import context_scope, no_grad
 from nnl.core.parameter import parameter_scope
 from nnl.core.python_function import PythonFunction
 from nnl.core.variable import Variable, forward_all
-from nnl.deep500.contract import GRADIENT, Network, listed
+from nnl.deep500.contract import GRADIENT, NativeTraining, Network, listed
 from nnl.deep500.execution import Values
 from nnl.deep500.operation import Operation
 from nnl.ext import get_extension_context
 
+_FLOATS = (np.float16, np.float32, np.float64)
 _SOLVERS = {
     "sgd": (S.Sgd, {}),
     "momentum": (S.Momentum, {}),
@@ -117,14 +118,14 @@ class NnlNetwork(Network):
 
     def _record(self, inputs: Values) -> Any:
         infos = {v.name: v for v in self.graph.inputs}
-        label = self.loss and [n for n in inputs if not is_float(inputs[n].dtype)]
-        if not all(is_float(v.dtype) or n in (label or ()) for n, v in inputs.items()):
-            return None
-        small = [
-            v for v in self.graph.outputs if v.dtype is not None and v.dtype.kind not in "fiub"
-        ]
-        if small:  # types that are rounded to when values are read
-            return None
+        whole = [n for n, v in inputs.items() if v.dtype not in _FLOATS]
+        types = [v.dtype for v in self.graph.outputs if v.dtype is not None]
+        if (whole and not self.loss) or any(
+            t.kind not in "iub" and t not in _FLOATS for t in types
+        ):
+            return (
+                None  # integers may decide shapes; small floats are rounded to where they are read
+            )
         given = {n: Variable(v.shape) for n, v in inputs.items()}
         for n, v in given.items():
             v.d = inputs[n]
@@ -223,15 +224,20 @@ class NnlNetwork(Network):
 
         return train
 
-    def native_optimizer(self, rule: str, **settings: float) -> Any:
+    def native_optimizer(self, rule: str, **settings: float) -> NativeTraining:
         if rule not in _SOLVERS:
             return super().native_optimizer(rule, **settings)
         solver = self._solver(rule, settings)
+        parameters = list(self.parameter.values())
 
-        def train(inputs: Any) -> dict[str, Any]:
+        def run(inputs: Any) -> dict[str, Any]:
             with context_scope(self.context):
-                outs = self.step(self._bound(inputs), solver.zero_grad)
-                solver.update()
-                return self._results(outs)
+                return self._results(self.step(self._bound(inputs), solver.zero_grad))
 
-        return train
+        def update() -> None:
+            with context_scope(self.context):
+                solver.update()
+
+        return NativeTraining(
+            run, update, lambda: [v.grad for v in parameters], lambda: [v.data for v in parameters]
+        )

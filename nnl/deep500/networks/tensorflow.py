@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from nnl.deep500.arrays import ArrayVisitor
-from nnl.deep500.contract import GRADIENT
+from nnl.deep500.contract import GRADIENT, NativeTraining
 from nnl.deep500.execution import Values, VisitorNetwork
 from nnl.deep500.operation import Operation
 
@@ -326,7 +326,7 @@ class TensorFlowNetwork(VisitorNetwork):
     def _write(self, name: str, value: Any) -> None:
         self.values[name].assign(value)
 
-    def native_optimizer(self, rule: str, **s: float) -> Any:
+    def native_optimizer(self, rule: str, **s: float) -> NativeTraining:
         self.setup()
         k = tf.keras.optimizers
         makers: dict[str, Callable[[], Any]] = {
@@ -344,9 +344,7 @@ class TensorFlowNetwork(VisitorNetwork):
         update: Any = lambda g: optimizer.apply_gradients(zip(g, variables, strict=True))  # noqa: E731
         update = tf.function(update) if self.compiled else update
 
-        def train(inputs: Any) -> dict[str, Any]:
-            outs, grads = self.step(self._given(self._bound(inputs)))
-            update(grads)
-            return self._results(outs)
+        def run(inputs: Any) -> dict[str, Any]:
+            return self._results(self.step(self._given(self._bound(inputs)))[0])
 
-        return train
+        return NativeTraining(run, lambda: update(list(self.grads.values())))

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as TF
 
 from nnl.deep500.arrays import ArrayVisitor
-from nnl.deep500.contract import GRADIENT, listed
+from nnl.deep500.contract import GRADIENT, NativeTraining, listed
 from nnl.deep500.execution import Values, VisitorNetwork
 from nnl.deep500.operation import Operation
 
@@ -428,15 +428,16 @@ class TorchNetwork(VisitorNetwork):
 
         return train
 
-    def native_optimizer(self, rule: str, **s: float) -> Any:
-        optimizer = self._optimizer(rule, s)
-
-        def train(inputs: Any) -> dict[str, Any]:
-            outs = self.step(self._bound(inputs))
-            optimizer.step()
-            return self._results(outs)
-
-        return train
+    def native_optimizer(self, rule: str, **settings: float) -> NativeTraining:
+        optimizer = self._optimizer(rule, settings)
+        weights = list(self.values.values())
+        on_host = self.place == "cpu"  # then numpy arrays share the memory of tensors
+        return NativeTraining(
+            lambda inputs: self._results(self.step(self._bound(inputs))),
+            optimizer.step,
+            (lambda: [v.grad.numpy() for v in weights]) if on_host else None,
+            (lambda: [v.detach().numpy() for v in weights]) if on_host else None,
+        )
 
     def _optimizer(self, rule: str, s: dict[str, float]) -> Any:
         self.setup()
