@@ -322,6 +322,7 @@ def test_completion_scripts_are_valid(shell: str, capsys: pytest.CaptureFixture[
     for word in ("convert", "view", "function_info", "verify"):
         assert word in script
     assert "optimize-pb" not in script  # known, and refused
+    assert shell != "fish" or "-o f1\n" in script  # with -s, options have one letter
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
     subprocess.run([shell, "-n"], input=script, text=True, check=True)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -213,24 +214,45 @@ def test_a_training_stopped_early_is_tested_and_saved(
     assert (tmp_path / "out" / "results_current_2.nnp").exists()
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_signals_suspend(tmp_path: Path, name: str) -> None:
-    config = write_training_file(tmp_path / "net.nntxt", epochs=100000)
-    events = tmp_path / "events.jsonl"
-    command = [sys.executable, "-m", "nnl.cli.main", "train", "-c", str(config), "-o"]
-    command += [str(tmp_path / "out"), "--events", str(events)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+def until(process: subprocess.Popen[str], there: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while not (events.exists() and "step_after" in events.read_text()):
+    while not there():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
-    process.send_signal(getattr(signal, name))
-    message = process.communicate(timeout=60)[1]
-    assert process.returncode == 130
-    assert f"try: nnl train -c {config} -o {tmp_path / 'out'} -r" in message
-    last = json.loads(events.read_text().splitlines()[-1])
+
+
+def test_signals_pause_suspend_and_end(tmp_path: Path) -> None:
+    config = write_training_file(tmp_path / "net.nntxt", epochs=100000)
+    events, checkpoint = tmp_path / "events.jsonl", tmp_path / "out" / "checkpoint.nnp"
+    command = [sys.executable, "-m", "nnl.cli.main", "train", "-c", str(config), "-o"]
+    command += [str(tmp_path / "out"), "--events", str(events)]
+
+    def begun() -> subprocess.Popen[str]:
+        events.unlink(missing_ok=True)
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        until(process, lambda: events.exists() and "step_after" in events.read_text())
+        return process
+
+    def ended() -> tuple[Any, str]:
+        message = process.communicate(timeout=60)[1]
+        return json.loads(events.read_text().splitlines()[-1]), message
+
+    process = begun()
+    process.send_signal(signal.SIGTSTP)
+    until(process, lambda: Path(f"/proc/{process.pid}/stat").read_text().split()[2] == "T")
+    assert checkpoint.exists()
+    process.send_signal(signal.SIGCONT)
+    process.send_signal(signal.SIGTERM)
+    last, message = ended()
+    assert process.returncode == 130 and checkpoint.exists()
     assert last["status"] == "suspended" and last["iteration"] > 0
-    assert (tmp_path / "out" / "checkpoint.nnp").exists()
+    assert f"try: nnl train -c {config} -o {tmp_path / 'out'} -r" in message
+    process = begun()
+    assert not checkpoint.exists()  # this training is another one
+    process.send_signal(signal.SIGUSR1)
+    last, _ = ended()
+    assert process.returncode == 0 and (last["status"], last["reason"]) == ("finished", "stop")
+    assert (tmp_path / "out" / "results.nnp").exists()
 
 
 def test_initial_values_come_from_the_file_where_it_has_no_initialiser(tmp_path: Path) -> None:
