@@ -327,7 +327,7 @@ def test_completion_scripts_are_valid(shell: str, capsys: pytest.CaptureFixture[
         pytest.skip(f"there is no {shell}")
     subprocess.run([shell, "-n"], input=script, text=True, check=True)
     if shell == "bash":
-        for words, at in (("nnl convert --ver", 2), ("nnl -q conv", 2), ("nnl-convert --ver", 1)):
+        for words, at in (("nnl convert --ver", 2), ("nnl -q conve", 2), ("nnl-convert --ver", 1)):
             script += f"\nCOMP_WORDS=({words}); COMP_CWORD={at}; _nnl; echo ${{COMPREPLY[@]}}"
         done = subprocess.run(["bash"], input=script, text=True, check=True, capture_output=True)
         assert done.stdout.split() == ["--verify", "convert", "--verify"]
