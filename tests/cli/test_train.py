@@ -359,6 +359,10 @@ def test_files_that_cannot_train_are_refused(
     refused("the data set 'Training' has no uri")
     config.write_text(re.sub(r'data_name: "y"', 'data_name: "label"', text))
     refused("optimizer 'opt': the variable 't' takes the column 'label', the data sets have x, y")
+    config.write_text(text.replace("max_epoch: 3", "max_epoch: -3"))
+    refused("max_epoch is -3, wanted 0 or more")
+    config.write_text(text.replace("update_interval: 1", "update_interval: -2"))
+    refused("its update_interval is -2, wanted 1 or more")
     config.write_text(text)
     os.remove(tmp_path / "train.csv")
     refused("train.csv", 3)
@@ -366,3 +370,30 @@ def test_files_that_cannot_train_are_refused(
     refused("the column 'x' has minibatches of the shape (8, 2), its variable is (8, 6)")
     config = tmp_path / "net.nntx"
     refused(f"there is no file {config}", 3)
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("{}", "train_state.json is no state of a training run"),
+        ('{"iteration": -1}', "train_state.json is no state of a training run"),
+        ("[" * 100, "is damaged: "),
+        ('{"iteration": 1, "functions": [-1, 0]}', "train_state.json is no state"),
+        ('{"iteration": 1, "generator": ["a", [1]]}', "train_state.json is no state"),
+        (" " * 2**21, "train_state.json is too large"),
+    ],
+)
+def test_damaged_checkpoints_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], state: str, text: str
+) -> None:
+    config, out = write_training_file(tmp_path / "net.nntxt", epochs=1), tmp_path / "out"
+    train(config, out)
+    path = out / "results_current_1.nnp"
+    with zipfile.ZipFile(path) as file:
+        members = {n: file.read(n) for n in file.namelist() if n != "train_state.json"}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+        file.writestr("train_state.json", state)
+    train(config, out, "-r", code=1)
+    assert text in capsys.readouterr().err
