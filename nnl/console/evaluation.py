@@ -175,7 +175,7 @@ def table(
     rows = []
     for i in chosen[offset : offset + limit].tolist():
         cells = [{"text": c, "kind": kind_of(c)} for c in found.rows[i][: found.given]]
-        said = {name: values[i].tolist() for name, values in found.outputs.items()}
+        said = found.outputs[output or next(iter(found.outputs))][i].tolist()
         rows.append(
             {
                 "index": i,

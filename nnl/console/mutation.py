@@ -16,6 +16,7 @@ from nnl.console.document import Document, Edge, Node
 from nnl.console.palette import layers
 
 Shape = tuple[int, ...]
+Done = tuple[str, str] | None  # the name of a node, and what was done to it
 ACTIVATIONS = ("F.relu", "F.tanh", "F.sigmoid", "F.elu", "F.leaky_relu", "F.swish")
 POOLINGS = ("F.max_pooling", "F.average_pooling", "F.sum_pooling")
 BASIC = (
@@ -132,28 +133,28 @@ def _pick(choices: list[Any], at: float) -> Any:
     return choices[min(int(at * len(choices)), len(choices) - 1)] if choices else None
 
 
-def _removal(*types: str, inner: bool = False) -> Callable[[_Network, Edit], str | None]:
-    def apply(n: _Network, edit: Edit) -> str | None:
+def _removal(*types: str, inner: bool = False) -> Callable[[_Network, Edit], Done]:
+    def apply(n: _Network, edit: Edit) -> Done:
         choices = [x for x in n.of_type(*types) if not inner or x.id not in n.last]
         node = _pick(choices, edit.place)
         if node is None:
             return None
         n.remove(node)
-        return f"{node.name} removed"
+        return node.name, f"{node.name} removed"
 
     return apply
 
 
 def _insertion(
     ranks: tuple[int, ...], options: Callable[[Shape], list[tuple[str, str, dict[str, Any]]]]
-) -> Callable[[_Network, Edit], str | None]:
-    def apply(n: _Network, edit: Edit) -> str | None:
+) -> Callable[[_Network, Edit], Done]:
+    def apply(n: _Network, edit: Edit) -> Done:
         e = _pick([e for e in n.inner_edges(*ranks) if options(n.shapes[e.source])], edit.place)
         if e is None:
             return None
         kind, name, properties = _pick(options(n.shapes[e.source]), edit.option)
         node = n.insert(e, kind, name, properties)
-        return f"{node.name} after {n.net.nodes[e.source].name}"
+        return node.name, f"{node.name} after {n.net.nodes[e.source].name}"
 
     return apply
 
@@ -184,7 +185,7 @@ def _poolings(shape: Shape) -> list[tuple[str, str, dict[str, Any]]]:
     return [(kind, "pool", {"kernel": [2, 2]}) for kind in POOLINGS[:2]]
 
 
-def _remove_branch(n: _Network, edit: Edit) -> str | None:
+def _remove_branch(n: _Network, edit: Edit) -> Done:
     into = n.net.into()
     node = _pick([x for x in n.of_type(*JOINS) if len(into[x.id]) > 1], edit.place)
     if node is None:
@@ -195,10 +196,10 @@ def _remove_branch(n: _Network, edit: Edit) -> str | None:
     if len(edges) == 2:
         n.remove(node)
     n.drop_unread(gone.source)
-    return f"a branch of {node.name} removed"
+    return node.name, f"a branch of {node.name} removed"
 
 
-def _branch(n: _Network, edit: Edit) -> str | None:
+def _branch(n: _Network, edit: Edit) -> Done:
     """A detour around an edge whose result is added, so that the shape stays."""
     e = _pick([e for e in n.inner_edges(4) if min(n.shapes[e.source][2:]) >= 3], edit.place)
     if e is None:
@@ -215,10 +216,10 @@ def _branch(n: _Network, edit: Edit) -> str | None:
     n.net.connect(source, conv, "inp", e.out)
     n.net.connect(conv, act, "x")
     n.net.connect(act, join, "x1")
-    return f"a branch after {source.name}"
+    return join.name, f"a branch after {source.name}"
 
 
-def _property(n: _Network, edit: Edit) -> str | None:
+def _property(n: _Network, edit: Edit) -> Done:
     known = layers()
     choices = [
         (x, name)
@@ -246,11 +247,11 @@ def _property(n: _Network, edit: Edit) -> str | None:
         scaled = [max(round(v * factor), 1) for v in (value if many else [value])]
         new = scaled if many else scaled[0]
     node.properties[name] = new
-    return f"{node.name}: {name} {value} -> {new}"
+    return node.name, f"{node.name}: {name} {value} -> {new}"
 
 
 _ANY = (2, 3, 4, 5)
-RULES: dict[str, tuple[str, Callable[[_Network, Edit], str | None]]] = {
+RULES: dict[str, tuple[str, Callable[[_Network, Edit], Done]]] = {
     "RemoveActivation": ("Take an activation out.", _removal(*ACTIVATIONS)),
     "RemovePooling": ("Take a pooling out.", _removal(*POOLINGS)),
     "RemoveDropout": ("Take a dropout out.", _removal("F.dropout")),
@@ -292,7 +293,7 @@ def mutate(
     done = []
     for edit in edits:
         network = _Network(changed, columns)
-        text = RULES[edit.rule][1](network, edit)
-        if text is not None:
-            done.append({"rule": edit.rule, "text": text})
+        found = RULES[edit.rule][1](network, edit)
+        if found is not None:
+            done.append({"rule": edit.rule, "node": found[0], "text": found[1]})
     return changed, done

@@ -274,11 +274,12 @@ class Searches:
             "reason": None,
             "key": document.key(),
         }
-        low, high = settings["multiply_adds"] or (0, None)
+        low, high = settings["multiply_adds"] or (None, None)
+        cost = totals["multiply_adds"]
         wrong = [p for p in found["problems"] if p["severity"] == "error"]
         if wrong:
             entry["reason"] = wrong[0]["message"]
-        elif totals["multiply_adds"] < low or (high is not None and totals["multiply_adds"] > high):
+        elif cost < (low or 0) or (high is not None and cost > high):
             entry["reason"] = "its multiply-adds are out of the range"
         elif any(c["key"] == entry["key"] for c in candidates):
             entry["reason"] = "the same network was tried before"
@@ -392,4 +393,5 @@ def _is_range(value: Any) -> bool:
     if not isinstance(value, list) or len(value) != 2:
         return False
     low, high = value
-    return type(low) is int and (high is None or (type(high) is int and high >= low))
+    wholes = all(v is None or (type(v) is int and v >= 0) for v in value)
+    return wholes and (low is None or high is None or high >= low)

@@ -465,7 +465,7 @@ def shown(row: Mapping[str, Any], whole: bool = False) -> dict[str, Any]:
         found[name] = json.loads(row[name]) if row[name] else None
     if whole:
         found |= {name: json.loads(row[name]) for name in ("config", "environment")}
-    return found
+    return found | {"pareto": False}  # lists know
 
 
 def _error(message: str, hint: Any = None, where: Any = None) -> str:

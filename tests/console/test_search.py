@@ -47,7 +47,7 @@ def names(document):
 def test_removing_takes_one_layer_out_and_joins_its_neighbours(rule, gone):
     document, done = mutate(network(), [Edit(rule)])
     assert sorted(names(network())) == sorted([*names(document), gone])
-    assert done == [{"rule": rule, "text": f"{gone} removed"}]
+    assert done == [{"rule": rule, "node": gone, "text": f"{gone} removed"}]
     assert analyse(document)["trainable"]
     assert len(document.main.edges) == len(network().main.edges) - 1
 
