@@ -7,12 +7,13 @@ import argparse
 import csv
 import logging
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnl.converters.formats import is_programs, read_model
-from nnl.converters.model import Network
+from nnl.converters.model import Model, Network, NnpModel
+from nnl.converters.nnp.training_reader import generator
 from nnl.converters.programs import ProgramNetwork
 from nnl.core.atomic import replacing
 
@@ -48,7 +49,9 @@ def add_commands(commands: Any) -> None:
     )
     p.add_argument("-c", "--config", required=True, metavar="FILE", help="the network")
     p.add_argument("-p", "--param", metavar="FILE", help="parameters")
-    p.add_argument("-d", "--dataset", required=True, metavar="CSV", help="data set")
+    p.add_argument(
+        "-d", "--dataset", required=True, metavar="DATA", help=".csv file or .cache folder"
+    )
     p.add_argument("-o", "--outdir", required=True, metavar="FOLDER", help="made if missing")
     p.add_argument(
         "-f",
@@ -70,20 +73,56 @@ def add_commands(commands: Any) -> None:
     p.set_defaults(run=forward)
 
 
-def _network(args: argparse.Namespace) -> Network | ProgramNetwork:
+class Ends(NamedTuple):
+    """How the first executor of a file is fed.
+
+    Attributes:
+        columns: Of the data set, by input; those left out have the input's name.
+        titles: The same of the outputs, in the results.
+        generated: What makes the values of inputs that no column has.
+        normalize: Divide images by 255.
+    """
+
+    columns: dict[str, str]
+    titles: dict[str, str]
+    generated: dict[str, Any]
+    normalize: bool
+
+
+def _network(args: argparse.Namespace) -> tuple[Network | ProgramNetwork, Ends]:
     files = [args.config] + ([args.param] if args.param else [])
     if args.batch_size is not None and args.batch_size < 1:
         raise ValueError(f"-b is {args.batch_size}, wanted at least 1")
     if is_programs(args.config):
         if args.param:
             raise ValueError(f"{args.config} has its parameters in it: leave -p out")
-        return ProgramNetwork(args.config, args.batch_size)
-    return read_model(files)[0].network(args.batch_size, inference=True)
+        return ProgramNetwork(args.config, args.batch_size), Ends({}, {}, {}, True)
+    model, _ = read_model(files)
+    return model.network(args.batch_size, inference=True), _ends(
+        model, getattr(args, "dataset", "")
+    )
+
+
+def _ends(model: Model, dataset: str) -> Ends:
+    proto = model.content().proto if isinstance(model, NnpModel) else None
+    if proto is None or not proto.executor:
+        return Ends({}, {}, {}, True)
+    e = proto.executor[0]
+    known = [d for d in proto.dataset if dataset in (d.uri, d.cache_dir)]
+    return Ends(
+        {v.variable_name: v.data_name for v in e.data_variable if v.data_name},
+        {v.variable_name: v.data_name for v in e.output_variable if v.data_name},
+        {
+            v.variable_name: generator(v.type, v.multiplier, f"{model.where}: executor {e.name!r}")
+            for v in e.generator_variable
+        },
+        not e.no_image_normalization and not any(d.no_image_normalization for d in known),
+    )
 
 
 def infer(args: argparse.Namespace) -> int:
     """One run; prints the name and shape of every result."""
-    network = _network(args)
+    network, _ = _network(args)
     if len(args.inputs) != len(network.inputs):
         raise ValueError(
             f"{args.config} has {len(network.inputs)} inputs {list(network.inputs)}, "
@@ -130,42 +169,66 @@ def forward(args: argparse.Namespace) -> int:
     """All rows; the last batch is filled up with its first row again."""
     from tqdm import tqdm
 
-    from nnl.data.iterator import data_iterator_csv_dataset
+    from nnl.data.iterator import data_iterator_cache, data_iterator_csv_dataset
 
-    network = _network(args)
-    sizes = {v.shape[0] for v in network.inputs.values() if v.shape}
+    network, ends = _network(args)
+    inputs = {n: v for n, v in network.inputs.items() if n not in ends.generated}
+    sizes = {v.shape[0] for v in inputs.values() if v.shape}
     if len(sizes) != 1:
         raise ValueError(f"{args.config}: its inputs have the batch sizes {sorted(sizes)}")
     (batch,) = sizes
-    with open(args.dataset, encoding="utf-8-sig", newline="") as file:
-        lines = [row for row in csv.reader(file) if row]
-    if len(lines) < 2:
-        raise ValueError(f"{args.dataset} has {len(lines)} lines, wanted a header and rows")
-    header, *rows = lines
+    cached = args.dataset.rstrip(os.sep).endswith(".cache")
+    header, rows = _rows(args.dataset, cached)
     if args.replace_path:
         folder = os.path.abspath(os.path.dirname(args.dataset))
         rows = [[_absolute(cell, folder) for cell in row] for row in rows]
     os.makedirs(os.path.join(args.outdir, args.result_outdir), exist_ok=True)
     result = os.path.join(args.outdir, args.outfile)
+    reader = data_iterator_cache if cached else data_iterator_csv_dataset
     with (
-        data_iterator_csv_dataset(args.dataset, batch, shuffle=False) as data,
+        reader(args.dataset, batch, shuffle=False, normalize=ends.normalize) as data,
         replacing(result) as temporary,
         open(temporary, "w", encoding="utf-8", newline="") as out,
     ):
-        missing = [n for n in network.inputs if n not in data.variables]
+        columns = {n: ends.columns.get(n, n) for n in inputs}
+        missing = [c for c in columns.values() if c not in data.variables]
         if missing:
             raise ValueError(f"{args.dataset} has no column {missing[0]!r}: {data.variables}")
         writer = csv.writer(out)
-        writer.writerow([*header, *(c for n, y in network.outputs.items() for c in _names(n, y))])
+        titles = {n: ends.titles.get(n, n) for n in network.outputs}
+        names = [c for n, y in network.outputs.items() for c in _names(titles[n], y)]
+        writer.writerow([*header, *names])
         for start in tqdm(range(0, len(rows), batch), disable=None):
             given = dict(zip(data.variables, data.next(), strict=True))
-            values = {n: given[n].reshape(v.shape) for n, v in network.inputs.items()}
+            values = {n: given[columns[n]].reshape(v.shape) for n, v in inputs.items()}
+            for n, generate in ends.generated.items():
+                values[n] = generate(network.inputs[n].shape)
             results = network.run(values)
             for i, row in enumerate(rows[start : start + batch]):
-                cells = [c for n, y in results.items() for c in _cells(args, start + i, n, y[i])]
+                cells = [
+                    c for n, y in results.items() for c in _cells(args, start + i, titles[n], y[i])
+                ]
                 writer.writerow([*row, *cells])
     print(f"{result}: {len(rows)} rows")
     return 0
+
+
+def _rows(dataset: str, cached: bool) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows of a data set, of a cache those that it was made of in its order."""
+    path = os.path.join(dataset, "original.csv") if cached else dataset
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        lines = [row for row in csv.reader(file) if row]
+    if len(lines) < 2:
+        raise ValueError(f"{path} has {len(lines)} lines, wanted a header and rows")
+    header, *rows = lines
+    order = os.path.join(dataset, "order.csv")
+    if cached and os.path.exists(order):
+        with open(order, encoding="utf-8", newline="") as file:
+            moved = {int(row[0]): int(row[1]) for row in csv.reader(file) if row}
+        if sorted(moved.values()) != list(range(len(rows))):
+            raise ValueError(f"{order} is no order of {len(rows)} rows")
+        rows = [rows[moved[i]] for i in range(len(rows))]
+    return header, rows
 
 
 def _absolute(cell: str, folder: str) -> str:

@@ -265,6 +265,33 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_forward_takes_the_columns_that_the_executor_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in files of Neural Network Console: variables and columns have names of their own."""
+    x, z = nn.Variable((2, 3)), nn.Variable((2, 3))
+    outputs = {"Out": PF.affine(x + z, 4)}
+    net = {"name": "n", "batch_size": 2, "outputs": outputs, "names": {"In": x, "Noise": z}}
+    executor = {"name": "e", "network": "n", "data": {"In": "x"}, "output": {"Out": "y'"}}
+    executor["generator_variables"] = {"Noise": ("Constant", 2.0)}
+    save(tmp_path / "m.nnp", {"networks": [net], "executors": [executor]})
+    numbers = np.random.default_rng(0).normal(size=(5, 3)).round(3).astype(np.float32)
+    lines = [",".join(map(str, row)) + f",{i}\n" for i, row in enumerate(numbers)]
+    (tmp_path / "d.csv").write_text("x__0,x__1,x__2,i\n" + "".join(lines))
+    output(capsys, "conv_dataset", "-S", tmp_path / "d.csv", tmp_path / "d.cache")
+    w = {k: v.d for k, v in nn.get_parameters().items()}
+    want = (numbers + 2) @ w["affine/W"] + w["affine/b"]
+    for data in ("d.csv", "d.cache"):
+        out = tmp_path / f"{data}.out"
+        output(capsys, "forward", "-c", tmp_path / "m.nnp", "-d", tmp_path / data, "-o", out)
+        rows = table(out / "output_result.csv")
+        order = [int(row["i"]) for row in rows]
+        assert sorted(order) == list(range(5)) and (order == sorted(order)) == (data == "d.csv")
+        for i, row in zip(order, rows, strict=True):
+            got = [float(row[f"y'__{j}"]) for j in range(4)]
+            np.testing.assert_allclose(got, want[i], rtol=1e-4, atol=1e-5)
+
+
 def test_forward_goes_through_a_data_set(
     tmp_path: Path, evaluated: tuple[list[str], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
