@@ -101,7 +101,7 @@ interop: setup setup-interop
 # What asks for TensorFlow; make interop runs it as well where NNL_TENSORFLOW_PYTHON names this Python.
 interop-tensorflow: setup $(TENSORFLOW_VENV)/.stamp
 	NNL_TENSORFLOW_PYTHON=$(CURDIR)/$(TENSORFLOW_VENV)/bin/python $(PYTEST) -k tensorflow \
-	    tests/converters tests/data tests/interop $(ARGS)
+	    tests/converters tests/data tests/interop tests/deep500 $(ARGS)
 
 bench: setup
 	$(PY) benchmarks/overhead.py $(ARGS)

@@ -26,6 +26,13 @@ def add_commands(commands: Any) -> None:
     )
     op.add_argument("--runs", type=int, default=21, metavar="N", help="of a timing (21)")
     op.add_argument("--table", metavar="FILE", help="write the table of operators as Markdown")
+    op.add_argument(
+        "--join",
+        action="append",
+        default=[],
+        metavar="REPORT",
+        help="add the rows of a report, of back ends in another environment",
+    )
     op.add_argument("--failures", action="store_true", help="list what did not pass")
     _shared(op)
 
@@ -77,6 +84,13 @@ def add_commands(commands: Any) -> None:
     over.add_argument("--steps", type=int, default=20, metavar="N", help="steps of an epoch (20)")
     _shared(over)
 
+    figs = kinds.add_parser("experiments", help="the figures of the Deep500 thesis, in small")
+    figs.add_argument("-n", "--ranks", type=int, default=2, metavar="N", help="processes (2)")
+    figs.add_argument("--epochs", type=int, default=8, metavar="N", help="(8)")
+    figs.add_argument("--samples", type=int, metavar="N", help="use the first N samples")
+    figs.add_argument("-o", "--out", default="bench", metavar="FOLDER", help="figures (bench)")
+    _shared(figs)
+
     both = kinds.add_parser("compare", help="two reports: what has changed")
     both.add_argument("first", help="a file that --json has written")
     both.add_argument("second", help="another one")
@@ -115,6 +129,8 @@ def _op(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> 
     from nnl.deep500.report import table
 
     found = bench.operators_of(report, names, args.test, args.tests, args.exclude, args.runs)
+    for path in args.join:
+        found += bench.joined(report, path)
     print(table(bench.counts(found)))
     measured = args.test in ("accuracy", "time") or (args.failures and args.test == "gradient")
     if measured:
@@ -127,7 +143,7 @@ def _op(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> 
         from nnl.core.atomic import replacing
 
         with replacing(args.table) as path:
-            path.write_text(bench.coverage_page(found), encoding="utf-8")
+            path.write_text(bench.coverage_page(found, report.versions), encoding="utf-8")
 
 
 def _network(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> None:
@@ -171,7 +187,18 @@ def _distributed(args: argparse.Namespace, bench: Any, report: Any, names: list[
     print(table(report.rows))
 
 
+def _experiments(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> None:
+    from nnl.deep500.experiments import figures
+
+    trained = [n for n in names if n != "reference" and bench.network_class(n).trains]
+    made, pictures = figures(args.out, trained, args.ranks, args.epochs, args.samples)
+    report.rows += made.rows
+    for path in pictures:
+        print(path)
+
+
 _RUN = {
+    "experiments": _experiments,
     "distributed": _distributed,
     "op": _op,
     "network": _network,

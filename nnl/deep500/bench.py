@@ -18,7 +18,7 @@ from typing import Any
 
 from nnl.deep500 import backends, gradients, network_class, operators
 from nnl.deep500.cases import cases
-from nnl.deep500.report import Report, versions
+from nnl.deep500.report import Report, load
 
 TESTS: dict[str, Callable[..., Iterable[operators.Result]]] = {
     "check": operators.check,
@@ -90,6 +90,21 @@ def operators_of(
     return results
 
 
+def joined(report: Report, path: str | Path) -> list[operators.Result]:
+    """The results in another report, whose rows and versions this one takes over.
+
+    Raises:
+        ValueError: It is not about operators.
+    """
+    other = load(path)
+    if other.kind != report.kind:
+        raise ValueError(f"{path}: a report about {other.kind}, wanted {report.kind}")
+    report.rows += other.rows
+    report.versions = {**other.versions, **report.versions}
+    names = ("test", "operator", "backend", "status", "reason")
+    return [operators.Result(*[row[n] for n in names]) for row in other.rows]
+
+
 def counts(results: Sequence[operators.Result]) -> list[dict[str, Any]]:
     """A row per back end: how many tests there were, and what came of them."""
     rows: dict[str, dict[str, Any]] = {}
@@ -100,9 +115,9 @@ def counts(results: Sequence[operators.Result]) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def coverage_page(results: Sequence[operators.Result]) -> str:
+def coverage_page(results: Sequence[operators.Result], versions: dict[str, str]) -> str:
     """The table of operators as Markdown."""
-    named = ", ".join(f"{n} {v}" for n, v in versions().items() if n not in ("mpi4py", "nnl"))
+    named = ", ".join(f"{n} {v}" for n, v in versions.items() if n not in ("mpi4py", "nnl"))
     return operators.coverage_page(results, named)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,12 @@ class Case:
         return any(t == np.float32 for t in types) and not others
 
 
+@cache
+def _loaded(kind: str) -> tuple[report.Case, ...]:
+    """All tests of a kind: the onnx package makes them anew, which takes seconds."""
+    return tuple(report.cases(kind))
+
+
 def cases(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
@@ -74,7 +81,7 @@ def cases(
             return False
         return where is None or where(name)
 
-    for case in report.cases(kind):
+    for case in _loaded(kind):
         if not wanted(case.name):
             continue
         source = case.model.SerializeToString()

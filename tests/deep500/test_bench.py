@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,3 +180,33 @@ def test_drawn_pictures_can_be_told_apart_by_what_makes_them():
     assert data["x"].shape == (50, 3, 32, 32) and data["x"].dtype == np.float32
     red, blue = data["x"][:, 0].std((1, 2)), data["x"][:, 2].std((1, 2))
     assert ((red > blue) == (data["label"] < 5)).mean() > 0.8
+
+
+def test_code_on_the_page_runs(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs/deep500.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S):
+        exec(compile(block, "deep500.md", "exec"), names)
+    assert names["job"].ended == "done" and (tmp_path / "run.csv").exists()
+
+
+@pytest.mark.long
+def test_the_figures_of_the_thesis_are_drawn_by_one_command(tmp_path, capsys):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("mpi4py")
+    args = ["bench", "experiments", "--backends", "nnl", "--epochs", "2", "--samples", "300"]
+    assert main([*args, "-o", str(tmp_path)]) == 0
+    names = [Path(line).name for line in capsys.readouterr().out.splitlines()]
+    assert names == [f"figure_6_{k}.png" for k in range(1, 7)]
+    for name in names:
+        with open((tmp_path / name).with_suffix(".csv"), newline="") as file:
+            assert len({r["line"] for r in csv.DictReader(file)}) >= 2
+
+
+def test_reports_of_other_environments_are_joined(tmp_path, capsys):
+    other, table = str(tmp_path / "other.json"), tmp_path / "table.md"
+    assert main(["bench", "op", "test_add", "--backends", "reference", "--json", other]) == 0
+    args = ["bench", "op", "test_add", "--backends", "nnl", "--join", other, "--table", str(table)]
+    assert main(args) == 0
+    assert "| Add | 1 of 1 | 1 of 1 |" in table.read_text()

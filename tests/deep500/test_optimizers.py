@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -11,41 +14,24 @@ pytest.importorskip("onnx")
 import nnl.deep500 as d5  # noqa: E402
 from nnl.deep500 import optimizers as O  # noqa: E402
 from tests.deep500 import models  # noqa: E402
-from tests.deep500.test_contract import installed  # noqa: E402
-
-STEPS = 12
-SETTINGS = {
-    "sgd": {"lr": 0.1},
-    "momentum": {"lr": 0.05},
-    "nesterov": {"lr": 0.05},
-    "adagrad": {"lr": 0.05},
-    "adam": {"lr": 0.01},
-}
-
-
-def trained(backend, name, **settings):
-    net = d5.network(models.lenet(), backend)
-    net.add_loss("scores")
-    return O.optimizer(name, net, **settings)
-
-
-def batches(n=STEPS):
-    return [models.digits(8, seed) for seed in range(n)]
+from tests.deep500.test_contract import ROOT, installed  # noqa: E402
+from tests.deep500.trajectories import SETTINGS, batches, check, trained  # noqa: E402
 
 
 @pytest.mark.parametrize("backend", ["nnl", "nnl:numpy", "torch"])
 @pytest.mark.parametrize("rule", list(SETTINGS))
 def test_native_trajectories_equal_the_reference(rule, backend):
-    """Tolerance: float32 sums in another order; for Adam nnl adds epsilon before the correction of
-    the second moment, which moves a step by less than epsilon / sqrt(v)."""
-    a = trained("reference", rule, **SETTINGS[rule])
-    b = trained(installed(backend), f"native:{rule}", **SETTINGS[rule])
-    rows = O.compare(a, b, batches())
-    assert len(rows) == STEPS and rows[-1]["first_loss"] != rows[0]["first_loss"]
-    limit = 1e-3 if rule in ("adam", "adagrad") else 1e-4
-    worst = max(v for row in rows for k, v in row.items() if k in a.network.parameters())
-    assert worst < limit
-    assert abs(rows[-1]["first_loss"] - rows[-1]["second_loss"]) < limit
+    check(rule, installed(backend))
+
+
+@pytest.mark.long
+def test_native_trajectories_of_tensorflow_equal_the_reference():
+    python = os.environ.get("NNL_TENSORFLOW_PYTHON")
+    if not python:
+        pytest.skip("TensorFlow is not installed (NNL_TENSORFLOW_PYTHON names a Python with it)")
+    command = [python, "-m", "tests.deep500.trajectories", "tensorflow", "tensorflow:compiled"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("rule", [*SETTINGS, "accelegrad"])

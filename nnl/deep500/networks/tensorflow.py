@@ -333,7 +333,8 @@ class TensorFlowNetwork(VisitorNetwork):
             "sgd": lambda: k.SGD(s["lr"]),
             "momentum": lambda: k.SGD(s["lr"], s["momentum"]),
             "nesterov": lambda: k.SGD(s["lr"], s["momentum"], nesterov=True),
-            "adagrad": lambda: k.Adagrad(s["lr"], initial_accumulator_value=0.0, epsilon=s["eps"]),
+            # its epsilon stands under the root
+            "adagrad": lambda: k.Adagrad(s["lr"], 0.0, epsilon=s["eps"] ** 2),
             "adam": lambda: k.Adam(s["lr"], s["beta1"], s["beta2"], s["eps"]),
         }
         if rule not in makers:
