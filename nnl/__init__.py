@@ -126,14 +126,19 @@ def __getattr__(name):
 
 
 def load_parameters(path, proto=None, needs_proto=False, extension=".nntxt"):
-    """Read parameters from a file; see nnl.converters.nnp.parameter_files.load_parameters."""
+    """Read parameters from a file; see nnl.converters.nnp.parameter_files.load_parameters.
+    >>> nn.save_parameters("ex.h5")
+    >>> nn.load_parameters("ex.h5")
+    """
     from nnl.converters.nnp.parameter_files import load_parameters as load
 
     return load(path, proto, needs_proto, extension)
 
 
 def save_parameters(path, params=None, extension=None):
-    """Write parameters to a file; see nnl.converters.nnp.parameter_files.save_parameters."""
+    """Write parameters to a file; see nnl.converters.nnp.parameter_files.save_parameters.
+    >>> nn.save_parameters("ex.h5")
+    """
     from nnl.converters.nnp.parameter_files import save_parameters as save
 
     return save(path, params, extension)

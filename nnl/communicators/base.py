@@ -45,6 +45,13 @@ class Communicator:
 
     Raises:
         TypeError: ctx is not a Context.
+    Example:
+        >>> comm = C.MultiProcessDataParallelCommunicator(nn.get_current_context())
+        >>> comm.init()
+        >>> x = nn.NdArray.from_numpy_array(np.array([1.0, 2.0]))
+        >>> comm.all_reduce(x)  # the sum over all ranks, of which there is one
+        >>> x.data
+        array([1., 2.])
     """
 
     def __init__(self, ctx: Context | None = None) -> None:

@@ -39,6 +39,13 @@ class CommunicatorBackwardCallback:
     rank reduces the same buckets in the same order, whatever order its gradients come in.
 
     Made by `Communicator.all_reduce_callback`.
+
+    Example:
+        >>> comm = C.MultiProcessDataParallelCommunicator(nn.get_current_context())
+        >>> comm.init()
+        >>> w = nn.Variable((2,), need_grad=True)
+        >>> w.d = 1
+        >>> F.sum(w**2).backward(communicator_callbacks=comm.all_reduce_callback([w.grad], 1 << 20))
     """
 
     def __init__(

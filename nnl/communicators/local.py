@@ -13,6 +13,12 @@ class DataParallelCommunicator(Communicator):
     Each copy is registered with `add_context_and_parameters`, all with the same names; then
     `allreduce` gives every copy the sum over the copies. `size` is their number. The other
     collectives are those of a single rank.
+
+    Example:
+        >>> comm = C.DataParallelCommunicator(nn.get_current_context())
+        >>> comm.init()
+        >>> comm.size
+        1
     """
 
     def init(self) -> None:

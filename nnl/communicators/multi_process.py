@@ -113,6 +113,9 @@ def create_communicator(
         extension_module, type_config: Of the context; see get_extension_context.
     Returns:
         None for a single process.
+    Example:
+        >>> C.create_communicator(ignore_error=True) is None  # no launcher has started this
+        True
     """
     from nnl.communicators.mpi import started_by_mpi
     from nnl.ext import get_extension_context
@@ -138,12 +141,22 @@ def create_communicator(
 
 
 def current_communicator() -> Communicator | None:
-    """What create_communicator has made; None for a single process."""
+    """What create_communicator has made; None for a single process.
+
+    Example:
+        >>> C.current_communicator() is None
+        True
+    """
     return _CURRENT[0] if _CURRENT else None
 
 
 def single_or_rankzero() -> bool:
-    """Whether this process is the one that writes files and prints."""
+    """Whether this process is the one that writes files and prints.
+
+    Example:
+        >>> C.single_or_rankzero()
+        True
+    """
     return not _CURRENT or _CURRENT[0].rank == 0
 
 

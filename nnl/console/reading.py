@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nnl.console import sdcproj
 from nnl.console.analysis import analyse
 from nnl.console.document import MAX_TEXT, Document, Net, Node
 from nnl.console.errors import Refused
@@ -96,8 +95,9 @@ def read(path: Path) -> Imported:
         )
     try:
         if kind == ".sdcproj":
-            document, report = sdcproj.read(path)
-            return Imported(document, [], report)
+            from nnl.console.sdcproj import read as read_project
+
+            return read_project(path)
         model, _ = read_model([os.fspath(path)])
         if isinstance(model, NnpModel):
             return _of_training_file(model)

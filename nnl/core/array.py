@@ -32,6 +32,11 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
     one space drops the others. Without buffers, `record` says what there is: one value for every
     element, for which nothing is allocated yet, or nothing any more. Without that, the array was
     never written. Arrays that share memory (`become`) share both.
+
+    Example:
+        >>> a = nn.NdArray.from_numpy_array(np.array([1.0, 2.0]))
+        >>> (a * 3).data
+        array([3., 6.], dtype=float32)
     """
 
     __slots__ = ("spec", "bufs", "record", "__weakref__")

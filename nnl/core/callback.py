@@ -47,40 +47,92 @@ SOLVER_HOOKS = Hooks()
 
 
 def set_function_pre_hook(key: Any, function_pre_hook: Hook | None) -> None:
-    """Call `function_pre_hook(function)` before every function that runs."""
+    """Call `function_pre_hook(function)` before every function that runs.
+
+    Example:
+        >>> names = []
+        >>> nn.set_function_pre_hook("ex", lambda function: names.append(function.name))
+        >>> F.exp(array([1, 2])).forward()
+        >>> nn.unset_function_pre_hook("ex")
+        >>> names
+        ['Exp']
+    """
     HOOKS.set(HOOKS.pre, key, function_pre_hook)
 
 
 def set_function_post_hook(key: Any, function_post_hook: Hook | None) -> None:
-    """Call `function_post_hook(function)` after every function that runs."""
+    """Call `function_post_hook(function)` after every function that runs.
+
+    Example:
+        >>> names = []
+        >>> nn.set_function_post_hook("ex", lambda function: names.append(function.name))
+        >>> F.exp(array([1, 2])).forward()
+        >>> nn.unset_function_post_hook("ex")
+        >>> names
+        ['Exp']
+    """
     HOOKS.set(HOOKS.post, key, function_post_hook)
 
 
 def unset_function_pre_hook(key: Any) -> None:
-    """Remove the hook of this key."""
+    """Remove the hook of this key.
+
+    Example:
+        >>> nn.set_function_pre_hook("ex", print)
+        >>> nn.unset_function_pre_hook("ex")
+    """
     HOOKS.set(HOOKS.pre, key, None)
 
 
 def unset_function_post_hook(key: Any) -> None:
-    """Remove the hook of this key."""
+    """Remove the hook of this key.
+
+    Example:
+        >>> nn.set_function_post_hook("ex", print)
+        >>> nn.unset_function_post_hook("ex")
+    """
     HOOKS.set(HOOKS.post, key, None)
 
 
 def set_solver_pre_hook(key: Any, solver_pre_hook: Callable[[], None] | None) -> None:
-    """Call `solver_pre_hook()` before every step of a solver that touches parameters."""
+    """Call `solver_pre_hook()` before every step of a solver that touches parameters.
+
+    Example:
+        >>> calls = []
+        >>> nn.set_solver_pre_hook("ex", lambda: calls.append(1))
+        >>> S.Sgd(0.1).zero_grad()
+        >>> nn.unset_solver_pre_hook("ex")
+    """
     SOLVER_HOOKS.set(SOLVER_HOOKS.pre, key, solver_pre_hook)  # type: ignore[arg-type]
 
 
 def set_solver_post_hook(key: Any, solver_post_hook: Callable[[], None] | None) -> None:
-    """Call `solver_post_hook()` after every step of a solver that touches parameters."""
+    """Call `solver_post_hook()` after every step of a solver that touches parameters.
+
+    Example:
+        >>> calls = []
+        >>> nn.set_solver_post_hook("ex", lambda: calls.append(1))
+        >>> S.Sgd(0.1).zero_grad()
+        >>> nn.unset_solver_post_hook("ex")
+    """
     SOLVER_HOOKS.set(SOLVER_HOOKS.post, key, solver_post_hook)  # type: ignore[arg-type]
 
 
 def unset_solver_pre_hook(key: Any) -> None:
-    """Remove the hook of this key."""
+    """Remove the hook of this key.
+
+    Example:
+        >>> nn.set_solver_pre_hook("ex", print)
+        >>> nn.unset_solver_pre_hook("ex")
+    """
     SOLVER_HOOKS.set(SOLVER_HOOKS.pre, key, None)
 
 
 def unset_solver_post_hook(key: Any) -> None:
-    """Remove the hook of this key."""
+    """Remove the hook of this key.
+
+    Example:
+        >>> nn.set_solver_post_hook("ex", print)
+        >>> nn.unset_solver_post_hook("ex")
+    """
     SOLVER_HOOKS.set(SOLVER_HOOKS.post, key, None)

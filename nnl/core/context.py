@@ -152,6 +152,9 @@ class Context:
         device_id: Which device of the backend.
     Raises:
         ValueError: A backend is unknown. NotImplementedError: its type configuration is.
+    Example:
+        >>> nn.Context(["cpu:double"])
+        Context(backend=['cpu:double'], array_class='', device_id='0')
     """
 
     __slots__ = ("_backend", "array_class", "_device_id", "_target")

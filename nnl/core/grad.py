@@ -39,6 +39,14 @@ def grad(
         One Variable per input; zeros where outputs do not depend on it.
     Raises:
         ValueError: An input has need_grad=False, or the numbers of arguments differ.
+    Example:
+        >>> x = nn.Variable((2,), need_grad=True)
+        >>> x.d = [1, 2]
+        >>> (g,) = nn.grad([F.sum(x**3)], [x])
+        >>> (gg,) = nn.grad([F.sum(g)], [x])
+        >>> gg.forward()
+        >>> gg.d  # 6 x
+        array([ 6., 12.], dtype=float32)
     """
     bind_grad_output = flag("grad", "bind_grad_output", bind_grad_output)
     outs, ins = _listed(outputs), _listed(inputs)

@@ -46,7 +46,14 @@ PLACE = _Place()
 
 
 def get_current_parameter_scope() -> Scope:
-    """The scope that names are relative to."""
+    """The scope that names are relative to.
+
+    Example:
+        >>> with nn.parameter_scope("ex_here"):
+        ...     w = PF.get_parameter_or_create("w", (2,))
+        ...     list(nn.get_current_parameter_scope())
+        ['w']
+    """
     return PLACE.scope
 
 
@@ -80,6 +87,11 @@ def parameter_scope(name: str, scope: Scope | None = None) -> Iterator[Scope]:
         scope: Where to open `name`, instead of the current scope.
     Raises:
         ValueError: `name` belongs to a parameter.
+    Example:
+        >>> with nn.parameter_scope("ex_outer"):
+        ...     y = PF.affine(array([[1, 2]]), 3, name="fc")
+        >>> nn.get_parameters()["ex_outer/fc/affine/W"].shape
+        (2, 3)
     """
     outer = enter_scope(name, scope)
     try:
@@ -114,7 +126,13 @@ def leave_scope(outer: Any) -> None:
 
 
 def get_parameter(key: str) -> Variable | None:
-    """The parameter of this name, relative to the current scope; None if there is none."""
+    """The parameter of this name, relative to the current scope; None if there is none.
+
+    Example:
+        >>> w = PF.get_parameter_or_create("ex_found", (2,))
+        >>> PF.get_parameter("ex_found") is w, PF.get_parameter("ex_nothing")
+        (False, None)
+    """
     found: Any = PLACE.scope
     for part in _split(key, "get_parameter"):
         if not isinstance(found, OrderedDict) or part not in found:
@@ -124,7 +142,13 @@ def get_parameter(key: str) -> Variable | None:
 
 
 def set_parameter(key: str, param: Variable) -> None:
-    """Register a Variable under this name, relative to the current scope."""
+    """Register a Variable under this name, relative to the current scope.
+
+    Example:
+        >>> PF.set_parameter("ex_set", array([1, 2]))
+        >>> PF.get_parameter("ex_set").d
+        array([1., 2.], dtype=float32)
+    """
     if not isinstance(param, Variable):
         raise TypeError(f"set_parameter: param is {type(param).__name__}, wanted nnl.Variable")
     *path, leaf = _split(key, "set_parameter") or ("",)
@@ -144,7 +168,13 @@ def set_parameter(key: str, param: Variable) -> None:
 
 
 def pop_parameter(key: str) -> Variable | None:
-    """Remove the parameter of this name and return it; None if there is none."""
+    """Remove the parameter of this name and return it; None if there is none.
+
+    Example:
+        >>> w = PF.get_parameter_or_create("ex_popped", (2,))
+        >>> PF.pop_parameter("ex_popped") is w, PF.get_parameter("ex_popped")
+        (False, None)
+    """
     param = get_parameter(key)
     if param is not None:
         *path, leaf = _split(key, "pop_parameter")
@@ -171,6 +201,10 @@ def get_parameter_or_create(
         An unlinked handle that shares data and gradient with the registered parameter.
     Raises:
         ShapeError: The parameter exists with another shape.
+    Example:
+        >>> w = PF.get_parameter_or_create("ex_made", (2,), I.ConstantInitializer(3))
+        >>> w.d
+        array([3., 3.], dtype=float32)
     """
     param = get_parameter(name)
     if param is None:
@@ -253,6 +287,11 @@ def get_parameters(
         params: A dictionary to add to.
         path: Prefix of the names.
         grad_only: Leave out those with need_grad=False.
+    Example:
+        >>> with nn.parameter_scope("ex_all"):
+        ...     y = PF.affine(array([[1, 2]]), 3, name="fc")
+        ...     sorted(nn.get_parameters())
+        ['fc/affine/W', 'fc/affine/b']
     """
     out: dict[str, Variable] = OrderedDict() if params is None else params
     _collect(PLACE.scope, path, grad_only, out)
@@ -270,7 +309,13 @@ def _collect(scope: Scope, path: str, grad_only: bool, out: dict[str, Variable])
 
 
 def clear_parameters() -> None:
-    """Remove every parameter of the current scope."""
+    """Remove every parameter of the current scope.
+
+    Example:
+        >>> nn.clear_parameters()
+        >>> len(nn.get_parameters())
+        0
+    """
     PLACE.scope.clear()
 
 

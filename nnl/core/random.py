@@ -111,6 +111,13 @@ def seed(seed_value: int, set_function_seed: bool = True, set_parameter_seed: bo
 
     Raises:
         ValueError: seed_value is outside [0, 2**32).
+    Example:
+        >>> def draw():
+        ...     nn.seed(7)
+        ...     with nn.auto_forward():
+        ...         return F.rand(shape=(3,)).d
+        >>> bool((draw() == draw()).all())
+        True
     """
     try:
         seed_value = int(seed_value)

@@ -59,6 +59,10 @@ def schema() -> dict[str, Any]:
           - zeros: names of the inputs that kernels may do without where they are zero.
           - nnp, onnx: its type in .nnp files, and its operator, first opset and names of attributes
             in ONNX, where they are one to one; else None.
+    Example:
+        >>> entry = nn.schema()["ops"]["softmax"]
+        >>> entry["inputs"][0]["name"], entry["nnp"]
+        ('x', 'Softmax')
     """
     return {
         "version": VERSION,

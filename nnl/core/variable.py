@@ -39,6 +39,14 @@ class Variable(Operators, VariableItems, Handle):
         shape: Sizes; a scalar if left out.
         need_grad: Whether backward() shall write its gradient. False if left out.
         info: Anything the caller wants to keep with it.
+    Example:
+        >>> x = nn.Variable((2,), need_grad=True)
+        >>> x.d = [1, 2]
+        >>> y = F.sum(x**2)
+        >>> y.forward()
+        >>> y.backward()
+        >>> x.g
+        array([2., 4.], dtype=float32)
     """
 
     __slots__ = ("edge", "_data", "sessions", "info", "__weakref__")
@@ -336,7 +344,16 @@ def forward_all(
     function_pre_hook: Hook | None = None,
     function_post_hook: Hook | None = None,
 ) -> None:
-    """Compute several variables at once; what they share is computed once."""
+    """Compute several variables at once; what they share is computed once.
+
+    Example:
+        >>> x = array([1, 2])
+        >>> h = F.exp(x)
+        >>> y, z = h + 1, h * 2
+        >>> nn.forward_all([y, z])
+        >>> z.d - 2 * y.d
+        array([-2., -2.], dtype=float32)
+    """
     if (
         isinstance(variables, Variable)
         or not np.iterable(variables)

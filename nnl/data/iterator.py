@@ -47,6 +47,11 @@ class DataIterator:
         stop_exhausted: Whether to stop after the last full batch of the first epoch.
     Raises:
         ValueError: batch_size is not positive, or the source is empty.
+    Example:
+        >>> from nnl.utils.data_iterator import DataIterator, SimpleDataSource
+        >>> with DataIterator(SimpleDataSource(lambda i: (i,), 5), 2) as batches:
+        ...     [batches.next()[0].tolist() for _ in range(4)]
+        [[0, 1], [2, 3], [4, 0], [1, 2]]
     """
 
     @checked
@@ -278,6 +283,11 @@ def data_iterator(
         cache_dir: Folder for these files; None is a temporary one.
         batch_size, use_thread, epoch_begin_callbacks, epoch_end_callbacks, stop_exhausted: See
             DataIterator.
+    Example:
+        >>> from nnl.utils.data_iterator import SimpleDataSource, data_iterator
+        >>> with data_iterator(SimpleDataSource(lambda i: (i,), 4), 2) as batches:
+        ...     batches.next()
+        (array([0, 1]),)
     """
     shuffle = data_source.shuffle
     if with_file_cache:
@@ -311,10 +321,11 @@ def data_iterator_simple(
 ) -> DataIterator:
     """Iterate over samples that a function returns by index: see SimpleDataSource, data_iterator.
 
-    >>> it = data_iterator_simple(lambda i: (i, 2 * i), 4, 2)
-    >>> [x.tolist() for x in it.next()]
-    [[0, 1], [0, 2]]
-    >>> it.close()
+    Example:
+        >>> from nnl.utils.data_iterator import data_iterator_simple
+        >>> with data_iterator_simple(lambda i: (i, 2 * i), 4, 2) as batches:
+        ...     [x.tolist() for x in batches.next()]
+        [[0, 1], [0, 2]]
     """
     return data_iterator(
         SimpleDataSource(load_func, num_examples, shuffle=shuffle, rng=rng),
@@ -343,7 +354,16 @@ def data_iterator_csv_dataset(
     epoch_end_callbacks: Sequence[Callback] = (),
     stop_exhausted: bool = False,
 ) -> DataIterator:
-    """Iterate over the rows of a .csv file: see CsvDataSource, data_iterator."""
+    """Iterate over the rows of a .csv file: see CsvDataSource, data_iterator.
+
+    Example:
+        >>> from nnl.utils.data_iterator import data_iterator_csv_dataset
+        >>> table = [[1, 0], [3, 1]]
+        >>> np.savetxt("ex.csv", table, delimiter=",", header="x,y", comments="")
+        >>> with data_iterator_csv_dataset("ex.csv", 2, with_file_cache=False) as batches:
+        ...     [column.ravel().tolist() for column in batches.next()]
+        [[1.0, 3.0], [0.0, 1.0]]
+    """
     return data_iterator(
         CsvDataSource(uri, shuffle=shuffle, rng=rng, normalize=normalize),
         batch_size,
@@ -369,7 +389,17 @@ def data_iterator_cache(
     epoch_end_callbacks: Sequence[Callback] = (),
     stop_exhausted: bool = False,
 ) -> DataIterator:
-    """Iterate over a folder of cache files: see CacheDataSource, data_iterator."""
+    """Iterate over a folder of cache files: see CacheDataSource, data_iterator.
+
+    Example:
+        >>> from nnl.utils.data_iterator import DataSourceWithFileCache, SimpleDataSource
+        >>> from nnl.utils.data_iterator import data_iterator_cache
+        >>> source = SimpleDataSource(lambda i: (np.array([i]),), 3)
+        >>> DataSourceWithFileCache(source, cache_dir="ex_again").close()
+        >>> with data_iterator_cache("ex_again", 3) as batches:
+        ...     batches.next()[0].ravel()
+        array([0, 1, 2])
+    """
     return data_iterator(
         CacheDataSource(uri, shuffle=shuffle, rng=rng, normalize=normalize),
         batch_size,
@@ -394,7 +424,15 @@ def data_iterator_concat_datasets(
     epoch_end_callbacks: Sequence[Callback] = (),
     stop_exhausted: bool = False,
 ) -> DataIterator:
-    """Iterate over several data sources as one: see ConcatDataSource, data_iterator."""
+    """Iterate over several data sources as one: see ConcatDataSource, data_iterator.
+
+    Example:
+        >>> from nnl.utils.data_iterator import SimpleDataSource, data_iterator_concat_datasets
+        >>> two = [SimpleDataSource(lambda i, k=k: (10 * k + i,), 2) for k in (1, 2)]
+        >>> with data_iterator_concat_datasets(two, 4) as batches:
+        ...     batches.next()[0].tolist()
+        [10, 11, 20, 21]
+    """
     return data_iterator(
         ConcatDataSource(data_source_list, shuffle=shuffle, rng=rng),
         batch_size,

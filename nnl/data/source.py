@@ -31,6 +31,16 @@ class DataSource:
     Args:
         shuffle: Whether the order changes from epoch to epoch.
         rng: Generator of the orders; None is a new RandomState(313).
+    Example:
+        >>> from nnl.utils.data_iterator import DataSource
+        >>> class Squares(DataSource):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self._variables, self._size = ("x",), 5
+        ...     def _get_data(self, position):
+        ...         return (np.array([position**2]),)
+        >>> Squares().next()
+        (array([0]),)
     """
 
     @checked
@@ -129,6 +139,12 @@ class SlicedDataSource(DataSource):
         slice_end: Position after the last; None is the size of data_source.
     Raises:
         ValueError: the slice is empty or not inside data_source.
+    Example:
+        >>> from nnl.utils.data_iterator import SimpleDataSource, SlicedDataSource
+        >>> source = SimpleDataSource(lambda i: (i,), 10)
+        >>> part = SlicedDataSource(source, slice_start=5, slice_end=7)
+        >>> part.size, part.next()
+        (2, (np.int64(5),))
     """
 
     def __init__(
@@ -181,6 +197,11 @@ class DataSourceWithMemoryCache(DataSource):
         data_source: The source to keep; closed with this one.
         shuffle: Whether to draw a new order each epoch, from the third on.
         rng: Generator of the orders; None is a new RandomState(313).
+    Example:
+        >>> from nnl.utils.data_iterator import DataSourceWithMemoryCache, SimpleDataSource
+        >>> kept = DataSourceWithMemoryCache(SimpleDataSource(lambda i: (i, 2 * i), 3))
+        >>> kept.next(), kept.next()
+        ((np.int64(0), np.int64(0)), (np.int64(1), np.int64(2)))
     """
 
     def __init__(

@@ -113,6 +113,13 @@ class CacheDataSource(DataSource):
         normalize: Whether to return uint8 arrays as float32 divided by 255.
     Raises:
         FileNotFoundError: there is no cache file, or its variables' names are missing.
+    Example:
+        >>> from nnl.utils.data_iterator import CacheDataSource, SimpleDataSource
+        >>> from nnl.utils.data_iterator import DataSourceWithFileCache
+        >>> source = SimpleDataSource(lambda i: (np.array([i]),), 3)
+        >>> DataSourceWithFileCache(source, cache_dir="ex_cached").close()
+        >>> CacheDataSource("ex_cached").next()
+        (array([0]),)
     """
 
     def __init__(

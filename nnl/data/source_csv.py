@@ -30,6 +30,13 @@ class CsvDataSource(DataSource):
         normalize: Whether images are divided by 255.
     Raises:
         ValueError: the file has no header, or a row another number of cells than the header.
+    Example:
+        >>> from nnl.utils.data_iterator import CsvDataSource
+        >>> table = [[1, 2, 0], [3, 4, 1]]
+        >>> np.savetxt("ex.csv", table, delimiter=",", header="x__0,x__1,y", comments="")
+        >>> rows = CsvDataSource("ex.csv")
+        >>> rows.variables, rows.next()
+        (('x', 'y'), ([1.0, 2.0], [0.0]))
     """
 
     def __init__(

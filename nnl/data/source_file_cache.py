@@ -43,6 +43,12 @@ class DataSourceWithFileCache(DataSource):
     Raises:
         ValueError: `settings.cache_file_format` is neither .npy nor .h5.
         DataSourceWithFileCacheError: samples differ in shape.
+    Example:
+        >>> from nnl.utils.data_iterator import DataSourceWithFileCache, SimpleDataSource
+        >>> source = SimpleDataSource(lambda i: (np.array([i]),), 3)
+        >>> kept = DataSourceWithFileCache(source, cache_dir="ex_cache")
+        >>> kept.size
+        3
     """
 
     def __init__(

@@ -33,6 +33,11 @@ class SimpleDataSource(DataSource):
         TypeError: load_func is not callable or does not return a tuple or list, or num_examples
             is not an integer.
         ValueError: num_examples is not positive.
+    Example:
+        >>> from nnl.utils.data_iterator import SimpleDataSource
+        >>> source = SimpleDataSource(lambda i: (i, i**2), 3)
+        >>> [source.next() for _ in range(3)]
+        [(np.int64(0), np.int64(0)), (np.int64(1), np.int64(1)), (np.int64(2), np.int64(4))]
     """
 
     def __init__(
@@ -105,6 +110,12 @@ class ConcatDataSource(DataSource):
         rng: Generator of the permutations; None is a new RandomState(313).
     Raises:
         ValueError: the list is empty, or two sources differ in their variables.
+    Example:
+        >>> from nnl.utils.data_iterator import ConcatDataSource, SimpleDataSource
+        >>> two = [SimpleDataSource(lambda i, k=k: (10 * k + i,), 2) for k in (1, 2)]
+        >>> both = ConcatDataSource(two)
+        >>> [both.next()[0] for _ in range(4)]
+        [np.int64(21), np.int64(11), np.int64(20), np.int64(10)]
     """
 
     def __init__(

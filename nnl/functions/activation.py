@@ -54,6 +54,9 @@ class relu(Bent):
         x: Any shape.
         inplace: Ignored, as in NNabla.
     Source: Nair and Hinton, Rectified linear units improve restricted Boltzmann machines, 2010.
+    Example:
+        >>> F.relu(array([-1, 0, 2])).d
+        array([0., 0., 2.], dtype=float32)
     """
 
     inplace: bool = False

@@ -34,6 +34,9 @@ class affine:
         (*batch, *out).
     Raises:
         ShapeError: base_axis is out of range, or the sizes do not fit.
+    Example:
+        >>> F.affine(array([[1, 2]]), array([[1, 0], [0, 10]]), array([0.5, 0.5])).d
+        array([[ 1.5, 20.5]], dtype=float32)
     """
 
     base_axis: int = 1
@@ -143,6 +146,9 @@ class batch_matmul:
         (*batch, M, N).
     Raises:
         ShapeError: The ranks differ or are below 2, or sizes do not fit.
+    Example:
+        >>> F.batch_matmul(array([[[1, 2]], [[3, 4]]]), array([[[1], [1]], [[1], [10]]])).d.ravel()
+        array([ 3., 43.], dtype=float32)
     """
 
     transpose_a: bool = False
@@ -229,6 +235,10 @@ class embed:
     Raises:
         ShapeError: w has no axis.
         ValueError: An index is outside [0, rows).
+    Example:
+        >>> F.embed(array([2, 0], int), array([[1, 1], [2, 2], [3, 3]])).d
+        array([[3., 3.],
+               [1., 1.]], dtype=float32)
     """
 
     def infer(self, x0, w):
@@ -322,6 +332,9 @@ def dot(a: Any, b: Any, out: Any = None) -> Any:
         ShapeError: The summed axes differ in size.
         ValueError: out has another shape.
         TypeError: Only one of a and b is a Variable or NdArray.
+    Example:
+        >>> F.dot(array([[1, 2], [3, 4]]), array([10, 1])).d
+        array([12., 34.], dtype=float32)
     """
     arrays = (Variable, NdArray)
     if not isinstance(a, arrays) and not isinstance(b, arrays):

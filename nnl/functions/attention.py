@@ -62,6 +62,12 @@ def multi_head_attention(
         ShapeError: Ranks or sizes do not fit, or num_heads does not divide E_k and E_v.
         ValueError: Only one of attn_bias_k and attn_bias_v is given.
     Source: Vaswani et al., Attention Is All You Need, arXiv:1706.03762, section 3.2.
+    Example:
+        >>> w = array(np.eye(4))
+        >>> words = array(rng.normal(size=(3, 1, 4)))  # 3 positions, one sample
+        >>> y, weights = F.multi_head_attention(words, words, words, 2, w, w, w, w)
+        >>> y.shape, weights.shape
+        ((3, 1, 4), (2, 3, 3))
     """
     from nnl import functions as F
 

@@ -108,6 +108,10 @@ class batch_inv(Matrices):
     Raises:
         ShapeError: x is not a batch of square matrices.
         ValueError: A matrix is singular.
+    Example:
+        >>> F.batch_inv(array([[[2, 0], [0, 4]]])).d
+        array([[[0.5 , 0.  ],
+                [0.  , 0.25]]], dtype=float32)
     """
 
     def infer(self, x):
@@ -149,6 +153,10 @@ class batch_cholesky(Matrices):
         ShapeError: x is not a batch of square matrices.
         ValueError: A matrix is not positive definite.
     Source of the gradient: Murray, Differentiation of the Cholesky decomposition, arXiv:1602.07527.
+    Example:
+        >>> F.batch_cholesky(array([[[4, 2], [2, 5]]])).d
+        array([[[2., 0.],
+                [1., 2.]]], dtype=float32)
     """
 
     upper: bool = False

@@ -264,6 +264,12 @@ def batch_normalization(
         ShapeError: A parameter has another shape, or an axis is out of range or given twice.
         ValueError: batch_stat is False with output_stat, or without running statistics.
     Source: Ioffe and Szegedy, Batch Normalization, arXiv:1502.03167, algorithm 1.
+    Example:
+        >>> x = array([[1, 10], [3, 30]])
+        >>> zero, one = array([[0, 0]]), array([[1, 1]])
+        >>> F.batch_normalization(x, zero, one, None, None).d
+        array([[-1., -1.],
+               [ 1.,  1.]], dtype=float32)
     """
     check_statistics("batch_normalization", batch_stat, output_stat)
     return batch_normalization_op(
@@ -297,6 +303,11 @@ def fused_batch_normalization(
     Raises:
         ShapeError: z or a parameter has a wrong shape, or an axis is out of range.
         ValueError: As for batch_normalization; or another nonlinearity.
+    Example:
+        >>> x, zero, one = array([[1, 10], [3, 30]]), array([[0, 0]]), array([[1, 1]])
+        >>> F.fused_batch_normalization(x, zero, one, None, None, z=x).d
+        array([[ 0.,  9.],
+               [ 4., 31.]], dtype=float32)
     """
     check_statistics("fused_batch_normalization", batch_stat, output_stat)
     return fused_batch_normalization_op(

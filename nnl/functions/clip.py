@@ -42,6 +42,9 @@ def clip_by_value(x: Input, min: Any, max: Any) -> Any:
         ShapeError: A bound is an array that does not fit.
         TypeError: A bound is neither array nor number.
         ValueError: A bound is NaN.
+    Example:
+        >>> F.clip_by_value(array([-3, 0, 5]), -1, 2).d
+        array([-1.,  0.,  2.], dtype=float32)
     """
     bounds = {"min": min, "max": max}
     for name, bound in bounds.items():
@@ -72,6 +75,9 @@ def clip_by_norm(x: Input, clip_norm: Any, axis: int | tuple[int, ...] | None = 
         ShapeError: An axis is out of range, or clip_norm is an array that does not fit.
         TypeError: clip_norm is neither array nor number.
         ValueError: clip_norm is a number that is not positive.
+    Example:
+        >>> F.clip_by_norm(array([3, 4]), 1).d
+        array([0.6, 0.8], dtype=float32)
     """
     if isinstance(clip_norm, (Variable, NdArray)):
         ratio = div2(x, clip_norm)

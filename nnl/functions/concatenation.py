@@ -31,6 +31,10 @@ class concatenate(MovesData):
     Raises:
         TypeError: No array is given.
         ShapeError: Ranks or sizes differ, or axis is out of range.
+    Example:
+        >>> F.concatenate(array([[1, 2]]), array([[3, 4]]), axis=0).d
+        array([[1., 2.],
+               [3., 4.]], dtype=float32)
     """
 
     axis: int | None = None
@@ -90,6 +94,10 @@ class stack(MovesData):
     Raises:
         TypeError: No array is given.
         ShapeError: The shapes differ, or axis is out of range.
+    Example:
+        >>> F.stack(array([1, 2]), array([3, 4]), axis=1).d
+        array([[1., 3.],
+               [2., 4.]], dtype=float32)
     """
 
     axis: int = 0
@@ -159,6 +167,9 @@ def split(x, axis=0):
         A tuple of x.shape[axis] arrays.
     Raises:
         ShapeError: axis is out of range or has the size 0.
+    Example:
+        >>> [y.d.tolist() for y in F.split(array([[1, 2], [3, 4]]), axis=1)]
+        [[1.0, 3.0], [2.0, 4.0]]
     """
     return split_op(x, axis=axis)
 
@@ -219,6 +230,9 @@ def meshgrid(*x, ij_indexing=False):
     Raises:
         TypeError: No vector is given.
         ShapeError: An argument is not a vector.
+    Example:
+        >>> [y.d.tolist() for y in F.meshgrid(array([1, 2, 3]), array([5, 6]))]
+        [[[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], [[5.0, 5.0, 5.0], [6.0, 6.0, 6.0]]]
     """
     y = meshgrid_op(*x, ij_indexing=ij_indexing)
     return y[0] if len(y) == 1 else y

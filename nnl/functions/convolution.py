@@ -206,6 +206,10 @@ class convolution(Sliding):
         ShapeError: Channels, ranks or numbers of entries do not fit, or the kernel is larger than
             the padded image.
         ValueError: pad < 0, stride < 1 or dilation < 1.
+    Example:
+        >>> image = array([[[0, 0, 1, 1]]])  # one sample, one channel, four pixels
+        >>> F.convolution(image, array([[[-1, 1]]])).d  # what changes from pixel to pixel
+        array([[[0., 1., 0.]]], dtype=float32)
     """
 
     def infer(self, x, weight, bias=None):

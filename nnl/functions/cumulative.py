@@ -72,6 +72,9 @@ class cumsum(Cumulative):
         reverse: Run from the end.
     Raises:
         ShapeError: axis is out of range.
+    Example:
+        >>> F.cumsum(array([1, 2, 3])).d
+        array([1., 3., 6.], dtype=float32)
     """
 
     first = 0

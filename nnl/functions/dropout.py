@@ -37,6 +37,10 @@ class dropout:
         ValueError: p is outside [0, 1).
     Source: Srivastava et al., Dropout: A Simple Way to Prevent Neural Networks from Overfitting,
         JMLR 2014.
+    Example:
+        >>> y = F.dropout(array(np.ones(1000)), p=0.2)
+        >>> sorted({float(v) for v in y.d})  # 0, and what makes up for it
+        [0.0, 1.25]
     """
 
     p: float = 0.5

@@ -167,6 +167,9 @@ class einsum:
     Raises:
         ValueError: The equation is not of this form.
         ShapeError: It does not fit the number of arrays or their ranks, or sizes differ.
+    Example:
+        >>> F.einsum(array([[1, 2], [3, 4]]), array([1, 10]), equation="ij,j->i").d
+        array([21., 43.], dtype=float32)
     """
 
     equation: str = ""

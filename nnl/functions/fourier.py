@@ -64,7 +64,7 @@ class Fourier:
 class fft(Fourier):
     r"""Fourier transform of complex signals of any number of axes.
 
-    $$y_k = c \sum_n x_n\, e^{-2 \pi i\, (k_1 n_1 / N_1 + \dots)}$$ with c = 1, or
+    $$y_k = c \sum_n x_n\, e^{-2 \pi i\, (k_1 n_1 / N_1 + \ldots)}$$ with c = 1, or
     $c = 1 / \sqrt{N_1 N_2 \cdots}$ if normalized.
 
     Args:
@@ -90,7 +90,7 @@ class fft(Fourier):
 class ifft(Fourier):
     r"""Inverse Fourier transform: `ifft(fft(x))` is x, if both are normalized or both are not.
 
-    $$y_n = c \sum_k x_k\, e^{2 \pi i\, (k_1 n_1 / N_1 + \dots)}$$ with $c = 1 / (N_1 N_2 \cdots)$,
+    $$y_n = c \sum_k x_k\, e^{2 \pi i\, (k_1 n_1 / N_1 + \ldots)}$$ with $c = 1 / (N_1 N_2 \cdots)$,
     or its square root if normalized.
 
     Args:

@@ -90,6 +90,9 @@ class gather(Along, MovesData):
     Raises:
         ShapeError: axis or batch_dims is out of range, or the shared sizes differ.
         ValueError: An index is out of range.
+    Example:
+        >>> F.gather(array([10, 20, 30]), array([2, 0, 2], int)).d
+        array([30., 10., 30.], dtype=float32)
     """
 
     axis: int | None = None
@@ -245,5 +248,8 @@ def gather_nd(data, indices):
     Raises:
         ShapeError: indices has fewer than two axes, or m is larger than the rank.
         ValueError: An index is out of range.
+    Example:
+        >>> F.gather_nd(array([[1, 2], [3, 4]]), array([[0, 1], [1, 0]], int)).d  # (0, 1), (1, 0)
+        array([2., 3.], dtype=float32)
     """
     return gather_nd_op(data, index_array("gather_nd", indices))

@@ -128,6 +128,9 @@ def linspace(start, stop, num):
     Raises:
         TypeError: num is not an int.
         ValueError: num is negative.
+    Example:
+        >>> F.linspace(0, 1, 5).d
+        array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
     try:
         num = as_int(num)

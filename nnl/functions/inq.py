@@ -198,6 +198,10 @@ def inq_affine(
         ShapeError: base_axis is out of range, or the sizes do not fit.
         ValueError: num_bits is below 2 or above 64, or selection_algorithm is unknown.
     Source: Zhou et al., Incremental Network Quantization, arXiv:1702.03044.
+    Example:
+        >>> x, w, fixed = array([[1, 1]]), array([[0.7], [0.3]]), array([[1], [0]])
+        >>> F.inq_affine(x, w, fixed).d  # 0.7 becomes 0.5, a power of two; 0.3 learns on
+        array([[0.8]], dtype=float32)
     """
     return with_memory(
         inq_affine_op, (x, weight, indicator_fixedweights, bias), outputs, base_axis=base_axis,
@@ -237,6 +241,10 @@ def inq_convolution(
     Raises:
         ShapeError: As `convolution`, or indicator_fixedweights has another shape.
         ValueError: As `convolution` and inq_affine.
+    Example:
+        >>> x, w, fixed = array(np.ones((1, 1, 3))), array([[[0.7, 0.3]]]), array([[[1, 0]]])
+        >>> F.inq_convolution(x, w, fixed).d
+        array([[[0.8, 0.8]]], dtype=float32)
     """
     return with_memory(
         inq_convolution_op, (x, weight, indicator_fixedweights, bias), outputs,

@@ -254,6 +254,9 @@ def interpolate(
         ValueError: Neither scale nor output_size is given, mode is unknown, a size is below 1, or
             align_corners and half_pixel are both set.
         ShapeError: x has fewer axes than there are sizes.
+    Example:
+        >>> F.interpolate(array([[1, 2, 4]]), scale=(2,), mode="linear", align_corners=True).d
+        array([[1. , 1.4, 1.8, 2.4, 3.2, 4. ]], dtype=float32)
     """
     end = len(x.shape) - bool(channel_last)
     for name, value, kind in (

@@ -53,6 +53,11 @@ class transpose(MovesData):
         axes: A permutation of the axes of x; negative ones count from the end.
     Raises:
         ShapeError: axes is not a permutation of the axes of x.
+    Example:
+        >>> F.transpose(array([[1, 2, 3], [4, 5, 6]]), (1, 0)).d
+        array([[1., 4.],
+               [2., 5.],
+               [3., 6.]], dtype=float32)
     """
 
     axes: tuple[int, ...]
@@ -152,6 +157,10 @@ class one_hot(MovesData):
     Raises:
         ShapeError: The last axis of x has another size than len(shape).
         ValueError: An index is out of range.
+    Example:
+        >>> F.one_hot(array([[2], [0]], int), (3,)).d
+        array([[0., 0., 1.],
+               [1., 0., 0.]], dtype=float32)
     """
 
     shape: tuple[int, ...]

@@ -192,6 +192,10 @@ def min_max_quantize(
         ShapeError: The shapes do not fit.
     Source: Jacob et al., Quantization and Training of Neural Networks for Efficient
         Integer-Arithmetic-Only Inference, arXiv:1712.05877, section 3.
+    Example:
+        >>> low, high, first, last = array([[0]]), array([[3]]), array([[0]]), array([[3]])
+        >>> F.min_max_quantize(array([[0.4, 1.6, 5]]), low, high, first, last).d  # 4 levels, 0 to 3
+        array([[0., 2., 3.]], dtype=float32)
     """
     if not quantize:
         return x
@@ -306,6 +310,9 @@ def quantize_linear(
         ShapeError: scale or zero_point has another rank, or does not stretch to the shape of x.
         ValueError: Another round_mode or dtype.
     Source: ONNX, operator QuantizeLinear.
+    Example:
+        >>> F.quantize_linear(array([-1, 0.24, 100]), array([0.1]), array([0], np.int8)).d
+        array([-10.,   2., 127.], dtype=float32)
     """
     return quantize_linear_op(
         x, scale, zero_point, round_mode=round_mode, narrow_range=narrow_range,

@@ -50,6 +50,9 @@ class sigmoid_cross_entropy(OfPairs):
         Losses, of the same shape.
     Raises:
         ShapeError: The shapes differ.
+    Example:
+        >>> F.sigmoid_cross_entropy(array([0, 9]), array([1, 1], int)).d
+        array([0.6931, 0.0001], dtype=float32)
     """
 
     def forward(self, xp, x, target):
@@ -167,6 +170,9 @@ class squared_error(Difference):
 
     Raises:
         ShapeError: The ranks differ, or two sizes differ and neither is 1.
+    Example:
+        >>> F.squared_error(array([1, 2]), array([1, 5])).d
+        array([0., 9.], dtype=float32)
     """
 
     elementwise = "squared_difference"
@@ -216,6 +222,9 @@ class huber_loss(Difference):
         ShapeError: The ranks differ, or two sizes differ and neither is 1.
         ValueError: delta is negative.
     Source: Huber, Robust Estimation of a Location Parameter, Annals of Statistics 53, 1964.
+    Example:
+        >>> F.huber_loss(array([0.5, 3]), array([0, 0]), delta=1.0).d  # a square, then a line
+        array([0.25, 5.  ], dtype=float32)
     """
 
     delta: float = 1.0

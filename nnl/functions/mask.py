@@ -94,6 +94,9 @@ def bool_gather(input: Input, mask: Input, n_outputs=-1, outputs=None):
     Raises:
         ShapeError: mask does not have the first sizes of input.
         ValueError: mask has no value yet; or, in forward, another number of non-zero elements.
+    Example:
+        >>> F.bool_gather(array([1, 2, 3]), array([1, 0, 1])).d
+        array([1., 3.], dtype=float32)
     """
     count = int(np.count_nonzero(current_value("bool_gather", "mask", mask)))
     return bool_gather_op(input, mask, count=count, outputs=outputs)
@@ -161,6 +164,9 @@ def bool_scatter(input, mask, output=None, n_outputs=-1, outputs=None):
     Raises:
         ShapeError: output has another shape.
         ValueError: In forward: mask has another number of non-zero elements.
+    Example:
+        >>> F.bool_scatter(array([1, 3]), array([1, 0, 1])).d
+        array([1., 0., 3.], dtype=float32)
     """
     y = bool_scatter_op(input, mask, output, outputs=outputs)
     return y if output is None else store(output, y)
@@ -241,6 +247,10 @@ def nonzero(x: Input, n_outputs=-1, outputs=None):
         (rank of x, count), uint64; as gather_nd takes it. No gradient.
     Raises:
         ValueError: x has no value yet; or, in forward, another number of non-zero elements.
+    Example:
+        >>> F.nonzero(array([[0, 5], [7, 0]])).d
+        array([[0, 1],
+               [1, 0]], dtype=uint64)
     """
     count = int(np.count_nonzero(current_value("nonzero", "x", x)))
     return nonzero_op(x, count=count, outputs=outputs)
@@ -342,6 +352,9 @@ def unique(
     Raises:
         ValueError: flatten is False and axis is missing or out of range; x has no value yet; in
             forward: another number of distinct elements.
+    Example:
+        >>> F.unique(array([3, 1, 3, 2])).d
+        array([1., 2., 3.], dtype=float32)
     """
     if not flatten and (axis is None or not -len(x.shape) <= axis < len(x.shape)):
         raise ValueError(f"unique: axis is {axis}, wanted an axis of x of shape {x.shape}")

@@ -97,6 +97,11 @@ def mean_subtraction(x, mean, t, base_axis: int = 1, update_running_mean: bool =
         update_running_mean: Whether to update mean and t.
     Raises:
         ShapeError: mean or t has another shape, or base_axis is out of range.
+    Example:
+        >>> mean, t = array([0, 0]), array([0], int)
+        >>> F.mean_subtraction(array([[1, 2], [3, 4]]), mean, t).d
+        array([[-1., -1.],
+               [ 1.,  1.]], dtype=float32)
     """
     return mean_subtraction_op(
         x, mean, t, base_axis=base_axis, update_running_mean=update_running_mean

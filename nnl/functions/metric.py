@@ -42,6 +42,10 @@ class top_n_error(Judged):
     Raises:
         ShapeError: target does not have that shape, or axis is out of range.
         ValueError: A label is C or larger.
+    Example:
+        >>> F.top_n_error(array([[1, 9, 5], [9, 1, 5]]), array([[1], [1]], int), n=2).d
+        array([[0.],
+               [1.]], dtype=float32)
     """
 
     n: int = 1

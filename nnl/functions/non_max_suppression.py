@@ -233,6 +233,11 @@ def onnx_non_max_suppression(
         ValueError: center_point_box is neither 0 nor 1; boxes or scores have no value yet; or, in
             forward, another number of boxes stays.
     Source: ONNX, operator NonMaxSuppression.
+    Example:
+        >>> boxes = array([[[0, 0, 2, 2], [0, 0, 2, 1.9], [5, 5, 6, 6]]])
+        >>> F.onnx_non_max_suppression(boxes, array([[[0.9, 0.8, 0.7]]]), 0, 3, 0.5).d
+        array([[0, 0, 0],
+               [0, 0, 2]], dtype=uint64)
     """
     name = "onnx_non_max_suppression"
     at = {

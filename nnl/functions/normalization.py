@@ -225,6 +225,11 @@ def layer_normalization(
     Raises:
         ShapeError: beta or gamma has another shape, or an axis is out of range or given twice.
     Source: Ba, Kiros and Hinton, Layer Normalization, arXiv:1607.06450, eq. 4.
+    Example:
+        >>> zero, one = array([[0, 0]]), array([[1, 1]])
+        >>> F.layer_normalization(array([[1, 3], [10, 30]]), zero, one).d
+        array([[-1.,  1.],
+               [-1.,  1.]], dtype=float32)
     """
     return layer_normalization_op(
         x, beta, gamma, batch_axis=batch_axis, eps=eps, output_stat=output_stat
@@ -255,6 +260,11 @@ def instance_normalization(
     Raises:
         ShapeError: beta or gamma has another shape, an axis is out of range or given twice.
     Source: Ulyanov, Vedaldi and Lempitsky, Instance Normalization, arXiv:1607.08022.
+    Example:
+        >>> x, zero, one = array([[[1, 3], [10, 30]]]), array([[[0], [0]]]), array([[[1], [1]]])
+        >>> F.instance_normalization(x, zero, one).d
+        array([[[-1.,  1.],
+                [-1.,  1.]]], dtype=float32)
     """
     return instance_normalization_op(
         x, beta, gamma, channel_axis=channel_axis, batch_axis=batch_axis, eps=eps,
@@ -289,6 +299,11 @@ def group_normalization(
         ShapeError: num_groups does not divide the channels, beta or gamma has another shape, or
             an axis is out of range or given twice.
     Source: Wu and He, Group Normalization, arXiv:1803.08494.
+    Example:
+        >>> x = array([[[1], [3], [10], [30]]])
+        >>> zero, one = array(np.zeros((1, 4, 1))), array(np.ones((1, 4, 1)))
+        >>> F.group_normalization(x, zero, one, num_groups=2).d.ravel()
+        array([-1.,  1., -1.,  1.], dtype=float32)
     """
     return group_normalization_op(
         x, beta, gamma, num_groups=num_groups, channel_axis=channel_axis, batch_axis=batch_axis,
@@ -311,6 +326,10 @@ def tensor_normalization(
         y, or (y, mean, variance).
     Raises:
         ShapeError: beta or gamma has another shape, or an axis is out of range or given twice.
+    Example:
+        >>> F.tensor_normalization(array([[1, 3], [10, 30]]), axes=0).d  # over the others: axis 1
+        array([[-1.,  1.],
+               [-1.,  1.]], dtype=float32)
     """
     return tensor_normalization_op(x, beta, gamma, axes=axes, eps=eps, output_stat=output_stat)
 
@@ -328,5 +347,9 @@ def weight_standardization(w, channel_axis: int = 0, eps: float = 1e-5, output_s
     Raises:
         ShapeError: channel_axis is out of range.
     Source: Qiao et al., Weight Standardization, arXiv:1903.10520.
+    Example:
+        >>> F.weight_standardization(array([[1, 3], [10, 30]])).d
+        array([[-1.,  1.],
+               [-1.,  1.]], dtype=float32)
     """
     return weight_standardization_op(w, channel_axis=channel_axis, eps=eps, output_stat=output_stat)

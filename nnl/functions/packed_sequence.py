@@ -210,6 +210,11 @@ def pack_padded_sequence(
         ShapeError: The arrays do not have the shapes above.
         ValueError: A length is out of range; lengths have no value yet; or, in forward, another
             sum than at the call.
+    Example:
+        >>> x = array([[[1], [4]], [[2], [5]], [[3], [0]]])  # 3 steps of 2 sequences
+        >>> packed, sizes = F.pack_padded_sequence(x, array([3, 2], int))
+        >>> packed.d.ravel(), sizes.d
+        (array([1., 4., 2., 5., 3.], dtype=float32), array([2, 2, 1]))
     """
     check_padded(padded_sequence.spec, lengths.spec, batch_first)
     values = current_value("pack_padded_sequence", "lengths", lengths)
@@ -241,6 +246,13 @@ def pad_packed_sequence(
         ShapeError: The arrays do not have the shapes above.
         ValueError: batch_sizes have no value yet; or, in forward, a negative one, one above the
             first at the time of the call, or another sum than N.
+    Example:
+        >>> packed, sizes = array([[1], [4], [2], [5], [3]]), array([2, 2, 1], int)
+        >>> y, lengths = F.pad_packed_sequence(packed, sizes)
+        >>> y.d[:, :, 0], lengths.d
+        (array([[1., 4.],
+               [2., 5.],
+               [3., 0.]], dtype=float32), array([3, 2]))
     """
     check_packed(packed_sequence.spec, batch_sizes.spec)
     values = current_value("pad_packed_sequence", "batch_sizes", batch_sizes)

@@ -99,6 +99,9 @@ class pad(Padding):
         ShapeError: pad_width has an odd length, or more pairs than x has axes; or an empty axis is
             to be padded with its own elements.
         ValueError: A width is negative, or mode is none of the three.
+    Example:
+        >>> F.pad(array([[1, 2]]), (1, 2)).d
+        array([[0., 1., 2., 0., 0.]], dtype=float32)
     """
 
     pad_width: tuple[int, ...]

@@ -241,6 +241,10 @@ def patch_correlation(
             padded images.
         ValueError: A setting has the wrong number of entries or one that is too small.
     Source: Fischer et al., FlowNet, arXiv:1504.06852.
+    Example:
+        >>> x = array(rng.normal(size=(1, 4, 4, 3)))
+        >>> F.patch_correlation(x, x, shift=1, channel_last=True).shape  # 3 x 3 shifts
+        (1, 4, 4, 3, 3)
     """
     at = {
         name: (value, value) if isinstance(value, (int, np.integer)) else value

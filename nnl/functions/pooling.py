@@ -136,6 +136,10 @@ class max_pooling(Pooling):
         ValueError: A size, stride or pad is out of range.
 
     The gradient goes to the first maximum of a window, the last axis running fastest.
+
+    Example:
+        >>> F.max_pooling(array([[[[1, 2, 5, 6], [3, 4, 7, 8]]]]), (2, 2)).d
+        array([[[[4., 8.]]]], dtype=float32)
     """
 
     def forward(self, xp, x, out=None):
@@ -299,6 +303,9 @@ class average_pooling(Pooling):
 
     Args:
         including_pad: Whether pixels of the padding count, as zeros.
+    Example:
+        >>> F.average_pooling(array([[[[1, 2, 5, 6], [3, 4, 7, 8]]]]), (2, 2)).d
+        array([[[[2.5, 6.5]]]], dtype=float32)
     """
 
     including_pad: bool = True

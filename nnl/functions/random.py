@@ -61,6 +61,9 @@ class rand(Drawn):
         seed: See the module.
     Raises:
         ValueError: high is not above low.
+    Example:
+        >>> F.rand(low=5, high=6, shape=(2, 2)).shape
+        (2, 2)
     """
 
     low: float = 0.0

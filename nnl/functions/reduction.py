@@ -24,7 +24,6 @@ __all__ = [
     "max",
     "min",
     "prod",
-    "norm",
     "reduce",
     "reduce_sum",
     "reduce_mean",
@@ -98,6 +97,9 @@ def sum(x, axis=None, keepdims=False):
         keepdims: Keep reduced axes with size 1.
     Raises:
         ShapeError: An axis is out of range or given twice.
+    Example:
+        >>> F.sum(array([[1, 2], [3, 4]]), axis=0).d
+        array([4., 6.], dtype=float32)
     """
     return sum_op(x, axes=axis, keep_dims=keepdims)
 
@@ -131,6 +133,9 @@ def mean(x, axis=None, keepdims=False):
         keepdims: Keep reduced axes with size 1.
     Raises:
         ShapeError: An axis is out of range or given twice.
+    Example:
+        >>> F.mean(array([[1, 2], [3, 4]]), axis=1).d
+        array([1.5, 3.5], dtype=float32)
     """
     return mean_op(x, axes=axis, keep_dims=keepdims)
 
@@ -217,12 +222,20 @@ def max(x, axis=None, keepdims=False, with_index=False, only_index=False):
         only_index: Return the positions alone.
     Raises:
         ShapeError: An axis is out of range or given twice, or there is no element to choose from.
+    Example:
+        >>> F.max(array([[1, 5], [7, 3]]), axis=1).d
+        array([5., 7.], dtype=float32)
     """
     return max_op(x, axis, keepdims, with_index, only_index)
 
 
 def min(x, axis=None, keepdims=False, with_index=False, only_index=False):
-    """Smallest element over axes; a NaN counts as the smallest. Arguments as for max."""
+    """Smallest element over axes; a NaN counts as the smallest. Arguments as for max.
+
+    Example:
+        >>> F.min(array([[1, 5], [7, 3]]), axis=1).d
+        array([1., 3.], dtype=float32)
+    """
     return min_op(x, axis, keepdims, with_index, only_index)
 
 
@@ -255,76 +268,11 @@ def prod(x, axis=None, keepdims=False):
         keepdims: Keep reduced axes with size 1.
     Raises:
         ShapeError: An axis is out of range or given twice.
+    Example:
+        >>> F.prod(array([[1, 2], [3, 4]]), axis=0).d
+        array([3., 8.], dtype=float32)
     """
     return prod_op(x, axes=axis, keep_dims=keepdims)
-
-
-def sign_of(x):
-    """-1 or 1, which is NNabla's sign of 0. The function `sign` would pass gradients on."""
-    return OPS["add_scalar"](OPS["mul_scalar"](OPS["greater_equal_scalar"](x, 0.0), 2.0), -1.0)
-
-
-@op("norm", wide=True, nnp="Norm")
-class norm_op:
-    r"""$(\sum |x|^p)^{1/p}$ over axes."""
-
-    p: float = 2.0
-    axes: tuple[int, ...] | None = None
-    keep_dims: bool = False
-    resolve, cost = Reduction.resolve, Reduction.cost
-
-    def infer(self, x):
-        check_order("norm", self.p)
-        return Reduction.infer(self, x)
-
-    def forward(self, xp, x, out=None):
-        if self.p == 2:
-            y = xp.sum(x * x, axis=self.axes, keepdims=self.keep_dims, out=out)
-            return xp.sqrt(y, out=out)
-        power = xp.abs(x)
-        if self.p != 1:
-            power **= self.p
-        y = xp.sum(power, axis=self.axes, keepdims=self.keep_dims, out=out)
-        return y if self.p == 1 else xp.power(y, x.dtype.type(1 / self.p), out=out)
-
-    def vjp(self, gy, *, x, y):
-        mul, p = OPS["mul2"], self.p
-        if p == 1:
-            return mul(spread(gy, x, self.axes), sign_of(x))
-        # a norm of 0 counts as 1 here, so that the gradient there is 0
-        safe = OPS["add2"](y, OPS["equal_scalar"](y, 0.0))
-        g = spread(mul(gy, OPS["pow_scalar"](safe, 1 - p)), x, self.axes)
-        if p == 2:
-            return mul(g, x)
-        sign = sign_of(x)
-        return mul(g, mul(OPS["pow_scalar"](mul(x, sign), p - 1), sign))
-
-    def samples(rng):
-        x = rng.uniform(0.5, 2, (2, 3, 4)) * rng.choice([-1, 1], (2, 3, 4))
-        for p in (1.0, 1.5, 2.0, 3.0):
-            for axes, keep in ((None, False), ((1,), True), ((0, 2), False)):
-                yield Sample(x, p=p, axes=axes, keep_dims=keep)
-
-
-def norm(x, p=None, axis=None, keepdims=False):
-    r"""$(\sum |x|^p)^{1/p}$ over axes; its gradient where it is 0 is 0.
-
-    Args:
-        x: Any shape.
-        p: Order, at least 1 and finite; 2 if left out.
-        axis: An int or several; all axes if left out. Negative ones count from the end.
-        keepdims: Keep reduced axes with size 1.
-    Raises:
-        ValueError: p is less than 1, or infinite.
-        ShapeError: An axis is out of range or given twice.
-    """
-    return norm_op(x, p=2.0 if p is None else p, axes=axis, keep_dims=keepdims)
-
-
-def check_order(name, p):
-    """Raise unless p is the order of a norm that has a gradient."""
-    if not 1 <= p < math.inf:
-        raise ValueError(f"{name}: p is {p}, wanted a finite number >= 1")
 
 
 class Total:
@@ -369,6 +317,9 @@ def reduce(x, op="sum"):
 
     Raises:
         ValueError: op is neither "sum" nor "mean".
+    Example:
+        >>> F.reduce(array([1, 2, 3]), op="mean").d
+        array(2., dtype=float32)
     """
     if op == "sum":
         return reduce_sum(x)
@@ -427,6 +378,11 @@ def reshape(x, shape, inplace=True, n_outputs=-1, outputs=None):
         inplace: Share the memory of x; False makes a copy.
     Raises:
         ShapeError: The sizes do not multiply to that of x.
+    Example:
+        >>> F.reshape(array([[1, 2, 3], [4, 5, 6]]), (3, -1)).d
+        array([[1., 2.],
+               [3., 4.],
+               [5., 6.]], dtype=float32)
     """
     return reshape_op(x, shape=shape, inplace=inplace, outputs=outputs)
 
@@ -474,6 +430,10 @@ def broadcast(x: Input, shape: Sequence[int], n_outputs=-1, outputs=None):
 
     Raises:
         ShapeError: A size differs and is not 1.
+    Example:
+        >>> F.broadcast(array([[1], [2]]), (2, 3)).d
+        array([[1., 1., 1.],
+               [2., 2., 2.]], dtype=float32)
     """
     return broadcast_op(x, shape=shape, outputs=outputs)
 

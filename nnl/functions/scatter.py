@@ -154,6 +154,10 @@ def scatter_nd(data, indices, shape=None, out=None, add=False):
         TypeError: Both or none of shape and out are given.
         ShapeError: data or indices do not have the shape described.
         ValueError: An index is out of range; nothing is written then.
+    Example:
+        >>> F.scatter_nd(array([7, 9]), [[0, 1], [1, 0]], shape=(2, 2)).d  # at (0, 1) and (1, 0)
+        array([[0., 7.],
+               [9., 0.]], dtype=float32)
     """
     if (shape is None) == (out is None):
         raise TypeError(
@@ -267,7 +271,7 @@ class scatter_add_op(MovesData):
 
 
 def scatter_add(x0, indices, x1, axis=None):
-    r"""x0 plus elements of x1: for axis 0 $y_{indices_{i,j}, j} \mathrel{+}= x1_{i,j}$.
+    r"""x0 plus elements of x1: for axis 0 $x1_{i,j}$ is added at $y_{indices_{i,j}, j}$.
 
     Args:
         x0: Any shape with at least one axis; it is not changed.
@@ -278,5 +282,8 @@ def scatter_add(x0, indices, x1, axis=None):
     Raises:
         ShapeError: Ranks or sizes do not fit, or axis is out of range.
         ValueError: An index is out of range.
+    Example:
+        >>> F.scatter_add(array([1, 1, 1]), array([2, 2], int), array([5, 7])).d
+        array([ 1.,  1., 13.], dtype=float32)
     """
     return scatter_add_op(x0, indices, x1, axis=0 if axis is None else axis)

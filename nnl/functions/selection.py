@@ -270,6 +270,9 @@ class where:
         x_true, x_false: Arrays of one shape.
     Raises:
         ShapeError: The shapes do not fit.
+    Example:
+        >>> F.where(array([1, 0]), array([5, 5]), array([7, 7])).d
+        array([5., 7.], dtype=float32)
     """
 
     def infer(self, condition, x_true, x_false):

@@ -79,6 +79,9 @@ def sink(*x, one_input_grad=True, n_outputs=-1, outputs=None):
             gradients stored in the inputs (`x.g`), which the caller has set.
     Raises:
         TypeError: No input is given.
+    Example:
+        >>> F.sink(array([1, 2]), array([3])).d
+        array(0., dtype=float32)
     """
     check_given("sink", x)
     if one_input_grad or not all(isinstance(v, Variable) for v in x):

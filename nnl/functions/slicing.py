@@ -132,6 +132,10 @@ def slice(x: Input, start=None, stop=None, step=None, n_outputs=-1, outputs=None
     Raises:
         ShapeError: The lengths differ, or are larger than the number of axes.
         ValueError: A step is 0.
+    Example:
+        >>> F.slice(array([[1, 2, 3], [4, 5, 6]]), start=(0, 1), stop=(2, 3)).d
+        array([[2., 3.],
+               [5., 6.]], dtype=float32)
     """
     for name, given in (("start", start), ("stop", stop), ("step", step)):
         if given is not None and not isinstance(given, (list, tuple, np.ndarray)):
@@ -247,5 +251,8 @@ def tile(x, reps):
             they belong to the last ones; if there are more, x gets new axes in front.
     Raises:
         ValueError: A number is less than 1.
+    Example:
+        >>> F.tile(array([1, 2]), 3).d
+        array([1., 2., 1., 2., 1., 2.], dtype=float32)
     """
     return tile_op(x, reps=reps)

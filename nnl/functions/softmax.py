@@ -75,6 +75,10 @@ class softmax(Along):
         axis: The axis that sums to 1; the last if left out.
     Raises:
         ShapeError: axis is out of range.
+    Example:
+        >>> F.softmax(array([[1, 1, 1], [0, 0, 9]])).d
+        array([[0.3333, 0.3333, 0.3333],
+               [0.0001, 0.0001, 0.9998]], dtype=float32)
     """
 
     def forward(self, xp, x, out=None):
@@ -222,6 +226,10 @@ class softmax_cross_entropy(OfLabels):
     Raises:
         ShapeError: target does not have that shape, or axis is out of range.
         ValueError: A label is C or larger.
+    Example:
+        >>> F.softmax_cross_entropy(array([[0, 0], [0, 9]]), array([[0], [1]], int)).d
+        array([[0.6931],
+               [0.0001]], dtype=float32)
     """
 
     def infer(self, x, target):

@@ -79,6 +79,10 @@ def sort(x, axis=-1, reverse=False, with_index=False, only_index=False):
         y, (y, index) or index, each of the shape of x.
     Raises:
         ShapeError: axis is out of range.
+    Example:
+        >>> values, places = F.sort(array([3, 1, 2]), with_index=True)
+        >>> values.d, places.d
+        (array([1., 2., 3.], dtype=float32), array([1, 2, 0], dtype=uint64))
     """
     y = sort_op(x, axis=axis, reverse=reverse, with_index=with_index, only_index=only_index)
     return y[0] if len(y) == 1 else y

@@ -206,6 +206,13 @@ def sync_batch_normalization(
             As for batch_normalization.
     Raises:
         ShapeError, ValueError: As batch_normalization.
+    Example:
+        >>> x, zero, one = array([[1, 10], [3, 30]]), array([[0, 0]]), array([[1, 1]])
+        >>> comm = C.MultiProcessDataParallelCommunicator(nn.get_current_context())
+        >>> comm.init()
+        >>> F.sync_batch_normalization(x, zero, one, None, None, comm).d
+        array([[-1., -1.],
+               [ 1.,  1.]], dtype=float32)
     """
     check_statistics("sync_batch_normalization", batch_stat, output_stat)
     if comm is not None and not hasattr(comm, "size"):

@@ -8,7 +8,8 @@ import math
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, check_axes, check_axis
 from nnl.functions.arithmetic import add2, add_scalar, div2, mul2, pow_scalar, sub2
-from nnl.functions.reduction import check_order, reshape, sum_op
+from nnl.functions.norm import check_order
+from nnl.functions.reduction import reshape, sum_op
 
 CATEGORY = "Normalization"
 
@@ -64,6 +65,9 @@ def norm_normalization(x, p: float | None = None, axes=None, eps: float = 1e-12)
     Raises:
         ValueError: p is less than 1, or infinite.
         ShapeError: An axis is out of range or given twice.
+    Example:
+        >>> F.norm_normalization(array([3, 4])).d
+        array([0.6, 0.8], dtype=float32)
     """
     return norm_normalization_op(x, p=2.0 if p is None else p, axes=axes, eps=eps)
 
@@ -239,6 +243,10 @@ def spectral_norm(
         ValueError: itr is less than 1 or too large.
         ShapeError: u has another size, or dim is out of range.
     Source: Miyato et al., Spectral Normalization for GANs, arXiv:1802.05957, algorithm 1.
+    Example:
+        >>> F.spectral_norm(array([[2, 0], [0, 1]]), array([1, 0.1]), itr=9).d
+        array([[1. , 0. ],
+               [0. , 0.5]], dtype=float32)
     """
     function = spectral_norm_with_u if output_u else spectral_norm_op
     return function(w, u, dim=dim, itr=itr, eps=eps, test=test, output_u=output_u)

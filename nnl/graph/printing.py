@@ -64,5 +64,11 @@ def _changed(node: Node) -> dict[str, Any]:
 
 
 def print_graph(variable: Variable, file: TextIO | None = None) -> None:
-    """Print the graph below a Variable; to stdout unless a file is given."""
+    """Print the graph below a Variable; to stdout unless a file is given.
+
+    Example:
+        >>> nn.print_graph(F.relu(nn.Variable((2, 3))))
+        %0: float32[2, 3] = relu(leaf0:float32[2, 3])  # no grad
+        1 functions, 0.000 Mflop, 0.000 MB moved
+    """
     print(describe(variable), file=file or sys.stdout)

@@ -28,6 +28,12 @@ def memory_budget(nbytes: int) -> Iterator[None]:
             parameters and solver states.
     Raises:
         ValueError: nbytes is negative.
+    Example:
+        >>> x = nn.Variable((64, 64))
+        >>> loss = F.sum(F.exp(F.tanh(PF.affine(x, 64, name="ex_budget"))))
+        >>> with nn.memory_budget(100_000):
+        ...     loss.forward(clear_no_need_grad=True)
+        ...     loss.backward(clear_buffer=True)
     """
     if nbytes < 0:
         raise ValueError(f"memory_budget: nbytes is {nbytes}, wanted a number >= 0")

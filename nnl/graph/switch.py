@@ -142,7 +142,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *inputs: Any) -> 
         >>> import nnl.functions as F
         >>> x, i = nn.Variable((2,)), nn.Variable(())
         >>> y = nn.switch(i, [F.relu, lambda x: -x], x)
-        >>> x.d, i.d = [-1, 2], 1
+        >>> x.d, i.d = [-1.0, 2.0], 1
         >>> y.forward()
         >>> y.d
         array([ 1., -2.], dtype=float32)

@@ -189,10 +189,10 @@ def while_loop(
         >>> import nnl.functions as F
         >>> x = nn.Variable((2,))
         >>> y = nn.while_loop(lambda y: F.less_scalar(F.sum(y), 100), lambda y: y * 2, x)
-        >>> x.d = [1, 2]
+        >>> x.d = [1.0, 2.0]
         >>> y.forward()
         >>> y.d
-        array([64., 128.], dtype=float32)
+        array([ 64., 128.], dtype=float32)
     """
     if not carried:
         raise TypeError("while_loop: nothing is carried, wanted at least one Variable")

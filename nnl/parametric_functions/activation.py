@@ -32,6 +32,10 @@ def prelu(
         fix_parameters: Compute no gradient for the slope in this call.
         slope_init: Initializer or array; 0.25 if left out.
     Source: He et al., Delving Deep into Rectifiers, arXiv:1502.01852.
+    Example:
+        >>> x = array(np.ones((2, 4)))
+        >>> PF.prelu(x, name="ex").shape
+        (2, 4)
     """
     init = ConstantInitializer(0.25) if slope_init is None else slope_init
     shape = () if shared else (inp.shape[check_axis("prelu", base_axis, inp.spec, "inp")],)

@@ -66,6 +66,10 @@ def affine(
         (samples..., *n_outmaps).
     Raises:
         ShapeError: base_axis is out of range, or a parameter exists with another shape.
+    Example:
+        >>> x = array(np.ones((2, 4)))
+        >>> PF.affine(x, 3, name="ex").shape
+        (2, 3)
     """
     inmaps, outmaps, base_axis = _sizes(inp, n_outmaps, base_axis, "affine")
     if w_init is None:
@@ -119,6 +123,10 @@ def svd_affine(
         (samples..., *n_outmaps).
     Raises:
         ValueError: r is not positive. ShapeError: r exceeds the rank of the weight.
+    Example:
+        >>> x = array(np.ones((2, 4)))
+        >>> PF.svd_affine(x, 3, r=2, name="ex").shape
+        (2, 3)
     """
     if r < 1:
         raise ValueError(f"svd_affine: r is {r}, wanted at least 1")
@@ -167,6 +175,9 @@ def embed(
         apply_w: Called with the parameter; what it returns is used instead.
     Returns:
         (*inp.shape, n_features).
+    Example:
+        >>> PF.embed(array([[7, 1, 7]], int), n_inputs=10, n_features=4, name="ex").shape
+        (1, 3, 4)
     """
     if initializer is None:
         initializer = UniformInitializer((-np.sqrt(3.0), np.sqrt(3.0)))

@@ -29,9 +29,13 @@ def parametric_function_api(
         param_desc: Of each parameter: name, what it is, its shape and whether it needs a
             gradient. Appended to the docstring.
 
-    >>> @parametric_function_api("scale", [("s", "Factor", "()", True)])
-    ... def scale(inp):
-    ...     return inp * get_parameter_or_create("s", (), ConstantInitializer(1)).reshape(inp.shape)
+    Example:
+        >>> @PF.parametric_function_api("scale", [("s", "Factor", "(1, n)", True)])
+        ... def scale(x):
+        ...     s = PF.get_parameter_or_create("s", (1, x.shape[1]), I.ConstantInitializer(2))
+        ...     return x * s
+        >>> scale(array([[1, 2]]), name="ex").d
+        array([[2., 4.]], dtype=float32)
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

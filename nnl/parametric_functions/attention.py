@@ -79,6 +79,11 @@ def multi_head_attention(
         y: (T, B, D_out), and the attention weights: (B num_heads, T, S).
     Raises:
         ShapeError: num_heads does not divide E_k and E_v. ValueError: param_init has another key.
+    Example:
+        >>> words = array(rng.normal(size=(3, 1, 8)))  # 3 positions, one sample
+        >>> y, weights = PF.multi_head_attention(words, words, words, num_heads=2, name="ex")
+        >>> y.shape, weights.shape
+        ((3, 1, 8), (2, 3, 3))
     """
     name = "multi_head_attention"
     for argument, x in (("query", query), ("key", key), ("value", value)):
@@ -234,6 +239,10 @@ def transformer_encode(
     Returns:
         (S, B, embed_dim).
     Source: Vaswani et al., Attention Is All You Need, arXiv:1706.03762, section 3.1.
+    Example:
+        >>> src = array(rng.normal(size=(5, 1, 8)))
+        >>> PF.transformer_encode(src, 8, 2, dim_feedforward=16, dropout=0, name="ex").shape
+        (5, 1, 8)
     """
     layer = _Layer(
         "enc", embed_dim, num_heads, dim_feedforward, dropout, activation, rng, add_attn_bias,
@@ -286,6 +295,10 @@ def transformer_decode(
 
     Returns:
         (T, B, embed_dim).
+    Example:
+        >>> tgt, memory = array(rng.normal(size=(3, 1, 8))), array(rng.normal(size=(5, 1, 8)))
+        >>> PF.transformer_decode(tgt, memory, 8, 2, dim_feedforward=16, dropout=0, name="ex").shape
+        (3, 1, 8)
     """
     layer = _Layer(
         "dec", embed_dim, num_heads, dim_feedforward, dropout, activation, rng, add_attn_bias,
@@ -338,6 +351,10 @@ def transformer(
 
     Returns:
         (T, B, embed_dim).
+    Example:
+        >>> src, tgt = array(rng.normal(size=(5, 1, 8))), array(rng.normal(size=(3, 1, 8)))
+        >>> PF.transformer(src, tgt, 8, 2, 1, 1, dim_feedforward=16, dropout=0, name="ex").shape
+        (3, 1, 8)
     """
     for arg, n in (
         ("num_encoder_layers", num_encoder_layers),

@@ -100,6 +100,11 @@ def binary_connect_affine(
         wb_init: Initializer or array of Wb, which every execution overwrites with the signs of W.
 
     The other arguments are those of `affine`.
+
+    Example:
+        >>> x = array(np.ones((2, 4)))
+        >>> PF.binary_connect_affine(x, 3, name="ex").shape
+        (2, 3)
     """
     shape, outmaps, base, default = _affine("binary_connect_affine", inp, n_outmaps, base_axis, rng)
     w, wb = _binary(shape, w_init, wb_init, default, fix_parameters)
@@ -135,6 +140,11 @@ def binary_weight_affine(
         wb_init: Initializer or array of Wb, which every execution overwrites with the signs of W.
 
     The other arguments are those of `affine`.
+
+    Example:
+        >>> x = array(np.ones((2, 4)))
+        >>> PF.binary_weight_affine(x, 3, name="ex").shape
+        (2, 3)
     """
     shape, outmaps, base, default = _affine("binary_weight_affine", inp, n_outmaps, base_axis, rng)
     w, wb = _binary(shape, w_init, wb_init, default, fix_parameters)
@@ -175,6 +185,11 @@ def inq_affine(
         i_init: Initializer or array of I; 0 if left out.
 
     The other arguments are those of `affine`.
+
+    Example:
+        >>> x = array(np.ones((2, 4)))
+        >>> PF.inq_affine(x, 3, name="ex").shape
+        (2, 3)
     """
     shape, outmaps, base, default = _affine("inq_affine", inp, n_outmaps, base_axis, rng)
     w = get_parameter_or_create("W", shape, _first(w_init, default), True, not fix_parameters)
@@ -215,6 +230,11 @@ def binary_connect_convolution(
         wb_init: Initializer or array of Wb, which every execution overwrites with the signs of W.
 
     The other arguments are those of `convolution`.
+
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.binary_connect_convolution(x, 5, (3, 3), name="ex").shape
+        (1, 5, 4, 4)
     """
     name = "binary_connect_convolution"
     shape, default = _convolution(name, inp, outmaps, kernel, base_axis, group, rng)
@@ -258,6 +278,11 @@ def binary_weight_convolution(
         wb_init: Initializer or array of Wb, which every execution overwrites with the signs of W.
 
     The other arguments are those of `convolution`.
+
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.binary_weight_convolution(x, 5, (3, 3), name="ex").shape
+        (1, 5, 4, 4)
     """
     name = "binary_weight_convolution"
     shape, default = _convolution(name, inp, outmaps, kernel, base_axis, group, rng)
@@ -304,6 +329,11 @@ def inq_convolution(
         i_init: Initializer or array of I; 0 if left out.
 
     The other arguments are those of `convolution`.
+
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.inq_convolution(x, 5, (3, 3), name="ex").shape
+        (1, 5, 4, 4)
     """
     shape, default = _convolution("inq_convolution", inp, outmaps, kernel, base_axis, group, rng)
     w = get_parameter_or_create("W", shape, _first(w_init, default), True, not fix_parameters)

@@ -113,6 +113,10 @@ def convolution(
         apply_w, apply_b: Called with the parameter; what it returns is used instead.
     Raises:
         ShapeError: inp has another rank, or group does not divide the channels.
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.convolution(x, 5, (3, 3), pad=(1, 1), name="ex").shape
+        (1, 5, 6, 6)
     """
     inmaps = _inmaps("convolution", inp, kernel, base_axis, channel_last)
     channels = _divided("convolution", "input channels", inmaps, "group", group)
@@ -174,6 +178,11 @@ def deformable_convolution(
         deformable_group: Number of groups of channels with offsets of their own.
 
     The other arguments are those of `convolution`.
+
+    Example:
+        >>> x, offset = array(np.ones((1, 2, 6, 6))), array(np.zeros((1, 18, 4, 4)))
+        >>> PF.deformable_convolution(x, 5, (3, 3), offset, name="ex").shape
+        (1, 5, 4, 4)
     """
     name = "deformable_convolution"
     inmaps = _inmaps(name, inp, kernel, base_axis, channel_last)
@@ -225,6 +234,11 @@ def depthwise_convolution(
         multiplier: Number of output channels made from each input channel.
 
     The other arguments are those of `convolution`.
+
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.depthwise_convolution(x, (3, 3), name="ex").shape
+        (1, 2, 4, 4)
     """
     inmaps = _inmaps("depthwise_convolution", inp, kernel, base_axis, False)
     outmaps = inmaps * multiplier
@@ -280,6 +294,11 @@ def deconvolution(
         output_padding: Elements added to one end of every spatial axis; 0 if left out.
 
     The other arguments are those of `convolution`.
+
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.deconvolution(x, 5, (2, 2), stride=(2, 2), name="ex").shape
+        (1, 5, 12, 12)
     """
     inmaps = _inmaps("deconvolution", inp, kernel, base_axis, channel_last)
     channels = _divided("deconvolution", "output channels", outmaps, "group", group)
@@ -328,6 +347,11 @@ def depthwise_deconvolution(
         divisor: Number of input channels that are summed into one output channel.
 
     The other arguments are those of `convolution`.
+
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.depthwise_deconvolution(x, (3, 3), name="ex").shape
+        (1, 2, 8, 8)
     """
     name = "depthwise_deconvolution"
     inmaps = _inmaps(name, inp, kernel, base_axis, False)

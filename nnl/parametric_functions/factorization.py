@@ -78,6 +78,10 @@ def svd_convolution(
     Raises:
         ValueError: r is not positive.
         ShapeError: inp has another rank, or r exceeds the rank of the weight.
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.svd_convolution(x, 5, (3, 3), r=2, name="ex").shape
+        (1, 5, 4, 4)
     """
     if r < 1:
         raise ValueError(f"svd_convolution: r is {r}, wanted at least 1")
@@ -161,6 +165,10 @@ def cpd3_convolution(
         ValueError: r is not positive. ShapeError: inp has another rank.
     Source: Lebedev et al., Speeding-up Convolutional Neural Networks Using Fine-tuned
         CP-Decomposition, arXiv:1412.6553.
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.cpd3_convolution(x, 5, (3, 3), r=2, name="ex").shape
+        (1, 5, 4, 4)
     """
     if r < 1:
         raise ValueError(f"cpd3_convolution: r is {r}, wanted at least 1")

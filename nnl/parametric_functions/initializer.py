@@ -30,7 +30,16 @@ def _generator(rng: np.random.RandomState | None) -> np.random.RandomState:
 
 
 class BaseInitializer:
-    """What every initializer is: a callable from a shape to an array of that shape."""
+    """What every initializer is: a callable from a shape to an array of that shape.
+
+    Example:
+        >>> class Diagonal(I.BaseInitializer):
+        ...     def __call__(self, shape):
+        ...         return np.eye(*shape)
+        >>> Diagonal()((2, 2))
+        array([[1., 0.],
+               [0., 1.]])
+    """
 
     def __call__(self, shape: Shape) -> Array:
         """Return the initial values.
@@ -50,6 +59,10 @@ class NormalInitializer(BaseInitializer):
         sigma: Standard deviation.
         rng: Generator to draw from; None is the framework's parameter generator.
     Returns (when called): float32 array.
+    Example:
+        >>> I.NormalInitializer(0.1, rng=np.random.RandomState(0))((2, 2))
+        array([[0.1764, 0.04  ],
+               [0.0979, 0.2241]], dtype=float32)
     """
 
     @checked
@@ -72,6 +85,10 @@ class UniformInitializer(BaseInitializer):
         lim: Lower and upper limit.
         rng: Generator to draw from; None is the framework's parameter generator.
     Returns (when called): float32 array.
+    Example:
+        >>> I.UniformInitializer((0, 1), rng=np.random.RandomState(0))((2, 2))
+        array([[0.5488, 0.7152],
+               [0.6028, 0.5449]], dtype=float32)
     """
 
     @checked
@@ -96,6 +113,10 @@ class UniformIntInitializer(BaseInitializer):
         lim: Lower limit, and upper limit, which is not drawn.
         rng: Generator to draw from; None is the framework's parameter generator.
     Returns (when called): int64 array.
+    Example:
+        >>> I.UniformIntInitializer((0, 10), rng=np.random.RandomState(0))((2, 2))
+        array([[5, 0],
+               [3, 3]])
     """
 
     @checked
@@ -119,6 +140,10 @@ class RangeInitializer(BaseInitializer):
     """start, start + step, ... along the last axis, the same for every index of the other axes.
 
     Returns (when called): a read-only broadcast view, of integers if start and step are integers.
+    Example:
+        >>> I.RangeInitializer(start=1, step=2)((2, 3))
+        array([[1, 3, 5],
+               [1, 3, 5]])
     """
 
     @checked
@@ -138,7 +163,13 @@ class RangeInitializer(BaseInitializer):
 
 
 class ConstantInitializer(BaseInitializer):
-    """The same value everywhere. Returns (when called): float32 array."""
+    """The same value everywhere. Returns (when called): float32 array.
+
+    Example:
+        >>> I.ConstantInitializer(0.5)((2, 2))
+        array([[0.5, 0.5],
+               [0.5, 0.5]], dtype=float32)
+    """
 
     @checked
     def __init__(self, value: float = 0) -> None:
@@ -168,6 +199,11 @@ class OrthogonalInitializer(BaseInitializer):
     Raises (when called): ValueError: shape is ().
     Source: Saxe, McClelland and Ganguli, Exact solutions to the nonlinear dynamics of learning in
         deep linear neural networks, arXiv:1312.6120.
+    Example:
+        >>> w = I.OrthogonalInitializer(rng=np.random.RandomState(0))((2, 4))
+        >>> np.round(w @ w.T, 4) + 0
+        array([[1., 0.],
+               [0., 1.]], dtype=float32)
     """
 
     @checked
@@ -202,6 +238,9 @@ class WeightNormalizationScaleInitializer(BaseInitializer):
         one axis for the shape of w.
     Raises (when called): ValueError: another shape has another number of elements.
     Source: Salimans and Kingma, Weight Normalization, arXiv:1602.07868.
+    Example:
+        >>> I.WeightNormalizationScaleInitializer(array([[3, 4], [6, 8]]))((2,))
+        array([ 5., 10.], dtype=float32)
     """
 
     @checked
@@ -246,6 +285,9 @@ def calc_normal_std_he_forward(inmaps: int, outmaps: int, kernel: Shape = (1, 1)
         outmaps: Number of output maps; not used.
         kernel: Kernel shape.
     Source: He et al., Delving Deep into Rectifiers, arXiv:1502.01852, eq. 10.
+    Example:
+        >>> I.calc_normal_std_he_forward(16, 32, (3, 3))
+        0.11785113019775792
     """
     return float(np.sqrt(2.0 / (_terms("calc_normal_std_he_forward", kernel, inmaps))))
 
@@ -261,6 +303,9 @@ def calc_normal_std_he_backward(inmaps: int, outmaps: int, kernel: Shape = (1, 1
         outmaps: Number of output maps.
         kernel: Kernel shape.
     Source: He et al., Delving Deep into Rectifiers, arXiv:1502.01852, eq. 14.
+    Example:
+        >>> I.calc_normal_std_he_backward(16, 32, (3, 3))
+        0.08333333333333333
     """
     return float(np.sqrt(2.0 / (_terms("calc_normal_std_he_backward", kernel, outmaps))))
 
@@ -273,6 +318,9 @@ def calc_normal_std_glorot(inmaps: int, outmaps: int, kernel: Shape = (1, 1)) ->
 
     Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural
         networks, AISTATS 2010, eq. 12.
+    Example:
+        >>> I.calc_normal_std_glorot(16, 32, (3, 3))
+        0.06804138174397717
     """
     return float(np.sqrt(2.0 / (_terms("calc_normal_std_glorot", kernel, inmaps, outmaps))))
 
@@ -287,6 +335,9 @@ def calc_uniform_lim_glorot(
 
     Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural
         networks, AISTATS 2010, eq. 16.
+    Example:
+        >>> I.calc_uniform_lim_glorot(16, 32, (3, 3))
+        (-0.11785113019775792, 0.11785113019775792)
     """
     limit = float(np.sqrt(6.0 / (_terms("calc_uniform_lim_glorot", kernel, inmaps, outmaps))))
     return -limit, limit
@@ -295,7 +346,12 @@ def calc_uniform_lim_glorot(
 def glorot(
     inmaps: int, outmaps: int, kernel: Shape = (1, 1), rng: np.random.RandomState | None = None
 ) -> Callable[[Shape], Array]:
-    """Uniform with Glorot's limits, which are only worked out where a parameter is made."""
+    """Uniform with Glorot's limits, which are only worked out where a parameter is made.
+
+    Example:
+        >>> I.glorot(4, 4, rng=np.random.RandomState(0))((1, 2)).shape
+        (1, 2)
+    """
 
     def drawn(shape: Shape) -> Array:
         limits = calc_uniform_lim_glorot(inmaps, outmaps, tuple(kernel))

@@ -75,6 +75,10 @@ def min_max_quantize(
     Raises:
         TypeError: ql_min or ql_max is neither a number nor a Variable.
         ShapeError: The shapes do not fit.
+    Example:
+        >>> y = PF.min_max_quantize(array([0.4, 1.6]), ql_max=3, x_min_max=True, name="ex")
+        >>> y.shape
+        (2,)
     """
     ql_min, ql_max = (
         _level(name, q, x.ndim) for name, q in (("ql_min", ql_min), ("ql_max", ql_max))
@@ -147,6 +151,11 @@ def min_max_quantized_affine(
         w_min_max, b_min_max: Its x_min_max for W and b.
 
     The other arguments are those of `affine`; W_q and b_q have the initializers of W and b.
+
+    Example:
+        >>> x = array(np.ones((2, 4)))
+        >>> PF.min_max_quantized_affine(x, 3, name="ex").shape
+        (2, 3)
     """
     for_w, for_b = _quantizers(
         (ql_min_w, ql_max_w, w_min_max, qr_min_w_init, qr_max_w_init, ste_fine_grained_w),
@@ -196,6 +205,11 @@ def min_max_quantized_convolution(
 
     The arguments up to with_bias are those of `convolution`, the others of
     `min_max_quantized_affine`.
+
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.min_max_quantized_convolution(x, 5, (3, 3), name="ex").shape
+        (1, 5, 4, 4)
     """
     for_w, for_b = _quantizers(
         (ql_min_w, ql_max_w, w_min_max, qr_min_w_init, qr_max_w_init, ste_fine_grained_w),

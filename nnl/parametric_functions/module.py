@@ -59,13 +59,16 @@ class Module:
     is assigned to an attribute becomes a submodule, whose parameters are listed under
     "@attribute/". Modules in lists and dictionaries do not.
 
-    >>> class Classifier(nnl.Module):
-    ...     def __init__(self, classes):
-    ...         self.body = Body()
-    ...         self.classes = classes
-    ...
-    ...     def call(self, x):
-    ...         return PF.affine(self.body(x), self.classes)
+    Example:
+        >>> class Classifier(nn.Module):
+        ...     def __init__(self, classes):
+        ...         self.classes = classes
+        ...
+        ...     def call(self, x):
+        ...         return PF.affine(x, self.classes)
+        >>> classify = Classifier(3)
+        >>> classify(nn.Variable((2, 5))).shape, list(classify.get_parameters())
+        ((2, 3), ['affine/W', 'affine/b'])
     """
 
     _scope: Scope
@@ -297,7 +300,14 @@ class Sequential(Module):
         TypeError: An argument is neither.
         ValueError: Two modules have the same name.
 
-    >>> net = nnl.Sequential(Convolution(16), ("head", Classifier(10)))
+    Example:
+        >>> class Layer(nn.Module):
+        ...     def call(self, x):
+        ...         return F.relu(PF.affine(x, 4))
+        >>> net = nn.Sequential(Layer(), ("head", Layer()))
+        >>> y = net(nn.Variable((2, 3)))
+        >>> list(net.get_parameters())[::2]
+        ['@layer_0/affine/W', '@head/affine/W']
     """
 
     def __init__(self, *args: Module | tuple[str, Module]) -> None:

@@ -109,6 +109,10 @@ def batch_normalization(
     Raises:
         ShapeError: An axis is out of range. ValueError: param_init has another key.
     Source: Ioffe and Szegedy, arXiv:1502.03167.
+    Example:
+        >>> x = array(rng.normal(5, 2, (8, 4, 3)))
+        >>> abs(float(F.mean(PF.batch_normalization(x, name="ex")).d)) < 1e-4
+        True
     """
     parameters = _batch_parameters(
         "batch_normalization", inp, axes, param_init, fix_parameters, no_scale, no_bias
@@ -146,6 +150,12 @@ def fused_batch_normalization(
         nonlinearity: Its name.
 
     The other arguments are those of `batch_normalization`.
+
+    Example:
+        >>> x = array(rng.normal(5, 2, (8, 4, 3)))
+        >>> y = PF.fused_batch_normalization(x, name="ex")
+        >>> float(y.d.min())  # relu is part of it
+        0.0
     """
     parameters = _batch_parameters(
         "fused_batch_normalization", inp, axes, param_init, fix_parameters, no_scale, no_bias
@@ -185,6 +195,12 @@ def sync_batch_normalization(
         group: Name of the communicator's group.
 
     The other arguments are those of `batch_normalization`.
+
+    Example:
+        >>> comm = C.MultiProcessDataParallelCommunicator(nn.get_current_context())
+        >>> comm.init()
+        >>> PF.sync_batch_normalization(array(rng.normal(size=(8, 4))), comm, name="ranks").shape
+        (8, 4)
     """
     parameters = _batch_parameters(
         "sync_batch_normalization", inp, axes, param_init, fix_parameters, no_scale, no_bias
@@ -219,6 +235,10 @@ def mean_subtraction(
         base_axis: Axes from here on have means of their own.
         update_running_mean: Whether this batch counts.
         fix_parameters: Ignored: the parameters never have gradients.
+    Example:
+        >>> x = array(rng.normal(5, 2, (8, 4, 3)))
+        >>> abs(float(F.mean(PF.mean_subtraction(x, name="ex")).d)) < 1e-4
+        True
     """
     mean = get_parameter_or_create("mean", inp.shape[base_axis:], ZERO, False)
     t = get_parameter_or_create("t", (1,), ZERO, False)
@@ -249,6 +269,10 @@ def layer_normalization(
         param_init: Initializers or arrays by parameter name: "beta", "gamma".
         no_scale, no_bias: Leave gamma or beta out.
     Source: Ba, Kiros and Hinton, arXiv:1607.06450.
+    Example:
+        >>> x = array(rng.normal(5, 2, (8, 4, 3)))
+        >>> abs(float(F.mean(PF.layer_normalization(x, name="ex")).d)) < 1e-4
+        True
     """
     name = "layer_normalization"
     axes = (batch_axis,) if isinstance(batch_axis, int) else tuple(batch_axis)
@@ -284,6 +308,10 @@ def instance_normalization(
 
     The other arguments are those of `layer_normalization`.
     Source: Ulyanov et al., arXiv:1607.08022.
+    Example:
+        >>> x = array(rng.normal(5, 2, (8, 4, 3)))
+        >>> abs(float(F.mean(PF.instance_normalization(x, name="ex")).d)) < 1e-4
+        True
     """
     name = "instance_normalization"
     shape = _channel_shape(name, inp, channel_axis)
@@ -320,6 +348,10 @@ def group_normalization(
 
     The other arguments are those of `layer_normalization`.
     Source: Wu and He, arXiv:1803.08494.
+    Example:
+        >>> x = array(rng.normal(5, 2, (8, 4, 3)))
+        >>> abs(float(F.mean(PF.group_normalization(x, num_groups=2, name="ex")).d)) < 1e-4
+        True
     """
     name = "group_normalization"
     shape = _channel_shape(name, inp, channel_axis)
@@ -351,6 +383,10 @@ def weight_normalization(
         g_init: Initializer or array; the norms of w, so that nothing changes at first, if left out.
         fix_parameters: Compute no gradient for g in this call.
     Source: Salimans and Kingma, arXiv:1602.07868.
+    Example:
+        >>> PF.weight_normalization(array([[3, 4], [6, 8]]), name="ex").d  # at first as it was
+        array([[3., 4.],
+               [6., 8.]], dtype=float32)
     """
     axis = check_axis("weight_normalization", dim, w.spec, "w")
     init = WeightNormalizationScaleInitializer(w, dim, eps) if g_init is None else g_init
@@ -381,6 +417,9 @@ def spectral_norm(
         u_init: Initializer or array; standard normal numbers if left out.
         fix_parameters: Ignored: u never has a gradient.
     Source: Miyato et al., arXiv:1802.05957.
+    Example:
+        >>> PF.spectral_norm(array(rng.normal(size=(3, 4))), itr=3, name="ex").shape
+        (3, 4)
     """
     axis = check_axis("spectral_norm", dim, w.spec, "w")
     init = NormalInitializer() if u_init is None else u_init

@@ -141,6 +141,11 @@ def fixed_point_quantized_affine(
             arguments of `nnl.functions.fixed_point_quantize` for W and b.
 
     The other arguments are those of `affine`; W_q and b_q have the initializers of W and b.
+
+    Example:
+        >>> x = array(np.ones((2, 4)))
+        >>> PF.fixed_point_quantized_affine(x, 3, name="ex").shape
+        (2, 3)
     """
     kind, at = F.fixed_point_quantize, {"sign": sign_w, "n": n_w, "delta": delta_w}
     for_w = partial(kind, **at, ste_fine_grained=ste_fine_grained_w)
@@ -186,6 +191,11 @@ def fixed_point_quantized_convolution(
             arguments of `nnl.functions.fixed_point_quantize` for W and b.
 
     The other arguments are those of `convolution`; W_q and b_q have the initializers of W and b.
+
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.fixed_point_quantized_convolution(x, 5, (3, 3), name="ex").shape
+        (1, 5, 4, 4)
     """
     kind, at = F.fixed_point_quantize, {"sign": sign_w, "n": n_w, "delta": delta_w}
     for_w = partial(kind, **at, ste_fine_grained=ste_fine_grained_w)
@@ -232,6 +242,11 @@ def pow2_quantized_affine(
             ste_fine_grained_b: The arguments of `nnl.functions.pow2_quantize` for W and b.
 
     The other arguments are those of `affine`; W_q and b_q have the initializers of W and b.
+
+    Example:
+        >>> x = array(np.ones((2, 4)))
+        >>> PF.pow2_quantized_affine(x, 3, name="ex").shape
+        (2, 3)
     """
     kind = F.pow2_quantize
     at_w = {"sign": sign_w, "with_zero": with_zero_w, "n": n_w, "m": m_w}
@@ -280,6 +295,11 @@ def pow2_quantized_convolution(
             ste_fine_grained_b: The arguments of `nnl.functions.pow2_quantize` for W and b.
 
     The other arguments are those of `convolution`; W_q and b_q have the initializers of W and b.
+
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.pow2_quantized_convolution(x, 5, (3, 3), name="ex").shape
+        (1, 5, 4, 4)
     """
     kind = F.pow2_quantize
     at_w = {"sign": sign_w, "with_zero": with_zero_w, "n": n_w, "m": m_w}
@@ -317,6 +337,11 @@ def pruned_affine(
         rate_w, rate_b: The argument of `nnl.functions.prune` for W and b.
 
     The other arguments are those of `affine`; W_q and b_q have the initializers of W and b.
+
+    Example:
+        >>> x = array(np.ones((2, 4)))
+        >>> PF.pruned_affine(x, 3, name="ex").shape
+        (2, 3)
     """
     return _affine(
         "pruned_affine", inp, n_outmaps, base_axis, w_init, b_init, fix_parameters, rng, with_bias,
@@ -353,6 +378,11 @@ def pruned_convolution(
         rate_w, rate_b: The argument of `nnl.functions.prune` for W and b.
 
     The other arguments are those of `convolution`; W_q and b_q have the initializers of W and b.
+
+    Example:
+        >>> x = array(np.ones((1, 2, 6, 6)))
+        >>> PF.pruned_convolution(x, 5, (3, 3), name="ex").shape
+        (1, 5, 4, 4)
     """
     window = {
         "base_axis": base_axis, "pad": pad, "stride": stride, "dilation": dilation, "group": group,

@@ -120,6 +120,11 @@ def rnn(
         fix_parameters: Compute no gradients for the parameters in this call.
     Returns:
         y: (T, B, D H), and the states after the last step: (L, D, B, H).
+    Example:
+        >>> x, h = array(np.ones((5, 2, 3))), array(np.zeros((1, 1, 2, 4)))  # 5 steps, 2 samples
+        >>> y, h = PF.rnn(x, h, name="ex")
+        >>> y.shape, h.shape
+        ((5, 2, 4), (1, 1, 2, 4))
     """
     inits = (w0_init, w_init, b_init)
     parameters = _parameters(
@@ -162,6 +167,11 @@ def lstm(
 
     Returns:
         y: (T, B, D H), and h and c after the last step: (L, D, B, H).
+    Example:
+        >>> x, h = array(np.ones((5, 2, 3))), array(np.zeros((1, 1, 2, 4)))  # 5 steps, 2 samples
+        >>> y, h, c = PF.lstm(x, h, h, name="ex")
+        >>> y.shape, c.shape
+        ((5, 2, 4), (1, 1, 2, 4))
     """
     inits = (w0_init, w_init, b_init)
     parameters = _parameters(
@@ -197,6 +207,12 @@ def gru(
     """Gated recurrent units over a sequence, see `nnl.functions.gru`.
 
     The arguments and results are those of `rnn`.
+
+    Example:
+        >>> x, h = array(np.ones((5, 2, 3))), array(np.zeros((1, 1, 2, 4)))  # 5 steps, 2 samples
+        >>> y, h = PF.gru(x, h, name="ex")
+        >>> y.shape, h.shape
+        ((5, 2, 4), (1, 1, 2, 4))
     """
     inits = (w0_init, w_init, b_init)
     parameters = _parameters(
@@ -239,6 +255,11 @@ def lstm_cell(
         fix_parameters: Compute no gradients for the parameters in this call.
     Returns:
         h and c of this step.
+    Example:
+        >>> h, c = array(np.zeros((2, 4))), array(np.zeros((2, 4)))
+        >>> h, c = PF.lstm_cell(array(np.ones((2, 3))), h, c, 4, name="ex")
+        >>> h.shape, c.shape
+        ((2, 4), (2, 4))
     """
     for name, state in (("h", h), ("c", c)):
         if state.shape != (*x.shape[:1], state_size) or x.ndim != 2:
@@ -267,9 +288,11 @@ class LSTMCell:
         h, c: (batch_size, state_size), the first state; zeros if left out.
         name: Scope of the parameters.
 
-    >>> cell = LSTMCell(batch_size=8, state_size=32)
-    >>> for x in steps:
-    ...     y = cell(x)
+    Example:
+        >>> cell = PF.LSTMCell(batch_size=2, state_size=4, name="ex")
+        >>> y = [cell(array(np.ones((2, 3)))) for step in range(5)]
+        >>> y[-1].shape
+        (2, 4)
     """
 
     @checked

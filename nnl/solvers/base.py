@@ -36,6 +36,10 @@ class SolverState:
     Attributes:
         pstate: State arrays by name, as Variables.
         t: How many updates it has had.
+    Example:
+        >>> state = S.SolverState(t=3)
+        >>> state.t, state.pstate
+        (3, {})
     """
 
     pstate: dict[str, Variable] = field(default_factory=dict)

@@ -21,7 +21,16 @@ __all__ = [
 
 
 class BaseLearningRateScheduler:
-    """What every scheduler is. A subclass defines `get_learning_rate`."""
+    """What every scheduler is. A subclass defines `get_learning_rate`.
+
+    Example:
+        >>> from nnl.utils.learning_rate_scheduler import BaseLearningRateScheduler
+        >>> class Halves(BaseLearningRateScheduler):
+        ...     def get_learning_rate(self, iter):
+        ...         return 0.1 / 2 ** (iter // 100)
+        >>> Halves().get_learning_rate(250)
+        0.025
+    """
 
     def get_learning_rate(self, iter: int) -> float:
         """Return the learning rate of iteration `iter`, counted from 0.
@@ -51,6 +60,11 @@ class PolynomialScheduler(BaseLearningRateScheduler):
         power: $p$; 1 is a straight line.
     Raises:
         ValueError: max_iter is not positive.
+    Example:
+        >>> from nnl.utils.learning_rate_scheduler import PolynomialScheduler
+        >>> s = PolynomialScheduler(0.1, 100, 1)
+        >>> [round(s.get_learning_rate(i), 4) for i in (0, 50, 100)]
+        [0.1, 0.05, 0.0]
     """
 
     def __init__(self, init_lr: float, max_iter: int, power: float) -> None:
@@ -74,6 +88,11 @@ class CosineScheduler(BaseLearningRateScheduler):
     Raises:
         ValueError: max_iter is not positive.
     Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983, eq. 5 without restarts.
+    Example:
+        >>> from nnl.utils.learning_rate_scheduler import CosineScheduler
+        >>> s = CosineScheduler(0.1, 100)
+        >>> [round(s.get_learning_rate(i), 4) for i in (0, 50, 100)]
+        [0.1, 0.05, 0.0]
     """
 
     def __init__(self, init_lr: float, max_iter: int) -> None:
@@ -95,6 +114,11 @@ class ExponentialScheduler(BaseLearningRateScheduler):
         iter_interval: $k$, in iterations.
     Raises:
         ValueError: iter_interval is not positive.
+    Example:
+        >>> from nnl.utils.learning_rate_scheduler import ExponentialScheduler
+        >>> s = ExponentialScheduler(0.1, 0.5, 10)
+        >>> [s.get_learning_rate(i) for i in (0, 10, 20)]
+        [0.1, 0.05, 0.025]
     """
 
     def __init__(self, init_lr: float, gamma: float, iter_interval: int = 1) -> None:
@@ -113,6 +137,11 @@ class StepScheduler(BaseLearningRateScheduler):
         init_lr: Learning rate before the first step.
         gamma: Factor of each step.
         iter_steps: Iterations from which the next factor counts, in any order.
+    Example:
+        >>> from nnl.utils.learning_rate_scheduler import StepScheduler
+        >>> s = StepScheduler(0.1, 0.5, [10, 20])
+        >>> [s.get_learning_rate(i) for i in (0, 10, 20)]
+        [0.1, 0.05, 0.025]
     """
 
     def __init__(self, init_lr: float, gamma: float, iter_steps: Sequence[int]) -> None:
@@ -140,6 +169,11 @@ class LinearWarmupScheduler(BaseLearningRateScheduler):
     Raises:
         ValueError: warmup_iter is negative.
     Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2.
+    Example:
+        >>> from nnl.utils.learning_rate_scheduler import CosineScheduler, LinearWarmupScheduler
+        >>> s = LinearWarmupScheduler(CosineScheduler(0.1, 100), 4)
+        >>> [round(s.get_learning_rate(i), 4) for i in (0, 2, 4)]
+        [0.025, 0.0749, 0.0996]
     """
 
     def __init__(self, scheduler: BaseLearningRateScheduler, warmup_iter: int) -> None:

@@ -158,6 +158,13 @@ class LossScale:
     Attributes:
         value: The scale, to start backward() from.
         counts: Updates since it has changed, and updates that were left out.
+    Example:
+        >>> w = nn.Variable.from_numpy_array(np.array([1.0]), need_grad=True)
+        >>> solver = S.Sgd(0.1)
+        >>> solver.set_parameters({"w": w})
+        >>> scaled = S.LossScale(solver, scale=8)
+        >>> type(scaled).__name__
+        'LossScale'
     """
 
     def __init__(

@@ -46,6 +46,13 @@ class Monitor:
 
     Args:
         save_path: Name of the folder.
+    Example:
+        >>> from nnl.monitor import Monitor, MonitorSeries
+        >>> series = MonitorSeries("loss", Monitor("ex_log"), interval=2, verbose=False)
+        >>> for i in range(4):
+        ...     series.add(i, 1 / (i + 1))
+        >>> print(open("ex_log/loss.series.txt").read().split())
+        ['1', '0.75', '3', '0.291667']
     """
 
     def __init__(self, save_path: str) -> None:
@@ -84,6 +91,10 @@ class MonitorSeries:
         monitor: Where to write; None only logs.
         interval: Number of iterations per line.
         verbose: Whether to log each line.
+    Example:
+        >>> from nnl.monitor import Monitor, MonitorSeries
+        >>> series = MonitorSeries("error", Monitor("ex_log"), interval=1)
+        >>> series.add(1, 0.25)
     """
 
     def __init__(
@@ -137,6 +148,10 @@ class MonitorTimeElapsed:
         monitor: Where to write; None only logs.
         interval: Number of iterations per line.
         verbose: Whether to log each line.
+    Example:
+        >>> from nnl.monitor import Monitor, MonitorTimeElapsed
+        >>> clock = MonitorTimeElapsed("time", Monitor("ex_log"), interval=10, verbose=False)
+        >>> clock.add(0)
     """
 
     def __init__(
@@ -184,6 +199,10 @@ class MonitorImage:
         num_images: Greatest number of images per save.
         normalize_method: Function of a batch that returns values in [0, 1], or uint8; None
             stretches the batch's least and greatest value to 0 and 1.
+    Example:
+        >>> from nnl.monitor import Monitor, MonitorImage
+        >>> images = MonitorImage("noise", Monitor("ex_log"), interval=1, num_images=2)
+        >>> images.add(0, rng.random((2, 3, 8, 8)))
     """
 
     def __init__(
@@ -247,7 +266,13 @@ class MonitorImage:
 
 
 class MonitorImageTile(MonitorImage):
-    """Like MonitorImage, with all images of an iteration in one file, `<name>/<index>.png`."""
+    """Like MonitorImage, with all images of an iteration in one file, `<name>/<index>.png`.
+
+    Example:
+        >>> from nnl.monitor import Monitor, MonitorImageTile
+        >>> tiles = MonitorImageTile("tiles", Monitor("ex_log"), interval=1, num_images=4)
+        >>> tiles.add(0, rng.random((4, 3, 8, 8)))
+    """
 
     def add(self, index: int, var: Any) -> None:
         """Save the images of an iteration as one, if they are due: see MonitorImage.add."""
@@ -271,6 +296,10 @@ def tile_images(data: Array, padsize: int = 1, padval: float = 0) -> Array:
         (S (H + padsize), S (W + padsize), C) with the least S whose square is at least N.
     Raises:
         ValueError: data has not four axes.
+    Example:
+        >>> from nnl.monitor import tile_images
+        >>> tile_images(np.zeros((4, 3, 8, 8))).shape
+        (18, 18, 3)
     """
     if data.ndim != 4:
         raise ValueError(
@@ -295,6 +324,11 @@ def plot_series(filename: str, plot_kwargs: dict[str, Any] | None = None) -> Any
         plot_kwargs: Keyword arguments of `matplotlib.pyplot.plot`.
     Returns:
         The lines that were drawn.
+    Example:
+        >>> from nnl.monitor import Monitor, MonitorSeries, plot_series
+        >>> series = MonitorSeries("plotted", Monitor("ex_log"), interval=1, verbose=False)
+        >>> series.add(0, 1.0)
+        >>> _ = plot_series("ex_log/plotted.series.txt")
     """
     import matplotlib.pyplot as plt
 
@@ -319,6 +353,12 @@ def plot_time_elapsed(
         The lines that were drawn.
     Raises:
         ValueError: unit is unknown.
+    Example:
+        >>> from nnl.monitor import Monitor, MonitorTimeElapsed, plot_time_elapsed
+        >>> clock = MonitorTimeElapsed("elapsed", Monitor("ex_log"), interval=1, verbose=False)
+        >>> for i in range(3):
+        ...     clock.add(i)
+        >>> _ = plot_time_elapsed("ex_log/elapsed.timer.txt")
     """
     seconds = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     if unit not in seconds:

@@ -45,6 +45,9 @@ class ProtoVariable:
         name, shape, need_grad: As given or in the file; -1 is the batch size.
         type: "Parameter" or "Buffer".
         proto: The message.
+    Example:
+        >>> nn.ProtoVariable((2, 3)).shape
+        (2, 3)
     """
 
     name: str

@@ -121,6 +121,8 @@ def set_threads(n: int) -> None:
 
     Raises:
         ValueError: n is less than 1.
+    Example:
+        >>> nn.set_threads(1)
     """
     if n < 1:
         raise ValueError(f"set_threads: n is {n}, wanted 1 or more")
