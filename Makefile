@@ -29,7 +29,7 @@ PAGE := nnl/console/static/index.html
 EMULATOR_CPP := $(wildcard tests/cuda/emulator/*.cpp tests/cuda/emulator/*.h)
 
 .PHONY: help train console test-console imagenet test test-all test-numpy test-emulated interop interop-tensorflow lint bench bench-cpu bench-cpp onnx-report
-.PHONY: setup native cpp cpp-plain cpp-aarch64 has-aarch64 wheel sanitize sanitize-address
+.PHONY: docs setup native cpp cpp-plain cpp-aarch64 has-aarch64 wheel sanitize sanitize-address
 .PHONY: sanitize-thread setup-interop has-python310 clean distclean
 .DELETE_ON_ERROR:
 
@@ -55,6 +55,7 @@ help:
 	@echo 'make bench-cpu    training and inference of whole networks, beside every installed peer'
 	@echo 'make bench-cpp    programs in C++: start, latency, two runners'
 	@echo 'make onnx-report  the official ONNX tests on the importer, into docs/onnx_report.md'
+	@echo 'make docs         this documentation as a site, into build/docs; every code block on it runs'
 	@echo 'make clean        remove caches and builds; make distclean also the environments'
 
 train: setup
@@ -82,7 +83,7 @@ imagenet: setup
 test: lint
 	$(PYTEST) -m "not long and not browser" $(ARGS)
 
-test-all: lint
+test-all: lint docs
 	$(PYTEST) -m "not browser" $(ARGS)
 
 test-numpy: setup
@@ -114,6 +115,12 @@ bench-cpu: setup
 
 onnx-report: setup
 	$(ONE_THREAD) $(PY) -m nnl.converters.onnx.report $(ARGS)
+
+# What blocks compute is kept in build/docs-cache until nnl changes. ARGS="-D nb_execution_mode=off"
+# leaves them out: links, docstrings and formulas are checked in a minute.
+docs: setup $(VENV)/.docs
+	$(ONE_THREAD) $(PY) -m sphinx -b html -W --keep-going -q docs build/docs $(ARGS)
+	@echo 'The site begins at build/docs/index.html'
 
 lint: setup
 	$(PY) -m ruff check .
@@ -210,6 +217,11 @@ $(VENV)/.stamp: pyproject.toml requirements-dev.txt
 	  "$$found" -m venv --clear $(VENV); }
 	@echo 'Installing what nnl, its tests and examples need (once)'
 	@$(PY) -m pip install $(PIP_FLAGS) -r requirements-dev.txt
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.stamp requirements-docs.txt
+	@echo 'Installing what the documentation is built with (once)'
+	@$(PY) -m pip install $(PIP_FLAGS) -r requirements-docs.txt
 	@touch $@
 
 $(EMULATOR_VENV)/.stamp: $(VENV)/.stamp requirements-emulator.txt

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference: sections about functions and classes, from docstrings and the schema."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import nnl
+import nnl.functions as F
+from nnl.core.arguments import REQUIRED
+from nnl.core.op import Op
+from nnl.solvers import Solver
+
+from . import docstrings, facts, samples
+
+# What the examples of a page begin with, doctests of docstrings too.
+PREAMBLE = """import numpy as np
+import nnl as nn
+import nnl.communicators as C, nnl.functions as F, nnl.initializer as I
+import nnl.parametric_functions as PF, nnl.solvers as S
+
+np.set_printoptions(precision=4, suppress=True)
+rng = np.random.default_rng(0)
+
+def array(values, dtype=np.float32):
+    return nn.Variable.from_numpy_array(np.array(values, dtype))
+"""
+AT_ONCE = """
+nn.set_auto_forward(True)                 # every line computes at once
+"""
+# Modules whose public names have a page, and how examples call them.
+MODULES = {
+    "nnl": "nn",
+    "nnl.functions": "F",
+    "nnl.parametric_functions": "PF",
+    "nnl.solvers": "S",
+    "nnl.initializer": "I",
+    "nnl.communicators": "C",
+    "nnl.utils.data_iterator": "",
+    "nnl.utils.learning_rate_scheduler": "",
+    "nnl.monitor": "",
+}
+SOLVER = """w = nn.Variable.from_numpy_array(np.array([5.0, -3.0]), need_grad=True)
+solver = S.{name}({first}=0.1)
+solver.set_parameters({{"w": w}})
+for _ in range(20):
+    loss = F.sum(w**2)
+    solver.zero_grad()
+    loss.backward()
+    solver.update()
+w.d
+"""
+
+
+def public(module: str) -> dict[str, Any]:
+    """The public names of a module: those of __all__, else what nnl defines in it."""
+    found = importlib.import_module(module)
+    names = getattr(found, "__all__", None) or [
+        name
+        for name, value in vars(found).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__.startswith("nnl.")
+        and value.__module__ != "nnl.core.annotations"
+    ]
+    return {name: getattr(found, name) for name in names if callable(getattr(found, name))}
+
+
+def example(module: str, name: str, thing: Any) -> str:
+    """The example of a public name: its docstring's, or one that is made; "" if there is none."""
+    if written := docstrings.read(thing).example:
+        return written
+    if module == "nnl.functions" and isinstance(thing, Op):
+        return samples.example(thing) + "\n"
+    if module == "nnl.solvers" and issubclass(thing, Solver):
+        shown = name if hasattr(thing, "rule") else "Sgd"  # the base has no rule
+        return SOLVER.format(name=shown, first=thing.rate)
+    return ""
+
+
+def preamble(module: str) -> str:
+    """What examples of a module begin with."""
+    return PREAMBLE + (AT_ONCE if MODULES[module] in ("F", "PF", "S") else "")
+
+
+def examples() -> Iterator[tuple[str, str, Any]]:
+    """(module, name, object) of every public name, objects with several names once."""
+    seen = set()
+    for name in MODULES:
+        for key, thing in public(name).items():
+            if id(thing) not in seen:
+                seen.add(id(thing))
+                yield name, key, thing
+
+
+def signature(thing: Any) -> str:
+    """Arguments with their types and defaults."""
+    if isinstance(thing, Op):
+        return f"({', '.join(op_arguments(thing))})"
+    try:
+        found = inspect.signature(thing)
+    except (TypeError, ValueError):
+        return "()"
+    keep = [
+        p.replace(
+            annotation=inspect.Parameter.empty
+            if p.annotation in ("Any", "Input", Any)
+            else p.annotation
+        )
+        for p in found.parameters.values()
+        if p.name != "self"
+    ]
+    text = str(found.replace(parameters=keep, return_annotation=inspect.Signature.empty))
+    return text.replace("'", "") if "'" in text and "=" not in text else text
+
+
+def op_arguments(op: Op) -> Iterator[str]:
+    """Inputs and attributes of an op as its signature shows them."""
+    names = op.inputs[: len(op.inputs) - op.takes_rng]
+    for i, name in enumerate(names):
+        variadic = op.variadic and i == len(op.inputs) - 1
+        yield f"*{name}" if variadic else f"{name}=None" if i in op.optional else name
+    for name, kind, default in zip(op.fields, op.kinds, op.defaults, strict=True):
+        yield f"{name}: {kind}" + ("" if default is REQUIRED else f" = {default!r}")
+
+
+def section(module: str, name: str, thing: Any) -> str:
+    """All about one public name."""
+    short = MODULES[module]
+    kind = "class" if inspect.isclass(thing) else "function"
+    parts = [
+        f"({(short or module) + '.' + name})=",
+        f"## {name}",
+        f":::::{{py:{kind}}} {module}.{name}{signature(thing)}",
+        docstrings.whole(docstrings.read(thing)),
+    ]
+    if inspect.isclass(thing):
+        parts += methods(thing)
+    if module == "nnl.functions":
+        parts += about(name)
+    parts.append(":::::")
+    if code := example(module, name, thing):
+        parts.append(f"```python\n{code}```")
+    return "\n\n".join(parts) + "\n"
+
+
+def methods(cls: type) -> Iterator[str]:
+    """Public methods and properties that a class itself documents."""
+    for name, value in vars(cls).items():
+        if name.startswith("_"):
+            continue
+        thing = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+        if isinstance(thing, property):
+            doc = docstrings.read(thing)
+            yield f"::::{{py:property}} {name}\n\n{docstrings.whole(doc)}\n::::"
+        elif inspect.isfunction(thing) and thing.__doc__:
+            doc = docstrings.read(thing)
+            yield f"::::{{py:method}} {name}{signature(thing)}\n\n{docstrings.whole(doc)}\n::::"
+
+
+def about(name: str) -> Iterator[str]:
+    """Types, names in files, kernels and differences of a function."""
+    known = facts.facts(name)
+    op = facts.op_of(name)
+    if op:
+        yield f"**Types**: {facts.dtypes(op)}."
+    fast = [b for b in ("native", "CUDA") if known[b] == "yes"]
+    yield "**Kernels**: " + (f"{' and '.join(fast)}; " if fast else "") + "the definition in numpy."
+    formats = [c for c in ("C++", "C", "NNB", "TFLite, TF") if known[c] in ("yes", "some")]
+    yield (
+        f"**Gradient**: {known['gradient']}. **.nnp**: {known['NNP']}. **ONNX**: {known['ONNX']}. "
+        f"**Other forms**: {', '.join(formats) or 'none'}."
+    )
+    told = [text for names, text in facts.differences() if name in names]
+    if told:
+        yield "**Differs from NNabla**\n\n" + "\n".join(f"- {text}" for text in told)
+
+
+def functions(*words: str) -> str:
+    """The functions of a category."""
+    wanted = " ".join(words)
+    names = [n for n in sorted(F.__all__) if facts.category_of(n) == wanted]
+    sections = [section("nnl.functions", name, getattr(F, name)) for name in names]
+    return "\n".join([f"```python\n{preamble('nnl.functions')}```\n", *sections])
+
+
+def module(name: str, *parts_of: str) -> str:
+    """The public names of a module, or those that some of its parts define; each object once."""
+    parts = [f"```python\n{preamble(name)}```\n"]
+    told: dict[int, str] = {} if name == "nnl" else {id(nnl.Context): "nnl.Context"}
+    for key, thing in sorted(public(name).items(), key=lambda item: item[0].lower()):
+        if parts_of and thing.__module__.rpartition(".")[2] not in parts_of:
+            continue
+        if id(thing) in told:
+            parts.append(
+                f"({MODULES[name] or name}.{key})=\n## {key}\n\n"
+                f"Another name of `{told[id(thing)]}`.\n"
+            )
+            continue
+        told[id(thing)] = key
+        parts.append(section(name, key, thing))
+    return "\n".join(parts)
+
+
+def names(module: str, *wanted: str) -> str:
+    """Some public names of a module."""
+    known = public(module)
+    return "\n".join(section(module, name, known[name]) for name in wanted)
+
+
+def table() -> str:
+    """The table of all functions."""
+    names = sorted(F.__all__)
+    rows = {name: facts.facts(name) for name in names}
+    columns = list(rows[names[0]])
+    lines = ["| function | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for name, row in rows.items():
+        lines.append(f"| [{name}](#F.{name}) | " + " | ".join(row[c] for c in columns) + " |")
+    return ":::{container} functions-table\n\n" + "\n".join(lines) + "\n\n:::\n"
