@@ -63,7 +63,9 @@ def _fish(table: dict[str, list[str]]) -> str:
     lines = [f"complete -c nnl -n {none} -f -a {name}" for name in table]
     for name, options in table.items():
         for option in options:
-            kind = "-l " + option[2:] if option.startswith("--") else "-s " + option[1:]
+            # of options like -f1, which are neither long ones nor letters, fish says -o
+            letter = "-s " if len(option) == 2 else "-o "
+            kind = "-l " + option[2:] if option.startswith("--") else letter + option[1:]
             seen = f"'__fish_seen_subcommand_from {name}'"
             lines.append(f"complete -c nnl -n {seen} {kind}")
             if name == "convert":

@@ -20,6 +20,9 @@ from nnl.cli.errors import EXPECTED, Problem, problem_of
 COMMANDS = {
     "train": ("train", "train a network"),
     "console": ("console", "draw, train and compare networks in the browser"),
+    "trials": ("trials", "trials of a console: list, compare, revert, export"),
+    "search": ("trials", "search better structures of a network"),
+    "plugin": ("trials", "plugins of a console: list and run"),
     "convert": ("convert", "convert a network to another format"),
     "nnb_template": ("template", "types of a network's variables, to edit for convert -s"),
     "profile": ("profile", "how long a training step takes, function by function"),

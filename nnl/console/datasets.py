@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -146,6 +147,43 @@ class DataSets:
             },
         )
         return self.one(key)
+
+    def build(
+        self, upload: Path, name: str, shape: Any, share: float, seed: int
+    ) -> list[dict[str, Any]]:
+        """Data sets of an archive that has a folder of pictures for every class."""
+        from nnl.datasets import image_classification
+
+        title = checked_name(os.path.splitext(os.path.basename(name))[0] or "data")
+        folder = self.root / new_id()
+        try:
+            with tempfile.TemporaryDirectory(dir=self.root) as scratch:
+                unpack(upload, Path(scratch))
+                entries = [p for p in Path(scratch).iterdir() if p.is_dir()]
+                inner = [p for p in entries[0].iterdir() if p.is_dir()] if entries else []
+                source = entries[0] if len(entries) == 1 and inner else Path(scratch)
+                files = ["train.csv", "valid.csv"] if share > 0 else ["train.csv"]
+                try:
+                    image_classification(source, folder, shape, files, share, True, seed)
+                except ValueError as error:
+                    text = str(error).replace(str(source), name)
+                    raise Refused("unreadable", text, None, name) from None
+            names = [f"{title} {f[:-4]}" if share > 0 else title for f in files]
+            return [self._register(folder / f, n) for f, n in zip(files, names, strict=True)]
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def sample(self, name: str) -> list[dict[str, Any]]:
+        """The data sets of a sample that ships in scikit-learn, for training and validation."""
+        from nnl import datasets
+
+        if name not in datasets.SAMPLES:
+            raise missing("sample", name[:60])
+        folder = self.root / new_id()
+        datasets.write(name, folder)
+        found = sorted(folder.glob("*.csv"))
+        return [self._register(p, f"{name} {p.stem}") for p in found]
 
     def split(
         self, key: str, parts: Sequence[float], names: Sequence[str], seed: int, by: str | None

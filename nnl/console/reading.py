@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nnl.console import sdcproj
 from nnl.console.analysis import analyse
 from nnl.console.document import MAX_TEXT, Document, Net, Node
 from nnl.console.errors import Refused
@@ -95,9 +96,8 @@ def read(path: Path) -> Imported:
         )
     try:
         if kind == ".sdcproj":
-            from nnl.console.sdcproj import read as read_project
-
-            return read_project(path)
+            document, report = sdcproj.read(path)
+            return Imported(document, [], report)
         model, _ = read_model([os.fspath(path)])
         if isinstance(model, NnpModel):
             return _of_training_file(model)

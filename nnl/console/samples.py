@@ -61,16 +61,9 @@ def digits(console: Any = None) -> Document:
 def _digits(console: Any) -> dict[str, Any]:
     """The data sets of the handwritten digits that scikit-learn brings, made once."""
     known = {d["name"]: d["id"] for d in console.datasets.all() if not d["missing"]}
-    names = {part: f"digits {part}" for part in ("train", "valid")}
-    if not set(names.values()) <= set(known) and find_spec("sklearn") is not None:
-        from sklearn.datasets import load_digits
-
-        digits = load_digits()
-        columns = {"x": digits.images[:, None] / 16, "y": digits.target}
-        whole = console.datasets.write("digits", columns)
-        parts = console.datasets.split(whole["id"], (0.8, 0.2), list(names), 0, "y")
-        known = {d["name"]: d["id"] for d in parts}
-    return {part: known.get(name) for part, name in names.items()}
+    if "digits train" not in known and find_spec("sklearn") is not None:
+        known = {d["name"]: d["id"] for d in console.datasets.sample("digits")}
+    return {part: known.get(f"digits {part}") for part in ("train", "valid")}
 
 
 def empty(console: Any = None) -> Document:

@@ -23,7 +23,17 @@ from nnl.console.state import Console
 
 logger = logging.getLogger("nnl")
 STATIC = Path(__file__).parent / "static"
-PARTS = ("editing", "projects", "files", "datasets", "trials", "evaluation", "searches", "plugins")
+PARTS = (
+    "editing",
+    "projects",
+    "files",
+    "datasets",
+    "trials",
+    "evaluation",
+    "searches",
+    "plugins",
+    "quick",
+)
 _NOT_BUILT = """<!doctype html><meta charset="utf-8"><title>nnl console</title>
 <p>The page was not built, as in any copy of the sources: <code>make console</code> builds and
 starts it.</p>

@@ -9,6 +9,7 @@ import os
 import re
 import time
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from nnl.core.parameter import get_parameters
 BEST, BETWEEN, CURRENT = "results.nnp", "checkpoint.nnp", "results_current_{}.nnp"
 REPORT = "monitoring_report.yml"
 SPARE_S, SPARE_EPOCHS = 180.0, 10  # an epoch is not saved as long after the one before
+LARGEST_STATE = 2**20  # bytes
 _STATE = "train_state.json"
 _TEXT = (".nntxt", ".prototxt")
 
@@ -173,10 +175,13 @@ def _state_of(path: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as source:
             if _STATE not in source.namelist():
                 return {}
+            if source.getinfo(_STATE).file_size > LARGEST_STATE:
+                raise ValueError(f"{_STATE} is too large")
             state = json.loads(source.read(_STATE))
-    except (zipfile.BadZipFile, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, ValueError) as error:
         raise ValueError(f"nnl train: {path} is damaged: {error}") from error
-    if not isinstance(state, dict) or not isinstance(state.get("iteration"), int):
+    good = isinstance(state, dict) and isinstance(state.get("iteration"), int)
+    if not good or not 0 <= state["iteration"] < 2**62:
         raise ValueError(f"nnl train: {path}: {_STATE} is no state of a training run")
     return state
 
@@ -192,8 +197,11 @@ def _random_state() -> dict[str, Any]:
 
 
 def _set_random_state(state: dict[str, Any]) -> None:
-    if "functions" in state:
-        nnl_random.STREAMS.functions.data.data[:] = np.array(state["functions"], np.uint64)
-    if "generator" in state:
-        kind, keys, *rest = state["generator"]
-        nnl_random.prng.set_state((kind, np.array(keys, np.uint32), *rest))
+    try:
+        if "functions" in state:
+            nnl_random.STREAMS.functions.data.data[:] = np.array(state["functions"], np.uint64)
+        if "generator" in state:
+            kind, keys, *rest = state["generator"]
+            nnl_random.prng.set_state((kind, np.array(keys, np.uint32), *rest))
+    except (TypeError, ValueError, OverflowError, KeyError) as error:
+        raise ValueError(f"nnl train: {_STATE} is no state of a training run: {error}") from error

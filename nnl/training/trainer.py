@@ -61,6 +61,9 @@ class _Optimizer:
         self.losses: list[Variable] = [v.variable_instance for v in optimizer.loss_variables]
         if not self.losses:
             raise ValueError(f"{feed.where}: it has no loss variable")
+        interval = optimizer.update_interval
+        if interval < 1:
+            raise ValueError(f"{feed.where}: its update_interval is {interval}, wanted 1 or more")
         self.target = self.losses[0] if len(self.losses) == 1 else optimizer.target
         # of several losses, every one has its start gradient already
         self.start = 1.0 / max(self.target.size, 1) if len(self.losses) == 1 else None
@@ -127,6 +130,9 @@ class Trainer:
         self.info, self.checkpoints, self.tell, self.patience = info, checkpoints, tell, patience
         self.per_epoch, self.max_epoch = config.iter_per_epoch, config.max_epoch
         self.interval, self.keep_best = config.monitor_interval, config.save_best
+        for name in ("max_epoch", "iter_per_epoch", "monitor_interval"):
+            if getattr(config, name) < 0:
+                raise ValueError(f"nnl train: {name} is {getattr(config, name)}, wanted 0 or more")
         self.total = self.per_epoch * self.max_epoch
         self.request: str | None = None  # may be set at any time, by handlers of signals too
         self.pause: Callable[[], None] = lambda: None  # what PAUSE does once all is saved

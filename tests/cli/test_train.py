@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -213,24 +214,45 @@ def test_a_training_stopped_early_is_tested_and_saved(
     assert (tmp_path / "out" / "results_current_2.nnp").exists()
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_signals_suspend(tmp_path: Path, name: str) -> None:
-    config = write_training_file(tmp_path / "net.nntxt", epochs=100000)
-    events = tmp_path / "events.jsonl"
-    command = [sys.executable, "-m", "nnl.cli.main", "train", "-c", str(config), "-o"]
-    command += [str(tmp_path / "out"), "--events", str(events)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+def until(process: subprocess.Popen[str], there: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while not (events.exists() and "step_after" in events.read_text()):
+    while not there():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
-    process.send_signal(getattr(signal, name))
-    message = process.communicate(timeout=60)[1]
-    assert process.returncode == 130
-    assert f"try: nnl train -c {config} -o {tmp_path / 'out'} -r" in message
-    last = json.loads(events.read_text().splitlines()[-1])
+
+
+def test_signals_pause_suspend_and_end(tmp_path: Path) -> None:
+    config = write_training_file(tmp_path / "net.nntxt", epochs=100000)
+    events, checkpoint = tmp_path / "events.jsonl", tmp_path / "out" / "checkpoint.nnp"
+    command = [sys.executable, "-m", "nnl.cli.main", "train", "-c", str(config), "-o"]
+    command += [str(tmp_path / "out"), "--events", str(events)]
+
+    def begun() -> subprocess.Popen[str]:
+        events.unlink(missing_ok=True)
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        until(process, lambda: events.exists() and "step_after" in events.read_text())
+        return process
+
+    def ended() -> tuple[Any, str]:
+        message = process.communicate(timeout=60)[1]
+        return json.loads(events.read_text().splitlines()[-1]), message
+
+    process = begun()
+    process.send_signal(signal.SIGTSTP)
+    until(process, lambda: Path(f"/proc/{process.pid}/stat").read_text().split()[2] == "T")
+    assert checkpoint.exists()
+    process.send_signal(signal.SIGCONT)
+    process.send_signal(signal.SIGTERM)
+    last, message = ended()
+    assert process.returncode == 130 and checkpoint.exists()
     assert last["status"] == "suspended" and last["iteration"] > 0
-    assert (tmp_path / "out" / "checkpoint.nnp").exists()
+    assert f"try: nnl train -c {config} -o {tmp_path / 'out'} -r" in message
+    process = begun()
+    assert not checkpoint.exists()  # this training is another one
+    process.send_signal(signal.SIGUSR1)
+    last, _ = ended()
+    assert process.returncode == 0 and (last["status"], last["reason"]) == ("finished", "stop")
+    assert (tmp_path / "out" / "results.nnp").exists()
 
 
 def test_initial_values_come_from_the_file_where_it_has_no_initialiser(tmp_path: Path) -> None:
@@ -337,6 +359,10 @@ def test_files_that_cannot_train_are_refused(
     refused("the data set 'Training' has no uri")
     config.write_text(re.sub(r'data_name: "y"', 'data_name: "label"', text))
     refused("optimizer 'opt': the variable 't' takes the column 'label', the data sets have x, y")
+    config.write_text(text.replace("max_epoch: 3", "max_epoch: -3"))
+    refused("max_epoch is -3, wanted 0 or more")
+    config.write_text(text.replace("update_interval: 1", "update_interval: -2"))
+    refused("its update_interval is -2, wanted 1 or more")
     config.write_text(text)
     os.remove(tmp_path / "train.csv")
     refused("train.csv", 3)
@@ -344,3 +370,30 @@ def test_files_that_cannot_train_are_refused(
     refused("the column 'x' has minibatches of the shape (8, 2), its variable is (8, 6)")
     config = tmp_path / "net.nntx"
     refused(f"there is no file {config}", 3)
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ("{}", "train_state.json is no state of a training run"),
+        ('{"iteration": -1}', "train_state.json is no state of a training run"),
+        ("[" * 100, "is damaged: "),
+        ('{"iteration": 1, "functions": [-1, 0]}', "train_state.json is no state"),
+        ('{"iteration": 1, "generator": ["a", [1]]}', "train_state.json is no state"),
+        (" " * 2**21, "train_state.json is too large"),
+    ],
+)
+def test_damaged_checkpoints_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], state: str, text: str
+) -> None:
+    config, out = write_training_file(tmp_path / "net.nntxt", epochs=1), tmp_path / "out"
+    train(config, out)
+    path = out / "results_current_1.nnp"
+    with zipfile.ZipFile(path) as file:
+        members = {n: file.read(n) for n in file.namelist() if n != "train_state.json"}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+        file.writestr("train_state.json", state)
+    train(config, out, "-r", code=1)
+    assert text in capsys.readouterr().err

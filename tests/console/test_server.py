@@ -9,6 +9,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from nnl.console.samples import digits
 from tests.console.networks import lenet
 
 
@@ -94,7 +95,7 @@ def test_too_long_requests_are_refused(browser, monkeypatch):
 
 
 def test_a_console_that_only_shows_changes_nothing(browser, guard):
-    project = browser.post("/projects", {"name": "a", "sample": "digits"}, 201)
+    project = browser.post("/projects", {"name": "a", "document": lenet().to_json()}, 201)
     guard.read_only = True
     assert browser.post("/projects", {"name": "b"}, 403)["code"] == "read_only"
     document = browser.get(f"/projects/{project['id']}/document")
@@ -102,8 +103,9 @@ def test_a_console_that_only_shows_changes_nothing(browser, guard):
 
 
 def test_an_editor_s_session(browser):
-    sample = browser.get("/samples")["samples"][0]
-    project = browser.post("/projects", {"name": "first", "sample": sample["id"]}, 201)
+    assert browser.get("/samples")["samples"][0]["id"] == "digits"
+    first = digits().to_json()
+    project = browser.post("/projects", {"name": "first", "document": first}, 201)
     path = f"/projects/{project['id']}"
     answer = browser.client.get(f"/api/v1{path}/document")
     tag, document = answer.headers["etag"], answer.json()

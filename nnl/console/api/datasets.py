@@ -29,6 +29,46 @@ async def add(console: The, request: Request, name: str) -> dict[str, Any]:
     return found
 
 
+@router.post("/datasets/build", status_code=201)
+async def build(
+    console: The,
+    request: Request,
+    name: str,
+    width: Annotated[int, Query(ge=1, le=4096)],
+    height: Annotated[int, Query(ge=1, le=4096)],
+    kind: str = "image_classification",
+    mode: str = "trimming",
+    channels: int = 1,
+    split: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+    seed: Annotated[int, Query(ge=0)] = 0,
+) -> dict[str, Any]:
+    from nnl.datasets import Shape
+
+    if kind != "image_classification":
+        text = f"kind is {kind[:40]!r}, wanted image_classification"
+        raise Refused(
+            "invalid", text, "nnl create_object_detection_dataset makes the others", "kind"
+        )
+    shape = Shape(width, height, mode, channels)
+    found = await received(
+        console, request, name, lambda path: console.datasets.build(path, name, shape, split, seed)
+    )
+    return {"datasets": found}
+
+
+@router.get("/datasets/samples")
+def samples() -> dict[str, Any]:
+    from nnl.datasets import SAMPLES
+
+    found = [{"id": k, "title": s.title, "classes": list(s.classes)} for k, s in SAMPLES.items()]
+    return {"samples": found}
+
+
+@router.post("/datasets/samples/{name}", status_code=201)
+def add_sample(console: The, name: str) -> dict[str, Any]:
+    return {"datasets": console.datasets.sample(name)}
+
+
 @router.delete("/datasets/{key}")
 def delete(console: The, key: str) -> dict[str, Any]:
     console.datasets.delete(key)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nnl trials, search and plugin speak of what the console keeps."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nnl.cli.main import main
+from nnl.console.document import parse
+from nnl.console.quick import add_loss
+from nnl.console.state import Console
+from nnl.converters.formats import read_model
+from nnl.converters.nnp.archive import read_files
+from tests.console.networks import chain
+from tests.console.test_files import archive
+from tests.console.test_trials import until
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A console with one network trained by `nnl train` itself."""
+    console = Console(tmp_path)
+    rng = np.random.default_rng(0)
+    x = rng.random((40, 1, 2, 2))
+    y = (x.reshape(40, 4).sum(1) > 2).astype(int)
+    data = console.datasets.write("sums", {"x": x, "y": y})["id"]
+    document = chain(
+        ("Input", "x", {"shape": None}),
+        ("PF.affine", "fc", {"n_outmaps": [2]}),
+        loss="F.softmax_cross_entropy",
+    )
+    document.config.update(batch_size=10, max_epoch=2)
+    document.config["dataset"].update(train=data, valid=data)
+    project = console.store.add_project("sums", document)
+    console.begin()
+    first = console.trials.add(project["id"], name="first")["id"]
+    assert until(console, first, "finished", "failed", seconds=60)["status"] == "finished"
+    console.first, console.project = first, project
+    yield console
+    console.close()
+
+
+def said(capsys, *args):
+    assert main([str(a) for a in args]) == 0
+    return capsys.readouterr().out
+
+
+def test_trials_of_a_console_from_the_command_line(trained, tmp_path, capsys):
+    first, again = trained.first, {"trial": trained.first}
+    second = trained.trials.add(trained.project["id"], weights_from=again, name="second")["id"]
+    assert until(trained, second, "finished", "failed", seconds=60)["status"] == "finished"
+    losses = [
+        [r["value"] for r in trained.store.rows(
+            "SELECT value FROM metric WHERE trial = ? AND name = 'train_loss' ORDER BY epoch", key
+        )]
+        for key in (first, second)
+    ]  # fmt: skip
+    assert (
+        losses[0][0] > losses[0][1] > losses[1][0] > losses[1][1]
+    )  # goes on where the other ended
+    trained.close()
+    where = ("-d", tmp_path)
+    table = said(capsys, "trials", "list", *where)
+    assert first in table and "valid_error" in table and "finished" in table
+    found = json.loads(said(capsys, "trials", "show", first, "--json", *where))
+    assert found["config"]["batch_size"] == 10
+    text = said(capsys, "trials", "compare", first, second, *where)
+    assert "last train_loss" in text
+    path = tmp_path / "out.nnp"
+    said(capsys, "trials", "export", first, "-o", path, *where)
+    (network,) = [read_model([str(path)])[0].network(1)]
+    assert list(network.outputs) == ["y'"]
+    said(capsys, "trials", "export", "all", "-o", tmp_path / "all.csv", *where)
+    assert "best valid_error" in (tmp_path / "all.csv").read_text()
+    assert "locked" in said(capsys, "trials", "lock", first, *where)
+    assert main(["trials", "show", "none", *map(str, where)]) == 3
+    assert "there is no trial 'none'" in capsys.readouterr().err
+    assert main(["trials", "list", "-d", str(tmp_path / "other")]) == 3
+    store = Console(tmp_path).store
+    head = store.project(trained.project["id"])["head"]
+    store.save(trained.project["id"], head, parse({"networks": [{"name": "main"}]}))
+    store.close()
+    said(capsys, "trials", "revert", first, *where)
+    store = Console(tmp_path).store
+    document = store.document(store.project(trained.project["id"])["head"])
+    assert len(document.main.nodes) == 4
+    store.close()
+    table = said(capsys, "plugin", "list", *where)
+    assert "grad_cam" in table and "TracIn" in table
+    lime = ("plugin", "run", "lime", "--trial", first, "--row", 0, "--set", "grid=2", *where)
+    assert "lime.png" in said(capsys, *lime)
+    search = ("search", "run", trained.project["id"], "--attempts", 2, "--jobs", 2, *where)
+    assert "the network itself" in said(capsys, *search)
+
+
+# ---- the quick page, and sets of pictures ----
+
+
+def test_a_dropped_model_is_looked_at_and_trained(browser_of, trained, tmp_path):
+    browser = browser_of(trained)
+    path = tmp_path / "sums.onnx"
+    pytest.importorskip("onnx")
+    exported = browser.client.get(f"/api/v1/trials/{trained.first}/export?format=onnx")
+    path.write_bytes(exported.content)
+    found = browser.upload("/quick/inspect?name=sums.onnx", path.read_bytes(), 200)
+    assert found["supported"] and found["inputs"] == [{"name": "x", "shape": [1, 1, 2, 2]}]
+    assert {f["type"] for f in found["functions"]} >= {"PF.affine", "F.softmax"}
+    assert found["multiply_adds"] == 8
+    data = browser.get("/datasets")["datasets"][0]["id"]
+    given = {"file": found["file"], "dataset": data, "max_epoch": 1, "batch_size": 10}
+    trial = browser.post("/quick/train", given, 201)
+    entry = until(trained, trial["id"], "finished", "failed", seconds=60)
+    assert entry["status"] == "finished", entry["error"]
+    weights = read_files(str(trained.trials.results(trained.first)), "", "test").stored
+    before = {p.name: p.value for p in weights}
+    after = {p.name: p.value for p in trained.trials.weights({"trial": trial["id"]})}
+    assert (
+        np.abs(before["fc/affine/W"] - after["fc/affine/W"]).max() < 0.05
+    )  # it went on from there
+    assert browser.post("/quick/train", {**given, "file": "../x"}, 404)["code"] == "not_found"
+
+
+def test_a_loss_is_added_that_fits_the_data():
+    columns = [{"name": "x", "shape": [3]}, {"name": "y", "shape": [2]}]
+    document = chain(("Input", "in", {"shape": [3]}), ("PF.affine", "fc", {"n_outmaps": [2]}))
+    add_loss(document, columns)
+    assert [n.type for n in document.main.nodes.values()][-2:] == ["F.squared_error", "Input"]
+    document = chain(("Input", "in", {"shape": [4]}), ("PF.affine", "fc", {"n_outmaps": [2]}))
+    with pytest.raises(Exception, match="takes \\[4\\], the column 'x' has \\[3\\]"):
+        add_loss(document, columns)
+
+
+def test_folders_of_pictures_become_data_sets(browser):
+    from nnl.console.pictures import png
+
+    image = png(np.zeros((4, 4), np.uint8))
+    members = {f"all/{name}/{i}.png": image for name in ("cat", "dog") for i in range(5)}
+    path = "/datasets/build?name=pets.zip&width=3&height=2&split=0.2"
+    found = browser.upload(path, archive(members))["datasets"]
+    assert [(d["name"], d["rows"]) for d in found] == [("pets train", 8), ("pets valid", 2)]
+    assert found[0]["columns"][0]["shape"] == [1, 2, 3]
+    assert browser.upload(path, archive({"a.txt": "1"}), 422)["code"] == "unreadable"
+    assert browser.get("/datasets/samples")["samples"][0]["id"] == "digits"
