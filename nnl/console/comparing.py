@@ -11,6 +11,7 @@ from typing import Any
 
 from nnl.console.diff import diff, differing
 from nnl.console.errors import Refused
+from nnl.console.evaluation import confusion, results
 from nnl.console.trials import Trials, shown
 
 SORTED = {
@@ -126,7 +127,22 @@ def compared(trials: Trials, keys: Sequence[str]) -> dict[str, Any]:
         "environment": differing([e["environment"] for e in entries]),
         "network": [diff(documents[0], d) for d in documents[1:]],
         "metrics": metrics,
+        "confusion": [_confusion(trials, key) for key in keys],
     }
+
+
+def _confusion(trials: Trials, key: str) -> Any:
+    """The matrix of a trial's latest evaluation; None if there is none."""
+    rows = trials.store.rows(
+        "SELECT id FROM trial WHERE kind = 'evaluate' AND status = 'finished' AND NOT deleted AND "
+        "(id = ? OR json_extract(weights_from, '$.trial') = ?) ORDER BY created DESC LIMIT 1",
+        key,
+        key,
+    )
+    try:
+        return confusion(results(trials, rows[0]["id"])) if rows else None
+    except Refused:  # no classification, or its data set is gone
+        return None
 
 
 def _metric(trials: Trials, key: str, name: str) -> tuple[float | None, float | None]:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+import nnl as nn
 from nnl.console.document import Document, Net
 from nnl.console.layout import place
 
@@ -66,6 +68,31 @@ def _digits(console: Any) -> dict[str, Any]:
     return {part: known.get(f"digits {part}") for part in ("train", "valid")}
 
 
+def resnet_152(console: Any = None) -> Document:
+    """The network of 152 layers for pictures of 224 x 224 pixels, with a loss for 1,000 classes."""
+    from nnl.console.analysis import ends
+    from nnl.console.building import build as built
+    from nnl.console.reading import of_network
+    from nnl.converters.model import Network
+    from nnl.core.parameter import without_values
+    from nnl.models import build
+
+    scope: OrderedDict[str, Any] = OrderedDict()
+    with nn.parameter_scope("", scope), nn.auto_forward(False), without_values():
+        x = nn.Variable((1, 3, 224, 224))
+        y = build("resnet152", x)
+    document = of_network(Network("resnet152", {"x": x}, {"y": y}, scope)).document
+    net = document.main
+    (end,) = ends(document, built(document))[1]
+    loss = net.add("F.softmax_cross_entropy", "loss")
+    net.connect(net.nodes[end], loss, "x")
+    net.connect(net.add("Input", "y", {"shape": [1]}), loss, "target")
+    place(net)
+    momentum = {"type": "Momentum", "properties": {"lr": 0.1}, "weight_decay": 1e-4}
+    document.config["optimizer"] = {**momentum, "schedule": {"type": "cosine"}}
+    return document
+
+
 def empty(console: Any = None) -> Document:
     """An empty network."""
     return Document({"main": Net("main")})
@@ -75,6 +102,7 @@ SAMPLES = {
     s.id: s
     for s in (
         Sample("digits", "Handwritten digits", (digits.__doc__ or "").strip(), digits),
+        Sample("resnet152", "ResNet-152", (resnet_152.__doc__ or "").strip(), resnet_152),
         Sample("empty", "Empty", (empty.__doc__ or "").strip(), empty),
     )
 }

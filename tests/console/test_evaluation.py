@@ -91,6 +91,8 @@ def test_a_trained_network_is_evaluated_by_nnl_forward(browser_of, tmp_path):
         counts = np.zeros((3, 3), int)
         np.add.at(counts, (y, predicted), 1)
         assert browser.get(f"/trials/{trial['id']}/confusion")["counts"] == counts.tolist()
+        compared = browser.get(f"/compare?trials={trial['id']}")
+        assert compared["confusion"][0]["counts"] == counts.tolist()
         rows = browser.get(f"/trials/{trial['id']}/results?limit=3")
         assert [r["label"] for r in rows["rows"]] == [0, 1, 2] and rows["total"] == 12
         assert rows["dataset"] == data["id"]

@@ -17,12 +17,10 @@ from nnl.console.building import build
 from nnl.console.diff import diff
 from nnl.console.errors import Refused
 from nnl.console.reading import of_network, read
-from nnl.console.samples import digits
+from nnl.console.samples import digits, resnet_152
 from nnl.console.training import Data, DocumentModel, export, result, write_training
 from nnl.converters.formats import read_model
 from nnl.converters.model import Network
-from nnl.core.parameter import without_values
-from nnl.models import build as build_model
 from nnl.utils.load import load
 from tests.console.networks import chain, named
 
@@ -94,18 +92,15 @@ def test_a_network_goes_out_and_comes_back_with_its_weights(tmp_path, kind):
 
 
 def test_resnet_152_becomes_515_nodes_with_the_published_counts_within_100_ms():
-    scope = OrderedDict()
-    with nn.parameter_scope("", scope), without_values():
-        x = nn.Variable((1, 3, 224, 224))
-        y = build_model("resnet152", x)
-    found = of_network(Network("resnet152", {"x": x}, {"y": y}, scope))
-    assert len(found.document.main.nodes) == 515 and not found.report
+    document = resnet_152()
+    assert len(document.main.nodes) == 515 + 2  # with the loss and the labels
     times = []
     for _ in range(5):
         begin = time.thread_time()  # other tests use the machine too
-        analysis = analyse(found.document)
+        analysis = analyse(document)
         times.append(time.thread_time() - begin)
     assert min(times) <= 0.1
+    assert analysis["trainable"] and not analysis["problems"]
     totals = analysis["totals"]
     assert totals["parameters"] == 60_192_808  # of torchvision's resnet152
     assert round(totals["multiply_adds"] / 1e9, 2) == 11.51

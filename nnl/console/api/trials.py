@@ -7,10 +7,12 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
+from starlette.concurrency import run_in_threadpool
 
 from nnl.console.api.files import written
 from nnl.console.api.requests import Body, The, attachment, text
@@ -231,27 +233,12 @@ def message(name: str, data: Any, number: int | None = None) -> str:
 
 
 async def _trial(console: Console, request: Request, key: str, since: int) -> AsyncIterator[str]:
-    path = console.trials.folder(key) / "out" / "events.jsonl"
-    line = offset = 0
+    reader = _Reader(console.trials.folder(key) / "out" / "events.jsonl", since)
     before: Any = None
     while True:
-        entry = console.trials.one(key)
-        out, step = [], None
-        for number, after, content in lines(path, line, offset):
-            line, offset = number, after
-            event = parsed(content) if number > since else None
-            if event is None:
-                continue
-            if event["event"] == "step_after":
-                step = message("step_after", content, number)  # the last one of a poll
-            else:
-                out.append(step) if step else None
-                step = None
-                out.append(message(event["event"], content, number))
-            if len(out) >= 500:
-                yield "".join(out)
-                out = []
-        yield "".join([*out, step or ""]) if out or step else ""
+        entry = await run_in_threadpool(console.trials.one, key)
+        while text := await run_in_threadpool(reader.read):  # all that was there when it ended
+            yield text
         state = {k: v for k, v in entry.items() if k != "eta_s"}
         if state != before:
             yield message("status", entry)
@@ -259,6 +246,32 @@ async def _trial(console: Console, request: Request, key: str, since: int) -> As
         if entry["status"] in ENDED or await request.is_disconnected():
             return
         await asyncio.sleep(_POLL_S)
+
+
+class _Reader:
+    """New lines of a file as messages; of steps that follow each other only the last one."""
+
+    def __init__(self, path: Path, since: int) -> None:
+        self.path, self.since = path, since
+        self.line = self.offset = 0
+
+    def read(self) -> str:
+        """Some messages; "" where there are no more."""
+        out: list[str] = []
+        step = ""
+        for number, after, content in lines(self.path, self.line, self.offset):
+            self.line, self.offset = number, after
+            event = parsed(content) if number > self.since else None
+            if event is None:
+                continue
+            if event["event"] == "step_after":
+                step = message("step_after", content, number)
+                continue
+            out += [step, message(event["event"], content, number)]
+            step = ""
+            if len(out) >= 1000:
+                break
+        return "".join([*out, step])
 
 
 @router.get("/events")
@@ -273,7 +286,8 @@ async def _changes(console: Console, request: Request) -> AsyncIterator[str]:
     while not await request.is_disconnected():
         if console.trials.changes != seen:
             first, seen = not known, console.trials.changes
-            for entry in listed(console.trials, limit=10_000)["trials"]:
+            found = await run_in_threadpool(listed, console.trials, limit=10_000)
+            for entry in found["trials"]:
                 state = (entry["status"], entry["epoch"], entry["name"], entry["pinned"])
                 if known.get(entry["id"]) != state:
                     known[entry["id"]] = state
