@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import nnl as nn
-from nnl.console.document import MAX_DEPTH, Document, Edge, Net, in_order
+from nnl.console.document import MAX_DEPTH, MAX_NODES, Document, Edge, Net, in_order
 from nnl.console.document import Node as DocumentNode
 from nnl.console.fixes import repair
 from nnl.console.palette import Layer, Port, layers
@@ -459,6 +459,9 @@ class Builder:
             return self._report(
                 p, "unit", f"the unit {net.name!r} holds itself", property="network"
             )
+        if len(self.graph.placed) + len(net.nodes) > MAX_NODES:  # units in units multiply
+            what = f"with the unit {net.name!r} there are more than {MAX_NODES} nodes"
+            return self._report(p, "unit", what, property="network")
         ports = [n for n in net.nodes.values() if n.type == "Input"]
         layer = Layer("Unit", "", "", tuple(Port(n.name) for n in ports))
         found = self._inputs(p, layer, edges, placed)

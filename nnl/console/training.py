@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import nnl as nn
@@ -33,6 +34,7 @@ from nnl.core.variable import Variable
 from nnl.solvers import learning_rate_scheduler as schedules
 
 Shape = tuple[int, ...]
+_DRAWING = Lock()  # the generator of first values is one for all threads
 FILES = {"onnx": ".onnx", "nnlp": ".nnlp", "nnb": ".nnb", "tflite": ".tflite"}
 CLASSES = ("softmax_cross_entropy", "categorical_cross_entropy")
 YES_OR_NO = ("sigmoid_cross_entropy", "binary_cross_entropy")
@@ -201,9 +203,10 @@ def write_training(
     """
     config = document.config
     batch = batch_size or whole(config, "batch_size", 1)
-    seed(whole(config, "seed", 0))
     scope = _scope(weights)
-    graph = build(document, batch, False, train.shapes, True, scope)
+    with _DRAWING:
+        seed(whole(config, "seed", 0))
+        graph = build(document, batch, False, train.shapes, True, scope)
     checked(document, graph)
     losses, _ = ends(document, graph)
     net = document.main

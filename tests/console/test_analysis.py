@@ -158,6 +158,22 @@ def test_units_are_placed_where_they_are_used_with_parameters_of_their_own():
     assert any("holds itself" in p["message"] for p in errors(document))
 
 
+def test_units_in_units_do_not_fill_memory(monkeypatch):
+    monkeypatch.setattr("nnl.console.building.MAX_NODES", 500)
+    document = chain(("Input", "x", {"shape": [2]}))
+    document.main.add("Unit", "u", {"network": "u0"})
+    for i in range(14):  # 5^14 nodes if nobody counted
+        unit = document.networks[f"u{i}"] = Net(f"u{i}")
+        unit.add("Input", "inp", {"shape": None})
+        for k in range(5):
+            unit.add("Unit", f"n{k}", {"network": f"u{i + 1}"})
+            unit.connect(named(unit, "inp"), named(unit, f"n{k}"), "inp")
+    last = document.networks["u14"] = Net("u14")
+    last.connect(last.add("Input", "inp"), last.add("F.relu", "relu"), "x")
+    document.main.connect(named(document.main, "x"), named(document.main, "u"), "inp")
+    assert any("more than 500 nodes" in p["message"] for p in errors(document))
+
+
 def test_every_layer_of_the_palette_is_in_a_category_and_has_a_description():
     found = schema()
     assert len(found["layers"]) > 200
