@@ -57,7 +57,7 @@ class SimpleGraph:
             format: Instead of the one given at first.
         """
         try:
-            from graphviz import Digraph  # type: ignore[import-not-found]
+            from graphviz import Digraph
         except ImportError as e:
             raise ImportError(
                 "SimpleGraph draws with the package graphviz: pip install graphviz"
