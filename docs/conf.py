@@ -34,5 +34,6 @@ html_css_files = ["site.css"]
 html_js_files = ["table.js"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 html_math_renderer = "mathml"
 highlight_language = "text"

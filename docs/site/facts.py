@@ -100,7 +100,9 @@ def facts(name: str) -> dict[str, str]:
         "category": category_of(name),
         "gradient": "yes" if known is None or known["differentiable"] else "no",
         "NNP": op.type_name if op else "its parts",
-        "ONNX": f"{onnx[1]} ({onnx[0]})" if onnx and onnx[1:] else "no",
+        "ONNX": f"{onnx[1].replace('handler', 'several')} ({onnx[0]})"
+        if onnx and onnx[1:]
+        else "no",
         "C++": by_name("cpp_functions.md").get(name, ["yes"])[0]
         and ("no" if name in by_name("cpp_functions.md") else "yes"),
         "C": csrc,
