@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,49 @@ ARRAYS = (".npy", ".csv")
 MAX_ROWS_OF_STATISTICS = 2000
 MAX_CELL_FILE = 256 * 2**20
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How data sets are made of folders of pictures.
+
+    Attributes:
+        width, height, channels: Of the pictures; those of the first one where they are 0.
+        split: Share of the pictures that are for validation.
+        classes, anchors, grid: Of the boxes of object_detection.
+    """
+
+    kind: str = "image_classification"
+    width: int = 0
+    height: int = 0
+    channels: int = 0
+    mode: str = "trimming"
+    split: float = 0.0
+    seed: int = 0
+    classes: int = 1
+    anchors: int = 5
+    grid: int = 16
+
+
+def _shape(source: Path, options: BuildOptions) -> Any:
+    """What all pictures become."""
+    from nnl.data.image import imread
+    from nnl.datasets import Shape
+
+    width, height, channels = options.width, options.height, options.channels
+    if not (width and height and channels):
+        found = (p for p in sorted(source.rglob("*")) if p.suffix.lower() in IMAGES)
+        first = next(found, None)
+        if first is None:
+            raise Refused("unreadable", "the archive has no pictures", "one folder for each class")
+        try:
+            picture = imread(str(first))
+        except ValueError as error:
+            raise Refused("unreadable", f"{first.name}: {error}", None, first.name) from None
+        colours = 3 if picture.ndim == 3 and picture.shape[2] >= 3 else 1
+        width, height = width or picture.shape[1], height or picture.shape[0]
+        channels = channels or colours
+    return Shape(width, height, options.mode, channels)
 
 
 class DataSets:
@@ -148,27 +192,31 @@ class DataSets:
         )
         return self.one(key)
 
-    def build(
-        self, upload: Path, name: str, shape: Any, share: float, seed: int
-    ) -> list[dict[str, Any]]:
-        """Data sets of an archive that has a folder of pictures for every class."""
-        from nnl.datasets import image_classification
+    def build(self, upload: Path, name: str, options: BuildOptions) -> list[dict[str, Any]]:
+        """Data sets of an archive with a folder of pictures for every class, or with boxes."""
+        from nnl import datasets
 
         title = checked_name(os.path.splitext(os.path.basename(name))[0] or "data")
         folder = self.root / new_id()
+        files = ["train.csv", "valid.csv"] if options.split > 0 else ["train.csv"]
+        parts = {"files": files, "share": options.split, "seed": options.seed}
         try:
             with tempfile.TemporaryDirectory(dir=self.root) as scratch:
                 unpack(upload, Path(scratch))
-                entries = [p for p in Path(scratch).iterdir() if p.is_dir()]
-                inner = [p for p in entries[0].iterdir() if p.is_dir()] if entries else []
-                source = entries[0] if len(entries) == 1 and inner else Path(scratch)
-                files = ["train.csv", "valid.csv"] if share > 0 else ["train.csv"]
+                entries = list(Path(scratch).iterdir())
+                inner = len(entries) == 1 and any(p.is_dir() for p in entries[0].glob("*"))
+                source = entries[0] if inner else Path(scratch)
+                shape = _shape(source, options)
                 try:
-                    image_classification(source, folder, shape, files, share, True, seed)
+                    if options.kind == "object_detection":
+                        counts = options.classes, options.anchors, options.grid
+                        datasets.object_detection(source, folder, shape, *counts, **parts)
+                    else:
+                        datasets.image_classification(source, folder, shape, **parts)
                 except ValueError as error:
                     text = str(error).replace(str(source), name)
                     raise Refused("unreadable", text, None, name) from None
-            names = [f"{title} {f[:-4]}" if share > 0 else title for f in files]
+            names = [f"{title} {f[:-4]}" if options.split > 0 else title for f in files]
             return [self._register(folder / f, n) for f, n in zip(files, names, strict=True)]
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)

@@ -140,5 +140,13 @@ def test_folders_of_pictures_become_data_sets(browser):
     found = browser.upload(path, archive(members))["datasets"]
     assert [(d["name"], d["rows"]) for d in found] == [("pets train", 8), ("pets valid", 2)]
     assert found[0]["columns"][0]["shape"] == [1, 2, 3]
+    (whole,) = browser.upload("/datasets/build?name=pets.zip", archive(members))["datasets"]
+    assert whole["columns"][0]["shape"] == [1, 4, 4] and whole["rows"] == 10
     assert browser.upload(path, archive({"a.txt": "1"}), 422)["code"] == "unreadable"
+    assert browser.upload("/datasets/build?name=a.zip&kind=x", b"", 422)["where"] == "kind"
+    members = {f"{i}.png": image for i in range(4)}
+    members |= {f"{i}.txt": "0 0.5 0.5 0.25 0.5\n" for i in range(4)}
+    path = "/datasets/build?name=boxes.zip&kind=object_detection&width=32&height=32&anchors=1"
+    (boxes,) = browser.upload(path, archive(members))["datasets"]
+    assert boxes["rows"] == 4 and boxes["columns"][0]["shape"] == [1, 32, 32]
     assert browser.get("/datasets/samples")["samples"][0]["id"] == "digits"

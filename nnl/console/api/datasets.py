@@ -9,9 +9,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from nnl.console.api.requests import Body, The, received, whole
+from nnl.console.datasets import BuildOptions
 from nnl.console.errors import Refused
 
 router = APIRouter()
+Size = Annotated[int, Query(ge=0, le=4096)]
+Count = Annotated[int, Query(ge=1, le=10_000)]
 
 
 @router.get("/datasets")
@@ -34,24 +37,24 @@ async def build(
     console: The,
     request: Request,
     name: str,
-    width: Annotated[int, Query(ge=1, le=4096)],
-    height: Annotated[int, Query(ge=1, le=4096)],
     kind: str = "image_classification",
+    width: Size = 0,
+    height: Size = 0,
+    channels: Size = 0,
     mode: str = "trimming",
-    channels: int = 1,
     split: Annotated[float, Query(ge=0, lt=1)] = 0.0,
-    seed: Annotated[int, Query(ge=0)] = 0,
+    seed: Size = 0,
+    classes: Count = 1,
+    anchors: Count = 5,
+    grid: Count = 16,
 ) -> dict[str, Any]:
-    from nnl.datasets import Shape
-
-    if kind != "image_classification":
-        text = f"kind is {kind[:40]!r}, wanted image_classification"
-        raise Refused(
-            "invalid", text, "nnl create_object_detection_dataset makes the others", "kind"
-        )
-    shape = Shape(width, height, mode, channels)
+    kinds = ("image_classification", "object_detection")
+    if kind not in kinds:
+        text = f"kind is {kind[:40]!r}, wanted one of {', '.join(kinds)}"
+        raise Refused("invalid", text, None, "kind")
+    options = BuildOptions(kind, width, height, channels, mode, split, seed, classes, anchors, grid)
     found = await received(
-        console, request, name, lambda path: console.datasets.build(path, name, shape, split, seed)
+        console, request, name, lambda path: console.datasets.build(path, name, options)
     )
     return {"datasets": found}
 
