@@ -337,8 +337,8 @@ class Trainer:
         stop = self.request == STOP
         epoch = -(-self.iteration // self.per_epoch)
         self.metrics = {"train_loss": self.sum / self.count if self.count else 0.0}
-        best = False
-        if stop or self._tested(epoch):
+        best, tested = False, stop or self._tested(epoch)
+        if tested:
             for m in self.monitors:
                 self.metrics[m.name] = self._test(m, epoch)
             best = self._is_best()
@@ -367,7 +367,7 @@ class Trainer:
         )
         if stop:
             raise _Ended("finished", STOP)
-        if self.patience and epoch - (self.best_epoch or 0) >= self.patience:
+        if self.patience and tested and epoch - (self.best_epoch or 0) >= self.patience:
             self.checkpoints.save_epoch(epoch, self._state(), force=True)
             raise _Ended("finished", "patience")
 
