@@ -21,6 +21,7 @@
 #include "attributes.h"
 #include "nnl/crc32.h"
 #include "nnl/elementwise.h"
+#include "nnl/executor.h"
 #include "nnl/hdf5.h"
 #include "nnl/message_split.h"
 #include "nnl/message_text.h"
@@ -343,11 +344,25 @@ NB_MODULE(_native, m) {
            [](Plan& p, int slot, nb::handle x) {
              p.bind(slot, PyArray_DATA(reinterpret_cast<PyArrayObject*>(x.ptr())));
            })
-      .def("run", &Plan::run, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "run", [](Plan& p, size_t begin, size_t end) { p.run(begin, end); },
+          nb::call_guard<nb::gil_scoped_release>())
       .def("run_timed", &Plan::run_timed, nb::call_guard<nb::gil_scoped_release>())
       .def("__len__", &Plan::size)
       .def_prop_ro("at", &Plan::at)
       .def_prop_ro("arena", [](Plan& p) { return p.arena(); })
       .def_prop_ro("times", &Plan::times)
       .def_prop_ro("starts", &Plan::starts);
+
+  nb::class_<Executor>(m, "Executor")
+      .def(nb::init<>())
+      .def("start", &Executor::start)  // the caller keeps the plan
+      .def("wait", [](const Executor& e) {
+        if (e.is_running()) {
+          nb::gil_scoped_release unlock;
+          e.wait();
+        } else {
+          e.wait();
+        }
+      });
 }

@@ -14,7 +14,7 @@ namespace nnl {
 class Slot {
  public:
   Slot(nanobind::handle type, const char* name) {
-    nanobind::object found = type.attr("__dict__")[name];
+    nanobind::object found = type.attr(name);
     auto* descriptor = reinterpret_cast<PyMemberDescrObject*>(found.ptr());
     if (!Py_IS_TYPE(found.ptr(), &PyMemberDescr_Type) || descriptor->d_member->type != T_OBJECT_EX)
       throw nanobind::type_error((std::string(name) + " is not in __slots__").c_str());

@@ -16,7 +16,8 @@ struct SkeletonClass : Class {
   using Class::Class;
   Slot at = slot("at"), path = slot("path"), made = slot("made"), given = slot("given"),
        before = slot("before"), edges = slot("edges"), paths = slot("paths"),
-       visited = slot("visited"), outermost = slot("outermost");
+       visited = slot("visited"), outermost = slot("outermost"), behind = slot("behind"),
+       adopted = slot("adopted");
 };
 
 struct PathsClass : Class {
@@ -95,10 +96,12 @@ nb::object number_of(PyObject* skeleton, PyObject* nd) {
   const RecordClass& Record = core->Record;
   PyObject* record = nd ? core->NdArray.record.of(nd) : nullptr;
   if (!Record.exactly(record)) return {};
-  if (Record.work.of(record) == skeleton) return nb::borrow(Record.place.of(record));
-  if (Record.work.of(record) != Py_None || Record.own.of(record) != Py_None) return {};
+  PyObject* work = Record.work.of(record);
+  if (work == skeleton) return nb::borrow(Record.place.of(record));
+  const bool adopts = work != Py_None && work == later->Skeleton.behind.of(skeleton);
+  if (!(adopts || work == Py_None) || Record.own.of(record) != Py_None) return {};
   PyObject* bufs = core->NdArray.bufs.of(nd);
-  if (!PyDict_GET_SIZE(bufs)) return {};
+  if (!adopts && !PyDict_GET_SIZE(bufs)) return {};
   PyObject* host = PyDict_GetItemWithError(bufs, later->space);
   if (host && is_held(host)) return {};
   record = lasting(nd, record);
@@ -106,6 +109,7 @@ nb::object number_of(PyObject* skeleton, PyObject* nd) {
   if (!record || PyList_Append(given, nd) < 0) return {};
   nb::object number = nb::steal(PyLong_FromSsize_t(-1 - PyList_GET_SIZE(given)));
   if (!number.is_valid()) return {};
+  if (adopts && PySet_Add(later->Skeleton.adopted.of(skeleton), number.ptr()) < 0) return {};
   Py_SETREF(Record.work.of(record), Py_NewRef(skeleton));
   Py_SETREF(Record.place.of(record), Py_NewRef(number.ptr()));
   return number;
@@ -117,18 +121,21 @@ bool will_write(PyObject* skeleton, PyObject* nd, PyObject* number) {
   const int known = PyDict_Contains(before, number);
   if (known) return known > 0;
   PyObject* bufs = core->NdArray.bufs.of(nd);
-  nb::object was = nb::steal(PyDict_Copy(bufs));
+  nb::object was = nb::steal(PyDict_New());
   if (!was.is_valid() || PyDict_SetItem(before, number, was.ptr()) < 0) return false;
+  // from here on no other thread comes in between, which may publish the value that moves
+  if (PyDict_Update(was.ptr(), bufs) < 0) return false;
   PyDict_Clear(bufs);
   Py_SETREF(core->Record.fill.of(core->NdArray.record.of(nd)), Py_NewRef(Py_None));
   return true;
 }
 
-// Whether an array may be written by a call: one that was there before, with a value.
+// Whether an array may be written by a call: one that was there before, and has or gets a value.
 bool is_writable(PyObject* skeleton, PyObject* nd, PyObject* number) {
   if (PyLong_AsSsize_t(number) >= -1) return false;
   return PyDict_GET_SIZE(core->NdArray.bufs.of(nd)) ||
-         PyDict_Contains(later->Skeleton.before.of(skeleton), number) > 0;
+         PyDict_Contains(later->Skeleton.before.of(skeleton), number) > 0 ||
+         PySet_Contains(later->Skeleton.adopted.of(skeleton), number) > 0;
 }
 
 // Takes the values away from the arrays that a call writes, unless one must not be written now.

@@ -119,9 +119,9 @@ class OneAtATime {
 
 }  // namespace
 
-void Plan::run(size_t begin, size_t end) {
+void Plan::run(size_t begin, size_t end, int most) {
   const OneAtATime lock(running_);
-  const ThreadScope scope(threads_);
+  const ThreadScope scope(most ? std::min(most, threads_) : threads_);
   if (stale_) refresh();
   for (at_ = begin; at_ < end; ++at_) run_step(steps_[at_]);
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans: order of steps, memory, errors, and different plans in different threads.
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <memory>
 #include <thread>
 
 #include "check.h"
+#include "nnl/executor.h"
 #include "nnl/plan.h"
 
 using namespace nnl;
@@ -164,6 +166,34 @@ void a_plan_may_move_to_another_thread() {
   net.check();
 }
 
+void an_executor_runs_a_plan_meanwhile() {
+  std::atomic<bool> go{false};
+  int value = 0;
+  Plan plan({Plan::outside}, 0);
+  plan.add("waits", calls([&](const Buffers&) {
+             while (!go) std::this_thread::yield();
+             ++value;
+           }),
+           {}, {}, Plan::outside);
+  plan.add("fails", calls([](const Buffers&) { throw ValueError("no"); }), {}, {}, Plan::outside);
+  Executor executor;
+  executor.wait();
+  for (int i = 0; i < 100; ++i) {
+    go = false;
+    executor.start(plan, 0, 1);
+    CHECK(executor.is_running());
+    CHECK_ERROR(executor.start(plan, 0, 1), "this executor runs a plan already");
+    go = true;
+    executor.wait();
+    CHECK(!executor.is_running() && value == i + 1);
+  }
+  executor.start(plan, 0, 2);
+  for (int i = 0; i < 2; ++i) CHECK_ERROR(executor.wait(), "fails: no");
+  executor.start(plan, 0, 1);
+  executor.wait();
+  CHECK(value == 102);
+}
+
 }  // namespace
 
 int main() {
@@ -174,4 +204,5 @@ int main() {
   a_workspace_lies_at_its_offset_aligned();
   plans_of_one_thread_each_do_not_disturb_each_other();
   a_plan_may_move_to_another_thread();
+  an_executor_runs_a_plan_meanwhile();
 }

@@ -239,7 +239,7 @@ def _first(
 def _copy(nd: NdArray) -> NdArray:
     """A constant that nobody else has: gradients may be it, and be changed."""
     new = NdArray.unwritten(nd.spec)
-    if nd.bufs:
+    if nd.record.fill is None:
         new.bufs = {SPACE: nd.read(SPACE).copy()}
     else:
         new.record = Record(fill=nd.record.fill)

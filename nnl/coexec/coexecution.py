@@ -8,11 +8,14 @@ from functools import wraps
 from sys import _getframe
 from threading import Lock
 from time import perf_counter
+from types import FrameType
 from typing import Any
 
+from nnl.coexec.pace import Pace
 from nnl.coexec.paths import Paths
 from nnl.coexec.report import Report
 from nnl.coexec.skeleton import Skeleton
+from nnl.coexec.whole import whole
 from nnl.core.context import STATE
 from nnl.graph.compile import compile
 
@@ -33,6 +36,9 @@ class coexecution:
         shadow: N: in every N-th step what runs as a plan also runs call by call, on copies of what
             it writes, and is compared: bit by bit with numpy, up to rounding with fused functions.
             A difference is a warning, and one of `report().differences`. 0: never.
+        ahead: 1: what a step has left to do at its end runs while Python is in the next one, or
+            until somebody asks for it. 0: a step is done when its block ends. None: the faster of
+            the two, found out by trying.
     Raises:
         ValueError: A step begins inside of a step, or while another thread runs one of the same.
 
@@ -46,33 +52,43 @@ class coexecution:
         array([2., 4.], dtype=float32)
     """
 
-    def __init__(self, shadow: int = 0) -> None:
+    def __init__(self, shadow: int = 0, ahead: int | None = None) -> None:
         if type(shadow) is not int or shadow < 0:
             raise ValueError(f"coexecution: shadow is {shadow!r}, wanted an int >= 0")
+        if ahead not in (0, 1, None):
+            raise ValueError(f"coexecution: ahead is {ahead!r}, wanted 0, 1 or None")
         self._shadow, self._running = shadow, Lock()
-        self._paths, self._report = Paths(), Report()
+        self._paths, self._report = Paths(Pace(ahead)), Report()
         self._skeleton: Skeleton | None = None
 
     def __enter__(self) -> coexecution:
-        if STATE.skeleton is not None:
+        frame = _getframe(1)
+        if STATE.skeleton is not None and not STATE.skeleton.is_over():
             raise ValueError("coexecution: a step begins inside of a step: wrap only the outer one")
+        whole(self._begin, frame)
+        return self
+
+    def _begin(self, frame: FrameType) -> None:
+        if STATE.skeleton is not None:
+            STATE.skeleton.end()
         if not self._running.acquire(blocking=False):
             raise ValueError(
                 "coexecution: a step of this program is running already: give each thread an "
                 "nnl.coexecution of its own"
             )
         shadow = self._shadow > 0 and self._report.steps % self._shadow == 0
-        outermost = _getframe(1).f_back
-        self._skeleton = Skeleton(self._paths, self._report, outermost, shadow)
+        self._skeleton = Skeleton(self._paths, self._report, frame, self._end, shadow)
         STATE.skeleton, self._start = self._skeleton, perf_counter()
-        return self
 
     def __exit__(self, *error: Any) -> None:
+        whole(self._end)
+
+    def _end(self) -> None:
         STATE.skeleton = None
         skeleton, self._skeleton = self._skeleton, None  # which knows the frame of the caller
         assert skeleton is not None
         try:
-            skeleton.run(ends=True)
+            skeleton.finish(True)
         finally:
             self._report.end_step(self._start)
             self._running.release()
@@ -82,12 +98,14 @@ class coexecution:
         return self._report
 
 
-def coexecute(f: Callable[..., Any], shadow: int = 0) -> Callable[..., Any]:
+def coexecute(
+    f: Callable[..., Any], shadow: int = 0, ahead: int | None = None
+) -> Callable[..., Any]:
     """Run each call of a function as one step of nnl.coexecution.
 
     Args:
         f: A step of a define-by-run program. Nothing in it has to change.
-        shadow: See nnl.coexecution.
+        shadow, ahead: See nnl.coexecution.
     Returns:
         A function with the same arguments and results, with `report()`, and with `freeze(*args)`:
         for a step that has shown one path, in which nothing reads values, that path without its
@@ -103,7 +121,7 @@ def coexecute(f: Callable[..., Any], shadow: int = 0) -> Callable[..., Any]:
     """
     if not callable(f):
         raise TypeError(f"coexecute: f is {type(f).__name__}, wanted a function")
-    steps = coexecution(shadow)
+    steps = coexecution(shadow, ahead)
 
     @wraps(f)
     def step(*args: Any, **kw: Any) -> Any:

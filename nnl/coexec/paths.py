@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sys import getrefcount
 from typing import Any
 
+from nnl.coexec.pace import Pace
 from nnl.core.arguments import no_memory
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, Target
@@ -100,11 +101,13 @@ class Paths:
             it was called with, None once they varied}.
         size: How many places there are; of too many, all are forgotten at the next step.
         planned: Places whose paths have plans, the latest used last.
+        pace: Whether they run ahead.
     """
 
-    __slots__ = ("root", "size", "attrs", "planned")
+    __slots__ = ("root", "size", "attrs", "planned", "pace")
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
         self._forget()
 
     def _forget(self) -> None:
@@ -157,9 +160,19 @@ class Paths:
         try:
             plan.run(wanted, values)
         except Exception:
-            if not any([n < NONE for c in _calls(path) for n in c.written]):
-                run_now(_calls(path), given, wanted, values)
+            run_what_goes(path, given, wanted, values)
             raise
+
+    def ready(
+        self, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
+    ) -> PathPlan | None:
+        """The plan of a path, ready to be started; None where it has to run at once."""
+        plan = end.plan
+        if plan is None or not plan.runs_by_itself or not wanted <= plan.wanted:
+            return None
+        plan = self._plan(end, path, given, wanted)
+        end.runs += plan is not None
+        return plan
 
     def _plan(
         self, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
@@ -189,6 +202,14 @@ class Paths:
 
 def _calls(path: Sequence[Place]) -> list[Call]:
     return [c for p in path for c in p.calls]
+
+
+def run_what_goes(
+    path: Sequence[Place], given: Sequence[NdArray], wanted: set[int], values: Values
+) -> None:
+    """After an error of a plan: what comes before the call that fails, if nothing is written."""
+    if not any([n < NONE for c in _calls(path) for n in c.written]):
+        run_now(_calls(path), given, wanted, values)
 
 
 def run_now(
@@ -225,11 +246,18 @@ def run_now(
                 made[n] = None
 
 
+def runs_by_itself(plan: Plan) -> bool:
+    """Whether the native library runs all of a plan, in one part, without calling back."""
+    ours = plan.native is not None and plan.space == SPACE and not plan.second
+    return ours and all(s.kernel is not None for s in plan.native_steps)
+
+
 class PathPlan:
     """The plan of a path, whose given arrays may be others at every run.
 
     Attributes:
         wanted: Numbers of the results that it keeps.
+        runs_by_itself: Whether it can run while Python does something else.
     """
 
     def __init__(self, calls: Sequence[Call], given: Sequence[NdArray], wanted: set[int]) -> None:
@@ -253,6 +281,7 @@ class PathPlan:
                 alias.append(alias[seen] if 0 <= seen < len(alias) else seen)
         kept = {made[n].key for n in wanted}
         self.plan = plan = Plan(nodes, kept, lazy=kept)
+        self.runs_by_itself = runs_by_itself(plan)
         plan.loose |= {slot for slot, _ in plan.binding.given}  # so that no call holds a buffer
         self.slots = {n: plan.slot_of[made[n].key] for n in wanted}
         roots = {n: plan.root.get(s, s) for n, s in self.slots.items()}
@@ -293,10 +322,13 @@ class PathPlan:
 
     def run(self, wanted: set[int], values: Values) -> None:
         """Run, and add what is wanted to the values."""
-        plan = self.plan
-        plan.run()
+        self.plan.run()
+        self.add(wanted, values)
+
+    def add(self, wanted: set[int], values: Values) -> None:
+        """Add what is wanted to the values, after a run."""
         for n in wanted:
-            space, buf = plan.published(self.slots[n])
+            space, buf = self.plan.published(self.slots[n])
             values[n] = space, buf.copy() if n in self.copied else buf
 
 

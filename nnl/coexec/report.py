@@ -38,6 +38,8 @@ class Report:
         segments: How many pieces ran: a step is cut where something reads or writes a value.
         seconds: What the steps have taken, and `running` what of it their pieces took.
         reads: {line: (how often a step was cut there, seconds)}: what reads or writes values.
+        ahead: How many pieces ran while Python was in the next step.
+        waits: {line: (how often it has waited for such a piece, seconds)}.
         differences: What shadow mode has found.
         graph: All paths in one graph, loops folded.
     """
@@ -51,25 +53,36 @@ class Report:
         self.steps = self.segments = self.left = 0
         self.seconds = self.running = 0.0
         self.reads: dict[str, tuple[int, float]] = {}
+        self.ahead, self.waits = 0, dict[str, tuple[int, float]]()
         self._traces, self._fallbacks = 0, list[str]()
         self.differences: list[str] = []
         self._settled = False  # whether a step has had nothing new
         self.is_new = False  # whether the present step has left the paths that were known
 
-    def ran(self, path: Sequence[Place], start: float, asked: FrameType | None) -> None:
-        """A piece of the present step has run since `start`, as this frame asked for a value."""
+    def ran(
+        self, path: Sequence[Place], start: float, asked: FrameType | None, ahead: bool
+    ) -> None:
+        """A piece of the present step has run since `start`, as this frame asked for a value.
+
+        Args:
+            ahead: Whether it only began to run.
+        """
         seconds = perf_counter() - start
         self.segments += 1
+        self.ahead += ahead
         self.running += seconds
         self._pieces.append(path)
         line = "the end of the step"
         if asked is not None:
-            line = place_of(((), asked.f_code, asked.f_lasti)).strip("()")
-            count, total = self.reads.get(line, (0, 0.0))
-            self.reads[line] = count + 1, total + seconds
+            line = _count(self.reads, asked, seconds)
         if PROFILES:
             calls = sum([len(p.calls) for p in path])
             self._spans.append(Span.of("run", start, seconds, {"calls": calls, "asked at": line}))
+
+    def waited(self, start: float, asked: FrameType | None) -> None:
+        """This frame has waited since `start` for a piece that runs ahead."""
+        if asked is not None:
+            _count(self.waits, asked, perf_counter() - start)
 
     def compared(self, first: str) -> None:
         """Shadow mode has compared a piece; `first` is its first call with another result."""
@@ -134,11 +147,22 @@ class Report:
             f"{self.steps} steps in {self.segments} segments, {self.traces} traces, "
             f"{len(self.fallbacks)} fallbacks" + (f", {self.left} left" if self.left else "")
         ]
+        if self.ahead:
+            lines.append(f"  {self.ahead} segments ran while Python was in the next step")
         share = self.running / self.seconds if self.seconds else 0.0
         lines.append(f"  {self.seconds:.3f} s, {share:.0%} of it running what was put off")
-        slowest = sorted(self.reads.items(), key=lambda item: -item[1][1])
-        lines += [f"  cut at {at} {n} times, {s:.3f} s" for at, (n, s) in slowest]
+        for what, table in (("cut", self.reads), ("waited", self.waits)):
+            slowest = sorted(table.items(), key=lambda item: -item[1][1])
+            lines += [f"  {what} at {at} {n} times, {s:.3f} s" for at, (n, s) in slowest]
         return "\n".join([*lines, *[f"  {t}" for t in (*self.fallbacks, *self.differences)]])
+
+
+def _count(table: dict[str, tuple[int, float]], frame: FrameType, seconds: float) -> str:
+    """Count seconds at the line of a frame; the line."""
+    line = place_of(((), frame.f_code, frame.f_lasti)).strip("()")
+    count, total = table.get(line, (0, 0.0))
+    table[line] = count + 1, total + seconds
+    return line
 
 
 def _follows(op: str, name: str) -> bool:

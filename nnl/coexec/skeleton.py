@@ -9,20 +9,24 @@ exceptions are those of dynamic mode, whatever the program does in between.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import threading
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from sys import _getframe
 from time import perf_counter
 from types import FrameType
 from typing import Any
 
-import numpy as np
-
 from nnl.coexec.backward import Edges, Sums, backward
+from nnl.coexec.memory import Memory
 from nnl.coexec.paths import NONE, Call, Paths, Place, Values
 from nnl.coexec.report import Report
+from nnl.coexec.running import Running
 from nnl.coexec.shadow import run_both
 from nnl.coexec.values import ALONE, publish, references
+from nnl.coexec.whole import whole
+from nnl.coexec.with_input import WITH_INPUT, as_inputs
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, using
 from nnl.core.dispatch import Bound, apply, bind, execute, new_node, results, visible
@@ -31,65 +35,53 @@ from nnl.core.op import OPS, Op
 from nnl.core.origin import LOCATION, caller, here
 from nnl.core.record import Record
 from nnl.core.spec import Spec
-from nnl.core.variable import Variable
 from nnl.graph.holders import is_held
+from nnl.graph.profile import PROFILES
 from nnl.graph.program import SPACE
 
+# Frames of generators and coroutines are not always on the stack.
+WAITING = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 AT_ONCE = frozenset(["python_function"])  # what they do besides computing must happen in order
-# Functions of an array and a number, and the same of two arrays.
-WITH_INPUT = {
-    "add_scalar": "add2",
-    "mul_scalar": "mul2",
-    "r_sub_scalar": "sub2",
-    "r_div_scalar": "div2",
-    "maximum_scalar": "maximum2",
-    "minimum_scalar": "minimum2",
-    "greater_scalar": "greater",
-    "greater_equal_scalar": "greater_equal",
-    "less_scalar": "less",
-    "less_equal_scalar": "less_equal",
-}
 
 
-class Skeleton:
-    """What a thread has put off, in the order of the calls.
-
-    Memory that the calls make or use is known by a number, which its record has: those that they
-    make count up from 0, those that were there before count down from -2, and -1 is an input left
-    out.
+class Skeleton(Memory):
+    """What a step has put off, in the order of the calls.
 
     Attributes:
         at: Where the calls have led to from the root of all paths.
         path: The places on the way.
-        made: Arrays that calls make; None for one that nobody has asked for. A reference from
-            elsewhere is somebody who may read it.
-        given: Arrays that calls read or write. copied: {position of a copy in it: of which array}.
-        before: {number of a given array that calls write: its buffers before that}.
-        taken: {id of an array: (number of the value that it takes, the array)}, besides `made`.
+        frame: That of the step. outermost: The one that has called it. end: What ends the step.
+        copied: {position of a copy in `given`: of which array}.
         edges: What there is to know about gradients. sums: What notes those that leaves get.
     """
 
     __slots__ = (
-        "paths", "report", "thread", "outermost", "shadow", "visited", "at", "path", "made",
-        "given", "copied", "before", "taken", "edges", "sums",
+        "paths", "report", "frame", "outermost", "end", "shadow", "visited", "at", "path",
+        "copied", "edges", "sums",
     )  # fmt: skip
 
     def __init__(
-        self, paths: Paths, report: Report, outermost: FrameType | None, shadow: bool
+        self,
+        paths: Paths,
+        report: Report,
+        frame: FrameType,
+        end: Callable[[], None],
+        shadow: bool,
     ) -> None:
-        self.paths, self.report, self.thread = paths, report, threading.get_ident()
-        self.outermost, self.shadow = outermost, shadow  # the frame that has called the step
+        self.paths, self.report = paths, report
+        self.frame, self.outermost, self.end = frame, frame.f_back, end
+        self.shadow = shadow
         self.visited: dict[int, int] = {}  # {location: calls of functions of an array and a number}
-        self._begin()
+        super().__init__()
+        now = Running.now
+        if now is not None and now.thread == self.thread:
+            self.behind, now.follower = now, self
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        super().begin()
         self.at = self.paths.begin()
         self.path: list[Place] = []
-        self.made: list[NdArray | None] = []
-        self.given: list[NdArray] = []
         self.copied: dict[int, NdArray] = {}
-        self.before: dict[int, dict[str, Any]] = {}
-        self.taken: dict[int, tuple[int, NdArray]] = {}
         self.edges = Edges()
         self.sums: Sums | None = None
 
@@ -100,7 +92,7 @@ class Skeleton:
     ) -> Any:
         """What dispatch.apply does in dynamic mode, later."""
         if op.name in WITH_INPUT and self._varies(op, attrs):
-            return OPS[WITH_INPUT[op.name]](*_as_inputs(op, attrs, inputs[0]))
+            return OPS[WITH_INPUT[op.name]](*as_inputs(op, attrs, inputs[0]))
         xs = [None if x is None else x._data for x in inputs]
         datas = self._call(op, attrs, bound, xs, edges if need else None)
         if datas is None:
@@ -120,7 +112,7 @@ class Skeleton:
     ) -> Sequence[NdArray]:
         """What dispatch.execute does, later."""
         if op.name in WITH_INPUT and self._varies(op, attrs):
-            y = OPS[WITH_INPUT[op.name]](*_as_inputs(op, attrs, datas[0]))
+            y = OPS[WITH_INPUT[op.name]](*as_inputs(op, attrs, datas[0]))
             return (y,)
         made = self._call(op, attrs, bound, datas)
         return execute(bound, datas) if made is None else made
@@ -154,7 +146,7 @@ class Skeleton:
             return False
         for number, (into, *_) in enumerate(arrays, first):
             if into.record.place < NONE:
-                self._keep_value(into)
+                self.keep_value(into)
             self._take(into, number)
         return True
 
@@ -202,7 +194,8 @@ class Skeleton:
             return True
         if g.spec.is_half or into.record.own is not None:
             return False
-        if is_held(into) if SPACE in into.bufs else into.record.place in self.before:
+        mine = into.record.work is self and into.record.place in self.before
+        if is_held(into) if SPACE in into.bufs else mine:
             return False
         add = OPS["add2"]
         attrs: Any = add.default_attrs
@@ -212,7 +205,7 @@ class Skeleton:
             return False
         number = into.record.place
         if number < 0:  # the call reads what the array holds until now
-            self._keep_value(into)
+            self.keep_value(into)
         self._take(into, made[0].record.place)
         return True
 
@@ -352,6 +345,7 @@ class Skeleton:
     def forget(self, known: int) -> None:
         """Take the numbers away from given arrays that no call uses: all but the first so many."""
         for i, nd in enumerate(self.given[known:], known):
+            self.arrive(-2 - i)
             nd.record.work = None
             self.copied.pop(i, None)
         del self.given[known:]
@@ -362,10 +356,18 @@ class Skeleton:
         Args:
             shared: Whether the result is to be the same memory.
         """
+        behind = self.behind
+        if behind is not None and nd.record.work is behind:
+            with behind.lock:  # another thread may be about to publish it
+                return self._number(nd, shared)
+        return self._number(nd, shared)
+
+    def _number(self, nd: NdArray, shared: bool) -> int | None:
         record = nd.record
         if record.work is self:
             return record.place
-        if record.work is not None or record.own is not None:
+        work = record.work
+        if work not in (None, self.behind) or record.own is not None:
             return None
         if nd.blank:
             nd.read_early(f"NdArray {nd.spec}", "a function")
@@ -377,6 +379,8 @@ class Skeleton:
             nd = NdArray.holding(nd.spec, SPACE, nd.bufs[SPACE].copy())
         self.given.append(nd)
         record = nd.lasting_record()
+        if work is not None and record.work is work:
+            self.adopted.add(-1 - len(self.given))
         record.work, record.place = self, -1 - len(self.given)
         return record.place
 
@@ -384,68 +388,32 @@ class Skeleton:
         """Take the value away from an array that a call writes, until it is done."""
         number = nd.record.place
         if number not in self.before:
-            if not nd.bufs:
+            if not nd.bufs and number not in self.adopted:
                 nd.record.work = None
                 nd.read(SPACE)
                 nd.record.work = self
-            self.before[number] = dict(nd.bufs)
+            # in this order: another thread may publish the value meanwhile
+            bufs = self.before[number] = {}
+            bufs.update(nd.bufs)
             nd.bufs.clear()
             nd.record.fill = None  # it is not lazily zero any more
 
-    def let_go(self, nd: NdArray) -> None:
-        """Let an array be overwritten: calls that read it keep the value that it had."""
-        number = nd.record.place
-        if self.thread != threading.get_ident() or number in self.before:
-            self.run()
-        elif id(nd) in self.taken:
-            del self.taken[id(nd)]
-            nd.record.work = None
-        elif number < NONE:
-            self._keep_value(nd)
-            nd.record.work = None
-        else:
-            self.run()
-
-    def give_up(self, nd: NdArray) -> None:
-        """Let an array be other memory: who shares what it has been keeps that."""
-        number = nd.record.place
-        arrays, at = (self.made, number) if number >= 0 else (self.given, -2 - number)
-        is_taken = id(nd) in self.taken
-        if self.thread != threading.get_ident():
-            self.run()
-        elif is_taken or arrays[at] is nd:
-            other = NdArray.unwritten(nd.spec)
-            other.bufs, other.record = nd.bufs, nd.record
-            if is_taken:
-                self.taken[id(other)] = self.taken.pop(id(nd))[0], other
-            else:
-                arrays[at] = other
-
-    def _keep_value(self, nd: NdArray) -> None:
-        """Let the calls that read a given array read what it holds now, whatever becomes of it."""
-        old = self.given[-2 - nd.record.place] = NdArray.unwritten(nd.spec)
-        old.bufs = dict(nd.bufs)
-        old.record = replace(nd.record, version=0, work=None)
-        nd.bufs.clear()
-
     # ---- running ----
 
-    def settle(self, nd: NdArray) -> None:
-        """Do what has been put off before somebody gets an array's memory.
+    def is_over(self) -> bool:
+        """Whether an interrupt has left the step without its end: its frame is not there."""
+        frame, code = _getframe(1), self.frame.f_code
+        if code.co_flags & WAITING or code.co_filename == contextlib.__file__:
+            return False
+        while frame is not self.frame:
+            if frame.f_back is None:
+                return True
+            frame = frame.f_back
+        return False
 
-        What another thread does with a value that nothing here writes is its own affair, as it
-        always is: a logger looks at parameters.
-        """
-        number = nd.record.place
-        has_value = number < NONE and number not in self.before and id(nd) not in self.taken
-        if self.thread == threading.get_ident() or not has_value:
-            self.run()
-
-    def run(self, ends: bool = False) -> None:
+    def run(self) -> None:
         """Do what has been put off.
 
-        Args:
-            ends: Whether that is because the step is over.
         Raises:
             ValueError: Another thread asks for it.
         """
@@ -454,35 +422,69 @@ class Skeleton:
                 "coexecution: an array of a step that another thread co-executes was read or "
                 "written before the step had computed it: read it there, or after the step"
             )
-        at, path, made, given, taken = self.at, self.path, self.made, self.given, self.taken
-        before = self.before
-        self._begin()
-        for nd in given:
-            nd.record.work = None
-        for number, bufs in before.items():
-            given[-2 - number].bufs.update(bufs)
-        held = references(made)
-        live = {i for i, n in enumerate(held) if n > ALONE}
-        values: Values = {}
+        whole(self.finish, False, caller())
+
+    def finish(self, ends: bool, asked: FrameType | None = None) -> None:
+        """Do what has been put off, at the end of the step or as this frame has asked for it."""
         start = perf_counter()
+        late = self._take_back()
+        at, path, given, taken = self.at, self.path, self.given, self.taken
+        before, made = self.before, self.made
+        held = references(made)
+        live = {i: nd for i, nd in enumerate(made) if nd is not None and held[i] > ALONE}
+        values: Values = {}
+        running = None
         try:
+            self.begin()
             if path:
                 with using(skeleton=None, origin=None):
-                    wanted = live | {number for number, _ in taken.values()}
+                    wanted = live.keys() | {number for number, _ in taken.values()}
                     if self.shadow:
                         self.report.compared(run_both(self.paths, at, path, given, wanted, values))
-                    else:
+                    elif ends and late is None and self._goes_ahead(at, start):
+                        plan = self.paths.ready(at, path, given, wanted)
+                        if plan is not None:
+                            it = Running(plan, path, given, wanted, live, taken, self.report)
+                            running = it if it.start(before) else None
+                    if running is None and not self.shadow:
                         self.paths.run(at, path, given, wanted, values)
+        except Exception:
+            if late is None:
+                raise
         finally:
-            publish(values, made, live, taken)
+            if running is None:
+                publish(values, live, taken)
             if path:
-                self.report.ran(path, start, None if ends else caller())
+                self.report.ran(path, start, asked, running is not None)
+                if ends and running is None:
+                    self.paths.pace.ran(perf_counter() - start)
+        if late is not None:
+            raise late  # which this path may have failed with
 
+    def _take_back(self) -> BaseException | None:
+        """Let given arrays be as they were, when the step before is done; its error."""
+        given, late = self.given, None
+        now = Running.now
+        if now is None or now.thread != self.thread or not (given or self.path):
+            if self.behind is not None:
+                self.behind.follower = None
+            self.give_back(None)
+            return None
+        with now.lock:  # or another thread may be about to publish it
+            now.follower = self.behind = None
+            self.give_back(now)
+            try:
+                now.finish()
+            except BaseException as e:
+                late = e
+        for nd in given:
+            nd.record.work = None
+        return late
 
-def _as_inputs(op: Op, attrs: Any, x: Any) -> tuple[Any, Any]:
-    """The inputs of the function of two arrays that does what one of an array and a number does."""
-    dtype = STATE.target.float_dtype
-    number = np.full((1,) * len(x.shape), attrs.val, dtype)
-    nd = NdArray.holding(Spec.of(number.shape, dtype), SPACE, number)
-    y = nd if isinstance(x, NdArray) else Variable.of_edge(Value.leaf(nd), nd)
-    return (y, x) if op.name.startswith("r_") else (x, y)
+    def _goes_ahead(self, at: Place, now: float) -> bool:
+        """Whether the end of a step is to run while Python goes on."""
+        pace = self.paths.pace
+        if at.plan is None or not at.plan.runs_by_itself or PROFILES:
+            pace.interrupted()
+            return False
+        return pace.next(now)

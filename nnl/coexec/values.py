@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from sys import getrefcount
+from typing import Any
 
 from nnl.coexec.paths import Values
 from nnl.core.array import NdArray
 from nnl.core.record import PLAIN
 from nnl.core.spec import Spec
 
+NOTHING: dict[int, Any] = {}
 LOST = "given up: a function that was to run with it has failed"
 
 
@@ -27,31 +29,36 @@ ALONE = references([NdArray.unwritten(Spec.of(()))])[0]  # where only the list h
 
 def publish(
     values: Values,
-    made: list[NdArray | None],
-    live: set[int],
+    live: dict[int, NdArray],
     taken: dict[int, tuple[int, NdArray]],
+    then: dict[int, Any] = NOTHING,
 ) -> None:
-    """Give arrays their values; those that have none say so."""
-    for i in live:
-        nd = made[i]
-        assert nd is not None
+    """Give arrays their values; those that have none say so.
+
+    Args:
+        then: {id of a record: its work from now on}.
+    """
+    for i, nd in live.items():
         record = nd.record
         if record.work is None:
             continue  # it was overwritten
-        record.work = None
         record.renew(PLAIN)
         if i in values:
             space, buf = values[i]
             nd.bufs[space] = buf
         else:
             record.cleared = LOST
+        record.work = then.get(id(record))
     handed = set(live)
     for number, nd in taken.values():
-        nd.record.work = None
+        record = nd.record
         if number not in values:
-            nd.record.cleared = LOST
-            continue
-        space, buf = values[number]
-        own = number not in handed and getattr(buf, "base", None) is None
-        nd.write(space, buf if own else buf.copy())
-        handed.add(number)
+            record.cleared = LOST
+        else:
+            space, buf = values[number]
+            own = number not in handed and getattr(buf, "base", None) is None
+            buf = record.take(space, buf if own else buf.copy())
+            nd.bufs.clear()
+            nd.bufs[space] = buf
+            handed.add(number)
+        record.work = then.get(id(record))

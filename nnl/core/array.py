@@ -94,19 +94,22 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
 
     def write(self, space: str, buf: Any) -> None:
         """Make `buf` the only current buffer; of memory that is shared, what it holds."""
+        bufs = self.bufs
         if self.record.version:
             self.settle()
-            self.bufs.clear()
             buf = self.record.take(space, buf)
         else:
-            self.bufs.clear()
             self.record = PLAIN
-        self.bufs[space] = buf
+        bufs[space] = buf  # first of all: an interrupt must not leave nothing
+        if len(bufs) > 1:
+            for other in [s for s in bufs if s != space]:
+                del bufs[other]
 
     def settle(self) -> None:
         """Let what was put off read and write the memory now, before somebody else does."""
-        if self.record.work is not None:
-            self.record.work.settle(self)
+        work = self.record.work  # asked once: another thread may finish it
+        if work is not None:
+            work.settle(self)
 
     def touch(self, space: str) -> Any:
         """The buffer of `space`, about to be written in place: the other spaces become stale."""
@@ -120,8 +123,9 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
 
     def _sync(self, space: str) -> Any:
         record = self.record
-        if record.work is not None and not self.bufs:
-            record.work.run()
+        work = record.work
+        if work is not None and not self.bufs:
+            work.fetch(self)
             return self.read(space)
         if self.bufs:
             src, buf = list(self.bufs.items())[0]  # another thread may add a copy

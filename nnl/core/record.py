@@ -49,13 +49,15 @@ class Record:
 
     def let_go(self, nd: Any) -> None:
         """The value that an array has, or is to have, is not wanted any more."""
-        if self.work is not None:
-            self.work.let_go(nd)
+        work = self.work
+        if work is not None:
+            work.let_go(nd)
 
     def give_up(self, nd: Any) -> None:
         """An array is to have other memory, and another record."""
-        if self.work is not None:
-            self.work.give_up(nd)
+        work = self.work
+        if work is not None:
+            work.give_up(nd)
 
     def renew(self, now: Record) -> None:
         """Say what another one says, of other memory."""

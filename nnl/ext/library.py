@@ -160,6 +160,16 @@ class DevicePlan(LibraryPlan, Protocol):
         """The array of a given slot with what an array of ours holds now."""
 
 
+class Executor(Protocol):
+    """A thread that runs plans of the library, one at a time."""
+
+    def start(self, plan: LibraryPlan, begin: int, end: int) -> None:
+        """Begin to run the steps [begin, end)."""
+
+    def wait(self) -> None:
+        """Return when that run is over; raise what it has raised."""
+
+
 class Library(Protocol):
     """The kernels of a memory space: the module in C++, or a device's."""
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES
+from nnl.core.record import PLAIN
 from nnl.ext.library import BFLOAT16, TILED
 from nnl.graph.program import SPACE
 
@@ -98,7 +99,12 @@ class Written:
         self.held.clear()
         for nd, space in self.arrays:
             if space == self.space:
-                nd.touch(space)
+                record = nd.record
+                alone = record.own is record.views is record.work is None
+                if alone and record.version and len(nd.bufs) == 1 and space in nd.bufs:
+                    record.renew(PLAIN)  # as touch() does, without its calls
+                else:
+                    nd.touch(space)
                 continue
             if SPACE in nd.bufs and is_held(nd):
                 self.held.append((nd, space, nd.bufs[SPACE]))

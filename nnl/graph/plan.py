@@ -15,7 +15,15 @@ from nnl.core.context import SPACES, using
 from nnl.core.graph import Node
 from nnl.core.op import OPS
 from nnl.core.origin import name_call, tell
-from nnl.ext.library import BFLOAT16, CHANNELS_LAST, TILED, DevicePlan, Library, LibraryPlan
+from nnl.ext.library import (
+    BFLOAT16,
+    CHANNELS_LAST,
+    TILED,
+    DevicePlan,
+    Executor,
+    Library,
+    LibraryPlan,
+)
 from nnl.graph.binding import Binding, Key
 from nnl.graph.inner_plan import InnerPlan
 from nnl.graph.lowering import NO_GRADIENTS, definition, lower
@@ -340,12 +348,36 @@ class Plan:
         elif second:
             self._run_native(self.native_cut, self.native_size, between)
         else:
-            if self.native_prepared and not self.binding.prepared():
-                self._run_native(0, self.native_prepared)
-                self.binding.mark_prepared()
+            self._prepare()
             self._run_native(self.native_prepared, self.native_cut, between)
         if second or not self.second:
             self.binding.written.after_run(self.slots)
+
+    def _prepare(self) -> None:
+        """Run the steps that run only once, if need be."""
+        if self.native_prepared and not self.binding.prepared():
+            self._run_native(0, self.native_prepared)
+            self.binding.mark_prepared()
+
+    def start(self, executor: Executor) -> None:
+        """Begin a run in another thread; `finish` ends it. For a plan that runs by itself.
+
+        Meanwhile nobody may read what it writes, nor write what it uses.
+        """
+        self.binding.written.before_run()
+        self.binding.point(self)
+        self._prepare()
+        assert self.native is not None
+        executor.start(self.native, self.native_prepared, self.native_cut)
+
+    def finish(self, executor: Executor) -> None:
+        """Wait for the end of a run that `start` has begun."""
+        try:
+            executor.wait()
+        except ValueError as e:
+            self._name(e, self.native_cut)
+            raise
+        self.binding.written.after_run(self.slots)
 
     def run_both(self) -> None:
         """Run the first part and the second."""
@@ -369,10 +401,7 @@ class Plan:
             with using(profiled=False):  # steps that Python computes are timed as steps
                 native.run_timed(begin, end)
         except ValueError as e:
-            at = getattr(native, "at", end)  # a device does not know
-            if at < end:
-                step = self.native_steps[at]
-                name_call(e, self.program.function(step), self.program.label(step))
+            self._name(e, end)
             raise
         times, starts = native.times, native.starts
         for k in range(begin, end):
@@ -380,6 +409,13 @@ class Plan:
             what, cost, dtype = account(self.program, step)
             origin = self.program.origin(step)
             note(step.op, place(self, step), what, starts[k], times[k], cost, dtype, origin)
+
+    def _name(self, e: ValueError, end: int) -> None:
+        """Let the error of a run up to a native step name the call that has failed."""
+        at = getattr(self.native, "at", end)  # a device does not know
+        if at < end:
+            step = self.native_steps[at]
+            name_call(e, self.program.function(step), self.program.label(step))
 
     def summary(self) -> str:
         """A table of the steps: where each runs, what it does, and what it took in the latest run.

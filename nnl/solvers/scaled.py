@@ -186,6 +186,7 @@ class LossScale:
 
     def set(self, scale: float) -> None:
         """Go on from another scale; the array stays where it is, so that recorded plans find it."""
+        self.value.settle()
         space = next(iter(self.value.bufs))
         self.value.touch(space)[...] = scale
 

@@ -43,8 +43,9 @@ class NNL_API Plan {
   void bind(int slot, void* data);
   void* data(int slot) const { return pointers_[static_cast<size_t>(slot)]; }
 
-  // Runs the steps [begin, end). An exception of a kernel comes out with the step's name in front.
-  void run(size_t begin, size_t end);
+  // Runs the steps [begin, end), on no more than `most` threads unless that is 0. An exception of a
+  // kernel comes out with the step's name in front.
+  void run(size_t begin, size_t end, int most = 0);
 
   // The same, adding nanoseconds to times()[step] and keeping when each step started.
   void run_timed(size_t begin, size_t end);

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures for steps that run ahead."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+import nnl as nn
+from nnl.coexec.running import Running
+from tests.coexec.schedules import Schedule, use
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Any:
+    """No run of another test."""
+    yield
+    if Running.now is not None:
+        Running.now.finish()
+
+
+@pytest.fixture
+def late(monkeypatch: Any, caplog: Any) -> Any:
+    """Plans run when somebody waits for them, and not before; everything in dynamic mode."""
+    caplog.set_level(logging.ERROR, "nnl")
+    schedule = Schedule(0, "late")
+    use(schedule, monkeypatch)
+    with nn.auto_forward():
+        yield schedule
+        if Running.now is not None:
+            Running.now.finish()
