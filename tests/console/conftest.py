@@ -34,7 +34,6 @@ class Browser:
 
 @pytest.fixture
 def console(tmp_path):
-    pytest.importorskip("fastapi")
     from nnl.console.state import Console
 
     made = Console(tmp_path / "folder")
@@ -44,6 +43,7 @@ def console(tmp_path):
 
 @pytest.fixture
 def guard(console):
+    pytest.importorskip("fastapi")
     from nnl.console.server import guarded
 
     return guarded(console, "127.0.0.1", 8000)
@@ -73,6 +73,7 @@ def browser_of():
     """A browser that has opened the address of a given console."""
 
     def opened(console):
+        pytest.importorskip("fastapi")
         from nnl.console.server import guarded
 
         guard = guarded(console, "127.0.0.1", 8000)

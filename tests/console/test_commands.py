@@ -47,6 +47,7 @@ def said(capsys, *args):
 
 
 def test_trials_of_a_console_from_the_command_line(trained, tmp_path, capsys):
+    pytest.importorskip("optuna")
     first, again = trained.first, {"trial": trained.first}
     second = trained.trials.add(trained.project["id"], weights_from=again, name="second")["id"]
     assert until(trained, second, "finished", "failed", seconds=60)["status"] == "finished"

@@ -156,6 +156,7 @@ def test_errors_of_the_server_have_a_code_and_a_hint(browser, console, monkeypat
 
 
 def test_other_machines_are_let_in_only_if_that_is_said(tmp_path, console):
+    pytest.importorskip("fastapi")
     from nnl.console.server import serve
 
     with pytest.raises(ValueError, match="Give --allow-remote as well"):
