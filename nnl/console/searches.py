@@ -319,14 +319,28 @@ class Searches:
             error = entry["error"] or {}
             c["reason"] = c["reason"] or error.get("message")
             study.tell(c["number"], state=optuna.trial.TrialState.FAIL)
-        elif settings["early_stop"] and not c["reason"] and self._hopeless(c, candidates):
-            c["reason"] = "worse than half of the earlier ones at this epoch"
+        elif (
+            settings["early_stop"]
+            and not c["reason"]
+            and self._hopeless(c, candidates, "multiply_adds" in settings["objectives"])
+        ):
+            c["reason"] = "worse than half of the earlier ones that cost no more, at this epoch"
             self._stop(c["trial"])
 
-    def _hopeless(self, c: Mapping[str, Any], candidates: list[dict[str, Any]]) -> bool:
-        """Whether it is behind the median of those that are done, in the middle of its training."""
+    def _hopeless(
+        self, c: Mapping[str, Any], candidates: list[dict[str, Any]], costs: bool
+    ) -> bool:
+        """Whether it is behind the median of those that are done, in the middle of its training.
+
+        Args:
+            costs: Whether multiply-adds count: a cheaper network may be worse than dearer ones.
+        """
         own = self._curve(c["trial"])
-        others = [self._curve(o["trial"]) for o in candidates if o["status"] == "finished"]
+        others = [
+            self._curve(o["trial"])
+            for o in candidates
+            if o["status"] == "finished" and (not costs or o["multiply_adds"] <= c["multiply_adds"])
+        ]
         entry = self.trials.one(c["trial"])
         if len(others) < WARM_UP or len(own) < max(entry["max_epoch"] // 2, 1):
             return False

@@ -101,6 +101,33 @@ def test_random_edits_never_break_the_code():
     assert trainable >= 30
 
 
+def test_only_what_costs_no_less_than_better_ones_is_stopped_early(tmp_path):
+    console = Console(tmp_path)
+    store = console.store
+
+    def candidate(name, cost, *errors):
+        more = {"kind": "train", "status": "running", "created": 0, "max_epoch": 4}
+        row = {"id": name, "project": "p", "number": 0, "name": name, "best_name": "valid_error"}
+        store.insert("trial", {**row, **more})
+        for epoch, error in enumerate(errors, 1):
+            names = ("trial", "name", "epoch", "iteration", "value")
+            values = (name, "valid_error", epoch, epoch, error)
+            store.insert("metric", dict(zip(names, values, strict=True)))
+        return {"trial": name, "multiply_adds": cost, "status": "finished"}
+
+    done = [candidate(f"done{i}", 100, 0.5, 0.4, 0.3, 0.2) for i in range(3)]
+    for name, cost, errors, stopped in (
+        ("dear", 100, (0.6, 0.6), True),
+        ("good", 100, (0.6, 0.3), False),
+        ("new", 100, (0.6,), False),
+        ("cheap", 50, (0.6, 0.6), False),
+    ):
+        c = candidate(name, cost, *errors)
+        assert console.searches._hopeless(c, done, True) == stopped, name
+    assert console.searches._hopeless(candidate("again", 50, 0.6, 0.6), done, False)
+    console.close()
+
+
 def test_settings_are_checked():
     for name, value in (("method", "grid"), ("edits", 0), ("rules", ["Nothing"]), ("hours", -1),
                         ("multiply_adds", [5, 1]), ("jobs", True), ("colour", 1)):  # fmt: skip
