@@ -30,10 +30,11 @@ def filled(page):
 
 
 CODE = re.compile("^(```(python|sh run)|<!-- (functions|module))", re.M)
-# start processes, or import other frameworks
+# start processes, import other frameworks, or make large networks
 LONG = (
     "docs/more/gallery.md",
     "docs/reference/commands.md",
+    "docs/reference/models.md",
     "docs/guides/deployment.md",
     "docs/from/pytorch.md",
     "docs/from/keras.md",
@@ -76,7 +77,13 @@ def test_every_public_name_has_an_example():
     assert [n for m, n, thing in reference.examples() if not reference.example(m, n, thing)] == []
 
 
-@pytest.mark.parametrize("module", reference.MODULES)
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(m, marks=[pytest.mark.long] if m == "nnl.models" else [])
+        for m in reference.MODULES
+    ],
+)
 def test_examples_in_docstrings_give_what_they_say(module, fresh):
     options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     runner = doctest.DocTestRunner(optionflags=options, verbose=False)

@@ -21,6 +21,7 @@ PREAMBLE = """import numpy as np
 import nnl as nn
 import nnl.communicators as C, nnl.functions as F, nnl.initializer as I
 import nnl.parametric_functions as PF, nnl.solvers as S
+from nnl import models
 
 np.set_printoptions(precision=4, suppress=True)
 rng = np.random.default_rng(0)
@@ -39,6 +40,7 @@ MODULES = {
     "nnl.solvers": "S",
     "nnl.initializer": "I",
     "nnl.communicators": "C",
+    "nnl.models": "models",
     "nnl.utils.data_iterator": "",
     "nnl.utils.learning_rate_scheduler": "",
     "nnl.monitor": "",
@@ -190,7 +192,7 @@ def functions(*words: str) -> str:
 def module(name: str, *parts_of: str) -> str:
     """The public names of a module, or those that some of its parts define; each object once."""
     parts = [f"```python\n{preamble(name)}```\n"]
-    told: dict[int, str] = {} if name == "nnl" else {id(nnl.Context): "nnl.Context"}
+    told = {} if name == "nnl" else {id(nnl.Context): "nnl.Context"}
     for key, thing in sorted(public(name).items(), key=lambda item: item[0].lower()):
         if parts_of and thing.__module__.rpartition(".")[2] not in parts_of:
             continue

@@ -66,6 +66,12 @@ def bert(
     Raises:
         ValueError: tokens has another rank or is too long, or heads does not divide width.
     Source: Devlin et al., arXiv:1810.04805.
+    Example:
+        >>> tokens = nn.Variable((2, 5))
+        >>> with nn.parameter_scope("bert"):
+        ...     y = models.bert(tokens, vocabulary=50, width=16, layers=1, heads=2)
+        >>> [part.shape for part in y]
+        [(2, 5, 16), (2, 16)]
     """
     p = 0.0 if test else dropout
     h = _sequence("bert", tokens, segments, keep, vocabulary, width, layers, heads, longest, p)
@@ -91,6 +97,13 @@ def bert_masked_language_model(
 
     Returns:
         (B, T, vocabulary). Their weights are the token embedding.
+    Example:
+        >>> tokens = nn.Variable((2, 5))
+        >>> with nn.parameter_scope("bert_masked_language_model"):
+        ...     models.bert_masked_language_model(
+        ...         tokens, vocabulary=50, width=16, layers=1, heads=2
+        ...     ).shape
+        (2, 5, 50)
     """
     name = "bert_masked_language_model"
     p = 0.0 if test else dropout

@@ -59,8 +59,11 @@ def build(name: str, x: Any, num_classes: int = 1000, test: bool = False, **opti
         Scores, (B, num_classes).
     Raises:
         ValueError: There is no such network.
-
-    >>> y = build("se_resnext50", nn.Variable((8, 3, 224, 224)))
+    Example:
+        >>> x = nn.Variable((1, 3, 64, 64))
+        >>> with nn.parameter_scope("build"):
+        ...     models.build("mobilenet_v3_small", x, num_classes=10).shape
+        (1, 10)
     """
     if name not in NETWORKS:
         raise ValueError(f"build: name is {name!r}, wanted one of {', '.join(NETWORKS)}")

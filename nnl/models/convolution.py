@@ -26,8 +26,13 @@ def synchronised(comm: Any) -> Iterator[None]:
 
     Their parameters are the same as without, so running statistics may be used alone.
 
-    >>> with synchronised(comm):
-    ...     y = build("resnet50", x)
+    Example:
+        >>> comm = C.MultiProcessDataParallelCommunicator(nn.get_current_context())
+        >>> comm.init()
+        >>> x = nn.Variable((2, 3, 32, 32))
+        >>> with nn.parameter_scope("synchronised"), models.synchronised(comm):
+        ...     models.resnet(x, depth=18, num_classes=10).shape
+        (2, 10)
     """
     before = _COMM.set(comm)
     try:

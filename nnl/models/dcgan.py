@@ -26,6 +26,11 @@ def dcgan_generator(z: Any, channels: int = 64, colors: int = 3, test: bool = Fa
     Returns:
         (B, colors, 64, 64), in [-1, 1].
     Source: Radford, Metz and Chintala, arXiv:1511.06434, section 4 and figure 1.
+    Example:
+        >>> z = nn.Variable((1, 10))
+        >>> with nn.parameter_scope("dcgan_generator"):
+        ...     models.dcgan_generator(z, channels=4).shape
+        (1, 3, 64, 64)
     """
     h = F.reshape(z, (*z.shape, 1, 1))
     for i, factor in enumerate((8, 4, 2, 1), 1):
@@ -45,6 +50,11 @@ def dcgan_discriminator(x: Any, channels: int = 64, test: bool = False) -> Any:
     Returns:
         Scores before the sigmoid, (B, 1).
     Source: as of `dcgan_generator`.
+    Example:
+        >>> x = nn.Variable((1, 3, 64, 64))
+        >>> with nn.parameter_scope("dcgan_discriminator"):
+        ...     models.dcgan_discriminator(x, channels=4).shape
+        (1, 1)
     """
     h = x
     for i, factor in enumerate((1, 2, 4, 8), 1):

@@ -59,6 +59,11 @@ def efficientnet(
     Raises:
         ValueError: There is no such variant.
     Source: Tan and Le, EfficientNet, arXiv:1905.11946, table 1.
+    Example:
+        >>> x = nn.Variable((1, 3, 64, 64))
+        >>> with nn.parameter_scope("efficientnet"):
+        ...     models.efficientnet(x, num_classes=10).shape
+        (1, 10)
     """
     if variant not in range(len(SCALES)):
         raise ValueError(f"efficientnet: variant is {variant!r}, wanted 0 to {len(SCALES) - 1}")

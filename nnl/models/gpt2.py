@@ -49,6 +49,11 @@ def gpt2(
     Raises:
         ValueError: tokens has another rank or is too long, or heads does not divide width.
     Source: Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
+    Example:
+        >>> tokens = nn.Variable((2, 5))
+        >>> with nn.parameter_scope("gpt2"):
+        ...     models.gpt2(tokens, vocabulary=50, width=16, layers=1, heads=2).shape
+        (2, 5, 50)
     """
     check_sequence("gpt2", tokens, longest, width, heads)
     p = 0.0 if test else dropout

@@ -22,6 +22,11 @@ def lenet(x: Any, num_classes: int = 10) -> Any:
         Scores, (B, num_classes).
     Source: after LeCun et al., Gradient-based learning applied to document recognition, 1998, in
         the form of NNabla's MNIST example.
+    Example:
+        >>> x = nn.Variable((1, 1, 28, 28))
+        >>> with nn.parameter_scope("lenet"):
+        ...     models.lenet(x).shape
+        (1, 10)
     """
     h = F.relu(F.max_pooling(PF.convolution(x, 16, (5, 5), name="conv1"), (2, 2)))
     h = F.relu(F.max_pooling(PF.convolution(h, 16, (5, 5), name="conv2"), (2, 2)))
@@ -38,6 +43,11 @@ def mlp(x: Any, hidden: Sequence[int] = (256, 256), num_classes: int = 10) -> An
         num_classes: Number of scores.
     Returns:
         Scores, (B, num_classes).
+    Example:
+        >>> x = nn.Variable((1, 20))
+        >>> with nn.parameter_scope("mlp"):
+        ...     models.mlp(x).shape
+        (1, 10)
     """
     h = x
     for i, width in enumerate(hidden, 1):

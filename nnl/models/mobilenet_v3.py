@@ -73,6 +73,11 @@ def mobilenet_v3(
     Raises:
         ValueError: There is no such size.
     Source: Howard et al., Searching for MobileNetV3, arXiv:1905.02244, tables 1 and 2.
+    Example:
+        >>> x = nn.Variable((1, 3, 64, 64))
+        >>> with nn.parameter_scope("mobilenet_v3"):
+        ...     models.mobilenet_v3(x, "small", num_classes=10).shape
+        (1, 10)
     """
     if size not in SIZES:
         raise ValueError(f"mobilenet_v3: size is {size!r}, wanted one of {sorted(SIZES)}")

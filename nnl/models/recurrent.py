@@ -35,6 +35,11 @@ def recurrent_language_model(
     Raises:
         ValueError: There is no such cell.
     Source: Zaremba, Sutskever and Vinyals, arXiv:1409.2329.
+    Example:
+        >>> tokens = nn.Variable((2, 5))
+        >>> with nn.parameter_scope("recurrent_language_model"):
+        ...     models.recurrent_language_model(tokens, vocabulary=50, width=16).shape
+        (2, 5, 50)
     """
     if cell not in ("lstm", "gru"):
         raise ValueError(f"recurrent_language_model: cell is {cell!r}, wanted 'lstm' or 'gru'")

@@ -35,6 +35,11 @@ def resnet(x: Any, depth: int = 50, num_classes: int = 1000, test: bool = False)
     Raises:
         ValueError: There is no such depth.
     Source: He et al., Deep Residual Learning for Image Recognition, arXiv:1512.03385, table 1.
+    Example:
+        >>> x = nn.Variable((1, 3, 64, 64))
+        >>> with nn.parameter_scope("resnet"):
+        ...     models.resnet(x, depth=18, num_classes=10).shape
+        (1, 10)
     """
     return _network("resnet", x, depth, num_classes, test)
 
@@ -58,6 +63,11 @@ def resnext(
 
     Source: Xie et al., Aggregated Residual Transformations for Deep Neural Networks,
         arXiv:1611.05431, table 1.
+    Example:
+        >>> x = nn.Variable((1, 3, 64, 64))
+        >>> with nn.parameter_scope("resnext"):
+        ...     models.resnext(x, num_classes=10).shape
+        (1, 10)
     """
     return _grouped("resnext", x, depth, group, width, num_classes, test)
 
@@ -68,6 +78,11 @@ def se_resnet(x: Any, depth: int = 50, num_classes: int = 1000, test: bool = Fal
     The arguments, results and errors are those of `resnet`.
 
     Source: Hu et al., Squeeze-and-Excitation Networks, arXiv:1709.01507, table 1.
+    Example:
+        >>> x = nn.Variable((1, 3, 64, 64))
+        >>> with nn.parameter_scope("se_resnet"):
+        ...     models.se_resnet(x, depth=18, num_classes=10).shape
+        (1, 10)
     """
     return _network("se_resnet", x, depth, num_classes, test, excite=True)
 
@@ -85,6 +100,11 @@ def se_resnext(
     The arguments, results and errors are those of `resnext`.
 
     Source: Hu et al., Squeeze-and-Excitation Networks, arXiv:1709.01507, table 1.
+    Example:
+        >>> x = nn.Variable((1, 3, 64, 64))
+        >>> with nn.parameter_scope("se_resnext"):
+        ...     models.se_resnext(x, num_classes=10).shape
+        (1, 10)
     """
     return _grouped("se_resnext", x, depth, group, width, num_classes, test, excite=True)
 

@@ -47,8 +47,16 @@ def load_torch_weights(
     The networks that timm calls tf_... pad otherwise: they have the same names, not the same
     scores.
 
-    >>> y = build("resnet50", x, test=True)
-    >>> load_torch_weights("resnet50-11ad3fa6.pth")
+    Example:
+        >>> x = nn.Variable((1, 3, 64, 64))
+        >>> with nn.parameter_scope("given"):
+        ...     y = models.build("resnet18", x)
+        ...     weights = {"fc.bias": np.ones(1000, np.float32)}
+        ...     try:
+        ...         models.load_torch_weights(weights)
+        ...     except ValueError as error:
+        ...         print("refused: weights are missing")
+        refused: weights are missing
     """
     where = "load_torch_weights"
     ours: dict[str, dict[str, Any]] = {}  # layer -> its parameters

@@ -28,6 +28,11 @@ def unet(
     Raises:
         ValueError: H or W is not such a multiple.
     Source: Ronneberger, Fischer and Brox, arXiv:1505.04597, figure 1.
+    Example:
+        >>> x = nn.Variable((1, 3, 64, 64))
+        >>> with nn.parameter_scope("unet"):
+        ...     models.unet(x, channels=4).shape
+        (1, 2, 64, 64)
     """
     if x.shape[2] % 2**depth or x.shape[3] % 2**depth:
         raise ValueError(
