@@ -55,6 +55,12 @@ def add_commands(commands: Any) -> None:
     opt.add_argument("--epochs", type=int, default=5, metavar="N", help="(5)")
     opt.add_argument("--batch-size", type=int, default=32, metavar="N", help="samples (32)")
     opt.add_argument("--lr", type=float, metavar="X", help="learning rate of all")
+    opt.add_argument(
+        "--target",
+        type=float,
+        metavar="X",
+        help="end a run at this test accuracy: time to accuracy",
+    )
     opt.add_argument("--samples", type=int, metavar="N", help="use the first N samples")
     opt.add_argument("-o", "--out", default="bench", metavar="FOLDER", help="CSV and plots (bench)")
     _shared(opt)
@@ -160,7 +166,7 @@ def _optimizer(args: argparse.Namespace, bench: Any, report: Any, names: list[st
     trained = [n for n in names if bench.network_class(n).trains]
     made = bench.optimizers_of(
         report, trained, rules, args.model, args.data, args.epochs, args.batch_size, args.lr,
-        args.out, args.samples,
+        args.out, args.samples, args.target,
     )  # fmt: skip
     print(table(report.rows))
     for path in made:

@@ -159,19 +159,21 @@ def optimizers_of(
     lr: float | None,
     folder: str | Path,
     samples: int | None = None,
+    target: float | None = None,
 ) -> list[Path]:
     """Train with every optimizer on every back end: CSV files and four pictures in a folder, a row
     per epoch in the report. What a back end does not have is a row with the reason."""
     from nnl.deep500 import network, plots, tickers, zoo
     from nnl.deep500.dataset import DataSet
     from nnl.deep500.optimizers import optimizer
-    from nnl.deep500.runner import AbortOnNan, Runner
+    from nnl.deep500.runner import AbortAtAccuracy, AbortOnNan, Runner
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     view = zoo.MODELS[model](_shape(data)) if model in zoo.MODELS else model_of(model)
     whole = {n: v[:samples] for n, v in zoo.DATA[data]().items()}
     cut = len(whole["label"]) * 4 // 5
+    goal = [] if target is None else [AbortAtAccuracy(target)]
     for backend in names:
         for rule in rules:
             name = {"backend": backend, "optimizer": rule, "model": model}
@@ -185,7 +187,7 @@ def optimizers_of(
                     DataSet({n: v[cut:] for n, v in whole.items()}, batch_size),
                     net,
                     one,
-                    tickers=[AbortOnNan(), tickers.CsvTicker(folder / file)],
+                    tickers=[AbortOnNan(), *goal, tickers.CsvTicker(folder / file)],
                 ).run(epochs)
             except (NotImplementedError, ValueError) as error:
                 report.rows.append({**name, "status": "missing", "reason": str(error)})

@@ -315,7 +315,7 @@ class Network:
 
     def plain_training(self, rule: str, **settings: float) -> Any:
         """The training step as somebody would write it for this back end alone, to compare with:
-        a function of inputs that gives the loss.
+        a function of inputs that gives the loss. It reads all outputs, as the others do.
 
         Raises:
             NotImplementedError: The back end has none.

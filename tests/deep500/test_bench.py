@@ -102,6 +102,8 @@ def test_bench_optimizer_writes_files_and_four_pictures(tmp_path, capsys):
         with open(tmp_path / name, newline="") as file:
             tables.append([float(r["loss"]) for r in csv.DictReader(file)])
     np.testing.assert_allclose(tables[0], tables[1], rtol=1e-3)
+    assert main([*args[:-1], str(tmp_path / "short"), "--target", "0.01"]) == 0
+    assert len((tmp_path / "short" / "nnl_momentum.csv").read_text().splitlines()) == 2
 
 
 def test_bench_overhead_has_the_form_of_table_6_1(capsys):
@@ -152,12 +154,16 @@ def test_the_plain_program_trains_the_same(backend):
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["nnl", "torch"])
 def test_the_layer_costs_little(backend):
-    """Less than 20 us of a short step and 1 % of a long one; the lower end of the interval is
-    asked, because a busy machine moves the rest."""
-    short = level1.overhead(zoo.lenet(), installed(backend), batch_size=8, epochs=5, steps=50)[-1]
-    assert short["low_us"] < 20
-    long = level1.overhead(zoo.resnet(), backend, batch_size=16, epochs=4, steps=15)[-1]
-    assert long["low_us"] / (long["native_s"] * 1e6) < 0.01
+    """Less than 20 us of a short step and 1 % of a long one, in the best of three tries: what else
+    the machine does can only add to it."""
+
+    def tries(model, **how):
+        return [level1.overhead(model, installed(backend), **how)[-1] for _ in range(3)]
+
+    short = tries(zoo.lenet(), batch_size=8, epochs=4, steps=60)
+    assert min(r["overhead_us"] for r in short) < 20
+    long = tries(zoo.resnet(), batch_size=16, epochs=3, steps=12)
+    assert min(r["overhead"] for r in long) < 0.01
 
 
 def test_networks_of_the_zoo_give_the_same_everywhere():

@@ -13,7 +13,8 @@ from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.importer import OnnxModel
 from nnl.converters.onnx.registry import ONNX
 from nnl.converters.onnx.values import var
-from nnl.core.modes import context_scope, no_grad
+from nnl.core.context import using
+from nnl.core.modes import no_grad
 from nnl.core.parameter import parameter_scope
 from nnl.core.python_function import PythonFunction
 from nnl.core.variable import Variable, forward_all
@@ -86,6 +87,9 @@ class NnlNetwork(Network):
         self.scope: Any = OrderedDict()  # a plain dict is no scope
         super().__init__(model, device, trainable)
 
+    def _here(self) -> Any:
+        return using(context=self.context, target=self.context.target)
+
     def missing(self) -> list[str]:
         for node in self.graph.walk():
             key = node.domain, node.op_type
@@ -100,8 +104,10 @@ class NnlNetwork(Network):
     def _build(self) -> None:
         self.net = OnnxModel(self.model, lambda name, _: name in self._names)
         self.graphs: dict[Any, Any] = {}
+        names = [v.name for v in self.graph.outputs]
+        self.loss_at = names.index(self.loss) if self.loss else -1
         self.scope = OrderedDict()
-        with context_scope(self.context), parameter_scope("", self.scope):
+        with self._here(), parameter_scope("", self.scope):
             made = self.net.parameters()
         self.parameter = {name: made[name] for name in self._names}
 
@@ -111,21 +117,20 @@ class NnlNetwork(Network):
     def _static(self, inputs: Values) -> Any:
         """Inputs and outputs of the graph for these shapes; None where it cannot be recorded."""
         key = tuple([(v.shape, v.dtype) for v in inputs.values()])
-        if key not in self.graphs:
+        found = self.graphs.get(key, self)
+        if found is self:  # no graph yet; None says that there is none
             with parameter_scope("", self.scope):
-                self.graphs[key] = self._record(inputs)
-        return self.graphs[key]
+                found = self.graphs[key] = self._record(inputs)
+        return found
 
     def _record(self, inputs: Values) -> Any:
         infos = {v.name: v for v in self.graph.inputs}
         whole = [n for n, v in inputs.items() if v.dtype not in _FLOATS]
         types = [v.dtype for v in self.graph.outputs if v.dtype is not None]
-        if (whole and not self.loss) or any(
-            t.kind not in "iub" and t not in _FLOATS for t in types
-        ):
-            return (
-                None  # integers may decide shapes; small floats are rounded to where they are read
-            )
+        small = [t for t in types if t.kind not in "iub" and t not in _FLOATS]
+        # integers may decide shapes; small floats are rounded to where they are read
+        if small or (whole and not self.loss):
+            return None
         given = {n: Variable(v.shape) for n, v in inputs.items()}
         for n, v in given.items():
             v.d = inputs[n]
@@ -144,7 +149,7 @@ class NnlNetwork(Network):
 
     def _infer(self, inputs: Values) -> dict[str, Any]:
         names = [v.name for v in self.graph.outputs]
-        with context_scope(self.context):
+        with self._here():
             static = None
             if all(isinstance(v, np.ndarray) for v in inputs.values()):
                 static = self._static(inputs)
@@ -172,11 +177,10 @@ class NnlNetwork(Network):
         if static is None:
             raise OnnxError(f"{self.backend}: the graph cannot be recorded for training")
         self._fill(static[0], inputs)
-        loss = static[1][[v.name for v in self.graph.outputs].index(self.loss)]
         (zero_grad or self._zero)()
         forward_all(static[1], clear_no_need_grad=True)
-        loss.backward(clear_buffer=True)
         outs: list[Any] = static[1]
+        outs[self.loss_at].backward(clear_buffer=True)
         return outs
 
     def _zero(self) -> None:
@@ -184,24 +188,24 @@ class NnlNetwork(Network):
             v.grad.zero()
 
     def _backprop(self, inputs: Values) -> dict[str, Any]:
-        with context_scope(self.context):
+        with self._here():
             return self._results(self.step(inputs))
 
     def _read(self, name: str) -> Any:
         own = name.removesuffix(GRADIENT)
-        with context_scope(self.context):
+        with self._here():
             v = self.parameter[own]
             return v.d if own == name else v.g
 
     def _write(self, name: str, value: Any) -> None:
-        with context_scope(self.context):
+        with self._here():
             self.parameter[name].d = value
 
     def _solver(self, rule: str, settings: dict[str, float]) -> Any:
         self.setup()
         make, names = _SOLVERS[rule]
         solver = make(**{names.get(k, k): v for k, v in settings.items()})
-        with context_scope(self.context):
+        with self._here():
             solver.set_parameters(self.parameter)
         return solver
 
@@ -210,17 +214,17 @@ class NnlNetwork(Network):
 
         def train(inputs: Any) -> float:
             if not self.graphs:
-                with context_scope(self.context):
+                with self._here():
                     self._static(self._bound(inputs))
             ((given, outs),) = self.graphs.values()
-            with context_scope(self.context):
+            with self._here():
                 for name, v in given.items():
                     v.d = inputs[name]
                 solver.zero_grad()
                 forward_all(outs, clear_no_need_grad=True)
-                outs[-1].backward(clear_buffer=True)
+                outs[self.loss_at].backward(clear_buffer=True)
                 solver.update()
-                return float(outs[-1].d)
+                return float([np.array(y.d) for y in outs][self.loss_at])
 
         return train
 
@@ -231,11 +235,11 @@ class NnlNetwork(Network):
         parameters = list(self.parameter.values())
 
         def run(inputs: Any) -> dict[str, Any]:
-            with context_scope(self.context):
+            with self._here():
                 return self._results(self.step(self._bound(inputs), solver.zero_grad))
 
         def update() -> None:
-            with context_scope(self.context):
+            with self._here():
                 solver.update()
 
         return NativeTraining(

@@ -410,6 +410,7 @@ class TorchNetwork(VisitorNetwork):
         optimizer = self._optimizer(rule, settings)
         weights = list(self.values.values())
         exported: list[Any] = []
+        at = [v.name for v in self.graph.outputs].index(self.loss)
 
         def whole(*values: Any) -> Any:
             names = [*self.values, *[v.name for v in self.graph.inputs]]
@@ -421,10 +422,10 @@ class TorchNetwork(VisitorNetwork):
             if not exported:
                 exported.append(make_fx(whole)(*weights, *given))
             optimizer.zero_grad()
-            loss = exported[0](*weights, *given)[-1]
-            loss.backward()
+            outs = exported[0](*weights, *given)
+            outs[at].backward()
             optimizer.step()
-            return float(loss.detach())
+            return float([np.array(y.detach().numpy()) for y in outs][at])
 
         return train
 
