@@ -82,6 +82,7 @@ class Trials:
                 self.tick()
             except Exception:  # noqa: BLE001  # the thread must go on, and the log says why not
                 logger.exception("trials")
+                self._end.wait(5)  # as where the disk is full: not ten times a second
 
     # ---- one step ----
 
@@ -105,13 +106,13 @@ class Trials:
 
     def _start(self, row: dict[str, Any], resume: bool = False) -> None:
         folder = self.folder(row["id"])
-        arguments = json.loads((folder / "command.json").read_text())
-        if resume:
-            arguments.append("-r")
         try:
+            arguments = json.loads((folder / "command.json").read_text())
+            arguments += ["-r"] if resume else []
             process = processes.start([*self.command, *arguments], folder / "log.txt", folder)
-        except OSError as error:
-            self._changed(row["id"], status="failed", ended=time.time(), error=_error(str(error)))
+        except (OSError, ValueError) as error:
+            what = _error(f"it cannot be started: {error}", "train it again", str(folder))
+            self._changed(row["id"], status="failed", ended=time.time(), error=what)
             return
         self._processes[row["id"]] = process
         begin = processes.started_at(process.pid)

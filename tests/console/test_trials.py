@@ -121,6 +121,21 @@ def test_a_trial_whose_process_was_killed_can_be_resumed(console):
     assert until(console, key, "finished")["epoch"] == 3
 
 
+def test_a_trial_whose_files_are_gone_fails_and_holds_nobody_up(console):
+    first, second = add(console, step_s=0.05), add(console, step_s=0.05)
+    lost, last = add(console), add(console)
+    (console.trials.folder(lost) / "command.json").unlink()
+    entry = until(console, lost, "failed")
+    assert "it cannot be started" in entry["error"]["message"] and entry["error"]["where"]
+    for key in (first, second, last):
+        until(console, key, "finished")
+    name = console.store.rows("SELECT csv FROM dataset")[0]["csv"]
+    (console.datasets.root / name).unlink()
+    assert console.datasets.all()[0]["missing"]
+    with pytest.raises(Refused, match="the file of the data set .* is gone"):
+        add(console)
+
+
 def test_a_server_that_starts_again_finds_its_children(console):
     key = add(console, step_s=0.1)
     until(console, key, "running")
