@@ -153,8 +153,8 @@ class Trials:
         error = None
         if wanted == "cancel":
             status = "interrupted"
-        elif said == "suspended" or (code == 130 and wanted == "suspend"):
-            status = "suspended"
+        elif said == "suspended" or (wanted == "suspend" and said is None and code != 0):
+            status = "suspended"  # perhaps before it could say so
         elif said == "finished" or (code == 0 and row["kind"] != "train"):
             status = "finished"
         elif said == "failed" or (code is not None and code > 0):

@@ -189,7 +189,7 @@ def test_forms_are_read_from_the_help_texts_without_running_anything():
 
 
 def ended(browser, run):
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         found = browser.get(f"/runs/{run['id']}")
         if found["status"] != "running":

@@ -195,7 +195,7 @@ def test_a_cancelled_search_stops_its_candidates(tmp_path):
     console.begin()
     try:
         key = console.searches.add(project, None, {"attempts": 3})["id"]
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not console.searches.candidates(key) and time.monotonic() < end:
             time.sleep(0.05)
         trial = console.searches.candidates(key)[0]["trial"]
