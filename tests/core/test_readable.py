@@ -6,12 +6,13 @@ import re
 
 import numpy as np
 import pytest
-import torch
 
 import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 from tests.core.conftest import leaf
+
+torch = pytest.importorskip("torch")
 
 X = np.linspace(-1, 1.5, 12).reshape(4, 3).astype(np.float32)
 CLEARS = [(f, b) for f in ("", "clear_no_need_grad") for b in (False, True)]
