@@ -225,11 +225,11 @@ def _special() -> list[Layer]:
     ]
 
 
-def _first_sentence(doc: str | None) -> str:
+def first_sentence(doc: str | None) -> str:
     return " ".join((doc or "").strip().partition("\n\n")[0].split())
 
 
-def _arguments(doc: str | None) -> dict[str, str]:
+def arguments(doc: str | None) -> dict[str, str]:
     """What a docstring says of each argument."""
     found: dict[str, str] = {}
     names: list[str] = []
@@ -265,7 +265,7 @@ _KINDS = {
 }
 
 
-def _property(name: str, text: str, default: Any, docs: dict[str, str]) -> Property | None:
+def property_of(name: str, text: str, default: Any, docs: dict[str, str]) -> Property | None:
     kind = _KINDS.get(text.removesuffix(" | None"))
     if kind is None:
         return None
@@ -280,7 +280,7 @@ def _property(name: str, text: str, default: Any, docs: dict[str, str]) -> Prope
 
 
 def _of_op(op: Op, name: str) -> Layer:
-    docs = _arguments(op.__doc__)
+    docs = arguments(op.__doc__)
     n = len(op.inputs)
     inputs = [
         Port(x, i in op.optional, op.variadic and i == n - 1)
@@ -290,12 +290,12 @@ def _of_op(op: Op, name: str) -> Layer:
     visible = op.outputs[: op.visible]
     outputs = [Port(y, variadic=op.variadic_out) for y in visible]
     given = zip(op.fields, op.kinds, op.defaults, strict=True)
-    properties = [_property(f, kind, default, docs) for f, kind, default in given if f != "inplace"]
+    properties = [property_of(f, kind, d, docs) for f, kind, d in given if f != "inplace"]
     loss = name in LOSSES
     return Layer(
         f"F.{name}",
         "Loss" if loss else category(op),
-        _first_sentence(op.__doc__),
+        first_sentence(op.__doc__),
         tuple(inputs),
         tuple(outputs),
         tuple(p for p in properties if p is not None),
@@ -311,7 +311,7 @@ def _of_function(function: Any, kind: str) -> Layer | None:
     parametric = kind.startswith("PF.")
     if parametric and "name" not in signature:
         return None  # of the registry
-    docs = _arguments(function.__doc__)
+    docs = arguments(function.__doc__)
     inputs, properties = [], []
     for p in signature.values():
         text = "" if p.annotation is p.empty else str(p.annotation)
@@ -333,7 +333,7 @@ def _of_function(function: Any, kind: str) -> Layer | None:
             kinds = {bool: "bool", int: "int", float: "float", str: "str"}
             text = kinds.get(type(p.default), "Sequence[int]" if p.name in _INTS else "float")
         default = REQUIRED if p.default is p.empty else p.default
-        properties.append(_property(p.name, text, default, docs))
+        properties.append(property_of(p.name, text, default, docs))
     if parametric:
         doc = "Parameter scope; layers with the same one share weights."
         properties.append(Property("scope", "str", optional=True, doc=doc))
@@ -343,7 +343,7 @@ def _of_function(function: Any, kind: str) -> Layer | None:
     return Layer(
         kind,
         _category_of(name, function),
-        _first_sentence(function.__doc__),
+        first_sentence(function.__doc__),
         tuple(inputs),
         (Port("y", variadic=name in ("split", "meshgrid")),),
         tuple(p for p in properties if p is not None),

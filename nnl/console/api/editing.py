@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import APIRouter
 
 import nnl
-from nnl.console import palette
+from nnl.console import optimizers, palette
 from nnl.console.analysis import analyse
 from nnl.console.api.requests import Body, The, document
 from nnl.console.code import code
@@ -74,6 +74,11 @@ def _schema() -> dict[str, Any]:
 @router.get("/schema/layers")
 def layers() -> dict[str, Any]:
     return _schema()
+
+
+@router.get("/schema/solvers")
+def solvers() -> dict[str, Any]:
+    return optimizers.schema()
 
 
 @router.post("/analyze")
