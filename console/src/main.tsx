@@ -5,6 +5,7 @@ import "@xyflow/react/dist/base.css";
 import "./styles/base.css";
 import "./styles/parts.css";
 import "./styles/editor.css";
+import "./styles/pages.css";
 
 const root = document.getElementById("root");
 if (!root) throw new Error("index.html has no #root");

@@ -164,7 +164,8 @@ export interface NetworkDiff {
     changed: {
       network: string;
       name: string;
-      type: [string, string];
+      /** null: the same. */
+      type: [string, string] | null;
       properties: Record<string, [PropertyValue, PropertyValue]>;
     }[];
   };

@@ -260,3 +260,8 @@ export interface QuickReport {
   multiply_adds: number;
 }
 
+
+/** What of a trial's configuration pages show. */
+export interface TrainedConfig {
+  dataset?: { train: string | null; valid: string | null };
+}

@@ -1,6 +1,6 @@
 // The frame of all pages: the top bar, and the page that the address names.
 
-import { Suspense, useEffect, useState, type ComponentType } from "react";
+import { lazy, Suspense, useEffect, useState, type ComponentType } from "react";
 import { ApiError } from "../api/http";
 import { EditorPage } from "../editor/EditorPage";
 import { useEditor } from "../editor/store";
@@ -17,10 +17,20 @@ type Page = ComponentType<{ parts: Parts }>;
 // Pages of a project, by the part of the address after /p/PROJECT/.
 const PROJECT_PAGES: Record<string, Page> = {
   "edit/:network?": EditorPage,
+  "train/:trial?": lazy(() => import("../training/TrainingPage")),
+  "eval/:trial?": lazy(() => import("../evaluation/EvaluationPage")),
+  "search/:search?": lazy(() => import("../search/SearchPage")),
+  compare: lazy(() => import("../compare/ComparePage")),
+  config: lazy(() => import("../editor/ConfigPage")),
+  history: lazy(() => import("../editor/HistoryPage")),
 };
 
 const PAGES: Record<string, Page> = {
   "/": ProjectList,
+  "/data/:dataset?": lazy(() => import("../data/DataPage")),
+  "/plugins/:plugin?": lazy(() => import("../plugins/PluginsPage")),
+  "/quick": lazy(() => import("../quick/QuickPage")),
+  "/help": lazy(() => import("./HelpPage")),
 };
 
 function find(pages: Record<string, Page>, prefix: string, path: string): [Page, Parts] | null {

@@ -1,13 +1,14 @@
-// The first page: projects and samples.
+// The first page: projects, samples, and trials of late.
 
 import { useState } from "react";
 import { get, patch, post, remove } from "../api/http";
 import type { ImportReport } from "../api/network";
-import type { Project, Sample } from "../api/records";
+import type { Project, Sample, Trial } from "../api/records";
 import { useResource } from "../api/resource";
 import { chooseFile, upload } from "../ui/files";
 import { moment } from "../ui/format";
 import { Dialog, Empty, Failure, Field, Loading, Menu } from "../ui/parts";
+import { TrialLine } from "../training/TrialLine";
 import { attempt, done } from "./notices";
 import { Link, navigate } from "./router";
 
@@ -16,6 +17,7 @@ export const NETWORK_FILES = ".nntxt,.prototxt,.nnp,.onnx,.nnlp,.sdcproj";
 export function ProjectList() {
   const { data, error, reload } = useResource<{ projects: Project[] }>("/projects");
   const samples = useResource<{ samples: Sample[] }>("/samples");
+  const trials = useResource<{ trials: Trial[] }>("/trials", { sort: "-created", limit: 8 });
   const [naming, setNaming] = useState<Project | "new" | null>(null);
 
   const create = (body: { name: string; sample?: string; document?: unknown }) =>
@@ -96,6 +98,16 @@ export function ProjectList() {
                 </button>
                 <p className="muted">{sample.doc}</p>
               </li>
+            ))}
+          </ul>
+        </section>
+      )}
+      {trials.data && trials.data.trials.length > 0 && (
+        <section>
+          <h2>Trials of late</h2>
+          <ul className="lines">
+            {trials.data.trials.map((trial) => (
+              <TrialLine key={trial.id} trial={trial} />
             ))}
           </ul>
         </section>

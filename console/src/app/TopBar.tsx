@@ -8,6 +8,16 @@ import { useTheme } from "./theme";
 
 const PROJECT_TABS = [
   ["edit", "Edit"],
+  ["train", "Training"],
+  ["eval", "Evaluation"],
+  ["search", "Search"],
+  ["config", "Config"],
+] as const;
+
+const COMMON_TABS = [
+  ["/data", "Data sets"],
+  ["/plugins", "Plugins"],
+  ["/quick", "Quick"],
 ] as const;
 
 export function TopBar({ project }: { project: string | undefined }) {
@@ -33,10 +43,17 @@ export function TopBar({ project }: { project: string | undefined }) {
             const to = `/p/${shown}/${tab}`;
             return <Tab key={tab} to={to} title={title} current={path.startsWith(to)} />;
           })}
+        {shown && <span className="divider" aria-hidden="true" />}
+        {COMMON_TABS.map(([to, title]) => (
+          <Tab key={to} to={to} title={title} current={path.startsWith(to)} />
+        ))}
       </nav>
       <span className="spread" />
-      {project && opened?.id === project && <DocumentButtons />}
+      {project && opened?.id === project && <DocumentButtons project={project} />}
       <ThemeButton />
+      <Link to="/help" className="icon-link" aria-label="Help" title="Help">
+        ?
+      </Link>
     </header>
   );
 }
@@ -49,7 +66,7 @@ function Tab({ to, title, current }: { to: string; title: string; current: boole
   );
 }
 
-function DocumentButtons() {
+function DocumentButtons({ project }: { project: string }) {
   const unsaved = useEditor(isUnsaved);
   const saving = useEditor((state) => state.saving);
   const undoable = useEditor((state) => (state.history?.past.length ?? 0) > 0);
@@ -64,6 +81,9 @@ function DocumentButtons() {
       <button className="icon" aria-label="Redo" title="Redo (Ctrl+Shift+Z)" disabled={!redoable} onClick={redo}>
         ↷
       </button>
+      <Link to={`/p/${project}/history`} className="icon-link" title="Versions" aria-label="Versions">
+        ◷
+      </Link>
       <button className="save" disabled={!unsaved || saving} onClick={save} title="Save (Ctrl+S)">
         <span className={unsaved ? "dot unsaved" : "dot"} aria-hidden="true" />
         {unsaved ? "Save" : "Saved"}

@@ -1,12 +1,16 @@
-// Right of the canvas: what the network costs, its code.
+// Right of the canvas: start a run, what the network costs, its code.
 
 import type { Totals } from "../api/network";
-import { useParameter } from "../app/router";
+import type { Trial } from "../api/records";
+import { useResource } from "../api/resource";
+import { Link, useParameter } from "../app/router";
+import { start } from "../training/start";
 import { count } from "../ui/format";
 import { Tabs } from "../ui/parts";
-import { useTotals } from "./analysis";
+import { useAnalysis, useTotals } from "./analysis";
 import { CodeView } from "./CodeView";
 import { STATISTICS, statisticText, useStatistic, type Statistic } from "./statistic";
+import { useEditor } from "./store";
 
 const TABS = [
   { id: "overview", title: "Overview" },
@@ -28,6 +32,7 @@ export function SidePanel() {
         <CodeView />
       ) : (
         <>
+          <RunCard />
           <TotalsCard />
         </>
       )}
@@ -35,11 +40,51 @@ export function SidePanel() {
   );
 }
 
+function RunCard() {
+  const trainable = useAnalysis((state) => state.analysis?.trainable ?? false);
+  const project = useEditor((state) => state.project);
+  const config = useEditor((state) => state.history?.present.config);
+  return (
+    <section className="section" aria-label="Run">
+      <div className="run-buttons">
+        <button
+          className="primary"
+          disabled={!trainable}
+          title={trainable ? undefined : "The network cannot be trained yet: see the problems below."}
+          onClick={() => start("train")}
+        >
+          Train
+        </button>
+        <button disabled={!trainable} onClick={() => start("profile")}>
+          Profile
+        </button>
+      </div>
+      {config && (
+        <p className="muted">
+          {config.optimizer.type} · {config.max_epoch} epochs of batches of {config.batch_size} ·{" "}
+          <Link to={`/p/${project?.id}/config`}>change</Link>
+        </p>
+      )}
+    </section>
+  );
+}
+
 const SHOWN: (keyof Totals & Statistic)[] = ["parameters", "multiply_adds", "operations", "bytes"];
 
 function TotalsCard() {
   const totals = useTotals();
+  const ms = useAnalysis((state) => state.analysis?.ms);
   const { statistic } = useStatistic();
+  const project = useEditor((state) => state.project?.id ?? null);
+  const { data } = useResource<{ trials: Trial[] }>(project && "/trials", {
+    project,
+    sort: "-created",
+    limit: 1,
+  });
+  const last = data?.trials[0];
+  const before: Partial<Record<Statistic, number | null>> = last
+    ? { parameters: last.parameters, multiply_adds: last.multiply_adds }
+    : {};
   return (
     <section className="section" aria-label="Totals">
       <header>
@@ -51,6 +96,7 @@ function TotalsCard() {
           <tr>
             <th>What</th>
             <th>Of the network</th>
+            <th>More than in the last trial</th>
           </tr>
         </thead>
         <tbody>
@@ -59,6 +105,9 @@ function TotalsCard() {
               <td>{STATISTICS[name]}</td>
               <td className="number" title={totals?.[name].toLocaleString("en")}>
                 {statisticText(name, totals?.[name])}
+              </td>
+              <td className="number delta">
+                <Delta now={totals?.[name]} before={before[name]} />
               </td>
             </tr>
           ))}
@@ -77,6 +126,24 @@ function TotalsCard() {
           ))}
         </select>
       </label>
+      {last && (
+        <p className="muted">
+          Differences are to trial {last.number}. Counted for one sample
+          {ms === undefined ? "." : `, in ${ms.toFixed(0)} ms.`}
+        </p>
+      )}
     </section>
+  );
+}
+
+function Delta({ now, before }: { now: number | undefined; before: number | null | undefined }) {
+  if (now === undefined || before === null || before === undefined) return null;
+  const difference = now - before;
+  if (difference === 0) return <span className="muted">±0</span>;
+  return (
+    <span className={difference > 0 ? "warn" : "good"}>
+      {difference > 0 ? "+" : "−"}
+      {count(Math.abs(difference))}
+    </span>
   );
 }

@@ -1,9 +1,9 @@
 // The small parts that all pages are made of.
 
 import { useEffect, useRef, type ReactNode } from "react";
-import type { ApiError } from "../api/http";
+import type { ErrorBody } from "../api/records";
 
-export function Failure({ error, retry }: { error: ApiError; retry?: () => void }) {
+export function Failure({ error, retry }: { error: Omit<ErrorBody, "code">; retry?: () => void }) {
   return (
     <div className="failure" role="alert">
       <strong>{error.message}</strong>

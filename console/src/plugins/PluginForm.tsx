@@ -1,0 +1,104 @@
+// A form from the arguments of a plug-in's script, and what its run gave.
+
+import { useEffect, useState } from "react";
+import { address, get, post } from "../api/http";
+import type { PropertyKind, PropertyValue } from "../api/network";
+import type { Plugin, PluginField, PluginRun } from "../api/records";
+import { useResource } from "../api/resource";
+import { attempt, failed } from "../app/notices";
+import { ValueField } from "../editor/ValueField";
+import { Failure, Loading } from "../ui/parts";
+
+const KINDS: Record<string, PropertyKind> = { int: "int", float: "float", bool: "bool" };
+/** What the server fills in by itself when there is a trial and a row. */
+const GIVEN = new Set(["row", "csv", "model"]);
+const POLL_MS = 700;
+
+interface PluginFormProps {
+  plugin: Plugin;
+  trial: string | null;
+  row: number | null;
+}
+
+export function PluginForm({ plugin, trial, row }: PluginFormProps) {
+  const { data, error } = useResource<{ fields: PluginField[] }>(`/plugins/${plugin.id}/schema`);
+  const [values, setValues] = useState<Record<string, PropertyValue>>({});
+  const [run, setRun] = useState<PluginRun | null>(null);
+  useFollowed(run, setRun);
+  if (error) return <Failure error={error} />;
+  if (!data) return <Loading what="the form" />;
+  const asked = data.fields.filter((field) => trial === null || !GIVEN.has(field.kind));
+  const lacks = plugin.scope === "row" && row === null ? "Select a row of the results first." : null;
+  const isRunning = run?.status === "running";
+  const begin = async () =>
+    setRun(await post<PluginRun>(`/plugins/${plugin.id}/run`, { args: values, trial, row }));
+
+  return (
+    <form
+      className="fields"
+      onSubmit={(event) => {
+        event.preventDefault();
+        attempt(begin);
+      }}
+    >
+      {asked.map((field) => (
+        <div key={field.name} className="property">
+          <label htmlFor={`arg-${field.name}`} title={field.doc}>
+            {field.name}
+          </label>
+          <span className="value">
+            <ValueField
+              id={`arg-${field.name}`}
+              schema={{ kind: KINDS[field.kind] ?? "str", choices: field.choices }}
+              value={values[field.name] ?? (field.kind === "bool" ? field.default : undefined)}
+              automatic={field.default === null ? "" : String(field.default)}
+              change={(value) => setValues({ ...values, [field.name]: value })}
+            />
+          </span>
+        </div>
+      ))}
+      <button className="primary" disabled={lacks !== null || isRunning} title={lacks ?? undefined}>
+        {isRunning ? "Running …" : "Run"}
+      </button>
+      {lacks && <p className="muted">{lacks}</p>}
+      {run && <RunResult run={run} />}
+    </form>
+  );
+}
+
+function useFollowed(run: PluginRun | null, set: (run: PluginRun) => void): void {
+  useEffect(() => {
+    if (run?.status !== "running") return;
+    const timer = window.setTimeout(() => {
+      get<PluginRun>(`/runs/${run.id}`).then(set, failed);
+    }, POLL_MS);
+    return () => window.clearTimeout(timer);
+  }, [run, set]);
+}
+
+function RunResult({ run }: { run: PluginRun }) {
+  const why = typeof run.error === "string" ? run.error : run.error?.message;
+  return (
+    <div className="fields" aria-live="polite">
+      {run.status === "failed" && (
+        <Failure error={{ message: why ?? "The plug-in failed.", hint: null, where: null }} />
+      )}
+      {run.artifacts.map((file) => {
+        const url = address(`/runs/${run.id}/artifacts/${file.id}`);
+        return file.kind === "image" ? (
+          <img key={file.id} className="artifact" src={url} alt={file.name} />
+        ) : (
+          <a key={file.id} href={url} download>
+            {file.name}
+          </a>
+        );
+      })}
+      {run.log && (
+        <details>
+          <summary className="muted">What it printed</summary>
+          <pre className="log">{run.log}</pre>
+        </details>
+      )}
+    </div>
+  );
+}

@@ -1,0 +1,121 @@
+// Curves over iterations. Drawn on a canvas, which keeps up with many points.
+
+import { useEffect, useRef } from "react";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { color, useTheme } from "../app/theme";
+import { measure } from "../ui/format";
+import { join, smooth } from "./smooth";
+
+export interface Curve {
+  label: string;
+  x: readonly number[];
+  y: readonly number[];
+  /** Which of the colours of the style sheet; curves of one trial share it. */
+  color: number;
+  dashed?: boolean;
+}
+
+interface CurvesProps {
+  title: string;
+  curves: readonly Curve[];
+  logarithmic: boolean;
+  smoothing: number;
+  height?: number;
+}
+
+const COLORS = 6;
+
+export function seriesColor(index: number): string {
+  return color(`series-${(index % COLORS) + 1}`);
+}
+
+/** A smoothed curve has its points behind it, faint. */
+function withRaw(curves: readonly Curve[], smoothing: number): (Curve & { faint: boolean })[] {
+  return curves.flatMap((curve) => {
+    const smoothed = { ...curve, y: smooth(curve.y, smoothing), faint: false };
+    return smoothing > 0 ? [{ ...curve, faint: true }, smoothed] : [smoothed];
+  });
+}
+
+function options(
+  curves: ReturnType<typeof withRaw>,
+  size: { width: number; height: number },
+  logarithmic: boolean,
+): uPlot.Options {
+  const axis: uPlot.Axis = {
+    stroke: color("muted"),
+    grid: { stroke: color("line"), width: 1 },
+    ticks: { stroke: color("line"), width: 1 },
+    font: "11px system-ui",
+  };
+  return {
+    ...size,
+    scales: { x: { time: false }, y: { distr: logarithmic ? 3 : 1 } },
+    axes: [
+      { ...axis, size: 32 },
+      { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : measure(tick))) },
+    ],
+    cursor: { drag: { x: true, y: false } },
+    series: [
+      { label: "iteration" },
+      ...curves.map((curve): uPlot.Series => {
+        const stroke = seriesColor(curve.color);
+        return {
+          label: curve.faint ? `${curve.label} (point)` : curve.label,
+          stroke: curve.faint ? `color-mix(in srgb, ${stroke} 30%, transparent)` : stroke,
+          width: curve.faint ? 1 : 1.6,
+          spanGaps: true,
+          points: { show: curve.x.length < 60 && !curve.faint, size: 4 },
+          value: (_, value: number | null) => measure(value),
+          ...(curve.dashed ? { dash: [5, 4] } : {}),
+        };
+      }),
+    ],
+  };
+}
+
+export function Curves({ title, curves, logarithmic, smoothing, height = 240 }: CurvesProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const theme = useTheme((state) => state.theme);
+  // What needs a new drawing, in contrast to new points of the same curves.
+  const kind = JSON.stringify([
+    theme,
+    logarithmic,
+    smoothing > 0,
+    curves.map((curve) => [curve.label, curve.color, curve.x.length < 60]),
+  ]);
+  const latest = useRef({ curves, smoothing, logarithmic });
+  latest.current = { curves, smoothing, logarithmic };
+
+  useEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    const now = latest.current;
+    const drawn = withRaw(now.curves, now.smoothing);
+    const size = { width: element.clientWidth, height };
+    const created = new uPlot(options(drawn, size, now.logarithmic), join(drawn), element);
+    plot.current = created;
+    const observer = new ResizeObserver(() => {
+      created.setSize({ width: element.clientWidth, height });
+    });
+    observer.observe(element);
+    return () => {
+      observer.disconnect();
+      created.destroy();
+      plot.current = null;
+    };
+  }, [kind, height]);
+
+  useEffect(() => {
+    plot.current?.setData(join(withRaw(curves, smoothing)));
+  }, [curves, smoothing]);
+
+  return (
+    <figure className="curves" aria-label={title}>
+      <figcaption>{title}</figcaption>
+      <div ref={box} />
+    </figure>
+  );
+}

@@ -1,0 +1,52 @@
+// Rows of data with small pictures, page by page.
+
+import type { ReactNode } from "react";
+import { address } from "../api/http";
+import type { Cell } from "../api/records";
+
+interface ThumbSource {
+  dataset: string;
+  row: number;
+  column: number | string;
+}
+
+export function CellView({ cell, source }: { cell: Cell; source: ThumbSource }) {
+  if (cell.kind !== "image") return <span className={cell.kind === "number" ? "number" : "mono"}>{cell.text}</span>;
+  const { dataset, row, column } = source;
+  return (
+    <img
+      className="thumb"
+      loading="lazy"
+      alt={cell.text}
+      title={cell.text}
+      src={address(`/datasets/${dataset}/thumb/${row}/${encodeURIComponent(column)}`, { size: 64 })}
+    />
+  );
+}
+
+interface PagerProps {
+  offset: number;
+  limit: number;
+  total: number;
+  go: (offset: number) => void;
+  children?: ReactNode;
+}
+
+export function Pager({ offset, limit, total, go, children }: PagerProps) {
+  const last = Math.min(offset + limit, total);
+  return (
+    <div className="row pager">
+      {children}
+      <span className="spread" />
+      <span className="muted">
+        {total === 0 ? "no rows" : `${offset + 1} to ${last} of ${total.toLocaleString("en")}`}
+      </span>
+      <button disabled={offset === 0} onClick={() => go(Math.max(0, offset - limit))}>
+        Back
+      </button>
+      <button disabled={last >= total} onClick={() => go(offset + limit)}>
+        Next
+      </button>
+    </div>
+  );
+}
