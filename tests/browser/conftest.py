@@ -114,7 +114,7 @@ def context(chromium: Any, cookies: list[Any], server: Server) -> Iterator[Any]:
     context = chromium.new_context(
         viewport=SIZE, base_url=server.address, permissions=["clipboard-read", "clipboard-write"]
     )
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(30_000)
     context.add_cookies(cookies)
     yield context
     context.close()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.browser.conftest import BUILT, Server
 
-PAGES = ("/",)
+PAGES = ("/", "/data", "/plugins", "/quick", "/help")
 
 
 def first_load() -> list[str]:

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training from the page: the curves are those of the events, the buttons do what they say."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Server
+from tests.browser.drawing import layer
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = sync_api.expect
+
+
+def configure(page: Any, epochs: int) -> None:
+    page.get_by_role("link", name="Config").click()
+    page.get_by_label("Epochs", exact=True).fill(str(epochs))
+    page.get_by_role("link", name="Edit", exact=True).click()
+
+
+def train(page: Any) -> str:
+    """Start a training; its id."""
+    page.get_by_role("button", name="Train", exact=True).click()
+    page.wait_for_url(re.compile(r"/train/\w+"))
+    return page.url.rpartition("/")[2].partition("?")[0]
+
+
+def wait_for(page: Any, status: str, seconds: float = 60) -> None:
+    shown = page.get_by_role("complementary", name="Trial", exact=True).locator(".status")
+    expect(shown).to_have_text(status, timeout=seconds * 1000)
+
+
+def events_of(server: Server, trial: str) -> list[dict[str, Any]]:
+    [path] = Path(server.folder).rglob(f"{trial}/**/events.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def shown_at(page: Any, title: str, share: float) -> dict[str, float]:
+    """What the legend of a drawing says where the pointer is, a share of its width."""
+    figure = page.get_by_role("figure", name=title)
+    area = figure.locator(".u-over")
+    area.wait_for()
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
+    rows = figure.locator(".u-series").all()
+    texts = [(r.locator("th").inner_text(), r.locator("td").inner_text()) for r in rows]
+    return {
+        name.strip(": "): float(value.replace(",", ""))
+        for name, value in texts
+        if value.strip("-– ")
+    }
+
+
+@pytest.fixture
+def trained(project: Any) -> Any:
+    configure(project, 2)
+    train(project)
+    wait_for(project, "finished")
+    return project
+
+
+def test_points_arrive_one_by_one_and_are_those_of_the_events(project: Any, server: Server) -> None:
+    configure(project, 40)
+    trial = train(project)
+    expect(project.get_by_role("figure", name="Loss")).to_be_visible(timeout=30_000)
+    seen = [shown_at(project, "Loss", 0.999)["iteration"]]
+    status = project.get_by_role("complementary", name="Trial", exact=True).locator(".status")
+    while status.inner_text() != "finished":
+        seen.append(shown_at(project, "Loss", 0.999)["iteration"])
+        time.sleep(0.05)
+    assert len(set(seen)) >= 4, seen
+
+    wait_for(project, "finished")
+    project.wait_for_timeout(300)  # all points are asked for once more
+    events = events_of(server, trial)
+    losses = {e["iteration"]: e["loss"] for e in events if e["event"] == "step_after"}
+    epochs = {e["iteration"]: e["metrics"] for e in events if e["event"] == "epoch_end"}
+    for share in (0.0, 0.31, 0.64, 0.999):
+        point = shown_at(project, "Loss", share)
+        assert point["loss"] == pytest.approx(losses[int(point["iteration"])], rel=1e-3)
+    last = shown_at(project, "Validation", 0.999)
+    assert last["valid_error"] == pytest.approx(
+        epochs[int(last["iteration"])]["valid_error"], rel=1e-3, abs=1e-6
+    )
+
+
+def test_a_training_can_be_suspended_continued_and_stopped(project: Any) -> None:
+    configure(project, 400)
+    train(project)
+    wait_for(project, "running")
+    expect(project.get_by_role("figure", name="Loss")).to_be_visible(timeout=30_000)
+    project.get_by_role("button", name="Suspend").click()
+    wait_for(project, "suspended")
+    before = shown_at(project, "Loss", 0.999)["iteration"]
+    project.wait_for_timeout(700)
+    assert shown_at(project, "Loss", 0.999)["iteration"] == before
+    project.get_by_role("button", name="Resume").click()
+    wait_for(project, "running")
+    project.get_by_role("button", name="Stop").click()
+    wait_for(project, "interrupted")
+
+
+def test_a_network_comes_back_into_the_editor(trained: Any) -> None:
+    trained.get_by_role("link", name="Edit", exact=True).click()
+    layer(trained, "conv1").click()
+    trained.get_by_label("outmaps").fill("8")
+    expect(layer(trained, "conv1")).to_contain_text("outmaps=8")
+    trained.get_by_role("link", name="Training").click()
+    trained.locator(".trial-name").first.click()
+    trained.get_by_role("button", name="Open in Edit").click()
+    expect(layer(trained, "conv1")).to_contain_text("outmaps=16")
+    trained.keyboard.press("Control+z")
+    expect(layer(trained, "conv1")).to_contain_text("outmaps=8")
+
+
+def test_trials_are_found_named_and_locked(trained: Any) -> None:
+    trained.get_by_label("Name", exact=True).fill("the good one")
+    trained.get_by_label("Tags").fill("keep, small")
+    trained.get_by_role("button", name="Lock").click()
+    card = trained.locator(".trial").first
+    expect(card).to_contain_text("the good one")
+    expect(card).to_contain_text("small")
+    expect(card).to_contain_text("locked")
+    trained.get_by_label("Find a trial").fill("nothing like it")
+    trained.get_by_text("No trial fits").wait_for()
+    trained.get_by_label("Find a trial").fill("good one")
+    expect(card).to_contain_text("the good one")
+
+
+def test_two_trials_are_compared_by_what_differs(trained: Any) -> None:
+    trained.get_by_role("link", name="Config").click()
+    trained.get_by_label("alpha").fill("0.01")
+    trained.get_by_role("link", name="Edit", exact=True).click()
+    layer(trained, "conv1").click()
+    trained.get_by_label("outmaps").fill("8")
+    train(trained)
+    wait_for(trained, "finished")
+    for box in trained.get_by_role("checkbox", name=re.compile("Compare trial")).all():
+        box.check()
+    trained.get_by_role("link", name="Compare 2").click()
+    table = trained.get_by_role("table", name="What differs")
+    expect(table).to_contain_text("parameters", timeout=20_000)
+    rows = {row.locator("th").inner_text() for row in table.locator("tbody tr").all()}
+    assert "optimizer.properties.alpha" in rows
+    assert not {"batch_size", "max_epoch", "seed"} & rows
+    expect(trained.get_by_role("region", name="Network")).to_contain_text("conv1 outmaps")
+    names = trained.get_by_role("figure", name="Validation").locator(".u-series th")
+    assert len([name for name in names.all_inner_texts() if "valid_error" in name]) == 2
+
+
+def test_a_console_that_was_killed_shows_the_whole_curve(
+    chromium: Any, faults: Any, tmp_path: Path
+) -> None:
+    first = Server(tmp_path)
+    page = chromium.new_page()
+    faults.watch(page)
+    page.goto(first.once)
+    page.get_by_role("button", name="Handwritten digits").click()
+    layer(page, "conv1").wait_for()
+    configure(page, 60)
+    trial = train(page)
+    expect(page.get_by_role("figure", name="Loss")).to_be_visible(timeout=30_000)
+    path = page.url.removeprefix(first.address)
+    page.goto("about:blank")
+    first.process.kill()
+    first.process.wait()
+    second = Server(tmp_path)
+    try:
+        page.goto(second.once)
+        page.goto(second.address + path)
+        wait_for(page, "finished", 120)
+        page.wait_for_timeout(300)
+        steps = [e for e in events_of(second, trial) if e["event"] == "step_after"]
+        assert [e["iteration"] for e in steps] == list(range(1, len(steps) + 1))
+        assert shown_at(page, "Loss", 0.999)["iteration"] == len(steps)
+    finally:
+        page.close()
+        second.stop()
