@@ -1,7 +1,7 @@
 // A layer on the canvas: its name, what it is set to, what comes out, what it costs, what is wrong.
 
 import { Handle, Position, useUpdateNodeInternals, type Node, type NodeProps } from "@xyflow/react";
-import { memo, useEffect } from "react";
+import { memo, useEffect, useRef } from "react";
 import type { LayerNode, NodeAnalysis } from "../api/network";
 import type { Ports } from "../graph/ports";
 import { literal, shape } from "../ui/format";
@@ -37,7 +37,14 @@ export const LayerBox = memo(function LayerBox({ id, data }: NodeProps<LayerFlow
   const wrong = problem !== undefined && problem.code !== "upstream";
   const outputs = outputNames(ports, analysis);
   const updateInternals = useUpdateNodeInternals();
-  useEffect(() => updateInternals(id), [updateInternals, id, outputs.length, ports.inputs.length]);
+  const handles = outputs.length + ports.inputs.length;
+  const measured = useRef(handles);
+  useEffect(() => {
+    // The first ones are measured with the node; asking again for each of many takes seconds.
+    if (measured.current === handles) return;
+    measured.current = handles;
+    updateInternals(id);
+  }, [updateInternals, id, handles]);
 
   return (
     <div
