@@ -225,6 +225,15 @@ void every_function_runs() {
     for (float g : values_of(v.grad())) CHECK(std::isfinite(g));
 }
 
+void positions_pass_no_gradient_on() {
+  const Variable x = leaf({2, 3}, 1);
+  const Variable total = f::sum(x * f::sort(x, -1, false, false, true)[0]);
+  total.forward(false, true);
+  total.backward();
+  const std::vector<float> g = values_of(x.grad());
+  for (size_t row : {0, 3}) CHECK(g[row] + g[row + 1] + g[row + 2] == 0 + 1 + 2);
+}
+
 void parameters_have_the_names_that_python_gives_them() {
   ParameterDirectory params;
   const Variable x = leaf({2, 4, 6, 6}, 1);
@@ -261,5 +270,6 @@ int main() {
   errors_of_classes_are_counted();
   running_statistics_follow_the_batches();
   every_function_runs();
+  positions_pass_no_gradient_on();
   parameters_have_the_names_that_python_gives_them();
 }

@@ -46,7 +46,7 @@ class sort_op(MovesData):
         return (y, index.astype(np.uint64)) if self.with_index else (y,)
 
     def vjp(self, gy, *gindex, x):
-        if gy is None:
+        if gy is None or self.only_index:
             return None
         index = sort_op(x, axis=self.axis, reverse=self.reverse, only_index=True)[0]
         return scatter_along(gy, index, shape=x.shape, axis=self.axis)

@@ -232,6 +232,15 @@ def test_indices_of_sort_and_top_k_equal_torch():
         np.testing.assert_array_equal(i.d, t(a).topk(2)[1].numpy())
 
 
+@pytest.mark.parametrize("f", [F.sort, F.max, F.min])
+def test_positions_pass_no_gradient_on(f):
+    a = np.random.default_rng(0).permutation(12).reshape(3, 4).astype(np.float32)
+    x = nn.Variable.from_numpy_array(a, need_grad=True)
+    with nn.auto_forward():
+        (F.sum(x) + F.sum(f(x, axis=1, only_index=True))).backward()
+    np.testing.assert_array_equal(x.g, np.ones((3, 4)))
+
+
 def test_one_hot_equals_torch():
     labels = index(4, 5, n=7)
     with nn.auto_forward():

@@ -162,6 +162,7 @@ const Gradient mean_rule("mean", [](const B& b) -> Variables {
   return {spread(b.gy() * (n ? 1 / n : std::nan("")), b.shape(), axes)};
 });
 const Gradient extremum_rule({"max", "min"}, [](const B& b) -> Variables {
+  if (b.attributes.flag("only_index")) return {Variable()};
   AttributeMap a = b.node->attributes;
   a["only_index"] = true;
   const Variable index = apply1(b.node->op, a, {b.x()});

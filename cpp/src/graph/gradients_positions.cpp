@@ -49,6 +49,7 @@ const Gradient gather_nd_rule("gather_nd", [](const B& b) -> Variables {
   return {apply1("scatter_nd", {{"shape", b.shape()}, {"add", true}}, {b.gy(), b.x(1)})};
 });
 const Gradient sort_rule("sort", [](const B& b) -> Variables {
+  if (b.attributes.flag("only_index")) return {Variable()};
   AttributeMap a = b.node->attributes;
   a["only_index"] = true;
   const Variable index = apply1("sort", a, {b.x()});
