@@ -39,14 +39,14 @@ const std::vector<uint32_t>& starts(PyCodeObject* code) {
 
 namespace nnl {
 
-uint64_t location(PyFrameObject* stop, Py_ssize_t skip) {
+uint64_t location(PyFrameObject* stop) {
   uint64_t hash = 0;
   nb::object frame = nb::borrow(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
-  for (; frame.is_valid() && frame.ptr() != reinterpret_cast<PyObject*>(stop); --skip) {
+  for (; frame.is_valid() && frame.ptr() != reinterpret_cast<PyObject*>(stop);) {
     auto* f = reinterpret_cast<PyFrameObject*>(frame.ptr());
-    if (skip <= 0) {
-      nb::object code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
-      const auto& numbers = starts(reinterpret_cast<PyCodeObject*>(code.ptr()));
+    nb::object code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+    const auto& numbers = starts(reinterpret_cast<PyCodeObject*>(code.ptr()));
+    if (!numbers.empty()) {
       const auto at = static_cast<size_t>(PyFrame_GetLasti(f)) / 2;
       hash = (hash ^ reinterpret_cast<uintptr_t>(code.ptr())) * 0x9E3779B97F4A7C15;
       hash += at < numbers.size() ? numbers[at] : at;
@@ -61,7 +61,7 @@ uint64_t location(PyFrameObject* stop, Py_ssize_t skip) {
 
 namespace {
 
-// location(stop=None, skip=0), both by position: nanobind's own call takes longer than the work.
+// location(stop=None), by position: nanobind's own call takes longer than the work.
 PyObject* location_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
   PyFrameObject* stop = nullptr;
   if (n > 0 && args[0] != Py_None) {
@@ -72,10 +72,8 @@ PyObject* location_of(PyObject*, PyObject* const* args, Py_ssize_t n) {
     }
     stop = reinterpret_cast<PyFrameObject*>(args[0]);
   }
-  const Py_ssize_t skip = n > 1 ? PyLong_AsSsize_t(args[1]) : 0;
-  if (skip == -1 && PyErr_Occurred()) return nullptr;
   try {
-    return PyLong_FromUnsignedLongLong(nnl::location(stop, skip));
+    return PyLong_FromUnsignedLongLong(nnl::location(stop));
   } catch (nb::python_error& e) {
     e.restore();
     return nullptr;

@@ -7,7 +7,7 @@
 namespace nnl {
 
 // Where the Python code of this thread is, as in nnl.core.origin.Location: up to the frame `stop`,
-// or all of it where that is null, without the innermost `skip` frames. Throws nb::python_error.
-uint64_t location(PyFrameObject* stop, Py_ssize_t skip);
+// or all of it where that is null. Throws nb::python_error.
+uint64_t location(PyFrameObject* stop);
 
 }  // namespace nnl

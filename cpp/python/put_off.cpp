@@ -246,7 +246,7 @@ class PutOff {
       PyErr_Clear();
       if (in_place.is_valid()) return false;
     }
-    nb::object here = nb::steal(PyLong_FromUnsignedLongLong(location(frame, 0)));
+    nb::object here = nb::steal(PyLong_FromUnsignedLongLong(location(frame)));
     if (!here.is_valid()) return false;
     PyObject* visited = later->Skeleton.visited.of(skeleton_);
     PyObject* before = PyDict_GetItemWithError(visited, here.ptr());

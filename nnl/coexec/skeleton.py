@@ -32,7 +32,7 @@ from nnl.core.context import STATE, using
 from nnl.core.dispatch import Bound, apply, bind, execute, new_node, results, visible
 from nnl.core.graph import Value
 from nnl.core.op import OPS, Op
-from nnl.core.origin import LOCATION, caller, here
+from nnl.core.origin import LOCATION, PASSED, caller, here
 from nnl.core.record import Record
 from nnl.core.spec import Spec
 from nnl.graph.holders import is_held
@@ -225,7 +225,7 @@ class Skeleton(Memory):
         """Whether the number that a function is given is not always the same here."""
         if self.sums is not None or getattr(attrs, "inplace", False):
             return False  # of a pass it is what follows from the graph
-        location = LOCATION.now(self.outermost, 2)  # without this function and its caller
+        location = LOCATION.now(self.outermost)
         times = self.visited[location] = self.visited.get(location, 0) + 1
         return self.paths.varies(op, attrs, location, times)
 
@@ -488,3 +488,10 @@ class Skeleton(Memory):
             pace.interrupted()
             return False
         return pace.next(now)
+
+
+# The native engine does these for calls that it knows.
+PASSED |= {
+    f.__code__
+    for f in (Op.call, apply, execute, Skeleton.apply, Skeleton.execute, Skeleton._varies)
+}

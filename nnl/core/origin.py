@@ -52,12 +52,18 @@ def caller(depth: int = 2) -> FrameType | None:
     return frame  # type: ignore[no-any-return]
 
 
+PASSED: set[CodeType] = set()  # functions that a library may do the work of, without their frames
+
+
 def starts(code: CodeType) -> list[int]:
     """For each of its instructions the first one that has the same place in the source.
 
     Where a frame is within a call depends on what Python has specialised the call to, which may
-    change after some iterations of a loop; these instructions have one place.
+    change after some iterations of a loop; these instructions have one place. Nothing for a
+    function of `PASSED`.
     """
+    if code in PASSED:
+        return []
     found: list[int] = []
     before = None
     for i, place in enumerate(code.co_positions()):
@@ -81,15 +87,13 @@ class _Known(dict[int, tuple[CodeType, list[int]]]):
 _KNOWN = _Known()
 
 
-def _location(stop: FrameType | None = None, skip: int = 0, /) -> int:
+def _location(stop: FrameType | None = None, /) -> int:
     frame: FrameType | None = _getframe(1)
     parts: list[int] = []
     while frame is not None and frame is not stop:
-        if skip > 0:
-            skip -= 1
-        else:
-            code = frame.f_code
-            parts += id(code), _KNOWN.of(code)[frame.f_lasti // 2]
+        code = frame.f_code
+        if numbers := _KNOWN.of(code):
+            parts += id(code), numbers[frame.f_lasti // 2]
         frame = frame.f_back
     return hash(tuple(parts)) % 2**64
 
@@ -98,11 +102,11 @@ class Location:
     """Where the program of the calling thread is, as a number of 64 bits.
 
     It follows from the code and the instruction of every running frame: two calls have the same
-    number if the whole chain of calls that leads to them is the same.
+    number if the whole chain of calls that leads to them is the same, but for those of `PASSED`.
 
     Attributes:
-        now: (stop, skip) -> the number of the caller and of its callers up to the frame `stop`,
-            which does not count (all of them for None), without the innermost `skip`.
+        now: (stop) -> the number of the caller and of its callers up to the frame `stop`, which
+            does not count (all of them for None).
     """
 
     def __init__(self) -> None:

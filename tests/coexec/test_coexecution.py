@@ -129,6 +129,8 @@ def test_what_was_done_before_an_exception_is_done() -> None:
 
 
 def test_a_number_that_changes_is_a_trace_once() -> None:
+    for val in (0.2, 0.5):  # a number that an op was called with before is known to it
+        F.add_scalar(F.mul_scalar(variable(4), val), val)
     step = nn.coexecute(lambda x, rate: F.sum(x * rate + rate))
     for k in range(12):
         x = variable(4, seed=k)

@@ -6,10 +6,11 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from nnl.core.origin import LOCATION, _location, starts
+from nnl.core.origin import LOCATION, PASSED, _location, starts
 from nnl.ext import native
 
 WAYS = {"python": _location}
@@ -91,15 +92,27 @@ def test_recursion_differs_by_depth(now: Now) -> None:
     assert one == other and len(set(one)) == 6
 
 
-def test_frames_beyond_the_stop_and_those_that_are_skipped_do_not_count(now: Now) -> None:
-    def step(skip: int) -> int:
-        def layer() -> int:
-            return now(sys._getframe(1), skip)
+def test_frames_beyond_the_stop_and_those_passed_through_do_not_count(now: Now) -> None:
+    def inner(stop: Any) -> int:
+        return now(stop)
 
-        return layer()
+    def layer(stop: Any) -> int:
+        return inner(stop)
 
-    one = step(0)
-    assert one == step(0) != step(1) == step(2)  # none but that of layer
+    def through(stop: Any) -> int:
+        return inner(stop)
+
+    def step() -> list[int]:
+        frame = sys._getframe()
+        return [f(frame) for f in (layer, through, inner)]
+
+    PASSED.add(through.__code__)
+    try:
+        found = step()
+    finally:
+        PASSED.remove(through.__code__)
+    assert step() == found  # which code is passed through is asked once
+    assert found[1] == found[2] != found[0]
     with pytest.raises(TypeError, match="location: stop is int, wanted a frame or None"):
         WAYS.get("native", wrong_stop)(3)
 
@@ -128,7 +141,7 @@ def test_exceptions_leave_nothing_behind(now: Now) -> None:
     frame = sys._getframe()
     before = sys.getrefcount(frame), sys.getrefcount(frame.f_code)
     for _ in range(1000):
-        now(), now(frame), now(None, 1)
+        now(), now(frame), now(None)
     assert (sys.getrefcount(frame), sys.getrefcount(frame.f_code)) == before
 
 
