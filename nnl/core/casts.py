@@ -71,6 +71,14 @@ def with_casts(
         for i, (c, s) in enumerate(zip(cast, specs, strict=True))
     ]
     back = [i for i in writes if made[i] is not None]
+    for i in back:
+        spec = specs[i]
+        if spec is not None and spec.dtype.kind in "biu":  # whole numbers that stay so are not cast
+            name = op.inputs[min(i, len(op.inputs) - 1)]
+            raise TypeError(
+                f"{op.name}: {name} is {spec} and would be written with fractions cut off; "
+                "give it floats (an array that was set to whole numbers has their type)"
+            )
 
     def run(*bufs: Any, **kw: Any) -> Any:
         inner = [b if f is None else f(b) for b, f in zip(bufs, made, strict=True)]

@@ -55,6 +55,8 @@ class _Entry:
         self, op: Op, variable: Variable, pstate: dict[str, Variable], t: Variable, lr: Variable
     ) -> None:
         self.variable, self.pstate, self.t = variable, pstate, t
+        if variable.spec.dtype.kind in "biu":  # as `w.d = [1, 2]` leaves it
+            variable.data.cast(np.float32)
         given = {**pstate, "t": t, "lr": lr}
         self.inputs = tuple([given.get(name) for name in op.inputs[2:]])
 
@@ -139,10 +141,8 @@ class Solver:
             raise TypeError(f"{where}: param_dict is {type(param_dict).__name__}, wanted a dict")
         for key, variable in param_dict.items():
             if not isinstance(variable, Variable):
-                raise TypeError(
-                    f"{where}: param_dict[{key!r}] is {type(variable).__name__}, "
-                    "wanted nnl.Variable"
-                )
+                name = type(variable).__name__
+                raise TypeError(f"{where}: param_dict[{key!r}] is {name}, wanted nnl.Variable")
         kept = self._entries if retain_state and not reset else {}
         for key, variable in param_dict.items():
             if key in kept and kept[key].variable.shape != variable.shape:

@@ -88,7 +88,7 @@ def test_parameters_that_a_step_saves_are_those_after_its_update(tmp_path: Path)
         nn.save_parameters(tmp_path / f"{k}.h5", {"w": w})
 
     for k in range(4):
-        w.d = [1, 2, k]
+        w.d = [1.0, 2, k]
         step(k)
         with nn.parameter_scope(f"saved{k}"):
             nn.load_parameters(tmp_path / f"{k}.h5")

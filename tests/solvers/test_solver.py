@@ -123,6 +123,21 @@ def test_parameters_must_be_variables_by_name() -> None:
         S.Sgd().set_parameters({"a": np.zeros(3)})  # type: ignore[dict-item]
 
 
+def test_parameters_of_whole_numbers_become_floats() -> None:
+    w = parameter(2)
+    w.d, solver = [5, -3], S.Sgd(0.25)
+    solver.set_parameters({"w": w})
+    w.g = [1, 2]
+    solver.update()
+    np.testing.assert_array_equal(w.d, np.array([4.75, -3.5], np.float32), strict=True)
+    w.d = [5, -3]
+    with pytest.raises(
+        TypeError, match=r"sgd_update: w is int64\[2\] and would be written with fr"
+    ):
+        solver.update()
+    np.testing.assert_array_equal(w.d, [5, -3])
+
+
 def test_a_parameter_that_changed_its_shape_is_named() -> None:
     a = parameter(4)
     solver = S.Momentum()
