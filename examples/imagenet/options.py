@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     add("--momentum", type=float, default=0.9)
     add("--weight-decay", type=float, default=1e-4, metavar="RATE")
     add("--decay-all", action="store_true", help="also biases, and scales of normalisations")
-    add("--clip-norm", type=float, default=0.0, metavar="NORM", help="of each gradient; 0: none")
+    add("--clip-norm", type=float, default=0.0, metavar="NORM", help="of all gradients; 0: any")
     flag = argparse.BooleanOptionalAction
     add("--zero-gamma", action=flag, default=False, help="blocks of ResNets begin as shortcuts")
     add("--smoothing", type=float, default=0.1, help="of labels")
@@ -164,6 +164,4 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     takes = inspect.signature(NETWORKS[options.network].make).parameters
     if options.dropout is not None and "dropout" not in takes:
         p.error(f"--dropout is {options.dropout}, and {options.network} has none")
-    if options.clip_norm and options.type_config == "half":
-        p.error("--clip-norm and --type-config half: gradients are scaled then; take bfloat16")
     return options

@@ -122,7 +122,8 @@ class Training:
     """What one step of training computes, and all that it changes.
 
     Attributes:
-        solvers: Two of them, see solvers_of. scale: The loss scale, None but with half.
+        solvers: Two of them, see solvers_of. scale: The loss scale, which is 1 all the time where
+            only norms are clipped; or None.
         average: Moving averages of the network's parameters, or None.
     """
 
@@ -144,8 +145,11 @@ class Training:
         self.loss = loss if options.mode == "static" else None
         parameters = {k: v for k, v in network_parameters().items() if v.need_grad}
         self.solvers = solvers_of(options, peak_rate, parameters)
-        half = options.type_config == "half"
-        self.scale = S.LossScale(self.solvers, FIRST_LOSS_SCALE) if half else None
+        self.scale: Any = None
+        if options.type_config == "half":
+            self.scale = S.LossScale(self.solvers, FIRST_LOSS_SCALE)
+        elif options.clip_norm:
+            self.scale = S.LossScale(self.solvers, 1.0, low=1.0, high=1.0)
         decay = options.ema**options.ema_every  # the option is that of one step
         self.average = MovingAverage(network_parameters(), decay) if options.ema else None
         self.reduce = comm.all_reduce_callback(
@@ -186,11 +190,9 @@ class Training:
     def update(self) -> None:
         """Change the parameters by their gradients."""
         if self.scale is not None:
-            self.scale.update([self.decay, 0.0])
+            self.scale.update([self.decay, 0.0], self.options.clip_norm)
             return
         for solver, decay in zip(self.solvers, (self.decay, 0.0), strict=True):
-            if self.options.clip_norm:
-                solver.clip_grad_by_norm(self.options.clip_norm)
             solver.weight_decay(decay)
             solver.update()
 

@@ -228,7 +228,7 @@ class Run:
                     losses.append(float(loss.d) * passes)
                     progress["losses"].append([progress["step"], losses[-1], rate])
                     bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
-                    if not np.isfinite(losses[-1]) and self.training.scale is None:
+                    if not np.isfinite(losses[-1]) and options.type_config != "half":
                         raise ValueError(
                             f"the loss is {losses[-1]} at step {progress['step']}: a lower "
                             "--learning-rate, --clip-norm or a longer --warmup may help"

@@ -20,6 +20,7 @@ from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable, executor
 from nnl.solvers.base import Solver
+from nnl.solvers.hyperparameters import not_negative
 
 
 @op("finite_check", outputs=("found",), keep=("x",))
@@ -91,6 +92,36 @@ class follow_loss_scale:
             )  # fmt: skip
 
 
+@op("clipped_scale", keep=("scale", "g"))
+class clipped_scale:
+    r"""What gradients are divided by so that their norm is at most $c$: $\max(s, \|g\| / c)$.
+
+    Args:
+        scale: The loss scale $s$, float32 of rank 0.
+        g: Gradients of any shapes; the norm is that of all their elements.
+        clip_norm: $c$, more than 0.
+    Source: Pascanu et al., arXiv:1211.5063, section 3.2.
+    """
+
+    clip_norm: float
+
+    def infer(self, scale, *g):
+        return scale
+
+    def forward(self, xp, scale, *g):
+        flat = [a.reshape(-1).astype(np.float32) for a in g]
+        squares = sum([xp.vdot(a, a) for a in flat])
+        return xp.maximum(scale, xp.sqrt(squares) / xp.float32(self.clip_norm))
+
+    def cost(self, scale, *g):
+        return Cost(sum(2 * a.size for a in g), sum(a.nbytes for a in g))
+
+    def samples(rng):
+        for clip_norm in (0.01, 0.5, 100.0):
+            x, y = rng.normal(size=(2, 3)), rng.normal(size=4)
+            yield Sample(np.array(8.0, np.float32), x, y, clip_norm=clip_norm, grad=(False,) * 3)
+
+
 def _written(attrs: Any) -> tuple[int, ...]:
     return tuple(attrs.rule.op.written(attrs.rule))
 
@@ -119,7 +150,8 @@ class guarded_step:
         new = list(own)
         for i in _written(self):
             new[i] = own[i].copy()
-        new[1] = (g.astype(w.dtype) / scale).astype(w.dtype)
+        with np.errstate(invalid="ignore"):  # infinite gradients, which change nothing
+            new[1] = (g.astype(w.dtype) / scale).astype(w.dtype)
         if self.decay:
             new[1] += self.decay * w
         rule.forward(xp, *new)
@@ -190,14 +222,19 @@ class LossScale:
         space = next(iter(self.value.bufs))
         self.value.touch(space)[...] = scale
 
-    def update(self, weight_decay: float | Sequence[float] = 0.0) -> None:
+    def update(self, weight_decay: float | Sequence[float] = 0.0, clip_norm: float = 0.0) -> None:
         """Update the parameters if all gradients are finite, and let the scale follow.
 
         Gradients that are lazily zero are skipped, as in Solver.update().
 
         Args:
             weight_decay: Rate of the weights' decay, that of each solver if there are several.
+            clip_norm: The gradients, without the decay, are scaled down together to a norm of at
+                most this; 0 changes nothing.
+        Raises:
+            ValueError: clip_norm is negative or not finite.
         """
+        limit = not_negative("LossScale.update", "clip_norm", clip_norm)
         trace = STATE.trace
         rates = [weight_decay] if isinstance(weight_decay, (int, float)) else weight_decay
         updates = [
@@ -211,7 +248,9 @@ class LossScale:
             own = [Variable.of_edge(Value.leaf(nd), nd) for nd in (self.value, self.counts)]
             there = [(attrs, (e.variable, g, *e.inputs)) for attrs, e, g in grads if g is not None]
             with using(auto_forward=False):
-                self._record([attrs for attrs, _ in there], [*[call for _, call in there], own])
+                self._record(
+                    limit, [attrs for attrs, _ in there], [*[call for _, call in there], own]
+                )
             return
         found = [(attrs, e, e.variable.edge.grad) for attrs, e in updates]
         found = [(attrs, e, g) for attrs, e, g in found if not g.zeroing]
@@ -221,9 +260,9 @@ class LossScale:
         ]
         every = [attrs for attrs, _, _ in found]
         self._plan = executor().run_recorded(
-            (*every, self._follow),
+            (*every, self._follow, limit),
             [*arrays, (self.value, self.counts)],
-            partial(self._record, every),
+            partial(self._record, limit, every),
             self._plan,
         )
 
@@ -235,18 +274,21 @@ class LossScale:
         return OPS["guarded_step"].attrs(rule=rule, decay=decay)
 
     def _record(
-        self, attrs: Sequence[Any], inputs: Sequence[Sequence[Variable | None]]
+        self, limit: float, attrs: Sequence[Any], inputs: Sequence[Sequence[Variable | None]]
     ) -> list[Variable]:
         """Call the ops.
 
         Args:
+            limit: Of the norm of all gradients, or 0.
             attrs: Of guarded_step, for each parameter.
             inputs: Those of the solver's rule for each parameter, then scale and counts.
         """
         *calls, (value, counts) = inputs
         if not calls:
             return []
-        found = OPS["finite_check"](*[x[1] for x in calls])
+        grads = [x[1] for x in calls]
+        found = OPS["finite_check"](*grads)
+        by = OPS["clipped_scale"](value, *grads, clip_norm=limit) if limit else value
         step = OPS["guarded_step"]
-        ends = [apply(step, a, (*x, found, value)) for a, x in zip(attrs, calls, strict=True)]
+        ends = [apply(step, a, (*x, found, by)) for a, x in zip(attrs, calls, strict=True)]
         return [*ends, apply(OPS["follow_loss_scale"], self._follow, (found, value, counts))]

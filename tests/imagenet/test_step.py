@@ -8,6 +8,7 @@ import pytest
 
 import nnl as nn
 from nnl import models as M
+from nnl.ext_utils import get_extension_context
 
 
 def test_the_loss_is_that_of_smoothed_and_mixed_labels(script):
@@ -99,7 +100,6 @@ WRONG = {
     "--learning-rate is nan, wanted more than 0": "--data x --learning-rate nan",
     "--size is 16, wanted at least 32": "--data x --size 16",
     "--dropout is 0.5, and resnet50 has none": "--data x --dropout 0.5",
-    "--clip-norm and --type-config half": "--data x --clip-norm 1 --type-config half",
 }
 
 
@@ -110,8 +110,28 @@ def test_options_out_of_their_range_are_refused(script, text, capsys):
     assert text in capsys.readouterr().err
 
 
+ALONE = SimpleNamespace(size=1, rank=0, all_reduce_callback=lambda *a, **k: None)
+
+
+@pytest.mark.parametrize("types", ["float", "half"])
+def test_all_gradients_together_are_clipped(script, types):
+    options = script.options.parse(
+        "--engine synthetic --network tiny --batch-size 4 --clip-norm 0.01 --weight-decay 0 "
+        f"--type-config {types}".split()
+    )
+    with nn.context_scope(get_extension_context("numpy", type_config=types)):
+        training = script.step.Training(options, ALONE, 3, 0.5)
+        before = {k: v.d.copy() for k, v in nn.get_parameters().items()}
+        for solver in training.solvers:
+            solver.set_learning_rate(0.5)
+        x = np.random.default_rng(0).integers(0, 255, (4, 32, 32, 3)).astype(np.uint8)
+        training(x, np.array([[0], [1], [2], [0]], np.int32), (0, 0, 0, 0), 0)
+        squares = [((v.d - before[k]) ** 2).sum() for k, v in nn.get_parameters().items()]
+    assert np.sqrt(sum(squares)) == pytest.approx(0.5 * 0.01, rel=1e-2)
+    assert training.scale.value.data == (1.0 if types == "float" else script.step.FIRST_LOSS_SCALE)
+
+
 def test_losses_fall_alike_in_all_modes(script):
-    comm = SimpleNamespace(size=1, rank=0, all_reduce_callback=lambda *a, **k: None)
     rng = np.random.default_rng(0)
     label = rng.integers(0, 3, (8, 1)).astype(np.int32)
     x = (rng.integers(0, 100, (8, 32, 32, 3)) + 70 * label[:, :, None, None]).astype(np.uint8)
@@ -122,7 +142,7 @@ def test_losses_fall_alike_in_all_modes(script):
         options = script.options.parse(
             f"--engine synthetic --network tiny --batch-size 8 --mode {mode} --dropout 0.1".split()
         )
-        training = script.step.Training(options, comm, 3, 0.1)
+        training = script.step.Training(options, ALONE, 3, 0.1)
         for solver in training.solvers:
             solver.set_learning_rate(0.1)
         curves[mode] = [float(training(x, label, (0, 0, i, 0), 0).d) for i in range(25)]

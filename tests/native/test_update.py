@@ -126,6 +126,17 @@ def test_finite_check_tells_infinity_from_nan() -> None:
             assert tuple(got) == tuple(map(bool, want))
 
 
+@pytest.mark.parametrize("clip_norm", [3.0, 1e6])
+def test_the_norm_of_several_gradients_limits_the_scale(clip_norm: float) -> None:
+    rng = np.random.default_rng(4)
+    for dtype in (F32, BF16, F16):
+        gs = [rng.normal(size=s).astype(dtype) for s in ((123, 457), (), (0, 2), (3000,))]
+        length = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in gs))
+        arrays = [np.array(8.0, F32), *gs]
+        got = call("clipped_scale", {"clip_norm": clip_norm}, arrays, ((), F32))
+        np.testing.assert_allclose(got, max(8.0, length / clip_norm), rtol=1e-6)
+
+
 @pytest.mark.parametrize("clip_norm", [0.0, 3.0, 1e6])
 def test_clipping_of_a_large_gradient(clip_norm: float) -> None:
     g = np.random.default_rng(3).normal(size=(123, 457)).astype(F32)

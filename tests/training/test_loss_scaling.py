@@ -219,3 +219,42 @@ def test_several_solvers_update_all_or_none(mode):
     run(nn.Variable.from_numpy_array(np.float32([3, 4])))
     np.testing.assert_allclose(first.d, [1 - 0.5 * (3 + 0.25), 2 - 0.5 * (4 + 0.5)])
     np.testing.assert_allclose(second.d, [0, 1])
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled", "coexecuted"])
+def test_gradients_are_clipped_together(mode: str) -> None:
+    shapes, rates = [(2, 3), (4,)], [0.25, 0.0]
+    rng = np.random.default_rng(0)
+    start = [rng.normal(size=s).astype(np.float32) for s in shapes]
+    ours = [nn.Variable.from_numpy_array(w, need_grad=True) for w in start]
+    theirs, speeds = [w.copy() for w in start], [np.zeros_like(w) for w in start]
+    solvers = [S.Momentum(0.5), S.Momentum(0.5)]
+    for solver, w in zip(solvers, ours, strict=True):
+        solver.set_parameters({"w": w})
+    scale = S.LossScale(solvers, 8.0)
+
+    def step(x: Any, y: Any) -> None:
+        with nn.auto_forward(mode == "coexecuted"):
+            loss = F.sum(ours[0] * x) + F.sum(ours[1] * y)
+        for solver in solvers:
+            solver.zero_grad()
+        loss.forward()
+        loss.backward(scale.value)
+        scale.update(rates, clip_norm=2.0)
+
+    wrap = {"compiled": nn.compile, "coexecuted": nn.coexecute}.get(mode, lambda f: f)
+    run = wrap(step)
+    for k in range(6):  # norms below the limit and above it
+        given = [rng.normal(size=s).astype(np.float32) * (0.1 + k) for s in shapes]
+        run(*[nn.Variable.from_numpy_array(g) for g in given])
+        length = np.sqrt(sum((g**2).sum() for g in given))
+        for w, v, g, rate, mine in zip(theirs, speeds, given, rates, ours, strict=True):
+            v[...] = 0.9 * v + 0.5 * (g * min(1.0, 2.0 / length) + rate * w)
+            w -= v
+            np.testing.assert_allclose(mine.d, w, rtol=1e-5, atol=1e-6)
+    before = ours[0].d.copy()
+    run(*[nn.Variable.from_numpy_array(np.full(s, np.inf, np.float32)) for s in shapes])
+    np.testing.assert_array_equal(ours[0].d, before)
+    assert scale.value.data == 4.0
+    with pytest.raises(ValueError, match=r"LossScale.update: clip_norm is -1, wanted"):
+        scale.update(rates, clip_norm=-1)

@@ -3,6 +3,7 @@
 //
 // finite_check: any number of arrays -> y, bool[2]: whether an element is infinite, whether one is
 //   NaN. No attributes.
+// clipped_scale: scale s, float32 of rank 0, and gradients -> max(s, their norm / clip_norm).
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -22,6 +23,24 @@ void for_blocks(int64_t n, F&& f) {
   parallel_for((n + kBlock - 1) / kBlock, 8, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) f(k * kBlock, std::min(kBlock, n - k * kBlock));
   });
+}
+
+// The sum of the squares of an array; a block's sum comes into the place that it has in `sums`.
+double squares(const Spec& x, const void* data, double* sums) {
+  for_blocks(x.size(), [&](int64_t at, int64_t n) {
+    float g[kBlock], sum = 0.0f;
+    load_any(x.dtype, data, at, g, n);
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; ++i) sum += g[i] * g[i];
+    sums[at / kBlock] = sum;
+  });
+  double total = 0.0;
+  for (int64_t k = 0; k * kBlock < x.size(); ++k) total += sums[k];
+  return total;
+}
+
+size_t bytes_of_sums(const Spec& x) {
+  return static_cast<size_t>((x.size() + kBlock - 1) / kBlock) * sizeof(double);
 }
 
 // y = scale g + rate w
@@ -66,23 +85,10 @@ class Clip : public Kernel {
   bool may_overwrite(size_t, size_t) const override {
     return bytes_of(g_.dtype) == bytes_of(y_.dtype);
   }
-  size_t workspace() const override {
-    return static_cast<size_t>((g_.size() + kBlock - 1) / kBlock) * sizeof(double);
-  }
+  size_t workspace() const override { return bytes_of_sums(g_); }
   void run(const Buffers& b) override {
-    auto* sums = static_cast<double*>(b.workspace);
-    double total = 0.0;
-    if (most_ > 0.0) {
-      for_blocks(g_.size(), [&](int64_t at, int64_t n) {
-        float g[kBlock], sum = 0.0f;
-        load_any(g_.dtype, b.in[0], at, g, n);
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < n; ++i) sum += g[i] * g[i];
-        sums[at / kBlock] = sum;
-      });
-      for (int64_t k = 0; k * kBlock < g_.size(); ++k) total += sums[k];
-    }
-    const double length = std::sqrt(total);
+    double length = 0.0;
+    if (most_ > 0.0) length = std::sqrt(squares(g_, b.in[0], static_cast<double*>(b.workspace)));
     const bool clip = 0.0 < most_ && most_ < length;
     const auto factor = static_cast<float>(clip ? most_ / length : 1.0);
     for_blocks(g_.size(), [&](int64_t at, int64_t n) {
@@ -96,6 +102,28 @@ class Clip : public Kernel {
 
  private:
   Spec g_, y_;
+  double most_;
+};
+
+class ClippedScale : public Kernel {
+ public:
+  explicit ClippedScale(const Signature& s) : in_(s.in), most_(s.attributes.number("clip_norm")) {}
+  size_t workspace() const override {
+    size_t most = 0;
+    for (const Spec& g : in_) most = std::max(most, bytes_of_sums(g));
+    return most;
+  }
+  void run(const Buffers& b) override {
+    double total = 0.0;
+    for (size_t k = 1; k < in_.size(); ++k)
+      total += squares(in_[k], b.in[k], static_cast<double*>(b.workspace));
+    const auto needed = static_cast<float>(std::sqrt(total) / most_);
+    const float scale = *static_cast<const float*>(b.in[0]);
+    *b.output<float>() = needed > scale ? needed : scale;
+  }
+
+ private:
+  std::vector<Spec> in_;
   double most_;
 };
 
@@ -146,9 +174,17 @@ std::unique_ptr<Kernel> clip(const Signature& s) {
   return std::make_unique<Clip>(s);
 }
 
+bool all_real(const Signature& s) {
+  return std::all_of(s.in.begin(), s.in.end(), [](const Spec& x) { return is_real(x.dtype); });
+}
+
+std::unique_ptr<Kernel> clipped_scale(const Signature& s) {
+  if (!all_real(s) || s.in[0].dtype != DType::f32 || s.out[0].dtype != DType::f32) return nullptr;
+  return std::make_unique<ClippedScale>(s);
+}
+
 std::unique_ptr<Kernel> finite_check(const Signature& s) {
-  if (!std::all_of(s.in.begin(), s.in.end(), [](const Spec& x) { return is_real(x.dtype); }))
-    return nullptr;
+  if (!all_real(s)) return nullptr;
   if (bytes_of(s.out[0].dtype) != 1 || s.out[0].size() != 2) return nullptr;
   return std::make_unique<FiniteCheck>(s);
 }
@@ -157,6 +193,7 @@ const Registration r0("decay_gradient", decay);
 const Registration r1("scale_gradient", scale);
 const Registration r2("clip_gradient", clip);
 const Registration r3("finite_check", finite_check);
+const Registration r4("clipped_scale", clipped_scale);
 
 }  // namespace
 }  // namespace nnl

@@ -87,5 +87,11 @@ const ShapeRule scale_gradient{{"scale_gradient", "clip_gradient"}, "g", same};
 Specs two_flags(const RuleCall&) { return {{{2}, DType::boolean}}; }
 const ShapeRule finite_check{"finite_check", "*x", two_flags};
 
+Specs one_scale(const RuleCall& c) {
+  if (!(c.attributes.number("clip_norm") > 0.0)) c.fail("clip_norm is not positive");
+  return {c[0]};
+}
+const ShapeRule clipped_scale{"clipped_scale", "scale *g", one_scale};
+
 }  // namespace
 }  // namespace nnl
