@@ -31,7 +31,7 @@ def add_commands(commands: Any) -> None:
     p.set_defaults(run=plot_timer)
 
     p = commands.add_parser(
-        "draw_graph", description="Draws the networks of FILE with Graphviz, one file for each."
+        "draw_graph", description="Draws the networks of FILE, one file for each."
     )
     p.add_argument("input", metavar="FILE", help=".nnp or .nntxt")
     p.add_argument(
@@ -43,8 +43,8 @@ def add_commands(commands: Any) -> None:
         "--format",
         default="png",
         metavar="FORMAT",
-        help="png, svg, pdf ...; gv for Graphviz's own language, which needs no Graphviz (default: "
-        "%(default)s)",
+        help="png, svg, pdf ...; gv for Graphviz's own language; svg and gv need no Graphviz "
+        "(default: %(default)s)",
     )
     p.set_defaults(run=draw_graph)
 
@@ -119,7 +119,6 @@ def draw_graph(args: argparse.Namespace) -> int:
     from nnl.converters.nnp.graph import NnpLoader
     from nnl.core.atomic import replacing
     from nnl.core.parameter import parameter_scope
-    from nnl.graph.drawing import SimpleGraph
 
     if not os.path.isfile(args.input):
         raise FileNotFoundError(f"there is no file {args.input}")
@@ -131,22 +130,32 @@ def draw_graph(args: argparse.Namespace) -> int:
             if not outputs:
                 continue
             y = outputs[0] if len(outputs) == 1 else F.sink(*outputs)
-            drawing = SimpleGraph().create_graphviz_digraph(y, format="png")
+            content = _picture(y, args.format)
         path = os.path.join(args.output_dir, f"{name.replace(' ', '_')}.{args.format}")
-        content = drawing.source.encode() if args.format == "gv" else _picture(drawing, args)
         with replacing(path) as file:
             file.write_bytes(content)
         print(path)
     return 0
 
 
-def _picture(drawing: Any, args: argparse.Namespace) -> bytes:
-    from graphviz import ExecutableNotFound
+def _picture(y: Any, kind: str) -> bytes:
+    from nnl.graph.drawing import SimpleGraph
+    from nnl.graph.svg import svg
 
+    found: bytes
     try:
-        found: bytes = drawing.pipe(format=args.format)
-    except ExecutableNotFound as error:
-        raise ModuleNotFoundError(
-            "draw_graph needs the program dot of Graphviz; try: apt-get install graphviz, or -f gv"
-        ) from error
-    return found
+        import graphviz
+    except ModuleNotFoundError:
+        missing = "package graphviz"
+    else:
+        drawing = SimpleGraph().create_graphviz_digraph(y, format="png")
+        try:
+            found = drawing.source.encode() if kind == "gv" else drawing.pipe(format=kind)
+            return found
+        except graphviz.ExecutableNotFound:
+            missing = "program dot of Graphviz"
+    if kind == "svg":
+        return svg(y).encode()
+    raise ModuleNotFoundError(
+        f"draw_graph needs the {missing} for {kind}; try: -f svg, which is drawn without"
+    )

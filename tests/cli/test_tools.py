@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -96,6 +98,23 @@ def test_networks_are_drawn(
     text = (out / "net.gv").read_text()
     assert all(name in text for name in ("Convolution", "conv/conv/W", "BatchMatmul"))
     assert "no network 'a'" in output(capsys, "draw_graph", network, "-n", "a", "-o", out, code=1)
+
+
+def test_networks_are_drawn_without_graphviz(
+    network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "graphviz", None)
+    output(capsys, "draw_graph", network, "-o", tmp_path, "-f", "svg")
+    root = ElementTree.parse(tmp_path / "net.svg").getroot()
+    boxes = root.findall("{*}g")
+    titles = [b.find("{*}title").text for b in boxes]
+    assert {"Convolution", "conv/conv/W", "BatchMatmul"} <= set(titles)
+    corners = {(float(r.get("x")), float(r.get("y"))) for b in boxes for r in b.findall("{*}rect")}
+    assert len(corners) == len(boxes)  # none lies on another one
+    lines = re.findall(r"M\S+ (\S+?)L\S+ ([\d.]+)", root.find("{*}path").get("d"))
+    assert len(lines) >= len(boxes) - 1 and all(float(a) < float(b) for a, b in lines)
+    error = output(capsys, "draw_graph", network, "-o", tmp_path, code=4)
+    assert "needs the package graphviz for png" in error and "try: -f svg" in error
 
 
 # ---- parameters ----
