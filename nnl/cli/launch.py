@@ -24,7 +24,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", type=int, default=1, metavar="N", help="number of processes (1)")
-    parser.add_argument("script", help="a Python file")
+    parser.add_argument("script", help="a Python file, or train: the command")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the script")
     parser.set_defaults(run=launch)
 
@@ -51,12 +51,15 @@ def launch(args: argparse.Namespace) -> int:
     """
     if args.n < 1:
         raise ValueError(f"launch: -n is {args.n}, wanted a number of processes >= 1")
+    program = [args.script, *args.args]
     if not Path(args.script).is_file():
-        raise ValueError(f"launch: there is no file {args.script}")
+        if args.script != "train":
+            raise ValueError(f"launch: there is no file {args.script}")
+        program = ["-m", "nnl.cli.main", "--mpi", *program]
     environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // args.n, 1)))
     # -P: the folder of rank.py has modules with names of Python's own
-    rank = [sys.executable, "-P", str(Path(__file__).with_name("rank.py")), args.script, *args.args]
+    rank = [sys.executable, "-P", str(Path(__file__).with_name("rank.py")), *program]
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:

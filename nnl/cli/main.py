@@ -103,6 +103,9 @@ def parser(wanted: str | None = None, convert: str = "nnl convert") -> Parser:
     """
     top = Parser(prog="nnl", description=__doc__, epilog=EPILOG)
     top.add_argument("-q", "--quiet", action="store_true", help="no messages but errors")
+    top.add_argument(
+        "-m", "--mpi", action="store_true", help="train as one process of a job of MPI"
+    )
     top.add_argument("--debug", action="store_true", help="show where in the code an error arose")
     parsers = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     loaded = set()
@@ -128,6 +131,8 @@ def main(argv: Sequence[str] | None = None, convert: str = "nnl convert") -> int
     if rest:
         sub = top._subparsers._group_actions[0].choices[args.command]
         sub.error(f"unrecognized arguments: {' '.join(rest)}", sub._option_string_actions)
+    if args.mpi and args.command != "train":
+        top.error(f"--mpi is for train, not for {args.command}")
     name = convert if args.command == "convert" else f"nnl {args.command}"
     if args.quiet:
         logging.getLogger("nnl").setLevel(logging.ERROR)

@@ -117,7 +117,7 @@ def watch(child: int, goodbye: int, link: socket.socket | None, parent: int) -> 
 
 
 def run(script: str, arguments: list[str]) -> None:
-    """Connect to the other processes, then run the script.
+    """Connect to the other processes, then run the script, or after "-m" the module.
 
     Connected from the start, a rank that fails before its script calls init() ends the job too.
     """
@@ -125,6 +125,10 @@ def run(script: str, arguments: list[str]) -> None:
     from nnl.communicators.multi_process import world
 
     world()
+    if script == "-m":
+        sys.argv = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        return
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
     runpy.run_path(script, run_name="__main__")

@@ -33,7 +33,8 @@ def add_commands(commands: Any) -> None:
         description="Trains the networks of CONFIG with its optimizers on its data sets. OUTDIR "
         "gets results.nnp (the best, or the last), results_current_N.nnp, monitoring_report.yml "
         "and progress.txt. SIGTERM and Ctrl-C write a checkpoint first; -r continues from it. "
-        "SIGTSTP (Ctrl-Z) writes one and stops the process; SIGUSR1 ends the training well.",
+        "SIGTSTP (Ctrl-Z) writes one and stops the process; SIGUSR1 ends the training well. "
+        "`nnl launch -n 4 train ...`, or `mpiexec -n 4 nnl -m train ...`, does it in 4 processes.",
     )
     p.add_argument("-c", "--config", required=True, metavar="CONFIG", help=".nntxt or .nnp")
     p.add_argument("-o", "--outdir", required=True, metavar="OUTDIR", help="made if missing")
@@ -93,23 +94,31 @@ def run(args: argparse.Namespace) -> int:
             problem = asdict(problem_of(error))
             trainer.tell("run_end", status="failed", reason=None, **done, error=problem)
             raise
+    if trainer.team is not None and trainer.team.rank:  # the first process reports
+        return {"failed": 1, "suspended": 130}.get(outcome.status, 0)
     return _report(args, outcome)
 
 
 def _trainer(args: argparse.Namespace, settings: dict[str, int], stack: ExitStack) -> Any:
     """What trains, in the context and with the observers that were asked for."""
     import nnl as nn
+    from nnl.converters.nnp.training_reader import context_of
     from nnl.training.checkpoints import Checkpoints, initial_parameters, restore
     from nnl.training.events import EventFile, Lines
     from nnl.training.trainer import Trainer
 
-    content, info = load(args.config, settings, args.context, args.seed)
+    content = read(args.config, settings)
+    given = args.context
+    context = context_of(content.proto.global_config) if given is None else _context(given)
+    team = _team(context, content, settings) if args.mpi else None
+    info = _built(content, context if team is None else team.comm.ctx, settings, args.seed)
     initial_parameters(content)
     if args.param:
         restore(args.param, info)
-    checkpoints = Checkpoints(args.outdir, args.config, info)
-    observers: list[Callable[..., None]] = [Lines(Path(args.outdir))]
-    if args.events:
+    first = team is None or team.rank == 0
+    checkpoints = Checkpoints(args.outdir, args.config, info, first)
+    observers: list[Callable[..., None]] = [Lines(Path(args.outdir))] if first else []
+    if args.events and first:
         observers.append(EventFile(stack.enter_context(_events(args))))
     facts = {
         "format": 1,
@@ -127,11 +136,13 @@ def _trainer(args: argparse.Namespace, settings: dict[str, int], stack: ExitStac
         for observer in observers:
             observer(event, **more)
 
-    trainer = Trainer(info, checkpoints, tell, args.patience)
-    logger.info(
-        "%s: %d epochs of %d iterations, context %s, seed %d",
-        *(args.config, trainer.max_epoch, trainer.per_epoch, facts["context"], args.seed),
-    )
+    trainer = Trainer(info, checkpoints, tell, args.patience, team)
+    if first:
+        logger.info(
+            "%s: %d epochs of %d iterations, context %s, seed %d%s",
+            *(args.config, trainer.max_epoch, trainer.per_epoch, facts["context"], args.seed),
+            "" if team is None else f", {team.size} processes",
+        )
     stack.enter_context(nn.context_scope(info.default_context))
     stack.enter_context(_memory(args))
     stack.enter_context(_signals(trainer))
@@ -177,10 +188,15 @@ def load(
         context: As -C names it.
         seed: Of initial values and the order of data.
     """
-    from nnl.converters.nnp.archive import read_files
-    from nnl.converters.nnp.reader import build
+    content = read(path, settings or {})
+    chosen = None if context is None else _context(context)
+    return content, _built(content, chosen, settings or {}, seed)
 
-    settings = settings or {}
+
+def read(path: str, settings: dict[str, int]) -> Any:
+    """The content of a training file, with some settings instead of its own."""
+    from nnl.converters.nnp.archive import read_files
+
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no file {path}")
     content = read_files(path, "", "nnl")
@@ -194,14 +210,35 @@ def load(
     for name, value in settings.items():
         if name != "batch_size":
             setattr(config, name, value)
-    info = build(
-        content,
-        exclude_parameter=True,
-        batch_size=settings.get("batch_size"),
-        context=None if context is None else _context(context),
-        seed=seed,
-    )
-    return content, info
+    return content
+
+
+def _built(content: Any, context: Any, settings: dict[str, int], seed: int) -> SimpleNamespace:
+    from nnl.converters.nnp.reader import build
+
+    size = settings.get("batch_size")
+    return build(content, exclude_parameter=True, batch_size=size, context=context, seed=seed)
+
+
+def _team(context: Any, content: Any, settings: dict[str, int]) -> Any:
+    """The processes of this job of MPI. Networks become those of a share of the minibatch."""
+    from nnl.training.team import Team
+
+    team = Team(context)
+    size = settings.pop("batch_size", None)
+    for d in content.proto.dataset:
+        d.batch_size = size or d.batch_size
+    for n in content.proto.network:
+        n.batch_size = size or n.batch_size
+        if n.batch_size % team.size:
+            raise ValueError(
+                f"nnl train: the batch size {n.batch_size} of {n.name} is not divided by "
+                f"{team.size} processes; try: --set batch_size={n.batch_size * team.size}"
+            )
+        n.batch_size //= team.size
+        if not any(-1 in v.shape.dim for v in n.variable):
+            raise ValueError(f"nnl train: the batch size of {n.name} is fixed in the file")
+    return team
 
 
 def _context(text: str) -> Any:

@@ -40,10 +40,13 @@ class Checkpoints:
         folder: Made if missing.
         config: The training file, whose network stands in every checkpoint as it is.
         info: What was loaded from it.
+        writes: Whether this process writes anything, and not another one of its team.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], config: str, info: Any) -> None:
-        self.folder, self.info = Path(folder), info
+    def __init__(
+        self, folder: str | os.PathLike[str], config: str, info: Any, writes: bool = True
+    ) -> None:
+        self.folder, self.info, self.writes = Path(folder), info, writes
         self.folder.mkdir(parents=True, exist_ok=True)
         self.network = _network_text(config, info)
         self.saved: tuple[int, float] = (0, -np.inf)  # epoch and time of the last one
@@ -51,6 +54,8 @@ class Checkpoints:
 
     def begin(self) -> None:
         """Remove what another run has left, which resuming would take for this one's."""
+        if not self.writes:
+            return
         for path in (*self._currents().values(), self.folder / BETWEEN, self.folder / REPORT):
             path.unlink(missing_ok=True)
 
@@ -67,7 +72,7 @@ class Checkpoints:
         last, when = self.saved
         due = epoch - last > SPARE_EPOCHS or time.monotonic() - when > SPARE_S
         name = CURRENT.format(epoch)
-        if not force and (not due or (self.folder / name).exists()):
+        if not self.writes or (not force and (not due or (self.folder / name).exists())):
             return None
         old = [p for n, p in self._currents().items() if n != epoch]
         self._write(name, state)
@@ -84,6 +89,8 @@ class Checkpoints:
         """Write monitoring_report.yml with one more epoch, counted from 1."""
         lines = "".join(f"  {name}: {float(value)!r}\n" for name, value in values.items())
         self.report.append(f"{epoch - 1}:\n{lines}")
+        if not self.writes:
+            return
         with replacing(self.folder / REPORT) as file:
             file.write_text("".join(self.report), "utf-8")
 
@@ -96,6 +103,8 @@ class Checkpoints:
         return found
 
     def _write(self, name: str, state: dict[str, Any]) -> None:
+        if not self.writes:
+            return
         parameters = get_parameters(grad_only=False).items()
         stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in parameters]
         members = {"nnp_version.txt": VERSION.encode(), self.network[0]: self.network[1]}

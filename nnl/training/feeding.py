@@ -11,6 +11,7 @@ import numpy as np
 
 from nnl.core.variable import Variable
 from nnl.data.iterator import DataIterator
+from nnl.training.team import Team
 
 Batch = Mapping[DataIterator, tuple[Any, ...]]
 
@@ -23,14 +24,20 @@ class Feed:
         iterators: Made already, by the function that makes them; new ones are added.
         stack: Closes the new ones.
         where: For messages.
+        team: The processes that share every minibatch, if there are several.
     Raises:
         ValueError: A variable is to have a column that no data set has, or the part no data set.
     """
 
     def __init__(
-        self, part: Any, iterators: dict[Any, DataIterator], stack: ExitStack, where: str
+        self,
+        part: Any,
+        iterators: dict[Any, DataIterator],
+        stack: ExitStack,
+        where: str,
+        team: Team | None = None,
     ) -> None:
-        self.where = where
+        self.where, self.team = where, team
         self.iterators: list[DataIterator] = []
         for name, make in part.data_iterators.items():
             if make is None:
@@ -70,6 +77,8 @@ class Feed:
         """
         for name, v, it, i in self.columns:
             array = batch[it][i]
+            if self.team is not None:
+                array = self.team.share(array)
             if array.shape != v.shape:
                 array = self._shaped(name, array, v.shape)
             # minibatches are new arrays, which need not be copied: that would also let the thread
@@ -84,7 +93,10 @@ class Feed:
                 )
             v.d = position[name]
         for v, generate in self.generated:
-            v.d = generate(v.shape)
+            if self.team is None:
+                v.d = generate(v.shape)
+            else:  # as one process would, so that the shares differ
+                v.d = self.team.share(generate((v.shape[0] * self.team.size, *v.shape[1:])))
 
     def _shaped(self, name: str, array: Any, shape: tuple[int, ...]) -> Any:
         try:

@@ -11,10 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnl.core.parameter import get_parameters
+from nnl.core.random import set_function_seed
 from nnl.core.variable import Variable, forward_all
 from nnl.data.iterator import DataIterator
 from nnl.training.checkpoints import Checkpoints
 from nnl.training.feeding import Feed, rows_of
+from nnl.training.team import Team
 
 ALWAYS_TESTED = 5  # epochs at the beginning; later ones follow monitor_interval
 SUSPEND, PAUSE, STOP = "suspend", "pause", "stop"  # what may be requested of a training
@@ -56,8 +59,8 @@ def _mean(variables: list[Variable]) -> float:
 class _Optimizer:
     """One step of an optimizer of the file."""
 
-    def __init__(self, optimizer: Any, feed: Feed) -> None:
-        self.o, self.feed = optimizer, feed
+    def __init__(self, optimizer: Any, feed: Feed, team: Team | None) -> None:
+        self.o, self.feed, self.team = optimizer, feed, team
         self.losses: list[Variable] = [v.variable_instance for v in optimizer.loss_variables]
         if not self.losses:
             raise ValueError(f"{feed.where}: it has no loss variable")
@@ -87,6 +90,8 @@ class _Optimizer:
         else:
             self.target.backward(grad=self.start, clear_buffer=True)
         if place == o.update_interval - 1:
+            if self.team is not None:
+                self.team.average([v.grad for v in o.solver.get_parameters().values()])
             if o.weight_decay > 0:
                 o.solver.weight_decay(o.weight_decay)
             rate = o.scheduler.get_learning_rate(iteration)
@@ -123,11 +128,21 @@ class Trainer:
         checkpoints: Where results go.
         tell: Told of every event of the run; see docs/training_files.md.
         patience: Epochs without a better result after which the training is done; 0 for all.
+        team: The processes that train together, if there are several; the first one tells and
+            saves.
     """
 
-    def __init__(self, info: Any, checkpoints: Checkpoints, tell: Tell, patience: int = 0) -> None:
+    def __init__(
+        self,
+        info: Any,
+        checkpoints: Checkpoints,
+        tell: Tell,
+        patience: int = 0,
+        team: Team | None = None,
+    ) -> None:
         config = info.training_config
         self.info, self.checkpoints, self.tell, self.patience = info, checkpoints, tell, patience
+        self.team = team
         self.per_epoch, self.max_epoch = config.iter_per_epoch, config.max_epoch
         self.interval, self.keep_best = config.monitor_interval, config.save_best
         for name in ("max_epoch", "iter_per_epoch", "monitor_interval"):
@@ -135,6 +150,8 @@ class Trainer:
                 raise ValueError(f"nnl train: {name} is {getattr(config, name)}, wanted 0 or more")
         self.total = self.per_epoch * self.max_epoch
         self.request: str | None = None  # may be set at any time, by handlers of signals too
+        self.agreed: str | None = None  # what the processes of a team do after this step
+        self.stopping = False  # the training ends with this epoch
         self.pause: Callable[[], None] = lambda: None  # what PAUSE does once all is saved
         self.iteration, self.first = 0, 0
         self.sum, self.count = 0.0, 0  # of the losses of this epoch
@@ -162,6 +179,8 @@ class Trainer:
             else:
                 self._continue(state)
             self._fix_what_is_not_trained()
+            if self.team is not None and self.team.rank:  # dropout of every share is another
+                set_function_seed(2**32 * self.team.rank + self.iteration)
             self._tell_begin(state)
             try:
                 self._train()
@@ -181,9 +200,9 @@ class Trainer:
         for kind, parts in (("optimizer", self.info.optimizers), ("monitor", self.info.monitors)):
             iterators: dict[Any, DataIterator] = {}
             for name, part in parts.items():
-                feed = Feed(part, iterators, stack, f"nnl train: {kind} {name!r}")
+                feed = Feed(part, iterators, stack, f"nnl train: {kind} {name!r}", self.team)
                 if kind == "optimizer":
-                    self.optimizers.append(_Optimizer(part, feed))
+                    self.optimizers.append(_Optimizer(part, feed, self.team))
                 else:
                     self.monitors.append(_Monitor(name, part, feed))
         self.limited = any(o.o.start_iter or o.o.end_iter for o in self.optimizers)
@@ -265,7 +284,8 @@ class Trainer:
         self.tell("train_set_begin", epoch=epoch + 1, iteration=self.iteration)
         for _ in range(place, self.per_epoch):
             self._step(epoch)
-            if self.request is not None and self._honour(epoch + 1):
+            request = self.request if self.team is None else self.agreed
+            if request is not None and self._honour(request, epoch + 1):
                 break
         self.test_is_due = True
         mean = self.sum / self.count if self.count else 0.0
@@ -282,6 +302,8 @@ class Trainer:
             o.feed.read(batch)
             o.feed.fill(batch, self._position() if o.feed.positions else {})
             loss += o.step(iteration)
+        if self.team is not None:
+            loss = self._agree(self.team, loss)
         self.sum += loss
         # as NNabla counts: the first step of an epoch is two where there are several optimizers
         self.count += 1 + (len(active) > 1 and iteration % self.per_epoch == 0)
@@ -311,9 +333,17 @@ class Trainer:
             "%progress": self.iteration / self.total,
         }
 
-    def _honour(self, epoch: int) -> bool:
+    def _agree(self, team: Team, loss: float) -> float:
+        """The mean of the losses of all processes; what one of them was asked for, all do."""
+        asked, self.request = self.request, None
+        total, *wanted = team.sums(loss, asked == STOP, asked in (SUSPEND, PAUSE))
+        self.agreed = SUSPEND if wanted[1] else STOP if wanted[0] else None
+        return total / team.size
+
+    def _honour(self, request: str, epoch: int) -> bool:
         """Do what is requested between two steps; True if the epoch ends now."""
-        request, self.request = self.request, None
+        if self.request == request:
+            self.request = None
         if request == PAUSE:
             self.checkpoints.save_between(self._state())
             self.pause()
@@ -324,7 +354,7 @@ class Trainer:
                 self.test_is_due = True
             self.checkpoints.save_between(self._state())
             raise _Ended("suspended", None)
-        self.request = request  # to be honoured after the test
+        self.stopping = True
         return True
 
     # ---- the end of an epoch ----
@@ -334,15 +364,17 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         """Test, save and report."""
-        stop = self.request == STOP
         epoch = -(-self.iteration // self.per_epoch)
         self.metrics = {"train_loss": self.sum / self.count if self.count else 0.0}
-        best, tested = False, stop or self._tested(epoch)
+        if self.team is not None:
+            fixed = get_parameters(grad_only=False).values()
+            self.team.average([v.data for v in fixed if not v.need_grad])
+        best, tested = False, self.stopping or self._tested(epoch)
         if tested:
             for m in self.monitors:
                 self.metrics[m.name] = self._test(m, epoch)
             best = self._is_best()
-        stop = stop or self.request == STOP
+        stop = self.stopping = self.stopping or (self.team is None and self.request == STOP)
         self.sum, self.count, self.test_is_due = 0.0, 0, False
         if best:
             self.best_epoch = epoch
@@ -393,11 +425,13 @@ class Trainer:
             monitor.feed.fill(batch, {})
             total += monitor.value()
             self.tell("infer_after", **facts, batch=i + 1)
-            if self.request == SUSPEND:
+            if self.request == SUSPEND and self.team is None:
                 self.test_is_due = True
                 self.tell("abort_test", **facts, reason=SUSPEND)
                 self.checkpoints.save_between(self._state())
                 raise _Ended("suspended", None)
+        if self.team is not None:
+            total = self.team.sums(total)[0] / self.team.size
         value = total / monitor.batches if monitor.batches else 0.0
         value = value if math.isfinite(value) else 0.0  # as NNabla reports it
         self.tell("test_end", **facts, value=value)
