@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import os
 from dataclasses import asdict, dataclass
 
 # Exit codes by name. 2 is wrong usage, as argparse has it.
-CODES = {"failed": 1, "usage": 2, "not_found": 3, "unsupported": 4, "memory": 5, "interrupted": 130}
+CODES = {"failed": 1, "disk_full": 1, "usage": 2, "not_found": 3, "unsupported": 4, "memory": 5,
+         "interrupted": 130}  # fmt: skip
 EXPECTED = (
     ValueError,
     TypeError,
@@ -66,6 +68,9 @@ def problem_of(error: BaseException, files: str = "") -> Problem:
         found.code = "unsupported"
     elif isinstance(error, RuntimeError):
         found.error = f"{files}failed: {text}"
+    elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        found.code, found.where = "disk_full", str(error.filename or "") or None
+        found.hint = "free some space; what was written before is whole"
     elif isinstance(error, (FileNotFoundError, IsADirectoryError, PermissionError)):
         found.code, found.where = "not_found", str(error.filename or "") or None
         if isinstance(error, FileNotFoundError) and found.where and not found.hint:

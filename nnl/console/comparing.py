@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from nnl.console.diff import diff, differing
+from nnl.console.entries import shown
 from nnl.console.errors import Refused
 from nnl.console.evaluation import confusion, results
-from nnl.console.trials import Trials, shown
+from nnl.console.trials import Trials
 
 SORTED = {
     "created": "created",
@@ -36,9 +37,10 @@ def listed(
     offset: int = 0,
     limit: int = 200,
     sparkline: str | None = None,
+    deleted: bool = False,
 ) -> dict[str, Any]:
     """Trials that fit, pinned ones first."""
-    conditions, values = ["NOT deleted"], []
+    conditions, values = ["deleted" if deleted else "NOT deleted"], []
     for column, value in (("project", project), ("status", status), ("search", search)):
         if value is not None:
             conditions.append(f"{column} = ?")
@@ -47,9 +49,11 @@ def listed(
         conditions.append("EXISTS (SELECT 1 FROM json_each(tags) WHERE json_each.value = ?)")
         values.append(tag)
     if q:
-        conditions.append("(name LIKE ? ESCAPE '\\' OR note LIKE ? ESCAPE '\\')")
+        like = "LIKE ? ESCAPE '\\'"
+        tagged = f"EXISTS (SELECT 1 FROM json_each(tags) WHERE json_each.value {like})"
+        conditions.append(f"(name {like} OR note {like} OR {tagged})")
         text = q.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        values += [f"%{text}%"] * 2
+        values += [f"%{text}%"] * 3
     if pinned is not None:
         conditions.append("pinned = ?")
         values.append(str(int(pinned)))

@@ -64,13 +64,18 @@ def missing(what: str, key: str) -> Refused:
     return Refused("not_found", f"there is no {what} {key!r}", "it may have been deleted", key)
 
 
+def full_disk() -> Refused:
+    hint = "free some space; nothing that was saved before is lost"
+    return Refused("disk_full", "there is no space left on the disk", hint)
+
+
 def refusal(error: BaseException) -> Refused:
     """What the page is told of an error that nobody has caught."""
     if isinstance(error, Refused):
         return error
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint = "free some space; nothing that was saved before is lost"
-        return Refused("disk_full", "there is no space left on the disk", hint)
+    full = getattr(error, "sqlite_errorname", None) == "SQLITE_FULL"
+    if full or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+        return full_disk()
     if isinstance(error, MemoryError):
         return Refused("too_large", "there is not enough memory for this", None)
     if isinstance(error, NotImplementedError):

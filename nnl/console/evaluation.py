@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.console.datasets import kind_of, read_table, variables
 from nnl.console.errors import Refused
+from nnl.console.tables import kind_of, read_table, variables
 from nnl.console.trials import Trials
 
 Array = np.ndarray[Any, Any]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import nnl as nn
-from nnl.console.datasets import read_cells, read_table, variables
 from nnl.console.pictures import png, shown, thumbnail
+from nnl.console.tables import read_cells, read_table, variables
 from nnl.converters.nnp.graph import NnpLoader
 from nnl.core.graph import capture
 from nnl.core.variable import Variable

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from nnl.console import processes
-from nnl.console.datasets import DataSets, variables
-from nnl.console.datasets import read_table as table_of
+from nnl.console.datasets import DataSets
 from nnl.console.errors import Refused, missing
 from nnl.console.forms import Field, Form, argument, read_form
 from nnl.console.store import Store, new_id
+from nnl.console.tables import read_table, variables
 from nnl.console.trials import Trials
 
 SHIPPED = Path(__file__).parent / "plugins"
@@ -168,10 +168,7 @@ class Plugins:
         """The value of a field as the plugin gets it: files by what the console has."""
         if f.kind == "model":
             key = value if isinstance(value, str) and value else trial
-            found = self.trials.results(self._trained(key)) if key else None
-            if key and found is None:
-                raise Refused("not_found", "this trial has no weights yet", None, f.name)
-            return None if found is None else str(found)
+            return str(self.trials.trained(key)) if key else None
         if f.kind == "csv" and not f.name.startswith("out"):
             key = value if isinstance(value, str) and value else self._dataset(f, trial)
             return str(self.datasets.path(key)) if key else None
@@ -182,12 +179,6 @@ class Plugins:
         if f.kind in ("image", "csv", "dir", "file") or f.name.startswith("out"):
             return _inside(f, f.default if value is None else value)
         return f.default if value is None else value
-
-    def _trained(self, key: str) -> str:
-        """The trial that has the weights: the one that was evaluated, for an evaluation."""
-        entry = self.trials.one(key)
-        source = entry["weights_from"] or {}
-        return str(source["trial"]) if entry["kind"] == "evaluate" and "trial" in source else key
 
     def _dataset(self, f: Field, trial: str | None) -> str | None:
         """The data set of a trial: that of the training for a field that is called so."""
@@ -206,7 +197,7 @@ class Plugins:
         try:
             key, number, column = str(value).split("/", 2)
             path = self.datasets.path(key)
-            header, rows = table_of(path)
+            header, rows = read_table(path)
             cell = rows[int(number)][variables(header)[column][0][0]]
         except (ValueError, LookupError):
             raise missing("image", str(value)[:80]) from None

@@ -13,17 +13,19 @@ from nnl.console.document import Document, Node, parse
 from nnl.console.errors import Refused, missing
 from nnl.console.layout import place
 from nnl.console.palette import layers
-from nnl.console.reading import read
 from nnl.console.state import Console
 from nnl.console.store import new_id
 
 
 def inspect(console: Console, path: Path, name: str) -> dict[str, Any]:
     """What a file holds, and which of its functions nnl does not know."""
-    found = read(path)
-    weights = console.trials.keep_weights(found.weights)
+    found = console.opened(path)
     key = new_id()
-    content = {"document": found.document.to_json(), "weights": weights, "name": Path(name).stem}
+    content = {
+        "document": found.document.to_json(),
+        "weights": found.weights,
+        "name": Path(name).stem,
+    }
     (console.trials.blobs / f"{key}.json").write_text(json.dumps(content))
     analysis = analyse(found.document)
     net = found.document.main

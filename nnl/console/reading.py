@@ -19,8 +19,9 @@ from nnl.converters.formats import read_model
 from nnl.converters.model import Network, NnpModel, keep_constants
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded
-from nnl.converters.nnp.parameter_files import Stored
+from nnl.converters.nnp.parameter_files import Stored, stored_bytes
 from nnl.converters.nnp.training_reader import make_solver
+from nnl.converters.programs import ProgramModel
 from nnl.core.graph import Node as GraphNode
 from nnl.core.graph import Value, capture
 from nnl.core.parameter import get_parameters, parameter_scope
@@ -54,7 +55,7 @@ FOLDED: dict[str, tuple[str, str, dict[str, str]]] = {
 _ARGUMENTS = {"axes": "axis", "keep_dims": "keepdims"}
 _INPUTS = {("mean_subtraction", "rmean"): "mean", ("weight_standardization", "x"): "w"}
 _DERIVED = frozenset("inplace no_scale no_bias count".split())
-_EXTENSIONS = (".nntxt", ".prototxt", ".nnp", ".onnx", ".sdcproj")
+_EXTENSIONS = (".nntxt", ".prototxt", ".nnp", ".onnx", ".nnlp", ".sdcproj")
 MAX_FUNCTIONS = 20_000
 
 
@@ -79,13 +80,6 @@ def read(path: Path) -> Imported:
         Refused: The file is of another format, or broken.
     """
     kind = path.suffix.lower()
-    if kind == ".nnlp":
-        raise Refused(
-            "unsupported",
-            f"{path.name}: steps of programs may be fused, so they are no layers any more",
-            "open the file that the program was made from",
-            path.name,
-        )
     if kind not in _EXTENSIONS:
         wanted = ", ".join(_EXTENSIONS)
         raise Refused(
@@ -98,6 +92,8 @@ def read(path: Path) -> Imported:
         if kind == ".sdcproj":
             document, report = sdcproj.read(path)
             return Imported(document, [], report)
+        if kind == ".nnlp":
+            return of_network(ProgramModel(os.fspath(path)).network())
         model, _ = read_model([os.fspath(path)])
         if isinstance(model, NnpModel):
             return _of_training_file(model)
@@ -106,6 +102,14 @@ def read(path: Path) -> Imported:
         text = str(error).replace(f"{path}", path.name)
         code = "unsupported" if isinstance(error, NotImplementedError) else "unreadable"
         raise Refused(code, text, None, path.name) from None
+
+
+def opened(path: str, weights: str) -> dict[str, Any]:
+    """What a file holds, as JSON; its parameters go to another file, if it has some."""
+    found = read(Path(path))
+    if found.weights:
+        Path(weights).write_bytes(stored_bytes(found.weights, ".h5"))
+    return {"document": found.document.to_json(), "report": found.report}
 
 
 def _of_training_file(model: NnpModel) -> Imported:
@@ -148,7 +152,7 @@ def _hyperparameters(message: Any, where: str) -> dict[str, Any]:
 
 
 def of_network(network: Network) -> Imported:
-    """The document of a graph that was built for the batch size 1."""
+    """The document of a graph."""
     reader = _Reader(network)
     found = Imported(reader.document, reader.weights(), reader.report)
     _compare(found, reader)
@@ -173,6 +177,7 @@ class _Reader:
             registered = get_parameters(grad_only=False)
         self.registered = registered
         self.parameters = {v.edge.key: name for name, v in registered.items()}
+        self.batch = next((v.shape[0] for v in network.inputs.values() if v.shape), 1)
         for name, v in network.inputs.items():
             shape = list(v.shape[1:])
             if not v.shape:
@@ -197,7 +202,8 @@ class _Reader:
 
     def _made(self, node: Node, edges: list[Value]) -> None:
         self.made.update((e.key, (node, i)) for i, e in enumerate(edges))
-        self.shapes[node.id] = [e.current_spec.shape for e in edges]
+        shapes = [e.current_spec.shape for e in edges]
+        self.shapes[node.id] = [(1, *s[1:]) if s[:1] == (self.batch,) else s for s in shapes]
 
     # ---- functions ----
 
@@ -282,7 +288,7 @@ class _Reader:
                 found[name] = value
         if (
             layer.type == "F.reshape"
-            and found.get("shape", [0])[0] == 1
+            and found.get("shape", [0])[0] == self.batch
             and -1 not in found["shape"]
         ):
             found["shape"][0] = -1  # the batch

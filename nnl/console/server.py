@@ -6,6 +6,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
+import sqlite3
 import sys
 import webbrowser
 from importlib import import_module
@@ -52,7 +53,8 @@ def application(console: Console) -> FastAPI:
         logger.error("%s %s", request.method, request.url.path, exc_info=error)
         return _answer(refusal(error))
 
-    for kind in (Refused, OSError, MemoryError, NotImplementedError, ValueError, TypeError):
+    known = (Refused, OSError, MemoryError, NotImplementedError, ValueError, TypeError)
+    for kind in (*known, sqlite3.OperationalError):
         app.add_exception_handler(kind, lambda request, error: _answer(refusal(error)))
 
     @app.exception_handler(HTTPException)

@@ -6,15 +6,26 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from nnl.console.apart import apart
 from nnl.console.datasets import DataSets
-from nnl.console.document import Document
+from nnl.console.document import Document, parse
 from nnl.console.errors import Refused
 from nnl.console.plugin_runs import Plugins
 from nnl.console.searches import Searches
 from nnl.console.store import Store
 from nnl.console.trials import NNL, Trials
+
+
+@dataclass
+class Opened:
+    """An uploaded file: its network, what is not as in the file, and the blob of its weights."""
+
+    document: Document
+    report: list[tuple[str, str]]
+    weights: str | None
 
 
 class Console:
@@ -60,6 +71,13 @@ class Console:
                 except Refused:  # it is gone, which training will say
                     continue
         return {}
+
+    def opened(self, path: Path) -> Opened:
+        """What an uploaded file holds."""
+        weights = path.with_name(f"{path.name}.weights")
+        found = apart("network", path, path.name, weights=str(weights))
+        document = parse(found["document"])
+        return Opened(document, found["report"], self.trials.keep_weights(weights))
 
     @contextmanager
     def scratch(self, name: str) -> Iterator[Path]:

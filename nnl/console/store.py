@@ -107,7 +107,7 @@ class Store:
             try:
                 yield self._db
             except BaseException:
-                if not nested:
+                if not nested and self._db.in_transaction:  # a full disk has ended it
                     self._db.execute("ROLLBACK")
                 raise
             if not nested:
@@ -144,7 +144,7 @@ class Store:
 
     def projects(self, deleted: bool = False) -> list[dict[str, Any]]:
         """All projects, the one changed last first."""
-        return self.rows(f"{_PROJECTS} WHERE deleted = ? ORDER BY changed DESC", int(deleted))
+        return self.rows(f"{_PROJECTS} WHERE (deleted > 0) = ? ORDER BY changed DESC", int(deleted))
 
     def project(self, key: str) -> dict[str, Any]:
         """One project, which may be in the trash."""
@@ -173,7 +173,9 @@ class Store:
     def delete_project(self, key: str, deleted: bool = True) -> None:
         """Move a project to the trash, or out of it."""
         self.project(key)
-        self.update("project", key, {"deleted": int(deleted), "changed": time.time()})
+        self.update(
+            "project", key, {"deleted": int(deleted and time.time()), "changed": time.time()}
+        )
         self.audit("project deleted" if deleted else "project restored", key)
 
     # ---- versions ----

@@ -25,7 +25,7 @@ from nnl.console.errors import Refused
 from nnl.console.palette import layers
 from nnl.converters.formats import FORMATS, WriteOptions
 from nnl.converters.model import Built, Network
-from nnl.converters.nnp.parameter_files import Stored, set_value, stored_bytes
+from nnl.converters.nnp.parameter_files import Stored, set_value
 from nnl.converters.nnp.writer import save
 from nnl.core.context import using
 from nnl.core.random import seed
@@ -389,8 +389,3 @@ def whole(given: Mapping[str, Any], key: str, least: int, where: str = "config")
     if type(value) is not int or value < least:
         raise Invalid(f"it is {value!r}, wanted a whole number >= {least}", f"{where}.{key}")
     return value
-
-
-def weights_bytes(weights: Sequence[Stored]) -> bytes:
-    """Parameters as a file of NNabla's (.h5)."""
-    return stored_bytes(weights, ".h5")

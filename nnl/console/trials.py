@@ -8,10 +8,10 @@ was killed reads on where it was.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
-import platform
 import shutil
 import signal
 import sys
@@ -21,17 +21,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-import nnl
 from nnl.console import processes
 from nnl.console.analysis import analyse
 from nnl.console.datasets import DataSets
 from nnl.console.document import Document, merged, parse
-from nnl.console.errors import Refused, missing
+from nnl.console.entries import environment, error_text, problem_said, shown
+from nnl.console.errors import Refused, full_disk, missing
 from nnl.console.events import Follower
 from nnl.console.store import Store, checked_name, new_id
-from nnl.console.training import Data, weights_bytes, write_training
+from nnl.console.training import Data, write_training
 from nnl.converters.nnp.archive import read_files
 from nnl.converters.nnp.parameter_files import Stored
 
@@ -111,7 +109,7 @@ class Trials:
             arguments += ["-r"] if resume else []
             process = processes.start([*self.command, *arguments], folder / "log.txt", folder)
         except (OSError, ValueError) as error:
-            what = _error(f"it cannot be started: {error}", "train it again", str(folder))
+            what = error_text(f"it cannot be started: {error}", "train it again", str(folder))
             self._changed(row["id"], status="failed", ended=time.time(), error=what)
             return
         self._processes[row["id"]] = process
@@ -131,8 +129,12 @@ class Trials:
             path = self.folder(key) / "out" / "events.jsonl"
             follower = self._followers[key] = Follower(path, row["line"], row["offset"])
         facts, metrics = follower.read()
-        if facts:
-            self._write(key, facts, metrics)
+        try:
+            if facts:
+                self._write(key, facts, metrics)
+        except BaseException:
+            self._followers.pop(key)  # to be read again
+            raise
         if not alive:
             self._ended(row, code, follower)
 
@@ -161,7 +163,7 @@ class Trials:
             status, error = "failed", self._reason(key, end)
         else:
             status = "interrupted"
-            error = _error(
+            error = error_text(
                 "its process has died", "resume it: it continues from its last saved epoch"
             )
         self._changed(key, status=status, ended=time.time(), pid=None, eta_s=None, error=error)
@@ -170,9 +172,9 @@ class Trials:
         """Why a trial failed: what it has said itself, else the end of its log."""
         found = end.get("error")
         if isinstance(found, dict):
-            return _error(str(found.get("error")), found.get("hint"), found.get("where"))
+            return error_text(**problem_said(found))
         if end.get("reason") == "nan":
-            return _error("the loss is no number any more", "lower the learning rate")
+            return error_text("the loss is no number any more", "lower the learning rate")
         lines = processes.tail(self.folder(key) / "log.txt", 8000).strip().splitlines()
         for line in reversed(lines):
             try:
@@ -180,8 +182,10 @@ class Trials:
             except ValueError:
                 continue
             if isinstance(said, dict) and "error" in said:
-                return _error(str(said["error"]), said.get("hint"), said.get("where"))
-        return _error(lines[-1] if lines else "it has ended without a word", "see its log")
+                return error_text(**problem_said(said))
+        if shutil.disk_usage(self.root).free < 2**20:
+            return json.dumps(full_disk().to_json())
+        return error_text(lines[-1] if lines else "it has ended without a word", "see its log")
 
     def _changed(self, key: str, **values: Any) -> None:
         self.store.update("trial", key, values)
@@ -320,11 +324,7 @@ class Trials:
         if "trial" in source:
             key = str(source["trial"])
             self._row(key)
-            path = self.results(key, best and source.get("weights") != "last")
-            if path is None:
-                raise Refused(
-                    "not_found", "this trial has no weights yet", "let it finish an epoch", key
-                )
+            path = self.trained(key, best and source.get("weights") != "last")
         else:
             name = str(source.get("blob"))
             path = self.blobs / f"{name}.h5"
@@ -341,19 +341,22 @@ class Trials:
         )
         return next((p for p in choice if p.is_file()), None)
 
-    def keep_weights(self, weights: Sequence[Stored]) -> str | None:
-        """Keep the parameters of an imported file; returns the blob's id."""
-        if not weights:
-            return None
-        import hashlib
+    def trained(self, key: str, best: bool = True) -> Path:
+        """The file with the network and weights of a trial, or of what an evaluation is of."""
+        evaluated = self.one(key)["kind"] == "evaluate"
+        path = self.folder(key) / "network.nnp" if evaluated else self.results(key, best)
+        if path is None or not path.is_file():
+            hint = "let it finish an epoch"
+            raise Refused("not_found", "this trial has no weights yet", hint, key)
+        return path
 
-        content = weights_bytes(weights)
-        key = hashlib.sha256(content).hexdigest()
-        path = self.blobs / f"{key}.h5"
-        if not path.exists():
-            temporary = path.with_suffix(f".{os.getpid()}")
-            temporary.write_bytes(content)
-            temporary.replace(path)
+    def keep_weights(self, weights: Path) -> str | None:
+        """Keep a file of parameters (.h5), if there is one; returns the blob's id."""
+        if not weights.is_file():
+            return None
+        with open(weights, "rb") as file:
+            key = hashlib.file_digest(file, "sha256").hexdigest()
+        os.replace(weights, self.blobs / f"{key}.h5")
         return key
 
     # ---- what may be done with them ----
@@ -426,8 +429,14 @@ class Trials:
         if row["status"] == "running":
             raise Refused("conflict", "this trial is running", "cancel it first", key)
         status = "interrupted" if row["status"] in LIVE else row["status"]
-        self._changed(key, deleted=1, status=status)
+        self._changed(key, deleted=int(time.time()), status=status)
         self.store.audit("trial deleted", key)
+        return self.one(key)
+
+    def restore(self, key: str) -> dict[str, Any]:
+        """Take a trial out of the trash."""
+        self._row(key)
+        self._changed(key, deleted=0)
         return self.one(key)
 
     # ---- looking at them ----
@@ -448,37 +457,3 @@ class Trials:
 
     def one(self, key: str, whole: bool = False) -> dict[str, Any]:
         return shown(self._row(key), whole)
-
-
-def shown(row: Mapping[str, Any], whole: bool = False) -> dict[str, Any]:
-    """A trial as the page gets it."""
-    names = (
-        "id project number name kind status version seed created started ended epoch max_epoch "
-        "eta_s parameters multiply_adds note search search_number"
-    ).split()
-    best = None
-    if row["best_name"] is not None:
-        best = {k: row[f"best_{k}"] for k in ("name", "value", "epoch")}
-    found = {name: row[name] for name in names} | {"best": best}
-    found |= {name: json.loads(row[name]) for name in ("last", "tags")}
-    found |= {name: bool(row[name]) for name in ("pinned", "locked")}
-    for name in ("weights_from", "error"):
-        found[name] = json.loads(row[name]) if row[name] else None
-    if whole:
-        found |= {name: json.loads(row[name]) for name in ("config", "environment")}
-    return found | {"pareto": False}  # lists know
-
-
-def _error(message: str, hint: Any = None, where: Any = None) -> str:
-    return json.dumps({"code": "failed", "message": message, "hint": hint, "where": where})
-
-
-def environment() -> dict[str, Any]:
-    """What a trial runs on."""
-    return {
-        "nnl": nnl.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-    }

@@ -10,14 +10,20 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.formats import WriteOptions
-from nnl.converters.model import Model, Network, NnpModel
+from nnl.converters.model import Built, Model, Network, NnpModel
 from nnl.converters.nnp.content import with_executor
+from nnl.core.context import using
+from nnl.core.dispatch import apply
 from nnl.core.graph import Value, capture
-from nnl.core.parameter import get_parameters, parameter_scope
+from nnl.core.op import OPS
+from nnl.core.parameter import get_parameters, parameter_scope, set_parameter
 from nnl.core.random import seed
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
 from nnl.graph import load_program, save_program
+from nnl.graph.passes.original import forget_orders, unfuse
+from nnl.graph.program import FORWARD, INPUT, PARAMETER, PREPARE, Program, Step
+from nnl.graph.programs import Programs
 
 
 def write_programs(model: Model, path: str, options: WriteOptions) -> None:
@@ -114,3 +120,83 @@ class ProgramNetwork:
     def run(self, values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         """The outputs for values of the inputs."""
         return self._programs.run(self._name, **values)
+
+
+class ProgramModel(Built):
+    """A program of a file as a graph: every step calls the function that it was recorded as."""
+
+    def __init__(self, path: str) -> None:
+        self.programs, self.where = load_program(path), path
+
+    def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
+        """The graph of the program of a batch size; of the first one without any.
+
+        Raises:
+            NotImplementedError: The program trains, or a step is no function.
+        """
+        for name in self.programs:
+            shapes = [s.shape[:1] for s in self.programs.inputs(name).values()]
+            if batch_size is None or (batch_size,) in shapes:
+                return _Replayed(self.programs, name).network
+        raise ValueError(f"{self.where}: the batch size is fixed, so it cannot be {batch_size}")
+
+
+class _Replayed:
+    def __init__(self, programs: Programs, name: str) -> None:
+        program = programs.fresh(name)
+        unfuse(program)
+        forget_orders(program)
+        self.where, self.program = f"{programs.where}: {name}", program
+        if program.carries or any(s.phase not in (PREPARE, FORWARD) for s in program.steps):
+            raise NotImplementedError(f"{self.where}: it trains, and is no network alone")
+        self.values: list[Variable | None] = [None] * len(program.slots)
+        self.network = Network(name, {}, {})
+        with parameter_scope("", self.network.parameters), using(auto_forward=False):
+            self._give(program, programs)
+            for step in program.steps:
+                self._call(step)
+        for key, i in program.outputs.items():
+            self.network.outputs[key] = self._value(i, "the end")
+
+    def _give(self, program: Program, programs: Programs) -> None:
+        """Variables for what is there before any step."""
+        for i, slot in enumerate(program.slots[1:], 1):
+            if not slot.given or slot.copies:
+                continue
+            if slot.role == INPUT:
+                v = self.network.inputs[slot.name] = Variable(slot.spec.shape)
+                v.data.set_spec(slot.spec)
+            else:
+                stored = programs.arrays.get(slot.name)
+                array = stored.read("host") if stored is not None else slot.data
+                v = Variable.from_numpy_array(array, need_grad=slot.role == PARAMETER)
+                set_parameter(slot.name or f"constants/{i}", v)
+            self.values[i] = v
+        for i, slot in enumerate(program.slots):
+            if slot.copies:  # in another type, which the function takes care of
+                self.values[i] = self.values[slot.copies]
+
+    def _call(self, step: Step) -> None:
+        op, source = OPS.get(step.op), self.program.sources[step.source]
+        if step.parts and (op is None or op.nnp is None):
+            for part in step.parts:
+                self._call(part)
+            return
+        if op is None:
+            raise NotImplementedError(f"{self.where}: {step.op} is no function")
+        given = [self._value(i, step.op) if i else None for i in step.ins]
+        if step.op == "cast" and source is not None and source.function != "cast":
+            found: Any = given[0]  # the function that reads it converts it as well
+        else:
+            found = apply(op, op.attrs(**step.attrs), tuple(given))
+        outputs = found if isinstance(found, (tuple, list)) else (found,)
+        for i, v in zip(step.outs, outputs, strict=False):  # hidden ones are nobody's
+            self.values[i] = v
+
+    def _value(self, i: int, reader: str) -> Variable:
+        v = self.values[i]
+        if v is None:
+            raise ValueError(
+                f"{self.where}: damaged: {reader} reads value {i}, which nothing gives"
+            )
+        return v

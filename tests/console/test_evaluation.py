@@ -7,9 +7,11 @@ import time
 import numpy as np
 import pytest
 
+from nnl.console.errors import Refused
 from nnl.console.evaluation import Results, confusion, table
+from nnl.console.inferring import infer
 from nnl.console.state import Console
-from nnl.converters.nnp.parameter_files import Stored
+from nnl.converters.nnp.parameter_files import Stored, stored_bytes
 from tests.console.networks import chain
 
 
@@ -50,8 +52,6 @@ def test_a_cell_shows_its_samples_and_the_worst_come_first():
 
 
 def test_what_is_no_classification_has_no_matrix(browser, console, tmp_path):
-    from nnl.console.errors import Refused
-
     values = np.array([[0.1, 3.0], [1.5, 2.0]])
     found = Results(["x", "y"], [["1", "0.5"], ["2", "1.5"]], 2, {"y'": values[:, :1]}, "d")
     with pytest.raises(Refused, match="no classification"):
@@ -75,7 +75,8 @@ def test_a_trained_network_is_evaluated_by_nnl_forward(browser_of, tmp_path):
         project = console.store.add_project("small", document)["id"]
         w, b = rng.normal(size=(4, 3)).astype(np.float32), np.zeros(3, np.float32)
         stored = [Stored("fc/affine/W", w, True), Stored("fc/affine/b", b, True)]
-        blob = console.trials.keep_weights(stored)
+        (tmp_path / "w.h5").write_bytes(stored_bytes(stored, ".h5"))
+        blob = console.trials.keep_weights(tmp_path / "w.h5")
         browser = browser_of(console)
         given = {"project": project, "kind": "evaluate", "dataset": data["id"]}
         trial = browser.post("/trials", {**given, "weights_from": {"blob": blob}}, 201)
@@ -93,6 +94,25 @@ def test_a_trained_network_is_evaluated_by_nnl_forward(browser_of, tmp_path):
         assert browser.get(f"/trials/{trial['id']}/confusion")["counts"] == counts.tolist()
         compared = browser.get(f"/compare?trials={trial['id']}")
         assert compared["confusion"][0]["counts"] == counts.tolist()
+        path, z = f"/trials/{trial['id']}/infer", pixels[4].reshape(4) @ w
+        found = browser.post(path, {"dataset": data["id"], "row": 4})
+        (said,) = found["outputs"]
+        assert said["name"] == "y'" and said["shape"] == [3]
+        assert np.allclose(said["values"], np.exp(z) / np.exp(z).sum(), atol=1e-5)
+        assert np.allclose(found["inputs"][0]["values"], pixels[4].reshape(4), atol=1e-6)
+        assert found["inputs"][0]["picture"].startswith("data:image/png;base64,")
+        picture = console.datasets.path(data["id"]).parent / "x/00004.png"
+        assert browser.upload(f"{path}?name=a.png", picture.read_bytes(), 200)["outputs"] == [said]
+        network = str(console.trials.trained(trial["id"]))
+        assert infer(network, {"x": pixels[4].tolist()})["outputs"] == [said]
+        for values, message in (
+            ({"x": [1, 2]}, r"x is \[2\], the network takes \[1, 2, 2\]"),
+            ({"x": "a"}, "x has values that are no numbers"),
+            ({"z": 1}, "the network has no input 'z', only x"),
+            ({}, "the input 'x' has no value"),
+        ):
+            with pytest.raises(Refused, match=message):
+                infer(network, values)
         rows = browser.get(f"/trials/{trial['id']}/results?limit=3")
         assert [r["label"] for r in rows["rows"]] == [0, 1, 2] and rows["total"] == 12
         assert rows["dataset"] == data["id"]

@@ -2,6 +2,7 @@
 """Files become documents and documents become files, and nothing is lost on the way."""
 
 import io
+import re
 import time
 import zipfile
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from nnl.console.errors import Refused
 from nnl.console.reading import of_network, read
 from nnl.console.samples import digits, resnet_152
 from nnl.console.training import Data, DocumentModel, export, result, write_training
+from nnl.console.uploads import tables
 from nnl.converters.formats import read_model
 from nnl.converters.model import Network
 from nnl.utils.load import load
@@ -69,7 +71,7 @@ def test_the_three_networks_of_a_file_agree_with_the_drawn_one(tmp_path):
     assert np.allclose(y, e / e.sum(1, keepdims=True), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["nnp", "onnx"])
+@pytest.mark.parametrize("kind", ["nnp", "onnx", "nnlp"])
 def test_a_network_goes_out_and_comes_back_with_its_weights(tmp_path, kind):
     pytest.importorskip("onnx")
     document = digits()
@@ -156,7 +158,7 @@ def test_losses_decide_what_the_network_says_and_what_is_watched():
         ("a.nntxt", b"network {", "unreadable", "a.nntxt"),
         ("a.nnp", b"PK\x03\x04 no archive", "unreadable", "a.nnp"),
         ("a.onnx", b"\xff" * 40, "unreadable", "a.onnx"),
-        ("a.nnlp", b"", "unsupported", "steps of programs may be fused"),
+        ("a.nnlp", b"\x08" + bytes(40), "unreadable", "a.nnlp"),
     ],
 )
 def test_broken_files_are_refused_with_their_name(tmp_path, name, content, code, message):
@@ -256,13 +258,20 @@ def test_the_editor_takes_shapes_from_the_data_set(browser):
         ({"data.csv": "x\n1\n" + "0" * 10**7}, "it is no data set"),
     ],
 )
-def test_hostile_and_broken_data_sets_are_refused(browser, console, members, message):
-    answer = browser.client.post(
-        "/api/v1/datasets?name=a.zip",
-        content=archive(members),
-        headers={"X-NNL": "1", "Content-Type": "application/octet-stream"},
-    )
-    assert answer.status_code in (413, 422) and message in answer.json()["message"], answer.text
+def test_hostile_and_broken_data_sets_are_refused(tmp_path, members, message):
+    (tmp_path / "a.zip").write_bytes(archive(members))
+    folder = tmp_path / "there"
+    folder.mkdir()
+    with pytest.raises(Refused, match=re.escape(message)) as caught:
+        tables(str(tmp_path / "a.zip"), str(folder), "a.zip")
+    assert caught.value.code in ("unreadable", "too_large")
+    assert {p.name for p in tmp_path.iterdir()} == {"a.zip", "there"}
+
+
+def test_nothing_stays_of_an_archive_that_is_refused(browser, console):
+    content = archive({"data.csv": "x\n1\n", "b.csv": "x\nmissing.png\n"})
+    answer = browser.upload("/datasets?name=a.zip", content, 422)
+    assert "there is no file 'missing.png'" in answer["message"] and answer["where"]
     assert not list(console.datasets.root.iterdir()) and browser.get("/datasets")["datasets"] == []
 
 

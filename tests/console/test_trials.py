@@ -2,6 +2,7 @@
 """Trials: what child processes do is recorded whatever happens to the server."""
 
 import csv
+import errno
 import io
 import json
 import os
@@ -168,6 +169,7 @@ def test_trials_are_listed_compared_and_exported(browser_of, console):
     assert found["trials"][0]["sparkline"] == [1 / 2, 1 / 3, 1 / 4]
     assert found["trials"][0]["pareto"]
     assert browser.get("/trials?tag=a")["total"] == 1 == browser.get("/trials?q=WHY")["total"]
+    assert browser.get("/trials?q=B")["total"] == 1 and browser.get("/trials?q=%5B")["total"] == 0
     assert browser.get("/trials?q=%25")["total"] == 0
     assert browser.get("/trials?sort=secret", 422)["where"] == "sort"
     compared = browser.get(f"/compare?trials={first},{second},{third}")
@@ -182,6 +184,24 @@ def test_trials_are_listed_compared_and_exported(browser_of, console):
     assert [r["name"] for r in rows] == ["one", "other"] and rows[0]["tags"] == "a b"
     assert rows[0]["optimizer.type"] == "Adam" and rows[0]["best valid_error"] == "0.25"
     assert json.loads(browser.client.get("/api/v1/trials/export.json").text)[0]["id"] == first
+
+
+def test_metrics_that_a_full_disk_kept_out_of_the_index_come_later(console, monkeypatch):
+    write, failed = console.trials._write, []
+
+    def full(*args):
+        failed.append(args)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(console.trials, "_write", full)
+    monkeypatch.setattr(console.trials._end, "wait", lambda s: time.sleep(0.05) or False)
+    key = add(console)
+    while not failed:
+        time.sleep(0.02)
+    monkeypatch.setattr(console.trials, "_write", write)
+    assert until(console, key, "finished")["last"] == {"train_loss": 1 / 3, "valid_error": 0.25}
+    rows = console.store.rows("SELECT * FROM metric WHERE trial = ? AND name = 'train_loss'", key)
+    assert len(rows) == 3
 
 
 def test_the_stream_is_the_file_and_ends_with_the_trial(browser_of, console):

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
 
-from nnl.console.api.requests import Body, The, text
+from nnl.console.apart import apart
+from nnl.console.api.requests import Body, The, body, received, text, whole
 from nnl.console.errors import Refused
 from nnl.console.evaluation import confusion, results, table
 
@@ -32,6 +34,31 @@ def evaluate(console: The, key: str, given: Body) -> dict[str, Any]:
         given.get("dataset"),
         document=console.trials.document(key),
     )
+
+
+@router.post("/trials/{key}/infer")
+async def infer(
+    console: The, request: Request, key: str, name: str | None = None, weights: str = "best"
+) -> dict[str, Any]:
+    """The network of a trial on a row, on given values, or on an uploaded file."""
+    if weights not in ("best", "last"):
+        raise Refused(
+            "invalid", f"weights is {weights[:20]!r}, wanted best or last", None, "weights"
+        )
+    path = console.trials.trained(key, weights == "best")
+    if name is not None:
+        return dict(
+            await received(
+                console, request, name, lambda p: apart("infer", path, name, sample=str(p))
+            )
+        )
+    given = await body(request)
+    values, row = given.get("values") or {}, whole(given, "row", 0)
+    if not isinstance(values, dict):
+        raise Refused("invalid", "values is no object", None, "values")
+    csv = console.datasets.path(text(given, "dataset")) if given.get("dataset") else None
+    more = {"csv": csv and str(csv), "row": row, "values": values}
+    return dict(await run_in_threadpool(apart, "infer", path, "the sample", **more))
 
 
 @router.get("/trials/{key}/confusion")

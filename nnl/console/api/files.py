@@ -13,7 +13,6 @@ from nnl.console.api.requests import Body, The, attachment, document, received, 
 from nnl.console.code import code
 from nnl.console.document import Document
 from nnl.console.errors import Refused
-from nnl.console.reading import read
 from nnl.console.report import html
 from nnl.console.state import Console
 from nnl.console.training import FILES, export
@@ -30,12 +29,12 @@ async def load(console: The, request: Request, name: str) -> dict[str, Any]:
 
 def imported(console: Console, path: Path) -> dict[str, Any]:
     """The answer for a file."""
-    found = read(path)
+    found = console.opened(path)
     return {
         "document": found.document.to_json(),
         "name": path.stem,
         "report": [{"severity": s, "message": m} for s, m in found.report],
-        "weights": console.trials.keep_weights(found.weights),
+        "weights": found.weights,
     }
 
 

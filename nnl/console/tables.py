@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of samples: .csv files, and what their cells hold or name."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnl.console.errors import Refused
+from nnl.data.loader import get_file_extension, load
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff")
+ARRAYS = (".npy", ".csv")
+MAX_ROWS_OF_STATISTICS = 2000
+MAX_NUMBERS_OF_STATISTICS = 2**25
+MAX_CELL_FILE = 256 * 2**20
+MAX_CELL_TABLE = 16 * 2**20  # as text, which becomes many times as much
+MAX_PIXELS = 2**26
+Array = np.ndarray[Any, Any]
+
+
+def read_table(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a .csv file.
+
+    Raises:
+        Refused: It is no such file, or a row has another number of cells.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            lines = [(i, row) for i, row in enumerate(csv.reader(file), 1) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise Refused("unreadable", f"{path.name} is no .csv file: {error}", None) from None
+    if not lines:
+        raise Refused("unreadable", f"{path.name} is empty", None, path.name)
+    header = lines[0][1]
+    for i, row in lines[1:]:
+        if len(row) != len(header):
+            text = f"{path.name}, line {i} has {len(row)} cells, the header {len(header)}"
+            raise Refused("unreadable", text, None, path.name)
+    return header, [row for _, row in lines[1:]]
+
+
+def variables(header: Sequence[str]) -> dict[str, tuple[list[int], bool]]:
+    """Columns of each variable, and whether it is a vector: y__0, y__1 belong together."""
+    found: dict[str, tuple[list[int], bool]] = {}
+    for i, title in enumerate(header):
+        if title.startswith("#"):
+            continue
+        name, vector, _ = title.split(":", 1)[0].partition("__")
+        found.setdefault(name, ([], bool(vector)))[0].append(i)
+    return found
+
+
+def kind_of(cell: str) -> str:
+    """What the page shows a cell as."""
+    if is_number(cell):
+        return "number"
+    extension = get_file_extension(cell) or ""
+    return "image" if extension in IMAGES else "array" if extension in ARRAYS else "text"
+
+
+def read_cells(cells: Sequence[str], root: Path) -> Array:
+    """The numbers of cells: theirs, or those in the file that one names."""
+    if all(is_number(cell) for cell in cells):
+        return np.array([float(cell) for cell in cells], np.float32)
+    path = _file_below(root, cells[0], "")
+    if get_file_extension(cells[0]) in IMAGES:
+        sized(path)
+    with open(path, "rb") as file:
+        value = load(get_file_extension(cells[0]))(file, normalize=True)
+    return np.asarray(value, np.float32)
+
+
+def sized(path: Path) -> None:
+    """Raise where a picture would take very much memory; that it is one is seen later."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as opened:
+            width, height = opened.size
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise Refused("unreadable", f"{path.name}: {error}", None, path.name) from None
+    if width * height > MAX_PIXELS:
+        text = f"{path.name} has {width} x {height} pixels, at most {MAX_PIXELS >> 20} million"
+        raise Refused("too_large", text, "make it smaller", path.name)
+
+
+def describe(name: str, cells: Sequence[str], root: Path) -> dict[str, Any]:
+    """The entry of a column, from its first row."""
+    value = read_cells(cells, root)
+    kind = "vector" if len(cells) > 1 else kind_of(cells[0])
+    return {"name": name, "type": kind, "shape": list(value.shape)}
+
+
+def is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _file_below(root: Path, cell: str, where: str) -> Path:
+    """The file that a cell names, which must be inside the data set."""
+    path = (root / cell).resolve() if "\0" not in cell else root
+    at = f"{where}: " if where else ""
+    if not path.is_relative_to(root.resolve()):
+        raise Refused(
+            "unreadable", f"{at}{cell[:100]!r} leads out of the data set", None, cell[:100]
+        )
+    if get_file_extension(cell) not in (*IMAGES, *ARRAYS):
+        text = f"{at}{cell[:100]!r} is neither a number nor a file of a known kind"
+        raise Refused("unreadable", text, f"known are {', '.join((*IMAGES, *ARRAYS))}", cell[:100])
+    if not path.is_file():
+        raise Refused("unreadable", f"{at}there is no file {cell[:100]!r}", None, cell[:100])
+    most = MAX_CELL_TABLE if path.suffix.lower() == ".csv" else MAX_CELL_FILE
+    if path.stat().st_size > most:
+        raise Refused("too_large", f"{at}{cell[:100]!r} is larger than {most >> 20} MiB")
+    return path
+
+
+def described(path: Path, name: str) -> dict[str, Any]:
+    """What is known of a data set: its columns, rows and bytes.
+
+    Raises:
+        Refused: A cell names no file, or one that is outside of the data set's folder.
+    """
+    header, rows = read_table(path)
+    if not rows:
+        raise Refused("unreadable", f"{name} has a header and no rows", None, name)
+    root = path.parent
+    for i, row in enumerate(rows):
+        for cell in row:
+            if not is_number(cell):
+                _file_below(root, cell, f"{name}, row {i + 1}")
+    columns = [
+        describe(column, [rows[0][i] for i in places], root)
+        for column, (places, _) in variables(header).items()
+    ]
+    return {
+        "name": name,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "columns": columns,
+        "rows": len(rows),
+        "bytes": sum(p.stat().st_size for p in root.rglob("*") if p.is_file()),
+    }
+
+
+def statistics(path: str) -> dict[str, Any]:
+    """Of every column; of some rows only where there are very many, or large ones."""
+    header, rows = read_table(Path(path))
+    root = Path(path).parent
+    found, least = [], len(rows)
+    for name, (places, _) in variables(header).items():
+        size = max(read_cells([rows[0][i] for i in places], root).size, 1)
+        count = min(MAX_ROWS_OF_STATISTICS, MAX_NUMBERS_OF_STATISTICS // size + 1)
+        some = rows[:: max(-(-len(rows) // count), 1)]
+        values = [read_cells([row[i] for i in places], root) for row in some]
+        found.append(_statistics(name, values))
+        least = min(least, len(some))
+    return {"columns": found, "rows": len(rows), "looked_at": least}
+
+
+def _statistics(name: str, values: list[Array]) -> dict[str, Any]:
+    flat = np.concatenate([v.reshape(-1) for v in values]).astype(np.float64)
+    flat = flat[np.isfinite(flat)]
+    single = all(v.size == 1 for v in values)
+    found: dict[str, Any] = {"name": name, "type": "number" if single else "array"}
+    if not flat.size:
+        return {**found, "min": None, "max": None, "mean": None, "std": None, "distinct": 0,
+                "histogram": None, "values": None}  # fmt: skip
+    counts, edges = np.histogram(flat, 20)
+    kinds = Counter(flat.tolist()) if single else Counter[float]()
+    few = single and len(kinds) <= 100
+    return {
+        **found,
+        "min": flat.min(),
+        "max": flat.max(),
+        "mean": flat.mean(),
+        "std": flat.std(),
+        "distinct": len(kinds) if single else len(np.unique(flat)),
+        "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
+        "values": [{"value": v, "count": n} for v, n in sorted(kinds.items())] if few else None,
+    }
