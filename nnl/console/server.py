@@ -34,6 +34,7 @@ PARTS = (
     "searches",
     "plugins",
     "quick",
+    "trash",
 )
 _NOT_BUILT = """<!doctype html><meta charset="utf-8"><title>nnl console</title>
 <p>The page was not built, as in any copy of the sources: <code>make console</code> builds and

@@ -16,6 +16,7 @@ from nnl.console.errors import Refused
 from nnl.console.plugin_runs import Plugins
 from nnl.console.searches import Searches
 from nnl.console.store import Store
+from nnl.console.trash import KEEP_S, Trash
 from nnl.console.trials import NNL, Trials
 
 
@@ -52,12 +53,14 @@ class Console:
         self.trials = Trials(self.store, self.datasets, children, command)
         self.searches = Searches(self.store, self.trials)
         self.plugins = Plugins(self.store, self.datasets, self.trials)
+        self.trash = Trash(self.trials, self.datasets)
         self.uploads = self.store.root / "uploads"
         self.uploads.mkdir(exist_ok=True)
 
     def begin(self) -> None:
         """Follow trials from now on."""
         if not self.read_only:
+            self.trash.empty(KEEP_S)
             self.trials.begin()
             self.searches.begin()
 
