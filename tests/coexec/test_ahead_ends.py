@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,10 +229,26 @@ def test_other_threads_read_all_the_time() -> None:
 # ---- which way is faster ----
 
 
-def choice(run: float, python: float, start: float, steps: int = LASTS // 2) -> list[bool]:
+@pytest.fixture
+def choice(monkeypatch: Any) -> Any:
     """What it decides, step by step: a run takes so long, Python between two, and to start it."""
+    busy = [0.0]
+    monkeypatch.setattr("nnl.coexec.pace.process_time", lambda: busy[0])
+    monkeypatch.setattr("nnl.coexec.pace.CORES", 2)
+    return partial(chosen, busy)
+
+
+def chosen(
+    busy: list[float],
+    run: float,
+    python: float,
+    start: float,
+    steps: int = LASTS // 2,
+    threads: float = 1.0,
+    disturbed: Sequence[int] = (),
+) -> list[bool]:
     pace, now, out, free = Pace(None), 0.0, [], 0.0
-    for _ in range(steps):
+    for i in range(steps):
         way = pace.next(now)
         out.append(way)
         if way:
@@ -238,8 +256,9 @@ def choice(run: float, python: float, start: float, steps: int = LASTS // 2) -> 
             free = now + run
         else:
             now = max(now, free) + run
+            busy[0] += run * threads
             pace.ran(run)
-        now += python
+        now += python + (i in disturbed)
     return out
 
 
@@ -248,7 +267,9 @@ def choice(run: float, python: float, start: float, steps: int = LASTS // 2) -> 
     [(1.0, 1.0, 0.1, True), (0.3, 1.0, 0.1, True), (1.0, 1.0, 0.98, False), (3.0, 0.1, 0.0, False),
      (0.01, 1.0, 0.0, False)],
 )  # fmt: skip
-def test_the_faster_way_is_found(run: float, python: float, start: float, wanted: bool) -> None:
+def test_the_faster_way_is_found(
+    choice: Any, run: float, python: float, start: float, wanted: bool
+) -> None:
     ways = choice(run, python, start)
     assert len(set(ways[(ROUND + 1) * ROUNDS + FIRST :])) == 1 and ways[-1] == wanted
     assert sum(ways[: (ROUND + 1) * ROUNDS]) <= (ROUND + 1) * ROUNDS // 2 + 1
@@ -256,7 +277,18 @@ def test_the_faster_way_is_found(run: float, python: float, start: float, wanted
         assert not any(ways)
 
 
-def test_it_is_measured_again_and_one_may_say() -> None:
+def test_kernels_that_use_all_cores_run_ahead_only_of_much_python(choice: Any) -> None:
+    assert not any(choice(1.0, 0.9, 0.1, threads=1.9)) and choice(1.0, 0.9, 0.1, threads=1.2)[-1]
+    assert choice(1.0, 2.5, 0.1, threads=1.9)[-1]
+
+
+def test_one_round_that_was_disturbed_does_not_decide(choice: Any) -> None:
+    first = range(2, ROUND)
+    assert choice(1.0, 1.0, 0.98, disturbed=first)[-1] is False
+    assert choice(1.0, 1.0, 0.1, disturbed=first)[-1] is True
+
+
+def test_it_is_measured_again_and_one_may_say(choice: Any) -> None:
     ways = choice(1.0, 1.0, 0.1, LASTS + (ROUND + 1) * ROUNDS * 2)
     assert ways[LASTS] and not all(ways[LASTS:])
     assert all(Pace(1).next(0.0) for _ in range(3)) and not Pace(0).next(0.0)
