@@ -67,6 +67,7 @@ class RoiAlign:
     spatial_scale: tuple[float, ...] = (1.0, 1.0)
     sampling_ratio: int = -1
     channel_last: bool = False
+    follows_order = True
 
     def channels_first(self, xp, a):
         return xp.moveaxis(a, -1, 1) if self.channel_last else a
@@ -80,6 +81,8 @@ class RoiAlign:
     def check(self, x, boxes):
         name = self.op.name
         check_rank(name, "input", x, 4)
+        if 0 in (x.shape[1:3] if self.channel_last else x.shape[2:]):
+            raise ShapeError(f"{name}: input {x} has no pixels")
         if boxes.ndim != 2 or boxes.shape[1] != 5:
             raise ShapeError(f"{name}: boxes {boxes} must have the shape (K, 5)")
         if len(self.output_size) != 2 or min(self.output_size) < 1:
@@ -106,10 +109,7 @@ class RoiAlign:
             x0, x1 = x0 * boxes.dtype.type(scale_x), x1 * boxes.dtype.type(scale_x)
             y0, y1 = y0 * boxes.dtype.type(scale_y), y1 * boxes.dtype.type(scale_y)
             if not (math.isfinite(x1 - x0) and math.isfinite(y1 - y0)):
-                raise ValueError(
-                    f"{self.op.name}: the box {box} times spatial_scale {self.spatial_scale} "
-                    "is not finite"
-                )
+                raise ValueError(f"{self.op.name}: the box {box} times spatial_scale is not finite")
             yield (
                 int(box[0]),
                 *axis_weights(
@@ -155,8 +155,6 @@ class roi_align(RoiAlign):
 
     def infer(self, input, boxes):
         self.check(input, boxes)
-        if 0 in (input.shape[1:3] if self.channel_last else input.shape[2:]):
-            raise ShapeError(f"roi_align: input {input} has no pixels")
         return Spec.of(self.output_shape(input.shape, boxes.shape[0]), input.dtype)
 
     def forward(self, xp, x, boxes, out=None):
@@ -197,7 +195,12 @@ class roi_align_backward(RoiAlign):
     shape: tuple[int, ...] = ()
 
     def infer(self, gy, boxes):
-        return gy.with_shape(self.shape)
+        gx = gy.with_shape(self.shape)
+        self.check(gx, boxes)
+        wanted = self.output_shape(self.shape, boxes.shape[0])
+        if gy.shape != wanted:
+            raise ShapeError(f"roi_align_backward: gy {gy} must have the shape {wanted}")
+        return gx
 
     def forward(self, xp, gy, boxes, out=None):
         if out is None:

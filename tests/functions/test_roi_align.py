@@ -8,6 +8,8 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
+from nnl.core.op import OPS
+from nnl.ext_utils import get_extension_context
 
 V = nn.Variable.from_numpy_array
 BOXES = np.array([[0, 1, 1, 6.3, 5], [1, 0.6, 0.7, 7.1, 5.2], [1, 2, 0.5, 2.5, 4], [0, 5, 4, 2, 2]])
@@ -47,6 +49,32 @@ def test_is_the_mean_of_samples_of_the_image(ratio, scale):
     compare(f, reference, x, order=1)
 
 
+def boxes_anywhere(rng, n, images, height, width):
+    """Inside, across the borders, outside, tiny, huge, turned around."""
+    start = rng.uniform(-0.5, 1.2, (n, 2)) * (width, height)
+    size = rng.choice([-0.3, 0.0, 0.05, 0.5, 1.0, 40.0], (n, 2)) * (width, height)
+    size *= rng.uniform(0.5, 1.0, (n, 2))
+    return np.concatenate([rng.integers(0, images, (n, 1)), start, start + size], axis=1)
+
+
+@pytest.mark.parametrize("bins,ratio", [((4, 4), 2), ((1, 7), -1), ((3, 2), 1)])
+@pytest.mark.parametrize("channels,channel_last", [(3, False), (80, False), (19, True)])
+def test_native_kernels_do_what_the_definition_does(bins, ratio, channels, channel_last):
+    rng = np.random.default_rng(channels)
+    shape = (2, 13, 9, channels) if channel_last else (2, channels, 13, 9)
+    x, boxes = rng.normal(size=shape), boxes_anywhere(rng, 60, 2, 13, 9)
+    found = {}
+    for name in ("numpy", "cpu"):
+        with nn.context_scope(get_extension_context(name)), nn.auto_forward():
+            v = V(x)
+            v.need_grad = True
+            y = F.roi_align(v, V(boxes), bins, (1.0, 0.9), ratio, channel_last)
+            y.backward(np.random.default_rng(1).normal(size=y.shape))
+            found[name] = y.d, v.g
+    for want, got in zip(*found.values(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * abs(want).max())
+
+
 def test_samples_more_than_half_a_pixel_outside_are_0():
     x, boxes = np.ones((1, 1, 4, 4)), np.array([[0, -4, 1, 4, 3]])
     with nn.auto_forward():
@@ -83,9 +111,20 @@ def test_errors_name_what_came_and_what_was_wanted(x, boxes, at, text):
     [
         ([2, 0, 0, 1, 1], r"boxes\[:, 0\] has the value 2, wanted 0 <= value < 2"),
         ([0, 0, np.nan, 1, 1], r"boxes\[0\] is \[.*nan.*\], wanted finite numbers"),
+        ([0, 0, -3e38, 1, 3e38], r".*is not finite$"),
     ],
 )
 def test_values_of_boxes_are_checked(box, text):
     y = F.roi_align(V(np.zeros((2, 1, 3, 3))), V(np.array([box], float)), (1, 1))
     with pytest.raises(ValueError, match=rf"^roi_align \(test_roi_align.py:\d+\): {text}"):
         y.forward()
+
+
+def test_the_gradient_wants_the_shape_of_the_result():
+    gy, boxes = V(np.zeros((1, 3, 2, 2))), V(np.zeros((1, 5)))
+    at = {"output_size": (2, 2), "spatial_scale": (1.0, 1.0), "sampling_ratio": 1}
+    backward = OPS["roi_align_backward"]
+    with pytest.raises(ValueError, match=r"^roi_align_backward: gy .* must have the shape \(1, 4,"):
+        backward(gy, boxes, shape=(2, 4, 6, 8), **at)
+    with pytest.raises(ValueError, match="^roi_align_backward: input .* has no pixels"):
+        backward(gy, boxes, shape=(2, 3, 0, 8), **at)

@@ -30,7 +30,7 @@ REASONS = {
     "numpy draws it by rejection": ("rand_beta", "rand_binomial", "rand_gamma"),
     "it draws while it trains": ("inq_affine", "inq_convolution", "random_choice", "random_erase"),
     "integers; it takes floating-point numbers": ("mod2",),
-    "nothing written yet; nnl.models do not need it": ("patch_correlation", "roi_align"),
+    "nothing written yet; nnl.models do not need it": ("patch_correlation",),
 }
 
 

@@ -132,6 +132,7 @@ def test_rules_refuse_what_the_definitions_refuse():
 SLIDES = dict(base_axis=1, pad=(0, 0), stride=(1, 1), dilation=(1, 1), group=1, channel_last=False)
 POOLS = dict(kernel=(2, 2), stride=(2, 2), pad=(0, 0), ignore_border=True, channel_last=False)
 RESIZES = dict(mode="linear", align_corners=False, half_pixel=False, channel_last=False)
+BOXES = dict(output_size=(2, 2), spatial_scale=(1.0, 1.0), sampling_ratio=2, channel_last=False)
 PICTURE = (1, 3, 8, 8)
 TEXTS = [
     ("convolution", SLIDES, [(2, 3), (4, 3, 1, 1)], "wanted a spatial axis after base_axis 1"),
@@ -187,6 +188,15 @@ TEXTS = [
      r"q float32\[2, 3\], wanted rank 3 or 4"),
     ("nms_detection2d", {}, [(1, 2, 5)], r"wanted \(B, N, 5 \+ C\) with at least one class"),
     ("affine", dict(base_axis=1), [(2, 3), None, None], "weight is missing"),
+    ("roi_align", BOXES, [(3, 8, 8), (1, 5)], r"the images float32\[3, 8, 8\] have not rank 4"),
+    ("roi_align", BOXES, [(1, 3, 0, 8), (1, 5)], "the images .* have no pixels"),
+    ("roi_align", BOXES, [PICTURE, (1, 4)], r"boxes .*, wanted the shape \(K, 5\)"),
+    ("roi_align", BOXES | dict(output_size=(2,)), [PICTURE, (1, 5)],
+     "output_size and spatial_scale must have two entries"),
+    ("roi_align", BOXES | dict(sampling_ratio=2000), [PICTURE, (1, 5)],
+     "sampling_ratio is 2000, wanted at most 1024"),
+    ("roi_align_backward", BOXES | dict(shape=PICTURE), [(1, 4, 2, 2), (1, 5)],
+     r"gy .*, wanted the shape \(1, 3, 2, 2\)"),
 ]  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules of pooling and resizing: data (*batch, *S), or (*batch, *S, C).
+// Rules of pooling, resizing and parts in boxes: data (*batch, *S), or (*batch, *S, C).
 #include "rule.h"
 
 namespace nnl {
@@ -116,6 +116,32 @@ Specs interpolated_backward(const RuleCall& c) {
   return {with_shape(c[0], c.shape())};
 }
 const ShapeRule interpolate_backward{"interpolate_backward", "gy", interpolated_backward};
+
+// Parts of x that boxes give.
+Shape resampled(const RuleCall& c, const Spec& x) {
+  const bool last = c.attributes.flag("channel_last");
+  if (x.rank() != 4) c.fail("the images " + x.text() + " have not rank 4");
+  if (product(x.shape.begin() + (last ? 1 : 2), x.shape.end() - (last ? 1 : 0)) == 0)
+    c.fail("the images " + x.text() + " have no pixels");
+  if (c[1].rank() != 2 || c[1].shape[1] != 5) c.fail(1, "the shape (K, 5)");
+  const std::vector<int64_t> size = c.integers("output_size", 1, longest_axis);
+  if (size.size() != 2 || c.attributes.numbers("spatial_scale").size() != 2)
+    c.fail("output_size and spatial_scale must have two entries");
+  const int64_t ratio = c.attributes.integer("sampling_ratio");
+  if (ratio > 1024) c.fail("sampling_ratio is " + std::to_string(ratio) + ", wanted at most 1024");
+  const int64_t boxes = c[1].shape[0];
+  if (last) return {boxes, size[0], size[1], x.shape[3]};
+  return {boxes, x.shape[1], size[0], size[1]};
+}
+Specs parts(const RuleCall& c) { return {with_shape(c[0], resampled(c, c[0]))}; }
+const ShapeRule roi_align{"roi_align", "input boxes", parts};
+
+Specs parts_backward(const RuleCall& c) {
+  const Spec x = with_shape(c[0], c.shape());
+  c.has_shape(0, resampled(c, x));
+  return {x};
+}
+const ShapeRule roi_align_backward{"roi_align_backward", "gy boxes", parts_backward};
 
 }  // namespace
 }  // namespace nnl
