@@ -88,12 +88,11 @@ class Solver:
         return super().__new__(cls)
 
     def __init__(self, **hyperparameters: Any) -> None:
-        self.info: dict[str, Any] = {
-            k: checked(self.name, k, v) for k, v in hyperparameters.items()
-        }
+        rule, given = getattr(self, "rule", None), hyperparameters
+        self.info = {k: checked(self.name, k, v, rule) for k, v in given.items()}
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        if not hasattr(self, "rule"):  # a script's class that passes every call on to a solver
-            return
+        if rule is None:
+            return  # a script's class that passes every call on to a solver
         self._lr = _scalar(self.info[self.rate], np.float64)
         self._next_decay: float | None = None
         self._plan: Any = None  # of the latest update

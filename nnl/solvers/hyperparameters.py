@@ -9,9 +9,10 @@ from inspect import signature
 from typing import Any
 
 from nnl.core.annotations import flag, shown
+from nnl.core.op import Op
 from nnl.core.suggest import did_you_mean
 
-# Name -> (lowest, highest, whether the highest itself is allowed); every other name is a flag.
+# Name -> (lowest, highest, whether the highest itself is allowed).
 _RANGES: dict[str, tuple[float, float, bool]] = {
     **dict.fromkeys(("lr", "alpha", "eta", "eps", "wd"), (0.0, math.inf, False)),
     **dict.fromkeys(("coefficient", "final_lr", "gamma_l", "gamma_u"), (0.0, math.inf, False)),
@@ -19,6 +20,7 @@ _RANGES: dict[str, tuple[float, float, bool]] = {
     **dict.fromkeys(("beta1", "beta2"), (0.0, 1.0, False)),
     "gamma": (5e-324, math.inf, False),  # positive
 }
+_FLAGS = ("amsgrad", "bias_correction", "fixed_decay", "rectify", "weight_decouple")
 
 
 def check_names(cls: type, given: Iterable[str]) -> None:
@@ -33,14 +35,23 @@ def check_names(cls: type, given: Iterable[str]) -> None:
             raise TypeError(f"{cls.__name__}() has no argument {name!r}{hint}")
 
 
-def checked(where: str, name: str, value: Any) -> float | bool:
-    """The value of a hyperparameter as a float, or as a bool if it is a flag.
+def checked(where: str, name: str, value: Any, rule: Op | None = None) -> Any:
+    """The value of a hyperparameter: a float in its range, a bool, or what the rule declares.
 
     Raises:
-        ValueError: It is outside its range; TypeError: it is not a number. Both start with `where`.
+        ValueError: It is outside its range; TypeError: it is none of that kind, or neither solvers
+            nor the rule have one of this name. Both start with `where`.
     """
-    if name not in _RANGES:
+    if name in _FLAGS:
         return flag(where, name, value)
+    if name not in _RANGES:
+        kinds = {} if rule is None else dict(zip(rule.fields, rule.kinds, strict=True))
+        if name not in kinds:
+            of_rule = "" if rule is None else f", nor an attribute of {rule.name}"
+            hint = did_you_mean(name, [*_RANGES, *_FLAGS, *kinds])
+            raise TypeError(f"{where}: {name} is no hyperparameter of solvers{of_rule}{hint}")
+        as_declared = {"bool": flag, "float": number}.get(kinds[name])
+        return value if as_declared is None else as_declared(where, name, value)
     low, high, inclusive = _RANGES[name]
     x = number(where, name, value)
     if not (low <= x < high or inclusive and x == high):

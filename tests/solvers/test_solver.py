@@ -10,6 +10,8 @@ import pytest
 
 import nnl as nn
 import nnl.solvers as S
+from nnl.core.op import OPS
+from nnl.solvers.rule import Rule, update_op
 from tests.solvers.cases import FUSED, NAMES, RATE
 
 
@@ -185,6 +187,48 @@ def test_bad_hyperparameters_are_named(name: str, kw: dict[str, Any], text: str)
 def test_a_hyperparameter_that_is_no_number_is_named() -> None:
     with pytest.raises(TypeError, match="Sgd: lr is 'fast', wanted a number"):
         S.Sgd("fast")  # type: ignore[arg-type]
+
+
+def test_other_hyperparameters_are_what_the_rule_of_a_solver_declares(
+    request: pytest.FixtureRequest,
+) -> None:
+    request.addfinalizer(lambda: OPS.pop("stretched_update", None))
+
+    @update_op("stretched_update")
+    class stretched_update(Rule):
+        """Gradient descent with a factor."""
+
+        factor: float = 1.0
+        upwards: bool = False
+
+        def infer(self, w, g, t, lr):  # type: ignore[no-untyped-def]
+            return self.same_shape(w, g=g)
+
+        def forward(self, xp, w, g, t, lr):  # type: ignore[no-untyped-def]
+            w += (1 if self.upwards else -1) * self.factor * float(lr) * g
+            return w
+
+    class Own(S.Solver):
+        rule = stretched_update
+
+        def __init__(self, **others: Any) -> None:
+            super().__init__(lr=1.0, **others)
+
+    a = parameter(2)
+    a.d, a.g = [1.0, 1.0], [1.0, 1.0]
+    solver = Own(factor=3, upwards=True)
+    solver.set_parameters({"a": a})
+    solver.update()
+    np.testing.assert_array_equal(a.d, 4.0)
+    assert solver.info == {"lr": 1.0, "factor": 3.0, "upwards": True}
+    for given, text in [
+        ({"factr": 3}, "^Own: factr is no hyperparameter of solvers, nor an attribute of "
+         "stretched_update.*factor"),
+        ({"factor": "much"}, "^Own: factor is 'much', wanted a number$"),
+        ({"upwards": "yes"}, "^Own: upwards is 'yes', wanted a bool$"),
+    ]:  # fmt: skip
+        with pytest.raises(TypeError, match=text):
+            Own(**given)
 
 
 def test_bad_numbers_in_calls_change_nothing() -> None:
