@@ -35,6 +35,7 @@ PARTS = (
     "plugins",
     "quick",
     "trash",
+    "reports",
 )
 _NOT_BUILT = """<!doctype html><meta charset="utf-8"><title>nnl console</title>
 <p>The page was not built, as in any copy of the sources: <code>make console</code> builds and

@@ -14,6 +14,7 @@ from nnl.console.datasets import DataSets
 from nnl.console.document import Document, parse
 from nnl.console.errors import Refused
 from nnl.console.plugin_runs import Plugins
+from nnl.console.reports import Reports
 from nnl.console.searches import Searches
 from nnl.console.store import Store
 from nnl.console.trash import KEEP_S, Trash
@@ -54,6 +55,7 @@ class Console:
         self.searches = Searches(self.store, self.trials)
         self.plugins = Plugins(self.store, self.datasets, self.trials)
         self.trash = Trash(self.trials, self.datasets)
+        self.reports = Reports(self.folder)
         self.uploads = self.store.root / "uploads"
         self.uploads.mkdir(exist_ok=True)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.browser.conftest import BUILT, Server
 
-PAGES = ("/", "/data", "/plugins", "/quick", "/help")
+PAGES = ("/", "/data", "/plugins", "/quick", "/reports", "/help")
 
 
 def first_load() -> list[str]:

@@ -265,3 +265,24 @@ export interface QuickReport {
 export interface TrainedConfig {
   dataset?: { train: string | null; valid: string | null };
 }
+
+export type ReportValue = string | number | boolean | null;
+export type ReportRow = Record<string, ReportValue>;
+
+/** What a report of `nnl bench` is about; its rows come with the whole report. */
+export interface ReportHead {
+  id: string;
+  kind: string;
+  created: string;
+  ended: string;
+  command: string;
+  backends: string[];
+  count: number;
+  settings: Record<string, unknown>;
+  versions: Record<string, unknown>;
+  hardware: Record<string, unknown>;
+}
+
+export interface Report extends ReportHead {
+  rows: ReportRow[];
+}

@@ -30,6 +30,7 @@ const PAGES: Record<string, Page> = {
   "/data/:dataset?": lazy(() => import("../data/DataPage")),
   "/plugins/:plugin?": lazy(() => import("../plugins/PluginsPage")),
   "/quick": lazy(() => import("../quick/QuickPage")),
+  "/reports/:report?": lazy(() => import("../reports/ReportsPage")),
   "/help": lazy(() => import("./HelpPage")),
 };
 

@@ -18,6 +18,7 @@ const COMMON_TABS = [
   ["/data", "Data sets"],
   ["/plugins", "Plugins"],
   ["/quick", "Quick"],
+  ["/reports", "Reports"],
 ] as const;
 
 export function TopBar({ project }: { project: string | undefined }) {

@@ -22,6 +22,8 @@ interface CurvesProps {
   logarithmic: boolean;
   smoothing: number;
   height?: number;
+  /** What x counts. */
+  over?: string;
 }
 
 const COLORS = 6;
@@ -42,6 +44,7 @@ function options(
   curves: ReturnType<typeof withRaw>,
   size: { width: number; height: number },
   logarithmic: boolean,
+  over: string,
 ): uPlot.Options {
   const axis: uPlot.Axis = {
     stroke: color("muted"),
@@ -58,7 +61,7 @@ function options(
     ],
     cursor: { drag: { x: true, y: false } },
     series: [
-      { label: "iteration" },
+      { label: over },
       ...curves.map((curve): uPlot.Series => {
         const stroke = seriesColor(curve.color);
         return {
@@ -75,7 +78,14 @@ function options(
   };
 }
 
-export function Curves({ title, curves, logarithmic, smoothing, height = 240 }: CurvesProps) {
+export function Curves({
+  title,
+  curves,
+  logarithmic,
+  smoothing,
+  height = 240,
+  over = "iteration",
+}: CurvesProps) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const theme = useTheme((state) => state.theme);
@@ -95,7 +105,7 @@ export function Curves({ title, curves, logarithmic, smoothing, height = 240 }: 
     const now = latest.current;
     const drawn = withRaw(now.curves, now.smoothing);
     const size = { width: element.clientWidth, height };
-    const created = new uPlot(options(drawn, size, now.logarithmic), join(drawn), element);
+    const created = new uPlot(options(drawn, size, now.logarithmic, over), join(drawn), element);
     plot.current = created;
     const observer = new ResizeObserver(() => {
       created.setSize({ width: element.clientWidth, height });
@@ -106,7 +116,7 @@ export function Curves({ title, curves, logarithmic, smoothing, height = 240 }: 
       created.destroy();
       plot.current = null;
     };
-  }, [kind, height]);
+  }, [kind, height, over]);
 
   useEffect(() => {
     plot.current?.setData(join(withRaw(curves, smoothing)));

@@ -81,15 +81,26 @@ def whole(given: dict[str, Any], key: str, default: int, least: int = 0, most: i
 
 
 async def received(
-    console: Console, request: Request, name: str, use: Callable[[Path], Any]
+    console: Console,
+    request: Request,
+    name: str,
+    use: Callable[[Path], Any],
+    most: int | None = None,
 ) -> Any:
-    """What `use` makes of the uploaded file, which is gone afterwards."""
+    """What `use` makes of the uploaded file, which is gone afterwards.
+
+    Args:
+        most: Bytes that it may have, where that is less than for any upload.
+    """
     if not name or "\0" in name:
         raise Refused("invalid", "the upload has no name", "give ?name=", "name")
     with console.scratch(name) as path:
         with open(path, "wb") as file:
             async for block in request.stream():
                 file.write(block)
+                if most is not None and file.tell() > most:
+                    text = f"{path.name} is larger than {most / 2**20:.4g} MiB"
+                    raise Refused("too_large", text, None, path.name)
         return await run_in_threadpool(use, path)
 
 
