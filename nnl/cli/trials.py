@@ -158,12 +158,12 @@ def _export(args: argparse.Namespace, console: Any) -> int:
             file.write_text(exported(console.trials, None, kind[1:]), "utf-8")
     else:
         document = console.trials.document(args.trial)
-        columns = console.columns(document)
         if kind == ".py":
             with replacing(path) as file:
-                file.write_text(code(document, columns)[0], "utf-8")
+                file.write_text(code(document, console.columns(document))[0], "utf-8")
         else:
-            export(document, path, columns, console.trials.weights({"trial": args.trial}))
+            weights = console.trials.weights({"trial": args.trial})
+            export(document, path, *console.data(document), weights)
     return _print(args, {"file": str(path)}, [(str(path),)])
 
 

@@ -96,7 +96,10 @@ def read(path: Path) -> Imported:
             return of_network(ProgramModel(os.fspath(path)).network())
         model, _ = read_model([os.fspath(path)])
         if isinstance(model, NnpModel):
-            return _of_training_file(model)
+            found = _of_training_file(model)
+            if not model.content().stored:
+                found.weights = []  # those are only first values
+            return found
         return of_network(model.network(1))
     except (ValueError, TypeError, NotImplementedError, LookupError, OSError) as error:
         text = str(error).replace(f"{path}", path.name)

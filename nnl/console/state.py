@@ -17,6 +17,7 @@ from nnl.console.plugin_runs import Plugins
 from nnl.console.reports import Reports
 from nnl.console.searches import Searches
 from nnl.console.store import Store
+from nnl.console.training import Data
 from nnl.console.trash import KEEP_S, Trash
 from nnl.console.trials import NNL, Trials
 
@@ -66,16 +67,21 @@ class Console:
             self.trials.begin()
             self.searches.begin()
 
+    def data(self, document: Document) -> tuple[Data, Data | None]:
+        """What a document trains and is validated with; no file where there is none any more."""
+        chosen = document.config.get("dataset") or {}
+        found = []
+        for key in (chosen.get("train"), chosen.get("valid")):
+            try:
+                found.append(self.trials.data(key) if isinstance(key, str) else None)
+            except Refused:  # it is gone, which training will say
+                found.append(None)
+        train, valid = found
+        return train or Data("", valid.shapes if valid is not None else {}), valid
+
     def columns(self, document: Document) -> dict[str, tuple[int, ...]]:
         """Shapes of the columns of the data set that a document trains with."""
-        chosen = document.config.get("dataset") or {}
-        for key in (chosen.get("train"), chosen.get("valid")):
-            if isinstance(key, str):
-                try:
-                    return dict(self.trials.data(key).shapes)
-                except Refused:  # it is gone, which training will say
-                    continue
-        return {}
+        return dict(self.data(document)[0].shapes)
 
     def opened(self, path: Path) -> Opened:
         """What an uploaded file holds."""

@@ -131,7 +131,7 @@ class DocumentModel(Built):
         self.where = name
 
     def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
-        scope = _scope(self.weights)
+        scope = _scope(self.document, self.weights, self.columns)
         graph = build(self.document, batch_size or 1, True, self.columns, True, scope)
         checked(self.document, graph)
         with using(auto_forward=False):
@@ -148,11 +148,18 @@ def _inputs_of(outputs: Any, graph: Graph) -> dict[str, Variable]:
     return {name: v for name, v in graph.inputs.items() if v.edge.key in read}
 
 
-def _scope(weights: Sequence[Stored]) -> OrderedDict[str, Any]:
-    """A registry with these parameters."""
+def _scope(
+    document: Document, weights: Sequence[Stored], columns: Mapping[str, Shape] | None
+) -> OrderedDict[str, Any]:
+    """A registry with those of these parameters that fit the network; it may have been edited."""
     scope: OrderedDict[str, Any] = OrderedDict()
+    if not weights:
+        return scope
+    wanted = build(document, columns=columns).parameters()
     with nn.parameter_scope("", scope):
         for p in weights:
+            if p.name not in wanted or wanted[p.name].shape != p.value.shape:
+                continue
             v = Variable(p.value.shape, need_grad=True)
             set_value(v, p.value)
             nn.parameter.set_parameter(p.name, v)
@@ -162,13 +169,15 @@ def _scope(weights: Sequence[Stored]) -> OrderedDict[str, Any]:
 def export(
     document: Document,
     path: Path,
-    columns: Mapping[str, Shape] | None = None,
+    train: Data | None = None,
+    valid: Data | None = None,
     weights: Sequence[Stored] = (),
 ) -> None:
     """Write the network, by the extension; .nnp and .nntxt have the training as well."""
+    train = train or Data("")
     kind = path.suffix.lower()
     if kind in (".nnp", ".nntxt"):
-        write_training(document, path, Data("", columns or {}), None, weights)
+        write_training(document, path, train, valid, weights)
         return
     names = {extension: name for name, extension in FILES.items()}
     if kind not in names:
@@ -176,7 +185,7 @@ def export(
         raise Refused("unsupported", f"the extension is {kind!r}, wanted {wanted}")
     target = FORMATS[names[kind].upper()]
     size = -1 if kind == ".onnx" else 1
-    model = DocumentModel(document, columns, weights, path.stem)
+    model = DocumentModel(document, train.shapes, weights, path.stem)
     assert target.write is not None
     try:
         target.write(model, str(path), WriteOptions(size))
@@ -203,7 +212,7 @@ def write_training(
     """
     config = document.config
     batch = batch_size or whole(config, "batch_size", 1)
-    scope = _scope(weights)
+    scope = _scope(document, weights, train.shapes)
     with _DRAWING:
         seed(whole(config, "seed", 0))
         graph = build(document, batch, False, train.shapes, True, scope)
@@ -239,8 +248,6 @@ def write_training(
     if loss:
         contents["networks"].insert(0, _network("Main", loss, graph, batch))
         _add_training(contents, document, graph, loss, watched, train, valid, batch)
-    elif train.csv:
-        raise Refused("invalid", "there is no loss to train with", "add a layer of Loss")
     with nn.parameter_scope("", scope):
         save(path, contents)
     return graph

@@ -23,6 +23,7 @@ from nnl.console.training import Data, DocumentModel, export, result, write_trai
 from nnl.console.uploads import tables
 from nnl.converters.formats import read_model
 from nnl.converters.model import Network
+from nnl.converters.nnp.parameter_files import Stored
 from nnl.utils.load import load
 from tests.console.networks import chain, named
 
@@ -79,8 +80,6 @@ def test_a_network_goes_out_and_comes_back_with_its_weights(tmp_path, kind):
     document.main.nodes.pop(named(document.main, "y").id)
     document.main.edges = [e for e in document.main.edges if e.target in document.main.nodes]
     graph = build(document, values=True)
-    from nnl.converters.nnp.parameter_files import Stored
-
     weights = [Stored(n, v.d.copy(), True) for n, v in graph.parameters().items()]
     x = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)
     wanted = DocumentModel(document, weights=weights).network(1).run({"x": x})
@@ -183,6 +182,43 @@ def test_the_page_imports_edits_and_exports(browser, tmp_path):
     given["weights_from"] = {"blob": "../../console"}
     assert browser.post("/export?format=nnp", given, 404)["code"] == "not_found"
     assert browser.upload("/import?name=..%2f..%2fx.nntxt", b"{", 422)["where"] == "x.nntxt"
+
+
+def test_weights_stay_where_an_edited_network_has_room_for_them(tmp_path):
+    document = chain(
+        ("Input", "x", {"shape": [3]}),
+        ("PF.affine", "first", {"n_outmaps": [4]}),
+        ("PF.affine", "second", {"n_outmaps": [2]}),
+    )
+    graph = build(document, values=True)
+    weights = [Stored(n, v.d.copy(), True) for n, v in graph.parameters().items()]
+    named(document.main, "second").properties["n_outmaps"] = [5]
+    export(document, tmp_path / "a.nnp", weights=weights)
+    found = {p.name: p.value for p in read(tmp_path / "a.nnp").weights}
+    assert (found["first/affine/W"] == graph.parameters()["first/affine/W"].d).all()
+    assert found["second/affine/W"].shape == (4, 5)
+
+
+def test_a_file_without_values_brings_no_weights(tmp_path):
+    data = Data("", {"x": (1, 8, 8), "y": (1,)})
+    for kind, count in (("nntxt", 0), ("nnp", 6)):
+        write_training(digits(), tmp_path / f"a.{kind}", data, None)
+        assert len(read(tmp_path / f"a.{kind}").weights) == count
+
+
+def test_an_exported_training_file_names_its_data(browser, console, tmp_path):
+    found = browser.upload("/datasets?name=some.zip", pictures()[1])
+    layers = ("Input", "x", {"shape": None}), ("PF.affine", "fc", {"n_outmaps": [2]})
+    headers = {"X-NNL": "1"}
+    for loss, csv in (("F.softmax_cross_entropy", console.datasets.path(found["id"])), (None, "")):
+        document = chain(*layers, loss=loss)
+        document.config["dataset"]["train"] = found["id"]
+        given = {"document": document.to_json()}
+        answer = browser.client.post("/api/v1/export?format=nntxt", json=given, headers=headers)
+        (tmp_path / "a.nntxt").write_bytes(answer.content)
+        with nn.parameter_scope("", OrderedDict()):
+            info = load(str(tmp_path / "a.nntxt"), prepare_data_iterator=False)
+        assert [d.uri for d in info.datasets.values()] == ([str(csv)] if csv else [])
 
 
 # ---- data sets ----

@@ -62,5 +62,5 @@ def written(
     if kind == "html":
         return attachment(html(found, columns, name, more).encode(), f"{name}.html")
     with console.scratch(f"{name}.{kind}") as path:
-        export(found, path, columns, weights)
+        export(found, path, *console.data(found), weights)
         return attachment(path.read_bytes(), f"{name}.{kind}")
