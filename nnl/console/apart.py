@@ -26,6 +26,7 @@ from nnl.console.errors import STATUS, Refused, refusal
 # What may be asked for: functions that take and give what JSON has.
 TASKS = {
     "network": "nnl.console.reading:opened",
+    "operators": "nnl.console.reading:operators",
     "tables": "nnl.console.uploads:tables",
     "pictures": "nnl.console.uploads:pictures",
     "statistics": "nnl.console.tables:statistics",

@@ -121,11 +121,16 @@ class DataSets:
         return self.one(key)
 
     def sample(self, name: str) -> list[dict[str, Any]]:
-        """The data sets of a sample that ships in scikit-learn, for training and validation."""
+        """The data sets of a sample that ships in scikit-learn, for training and validation; made
+        once."""
         from nnl import datasets
 
         if name not in datasets.SAMPLES:
             raise missing("sample", name[:60])
+        known = {d["name"]: d for d in self.all() if not d["missing"]}
+        made = [known.get(f"{name} {part}") for part in ("train", "valid")]
+        if all(made):
+            return [d for d in made if d is not None]
         folder = self.root / new_id()
         datasets.write(name, folder)
         found = sorted(folder.glob("*.csv"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nnl.console.analysis import analyse
+from nnl.console.apart import apart
 from nnl.console.document import Document, Node, parse
 from nnl.console.errors import Refused, missing
 from nnl.console.layout import place
@@ -19,7 +20,15 @@ from nnl.console.store import new_id
 
 def inspect(console: Console, path: Path, name: str) -> dict[str, Any]:
     """What a file holds, and which of its functions nnl does not know."""
-    found = console.opened(path)
+    try:
+        found = console.opened(path)
+    except Refused as refused:
+        if refused.code != "unsupported" or path.suffix.lower() != ".onnx":
+            raise
+        report: dict[str, Any] = apart("operators", path, path.name)
+        if report["supported"]:
+            raise  # something else is wrong
+        return report
     key = new_id()
     content = {
         "document": found.document.to_json(),
@@ -68,9 +77,18 @@ def _function(node: Node) -> str:
 
 
 def train(
-    console: Console, key: str, dataset: str, max_epoch: int, batch_size: int
+    console: Console,
+    key: str,
+    dataset: str,
+    max_epoch: int,
+    batch_size: int,
+    valid: str | None = None,
 ) -> dict[str, Any]:
-    """Train an inspected file on a data set: a trial of a project of its own."""
+    """Train an inspected file on a data set: a trial of a project of its own.
+
+    Args:
+        valid: What it is validated on; the same data set if left out.
+    """
     path = console.trials.blobs / f"{key}.json"
     if not key.isalnum() or not path.is_file():
         raise missing("file", key[:40])
@@ -78,7 +96,7 @@ def train(
     document = parse(content["document"])
     add_loss(document, console.datasets.one(dataset)["columns"])
     document.config.update(batch_size=batch_size, max_epoch=max_epoch)
-    document.config["dataset"].update(train=dataset, valid=dataset)
+    document.config["dataset"].update(train=dataset, valid=valid or dataset)
     place(document.main)
     project = console.store.add_project(content["name"] or "quick", document)
     weights = {"blob": content["weights"]} if content["weights"] else None

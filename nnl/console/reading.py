@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,6 +114,43 @@ def opened(path: str, weights: str) -> dict[str, Any]:
     if found.weights:
         Path(weights).write_bytes(stored_bytes(found.weights, ".h5"))
     return {"document": found.document.to_json(), "report": found.report}
+
+
+def operators(path: str) -> dict[str, Any]:
+    """The report on an ONNX file that does not become a network: its operators, and why not."""
+    from nnl.converters.onnx import handlers as _handlers  # noqa: F401  registers the importers
+    from nnl.converters.onnx.interpreter import Interpreter
+    from nnl.converters.onnx.reader import read
+
+    model = read(path)
+    machine = Interpreter(model, lambda name, value: value)
+    counts: Counter[str] = Counter()
+    reasons: dict[str, str] = {}
+    for node in model.walk():
+        kind = f"{node.domain or 'ai.onnx'}.{node.op_type}"
+        counts[kind] += 1
+        try:
+            machine.handler(node)
+        except NotImplementedError as error:
+            reasons[kind] = str(error)
+
+    def ends(infos: list[Any]) -> list[dict[str, Any]]:
+        return [{"name": i.name, "shape": list(i.shape or ())} for i in infos]
+
+    return {
+        "file": None,
+        "format": "onnx",
+        "functions": [
+            {"type": k, "count": n, "supported": k not in reasons, "reason": reasons.get(k)}
+            for k, n in sorted(counts.items())
+        ],
+        "supported": not reasons,
+        "inputs": ends(model.graph.needed_inputs),
+        "outputs": ends(model.graph.outputs),
+        "report": [],
+        "parameters": None,
+        "multiply_adds": None,
+    }
 
 
 def _of_training_file(model: NnpModel) -> Imported:

@@ -61,11 +61,11 @@ def digits(console: Any = None) -> Document:
 
 
 def _digits(console: Any) -> dict[str, Any]:
-    """The data sets of the handwritten digits that scikit-learn brings, made once."""
-    known = {d["name"]: d["id"] for d in console.datasets.all() if not d["missing"]}
-    if "digits train" not in known and find_spec("sklearn") is not None:
-        known = {d["name"]: d["id"] for d in console.datasets.sample("digits")}
-    return {part: known.get(f"digits {part}") for part in ("train", "valid")}
+    """The data sets of the handwritten digits that scikit-learn brings."""
+    if find_spec("sklearn") is None:
+        return {}
+    train, valid = console.datasets.sample("digits")
+    return {"train": train["id"], "valid": valid["id"]}
 
 
 def resnet_152(console: Any = None) -> Document:

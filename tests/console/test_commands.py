@@ -122,6 +122,28 @@ def test_a_dropped_model_is_looked_at_and_trained(browser_of, trained, tmp_path)
     assert browser.post("/quick/train", {**given, "file": "../x"}, 404)["code"] == "not_found"
 
 
+def test_operators_that_are_not_known_are_counted_by_name(browser):
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    nodes = [
+        helper.make_node("Flatten", ["x"], ["a"]),
+        helper.make_node("Bend", ["a"], ["b"], domain="com.example"),
+        helper.make_node("Bend", ["b"], ["y"], domain="com.example"),
+    ]
+    ends = [helper.make_tensor_value_info(name, kind, ["n", 3]) for name in "xy"]
+    graph = helper.make_graph(nodes, "bent", ends[:1], ends[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    content = helper.make_model(graph, opset_imports=opsets).SerializeToString()
+    found = browser.upload("/quick/inspect?name=bent.onnx", content, 200)
+    assert not found["supported"] and found["file"] is None
+    assert [(f["type"], f["count"], f["supported"]) for f in found["functions"]] == [
+        ("ai.onnx.Flatten", 1, True),
+        ("com.example.Bend", 2, False),
+    ]
+    assert "'Bend' of the domain 'com.example'" in found["functions"][1]["reason"]
+    assert found["inputs"] == [{"name": "x", "shape": ["n", 3]}]
+
+
 def test_a_loss_is_added_that_fits_the_data():
     columns = [{"name": "x", "shape": [3]}, {"name": "y", "shape": [2]}]
     document = chain(("Input", "in", {"shape": [3]}), ("PF.affine", "fc", {"n_outmaps": [2]}))

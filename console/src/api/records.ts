@@ -250,14 +250,16 @@ export interface PluginRun {
 }
 
 export interface QuickReport {
-  file: string;
+  /** null where a function is not supported. */
+  file: string | null;
   format: string;
   functions: { type: string; count: number; supported: boolean; reason: string | null }[];
   supported: boolean;
+  report: { severity: "error" | "warning"; message: string }[];
   inputs: { name: string; shape: number[] }[];
   outputs: { name: string; shape: number[] }[];
-  parameters: number;
-  multiply_adds: number;
+  parameters: number | null;
+  multiply_adds: number | null;
 }
 
 

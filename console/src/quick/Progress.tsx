@@ -18,6 +18,7 @@ export function Progress({ id }: { id: string }) {
         <span className="muted">
           epoch {trial.epoch ?? 0} of {trial.max_epoch ?? "?"}
           {last !== undefined && ` · loss ${measure(last)}`}
+          {trial.best && ` · best ${trial.best.name} ${measure(trial.best.value)}`}
           {trial.eta_s !== null && trial.status === "running" && ` · ${duration(trial.eta_s)} left`}
         </span>
         <span className="spread" />

@@ -71,7 +71,7 @@ function Report({ report }: { report: QuickReport }) {
       <h2 className={report.supported ? "good" : "bad"}>
         {report.supported
           ? `All ${total} functions are supported`
-          : `${wrong.length} kinds of functions are not supported`}
+          : `Not supported: ${wrong.map((one) => one.type).join(", ")}`}
       </h2>
       <dl className="facts">
         <dt>Format</dt>
@@ -85,6 +85,11 @@ function Report({ report }: { report: QuickReport }) {
         <dt>Multiply-adds</dt>
         <dd>{count(report.multiply_adds)}</dd>
       </dl>
+      {report.report.map((line, index) => (
+        <p key={index} className={line.severity === "error" ? "bad" : "warn"}>
+          {line.message}
+        </p>
+      ))}
       <details open={wrong.length > 0}>
         <summary className="muted">Functions</summary>
         <table aria-label="Functions">

@@ -24,4 +24,5 @@ async def look(console: The, request: Request, name: str) -> dict[str, Any]:
 @router.post("/train", status_code=201)
 def begin(console: The, given: Body) -> dict[str, Any]:
     epochs, size = whole(given, "max_epoch", 3, 1), whole(given, "batch_size", 32, 1, 2**20)
-    return train(console, text(given, "file"), text(given, "dataset"), epochs, size)
+    valid = text(given, "valid", "")
+    return train(console, text(given, "file"), text(given, "dataset"), epochs, size, valid)
