@@ -2,6 +2,7 @@
 
 import { lazy, Suspense, useEffect, useState, type ComponentType } from "react";
 import { ApiError } from "../api/http";
+import { ConflictDialog, ImportDialog } from "../editor/dialogs";
 import { EditorPage } from "../editor/EditorPage";
 import { useEditor } from "../editor/store";
 import { Empty, Failure, Loading } from "../ui/parts";
@@ -29,8 +30,8 @@ const PAGES: Record<string, Page> = {
   "/": ProjectList,
   "/data/:dataset?": lazy(() => import("../data/DataPage")),
   "/plugins/:plugin?": lazy(() => import("../plugins/PluginsPage")),
-  "/quick": lazy(() => import("../quick/QuickPage")),
   "/reports/:report?": lazy(() => import("../reports/ReportsPage")),
+  "/quick": lazy(() => import("../quick/QuickPage")),
   "/help": lazy(() => import("./HelpPage")),
 };
 
@@ -55,7 +56,14 @@ function ProjectFrame({ project, page: Shown, parts }: { project: string; page: 
     });
   }, [open, project]);
   if (error) return <Failure error={error} />;
-  return isOpen ? <Shown parts={parts} /> : <Loading what="the project" />;
+  if (!isOpen) return <Loading what="the project" />;
+  return (
+    <>
+      <Shown parts={parts} />
+      <ConflictDialog />
+      <ImportDialog />
+    </>
+  );
 }
 
 export function App() {

@@ -2,17 +2,15 @@
 
 import { useState } from "react";
 import { get, patch, post, remove } from "../api/http";
-import type { ImportReport } from "../api/network";
 import type { Project, Sample, Trial } from "../api/records";
 import { useResource } from "../api/resource";
-import { chooseFile, upload } from "../ui/files";
 import { moment } from "../ui/format";
 import { Dialog, Empty, Failure, Field, Loading, Menu } from "../ui/parts";
+import { blobOf, importNetwork } from "../editor/importing";
+import { useEditor } from "../editor/store";
 import { TrialLine } from "../training/TrialLine";
 import { attempt, done } from "./notices";
 import { Link, navigate } from "./router";
-
-export const NETWORK_FILES = ".nntxt,.prototxt,.nnp,.onnx,.nnlp,.sdcproj";
 
 export function ProjectList() {
   const { data, error, reload } = useResource<{ projects: Project[] }>("/projects");
@@ -27,10 +25,12 @@ export function ProjectList() {
     });
   const importFile = () =>
     attempt(async () => {
-      const file = await chooseFile(NETWORK_FILES);
-      if (!file) return;
-      const { document, name } = await upload<ImportReport>("/import", file);
-      create({ name, document });
+      const found = await importNetwork();
+      if (!found) return;
+      const { name, document } = found;
+      const project = await post<Project>("/projects", { name, document });
+      await useEditor.getState().open(project.id, blobOf(found));
+      navigate(`/p/${project.id}/edit`);
     });
   const name = (text: string) => {
     if (naming === "new") return create({ name: text });

@@ -7,12 +7,12 @@ interface Notice {
   id: number;
   kind: "error" | "done";
   text: string;
-  hint: string | null;
+  more: { hint: string | null; code: string } | null;
 }
 
 interface Notices {
   list: Notice[];
-  add: (kind: Notice["kind"], text: string, hint?: string | null) => void;
+  add: (kind: Notice["kind"], text: string, more?: Notice["more"]) => void;
   drop: (id: number) => void;
 }
 
@@ -21,11 +21,11 @@ const DONE_SECONDS = 4;
 
 const useNotices = create<Notices>()((set, state) => ({
   list: [],
-  add: (kind, text, hint = null) => {
+  add: (kind, text, more = null) => {
     const id = ++last;
     // An error stays until it is closed, but the same one stands there once.
     const rest = state().list.filter((notice) => notice.text !== text);
-    set({ list: [...rest, { id, kind, text, hint }].slice(-4) });
+    set({ list: [...rest, { id, kind, text, more }].slice(-4) });
     if (kind === "done") window.setTimeout(() => state().drop(id), DONE_SECONDS * 1000);
   },
   drop: (id) => set({ list: state().list.filter((notice) => notice.id !== id) }),
@@ -38,7 +38,7 @@ export function done(text: string): void {
 /** Shows why something failed; what is no answer of the server is a bug and is thrown on. */
 export function failed(error: unknown): void {
   if (!(error instanceof ApiError)) throw error;
-  useNotices.getState().add("error", error.message, error.hint);
+  useNotices.getState().add("error", error.message, error);
 }
 
 /** Runs an action of the user and shows its failure. */
@@ -54,7 +54,8 @@ export function NoticeList() {
         <div key={notice.id} className={`notice ${notice.kind}`}>
           <div>
             <p>{notice.text}</p>
-            {notice.hint && <p className="muted">{notice.hint}</p>}
+            {notice.more?.hint && <p className="muted">{notice.more.hint}</p>}
+            {notice.more && <p className="muted mono">{notice.more.code}</p>}
           </div>
           <button className="icon" aria-label="Close message" onClick={() => drop(notice.id)}>
             ×

@@ -4,8 +4,6 @@ import { ReactFlowProvider } from "@xyflow/react";
 import { useEffect, useLayoutEffect, useState } from "react";
 import type { Parts } from "../app/App";
 import { navigate, useLocation } from "../app/router";
-import { attempt } from "../app/notices";
-import { Dialog } from "../ui/parts";
 import { Canvas } from "./Canvas";
 import { NetworkBar } from "./NetworkBar";
 import { Palette } from "./Palette";
@@ -30,7 +28,6 @@ export function EditorPage({ parts }: { parts: Parts }) {
         </div>
         <SidePanel />
       </div>
-      <ConflictDialog />
     </ReactFlowProvider>
   );
 }
@@ -65,26 +62,4 @@ function useSharedAddress(parts: Parts): void {
     else next.searchParams.delete("node");
     navigate(next.pathname + next.search, { replace: true });
   }, [isRead, network, networks, selected, project]);
-}
-
-function ConflictDialog() {
-  const conflict = useEditor((state) => state.conflict);
-  const { save, takeTheirs } = useEditor.getState();
-  if (conflict === null) return null;
-  const close = () => useEditor.setState({ conflict: null });
-  return (
-    <Dialog title="Saved elsewhere meanwhile" close={close}>
-      <p>
-        Another tab or user has saved this project since you opened it. Both versions can be kept:
-        whichever is not taken stays in the list of versions, or on this page's undo list.
-      </p>
-      <footer>
-        <button onClick={close}>Go on editing</button>
-        <button onClick={() => attempt(takeTheirs)}>Take theirs</button>
-        <button className="primary" onClick={() => attempt(() => save({ over: conflict }))}>
-          Save mine over it
-        </button>
-      </footer>
-    </Dialog>
-  );
 }

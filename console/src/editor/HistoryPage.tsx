@@ -9,13 +9,17 @@ import { attempt, done } from "../app/notices";
 import { DiffView } from "../compare/DiffView";
 import { moment } from "../ui/format";
 import { Empty, Failure, Loading } from "../ui/parts";
-import { useEditor } from "./store";
+import { isUnsaved, useEditor } from "./store";
 
 export default function HistoryPage() {
   const project = useEditor((state) => state.project?.id ?? "");
   const head = useEditor((state) => state.head);
+  const unsaved = useEditor(isUnsaved);
+  const [note, setNote] = useState("");
   const { data, error, reload } = useResource<{ versions: Version[] }>(
     `/projects/${project}/versions`,
+    // Asked again when there is another newest version.
+    { head },
   );
   const [chosen, setChosen] = useState<string | null>(null);
   const diff = useResource<NetworkDiff>(chosen && `/projects/${project}/diff`, {
@@ -37,8 +41,11 @@ export default function HistoryPage() {
         headers: { "If-Match": `"${head}"` },
       });
       await useEditor.getState().takeTheirs();
-      done("The old version is the newest again.");
-      reload();
+      done("The old version is the newest again; undo brings back what was on the canvas.");
+    });
+  const keep = () =>
+    attempt(async () => {
+      if (await useEditor.getState().save({ note })) setNote("");
     });
 
   return (
@@ -46,6 +53,23 @@ export default function HistoryPage() {
       <div className="page-title">
         <h1>Versions</h1>
       </div>
+      <form
+        className="row"
+        onSubmit={(event) => {
+          event.preventDefault();
+          keep();
+        }}
+      >
+        <input
+          aria-label="Note"
+          placeholder="What is new in it"
+          value={note}
+          onChange={(event) => setNote(event.target.value)}
+        />
+        <button className="primary" disabled={!unsaved}>
+          Save as a version
+        </button>
+      </form>
       {error && <Failure error={error} retry={reload} />}
       {!data && !error && <Loading what="versions" />}
       <ul className="lines">

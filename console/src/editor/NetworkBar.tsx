@@ -2,15 +2,15 @@
 
 import { useState } from "react";
 import { address, send } from "../api/http";
-import type { ImportReport } from "../api/network";
-import { NameDialog, NETWORK_FILES } from "../app/ProjectList";
+import { NameDialog } from "../app/ProjectList";
 import { attempt, done } from "../app/notices";
 import { renameNetwork } from "../graph/units";
-import { chooseFile, saveAs, upload } from "../ui/files";
-import { Dialog, Menu, Tabs } from "../ui/parts";
+import { saveAs } from "../ui/files";
+import { Menu, Tabs } from "../ui/parts";
 import { useProblems } from "./analysis";
 import { arrangeAll, duplicate, group, selectAll, unpack } from "./commands";
-import { currentDocument, useDocument, useEditor } from "./store";
+import { blobOf, importNetwork } from "./importing";
+import { currentDocument, useDocument, useEditor, weightsOf } from "./store";
 
 const FORMATS: [string, string, string][] = [
   ["NNabla text (.nntxt)", "nntxt", "nntxt"],
@@ -22,10 +22,10 @@ const FORMATS: [string, string, string][] = [
 ];
 
 async function exportAs(format: string, ending: string): Promise<void> {
-  const { project, weightsFrom } = useEditor.getState();
-  const name = project?.name ?? "network";
+  const document = currentDocument();
+  const name = useEditor.getState().project?.name ?? "network";
   const response = await send("POST", address("/export", { format }), {
-    body: { document: currentDocument(), weights_from: weightsFrom, name },
+    body: { document, weights_from: weightsOf(document), name },
   });
   saveAs(await response.blob(), `${name}.${ending}`);
   done(`Exported as ${name}.${ending}.`);
@@ -37,20 +37,13 @@ export function NetworkBar() {
   const { show, edit } = useEditor.getState();
   const problems = useProblems();
   const [isNaming, setNaming] = useState(false);
-  const [report, setReport] = useState<ImportReport | null>(null);
 
   const importFile = () =>
     attempt(async () => {
-      const file = await chooseFile(NETWORK_FILES);
-      if (!file) return;
-      const answer = await upload<ImportReport>("/import", file);
-      useEditor
-        .getState()
-        .replace(
-          { ...answer.document, config: currentDocument().config },
-          answer.weights === null ? null : { blob: answer.weights },
-        );
-      if (answer.report.length > 0) setReport(answer);
+      const found = await importNetwork();
+      if (!found) return;
+      const { config } = currentDocument();
+      useEditor.getState().replace({ ...found.document, config }, blobOf(found));
     });
 
   return (
@@ -99,17 +92,6 @@ export function NetworkBar() {
             edit((document) => renameNetwork(document, network, to), { network: to });
           }}
         />
-      )}
-      {report && (
-        <Dialog title={`Imported ${report.name}`} close={() => setReport(null)}>
-          <ul className="fields">
-            {report.report.map((line, index) => (
-              <li key={index} className={line.severity === "error" ? "bad" : "warn"}>
-                {line.message}
-              </li>
-            ))}
-          </ul>
-        </Dialog>
       )}
     </div>
   );

@@ -10,7 +10,7 @@ import { Tabs } from "../ui/parts";
 import { useAnalysis, useTotals } from "./analysis";
 import { CodeView } from "./CodeView";
 import { STATISTICS, statisticText, useStatistic, type Statistic } from "./statistic";
-import { useEditor } from "./store";
+import { currentDocument, useEditor, weightsOf } from "./store";
 
 const TABS = [
   { id: "overview", title: "Overview" },
@@ -44,6 +44,8 @@ function RunCard() {
   const trainable = useAnalysis((state) => state.analysis?.trainable ?? false);
   const project = useEditor((state) => state.project);
   const config = useEditor((state) => state.history?.present.config);
+  const from = useEditor((state) => (state.history ? weightsOf(state.history.present) : null));
+  const forget = () => useEditor.getState().replace(currentDocument());
   return (
     <section className="section" aria-label="Run">
       <div className="run-buttons">
@@ -63,6 +65,14 @@ function RunCard() {
         <p className="muted">
           {config.optimizer.type} · {config.max_epoch} epochs of batches of {config.batch_size} ·{" "}
           <Link to={`/p/${project?.id}/config`}>change</Link>
+        </p>
+      )}
+      {from && (
+        <p className="muted">
+          Starts with the weights of {"trial" in from ? "a trial" : "the file"}, where they fit ·{" "}
+          <button className="link" onClick={forget}>
+            forget them
+          </button>
         </p>
       )}
     </section>

@@ -33,13 +33,12 @@ export interface EditorState {
   /** The version that somebody else saved meanwhile. */
   conflict: string | null;
   saving: boolean;
-  weightsFrom: WeightsFrom;
   network: string;
   selected: ReadonlySet<string>;
   /** Another number: the network is shown from its beginning again. */
   view: number;
 
-  open: (id: string) => Promise<void>;
+  open: (id: string, weightsFrom?: WeightsFrom) => Promise<void>;
   edit: (change: (document: Document) => Document, options?: EditOptions) => void;
   undo: () => void;
   redo: () => void;
@@ -52,6 +51,13 @@ export interface EditorState {
 }
 
 const drafts = new Map<string, Draft>();
+
+/** What weights a document starts from; kept by edits of it, and undone with them. */
+const weights = new WeakMap<Document, WeightsFrom>();
+
+export function weightsOf(document: Document): WeightsFrom {
+  return weights.get(document) ?? null;
+}
 
 async function fetchDocument(id: string): Promise<{ document: Document; head: string }> {
   const response = await send("GET", address(`/projects/${id}/document`));
@@ -81,16 +87,15 @@ export const useEditor = create<EditorState>()((set, state) => {
     head: "",
     conflict: null,
     saving: false,
-    weightsFrom: null,
     network: "main",
     selected: new Set(),
     view: 0,
 
-    open: async (id) => {
+    open: async (id, weightsFrom = null) => {
       const { project: old, history, saved, head, catalog } = state();
       if (old?.id === id && history) return;
       if (old && history && saved) drafts.set(old.id, { history, saved, head });
-      set({ project: null, history: null, conflict: null, weightsFrom: null, selected: new Set() });
+      set({ project: null, history: null, conflict: null, selected: new Set() });
       const draft = drafts.get(id);
       const [project, fetched, layers] = await Promise.all([
         get<Project>(`/projects/${id}`),
@@ -101,6 +106,7 @@ export const useEditor = create<EditorState>()((set, state) => {
         set({ ...fetched, project, network: mainName(fetched.history.present) });
       } else {
         const document = arrangeWhereNeeded(fetched.document);
+        weights.set(document, weightsFrom);
         set({
           project,
           history: start(document),
@@ -115,7 +121,9 @@ export const useEditor = create<EditorState>()((set, state) => {
     edit: (change, options = {}) => {
       const { history } = state();
       if (!history) return;
-      set({ history: record(history, change(history.present), options.merge) });
+      const document = change(history.present);
+      if (!weights.has(document)) weights.set(document, weightsOf(history.present));
+      set({ history: record(history, document, options.merge) });
       if (options.network !== undefined) set({ network: options.network });
       if (options.select) set({ selected: new Set(options.select) });
     },
@@ -132,8 +140,9 @@ export const useEditor = create<EditorState>()((set, state) => {
     select: (ids) => set({ selected: new Set(ids) }),
     replace: (document, weightsFrom = null) => {
       const arranged = arrangeWhereNeeded(document);
+      weights.set(arranged, weightsFrom);
       state().edit(() => arranged, { network: mainName(arranged), select: [] });
-      set({ weightsFrom, view: state().view + 1 });
+      set({ view: state().view + 1 });
     },
 
     save: async (options = {}) => {

@@ -4,18 +4,18 @@ import { post } from "../api/http";
 import type { Trial, TrialKind } from "../api/records";
 import { attempt } from "../app/notices";
 import { navigate } from "../app/router";
-import { ensureSaved, useEditor } from "../editor/store";
+import { currentDocument, ensureSaved, useEditor, weightsOf } from "../editor/store";
 
 export function start(kind: TrialKind, body: Record<string, unknown> = {}): void {
   attempt(async () => {
     if (!(await ensureSaved())) return;
-    const { project, head, weightsFrom } = useEditor.getState();
+    const { project, head } = useEditor.getState();
     if (!project) return;
     const trial = await post<Trial>("/trials", {
       project: project.id,
       version: head,
       kind,
-      weights_from: weightsFrom,
+      weights_from: weightsOf(currentDocument()),
       ...body,
     });
     navigate(trialAddress(trial));

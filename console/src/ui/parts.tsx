@@ -3,12 +3,18 @@
 import { useEffect, useRef, type ReactNode } from "react";
 import type { ErrorBody } from "../api/records";
 
-export function Failure({ error, retry }: { error: Omit<ErrorBody, "code">; retry?: () => void }) {
+interface FailureProps {
+  error: Omit<ErrorBody, "code"> & { code?: string };
+  retry?: () => void;
+}
+
+export function Failure({ error, retry }: FailureProps) {
+  const place = [error.code, error.where].filter(Boolean).join(" · ");
   return (
     <div className="failure" role="alert">
       <strong>{error.message}</strong>
       {error.hint && <p>{error.hint}</p>}
-      {error.where && <p className="muted mono">{error.where}</p>}
+      {place && <p className="muted mono">{place}</p>}
       {retry && <button onClick={retry}>Try again</button>}
     </div>
   );
