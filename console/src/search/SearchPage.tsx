@@ -1,6 +1,6 @@
 // Structure search: its settings, the front of error and cost as it grows, its candidates.
 
-import { lazy, useEffect } from "react";
+import { lazy, useEffect, useState } from "react";
 import { address, post } from "../api/http";
 import type { Front, Search } from "../api/records";
 import { useResource } from "../api/resource";
@@ -9,7 +9,7 @@ import type { Parts } from "../app/App";
 import { attempt } from "../app/notices";
 import { Link, useParameter } from "../app/router";
 import { useEditor } from "../editor/store";
-import { measure, moment } from "../ui/format";
+import { count, measure, moment } from "../ui/format";
 import { Empty, Failure, Loading } from "../ui/parts";
 import { idOf, scatterOption } from "../ui/scatter";
 import { CandidateCard } from "./CandidateCard";
@@ -62,6 +62,8 @@ function Shown({ project, id }: { project: string; id: string }) {
   const found = useResource<Search>(`/searches/${id}`);
   const front = useResource<Front>(`/searches/${id}/front`);
   const [chosen, choose] = useParameter("candidate");
+  // Which of the costs that there are is the highest to show; at first there is no limit.
+  const [step, setStep] = useState(Infinity);
   const { reload } = front;
   const { set } = found;
   const isRunning = found.data?.status === "running";
@@ -77,7 +79,10 @@ function Shown({ project, id }: { project: string; id: string }) {
   if (error) return <Failure error={error} />;
   if (!found.data || !front.data) return <Loading what="the search" />;
   const search = found.data;
-  const { candidates, front: best } = front.data;
+  const { candidates: all, front: best } = front.data;
+  const costs = [...new Set(all.flatMap((one) => one.multiply_adds ?? []))].sort((a, b) => a - b);
+  const limit = costs[Math.min(step, costs.length - 1)] ?? 0;
+  const candidates = all.filter((one) => (one.multiply_adds ?? 0) <= limit);
   const points = candidates.flatMap((one) =>
     one.error === null || one.multiply_adds === null
       ? []
@@ -92,16 +97,28 @@ function Shown({ project, id }: { project: string; id: string }) {
           },
         ],
   );
-  const candidate = candidates.find((one) => String(one.number) === chosen);
+  const candidate = all.find((one) => String(one.number) === chosen);
   return (
     <>
       <div className="centre">
         <div className="network-bar pad">
           <span className={`status ${search.status}`}>{search.status}</span>
           <span className="muted">
-            {candidates.length} of {search.settings.attempts} attempts · {best.length} on the front
+            {search.attempts} of {search.settings.attempts} attempts · {best.length} on the front
           </span>
           <span className="spread" />
+          {costs.length > 1 && (
+            <label className="row muted">
+              Multiply-adds up to {count(limit)}
+              <input
+                type="range"
+                aria-label="Highest number of multiply-adds"
+                max={costs.length - 1}
+                value={Math.min(step, costs.length - 1)}
+                onChange={(event) => setStep(Number(event.target.value))}
+              />
+            </label>
+          )}
           {isRunning && (
             <button onClick={() => attempt(() => post(`/searches/${id}/cancel`))}>Stop</button>
           )}
@@ -111,7 +128,7 @@ function Shown({ project, id }: { project: string; id: string }) {
         ) : (
           <Chart
             label="Front of the search"
-            of={[front.data, chosen]}
+            of={[front.data, chosen, limit]}
             option={(colors) =>
               scatterOption(points, { x: "Multiply-adds", y: "Validation error" }, colors)
             }
