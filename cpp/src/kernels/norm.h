@@ -87,17 +87,28 @@ NNL_INLINE void by_blocks(int64_t channels, F&& f) {
   if (c < channels) f(c, std::integral_constant<int, 1>{}, std::false_type{}, channels - c);
 }
 
-// Runs f(first, n) over [begin, end) in tiles of `tile`, the last tile first if backwards: a second
-// pass begins with what the first one left in the cache.
+// Runs f(first, n, next) over [begin, end) in tiles of `tile`, the last tile first if backwards: a
+// second pass begins with what the first one left in the cache. The tile after it begins at `next`.
 template <class F>
 NNL_INLINE void by_tiles(int64_t begin, int64_t end, bool backwards, F&& f) {
   constexpr int64_t tile = 64;
   const int64_t tiles = (end - begin + tile - 1) / tile;
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t first = begin + (backwards ? tiles - 1 - i : i) * tile;
-    f(first, std::min(tile, end - first));
+    const int64_t next = first + (backwards ? -tile : tile);
+    f(first, std::min(tile, end - first), i + 1 < tiles ? next : first);
   }
 }
+
+// Asks for n elements from p on. A block of channels of a tile is many short pieces of memory,
+// which the processor does not foresee; so each piece asks for one of the next tile, in the order
+// of memory.
+template <class T>
+NNL_INLINE void ask_for(const T* p, int64_t n) {
+  constexpr int64_t line = 64 / sizeof(T);
+  for (int64_t i = 0; i < n; i += line) __builtin_prefetch(p + i, 0, 2);
+}
+NNL_INLINE void ask_for(Any, int64_t) {}
 
 // Whether two arrays of one shape have their elements in one order.
 bool same_order(const Spec& a, const Spec& b);

@@ -47,6 +47,17 @@ struct Arrays {
   NNL_INLINE Lanes gradient_again(int64_t at, int64_t n, Lanes normalized) const {
     return keep ? get<whole>(gz + at, n) : gradient<whole>(at, n, normalized);
   }
+  NNL_INLINE void ask_for(int64_t at, int64_t n) const {
+    nnl::ask_for(x + at, n);
+    nnl::ask_for(gy + at, n);
+    if (sum) nnl::ask_for(gy2 + at, n);
+    if (from_y) nnl::ask_for(y + at, n);
+  }
+  NNL_INLINE void ask_for_again(int64_t at, int64_t n) const {
+    if (!keep) return ask_for(at, n);
+    nnl::ask_for(x + at, n);
+    nnl::ask_for(gz + at, n);
+  }
 };
 
 // Vectors of 16 channels each: what the inner loops need of them.
@@ -61,13 +72,15 @@ NNL_INLINE void get_all(Lanes (&v)[kVectors], const float* p, int64_t n) {
 }
 
 template <int kVectors, bool whole, class P>
-NNL_INLINE void add_sums(const Arrays<P>& a, int64_t at, int64_t stride, int64_t pixels, int64_t n,
-                         const Channels& c, int64_t i, double* sum_g, double* sum_gx) {
+NNL_INLINE void add_sums(const Arrays<P>& a, int64_t at, int64_t next, int64_t stride,
+                         int64_t pixels, int64_t n, const Channels& c, int64_t i, double* sum_g,
+                         double* sum_gx) {
   Lanes mean[kVectors], scale[kVectors], beta[kVectors], s[kVectors] = {}, q[kVectors] = {};
   get_all<kVectors, whole>(mean, c.mean + i, n);
   get_all<kVectors, whole>(scale, c.scale + i, n);
   get_all<kVectors, whole>(beta, c.beta + i, n);
-  for (int64_t p = 0; p < pixels; ++p, at += stride)
+  for (int64_t p = 0; p < pixels; ++p, at += stride, next += kVectors * kLanes) {
+    if (whole) a.ask_for(next, kVectors * kLanes);
     for (int v = 0; v < kVectors; ++v) {
       const int64_t o = at + v * kLanes;
       const Lanes d = get<whole>(a.x + o, n) - mean[v];
@@ -76,6 +89,7 @@ NNL_INLINE void add_sums(const Arrays<P>& a, int64_t at, int64_t stride, int64_t
       s[v] += g;
       q[v] += g * d;
     }
+  }
   for (int v = 0; v < kVectors; ++v) {
     add_to(sum_g + i + v * kLanes, s[v], n);
     add_to(sum_gx + i + v * kLanes, q[v], n);
@@ -83,8 +97,8 @@ NNL_INLINE void add_sums(const Arrays<P>& a, int64_t at, int64_t stride, int64_t
 }
 
 template <int kVectors, bool whole, class P>
-NNL_INLINE void apply(const Arrays<P>& a, int64_t at, int64_t stride, int64_t pixels, int64_t n,
-                      const Channels& c, int64_t i) {
+NNL_INLINE void apply(const Arrays<P>& a, int64_t at, int64_t next, int64_t stride, int64_t pixels,
+                      int64_t n, const Channels& c, int64_t i) {
   Lanes mean[kVectors], scale[kVectors], beta[kVectors];
   Lanes by_g[kVectors], by_x[kVectors], plus[kVectors];
   get_all<kVectors, whole>(mean, c.mean + i, n);
@@ -93,13 +107,15 @@ NNL_INLINE void apply(const Arrays<P>& a, int64_t at, int64_t stride, int64_t pi
   get_all<kVectors, whole>(by_g, c.by_g + i, n);
   get_all<kVectors, whole>(by_x, c.by_x + i, n);
   get_all<kVectors, whole>(plus, c.plus + i, n);
-  for (int64_t p = 0; p < pixels; ++p, at += stride)
+  for (int64_t p = 0; p < pixels; ++p, at += stride, next += kVectors * kLanes) {
+    if (whole) a.ask_for_again(next, kVectors * kLanes);
     for (int v = 0; v < kVectors; ++v) {
       const int64_t o = at + v * kLanes;
       const Lanes d = get<whole>(a.x + o, n) - mean[v];
       const Lanes g = a.template gradient_again<whole>(o, n, d * scale[v] + beta[v]);
       put<whole>(a.gx + o, g * by_g[v] + (d * by_x[v] + plus[v]), n);
     }
+  }
 }
 
 template <class P>
@@ -257,10 +273,10 @@ class Backward : public Kernel {
     for_parts(inner_parts_, n, [&](int64_t k, int64_t begin, int64_t end) {
       double* sums = partial + k * 2 * c;
       std::fill(sums, sums + 2 * c, 0.0);
-      by_tiles(begin, end, false, [&](int64_t first, int64_t pixels) {
+      by_tiles(begin, end, false, [&](int64_t first, int64_t pixels, int64_t next) {
         by_blocks(c, [&](int64_t i, auto vectors, auto whole, int64_t lanes) {
-          add_sums<vectors(), whole()>(a, base + first * c + i, c, pixels, lanes, ch, i, sums,
-                                       sums + c);
+          add_sums<vectors(), whole()>(a, base + first * c + i, base + next * c + i * pixels, c,
+                                       pixels, lanes, ch, i, sums, sums + c);
         });
       });
     });
@@ -283,9 +299,10 @@ class Backward : public Kernel {
       at[5][i] = k.plus;
     }
     for_parts(inner_parts_, n, [&](int64_t, int64_t begin, int64_t end) {
-      by_tiles(begin, end, true, [&](int64_t first, int64_t pixels) {
+      by_tiles(begin, end, true, [&](int64_t first, int64_t pixels, int64_t next) {
         by_blocks(c, [&](int64_t i, auto vectors, auto whole, int64_t lanes) {
-          apply<vectors(), whole()>(a, base + first * c + i, c, pixels, lanes, ch, i);
+          apply<vectors(), whole()>(a, base + first * c + i, base + next * c + i * pixels, c,
+                                    pixels, lanes, ch, i);
         });
       });
     });

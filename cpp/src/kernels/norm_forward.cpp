@@ -16,12 +16,13 @@ struct Settings {
 };
 
 template <int kVectors, bool whole, class P>
-NNL_INLINE void add_moments(P x, int64_t stride, int64_t pixels, int64_t n, const float* shift,
-                            double* sums, double* squares) {
+NNL_INLINE void add_moments(P x, P next, int64_t stride, int64_t pixels, int64_t n,
+                            const float* shift, double* sums, double* squares) {
   Lanes k[kVectors], s[kVectors] = {}, q[kVectors] = {};
   for (int v = 0; v < kVectors; ++v) k[v] = get<whole>(shift + v * kLanes, n);
   for (int64_t p = 0; p < pixels; ++p) {
     const P at = x + p * stride;
+    if (whole) ask_for(next + p * kVectors * kLanes, kVectors * kLanes);
     for (int v = 0; v < kVectors; ++v) {
       const Lanes d = get<whole>(at + v * kLanes, n) - k[v];
       s[v] += d;
@@ -44,22 +45,28 @@ struct Arrays {
     if (add) v += get<whole>(z + at, n);
     put<whole>(y + at, relu ? nnl::relu(v) : v, n);
   }
+  NNL_INLINE void ask_for(int64_t at, int64_t n) const {
+    nnl::ask_for(x + at, n);
+    if (add) nnl::ask_for(z + at, n);
+  }
 };
 
 template <int kVectors, bool whole, class P>
-NNL_INLINE void apply(const Arrays<P>& a, int64_t at, int64_t stride, int64_t pixels, int64_t n,
-                      const float* mean, const float* scale, const float* beta) {
+NNL_INLINE void apply(const Arrays<P>& a, int64_t at, int64_t next, int64_t stride, int64_t pixels,
+                      int64_t n, const float* mean, const float* scale, const float* beta) {
   Lanes m[kVectors], s[kVectors], b[kVectors];
   for (int v = 0; v < kVectors; ++v) {
     m[v] = get<whole>(mean + v * kLanes, n);
     s[v] = get<whole>(scale + v * kLanes, n);
     b[v] = get<whole>(beta + v * kLanes, n);
   }
-  for (int64_t p = 0; p < pixels; ++p, at += stride)
+  for (int64_t p = 0; p < pixels; ++p, at += stride, next += kVectors * kLanes) {
+    if (whole) a.ask_for(next, kVectors * kLanes);
     for (int v = 0; v < kVectors; ++v) {
       const int64_t o = at + v * kLanes;
       a.template finish<whole>(o, n, (get<whole>(a.x + o, n) - m[v]) * s[v] + b[v]);
     }
+  }
 }
 
 template <class P>
@@ -173,10 +180,10 @@ class Forward : public Kernel {
       plus[i] = given_[1] ? w.beta[p] : 0.0f;
     }
     for_parts(inner_parts_, n, [&](int64_t, int64_t begin, int64_t end) {
-      by_tiles(begin, end, true, [&](int64_t first, int64_t pixels) {
+      by_tiles(begin, end, true, [&](int64_t first, int64_t pixels, int64_t next) {
         by_blocks(c, [&](int64_t i, auto vectors, auto whole, int64_t lanes) {
-          apply<vectors(), whole()>(a, base + first * c + i, c, pixels, lanes, centre + i,
-                                    scale + i, plus + i);
+          apply<vectors(), whole()>(a, base + first * c + i, base + next * c + i * pixels, c,
+                                    pixels, lanes, centre + i, scale + i, plus + i);
         });
       });
     });
@@ -203,10 +210,10 @@ class Forward : public Kernel {
     for_parts(inner_parts_, n, [&](int64_t k, int64_t begin, int64_t end) {
       double *sums = partial + k * 2 * c, *squares = sums + c;
       std::fill(sums, sums + 2 * c, 0.0);
-      by_tiles(begin, end, false, [&](int64_t first, int64_t pixels) {
+      by_tiles(begin, end, false, [&](int64_t first, int64_t pixels, int64_t next) {
         by_blocks(c, [&](int64_t i, auto vectors, auto whole, int64_t lanes) {
-          add_moments<vectors(), whole()>(x + first * c + i, c, pixels, lanes, shift + i, sums + i,
-                                          squares + i);
+          add_moments<vectors(), whole()>(x + first * c + i, x + (next * c + i * pixels), c, pixels,
+                                          lanes, shift + i, sums + i, squares + i);
         });
       });
     });
