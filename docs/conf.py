@@ -28,6 +28,8 @@ nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 
+suppress_warnings = ["ref.python"]  # annotations name some classes that two modules have
+
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

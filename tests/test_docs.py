@@ -2,9 +2,11 @@
 """The code on the pages runs, tables are whole, and the reference misses no public name."""
 
 import doctest
+import importlib
 import inspect
 import io
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import nnl as nn
-from docs.site import commands, facts, headers, pages, reference
+from docs.site import commands, facts, headers, pages, public, reference
 from docs.site.markers import MARKERS
 from nnl.core.op import OPS
 
@@ -29,12 +31,15 @@ def filled(page):
     return pages.filled(page.read_text(encoding="utf-8"), MARKERS)
 
 
-CODE = re.compile("^(```(python|sh run)|<!-- (functions|module))", re.M)
+CODE = re.compile("^(```(python|sh run)|<!-- begin)", re.M)
 # start processes, import other frameworks, or make large networks
 LONG = (
     "docs/more/gallery.md",
     "docs/reference/commands.md",
     "docs/reference/models.md",
+    "docs/reference/errors.md",
+    "docs/reference/frameworks.md",
+    "docs/distributed.md",
     "docs/guides/deployment.md",
     "docs/from/pytorch.md",
     "docs/from/keras.md",
@@ -62,8 +67,7 @@ def fresh(tmp_path, monkeypatch):
         del OPS[op]
 
 
-@pytest.mark.parametrize("page", WITH_CODE)
-def test_code_on_the_page_runs(page, fresh):
+def run_blocks(page):
     variables = {"__name__": "__main__"}
     for kind, _, code in pages.blocks(filled(page)):
         if kind == "sh run":
@@ -73,25 +77,66 @@ def test_code_on_the_page_runs(page, fresh):
             exec(compile(code, name(page), "exec"), variables)
 
 
-def test_every_public_name_has_an_example():
-    assert [n for m, n, thing in reference.examples() if not reference.example(m, n, thing)] == []
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_code_on_the_page_runs(page, fresh):
+    run_blocks(page)
+
+
+def uses(page, name):
+    """Whether a block of Python of a page itself has the name."""
+    blocks = pages.blocks(page.read_text(encoding="utf-8"))
+    return any(re.search(rf"\b{name}\b", code) for kind, _, code in blocks if kind == "python")
+
+
+def test_every_public_name_is_in_the_reference_with_an_example():
+    shown = reference.shown()
+    things = list(public.things())
+    assert [f"{module}.{name}" for module, name, thing in things if id(thing) not in shown] == []
+    assert [
+        f"{module}.{name}"
+        for module, name, thing in things
+        if not (reference.example(module, name, thing) or uses(shown[id(thing)], name))
+    ] == []
+
+
+def test_the_walk_finds_modules_of_every_kind():
+    assert {"nnl", "nnl.data.images", "nnl.utils.save", "nnl.utils.rnn"} <= set(public.modules())
+    assert not {"nnl.core.op", "nnl.functions.affine"} & set(public.modules())
+
+
+def test_what_pages_import_from_nnl_is_in_the_reference():
+    shown = reference.shown()
+    # these are about what is not public
+    inner = (ROOT / "docs" / "inside", ROOT / "docs" / "how_it_works.md")
+    imported = {
+        (module, name)
+        for page in PAGES
+        if page.parent not in inner and page not in inner
+        for _, _, code in pages.blocks(page.read_text(encoding="utf-8"))
+        for module, names in re.findall(r"^from (nnl[.\w]*) import (\([^)]*\)|[^\n#]*)", code, re.M)
+        for name in re.findall(r"\b([a-zA-Z]\w*)", re.sub(r" as \w+", "", names))
+    }
+    found = {(m, n): getattr(importlib.import_module(m), n, None) for m, n in imported}
+    assert [f"{m}.{n}" for (m, n), v in found.items() if callable(v) and id(v) not in shown] == []
 
 
 @pytest.mark.parametrize(
     "module",
     [
         pytest.param(m, marks=[pytest.mark.long] if m == "nnl.models" else [])
-        for m in reference.MODULES
+        for m in (*reference.SHORT, "others")
     ],
 )
 def test_examples_in_docstrings_give_what_they_say(module, fresh):
     options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     runner = doctest.DocTestRunner(optionflags=options, verbose=False)
     text = io.StringIO()
-    for of, key, thing in reference.examples():
-        if of == module:
+    for of, key, thing in public.things():
+        if module == (of if of in reference.SHORT else "others"):
             variables = {"__name__": "__main__"}
-            exec(reference.preamble(module), variables)
+            exec(reference.preamble(of), variables)
+            if of not in reference.SHORT:
+                variables.update(public.names(of))
             nn.clear_parameters()
             doc = inspect.getdoc(thing) or ""
             test = doctest.DocTestParser().get_doctest(doc, variables, key, None, None)
@@ -109,7 +154,7 @@ def test_every_function_is_on_the_page_of_a_category():
 def test_every_part_of_the_parametric_functions_is_on_a_page():
     folder = ROOT / "docs" / "reference" / "parametric_functions"
     said = " ".join(page.read_text(encoding="utf-8") for page in folder.glob("*.md"))
-    found = reference.public("nnl.parametric_functions").values()
+    found = public.names("nnl.parametric_functions").values()
     assert {f.__module__.rpartition(".")[2] for f in found} <= set(said.split())
 
 
@@ -118,6 +163,49 @@ def test_every_header_is_on_a_page():
     text = "".join(page.read_text(encoding="utf-8") for page in folder.glob("*.md"))
     shown = {n for line in re.findall("^<!-- headers (.*) -->$", text, re.M) for n in line.split()}
     assert {path.stem for path in headers.FOLDER.glob("*.h")} == shown
+
+
+def walked():
+    """All modules of nnl that can be imported here."""
+    for info in pkgutil.walk_packages(nn.__path__, "nnl."):
+        try:
+            yield importlib.import_module(info.name)
+        except ImportError:  # of a package that is not installed
+            continue
+
+
+def test_every_class_of_errors_is_in_the_catalogue():
+    text = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    headings = set(re.findall(r"\w+", " ".join(re.findall("^##.*$", text, re.M))))
+    own = {
+        name
+        for module in walked()
+        for name, thing in vars(module).items()
+        if inspect.isclass(thing)
+        and issubclass(thing, Exception)
+        and thing.__module__.startswith("nnl.")
+        and not thing.__name__.startswith("_")
+        and name == thing.__name__
+    }
+    assert {"ShapeError", "CannotLower", "CommunicatorError"} <= own
+    assert own - headings - {"TooLarge", "OneForAll"} == set()  # those are told with their base
+    assert "`TooLarge`" in text and "`OneForAll`" in text
+
+
+def test_pages_that_messages_name_exist():
+    found = [
+        (path, page, anchor)
+        for path in (ROOT / "nnl").rglob("*.py")
+        for page, anchor in re.findall(
+            r"documentation: ([\w/]+)#([\w-]+)", path.read_text(encoding="utf-8")
+        )
+    ]
+    assert len(found) > 2
+    for path, page, anchor in found:
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.*)$", text, re.M)
+        anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+        assert anchor in anchors, (path, page, anchor)
 
 
 def test_every_command_has_an_example():

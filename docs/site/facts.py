@@ -113,6 +113,16 @@ def facts(name: str) -> dict[str, str]:
     }
 
 
+def shapes(op: Op) -> str:
+    """In words, the shapes of an element-wise op; "" for others, whose docstrings have them."""
+    known = entry(op)
+    if not known["elementwise"]:
+        return ""
+    if len(known["inputs"]) == 1:
+        return "any; the result has the same"
+    return "sizes of 1 stretch to the other's; others that differ are a ShapeError"
+
+
 def dtypes(op: Op) -> str:
     """In words, what types of elements the inputs and outputs of an op have."""
     known: dict[str, Any] = entry(op)

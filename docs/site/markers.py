@@ -31,6 +31,7 @@ def other_pages() -> str:
 MARKERS = {
     "other-pages": other_pages,
     "file": whole_file,
+    "begin": reference.beginning,
     "functions": reference.functions,
     "module": reference.module,
     "names": reference.names,

@@ -10,7 +10,9 @@ Pages are plain Markdown that is readable as it stands. Three things in them mea
 
 Words after `python`: `left` and `right` for blocks side by side, `needs-torch` for one that only
 runs where that package is, `raises` for one that ends in an error, `hidden` for one that is not
-shown. Code that is not meant to run is a block of another name, `py`, `text` or none.
+shown. Code that is not meant to run is a block of another name, `py`, `text` or none. Blocks of
+`cpp` and `c` are compiled and run by tests/test_docs_cpp.py; a block `text prints` after one is
+what it prints.
 """
 
 from __future__ import annotations

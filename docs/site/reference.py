@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import nnl
@@ -14,8 +16,9 @@ from nnl.core.arguments import REQUIRED
 from nnl.core.op import Op
 from nnl.solvers import Solver
 
-from . import docstrings, facts, samples
+from . import docstrings, facts, public, samples
 
+DOCS = Path(__file__).parent.parent
 # What the examples of a page begin with, doctests of docstrings too.
 PREAMBLE = """import numpy as np
 import nnl as nn
@@ -32,8 +35,8 @@ def array(values, dtype=np.float32):
 AT_ONCE = """
 nn.set_auto_forward(True)                 # every line computes at once
 """
-# Modules whose public names have a page, and how examples call them.
-MODULES = {
+# How examples call modules; other names stand alone.
+SHORT = {
     "nnl": "nn",
     "nnl.functions": "F",
     "nnl.parametric_functions": "PF",
@@ -41,9 +44,6 @@ MODULES = {
     "nnl.initializer": "I",
     "nnl.communicators": "C",
     "nnl.models": "models",
-    "nnl.utils.data_iterator": "",
-    "nnl.utils.learning_rate_scheduler": "",
-    "nnl.monitor": "",
 }
 SOLVER = """w = nn.Variable.from_numpy_array(np.array([5.0, -3.0]), need_grad=True)
 solver = S.{name}({first}=0.1)
@@ -55,20 +55,6 @@ for _ in range(20):
     solver.update()
 w.d
 """
-
-
-def public(module: str) -> dict[str, Any]:
-    """The public names of a module: those of __all__, else what nnl defines in it."""
-    found = importlib.import_module(module)
-    names = getattr(found, "__all__", None) or [
-        name
-        for name, value in vars(found).items()
-        if not name.startswith("_")
-        and (inspect.isclass(value) or inspect.isfunction(value))
-        and value.__module__.startswith("nnl.")
-        and value.__module__ != "nnl.core.annotations"
-    ]
-    return {name: getattr(found, name) for name in names if callable(getattr(found, name))}
 
 
 def example(module: str, name: str, thing: Any) -> str:
@@ -83,19 +69,38 @@ def example(module: str, name: str, thing: Any) -> str:
     return ""
 
 
+def imports(module: str, code: str) -> str:
+    """The line that code needs to have the names of a module without a short name."""
+    if module in SHORT:
+        return ""
+    used = [n for n in public.names(module) if re.search(rf"(?<![\w.]){n}\b", code)]
+    missing = [n for n in used if not re.search(rf"import .*\b{n}\b", code)]
+    return f"from {module} import {', '.join(missing)}\n" if missing else ""
+
+
 def preamble(module: str) -> str:
     """What examples of a module begin with."""
-    return PREAMBLE + (AT_ONCE if MODULES[module] in ("F", "PF", "S") else "")
+    return PREAMBLE + (AT_ONCE if SHORT.get(module) in ("F", "PF", "S") else "")
 
 
-def examples() -> Iterator[tuple[str, str, Any]]:
-    """(module, name, object) of every public name, objects with several names once."""
-    seen = set()
-    for name in MODULES:
-        for key, thing in public(name).items():
-            if id(thing) not in seen:
-                seen.add(id(thing))
-                yield name, key, thing
+def beginning(module: str = "nnl") -> str:
+    """The same as the first block of a page."""
+    return f"```python\n{preamble(module)}```"
+
+
+def shown() -> dict[int, Path]:
+    """The page of each object that the reference has, by its id."""
+    found: dict[int, Path] = {}
+    for page in sorted((DOCS / "reference").rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for kind, words in re.findall(r"^<!-- (functions|module|names) (.+) -->$", text, re.M):
+            module, *some = ["nnl.functions"] if kind == "functions" else words.split()
+            if kind == "names":
+                things = [getattr(importlib.import_module(module), name) for name in some]
+            else:
+                things = list(public.names(module).values())
+            found.update((id(thing), page) for thing in things)
+    return found
 
 
 def signature(thing: Any) -> str:
@@ -131,10 +136,10 @@ def op_arguments(op: Op) -> Iterator[str]:
 
 def section(module: str, name: str, thing: Any) -> str:
     """All about one public name."""
-    short = MODULES[module]
+    short = SHORT.get(module)
     kind = "class" if inspect.isclass(thing) else "function"
     parts = [
-        f"({(short or module) + '.' + name})=",
+        *([f"({short}.{name})="] if short else []),  # targets of links
         f"## {name}",
         f":::::{{py:{kind}}} {module}.{name}{signature(thing)}",
         docstrings.whole(docstrings.read(thing)),
@@ -145,6 +150,7 @@ def section(module: str, name: str, thing: Any) -> str:
         parts += about(name)
     parts.append(":::::")
     if code := example(module, name, thing):
+        code = imports(module, code) + code
         parts.append(f"```python\n{code}```")
     return "\n\n".join(parts) + "\n"
 
@@ -168,6 +174,9 @@ def about(name: str) -> Iterator[str]:
     known = facts.facts(name)
     op = facts.op_of(name)
     if op:
+        told = {heading for heading, _ in docstrings.read(op).sections}
+        if "Args" not in told and (shapes := facts.shapes(op)):
+            yield f"**Shapes**: {shapes}."
         yield f"**Types**: {facts.dtypes(op)}."
     fast = [b for b in ("native", "CUDA") if known[b] == "yes"]
     yield "**Kernels**: " + (f"{' and '.join(fast)}; " if fast else "") + "the definition in numpy."
@@ -186,19 +195,19 @@ def functions(*words: str) -> str:
     wanted = " ".join(words)
     names = [n for n in sorted(F.__all__) if facts.category_of(n) == wanted]
     sections = [section("nnl.functions", name, getattr(F, name)) for name in names]
-    return "\n".join([f"```python\n{preamble('nnl.functions')}```\n", *sections])
+    return "\n".join(sections)
 
 
 def module(name: str, *parts_of: str) -> str:
     """The public names of a module, or those that some of its parts define; each object once."""
-    parts = [f"```python\n{preamble(name)}```\n"]
+    parts = []
     told = {} if name == "nnl" else {id(nnl.Context): "nnl.Context"}
-    for key, thing in sorted(public(name).items(), key=lambda item: item[0].lower()):
+    for key, thing in sorted(public.names(name).items(), key=lambda item: item[0].lower()):
         if parts_of and thing.__module__.rpartition(".")[2] not in parts_of:
             continue
         if id(thing) in told:
             parts.append(
-                f"({MODULES[name] or name}.{key})=\n## {key}\n\n"
+                f"({SHORT.get(name, name)}.{key})=\n## {key}\n\n"
                 f"Another name of `{told[id(thing)]}`.\n"
             )
             continue
@@ -209,8 +218,8 @@ def module(name: str, *parts_of: str) -> str:
 
 def names(module: str, *wanted: str) -> str:
     """Some public names of a module."""
-    known = public(module)
-    return "\n".join(section(module, name, known[name]) for name in wanted)
+    found = importlib.import_module(module)
+    return "\n".join(section(module, name, getattr(found, name)) for name in wanted)
 
 
 def table() -> str:

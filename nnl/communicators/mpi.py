@@ -240,7 +240,7 @@ class MpiChannel(Channel):
             if answers[k][0] != numbered:
                 raise CommunicatorError(
                     f"rank {self.world.rank} has come to {numbered}, but rank {self.ranks[k]} to "
-                    f"{answers[k][0]}"
+                    f"{answers[k][0]} (documentation: distributed#when-something-goes-wrong)"
                 )
         return [e for _, e in answers]
 

@@ -6,6 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+__all__ = [
+    "set_function_post_hook",
+    "set_function_pre_hook",
+    "set_solver_post_hook",
+    "set_solver_pre_hook",
+    "unset_function_post_hook",
+    "unset_function_pre_hook",
+    "unset_solver_post_hook",
+    "unset_solver_pre_hook",
+]
+
 Hook = Callable[[Any], None]
 
 

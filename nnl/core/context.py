@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+__all__ = ["Context"]
+
 if TYPE_CHECKING:
     from nnl.core.tracer import Deferring, Tracer
 

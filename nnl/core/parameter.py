@@ -19,6 +19,17 @@ from nnl.core.limits import check_sizes
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 
+__all__ = [
+    "clear_parameters",
+    "get_current_parameter_scope",
+    "get_parameter",
+    "get_parameter_or_create",
+    "get_parameters",
+    "parameter_scope",
+    "pop_parameter",
+    "set_parameter",
+]
+
 Scope = OrderedDict[str, Any]  # name -> Variable or Scope
 
 # load_parameters and save_parameters, which read and write files

@@ -24,6 +24,8 @@ from nnl.core.graph import Value
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
 
+__all__ = ["DEFAULT_SEED", "seed", "set_function_seed", "set_parameter_seed"]
+
 Array = np.ndarray[Any, Any]
 
 _STATE = Spec.of((2,), np.uint64)

@@ -19,6 +19,20 @@ import numpy as np
 from nnl.data.damage import read_npy
 from nnl.data.image import imread, imresize
 
+__all__ = [
+    "FileReader",
+    "get_file_extension",
+    "imread",
+    "imresize",
+    "load",
+    "load_csv",
+    "load_image",
+    "load_image_imread",
+    "load_npy",
+    "load_wav",
+    "pydub_available",
+]
+
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 Source = str | os.PathLike[str] | IO[Any]

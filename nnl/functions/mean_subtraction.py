@@ -83,7 +83,7 @@ class mean_subtraction_op:
 
 
 def mean_subtraction(x, mean, t, base_axis: int = 1, update_running_mean: bool = True):
-    """Subtract the running mean of all batches seen so far.
+    r"""$y = x - \mu$ with the running mean of all batches seen so far.
 
     With update_running_mean, t becomes t + 1 and the mean moves towards that of the batch by
     1 / t of their difference, before it is subtracted. The gradient takes into account that the
@@ -98,7 +98,7 @@ def mean_subtraction(x, mean, t, base_axis: int = 1, update_running_mean: bool =
     Raises:
         ShapeError: mean or t has another shape, or base_axis is out of range.
     Example:
-        >>> mean, t = array([0, 0]), array([0], int)
+        >>> mean, t = array([0, 0]), array([0])
         >>> F.mean_subtraction(array([[1, 2], [3, 4]]), mean, t).d
         array([[-1., -1.],
                [ 1.,  1.]], dtype=float32)

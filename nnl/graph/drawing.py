@@ -13,6 +13,8 @@ from nnl.core.graph import capture
 from nnl.core.parameter import get_parameters
 from nnl.core.variable import Variable
 
+__all__ = ["SimpleGraph"]
+
 COLORS = ("red", "green", "blue", "brown", "purple", "orange", "darkcyan", "magenta", "navy")
 
 

@@ -152,7 +152,8 @@ class Trace(Deferring):
             raise ValueError(
                 f"{nd.spec}: nnl.compile is recording, there are no values yet, and what .d or "
                 ".data holds now would stay the same in every run: give the Variable to functions, "
-                "or read it outside of the compiled function"
+                "or read it outside of the compiled function "
+                "(documentation: guides/sharp_bits#what-recording-freezes)"
             )
 
     def check_write(self, nd: NdArray, what: str) -> None:

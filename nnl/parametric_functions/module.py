@@ -15,6 +15,8 @@ from nnl.core.context import STATE
 from nnl.core.parameter import FILES, Scope, get_parameters, parameter_scope, set_parameter
 from nnl.core.variable import Variable
 
+__all__ = ["Module", "ParamMemo", "Sequential", "insert_parent_name"]
+
 # "save" and "load": functions of the package above that reads and writes files, which puts them
 # here.
 

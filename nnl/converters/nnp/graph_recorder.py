@@ -199,9 +199,9 @@ def graph(name: str | None = None, parameter_scope: Scope | None = None) -> Iter
             becomes a network of its own with the Module's name, the rest one called "model".
         parameter_scope: Where functions find their parameters; the current scope if left out.
 
-    >>> with nnl.graph_def.graph() as g:
-    ...     y = PF.affine(nnl.ProtoVariable((8, 16), "x"), 10)
-    >>> g.save("net.nnp")
+    >>> with graph() as g:
+    ...     y = PF.affine(nn.ProtoVariable((8, 16), "x"), 10)
+    >>> g.save("ex.nnp")
     """
     recorder = Recorder(name, parameter_scope, None)
     result = ProtoGraph(parameter_scope=parameter_scope)

@@ -86,12 +86,11 @@ class NnpNetworkPass:
     Args:
         verbose: Log every change.
 
-    >>> change = NnpNetworkPass()
-    >>> @change.on_generate_function_by_type("Dropout")
-    ... def half(f):
-    ...     f.proto.dropout_param.p = 0.5
-    >>> change.use_up_to("pool5")
-    >>> loader.get_network("net", callback=change)
+    Example:
+        >>> change = NnpNetworkPass()
+        >>> @change.on_generate_function_by_type("Dropout")
+        ... def half(f):
+        ...     f.proto.dropout_param.p = 0.5
     """
 
     def __init__(self, verbose: int | bool = 0) -> None:

@@ -71,7 +71,10 @@ def load_weights(
         ValueError: The file is damaged, an array has no name or two have the same.
         ShapeError: A parameter exists with another shape. Nothing is changed then.
 
-    >>> load_weights("lenet.pt", {"fc.weight": ("fc/affine/W", np.transpose), "fc.bias": None})
+    Example:
+        >>> np.savez("ex.npz", **{"fc.weight": np.ones((2, 3)), "fc.bias": np.ones(2)})
+        >>> load_weights("ex.npz", {"fc.weight": ("fc/affine/W", np.transpose), "fc.bias": None})
+        ['fc/affine/W']
     """
     values: dict[str, Array] = {}
     for name, value in read_weights(path).items():
