@@ -333,7 +333,7 @@ class crelu(Doubled):
 
 @op("celu", nnp="CELU")
 class celu(Doubled):
-    """elu(x) and elu(-x), joined along an axis, which doubles its size.
+    r"""$y = (\mathrm{elu}(x), \mathrm{elu}(-x))$, joined along an axis, which doubles its size.
 
     Args:
         x: Rank 1 or more.

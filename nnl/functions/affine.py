@@ -319,7 +319,7 @@ class embed_backward:
 
 
 def dot(a: Any, b: Any, out: Any = None) -> Any:
-    """numpy's dot: inner product of two vectors, matrix product, or product with a number.
+    r"""numpy's dot: $y_{i j} = \sum_k a_{i k} b_{k j}$, of vectors, matrices or with a number.
 
     Args:
         a, b: Variables or NdArrays of any rank; the last axis of a is summed with the last but

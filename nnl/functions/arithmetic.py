@@ -200,7 +200,7 @@ class Variadic:
 
 @op("add_n", nnp="AddN", onnx=Onnx("Sum"))
 class add_n(Variadic):
-    """The sum of any number of arrays, element by element.
+    r"""$y = \sum_k x_k$, the sum of any number of arrays, element by element.
 
     Args:
         x: One or more arrays of one shape.
@@ -226,7 +226,7 @@ class add_n(Variadic):
 
 @op("mul_n", nnp="MulN")
 class mul_n(Variadic):
-    """The product of any number of arrays, element by element.
+    r"""$y = \prod_k x_k$, the product of any number of arrays, element by element.
 
     The gradient is the product of the other arrays, so it holds where some of them are 0.
 

@@ -293,7 +293,7 @@ def fused_batch_normalization(
     output_stat: bool = False,
     n_outputs: int | None = None,
 ):
-    """relu(batch_normalization(x) + z) as one function.
+    r"""$y = \mathrm{relu}(\mathrm{bn}(x) + z)$, a batch_normalization and more as one function.
 
     Args:
         z: What is added before the nonlinearity, of the shape of x; None for nothing.

@@ -258,7 +258,7 @@ class binary_connect_affine(BinaryConnect, WithAffine):
 
 @op("binary_connect_convolution", nnp="BinaryConnectConvolution", writes=("binary_weight",))
 class binary_connect_convolution(BinaryConnect, WithConvolution):
-    """Convolution with the signs of the weights.
+    r"""$y = \mathrm{sgn}(w) * x + b$, a convolution with the signs of the weights.
 
     Args:
         x: (*batch, C, *S).
@@ -298,7 +298,7 @@ class binary_weight_affine(BinaryWeight, WithAffine):
 
 @op("binary_weight_convolution", nnp="BinaryWeightConvolution", writes=("binary_weight", "alpha"))
 class binary_weight_convolution(BinaryWeight, WithConvolution):
-    """Convolution with the signs of the weights, scaled.
+    r"""$y = \alpha\,\mathrm{sgn}(w) * x + b$, a convolution with the signs of the weights, scaled.
 
     Args:
         x: (*batch, C, *S).

@@ -16,7 +16,7 @@ __all__ = ["bit_shift"]
 
 @op("bit_shift", nnp="BitShift", keep=("x", "shift"))
 class bit_shift:
-    """Shift the bits of x; zeros come in, and bits that leave the integer are lost.
+    r"""$y = \lfloor x\,2^{\pm s} \rfloor$; zeros come in, and bits that leave the integer are lost.
 
     Args:
         x: Unsigned integers of any size.

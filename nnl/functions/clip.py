@@ -105,7 +105,7 @@ class Passing:
 
 @op("clip_grad_by_value", nnp="ClipGradByValue")
 class clip_grad_by_value(Passing):
-    """x itself; its gradient is clipped to lie between min and max. A NaN gradient stays NaN.
+    r"""$y = x$; the gradient is clipped, $g_x = \min(\max(g_y, min), max)$. NaN stays NaN.
 
     Args:
         x: Any shape.

@@ -215,7 +215,7 @@ class less_equal_scalar(ComparisonWithNumber):
 
 @op("logical_and", nnp="LogicalAnd")
 class logical_and(Comparison):
-    """1 where both are not 0, else 0."""
+    r"""1 where both are not 0, else 0: $[\,x_0 \ne 0 \wedge x_1 \ne 0\,]$."""
 
     test = "logical_and"
     elementwise = "logical_and"
@@ -223,7 +223,7 @@ class logical_and(Comparison):
 
 @op("logical_or", nnp="LogicalOr")
 class logical_or(Comparison):
-    """1 where one of them or both are not 0, else 0."""
+    r"""1 where one of them or both are not 0, else 0: $[\,x_0 \ne 0 \vee x_1 \ne 0\,]$."""
 
     test = "logical_or"
     elementwise = "logical_or"
@@ -231,7 +231,7 @@ class logical_or(Comparison):
 
 @op("logical_xor", nnp="LogicalXor")
 class logical_xor(Comparison):
-    """1 where exactly one of them is not 0, else 0."""
+    r"""1 where exactly one of them is not 0, else 0: $[\,(x_0 \ne 0) \ne (x_1 \ne 0)\,]$."""
 
     test = "logical_xor"
     elementwise = "logical_xor"
@@ -239,7 +239,7 @@ class logical_xor(Comparison):
 
 @op("logical_and_scalar", nnp="LogicalAndScalar")
 class logical_and_scalar(LogicWithNumber):
-    """1 where x0 is not 0 and val is true, else 0."""
+    r"""1 where x0 is not 0 and val is true, else 0: $[\,x_0 \ne 0 \wedge val\,]$."""
 
     test = "logical_and"
     elementwise = "logical_and", "val"
@@ -247,7 +247,7 @@ class logical_and_scalar(LogicWithNumber):
 
 @op("logical_or_scalar", nnp="LogicalOrScalar")
 class logical_or_scalar(LogicWithNumber):
-    """1 where x0 is not 0 or val is true, else 0."""
+    r"""1 where x0 is not 0 or val is true, else 0: $[\,x_0 \ne 0 \vee val\,]$."""
 
     test = "logical_or"
     elementwise = "logical_or", "val"
@@ -255,7 +255,7 @@ class logical_or_scalar(LogicWithNumber):
 
 @op("logical_xor_scalar", nnp="LogicalXorScalar")
 class logical_xor_scalar(LogicWithNumber):
-    """1 where either x0 is not 0 or val is true, not both, else 0."""
+    r"""1 where either x0 is not 0 or val is true, else 0: $[\,(x_0 \ne 0) \ne val\,]$."""
 
     test = "logical_xor"
     elementwise = "logical_xor", "val"
@@ -263,7 +263,7 @@ class logical_xor_scalar(LogicWithNumber):
 
 @op("logical_not", nnp="LogicalNot")
 class logical_not(Predicate):
-    """1 where x0 is 0, else 0."""
+    r"""1 where x0 is 0, else 0: $[\,x_0 = 0\,]$."""
 
     test = "logical_not"
     elementwise = "logical_not"
@@ -271,7 +271,7 @@ class logical_not(Predicate):
 
 @op("isnan", nnp="IsNaN")
 class isnan(Predicate):
-    """1 where x0 is NaN, else 0."""
+    r"""1 where x0 is NaN, else 0: $[\,x_0 \ne x_0\,]$."""
 
     test = "isnan"
     elementwise = "is_nan"
@@ -279,7 +279,7 @@ class isnan(Predicate):
 
 @op("isinf", nnp="IsInf")
 class isinf(Predicate):
-    """1 where x0 is infinite, of either sign, else 0."""
+    r"""1 where x0 is infinite, of either sign, else 0: $[\,|x_0| = \infty\,]$."""
 
     test = "isinf"
     elementwise = "is_inf"

@@ -364,6 +364,9 @@ def check_gradient(a, x, w, gy):
 class deconvolution(Sliding):
     r"""Transposed convolution: spread every pixel of x over the pixels a kernel would see.
 
+    $$y_{n o j} = b_o + \sum_c \sum_{i, k:\ s i + d k - p = j} w_{c o k}\, x_{n c i}$$ with
+    stride s, dilation d and padding p.
+
     It is the gradient of `convolution` by its data, plus a bias.
 
     Args:

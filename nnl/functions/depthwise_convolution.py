@@ -23,7 +23,10 @@ __all__ = ["depthwise_convolution", "depthwise_deconvolution"]
 
 @op("depthwise_convolution", narrow=True, nnp="DepthwiseConvolution")
 class depthwise_convolution(Window):
-    """Convolve every channel with its own `multiplier` kernels: a convolution with C groups.
+    r"""Convolve every channel with its own `multiplier` kernels: a convolution with C groups.
+
+    $$y_{n o i} = b_o + \sum_k w_{o k}\, x_{n, \lfloor o / m \rfloor, s i + d k - p}$$ with
+    multiplier m, stride s, dilation d and padding p.
 
     Args:
         x: (*batch, C, *S).
@@ -68,7 +71,10 @@ class depthwise_convolution(Window):
 
 @op("depthwise_deconvolution", narrow=True, nnp="DepthwiseDeconvolution")
 class depthwise_deconvolution(Window):
-    """Transpose of `depthwise_convolution`: `divisor` channels are added up to one map.
+    r"""Transpose of `depthwise_convolution`: `divisor` channels are added up to one map.
+
+    $$y_{n o j} = b_o + \sum_{c:\ \lfloor c / q \rfloor = o}\ \sum_{i, k:\ s i + d k - p = j}
+    w_{c k}\, x_{n c i}$$ with divisor q, stride s, dilation d and padding p.
 
     Args:
         x: (*batch, C, *S).

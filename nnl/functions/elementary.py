@@ -65,7 +65,7 @@ class OnUnitInterval(Unary):
 
 @op("identity", nnp="Identity", keep=("x",), onnx=Onnx("Identity"))
 class identity(OnReals):
-    """A copy of x, of its own dtype."""
+    """$y = x$: a copy of x, of its own dtype."""
 
     ufunc = "positive"
     elementwise = "copy"
@@ -76,7 +76,7 @@ class identity(OnReals):
 
 @op("unlink", nnp="Unlink", keep=("x",), view=True)
 class unlink:
-    """x itself, sharing its memory, where backward stops: no gradient passes."""
+    """$y = x$, sharing its memory, where backward stops: $g_x = 0$."""
 
     elementwise = "copy"
 
@@ -96,7 +96,7 @@ class unlink:
 
 @op("abs", nnp="Abs", onnx=Onnx("Abs"))
 class abs(OnReals):
-    """The absolute value. Its gradient at 0 is that of the right side, +1."""
+    """$y = |x|$. The gradient at 0 is that of the right side, +1."""
 
     ufunc = "absolute"
     elementwise = "absolute"
@@ -161,7 +161,7 @@ class log(Unary):
 
 @op("sin", nnp="Sin", onnx=Onnx("Sin"))
 class sin(OnReals):
-    """The sine of x radians."""
+    r"""$y = \sin x$, of x in radians."""
 
     ufunc = "sin"
     elementwise = "sin"
@@ -172,7 +172,7 @@ class sin(OnReals):
 
 @op("cos", nnp="Cos", onnx=Onnx("Cos"))
 class cos(OnReals):
-    """The cosine of x radians."""
+    r"""$y = \cos x$, of x in radians."""
 
     ufunc = "cos"
     elementwise = "cos"
@@ -183,7 +183,7 @@ class cos(OnReals):
 
 @op("tan", nnp="Tan", onnx=Onnx("Tan"))
 class tan(OnUnitInterval):
-    """The tangent of x radians."""
+    r"""$y = \tan x$, of x in radians."""
 
     ufunc = "tan"
     elementwise = "tan"
@@ -256,7 +256,7 @@ class tanh_backward:
 
 @op("asin", nnp="ASin", onnx=Onnx("Asin"))
 class asin(OnUnitInterval):
-    """The angle in radians, from -pi/2 to pi/2, whose sine is x; NaN outside [-1, 1]."""
+    r"""$y = \arcsin x$, in radians, from -pi/2 to pi/2; NaN outside [-1, 1]."""
 
     ufunc = "arcsin"
     elementwise = "asin"
@@ -267,7 +267,7 @@ class asin(OnUnitInterval):
 
 @op("acos", nnp="ACos", onnx=Onnx("Acos"))
 class acos(OnUnitInterval):
-    """The angle in radians, from 0 to pi, whose cosine is x; NaN outside [-1, 1]."""
+    r"""$y = \arccos x$, in radians, from 0 to pi; NaN outside [-1, 1]."""
 
     ufunc = "arccos"
     elementwise = "acos"
@@ -283,7 +283,7 @@ def _one_minus_square(x):
 
 @op("atan", nnp="ATan", onnx=Onnx("Atan"))
 class atan(OnReals):
-    """The angle in radians, from -pi/2 to pi/2, whose tangent is x."""
+    r"""$y = \arctan x$: the angle in radians, from -pi/2 to pi/2, whose tangent is x."""
 
     ufunc = "arctan"
     elementwise = "atan"
@@ -294,7 +294,8 @@ class atan(OnReals):
 
 @op("atan2", nnp="ATan2")
 class atan2(Binary):
-    """The angle in radians, from -pi to pi, of the point at height x0 and width x1.
+    """The angle in radians, from -pi to pi, of the point at height x0 and width x1: its tangent is
+    $x_0 / x_1$.
 
     Args:
         x0, x1: Arrays of one rank; sizes of 1 stretch. The gradient at x0 = x1 = 0 is NaN.

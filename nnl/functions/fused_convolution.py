@@ -35,7 +35,7 @@ def run(xp, attributes, *inputs):
 
 @op("fused_convolution", narrow=True, nnp="FusedConvolution", writes=running_statistics)
 class fused_convolution:
-    r"""nonlinearity(batch_normalization(convolution(pad(x))) + z).
+    r"""$y = f(\mathrm{bn}(w * \mathrm{pad}(x) + b) + z)$ with a nonlinearity f.
 
     The steps are those of `pad`, `convolution`, `batch_normalization` and the activation functions.
     Every one but the convolution can be left out.

@@ -30,7 +30,7 @@ class Generator:
 
 @op("constant", nnp="Constant")
 class constant(Generator):
-    """An array with every element equal to val.
+    """$y_i = val$: an array with every element equal to val.
 
     Args:
         val: The value.
@@ -120,7 +120,7 @@ class linspace_op(Generator):
 
 
 def linspace(start, stop, num):
-    """num numbers at equal distances from start to stop, both included.
+    r"""$y_i = start + i\,(stop - start) / (num - 1)$: from start to stop, both included.
 
     Args:
         start, stop: The ends; only start is returned if num is 1.

@@ -235,7 +235,7 @@ def interpolate(
     half_pixel_for_nn: bool = False,
     channel_last: bool = False,
 ) -> Any:
-    """Resize signals, images or volumes.
+    r"""Resize signals, images or volumes: $y_i = \sum_j k(p_i - j)\, x_j$, p as follows.
 
     Output pixel i of `out` lies at pixel i * S / out of an axis of size S; with `align_corners` at
     i (S - 1) / (out - 1), so that first and last pixels keep their place; with `half_pixel` at

@@ -322,7 +322,7 @@ def quantize_linear(
 
 @op("dequantize_linear", nnp="DequantizeLinear")
 class dequantize_linear:
-    """Undo quantize_linear: y = (x - zero_point) scale.
+    r"""Undo quantize_linear: $y = (x - z)\,s$ with zero point z and scale s.
 
     Args:
         x: Any shape.

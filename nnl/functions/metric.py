@@ -31,7 +31,9 @@ class Judged(Along):
 
 @op("top_n_error", wide=True, outputs=("output",), integer=("target",), nnp="TopNError")
 class top_n_error(Judged):
-    """1 where the label's score is not among the n largest, else 0. A tie counts against it.
+    r"""1 where the label is not among the n best, else 0: $[\,|\{c : x_c \ge x_t\}| > n\,]$.
+
+    A tie counts against it.
 
     Args:
         x: Scores (N, ..., C, ...), with the classes along `axis`.
@@ -75,7 +77,9 @@ class top_n_error(Judged):
 
 @op("binary_error", wide=True, outputs=("output",), nnp="BinaryError")
 class binary_error:
-    """1 where x and target lie on different sides of 0.5 (itself above), else 0.
+    r"""1 where x and target lie on different sides of 0.5 (itself above), else 0.
+
+    $$y = [\,(x \ge 0.5) \ne (t \ge 0.5)\,]$$
 
     Args:
         x, target: Probabilities of one shape.
@@ -103,7 +107,8 @@ class binary_error:
 
 @op("confusion_matrix", wide=True, outputs=("output",), integer=("target",), nnp="ConfusionMatrix")
 class confusion_matrix(Judged):
-    """How often label i (row) was scored highest as class j (column); the first of equal scores.
+    r"""How often label i (row) was scored highest as class j (column): $y_{i j} = |\{n : t_n = i,
+    \mathrm{argmax}_c\, x_{n c} = j\}|$; the first of equal scores.
 
     Args:
         x: Scores (N, ..., C, ...), with the classes along `axis`.

@@ -245,7 +245,10 @@ def instance_normalization(
     eps: float = 1e-5,
     output_stat: bool = False,
 ):
-    """Normalize each channel of each sample: over all axes except these.
+    r"""Normalize each channel of each sample: over all axes except these.
+
+    $$y = \gamma\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta$$ with mean and biased variance of
+    the channel.
 
     Args:
         x: Any shape.
@@ -282,7 +285,10 @@ def group_normalization(
     eps: float = 1e-5,
     output_stat: bool = False,
 ):
-    """Normalize each group of neighbouring channels of each sample.
+    r"""Normalize each group of neighbouring channels of each sample.
+
+    $$y = \gamma\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta$$ with mean and biased variance of
+    the group that x is in.
 
     Args:
         x: Any shape.
@@ -314,7 +320,9 @@ def group_normalization(
 def tensor_normalization(
     x, axes: int | Sequence[int], beta=None, gamma=None, eps: float = 1e-5, output_stat=False
 ):
-    """Normalize over all axes except `axes`: batch_normalization without running statistics.
+    r"""Normalize over all axes except `axes`: batch_normalization without running statistics.
+
+    $$y = \gamma\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta$$
 
     Args:
         x: Any shape.
@@ -335,7 +343,9 @@ def tensor_normalization(
 
 
 def weight_standardization(w, channel_axis: int = 0, eps: float = 1e-5, output_stat=False):
-    """Give the weights of each output channel mean 0 and variance 1.
+    r"""Give the weights of each output channel mean 0 and variance 1.
+
+    $$y_o = (w_o - \mu_o) / \sqrt{\sigma_o^2 + \epsilon}$$
 
     Args:
         w: Weights of an affine map or a convolution.

@@ -119,7 +119,9 @@ def check_pooled(a, x, y, x_name, y_name):
 
 @op("max_pooling", nnp="MaxPooling")
 class max_pooling(Pooling):
-    """Largest value of each window; pixels of the padding do not count.
+    r"""Largest value of each window: $y_i = \max_k x_{i s + k - p}$, with stride s and padding p.
+
+    Pixels of the padding do not count.
 
     Args:
         x: (*batch, *S), or (*batch, *S, C) if channel_last.
@@ -240,7 +242,9 @@ class max_pooling_pick(MaxGradient):
 
 @op("sum_pooling", nnp="SumPooling")
 class sum_pooling(Pooling):
-    """Sum of each window. Arguments, sizes and errors are those of `max_pooling`."""
+    r"""Sum of each window: $y_i = \sum_k x_{i s + k - p}$.
+
+    Arguments, sizes and errors are those of `max_pooling`."""
 
     def forward(self, xp, x, out=None):
         return layout(self, x.shape).sum(xp, x, out)
@@ -299,7 +303,9 @@ class sum_pooling_backward(Spread):
 
 @op("average_pooling", nnp="AveragePooling")
 class average_pooling(Pooling):
-    """Mean of each window. Arguments, sizes and errors are those of `max_pooling`, and:
+    r"""Mean of each window: $y_i = \frac{1}{K} \sum_{k=1}^{K} x_{i s + k - p}$.
+
+    Arguments, sizes and errors are those of `max_pooling`, and:
 
     Args:
         including_pad: Whether pixels of the padding count, as zeros.
@@ -342,7 +348,12 @@ class average_pooling_backward(Spread):
 
 @op("global_average_pooling", nnp="GlobalAveragePooling")
 class global_average_pooling:
-    """Mean over all axes from the third on: (N, C, *S) to (N, C, 1, 1).
+    r"""Mean over all axes from the third on: $y_{nc} = \frac{1}{|S|} \sum_s x_{ncs}$.
+
+    Args:
+        x: (N, C, *S).
+    Returns:
+        (N, C, 1, 1).
 
     Raises:
         ShapeError: x has less than 2 axes, or no pixels.
@@ -374,7 +385,7 @@ class global_average_pooling:
 
 @op("unpooling", nnp="Unpooling")
 class unpooling:
-    """Repeat every pixel over a window: sizes S become S * kernel.
+    r"""Repeat every pixel over a window: $y_i = x_{\lfloor i / k \rfloor}$; sizes S become S k.
 
     Args:
         x: (*batch, *S), or (*batch, *S, C) if channel_last.

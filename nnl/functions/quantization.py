@@ -53,7 +53,7 @@ class Threshold(Unary):
 
 @op("binary_sigmoid", nnp="BinarySigmoid")
 class binary_sigmoid(Threshold):
-    """1 where x > 0, else 0.
+    r"""1 where x > 0, else 0: $y = [\,x > 0\,]$.
 
     Its gradient is that of (x + 1) / 2 clipped to [0, 1]: 1/2 where |x| < 1, else 0.
 
@@ -72,7 +72,7 @@ class binary_sigmoid(Threshold):
 
 @op("binary_tanh", nnp="BinaryTanh")
 class binary_tanh(Threshold):
-    """1 where x > 0, else -1.
+    r"""1 where x > 0, else -1: $y = 2\,[\,x > 0\,] - 1$.
 
     Its gradient is that of x clipped to [-1, 1]: 1 where |x| < 1, else 0.
 

@@ -53,7 +53,7 @@ def _numpy_generator(rng):
 
 @op("rand", nnp="Rand")
 class rand(Drawn):
-    """Uniform numbers in [low, high).
+    r"""$y \sim U[low, high)$: uniform numbers.
 
     Args:
         low, high: Limits.
@@ -90,7 +90,7 @@ class rand(Drawn):
 
 @op("randint", nnp="Randint")
 class randint(Drawn):
-    """Uniform integers in [low, high), int32.
+    r"""$y \sim U\{low, \ldots, high - 1\}$: uniform integers, int32.
 
     Args:
         low, high: Limits; high itself is not drawn.
@@ -125,7 +125,7 @@ class randint(Drawn):
 
 @op("randn", nnp="Randn")
 class randn(Drawn):
-    """Normal numbers.
+    r"""$y \sim N(\mu, \sigma^2)$: normal numbers.
 
     Args:
         mu: Mean.
@@ -158,7 +158,7 @@ class randn(Drawn):
 
 @op("rand_binomial", nnp="RandBinomial")
 class rand_binomial(Drawn):
-    """Numbers of successes in n independent trials.
+    r"""$y \sim B(n, p)$: numbers of successes in n independent trials.
 
     Args:
         n: Number of trials.

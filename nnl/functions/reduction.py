@@ -79,7 +79,7 @@ class Reduction:
 
 @op("sum", wide=True, nnp="Sum")
 class sum_op(Reduction):
-    """Sum over axes."""
+    r"""$y = \sum_i x_i$, the sum over axes."""
 
     def forward(self, xp, x, out=None):
         return xp.sum(x, axis=self.axes, keepdims=self.keep_dims, out=out)
@@ -125,7 +125,7 @@ class mean_op(Reduction):
 
 
 def mean(x, axis=None, keepdims=False):
-    """Mean over axes.
+    r"""$y = \frac{1}{n} \sum_i x_i$, the mean over axes.
 
     Args:
         x: Any shape.
@@ -211,7 +211,7 @@ class min_op(Extremum):
 
 
 def max(x, axis=None, keepdims=False, with_index=False, only_index=False):
-    """Largest element over axes; a NaN counts as the largest.
+    r"""$y = \max_i x_i$ over axes; a NaN counts as the largest.
 
     Args:
         x: Any shape.
@@ -230,7 +230,7 @@ def max(x, axis=None, keepdims=False, with_index=False, only_index=False):
 
 
 def min(x, axis=None, keepdims=False, with_index=False, only_index=False):
-    """Smallest element over axes; a NaN counts as the smallest. Arguments as for max.
+    r"""$y = \min_i x_i$ over axes; a NaN counts as the smallest. Arguments as for max.
 
     Example:
         >>> F.min(array([[1, 5], [7, 3]]), axis=1).d
@@ -241,7 +241,7 @@ def min(x, axis=None, keepdims=False, with_index=False, only_index=False):
 
 @op("prod", wide=True, nnp="Prod")
 class prod_op(Reduction):
-    """Product over axes. The gradient is exact where elements are zero."""
+    r"""$y = \prod_i x_i$, the product over axes. The gradient is exact where elements are zero."""
 
     def forward(self, xp, x, out=None):
         return xp.prod(x, axis=self.axes, keepdims=self.keep_dims, out=out)
@@ -291,7 +291,7 @@ class Total:
 
 @op("reduce_sum", wide=True, nnp="ReduceSum")
 class reduce_sum(Total):
-    """Sum of all elements; `sum` also takes axes."""
+    r"""$y = \sum_i x_i$, the sum of all elements; `sum` also takes axes."""
 
     def forward(self, xp, x):
         return xp.sum(x)
@@ -302,7 +302,7 @@ class reduce_sum(Total):
 
 @op("reduce_mean", wide=True, nnp="ReduceMean")
 class reduce_mean(Total):
-    """Mean of all elements; `mean` also takes axes."""
+    r"""$y = \frac{1}{n} \sum_i x_i$, the mean of all elements; `mean` also takes axes."""
 
     def forward(self, xp, x):
         return xp.sum(x) / x.size if x.size else xp.full((), math.nan, x.dtype)

@@ -29,7 +29,10 @@ class Rounding(Unary):
 
 @op("round", nnp="Round")
 class round(Rounding):
-    """The nearest whole number, halves away from 0. The gradient passes straight through."""
+    r"""$y = \mathrm{sgn}(x) \lfloor |x| + 1/2 \rfloor$: the nearest number, halves away from 0.
+
+    The gradient passes straight through.
+    """
 
     elementwise = "round"
 
@@ -45,7 +48,10 @@ class round(Rounding):
 
 @op("ceil", nnp="Ceil", onnx=Onnx("Ceil"))
 class ceil(Rounding):
-    """The smallest whole number not below x. The gradient passes straight through."""
+    r"""$y = \lceil x \rceil$, the smallest whole number not below x.
+
+    The gradient passes straight through.
+    """
 
     ufunc = "ceil"
     elementwise = "ceil"
@@ -53,7 +59,10 @@ class ceil(Rounding):
 
 @op("floor", nnp="Floor", onnx=Onnx("Floor"))
 class floor(Rounding):
-    """The largest whole number not above x. The gradient passes straight through."""
+    r"""$y = \lfloor x \rfloor$, the largest whole number not above x.
+
+    The gradient passes straight through.
+    """
 
     ufunc = "floor"
     elementwise = "floor"
@@ -61,7 +70,7 @@ class floor(Rounding):
 
 @op("mod2", nnp="Mod2", keep=("x0", "x1"))
 class mod2(Binary):
-    """The remainder of x0 / x1, element by element; sizes of 1 stretch.
+    r"""$y = x_0 - x_1\,\mathrm{trunc}(x_0 / x_1)$, the remainder of x0 / x1; sizes of 1 stretch.
 
     Floating-point arrays, and integers with fmod, give the remainder with the sign of x0, as C's
     fmod does. Integers without fmod give the one with the sign of x1, as Python's % does.

@@ -82,7 +82,7 @@ class reset_inf(Reset):
 
 @op("sign", nnp="Sign")
 class sign(Unary):
-    """-1 for negative and 1 for positive x; alpha for 0 and NaN.
+    r"""$y = \mathrm{sgn}(x)$: -1 for negative and 1 for positive x; alpha for 0 and NaN.
 
     The gradient passes as if y were x (straight through).
 
@@ -177,7 +177,7 @@ class Extreme(Binary):
 
 @op("maximum2", nnp="Maximum2")
 class maximum2(Extreme):
-    """The larger of two arrays, element by element; sizes of 1 stretch.
+    r"""$y = \max(x_0, x_1)$, element by element; sizes of 1 stretch.
 
     A NaN counts as missing: the other one is taken. Where both are equal the gradient goes to x1.
 
@@ -199,7 +199,7 @@ class maximum2(Extreme):
 
 @op("minimum2", nnp="Minimum2")
 class minimum2(Extreme):
-    """The smaller of two arrays, element by element; sizes of 1 stretch.
+    r"""$y = \min(x_0, x_1)$, element by element; sizes of 1 stretch.
 
     A NaN counts as missing: the other one is taken. Where both are equal the gradient goes to x1.
 
@@ -321,7 +321,7 @@ class where:
 
 @op("searchsorted", nnp="SearchSorted")
 class searchsorted:
-    """Where each value would go in a sorted sequence: how many elements come before it.
+    r"""Where each value would go in a sorted sequence: $y = |\{i : s_i < v\}|$, those before it.
 
     Args:
         sorted_sequence: (..., M), ascending along the last axis; not checked.

@@ -71,7 +71,7 @@ class sink_with_gradients:
 
 
 def sink(*x, one_input_grad=True, n_outputs=-1, outputs=None):
-    """A scalar 0 that depends on every input: `forward` and `backward` of it run them all.
+    """$y = 0$, a scalar that depends on every input: `forward` and `backward` of it run them all.
 
     Args:
         x: Any number of Variables.

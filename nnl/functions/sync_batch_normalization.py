@@ -192,7 +192,10 @@ def sync_batch_normalization(
     output_stat: bool = False,
     n_outputs: int | None = None,
 ):
-    """Batch normalization over the batches of all processes of a communicator.
+    r"""Batch normalization over the batches of all processes of a communicator.
+
+    $$y = \gamma\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta$$ with mean and variance over all
+    of them.
 
     The processes together give what one process gives for the whole batch, forward and backward;
     their batches may differ in size. Gradients are those of the sum of the processes' losses; those
