@@ -146,7 +146,7 @@ def get_parameter(key: str) -> Variable | None:
     """
     found: Any = PLACE.scope
     for part in _split(key, "get_parameter"):
-        if not isinstance(found, OrderedDict) or part not in found:
+        if not isinstance(found, dict) or part not in found:
             return None
         found = found[part]
     return found if isinstance(found, Variable) else None
@@ -166,7 +166,7 @@ def set_parameter(key: str, param: Variable) -> None:
     if not leaf:
         raise ValueError(f"set_parameter: key is {key!r}, wanted a name")
     scope = _inside(PLACE.scope, path)
-    if isinstance(scope.get(leaf), OrderedDict) and scope[leaf]:
+    if isinstance(scope.get(leaf), dict) and scope[leaf]:
         raise ValueError(f"set_parameter: {key!r} is a scope that holds parameters")
     made = PLACE.made
     if made is not None and leaf not in scope:

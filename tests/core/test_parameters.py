@@ -106,3 +106,15 @@ def test_set_and_pop():
     assert names() == ["n/z"] and get_parameter("n/z") is v
     assert pop_parameter("n/z") is v
     assert names() == [] and pop_parameter("n/z") is None
+
+
+def test_any_dictionary_is_a_scope():
+    """As in NNabla: what was made in it is found in it again."""
+    scope = {}
+    with nn.parameter_scope("", scope):
+        first = get_parameter_or_create("w", (2,), ones)
+        get_parameter_or_create("deep/v", (2,), ones)
+        assert get_parameter_or_create("w", (2,)) == first == get_parameter("w")
+    assert names() == [] and list(scope) == ["w", "deep"]
+    with nn.parameter_scope("deep", scope):
+        assert names() == ["v"]
