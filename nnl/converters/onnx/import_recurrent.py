@@ -25,22 +25,23 @@ def _affine(x: Any, a: float, b: float) -> Any:
     return F.add_scalar(F.mul_scalar(x, a), b)
 
 
-_ACTIVATIONS: dict[str, tuple[float, float, Callable[[Any, float, float], Any]]] = {
-    "relu": (0, 0, lambda x, a, b: F.relu(x)),
-    "tanh": (0, 0, lambda x, a, b: F.tanh(x)),
-    "sigmoid": (0, 0, lambda x, a, b: F.sigmoid(x)),
+# name: alpha and beta where they are not given, None where the function takes none; the function
+_ACTIVATIONS: dict[str, tuple[float | None, float | None, Callable[..., Any]]] = {
+    "relu": (None, None, lambda x, a, b: F.relu(x)),
+    "tanh": (None, None, lambda x, a, b: F.tanh(x)),
+    "sigmoid": (None, None, lambda x, a, b: F.sigmoid(x)),
     "affine": (1.0, 0.0, _affine),
-    "leakyrelu": (0.01, 0, lambda x, a, b: F.leaky_relu(x, alpha=a)),
-    "thresholdedrelu": (1.0, 0, lambda x, a, b: x * F.greater_scalar(x, a)),
+    "leakyrelu": (0.01, None, lambda x, a, b: F.leaky_relu(x, alpha=a)),
+    "thresholdedrelu": (1.0, None, lambda x, a, b: x * F.greater_scalar(x, a)),
     "scaledtanh": (1.0, 1.0, lambda x, a, b: F.mul_scalar(F.tanh(F.mul_scalar(x, b)), a)),
     "hardsigmoid": (
         0.2,
         0.5,
         lambda x, a, b: F.minimum_scalar(F.maximum_scalar(_affine(x, a, b), 0.0), 1.0),
     ),
-    "elu": (1.0, 0, lambda x, a, b: F.elu(x, alpha=a)),
-    "softsign": (0, 0, lambda x, a, b: F.softsign(x)),
-    "softplus": (0, 0, lambda x, a, b: F.softplus(x)),
+    "elu": (1.0, None, lambda x, a, b: F.elu(x, alpha=a)),
+    "softsign": (None, None, lambda x, a, b: F.softsign(x)),
+    "softplus": (None, None, lambda x, a, b: F.softplus(x)),
 }
 
 
@@ -94,8 +95,8 @@ class Cell:
                 raise OnnxError(f"activation {name!r} is unknown, known are {sorted(_ACTIVATIONS)}")
             a, b, f = entry
             # the lists hold values only for those activations that take one
-            a = alphas.pop(0) if a and alphas else a
-            b = betas.pop(0) if b and betas else b
+            a = alphas.pop(0) if a is not None and alphas else a
+            b = betas.pop(0) if b is not None and betas else b
             made.append(lambda x, f=f, a=a, b=b: f(x, a, b))
         return [made[i * n : (i + 1) * n] for i in range(self.directions)]
 

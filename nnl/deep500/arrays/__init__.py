@@ -5,12 +5,13 @@ What is heavy - convolution, pooling, normalisation - every back end may write w
 functions; what only moves numbers or combines others is here, once.
 """
 
+from nnl.deep500.arrays.quantised import QuantisedOperators
+from nnl.deep500.arrays.recurrent import RecurrentOperators
 from nnl.deep500.arrays.sequences import SequenceOperators
-from nnl.deep500.arrays.shapes import ShapeOperators
-from nnl.deep500.arrays.windows import WindowOperators
+from nnl.deep500.arrays.signals import SignalOperators
 
 
-class ArrayVisitor(ShapeOperators, WindowOperators, SequenceOperators):
+class ArrayVisitor(QuantisedOperators, RecurrentOperators, SequenceOperators, SignalOperators):
     """What all back ends of arrays have in common."""
 
 

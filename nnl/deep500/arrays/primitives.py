@@ -67,6 +67,13 @@ class Primitives(ValueVisitor):
         rank = self.rank(x)
         return list(range(rank)) if given is None else [a % max(rank, 1) for a in given]
 
+    def stacked(self, rows: Sequence[Any], axis: int) -> Any:
+        """Arrays of one shape as rows of a new axis."""
+        shape = list(self.shape(rows[0]))
+        axis = axis % (len(shape) + 1)
+        shape.insert(axis, 1)
+        return self.concatenate([self.reshape(r, shape) for r in rows], axis)
+
     def like(self, x: Any, value: Any) -> Any:
         """A number as an array of the dtype of x."""
         return self.constant(np.asarray(value, self.dtype(x)))

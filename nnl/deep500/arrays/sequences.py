@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,12 +35,31 @@ class SequenceOperators(Primitives):
         stacked = [self.stacked(column, 0) for column in zip(*rows, strict=True)]
         return (*state, *stacked)
 
-    def stacked(self, rows: Sequence[Any], axis: int) -> Any:
-        """Arrays of one shape as rows of a new axis."""
-        shape = list(self.shape(rows[0]))
-        axis = axis % (len(shape) + 1)
-        shape.insert(axis, 1)
-        return self.concatenate([self.reshape(r, shape) for r in rows], axis)
+    def control_Scan(self, machine: Any, node: Any, values: Any, *given: Any) -> Any:
+        if node.since < 9:
+            return self.missing(node)
+        count = len(given) - node.num_scan_inputs
+        state, rows = list(given[:count]), []
+        columns = []  # what is read step by step, and along which axis
+        kinds = [self.each(node, f"scan_input_{k}", len(given)) for k in ("axes", "directions")]
+        for x, axis, backwards in zip(given[count:], *kinds, strict=False):
+            axis = self.axis(x, axis)
+            columns.append((self.flip(x, [axis]) if backwards else x, axis))
+        for t in range(self.shape(columns[0][0])[columns[0][1]]):
+            at = self.constant(np.array(t, np.int64))
+            now = [self.take(x, at, axis) for x, axis in columns]
+            outs = machine.inside(node.body, values, [*state, *now])
+            state = outs[:count]
+            rows.append(outs[count:])
+        kinds = [self.each(node, f"scan_output_{k}", len(given)) for k in ("axes", "directions")]
+        stacked = []
+        for ys, axis, backwards in zip(zip(*rows, strict=True), *kinds, strict=False):
+            stacked.append(self.stacked(ys[::-1] if backwards else ys, axis))
+        return (*state, *stacked)
+
+    def each(self, node: Any, name: str, at_least: int) -> list[int]:
+        """Numbers of an attribute, zeros behind them."""
+        return [*(node.attributes.get(name) or ()), *[0] * at_least]
 
     def visit_SequenceConstruct(self, node: Any, *xs: Any) -> Any:
         return list(xs)

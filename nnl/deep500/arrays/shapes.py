@@ -244,6 +244,19 @@ class ShapeOperators(Primitives):
                 x = self.take(x, self.constant(index.astype(np.int64)), axis)
         return x
 
+    def visit_Unique(self, node: Any, x: Any) -> Any:
+        given = node.attributes.get("axis")
+        y, first, inverse, count = np.unique(
+            self.host(x), return_index=True, return_inverse=True, return_counts=True, axis=given
+        )
+        if not node.sorted:
+            order = np.argsort(first)
+            y = np.take(y, order, 0 if given is None else given)
+            inverse = np.argsort(order)[inverse]
+            first, count = first[order], count[order]
+        outs = y, first, inverse.reshape(-1), count
+        return tuple([self.constant(v) for v in outs])[: len(node.outputs)]
+
     # ---- reductions ----
 
     def reduced(self, how: str, node: Any, x: Any, axes: Any) -> Any:
@@ -341,6 +354,10 @@ class ShapeOperators(Primitives):
 
     def visit_LeakyRelu(self, node: Any, x: Any) -> Any:
         return self.where(x < 0, x * node.alpha, x)
+
+    def visit_Shrink(self, node: Any, x: Any) -> Any:
+        near = self.where(x > node.lambd, x - node.bias, self.like(x, 0))
+        return self.where(x < -node.lambd, x + node.bias, near)
 
     def visit_PRelu(self, node: Any, x: Any, slope: Any) -> Any:
         return self.where(x < 0, x * slope, x)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisation, convolution, pooling, resizing and quantisation in few primitives."""
+"""Normalisation, convolution, pooling and resizing in few primitives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 from nnl.converters.onnx.import_convolution import window
 from nnl.converters.onnx.import_pooling import Windows
 from nnl.converters.onnx.resizing import matrix
-from nnl.converters.onnx.tensors import dtype_of_code
 from nnl.deep500.arrays.primitives import Primitives
 
 
@@ -171,6 +170,44 @@ class WindowOperators(Primitives):
         block = block.reshape(batch, channels, *[1] * len(sizes))
         return found[0], index + self.constant(block)
 
+    def visit_MaxUnpool(self, node: Any, x: Any, index: Any, wanted: Any = None) -> Any:
+        n, shape = self.rank(x) - 2, self.shape(x)
+        strides, pads = node.strides or (1,) * n, node.pads or (0,) * 2 * n
+        ends = [a + b for a, b in zip(pads[:n], pads[n:], strict=True)]
+        sizes = [
+            (m - 1) * s + k - p
+            for m, s, k, p in zip(shape[2:], strides, node.kernel_shape, ends, strict=True)
+        ]
+        total = math.prod((*shape[:2], *sizes))
+        flat = self.reshape(self.cast(index, np.int64), (-1, 1))
+        y = self.scatter_nd(self.like(x, np.zeros(total)), flat, self.reshape(x, (-1,)), "none")
+        y = self.reshape(y, (*shape[:2], *sizes))
+        if wanted is None:
+            return y
+        full = zip(self.shape(y), self.ints(wanted), strict=True)
+        return self.pad(y, [(0, m - own) for own, m in full], 0)
+
+    def visit_Col2Im(self, node: Any, x: Any, image: Any, block: Any) -> Any:
+        image, block = self.ints(image), self.ints(block)
+        strides, dilations, before, after = window(node, image, block)
+        whole = [m + b + a for m, b, a in zip(image, before, after, strict=True)]
+        counts = [
+            (m - (k - 1) * d - 1) // t + 1
+            for m, k, d, t in zip(whole, block, dilations, strides, strict=True)
+        ]
+        # flat places in the padded image of every (tap of the block, place of the block)
+        taps = np.indices(block).reshape(len(block), -1, 1) * np.reshape(dilations, (-1, 1, 1))
+        places = np.indices(counts).reshape(len(block), 1, -1) * np.reshape(strides, (-1, 1, 1))
+        at = np.ravel_multi_index(tuple(taps + places), whole).reshape(-1, 1)
+        batch, channels = self.shape(x)[0], self.shape(x)[1] // math.prod(block)
+        rows = self.transpose(self.reshape(x, (batch * channels, len(at))), (1, 0))
+        zero = self.like(x, np.zeros((math.prod(whole), batch * channels)))
+        y = self.scatter_nd(zero, self.constant(at.astype(np.int64)), rows, "add")
+        y = self.reshape(self.transpose(y, (1, 0)), (batch, channels, *whole))
+        for i, (b, m) in enumerate(zip(before, image, strict=True)):
+            y = self.span(y, 2 + i, b, b + m)
+        return y
+
     def window_sum(self, x: Any, at: Windows) -> Any:
         batch, channels, *sizes = self.shape(x)
         ones = self.constant(np.ones((1, 1, *at.kernel), self.dtype(x)))
@@ -246,37 +283,3 @@ class WindowOperators(Primitives):
         moved, back = self.last(x, axis)
         factor = self.constant(np.ascontiguousarray(weights.T).astype(self.dtype(x)))
         return self.transpose(self.matmul(moved, factor), back)
-
-    # ---- quantisation ----
-
-    def along_axis(self, x: Any, v: Any, axis: int) -> Any:
-        return (
-            v
-            if self.rank(v) == 0
-            else self.reshape(
-                v, [-1 if i == axis % self.rank(x) else 1 for i in range(self.rank(x))]
-            )
-        )
-
-    def visit_DequantizeLinear(self, node: Any, x: Any, scale: Any, zero: Any = None) -> Any:
-        if node.attributes.get("block_size", 0):
-            return self.missing(node)
-        y = self.cast(x, self.dtype(scale))
-        if zero is not None:
-            y = y - self.along_axis(x, self.cast(zero, self.dtype(scale)), node.axis)
-        return y * self.along_axis(x, scale, node.axis)
-
-    def visit_QuantizeLinear(self, node: Any, x: Any, scale: Any, zero: Any = None) -> Any:
-        code = node.attributes.get("output_dtype", 0)
-        if node.attributes.get("block_size", 0):
-            return self.missing(node)
-        dtype = np.dtype(np.uint8) if zero is None else np.dtype(self.dtype(zero))
-        dtype = dtype_of_code(code, "QuantizeLinear") if code else dtype
-        if dtype.kind not in "iu":
-            return self.missing(node)
-        y = self.rounded(x / self.along_axis(x, scale, node.axis))
-        if zero is not None:
-            y = y + self.along_axis(x, self.cast(zero, self.dtype(x)), node.axis)
-        low, high = (self.like(y, float(getattr(np.iinfo(dtype), k))) for k in ("min", "max"))
-        y = self.where(y < low, low, self.where(y > high, high, y))
-        return self.cast(y, dtype)
