@@ -61,6 +61,12 @@ def add_commands(commands: Any) -> None:
         metavar="X",
         help="end a run at this test accuracy: time to accuracy",
     )
+    opt.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="no epochs: how far all others get from the first within N steps, step by step",
+    )
     opt.add_argument("--samples", type=int, metavar="N", help="use the first N samples")
     opt.add_argument("-o", "--out", default="bench", metavar="FOLDER", help="CSV and plots (bench)")
     _shared(opt)
@@ -103,6 +109,7 @@ def add_commands(commands: Any) -> None:
     both.add_argument(
         "--least", type=float, default=1.1, metavar="RATIO", help="changes to show (1.1)"
     )
+    _files(both)
     both.set_defaults(run=_compare)
 
 
@@ -110,9 +117,13 @@ def _shared(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--backends", metavar="LIST", help="as in nnl,nnl:numpy,torch:compiled (all installed)"
     )
+    _files(p)
+    p.set_defaults(run=_bench)
+
+
+def _files(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", metavar="FILE", help="write the report")
     p.add_argument("--csv", metavar="FILE", help="write its rows")
-    p.set_defaults(run=_bench)
 
 
 def _bench(args: argparse.Namespace) -> int:
@@ -164,6 +175,12 @@ def _optimizer(args: argparse.Namespace, bench: Any, report: Any, names: list[st
 
     rules = [r.strip() for r in args.optimizers.split(",") if r.strip()]
     trained = [n for n in names if bench.network_class(n).trains]
+    if args.steps:
+        bench.steps_of(
+            report, trained, rules, args.model, args.data, args.steps, args.batch_size, args.lr
+        )
+        print(table(report.rows))
+        return
     made = bench.optimizers_of(
         report, trained, rules, args.model, args.data, args.epochs, args.batch_size, args.lr,
         args.out, args.samples, args.target,
@@ -223,11 +240,13 @@ def _write(args: argparse.Namespace, report: Any) -> None:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from nnl.deep500.report import compare, load, table
+    from nnl.deep500.report import Report, compare, load, table
 
-    rows = compare(load(args.first), load(args.second))
-    shown = [r for r in rows if _changed(r, args.least)]
+    first, second = load(args.first), load(args.second)
+    report = Report("compare", compare(first, second), {"first": first.id, "second": second.id})
+    shown = [r for r in report.rows if _changed(r, args.least)]
     print(table(shown) if shown else "nothing has changed")
+    _write(args, report)
     return 0
 
 

@@ -67,17 +67,11 @@ def figures(
 def _named(
     rows: Sequence[Row], key: str, where: Callable[[Row], bool], more: str = ""
 ) -> dict[str, list[Row]]:
-    """Rows by "BACKEND NAME"; seconds of rows of several ranks are summed up."""
+    """Rows by "BACKEND NAME"."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row.get("status") in ("done", "aborted") and where(row):
-            found.setdefault(f"{row['backend']} {row[key]}{more}", []).append(dict(row))
-    if key == "scheme":
-        for table in found.values():
-            seconds, seen = 0.0, 0
-            for row in table:
-                seconds, seen = seconds + row["train_s"], seen + row["samples"]
-                row["train_s"], row["samples"] = seconds, seen
+            found.setdefault(f"{row['backend']} {row[key]}{more}", []).append(row)
     return found
 
 

@@ -7,15 +7,18 @@ import hashlib
 import json
 import os
 import platform
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from nnl.core.atomic import replacing
+from nnl.deep500.columns import KEYS, columns, plots
 
 FORMAT = 1
 _PACKAGES = ("nnl", "numpy", "onnx", "onnxruntime", "torch", "tensorflow", "openvino", "mpi4py")
@@ -43,12 +46,17 @@ def hardware() -> dict[str, Any]:
     except OSError:
         pass  # not Linux
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    return {
+    found = {
         "processor": model,
         "cores": os.cpu_count(),
         "threads": threads or "all",
         "system": f"{platform.system()} {platform.release()}",
     }
+    if shutil.which("nvidia-smi"):
+        command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        found["graphics"] = done.stdout.strip().splitlines()[1:]
+    return found
 
 
 @dataclass
@@ -56,7 +64,8 @@ class Report:
     """What a benchmark has found.
 
     Attributes:
-        kind: "op", "network", "optimizer", "distributed" or "overhead".
+        kind: What `nnl bench` was asked for: "op", "network", "optimizer", "distributed",
+            "overhead", "experiments" or "compare".
         rows: Flat dictionaries. settings: What was asked for.
         ended: "done", or why it ended before.
     """
@@ -79,9 +88,15 @@ class Report:
     def _content(self) -> dict[str, Any]:
         return {"format": FORMAT, **_clean(vars(self))}
 
+    def whole(self) -> dict[str, Any]:
+        """Everything that is written: the content, its id, what the columns mean, and what can be
+        drawn of them. The last two follow from the rows and are not read again."""
+        told = {"columns": columns(self.rows), "plots": plots(self.kind, self.rows)}
+        return {"id": self.id, **self._content(), **told}
+
     def write(self, path: str | Path) -> None:
         """Write it as JSON."""
-        text = json.dumps({"id": self.id, **self._content()}, indent=1)
+        text = json.dumps(self.whole(), indent=1)
         with replacing(path) as whole:
             whole.write_text(text + "\n", encoding="utf-8")
 
@@ -103,20 +118,25 @@ def load(path: str | Path) -> Report:
     Raises:
         ValueError: It is none, or was changed after it was written.
     """
+    return read(Path(path).read_bytes(), str(path))
+
+
+def read(data: bytes, name: str) -> Report:
+    """Read the content of a file of this name; raises as load()."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-        stored, version = data.pop("id"), data.pop("format")
-        report = Report(**data)
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise ValueError(f"{path}: not a report of nnl bench") from error
+        found = json.loads(data)
+        version = found["format"]
+        known = {f.name: found[f.name] for f in fields(Report)} if version == FORMAT else {}
+        report = Report(**{"kind": "", **known})
+        columns(report.rows)
+        changed = version == FORMAT and report.id != found["id"]
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise ValueError(f"{name}: not a report of nnl bench") from error
     if version != FORMAT:
-        raise ValueError(f"{path}: a report of format {version}, wanted {FORMAT}")
-    if report.id != stored:
-        raise ValueError(f"{path}: its rows are not those that it was written with")
+        raise ValueError(f"{name}: a report of format {version}, wanted {FORMAT}")
+    if changed:
+        raise ValueError(f"{name}: its rows are not those that it was written with")
     return report
-
-
-KEYS = ("test", "backend", "model", "optimizer", "scheme", "ranks", "phase", "epoch", "step")
 
 
 def compare(first: Report, second: Report) -> list[dict[str, Any]]:

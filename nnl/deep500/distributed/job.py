@@ -24,8 +24,9 @@ from nnl.deep500.runner import JobSummary, Runner, Ticker
 
 
 class GlobalTicker(Ticker):
-    """Rows of the whole job, on the root: losses averaged and seconds of the slowest rank. Other
-    ranks take part and keep nothing, so that every number is reported once."""
+    """Rows of the whole job, on the root: losses averaged, samples of all and seconds of the
+    slowest rank, both counted from the start. Other ranks take part and keep nothing, so that every
+    number is reported once."""
 
     def __init__(self, communication: Communication) -> None:
         self.communication = communication
@@ -38,12 +39,13 @@ class GlobalTicker(Ticker):
         if gathered is None:
             return
         each = np.stack(gathered)
+        before = self.rows[-1] if self.rows else {"samples": 0, "train_s": 0.0}
         self.rows.append(
             {
                 "epoch": e.epoch,
                 "loss": float(each[:, 0].mean()),
-                "samples": int(each[:, 1].sum()),
-                "train_s": float(each[:, 2].max()),
+                "samples": before["samples"] + int(each[:, 1].sum()),
+                "train_s": before["train_s"] + float(each[:, 2].max()),
                 "accuracy": float(each[:, 3].sum() / max(each[:, 4].sum(), 1)),
             }
         )
