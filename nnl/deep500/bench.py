@@ -192,12 +192,74 @@ def optimizers_of(
             except (NotImplementedError, ValueError) as error:
                 report.rows.append({**name, "status": "missing", "reason": str(error)})
                 continue
-            report.rows += [{**name, **row, "status": job.ended} for row in tickers.rows(job)]
+            cost = _beside(view, backend, rule, batch_size, whole) if job.ended == "done" else {}
+            report.rows += [
+                {**name, **row, **cost, "status": job.ended} for row in tickers.rows(job)
+            ]
             print(f"{backend} {rule}: accuracy {job.current.accuracy:.2%}", file=sys.stderr)
             if job.ended == "interrupted":
                 report.ended = job.ended
                 return []
     return plots.generate_plots(folder, title=f"{model}_{data}")
+
+
+def _beside(
+    view: Any, backend: str, rule: str, batch_size: int, data: dict[str, Any]
+) -> dict[str, Any]:
+    """What of a step the layer is, where the optimizer is the back end's and there is a plain
+    program with it."""
+    from nnl.deep500 import level1
+
+    kind, _, own = rule.rpartition(":")
+    if kind != "native":
+        return {}
+    try:
+        found = level1.overhead(view, backend, own, batch_size, 2, 10, data)[-1]
+    except NotImplementedError:
+        return {}
+    return {k: v for k, v in found.items() if k not in ("backend", "epoch")}
+
+
+def steps_of(
+    report: Report, names: Sequence[str], rules: Sequence[str], model: str, data: str, steps: int,
+    batch_size: int, lr: float | None,
+) -> None:  # fmt: skip
+    """The first optimizer on the first back end beside every other one, step by step on the same
+    batches: a row per step and parameter with the norm of the difference (table 5.4).
+
+    Raises:
+        ValueError: There is nothing to compare with, or less data than steps.
+    """
+    from nnl.deep500 import network, zoo
+    from nnl.deep500.dataset import DataSet
+    from nnl.deep500.optimizers import Optimizer, compare, optimizer
+
+    view = zoo.MODELS[model](_shape(data)) if model in zoo.MODELS else model_of(model)
+    batches = list(DataSet(zoo.DATA[data](), batch_size))[:steps]
+    pairs = [(backend, rule) for rule in rules for backend in names]
+    if len(pairs) < 2 or len(batches) < steps:
+        raise ValueError(
+            f"--steps: {len(pairs)} optimizers and {len(batches)} batches, wanted 2 and {steps}"
+        )
+
+    def made(backend: str, rule: str) -> Optimizer:
+        net = network(view, backend)
+        net.add_loss()
+        return optimizer(rule, net, **({} if lr is None else {"lr": lr}))
+
+    for backend, rule in pairs[1:]:
+        name = {"backend": backend, "optimizer": rule, "model": model}
+        try:
+            one, other = made(*pairs[0]), made(backend, rule)
+            rows = compare(one, other, batches)
+        except (NotImplementedError, ValueError) as error:
+            report.rows.append({**name, "status": "missing", "reason": str(error)})
+            continue
+        report.rows += [
+            {**name, "step": row["step"], "parameter": p, "distance": row[p], "status": "done"}
+            for row in rows
+            for p in one.network.parameters()
+        ]
 
 
 def _shape(data: str) -> tuple[int, int, int]:

@@ -30,12 +30,14 @@ class NativeTraining:
     Attributes:
         run: Inputs by name -> outputs by name; leaves the gradients in the back end.
         update: Changes the parameters.
+        whole: Both in one call, where that is cheaper; leaves the gradients there too.
         gradients, parameters: The back end's own arrays, which may be changed in place between the
             two; None where there are no such arrays.
     """
 
     run: Callable[[Mapping[str, Any]], dict[str, Any]]
     update: Callable[[], None]
+    whole: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     gradients: Callable[[], list[Any]] | None = None
     parameters: Callable[[], list[Any]] | None = None
 
@@ -313,9 +315,18 @@ class Network:
         """
         raise NotImplementedError(f"{self.backend} has no optimizer {rule!r} of its own")
 
+    def plain_inference(self, inputs: Mapping[str, Any]) -> Callable[[], Any]:
+        """Inference as somebody would write it for this back end alone, to compare times with: all
+        outputs as numpy arrays.
+
+        Raises:
+            NotImplementedError: The back end has none.
+        """
+        raise NotImplementedError(f"{self.backend} has no plain program of its inference")
+
     def plain_training(self, rule: str, **settings: float) -> Any:
-        """The training step as somebody would write it for this back end alone, to compare with:
-        a function of inputs that gives the loss. It reads all outputs, as the others do.
+        """The training step in the same way: a function of inputs that gives the loss. It reads all
+        outputs, as the others do. An empty rule leaves the update out.
 
         Raises:
             NotImplementedError: The back end has none.

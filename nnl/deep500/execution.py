@@ -25,8 +25,10 @@ Values = dict[str, Any]
 class ValueVisitor(StrictVisitor):
     """Base of the visitors: visit_OPERATOR(node, *inputs) gives the output or a tuple of outputs.
 
-    Inputs that are left out are None. `simple` names functions of the inputs alone, for operators
-    that need no method. Methods control_OPERATOR(machine, node, values, *inputs) run subgraphs.
+    Inputs that are left out are None. A method that gives NotImplemented leaves the node to the
+    body that ONNX has for its operator. `simple` names functions of the inputs alone, for
+    operators that need no method. Methods control_OPERATOR(machine, node, values, *inputs) run
+    subgraphs.
     """
 
     simple: dict[str, Callable[..., Any]] = {}
@@ -82,17 +84,22 @@ class Machine:
 
     def run(self, graph: Graph, values: Values) -> list[Any]:
         """Run all nodes; `values` holds inputs and initializers by name. Gives the outputs."""
-        for call, inputs, outputs, dead in self._plan(graph):
-            got = call(values, *[values[n] if n else None for n in inputs])
-            if len(outputs) == 1 and not isinstance(got, tuple):
-                values[outputs[0]] = got
+        values[""] = None  # inputs that are left out
+        for node, call, around, dead in self._plan(graph):
+            given = [values[n] for n in node.inputs]
+            got = call(values, *given) if around else call(*given)
+            if got is NotImplemented:
+                got = self._by_schema(node, *given)
+            names = node.outputs
+            if len(names) == 1 and not isinstance(got, tuple):
+                values[names[0]] = got
             else:
-                for name, value in zip(outputs, got if isinstance(got, tuple) else (got,)):  # noqa: B905
+                for name, value in zip(names, got if isinstance(got, tuple) else (got,)):  # noqa: B905
                     if name:
                         values[name] = value
             for name in dead:
                 values.pop(name, None)
-        return [values[v.name] if v.name else None for v in graph.outputs]
+        return [values[v.name] for v in graph.outputs]
 
     def inside(self, graph: Graph, values: Values, inputs: Sequence[Any]) -> list[Any]:
         """Run a subgraph of a node, which may read the values around it."""
@@ -113,33 +120,29 @@ class Machine:
             for i, node in enumerate(graph.nodes):
                 for name in (*node.inputs, *node.captured, *node.outputs):
                     last[name] = i
+            last.pop("", None)
             for info in graph.outputs:
                 last.pop(info.name, None)
             dead: list[list[str]] = [[] for _ in graph.nodes]
             for name, i in last.items():
                 dead[i].append(name)
-            steps = [
-                (self._call(n), n.inputs, n.outputs, d)
-                for n, d in zip(graph.nodes, dead, strict=True)
-            ]
+            steps = [(n, *self._call(n), d) for n, d in zip(graph.nodes, dead, strict=True)]
             found = self._plans[id(graph)] = graph, steps  # the graph: so that its id stays
         return found[1]
 
-    def _call(self, node: Node) -> Callable[..., Any]:
+    def _call(self, node: Node) -> tuple[Callable[..., Any], bool]:
+        """What computes a node, and whether it takes the values around it before the inputs."""
         function = self.model.functions.get((node.domain, node.op_type))
         if function is not None:
-            return lambda values, *inputs: self._expand(
+            return lambda *inputs: self._expand(
                 body_of_function(self, node, function), inputs
-            )
+            ), False
         control = self.visitor.control(node)
         if control is not None:
-            return partial(control, self, node)
-        method = self.visitor.method(node)
-        if method is not None:
-            return lambda values, *inputs: method(*inputs)
-        return lambda values, *inputs: self._by_schema(node, inputs)
+            return partial(control, self, node), True
+        return self.visitor.method(node) or partial(self._by_schema, node), False
 
-    def _by_schema(self, node: Node, inputs: Sequence[Any]) -> Any:
+    def _by_schema(self, node: Node, *inputs: Any) -> Any:
         if node.schema is None:
             return self.visitor.missing(node)
         specs = [None if v is None else self.visitor.spec(v) for v in inputs]

@@ -4,17 +4,17 @@ and what the layer above the back ends costs."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nnl.converters.onnx.model import Model
-from nnl.deep500 import network
+from nnl.deep500 import network, timing
 from nnl.deep500.contract import Network
-from nnl.deep500.operators import summary, timed
+from nnl.deep500.operators import plain
 from nnl.deep500.optimizers import Optimizer, optimizer
+from nnl.deep500.timing import Pair, beside, first, paired, summary
 
 
 def batch_for(net: Network, size: int, seed: int = 0) -> dict[str, Any]:
@@ -36,7 +36,8 @@ def networks(
     model: Model, backends: Sequence[str], batch_size: int = 32, runs: int = 21, train: bool = False
 ) -> list[dict[str, Any]]:
     """A row per back end and phase ("inference", "step"): seconds of the first run, median and its
-    95 % interval of the others, and the largest difference from the first back end's results."""
+    95 % interval of the others, what of it the layer above the back end is, and the largest
+    difference from the first back end's results."""
     rows = []
     wanted: dict[str, Any] = {}
     for backend in backends:
@@ -47,18 +48,26 @@ def networks(
                 with _opened(model, backend, phase) as net:
                     inputs = batch_for(net, batch_size)
                     run = net.inference if phase == "inference" else net.inference_and_backprop
-                    start = time.perf_counter()
-                    outs = run(inputs)
-                    row["first_s"] = time.perf_counter() - start
+                    row["first_s"], outs = first(lambda run=run, x=inputs: run(x))
                     if phase == "step":
                         names = [g for _, g in net.gradient()]
                         outs = {**outs, **dict(zip(names, net.fetch(names), strict=True))}
                     row["difference"] = _difference(outs, wanted.setdefault(phase, outs))
-                    row |= timed(lambda run=run, inputs=inputs: run(inputs), runs)
+                    side = _plain_step(net, inputs) if phase == "step" else plain(net, inputs)
+                    row |= beside(side, lambda run=run, x=inputs: run(x), runs)
                     row["status"] = "done"
             except Exception as error:  # back ends raise what they like: it is a result
                 row |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:300]}
     return rows
+
+
+def _plain_step(net: Network, inputs: Any) -> Any:
+    try:
+        step = net.plain_training("")
+        step(inputs)
+    except NotImplementedError:
+        return None
+    return lambda: step(inputs)
 
 
 def _opened(model: Model, backend: str, phase: str) -> Any:
@@ -106,7 +115,7 @@ def overhead(
         batches = list(DataSet(dict(data), batch_size))[:4]
     run = Runner(DataSet(batches[0], batch_size, None), None, nets[1], trained)
     ticker, job = SummaryTicker(), JobSummary()
-    rows, pairs = [], []
+    rows, pairs = [], []  # type: list[dict[str, Any]], list[Pair]
     for epoch in range(epochs):
         ticker.before_epoch(job, run)
         sums = [0.0, 0.0]
@@ -119,13 +128,8 @@ def overhead(
                 run._tell("after_optimizer_step", job, batch, outs)
                 run._asked("abort_after_optimizer", job, outs)
 
-            sides = [lambda batch=batch: native(batch), through]
-            took = [0.0, 0.0]
-            for k in (0, 1) if step % 2 else (1, 0):
-                start = time.perf_counter()
-                sides[k]()
-                took[k] = time.perf_counter() - start
-            sums = [s + t for s, t in zip(sums, took, strict=True)]
+            took = paired(lambda batch=batch: native(batch), through, bool(step % 2))
+            sums = [s + t for s, (t, _) in zip(sums, took, strict=True)]
             if epoch:
                 pairs.append(took)
         row = {"backend": backend, "epoch": epoch, "native_s": sums[0], "deep500_s": sums[1]}
@@ -134,18 +138,9 @@ def overhead(
     return rows
 
 
-def _compared(pairs: Sequence[Sequence[float]]) -> dict[str, Any]:
-    native, ours = ([p[k] for p in pairs] for k in (0, 1))
-    middle = summary([b - a for a, b in pairs])
-    base = summary(native)["median_s"]
-    return {
-        "native_s": base,
-        "deep500_s": summary(ours)["median_s"],
-        "overhead_us": middle["median_s"] * 1e6,
-        "low_us": middle["low_s"] * 1e6,
-        "high_us": middle["high_s"] * 1e6,
-        "overhead": middle["median_s"] / base,
-    }
+def _compared(pairs: Sequence[Pair]) -> dict[str, Any]:
+    native, ours = (summary([p[k][0] for p in pairs])["median_s"] for k in (0, 1))
+    return {"native_s": native, "deep500_s": ours, **timing.overhead(pairs)}
 
 
 def _settings(rule: str) -> dict[str, float]:

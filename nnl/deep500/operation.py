@@ -186,6 +186,11 @@ class CppOperation(Operation, abstract=True):
 _LIBRARIES: dict[str, Any] = {}
 
 
+def compiler() -> str | None:
+    """The C++ compiler; None if there is none."""
+    return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+
+
 def library(name: str, source: str) -> Any:
     """The compiled body of an operator.
 
@@ -195,8 +200,8 @@ def library(name: str, source: str) -> Any:
     """
     found = _LIBRARIES.get(source)
     if found is None:
-        compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-        if compiler is None:
+        program = compiler()
+        if program is None:
             raise ModuleNotFoundError(
                 f"{name}: its body is C++ and there is no compiler: install g++, or set CXX"
             )
@@ -205,7 +210,7 @@ def library(name: str, source: str) -> Any:
             file, made = Path(folder) / f"{name}.cpp", Path(folder) / f"{key}.so"
             file.write_text(HEADER + source, encoding="utf-8")
             done = subprocess.run(
-                [compiler, "-std=c++17", "-O2", "-shared", "-fPIC", str(file), "-o", str(made)],
+                [program, "-std=c++17", "-O2", "-shared", "-fPIC", str(file), "-o", str(made)],
                 capture_output=True,
                 text=True,
             )

@@ -7,8 +7,6 @@ A wrong result is a result, and so is a back end that raises: nothing here ends 
 from __future__ import annotations
 
 import math
-import statistics
-import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,6 +19,7 @@ from nnl.converters.onnx.report import difference
 from nnl.deep500 import network_class
 from nnl.deep500.cases import Case
 from nnl.deep500.contract import Network
+from nnl.deep500.timing import beside, first
 
 PASS, WRONG, FAILED, MISSING = "pass", "wrong", "failed", "missing"
 
@@ -151,7 +150,8 @@ def evaluated(case: Case, inputs: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def timing(tests: Iterable[Case], backend: str, runs: int = 21) -> Iterator[Result]:
-    """Seconds per call: first (with everything that happens once), median, and its 95 % interval.
+    """Seconds per call: first (with everything that happens once), median, and its 95 % interval;
+    and how much of it the layer above the back end is, where that can be said.
 
     bytes are those of inputs and outputs, flops those of the operator, for a roofline.
     """
@@ -159,36 +159,23 @@ def timing(tests: Iterable[Case], backend: str, runs: int = 21) -> Iterator[Resu
     def measure(case: Case, name: str) -> tuple[str, str, dict[str, Any]]:
         inputs, _ = case.data[0]
         with opened(case, name) as net:
-            start = time.perf_counter()
-            outs = net.inference(inputs)
-            first = time.perf_counter() - start
-            seconds = timed(lambda: net.inference(inputs), runs)
+            once, outs = first(lambda: net.inference(inputs))
+            seconds = beside(plain(net, inputs), lambda: net.inference(inputs), runs)
         moved = sum(v.nbytes for v in (*inputs.values(), *outs.values()) if hasattr(v, "nbytes"))
-        numbers = {"first_s": first, **seconds, "bytes": moved, "flops": flops(case, inputs, outs)}
+        numbers = {"first_s": once, **seconds, "bytes": moved, "flops": flops(case, inputs, outs)}
         return PASS, "", numbers
 
     return (attempt(case, backend, measure) for case in tests)
 
 
-def timed(call: Any, runs: int) -> dict[str, Any]:
-    """Median seconds of a call and the 95 % interval of the median."""
-    seconds = []
-    for _ in range(max(runs, 1)):
-        start = time.perf_counter()
+def plain(net: Network, inputs: Any) -> Any:
+    """Inference without the layer, once run; None where the back end has none."""
+    try:
+        call = net.plain_inference(inputs)
         call()
-        seconds.append(time.perf_counter() - start)
-    return summary(seconds)
-
-
-def summary(seconds: Sequence[float]) -> dict[str, Any]:
-    """Median and its 95 % interval by order statistics, which supposes no distribution."""
-    ordered = sorted(seconds)
-    n = len(ordered)
-    reach = 0.98 * math.sqrt(n)  # 1.96 / 2 standard deviations of a binomial with p = 1/2
-    low = max(0, math.floor(n / 2 - reach))
-    high = min(n - 1, math.ceil(n / 2 + reach) - 1)
-    middle = statistics.median(ordered)
-    return {"median_s": middle, "low_s": ordered[low], "high_s": ordered[high], "runs": n}
+    except Exception:  # the back end has none, or cannot export this graph: it raises what it likes
+        return None
+    return call
 
 
 def flops(case: Case, inputs: dict[str, Any], outs: dict[str, Any]) -> int | None:

@@ -244,6 +244,8 @@ class NativeOptimizer(Optimizer):
 
     def train(self, inputs: Mapping[str, Any]) -> Outputs:
         parts = self._parts or self.parts
+        if parts.whole is not None:
+            return parts.whole(inputs)
         outs = parts.run(inputs)
         parts.update()
         return outs

@@ -15,6 +15,8 @@ import nnl.deep500 as d5
 from nnl.converters.onnx.errors import UnsupportedOperator
 from nnl.converters.onnx.operators import UnknownNode
 from nnl.converters.onnx.writer import write
+from nnl.deep500.operation import compiler
+from nnl.deep500.optimizers import OneStepOptimizer, Optimizer
 from tests.deep500 import models
 
 TOLERANCE = 2e-5  # sums of float32 in another order, for numbers around 1
@@ -154,6 +156,18 @@ def chosen_initializers_train(backend: str) -> None:
     assert net.fetch(["b@gradient"])[0].shape == (2,)
 
 
+def optimizers_of_ones_own_train(backend: str) -> None:
+    """One that is only train(), and one that is only an update rule: the same gradient descent."""
+    losses = []
+    for make in (OnlyTrain, OnlyRule):
+        net = d5.network(models.lenet(), backend)
+        net.add_loss("scores")
+        optimizer = make(net)
+        losses.append([float(optimizer.train(models.digits(8))["loss"]) for _ in range(4)])
+        assert losses[-1][3] < losses[-1][0]
+    close(*losses)
+
+
 def operators_of_ones_own_train(backend: str) -> None:
     net = d5.network(models.linear(), backend)
     cube = Cube("y", outputs="z", factor=2.0)
@@ -162,20 +176,46 @@ def operators_of_ones_own_train(backend: str) -> None:
         assert text == "torch has no operators for: user.Cube (node user.Cube 'z')"
         return
     net.add_node(cube)
-    net.add_node(CppCube("z", outputs="zz"))
-    net.add_output("zz")
-    net.add_loss("zz", "t", "squared_error")
+    trains_as_a_cube(net, 2)
+
+
+def bodies_in_cpp_train(backend: str) -> None:
+    net = d5.network(models.linear(), backend)
+    if backend == "torch:compiled":
+        raised(UnsupportedOperator, lambda: net.add_node(CppCube("y", outputs="z")))
+        return
+    net.add_node(CppCube("y", outputs="z"))
+    trains_as_a_cube(net, 1)
+
+
+def trains_as_a_cube(net: Any, factor: float) -> None:
+    net.add_output("z")
+    net.add_loss("z", "t", "squared_error")
     x, t = np.eye(3, dtype=np.float32), np.zeros((3, 2), np.float32)
     w = net.fetch(["w"])[0]
     outs = net.inference_and_backprop({"x": x, "t": t})
-    close(outs["zz"], (2 * w**3) ** 3)
-    gradient = 2 * (8 * w**9) * (72 * w**8) / 6
+    close(outs["z"], factor * w**3)
+    gradient = 2 * (factor * w**3) * (3 * factor * w**2) / 6
     np.testing.assert_allclose(net.fetch(["w@gradient"])[0], gradient, rtol=1e-3, atol=1e-4)
 
 
 def the_context_manager_sets_up_and_tears_down(backend: str) -> None:
     with d5.network(models.linear(), backend) as net:
         assert net.inference({"x": np.ones((2, 3))})["y"].shape == (2, 2)
+
+
+class OnlyTrain(Optimizer):
+    def train(self, inputs):
+        outs = self.network.inference_and_backprop(inputs)
+        for name, gradient in self.network.gradient():
+            w, g = self.network.fetch([name, gradient])
+            self.network.feed(name, w - 0.1 * g)
+        return outs
+
+
+class OnlyRule(OneStepOptimizer):
+    def update_rule(self, grad, old_param, name):
+        return old_param - 0.1 * grad
 
 
 class Cube(d5.Operation):
@@ -219,14 +259,18 @@ TRAINING = (
     a_squared_error_is_differentiated,
     only_a_loss_is_differentiated,
     chosen_initializers_train,
+    optimizers_of_ones_own_train,
     operators_of_ones_own_train,
+    bodies_in_cpp_train,
 )
 
 
 def check(backend: str) -> int:
     """Check every promise; gives how many there were."""
     trains = d5.network_class(backend).trains
-    promises = (*INFERENCE, *(TRAINING if trains else ()))
+    promises = [*INFERENCE, *(TRAINING if trains else ())]
+    if trains and compiler() is None:
+        promises.remove(bodies_in_cpp_train)
     for promise in promises:
         promise(backend)
     return len(promises)

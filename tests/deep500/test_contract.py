@@ -13,9 +13,11 @@ import pytest
 pytest.importorskip("onnx")
 
 import nnl.deep500 as d5  # noqa: E402
+from nnl.deep500.operation import compiler  # noqa: E402
 from tests.deep500 import contract  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
+PROMISES = 14  # one more with a C++ compiler
 HERE = [b for b in ("reference", "nnl:numpy", "nnl", "onnxruntime", "torch", "openvino")]
 
 
@@ -24,6 +26,22 @@ def installed(backend: str) -> str:
     if hint:
         pytest.skip(f"{backend} is not installed")
     return backend
+
+
+def in_tensorflow(module: str, *words: str) -> str:
+    """What a module says when it runs in the Python that has TensorFlow."""
+    python = os.environ.get("NNL_TENSORFLOW_PYTHON")
+    if not python:
+        pytest.skip("TensorFlow is not installed (NNL_TENSORFLOW_PYTHON names a Python with it)")
+    command = [python, "-m", module, *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def need_compiler() -> None:
+    if compiler() is None:
+        pytest.skip("there is no C++ compiler (CXX names one)")
 
 
 @pytest.mark.parametrize("backend", HERE)
@@ -35,25 +53,21 @@ def test_inference(backend, promise):
 @pytest.mark.parametrize("backend", [b for b in HERE if b not in ("onnxruntime", "openvino")])
 @pytest.mark.parametrize("promise", contract.TRAINING, ids=lambda p: p.__name__)
 def test_training(backend, promise):
+    if promise is contract.bodies_in_cpp_train:
+        need_compiler()
     promise(installed(backend))
 
 
 @pytest.mark.long
 def test_torch_compiled_keeps_the_contract():
-    assert contract.check(installed("torch:compiled")) == 13
+    assert contract.check(installed("torch:compiled")) >= PROMISES
 
 
 @pytest.mark.long
 def test_tensorflow_keeps_the_contract():
-    python = os.environ.get("NNL_TENSORFLOW_PYTHON")
-    if not python:
-        pytest.skip("TensorFlow is not installed (NNL_TENSORFLOW_PYTHON names a Python with it)")
-    names = "tensorflow", "tensorflow:compiled"
-    done = subprocess.run(
-        [python, "-m", "tests.deep500.contract", *names], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert [line.split()[-1] for line in done.stdout.splitlines()] == ["13", "13"]
+    said = in_tensorflow("tests.deep500.contract", "tensorflow", "tensorflow:compiled")
+    counts = [int(line.split()[-1]) for line in said.splitlines()]
+    assert len(counts) == 2 and min(counts) >= PROMISES
 
 
 def test_inference_only_back_ends_say_so():
@@ -93,7 +107,7 @@ def test_a_back_end_for_ten_operators_takes_a_hundred_lines(monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr(d5, "_BACKENDS", dict(d5._BACKENDS))
     d5.add_backend("small", "tests.deep500.small_backend", "SmallNetwork", "torch")
-    for promise in (*contract.INFERENCE, *contract.TRAINING[:-1]):
+    for promise in (*contract.INFERENCE, *contract.TRAINING[:-2]):
         promise("small")
     text = (ROOT / "tests/deep500/small_backend.py").read_text(encoding="utf-8")
     assert text.count("\n") <= 100

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from functools import cache
 
 import numpy as np
@@ -13,10 +11,11 @@ import pytest
 pytest.importorskip("onnx")
 
 
-from nnl.deep500 import gradients, operators  # noqa: E402
+from nnl.deep500 import gradients, operators, timing  # noqa: E402
 from nnl.deep500.cases import cases  # noqa: E402
 from nnl.deep500.networks.reference import ReferenceNetwork, ReferenceVisitor  # noqa: E402
-from tests.deep500.test_contract import ROOT, installed  # noqa: E402
+from tests.deep500 import recurrent  # noqa: E402
+from tests.deep500.test_contract import in_tensorflow, installed  # noqa: E402
 
 
 @cache
@@ -63,14 +62,27 @@ def test_back_ends_run_what_they_ran(backend, least, tests):
 
 @pytest.mark.long
 def test_tensorflow_runs_most_operators():
-    python = os.environ.get("NNL_TENSORFLOW_PYTHON")
-    if not python:
-        pytest.skip("TensorFlow is not installed (NNL_TENSORFLOW_PYTHON names a Python with it)")
-    code = "from tests.deep500.counted import counted; print(*counted('tensorflow'))"
-    done = subprocess.run([python, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    of, good = map(int, done.stdout.split()[-2:])
+    of, good = map(int, in_tensorflow("tests.deep500.counted", "tensorflow").split()[-2:])
     assert of == 171 and good >= 0.8 * of
+
+
+@pytest.mark.long
+def test_recurrent_layers_of_tensorflow_are_those_of_nnl():
+    assert in_tensorflow("tests.deep500.recurrent", "tensorflow", "nnl:numpy").split()[-1] == "54"
+
+
+def test_recurrent_layers_are_those_of_onnx_runtime():
+    """Directions, lengths, states, peepholes, activations and clipping; gradients are nnl's."""
+    for backend in (installed("torch"), "nnl"):
+        assert recurrent.check(backend, installed("onnxruntime")) == 54
+    recurrent.check_gradients("torch", "nnl")
+
+
+def test_a_method_may_leave_a_node_to_the_body_that_onnx_has(monkeypatch):
+    visitor = pytest.importorskip("nnl.deep500.networks.torch_visitor").TorchVisitor
+    monkeypatch.setattr(visitor, "visit_Gelu", lambda self, node, x: NotImplemented)
+    found = list(operators.check(named("gelu_default_1", "gelu_tanh_2"), "torch"))
+    assert [r.status for r in found] == ["pass", "pass"]
 
 
 def test_a_wrong_result_is_a_result(monkeypatch):
@@ -112,6 +124,27 @@ def test_times_come_with_their_interval_and_the_first_run_apart():
     n = r.numbers
     assert n["runs"] == 15 and 0 < n["low_s"] <= n["median_s"] <= n["high_s"] and n["first_s"] > 0
     assert n["flops"] == 2 * 3 * 4 * 3 and n["bytes"] == 4 * (3 * 4 + 4 * 3 + 3 * 3)
+    assert n["low_us"] <= n["overhead_us"] <= n["high_us"]  # beside the plain program
+    assert n["overhead_us"] < 1e6 * n["high_s"]
+    (r,) = operators.timing(named("matmul_2d"), "reference", runs=3)
+    assert r.numbers["runs"] == 3 and "overhead" not in r.numbers  # it has no plain program
+
+
+def test_overhead_is_the_median_of_paired_differences():
+    """The machine gets slower in the middle; every pair differs by 2 us, in one it pauses."""
+    pairs = [((s, s), (s + 2e-6, s + 1e-6)) for s in (1e-3, 1e-3, 5e-3, 5e-3, 5e-3)]
+    pairs.append(((1e-3, 1e-3), (9.0, 1e-3 + 1e-6)))
+    found = timing.overhead(pairs)
+    assert found["overhead_us"] == pytest.approx(2) and found["processor_us"] == pytest.approx(1)
+    assert found["overhead"] == pytest.approx(2e-6 / 3e-3)
+
+
+@pytest.mark.parametrize("backend", ["nnl", "torch", "onnxruntime", "openvino"])
+def test_plain_programs_give_the_same(backend):
+    (case,) = named("basic_conv_with_padding")
+    net = operators.opened(case, installed(backend))
+    (y,) = net.plain_inference(case.data[0][0])()
+    np.testing.assert_allclose(y, case.data[0][1]["y"], rtol=1e-5)
 
 
 def test_flops_of_a_convolution_are_its_multiply_adds():
@@ -121,9 +154,9 @@ def test_flops_of_a_convolution_are_its_multiply_adds():
 
 
 def test_the_interval_of_a_median_needs_no_distribution():
-    s = operators.summary(list(range(100)))
+    s = timing.summary(list(range(100)))
     assert (s["median_s"], s["low_s"], s["high_s"]) == (49.5, 40, 59)
-    assert operators.summary([3.0]) == {"median_s": 3.0, "low_s": 3.0, "high_s": 3.0, "runs": 1}
+    assert timing.summary([3.0]) == {"median_s": 3.0, "low_s": 3.0, "high_s": 3.0, "runs": 1}
 
 
 @pytest.mark.parametrize("backend", ["reference", "nnl", "torch"])

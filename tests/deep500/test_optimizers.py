@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-
 import numpy as np
 import pytest
 
@@ -13,8 +10,10 @@ pytest.importorskip("onnx")
 
 import nnl.deep500 as d5  # noqa: E402
 from nnl.deep500 import optimizers as O  # noqa: E402
+from nnl.deep500 import timing, zoo  # noqa: E402
+from nnl.deep500.dataset import DataSet  # noqa: E402
 from tests.deep500 import models  # noqa: E402
-from tests.deep500.test_contract import ROOT, installed  # noqa: E402
+from tests.deep500.test_contract import in_tensorflow, installed  # noqa: E402
 from tests.deep500.trajectories import SETTINGS, batches, check, trained  # noqa: E402
 
 
@@ -26,12 +25,31 @@ def test_native_trajectories_equal_the_reference(rule, backend):
 
 @pytest.mark.long
 def test_native_trajectories_of_tensorflow_equal_the_reference():
-    python = os.environ.get("NNL_TENSORFLOW_PYTHON")
-    if not python:
-        pytest.skip("TensorFlow is not installed (NNL_TENSORFLOW_PYTHON names a Python with it)")
-    command = [python, "-m", "tests.deep500.trajectories", "tensorflow", "tensorflow:compiled"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    in_tensorflow("tests.deep500.trajectories", "tensorflow", "tensorflow:compiled")
+
+
+@pytest.mark.parametrize("backend", ["nnl", "torch"])
+def test_native_steps_keep_parameters_and_gradients_in_the_back_end(backend, monkeypatch):
+    """And are faster than those of the readable rule, which fetches and feeds all of them."""
+
+    def made(rule):
+        net = d5.network(zoo.lenet((3, 32, 32)), installed(backend))
+        net.add_loss()
+        return O.optimizer(rule, net, lr=1e-4)
+
+    native, readable = made("native:momentum"), made("momentum")
+    batch = next(iter(DataSet(zoo.pictures(1), 1)))
+    for one in (native, readable):
+        one.train(batch)  # what happens once
+    pairs = [
+        timing.paired(lambda: native.train(batch), lambda: readable.train(batch), bool(i % 2))
+        for i in range(30)
+    ]
+    assert timing.overhead(pairs)["processor_us"] > 0
+    for name in ("fetch", "feed", "_read", "_write"):
+        monkeypatch.setattr(type(native.network), name, None)
+    first, second = (float(native.train(batch)["loss"]) for _ in range(2))
+    assert second < first
 
 
 @pytest.mark.parametrize("rule", [*SETTINGS, "accelegrad"])

@@ -145,6 +145,13 @@ def test_tickers_present_what_was_summed_up(tmp_path):
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("kind", ["Accuracy", "Progress", "JsonLines", "Csv", "LossPlot"])
+def test_every_ticker_works_alone(kind, tmp_path):
+    file = tmp_path / "file.png" if kind in ("Csv", "LossPlot") else io.StringIO()
+    runner(getattr(tickers, f"{kind}Ticker")(file)).run(1)
+    assert file.stat().st_size if kind in ("Csv", "LossPlot") else file.getvalue()
+
+
 def test_csv_files_become_four_pictures(tmp_path):
     for name in ("adam", "sgd"):
         runner(tickers.CsvTicker(tmp_path / f"{name}.csv")).run(1)

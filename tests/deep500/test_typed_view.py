@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -21,6 +23,7 @@ from nnl.converters.onnx.reader import read  # noqa: E402
 from nnl.converters.onnx.report import KINDS, cases  # noqa: E402
 from nnl.converters.onnx.writer import write  # noqa: E402
 from tests.deep500 import contract, models  # noqa: E402
+from tests.deep500.test_contract import need_compiler  # noqa: E402
 
 
 def messages(x: Any, where: str = "model") -> list[str]:
@@ -92,6 +95,22 @@ def test_types_among_attributes_are_typed_too():
     ]
 
 
+def test_an_operator_that_a_newer_onnx_has_gets_a_class():
+    code = (
+        "import onnx.defs as d; from onnx.defs import OpSchema as S; "
+        "d.register_schema(S('Novel', 'some.domain', 3, "
+        "inputs=[S.FormalParameter('X', 'T')], outputs=[S.FormalParameter('Y', 'T')], "
+        "type_constraints=[('T', ['tensor(float)'], '')], "
+        "attributes=[S.Attribute('alpha', S.AttrType.FLOAT, 'a factor', required=False)])); "
+        "from nnl.converters.onnx.operators import operator_class as c; "
+        "n = c('Novel', domain='some.domain')('x', outputs='y', alpha=2.0); "
+        "print(type(n).__name__, n.since, n.i_X, n.o_Y, n.alpha)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Novel 3 x y 2.0\n"
+
+
 def test_visitors_meet_inputs_initializers_nodes_and_outputs_in_this_order():
     met = []
 
@@ -148,6 +167,8 @@ def test_operators_of_ones_own_check_what_they_are_given():
 
 
 def test_what_the_compiler_says_about_a_body_is_shown():
+    need_compiler()
+
     class Broken(d5.CppOperation):
         source = 'extern "C" void forward(const Tensor*, Tensor*, const double*) { nonsense; }'
 

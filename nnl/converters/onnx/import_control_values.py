@@ -38,21 +38,28 @@ def _typed(values: Sequence[Variable], dtypes: Sequence[Any]) -> list[Variable]:
 
 
 def chosen_by_value(ctx: Any, node: Any, condition: Any) -> Any:
-    """One of two subgraphs, of which both are recorded."""
-    dtypes: list[list[Any]] = []
+    """One of two subgraphs, of which both are recorded. Sequences have the same length in both."""
+    kinds: list[Any] = []  # of each branch
 
     def branch(graph: Any) -> Any:
         def run() -> list[Variable]:
             outs = ctx.run_inside(graph, ())
-            dtypes.append([dtype_of(v) for v in outs])
-            return _plain(outs)
+            lengths = [len(v) if isinstance(v, list) else None for v in outs]
+            flat = [x for v in outs for x in (v if isinstance(v, list) else [v])]
+            values = _plain(flat)
+            kinds.append((lengths, [dtype_of(v) for v in flat]))
+            return values
 
         return run
 
     ys = switch(var(condition), [branch(node.else_branch), branch(node.then_branch)])
-    if dtypes[0] != dtypes[1]:
-        raise OnnxError(f"its branches give {dtypes[1]} and {dtypes[0]}")
-    return _typed(ys, dtypes[0])
+    (lengths, dtypes), (others, other_dtypes) = kinds
+    if lengths != others:
+        raise OnnxError(f"its branches give sequences of {others} and {lengths} values")
+    if dtypes != other_dtypes:
+        raise OnnxError(f"its branches give {other_dtypes} and {dtypes}")
+    flat = iter(_typed(ys, dtypes))
+    return [next(flat) if n is None else [next(flat) for _ in range(n)] for n in lengths]
 
 
 def loop_by_value(ctx: Any, node: Any, trips: Any, condition: Any, state: Sequence[Any]) -> Any:
@@ -67,6 +74,7 @@ def loop_by_value(ctx: Any, node: Any, trips: Any, condition: Any, state: Sequen
     limit = int(scalar(trips)) if trips is not None and known(trips) else None
     if limit is not None and limit <= MOST:
         most = limit if most is None else min(limit, most)
+    carried = _plain(state)
     dtypes = [dtype_of(v) for v in state]
 
     def goes_on(i: Variable, going: Variable, *values: Variable) -> Variable:
@@ -84,8 +92,8 @@ def loop_by_value(ctx: Any, node: Any, trips: Any, condition: Any, state: Sequen
         return [following, _number(next_), *values_]
 
     going = np.array(True) if condition is None else condition
-    carried = [var(np.array(0, np.int64)), _number(_plain([going])[0]), *_plain(state)]
-    ys = while_loop(goes_on, once, *carried, max_trips=most)[2:]
+    first = var(np.array(0, np.int64)), _number(_plain([going])[0])
+    ys = while_loop(goes_on, once, *first, *carried, max_trips=most)[2:]
     return _typed(ys, dtypes)
 
 

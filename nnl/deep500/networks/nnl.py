@@ -69,6 +69,10 @@ def _run_own(ctx: Any, node: Any, *inputs: Any) -> Any:
     return _Own(node)(*[var(x) for x in inputs])
 
 
+def _arrays(inputs: Values) -> bool:
+    return all(isinstance(v, np.ndarray) for v in inputs.values())
+
+
 class NnlNetwork(Network):
     """A model on nnl.
 
@@ -150,9 +154,7 @@ class NnlNetwork(Network):
     def _infer(self, inputs: Values) -> dict[str, Any]:
         names = [v.name for v in self.graph.outputs]
         with self._here():
-            static = None
-            if all(isinstance(v, np.ndarray) for v in inputs.values()):
-                static = self._static(inputs)
+            static = self._static(inputs) if _arrays(inputs) else None
             if static is None:
                 with no_grad(), parameter_scope("", self.scope):
                     outs = self.net.run(*inputs.values())
@@ -209,8 +211,28 @@ class NnlNetwork(Network):
             solver.set_parameters(self.parameter)
         return solver
 
+    def plain_inference(self, inputs: Any) -> Any:
+        self.setup()
+        values = self._bound(inputs)
+        with self._here():
+            static = self._static(values) if _arrays(values) else None
+        if static is None:
+            return super().plain_inference(inputs)
+
+        def run() -> list[Any]:
+            with self._here():
+                for name, v in static[0].items():
+                    v.d = values[name]
+                forward_all(static[1], clear_buffer=True)
+                return [np.array(y.d) for y in static[1]]
+
+        return run
+
     def plain_training(self, rule: str, **settings: float) -> Any:
-        solver = self._solver(rule, settings)
+        self.setup()
+        solver = self._solver(rule, settings) if rule else None
+
+        zero_grad = self._zero if solver is None else solver.zero_grad
 
         def train(inputs: Any) -> float:
             if not self.graphs:
@@ -220,10 +242,11 @@ class NnlNetwork(Network):
             with self._here():
                 for name, v in given.items():
                     v.d = inputs[name]
-                solver.zero_grad()
+                zero_grad()
                 forward_all(outs, clear_no_need_grad=True)
                 outs[self.loss_at].backward(clear_buffer=True)
-                solver.update()
+                if solver is not None:
+                    solver.update()
                 return float([np.array(y.d) for y in outs][self.loss_at])
 
         return train
@@ -242,6 +265,16 @@ class NnlNetwork(Network):
             with self._here():
                 solver.update()
 
+        def whole(inputs: Any) -> dict[str, Any]:
+            with self._here():
+                outs = self.step(self._bound(inputs), solver.zero_grad)
+                solver.update()
+                return self._results(outs)
+
         return NativeTraining(
-            run, update, lambda: [v.grad for v in parameters], lambda: [v.data for v in parameters]
+            run,
+            update,
+            whole,
+            lambda: [v.grad for v in parameters],
+            lambda: [v.data for v in parameters],
         )

@@ -46,6 +46,11 @@ class OnnxRuntimeNetwork(Network):
         names = [v.name for v in self.graph.outputs]
         return dict(zip(names, self.session.run(names, inputs), strict=True))
 
+    def plain_inference(self, inputs: Any) -> Any:
+        self.setup()
+        given, names = self._bound(inputs), [v.name for v in self.graph.outputs]
+        return lambda: self.session.run(names, given)
+
     def _write(self, name: str, value: Any) -> None:
         self.graph.initializers[name] = value
         self._ready = False  # weights are part of the session

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from nnl.converters.onnx.tensors import dtype_of_code
 from nnl.deep500.arrays import ArrayVisitor
 from nnl.deep500.contract import GRADIENT, NativeTraining
 from nnl.deep500.execution import Values, VisitorNetwork
@@ -66,6 +67,8 @@ class TensorFlowVisitor(ArrayVisitor):
     }
 
     def constant(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return tf.constant(value)
         if isinstance(value, list):
             return [self.constant(v) for v in value]
         if value is None or tf.is_tensor(value):
@@ -186,6 +189,13 @@ class TensorFlowVisitor(ArrayVisitor):
     def softmax(self, x: Any, axis: int) -> Any:
         return tf.nn.softmax(x, axis)
 
+    def fourier(self, x: Any, n: int, axis: int, inverse: bool) -> Any:
+        z, back = self.last(tf.complex(x[..., 0], x[..., 1]), axis)
+        short = max(0, n - z.shape[-1])
+        z = tf.pad(z[..., :n], [[0, 0]] * (len(z.shape) - 1) + [[0, short]])
+        y = tf.transpose((tf.signal.ifft if inverse else tf.signal.fft)(z), back)
+        return tf.stack([tf.math.real(y), tf.math.imag(y)], -1)
+
     def _last(self, x: Any) -> Any:
         n = len(x.shape)
         return tf.transpose(x, [0, *range(2, n), 1])
@@ -248,8 +258,11 @@ class TensorFlowVisitor(ArrayVisitor):
     def visit_SoftmaxCrossEntropyLoss(self, node: Any, x: Any, t: Any, w: Any = None) -> Any:
         plain = w is None and node.reduction == "mean" and len(node.outputs) == 1
         if not plain or len(x.shape) != 2 or "ignore_index" in node.attributes:
-            return self.missing(node)
+            return NotImplemented
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(t, x))
+
+    def visit_BitCast(self, node: Any, x: Any) -> Any:
+        return tf.bitcast(x, tf.as_dtype(dtype_of_code(node.to, "BitCast")))
 
     def visit_BitShift(self, node: Any, x: Any, y: Any) -> Any:
         left = node.direction == "LEFT"
@@ -279,7 +292,7 @@ class TensorFlowNetwork(VisitorNetwork):
     def array(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self.array(v) for v in value]
-        return None if value is None else np.array(value)
+        return None if value is None else np.asarray(value.numpy())
 
     def _build(self) -> None:
         super()._build()
@@ -302,14 +315,14 @@ class TensorFlowNetwork(VisitorNetwork):
     def _run(self, inputs: Values) -> list[Any]:
         return list(self._forward(inputs))
 
-    def step(self, inputs: Values) -> tuple[list[Any], list[Any]]:
-        """Outputs and gradients as tensors."""
-        outs, grads = self._step(inputs)
+    def _stepped(self, step: Any, inputs: Values) -> dict[str, Any]:
+        """The outputs of a step, whose gradients are kept."""
+        outs, grads = step(self._given(inputs))
         self.grads = dict(zip(self.values, grads, strict=True))
-        return outs, grads
+        return self._results(outs)
 
     def _backprop(self, inputs: Values) -> dict[str, Any]:
-        return self._results(self.step(self._given(inputs))[0])
+        return self._stepped(self._step, inputs)
 
     def _read(self, name: str) -> Any:
         own = name.removesuffix(GRADIENT)
@@ -326,8 +339,60 @@ class TensorFlowNetwork(VisitorNetwork):
     def _write(self, name: str, value: Any) -> None:
         self.values[name].assign(value)
 
+    def _need_compiled(self) -> None:
+        if not self.compiled:
+            raise NotImplementedError(
+                "tensorflow computes by its visitor, call by call: tensorflow:compiled has a plain "
+                "program to compare with"
+            )
+
+    def plain_inference(self, inputs: Any) -> Any:
+        self._need_compiled()
+        self.setup()
+        values, call = self._bound(inputs), tf.function(self._plain)
+        if not all(isinstance(v, np.ndarray) for v in values.values()):
+            return super().plain_inference(inputs)
+        return lambda: [y.numpy() for y in call({n: tf.constant(v) for n, v in values.items()})]
+
+    def plain_training(self, rule: str, **settings: float) -> Any:
+        """A tf.function of the graph, the gradients and the update."""
+        self._need_compiled()
+        self.setup()
+        at = [v.name for v in self.graph.outputs].index(self.loss)
+        whole = self._whole(self._optimizer(rule, settings)) if rule else self._train
+        step = tf.function(whole)
+
+        def train(inputs: Any) -> float:
+            outs, _ = step({v.name: tf.constant(inputs[v.name]) for v in self.graph.inputs})
+            return float([y.numpy() for y in outs][at])
+
+        return train
+
+    def _whole(self, optimizer: Any) -> Any:
+        """Forward, backward and update in one function."""
+        variables = list(self.values.values())
+
+        def whole(inputs: Values) -> tuple[list[Any], list[Any]]:
+            outs, grads = self._train(inputs)
+            optimizer.apply_gradients(zip(grads, variables, strict=True))
+            return outs, grads
+
+        return whole
+
     def native_optimizer(self, rule: str, **s: float) -> NativeTraining:
         self.setup()
+        variables = list(self.values.values())
+        optimizer = self._optimizer(rule, s)
+        parts = NativeTraining(
+            lambda x: self._stepped(self._step, self._bound(x)),
+            lambda: optimizer.apply_gradients(zip(self.grads.values(), variables, strict=True)),
+        )
+        if self.compiled:
+            whole = tf.function(self._whole(optimizer))
+            parts.whole = lambda x: self._stepped(whole, self._bound(x))
+        return parts
+
+    def _optimizer(self, rule: str, s: dict[str, float]) -> Any:
         k = tf.keras.optimizers
         makers: dict[str, Callable[[], Any]] = {
             "sgd": lambda: k.SGD(s["lr"]),
@@ -340,12 +405,5 @@ class TensorFlowNetwork(VisitorNetwork):
         if rule not in makers:
             return super().native_optimizer(rule, **s)
         optimizer = makers[rule]()
-        variables = list(self.values.values())
-        optimizer.build(variables)
-        update: Any = lambda g: optimizer.apply_gradients(zip(g, variables, strict=True))  # noqa: E731
-        update = tf.function(update) if self.compiled else update
-
-        def run(inputs: Any) -> dict[str, Any]:
-            return self._results(self.step(self._given(self._bound(inputs)))[0])
-
-        return NativeTraining(run, lambda: update(list(self.grads.values())))
+        optimizer.build(list(self.values.values()))
+        return optimizer
