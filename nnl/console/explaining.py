@@ -13,6 +13,7 @@ import nnl as nn
 from nnl.console.pictures import png, shown, thumbnail
 from nnl.console.tables import read_cells, read_table, variables
 from nnl.converters.nnp.graph import NnpLoader
+from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.core.graph import capture
 from nnl.core.variable import Variable
 
@@ -22,24 +23,38 @@ Array = np.ndarray[Any, Any]
 class Explained:
     """A network of a .nnp file, for a number of samples at once.
 
+    Args:
+        exactly: Whether another batch size, which the file fixes, will not do.
     Attributes:
         x, y: Its input and its output.
         score: What the output is computed from where that is a softmax or a sigmoid: likelihoods
             near 0 and 1 have no gradient to speak of.
     """
 
-    def __init__(self, path: str | Path, batch_size: int = 1, network: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        batch_size: int = 1,
+        network: str | None = None,
+        exactly: bool = False,
+    ) -> None:
         loader = NnpLoader(str(path))
         names = loader.get_network_names()
         name = network or ("MainRuntime" if "MainRuntime" in names else names[-1])
         with nn.parameter_scope("explained"):
             nn.clear_parameters()
-            self.network = loader.get_network(name, batch_size)
+            first, x = next(iter(loader.get_network(name, batch_size).inputs.items()))
+            # functions before the first parameter have a gradient only if the input wants one
+            self.x, change = Variable(x.shape, need_grad=True), NnpNetworkPass()
+            change.set_variable(first, self.x)
+            self.network = loader.get_network(name, batch_size, change)
             self.parameters = nn.get_parameters()
-        self.batch_size = batch_size
         self.inputs = self.network.inputs
-        self.x = next(iter(self.inputs.values()))
-        self.x.need_grad = True
+        self.batch_size = self.x.shape[0]  # which some files fix
+        if exactly and self.batch_size != batch_size:
+            raise ValueError(
+                f"the batch size of this network is fixed at {self.batch_size}, wanted {batch_size}"
+            )
         self.y = next(iter(self.network.outputs.values()))
         above = self.y.parent
         ends = above is not None and above.name in ("Softmax", "Sigmoid")
@@ -70,7 +85,7 @@ class Explained:
         def computed(samples: Array) -> Array:
             self.x.d = samples
             g.forward()
-            value: Array = g.d.copy()
+            value: Array = g.d[: len(samples)].copy()
             return value
 
         return computed

@@ -28,7 +28,7 @@ def infer(
     row: int = 0,
     sample: str | None = None,
 ) -> dict[str, Any]:
-    """Run the network of a .nnp file on one sample.
+    """Run the network of a .nnp file on one sample; on copies of it where the file fixes the batch.
 
     Args:
         values: Of inputs, by name; the others come from a row of `csv`.
@@ -52,10 +52,10 @@ def infer(
     for name, shape in inputs.items():
         if name not in given:
             raise Refused("invalid", f"the input {name!r} has no value", None, name)
-        if given[name].size != math.prod(shape):
+        if given[name].size != math.prod(shape[1:]):
             what = f"{name} is {list(given[name].shape)}, the network takes {list(shape[1:])}"
             raise Refused("invalid", what, "choose data of this shape", name)
-        given[name] = given[name].reshape(shape)
+        given[name] = np.broadcast_to(given[name].reshape(shape[1:]), shape)
     begin = time.perf_counter()
     found = network.run(given)
     seconds = time.perf_counter() - begin

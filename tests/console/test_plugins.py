@@ -2,13 +2,18 @@
 """Plugins: forms, who may run them, and what the shipped ones compute on cases solved by hand."""
 
 import hashlib
+import json
 import time
+from importlib import import_module
+from itertools import combinations, product
+from math import factorial
 
 import numpy as np
 import pytest
 
 from nnl.console.explaining import Explained
 from nnl.console.forms import argument, read_form
+from nnl.console.inferring import infer
 from nnl.console.plugins.fairness import fairness
 from nnl.console.plugins.grad_cam import grad_cam
 from nnl.console.plugins.lime import lime
@@ -92,6 +97,61 @@ def test_shap_shares_what_parts_do_together():
     assert np.allclose(found, [3, 3, 4])
 
 
+def test_shap_is_what_all_subsets_of_parts_say():
+    rng = np.random.default_rng(0)
+    w, x = rng.normal(size=(6, 4)), rng.normal(size=(1, 6))
+
+    def predict(samples):
+        return np.tanh(samples @ w).prod(1) + np.abs(samples).max(1)
+
+    def value(present):
+        return predict(np.where([i in present for i in range(6)], x, 0.3).astype(np.float32))[0]
+
+    for n in (5, 6):  # exact, and a mean over orders
+        parts = np.minimum(np.arange(6), n - 1)
+        members = [np.flatnonzero(parts == i).tolist() for i in range(n)]
+        wanted = np.zeros(n)
+        for i in range(n):
+            others = [j for j in range(n) if j != i]
+            for k in range(n):
+                for chosen in combinations(others, k):
+                    kept = [p for j in chosen for p in members[j]]
+                    weight = factorial(k) * factorial(n - k - 1) / factorial(n)
+                    wanted[i] += weight * (value([*kept, *members[i]]) - value(kept))
+        found = shap(predict, x.astype(np.float32), parts, orders=4000, baseline=0.3)
+        assert np.allclose(found, wanted, atol=1e-5 if n == 5 else 0.02)
+        assert found.sum() == pytest.approx(value(range(6)) - value([]), abs=1e-5)
+
+
+def test_lime_is_the_weighted_regression_of_all_masks():
+    x, parts = np.array([[1.0, -2, 3]], np.float32), np.arange(3)
+
+    def predict(samples):
+        return samples[:, 0] * samples[:, 1] + np.maximum(samples[:, 2], samples[:, 0])
+
+    masks = np.array(list(product((0, 1), repeat=3)), float)
+    weights = np.exp(-(((1 - masks.mean(1)) / 0.5) ** 2))
+    design = np.concatenate([masks, np.ones((8, 1))], 1)
+    normal = design.T @ (weights[:, None] * design)
+    wanted = np.linalg.solve(normal, design.T @ (weights * predict(masks * x)))[:3]
+    assert np.allclose(lime(predict, x, parts, count=60_000, width=0.5), wanted, atol=0.03)
+
+
+def test_smooth_grad_of_a_square_is_the_gradient_in_the_middle(tmp_path):
+    document = chain(
+        ("Input", "x", {"shape": [3]}), ("F.pow_scalar", "square", {"val": 2.0}),
+        ("F.sum", "sum", {"axis": [1], "keepdims": True}), loss="F.squared_error",
+    )  # fmt: skip
+    network = Explained(saved(tmp_path / "a.nnp", document))
+    x = np.array([[1.0, -2, 0.5]], np.float32)
+    found = smooth_grad(network, x, 0, count=400, noise=0.1)
+    assert np.allclose(found, 2 * x[0], atol=4 * 2 * 0.3 / np.sqrt(400))
+    with pytest.raises(ValueError, match="is fixed at 64, wanted 1"):  # nothing says where it is
+        Explained(tmp_path / "a.nnp", 1, exactly=True)
+    (said,) = infer(str(tmp_path / "a.nnp"), {"x": x[0].tolist()})["outputs"]
+    assert said["shape"] == [1] and said["values"] == [5.25]
+
+
 def test_tracin_is_the_product_of_gradients(tmp_path):
     w = np.array([[1.0], [-2.0]])
     path = linear(tmp_path / "a.nnp", w, 0.5)
@@ -131,6 +191,37 @@ def test_sgd_influence_is_what_training_without_a_sample_changes(tmp_path):
     found = sgd_influence(path, training, tested, rate, size, epochs)
     assert np.allclose(found, wanted, rtol=0.02, atol=0.05 * np.abs(wanted).max())
     assert np.corrcoef(found, wanted)[0, 1] > 0.999
+
+
+def test_sgd_influence_goes_through_hidden_layers(tmp_path):
+    rng = np.random.default_rng(3)
+    v0 = rng.normal(size=(3, 4)).astype(np.float32)
+    w0 = rng.normal(size=(4, 1)).astype(np.float32)
+    document = chain(
+        ("Input", "x", {"shape": [3]}),
+        ("PF.affine", "one", {"n_outmaps": [4], "with_bias": False}),
+        ("F.tanh", "tanh"),
+        ("PF.affine", "two", {"n_outmaps": [1], "with_bias": False}),
+        loss="F.squared_error",
+    )
+    path = saved(tmp_path / "a.nnp", document, **{"one/affine/W": v0, "two/affine/W": w0})
+    x, y = rng.normal(size=(8, 3)).astype(np.float32), rng.normal(size=(8, 1)).astype(np.float32)
+    tested_x, tested_y = x[:3] + 0.5, y[:3] - 0.5
+    rate, size, epochs = 0.005, 4, 3
+
+    def trained(without):  # and its gradients by hand
+        v, w = v0.astype(float), w0.astype(float)
+        for chosen in orders(8, size, epochs, 0):
+            kept = [j for j in chosen if j != without]
+            h = np.tanh(x[kept] @ v)
+            error = 2 * (h @ w - y[kept]) / size
+            v, w = v - rate * x[kept].T @ (error @ w.T * (1 - h * h)), w - rate * h.T @ error
+        return ((np.tanh(tested_x @ v) @ w - tested_y) ** 2).mean()
+
+    wanted = np.array([trained(j) - trained(None) for j in range(8)])
+    training, tested = {"x": x, "y": y}, {"x": tested_x, "y": tested_y}
+    found = sgd_influence(path, training, tested, rate, size, epochs)
+    assert np.allclose(found, wanted, atol=0.05 * np.abs(wanted).max())
 
 
 def test_fairness_is_counted():
@@ -227,6 +318,36 @@ def test_a_dropped_in_plugin_runs_when_it_was_allowed_and_again_when_it_changes(
     browser.post("/plugins/darker/run", {"args": {"input": "/etc/passwd"}}, 404)
     path.write_text(path.read_text() + "\n")
     assert browser.post("/plugins/darker/run", run, 403)["code"] == "untrusted"
+
+
+@pytest.mark.parametrize("scores", [1, 2])
+def test_every_shipped_plugin_runs_as_a_command(tmp_path, monkeypatch, console, scores):
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.random((6, 1, 6, 6)), "y": np.arange(6) % 2, "z": np.arange(6) // 3}
+    csv = str(console.datasets.path(console.datasets.write("small", rows)["id"]))
+    document = chain(
+        ("Input", "x", {"shape": [1, 6, 6]}),
+        ("PF.convolution", "conv", {"outmaps": 3, "kernel": [3, 3]}),
+        ("F.relu", "relu"),
+        ("PF.affine", "fc", {"n_outmaps": [scores]}),
+        loss="F.softmax_cross_entropy" if scores > 1 else "F.sigmoid_cross_entropy",
+    )
+    model = str(saved(tmp_path / "a.nnp", document))
+    monkeypatch.chdir(tmp_path)
+    for name, *words in (
+        ("grad_cam", "-r", "2"), ("smooth_grad", "-r", "2"), ("lime", "-r", "2", "-n", "40"),
+        ("shap", "-r", "2", "-n", "4"), ("tracin", "-r", "2", "-t", csv),
+        ("sgd_influence", "-t", csv), ("fairness", "-g", "z"),
+    ):  # fmt: skip
+        monkeypatch.setattr("sys.argv", [name, "-m", model, "-d", csv, *words])
+        import_module(f"nnl.console.plugins.{name}").main()
+    assert {p.name for p in tmp_path.iterdir() if p.is_file()} == {
+        "a.nnp", "grad_cam.png", "smooth_grad.png", "lime.png", "shap.png", "tracin.csv",
+        "sgd_influence.csv", "fairness.json",
+    }  # fmt: skip
+    found = json.loads((tmp_path / "fairness.json").read_text())
+    assert -1 <= found["demographic_parity"] <= 1
+    assert (tmp_path / "lime.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_shipped_plugins_have_forms_and_one_runs_on_a_row_of_a_trial(browser, console, tmp_path):

@@ -20,7 +20,7 @@ class Trained:
     """A network that is trained by plain SGD, every step of which is kept."""
 
     def __init__(self, path, batch_size):
-        self.network = Explained(path, batch_size, "Main")
+        self.network = Explained(path, batch_size, "Main", exactly=True)
         self.loss = F.mean(next(iter(self.network.network.outputs.values())))
         self.parameters = list(self.network.parameters.values())
         self.gradients = nn.grad([self.loss], self.parameters)

@@ -18,7 +18,7 @@ class Losses:
     """Gradients of the loss of single samples, at the weights of a file."""
 
     def __init__(self, path):
-        self.network = Explained(path, 1, "Main")
+        self.network = Explained(path, 1, "Main", exactly=True)
         self.loss = next(iter(self.network.network.outputs.values()))
         self.parameters = self.network.parameters
         self.gradients = nn.grad([self.loss], list(self.parameters.values()))
