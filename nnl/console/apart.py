@@ -22,6 +22,7 @@ from threading import BoundedSemaphore
 from typing import Any
 
 from nnl.console.errors import STATUS, Refused, refusal
+from nnl.core.limits import memory_bytes
 
 # What may be asked for: functions that take and give what JSON has.
 TASKS = {
@@ -66,6 +67,7 @@ def apart(task: str, path: Path, file: str, **arguments: Any) -> Any:
     """
     limits = asdict(LIMITS)
     limits["memory"] += LIMITS.memory_per_byte * path.stat().st_size
+    limits["memory"] = min(limits["memory"], memory_bytes() // 4 * 3)
     given = {"arguments": {"path": str(path), **arguments}, "limits": limits, "name": file}
     command = [sys.executable, "-m", "nnl.console.apart", task]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

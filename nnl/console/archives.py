@@ -14,6 +14,8 @@ MAX_MEMBERS = 500_000
 MAX_BYTES = 32 * 2**30  # unpacked
 MAX_RATIO = 1000  # of what is unpacked to what was sent, above a megabyte
 _BLOCK = 2**20
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
+_IMPOSSIBLE = (FileExistsError, NotADirectoryError, IsADirectoryError)  # a file is a folder too
 
 
 def unpack(path: Path, folder: Path) -> list[Path]:
@@ -27,7 +29,7 @@ def unpack(path: Path, folder: Path) -> list[Path]:
             members = archive.infolist()
             _check(members, path.stat().st_size)
             return [found for m in members if (found := _member(archive, m, folder)) is not None]
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (*_DAMAGED, *_IMPOSSIBLE) as error:
         raise Refused("unreadable", f"the archive is damaged: {error}", "make it again") from None
 
 

@@ -11,6 +11,7 @@ from nnl.console.analysis import ends
 from nnl.console.building import _TRAINING_ONLY, build, unit_ends
 from nnl.console.document import Document, Net, Node, in_order
 from nnl.console.palette import layers
+from nnl.console.training import solvers
 
 Shape = tuple[int, ...]
 _TAKEN = {"nn", "F", "PF", "S", "np", "test", "initial", "get_parameter_or_create"}
@@ -45,7 +46,7 @@ class _Writer:
                 "from nnl.initializer import ConstantInitializer, NormalInitializer, "
                 "UniformInitializer"
             ]
-        if self.document.config["optimizer"]["type"]:
+        if self.document.config["optimizer"]["type"] in solvers():
             self.lines += ["import nnl.solvers as S"]
         for net in reversed(used):
             self._function(net)
@@ -112,7 +113,7 @@ class _Writer:
             ]
         elif layer is None:
             what = node.properties.get("function") or node.type
-            self.lines += [f"    {name} = None  # {what} is unknown to nnl"]
+            self.lines += [f"    {name} = None  # {what!r} is unknown to nnl"]
         else:
             self.lines += [f"    {name} = {self._expression(node, edges)}"]
 
@@ -168,11 +169,13 @@ class _Writer:
         arguments = ", ".join(names[n.id] for n in inputs)
         self.lines += [f"results = {self.functions[net.name]}({arguments})"]
         optimizer = config["optimizer"]
-        given = ", ".join(f"{k}={v!r}" for k, v in optimizer["properties"].items())
-        self.lines += [
-            f"solver = S.{optimizer['type']}({given})",
-            "solver.set_parameters(nn.get_parameters())",
-        ]
+        kind, properties = optimizer["type"], optimizer["properties"].items()
+        if kind in solvers():  # what stands here is run: nothing but names and values
+            given = ", ".join(f"{k}={v!r}" for k, v in properties if k.isidentifier())
+            self.lines += [
+                f"solver = S.{kind}({given})",
+                "solver.set_parameters(nn.get_parameters())",
+            ]
 
 
 def _used(document: Document) -> list[Net]:

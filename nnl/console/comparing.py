@@ -49,6 +49,7 @@ def listed(
         conditions.append("EXISTS (SELECT 1 FROM json_each(tags) WHERE json_each.value = ?)")
         values.append(tag)
     if q:
+        q = q[:200]
         like = "LIKE ? ESCAPE '\\'"
         tagged = f"EXISTS (SELECT 1 FROM json_each(tags) WHERE json_each.value {like})"
         conditions.append(f"(name {like} OR note {like} OR {tagged})")
@@ -174,7 +175,8 @@ def exported(trials: Trials, project: str | None, kind: str) -> str:
     out = io.StringIO()
     writer = csv.writer(out)
     best = [f"best {m}" for m in metrics]
-    writer.writerow([*plain, "tags", *columns, *best, *(f"last {m}" for m in metrics)])
+    titles = [*plain, "tags", *columns, *best, *(f"last {m}" for m in metrics)]
+    writer.writerow([_cell(t) for t in titles])
     for e, s in zip(entries, settings, strict=True):
         values = [e["metrics"].get(m, (None, None)) for m in metrics]
         row = [e[k] for k in plain] + [" ".join(e["tags"])] + [s.get(c) for c in columns]
@@ -185,7 +187,7 @@ def exported(trials: Trials, project: str | None, kind: str) -> str:
 
 def _cell(value: Any) -> Any:
     """A cell that no program of tables takes for a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else value
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 FORMAT = 1
 MAX_NODES = 20_000
 MAX_TEXT = 400  # characters of an id, a name or a type
+LARGEST = 2**63  # of numbers
 MAX_DEPTH = 16  # of units in units, and of lists in configurations
 
 DEFAULT_CONFIG: dict[str, Any] = {
@@ -198,8 +199,17 @@ def parse(data: Any) -> Document:
         raise Invalid(f"there are more than {MAX_NODES} nodes", "networks")
     given = data.get("config")
     _plain(given, "config")
-    config = merged(DEFAULT_CONFIG, _want({} if given is None else given, dict, "config"))
-    return Document(networks, config)
+    given = {} if given is None else given
+    _shaped(given, DEFAULT_CONFIG, "config")
+    return Document(networks, merged(DEFAULT_CONFIG, given))
+
+
+def _shaped(given: Any, usual: Mapping[str, Any], where: str) -> None:
+    """Raise unless there are objects where the usual configuration has some."""
+    _want(given, dict, where)
+    for key, value in usual.items():
+        if isinstance(value, dict) and key in given:
+            _shaped(given[key], value, f"{where}.{key}")
 
 
 def _network(entry: Any, where: str) -> Net:
@@ -253,7 +263,7 @@ def _text(value: Any, where: str) -> str:
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
         raise Invalid(f"it is {_shown(value)}, wanted a number", where)
     return value
 
@@ -271,6 +281,8 @@ def _plain(value: Any, where: str, depth: int = 0) -> None:
             _plain(entry, f"{where}[{i}]", depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
         raise Invalid(f"it is {value}, wanted a finite number", where)
+    elif isinstance(value, int) and abs(value) >= LARGEST:
+        raise Invalid("it is too large a number", where)
     elif value is not None and not isinstance(value, (str, int, float)):
         raise Invalid(f"it is {_shown(value)}, wanted plain data", where)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import sqlite3
 from typing import Any
 
 STATUS = {
@@ -80,6 +81,8 @@ def refusal(error: BaseException) -> Refused:
         return Refused("too_large", "there is not enough memory for this", None)
     if isinstance(error, NotImplementedError):
         return Refused("unsupported", str(error), None)
+    if isinstance(error, (OverflowError, sqlite3.ProgrammingError)):  # where an id was wanted
+        return Refused("invalid", "a value of the request is of another kind, or too large", None)
     if isinstance(error, (ValueError, TypeError)):
         return Refused("invalid", str(error), None, getattr(error, "where", None))
     return Refused("failed", f"{type(error).__name__}: {error}", "the log of the server says more")

@@ -56,7 +56,7 @@ def application(console: Console) -> FastAPI:
         return _answer(refusal(error))
 
     known = (Refused, OSError, MemoryError, NotImplementedError, ValueError, TypeError)
-    for kind in (*known, sqlite3.OperationalError):
+    for kind in (*known, OverflowError, sqlite3.OperationalError, sqlite3.ProgrammingError):
         app.add_exception_handler(kind, lambda request, error: _answer(refusal(error)))
 
     @app.exception_handler(HTTPException)

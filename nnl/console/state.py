@@ -94,7 +94,8 @@ class Console:
     def scratch(self, name: str) -> Iterator[Path]:
         """A file of this name that is gone afterwards."""
         with tempfile.TemporaryDirectory(dir=self.uploads) as folder:
-            yield Path(folder) / Path(name.replace("\\", "/")).name[-100:]
+            last = Path(name.replace("\\", "/")).name.encode("utf-8", "replace")[-200:]
+            yield Path(folder) / last.decode("utf-8", "ignore")
 
     def close(self) -> None:
         """End what runs with this server; trials go on."""

@@ -7,6 +7,7 @@ import csv
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff")
 ARRAYS = (".npy", ".csv")
 MAX_ROWS_OF_STATISTICS = 2000
 MAX_NUMBERS_OF_STATISTICS = 2**25
+MAX_KEPT = 32 * 2**20  # bytes of a table
 MAX_CELL_FILE = 256 * 2**20
 MAX_CELL_TABLE = 16 * 2**20  # as text, which becomes many times as much
 MAX_PIXELS = 2**26
@@ -26,11 +28,23 @@ Array = np.ndarray[Any, Any]
 
 
 def read_table(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a .csv file.
+    """Header and rows of a .csv file; those of the last ones are kept in memory.
 
     Raises:
         Refused: It is no such file, or a row has another number of cells.
     """
+    facts = path.stat()
+    if facts.st_size > MAX_KEPT:
+        return _read(path)
+    return _kept(path, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=4)
+def _kept(path: Path, changed: int, size: int) -> tuple[list[str], list[list[str]]]:
+    return _read(path)
+
+
+def _read(path: Path) -> tuple[list[str], list[list[str]]]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             lines = [(i, row) for i, row in enumerate(csv.reader(file), 1) if row]

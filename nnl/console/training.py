@@ -28,6 +28,7 @@ from nnl.converters.model import Built, Network
 from nnl.converters.nnp.parameter_files import Stored, set_value
 from nnl.converters.nnp.writer import save
 from nnl.core.context import using
+from nnl.core.limits import memory_bytes
 from nnl.core.random import seed
 from nnl.core.suggest import did_you_mean
 from nnl.core.variable import Variable
@@ -151,11 +152,17 @@ def _inputs_of(outputs: Any, graph: Graph) -> dict[str, Variable]:
 def _scope(
     document: Document, weights: Sequence[Stored], columns: Mapping[str, Shape] | None
 ) -> OrderedDict[str, Any]:
-    """A registry with those of these parameters that fit the network; it may have been edited."""
+    """A registry with those of these parameters that fit the network; it may have been edited.
+
+    Raises:
+        Refused: The network's parameters would leave no memory for anything else.
+    """
     scope: OrderedDict[str, Any] = OrderedDict()
-    if not weights:
-        return scope
     wanted = build(document, columns=columns).parameters()
+    size, most = sum(v.spec.nbytes for v in wanted.values()), memory_bytes() // 2
+    if size > most:
+        text = f"its parameters take {size / 2**30:.3g} GiB, wanted at most {most / 2**30:.3g} GiB"
+        raise Refused("too_large", text, "make layers smaller")
     with nn.parameter_scope("", scope):
         for p in weights:
             if p.name not in wanted or wanted[p.name].shape != p.value.shape:

@@ -324,6 +324,8 @@ class Trials:
         """The parameters of a trial or of an imported file."""
         if not source:
             return []
+        if not isinstance(source, Mapping):
+            raise Refused("invalid", "weights_from is no object", None, "weights_from")
         if "trial" in source:
             key = str(source["trial"])
             self._row(key)

@@ -307,6 +307,9 @@ def test_a_dropped_in_plugin_runs_when_it_was_allowed_and_again_when_it_changes(
     assert [a["name"] for a in found["artifacts"]] == ["out.txt"]
     artifact = browser.client.get(f"/api/v1/runs/{found['id']}/artifacts/out.txt")
     assert artifact.text == "0.25"
+    assert artifact.headers["content-disposition"].startswith("attachment")
+    (console.plugins.root / found["id"] / "out" / "link.png").symlink_to("/etc/hostname")
+    assert browser.client.get(f"/api/v1/runs/{found['id']}/artifacts/link.png").status_code == 404
     for name in ("..%2flog.txt", "%2fetc%2fpasswd"):
         assert browser.client.get(f"/api/v1/runs/{found['id']}/artifacts/{name}").status_code == 404
     for args, where in (

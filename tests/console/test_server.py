@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may ask the server, and what it answers."""
 
+import ast
+import re
 import signal
 import subprocess
 import sys
@@ -138,12 +140,56 @@ def test_bad_requests_are_told_what_is_wrong(browser):
     answer = browser.post("/analyze", {"document": {"networks": 1}}, 422)
     assert answer["message"] == "networks: it is 1, wanted a list" and answer["where"] == "networks"
     headers = {"X-NNL": "1", "Content-Type": "application/json"}
-    for text in (b"{", b"[1]", b'{"a": NaN}', b"[" * 100_000, b"\xff"):
+    for text in (b"{", b"[1]", b'{"a": NaN}', b"[" * 100_000, b"\xff", b"9" * 10_000):
         answer = browser.client.post("/api/v1/analyze", content=text, headers=headers)
         refused(answer, 422, "invalid")
     refused(browser.client.get("/api/v1/projects/none"), 404, "not_found")
     refused(browser.client.get("/api/v1/none"), 404, "not_found")
     assert browser.post("/projects", {"name": " "}, 422)["code"] == "invalid"
+    assert browser.get(f"/trials?offset={10**30}", 422)["code"] == "invalid"
+    assert browser.post("/trials", {"project": "a", "version": [1]}, 422)["code"] == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("networks", 0, "nodes", 0, "x"), 10**400, "nodes[0].x: it is int, wanted a number"),
+        (("networks", 0, "nodes", 1, "properties", "outmaps"), 10**400, "too large a number"),
+        (("networks", 0, "nodes", 1, "properties", "pad"), [[[[]]] * 9] * 9, ""),
+        (("config", "optimizer"), [], "config.optimizer: it is [], wanted an object"),
+        (("config", "dataset"), True, "config.dataset: it is True, wanted an object"),
+        (("config", "optimizer", "schedule"), 1, "schedule: it is 1, wanted an object"),
+        (("networks", 0, "nodes", 4, "properties", "n_outmaps"), [2**40], "takes"),
+    ],
+)
+def test_documents_with_impossible_values_are_told_of_and_hold_nobody_up(
+    browser, path, value, message
+):
+    document = lenet().to_json()
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    for route in ("/analyze", "/code", "/arrange", "/export?format=html", "/export?format=nnp"):
+        headers = {"X-NNL": "1"}
+        given = {"document": document}
+        answer = browser.client.post(f"/api/v1{route}", json=given, headers=headers)
+        assert answer.status_code in (200, 413, 422), answer.text
+    assert message in answer.json()["message"]
+
+
+def test_no_text_of_a_document_becomes_code(browser):
+    document = lenet().to_json()
+    evil = "x\nimport os; os.abort()\n#"
+    node = document["networks"][0]["nodes"][1]
+    node.update(type="Unknown", name=evil, properties={"function": evil, evil: evil})
+    document["networks"][0]["name"] = evil
+    document["config"]["optimizer"] = {"type": f"Sgd(){evil}", "properties": {evil: evil}}
+    document["config"]["dataset"] = {"train": evil}
+    code = browser.post("/code", {"document": document})["text"]
+    compiled = ast.parse(code)
+    imported = [n.names[0].name for n in ast.walk(compiled) if isinstance(n, ast.Import)]
+    assert "os" not in imported and "import os" not in re.sub(r"'[^'\n]*'", "", code)
 
 
 def test_errors_of_the_server_have_a_code_and_a_hint(browser, console, monkeypatch):

@@ -92,7 +92,7 @@ async def received(
     Args:
         most: Bytes that it may have, where that is less than for any upload.
     """
-    if not name or "\0" in name:
+    if Path(name.replace("\\", "/")).name in ("", "..") or "\0" in name:
         raise Refused("invalid", "the upload has no name", "give ?name=", "name")
     with console.scratch(name) as path:
         with open(path, "wb") as file:
