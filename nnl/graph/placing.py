@@ -27,8 +27,10 @@ def placed(order: Sequence[Key], above: Mapping[Key, Sequence[Key]]) -> dict[Key
             rows[key] = max(0, min(rows[k] for k in users[key]) - 1)
     taken: dict[int, set[int]] = {}
     column: dict[Key, int] = {}
-    for key in sorted(order, key=rows.__getitem__):
-        columns = [column[k] for k in above[key] if k in column]
+    # In each row what reads something comes first; what does not, as labels, stands beside it.
+    for key in sorted(order, key=lambda key: (rows[key], not above[key])):
+        beside = [k for user in users[key] for k in above[user]]
+        columns = [column[k] for k in above[key] or beside if k in column]
         wanted = round(sum(columns) / len(columns)) if columns else 0
         used = taken.setdefault(rows[key], set())
         step = 0
