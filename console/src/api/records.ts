@@ -288,3 +288,17 @@ export interface ReportHead {
 export interface Report extends ReportHead {
   rows: ReportRow[];
 }
+
+/** An array of one sample: its numbers unless they are too many, and a picture of it. */
+export interface Tensor {
+  name: string;
+  shape: number[];
+  values: (number | null)[] | null;
+  picture: string | null;
+}
+
+/** What a network was given of one sample, and what it said. */
+export interface Answer {
+  inputs: Tensor[];
+  outputs: Tensor[];
+}

@@ -20,6 +20,7 @@ const PROJECT_PAGES: Record<string, Page> = {
   "edit/:network?": EditorPage,
   "train/:trial?": lazy(() => import("../training/TrainingPage")),
   "eval/:trial?": lazy(() => import("../evaluation/EvaluationPage")),
+  "infer/:trial?": lazy(() => import("../inference/InferencePage")),
   "search/:search?": lazy(() => import("../search/SearchPage")),
   compare: lazy(() => import("../compare/ComparePage")),
   config: lazy(() => import("../editor/ConfigPage")),

@@ -11,6 +11,7 @@ const PROJECT_TABS = [
   ["train", "Training"],
   ["eval", "Evaluation"],
   ["search", "Search"],
+  ["infer", "Inference"],
   ["config", "Config"],
 ] as const;
 
