@@ -9,6 +9,7 @@ from typing import Any
 
 from nnl.console.errors import Refused, missing
 from nnl.core.atomic import replacing
+from nnl.deep500.columns import columns, plots
 from nnl.deep500.report import Report, compare, load
 
 MAX_BYTES = 32 * 2**20
@@ -32,11 +33,12 @@ class Reports:
     def one(self, key: str) -> dict[str, Any]:
         """A whole report."""
         report = self._report(key)
-        return {**_head(key, report), "rows": report.rows}
+        drawings = plots(report.kind, report.rows)
+        return {**_head(key, report), **_table(report.rows), "plots": drawings}
 
-    def compared(self, first: str, second: str) -> list[dict[str, Any]]:
+    def compared(self, first: str, second: str) -> dict[str, Any]:
         """What both have measured, with the ratio of the second to the first."""
-        return compare(self._report(first), self._report(second))
+        return _table(compare(self._report(first), self._report(second)))
 
     def add(self, path: Path) -> dict[str, Any]:
         """Keep a file that was brought.
@@ -90,10 +92,7 @@ def read(path: Path) -> Report:
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise ValueError(f"{path}: it has {size} bytes, wanted at most {MAX_BYTES >> 20} MiB")
-    try:
-        report = load(path)
-    except RecursionError:
-        raise ValueError(f"{path}: it is nested too deep") from None
+    report = load(path)
     try:
         json.dumps(vars(report), ensure_ascii=False, allow_nan=False).encode()
     except ValueError as error:
@@ -111,6 +110,10 @@ def read(path: Path) -> Report:
     ):
         raise ValueError(f"{path}: its parts are not those of a report")
     return report
+
+
+def _table(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"rows": rows, "columns": columns(rows)}
 
 
 def _is_flat(values: Any) -> bool:

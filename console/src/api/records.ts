@@ -285,8 +285,31 @@ export interface ReportHead {
   hardware: Record<string, unknown>;
 }
 
-export interface Report extends ReportHead {
+export interface ReportColumn {
+  name: string;
+  text: string;
+  unit: string;
+  /** Whether it tells rows apart. */
+  key: boolean;
+  /** The columns with the ends of the interval around its values. */
+  interval?: [string, string];
+}
+
+/** What can be drawn of rows; `by` names the columns whose values name one line or group. */
+export interface ReportPlot {
+  form: "lines" | "points" | "bars" | "counts";
+  x: string;
+  y: string;
+  by: string[];
+}
+
+export interface ReportTable {
   rows: ReportRow[];
+  columns: ReportColumn[];
+}
+
+export interface Report extends ReportHead, ReportTable {
+  plots: ReportPlot[];
 }
 
 /** An array of one sample: its numbers unless they are too many, and a picture of it. */

@@ -1,7 +1,7 @@
 // Two reports: what is not the same of where they were made, and every measurement of both.
 
 import { useState } from "react";
-import type { ReportHead, ReportRow } from "../api/records";
+import type { ReportHead, ReportTable } from "../api/records";
 import { useResource } from "../api/resource";
 import { Empty, Failure, Loading } from "../ui/parts";
 import { RowsTable } from "./RowsTable";
@@ -16,7 +16,7 @@ interface ComparisonProps {
 const LEAST = 1.1;
 
 export function Comparison({ first, second }: ComparisonProps) {
-  const { data, error, reload } = useResource<{ rows: ReportRow[] }>("/reports/compare", {
+  const { data, error, reload } = useResource<ReportTable>("/reports/compare", {
     first: first.id,
     second: second.id,
   });
@@ -49,7 +49,7 @@ export function Comparison({ first, second }: ComparisonProps) {
       {rows.length === 0 ? (
         <Empty title="Nothing has changed that much" />
       ) : (
-        <RowsTable key={least} label="Changes" rows={rows} />
+        <RowsTable key={least} label="Changes" rows={rows} columns={data.columns} />
       )}
     </div>
   );

@@ -22,8 +22,8 @@ export function ReportView({ id }: { id: string }) {
         />
         <Facts label="Made with" facts={{ ...data.hardware, ...data.versions }} />
       </div>
-      <Drawings rows={data.rows} />
-      <RowsTable label="Rows" rows={data.rows} />
+      <Drawings report={data} />
+      <RowsTable label="Rows" {...data} />
     </div>
   );
 }

@@ -1,15 +1,14 @@
 // Rows of a report: filtered by a text, sorted by a column, so many at once as one can read.
 
 import { useState } from "react";
-import type { ReportRow, ReportValue } from "../api/records";
+import type { ReportTable, ReportValue } from "../api/records";
 import { Pager } from "../ui/Rows";
-import { columnsOf, valueText } from "./text";
+import { headOf, valueText } from "./text";
 
 const LIMIT = 100;
 
-interface RowsTableProps {
+interface RowsTableProps extends ReportTable {
   label: string;
-  rows: readonly ReportRow[];
 }
 
 function before(a: ReportValue | undefined, b: ReportValue | undefined): number {
@@ -18,11 +17,10 @@ function before(a: ReportValue | undefined, b: ReportValue | undefined): number 
   return valueText(a).localeCompare(valueText(b), "en", { numeric: true });
 }
 
-export function RowsTable({ label, rows }: RowsTableProps) {
+export function RowsTable({ label, rows, columns }: RowsTableProps) {
   const [text, setText] = useState("");
   const [offset, setOffset] = useState(0);
   const [order, setOrder] = useState<{ column: string; down: boolean } | null>(null);
-  const columns = columnsOf(rows);
   const words = text.toLowerCase().split(" ").filter(Boolean);
   const found = rows.filter((row) => {
     const line = Object.values(row).map(valueText).join(" ").toLowerCase();
@@ -37,7 +35,10 @@ export function RowsTable({ label, rows }: RowsTableProps) {
     setOffset(0);
     setOrder({ column, down: order?.column === column && !order.down });
   };
-  const direction = (column: string) => (order?.column !== column ? undefined : order.down ? "descending" : "ascending");
+  const direction = (column: string) => {
+    if (order?.column !== column) return undefined;
+    return order.down ? "descending" : "ascending";
+  };
   return (
     <section className="panel">
       <Pager offset={offset} limit={LIMIT} total={found.length} go={setOffset}>
@@ -57,12 +58,12 @@ export function RowsTable({ label, rows }: RowsTableProps) {
             <tr>
               {columns.map((column) => (
                 <th
-                  key={column}
-                  className={numeric(column) ? "number" : undefined}
-                  aria-sort={direction(column)}
+                  key={column.name}
+                  className={numeric(column.name) ? "number" : undefined}
+                  aria-sort={direction(column.name)}
                 >
-                  <button className="link" onClick={() => sortBy(column)}>
-                    {column}
+                  <button className="link" title={column.name} onClick={() => sortBy(column.name)}>
+                    {headOf(column)}
                   </button>
                 </th>
               ))}
@@ -71,9 +72,9 @@ export function RowsTable({ label, rows }: RowsTableProps) {
           <tbody>
             {found.slice(offset, offset + LIMIT).map((row, index) => (
               <tr key={offset + index}>
-                {columns.map((column) => (
-                  <td key={column} className={typeof row[column] === "number" ? "number" : undefined}>
-                    {valueText(row[column])}
+                {columns.map(({ name }) => (
+                  <td key={name} className={typeof row[name] === "number" ? "number" : undefined}>
+                    {valueText(row[name])}
                   </td>
                 ))}
               </tr>

@@ -1,21 +1,26 @@
 // How the parts of a report are written.
 
-import type { ReportHead, ReportRow, ReportValue } from "../api/records";
-import { measure } from "../ui/format";
-
-/** What names a measurement, in contrast to what was measured. */
-const NAMES = ["backend", "optimizer", "scheme", "ranks", "phase", "model"];
+import type { ReportColumn, ReportHead, ReportRow, ReportValue } from "../api/records";
+import { bytes, measure, percent } from "../ui/format";
 
 export function titleOf({ kind, settings }: ReportHead): string {
   const { model } = settings;
   return typeof model === "string" ? `${kind} ${model}` : kind;
 }
 
-/** The name of what a row is about: those of its names that are not the same in all rows. */
-export function nameOf(row: ReportRow, rows: readonly ReportRow[]): string {
-  const told = NAMES.filter((name) => row[name] !== undefined);
+/** What names a row: the values of these columns, as far as they are not the same in all rows. */
+export function nameOf(
+  row: ReportRow,
+  rows: readonly ReportRow[],
+  columns: readonly string[],
+): string {
+  const told = columns.filter((name) => row[name] !== undefined);
   const differ = told.filter((name) => rows.some((other) => other[name] !== row[name]));
   return (differ.length > 0 ? differ : told.slice(0, 1)).map((name) => String(row[name])).join(" ");
+}
+
+export function headOf({ text, unit }: ReportColumn): string {
+  return unit ? `${text} (${unit})` : text;
 }
 
 export function valueText(value: ReportValue | undefined): string {
@@ -23,7 +28,10 @@ export function valueText(value: ReportValue | undefined): string {
   return typeof value === "number" && !Number.isInteger(value) ? measure(value) : String(value);
 }
 
-/** Columns of a table, in the order in which rows bring them. */
-export function columnsOf(rows: readonly ReportRow[]): string[] {
-  return [...new Set(rows.flatMap((row) => Object.keys(row)))];
+/** A number with its unit, as it is read. */
+export function quantity(value: number, unit: string): string {
+  if (unit === "s") return value < 1 ? `${measure(value * 1000)} ms` : `${measure(value)} s`;
+  if (unit === "share") return percent(value);
+  if (unit === "bytes") return bytes(value);
+  return unit ? `${measure(value)} ${unit}` : measure(value);
 }

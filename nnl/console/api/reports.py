@@ -26,7 +26,7 @@ async def bring(console: The, request: Request, name: str) -> dict[str, Any]:
 
 @router.get("/reports/compare")
 def compare(console: The, first: str, second: str) -> dict[str, Any]:
-    return {"rows": console.reports.compared(first, second)}
+    return console.reports.compared(first, second)
 
 
 @router.get("/reports/{key}")
