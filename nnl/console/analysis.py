@@ -69,7 +69,7 @@ def analyse(
             networks[net.name] = _network(net, part, own)
             problems += apart
     losses, outputs = ends(document, graph)
-    problems += _remarks(document, losses, outputs)
+    problems += _remarks(document, losses, outputs, columns or {})
     wrong = any(p.severity == "error" for p in problems)
     return {
         "revision": revision,
@@ -89,7 +89,8 @@ def _alone(
     """A unit that nothing uses, by itself."""
     rest = [n for n in document.networks.values() if n is not net]
     turned = Document({n.name: n for n in (net, *rest)}, document.config)
-    graph = build(turned, columns=columns)
+    open_ = {n.name for n in net.nodes.values() if n.properties.get("shape") is None}
+    graph = build(turned, columns={k: v for k, v in (columns or {}).items() if k in open_})
     return [p for p in graph.problems() if p.network == net.name], graph
 
 
@@ -220,17 +221,37 @@ def ends(document: Document, graph: Graph) -> tuple[list[str], list[str]]:
     return losses, outputs
 
 
-def _remarks(document: Document, losses: list[str], outputs: list[str]) -> list[Problem]:
+def _remarks(
+    document: Document, losses: list[str], outputs: list[str], columns: Mapping[str, Shape]
+) -> list[Problem]:
     net = document.main
     if not net.nodes:
         return [Problem("no_loss", "the network is empty", net.name, severity="warning")]
     if losses:
-        return []
+        return _without_data(net, columns)
     text = "there is no loss to train with: end the network with a layer of the category Loss"
     fix = None
     if len(outputs) == 1 and net.nodes[outputs[0]].type != "Output":
         fix = _add_loss(net, outputs[0])
     return [Problem("no_loss", text, net.name, fix=fix, severity="warning")]
+
+
+def _without_data(net: Net, columns: Mapping[str, Shape]) -> list[Problem]:
+    """Inputs that the data set has no column for."""
+    if not columns:
+        return []
+    inputs = {n.name: n for n in net.nodes.values() if n.type == "Input"}
+    free = [name for name in columns if name not in inputs]
+    lacking = [n for name, n in inputs.items() if name not in columns]
+    found = []
+    for node in lacking:
+        fix = None
+        if len(free) == len(lacking) == 1:
+            edit = {"op": "rename", "network": net.name, "node": node.id, "value": free[0]}
+            fix = {"label": f"Call it {free[0]}", "edits": [edit]}
+        text = f"the data set has no column {node.name!r}; it has {', '.join(columns)}"
+        found.append(Problem("no_data", text, net.name, node.id, fix=fix, severity="warning"))
+    return found
 
 
 def _add_loss(net: Net, end: str) -> dict[str, Any]:

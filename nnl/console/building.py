@@ -21,7 +21,7 @@ from nnl.console.document import MAX_DEPTH, MAX_NODES, Document, Edge, Net, in_o
 from nnl.console.document import Node as DocumentNode
 from nnl.console.fixes import repair
 from nnl.console.palette import Layer, Port, layers
-from nnl.console.problems import Problem, said, set_property, wanted
+from nnl.console.problems import Problem, feeds, said, set_property, wanted
 from nnl.core.context import using
 from nnl.core.graph import Node
 from nnl.core.parameter import get_parameter_or_create, without_values
@@ -370,14 +370,19 @@ class Builder:
     # ---- calls ----
 
     def _input(self, p: Placed, shape: list[int] | None) -> Variable | None:
+        found = self.columns.get(p.node.name)
         if shape is None:
-            found = self.columns.get(p.node.name)
             if found is None:
                 fix = self._set(p, {"shape": [1, 28, 28]}, "Set shape to [1, 28, 28]")
                 what = "its shape is not set, and no data set gives it"
                 self._report(p, "missing_property", what, property="shape", fix=fix)
                 return None
             shape = list(found)
+        elif found is not None and not feeds(found, shape):
+            column = "a single number" if found == (1,) else " x ".join(map(str, found))
+            fix = self._set(p, {"shape": None}, "Take the shape of the data set")
+            what = f"its shape is {said(shape)}, the data set has {column} in the column"
+            self._report(p, "shape", f"{what} {p.node.name!r}", property="shape", fix=fix)
         x = Variable((self.batch, *shape))
         p.sampled = True
         if not p.path:

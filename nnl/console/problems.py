@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from nnl.console.palette import Property
 
@@ -70,3 +72,12 @@ def wanted(known: Property, value: Any) -> str:
     if known.kind == "choice":
         return "" if right else f"one of {', '.join(known.choices or ())}"
     return "" if right else _WANTED.get(known.kind, "a text")
+
+
+def feeds(column: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether minibatches of a column fill an input, as training fills it."""
+    filled = (2, *shape)
+    try:
+        return np.broadcast_shapes((2, *column), filled) == filled
+    except ValueError:
+        return False

@@ -237,3 +237,25 @@ def test_a_document_survives_json():
     document = lenet()
     assert document.copy().key() == document.key()
     assert Document(document.networks, {**document.config, "seed": 1}).key() != document.key()
+
+
+def test_an_input_of_another_size_than_its_column_says_so():
+    columns = {"x": (1, 8, 8), "y": (1,)}
+    [problem] = analyse(lenet(), columns)["problems"]
+    assert problem["message"] == (
+        "its shape is [1, 28, 28], the data set has 1 x 8 x 8 in the column 'x'"
+    )
+    document = applied(lenet(), problem["fix"])
+    found = analyse(document, columns)
+    assert entry(document, "x", found)["outputs"][0]["shape"] == [1, 1, 8, 8]
+    assert found["trainable"] and found["problems"] == []
+    assert not analyse(lenet(), columns)["trainable"]
+
+
+def test_an_input_without_a_column_is_told_which_there_are():
+    columns = {"image": (1, 28, 28), "y": (1,)}
+    [problem] = analyse(lenet(), columns)["problems"]
+    assert problem["message"] == "the data set has no column 'x'; it has image, y"
+    assert problem["severity"] == "warning"
+    assert analyse(applied(lenet(), problem["fix"]), columns)["problems"] == []
+    assert analyse(lenet())["problems"] == []  # without a data set
