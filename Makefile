@@ -62,7 +62,7 @@ train: setup
 	$(ONE_THREAD) $(PY) examples/digits/train.py $(ARGS)
 
 console: setup $(PAGE)
-	$(PY) -m nnl.cli.main console $(or $(ARGS),out/console)
+	$(PY) -m nnl.cli.main console $(or $(ARGS),out/console --sample digits)
 
 # Not part of make test, for want of time: a browser works through the whole page.
 test-console: setup $(PAGE)

@@ -27,6 +27,9 @@ def add_commands(commands: Any) -> None:
     p.add_argument(
         "--children", type=int, default=2, metavar="N", help="trainings at once (default: 2)"
     )
+    p.add_argument(
+        "--sample", metavar="NAME", help="open the project of a sample: digits, resnet152 or empty"
+    )
     p.set_defaults(run=console)
 
 
@@ -47,6 +50,7 @@ def console(args: argparse.Namespace) -> int:
         args.read_only,
         not args.no_browser,
         args.children,
+        args.sample,
     )
 
 

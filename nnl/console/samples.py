@@ -12,6 +12,7 @@ from typing import Any
 import nnl as nn
 from nnl.console.document import Document, Net
 from nnl.console.layout import place
+from nnl.core.suggest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,23 @@ def resnet_152(console: Any = None) -> Document:
 def empty(console: Any = None) -> Document:
     """An empty network."""
     return Document({"main": Net("main")})
+
+
+def project_of(console: Any, name: str) -> str:
+    """The id of the newest project of a sample, which is made if there is none.
+
+    Raises:
+        ValueError: There is no such sample, or the console may not make a project.
+    """
+    if name not in SAMPLES:
+        raise ValueError(f"there is no sample {name!r}{did_you_mean(name, SAMPLES)}")
+    sample = SAMPLES[name]
+    known = [p["id"] for p in console.store.projects() if p["name"] == sample.title]
+    if known:
+        return str(known[0])
+    if console.read_only:
+        raise ValueError(f"there is no project {sample.title!r}, and --read-only makes none")
+    return str(console.store.add_project(sample.title, sample.document(console))["id"])
 
 
 SAMPLES = {

@@ -52,12 +52,14 @@ class Guard:
         read_only: Whether nothing may be changed.
     Attributes:
         token: What the printed URL carries; None once it was used.
+        start: The page that it leads to.
     """
 
     def __init__(self, app: App, hosts: set[str], cookie: str, read_only: bool = False) -> None:
         self.app, self.hosts, self.cookie, self.read_only = app, hosts, cookie, read_only
         self.token: str | None = secrets.token_urlsafe(24)
         self.session = secrets.token_urlsafe(24)
+        self.start = "/"
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -109,7 +111,7 @@ class Guard:
             return False
         self.token = None if valid else self.token
         cookie = f"{self.cookie}={self.session}; HttpOnly; SameSite=Strict; Path=/"
-        answer = [(b"location", b"/"), (b"content-length", b"0")]
+        answer = [(b"location", self.start.encode()), (b"content-length", b"0")]
         if valid:
             answer.append((b"set-cookie", cookie.encode()))
         await send({"type": "http.response.start", "status": 303, "headers": answer})

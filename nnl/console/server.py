@@ -19,6 +19,7 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from nnl.console.errors import Refused, refusal
+from nnl.console.samples import project_of
 from nnl.console.security import Guard
 from nnl.console.state import Console
 
@@ -122,8 +123,13 @@ def serve(
     read_only: bool = False,
     browser: bool = True,
     children: int = 2,
+    sample: str | None = None,
 ) -> int:
-    """Run a console until it is interrupted; prints one line, its address."""
+    """Run a console until it is interrupted; prints one line, its address.
+
+    Args:
+        sample: What to open: the project of this sample, made if there is none yet.
+    """
     import uvicorn
 
     if not _is_loopback(host) and not allow_remote:
@@ -142,9 +148,11 @@ def serve(
         listening.listen(128)  # who opens the address at once waits
         port = listening.getsockname()[1]
         console = Console(folder, read_only, children)
+        start = "/" if sample is None else f"/p/{project_of(console, sample)}/edit"
         console.begin()
         names = () if _is_loopback(host) else (socket.gethostname(),)
         guard = guarded(console, host, port, names)
+        guard.start = start
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{port}/?token={guard.token}"
         print(address, flush=True)

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from nnl.console.samples import digits
+from nnl.console.samples import digits, project_of
 from tests.console.networks import lenet
 
 
@@ -33,6 +33,20 @@ def test_the_token_works_once_and_becomes_a_cookie(client, guard):
     assert client.get("/api/v1/projects").status_code == 200
     client.cookies.clear()
     assert client.get(f"/?token={token}").status_code == 401
+
+
+def test_the_address_leads_to_the_project_of_a_sample(client, guard, console):
+    key = project_of(console, "empty")
+    assert project_of(console, "empty") == key
+    assert [p["name"] for p in console.store.projects()] == ["Empty"]
+    guard.start = f"/p/{key}/edit"
+    answer = client.get(f"/?token={guard.token}")
+    assert answer.status_code == 303 and answer.headers["location"] == f"/p/{key}/edit"
+    with pytest.raises(ValueError, match="there is no sample 'digit': did you mean digits"):
+        project_of(console, "digit")
+    console.read_only = True
+    with pytest.raises(ValueError, match="no project 'ResNet-152', and --read-only makes none"):
+        project_of(console, "resnet152")
 
 
 def test_requests_of_other_hosts_and_pages_are_refused(browser):
