@@ -19,6 +19,13 @@ FLAGS = """--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-ba
     --disable-component-update --disable-sync""".split()
 BUILT = Path(__file__).parents[2] / "nnl/console/static/index.html"
 SIZE = {"width": 1280, "height": 800}
+PATIENCE_MS = 30_000
+# What every control needs so that it can be found without being seen.
+NAMELESS = """() => [...document.querySelectorAll(
+        'button, a[href], input, select, textarea, summary')]
+    .filter(e => e.getClientRects().length && !(e.getAttribute('aria-label') || e.title
+        || [...e.labels ?? []].some(l => l.textContent.trim()) || /\\w/.test(e.textContent)))
+    .map(e => e.outerHTML.slice(0, 120))"""
 
 
 class Server:
@@ -51,6 +58,7 @@ def chromium() -> Iterator[Any]:
     if not BUILT.exists():
         pytest.skip("the page was not built: make test-console")
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    sync_api.expect.set_options(timeout=PATIENCE_MS)
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
@@ -109,27 +117,35 @@ def faults() -> Iterator[Faults]:
     assert not faults
 
 
-@pytest.fixture
-def context(chromium: Any, cookies: list[Any], server: Server) -> Iterator[Any]:
+def context_of(chromium: Any, cookies: list[Any], server: Server) -> Any:
     context = chromium.new_context(
         viewport=SIZE, base_url=server.address, permissions=["clipboard-read", "clipboard-write"]
     )
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(PATIENCE_MS)
     context.add_cookies(cookies)
+    return context
+
+
+@pytest.fixture
+def context(chromium: Any, cookies: list[Any], server: Server) -> Iterator[Any]:
+    context = context_of(chromium, cookies, server)
     yield context
     context.close()
 
 
 @pytest.fixture
-def page(context: Any, faults: Faults) -> Any:
+def page(context: Any, faults: Faults) -> Iterator[Any]:
     page = context.new_page()
     faults.watch(page)
-    return page
+    yield page
+    # In whatever state a test has left it: a dialog, a result, an error.
+    assert page.evaluate(NAMELESS) == []
 
 
-@pytest.fixture
-def api(context: Any) -> Any:
-    """What a test wants to know of the server, beside the page."""
+@pytest.fixture(scope="session")
+def api(chromium: Any, cookies: list[Any], server: Server) -> Iterator[Any]:
+    """What a test wants of the server, beside the page."""
+    context = context_of(chromium, cookies, server)
 
     def ask(method: str, path: str, **options: Any) -> Any:
         headers = {"X-NNL": "1", **options.pop("headers", {})}
@@ -137,7 +153,8 @@ def api(context: Any) -> Any:
         assert answer.ok, f"{method} {path}: {answer.status} {answer.text()}"
         return answer.json()
 
-    return ask
+    yield ask
+    context.close()
 
 
 @pytest.fixture

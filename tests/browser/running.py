@@ -47,5 +47,6 @@ def events_of(server: Server, trial: str) -> list[dict[str, Any]]:
 def table(page: Any, name: str, index: int = 0) -> list[list[str]]:
     """The rows of a table as texts, without its head."""
     rows = page.get_by_role("table", name=name).nth(index).locator("tbody tr")
+    rows.first.wait_for()
     cells = "rows => rows.map(row => [...row.children].map(cell => cell.innerText.trim()))"
     return rows.evaluate_all(cells)

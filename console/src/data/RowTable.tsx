@@ -4,7 +4,7 @@ import type { Cell, Dataset } from "../api/records";
 import { useResource } from "../api/resource";
 import { useParameter } from "../app/router";
 import { Failure, Loading } from "../ui/parts";
-import { CellView, Pager } from "../ui/Rows";
+import { CellView, Pager, variableOf } from "../ui/Rows";
 
 const LIMIT = 50;
 
@@ -12,6 +12,7 @@ export function RowTable({ dataset }: { dataset: Dataset }) {
   const [from, setFrom] = useParameter("from");
   const offset = Number(from ?? 0) || 0;
   const { data, error, reload } = useResource<{
+    header: string[];
     rows: { index: number; cells: Cell[] }[];
     total: number;
   }>(`/datasets/${dataset.id}/rows`, { offset, limit: LIMIT });
@@ -30,8 +31,8 @@ export function RowTable({ dataset }: { dataset: Dataset }) {
           <thead>
             <tr>
               <th className="number">Row</th>
-              {dataset.columns.map((column) => (
-                <th key={column.name}>{column.name}</th>
+              {data.header.map((column) => (
+                <th key={column}>{column}</th>
               ))}
             </tr>
           </thead>
@@ -46,7 +47,7 @@ export function RowTable({ dataset }: { dataset: Dataset }) {
                       source={{
                         dataset: dataset.id,
                         row: row.index,
-                        column: dataset.columns[column]?.name ?? column,
+                        column: variableOf(data.header[column]),
                       }}
                     />
                   </td>

@@ -2,6 +2,7 @@
 
 import type { ColumnStats, Dataset } from "../api/records";
 import { useResource } from "../api/resource";
+import { Bars, type Bar } from "../ui/Bars";
 import { count, measure } from "../ui/format";
 import { Failure, Loading } from "../ui/parts";
 
@@ -40,31 +41,8 @@ function Fact({ name, value }: { name: string; value: string }) {
   );
 }
 
-interface Bar {
-  name: string;
-  count: number;
-}
-
 function barsOf({ values, histogram }: ColumnStats): Bar[] {
-  if (values) return values.map((one) => ({ name: String(one.value), count: one.count }));
-  if (!histogram) return [];
-  return histogram.counts.map((n, index) => ({ name: measure(histogram.edges[index]), count: n }));
-}
-
-const MAX_NAMES = 24;
-
-function Bars({ bars }: { bars: Bar[] }) {
-  if (bars.length === 0) return null;
-  const most = Math.max(1, ...bars.map((bar) => bar.count));
-  const text = bars.map((bar) => `${bar.name}: ${bar.count}`);
-  return (
-    <div className="bars" role="img" aria-label={text.join(", ")}>
-      {bars.map((bar, index) => (
-        <div key={index} title={text[index]}>
-          <span className="bar" style={{ height: `${(bar.count / most) * 100}%` }} />
-          {bars.length <= MAX_NAMES && <span className="name">{bar.name}</span>}
-        </div>
-      ))}
-    </div>
-  );
+  if (values) return values.map((one) => ({ name: String(one.value), value: one.count }));
+  const { counts, edges } = histogram ?? { counts: [], edges: [] };
+  return counts.map((value, index) => ({ name: measure(edges[index]), value }));
 }

@@ -5,6 +5,8 @@ import { percent } from "../ui/format";
 
 interface ConfusionMatrixProps {
   confusion: Confusion;
+  /** Shows cells as shares of their rows. */
+  shares?: boolean;
   cell?: string | null;
   open?: (cell: string | null) => void;
 }
@@ -12,7 +14,7 @@ interface ConfusionMatrixProps {
 /** So many strengths of a colour does the style sheet have for cells. */
 const STRENGTHS = 15;
 
-export function ConfusionMatrix({ confusion, cell = null, open }: ConfusionMatrixProps) {
+export function ConfusionMatrix({ confusion, shares = false, cell = null, open }: ConfusionMatrixProps) {
   const { classes, counts } = confusion;
   return (
     <table className="matrix" aria-label="Confusion matrix">
@@ -48,7 +50,7 @@ export function ConfusionMatrix({ confusion, cell = null, open }: ConfusionMatri
                       disabled={!open || count === 0}
                       onClick={() => open?.(cell === id ? null : id)}
                     >
-                      {count || ""}
+                      {count === 0 ? "" : shares ? Math.round((count / sum) * 100) : count}
                     </button>
                   </td>
                 );

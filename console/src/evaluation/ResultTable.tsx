@@ -1,27 +1,27 @@
 // The samples with what the network made of each.
 
+import { Fragment } from "react";
 import type { ResultRow, Trial } from "../api/records";
 import { useResource } from "../api/resource";
 import { useParameter } from "../app/router";
+import { Bars } from "../ui/Bars";
 import { measure, percent } from "../ui/format";
 import { Empty, Failure, Loading } from "../ui/parts";
-import { CellView, Pager } from "../ui/Rows";
+import { CellView, Pager, variableOf } from "../ui/Rows";
 
 interface Results {
   columns: string[];
+  dataset: string;
   rows: ResultRow[];
   total: number;
 }
 
 const LIMIT = 50;
+/** Of more outputs no drawing shows anything. */
+const MAX_BARS = 200;
 
-interface ResultTableProps {
-  trial: Trial;
-  dataset: string;
-  cell: string | null;
-}
-
-export function ResultTable({ trial, dataset, cell }: ResultTableProps) {
+export function ResultTable({ trial }: { trial: Trial }) {
+  const [cell, setCell] = useParameter("cell");
   const [from, setFrom] = useParameter("from");
   const [sort, setSort] = useParameter("order");
   const [chosen, choose] = useParameter("row");
@@ -34,8 +34,6 @@ export function ResultTable({ trial, dataset, cell }: ResultTableProps) {
   });
   if (error) return <Failure error={error} retry={reload} />;
   if (!data) return <Loading what="results" />;
-  const isWrong = (row: ResultRow) =>
-    row.label !== null && String(row.label) !== String(row.predicted);
   return (
     <>
       <Pager
@@ -55,6 +53,16 @@ export function ResultTable({ trial, dataset, cell }: ResultTableProps) {
           <option value="index">In order</option>
           <option value="-loss">Worst first</option>
         </select>
+        {cell !== null && (
+          <button
+            onClick={() => {
+              setFrom(null);
+              setCell(null);
+            }}
+          >
+            {cell.replace(",", " taken for ")} ×
+          </button>
+        )}
       </Pager>
       {data.rows.length === 0 && <Empty title="No sample is here" />}
       <div className="scroll">
@@ -72,34 +80,84 @@ export function ResultTable({ trial, dataset, cell }: ResultTableProps) {
             </tr>
           </thead>
           <tbody>
-            {data.rows.map((row) => (
-              <tr
-                key={row.index}
-                aria-selected={chosen === String(row.index)}
-                onClick={() => choose(String(row.index))}
-              >
-                <td className="number">
-                  <button className="link" onClick={() => choose(String(row.index))}>
-                    {row.index}
-                  </button>
-                </td>
-                {row.cells.map((one, column) => (
-                  <td key={column}>
-                    <CellView
-                      cell={one}
-                      source={{ dataset, row: row.index, column: data.columns[column] ?? column }}
-                    />
-                  </td>
-                ))}
-                <td>{row.label ?? "–"}</td>
-                <td className={isWrong(row) ? "bad" : undefined}>{row.predicted ?? "–"}</td>
-                <td className="number">{percent(row.likelihood)}</td>
-                <td className="number">{measure(row.loss)}</td>
-              </tr>
-            ))}
+            {data.rows.map((row) => {
+              const isChosen = chosen === String(row.index);
+              return (
+                <Fragment key={row.index}>
+                  <Sample
+                    data={data}
+                    row={row}
+                    isChosen={isChosen}
+                    choose={() => choose(isChosen ? null : String(row.index))}
+                  />
+                  {isChosen && <Closer data={data} row={row} />}
+                </Fragment>
+              );
+            })}
           </tbody>
         </table>
       </div>
     </>
+  );
+}
+
+interface SampleProps {
+  data: Results;
+  row: ResultRow;
+  isChosen: boolean;
+  choose: () => void;
+}
+
+function Sample({ data, row, isChosen, choose }: SampleProps) {
+  const isWrong = row.label !== null && row.label !== row.predicted;
+  return (
+    <tr aria-selected={isChosen} data-row={row.index} onClick={choose}>
+      <td className="number">
+        <button className="link" aria-expanded={isChosen} aria-label={`Row ${row.index}`}>
+          {row.index}
+        </button>
+      </td>
+      <Cells data={data} row={row} />
+      <td>{row.label ?? "–"}</td>
+      <td className={isWrong ? "bad" : undefined}>{row.predicted ?? "–"}</td>
+      <td className="number">{percent(row.likelihood)}</td>
+      <td className="number">{measure(row.loss)}</td>
+    </tr>
+  );
+}
+
+function Cells({ data, row }: { data: Results; row: ResultRow }) {
+  return row.cells.map((cell, index) => (
+    <td key={index}>
+      <CellView
+        cell={cell}
+        source={{ dataset: data.dataset, row: row.index, column: variableOf(data.columns[index]) }}
+      />
+    </td>
+  ));
+}
+
+/** The chosen sample in large, and all that the network said of it. */
+function Closer({ data, row }: { data: Results; row: ResultRow }) {
+  const images = row.cells.flatMap((cell, index) =>
+    cell.kind === "image" ? [{ cell, column: variableOf(data.columns[index]) }] : [],
+  );
+  const bars = row.outputs.map((value, index) => ({ name: String(index), value }));
+  return (
+    <tr className="closer">
+      <td colSpan={data.columns.length + 5}>
+        <div className="row">
+          {images.map(({ cell, column }) => (
+            <CellView
+              key={column}
+              cell={cell}
+              source={{ dataset: data.dataset, row: row.index, column }}
+              large
+            />
+          ))}
+          {bars.length > 1 && bars.length <= MAX_BARS && <Bars bars={bars} />}
+        </div>
+      </td>
+    </tr>
   );
 }

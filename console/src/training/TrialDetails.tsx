@@ -7,14 +7,13 @@ import { useResource } from "../api/resource";
 import { navigate } from "../app/router";
 import { bytes, count, duration, measure, moment } from "../ui/format";
 import { Failure, Menu } from "../ui/parts";
-import { ACTION_TITLES, ACTIONS, act, change, discard, openInEditor } from "./actions";
+import { ACTION_TITLES, ACTIONS, act, change, discard, evaluate, openInEditor } from "./actions";
+import { downloads } from "./downloads";
 
 interface TrialDetailsProps {
   trial: Trial;
   take: (trial: Trial) => void;
 }
-
-const FORMATS = ["nnp", "onnx", "nntxt", "nnlp", "nnb", "python", "html"];
 
 export function TrialDetails({ trial, take }: TrialDetailsProps) {
   return (
@@ -41,11 +40,7 @@ export function TrialDetails({ trial, take }: TrialDetailsProps) {
               name="More for this trial"
               label="⋯"
               items={[
-                ...FORMATS.map((format) => ({
-                  label: `Download ${format}`,
-                  act: () =>
-                    window.location.assign(address(`/trials/${trial.id}/export`, { format })),
-                })),
+                ...downloads(trial.id),
                 {
                   label: "Move to the trash",
                   danger: true,
@@ -65,6 +60,9 @@ export function TrialDetails({ trial, take }: TrialDetailsProps) {
           ))}
           <button onClick={() => openInEditor(trial, false)}>Open in Edit</button>
           <button onClick={() => openInEditor(trial, true)}>… with weights</button>
+          {trial.kind === "train" && trial.best && (
+            <button onClick={() => evaluate(trial)}>Evaluate</button>
+          )}
         </div>
         {trial.error && <Failure error={trial.error} />}
       </section>

@@ -54,6 +54,14 @@ export function discard(trial: Trial, after: () => void): void {
   });
 }
 
+/** Runs a trained network over a data set; without one, over the trial's validation set. */
+export function evaluate(trial: Trial, dataset: string | null = null, weights = "best"): void {
+  attempt(async () => {
+    const body = { dataset, weights };
+    navigate(trialAddress(await post<Trial>(`/trials/${trial.id}/evaluate`, body)));
+  });
+}
+
 /** Brings a trial's network back into the editor, as a step that can be undone. */
 export function openInEditor(trial: Trial, withWeights: boolean): void {
   attempt(async () => {

@@ -7,19 +7,30 @@ import type { Cell } from "../api/records";
 interface ThumbSource {
   dataset: string;
   row: number;
-  column: number | string;
+  column: string;
 }
 
-export function CellView({ cell, source }: { cell: Cell; source: ThumbSource }) {
+/** The variable that a column belongs to: "x:image" to x, "y__3" to y. */
+export function variableOf(column: string | undefined): string {
+  return (column ?? "").split(":", 1)[0]?.split("__", 1)[0] ?? "";
+}
+
+interface CellViewProps {
+  cell: Cell;
+  source: ThumbSource;
+  large?: boolean;
+}
+
+export function CellView({ cell, source, large = false }: CellViewProps) {
   if (cell.kind !== "image") return <span className={cell.kind === "number" ? "number" : "mono"}>{cell.text}</span>;
   const { dataset, row, column } = source;
   return (
     <img
-      className="thumb"
+      className={large ? "thumb large" : "thumb"}
       loading="lazy"
       alt={cell.text}
       title={cell.text}
-      src={address(`/datasets/${dataset}/thumb/${row}/${encodeURIComponent(column)}`, { size: 64 })}
+      src={address(`/datasets/${dataset}/thumb/${row}/${encodeURIComponent(column)}`, { size: large ? 256 : 64 })}
     />
   );
 }

@@ -19,6 +19,13 @@ export async function upload<T>(path: string, file: File, query: Query = {}): Pr
   return (await response.json()) as T;
 }
 
+/** Fetches a file and saves it under the name that the server gives it. */
+export async function download(path: string, query: Query = {}): Promise<void> {
+  const response = await send("GET", address(path, query));
+  const named = response.headers.get("Content-Disposition") ?? "";
+  saveAs(await response.blob(), /filename="([^"]+)"/.exec(named)?.[1] ?? "download");
+}
+
 export function saveAs(content: Blob, name: string): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(content);

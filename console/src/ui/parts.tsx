@@ -69,7 +69,7 @@ export function Dialog({ title, close, children, wide = false }: DialogProps) {
   );
 }
 
-interface MenuItem {
+export interface MenuItem {
   label: string;
   act: () => void;
   keys?: string;
