@@ -61,8 +61,14 @@ export interface Dataset {
   columns: { name: string; type: string; shape: number[] | null }[];
   sha256: string;
   bytes: number;
-  builtin: boolean;
   missing: boolean;
+}
+
+/** A data set that comes with a package. */
+export interface DataSample {
+  id: string;
+  title: string;
+  classes: string[];
 }
 
 export interface Cell {
@@ -260,12 +266,6 @@ export interface QuickReport {
   outputs: { name: string; shape: number[] }[];
   parameters: number | null;
   multiply_adds: number | null;
-}
-
-
-/** What of a trial's configuration pages show. */
-export interface TrainedConfig {
-  dataset?: { train: string | null; valid: string | null };
 }
 
 export type ReportValue = string | number | boolean | null;

@@ -1,8 +1,8 @@
 // Data sets: bring one, look at its rows and its numbers, split it.
 
 import { useState } from "react";
-import { remove } from "../api/http";
-import type { Dataset } from "../api/records";
+import { post, remove } from "../api/http";
+import type { Dataset, DataSample } from "../api/records";
 import { useResource } from "../api/resource";
 import type { Parts } from "../app/App";
 import { attempt, done } from "../app/notices";
@@ -10,31 +10,38 @@ import { Link, navigate, useParameter } from "../app/router";
 import { chooseFile, upload } from "../ui/files";
 import { bytes, shape } from "../ui/format";
 import { Empty, Failure, Loading, Menu, Tabs } from "../ui/parts";
+import { BuildDialog, type BuildKind } from "./BuildDialog";
 import { RowTable } from "./RowTable";
 import { SplitDialog } from "./SplitDialog";
 import { Statistics } from "./Statistics";
 
 export default function DataPage({ parts }: { parts: Parts }) {
   const { data, error, reload } = useResource<{ datasets: Dataset[] }>("/datasets");
+  const samples = useResource<{ samples: DataSample[] }>("/datasets/samples").data?.samples ?? [];
   const [isBusy, setBusy] = useState(false);
+  const [building, setBuilding] = useState<BuildKind | null>(null);
   const chosen = data?.datasets.find((dataset) => dataset.id === parts.dataset);
 
-  const bring = async (folders: boolean) => {
-    const file = await chooseFile(folders ? ".zip" : ".zip,.csv");
-    if (!file) return;
-    setBusy(true);
-    try {
-      if (folders) {
-        await upload("/datasets/build", file, { kind: "image_classification" });
-      } else {
-        const dataset = await upload<Dataset>("/datasets", file);
-        navigate(`/data/${dataset.id}`);
-      }
-      reload();
-    } finally {
-      setBusy(false);
-    }
+  const show = (dataset: Dataset | undefined) => {
+    if (dataset) navigate(`/data/${dataset.id}`);
+    reload();
   };
+  const bring = (read: () => Promise<Dataset | undefined>) =>
+    attempt(async () => {
+      setBusy(true);
+      try {
+        show(await read());
+      } finally {
+        setBusy(false);
+      }
+    });
+  const bringFile = () =>
+    attempt(async () => {
+      const file = await chooseFile(".zip,.csv");
+      if (file) bring(() => upload<Dataset>("/datasets", file));
+    });
+  const bringSample = (id: string) =>
+    bring(async () => (await post<{ datasets: Dataset[] }>(`/datasets/samples/${id}`)).datasets[0]);
   return (
     <div className="two-columns">
       <aside className="left" aria-label="Data sets">
@@ -43,8 +50,10 @@ export default function DataPage({ parts }: { parts: Parts }) {
           <Menu
             label={isBusy ? "Reading …" : "Bring"}
             items={[
-              { label: "A CSV, or a zip with one", act: () => attempt(() => bring(false)) },
-              { label: "A zip with a folder per class", act: () => attempt(() => bring(true)) },
+              { label: "A CSV, or a zip with one", act: bringFile },
+              { label: "Pictures, a folder per class", act: () => setBuilding("image_classification") },
+              { label: "Pictures with boxes", act: () => setBuilding("object_detection") },
+              ...samples.map(({ id, title }) => ({ label: `Sample: ${title}`, act: () => bringSample(id) })),
             ]}
           />
         </div>
@@ -65,8 +74,18 @@ export default function DataPage({ parts }: { parts: Parts }) {
           ))}
         </ul>
       </aside>
+      {building && (
+        <BuildDialog
+          kind={building}
+          close={() => setBuilding(null)}
+          done={([first]) => {
+            setBuilding(null);
+            show(first);
+          }}
+        />
+      )}
       {chosen ? (
-        <DatasetView key={chosen.id} dataset={chosen} changed={reload} />
+        <DatasetView key={chosen.id} dataset={chosen} show={show} />
       ) : (
         <div className="centre">
           {data && (
@@ -85,7 +104,13 @@ const VIEWS = [
   { id: "statistics", title: "Statistics" },
 ] as const;
 
-function DatasetView({ dataset, changed }: { dataset: Dataset; changed: () => void }) {
+interface DatasetViewProps {
+  dataset: Dataset;
+  /** Shows another one, which the list may not have yet; the list where there is none. */
+  show: (dataset: Dataset | undefined) => void;
+}
+
+function DatasetView({ dataset, show }: DatasetViewProps) {
   const [view, setView] = useParameter("view");
   const [isSplitting, setSplitting] = useState(false);
   const isStatistics = view === "statistics";
@@ -93,7 +118,7 @@ function DatasetView({ dataset, changed }: { dataset: Dataset; changed: () => vo
     await remove(`/datasets/${dataset.id}`);
     done(`"${dataset.name}" is in the trash.`);
     navigate("/data");
-    changed();
+    show(undefined);
   };
   return (
     <div className="centre">
@@ -110,20 +135,18 @@ function DatasetView({ dataset, changed }: { dataset: Dataset; changed: () => vo
             .join(" · ")}
         </span>
         <button onClick={() => setSplitting(true)}>Split</button>
-        {!dataset.builtin && (
-          <button className="danger" onClick={() => attempt(discard)}>
-            Delete
-          </button>
-        )}
+        <button className="danger" onClick={() => attempt(discard)}>
+          Delete
+        </button>
       </div>
       {isStatistics ? <Statistics dataset={dataset} /> : <RowTable dataset={dataset} />}
       {isSplitting && (
         <SplitDialog
           dataset={dataset}
           close={() => setSplitting(false)}
-          done={() => {
+          done={(first) => {
             setSplitting(false);
-            changed();
+            show(first);
           }}
         />
       )}

@@ -9,20 +9,21 @@ import { Dialog, Field } from "../ui/parts";
 interface SplitDialogProps {
   dataset: Dataset;
   close: () => void;
-  done: () => void;
+  done: (first: Dataset | undefined) => void;
 }
 
 export function SplitDialog({ dataset, close, done }: SplitDialogProps) {
   const [share, setShare] = useState(80);
   const [column, setColumn] = useState("");
+  const [seed, setSeed] = useState(0);
   const split = async () => {
-    await post(`/datasets/${dataset.id}/split`, {
+    const { datasets } = await post<{ datasets: Dataset[] }>(`/datasets/${dataset.id}/split`, {
       parts: [share / 100, (100 - share) / 100],
-      seed: 0,
+      seed,
       stratify: column || null,
-      names: [`${dataset.name} train`, `${dataset.name} valid`],
+      names: ["train", "valid"],
     });
-    done();
+    done(datasets[0]);
   };
   return (
     <Dialog title={`Split ${dataset.name}`} close={close}>
@@ -50,6 +51,14 @@ export function SplitDialog({ dataset, close, done }: SplitDialogProps) {
               <option key={name}>{name}</option>
             ))}
           </select>
+        </Field>
+        <Field label="Seed of the order">
+          <input
+            type="number"
+            min={0}
+            value={seed}
+            onChange={(event) => setSeed(Number(event.target.value))}
+          />
         </Field>
         <footer>
           <button type="button" onClick={close}>
