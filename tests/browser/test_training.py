@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from pathlib import Path
@@ -13,32 +12,15 @@ import pytest
 
 from tests.browser.conftest import Server
 from tests.browser.drawing import layer
+from tests.browser.running import configure, events_of, table, train
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = sync_api.expect
 
 
-def configure(page: Any, epochs: int) -> None:
-    page.get_by_role("link", name="Config").click()
-    page.get_by_label("Epochs", exact=True).fill(str(epochs))
-    page.get_by_role("link", name="Edit", exact=True).click()
-
-
-def train(page: Any) -> str:
-    """Start a training; its id."""
-    page.get_by_role("button", name="Train", exact=True).click()
-    page.wait_for_url(re.compile(r"/train/\w+"))
-    return page.url.rpartition("/")[2].partition("?")[0]
-
-
 def wait_for(page: Any, status: str, seconds: float = 60) -> None:
     shown = page.get_by_role("complementary", name="Trial", exact=True).locator(".status")
     expect(shown).to_have_text(status, timeout=seconds * 1000)
-
-
-def events_of(server: Server, trial: str) -> list[dict[str, Any]]:
-    [path] = Path(server.folder).rglob(f"{trial}/**/events.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def shown_at(page: Any, title: str, share: float) -> dict[str, float]:
@@ -48,9 +30,14 @@ def shown_at(page: Any, title: str, share: float) -> dict[str, float]:
     area.wait_for()
     area.scroll_into_view_if_needed()
     box = area.bounding_box()
-    page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
-    rows = figure.locator(".u-series").all()
-    texts = [(r.locator("th").inner_text(), r.locator("td").inner_text()) for r in rows]
+    legend = """rows => rows.map(row => [row.querySelector("th").innerText,
+        row.querySelector("td").innerText])"""
+    for attempt in range(50):  # a drawing that is made anew does not know where the pointer is
+        page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2 + attempt % 2)
+        texts = figure.locator(".u-series").evaluate_all(legend)
+        if texts[0][1].strip("-– "):
+            break
+        page.wait_for_timeout(100)
     return {
         name.strip(": "): float(value.replace(",", ""))
         for name, value in texts
@@ -107,6 +94,34 @@ def test_a_training_can_be_suspended_continued_and_stopped(project: Any) -> None
     wait_for(project, "interrupted")
 
 
+def test_smoothing_leaves_a_band_and_the_scale_is_chosen(trained: Any) -> None:
+    losses = shown_at(trained, "Loss", 0.5)["loss"]
+    trained.get_by_label("Smoothing").fill("0.9")
+    expect(trained).to_have_url(re.compile("smooth=0.9"))
+    smooth = shown_at(trained, "Loss", 0.5)
+    assert smooth["loss (lower)"] <= min(losses, smooth["loss"])
+    assert max(losses, smooth["loss"]) <= smooth["loss (upper)"]
+    legend = trained.get_by_role("figure", name="Loss").locator(".u-series", has_text="upper")
+    expect(legend.first).to_be_hidden()
+    trained.get_by_label("Logarithmic").check()
+    expect(trained).to_have_url(re.compile("scale=log"))
+    assert shown_at(trained, "Loss", 0.5)["loss"] == smooth["loss"]
+
+
+def test_a_profile_says_which_part_of_a_step_takes_how_long(project: Any, server: Server) -> None:
+    project.get_by_role("button", name="Profile").click()
+    project.get_by_role("table", name="Times").wait_for(timeout=60_000)
+    rows = table(project, "Times")
+    key = project.url.rpartition("/")[2]
+    [path] = Path(server.folder).rglob(f"{key}/**/profile.csv")
+    written = dict(line.rsplit(",", 1) for line in path.read_text().splitlines()[1:])
+    assert {row[0] for row in rows} == set(written)
+    times = [float(row[1]) for row in rows]
+    assert times == pytest.approx([float(written[row[0]]) for row in rows], rel=1e-3)
+    assert times == sorted(times, reverse=True)
+    assert any("conv1" in row[0] for row in rows)
+
+
 def test_a_network_comes_back_into_the_editor(trained: Any) -> None:
     trained.get_by_role("link", name="Edit", exact=True).click()
     layer(trained, "conv1").click()
@@ -118,6 +133,32 @@ def test_a_network_comes_back_into_the_editor(trained: Any) -> None:
     expect(layer(trained, "conv1")).to_contain_text("outmaps=16")
     trained.keyboard.press("Control+z")
     expect(layer(trained, "conv1")).to_contain_text("outmaps=8")
+
+
+def test_a_network_opened_with_weights_trains_on_from_the_same_loss(
+    project: Any, server: Server, api: Any
+) -> None:
+    """Steps that see all samples in one order: the loss of each depends on nothing else."""
+    rows = max(d["rows"] for d in api("GET", "/datasets")["datasets"] if "digits" in d["name"])
+    project.get_by_role("link", name="Config").click()
+    project.get_by_label("Batch size").fill(str(rows))
+    project.get_by_label("Shuffle").uncheck()
+    project.get_by_label("Keep the best weights").uncheck()
+
+    def losses(epochs: int) -> list[float]:
+        configure(project, epochs)
+        trial = train(project)
+        wait_for(project, "finished")
+        return [e["loss"] for e in events_of(server, trial) if e["event"] == "step_after"]
+
+    whole, begun = losses(4), losses(3)
+    assert begun == whole[:3] and len(whole) == 4
+    project.get_by_role("button", name="… with weights").click()
+    expect(project.get_by_text("Starts with the weights of a trial")).to_be_visible()
+    assert losses(1) == pytest.approx(whole[3:], rel=1e-5)
+    project.get_by_role("link", name="Edit", exact=True).click()
+    project.get_by_role("button", name="forget them").click()
+    assert losses(1) == whole[:1]
 
 
 def test_trials_are_found_named_and_locked(trained: Any) -> None:
@@ -145,9 +186,7 @@ def test_two_trials_are_compared_by_what_differs(trained: Any) -> None:
     for box in trained.get_by_role("checkbox", name=re.compile("Compare trial")).all():
         box.check()
     trained.get_by_role("link", name="Compare 2").click()
-    table = trained.get_by_role("table", name="What differs")
-    expect(table).to_contain_text("parameters", timeout=20_000)
-    rows = {row.locator("th").inner_text() for row in table.locator("tbody tr").all()}
+    rows = {row[0] for row in table(trained, "What differs")}
     assert "optimizer.properties.alpha" in rows
     assert not {"batch_size", "max_epoch", "seed"} & rows
     expect(trained.get_by_role("region", name="Network")).to_contain_text("conv1 outmaps")

@@ -5,7 +5,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { color, useTheme } from "../app/theme";
 import { measure } from "../ui/format";
-import { join, smooth } from "./smooth";
+import { extremes, join, smooth } from "./smooth";
 
 export interface Curve {
   label: string;
@@ -32,16 +32,32 @@ export function seriesColor(index: number): string {
   return color(`series-${(index % COLORS) + 1}`);
 }
 
-/** A smoothed curve has its points behind it, faint. */
-function withRaw(curves: readonly Curve[], smoothing: number): (Curve & { faint: boolean })[] {
-  return curves.flatMap((curve) => {
-    const smoothed = { ...curve, y: smooth(curve.y, smoothing), faint: false };
-    return smoothing > 0 ? [{ ...curve, faint: true }, smoothed] : [smoothed];
+/** What is drawn: a curve, or the upper or lower edge of the band behind a smoothed one. */
+interface Line extends Curve {
+  edge: "upper" | "lower" | null;
+}
+
+/** Smoothing hides how far values scatter: the band behind the curve says it. */
+function linesOf(curves: readonly Curve[], smoothing: number): Line[] {
+  return curves.flatMap((curve): Line[] => {
+    if (smoothing <= 0) return [{ ...curve, edge: null }];
+    const { low, high } = extremes(curve.y, smoothing);
+    return [
+      { ...curve, y: high, edge: "upper" },
+      { ...curve, y: low, edge: "lower" },
+      { ...curve, y: smooth(curve.y, smoothing), edge: null },
+    ];
   });
 }
 
+/** Of a line, from its index on, where the first series is the x axis. */
+function bandOf({ edge, color: index }: Line, at: number): uPlot.Band[] {
+  const fill = `color-mix(in srgb, ${seriesColor(index)} 22%, transparent)`;
+  return edge === "upper" ? [{ series: [at + 1, at + 2], fill }] : [];
+}
+
 function options(
-  curves: ReturnType<typeof withRaw>,
+  lines: readonly Line[],
   size: { width: number; height: number },
   logarithmic: boolean,
   over: string,
@@ -62,19 +78,18 @@ function options(
     cursor: { drag: { x: true, y: false } },
     series: [
       { label: over },
-      ...curves.map((curve): uPlot.Series => {
-        const stroke = seriesColor(curve.color);
-        return {
-          label: curve.faint ? `${curve.label} (point)` : curve.label,
-          stroke: curve.faint ? `color-mix(in srgb, ${stroke} 30%, transparent)` : stroke,
-          width: curve.faint ? 1 : 1.6,
-          spanGaps: true,
-          points: { show: curve.x.length < 60 && !curve.faint, size: 4 },
-          value: (_, value: number | null) => measure(value),
-          ...(curve.dashed ? { dash: [5, 4] } : {}),
-        };
-      }),
+      ...lines.map((line): uPlot.Series => ({
+        label: line.edge ? `${line.label} (${line.edge})` : line.label,
+        stroke: seriesColor(line.color),
+        width: line.edge ? 0 : 1.6,
+        spanGaps: true,
+        points: { show: line.x.length < 60 && !line.edge, size: 4 },
+        value: (_, value: number | null) => measure(value),
+        ...(line.edge ? { class: "edge" } : {}),
+        ...(line.dashed ? { dash: [5, 4] } : {}),
+      })),
     ],
+    bands: lines.flatMap(bandOf),
   };
 }
 
@@ -103,7 +118,7 @@ export function Curves({
     const element = box.current;
     if (!element) return;
     const now = latest.current;
-    const drawn = withRaw(now.curves, now.smoothing);
+    const drawn = linesOf(now.curves, now.smoothing);
     const size = { width: element.clientWidth, height };
     const created = new uPlot(options(drawn, size, now.logarithmic, over), join(drawn), element);
     plot.current = created;
@@ -119,7 +134,7 @@ export function Curves({
   }, [kind, height, over]);
 
   useEffect(() => {
-    plot.current?.setData(join(withRaw(curves, smoothing)));
+    plot.current?.setData(join(linesOf(curves, smoothing)));
   }, [curves, smoothing]);
 
   return (

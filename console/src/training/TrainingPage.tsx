@@ -10,6 +10,7 @@ import { CurveGroups } from "./CurveGroups";
 import { useLiveTrial } from "./live";
 import { LogView } from "./LogView";
 import { useOtherSeries } from "./overlay";
+import { ProfileTable } from "./ProfileTable";
 import { start } from "./start";
 import { TradeOff } from "./TradeOff";
 import { TrialDetails } from "./TrialDetails";
@@ -71,6 +72,9 @@ export default function TrainingPage({ parts }: { parts: Parts }) {
               </Empty>
             )}
             <CurveGroups trials={shown} settings={settings} />
+            {trial?.kind === "profile" && trial.status === "finished" && (
+              <ProfileTable trial={trial} />
+            )}
             {trial?.status === "running" && Object.keys(series).length === 0 && (
               <Empty title="The first points are on their way" />
             )}

@@ -5,7 +5,7 @@ import { address, type Query } from "../api/http";
 import type { Trial } from "../api/records";
 import { useResource } from "../api/resource";
 import { Link, useParameter } from "../app/router";
-import { measure } from "../ui/format";
+import { count, measure } from "../ui/format";
 import { Empty, Failure, Loading, Menu, Sparkline } from "../ui/parts";
 import { useTrialChanges } from "./live";
 import { trialAddress } from "./start";
@@ -16,6 +16,9 @@ const SORTS: Record<string, string> = {
   multiply_adds: "Fewest multiply-adds",
   name: "By name",
 };
+
+/** So many are shown at first, and more each time that more are asked for. */
+const PAGE = 200;
 
 interface TrialListProps {
   project: string;
@@ -28,12 +31,13 @@ function useTrials(project: string) {
   const [text, setText] = useParameter("q");
   const [status, setStatus] = useParameter("status");
   const [sort, setSort] = useParameter("sort");
+  const [limit, setLimit] = useState(PAGE);
   const query: Query = {
     project,
     q: text || null,
     status,
     sort: sort ?? "-created",
-    limit: 200,
+    limit,
     sparkline: "valid_error",
   };
   const resource = useResource<{ trials: Trial[]; total: number }>("/trials", query);
@@ -49,7 +53,8 @@ function useTrials(project: string) {
       reload();
     }
   });
-  return { ...resource, text, setText, status, setStatus, sort, setSort };
+  const more = () => setLimit(limit + PAGE);
+  return { ...resource, text, setText, status, setStatus, sort, setSort, more };
 }
 
 export function TrialList({ project, current, compared, compare }: TrialListProps) {
@@ -133,6 +138,11 @@ export function TrialList({ project, current, compared, compare }: TrialListProp
             toggle={toggle}
           />
         ))}
+        {data && data.total > data.trials.length && (
+          <li>
+            <button onClick={trials.more}>More of {data.total.toLocaleString("en")} trials</button>
+          </li>
+        )}
       </ul>
     </aside>
   );
@@ -160,6 +170,11 @@ function TrialCard({ trial, isCurrent, isCompared, toggle }: TrialCardProps) {
           {trial.name || `Trial ${trial.number}`}
         </Link>
         <span className="spread" />
+        {trial.multiply_adds !== null && (
+          <span className="muted" title="Multiply-adds">
+            {count(trial.multiply_adds)}
+          </span>
+        )}
         {trial.pinned && <span title="Pinned">★</span>}
         {trial.locked && <span className="badge">locked</span>}
         {trial.pareto && <span className="tag" title="No trial is better in error and in multiply-adds">front</span>}
@@ -172,7 +187,14 @@ function TrialCard({ trial, isCurrent, isCompared, toggle }: TrialCardProps) {
         </span>
         <span className="spread" />
         {trial.sparkline && <Sparkline values={trial.sparkline} label="Validation error over epochs" />}
-        <span className="number">{trial.best ? measure(trial.best.value) : trial.kind}</span>
+        {trial.best ? (
+          <span className="number" title={`Best ${trial.best.name}, in epoch ${trial.best.epoch}`}>
+            {measure(trial.best.value)}
+            <span className="muted"> @{trial.best.epoch}</span>
+          </span>
+        ) : (
+          <span className="number">{trial.kind}</span>
+        )}
       </div>
       {trial.tags.length > 0 && (
         <div className="row">

@@ -13,6 +13,18 @@ export function smooth(values: readonly number[], weight: number): number[] {
   });
 }
 
+/** Least and greatest values around every point, as far as smoothing with this weight looks. */
+export function extremes(values: readonly number[], weight: number): { low: number[]; high: number[] } {
+  const reach = Math.round(1 / (1 - weight));
+  const around = values.map((_, index) =>
+    values.slice(Math.max(index - reach, 0), index + reach + 1).filter(Number.isFinite),
+  );
+  return {
+    low: around.map((some) => Math.min(...some)),
+    high: around.map((some) => Math.max(...some)),
+  };
+}
+
 /** One x axis for curves of different steps: null where a curve has no point. */
 export function join(
   curves: readonly { x: readonly number[]; y: readonly number[] }[],
