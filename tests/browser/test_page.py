@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import BUILT, Server
+from tests.browser.conftest import BUILT, NAMELESS, Server
+from tests.browser.running import finished
 
-PAGES = ("/", "/data", "/plugins", "/quick", "/reports", "/help")
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = sync_api.expect
 
 
 def first_load() -> list[str]:
@@ -55,17 +57,123 @@ def test_a_project_that_is_gone_says_so(page: Any, faults: Any) -> None:
         faults.expect(404)
 
 
-# What every control needs so that it can be found without being seen.
-NAMELESS = """() => [...document.querySelectorAll('button, a[href], input, select, textarea')]
-    .filter(e => e.getClientRects().length && !(e.getAttribute('aria-label') || e.title
-        || e.labels?.length || e.textContent.trim())).map(e => e.outerHTML.slice(0, 120))"""
+# Marks what has the focus as reached; says what that is and whether one sees that it has it.
+FOCUSED = """() => {
+    const e = document.activeElement;
+    if (e === document.body || e.dataset.reached) return null;
+    e.dataset.reached = "1";
+    // Of what the canvas draws, a part of it shows the focus.
+    const style = getComputedStyle(e.querySelector(".layer, .react-flow__edge-path") ?? e);
+    const seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0
+        || e.matches(".react-flow__edge") && style.strokeWidth === "4px";
+    return [e.outerHTML.slice(0, 120), seen];
+}"""
+# What the Tab key should reach. Of tabs it reaches the chosen one; arrows lead to the others.
+UNREACHED = """() => [...document.querySelectorAll(
+        "button, a[href], input, select, textarea, summary, [tabindex='0']")]
+    .filter(e => e.checkVisibility({ visibilityProperty: true }) && !e.disabled && e.tabIndex >= 0
+        && !e.dataset.reached && e.getAttribute("aria-disabled") !== "true")
+    .map(e => e.outerHTML.slice(0, 120))"""
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_every_control_has_a_name(page: Any, path: str) -> None:
+@pytest.fixture(scope="module")
+def places(api: Any) -> list[str]:
+    """Addresses of all pages, those of a project with a trial and its evaluation too."""
+    project = api("POST", "/projects", data={"name": "digits", "sample": "digits"})["id"]
+    trial = finished(api, "/trials", {"project": project, "config": {"max_epoch": 2}})["id"]
+    evaluation = finished(api, f"/trials/{trial}/evaluate", {})["id"]
+    data = api("GET", "/datasets")["datasets"][0]["id"]
+    own = ("edit", "edit?node=n2", "config", "history", "search", "train", f"train/{trial}",
+           "eval", f"eval/{evaluation}?row=1", f"compare?trials={trial},{trial}")  # fmt: skip
+    common = ("/", "/data", f"/data/{data}", f"/data/{data}?view=statistics", "/plugins", "/quick",
+              "/reports", "/help")  # fmt: skip
+    return [*common, *(f"/p/{project}/{path}" for path in own)]
+
+
+def visit(page: Any, path: str) -> None:
     page.goto(path)
-    page.locator("h1").wait_for()
-    assert page.evaluate(NAMELESS) == []
+    page.locator("main > *").first.wait_for()
+    expect(page.locator(".loading")).to_have_count(0)
+
+
+def test_every_control_has_a_name_and_is_reached_by_keyboard(page: Any, places: list[str]) -> None:
+    for path in places:
+        visit(page, path)
+        assert page.evaluate(NAMELESS) == [], path
+        hidden = []
+        for _ in range(600):
+            page.keyboard.press("Tab")
+            focused = page.evaluate(FOCUSED)
+            if focused is None:
+                break
+            hidden += [] if focused[1] else [focused[0]]
+        assert hidden == [], f"{path}: one does not see that these have the focus"
+        assert page.evaluate(UNREACHED) == [], path
+
+
+# Texts whose contrast to what is behind them is less than WCAG 2.2 asks for (AA, 4.5 to 1), but
+# for those of controls that cannot be used now.
+FAINT = """() => {
+    const paper = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+    const rgba = (color) => {
+        paper.clearRect(0, 0, 1, 1);
+        paper.fillStyle = color;
+        paper.fillRect(0, 0, 1, 1);
+        return [...paper.getImageData(0, 0, 1, 1).data].map((value) => value / 255);
+    };
+    const over = ([r, g, b, a], under) =>
+        [r, g, b].map((value, i) => value * a + under[i] * (1 - a));
+    const ground = (e) => {
+        const own = rgba(getComputedStyle(e).backgroundColor);
+        if (own[3] === 1 || !e.parentElement) return own.slice(0, 3);
+        return over(own, ground(e.parentElement));
+    };
+    const opacity = (e) =>
+        e ? Number(getComputedStyle(e).opacity) * opacity(e.parentElement) : 1;
+    const luminance = (color) => color
+        .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+    const faint = [];
+    for (const e of document.querySelectorAll("body *")) {
+        const text = [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.data).join("");
+        if (!/\\w/.test(text) || !e.checkVisibility() || !e.getClientRects().length) continue;
+        if (e.closest(":disabled, [aria-disabled='true'], svg, option")) continue;
+        const behind = ground(e);
+        const [r, g, b, a] = rgba(getComputedStyle(e).color);
+        const both = [over([r, g, b, a * opacity(e)], behind), behind].map(luminance);
+        const ratio = (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+        if (ratio < 4.5) faint.push(`${text.trim().slice(0, 40)}: ${ratio.toFixed(2)}`);
+    }
+    return [...new Set(faint)];
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_text_can_be_read(page: Any, places: list[str], theme: str) -> None:
+    page.add_init_script(f"localStorage.setItem('nnl-theme', '{theme}')")
+    for path in places:
+        visit(page, path)
+        assert page.evaluate(FAINT) == [], path
+
+
+def test_a_sample_that_is_being_made_says_so(page: Any) -> None:
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        if route.request.method == "POST":
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/v1/projects", hold)
+    page.goto("/")
+    sample = page.get_by_role("button", name="Handwritten digits")
+    sample.click()
+    page.get_by_text("Loading Handwritten digits").wait_for()
+    assert sample.is_disabled()
+    held[0].continue_()
+    page.locator(".layer").first.wait_for()
+    assert len(held) == 1
 
 
 def test_the_theme_stays(page: Any) -> None:

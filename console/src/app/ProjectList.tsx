@@ -18,10 +18,17 @@ export function ProjectList() {
   const trials = useResource<{ trials: Trial[] }>("/trials", { sort: "-created", limit: 8 });
   const [naming, setNaming] = useState<Project | "new" | null>(null);
 
+  const [opening, setOpening] = useState<string | null>(null);
+
   const create = (body: { name: string; sample?: string; document?: unknown }) =>
     attempt(async () => {
-      const project = await post<Project>("/projects", body);
-      navigate(`/p/${project.id}/edit`);
+      setOpening(body.name);
+      try {
+        const project = await post<Project>("/projects", body);
+        navigate(`/p/${project.id}/edit`);
+      } finally {
+        setOpening(null);
+      }
     });
   const importFile = () =>
     attempt(async () => {
@@ -50,6 +57,7 @@ export function ProjectList() {
       </div>
       {error && <Failure error={error} retry={reload} />}
       {!data && !error && <Loading what="projects" />}
+      {opening !== null && <Loading what={opening} />}
       {data?.projects.length === 0 && (
         <Empty title="No projects yet">Start from a sample, or bring a network that you have.</Empty>
       )}
@@ -92,11 +100,12 @@ export function ProjectList() {
               <li key={sample.id} className="card">
                 <button
                   className="card-title link"
+                  disabled={opening !== null}
                   onClick={() => create({ name: sample.title, sample: sample.id })}
                 >
                   {sample.title}
                 </button>
-                <p className="muted">{sample.doc}</p>
+                <p className="muted">{opening === sample.title ? "Loading …" : sample.doc}</p>
               </li>
             ))}
           </ul>
