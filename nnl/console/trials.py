@@ -136,6 +136,8 @@ class Trials:
             self._followers.pop(key)  # to be read again
             raise
         if not alive:
+            if process is not None:  # it may have ended after it was asked
+                code = process.wait()
             self._ended(row, code, follower)
 
     def _write(self, key: str, facts: dict[str, Any], metrics: list[tuple[Any, ...]]) -> None:

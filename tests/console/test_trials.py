@@ -78,6 +78,28 @@ def test_a_trial_records_what_its_child_says(console):
     assert [p.name for p in weights] == ["fc/affine/W", "fc/affine/b"]
 
 
+def test_a_child_that_ends_while_it_is_asked_has_not_died(tmp_path):
+    class Ending:
+        """Runs still when it is asked, and has ended before /proc is looked at."""
+
+        def poll(self):
+            return None
+
+        def wait(self):
+            return 0
+
+    made = Console(tmp_path / "folder", command=STAND_IN)
+    try:
+        made.project = digits(made)["id"]
+        key = add(made)
+        made.store.update("trial", key, {"status": "running", "kind": "profile"})
+        made.trials._processes[key] = Ending()
+        made.trials.tick()
+        assert made.trials.one(key)["status"] == "finished"
+    finally:
+        made.close()
+
+
 def test_children_wait_for_a_free_place(console):
     keys = [add(console, step_s=0.05) for _ in range(3)]
     until(console, keys[1], "running")
