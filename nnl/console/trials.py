@@ -290,10 +290,10 @@ class Trials:
             arguments = ["forward", "-c", source, "-d", self.datasets.path(key), "-o", out]
             (folder / "dataset.json").write_text(json.dumps(key))
         else:
+            write_training(document, source, train, valid, weights)
             if not found["loss"]:
                 text = "there is no loss to train with"
                 raise Refused("invalid", text, "add a layer of Loss")
-            write_training(document, source, train, valid, weights)
             arguments = [
                 "train",
                 "-c",

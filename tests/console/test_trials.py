@@ -283,7 +283,7 @@ def test_what_cannot_be_trained_is_refused_before_it_begins(browser_of, console)
             "/api/v1/trials", json={**given, "config": config}, headers={"X-NNL": "1"}
         )
         assert answer.status_code in (404, 422) and message in answer.json()["message"], answer.text
-    broken = chain(("Input", "x", {"shape": [3]}), ("PF.affine", "fc", {"n_outmaps": [-1]}))
+    broken = chain(("Input", "x", {"shape": None}), ("PF.affine", "fc", {"n_outmaps": [-1]}))
     project = console.store.add_project("broken", broken)["id"]
     config = {"dataset": console.trials.store.rows("SELECT id AS train FROM dataset")[0]}
     answer = browser.post("/trials", {"project": project, "config": config}, 422)
