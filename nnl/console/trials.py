@@ -28,6 +28,7 @@ from nnl.console.document import Document, merged, parse
 from nnl.console.entries import environment, error_text, problem_said, shown
 from nnl.console.errors import Refused, full_disk, missing
 from nnl.console.events import Follower
+from nnl.console.processes import size_of
 from nnl.console.store import Store, checked_name, new_id
 from nnl.console.training import Data, write_training
 from nnl.converters.nnp.archive import read_files
@@ -374,14 +375,27 @@ class Trials:
     def suspend(self, key: str) -> dict[str, Any]:
         return self._stop(key, "suspend", ("queued", "running"))
 
-    def _stop(self, key: str, wanted: str, possible: Sequence[str]) -> dict[str, Any]:
+    def finish(self, key: str) -> dict[str, Any]:
+        """End a training after this step as if it were done: it is evaluated and saved."""
+        row = self._row(key)
+        if row["kind"] != "train" or size_of(self.folder(key) / "out" / "events.jsonl") == 0:
+            raise Refused("conflict", "this trial has not begun to train", None, key)
+        return self._stop(key, "finish", ("running",), signal.SIGUSR1)
+
+    def _stop(
+        self,
+        key: str,
+        wanted: str,
+        possible: Sequence[str],
+        how: signal.Signals = signal.SIGTERM,
+    ) -> dict[str, Any]:
         with self._lock:
             row = self._row(key)
             if row["status"] not in possible:
                 raise Refused("conflict", f"this trial is {row['status']}", None, key)
             if row["status"] == "running":
                 self._changed(key, wanted=wanted)
-                processes.tell(row["pid"], row["pid_start"], signal.SIGTERM)
+                processes.tell(row["pid"], row["pid_start"], how)
             else:
                 status = "interrupted" if wanted == "cancel" else "suspended"
                 self._changed(key, status=status, ended=time.time())

@@ -28,7 +28,8 @@ config = document["config"]
 wanted = config.get("stand_in", {})
 stopped = []
 signal.signal(signal.SIGTERM, lambda *given: stopped.append(1))
-done = 0
+signal.signal(signal.SIGUSR1, lambda *given: config.update(max_epoch=epoch))
+done = epoch = 0
 if args.r and args.events.exists():
     lines = [json.loads(line) for line in args.events.read_text().splitlines()]
     done = max((e["epoch"] for e in lines if e["event"] == "epoch_end"), default=0)
@@ -41,6 +42,8 @@ with open(args.events, "a" if args.r else "w") as file:
 
     tell("run_begin", max_epoch=config["max_epoch"], iterations_per_epoch=5, seed=args.seed)
     for epoch in range(done + 1, config["max_epoch"] + 1):
+        if epoch > config["max_epoch"]:
+            break
         for i in range(1, 6):
             iteration = (epoch - 1) * 5 + i
             tell("step_after", epoch=epoch, iteration=iteration, loss=1 / iteration, lr=0.1)

@@ -133,6 +133,17 @@ def test_a_cancelled_trial_is_interrupted_and_a_failed_one_says_why(console):
     assert failed["error"]["message"] == "the loss is nan" and failed["error"]["hint"] == "less"
 
 
+def test_a_training_is_finished_before_its_time(browser_of, console):
+    browser = browser_of(console)
+    key, _, waits = [add(console, step_s=0.1) for _ in range(3)]
+    assert browser.post(f"/trials/{waits}/finish", status=409)["code"] == "conflict"
+    while not console.trials.one(key)["last"]:
+        time.sleep(0.02)
+    browser.post(f"/trials/{key}/finish")
+    entry = until(console, key, "finished", "interrupted")
+    assert entry["status"] == "finished" and entry["error"] is None and 1 < entry["epoch"] < 3
+
+
 def test_a_trial_whose_process_was_killed_can_be_resumed(console):
     key = add(console, step_s=0.1)
     until(console, key, "running")

@@ -113,6 +113,11 @@ def suspend(console: The, key: str) -> dict[str, Any]:
     return console.trials.suspend(key)
 
 
+@router.post("/trials/{key}/finish")
+def finish(console: The, key: str) -> dict[str, Any]:
+    return console.trials.finish(key)
+
+
 @router.post("/trials/{key}/resume")
 def resume(console: The, key: str) -> dict[str, Any]:
     return console.trials.resume(key)
