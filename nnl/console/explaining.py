@@ -97,19 +97,23 @@ class Explained:
         return start
 
     def last_maps(self, name: str | None = None) -> Variable:
-        """The variable of this name; else the last one before the score with maps of features."""
+        """The variable of this name; else the last one with maps of features: of the last
+        convolution, or of what follows it without a change of shape, as its activation. Maps before
+        an activation are mostly negative where nothing is found, and weigh the wrong way then."""
         if name:
             found = self.network.variables.get(name)
             if found is None:
                 raise ValueError(f"the network has no variable {name!r}")
             return found
-        nodes = [n for n in capture([self.score.edge]) if n.op.name.endswith("convolution")]
-        if not nodes:
+        nodes = capture([self.score.edge])
+        last = [i for i, n in enumerate(nodes) if n.op.name.endswith("convolution")]
+        if not last:
             raise ValueError("the network has no convolution, so there are no maps to weigh")
-        for v in self.network.variables.values():
-            if v.edge.node is nodes[-1]:
-                return v
-        raise ValueError("the last convolution has no name in the file")
+        named = {v.edge.node: v for v in self.network.variables.values() if v.edge.node}
+        maps = [named[n] for n in nodes[last[-1] :] if n in named]
+        if not maps or maps[0].edge.node is not nodes[last[-1]]:
+            raise ValueError("the last convolution has no name in the file")
+        return [v for v in maps if v.shape == maps[0].shape][-1]
 
 
 def sample(csv: str | Path, row: int, column: str | None = None) -> Array:

@@ -12,9 +12,16 @@ from nnl.console.explaining import Explained, sample, write_map
 
 
 def grad_cam(network, x, number, maps=None):
-    """Maps of features, weighted with the mean gradients of the class's score, below 0 cut off."""
+    """Maps of features, weighted with the mean gradients of the class's score, below 0 cut off.
+
+    A softmax does not see what all scores have in common, so their mean is taken off: else all of
+    the map may be below 0 though the class is certain.
+    """
     a = network.last_maps(maps)
-    g = network.gradient(network.score, a, network.one_class(number))(x)
+    start = network.one_class(number)
+    if network.y.parent.name == "Softmax":
+        start -= start.mean(axis=-1, keepdims=True)
+    g = network.gradient(network.score, a, start)(x)
     network.score.forward()
     weights = g.mean(axis=(2, 3), keepdims=True)
     return np.maximum((weights * a.d).sum(axis=1), 0)[0]
