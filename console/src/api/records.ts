@@ -232,6 +232,8 @@ export interface Plugin {
   trusted: boolean;
   scope: "row" | "trial" | "network" | "dataset";
   sha256: string;
+  /** Why the file is no plug-in; null for those that are. */
+  error: string | null;
 }
 
 export interface PluginField {
@@ -259,9 +261,9 @@ export interface QuickReport {
   /** null where a function is not supported. */
   file: string | null;
   format: string;
+  report: { severity: "error" | "warning"; message: string }[];
   functions: { type: string; count: number; supported: boolean; reason: string | null }[];
   supported: boolean;
-  report: { severity: "error" | "warning"; message: string }[];
   inputs: { name: string; shape: number[] }[];
   outputs: { name: string; shape: number[] }[];
   parameters: number | null;

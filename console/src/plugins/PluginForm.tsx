@@ -3,13 +3,18 @@
 import { useEffect, useState } from "react";
 import { address, get, post } from "../api/http";
 import type { PropertyKind, PropertyValue } from "../api/network";
-import type { Plugin, PluginField, PluginRun } from "../api/records";
+import type { Dataset, Plugin, PluginField, PluginRun, Trial } from "../api/records";
 import { useResource } from "../api/resource";
 import { attempt, failed } from "../app/notices";
 import { ValueField } from "../editor/ValueField";
 import { Failure, Loading } from "../ui/parts";
 
-const KINDS: Record<string, PropertyKind> = { int: "int", float: "float", bool: "bool" };
+const KINDS: Record<string, PropertyKind> = {
+  int: "int",
+  row: "int",
+  float: "float",
+  bool: "bool",
+};
 /** What the server fills in by itself when there is a trial and a row. */
 const GIVEN = new Set(["row", "csv", "model"]);
 const POLL_MS = 700;
@@ -28,7 +33,7 @@ export function PluginForm({ plugin, trial, row }: PluginFormProps) {
   if (error) return <Failure error={error} />;
   if (!data) return <Loading what="the form" />;
   const asked = data.fields.filter((field) => trial === null || !GIVEN.has(field.kind));
-  const lacks = plugin.scope === "row" && row === null ? "Select a row of the results first." : null;
+  const lacks = plugin.scope === "row" && trial !== null && row === null ? "Select a row of the results first." : null;
   const isRunning = run?.status === "running";
   const begin = async () =>
     setRun(await post<PluginRun>(`/plugins/${plugin.id}/run`, { args: values, trial, row }));
@@ -47,11 +52,9 @@ export function PluginForm({ plugin, trial, row }: PluginFormProps) {
             {field.name}
           </label>
           <span className="value">
-            <ValueField
-              id={`arg-${field.name}`}
-              schema={{ kind: KINDS[field.kind] ?? "str", choices: field.choices }}
-              value={values[field.name] ?? (field.kind === "bool" ? field.default : undefined)}
-              automatic={field.default === null ? "" : String(field.default)}
+            <ArgumentField
+              field={field}
+              value={values[field.name]}
               change={(value) => setValues({ ...values, [field.name]: value })}
             />
           </span>
@@ -63,6 +66,70 @@ export function PluginForm({ plugin, trial, row }: PluginFormProps) {
       {lacks && <p className="muted">{lacks}</p>}
       {run && <RunResult run={run} />}
     </form>
+  );
+}
+
+interface ArgumentFieldProps {
+  field: PluginField;
+  value: PropertyValue | undefined;
+  change: (value: PropertyValue) => void;
+}
+
+/** Models and data sets are chosen among those that the console has. */
+function ArgumentField({ field, value, change }: ArgumentFieldProps) {
+  const id = `arg-${field.name}`;
+  if (field.kind === "model") return <TrialField id={id} value={value} change={change} />;
+  if (field.kind === "csv" && !field.name.startsWith("out")) {
+    return <DatasetField id={id} value={value} change={change} />;
+  }
+  return (
+    <ValueField
+      id={id}
+      schema={{ kind: KINDS[field.kind] ?? "str", choices: field.choices }}
+      value={value ?? (field.kind === "bool" ? field.default : undefined)}
+      automatic={field.default === null ? "" : String(field.default)}
+      change={change}
+    />
+  );
+}
+
+interface ChoiceProps {
+  id: string;
+  value: PropertyValue | undefined;
+  change: (value: PropertyValue) => void;
+}
+
+function TrialField(props: ChoiceProps) {
+  const { data } = useResource<{ trials: Trial[] }>("/trials", { status: "finished" });
+  const trained = (data?.trials ?? []).filter((trial) => trial.kind === "train");
+  return <Choice {...props} items={trained} title={(trial) => trial.name || `Trial ${trial.number}`} />;
+}
+
+function DatasetField(props: ChoiceProps) {
+  const { data } = useResource<{ datasets: Dataset[] }>("/datasets");
+  return <Choice {...props} items={data?.datasets ?? []} title={(dataset) => dataset.name} />;
+}
+
+function Choice<T extends { id: string }>({
+  id,
+  value,
+  change,
+  items,
+  title,
+}: ChoiceProps & { items: readonly T[]; title: (item: T) => string }) {
+  return (
+    <select
+      id={id}
+      value={typeof value === "string" ? value : ""}
+      onChange={(event) => change(event.target.value)}
+    >
+      <option value="">choose</option>
+      {items.map((item) => (
+        <option key={item.id} value={item.id}>
+          {title(item)}
+        </option>
+      ))}
+    </select>
   );
 }
 

@@ -34,8 +34,8 @@ export default function PluginsPage({ parts }: { parts: Parts }) {
                 <p className="muted">{one.doc}</p>
               </span>
               <span className="spread" />
-              <span className={one.trusted ? "good" : "warn"}>
-                {one.shipped ? "comes with nnl" : one.trusted ? "trusted" : "not trusted"}
+              <span className={one.error !== null ? "bad" : one.trusted ? "good" : "warn"}>
+                {stateOf(one)}
               </span>
             </li>
           ))}
@@ -43,7 +43,9 @@ export default function PluginsPage({ parts }: { parts: Parts }) {
         {plugin && (
           <section className="panel group" aria-label={plugin.title}>
             <h2>{plugin.title}</h2>
-            {plugin.trusted ? (
+            {plugin.error !== null ? (
+              <Failure error={{ message: plugin.error, hint: null, where: plugin.file }} />
+            ) : plugin.trusted ? (
               <PluginForm key={plugin.id} plugin={plugin} trial={null} row={null} />
             ) : (
               <Trust plugin={plugin} trusted={reload} />
@@ -53,4 +55,10 @@ export default function PluginsPage({ parts }: { parts: Parts }) {
       </div>
     </div>
   );
+}
+
+function stateOf(plugin: Plugin): string {
+  if (plugin.error !== null) return "broken";
+  if (plugin.shipped) return "comes with nnl";
+  return plugin.trusted ? "trusted" : "not trusted";
 }
