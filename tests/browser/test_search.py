@@ -49,6 +49,7 @@ def test_the_front_grows_and_a_candidate_opens_in_the_editor(searching: Any, api
     assert len(seen) >= 3, seen  # it was watched while it grew
     expect(searching.get_by_role("img", name="Front of the search")).to_be_visible()
     expect(searching.locator(".centre")).to_contain_text("6 of 6 attempts")
+    expect(searching.get_by_role("complementary", name="Searches")).to_contain_text("6 tried")
 
     search = searching.url.rpartition("/")[2]
     front = api("GET", f"/searches/{search}/front")

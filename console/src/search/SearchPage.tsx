@@ -1,6 +1,6 @@
 // Structure search: its settings, the front of error and cost as it grows, its candidates.
 
-import { lazy, useEffect, useState } from "react";
+import { lazy, useEffect, useRef, useState } from "react";
 import { address, post } from "../api/http";
 import type { Front, Search } from "../api/records";
 import { useResource } from "../api/resource";
@@ -20,7 +20,7 @@ const Chart = lazy(() => import("../ui/Chart"));
 
 export default function SearchPage({ parts }: { parts: Parts }) {
   const project = useEditor((state) => state.project?.id ?? "");
-  const { data, error, reload } = useResource<{ searches: Search[] }>("/searches", {
+  const { data, error, reload, set } = useResource<{ searches: Search[] }>("/searches", {
     project,
     // Asked again when another search is shown: it may be a new one.
     shown: parts.search,
@@ -52,13 +52,28 @@ export default function SearchPage({ parts }: { parts: Parts }) {
           </Empty>
         </div>
       ) : (
-        <Shown key={parts.search} project={project} id={parts.search} />
+        <Shown
+          key={parts.search}
+          project={project}
+          id={parts.search}
+          changed={(now) =>
+            set(({ searches }) => ({
+              searches: searches.map((search) => (search.id === now.id ? now : search)),
+            }))
+          }
+        />
       )}
     </div>
   );
 }
 
-function Shown({ project, id }: { project: string; id: string }) {
+interface ShownProps {
+  project: string;
+  id: string;
+  changed: (search: Search) => void;
+}
+
+function Shown({ project, id, changed }: ShownProps) {
   const found = useResource<Search>(`/searches/${id}`);
   const front = useResource<Front>(`/searches/${id}/front`);
   const [chosen, choose] = useParameter("candidate");
@@ -66,12 +81,18 @@ function Shown({ project, id }: { project: string; id: string }) {
   const [step, setStep] = useState(Infinity);
   const { reload } = front;
   const { set } = found;
+  const latest = useRef(changed);
+  latest.current = changed;
   const isRunning = found.data?.status === "running";
   useEffect(() => {
     if (!isRunning) return;
     return listen(address(`/searches/${id}/events`), {
       candidate: () => reload(),
-      status: (data) => set(() => JSON.parse(data) as Search),
+      status: (data) => {
+        const now = JSON.parse(data) as Search;
+        set(() => now);
+        latest.current(now);
+      },
     });
   }, [id, isRunning, reload, set]);
 
