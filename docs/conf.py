@@ -24,7 +24,7 @@ myst_heading_anchors = 4
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "build" / "docs-cache" / digest(ROOT))
 nb_execution_in_temp = True
-nb_execution_timeout = 300
+nb_execution_timeout = 900  # seconds for one cell; a busy machine is slow
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 

@@ -99,6 +99,13 @@ def test_every_public_name_is_in_the_reference_with_an_example():
     ] == []
 
 
+def test_blocks_whose_package_is_missing_are_shown_on_their_side_and_not_run():
+    text = "```python left needs-nothere\na\n```\n\n```python hidden needs-nothere\nb\n```\n"
+    assert pages.blocks(text) == []
+    made = pages.notebook(text)
+    assert "cell tag_left\n```py\na\n```" in made and "\nb\n" not in made
+
+
 def test_the_walk_finds_modules_of_every_kind():
     assert {"nnl", "nnl.data.images", "nnl.utils.save", "nnl.utils.rnn"} <= set(public.modules())
     assert not {"nnl.core.op", "nnl.functions.affine"} & set(public.modules())

@@ -65,7 +65,9 @@ def notebook(text: str) -> str:
     def cell(match: re.Match[str]) -> str:
         kind, words, code = match.groups()
         if not runs_here(words):
-            return f"```py\n{code}```"
+            sides = [f"tag_{word}" for word in words.split() if word in ("left", "right")]
+            shown = f":::{{container}} cell {' '.join(sides)}\n```py\n{code}```\n:::"
+            return "" if "hidden" in words.split() else shown
         tags = ", ".join(TAGS.get(word, word) for word in words.split())
         start = "%%bash\n" if kind == "sh run" else ""
         return f"```{{code-cell}} ipython3\n:tags: [{tags}]\n\n{start}{code}```"
