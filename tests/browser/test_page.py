@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nnl.deep500.report import Report
 from tests.browser.conftest import BUILT, NAMELESS, Server
 from tests.browser.running import finished
 
@@ -77,16 +78,23 @@ UNREACHED = """() => [...document.querySelectorAll(
 
 
 @pytest.fixture(scope="module")
-def places(api: Any) -> list[str]:
+def places(api: Any, server: Server) -> list[str]:
     """Addresses of all pages, those of a project with a trial and its evaluation too."""
+    rows = [{"backend": b, "phase": "inference", "median_s": 0.1} for b in ("nnl", "torch")]
+    report, other = Report("network", rows), Report("network", rows[:1])
+    (server.folder / "reports").mkdir(exist_ok=True)
+    for one in (report, other):
+        one.write(server.folder / "reports" / f"{one.id}.json")
     project = api("POST", "/projects", data={"name": "digits", "sample": "digits"})["id"]
     trial = finished(api, "/trials", {"project": project, "config": {"max_epoch": 2}})["id"]
     evaluation = finished(api, f"/trials/{trial}/evaluate", {})["id"]
     data = api("GET", "/datasets")["datasets"][0]["id"]
     own = ("edit", "edit?node=n2", "config", "history", "search", "train", f"train/{trial}",
-           "eval", f"eval/{evaluation}?row=1", f"compare?trials={trial},{trial}")  # fmt: skip
+           "eval", f"eval/{evaluation}?row=1", f"compare?trials={trial},{trial}", "infer",
+           f"infer/{trial}?data={data}&row=1")  # fmt: skip
     common = ("/", "/data", f"/data/{data}", f"/data/{data}?view=statistics", "/plugins", "/quick",
-              "/reports", "/help")  # fmt: skip
+              "/plugins/grad_cam", "/reports", f"/reports/{report.id}",
+              f"/reports/{report.id}?with={other.id}", "/help")  # fmt: skip
     return [*common, *(f"/p/{project}/{path}" for path in own)]
 
 
