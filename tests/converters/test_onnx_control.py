@@ -274,6 +274,34 @@ def test_loops_are_exported():
         export(rows, [x], batch=None)
 
 
+# ---- sequences ----
+
+
+def sequences(short=False):
+    """(x, x + x) if c else (tanh(x), x), or only (x): what SequenceAt takes of it."""
+    some = helper.make_tensor_sequence_value_info("s", FLOAT, None)
+    then = helper.make_graph(
+        [node("Add", "x,x", "a"), node("SequenceConstruct", "x,a", "s")], "then", [], [some]
+    )
+    ends = [node("SequenceConstruct", "x" if short else "t,x", "s")]
+    other = helper.make_graph([node("Tanh", "x", "t"), *ends], "other", [], [some])
+    nodes = [
+        node("If", "c", "all", then_branch=then, else_branch=other),
+        constant("at", np.array(0)),
+        node("SequenceAt", "all,at", "y"),
+    ]
+    return model(nodes, [value("c", (), BOOL), value("x", (2, 3))], ["y"])
+
+
+def test_branches_may_give_sequences_of_one_length():
+    for c, wanted in ((True, ONES), (False, np.tanh(ONES))):
+        leaves, (y,) = static(sequences(), c=np.array(c), x=ONES)
+        y.forward()
+        np.testing.assert_allclose(y.d, wanted, rtol=1e-6)
+    with pytest.raises(OnnxError, match="node If 'all': .*branch 0 float32"):
+        static(sequences(short=True), c=np.array(True), x=ONES)
+
+
 # ---- errors ----
 
 

@@ -15,6 +15,7 @@ from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.graph import switch, while_loop
 
+_ADVICE = "pass what decides that as a numpy array, or call the model in nnl.auto_forward()"
 MOST = 2**20  # trips that are a bound of the loop, and not another word for any number
 
 
@@ -23,7 +24,9 @@ def _plain(values: Sequence[Any]) -> list[Variable]:
     found = []
     for v in values:
         if v is None or isinstance(v, list):
-            raise OnnxError("gives a sequence or nothing, where only values of the run decide")
+            raise OnnxError(
+                "gives a sequence or nothing, and only values of the run say which: " + _ADVICE
+            )
         x, dtype = var(v), dtype_of(v)
         if not is_float(dtype):
             kept = np.dtype(np.float32) if dtype == np.bool_ else dtype
@@ -67,8 +70,8 @@ def loop_by_value(ctx: Any, node: Any, trips: Any, condition: Any, state: Sequen
     body, n = node.body, len(state)
     if any(node.outputs[n:]):
         raise OnnxError(
-            "collects a row of every trip, and only values of the run say how many there are: pass "
-            "what decides that as a numpy array, or call the model in nnl.auto_forward()"
+            "collects a row of every trip, and only values of the run say how many there are: "
+            + _ADVICE
         )
     most = ctx.max_trips
     limit = int(scalar(trips)) if trips is not None and known(trips) else None
