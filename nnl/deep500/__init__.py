@@ -39,12 +39,21 @@ _HOME = {
 __all__ = sorted([*_HOME, "add_backend", "backends", "network", "network_class"])
 
 
-def backends() -> dict[str, str]:
-    """Every back end, with "" if it can be used and else with how to install it."""
-    return {
+def backends(training: bool = False) -> dict[str, str]:
+    """Every back end, with "" if it can be used and else with how to install it.
+
+    Args:
+        training: Whether it must have gradients, too; where it never has any, that is said.
+    """
+    found = {
         name: "" if find_spec(package) is not None else f"pip install {package}"
         for name, (_, _, package) in _BACKENDS.items()
     }
+    if training:
+        for name, hint in found.items():
+            if not hint and not (cls := network_class(name)).trains:
+                found[name] = cls.training_hint or "runs inference only"
+    return found
 
 
 def add_backend(name: str, module: str, cls: str, package: str = "numpy") -> None:

@@ -56,11 +56,13 @@ class Network:
 
     Class attributes:
         backend: Its name. package: What must be installed. trains: Whether it has gradients.
+        training_hint: What would have to be installed for them, where it has none.
     """
 
     backend: ClassVar[str] = ""
     package: ClassVar[str] = "numpy"
     trains: ClassVar[bool] = True
+    training_hint: ClassVar[str] = ""
 
     def __init__(
         self, model: Any, device: str = "", trainable: Sequence[str] | None = None
@@ -135,6 +137,7 @@ class Network:
         if not self.trains:
             raise NotImplementedError(
                 f"{self.backend} runs inference only; nnl, torch, tensorflow and reference train"
+                + (f", and it with: {self.training_hint}" if self.training_hint else "")
             )
         if not self.loss:
             raise NetworkError("the network has no loss: call add_loss() first")

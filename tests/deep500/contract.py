@@ -19,6 +19,7 @@ from nnl.deep500.operation import compiler
 from nnl.deep500.optimizers import OneStepOptimizer, Optimizer
 from tests.deep500 import models
 
+NO_BODIES = ("torch:compiled", "onnxruntime")  # that run no operators of one's own
 TOLERANCE = 2e-5  # sums of float32 in another order, for numbers around 1
 
 
@@ -171,9 +172,9 @@ def optimizers_of_ones_own_train(backend: str) -> None:
 def operators_of_ones_own_train(backend: str) -> None:
     net = d5.network(models.linear(), backend)
     cube = Cube("y", outputs="z", factor=2.0)
-    if backend == "torch:compiled":  # which says so
+    if backend in NO_BODIES:  # which say so
         text = raised(UnsupportedOperator, lambda: net.add_node(cube))
-        assert text == "torch has no operators for: user.Cube (node user.Cube 'z')"
+        assert text.endswith(" has no operators for: user.Cube (node user.Cube 'z')")
         return
     net.add_node(cube)
     trains_as_a_cube(net, 2)
@@ -181,7 +182,7 @@ def operators_of_ones_own_train(backend: str) -> None:
 
 def bodies_in_cpp_train(backend: str) -> None:
     net = d5.network(models.linear(), backend)
-    if backend == "torch:compiled":
+    if backend in NO_BODIES:
         raised(UnsupportedOperator, lambda: net.add_node(CppCube("y", outputs="z")))
         return
     net.add_node(CppCube("y", outputs="z"))

@@ -30,9 +30,13 @@ def installed(backend: str) -> str:
 
 def in_tensorflow(module: str, *words: str) -> str:
     """What a module says when it runs in the Python that has TensorFlow."""
-    python = os.environ.get("NNL_TENSORFLOW_PYTHON")
+    return elsewhere("TensorFlow", "NNL_TENSORFLOW_PYTHON", module, *words)
+
+
+def elsewhere(what: str, variable: str, module: str, *words: str) -> str:
+    python = os.environ.get(variable)
     if not python:
-        pytest.skip("TensorFlow is not installed (NNL_TENSORFLOW_PYTHON names a Python with it)")
+        pytest.skip(f"{what} is not installed ({variable} names a Python with it)")
     command = [python, "-m", module, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -70,10 +74,23 @@ def test_tensorflow_keeps_the_contract():
     assert len(counts) == 2 and min(counts) >= PROMISES
 
 
-def test_inference_only_back_ends_say_so():
-    net = d5.network(contract.models.linear(), installed("onnxruntime"))
+@pytest.mark.long
+def test_training_of_onnx_runtime_keeps_the_contract():
+    variable = "NNL_ONNXRUNTIME_TRAINING_PYTHON"
+    said = elsewhere("onnxruntime-training", variable, "tests.deep500.contract", "onnxruntime")
+    assert int(said.split()[-1]) >= PROMISES
+
+
+def test_inference_only_back_ends_say_so(monkeypatch):
+    monkeypatch.setattr(d5.network_class(installed("onnxruntime")), "trains", False)
+    net = d5.network(contract.models.linear(), "onnxruntime")
     with pytest.raises(NotImplementedError, match="onnxruntime runs inference only; nnl, torch"):
         net.inference_and_backprop({})
+    hint = "pip install onnxruntime-training in the place of onnxruntime"
+    with pytest.raises(NotImplementedError, match=f"and it with: {hint}"):
+        net.inference_and_backprop({})
+    assert d5.backends()["onnxruntime"] == "" and d5.backends(training=True)["onnxruntime"] == hint
+    assert d5.backends(training=True)["nnl"] == ""
 
 
 def test_back_ends_say_how_to_install_them():

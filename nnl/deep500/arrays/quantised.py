@@ -26,8 +26,13 @@ class QuantisedOperators(WindowOperators):
             return self.missing(node)
         y = self.cast(x, self.dtype(scale))
         if zero is not None:
-            y = y - self.along_axis(x, self.cast(zero, self.dtype(scale)), node.axis)
-        return y * self.along_axis(x, scale, node.axis)
+            y = y - self.along_axis(
+                x, self.cast(zero, self.dtype(scale)), self.quantised_axis(node)
+            )
+        return y * self.along_axis(x, scale, self.quantised_axis(node))
+
+    def quantised_axis(self, node: Any) -> int:
+        return int(node.attributes.get("axis", 1))
 
     def visit_QuantizeLinear(self, node: Any, x: Any, scale: Any, zero: Any = None) -> Any:
         code = node.attributes.get("output_dtype", 0)
@@ -37,8 +42,9 @@ class QuantisedOperators(WindowOperators):
         dtype = dtype_of_code(code, "QuantizeLinear") if code else dtype
         if dtype.kind not in "iu":
             return self.missing(node)
-        scale = self.along_axis(x, scale, node.axis)
-        return self.quantised(x, scale, self.along_axis(x, zero, node.axis), dtype)
+        axis = self.quantised_axis(node)
+        zero = self.along_axis(x, zero, axis)
+        return self.quantised(x, self.along_axis(x, scale, axis), zero, dtype)
 
     def quantised(self, x: Any, scale: Any, zero: Any, dtype: Any) -> Any:
         """Numbers as the nearest integers that the dtype has."""

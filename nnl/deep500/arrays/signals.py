@@ -19,9 +19,13 @@ class SignalOperators(ShapeOperators):
     def visit_DFT(self, node: Any, x: Any, length: Any = None, axis: Any = None) -> Any:
         at = self.axis(x, node.axis if axis is None and node.since < 20 else self.near(axis))
         n = self.shape(x)[at] if length is None else self.ints(length)[0]
-        if node.inverse and node.onesided:
-            return self.missing(node)
-        y = self.fourier(self.complex(x), n, at, bool(node.inverse))
+        x = self.complex(x)
+        if node.inverse and node.onesided:  # the other side is its mirror, and the result is real
+            m = self.shape(x)[at]
+            rest = self.flip(self.span(x, at, 1, n - m + 1), [at])
+            x = self.concatenate([x, rest * self.like(x, [1, -1])], at)
+            return self.span(self.fourier(x, n, at, True), self.rank(x) - 1, 0, 1)
+        y = self.fourier(x, n, at, bool(node.inverse))
         return self.span(y, at, 0, n // 2 + 1) if node.onesided else y
 
     def near(self, axis: Any) -> int:
