@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 
 
+import nnl.deep500 as d5  # noqa: E402
 from nnl.deep500 import gradients, operators, timing  # noqa: E402
 from nnl.deep500.cases import cases  # noqa: E402
 from nnl.deep500.networks.reference import ReferenceNetwork, ReferenceVisitor  # noqa: E402
-from tests.deep500 import recurrent  # noqa: E402
+from tests.deep500 import models, recurrent  # noqa: E402
 from tests.deep500.test_contract import in_tensorflow, installed  # noqa: E402
 
 
@@ -76,6 +78,27 @@ def test_recurrent_layers_are_those_of_onnx_runtime():
     for backend in (installed("torch"), "nnl"):
         assert recurrent.check(backend, installed("onnxruntime")) == 54
     recurrent.check_gradients("torch", "nnl")
+
+
+def test_operators_made_of_others_pass_on_torch():
+    names = (
+        *("lstm_with_peepholes", "gru_batchwise", "simple_rnn_batchwise", "scan9_sum"),
+        *("dft_axis", "dft_irfft", "stft_with_window", "melweightmatrix", "col2im_pads"),
+        *("matmulinteger", "convinteger_with_padding", "qlinearmatmul_2D_uint8_float32"),
+        *("qlinearconv", "dynamicquantizelinear", "maxunpool_export_with_output_shape"),
+        *("bitcast_float32_to_int32", "shrink_soft", "cast_FLOAT_to_FLOAT8E5M2", "gemm_alpha"),
+        *("maxpool_2d_pads", "maxpool_2d_same_lower", "maxpool_2d_uint8", "maxpool_3d_default"),
+    )
+    found = list(operators.check(named(*names), installed("torch")))
+    assert len(found) == len(names)
+    assert {r.test: r.reason for r in found if r.status != "pass"} == {}
+
+
+def test_onnx_runtime_gets_models_of_versions_that_it_does_not_know():
+    model = replace(models.linear(), ir_version=14, opsets={"": onnx.defs.onnx_opset_version()})
+    x = np.ones((1, 3), np.float32)
+    (y,) = d5.network(model, installed("onnxruntime")).inference({"x": x}).values()
+    np.testing.assert_allclose(y, x @ model.graph.initializers["w"], rtol=1e-6)
 
 
 def test_a_method_may_leave_a_node_to_the_body_that_onnx_has(monkeypatch):

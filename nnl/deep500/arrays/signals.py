@@ -22,6 +22,7 @@ class SignalOperators(ShapeOperators):
         x = self.complex(x)
         if node.inverse and node.onesided:  # the other side is its mirror, and the result is real
             m = self.shape(x)[at]
+            n = 2 * (m - 1) if length is None else n
             rest = self.flip(self.span(x, at, 1, n - m + 1), [at])
             x = self.concatenate([x, rest * self.like(x, [1, -1])], at)
             return self.span(self.fourier(x, n, at, True), self.rank(x) - 1, 0, 1)

@@ -7,6 +7,7 @@ import os
 import tempfile
 from copy import copy
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,63 @@ import numpy as np
 import onnxruntime
 
 from nnl.converters.onnx.errors import UnsupportedOperator
-from nnl.converters.onnx.model import Model, Node
+from nnl.converters.onnx.model import Graph, Model, Node, ValueInfo
+from nnl.converters.onnx.operators import operator_class
 from nnl.converters.onnx.writer import write
 from nnl.deep500.contract import GRADIENT, Network, listed
 from nnl.deep500.execution import Values
 from nnl.deep500.operation import Operation
 
-# Else it refuses every model of a version of ONNX that is newer than itself.
+# Else it refuses what was not yet released when it was.
 os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
 IR = 10  # the newest format of files that older releases read, too; later ones only have more types
 
 
+@cache
+def newest() -> int:
+    """The newest version of ONNX's operators that this ONNX Runtime knows."""
+    from onnx import defs
+
+    value = [ValueInfo("x", dtype=np.dtype(np.float32), shape=(1,))]
+    for version in range(defs.onnx_opset_version(), 1, -1):
+        node = operator_class("Neg", version)("x", outputs="y")
+        graph = Graph("probe", [node], value, [replace(value[0], name="y")])
+        try:
+            onnxruntime.InferenceSession(
+                write(Model(graph, {"": version}, ir_version=IR)), _options(), _providers("cpu")
+            )
+        except Exception:  # its errors have no common class but this one
+            continue
+        return version
+    raise UnsupportedOperator("onnxruntime runs no version of Neg")
+
+
 def readable(model: Model) -> bytes:
-    """The model as a file that this ONNX Runtime reads, whatever version the model came with."""
-    return write(replace(model, ir_version=min(model.ir_version, IR)))
+    """The model as a file that this ONNX Runtime reads, whatever version it came with."""
+    import onnx
+
+    data = write(replace(model, ir_version=min(model.ir_version, IR)))
+    if model.opsets.get("", 0) <= newest():
+        return data
+    try:
+        proto = onnx.version_converter.convert_version(onnx.load_from_string(data), newest())
+    except RuntimeError:  # an operator that the older version does not have
+        return data
+    proto.ir_version = IR
+    return bytes(proto.SerializeToString())
+
+
+def _options() -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if threads:
+        options.intra_op_num_threads = int(threads)
+    return options
+
+
+def _providers(device: str) -> list[str]:
+    return ["CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"]
 
 
 def _whole(node: Node) -> Node:
@@ -56,22 +100,18 @@ class OnnxRuntimeNetwork(Network):
         return listed([n for n in self.graph.walk() if isinstance(n, Operation)])
 
     def _build(self) -> None:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        threads = os.environ.get("OMP_NUM_THREADS")
-        if threads:
-            options.intra_op_num_threads = int(threads)
-        name = "CUDAExecutionProvider" if self.device == "cuda" else "CPUExecutionProvider"
         self.session = self.module = None
         try:
             if self.loss and self.trains:
-                self._build_training(options)
+                self._build_training()
             else:
-                self.session = onnxruntime.InferenceSession(readable(self.model), options, [name])
+                self.session = onnxruntime.InferenceSession(
+                    readable(self.model), _options(), _providers(self.device)
+                )
         except Exception as error:  # its errors have no common class but this one
             raise UnsupportedOperator(f"onnxruntime refuses the model: {error}") from error
 
-    def _build_training(self, options: Any) -> None:
+    def _build_training(self) -> None:
         import onnx
         from onnxruntime.training import api, artifacts
 
@@ -93,7 +133,7 @@ class OnnxRuntimeNetwork(Network):
                 self.state,
                 str(made / "eval_model.onnx"),
                 self.device or "cpu",
-                options,
+                _options(),
             )
 
     def _release(self) -> None:

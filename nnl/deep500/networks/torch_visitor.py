@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 import torch.nn.functional as TF
@@ -23,6 +24,15 @@ DTYPES = {
         *("float16", "float32", "float64", "complex64", "complex128"),
     )
 }
+# types that numpy does not know: as bits of this type they go from one to the other
+_BITS = {
+    np.dtype(getattr(ml_dtypes, n)): (np.dtype(bits), getattr(torch, bits))
+    for n, bits in (
+        *(("bfloat16", "int16"), ("float8_e4m3fn", "uint8"), ("float8_e5m2", "uint8")),
+        *(("float8_e4m3fnuz", "uint8"), ("float8_e5m2fnuz", "uint8")),
+    )
+}
+DTYPES |= {dtype: getattr(torch, dtype.name) for dtype in _BITS}
 _BACK = {v: k for k, v in DTYPES.items()}
 _SCATTER = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
@@ -91,10 +101,11 @@ class TorchVisitor(ArrayVisitor):
         if value is None or isinstance(value, torch.Tensor):
             return value
         value = np.asarray(value)
-        if value.dtype.name == "bfloat16":
-            return torch.from_numpy(value.view(np.int16).copy()).view(torch.bfloat16)
         if value.dtype not in DTYPES:
-            raise TypeError(f"torch has no dtype {value.dtype}")
+            raise TypeError(f"the torch back end has no dtype {value.dtype}")
+        if value.dtype in _BITS:
+            bits = torch.from_numpy(value.view(_BITS[value.dtype][0]).copy())
+            return bits.view(DTYPES[value.dtype]).to(self.device)
         return torch.from_numpy(np.array(value)).to(self.device)
 
     def host(self, value: Any) -> Any:
@@ -103,10 +114,9 @@ class TorchVisitor(ArrayVisitor):
         if not isinstance(value, torch.Tensor):
             return value
         value = value.detach().cpu()
-        if value.dtype == torch.bfloat16:
-            import ml_dtypes
-
-            return value.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        dtype = _BACK[value.dtype]
+        if dtype in _BITS:
+            return value.contiguous().view(_BITS[dtype][1]).numpy().view(dtype)
         return value.numpy()
 
     def own(self, node: Operation, *inputs: Any) -> Any:
@@ -115,16 +125,27 @@ class TorchVisitor(ArrayVisitor):
     # ---- primitives ----
 
     def dtype(self, x: Any) -> Any:
-        if x.dtype == torch.bfloat16:
-            import ml_dtypes
-
-            return np.dtype(ml_dtypes.bfloat16)
         return _BACK[x.dtype]
 
     def cast(self, x: Any, dtype: Any) -> Any:
-        if np.dtype(dtype).name == "bfloat16":
-            return x.to(torch.bfloat16)
+        if np.dtype(dtype) not in DTYPES:
+            raise TypeError(f"the torch back end has no dtype {np.dtype(dtype)}")
         return x.to(DTYPES[np.dtype(dtype)])
+
+    def visit_Cast(self, node: Any, x: Any) -> Any:
+        return self.saturated(node, x, dtype_of_code(node.to, "Cast"))
+
+    def visit_CastLike(self, node: Any, x: Any, like: Any) -> Any:
+        return self.saturated(node, x, self.dtype(like))
+
+    def saturated(self, node: Any, x: Any, dtype: Any) -> Any:
+        """A cast; numbers that a float8 does not have become its largest one."""
+        wanted = DTYPES.get(np.dtype(dtype))
+        if wanted is not None and wanted.itemsize == 1 and wanted.is_floating_point:
+            if node.attributes.get("saturate", 1):
+                most = torch.finfo(wanted).max
+                x = x.float().clamp(-most, most)
+        return self.cast(x, dtype)
 
     def shape(self, x: Any) -> tuple[int, ...]:
         return tuple(x.shape)
