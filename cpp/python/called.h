@@ -41,4 +41,7 @@ PyObject* visible(const Called& called, PyObject* node, PyObject* results);
 // where the skeleton has to see to it. The result is null with an error.
 bool put_off(const Called& called, PyObject* skeleton, PyObject** result);
 
+// Graph.key(skeleton) of nnl/coexec/backward.py; null with an error.
+PyObject* graph_key(PyObject* graph, PyObject* skeleton);
+
 }  // namespace nnl

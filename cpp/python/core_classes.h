@@ -123,7 +123,8 @@ struct Core {
         modes(kept(dispatch.attr("STATE"))),
         plain(kept(dispatch.attr("PLAIN"))),
         stream(kept(op.attr("stream"))),
-        numbers(kept(dispatch.attr("Node").attr("number").attr("__self__"))) {}
+        numbers(kept(dispatch.attr("Node").attr("number").attr("__self__"))),
+        versions(kept(nanobind::module_::import_("nnl.core.record").attr("_versions"))) {}
 
   const OpClass Op;
   const AttributesClass Attributes;
@@ -134,7 +135,7 @@ struct Core {
   const ValueClass Value;
   const NodeClass Node;
   const Slot hooks_active;
-  PyObject *call, *hooks, *modes, *plain, *stream, *numbers;
+  PyObject *call, *hooks, *modes, *plain, *stream, *numbers, *versions;
 };
 
 }  // namespace nnl

@@ -47,14 +47,13 @@ struct Later {
         with_input(kept(skeleton.attr("WITH_INPUT"))),
         space(kept(skeleton.attr("SPACE"))),
         holders(kept(nb::module_::import_("nnl.graph.holders").attr("HOLDERS"))),
-        versions(kept(nb::module_::import_("nnl.core.record").attr("_versions"))),
         numbers(kept(skeleton.attr("Skeleton").attr("_numbers"))) {}
 
   const SkeletonClass Skeleton;
   const PathsClass Paths;
   const PlaceClass Place;
   const EdgesClass Edges;
-  PyObject *at_once, *with_input, *space, *holders, *versions, *numbers;
+  PyObject *at_once, *with_input, *space, *holders, *numbers;
 };
 
 const Later* later;
@@ -82,7 +81,7 @@ bool is_held(PyObject* host) {
 PyObject* lasting(PyObject* nd, PyObject* record) {
   const RecordClass& Record = core->Record;
   if (Record.version.number(record)) return record;
-  nb::object now = Record.make(), version = nb::steal(PyIter_Next(later->versions));
+  nb::object now = Record.make(), version = nb::steal(PyIter_Next(core->versions));
   if (!now.is_valid() || !version.is_valid()) return nullptr;
   for (const Slot* s : Record.all()) s->begin(now, s->of(record));
   Py_SETREF(Record.version.of(now), version.release().ptr());
@@ -334,6 +333,10 @@ bool put_off(const Called& called, PyObject* skeleton, PyObject** result) {
     later = new Later(nb::module_::import_("nnl.coexec.skeleton"));
     auto* type = reinterpret_cast<PyObject*>(later->Skeleton.type);
     nb::setattr(type, "_numbers", nb::steal(PyDescr_NewMethod(later->Skeleton.type, &method)));
+    static PyMethodDef key = {"key", &graph_key, METH_O, nullptr};
+    nb::object graph = nb::module_::import_("nnl.coexec.backward").attr("Graph");
+    auto* of_graph = reinterpret_cast<PyTypeObject*>(graph.ptr());
+    nb::setattr(graph, "key", nb::steal(PyDescr_NewMethod(of_graph, &key)));
   }
   if (!later->Skeleton.exactly(skeleton)) return false;
   PutOff call(called, skeleton);

@@ -11,6 +11,7 @@ from typing import Any
 from nnl.coexec.paths import NONE
 from nnl.coexec.running import Running
 from nnl.core.array import NdArray
+from nnl.core.lists import LISTS
 
 
 class Memory:
@@ -116,10 +117,7 @@ class Memory:
         Args:
             work: Theirs from now on.
         """
-        for nd in self.given:
-            nd.record.work = work
-        for number, bufs in self.before.items():
-            self.given[-2 - number].bufs.update(bufs)
+        LISTS.give_back(self.given, self.before, work)
 
     # ---- what the step before has left to run ----
 

@@ -24,13 +24,14 @@ from nnl.coexec.paths import NONE, Call, Paths, Place, Values
 from nnl.coexec.report import Report
 from nnl.coexec.running import Running
 from nnl.coexec.shadow import run_both
-from nnl.coexec.values import ALONE, publish, references
+from nnl.coexec.values import publish
 from nnl.coexec.whole import whole
 from nnl.coexec.with_input import WITH_INPUT, as_inputs
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, using
 from nnl.core.dispatch import Bound, apply, bind, execute, new_node, results, visible
 from nnl.core.graph import Value
+from nnl.core.lists import LISTS
 from nnl.core.op import OPS, Op
 from nnl.core.origin import LOCATION, PASSED, caller, here
 from nnl.core.record import Record
@@ -430,8 +431,7 @@ class Skeleton(Memory):
         late = self._take_back()
         at, path, given, taken = self.at, self.path, self.given, self.taken
         before, made = self.before, self.made
-        held = references(made)
-        live = {i: nd for i, nd in enumerate(made) if nd is not None and held[i] > ALONE}
+        live = LISTS.living(made)
         values: Values = {}
         running = None
         try:

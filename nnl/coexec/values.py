@@ -3,28 +3,14 @@
 
 from __future__ import annotations
 
-from sys import getrefcount
 from typing import Any
 
 from nnl.coexec.paths import Values
 from nnl.core.array import NdArray
 from nnl.core.record import PLAIN
-from nnl.core.spec import Spec
 
 NOTHING: dict[int, Any] = {}
 LOST = "given up: a function that was to run with it has failed"
-
-
-def references(made: list[NdArray | None]) -> list[int]:
-    """How often each of these arrays, and the memory of each, is referred to."""
-    counts = []
-    for i in range(len(made)):
-        nd = made[i]
-        counts.append(0 if nd is None else getrefcount(nd) + getrefcount(nd.bufs))
-    return counts
-
-
-ALONE = references([NdArray.unwritten(Spec.of(()))])[0]  # where only the list has it
 
 
 def publish(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from nnl.core.array import NdArray
 from nnl.core.graph import Node
+from nnl.core.lists import LISTS
 from nnl.ext.library import BFLOAT16, DevicePlan
 from nnl.graph.holders import Written, count_holders, is_held, read_in_order
 from nnl.graph.program import SPACE, Program, space_of
@@ -112,9 +113,8 @@ class Binding:
     def point(self, plan: Plan) -> None:
         """Point a plan at the buffers that its arrays have now."""
         slots, space = plan.slots, plan.space
-        for slot, nd in self.given:
-            if slots[slot] is not nd.bufs.get(space, self):
-                self.find(plan, slot, nd)
+        for slot, nd in LISTS.moved(self.given, slots, space):
+            self.find(plan, slot, nd)
         for slot, nd, ordered in self.ordered:
             buf = nd.bufs.get(ordered)
             if buf is None or SPACE in nd.bufs:

@@ -19,7 +19,7 @@ import numpy as np
 
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES
-from nnl.core.record import PLAIN
+from nnl.core.lists import LISTS
 from nnl.ext.library import BFLOAT16, TILED
 from nnl.graph.program import SPACE
 
@@ -97,14 +97,9 @@ class Written:
     def before_run(self) -> None:
         """Let the buffers that the run writes be the only ones of their arrays."""
         self.held.clear()
-        for nd, space in self.arrays:
+        for nd, space in LISTS.renewed(self.arrays, self.space):
             if space == self.space:
-                record = nd.record
-                alone = record.own is record.views is record.work is None
-                if alone and record.version and len(nd.bufs) == 1 and space in nd.bufs:
-                    record.renew(PLAIN)  # as touch() does, without its calls
-                else:
-                    nd.touch(space)
+                nd.touch(space)
                 continue
             if SPACE in nd.bufs and is_held(nd):
                 self.held.append((nd, space, nd.bufs[SPACE]))

@@ -20,6 +20,7 @@ import numpy as np
 from nnl.core import dispatch
 from nnl.core import op as ops
 from nnl.core.context import BACKENDS, SPACES, Backend, Context, HostSpace
+from nnl.core.lists import LISTS
 from nnl.core.origin import LOCATION, starts
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 from nnl.ext.library import (
@@ -76,6 +77,7 @@ def library() -> ModuleType | None:
         lib.traits, lib.abilities = TRAITS, cache(partial(_abilities, lib))
         ops.call_by(lib.op_call(ops, dispatch))
         LOCATION.asked_of(lib.location_by(starts))
+        LISTS.asked_of(lib)
         return lib
     except ImportError as e:
         logger.log(
@@ -142,7 +144,7 @@ def bind(
     if lib is None or not knows(lib, op.name) or op.view:  # kernels copy, numpy gives a view
         return None
     specs = [s for s in (*in_specs, *out_specs) if s is not None]
-    if any(s.dtype.name not in DTYPES for s in specs):
+    if any(s.type_name not in DTYPES for s in specs):
         return None
     call = lib.at_first_call(partial(_array_kernel, op, attrs, in_specs, out_specs))
     return call, len(out_specs) == 1 and not is_list(op, attrs, in_specs)
