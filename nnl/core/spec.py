@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from functools import cache
 from threading import RLock
 from typing import Any
 from weakref import WeakValueDictionary
@@ -21,6 +22,11 @@ class ShapeError(ValueError):
 
 class TooLarge(ShapeError):
     """No memory holds an array of this shape."""
+
+
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return dtype.name
 
 
 _FLOAT = np.dtype(np.float32)
@@ -76,6 +82,11 @@ class Spec:
         return self
 
     @property
+    def type_name(self) -> str:
+        """The name of the dtype, which numpy makes anew every time it is asked."""
+        return _name_of(self.dtype)
+
+    @property
     def ndim(self) -> int:
         return len(self.shape)
 
@@ -105,7 +116,7 @@ class Spec:
         return Spec.of, (self.shape, self.dtype)
 
     def __repr__(self) -> str:
-        return f"{self.dtype.name}{list(self.shape)}"
+        return f"{self.type_name}{list(self.shape)}"
 
 
 def check_axis(name: str, axis: int, x: Spec, arg: str = "x") -> int:

@@ -44,7 +44,7 @@ Array: TypeAlias = Any  # of the library's memory: numpy's, or one that a device
 
 def native_spec(spec: Spec | None, layout: int = 0) -> ArraySpec | None:
     """A spec as libraries take it, in an order of LAYOUTS; None for an absent input."""
-    return None if spec is None else (spec.shape, DTYPES[spec.dtype.name], int(layout))
+    return None if spec is None else (spec.shape, DTYPES[spec.type_name], int(layout))
 
 
 # ---- what a library is ----

@@ -203,7 +203,7 @@ def as_it_was(what: str, attrs: Any, xs: Sequence[Any], places: Iterable[int]) -
 
 def copied(x: Any) -> Any:
     """A copy of a value of any type."""
-    return OPS["cast"](x, dtype=x.spec.dtype.name)
+    return OPS["cast"](x, dtype=x.spec.type_name)
 
 
 # ---- running ----
@@ -297,6 +297,6 @@ def _gradient_of(x: Variable, found: Mapping[Any, tuple[Value, Any]]) -> Variabl
         nd = zeros(x.spec)
         return Variable.of_edge(Value.leaf(nd), nd)
     if g.spec.dtype != x.spec.dtype:
-        g = OPS["cast"](g, dtype=x.spec.dtype.name)
+        g = OPS["cast"](g, dtype=x.spec.type_name)
     result: Variable = g
     return result

@@ -87,7 +87,7 @@ def loop_gradient(loop: Any, gys: Sequence[Any], trips: Any, x: Any, need: Any) 
 
 
 def _in_type(g: Any, spec: Any) -> Any:
-    return g if g.spec.dtype == spec.dtype else OPS["cast"](g, dtype=spec.dtype.name)
+    return g if g.spec.dtype == spec.dtype else OPS["cast"](g, dtype=spec.type_name)
 
 
 def _with_states(body: Program, carried: int, state: Sequence[int]) -> Program:

@@ -126,7 +126,7 @@ class _Lowering:
         if key not in self.casts:
             self.casts[key] = program.new_slot(spec)
             what = whole(node.op, place, program.slots[slot].spec)
-            attrs = {"dtype": spec.dtype.name, "whole": what}
+            attrs = {"dtype": spec.type_name, "whole": what}
             cast = Step.of("cast", attrs, (slot,), (self.casts[key],), reader.second)
             cast.source, cast.native = reader.source, reader.native
             program.steps.append(cast)

@@ -106,7 +106,7 @@ def typed(program: Program, i: int) -> str:
 
 def short(spec: Spec) -> str:
     """ "f32[4, 64]" """
-    kind = spec.dtype.name
+    kind = spec.type_name
     for long, brief in SHORT.items():
         if kind.startswith(long):
             kind = kind.replace(long, brief)

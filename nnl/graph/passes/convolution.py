@@ -26,7 +26,7 @@ class _Fuser(Rewriter):
 
     def _fuse(self, weight: Step) -> None:
         gy = weight.ins[1]
-        if any(self.spec(i).dtype.name != "bfloat16" for i in weight.ins):
+        if any(self.spec(i).type_name != "bfloat16" for i in weight.ins):
             return
         rank = self.spec(gy).ndim
         channel = rank - 1 if weight.attrs["channel_last"] else weight.attrs["base_axis"]

@@ -49,11 +49,11 @@ class _Copier:
         computed in float32.
         """
         slots = self.program.slots
-        if slots[step.outs[0]].spec.dtype.name != BFLOAT16:
+        if slots[step.outs[0]].spec.type_name != BFLOAT16:
             return step
         ins = list(step.ins)
         for p, other in ((0, 1), (1, 0)):
-            if slots[step.ins[other]].spec.dtype.name == BFLOAT16 and self._has_copy(ins[p], t):
+            if slots[step.ins[other]].spec.type_name == BFLOAT16 and self._has_copy(ins[p], t):
                 ins[p] = self._copy(ins[p])
         if tuple(ins) == step.ins:
             return step
@@ -64,7 +64,7 @@ class _Copier:
     def _has_copy(self, slot: int, t: int) -> bool:
         at = self.program.root(slot)
         root = self.program.slots[at]
-        if not root.given or root.spec.dtype.name != "float32" or root.order != HOST:
+        if not root.given or root.spec.type_name != "float32" or root.order != HOST:
             return False
         memory = root.memory
         # it changes once per step, and not before this product
@@ -110,6 +110,6 @@ class _Copier:
     def _is_copied(self, weight: int, read: set[int]) -> bool:
         """Whether a weight is read from a copy."""
         slot = self.program.slots[weight]
-        if not slot.given or slot.order != HOST or slot.spec.dtype.name != "float32":
+        if not slot.given or slot.order != HOST or slot.spec.type_name != "float32":
             return False
         return BFLOAT16 in self.program.found.get(weight, ()) or slot.memory in read

@@ -72,7 +72,7 @@ def _said(program: Program, step: Step, lib: Library) -> list[Step]:
     if not {program.root(step.ins[p]) for p in step.writes} <= written:
         return [step]  # a state would stay as it was
     for edge, o in zip(edges, step.outs, strict=False):
-        attributes = {"dtype": program.slots[o].spec.dtype.name}
+        attributes = {"dtype": program.slots[o].spec.type_name}
         if edge.key in binding.slot_of:
             found = number[binding.slot_of[edge.key]]
         else:  # computed by nothing
@@ -84,7 +84,7 @@ def _said(program: Program, step: Step, lib: Library) -> list[Step]:
 
 def _has_kernel(program: Program, step: Step, lib: Library) -> bool:
     specs = [[program.slots[i].spec if i else None for i in part] for part in (step.ins, step.outs)]
-    if any(s is not None and s.dtype.name not in DTYPES for part in specs for s in part):
+    if any(s is not None and s.type_name not in DTYPES for part in specs for s in part):
         return False
     ins, outs = ([native_spec(s) for s in part] for part in specs)
     asked = request(lib, step.op, step.attrs, ins, outs)
@@ -98,7 +98,7 @@ def _constant(program: Program, step: Step) -> list[Step]:
     steps = []
     for o, value in zip(step.outs, (values,) if bound.single else values, strict=True):
         held = _hold(program, program.slots[o].spec, value)
-        attributes = {"dtype": program.slots[o].spec.dtype.name}
+        attributes = {"dtype": program.slots[o].spec.type_name}
         steps.append(Step.of("cast", attributes, (held,), (o,), step.second))
         steps[-1].source = step.source
     return steps

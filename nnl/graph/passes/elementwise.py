@@ -70,7 +70,7 @@ class _Fuser:
         slots = self.program.slots
         specs = [slots[i].spec for i in step.ins]
         out = slots[step.outs[0]].spec
-        if 0 in step.ins or any(s.dtype.name not in FLOATS for s in (*specs, out)):
+        if 0 in step.ins or any(s.type_name not in FLOATS for s in (*specs, out)):
             return None
         shapes = tuple([s.shape for s in specs])
         found = program_of(step.op, step.attrs, shapes)

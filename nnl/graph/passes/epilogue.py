@@ -93,7 +93,7 @@ class _Fuser(Rewriter):
         can, a, b = self.lib.abilities(name), self.spec(z), self.spec(y)
         if can.most_rows and self.spec(first.ins[1]).shape[0] > can.most_rows:
             return False
-        return a is b or (can.adds_halves and a.shape == b.shape and a.dtype.name in FLOATS)
+        return a is b or (can.adds_halves and a.shape == b.shape and a.type_name in FLOATS)
 
     def _folds(self, norm: Step, y: int) -> bool:
         """Whether a step normalizes the maps of y by running statistics."""
@@ -101,7 +101,7 @@ class _Fuser(Rewriter):
             return False
         if norm.attrs["axes"] != (1,) or norm.ins[0] != y:
             return False
-        if self.spec(norm.ins[3]).dtype.name not in FLOATS:
+        if self.spec(norm.ins[3]).type_name not in FLOATS:
             return False  # only kernels compute the scale
         return not any(o in self.readers or o in self.program.kept for o in norm.outs[1:])
 

@@ -24,17 +24,15 @@ def merge_common(program: Program, lib: Library) -> None:
         if slot.zero and zeros.setdefault(slot.spec, i) != i:
             same[i] = zeros[slot.spec]
     seen: dict[Any, Step] = {}
-    reads: dict[int, list[Any]] = {}  # root -> keys of steps seen that read it
+    touch: dict[int, list[Any]] = {}  # root -> keys of steps seen that read it, or make it
     viewed = program.views()
     steps = []
     for step in program.steps:
         step.ins = tuple([same.get(i, i) for i in step.ins])
         if step.writes:
             for p in step.writes:
-                root = program.root(step.ins[p])
-                for key in reads.pop(root, ()):
+                for key in touch.pop(program.root(step.ins[p]), ()):
                     seen.pop(key, None)
-                seen = {k: s for k, s in seen.items() if root not in map(program.root, s.outs)}
             steps.append(step)
             continue
         # A view is free, and a step of its own keeps roots simple. Attributes that are objects may
@@ -46,8 +44,8 @@ def merge_common(program: Program, lib: Library) -> None:
         key = step.op, step.native, step.second, attrs, step.ins
         first = seen.setdefault(key, step)
         if first is step:
-            for i in step.ins:
-                reads.setdefault(program.root(i), []).append(key)
+            for i in (*step.ins, *step.outs):
+                touch.setdefault(program.root(i), []).append(key)
         if first is step or any(o in program.kept or o in viewed for o in step.outs):
             steps.append(step)
             continue

@@ -43,7 +43,7 @@ class _Fuser(Rewriter):
         if attrs is None or not axes:
             return
         shape, out = self.spec(source).shape, self.spec(y)
-        if out.dtype.name not in FLOATS or LEAST * out.size > self.spec(source).size:
+        if out.type_name not in FLOATS or LEAST * out.size > self.spec(source).size:
             return
         if out.ndim == len(shape) and out.size != math.prod(out.shape[:2]):
             return  # it would have an order in memory of its own
@@ -74,7 +74,7 @@ class _Fuser(Rewriter):
         specs = [self.spec(i) for i in step.ins]
         if 0 in step.ins or len(step.outs) != 1 or step.converts:
             return None
-        if any(s.dtype.name not in FLOATS for s in (*specs, self.spec(step.outs[0]))):
+        if any(s.type_name not in FLOATS for s in (*specs, self.spec(step.outs[0]))):
             return None
         shapes = tuple([s.shape for s in specs])
         found = program_of(step.op, step.attrs, shapes)

@@ -71,4 +71,4 @@ class _Fuser(Rewriter):
             return None
         if not self.usable(step, reader.second) or step.outs[0] != slot:
             return None
-        return step if all(self.spec(i).dtype.name in FLOATS for i in step.ins) else None
+        return step if all(self.spec(i).type_name in FLOATS for i in step.ins) else None

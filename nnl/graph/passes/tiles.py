@@ -65,7 +65,7 @@ class _Tiler:
     def _is_tiled_gradient(self, g: int, update: Step | None) -> bool:
         program, maker = self.program, self.makers.get(g)
         spec = program.slots[g].spec
-        if spec.dtype.name != "float32" or spec.ndim not in (3, 4, 5):
+        if spec.type_name != "float32" or spec.ndim not in (3, 4, 5):
             return False
         if any(s is not update for s, _ in self.readers.get(g, [])):
             return False
@@ -81,7 +81,7 @@ class _Tiler:
         whole = all(k == 1 for k in (*shape[2:], *step.attrs["stride"])) and not any(
             step.attrs["pad"]
         )
-        halves = all(self.program.slots[i].spec.dtype.name == BFLOAT16 for i in step.ins)
+        halves = all(self.program.slots[i].spec.type_name == BFLOAT16 for i in step.ins)
         return len(step.outs) == 1 and whole and halves and step.attrs.get("group", 1) == 1
 
     def _takes(self, step: Step, place: int, slot: int, update: Step | None) -> bool:
@@ -95,7 +95,7 @@ class _Tiler:
         s = self.program.slots[slot]
         handles = self.handles.get(s.memory, [])
         used = [step for step, _ in self.readers.get(slot, [])]
-        return handles == [slot] and used == [update] and s.spec.dtype.name == "float32"
+        return handles == [slot] and used == [update] and s.spec.type_name == "float32"
 
 
 def _fits(step: Step, shape: tuple[int, ...]) -> bool:
