@@ -86,8 +86,10 @@ class Cursor:
 def mismatch(graph: TraceGraph, trace: Sequence[Item]) -> Cause | None:
     """Why a trace is none of the graph's; None where it is one."""
     cursor = Cursor(graph)
-    for op, attrs, location, operands in trace:
+    for op, attrs, location, operands, joined in trace:
         sources = tuple([(None, k) if p is None else cursor.source(p, k) for p, k in operands])
+        if joined:
+            sources = tuple(dict.fromkeys(sources))
         if cursor.next(op, attrs, location, sources) is None:
             return cursor.cause(op, attrs, location, sources)
     return None if cursor.ends() else cursor.cause_of_end()

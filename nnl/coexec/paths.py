@@ -12,11 +12,13 @@ from sys import getrefcount
 from typing import Any
 
 from nnl.coexec.pace import Pace
+from nnl.coexec.worth import FIRST, runs_before_plan
 from nnl.core.arguments import no_memory
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, Target
 from nnl.core.dispatch import Bound
 from nnl.core.graph import Node, Value
+from nnl.core.lists import LISTS
 from nnl.core.op import Op
 from nnl.core.origin import Origin, at, tell
 from nnl.graph.holders import count_holders
@@ -63,10 +65,11 @@ class Place:
         after: {key: the place that follows}.
         passes: {(number of an output, start gradient, whether it clears): backward pass from here}.
         runs: How often a path has ended here. misses: how often one went on as never before.
+        alone: How many of these runs are to be without a plan; 0: not known yet.
     """
 
     __slots__ = (
-        "key", "calls", "location", "after", "passes", "runs", "visits", "misses", "plan",
+        "key", "calls", "location", "after", "passes", "runs", "visits", "misses", "alone", "plan",
     )  # fmt: skip
 
     def __init__(self, key: Any = None, calls: tuple[Call, ...] = ()) -> None:
@@ -74,7 +77,7 @@ class Place:
         self.location: Any = None
         self.after: dict[Any, Place] = {}
         self.passes: dict[Any, Any] = {}
-        self.runs = self.visits = self.misses = 0
+        self.runs = self.visits = self.misses = self.alone = 0
         self.plan: PathPlan | None = None
 
     @property
@@ -101,13 +104,14 @@ class Paths:
             it was called with, None once they varied}.
         size: How many places there are; of too many, all are forgotten at the next step.
         planned: Places whose paths have plans, the latest used last.
+        plans: How many were made.
         pace: Whether they run ahead.
     """
 
-    __slots__ = ("root", "size", "attrs", "planned", "pace")
+    __slots__ = ("root", "size", "attrs", "planned", "plans", "pace")
 
     def __init__(self, pace: Pace) -> None:
-        self.pace = pace
+        self.pace, self.plans = pace, 0
         self._forget()
 
     def _forget(self) -> None:
@@ -153,15 +157,24 @@ class Paths:
             values: Gets these; of a path that fails what was computed before, if it writes nothing.
         """
         end.runs += 1
-        plan = None if end.runs == 1 else self._plan(end, path, given, wanted)
+        calls = _calls(path)
+        plan = self._plan(end, path, given, wanted) if self._pays(end, calls, given) else None
         if plan is None:
-            run_now(_calls(path), given, wanted, values)
+            run_now(calls, given, wanted, values)
             return
         try:
             plan.run(wanted, values)
         except Exception:
             run_what_goes(path, given, wanted, values)
             raise
+
+    def _pays(self, end: Place, calls: Sequence[Call], given: Sequence[NdArray]) -> bool:
+        """Whether a path that has come so often is to run by a plan."""
+        if end.runs == 1 or end.plan is not None:
+            return end.runs > 1
+        if not end.alone:
+            end.alone = 1 if self.plans < FIRST else runs_before_plan(calls, given)
+        return end.runs > end.alone
 
     def ready(
         self, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
@@ -183,6 +196,7 @@ class Paths:
             if plan is None or not wanted <= plan.wanted:
                 more = wanted if plan is None else wanted | plan.wanted
                 plan = end.plan = PathPlan(_calls(path), given, more)
+                self.plans += 1
             plan.take(given)
         except MemoryError:
             while self.planned:
@@ -309,9 +323,8 @@ class PathPlan:
     def take(self, given: Sequence[NdArray]) -> None:
         """Get ready to run on these arrays."""
         plan = self.plan
-        for hole, nd in zip(self.holes, given, strict=False):
-            if hole.bufs is not nd.bufs:
-                hole.become(nd)
+        for hole, nd in LISTS.unlike(self.holes, given):
+            hole.become(nd)
         held = {root for s, root, alone in self.alone if getrefcount(plan.slots[s]) > alone}
         if held:
             slots = [s for s, root, _ in self.alone if root in held]

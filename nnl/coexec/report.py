@@ -96,7 +96,7 @@ class Report:
         self.steps += 1
         self.seconds += seconds
         if self.is_new:
-            self._waiting.append((list(_items(self._pieces)), self._settled))
+            self._waiting.append((_items(self._pieces), self._settled))
             if len(self._waiting) > MOST_WAITING:
                 self._merge()
         else:
@@ -190,21 +190,31 @@ class _None:
 _NONE = _None()
 
 
-def _items(pieces: Sequence[Sequence[Place]]) -> Iterator[Item]:
+def _items(pieces: Sequence[Sequence[Place]]) -> list[Item]:
     """A step as a trace; what an earlier piece has made is given to a later one.
 
-    Calls that always come together, those of a backward pass and of a solver, are one item.
+    Calls that always come together, those of a solver, are one item, and so is a backward pass with
+    the sums of the gradients that it adds up. Such an item has one output: how many there are, and
+    of which rounds, depends on loops.
     """
-    count = 0
+    items: list[Item] = []
     for path in pieces:
         made: list[tuple[int, int]] = []
+        begin = len(items)
         for place in path:
-            first, one = len(made), len(place.calls) == 1
+            one, call = len(place.calls) == 1, place.calls[0]
+            first = len(made)
             numbers = [n for c in place.calls for n in c.numbers if one or n < first]
             operands = [made[n] if n >= 0 else (None, 0) for n in numbers]
-            made += [(count, i) for i in range(sum([len(c.bound.out_specs) for c in place.calls]))]
-            call = place.calls[0]
-            op, attrs = (call.op.name, call.attrs) if one else (place.name, _NONE)
-            kept = operands if one else dict.fromkeys(operands)
-            yield Item(op, attrs, place.location, tuple(kept))
-            count += 1
+            last = items[-1] if len(items) > begin else None
+            if one and last is not None and last.joined and last.location is place.location:
+                own = (len(items) - 1, 0)
+                more = [s for s in operands if s != own]
+                items[-1] = last._replace(operands=(*last.operands, *more))
+                one = False
+            else:
+                op, attrs = (call.op.name, call.attrs) if one else (place.name, _NONE)
+                items.append(Item(op, attrs, place.location, tuple(operands), not one))
+            outputs = range(sum([len(c.bound.out_specs) for c in place.calls]))
+            made += [(len(items) - 1, i if one else 0) for i in outputs]
+    return items

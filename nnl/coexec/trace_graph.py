@@ -26,12 +26,15 @@ class Item(NamedTuple):
         location: Where it was called.
         operands: For each operand (p, i), output i of item p of the trace, or (None, k), a value
             from outside: k says which one, and should be the same in every step.
+        joined: Whether it stands for several calls, as many as the rounds of loops before say. Then
+            it has each of its operands once, and rounds do not tell them apart.
     """
 
     op: str
     attrs: Attributes
     location: Location
     operands: tuple[tuple[int | None, Hashable], ...] = ()
+    joined: bool = False
 
 
 def both_floats(op: str, name: str, old: Any, new: Any) -> bool:
@@ -124,6 +127,8 @@ class TraceGraph:
                 else (None, Earlier(path[p], k))
                 for p, k in item.operands
             )  # fmt: skip
+            if item.joined:
+                operands = tuple(dict.fromkeys(operands))
             if operands not in at.variants:
                 if not grow:
                     return False

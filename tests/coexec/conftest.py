@@ -21,6 +21,12 @@ def alone() -> Any:
         Running.now.finish()
 
 
+@pytest.fixture(autouse=True)
+def plans_at_once(monkeypatch: Any) -> None:
+    """Every path that comes again has a plan: it is plans that are tested."""
+    monkeypatch.setattr("nnl.coexec.paths.FIRST", 10**9)
+
+
 @pytest.fixture
 def late(monkeypatch: Any, caplog: Any) -> Any:
     """Plans run when somebody waits for them, and not before; everything in dynamic mode."""

@@ -11,8 +11,10 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
+import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.coexec.paths import PathPlan
+from nnl.ext_utils import get_extension_context
 from tests.coexec.steps import Step, Trainer, train, variable
 
 
@@ -113,6 +115,53 @@ switch of 2 cases
 exp ({name}:{line + 5}) x2, 2 operand variants"""
     )
     assert step.report().dot().count("tanh") == 1
+
+
+def rounds(solver: Any, n: int, width: int = 4) -> nn.Variable:
+    """A step whose loop goes round n times."""
+    h = variable(3, width)
+    for k in range(n):
+        h = F.tanh(
+            PF.affine(h, width, name="h") + PF.affine(variable(3, 2, seed=k), width, name="x")
+        )
+    loss = F.mean(h**2)
+    if not solver.get_parameters():
+        solver.set_parameters(nn.get_parameters())
+    solver.zero_grad()
+    loss.backward(clear_buffer=True)
+    solver.update()
+    return loss
+
+
+def test_a_number_of_rounds_that_was_not_seen_is_no_new_trace() -> None:
+    found = []
+    for wrap in (lambda f: f, nn.coexecute):
+        nn.clear_parameters()
+        nn.seed(1)
+        step, solver = wrap(rounds), S.Adam(0.01)
+        with nn.context_scope(get_extension_context("numpy")):
+            found.append([float(step(solver, n).d) for n in (2, 3, 2, 7, 4, 3, 5, 2, 7)])
+    assert found[0] == found[1]
+    report = step.report()
+    assert (report.traces, report.fallbacks) == (1, [])
+
+
+@pytest.mark.parametrize("width,planned", [(4, 2), (512, 6)])
+def test_many_paths_have_plans_only_where_these_save_something(
+    monkeypatch: pytest.MonkeyPatch, width: int, planned: int
+) -> None:
+    monkeypatch.setattr("nnl.coexec.paths.FIRST", 2)
+    nn.clear_parameters()
+    made = []
+    init = PathPlan.__init__
+    monkeypatch.setattr(
+        PathPlan, "__init__", lambda self, *args: (made.append(len(args[0])), init(self, *args))[1]
+    )
+    step, solver = nn.coexecute(rounds), S.Sgd(0.01)
+    for n in range(1, 7):
+        for _ in range(12):
+            step(solver, n, width)
+    assert len(made) == planned
 
 
 def test_freeze_gives_the_step_without_its_python(tmp_path: Any) -> None:
