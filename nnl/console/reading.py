@@ -211,8 +211,10 @@ class _Reader:
         self.names = network.every_name()
         self.made: dict[Key, tuple[Node, int]] = {}  # which node gives an edge
         self.renamed: dict[str, str] = {}  # parameters: their names in the file and here
+        self.views: dict[Key, GraphNode] = {}  # reshapes of parameters that nothing else reads
         self.used: set[str] = set()
         self.shapes: dict[str, list[tuple[int, ...]]] = {}
+        self.stored: dict[str, tuple[int, ...]] = {}  # shapes that layers give their parameters
         with parameter_scope("", network.parameters):
             keep_constants(network)
             registered = get_parameters(grad_only=False)
@@ -227,8 +229,13 @@ class _Reader:
         nodes = capture([v.edge for v in network.outputs.values()])
         if len(nodes) > MAX_FUNCTIONS:
             raise ValueError(f"it has {len(nodes)} functions, more than {MAX_FUNCTIONS}")
+        reads = Counter(v.key for n in nodes for v in n.inputs if v is not None)
         for n in nodes:
-            self._function(n)
+            first = n.inputs[0].key if n.inputs and n.inputs[0] is not None else None
+            if n.op.name == "reshape" and first in self.parameters and reads[first] == 1:
+                self.views[id(n), 0] = n
+            else:
+                self._function(n)
         self._outputs()
         place(self.net)
 
@@ -276,6 +283,9 @@ class _Reader:
 
     def _source(self, v: Value) -> tuple[Node, int]:
         """The node that gives an edge; for a parameter, one that is made for it."""
+        view = self.views.pop(v.key, None)
+        if view is not None:  # it is no parameter of a layer
+            self._function(view)
         found = self.made.get(v.key)
         if found is None:
             name = self.parameters[v.key]
@@ -294,10 +304,16 @@ class _Reader:
             given = {
                 name: v for name, v in zip(n.op.inputs, n.inputs, strict=False) if name in leaves
             }
-            first = {k: self.parameters.get(v.key) for k, v in given.items() if v is not None}
+            first = {k: self._parameter(v) for k, v in given.items() if v is not None}
             if first and None not in first.values() and self._fits(n, given):
                 return layers()[kind], {k: f"{scope}/{leaves[k]}" for k in given}
         return layers().get(f"F.{n.op.name}"), {}
+
+    def _parameter(self, v: Value) -> str | None:
+        """The parameter that an edge is, as it is or in another shape."""
+        view = self.views.get(v.key)
+        source = v if view is None else view.inputs[0]
+        return None if source is None else self.parameters.get(source.key)
 
     def _fits(self, n: GraphNode, given: Mapping[str, Value | None]) -> bool:
         """Whether the parametric function makes parameters of these shapes."""
@@ -320,6 +336,8 @@ class _Reader:
             name = name if name in layer.by_name else _ARGUMENTS.get(name, name)
             known = layer.by_name.get(name)
             value = list(value) if isinstance(value, tuple) else value
+            if isinstance(value, float):
+                value = float(f"{value:.7g}")  # files have 32 bits: 1e-5, not 9.99999974e-06
             if known is None:
                 if name not in _DERIVED:
                     self.report.append(("warning", f"{layer.type}: {name} is left out"))
@@ -346,11 +364,11 @@ class _Reader:
         for part, flag in (("gamma", "no_scale"), ("beta", "no_bias")):
             if part in folded and part not in arrays:
                 found[flag] = True
-        given = {
-            name: self.parameters[v.key]
-            for name, v in zip(n.op.inputs, n.inputs, strict=False)
-            if name in folded and v is not None
-        }
+        given = {}
+        for name, v in zip(n.op.inputs, n.inputs, strict=False):
+            old = self._parameter(v) if name in folded and v is not None else None
+            if old is not None and v is not None:
+                given[name], self.stored[old] = old, v.current_spec.shape
         scope = self._scope(given, folded)
         self.renamed.update((old, f"{scope}/{folded[k]}") for k, old in given.items())
         return found, scope
@@ -408,7 +426,8 @@ class _Reader:
         found = []
         for old, new in self.renamed.items():
             v = self.registered[old]
-            found.append(Stored(new, v.data.read("host"), v.need_grad))
+            value = v.data.read("host")
+            found.append(Stored(new, value.reshape(self.stored.get(old, v.shape)), v.need_grad))
         return found
 
 

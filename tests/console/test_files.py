@@ -107,6 +107,28 @@ def test_resnet_152_becomes_515_nodes_with_the_published_counts_within_100_ms():
     assert round(totals["multiply_adds"] / 1e9, 2) == 11.51
 
 
+def test_statistics_of_onnx_become_those_of_batch_normalization(tmp_path):
+    pytest.importorskip("onnx")
+    document = chain(
+        ("Input", "x", {"shape": [3, 4, 4]}),
+        ("PF.batch_normalization", "norm", {"batch_stat": False}),
+        ("PF.affine", "fc", {"n_outmaps": [2]}),
+    )
+    rng = np.random.default_rng(0)
+    sizes = {n: v.shape for n, v in build(document).parameters().items()}
+    weights = [Stored(n, rng.random(s, np.float32) + 0.5, True) for n, s in sizes.items()]
+    x = rng.random((1, 3, 4, 4), np.float32)
+    (wanted,) = DocumentModel(document, weights=weights).network(1).run({"x": x}).values()
+    export(document, tmp_path / "a.onnx", weights=weights)
+    found = read(tmp_path / "a.onnx")
+    nodes = found.document.main.nodes.values()
+    kinds = ["Input", "PF.batch_normalization", "F.reshape", "PF.affine"]  # the data is flattened
+    assert [n.type for n in nodes] == kinds
+    assert next(n for n in nodes if n.type == kinds[1]).properties == {"batch_stat": False}
+    again = DocumentModel(found.document, weights=found.weights).network(1).run({"x": x})
+    assert np.allclose(next(iter(again.values())), wanted, atol=1e-5)
+
+
 def test_shared_weights_stay_shared():
     scope = OrderedDict()
     with nn.parameter_scope("", scope):
