@@ -13,6 +13,12 @@ import numpy as np
 
 import nnl
 
+# What to do where a command does not say it.
+HINTS = {
+    "not_found": "put the file back, or choose another data set",
+    "memory": "take smaller minibatches, or a smaller network",
+}
+
 
 def shown(row: Mapping[str, Any], whole: bool = False) -> dict[str, Any]:
     """A trial as the page gets it."""
@@ -35,11 +41,12 @@ def shown(row: Mapping[str, Any], whole: bool = False) -> dict[str, Any]:
 
 def problem_said(problem: Mapping[str, Any]) -> dict[str, Any]:
     """What a command has said of its error."""
+    code = str(problem.get("code") or "failed")
     return {
         "message": str(problem["error"]),
-        "hint": problem.get("hint"),
+        "hint": problem.get("hint") or HINTS.get(code),
         "where": problem.get("where"),
-        "code": str(problem.get("code") or "failed"),
+        "code": code,
     }
 
 

@@ -71,6 +71,22 @@ def test_a_data_set_stays_while_something_names_it_and_parts_of_it_leave_the_oth
     assert len(filled.datasets.all()) == 2
 
 
+def test_a_trial_whose_data_vanish_while_it_waits_says_which(filled):
+    key, *others = filled.keys
+    for other in others:
+        filled.trials.cancel(other)
+    path = filled.datasets.path(filled.data)
+    path.unlink()
+    filled.trials.tick()  # starts it
+    end = time.monotonic() + 60
+    while filled.trials.one(key)["status"] == "running" and time.monotonic() < end:
+        time.sleep(0.1)
+        filled.trials.tick()
+    entry = filled.trials.one(key)
+    assert entry["status"] == "failed" and str(path) in entry["error"]["message"]
+    assert entry["error"]["code"] == "not_found" and "put the file back" in entry["error"]["hint"]
+
+
 def test_a_server_that_begins_removes_what_was_deleted_long_ago(filled):
     old, new, _ = filled.keys
     filled.trials.delete(old)
