@@ -164,6 +164,8 @@ class Trials:
             status = "finished"
         elif said == "failed" or (code is not None and code > 0):
             status, error = "failed", self._reason(key, end)
+            if json.loads(error)["code"] == "disk_full":  # its last epoch is there
+                status = "interrupted"
         else:
             status = "interrupted"
             error = error_text(

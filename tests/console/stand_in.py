@@ -52,7 +52,12 @@ with open(args.events, "a" if args.r else "w") as file:
                 tell("run_end", status="suspended", epoch=epoch, iteration=iteration)
                 sys.exit(130)
             if wanted.get("fails_at") == iteration:
-                error = {"error": "the loss is nan", "code": "nan", "hint": "less", "where": "loss"}
+                error = {
+                    "error": "the loss is nan",
+                    "code": wanted.get("code", "nan"),
+                    "hint": "less",
+                    "where": "loss",
+                }
                 tell("run_end", status="failed", reason="nan", error=error)
                 sys.exit(1)
         error = 1 / (1 + epoch)

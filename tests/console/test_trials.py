@@ -237,6 +237,16 @@ def test_metrics_that_a_full_disk_kept_out_of_the_index_come_later(console, monk
     assert len(rows) == 3
 
 
+def test_a_training_that_has_filled_the_disk_is_resumed_when_there_is_space(console):
+    key = add(console, fails_at=7, code="disk_full")
+    entry = until(console, key, "failed", "interrupted")
+    assert entry["status"] == "interrupted" and entry["error"]["code"] == "disk_full"
+    path = console.trials.folder(key) / "document.json"
+    path.write_text(path.read_text().replace('"fails_at": 7', '"fails_at": 0'))
+    console.trials.resume(key)
+    assert until(console, key, "finished", "failed")["epoch"] == 3
+
+
 def test_the_stream_is_the_file_and_ends_with_the_trial(browser_of, console):
     browser = browser_of(console)
     key = add(console, step_s=0.01)
