@@ -44,11 +44,17 @@ class Server:
         self.process.wait(timeout=20)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pictures", type=Path, help="take those of docs/console.md into this folder")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.browser)
+    if config.getoption("pictures", default=None) is None:
+        items[:] = [item for item in items if item.path != here / "test_pictures.py"]
 
 
 @pytest.fixture(scope="session")
@@ -149,7 +155,9 @@ def api(chromium: Any, cookies: list[Any], server: Server) -> Iterator[Any]:
 
     def ask(method: str, path: str, **options: Any) -> Any:
         headers = {"X-NNL": "1", **options.pop("headers", {})}
-        answer = context.request.fetch(f"/api/v1{path}", method=method, headers=headers, **options)
+        answer = context.request.fetch(
+            f"/api/v1{path}", method=method, headers=headers, timeout=4 * PATIENCE_MS, **options
+        )
         assert answer.ok, f"{method} {path}: {answer.status} {answer.text()}"
         return answer.json()
 

@@ -184,6 +184,16 @@ def test_a_sample_that_is_being_made_says_so(page: Any) -> None:
     assert len(held) == 1
 
 
+def test_drawings_follow_the_system_into_the_dark(page: Any, places: list[str]) -> None:
+    page.goto(next(path for path in places if re.search(r"/train/\w+$", path)))
+    canvas = page.get_by_role("figure", name="Validation").locator("canvas")
+    canvas.wait_for()
+    light = canvas.evaluate("canvas => canvas.toDataURL()")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_timeout(500)
+    assert canvas.evaluate("canvas => canvas.toDataURL()") != light
+
+
 def test_the_theme_stays(page: Any) -> None:
     page.goto("/")
     ground = "getComputedStyle(document.body).backgroundColor"

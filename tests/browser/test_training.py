@@ -26,13 +26,11 @@ def wait_for(page: Any, status: str, seconds: float = 60) -> None:
 def shown_at(page: Any, title: str, share: float) -> dict[str, float]:
     """What the legend of a drawing says where the pointer is, a share of its width."""
     figure = page.get_by_role("figure", name=title)
-    area = figure.locator(".u-over")
-    area.wait_for()
-    area.scroll_into_view_if_needed()
-    box = area.bounding_box()
+    figure.scroll_into_view_if_needed()
     legend = """rows => rows.map(row => [row.querySelector("th").innerText,
         row.querySelector("td").innerText])"""
     for attempt in range(50):  # a drawing that is made anew does not know where the pointer is
+        box = figure.locator(".u-over").bounding_box()
         page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2 + attempt % 2)
         texts = figure.locator(".u-series").evaluate_all(legend)
         if texts[0][1].strip("-– "):

@@ -18,13 +18,18 @@ function show(theme: Theme): void {
 
 interface ThemeState {
   theme: Theme;
+  /** What the system prefers, which may change while the page is open. */
+  systemIsDark: boolean;
   next: () => void;
 }
+
+const system = window.matchMedia("(prefers-color-scheme: dark)");
 
 export const useTheme = create<ThemeState>()((set, state) => {
   show(stored());
   return {
     theme: stored(),
+    systemIsDark: system.matches,
     next: () => {
       const theme = ORDER[(ORDER.indexOf(state().theme) + 1) % ORDER.length] ?? "auto";
       window.localStorage.setItem(KEY, theme);
@@ -33,6 +38,13 @@ export const useTheme = create<ThemeState>()((set, state) => {
     },
   };
 });
+
+system.addEventListener("change", () => useTheme.setState({ systemIsDark: system.matches }));
+
+/** Whether the page is dark now: what is drawn on a canvas is drawn anew when that changes. */
+export function useIsDark(): boolean {
+  return useTheme(({ theme, systemIsDark }) => (theme === "auto" ? systemIsDark : theme === "dark"));
+}
 
 /** The value of a colour of the style sheet as it is now, for what is drawn on a canvas. */
 export function color(name: string): string {

@@ -45,7 +45,7 @@ function Evaluation({ id }: { id: string }) {
       <div className="centre">
         <ResultTable trial={trial} />
       </div>
-      <aside aria-label="Explain">
+      <aside className="right" aria-label="Explain">
         <PluginPanel trial={trial} row={row === null ? null : Number(row)} />
       </aside>
     </div>

@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { color, useTheme } from "../app/theme";
+import { color, useIsDark } from "../app/theme";
 import { measure } from "../ui/format";
 import { extremes, join, smooth } from "./smooth";
 
@@ -27,6 +27,8 @@ interface CurvesProps {
 }
 
 const COLORS = 6;
+/** Fewer points than this are drawn as points, and as they are. */
+const FEW = 60;
 
 export function seriesColor(index: number): string {
   return color(`series-${(index % COLORS) + 1}`);
@@ -40,7 +42,7 @@ interface Line extends Curve {
 /** Smoothing hides how far values scatter: the band behind the curve says it. */
 function linesOf(curves: readonly Curve[], smoothing: number): Line[] {
   return curves.flatMap((curve): Line[] => {
-    if (smoothing <= 0) return [{ ...curve, edge: null }];
+    if (smoothing <= 0 || curve.x.length < FEW) return [{ ...curve, edge: null }];
     const { low, high } = extremes(curve.y, smoothing);
     return [
       { ...curve, y: high, edge: "upper" },
@@ -83,7 +85,7 @@ function options(
         stroke: seriesColor(line.color),
         width: line.edge ? 0 : 1.6,
         spanGaps: true,
-        points: { show: line.x.length < 60 && !line.edge, size: 4 },
+        points: { show: line.x.length < FEW, size: 4 },
         value: (_, value: number | null) => measure(value),
         ...(line.edge ? { class: "edge" } : {}),
         ...(line.dashed ? { dash: [5, 4] } : {}),
@@ -103,13 +105,13 @@ export function Curves({
 }: CurvesProps) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
-  const theme = useTheme((state) => state.theme);
+  const isDark = useIsDark();
   // What needs a new drawing, in contrast to new points of the same curves.
   const kind = JSON.stringify([
-    theme,
+    isDark,
     logarithmic,
     smoothing > 0,
-    curves.map((curve) => [curve.label, curve.color, curve.x.length < 60]),
+    curves.map((curve) => [curve.label, curve.color, curve.x.length < FEW]),
   ]);
   const latest = useRef({ curves, smoothing, logarithmic });
   latest.current = { curves, smoothing, logarithmic };

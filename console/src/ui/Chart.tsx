@@ -6,7 +6,7 @@ import * as echarts from "echarts/core";
 import { CanvasRenderer } from "echarts/renderers";
 import type { EChartsCoreOption } from "echarts/core";
 import { useEffect, useRef } from "react";
-import { color, useTheme } from "../app/theme";
+import { color, useIsDark } from "../app/theme";
 
 echarts.use([
   CanvasRenderer,
@@ -30,7 +30,7 @@ export interface ChartProps {
 export default function Chart({ label, option, of, click }: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
   const chart = useRef<echarts.ECharts | null>(null);
-  const theme = useTheme((state) => state.theme);
+  const isDark = useIsDark();
   const latest = useRef({ option, click });
   latest.current = { option, click };
 
@@ -55,6 +55,6 @@ export default function Chart({ label, option, of, click }: ChartProps) {
       },
       { notMerge: true },
     );
-  }, [theme, ...of]);
+  }, [isDark, ...of]);
   return <div className="chart" role="img" aria-label={label} ref={box} />;
 }
