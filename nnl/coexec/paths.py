@@ -157,10 +157,9 @@ class Paths:
             values: Gets these; of a path that fails what was computed before, if it writes nothing.
         """
         end.runs += 1
-        calls = _calls(path)
-        plan = self._plan(end, path, given, wanted) if self._pays(end, calls, given) else None
+        plan = self._plan(end, path, given, wanted) if self._pays(end, path, given) else None
         if plan is None:
-            run_now(calls, given, wanted, values)
+            run_now(_calls(path), given, wanted, values)
             return
         try:
             plan.run(wanted, values)
@@ -168,12 +167,12 @@ class Paths:
             run_what_goes(path, given, wanted, values)
             raise
 
-    def _pays(self, end: Place, calls: Sequence[Call], given: Sequence[NdArray]) -> bool:
+    def _pays(self, end: Place, path: Sequence[Place], given: Sequence[NdArray]) -> bool:
         """Whether a path that has come so often is to run by a plan."""
         if end.runs == 1 or end.plan is not None:
             return end.runs > 1
         if not end.alone:
-            end.alone = 1 if self.plans < FIRST else runs_before_plan(calls, given)
+            end.alone = 1 if self.plans < FIRST else runs_before_plan(_calls(path), given)
         return end.runs > end.alone
 
     def ready(

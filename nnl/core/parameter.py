@@ -145,6 +145,8 @@ def get_parameter(key: str) -> Variable | None:
         (False, None)
     """
     found: Any = PLACE.scope
+    if type(key) is str and type(usual := found.get(key)) is Variable:
+        return usual  # by far the most are asked for by one name
     for part in _split(key, "get_parameter"):
         if not isinstance(found, dict) or part not in found:
             return None

@@ -219,7 +219,9 @@ class Variable(Operators, VariableItems, Handle):
     def unlinked(self, need_grad: bool | None = None) -> Variable:
         """A leaf that shares data and gradient with this variable, cut off from its graph."""
         mine = self.edge
-        need = mine.need_grad if need_grad is None else flag("unlinked", "need_grad", need_grad)
+        need = mine.need_grad if need_grad is None else need_grad
+        if type(need) is not bool:
+            need = flag("unlinked", "need_grad", need)
         edge = Value.leaf(self._data, need)
         edge.own_grad, edge.name = mine.grad, mine.name
         return Variable.of_edge(edge, self._data)
