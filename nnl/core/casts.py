@@ -71,9 +71,9 @@ def with_casts(
         for i, (c, s) in enumerate(zip(cast, specs, strict=True))
     ]
     back = [i for i in writes if made[i] is not None]
-    for i in back:
+    for i in back if op.view else ():  # the result is what is written, as in updates of weights
         spec = specs[i]
-        if spec is not None and spec.dtype.kind in "biu":  # whole numbers that stay so are not cast
+        if spec is not None and spec.dtype.kind in "biu":
             name = op.inputs[min(i, len(op.inputs) - 1)]
             raise TypeError(
                 f"{op.name}: {name} is {spec} and would be written with fractions cut off; "

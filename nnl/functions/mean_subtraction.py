@@ -98,7 +98,7 @@ def mean_subtraction(x, mean, t, base_axis: int = 1, update_running_mean: bool =
     Raises:
         ShapeError: mean or t has another shape, or base_axis is out of range.
     Example:
-        >>> mean, t = array([0, 0]), array([0])
+        >>> mean, t = array([0, 0]), array([0], int)
         >>> F.mean_subtraction(array([[1, 2], [3, 4]]), mean, t).d
         array([[-1., -1.],
                [ 1.,  1.]], dtype=float32)

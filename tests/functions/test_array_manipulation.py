@@ -277,6 +277,12 @@ def test_unique_along_an_axis():
 # ---- assign ----
 
 
+def test_assign_keeps_a_counter_of_whole_numbers():
+    counter = nn.NdArray.from_numpy_array(np.array([3, 4]))
+    F.assign(counter, counter + 1)
+    np.testing.assert_array_equal(counter.data, np.array([4, 5]), strict=True)
+
+
 def test_assign_writes_when_executed_and_its_gradient_goes_to_dst():
     dst, src = var(np.zeros(3), True), var(np.arange(3.0), True)
     dst.g = src.g = 0
