@@ -153,6 +153,9 @@ class Trials:
         self._processes.pop(key, None)
         self._followers.pop(key, None)
         wanted = (self.store.row("SELECT wanted FROM trial WHERE id = ?", key) or {})["wanted"]
+        if follower.end is None:  # a server before this one may have read it already
+            follower = Follower(self.folder(key) / "out" / "events.jsonl", 0, 0)
+            follower.read()
         end = follower.end or {}
         said = end.get("status")
         error = None

@@ -187,6 +187,15 @@ def test_a_server_that_starts_again_finds_its_children(console):
         console.store = Store(console.folder)
 
 
+def test_an_end_that_the_server_before_has_read_counts(console):
+    key = add(console)
+    until(console, key, "finished")
+    # it had read everything, and ended before the child did
+    console.store.update("trial", key, {"status": "running", "pid": 2**22 + 1, "pid_start": 1})
+    console.trials.tick()
+    assert console.trials.one(key)["status"] == "finished"
+
+
 def test_trials_are_listed_compared_and_exported(browser_of, console):
     browser = browser_of(console)
     first, second = add(console, "one"), add(console, "two")
