@@ -54,6 +54,7 @@ def test_an_unknown_address_says_so(page: Any) -> None:
 def test_a_project_that_is_gone_says_so(page: Any, faults: Any) -> None:
     page.goto("/p/nothing/edit")
     page.get_by_role("alert").wait_for()
+    page.wait_for_load_state("networkidle")  # the browser's reports come after the answers
     for _ in range(2):  # of the project and of its document
         faults.expect(404)
 
