@@ -2,10 +2,13 @@
 """What all tests share: every pass over a program must leave one that can run."""
 
 import gc
+import signal
 
 from nnl.graph import passes
 
 passes.VERIFY = True
+# A shell lets programs in the background ignore interrupts, and these what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
