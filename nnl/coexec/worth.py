@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnl.core.array import NdArray
+from nnl.graph.profile import cost_of
 
 if TYPE_CHECKING:
     from nnl.coexec.paths import Call
@@ -32,7 +33,7 @@ def runs_before_plan(calls: Sequence[Call], given: Sequence[NdArray]) -> int:
     seconds = 0.0
     for c in calls:
         xs = [specs[n] if n >= 0 else given[-2 - n].spec if n < -1 else None for n in c.numbers]
-        cost = c.attrs.cost(*xs)
+        cost = cost_of(c.attrs, xs, c.bound.out_specs)
         seconds += CALL + max(cost.flops * OPERATION, cost.bytes * BYTE)
         specs += c.bound.out_specs
     return 1 + int(len(calls) * PLAN / (SHARE * seconds))

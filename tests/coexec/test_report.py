@@ -14,6 +14,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.coexec.paths import PathPlan
+from nnl.core.op import OPS
 from nnl.ext_utils import get_extension_context
 from tests.coexec.steps import Step, Trainer, train, variable
 
@@ -162,6 +163,18 @@ def test_many_paths_have_plans_only_where_these_save_something(
         for _ in range(12):
             step(solver, n, width)
     assert len(made) == planned
+
+
+def test_functions_that_do_not_say_what_they_cost_have_plans_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A user's own function needs no `cost`."""
+    monkeypatch.setattr("nnl.coexec.paths.FIRST", 0)
+    monkeypatch.delattr(OPS["affine"].attrs_class.__mro__[1], "cost")
+    step = nn.coexecute(lambda x: F.affine(x, variable(3, 2, seed=1)))
+    found = [step(variable(4, 3)).d.copy() for _ in range(20)]
+    assert all(np.array_equal(y, found[0]) for y in found)
+    assert step.report().fallbacks == []
 
 
 def test_freeze_gives_the_step_without_its_python(tmp_path: Any) -> None:
