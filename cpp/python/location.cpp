@@ -42,7 +42,7 @@ namespace nnl {
 uint64_t location(PyFrameObject* stop) {
   uint64_t hash = 0;
   nb::object frame = nb::borrow(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
-  for (; frame.is_valid() && frame.ptr() != reinterpret_cast<PyObject*>(stop);) {
+  while (frame.is_valid() && frame.ptr() != reinterpret_cast<PyObject*>(stop)) {
     auto* f = reinterpret_cast<PyFrameObject*>(frame.ptr());
     nb::object code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
     const auto& numbers = starts(reinterpret_cast<PyCodeObject*>(code.ptr()));

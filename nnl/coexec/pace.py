@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-import os
 from statistics import median
 from time import process_time
+
+from nnl.core.limits import cores
 
 ROUND = 10  # steps in one way, then as many in the other
 ROUNDS = 4
 FIRST = 2  # steps of a round that still feel the one before
 LASTS = 2000  # steps for which a result holds
 LEAST = 0.05  # what it has to gain
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = cores()
 
 
 class Pace:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import nnl
+from nnl.core.limits import cores
 
 # What to do where a command does not say it.
 HINTS = {
@@ -61,5 +61,5 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "platform": platform.platform(),
-        "cpus": os.cpu_count(),
+        "cpus": cores(),
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no call may ask for: a result that leaves no memory for anything else."""
+"""What this process may use: memory, of which no result may take more than half, and cores."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ def memory_bytes() -> int:
         return min(found, int(_CONTAINER.read_text()))
     except (OSError, ValueError):
         return found
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def check_sizes(name: str, specs: Iterable[Spec]) -> None:

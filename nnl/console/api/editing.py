@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -21,7 +19,7 @@ from nnl.console.diff import diff
 from nnl.console.layout import arrange
 from nnl.console.security import UPLOAD_BYTES
 from nnl.core.context import BACKENDS
-from nnl.core.limits import memory_bytes
+from nnl.core.limits import cores, memory_bytes
 
 router = APIRouter()
 
@@ -57,7 +55,7 @@ def system() -> dict[str, Any]:
             "numpy": numpy.__version__,
         },
         "platform": platform.platform(),
-        "cpus": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "cpus": cores(),
         "memory_bytes": memory_bytes(),
         "backends": sorted(BACKENDS),
         "contexts": contexts,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -209,10 +208,3 @@ class Images:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self.close()
-
-
-def cores() -> int:
-    """Number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

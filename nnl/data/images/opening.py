@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnl.core.annotations import checked
+from nnl.core.limits import cores
 from nnl.data.images.cached import Cached, is_cache
 from nnl.data.images.crew import Crew
 from nnl.data.images.dali import Dali
-from nnl.data.images.loader import Engine, Images, cores
+from nnl.data.images.loader import Engine, Images
 from nnl.data.images.order import Order
 from nnl.data.images.shards import Shards, shard_files
 from nnl.data.images.sources import Folder, Source
