@@ -76,6 +76,12 @@ void an_error_of_a_step_carries_its_name() {
   CHECK(after == 1);
 }
 
+void a_step_needs_a_kernel() {
+  Plan plan({Plan::outside}, 0);
+  CHECK_ERROR(plan.add("conv1", nullptr, {}, {}, Plan::outside), "conv1: there is no kernel");
+  CHECK(plan.size() == 0);
+}
+
 void memory_is_aligned() {
   for (size_t bytes : {size_t{0}, size_t{1}, size_t{100}, size_t{3} << 20}) {
     const Memory memory(bytes);
@@ -200,6 +206,7 @@ int main() {
   steps_run_in_order_and_within_the_range();
   slots_are_null_in_the_arena_or_bound();
   an_error_of_a_step_carries_its_name();
+  a_step_needs_a_kernel();
   memory_is_aligned();
   a_workspace_lies_at_its_offset_aligned();
   plans_of_one_thread_each_do_not_disturb_each_other();

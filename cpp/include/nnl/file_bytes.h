@@ -5,6 +5,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "nnl/errors.h"
+
 namespace nnl {
 
 // `data` if it is in memory, else `size` bytes of `file` from `start` on.
@@ -14,7 +16,7 @@ struct Bytes {
   uint64_t start = 0, size = 0;
 };
 
-class FileBytes {
+class NNL_API FileBytes {
  public:
   explicit FileBytes(const Bytes& where) : where_(where) {}
 

@@ -36,7 +36,7 @@ class NNL_API Plan {
   // One slot per offset; slot 0 is the input that is left out (null).
   Plan(std::vector<int64_t> offsets, size_t arena_bytes);
 
-  // Appends a step. `name` is for messages and profiles.
+  // Appends a step. `name` is for messages and profiles. ValueError: no kernel.
   void add(std::string name, std::unique_ptr<Kernel> kernel, std::vector<int> in,
            std::vector<int> out, int64_t workspace_offset);
 
