@@ -341,6 +341,8 @@ class celu(Doubled):
         axis: Where the two results are joined.
     Raises:
         ShapeError: axis is out of range.
+    Source: Shang et al., Understanding and Improving Convolutional Neural Networks via
+        Concatenated Rectified Linear Units, arXiv:1603.05201 (CReLU, here with elu).
     """
 
     alpha: float = 1.0
@@ -376,7 +378,10 @@ class relu6(Bent):
 
 @op("hard_sigmoid", nnp="HardSigmoid")
 class hard_sigmoid(Bent):
-    r"""$y = \min(\max(0.2 x + 0.5, 0), 1)$. The gradient is 0.2 where $-2.5 \le x \le 2.5$."""
+    r"""$y = \min(\max(0.2 x + 0.5, 0), 1)$. The gradient is 0.2 where $-2.5 \le x \le 2.5$.
+
+    Source: Courbariaux, Bengio and David, BinaryConnect, arXiv:1511.00363 (there with slope 0.5).
+    """
 
     def forward(self, xp, x, out=None):
         y = memory_for(xp, x, out)
@@ -394,7 +399,10 @@ class hard_sigmoid(Bent):
 
 @op("hard_tanh", nnp="HardTanh")
 class hard_tanh(Bent):
-    r"""$y = \min(\max(x, -1), 1)$. The gradient passes where $-1 \le x \le 1$."""
+    r"""$y = \min(\max(x, -1), 1)$. The gradient passes where $-1 \le x \le 1$.
+
+    Source: Collobert, Large Scale Machine Learning, PhD thesis, 2004.
+    """
 
     def forward(self, xp, x, out=None):
         return xp.clip(x, -1.0, 1.0, out=out)

@@ -152,6 +152,8 @@ class clip_grad_by_norm(Passing):
         axes: Axes of the norm; all if left out.
     Raises:
         ShapeError: An axis is out of range or given twice.
+    Source: Pascanu, Mikolov and Bengio, On the difficulty of training Recurrent Neural Networks,
+        arXiv:1211.5063 (there only for gradients above the norm).
     """
 
     clip_norm: float | None = None

@@ -23,7 +23,10 @@ def check_given(name, x):
 
 @op("concatenate", nnp="Concatenate", onnx=Onnx("Concat", since=13, axis="axis"))
 class concatenate(MovesData):
-    """Join arrays along an existing axis.
+    r"""Join arrays along an existing axis.
+
+    $$y_{\ldots i \ldots} = x^{(k)}_{\ldots, i - s, \ldots}$$ for $s \le i < s + n_k$, where
+    $n_k$ is the size of $x^{(k)}$ along the axis and s the sum of those before it.
 
     Args:
         x: Any number of arrays; all sizes but that of `axis` are equal.
@@ -86,7 +89,7 @@ def _part(x, axis, start, stop):
 
 @op("stack", nnp="Stack")
 class stack(MovesData):
-    """Join arrays of one shape along a new axis.
+    r"""Join arrays of one shape along a new axis: $y_{\ldots k \ldots} = x^{(k)}_{\ldots}$.
 
     Args:
         x: Any number of arrays of one shape.
@@ -158,7 +161,7 @@ class split_op(MovesData):
 
 
 def split(x, axis=0):
-    """One array for every index of an axis, which is removed.
+    r"""An array for each index k of an axis, which goes: $y^{(k)}_{\ldots} = x_{\ldots k \ldots}$.
 
     Args:
         x: Any shape with at least one axis.
@@ -219,7 +222,9 @@ class meshgrid_op(MovesData):
 
 
 def meshgrid(*x, ij_indexing=False):
-    """Coordinate arrays of a grid, one for each vector given.
+    r"""Coordinate arrays of a grid, one for each vector given.
+
+    $$y^{(k)}_{i_1 \ldots i_n} = x^{(k)}_{i_k}$$ for the vectors $x^{(1)}$ to $x^{(n)}$.
 
     Args:
         x: Vectors.

@@ -206,6 +206,8 @@ class convolution(Sliding):
         ShapeError: Channels, ranks or numbers of entries do not fit, or the kernel is larger than
             the padded image.
         ValueError: pad < 0, stride < 1 or dilation < 1.
+    Source: Dumoulin and Visin, A guide to convolution arithmetic for deep learning,
+        arXiv:1603.07285.
     Example:
         >>> image = array([[[0, 0, 1, 1]]])  # one sample, one channel, four pixels
         >>> F.convolution(image, array([[[-1, 1]]])).d  # what changes from pixel to pixel

@@ -237,7 +237,10 @@ class gather_nd_op(MovesData):
 
 
 def gather_nd(data, indices):
-    """Elements or slices at given positions: data[indices[0], indices[1], ...].
+    r"""Elements or slices at given positions: data[indices[0], indices[1], ...].
+
+    $$y_{j, r} = \mathit{data}_{I_{0 j}, \ldots, I_{m - 1, j},\, r}$$ for all positions j, with the
+    indices I and the rest r of the axes of data.
 
     Args:
         data: Any shape.

@@ -228,7 +228,7 @@ def inq_convolution(
     n_outputs: int = -1,
     outputs: Any = None,
 ):
-    """Convolution whose weights are fixed to powers of two in steps, see inq_affine.
+    """Convolution, $y = w * x + b$, with weights fixed to powers of two in steps, see inq_affine.
 
     Args:
         x: (*batch, C, *S).
@@ -241,6 +241,7 @@ def inq_convolution(
     Raises:
         ShapeError: As `convolution`, or indicator_fixedweights has another shape.
         ValueError: As `convolution` and inq_affine.
+    Source: Zhou et al., Incremental Network Quantization, arXiv:1702.03044.
     Example:
         >>> x, w, fixed = array(np.ones((1, 1, 3))), array([[[0.7, 0.3]]]), array([[[1, 0]]])
         >>> F.inq_convolution(x, w, fixed).d

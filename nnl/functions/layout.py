@@ -46,7 +46,9 @@ def check_indices(name, arg, indices, low, high):
 
 @op("transpose", nnp="Transpose", onnx=Onnx("Transpose", since=13, axes="perm"))
 class transpose(MovesData):
-    """Reorder axes: axis i of the result is axis `axes[i]` of x.
+    r"""Reorder axes: axis i of the result is axis `axes[i]` of x.
+
+    $$y_{i_{a_0} i_{a_1} \ldots} = x_{i_0 i_1 \ldots}$$ with a for `axes`.
 
     Args:
         x: Any shape.
@@ -92,7 +94,7 @@ class transpose(MovesData):
 
 @op("broadcast_to", nnp="BroadcastTo")
 class broadcast_to(MovesData):
-    """Repeat y so that it has the shape of x.
+    r"""Repeat y so that it has the shape of x: $z_{\ldots j \ldots} = y_j$, j along the axes of y.
 
     Args:
         x: Gives the shape; its values are not used and it gets no gradient.
@@ -146,7 +148,9 @@ class broadcast_to(MovesData):
 
 @op("one_hot", nnp="OneHot", integer=("x",))
 class one_hot(MovesData):
-    """1 at the index that the last axis of x spells, 0 elsewhere.
+    r"""1 at the index that the last axis of x spells, 0 elsewhere.
+
+    $$y_{b, i} = 1 \text{ if } i = (x_{b 0}, \ldots, x_{b, n-1}), \text{ else } 0$$
 
     Args:
         x: (..., n) integers; x[..., i] is in [-shape[i], shape[i]), negative ones count from
@@ -261,7 +265,10 @@ class matrix_diag_part(MovesData):
 
 @op("trilu", nnp="Trilu")
 class trilu(MovesData):
-    """Keep the upper or lower triangle of each matrix, zero the rest.
+    r"""Keep the upper or lower triangle of each matrix, zero the rest.
+
+    $$y_{i j} = x_{i j} \text{ if } j - i \ge k, \text{ else } 0$$ and without upper
+    if $j - i \le k$.
 
     Args:
         x: (..., rows, columns).
@@ -301,7 +308,9 @@ class trilu(MovesData):
 
 @op("eye_like", nnp="EyeLike")
 class eye_like(MovesData):
-    """A matrix of the shape of x with 1 on the k-th diagonal and 0 elsewhere.
+    r"""A matrix of the shape of x with 1 on the k-th diagonal and 0 elsewhere.
+
+    $$y_{i j} = 1 \text{ if } j - i = k, \text{ else } 0$$
 
     Args:
         x: (rows, columns); only its shape is used. No gradient.

@@ -267,6 +267,7 @@ class epsilon_insensitive_loss(Difference):
     Raises:
         ShapeError: The ranks differ, or two sizes differ and neither is 1.
         ValueError: epsilon is negative.
+    Source: Vapnik, The Nature of Statistical Learning Theory, 1995.
     """
 
     epsilon: float

@@ -174,7 +174,9 @@ def bool_scatter(input, mask, output=None, n_outputs=-1, outputs=None):
 
 @op("bool_fill", nnp="BoolFill", keep=("mask",))
 class bool_fill(MovesData):
-    """data with one value wherever mask is not zero.
+    r"""data with one value wherever mask is not zero.
+
+    $$y_i = \mathit{value} \text{ if } \mathit{mask}_i \ne 0, \text{ else } \mathit{data}_i$$
 
     Args:
         data: Any shape.

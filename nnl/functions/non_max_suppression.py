@@ -64,11 +64,11 @@ def corners_of(xp, boxes):
 
 @op("nms_detection2d", nnp="NmsDetection2d")
 class nms_detection2d:
-    """Suppress the overlapping boxes that an object detector gives.
+    r"""Suppress the overlapping boxes that an object detector gives.
 
     The probabilities of the classes are multiplied by the objectness; they and the objectness
     become 0 where they are below thresh. Then boxes suppress those of lower score that overlap
-    them by more than nms, intersection over union.
+    them by more than nms, with the overlap $|A \cap B| / |A \cup B|$ of boxes A and B by areas.
 
     Args:
         x: (B, N, 5 + C), for N boxes the centre x, y, width, height, objectness and the
@@ -212,10 +212,11 @@ def onnx_non_max_suppression(
     n_outputs: int = -1,
     outputs: Any = None,
 ) -> Any:
-    """Indices of the boxes that stay when those that overlap better ones are left out.
+    r"""Indices of the boxes that stay when those that overlap better ones are left out.
 
     For every image and class, boxes are taken in the order of falling score, unless they overlap
-    one taken before by more than iou_threshold, intersection over union.
+    one taken before by more than iou_threshold: $|A \cap B| / |A \cup B|$ of boxes A and B by
+    areas, intersection over union.
 
     Args:
         boxes: (B, N, 4). Its value and that of scores at the time of the call fix the shape of the

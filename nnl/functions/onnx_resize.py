@@ -153,6 +153,13 @@ class OnnxResizing:
 class onnx_resize(OnnxResizing):
     r"""Resize arrays of any rank by nearest pixel, linear or cubic interpolation.
 
+    $$y_{i_1 \ldots i_n} = \sum_{j_1 \ldots j_n}
+      h(p_1 - j_1) \cdots h(p_n - j_n)\, x_{j_1 \ldots j_n}$$
+    where h is the kernel of the mode: for "linear" $h(t) = \max(0, 1 - |t|)$, for "nearest" 1 at
+    the pixel taken, and for "cubic" with slope a
+    $$h(t) = (a + 2) |t|^3 - (a + 3) |t|^2 + 1 \text{ for } |t| \le 1, \quad
+      a |t|^3 - 5 a |t|^2 + 8 a |t| - 4 a \text{ for } 1 < |t| < 2.$$
+
     Along each axis of size n, resized by s to m pixels, pixel i of the result lies at the position
     p in x that coordinate_transformation_mode says:
 

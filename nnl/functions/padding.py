@@ -85,7 +85,9 @@ class Padding(FromSources):
 
 @op("pad", nnp="Pad")
 class pad(Padding):
-    """Enlarge an array at the ends of its axes.
+    r"""Enlarge an array at the ends of its axes.
+
+    $$y_i = x_{i - b}$$ for $b \le i < b + n$, along an axis of size n with b elements before.
 
     Args:
         x: Any shape.
@@ -200,7 +202,7 @@ class Shifting(FromSources):
 
 @op("shift", nnp="Shift")
 class shift(Shifting):
-    """Move the elements along axes; the shape stays.
+    """Move the elements along axes by s: $y_i = x_{i - s}$; the shape stays.
 
     Args:
         x: Any shape.

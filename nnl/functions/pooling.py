@@ -175,7 +175,10 @@ class MaxGradient(Pooling):
 
 @op("max_pooling_backward", nnp="MaxPoolingBackward", outputs=("dx",))
 class max_pooling_backward(MaxGradient):
-    """Gradient of `max_pooling`: put every dy where its window has its first maximum.
+    r"""Gradient of `max_pooling`: put every dy where its window has its first maximum.
+
+    $$g_j = \sum_{i:\ m(i) = j} \mathit{dy}_i$$ where m(i) is the place of the first
+    maximum of window i.
 
     Args:
         dy: Gradient of the result of max_pooling.

@@ -279,16 +279,20 @@ def pow2_quantize(
 
 @op("prune", nnp="Prune")
 class prune(Unary):
-    """Set the smallest values to 0.
+    r"""Set the smallest values to 0.
 
-    With the absolute values in ascending order, those below number (size - 1) rate, rounded down,
-    become 0: at rate 1 all of them. The gradient passes straight through.
+    $$y_i = x_i \text{ if } |x_i| \ge t, \text{ else } 0$$
+
+    where t is number (size - 1) rate, rounded down, of the absolute values in ascending order; at
+    rate 1 all become 0. The gradient passes straight through.
 
     Args:
         x: Any shape.
         rate: Which part becomes 0, in [0, 1].
     Raises:
         ValueError: rate is outside [0, 1].
+    Source: Han et al., Learning both Weights and Connections for Efficient Neural Networks,
+        arXiv:1506.02626.
     """
 
     rate: float = 0.9

@@ -58,7 +58,7 @@ class rand(Drawn):
     Args:
         low, high: Limits.
         shape: Sizes of the result.
-        seed: See the module.
+        seed: -1 for the stream that `nnl.seed` restarts, else a stream of its own.
     Raises:
         ValueError: high is not above low.
     Example:
@@ -95,7 +95,7 @@ class randint(Drawn):
     Args:
         low, high: Limits; high itself is not drawn.
         shape: Sizes of the result.
-        seed: See the module.
+        seed: -1 for the stream that `nnl.seed` restarts, else a stream of its own.
     Raises:
         ValueError: high is not above low, or a limit does not fit int32.
     """
@@ -131,7 +131,7 @@ class randn(Drawn):
         mu: Mean.
         sigma: Standard deviation.
         shape: Sizes of the result.
-        seed: See the module.
+        seed: -1 for the stream that `nnl.seed` restarts, else a stream of its own.
     Raises:
         ValueError: sigma is 0.
     """
@@ -164,7 +164,7 @@ class rand_binomial(Drawn):
         n: Number of trials.
         p: Probability of success, in [0, 1).
         shape: Sizes of the result.
-        seed: See the module.
+        seed: -1 for the stream that `nnl.seed` restarts, else a stream of its own.
     Raises:
         ValueError: n is below 1 or p outside [0, 1).
     """
@@ -195,7 +195,7 @@ class rand_beta(Drawn):
     Args:
         alpha, beta: Positive parameters.
         shape: Sizes of the result.
-        seed: See the module.
+        seed: -1 for the stream that `nnl.seed` restarts, else a stream of its own.
     Raises:
         ValueError: A parameter is not positive.
     """
@@ -227,7 +227,7 @@ class rand_gamma(Drawn):
         k: Shape of the distribution, positive.
         theta: Scale, positive.
         shape: Sizes of the result.
-        seed: See the module.
+        seed: -1 for the stream that `nnl.seed` restarts, else a stream of its own.
     Raises:
         ValueError: A parameter is not positive.
     """
@@ -253,7 +253,9 @@ class rand_gamma(Drawn):
 
 @op("random_choice", nnp="RandomChoice", outputs=("y", "index"), hidden=1)
 class random_choice:
-    """Draw elements of the last axis of x with probabilities proportional to w.
+    r"""Draw elements of the last axis of x with probabilities proportional to w.
+
+    $$P(y = x_i) = w_i / \sum_j w_j$$
 
     Each slice along the last axis is sampled independently. The gradient of a result goes to the
     element of x that was drawn, and also to its weight, as in NNabla.

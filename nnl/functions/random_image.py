@@ -86,13 +86,13 @@ def draw_integers(xp, rng, shape, low, high):
 
 @op("random_crop", nnp="RandomCrop", outputs=("y", "index"), hidden=1)
 class random_crop(Moved):
-    """Cut a piece of the given size out of each sample, at a random position.
+    """Cut a piece of the given size out of each sample, at a random position s: $y_i = x_{i + s}$.
 
     Args:
         x: Any shape.
         shape: Sizes of the piece along the last axes; the size of x where left out.
         base_axis: Axes from here on belong to one sample; negative ones count from the end.
-        seed: See the module.
+        seed: -1 for the stream that `nnl.seed` restarts, else a stream of its own.
     Raises:
         ShapeError: A size is larger than that of x, or there are more sizes than axes.
     """
@@ -130,13 +130,13 @@ class random_crop(Moved):
 
 @op("random_flip", nnp="RandomFlip", outputs=("y", "index"), hidden=1)
 class random_flip(Moved):
-    """Reverse each sample along each of some axes with probability 1/2.
+    """Reverse each sample along each of some axes with probability 1/2: $y_i = x_{n - 1 - i}$.
 
     Args:
         x: Any shape.
         axes: Axes to reverse; the last one if left out.
         base_axis: Axes from here on belong to one sample; negative ones count from the end.
-        seed: See the module.
+        seed: -1 for the stream that `nnl.seed` restarts, else a stream of its own.
     Raises:
         ShapeError: An axis is out of range or given twice.
     """
@@ -170,7 +170,9 @@ class random_flip(Moved):
 
 @op("random_shift", nnp="RandomShift", outputs=("y", "index"), hidden=1)
 class random_shift(Moved):
-    """Move each sample by random whole numbers of elements, at most shifts[i] either way.
+    r"""Move each sample by random whole numbers of elements, at most shifts[i] either way.
+
+    $$y_i = x_{i - s}, \quad s \in \{-\mathit{shifts}, \ldots, \mathit{shifts}\}$$
 
     Args:
         x: Any shape.
@@ -179,7 +181,7 @@ class random_shift(Moved):
             image with the border element twice (d c b a | a b c d), "constant" constant_value.
         constant_value: See border_mode.
         base_axis: Axes from here on belong to one sample; negative ones count from the end.
-        seed: See the module.
+        seed: -1 for the stream that `nnl.seed` restarts, else a stream of its own.
     Raises:
         ShapeError: There are more shifts than axes.
         ValueError: A shift is negative, or border_mode another word.
@@ -254,7 +256,7 @@ class random_erase:
             from the end.
         channel_last: Where the channels are.
         ste_fine_grained: Whether erased elements have no gradient; without, the gradient passes.
-        seed: See the module.
+        seed: -1 for the stream that `nnl.seed` restarts, else a stream of its own.
     Raises:
         ShapeError: There are not three axes from base_axis on.
         ValueError: prob is outside [0, 1], a range is not two numbers, or n is below 1.

@@ -89,7 +89,7 @@ class sum_op(Reduction):
 
 
 def sum(x, axis=None, keepdims=False):
-    """Sum over axes.
+    r"""Sum over axes: $y = \sum_i x_i$.
 
     Args:
         x: Any shape.
@@ -260,7 +260,7 @@ class prod_op(Reduction):
 
 
 def prod(x, axis=None, keepdims=False):
-    """Product over axes.
+    r"""Product over axes: $y = \prod_i x_i$.
 
     Args:
         x: Any shape.
@@ -313,7 +313,7 @@ class reduce_mean(Total):
 
 
 def reduce(x, op="sum"):
-    """Sum or mean of all elements; kept from NNabla, where it is deprecated.
+    r"""$\sum_i x_i$, or $\frac{1}{n} \sum_i x_i$; kept from NNabla, where it is deprecated.
 
     Raises:
         ValueError: op is neither "sum" nor "mean".
@@ -426,7 +426,10 @@ class broadcast_op:
 
 @checked
 def broadcast(x: Input, shape: Sequence[int], n_outputs=-1, outputs=None):
-    """Stretch axes of size 1 to `shape`; missing leading axes are added.
+    r"""Stretch axes of size 1 to `shape`; missing leading axes are added.
+
+    $$y_{i_1 \ldots i_n} = x_{j_1 \ldots j_n}$$ with $j_k = 0$ where the size of x
+    is 1, else $j_k = i_k$.
 
     Raises:
         ShapeError: A size differs and is not 1.

@@ -139,7 +139,10 @@ class scatter_clear(MovesData):
 
 
 def scatter_nd(data, indices, shape=None, out=None, add=False):
-    """Write data at given positions: y[indices[0], indices[1], ...] = data.
+    r"""Write data at given positions: y[indices[0], indices[1], ...] = data.
+
+    $$y_{I_{0 j}, \ldots, I_{m - 1, j},\, r} = \mathit{data}_{j, r}$$ for all positions j, with the
+    indices I and the rest r of the axes of y.
 
     Args:
         data: indices.shape[1:] + (the sizes of y after the first m).

@@ -54,7 +54,10 @@ class Reset(OneArray):
 
 @op("reset_nan", nnp="ResetNaN")
 class reset_nan(Reset):
-    """x0 with val in place of NaN. The gradient is 0 there and passes elsewhere."""
+    r"""x0 with val in place of NaN. The gradient is 0 there and passes elsewhere.
+
+    $$y = \mathit{val} \text{ if } x_0 \text{ is NaN, else } x_0$$
+    """
 
     def forward(self, xp, x0):
         return xp.where(xp.isnan(x0), xp.asarray(self.val, x0.dtype), x0)
@@ -68,7 +71,10 @@ class reset_nan(Reset):
 
 @op("reset_inf", nnp="ResetInf")
 class reset_inf(Reset):
-    """x0 with val in place of both infinities. The gradient is 0 there and passes elsewhere."""
+    r"""x0 with val in place of both infinities. The gradient is 0 there and passes elsewhere.
+
+    $$y = \mathit{val} \text{ if } |x_0| = \infty, \text{ else } x_0$$
+    """
 
     def forward(self, xp, x0):
         return xp.where(xp.isinf(x0), xp.asarray(self.val, x0.dtype), x0)
@@ -262,7 +268,9 @@ class minimum_scalar(Bound):
 
 @op("where", nnp="Where")
 class where:
-    """x_true where condition is not 0, x_false elsewhere.
+    r"""x_true where condition is not 0, x_false elsewhere.
+
+    $$y_i = x^{\mathit{true}}_i \text{ if } c_i \ne 0, \text{ else } x^{\mathit{false}}_i$$
 
     Args:
         condition: Any shape that x_true's begins with; one element then chooses for all that lie

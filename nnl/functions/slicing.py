@@ -120,7 +120,9 @@ class slice_backward(Region, MovesData):
 
 @checked
 def slice(x: Input, start=None, stop=None, step=None, n_outputs=-1, outputs=None):
-    """A regular part of an array: x[start[0]:stop[0]:step[0], start[1]:stop[1]:step[1], ...].
+    r"""A regular part of an array: x[start[0]:stop[0]:step[0], start[1]:stop[1]:step[1], ...].
+
+    $$y_{i j \ldots} = x_{\,a_0 + s_0 i,\, a_1 + s_1 j, \ldots}$$ with start a and step s.
 
     Args:
         x: Any shape.
@@ -168,7 +170,7 @@ def _complete(given, signs, shape, forwards, backwards):
 
 @op("flip", nnp="Flip")
 class flip(MovesData):
-    """Reverse the order along axes.
+    """Reverse the order along axes: $y_i = x_{n - 1 - i}$ for an axis of size n.
 
     Args:
         x: Any shape.
@@ -243,7 +245,7 @@ class tile_op(MovesData):
 
 
 def tile(x, reps):
-    """Repeat an array along its axes.
+    r"""Repeat an array along its axes: $y_{i \ldots} = x_{\,i \bmod n, \ldots}$ for sizes n of x.
 
     Args:
         x: Any shape.

@@ -154,7 +154,11 @@ class softplus(OnAllReals):
 
 @op("softsign", nnp="SoftSign", onnx=Onnx("Softsign"))
 class softsign(Unary):
-    """$y = x / (1 + |x|)$, between -1 and 1."""
+    """$y = x / (1 + |x|)$, between -1 and 1.
+
+    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural
+        networks, AISTATS 2010.
+    """
 
     elementwise = "softsign"
 

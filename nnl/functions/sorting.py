@@ -202,7 +202,9 @@ class top_k_data(TopK):
 
 @op("top_k_grad", nnp="TopKGrad")
 class top_k_grad(TopK):
-    """x itself; of its gradient only the k largest elements of every sample go on.
+    r"""x itself; of its gradient only the k largest elements of every sample go on.
+
+    $$y = x, \quad gx_i = gy_i \text{ if } gy_i \text{ is among the k largest, else } 0$$
 
     Args:
         x: Samples with the sizes from base_axis on.

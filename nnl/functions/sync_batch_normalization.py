@@ -209,6 +209,7 @@ def sync_batch_normalization(
             As for batch_normalization.
     Raises:
         ShapeError, ValueError: As batch_normalization.
+    Source: Peng et al., MegDet, arXiv:1711.07240 (there between GPUs).
     Example:
         >>> x, zero, one = array([[1, 10], [3, 30]]), array([[0, 0]]), array([[1, 1]])
         >>> comm = C.MultiProcessDataParallelCommunicator(nn.get_current_context())

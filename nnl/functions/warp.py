@@ -286,6 +286,10 @@ class folded_positions:
 class warp_by_grid:
     r"""Read images or volumes at the coordinates of a grid.
 
+    $$y_i = \sum_j x_j \prod_a h(p_{i a} - j_a)$$ over all pixels j, where $p_i$ is the position, in
+    pixels, that the grid has at i, and $h(t) = \max(0, 1 - |t|)$, or for "nearest" 1
+    at the nearest pixel.
+
     A coordinate of -1 is the first pixel of an axis and 1 the last: their centres if align_corners,
     else their outer borders. So c is at (c + 1) (S - 1) / 2, or ((c + 1) S - 1) / 2, pixels.
 

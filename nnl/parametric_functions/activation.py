@@ -23,7 +23,7 @@ def prelu(
     fix_parameters: bool = False,
     slope_init: Any = None,
 ) -> Any:
-    """x where x > 0, else slope x.
+    r"""$y = \max(0, x) + a \min(0, x)$ with a slope a that is learnt.
 
     Args:
         inp: Any shape.

@@ -123,6 +123,8 @@ def svd_affine(
         (samples..., *n_outmaps).
     Raises:
         ValueError: r is not positive. ShapeError: r exceeds the rank of the weight.
+    Source: Xue, Li and Gong, Restructuring of Deep Neural Network Acoustic Models with Singular
+        Value Decomposition, Interspeech 2013.
     Example:
         >>> x = array(np.ones((2, 4)))
         >>> PF.svd_affine(x, 3, r=2, name="ex").shape

@@ -56,7 +56,11 @@ def multi_head_attention(
     fix_parameters: bool = False,
     param_init: dict[str, Any] | None = None,
 ) -> tuple[Any, Any]:
-    """Attention in several heads, see `nnl.functions.multi_head_attention`.
+    r"""Attention in several heads, see `nnl.functions.multi_head_attention`.
+
+    $$Q = q W_q + b_q, \quad K = k W_k + b_k, \quad V = v W_v + b_v$$
+    $$y = (\mathrm{softmax}(Q K^T / \sqrt{d} + \mathit{mask})\, V)\, W_o + b_o$$ where q, k and v
+    are query, key and value, and each head has its own d columns of Q, K and V.
 
     Args:
         query: (T, B, D_q).
@@ -79,6 +83,7 @@ def multi_head_attention(
         y: (T, B, D_out), and the attention weights: (B num_heads, T, S).
     Raises:
         ShapeError: num_heads does not divide E_k and E_v. ValueError: param_init has another key.
+    Source: Vaswani et al., Attention Is All You Need, arXiv:1706.03762, section 3.2.2.
     Example:
         >>> words = array(rng.normal(size=(3, 1, 8)))  # 3 positions, one sample
         >>> y, weights = PF.multi_head_attention(words, words, words, num_heads=2, name="ex")
@@ -219,7 +224,11 @@ def transformer_encode(
     add_attn_bias: bool = False,
     fix_parameters: bool = False,
 ) -> Any:
-    """One layer of a transformer's encoder: self-attention and two affine layers.
+    r"""One layer of a transformer's encoder: self-attention and two affine layers.
+
+    $$z = \mathrm{norm}(x + \mathrm{attention}(x, x, x)), \quad
+      y = \mathrm{norm}(z + f(z W_1 + b_1)\, W_2 + b_2)$$ with the layer normalisation norm of each
+    position, and the activation f.
 
     Each of the two is added to its input, and the sum layer-normalised.
 
@@ -281,7 +290,12 @@ def transformer_decode(
     add_attn_bias: bool = False,
     fix_parameters: bool = False,
 ) -> Any:
-    """One layer of a transformer's decoder: attention to itself, to memory, two affine layers.
+    r"""One layer of a transformer's decoder: attention to itself, to memory, two affine layers.
+
+    $$z = \mathrm{norm}(x + \mathrm{attention}(x, x, x)), \quad
+      u = \mathrm{norm}(z + \mathrm{attention}(z, m, m))$$
+    $$y = \mathrm{norm}(u + f(u W_1 + b_1)\, W_2 + b_2)$$ with the layer normalisation norm of each
+    position, the activation f, tgt x and memory m.
 
     Args:
         tgt: (T, B, embed_dim): T target positions, B samples.
@@ -295,6 +309,7 @@ def transformer_decode(
 
     Returns:
         (T, B, embed_dim).
+    Source: Vaswani et al., Attention Is All You Need, arXiv:1706.03762, section 3.1.
     Example:
         >>> tgt, memory = array(rng.normal(size=(3, 1, 8))), array(rng.normal(size=(5, 1, 8)))
         >>> PF.transformer_decode(tgt, memory, 8, 2, dim_feedforward=16, dropout=0, name="ex").shape
@@ -340,7 +355,10 @@ def transformer(
     add_attn_bias: bool = False,
     fix_parameters: bool = False,
 ) -> Any:
-    """A transformer: encoder layers on src, decoder layers on tgt that attend to their result.
+    r"""A transformer: encoder layers on src, decoder layers on tgt that attend to their result.
+
+    $$m = \mathrm{encode}_n(\cdots \mathrm{encode}_1(\mathit{src})), \quad
+      y = \mathrm{decode}_k(\cdots \mathrm{decode}_1(\mathit{tgt}, m) \cdots, m)$$
 
     Args:
         src: (S, B, embed_dim).
@@ -351,6 +369,7 @@ def transformer(
 
     Returns:
         (T, B, embed_dim).
+    Source: Vaswani et al., Attention Is All You Need, arXiv:1706.03762.
     Example:
         >>> src, tgt = array(rng.normal(size=(5, 1, 8))), array(rng.normal(size=(3, 1, 8)))
         >>> PF.transformer(src, tgt, 8, 2, 1, 1, dim_feedforward=16, dropout=0, name="ex").shape

@@ -93,7 +93,9 @@ def binary_connect_affine(
     rng: Rng = None,
     with_bias: bool = True,
 ) -> Any:
-    """Affine map with the signs of the weights, see `nnl.functions.binary_connect_affine`.
+    r"""Affine map with the signs of the weights, see `nnl.functions.binary_connect_affine`.
+
+    $$y = x\,\mathrm{sign}(W) + b$$
 
     Args:
         quantize_zero_to: Sign of a weight of 0.
@@ -101,6 +103,7 @@ def binary_connect_affine(
 
     The other arguments are those of `affine`.
 
+    Source: Courbariaux, Bengio and David, BinaryConnect, arXiv:1511.00363.
     Example:
         >>> x = array(np.ones((2, 4)))
         >>> PF.binary_connect_affine(x, 3, name="ex").shape
@@ -133,7 +136,9 @@ def binary_weight_affine(
     rng: Rng = None,
     with_bias: bool = True,
 ) -> Any:
-    """Affine map with scaled signs of the weights, see `nnl.functions.binary_weight_affine`.
+    r"""Affine map with scaled signs of the weights, see `nnl.functions.binary_weight_affine`.
+
+    $$y = \alpha\, x\,\mathrm{sign}(W) + b$$ with the mean $\alpha$ of |W| for each output.
 
     Args:
         quantize_zero_to: Sign of a weight of 0.
@@ -141,6 +146,7 @@ def binary_weight_affine(
 
     The other arguments are those of `affine`.
 
+    Source: Rastegari et al., XNOR-Net, arXiv:1603.05279, section 3.1.
     Example:
         >>> x = array(np.ones((2, 4)))
         >>> PF.binary_weight_affine(x, 3, name="ex").shape
@@ -178,7 +184,9 @@ def inq_affine(
     rng: Rng = None,
     with_bias: bool = True,
 ) -> Any:
-    """Affine map whose weights become powers of two, see `nnl.functions.inq_affine`.
+    r"""Affine map whose weights become powers of two, see `nnl.functions.inq_affine`.
+
+    $$y = x W + b$$ where more and more elements of W are fixed to 0 and $\pm 2^k$.
 
     Args:
         num_bits, inq_iterations, selection_algorithm, seed: As there.
@@ -186,6 +194,7 @@ def inq_affine(
 
     The other arguments are those of `affine`.
 
+    Source: Zhou et al., Incremental Network Quantization, arXiv:1702.03044.
     Example:
         >>> x = array(np.ones((2, 4)))
         >>> PF.inq_affine(x, 3, name="ex").shape
@@ -223,7 +232,9 @@ def binary_connect_convolution(
     rng: Rng = None,
     with_bias: bool = True,
 ) -> Any:
-    """Convolution with the signs of the weights, see `nnl.functions.binary_connect_convolution`.
+    r"""Convolution with the signs of the weights, see `nnl.functions.binary_connect_convolution`.
+
+    $$y = \mathrm{sign}(W) * x + b$$
 
     Args:
         quantize_zero_to: Sign of a weight of 0.
@@ -231,6 +242,7 @@ def binary_connect_convolution(
 
     The other arguments are those of `convolution`.
 
+    Source: Courbariaux, Bengio and David, BinaryConnect, arXiv:1511.00363.
     Example:
         >>> x = array(np.ones((1, 2, 6, 6)))
         >>> PF.binary_connect_convolution(x, 5, (3, 3), name="ex").shape
@@ -271,7 +283,9 @@ def binary_weight_convolution(
     rng: Rng = None,
     with_bias: bool = True,
 ) -> Any:
-    """Convolution with scaled signs, see `nnl.functions.binary_weight_convolution`.
+    r"""Convolution with scaled signs, see `nnl.functions.binary_weight_convolution`.
+
+    $$y = \alpha\,\mathrm{sign}(W) * x + b$$ with the mean $\alpha$ of |W| for each output channel.
 
     Args:
         quantize_zero_to: Sign of a weight of 0.
@@ -279,6 +293,7 @@ def binary_weight_convolution(
 
     The other arguments are those of `convolution`.
 
+    Source: Rastegari et al., XNOR-Net, arXiv:1603.05279, section 3.1.
     Example:
         >>> x = array(np.ones((1, 2, 6, 6)))
         >>> PF.binary_weight_convolution(x, 5, (3, 3), name="ex").shape
@@ -322,7 +337,9 @@ def inq_convolution(
     rng: Rng = None,
     with_bias: bool = True,
 ) -> Any:
-    """Convolution whose weights become powers of two, see `nnl.functions.inq_convolution`.
+    r"""Convolution whose weights become powers of two, see `nnl.functions.inq_convolution`.
+
+    $$y = W * x + b$$ where more and more elements of W are fixed to 0 and $\pm 2^k$.
 
     Args:
         num_bits, inq_iterations, selection_algorithm, seed: As there.
@@ -330,6 +347,7 @@ def inq_convolution(
 
     The other arguments are those of `convolution`.
 
+    Source: Zhou et al., Incremental Network Quantization, arXiv:1702.03044.
     Example:
         >>> x = array(np.ones((1, 2, 6, 6)))
         >>> PF.inq_convolution(x, 5, (3, 3), name="ex").shape

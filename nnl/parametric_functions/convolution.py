@@ -95,7 +95,10 @@ def convolution(
     apply_w: Apply = None,
     apply_b: Apply = None,
 ) -> Any:
-    """Convolution over the axes after the channels, see `nnl.functions.convolution`.
+    r"""Convolution over the axes after the channels, see `nnl.functions.convolution`.
+
+    $$y_{n,o,p} = b_o + \sum_{c,k} x_{n,\,c,\,s p + d k - \mathrm{pad}}\; W_{o,c,k}$$ with stride s
+    and dilation d.
 
     Args:
         inp: (samples..., C, spatial...), or (samples..., spatial..., C) with channel_last.
@@ -170,7 +173,11 @@ def deformable_convolution(
     apply_w: Apply = None,
     apply_b: Apply = None,
 ) -> Any:
-    """Convolution at positions moved by `offset`, see `nnl.functions.deformable_convolution`.
+    r"""Convolution at positions moved by `offset`, see `nnl.functions.deformable_convolution`.
+
+    $$y_{n,o,p} = b_o + \sum_{c,k} m_{n,k,p}\;
+      x_{n,\,c,\,s p + d k - \mathrm{pad} + \Delta_{n,k,p}}\; W_{o,c,k}$$ with mask m and
+    offset $\Delta$.
 
     Args:
         offset: Moves of every tap of the kernel at every output position.
@@ -179,6 +186,8 @@ def deformable_convolution(
 
     The other arguments are those of `convolution`.
 
+    Source: Dai et al., Deformable Convolutional Networks, arXiv:1703.06211; the mask: Zhu et al.,
+        arXiv:1811.11168.
     Example:
         >>> x, offset = array(np.ones((1, 2, 6, 6))), array(np.zeros((1, 18, 4, 4)))
         >>> PF.deformable_convolution(x, 5, (3, 3), offset, name="ex").shape
@@ -228,13 +237,17 @@ def depthwise_convolution(
     rng: Rng = None,
     with_bias: bool = True,
 ) -> Any:
-    """Convolution of each channel with kernels of its own.
+    r"""Convolution of each channel with kernels of its own.
+
+    $$y_{n o i} = b_o + \sum_k W_{o k}\, x_{n, \lfloor o / m \rfloor, s i + d k - p}$$ with
+    multiplier m, stride s, dilation d and padding p.
 
     Args:
         multiplier: Number of output channels made from each input channel.
 
     The other arguments are those of `convolution`.
 
+    Source: Howard et al., MobileNets, arXiv:1704.04861.
     Example:
         >>> x = array(np.ones((1, 2, 6, 6)))
         >>> PF.depthwise_convolution(x, (3, 3), name="ex").shape
@@ -288,13 +301,17 @@ def deconvolution(
     apply_w: Apply = None,
     apply_b: Apply = None,
 ) -> Any:
-    """Transposed convolution, see `nnl.functions.deconvolution`.
+    r"""Transposed convolution, see `nnl.functions.deconvolution`.
+
+    $$y_{n o j} = b_o + \sum_c \sum_{i, k:\ s i + d k - p = j} W_{c o k}\, x_{n c i}$$ with
+    stride s, dilation d and padding p.
 
     Args:
         output_padding: Elements added to one end of every spatial axis; 0 if left out.
 
     The other arguments are those of `convolution`.
 
+    Source: Zeiler et al., Deconvolutional Networks, CVPR 2010.
     Example:
         >>> x = array(np.ones((1, 2, 6, 6)))
         >>> PF.deconvolution(x, 5, (2, 2), stride=(2, 2), name="ex").shape
@@ -341,7 +358,10 @@ def depthwise_deconvolution(
     rng: Rng = None,
     with_bias: bool = True,
 ) -> Any:
-    """Transposed convolution of each channel with a kernel of its own.
+    r"""Transposed convolution of each channel with a kernel of its own.
+
+    $$y_{n o j} = b_o + \sum_{c:\ \lfloor c / q \rfloor = o}\ \sum_{i, k:\ s i + d k - p = j}
+    W_{c k}\, x_{n c i}$$ with divisor q, stride s, dilation d and padding p.
 
     Args:
         divisor: Number of input channels that are summed into one output channel.

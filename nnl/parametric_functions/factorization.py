@@ -56,7 +56,9 @@ def svd_convolution(
     rng: Rng = None,
     with_bias: bool = True,
 ) -> Any:
-    """Convolution whose weight for each input channel has rank r.
+    r"""Convolution whose weight for each input channel has rank r.
+
+    $$y = b + W * x, \quad W_{o c k} = \sum_{i<r} V_{o, c r + i}\, U_{c r + i, k}$$
 
     A depthwise convolution with r kernels for each channel, then one with kernels of one pixel. For
     each channel they start as the best factors of rank r of one whole weight, a matrix of pixels by
@@ -78,6 +80,8 @@ def svd_convolution(
     Raises:
         ValueError: r is not positive.
         ShapeError: inp has another rank, or r exceeds the rank of the weight.
+    Source: Denton et al., Exploiting Linear Structure Within Convolutional Networks for Efficient
+        Evaluation, arXiv:1404.0736.
     Example:
         >>> x = array(np.ones((1, 2, 6, 6)))
         >>> PF.svd_convolution(x, 5, (3, 3), r=2, name="ex").shape
@@ -140,7 +144,9 @@ def cpd3_convolution(
     stopping_criterion: float = 1e-5,
     lambda_reg: float = 0.0,
 ) -> Any:
-    """Convolution whose weight is a sum of r products of an output, an input and a spatial factor.
+    r"""Convolution whose weight is a sum of r products of an output, an input and a spatial factor.
+
+    $$y = b + W * x, \quad W_{o c k} = \sum_{i<r} O_{o i}\, I_{i c}\, K_{i k}$$
 
     A convolution with kernels of one pixel to r channels, one of each channel with a kernel of its
     own, and one with kernels of one pixel to the output channels. They start as the decomposition

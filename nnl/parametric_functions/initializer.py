@@ -346,8 +346,13 @@ def calc_uniform_lim_glorot(
 def glorot(
     inmaps: int, outmaps: int, kernel: Shape = (1, 1), rng: np.random.RandomState | None = None
 ) -> Callable[[Shape], Array]:
-    """Uniform with Glorot's limits, which are only worked out where a parameter is made.
+    r"""Uniform with Glorot's limits, which are only worked out where a parameter is made.
 
+    $$-l \le w < l, \quad l = \sqrt{6 / (K (\mathit{inmaps} + \mathit{outmaps}))}$$ with K the
+    number of elements of the kernel.
+
+    Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural
+        networks, AISTATS 2010, eq. 16.
     Example:
         >>> I.glorot(4, 4, rng=np.random.RandomState(0))((1, 2)).shape
         (1, 2)

@@ -61,7 +61,12 @@ def min_max_quantize(
     fix_parameters: bool = False,
     outputs: Any = None,
 ) -> Any:
-    """Round to evenly spaced values in a range that is learnt or measured.
+    r"""Round to evenly spaced values in a range that is learnt or measured.
+
+    $$y = s\,\mathrm{round}((\mathrm{clip}(x, a, b) - a) / s) + a,
+      \quad s = (b - a) / (q^l_{max} - q^l_{min})$$
+    with the range a to b: qr_min and qr_max, moved by at most half a step so that 0 is among the
+    values.
 
     Args:
         x: Any shape.
@@ -75,6 +80,8 @@ def min_max_quantize(
     Raises:
         TypeError: ql_min or ql_max is neither a number nor a Variable.
         ShapeError: The shapes do not fit.
+    Source: Jacob et al., Quantization and Training of Neural Networks for Efficient
+        Integer-Arithmetic-Only Inference, arXiv:1712.05877.
     Example:
         >>> y = PF.min_max_quantize(array([0.4, 1.6]), ql_max=3, x_min_max=True, name="ex")
         >>> y.shape
@@ -138,7 +145,9 @@ def min_max_quantized_affine(
     ste_fine_grained_b: bool = True,
     eps: float = 0.01,
 ) -> Any:
-    """affine with W and b rounded to evenly spaced values.
+    r"""affine with W and b rounded to evenly spaced values.
+
+    $$y = x\,q(W) + q(b)$$ with q from `min_max_quantize`.
 
     The ranges are parameters in the scopes min_max_quantize_w and min_max_quantize_b.
 
@@ -152,6 +161,8 @@ def min_max_quantized_affine(
 
     The other arguments are those of `affine`; W_q and b_q have the initializers of W and b.
 
+    Source: Jacob et al., Quantization and Training of Neural Networks for Efficient
+        Integer-Arithmetic-Only Inference, arXiv:1712.05877.
     Example:
         >>> x = array(np.ones((2, 4)))
         >>> PF.min_max_quantized_affine(x, 3, name="ex").shape
@@ -203,9 +214,13 @@ def min_max_quantized_convolution(
 ) -> Any:
     """convolution with W and b rounded to evenly spaced values, see min_max_quantized_affine.
 
+    $$y = q(W) * x + q(b)$$ with q from `min_max_quantize`.
+
     The arguments up to with_bias are those of `convolution`, the others of
     `min_max_quantized_affine`.
 
+    Source: Jacob et al., Quantization and Training of Neural Networks for Efficient
+        Integer-Arithmetic-Only Inference, arXiv:1712.05877.
     Example:
         >>> x = array(np.ones((1, 2, 6, 6)))
         >>> PF.min_max_quantized_convolution(x, 5, (3, 3), name="ex").shape

@@ -92,7 +92,10 @@ def batch_normalization(
     no_scale: bool = False,
     no_bias: bool = False,
 ) -> Any:
-    """Normalise with the statistics of the batch, or with the running ones.
+    r"""Normalise with the statistics of the batch, or with the running ones.
+
+    $$y = \gamma\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta$$ with mean and variance for each
+    index along `axes`.
 
     Args:
         inp: Any shape.
@@ -143,7 +146,7 @@ def fused_batch_normalization(
     no_scale: bool = False,
     no_bias: bool = False,
 ) -> Any:
-    """Batch normalisation, plus z, through a nonlinearity.
+    r"""Batch normalisation, plus z, through a nonlinearity f: $y = f(\mathrm{bn}(x) + z)$.
 
     Args:
         z: Added to the normalised values before the nonlinearity, or left out.
@@ -151,6 +154,7 @@ def fused_batch_normalization(
 
     The other arguments are those of `batch_normalization`.
 
+    Source: Ioffe and Szegedy, arXiv:1502.03167 (the normalisation).
     Example:
         >>> x = array(rng.normal(5, 2, (8, 4, 3)))
         >>> y = PF.fused_batch_normalization(x, name="ex")
@@ -188,7 +192,10 @@ def sync_batch_normalization(
     no_scale: bool = False,
     no_bias: bool = False,
 ) -> Any:
-    """Batch normalisation with the statistics of the batches of all processes.
+    r"""Batch normalisation with the statistics of the batches of all processes.
+
+    $$y = \gamma\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta$$ with mean and variance over the
+    batches of all processes.
 
     Args:
         comm: Communicator between the processes.
@@ -196,6 +203,7 @@ def sync_batch_normalization(
 
     The other arguments are those of `batch_normalization`.
 
+    Source: Peng et al., MegDet, arXiv:1711.07240 (there between GPUs).
     Example:
         >>> comm = C.MultiProcessDataParallelCommunicator(nn.get_current_context())
         >>> comm.init()
@@ -228,7 +236,9 @@ def sync_batch_normalization(
 def mean_subtraction(
     inp: Input, base_axis: int = 1, update_running_mean: bool = True, fix_parameters: bool = False
 ) -> Any:
-    """Subtract the mean over all batches seen so far.
+    r"""Subtract the mean over all batches seen so far: $y = x - \mu$.
+
+    For batch number t with the mean m, $\mu$ becomes $\mu + (m - \mu) / t$ first.
 
     Args:
         inp: (samples..., elements...).
@@ -258,7 +268,10 @@ def layer_normalization(
     no_scale: bool = False,
     no_bias: bool = False,
 ) -> Any:
-    """Normalise each sample over all its elements.
+    r"""Normalise each sample over all its elements.
+
+    $$y = \gamma\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta$$ with mean and biased variance of
+    the sample.
 
     Args:
         inp: Any shape.
@@ -301,7 +314,10 @@ def instance_normalization(
     no_scale: bool = False,
     no_bias: bool = False,
 ) -> Any:
-    """Normalise each channel of each sample.
+    r"""Normalise each channel of each sample.
+
+    $$y = \gamma\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta$$ with mean and biased variance of
+    the channel.
 
     Args:
         channel_axis: Axis of the channels; beta and gamma have one element for each.
@@ -340,7 +356,10 @@ def group_normalization(
     no_scale: bool = False,
     no_bias: bool = False,
 ) -> Any:
-    """Normalise each group of channels of each sample.
+    r"""Normalise each group of channels of each sample.
+
+    $$y = \gamma\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + \beta$$ with mean and biased variance of
+    the group.
 
     Args:
         num_groups: Number of groups; divides the number of channels.
@@ -404,7 +423,10 @@ def spectral_norm(
     u_init: Any = None,
     fix_parameters: bool = True,
 ) -> Any:
-    """A weight divided by its largest singular value, which a power iteration tracks.
+    r"""A weight divided by its largest singular value, which a power iteration tracks.
+
+    $$y = w / \sigma, \quad \sigma = u^T w\, v$$ where each iteration makes
+    $v = w^T u / |w^T u|$, then $u = w v / |w v|$.
 
     Give it to the apply_w argument of a layer.
 

@@ -133,7 +133,9 @@ def fixed_point_quantized_affine(
     delta_b: float = 2**-4,
     ste_fine_grained_b: bool = True,
 ) -> Any:
-    """affine with W and b replaced by fixed-point numbers.
+    r"""affine with W and b replaced by fixed-point numbers.
+
+    $$y = x\,q(W) + q(b)$$ with q from `nnl.functions.fixed_point_quantize`.
 
     Args:
         quantize_w, quantize_b: Whether W and b are replaced.
@@ -185,6 +187,8 @@ def fixed_point_quantized_convolution(
 ) -> Any:
     """convolution with W and b replaced by fixed-point numbers.
 
+    $$y = q(W) * x + q(b)$$ with q from `nnl.functions.fixed_point_quantize`.
+
     Args:
         quantize_w, quantize_b: Whether W and b are replaced.
         sign_w, n_w, delta_w, ste_fine_grained_w, sign_b, n_b, delta_b, ste_fine_grained_b: The
@@ -234,7 +238,9 @@ def pow2_quantized_affine(
     m_b: int = 2,
     ste_fine_grained_b: bool = True,
 ) -> Any:
-    """affine with W and b replaced by powers of two.
+    r"""affine with W and b replaced by powers of two.
+
+    $$y = x\,q(W) + q(b)$$ with q from `nnl.functions.pow2_quantize`.
 
     Args:
         quantize_w, quantize_b: Whether W and b are replaced.
@@ -289,6 +295,8 @@ def pow2_quantized_convolution(
 ) -> Any:
     """convolution with W and b replaced by powers of two.
 
+    $$y = q(W) * x + q(b)$$ with q from `nnl.functions.pow2_quantize`.
+
     Args:
         quantize_w, quantize_b: Whether W and b are replaced.
         with_zero_w, sign_w, n_w, m_w, ste_fine_grained_w, with_zero_b, sign_b, n_b, m_b,
@@ -330,7 +338,9 @@ def pruned_affine(
     prune_b: bool = True,
     rate_b: float = 0.9,
 ) -> Any:
-    """affine with the smallest values of W and b replaced by 0.
+    r"""affine with the smallest values of W and b replaced by 0.
+
+    $$y = x\,q(W) + q(b)$$ with q from `nnl.functions.prune`.
 
     Args:
         prune_w, prune_b: Whether W and b are pruned.
@@ -338,6 +348,8 @@ def pruned_affine(
 
     The other arguments are those of `affine`; W_q and b_q have the initializers of W and b.
 
+    Source: Han et al., Learning both Weights and Connections for Efficient Neural Networks,
+        arXiv:1506.02626.
     Example:
         >>> x = array(np.ones((2, 4)))
         >>> PF.pruned_affine(x, 3, name="ex").shape
@@ -373,12 +385,16 @@ def pruned_convolution(
 ) -> Any:
     """convolution with the smallest values of W and b replaced by 0.
 
+    $$y = q(W) * x + q(b)$$ with q from `nnl.functions.prune`.
+
     Args:
         prune_w, prune_b: Whether W and b are pruned.
         rate_w, rate_b: The argument of `nnl.functions.prune` for W and b.
 
     The other arguments are those of `convolution`; W_q and b_q have the initializers of W and b.
 
+    Source: Han et al., Learning both Weights and Connections for Efficient Neural Networks,
+        arXiv:1506.02626.
     Example:
         >>> x = array(np.ones((1, 2, 6, 6)))
         >>> PF.pruned_convolution(x, 5, (3, 3), name="ex").shape

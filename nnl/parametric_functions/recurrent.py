@@ -105,6 +105,9 @@ def rnn(
 ) -> Any:
     """Simple recurrent layers over a sequence, see `nnl.functions.rnn`.
 
+    $$h_t = f(W_x x_t + W_h h_{t-1} + b)$$ with the nonlinearity f; $W_x$ and $W_h$ are the
+    columns of the weight for x and for h.
+
     Args:
         x: (T, B, I): T steps, B samples, I inputs.
         h: (L, D, B, H), states before the first step; L layers, D directions, H states.
@@ -120,6 +123,7 @@ def rnn(
         fix_parameters: Compute no gradients for the parameters in this call.
     Returns:
         y: (T, B, D H), and the states after the last step: (L, D, B, H).
+    Source: Elman, Finding Structure in Time, 1990.
     Example:
         >>> x, h = array(np.ones((5, 2, 3))), array(np.zeros((1, 1, 2, 4)))  # 5 steps, 2 samples
         >>> y, h = PF.rnn(x, h, name="ex")
@@ -158,7 +162,10 @@ def lstm(
     with_bias: bool = True,
     fix_parameters: bool = False,
 ) -> Any:
-    """Long short-term memory over a sequence, see `nnl.functions.lstm`.
+    r"""Long short-term memory over a sequence, see `nnl.functions.lstm`.
+
+    $$i, f, o = \sigma(W x_t + U h_{t-1} + b), \quad g = \tanh(W x_t + U h_{t-1} + b)$$
+    $$c_t = f c_{t-1} + i g, \quad h_t = o \tanh c_t$$ with weights of their own for each gate.
 
     Args:
         c: (L, D, B, H), cell states before the first step.
@@ -167,6 +174,7 @@ def lstm(
 
     Returns:
         y: (T, B, D H), and h and c after the last step: (L, D, B, H).
+    Source: Hochreiter and Schmidhuber, Long Short-Term Memory, 1997; Gers et al. 2000 (gate f).
     Example:
         >>> x, h = array(np.ones((5, 2, 3))), array(np.zeros((1, 1, 2, 4)))  # 5 steps, 2 samples
         >>> y, h, c = PF.lstm(x, h, h, name="ex")
@@ -204,10 +212,15 @@ def gru(
     with_bias: bool = True,
     fix_parameters: bool = False,
 ) -> Any:
-    """Gated recurrent units over a sequence, see `nnl.functions.gru`.
+    r"""Gated recurrent units over a sequence, see `nnl.functions.gru`.
+
+    $$r, z = \sigma(W x_t + U h_{t-1} + b), \quad
+      n = \tanh(W_n x_t + b_2 + r (U_n h_{t-1} + b_3))$$
+    $$h_t = (1 - z) n + z h_{t-1}$$ with weights of their own for each gate.
 
     The arguments and results are those of `rnn`.
 
+    Source: Cho et al., arXiv:1406.1078, with the reset gate after the product as in cuDNN.
     Example:
         >>> x, h = array(np.ones((5, 2, 3))), array(np.zeros((1, 1, 2, 4)))  # 5 steps, 2 samples
         >>> y, h = PF.gru(x, h, name="ex")
@@ -245,7 +258,10 @@ def lstm_cell(
     b_init: Any = None,
     fix_parameters: bool = False,
 ) -> tuple[Any, Any]:
-    """One step of a long short-term memory.
+    r"""One step of a long short-term memory.
+
+    $$i, o, f = \sigma([x, h]\, W + b), \quad g = \tanh([x, h]\, W + b)$$
+    $$c' = f c + i g, \quad h' = o \tanh c'$$ with W[:, k] and b[k] for the k-th of i, o, f and g.
 
     Args:
         x: (B, I).
@@ -255,6 +271,7 @@ def lstm_cell(
         fix_parameters: Compute no gradients for the parameters in this call.
     Returns:
         h and c of this step.
+    Source: Hochreiter and Schmidhuber, Long Short-Term Memory, 1997; Gers et al. 2000 (gate f).
     Example:
         >>> h, c = array(np.zeros((2, 4))), array(np.zeros((2, 4)))
         >>> h, c = PF.lstm_cell(array(np.ones((2, 3))), h, c, 4, name="ex")

@@ -177,14 +177,18 @@ LOWEST, HIGHEST = 2.0**-126, 2.0**127  # normal float32 powers of two: the start
 
 
 class LossScale:
-    """A loss scale that lives where the gradients are, and updates that follow it.
+    r"""A loss scale that lives where the gradients are, and updates that follow it.
+
+    Where a gradient is not finite, the update is left out and
+    $$s \leftarrow \max(\mathit{low}, s / \mathit{factor})$$; after so many updates without that,
+    $$s \leftarrow \min(\mathit{high}, s \cdot \mathit{factor}).$$
 
     Args:
         solver: Whose parameters are updated; or several, with other settings for other parameters,
             which then all update or none does.
         scale: First loss scale.
-        factor: What it is divided by when a gradient is not finite, and multiplied by after
-        steps: so many updates without that.
+        factor: What it is divided and multiplied by.
+        steps: How many updates in a row must be finite before it grows.
         low, high: Its limits.
 
     Attributes:
