@@ -144,6 +144,17 @@ bool pairs_pixels(const Desc& pd, const memory::desc& summed) {
          summed.get_inner_nblks() == 0;
 }
 
+// oneDNN 3.2 without AVX-512: a 1 x 1 convolution with strides gathers its pixels first. Where
+// their channels lie side by side and are no whole number of lanes, the last ones are gathered to a
+// wrong place, and the gradient of the weights comes out wrong.
+template <class Desc>
+bool gathers_wrongly(const Desc& pd, const Descs& d) {
+  const memory::desc x = pd.src_desc();
+  const bool strided = std::any_of(d.stride.begin(), d.stride.end(), [](auto s) { return s > 1; });
+  return std::strstr(pd.impl_info_str(), "jit_1x1") != nullptr && strided && x.get_dims()[1] % 16 &&
+         x.get_inner_nblks() == 0;
+}
+
 Chosen choose_forward(const Descs& d, dnnl::prop_kind kind) {
   const dnnl::convolution_forward::primitive_desc pd(
       onednn::engine(), kind, algorithm::convolution_direct, d.x, d.w, d.bias, d.y, d.stride,
@@ -201,7 +212,7 @@ Chosen choose_weight(const Descs& d) {
   const dnnl::convolution_backward_weights::primitive_desc pd(
       onednn::engine(), algorithm::convolution_direct, d.x, d.w, d.bias, d.y, d.stride, d.dilation,
       d.begin, d.end, forward, d.attr, true);
-  if (is_slow(pd)) return {};
+  if (is_slow(pd) || gathers_wrongly(pd, d)) return {};
   return {dnnl::convolution_backward_weights(pd), pd.src_desc(), pd.diff_weights_desc(),
           pd.diff_dst_desc(), pd.scratchpad_desc()};
 }
