@@ -116,7 +116,7 @@ bench-cpu: setup
 onnx-report: setup
 	$(ONE_THREAD) $(PY) -m nnl.converters.onnx.report $(ARGS)
 
-# What blocks compute is kept in build/docs-cache until nnl changes. ARGS="-D nb_execution_mode=off"
+# What blocks compute is kept in build/docs-cache until the code of nnl changes. ARGS="-D nb_execution_mode=off"
 # leaves them out: links, docstrings and formulas are checked in a minute.
 docs: setup $(VENV)/.docs
 	$(ONE_THREAD) $(PY) -m sphinx -b html -W --keep-going -q docs build/docs $(ARGS)

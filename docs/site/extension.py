@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +16,48 @@ from . import pages
 from .markers import MARKERS
 
 
+@cache
 def digest(root: Path) -> str:
-    """A name for the state of nnl: what cells have computed holds for this one only."""
+    """A name for the state of nnl's code: what cells have computed holds for this one only."""
     found = hashlib.sha256()
     for path in sorted((root / "nnl").rglob("*")):
-        if path.suffix in (".py", ".so", ".tsv") and path.is_file():
+        if path.suffix == ".py":
+            found.update(code(path.read_bytes()))
+        elif path.suffix in (".so", ".tsv") and path.is_file():
             found.update(path.read_bytes())
     return found.hexdigest()[:16]
 
 
+def code(source: bytes) -> bytes:
+    """What a file of Python computes: comments and docstrings, which pages show, are left out."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if ast.get_docstring(node, clean=False) is not None:
+                del node.body[0]
+    return ast.dump(tree).encode()
+
+
+def said(app: Any, text: str) -> str:
+    """A name for what a page says and shows: its filled text and the state of nnl's code."""
+    return f"{digest(Path(app.srcdir).parent)} {hashlib.sha256(text.encode()).hexdigest()}"
+
+
 def read(app: Any, docname: str, source: list[str]) -> None:
     """Fill markers in and make cells of blocks, as the page is read."""
-    source[0] = pages.notebook(pages.filled(source[0], MARKERS))
+    text = pages.filled(source[0], MARKERS)
+    app.env.metadata[docname]["said"] = said(app, text)
+    source[0] = pages.notebook(text)
 
 
 def outdated(app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]) -> Any:
-    """All pages where nnl has changed since they were read."""
-    now = digest(Path(app.srcdir).parent)
-    before, env.nnl_digest = getattr(env, "nnl_digest", now), now
-    return [] if before == now else env.found_docs
+    """Pages that say something else now, by their markers or by nnl's code."""
+    return [
+        name
+        for name in env.found_docs - added - changed
+        if env.metadata[name]["said"]
+        != said(app, pages.filled(Path(env.doc2path(name)).read_text(encoding="utf-8"), MARKERS))
+    ]
 
 
 def formula(self: Any, node: nodes.Element, display: bool) -> None:

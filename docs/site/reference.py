@@ -121,6 +121,7 @@ def signature(thing: Any) -> str:
         if p.name != "self"
     ]
     text = str(found.replace(parameters=keep, return_annotation=inspect.Signature.empty))
+    text = re.sub(r"<[\w.]*?(\w+) object at 0x\w+>", r"\1()", text)  # defaults without a repr
     return text.replace("'", "") if "'" in text and "=" not in text else text
 
 
