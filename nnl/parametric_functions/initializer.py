@@ -79,7 +79,7 @@ class NormalInitializer(BaseInitializer):
 
 
 class UniformInitializer(BaseInitializer):
-    """Draw uniformly from [lim[0], lim[1]).
+    r"""Draw uniformly: $w \sim U[\mathit{lim}_0, \mathit{lim}_1)$.
 
     Args:
         lim: Lower and upper limit.
@@ -187,7 +187,9 @@ ZERO, ONE = ConstantInitializer(0), ConstantInitializer(1)
 
 
 class OrthogonalInitializer(BaseInitializer):
-    """A random matrix with orthonormal rows or columns (whichever are fewer), times a gain.
+    r"""A random matrix with orthonormal rows or columns (whichever are fewer), times a gain.
+
+    $$W W^T = \mathit{gain}^2\, I, \text{ with more rows } W^T W = \mathit{gain}^2\, I$$
 
     The array is seen as a matrix of shape[0] rows. It is the factor of that shape in the singular
     value decomposition of a matrix of standard normal numbers.

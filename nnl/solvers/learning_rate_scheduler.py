@@ -133,6 +133,8 @@ class ExponentialScheduler(BaseLearningRateScheduler):
 class StepScheduler(BaseLearningRateScheduler):
     r"""Multiply the learning rate by gamma at each of the given iterations.
 
+    $$\eta(i) = \eta_0\,\gamma^n$$ with n the number of iter_steps that are at most i.
+
     Args:
         init_lr: Learning rate before the first step.
         gamma: Factor of each step.

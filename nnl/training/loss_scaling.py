@@ -19,7 +19,9 @@ logger = logging.getLogger("nnl")
 
 
 class DynamicLossScalingUpdater:
-    """One training step with a loss scale that is lowered on overflow and raised after a while.
+    r"""One training step with a loss scale that is lowered on overflow and raised after a while.
+
+    $$w \leftarrow \mathrm{update}(w, \nabla_w (s L) / s)$$ with the loss L and its scale s.
 
     A step runs forward, backward from the scale instead of 1, divides the gradients by the scale
     and updates. If a gradient is not finite the scale is divided by scaling_factor and the step

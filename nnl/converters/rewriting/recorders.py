@@ -21,8 +21,14 @@ ROUNDINGS = {"CEIL": np.ceil, "ROUND": np.round, "FLOOR": np.floor}
 class Recorder:
     """Records the range of an array in parameters of the current scope.
 
+    From the range m to M the scale of 8 bits is
+    $$s = (M - m) / 255,$$ with $m = -M$ where only M is recorded, and 254 in place of 255 with
+    narrow_range. It becomes a power of two by round_method; the zero point is 0.
+
     Subclasses say which bounds and how: `bounds` are the parameters' names, "m" for the smallest
     and "M" for the largest value; see `record_range` for `moving` and `absolute`.
+    Source: Jacob et al., Quantization and Training of Neural Networks for Efficient
+        Integer-Arithmetic-Only Inference, arXiv:1712.05877.
     """
 
     bounds: tuple[str, ...] = ("m", "M")
@@ -81,29 +87,29 @@ class Recorder:
 
 
 class MinMaxMinMaxRecorderCallback(Recorder):
-    """The smallest and the largest value so far, and 0."""
+    r"""Smallest and largest value so far, and 0: $m \leftarrow \min(m, \min x)$, M likewise."""
 
 
 class AbsMaxRecorderCallback(Recorder):
-    """The largest absolute value so far."""
+    r"""The largest absolute value so far: $M \leftarrow \max(M, \max |x|)$."""
 
     bounds, absolute = ("M",), True
 
 
 class MinMaxMvaRecorderCallback(Recorder):
-    """The moving averages of the smallest and the largest value."""
+    r"""Averages of the smallest, $m \leftarrow 0.99\,m + 0.01 \min x$, and so the largest value."""
 
     moving = True
 
 
 class MaxMaxRecorderCallback(Recorder):
-    """The largest value so far, and 0."""
+    r"""The largest value so far, and 0: $M \leftarrow \max(M, \max x)$."""
 
     bounds = ("M",)
 
 
 class MaxMvaRecorderCallback(Recorder):
-    """The moving average of the largest value."""
+    r"""The moving average of the largest value: $M \leftarrow 0.99\,M + 0.01 \max x$."""
 
     bounds, moving = ("M",), True
 

@@ -55,6 +55,8 @@ class QATScheduler:
     Raises:
         ValueError: The steps at which something changes are not in order.
 
+    Source: Jacob et al., Quantization and Training of Neural Networks for Efficient
+        Integer-Arithmetic-Only Inference, arXiv:1712.05877, section 3.
     Example:
         >>> import nnl as nn, nnl.parametric_functions as PF, nnl.solvers as S
         >>> from nnl.utils.qnn import QATConfig
