@@ -48,9 +48,11 @@ def test_programs_on_the_page_print_what_it_says(page: Path, fresh: None) -> Non
         pytest.skip("there is no compiler for C++")
     text = page.read_text(encoding="utf-8")
     run_blocks(page)  # they write the files that the programs read
+    said = re.search(r"^\./main (.+)$", text, re.M)
+    arguments = said[1].split() if said else []
     for i, (kind, code, printed) in enumerate(PROGRAM.findall(text)):
         if compiled(kind, code, f"program{i}"):
-            done = subprocess.run([f"./program{i}"], capture_output=True, text=True)
+            done = subprocess.run([f"./program{i}", *arguments], capture_output=True, text=True)
             assert done.returncode == 0, code + done.stdout + done.stderr
             if printed:
                 assert done.stdout.split() == printed.split(), code

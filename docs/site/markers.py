@@ -15,8 +15,8 @@ def whole_file(name: str) -> str:
     """A page from outside of docs: its links to pages go on, others become plain text."""
     text = (ROOT / name).read_text(encoding="utf-8")
     text = re.sub(r"`docs/(\w+\.md)`", r"[\1](docs/\1)", text)
-    text = re.sub(r"\]\(docs/(\w+\.md)", r"](/\1", text)
-    return re.sub(r"\[([^]]+)\]\((?!/\w+\.md|#|http)[^)]*\)", r"\1", text)
+    text = re.sub(r"\]\(docs/([\w/]+\.md)", r"](/\1", text)
+    return re.sub(r"\[([^]]+)\]\((?!/[\w/]+\.md|#|http)[^)]*\)", r"\1", text)
 
 
 def other_pages() -> str:
