@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import nnl as nn
-from docs.site import commands, extension, facts, headers, pages, public, reference
+from docs.site import commands, digest, facts, headers, pages, public, reference
 from docs.site.markers import MARKERS
 from nnl.core.op import OPS
 
@@ -223,7 +223,7 @@ def test_changed_code_outdates_what_pages_have_computed_but_comments_do_not():
     before = b'"""A."""\n\ndef f(x):\n    """B."""\n    return x + 1\n'
     told = b'"""More."""\n\n# why\ndef f(x):\n    """C,\n\n    longer.\n    """\n    return x + 1\n'
     changed = before.replace(b"x + 1", b"x + 2")
-    assert extension.code(before) == extension.code(told) != extension.code(changed)
+    assert digest.code(before) == digest.code(told) != digest.code(changed)
 
 
 def test_the_reference_says_the_same_each_time():
