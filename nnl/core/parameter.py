@@ -207,7 +207,8 @@ def get_parameter_or_create(
     Args:
         name: Relative to the current scope.
         shape: Its sizes; may be left out when it exists or the initializer is an array.
-        initializer: f(shape) -> array, or an array, or None for zeros.
+        initializer: f(shape) -> array, or an array, or None for zeros. Whole numbers become floats
+            where a gradient is needed.
         need_grad: Flag of the registered parameter.
         as_need_grad: Flag of the returned handle; need_grad if left out.
     Returns:
@@ -287,6 +288,8 @@ def _create(
                     f"get_parameter_or_create: the initial value of {_full(name)!r} has the shape "
                     f"{value.shape}, wanted {param.shape}"
                 ) from None
+        if need_grad and value.dtype.kind in "biu":
+            value = value.astype(np.float32)  # an update would cut fractions off
         param.d = value
     return param
 

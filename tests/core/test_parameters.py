@@ -100,6 +100,14 @@ def test_initial_values_from_functions_arrays_and_nothing():
     assert get_parameter_or_create("z", (2,)).d.tolist() == [0, 0]
 
 
+def test_whole_numbers_become_floats_where_a_gradient_is_needed():
+    w = get_parameter_or_create("w", None, np.array([[1, 2]]))
+    v = get_parameter_or_create("v", (2,), lambda shape: np.ones(shape, bool))
+    n = get_parameter_or_create("n", None, np.array([3]), need_grad=False)
+    assert (w.d.dtype, v.d.dtype, n.d.dtype) == (np.float32, np.float32, np.int64)
+    assert w.d.tolist() == [[1, 2]]
+
+
 def test_set_and_pop():
     v = nn.Variable((1,))
     set_parameter("n/z", v)
