@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +98,45 @@ def test_every_public_name_is_in_the_reference_with_an_example():
         for module, name, thing in things
         if not (reference.example(module, name, thing) or uses(shown[id(thing)], name))
     ] == []
+
+
+# Bases and a decorator: they compute nothing themselves.
+WITHOUT_FORMULA = {
+    "BaseInitializer",
+    "BaseLearningRateScheduler",
+    "Solver",
+    "SolverState",
+    "parametric_function_api",
+}
+MATHEMATICAL = (
+    "nnl.functions",
+    "nnl.parametric_functions",
+    "nnl.solvers",
+    "nnl.initializer",
+    "nnl.utils.learning_rate_scheduler",
+)
+
+
+def says_what_it_gives(thing):
+    """Whether a docstring has a formula of its own line, or an equation within a line."""
+    found = re.findall(r"(\$\$.+?\$\$|\$[^$]+\$)", thing.__doc__ or "", re.S)
+    return any(f.startswith("$$") or re.search(r"=|\\(sim|propto|leftarrow)", f) for f in found)
+
+
+def test_every_function_layer_and_solver_has_its_formula():
+    without = {
+        name
+        for module, name, thing in public.things()
+        if module in MATHEMATICAL and not says_what_it_gives(thing)
+    }
+    assert without == WITHOUT_FORMULA
+
+
+def test_a_formula_within_a_line_is_an_equation():
+    def told(doc):
+        return says_what_it_gives(SimpleNamespace(__doc__=doc))
+
+    assert told("A. $y = x$") and told("A. $$x$$") and not told("A shift by $1 / x$.")
 
 
 def test_blocks_whose_package_is_missing_are_shown_on_their_side_and_not_run():

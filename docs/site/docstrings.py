@@ -88,6 +88,8 @@ def entries(body: str) -> list[tuple[str, str]]:
 
 def section(heading: str, body: str) -> str:
     """A section as Markdown."""
+    if heading == "Raises":
+        body = re.sub(r"\. (\w+Error: )", r".\n\1", body)  # two errors on one line
     if heading.startswith(("Args", "Raises", "Attributes", "Class", "Parameters", "Options")):
         items = [
             f"- `{names}`: {flowing(text)}" if names else f"- {flowing(text)}"

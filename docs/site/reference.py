@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,17 +113,29 @@ def signature(thing: Any) -> str:
     except (TypeError, ValueError):
         return "()"
     keep = [
-        p.replace(
-            annotation=inspect.Parameter.empty
-            if p.annotation in ("Any", "Input", Any)
-            else p.annotation
-        )
+        p.replace(annotation=shown_as(p.annotation))
         for p in found.parameters.values()
         if p.name != "self"
     ]
     text = str(found.replace(parameters=keep, return_annotation=inspect.Signature.empty))
-    text = re.sub(r"<[\w.]*?(\w+) object at 0x\w+>", r"\1()", text)  # defaults without a repr
-    return text.replace("'", "") if "'" in text and "=" not in text else text
+    return re.sub(r"<[\w.]*?(\w+) object at 0x\w+>", r"\1()", text)  # defaults without a repr
+
+
+@dataclass
+class Words:
+    """An annotation that is written as it stands in the source, without quotes."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def shown_as(annotation: Any) -> Any:
+    """What a signature shows of an annotation: nothing of one that says nothing."""
+    if annotation in ("Any", "Input", Any):
+        return inspect.Parameter.empty
+    return Words(annotation) if isinstance(annotation, str) else annotation
 
 
 def op_arguments(op: Op) -> Iterator[str]:

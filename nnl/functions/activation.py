@@ -71,7 +71,7 @@ class relu(Bent):
 
 @op("leaky_relu", nnp="LeakyReLU", onnx=Onnx("LeakyRelu", since=6, alpha="alpha"))
 class leaky_relu(Bent):
-    r"""x where $x > 0$, $\alpha x$ elsewhere.
+    r"""$y = x$ where $x > 0$, $y = \alpha x$ elsewhere.
 
     Args:
         x: Any shape.
@@ -139,7 +139,7 @@ class leaky_relu_backward:
 
 @op("prelu", nnp="PReLU")
 class prelu:
-    r"""x0 where $x_0 \ge 0$, $x_1 x_0$ elsewhere, with a slope x1 that is learnt.
+    r"""$y = x_0$ where $x_0 \ge 0$, $y = x_1 x_0$ elsewhere, with a slope x1 that is learnt.
 
     Args:
         x0: Any shape.
@@ -231,7 +231,7 @@ def _exponential(xp, x, alpha, out=None):
 
 @op("elu", nnp="ELU", onnx=Onnx("Elu", since=6, alpha="alpha"))
 class elu(Bent):
-    r"""x where $x > 0$, $\alpha (e^x - 1)$ elsewhere. The gradient at 0 is 1.
+    r"""$y = x$ where $x > 0$, $y = \alpha (e^x - 1)$ elsewhere. The gradient at 0 is 1.
 
     Source: Clevert, Unterthiner and Hochreiter, Fast and accurate deep network learning by
     exponential linear units, arXiv:1511.07289.
@@ -256,7 +256,7 @@ class elu(Bent):
 
 @op("selu", nnp="SELU", onnx=Onnx("Selu", since=6, alpha="alpha", scale="gamma"))
 class selu(Bent):
-    r"""$\lambda x$ where $x > 0$, $\lambda \alpha (e^x - 1)$ elsewhere, $\lambda$ being `scale`.
+    r"""$y = \lambda x$ where $x > 0$, else $\lambda \alpha (e^x - 1)$, $\lambda$ being `scale`.
 
     Source: Klambauer et al., Self-normalizing neural networks, arXiv:1706.02515.
     """
@@ -307,7 +307,7 @@ class Doubled:
 
 @op("crelu", nnp="CReLU")
 class crelu(Doubled):
-    r"""$\max(x, 0)$ and $\max(-x, 0)$, joined along an axis, which doubles its size.
+    r"""$y = (\max(x, 0), \max(-x, 0))$, joined along an axis, which doubles its size.
 
     Args:
         x: Rank 1 or more.

@@ -235,6 +235,7 @@ class embed:
     Raises:
         ShapeError: w has no axis.
         ValueError: An index is outside [0, rows).
+    Source: Bengio et al., A Neural Probabilistic Language Model, JMLR 3, 2003.
     Example:
         >>> F.embed(array([2, 0], int), array([[1, 1], [2, 2], [3, 3]])).d
         array([[3., 3.],

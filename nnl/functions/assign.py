@@ -22,7 +22,7 @@ class Writes(MovesData):
 
 @op("assign", nnp="Assign", writes=("dst",))
 class assign(Writes):
-    """Write src into dst, when the function is executed.
+    r"""Write src into dst, when the function is executed: $dst \leftarrow src$.
 
     Args:
         dst: The array that is overwritten; it keeps its dtype.

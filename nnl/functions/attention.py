@@ -35,8 +35,11 @@ def multi_head_attention(
 ) -> tuple[Any, Any]:
     r"""Attend from every target position to every source position, in several heads.
 
-    With $Q, K, V$ the projections of query, key and value, cut into heads of width d,
-    $$A = \mathrm{softmax}(Q K^T / \sqrt{d} + \mathit{mask}), \quad y = (A V) W_o + b_o.$$
+    For queries q, keys k and values v of one sample, and head number h of H:
+    $$Q_h = q\, W^q_h + b^q_h, \quad K_h = k\, W^k_h + b^k_h, \quad V_h = v\, W^v_h + b^v_h$$
+    $$A_h = \mathrm{softmax}(Q_h K_h^T / \sqrt{d} + \mathit{mask})$$
+    $$y = (A_1 V_1, \ldots, A_H V_H)\, W_o + b_o$$ where $W_h$ are the d columns of a weight that
+    belong to the head, d = E_k / H, and the results of the heads stand side by side.
 
     Sizes: T target and S source positions, B samples, E_k and E_v widths of the projections.
 

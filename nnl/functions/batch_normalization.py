@@ -303,6 +303,7 @@ def fused_batch_normalization(
     Raises:
         ShapeError: z or a parameter has a wrong shape, or an axis is out of range.
         ValueError: As for batch_normalization; or another nonlinearity.
+    Source: Ioffe and Szegedy, Batch Normalization, arXiv:1502.03167 (the normalisation).
     Example:
         >>> x, zero, one = array([[1, 10], [3, 30]]), array([[0, 0]]), array([[1, 1]])
         >>> F.fused_batch_normalization(x, zero, one, None, None, z=x).d

@@ -65,7 +65,7 @@ def clip_by_value(x: Input, min: Any, max: Any) -> Any:
 
 @checked
 def clip_by_norm(x: Input, clip_norm: Any, axis: int | tuple[int, ...] | None = None) -> Any:
-    r"""x scaled down so that its Euclidean norm is at most clip_norm: $x\,c / \max(\|x\|, c)$.
+    r"""x scaled down where its Euclidean norm is above c: $y = x\,c / \max(\|x\|, c)$.
 
     Args:
         x: Variable or NdArray of any shape.
@@ -75,6 +75,8 @@ def clip_by_norm(x: Input, clip_norm: Any, axis: int | tuple[int, ...] | None = 
         ShapeError: An axis is out of range, or clip_norm is an array that does not fit.
         TypeError: clip_norm is neither array nor number.
         ValueError: clip_norm is a number that is not positive.
+    Source: Pascanu, Mikolov and Bengio, On the difficulty of training Recurrent Neural Networks,
+        arXiv:1211.5063, algorithm 1 (there for gradients).
     Example:
         >>> F.clip_by_norm(array([3, 4]), 1).d
         array([0.6, 0.8], dtype=float32)
@@ -142,7 +144,7 @@ class clip_grad_by_value(Passing):
 
 @op("clip_grad_by_norm", nnp="ClipGradByNorm")
 class clip_grad_by_norm(Passing):
-    r"""x itself; its gradient becomes $c\,g_y / \|g_y\|$, of Euclidean norm c in any case.
+    r"""x itself; its gradient gets the Euclidean norm c: $g_x = c\,g_y / \|g_y\|$.
 
     As in NNabla, shorter gradients are lengthened too. A gradient of norm 0 stays 0.
 

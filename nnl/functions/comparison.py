@@ -119,7 +119,7 @@ class Predicate(OneArray):
 
 @op("equal", nnp="Equal")
 class equal(Comparison):
-    """1 where $x_0 = x_1$, else 0."""
+    """$y = [\\,x_0 = x_1\\,]$: 1 where that holds, else 0."""
 
     test = "equal"
     elementwise = "equal"
@@ -127,7 +127,7 @@ class equal(Comparison):
 
 @op("not_equal", nnp="NotEqual")
 class not_equal(Comparison):
-    """1 where $x_0 \\ne x_1$, else 0."""
+    """$y = [\\,x_0 \\ne x_1\\,]$: 1 where that holds, else 0."""
 
     test = "not_equal"
     elementwise = "not_equal"
@@ -135,7 +135,7 @@ class not_equal(Comparison):
 
 @op("greater", nnp="Greater")
 class greater(Comparison):
-    """1 where $x_0 > x_1$, else 0."""
+    """$y = [\\,x_0 > x_1\\,]$: 1 where that holds, else 0."""
 
     test = "greater"
     elementwise = "greater"
@@ -143,7 +143,7 @@ class greater(Comparison):
 
 @op("greater_equal", nnp="GreaterEqual")
 class greater_equal(Comparison):
-    """1 where $x_0 \\ge x_1$, else 0."""
+    """$y = [\\,x_0 \\ge x_1\\,]$: 1 where that holds, else 0."""
 
     test = "greater_equal"
     elementwise = "greater_equal"
@@ -151,7 +151,7 @@ class greater_equal(Comparison):
 
 @op("less", nnp="Less")
 class less(Comparison):
-    """1 where $x_0 < x_1$, else 0."""
+    """$y = [\\,x_0 < x_1\\,]$: 1 where that holds, else 0."""
 
     test = "less"
     elementwise = "less"
@@ -159,7 +159,7 @@ class less(Comparison):
 
 @op("less_equal", nnp="LessEqual")
 class less_equal(Comparison):
-    """1 where $x_0 \\le x_1$, else 0."""
+    """$y = [\\,x_0 \\le x_1\\,]$: 1 where that holds, else 0."""
 
     test = "less_equal"
     elementwise = "less_equal"
@@ -167,7 +167,7 @@ class less_equal(Comparison):
 
 @op("equal_scalar", nnp="EqualScalar")
 class equal_scalar(ComparisonWithNumber):
-    """1 where $x_0 = val$, else 0."""
+    """$y = [\\,x_0 = val\\,]$: 1 where that holds, else 0."""
 
     test = "equal"
     elementwise = "equal", "val"
@@ -175,7 +175,7 @@ class equal_scalar(ComparisonWithNumber):
 
 @op("not_equal_scalar", nnp="NotEqualScalar")
 class not_equal_scalar(ComparisonWithNumber):
-    """1 where $x_0 \\ne val$, else 0."""
+    """$y = [\\,x_0 \\ne val\\,]$: 1 where that holds, else 0."""
 
     test = "not_equal"
     elementwise = "not_equal", "val"
@@ -183,7 +183,7 @@ class not_equal_scalar(ComparisonWithNumber):
 
 @op("greater_scalar", nnp="GreaterScalar")
 class greater_scalar(ComparisonWithNumber):
-    """1 where $x_0 > val$, else 0."""
+    """$y = [\\,x_0 > val\\,]$: 1 where that holds, else 0."""
 
     test = "greater"
     elementwise = "greater", "val"
@@ -191,7 +191,7 @@ class greater_scalar(ComparisonWithNumber):
 
 @op("greater_equal_scalar", nnp="GreaterEqualScalar")
 class greater_equal_scalar(ComparisonWithNumber):
-    """1 where $x_0 \\ge val$, else 0."""
+    """$y = [\\,x_0 \\ge val\\,]$: 1 where that holds, else 0."""
 
     test = "greater_equal"
     elementwise = "greater_equal", "val"
@@ -199,7 +199,7 @@ class greater_equal_scalar(ComparisonWithNumber):
 
 @op("less_scalar", nnp="LessScalar")
 class less_scalar(ComparisonWithNumber):
-    """1 where $x_0 < val$, else 0."""
+    """$y = [\\,x_0 < val\\,]$: 1 where that holds, else 0."""
 
     test = "less"
     elementwise = "less", "val"
@@ -207,7 +207,7 @@ class less_scalar(ComparisonWithNumber):
 
 @op("less_equal_scalar", nnp="LessEqualScalar")
 class less_equal_scalar(ComparisonWithNumber):
-    """1 where $x_0 \\le val$, else 0."""
+    """$y = [\\,x_0 \\le val\\,]$: 1 where that holds, else 0."""
 
     test = "less_equal"
     elementwise = "less_equal", "val"
@@ -215,7 +215,7 @@ class less_equal_scalar(ComparisonWithNumber):
 
 @op("logical_and", nnp="LogicalAnd")
 class logical_and(Comparison):
-    r"""1 where both are not 0, else 0: $[\,x_0 \ne 0 \wedge x_1 \ne 0\,]$."""
+    r"""1 where both are not 0, else 0: $y = [\,x_0 \ne 0 \wedge x_1 \ne 0\,]$."""
 
     test = "logical_and"
     elementwise = "logical_and"
@@ -223,7 +223,7 @@ class logical_and(Comparison):
 
 @op("logical_or", nnp="LogicalOr")
 class logical_or(Comparison):
-    r"""1 where one of them or both are not 0, else 0: $[\,x_0 \ne 0 \vee x_1 \ne 0\,]$."""
+    r"""1 where one of them or both are not 0, else 0: $y = [\,x_0 \ne 0 \vee x_1 \ne 0\,]$."""
 
     test = "logical_or"
     elementwise = "logical_or"
@@ -231,7 +231,7 @@ class logical_or(Comparison):
 
 @op("logical_xor", nnp="LogicalXor")
 class logical_xor(Comparison):
-    r"""1 where exactly one of them is not 0, else 0: $[\,(x_0 \ne 0) \ne (x_1 \ne 0)\,]$."""
+    r"""1 where exactly one of them is not 0, else 0: $y = [\,(x_0 \ne 0) \ne (x_1 \ne 0)\,]$."""
 
     test = "logical_xor"
     elementwise = "logical_xor"
@@ -239,7 +239,7 @@ class logical_xor(Comparison):
 
 @op("logical_and_scalar", nnp="LogicalAndScalar")
 class logical_and_scalar(LogicWithNumber):
-    r"""1 where x0 is not 0 and val is true, else 0: $[\,x_0 \ne 0 \wedge val\,]$."""
+    r"""1 where x0 is not 0 and val is true, else 0: $y = [\,x_0 \ne 0 \wedge val\,]$."""
 
     test = "logical_and"
     elementwise = "logical_and", "val"
@@ -247,7 +247,7 @@ class logical_and_scalar(LogicWithNumber):
 
 @op("logical_or_scalar", nnp="LogicalOrScalar")
 class logical_or_scalar(LogicWithNumber):
-    r"""1 where x0 is not 0 or val is true, else 0: $[\,x_0 \ne 0 \vee val\,]$."""
+    r"""1 where x0 is not 0 or val is true, else 0: $y = [\,x_0 \ne 0 \vee val\,]$."""
 
     test = "logical_or"
     elementwise = "logical_or", "val"
@@ -255,7 +255,7 @@ class logical_or_scalar(LogicWithNumber):
 
 @op("logical_xor_scalar", nnp="LogicalXorScalar")
 class logical_xor_scalar(LogicWithNumber):
-    r"""1 where either x0 is not 0 or val is true, else 0: $[\,(x_0 \ne 0) \ne val\,]$."""
+    r"""1 where either x0 is not 0 or val is true, else 0: $y = [\,(x_0 \ne 0) \ne val\,]$."""
 
     test = "logical_xor"
     elementwise = "logical_xor", "val"
@@ -263,7 +263,7 @@ class logical_xor_scalar(LogicWithNumber):
 
 @op("logical_not", nnp="LogicalNot")
 class logical_not(Predicate):
-    r"""1 where x0 is 0, else 0: $[\,x_0 = 0\,]$."""
+    r"""1 where x0 is 0, else 0: $y = [\,x_0 = 0\,]$."""
 
     test = "logical_not"
     elementwise = "logical_not"
@@ -271,7 +271,7 @@ class logical_not(Predicate):
 
 @op("isnan", nnp="IsNaN")
 class isnan(Predicate):
-    r"""1 where x0 is NaN, else 0: $[\,x_0 \ne x_0\,]$."""
+    r"""1 where x0 is NaN, else 0: $y = [\,x_0 \ne x_0\,]$."""
 
     test = "isnan"
     elementwise = "is_nan"
@@ -279,7 +279,7 @@ class isnan(Predicate):
 
 @op("isinf", nnp="IsInf")
 class isinf(Predicate):
-    r"""1 where x0 is infinite, of either sign, else 0: $[\,|x_0| = \infty\,]$."""
+    r"""1 where x0 is infinite, of either sign, else 0: $y = [\,|x_0| = \infty\,]$."""
 
     test = "isinf"
     elementwise = "is_inf"

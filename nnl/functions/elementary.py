@@ -150,7 +150,7 @@ class exp(OnReals):
 
 @op("log", nnp="Log", onnx=Onnx("Log"))
 class log(Unary):
-    """The natural logarithm; -inf at 0, NaN below. The gradient is $1 / x$ everywhere."""
+    r"""$y = \ln x$; -inf at 0, NaN below. The gradient is $1 / x$ everywhere."""
 
     ufunc = "log"
     elementwise = "log"
@@ -294,8 +294,9 @@ class atan(OnReals):
 
 @op("atan2", nnp="ATan2")
 class atan2(Binary):
-    """The angle in radians, from -pi to pi, of the point at height x0 and width x1: its tangent is
-    $x_0 / x_1$.
+    r"""$y = \mathrm{arg}(x_1 + i x_0)$: the angle, in radians, of the point at width x1, height x0.
+
+    It is between -pi and pi, and its tangent is $x_0 / x_1$.
 
     Args:
         x0, x1: Arrays of one rank; sizes of 1 stretch. The gradient at x0 = x1 = 0 is NaN.

@@ -80,7 +80,7 @@ def _erf(xp, x):
 
 @op("erf", nnp="Erf", onnx=Onnx("Erf"))
 class erf(Unary):
-    r"""The error function $\frac{2}{\sqrt\pi} \int_0^x e^{-t^2} dt$, to the precision of the type.
+    r"""$y = \frac{2}{\sqrt\pi} \int_0^x e^{-t^2} dt$, the error function.
 
     Source: W. J. Cody, Rational Chebyshev approximations for the error function, Mathematics of
     Computation 23 (1969).

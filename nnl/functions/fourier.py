@@ -76,6 +76,8 @@ class fft(Fourier):
     Raises:
         ShapeError: x has too few axes, a signal is empty, or the last axis is not of size 2.
         ValueError: signal_ndim < 1.
+    Source: Cooley and Tukey, An Algorithm for the Machine Calculation of Complex Fourier Series,
+        Mathematics of Computation 19, 1965.
     """
 
     def forward(self, xp, x):

@@ -235,11 +235,14 @@ def interpolate(
     half_pixel_for_nn: bool = False,
     channel_last: bool = False,
 ) -> Any:
-    r"""Resize signals, images or volumes: $y_i = \sum_j k(p_i - j)\, x_j$, p as follows.
+    r"""Resize signals, images or volumes along their last axes, one axis after the other.
 
-    Output pixel i of `out` lies at pixel i * S / out of an axis of size S; with `align_corners` at
-    i (S - 1) / (out - 1), so that first and last pixels keep their place; with `half_pixel` at
-    (i + 0.5) S / out - 0.5, so that the borders of the pixels do.
+    $$y_i = \sum_j k(p_i - j)\, x_j, \quad p_i = i\, S / O$$
+    where an axis of S pixels gets O. For "linear" $k(t) = \max(0, 1 - |t|)$; for "nearest" k is 1
+    at the pixel $j = \lfloor p_i \rfloor$. Pixels beyond the last one have its value. Two settings
+    place pixel i elsewhere: `align_corners` at $$p_i = i\,(S - 1) / (O - 1),$$ so that the first
+    and last pixels keep their place; `half_pixel` at
+    $$p_i = \max((i + 1/2)\, S / O - 1/2,\ 0),$$ so that the borders of the pixels do.
 
     Args:
         x: (*batch, *S), or (*batch, *S, C) if channel_last.

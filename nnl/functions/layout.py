@@ -339,7 +339,7 @@ class eye_like(MovesData):
 
 @op("shape", nnp="Shape")
 class shape(MovesData):
-    """The shape of x as a vector of floats.
+    """The shape $(d_0, d_1, ...)$ of x as a vector of floats: $y_i = d_{start + i}$.
 
     Args:
         x: Any shape; only its shape is used. No gradient.

@@ -41,7 +41,7 @@ class OfPairs:
 
 @op("sigmoid_cross_entropy", wide=True, integer=("target",), nnp="SigmoidCrossEntropy")
 class sigmoid_cross_entropy(OfPairs):
-    r"""$-t \log \sigma(x) - (1 - t) \log(1 - \sigma(x))$, without overflow.
+    r"""$y = -t \log \sigma(x) - (1 - t) \log(1 - \sigma(x))$, without overflow.
 
     Args:
         x: Scores, any shape.
@@ -111,7 +111,7 @@ class sigmoid_cross_entropy_backward:
 
 @op("binary_cross_entropy", wide=True, nnp="BinaryCrossEntropy")
 class binary_cross_entropy(OfPairs):
-    r"""$-t \log x - (1 - t) \log(1 - x)$ with x and 1 - x at least $2^{-126}$.
+    r"""$y = -t \log x - (1 - t) \log(1 - x)$ with x and 1 - x at least $2^{-126}$.
 
     Args:
         x: Probabilities, any shape.
@@ -166,7 +166,7 @@ class Difference(Binary):
 
 @op("squared_error", wide=True, nnp="SquaredError")
 class squared_error(Difference):
-    """$(x_0 - x_1)^2$, element by element; sizes of 1 stretch. There is no factor 1/2.
+    """$y = (x_0 - x_1)^2$, element by element; sizes of 1 stretch. There is no factor 1/2.
 
     Raises:
         ShapeError: The ranks differ, or two sizes differ and neither is 1.
@@ -187,7 +187,7 @@ class squared_error(Difference):
 
 @op("absolute_error", wide=True, nnp="AbsoluteError")
 class absolute_error(Difference):
-    """$|x_0 - x_1|$, element by element; sizes of 1 stretch. Where it is 0, its slope is -1.
+    """$y = |x_0 - x_1|$, element by element; sizes of 1 stretch. Where it is 0, its slope is -1.
 
     Raises:
         ShapeError: The ranks differ, or two sizes differ and neither is 1.
@@ -211,7 +211,7 @@ def check_not_negative(name, arg, value):
 
 @op("huber_loss", wide=True, nnp="HuberLoss")
 class huber_loss(Difference):
-    r"""$d^2$ where $|d| < \delta$, else $\delta (2 |d| - \delta)$, with $d = x_0 - x_1$.
+    r"""$y = d^2$ where $|d| < \delta$, else $\delta (2 |d| - \delta)$, with $d = x_0 - x_1$.
 
     This is twice the loss in Huber's paper, as in NNabla.
 
@@ -259,7 +259,7 @@ class huber_loss(Difference):
 
 @op("epsilon_insensitive_loss", wide=True, nnp="EpsilonInsensitiveLoss")
 class epsilon_insensitive_loss(Difference):
-    r"""$\max(|x_0 - x_1| - \epsilon, 0)$, element by element; sizes of 1 stretch.
+    r"""$y = \max(|x_0 - x_1| - \epsilon, 0)$, element by element; sizes of 1 stretch.
 
     Args:
         x0, x1: Arrays of one rank.
@@ -298,7 +298,7 @@ class epsilon_insensitive_loss(Difference):
 
 @op("kl_multinomial", wide=True, nnp="KLMultinomial")
 class kl_multinomial:
-    r"""Kullback-Leibler divergence $\sum_i p_i \log \frac{p_i + \epsilon}{q_i + \epsilon}$.
+    r"""Kullback-Leibler divergence $y = \sum_i p_i \log \frac{p_i + \epsilon}{q_i + \epsilon}$.
 
     Args:
         p, q: Probabilities of one shape.
@@ -307,6 +307,8 @@ class kl_multinomial:
         The shape of p up to base_axis, then 1.
     Raises:
         ShapeError: The shapes differ, or base_axis is out of range.
+    Source: Kullback and Leibler, On Information and Sufficiency, Annals of Mathematical
+        Statistics 22, 1951 (there without epsilon).
     """
 
     base_axis: int = 1

@@ -83,7 +83,10 @@ class bool_gather_op(MovesData):
 
 @checked
 def bool_gather(input: Input, mask: Input, n_outputs=-1, outputs=None):
-    """The elements or slices of input where mask is not zero.
+    r"""The elements or slices of input where mask is not zero.
+
+    $$y_{j,r} = x_{i_j,\,r}$$ with the positions $i_0, i_1, \ldots$ where mask is not zero, in
+    row-major order, and the rest r of the axes of input.
 
     Args:
         input: mask.shape + rest.
@@ -154,7 +157,10 @@ class bool_scatter_op(MovesData):
 
 
 def bool_scatter(input, mask, output=None, n_outputs=-1, outputs=None):
-    """Write the elements or slices of input where mask is not zero.
+    r"""Write the elements or slices of input where mask is not zero.
+
+    $$y_{i_j,\,r} = x_{j,r}$$ with the positions $i_0, i_1, \ldots$ where mask is not zero, in
+    row-major order, and the rest r of the axes of input.
 
     Args:
         input: (count, ...) with as many entries as mask has non-zero elements.
@@ -241,7 +247,9 @@ class nonzero_op(MovesData):
 
 @checked
 def nonzero(x: Input, n_outputs=-1, outputs=None):
-    """Positions of the elements that are not zero, in row-major order.
+    r"""Positions of the elements that are not zero, in row-major order.
+
+    $$x_{y_{0 j}, \ldots, y_{n - 1, j}} \ne 0$$ for every j, with n the rank of x.
 
     Args:
         x: Any shape. Its value at the time of the call fixes the shape of the result.
@@ -340,7 +348,10 @@ def unique(
     n_outputs=-1,
     outputs=None,
 ):
-    """Distinct elements of x, or distinct slices along an axis.
+    r"""Distinct elements of x, or distinct slices along an axis.
+
+    $$\{y_j\} = \{x_i\}, \quad \mathit{counts}_j = |\{i : x_i = y_j\}|$$
+    $$y_j = x_{\mathit{index}_j}, \quad x_i = y_{\mathit{inverse}_i}$$
 
     Args:
         x: Any shape. Its value at the time of the call fixes the shapes of the results.

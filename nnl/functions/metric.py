@@ -31,7 +31,7 @@ class Judged(Along):
 
 @op("top_n_error", wide=True, outputs=("output",), integer=("target",), nnp="TopNError")
 class top_n_error(Judged):
-    r"""1 where the label is not among the n best, else 0: $[\,|\{c : x_c \ge x_t\}| > n\,]$.
+    r"""1 where the label is not among the n best, else 0: $y = [\,|\{c : x_c \ge x_t\}| > n\,]$.
 
     A tie counts against it.
 

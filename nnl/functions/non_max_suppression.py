@@ -68,7 +68,7 @@ class nms_detection2d:
 
     The probabilities of the classes are multiplied by the objectness; they and the objectness
     become 0 where they are below thresh. Then boxes suppress those of lower score that overlap
-    them by more than nms, with the overlap $|A \cap B| / |A \cup B|$ of boxes A and B by areas.
+    them by more than nms, with the overlap $o = |A \cap B| / |A \cup B|$ of A and B by areas.
 
     Args:
         x: (B, N, 5 + C), for N boxes the centre x, y, width, height, objectness and the
@@ -215,7 +215,7 @@ def onnx_non_max_suppression(
     r"""Indices of the boxes that stay when those that overlap better ones are left out.
 
     For every image and class, boxes are taken in the order of falling score, unless they overlap
-    one taken before by more than iou_threshold: $|A \cap B| / |A \cup B|$ of boxes A and B by
+    one taken before by more than iou_threshold: $o = |A \cap B| / |A \cup B|$ of boxes A and B by
     areas, intersection over union.
 
     Args:

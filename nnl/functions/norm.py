@@ -61,7 +61,7 @@ class norm_op:
 
 
 def norm(x, p=None, axis=None, keepdims=False):
-    r"""$(\sum |x|^p)^{1/p}$ over axes; its gradient where it is 0 is 0.
+    r"""$y = (\sum |x|^p)^{1/p}$ over axes; its gradient where it is 0 is 0.
 
     Args:
         x: Any shape.

@@ -197,7 +197,10 @@ def pack_padded_sequence(
     padded_sequence: Input, lengths: Input, batch_first: bool = False, n_outputs: int = -1,
     outputs: Any = None,
 ) -> Any:  # fmt: skip
-    """Pack sequences of different lengths without their padding.
+    r"""Pack sequences of different lengths without their padding.
+
+    $$y_{s_t + b} = x_{t b} \text{ for } b < n_t, \quad
+      n_t = |\{b : \mathit{lengths}_b > t\}|, \quad s_t = \sum_{u < t} n_u$$
 
     Args:
         padded_sequence: (T, B, ...), or (B, T, ...) if batch_first, by falling length.
@@ -230,7 +233,10 @@ def pad_packed_sequence(
     padding_value: float = 0.0, total_length: int | None = None,
     n_outputs: int = -1, outputs: Any = None,
 ) -> Any:  # fmt: skip
-    """Undo `pack_padded_sequence`: give all sequences one length.
+    r"""Undo `pack_padded_sequence`: give all sequences one length.
+
+    $$y_{t b} = x_{s_t + b} \text{ for } b < n_t, \text{ else padding\_value}, \quad
+      s_t = \sum_{u < t} n_u$$ with n for batch_sizes.
 
     Args:
         packed_sequence: (N, ...).

@@ -360,6 +360,7 @@ class global_average_pooling:
 
     Raises:
         ShapeError: x has less than 2 axes, or no pixels.
+    Source: Lin, Chen and Yan, Network In Network, arXiv:1312.4400, section 3.2.
     """
 
     follows_order = True

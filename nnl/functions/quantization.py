@@ -170,6 +170,8 @@ def fixed_point_quantize(
         outputs: Array whose memory the result takes.
     Raises:
         ValueError: No bit is left for the values, n is too large, or delta is not positive.
+    Source: Gupta et al., Deep Learning with Limited Numerical Precision, arXiv:1502.02551 (there
+        rounding is also random).
     Example:
         >>> F.fixed_point_quantize(array([0.3, -0.3, 9]), n=4, delta=0.25).d
         array([ 0.25, -0.25,  1.75], dtype=float32)
@@ -265,6 +267,8 @@ def pow2_quantize(
         outputs: Array whose memory the result takes.
     Raises:
         ValueError: No bit is left for the exponent, or n or m is too large.
+    Source: Miyashita, Lee and Murmann, Convolutional Neural Networks using Logarithmic Data
+        Representation, arXiv:1603.01025.
     Example:
         >>> F.pow2_quantize(array([0.3, -0.7, 9]), n=4, m=1).d
         array([ 0.25, -0.5 ,  2.  ], dtype=float32)

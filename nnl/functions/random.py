@@ -190,7 +190,7 @@ class rand_binomial(Drawn):
 
 @op("rand_beta", nnp="RandBeta")
 class rand_beta(Drawn):
-    r"""Numbers of the beta distribution: density $\propto x^{\alpha-1}(1-x)^{\beta-1}$ on [0, 1].
+    r"""Beta-distributed numbers: $p(y) \propto y^{\alpha-1}(1-y)^{\beta-1}$ on [0, 1].
 
     Args:
         alpha, beta: Positive parameters.
@@ -221,7 +221,7 @@ class rand_beta(Drawn):
 
 @op("rand_gamma", nnp="RandGamma")
 class rand_gamma(Drawn):
-    r"""Numbers of the gamma distribution: density $\propto x^{k-1}e^{-x/\theta}$ for x > 0.
+    r"""Gamma-distributed numbers: $p(y) \propto y^{k-1}e^{-y/\theta}$ for y > 0.
 
     Args:
         k: Shape of the distribution, positive.

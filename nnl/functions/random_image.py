@@ -239,7 +239,10 @@ class random_shift(Moved):
 
 @op("random_erase", at_most={"n": 10_000}, nnp="RandomErase", outputs=("y", "kept"), hidden=1)
 class random_erase:
-    """Overwrite random rectangles of images with random numbers.
+    r"""Overwrite random rectangles R of images with random numbers.
+
+    $$y_{c i j} = u_{c i j} \text{ if } (i, j) \in R, \text{ else } x_{c i j}, \quad
+      u \sim U[\mathit{low}, \mathit{high})$$
 
     A rectangle has an area of area_ratios times that of the image and a ratio height / width of
     aspect_ratios, both uniformly drawn, and is cut to the size of the image.

@@ -106,7 +106,10 @@ class Recurrent:
 
 @op("rnn", narrow=True, nnp="RNN", outputs=("y", "h_n", *HIDDEN), hidden=4)
 class rnn(Recurrent):
-    r"""Simple recurrent layers: $h_t = f(W_x x_t + W_h h_{t-1} + b)$ with f tanh or ReLU.
+    r"""Simple recurrent layers, one above the other.
+
+    $$h_t = f(W x_t + U h_{t-1} + b)$$ with f tanh or ReLU, and W beside U in the weights. Layers
+    after the first take as x the states of the one before, of both directions if there are two.
 
     Args:
         x: (T, B, I).
@@ -123,7 +126,7 @@ class rnn(Recurrent):
         y: (T, B, D H), outputs of the last layer. h_n: (L, D, B, H), states after the last step.
     Raises:
         ShapeError: A shape does not fit. ValueError: An argument is out of its range.
-    Source: Elman, Finding Structure in Time, 1990.
+    Source: Elman, Finding Structure in Time, Cognitive Science 14, 1990.
     """
 
     num_layers: int = 1
@@ -186,9 +189,10 @@ class rnn(Recurrent):
 class lstm(Recurrent):
     r"""Long short-term memory.
 
-    $$i, f, o = \sigma(W x_t + U h_{t-1} + b), \quad g = \tanh(W x_t + U h_{t-1} + b)$$
-    $$c_t = f c_{t-1} + i g, \quad h_t = o \tanh c_t$$ with weights of their own for each gate, in
-    the order i, f, g, o.
+    $$i_t = \sigma(W_i x_t + U_i h_{t-1} + b_i), \quad f_t = \sigma(W_f x_t + U_f h_{t-1} + b_f)$$
+    $$g_t = \tanh(W_g x_t + U_g h_{t-1} + b_g), \quad o_t = \sigma(W_o x_t + U_o h_{t-1} + b_o)$$
+    $$c_t = f_t c_{t-1} + i_t g_t, \quad h_t = o_t \tanh c_t$$ with products of states element by
+    element. The weights hold the gates in the order i, f, g, o, and in each W beside U.
 
     Args:
         x: (T, B, I).
@@ -205,7 +209,8 @@ class lstm(Recurrent):
         step.
     Raises:
         ShapeError: A shape does not fit. ValueError: An argument is out of its range.
-    Source: Hochreiter and Schmidhuber, Long Short-Term Memory, 1997; Gers et al. 2000 (gate f).
+    Source: Hochreiter and Schmidhuber, Long Short-Term Memory, Neural Computation 9, 1997; the gate
+        f: Gers, Schmidhuber and Cummins, Learning to Forget, Neural Computation 12, 2000.
     """
 
     num_layers: int = 1
@@ -243,8 +248,10 @@ class lstm(Recurrent):
 class gru(Recurrent):
     r"""Gated recurrent units.
 
-    $$r, z = \sigma(W x_t + U h_{t-1} + b), \quad n = \tanh(W_n x_t + b_2 + r (U_n h_{t-1} + b_3))$$
-    $$h_t = (1 - z) n + z h_{t-1}$$ with weights of their own for each gate, in the order r, z, n.
+    $$r_t = \sigma(W_r x_t + U_r h_{t-1} + b_r), \quad z_t = \sigma(W_z x_t + U_z h_{t-1} + b_z)$$
+    $$n_t = \tanh(W_n x_t + b_n + r_t (U_n h_{t-1} + d_n))$$
+    $$h_t = (1 - z_t) n_t + z_t h_{t-1}$$ with products of states element by element. The weights
+    hold the gates in the order r, z, n, and in each W beside U; the bias holds b and then d.
 
     Args:
         x: (T, B, I).
@@ -260,7 +267,8 @@ class gru(Recurrent):
         y: (T, B, D H), outputs of the last layer. h_n: (L, D, B, H), states after the last step.
     Raises:
         ShapeError: A shape does not fit. ValueError: An argument is out of its range.
-    Source: Cho et al., arXiv:1406.1078, with the reset gate after the product as in cuDNN.
+    Source: Cho et al., Learning Phrase Representations using RNN Encoder-Decoder, EMNLP 2014,
+        arXiv:1406.1078, with the reset gate after the product as in cuDNN.
     """
 
     num_layers: int = 1

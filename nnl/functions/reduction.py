@@ -313,7 +313,7 @@ class reduce_mean(Total):
 
 
 def reduce(x, op="sum"):
-    r"""$\sum_i x_i$, or $\frac{1}{n} \sum_i x_i$; kept from NNabla, where it is deprecated.
+    r"""$y = \sum_i x_i$, or $y = \frac{1}{n} \sum_i x_i$; kept from NNabla, where it is deprecated.
 
     Raises:
         ValueError: op is neither "sum" nor "mean".
@@ -370,7 +370,7 @@ class reshape_op:
 
 
 def reshape(x, shape, inplace=True, n_outputs=-1, outputs=None):
-    """The same elements in another shape.
+    r"""The same elements in another shape: $y_j = x_i$ where i and j are equal in row-major order.
 
     Args:
         x: Any shape.

@@ -133,8 +133,11 @@ class roi_align(RoiAlign):
     r"""Resample the parts of feature maps that lie in boxes to one size, by averages.
 
     Every box is cut into output_size equal bins. A bin is the mean over a grid of samples, which
-    are linearly interpolated between the centres of pixels, at $i + 0.5$ for pixel i. A sample up
-    to half a pixel outside of the map has the value at its border, further outside 0.
+    are linearly interpolated between the centres of pixels, at $i + 0.5$ for pixel i:
+    $$y_{k,c,u,v} = \frac{1}{|S_{u v}|} \sum_{p \in S_{u v}} \sum_{i, j}
+      h(p_y - i - 0.5)\, h(p_x - j - 0.5)\, x_{n_k,c,i,j}, \quad h(t) = \max(0, 1 - |t|)$$
+    with the samples $S_{u v}$ of bin (u, v) of box k on image $n_k$. A sample up to half a pixel
+    outside of the map has the value at its border, further outside 0.
 
     Args:
         input: (N, C, H, W), or (N, H, W, C) if channel_last.

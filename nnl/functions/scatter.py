@@ -274,7 +274,10 @@ class scatter_add_op(MovesData):
 
 
 def scatter_add(x0, indices, x1, axis=None):
-    r"""x0 plus elements of x1: for axis 0 $x1_{i,j}$ is added at $y_{indices_{i,j}, j}$.
+    r"""x0 plus elements of x1 at given positions.
+
+    $$y_{k j} = x^0_{k j} + \sum_{i:\ I_{i j} = k} x^1_{i j}$$ for axis 0, with I for indices; for
+    another axis the sum runs along that.
 
     Args:
         x0: Any shape with at least one axis; it is not changed.

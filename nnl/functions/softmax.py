@@ -75,6 +75,8 @@ class softmax(Along):
         axis: The axis that sums to 1; the last if left out.
     Raises:
         ShapeError: axis is out of range.
+    Source: Bridle, Probabilistic Interpretation of Feedforward Classification Network Outputs,
+        Neurocomputing, 1990.
     Example:
         >>> F.softmax(array([[1, 1, 1], [0, 0, 9]])).d
         array([[0.3333, 0.3333, 0.3333],
@@ -214,7 +216,7 @@ class OfLabels(Along):
     nnp="SoftmaxCrossEntropy",
 )
 class softmax_cross_entropy(OfLabels):
-    r"""$-\log \mathrm{softmax}(x)_t$ for each label t. Where t is negative, the loss is 0.
+    r"""$y = -\log \mathrm{softmax}(x)_t$ for each label t. Where t is negative, the loss is 0.
 
     Args:
         x: Scores (N, ..., C, ...), with the classes along `axis`.
@@ -294,7 +296,7 @@ class softmax_cross_entropy_backward:
 
 @op("categorical_cross_entropy", wide=True, integer=("target",), nnp="CategoricalCrossEntropy")
 class categorical_cross_entropy(OfLabels):
-    r"""$-\log \max(x_t, 2^{-126})$ for each label t. Where t is negative, the loss is 0.
+    r"""$y = -\log \max(x_t, 2^{-126})$ for each label t. Where t is negative, the loss is 0.
 
     Args:
         x: Probabilities (N, ..., C, ...), with the classes along `axis`.

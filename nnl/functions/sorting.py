@@ -67,7 +67,10 @@ class sort_op(MovesData):
 
 
 def sort(x, axis=-1, reverse=False, with_index=False, only_index=False):
-    """Elements in ascending order along an axis.
+    r"""Elements in ascending order along an axis.
+
+    $$y_i = x_{k_i}$$ with the permutation k for which $x_{k_0} \le x_{k_1} \le \ldots$; k is the
+    index.
 
     Args:
         x: Any shape with at least one axis.
@@ -114,7 +117,9 @@ def largest_first(xp, keys, k):
 
 @op("top_k_data", nnp="TopKData", outputs=("*y",))
 class top_k_data(TopK):
-    """The k largest elements of every sample.
+    r"""The k largest elements of every sample.
+
+    $$y_i = x_{k_i}$$ for the i-th largest element $x_{k_0} \ge x_{k_1} \ge \ldots$, i below k.
 
     Args:
         x: Samples with the sizes from base_axis on.
@@ -214,6 +219,7 @@ class top_k_grad(TopK):
     Raises:
         ShapeError: base_axis is out of range.
         ValueError: k is not in [1, sample size].
+    Source: Sun et al., meProp: Sparsified Back Propagation, arXiv:1706.06197.
     """
 
     k: int

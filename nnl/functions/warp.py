@@ -396,6 +396,7 @@ class warp_by_flow:
         (N, C, H, W).
     Raises:
         ShapeError: A rank is not 4, or the sizes differ.
+    Source: Ilg et al., FlowNet 2.0, arXiv:1612.01925, section 3.
     """
 
     def infer(self, data, flow):

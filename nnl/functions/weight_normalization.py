@@ -53,7 +53,7 @@ class norm_normalization_op:
 
 
 def norm_normalization(x, p: float | None = None, axes=None, eps: float = 1e-12):
-    r"""$x / (\sum |x|^p + \epsilon)^{1/p}$ with the sum over axes.
+    r"""$y = x / (\sum |x|^p + \epsilon)^{1/p}$ with the sum over axes.
 
     NNabla ignores eps, so that zeros become NaN there; here they stay 0.
 
@@ -79,7 +79,7 @@ def along(dim, rank, n):
 
 @op("weight_normalization", nnp="WeightNormalization")
 class weight_normalization:
-    r"""$w_i g_i / \sqrt{\sum w_i^2 + \epsilon}$ for each index i along an axis.
+    r"""$y_i = w_i g_i / \sqrt{\sum w_i^2 + \epsilon}$ for each index i along an axis.
 
     Args:
         w: Weights of an affine map or a convolution.

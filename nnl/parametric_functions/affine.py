@@ -165,7 +165,7 @@ def embed(
     fix_parameters: bool = False,
     apply_w: Callable[[Any], Any] | None = None,
 ) -> Any:
-    r"""Replace every integer by the row of a table with this index.
+    r"""Replace every integer by the row of a table with this index: $y_i = W_{x_i}$.
 
     Args:
         inp: Integers in [0, n_inputs), any shape.
@@ -177,6 +177,7 @@ def embed(
         apply_w: Called with the parameter; what it returns is used instead.
     Returns:
         (*inp.shape, n_features).
+    Source: Bengio et al., A Neural Probabilistic Language Model, JMLR 3, 2003.
     Example:
         >>> PF.embed(array([[7, 1, 7]], int), n_inputs=10, n_features=4, name="ex").shape
         (1, 3, 4)

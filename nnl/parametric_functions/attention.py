@@ -58,9 +58,10 @@ def multi_head_attention(
 ) -> tuple[Any, Any]:
     r"""Attention in several heads, see `nnl.functions.multi_head_attention`.
 
-    $$Q = q W_q + b_q, \quad K = k W_k + b_k, \quad V = v W_v + b_v$$
-    $$y = (\mathrm{softmax}(Q K^T / \sqrt{d} + \mathit{mask})\, V)\, W_o + b_o$$ where q, k and v
-    are query, key and value, and each head has its own d columns of Q, K and V.
+    $$Q_h = q\, W^q_h + b^q_h, \quad K_h = k\, W^k_h + b^k_h, \quad V_h = v\, W^v_h + b^v_h$$
+    $$A_h = \mathrm{softmax}(Q_h K_h^T / \sqrt{d} + \mathit{mask})$$
+    $$y = (A_1 V_1, \ldots, A_H V_H)\, W_o + b_o$$ where q, k and v are query, key and value, and
+    each of the H heads has d columns of the weights.
 
     Args:
         query: (T, B, D_q).

@@ -53,7 +53,7 @@ class BaseInitializer:
 
 
 class NormalInitializer(BaseInitializer):
-    r"""Draw from $N(0, \sigma^2)$.
+    r"""Draw normal numbers: $w \sim N(0, \sigma^2)$.
 
     Args:
         sigma: Standard deviation.
@@ -107,7 +107,7 @@ class UniformInitializer(BaseInitializer):
 
 
 class UniformIntInitializer(BaseInitializer):
-    """Draw integers uniformly from [lim[0], lim[1]).
+    r"""Draw integers uniformly: $w \sim U\{\mathit{lim}_0, \ldots, \mathit{lim}_1 - 1\}$.
 
     Args:
         lim: Lower limit, and upper limit, which is not drawn.
@@ -137,7 +137,9 @@ class UniformIntInitializer(BaseInitializer):
 
 
 class RangeInitializer(BaseInitializer):
-    """start, start + step, ... along the last axis, the same for every index of the other axes.
+    r"""Evenly spaced numbers along the last axis, the same for every index of the other axes.
+
+    $$w_{\ldots i} = \mathit{start} + i \cdot \mathit{step}$$
 
     Returns (when called): a read-only broadcast view, of integers if start and step are integers.
     Example:
@@ -163,7 +165,7 @@ class RangeInitializer(BaseInitializer):
 
 
 class ConstantInitializer(BaseInitializer):
-    """The same value everywhere. Returns (when called): float32 array.
+    """The same value everywhere: $w_i = value$. Returns (when called): float32 array.
 
     Example:
         >>> I.ConstantInitializer(0.5)((2, 2))

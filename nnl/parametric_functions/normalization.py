@@ -111,7 +111,7 @@ def batch_normalization(
         no_scale, no_bias: Leave gamma or beta out.
     Raises:
         ShapeError: An axis is out of range. ValueError: param_init has another key.
-    Source: Ioffe and Szegedy, arXiv:1502.03167.
+    Source: Ioffe and Szegedy, Batch Normalization, arXiv:1502.03167.
     Example:
         >>> x = array(rng.normal(5, 2, (8, 4, 3)))
         >>> abs(float(F.mean(PF.batch_normalization(x, name="ex")).d)) < 1e-4
@@ -154,7 +154,7 @@ def fused_batch_normalization(
 
     The other arguments are those of `batch_normalization`.
 
-    Source: Ioffe and Szegedy, arXiv:1502.03167 (the normalisation).
+    Source: Ioffe and Szegedy, Batch Normalization, arXiv:1502.03167 (the normalisation).
     Example:
         >>> x = array(rng.normal(5, 2, (8, 4, 3)))
         >>> y = PF.fused_batch_normalization(x, name="ex")
@@ -281,7 +281,7 @@ def layer_normalization(
         fix_parameters: Compute no gradients for beta and gamma in this call.
         param_init: Initializers or arrays by parameter name: "beta", "gamma".
         no_scale, no_bias: Leave gamma or beta out.
-    Source: Ba, Kiros and Hinton, arXiv:1607.06450.
+    Source: Ba, Kiros and Hinton, Layer Normalization, arXiv:1607.06450.
     Example:
         >>> x = array(rng.normal(5, 2, (8, 4, 3)))
         >>> abs(float(F.mean(PF.layer_normalization(x, name="ex")).d)) < 1e-4
@@ -323,7 +323,7 @@ def instance_normalization(
         channel_axis: Axis of the channels; beta and gamma have one element for each.
 
     The other arguments are those of `layer_normalization`.
-    Source: Ulyanov et al., arXiv:1607.08022.
+    Source: Ulyanov, Vedaldi and Lempitsky, Instance Normalization, arXiv:1607.08022.
     Example:
         >>> x = array(rng.normal(5, 2, (8, 4, 3)))
         >>> abs(float(F.mean(PF.instance_normalization(x, name="ex")).d)) < 1e-4
@@ -366,7 +366,7 @@ def group_normalization(
         channel_axis: Axis of the channels; beta and gamma have one element for each.
 
     The other arguments are those of `layer_normalization`.
-    Source: Wu and He, arXiv:1803.08494.
+    Source: Wu and He, Group Normalization, arXiv:1803.08494.
     Example:
         >>> x = array(rng.normal(5, 2, (8, 4, 3)))
         >>> abs(float(F.mean(PF.group_normalization(x, num_groups=2, name="ex")).d)) < 1e-4
@@ -391,7 +391,7 @@ def group_normalization(
 def weight_normalization(
     w: Input, dim: int = 0, eps: float = 1e-12, g_init: Any = None, fix_parameters: bool = False
 ) -> Any:
-    r"""A weight split into direction and norm: $g\, w / \sqrt{\sum w^2 + \epsilon}$.
+    r"""A weight split into direction and norm: $y = g\, w / \sqrt{\sum w^2 + \epsilon}$.
 
     Give it to the apply_w argument of a layer.
 

@@ -144,6 +144,7 @@ def fixed_point_quantized_affine(
 
     The other arguments are those of `affine`; W_q and b_q have the initializers of W and b.
 
+    Source: Gupta et al., arXiv:1502.02551.
     Example:
         >>> x = array(np.ones((2, 4)))
         >>> PF.fixed_point_quantized_affine(x, 3, name="ex").shape
@@ -196,6 +197,7 @@ def fixed_point_quantized_convolution(
 
     The other arguments are those of `convolution`; W_q and b_q have the initializers of W and b.
 
+    Source: Gupta et al., arXiv:1502.02551.
     Example:
         >>> x = array(np.ones((1, 2, 6, 6)))
         >>> PF.fixed_point_quantized_convolution(x, 5, (3, 3), name="ex").shape
@@ -249,6 +251,7 @@ def pow2_quantized_affine(
 
     The other arguments are those of `affine`; W_q and b_q have the initializers of W and b.
 
+    Source: Miyashita, Lee and Murmann, arXiv:1603.01025.
     Example:
         >>> x = array(np.ones((2, 4)))
         >>> PF.pow2_quantized_affine(x, 3, name="ex").shape
@@ -304,6 +307,7 @@ def pow2_quantized_convolution(
 
     The other arguments are those of `convolution`; W_q and b_q have the initializers of W and b.
 
+    Source: Miyashita, Lee and Murmann, arXiv:1603.01025.
     Example:
         >>> x = array(np.ones((1, 2, 6, 6)))
         >>> PF.pow2_quantized_convolution(x, 5, (3, 3), name="ex").shape

@@ -105,8 +105,8 @@ def rnn(
 ) -> Any:
     """Simple recurrent layers over a sequence, see `nnl.functions.rnn`.
 
-    $$h_t = f(W_x x_t + W_h h_{t-1} + b)$$ with the nonlinearity f; $W_x$ and $W_h$ are the
-    columns of the weight for x and for h.
+    $$h_t = f(W x_t + U h_{t-1} + b)$$ with the nonlinearity f; W and U are the columns of the
+    weight for x and for h.
 
     Args:
         x: (T, B, I): T steps, B samples, I inputs.
@@ -123,7 +123,7 @@ def rnn(
         fix_parameters: Compute no gradients for the parameters in this call.
     Returns:
         y: (T, B, D H), and the states after the last step: (L, D, B, H).
-    Source: Elman, Finding Structure in Time, 1990.
+    Source: Elman, Finding Structure in Time, Cognitive Science 14, 1990.
     Example:
         >>> x, h = array(np.ones((5, 2, 3))), array(np.zeros((1, 1, 2, 4)))  # 5 steps, 2 samples
         >>> y, h = PF.rnn(x, h, name="ex")
@@ -164,8 +164,9 @@ def lstm(
 ) -> Any:
     r"""Long short-term memory over a sequence, see `nnl.functions.lstm`.
 
-    $$i, f, o = \sigma(W x_t + U h_{t-1} + b), \quad g = \tanh(W x_t + U h_{t-1} + b)$$
-    $$c_t = f c_{t-1} + i g, \quad h_t = o \tanh c_t$$ with weights of their own for each gate.
+    $$i_t = \sigma(W_i x_t + U_i h_{t-1} + b_i), \quad f_t = \sigma(W_f x_t + U_f h_{t-1} + b_f)$$
+    $$g_t = \tanh(W_g x_t + U_g h_{t-1} + b_g), \quad o_t = \sigma(W_o x_t + U_o h_{t-1} + b_o)$$
+    $$c_t = f_t c_{t-1} + i_t g_t, \quad h_t = o_t \tanh c_t$$
 
     Args:
         c: (L, D, B, H), cell states before the first step.
@@ -174,7 +175,8 @@ def lstm(
 
     Returns:
         y: (T, B, D H), and h and c after the last step: (L, D, B, H).
-    Source: Hochreiter and Schmidhuber, Long Short-Term Memory, 1997; Gers et al. 2000 (gate f).
+    Source: Hochreiter and Schmidhuber, Long Short-Term Memory, Neural Computation 9, 1997; the gate
+        f: Gers, Schmidhuber and Cummins, Learning to Forget, Neural Computation 12, 2000.
     Example:
         >>> x, h = array(np.ones((5, 2, 3))), array(np.zeros((1, 1, 2, 4)))  # 5 steps, 2 samples
         >>> y, h, c = PF.lstm(x, h, h, name="ex")
@@ -214,13 +216,14 @@ def gru(
 ) -> Any:
     r"""Gated recurrent units over a sequence, see `nnl.functions.gru`.
 
-    $$r, z = \sigma(W x_t + U h_{t-1} + b), \quad
-      n = \tanh(W_n x_t + b_2 + r (U_n h_{t-1} + b_3))$$
-    $$h_t = (1 - z) n + z h_{t-1}$$ with weights of their own for each gate.
+    $$r_t = \sigma(W_r x_t + U_r h_{t-1} + b_r), \quad z_t = \sigma(W_z x_t + U_z h_{t-1} + b_z)$$
+    $$n_t = \tanh(W_n x_t + b_n + r_t (U_n h_{t-1} + d_n))$$
+    $$h_t = (1 - z_t) n_t + z_t h_{t-1}$$
 
     The arguments and results are those of `rnn`.
 
-    Source: Cho et al., arXiv:1406.1078, with the reset gate after the product as in cuDNN.
+    Source: Cho et al., Learning Phrase Representations using RNN Encoder-Decoder, EMNLP 2014,
+        arXiv:1406.1078, with the reset gate after the product as in cuDNN.
     Example:
         >>> x, h = array(np.ones((5, 2, 3))), array(np.zeros((1, 1, 2, 4)))  # 5 steps, 2 samples
         >>> y, h = PF.gru(x, h, name="ex")
@@ -260,8 +263,9 @@ def lstm_cell(
 ) -> tuple[Any, Any]:
     r"""One step of a long short-term memory.
 
-    $$i, o, f = \sigma([x, h]\, W + b), \quad g = \tanh([x, h]\, W + b)$$
-    $$c' = f c + i g, \quad h' = o \tanh c'$$ with W[:, k] and b[k] for the k-th of i, o, f and g.
+    $$i = \sigma([x, h]\, W_0 + b_0), \quad o = \sigma([x, h]\, W_1 + b_1)$$
+    $$f = \sigma([x, h]\, W_2 + b_2), \quad g = \tanh([x, h]\, W_3 + b_3)$$
+    $$c' = f c + i g, \quad h' = o \tanh c'$$ with W[:, k] as $W_k$, and x and h side by side.
 
     Args:
         x: (B, I).
@@ -271,7 +275,8 @@ def lstm_cell(
         fix_parameters: Compute no gradients for the parameters in this call.
     Returns:
         h and c of this step.
-    Source: Hochreiter and Schmidhuber, Long Short-Term Memory, 1997; Gers et al. 2000 (gate f).
+    Source: Hochreiter and Schmidhuber, Long Short-Term Memory, Neural Computation 9, 1997; the gate
+        f: Gers, Schmidhuber and Cummins, Learning to Forget, Neural Computation 12, 2000.
     Example:
         >>> h, c = array(np.zeros((2, 4))), array(np.zeros((2, 4)))
         >>> h, c = PF.lstm_cell(array(np.ones((2, 3))), h, c, 4, name="ex")
@@ -297,7 +302,7 @@ def lstm_cell(
 
 
 class LSTMCell:
-    """`lstm_cell` that keeps its state from one call to the next.
+    """`lstm_cell` that keeps its state: $(h, c) \\leftarrow \\mathrm{lstm\\_cell}(x, h, c)$.
 
     Args:
         batch_size: Number of samples.
@@ -305,6 +310,7 @@ class LSTMCell:
         h, c: (batch_size, state_size), the first state; zeros if left out.
         name: Scope of the parameters.
 
+    Source: Hochreiter and Schmidhuber, Long Short-Term Memory, Neural Computation 9, 1997.
     Example:
         >>> cell = PF.LSTMCell(batch_size=2, state_size=4, name="ex")
         >>> y = [cell(array(np.ones((2, 3)))) for step in range(5)]

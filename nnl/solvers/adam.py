@@ -82,7 +82,10 @@ class Adam(Solver):
 
 
 class AdamW(Solver):
-    r"""Adam with decoupled decay: Adam's step and $-(\alpha / \alpha_0) \lambda w$.
+    r"""Adam with decoupled decay.
+
+    $w \leftarrow w - \alpha_t m / (\sqrt v + \epsilon) - (\alpha / \alpha_0) \lambda w$ with
+    Adam's m, v and $\alpha_t$.
 
     $\alpha / \alpha_0$ is the schedule multiplier: wd = 0.5 halves a weight in one step at any
     initial learning rate.

@@ -195,6 +195,10 @@ class amsbound_update(Rule):
 class AMSBound(Solver):
     r"""AMSGRAD whose rates are clipped to the bounds of AdaBound.
 
+    $\hat v \leftarrow \max(\hat v, v)$;
+    $w \leftarrow w - \mathrm{clip}(\alpha / (\sqrt{\hat v} + \epsilon), \eta_l, \eta_u)\, m$ with
+    the m and v of Adam and the bounds of AdaBound.
+
     NNabla's CPU code has the upper bound $f (1 + t / \gamma)$; this one follows the paper.
 
     Args:

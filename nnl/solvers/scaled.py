@@ -194,6 +194,7 @@ class LossScale:
     Attributes:
         value: The scale, to start backward() from.
         counts: Updates since it has changed, and updates that were left out.
+    Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, section 3.2.
     Example:
         >>> w = nn.Variable.from_numpy_array(np.array([1.0]), need_grad=True)
         >>> solver = S.Sgd(0.1)

@@ -33,6 +33,8 @@ class Sgd(Solver):
         lr: Learning rate $\eta$.
     Raises:
         ValueError: lr is negative or not finite.
+    Source: Robbins and Monro, A Stochastic Approximation Method, Annals of Mathematical
+        Statistics 22, 1951.
     """
 
     rule = sgd_update
