@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 import nnl as nn
-from docs.site import commands, digest, facts, headers, pages, public, reference
+from docs.site import commands, digest, facts, finished, headers, pages, public, reference
 from docs.site.markers import MARKERS
 from nnl.core.op import OPS
 
@@ -264,6 +264,15 @@ def test_changed_code_outdates_what_pages_have_computed_but_comments_do_not():
     told = b'"""More."""\n\n# why\ndef f(x):\n    """C,\n\n    longer.\n    """\n    return x + 1\n'
     changed = before.replace(b"x + 1", b"x + 2")
     assert digest.code(before) == digest.code(told) != digest.code(changed)
+
+
+def test_a_site_with_dead_links_or_long_pages_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "a.html").write_text('<p id="x"></p><a href="b.html#y"></a><a href="#x"></a>')
+    (tmp_path / "b.html").write_text('<p id="y"></p><a href="a.html#z"></a><img src="c.png">')
+    dead = [f"b.html links to {link}, which does not exist" for link in ("a.html#z", "c.png")]
+    assert finished.faults(tmp_path) == dead
+    monkeypatch.setattr(finished, "LARGEST", 50)
+    assert "a.html has 54 bytes, wanted at most 50: split the page" in finished.faults(tmp_path)
 
 
 def test_the_reference_says_the_same_each_time():

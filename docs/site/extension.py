@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Sphinx calls: pages are prepared as they are read, formulas become MathML."""
+"""What Sphinx calls: pages are prepared as they are read, formulas made, the site looked over."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 from docutils import nodes
 from docutils.utils.math import latex2mathml
+from sphinx.errors import SphinxError
 
 from . import pages
 from .digest import digest
+from .finished import faults
 from .markers import MARKERS
 
 
@@ -47,9 +49,16 @@ def formula(self: Any, node: nodes.Element, display: bool) -> None:
     raise nodes.SkipNode
 
 
+def look_over(app: Any, exception: Exception | None) -> None:
+    """Fail where the finished site does not hold what it must."""
+    if exception is None and app.builder.format == "html" and (found := faults(Path(app.outdir))):
+        raise SphinxError("\n".join(found))
+
+
 def setup(app: Any) -> dict[str, Any]:
     app.connect("source-read", read)
     app.connect("env-get-outdated", outdated)
+    app.connect("build-finished", look_over)
     app.add_html_math_renderer(
         "mathml",
         (lambda self, node: formula(self, node, False), None),
