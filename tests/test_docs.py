@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import nnl as nn
@@ -81,6 +82,24 @@ def run_blocks(page):
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_code_on_the_page_runs(page, fresh):
     run_blocks(page)
+
+
+def test_the_page_on_a_csv_file_leaves_out_what_is_not_whole(fresh):
+    page = (ROOT / "docs" / "start" / "own_data.md").read_text(encoding="utf-8")
+    reading = next(code for _, _, code in pages.blocks(page) if "csv.DictReader" in code)
+    Path("birds.csv").write_text(
+        "height, weight, kind\n"
+        "58, 2.1, thrush\n, 1.4, robin\nn/a, 1.4, robin\nnan, 1.4, robin\n46, 1.4\n46, 1.4,\n"
+        "44.5, 1.3, robin, more\n\n"
+    )
+    found = {}
+    exec(reading, found)
+    np.testing.assert_allclose(found["data"], [[58, 2.1], [44.5, 1.3]])
+    assert found["classes"] == ["robin", "thrush"] and found["label"].tolist() == [[1], [0]]
+    assert len(found["left_out"]) == 5
+    Path("birds.csv").write_text("height;weight;kind\n58;2.1;thrush\n")
+    with pytest.raises(KeyError, match="kind"):
+        exec(reading, found)
 
 
 def uses(page, name):
@@ -219,6 +238,17 @@ def walked():
             yield importlib.import_module(info.name)
         except ImportError:  # of a package that is not installed
             continue
+
+
+def test_the_map_of_the_source_has_every_folder_and_names_files_that_exist():
+    text = (ROOT / "docs" / "inside" / "source.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[1:-1] for row in re.findall(r"^\| `.*\|$", text, re.M)]
+    named = {name for row in rows for name in re.findall("`([^`]+)`", row[0])}
+    packages = {f"nnl/{p.parent.name}" for p in (ROOT / "nnl").glob("*/__init__.py")}
+    assert packages - named == set()
+    first = [(row[0].strip(" `"), name) for row in rows for name in re.findall("`([^`]+)`", row[2])]
+    files = [ROOT / folder / name for folder, name in first if (ROOT / folder).is_dir()]
+    assert len(files) > 15 and [path for path in files if not path.exists()] == []
 
 
 def test_every_class_of_errors_is_in_the_catalogue():

@@ -196,12 +196,19 @@ class LossScale:
         counts: Updates since it has changed, and updates that were left out.
     Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, section 3.2.
     Example:
-        >>> w = nn.Variable.from_numpy_array(np.array([1.0]), need_grad=True)
+        >>> w = array([1])
+        >>> w.need_grad = True
         >>> solver = S.Sgd(0.1)
         >>> solver.set_parameters({"w": w})
-        >>> scaled = S.LossScale(solver, scale=8)
-        >>> type(scaled).__name__
-        'LossScale'
+        >>> scale = S.LossScale(solver, scale=8)
+        >>> for step in range(2):
+        ...     solver.zero_grad()
+        ...     F.sum(w**2).backward(scale.value)  # the gradient begins with the scale
+        ...     if step == 1:
+        ...         w.g = np.inf
+        ...     scale.update()
+        >>> w.d, scale.value.data  # one step of 0.1 * 2 w; the second was left out
+        (array([0.8], dtype=float32), array(4., dtype=float32))
     """
 
     def __init__(
