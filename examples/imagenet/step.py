@@ -155,8 +155,11 @@ class Training:
         self.reduce = comm.all_reduce_callback(
             [v.grad for v in parameters.values()], pack_size=1 << 20, division=True
         )
-        wrap = {"coexecute": nn.coexecute, "compile": nn.compile}.get(options.mode)
-        self.step = self.run if wrap is None else wrap(self.run)
+        self.step = self.run
+        if options.mode == "compile":
+            self.step = nn.compile(self.run)
+        elif options.mode == "coexecute":
+            self.step = nn.coexecute(self.run, reproducible=True)
 
     def loss_of(self, picture: Any, label: Any, share: Any) -> Any:
         """The loss of a batch, divided by the number of batches of an update."""

@@ -39,6 +39,10 @@ class coexecution:
         ahead: 1: what a step has left to do at its end runs while Python is in the next one, or
             until somebody asks for it. 0: a step is done when its block ends. None: the faster of
             the two, found out by trying.
+        reproducible: The bits that a step computes depend on what it is given alone, and not on the
+            steps before it: a program that goes on from a checkpoint computes what it would have
+            without the interruption. Every path has a plan when it comes for the first time, and
+            one for every set of its results that is asked for.
     Raises:
         ValueError: A step begins inside of a step, or while another thread runs one of the same.
 
@@ -52,13 +56,15 @@ class coexecution:
         array([2., 4.], dtype=float32)
     """
 
-    def __init__(self, shadow: int = 0, ahead: int | None = None) -> None:
+    def __init__(
+        self, shadow: int = 0, ahead: int | None = None, reproducible: bool = False
+    ) -> None:
         if type(shadow) is not int or shadow < 0:
             raise ValueError(f"coexecution: shadow is {shadow!r}, wanted an int >= 0")
         if ahead not in (0, 1, None):
             raise ValueError(f"coexecution: ahead is {ahead!r}, wanted 0, 1 or None")
         self._shadow, self._running = shadow, Lock()
-        self._paths, self._report = Paths(Pace(ahead)), Report()
+        self._paths, self._report = Paths(Pace(ahead), reproducible), Report()
         self._skeleton: Skeleton | None = None
 
     def __enter__(self) -> coexecution:
@@ -99,13 +105,16 @@ class coexecution:
 
 
 def coexecute(
-    f: Callable[..., Any], shadow: int = 0, ahead: int | None = None
+    f: Callable[..., Any],
+    shadow: int = 0,
+    ahead: int | None = None,
+    reproducible: bool = False,
 ) -> Callable[..., Any]:
     """Run each call of a function as one step of nnl.coexecution.
 
     Args:
         f: A step of a define-by-run program. Nothing in it has to change.
-        shadow, ahead: See nnl.coexecution.
+        shadow, ahead, reproducible: See nnl.coexecution.
     Returns:
         A function with the same arguments and results, with `report()`, and with `freeze(*args)`:
         for a step that has shown one path, in which nothing reads values, that path without its
@@ -121,7 +130,7 @@ def coexecute(
     """
     if not callable(f):
         raise TypeError(f"coexecute: f is {type(f).__name__}, wanted a function")
-    steps = coexecution(shadow, ahead)
+    steps = coexecution(shadow, ahead, reproducible)
 
     @wraps(f)
     def step(*args: Any, **kw: Any) -> Any:

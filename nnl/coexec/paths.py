@@ -106,12 +106,13 @@ class Paths:
         planned: Places whose paths have plans, the latest used last.
         plans: How many were made.
         pace: Whether they run ahead.
+        reproducible: Whether how a path runs depends on nothing that has been before.
     """
 
-    __slots__ = ("root", "size", "attrs", "planned", "plans", "pace")
+    __slots__ = ("root", "size", "attrs", "planned", "plans", "pace", "reproducible")
 
-    def __init__(self, pace: Pace) -> None:
-        self.pace, self.plans = pace, 0
+    def __init__(self, pace: Pace, reproducible: bool = False) -> None:
+        self.pace, self.plans, self.reproducible = pace, 0, reproducible
         self._forget()
 
     def _forget(self) -> None:
@@ -134,11 +135,24 @@ class Paths:
 
     def varies(self, op: Op, attrs: Any, location: int, times: int) -> bool:
         """Whether a function has been called from here with other attributes in other steps."""
+        if self.reproducible:
+            return True  # it might be
         key = op, location, times
         if self.attrs.setdefault(key, attrs) is attrs:
             return False
         self.attrs[key] = None
         return True
+
+    def end(self, place: Place, wanted: set[int]) -> Place:
+        """Where a path ends of which these results are wanted: the place that has its plan.
+
+        One plan for all that are wanted at some time is less to make, but rounds otherwise when
+        more of them are.
+        """
+        if not self.reproducible:
+            return place
+        key = frozenset(wanted)
+        return place.after.get(key) or self.add(place, key, ())
 
     def run(
         self,
@@ -169,8 +183,8 @@ class Paths:
 
     def _pays(self, end: Place, path: Sequence[Place], given: Sequence[NdArray]) -> bool:
         """Whether a path that has come so often is to run by a plan."""
-        if end.runs == 1 or end.plan is not None:
-            return end.runs > 1
+        if end.runs == 1 or end.plan is not None or self.reproducible:
+            return end.runs > 1 or self.reproducible
         if not end.alone:
             end.alone = 1 if self.plans < FIRST else runs_before_plan(_calls(path), given)
         return end.runs > end.alone

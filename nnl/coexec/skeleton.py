@@ -274,7 +274,7 @@ class Skeleton(Memory):
 
     def _new_place(self, key: Any, calls: list[Call]) -> Place | None:
         """The place that calls lead to for the first time; None where the step is left instead."""
-        if not self.at.is_predictable():
+        if not (self.paths.reproducible or self.at.is_predictable()):
             self.report.left += 1
             self.leave()
             return None
@@ -439,6 +439,7 @@ class Skeleton(Memory):
             if path:
                 with using(skeleton=None, origin=None):
                     wanted = live.keys() | {number for number, _ in taken.values()}
+                    at = self.paths.end(at, wanted)
                     if self.shadow:
                         self.report.compared(run_both(self.paths, at, path, given, wanted, values))
                     elif ends and late is None and self._goes_ahead(at, start):

@@ -41,6 +41,32 @@ def test_random_programs_are_equal_bit_by_bit_with_numpy(first: int) -> None:
         check(seed, "numpy:float", True)
 
 
+def remembers(f: Any, ahead: int | None = None) -> Any:
+    return nn.coexecute(f, ahead=ahead, reproducible=True)
+
+
+def runs_ahead(f: Any) -> Any:
+    return remembers(f, 1)
+
+
+def forgets(f: Any) -> Any:
+    """Every step is the first one, as after a restart."""
+    return lambda k: remembers(f)(k)
+
+
+@pytest.mark.parametrize(
+    "first", [0, 20, *[pytest.param(n, marks=pytest.mark.long) for n in range(40, 1000, 20)]]
+)
+def test_bits_of_reproducible_steps_do_not_depend_on_the_steps_before(first: int) -> None:
+    for seed in range(first, first + 20):
+        wraps = forgets, remembers, runs_ahead
+        wanted, *others = [outcome(seed, 9, wrap, "cpu:float") for wrap in wraps]
+        for found in others:
+            assert len(found) == len(wanted)
+            for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
+                np.testing.assert_array_equal(a, b, f"program {seed}, value {i}")
+
+
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_random_programs_are_equal_up_to_rounding(first: int) -> None:
     for seed in range(first, first + 20):

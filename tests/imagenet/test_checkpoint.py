@@ -14,7 +14,7 @@ EVERYTHING = (
     *("--accumulate", 2, "--mixup", 0.2, "--cutmix", 1, "--ema", 0.9, "--ema-every", 1),
     *("--warmup", 1, "--log-every", 1, "--no-export"),
 )
-MODES = ("static", "compile", "dynamic")
+MODES = ("static", "compile", "dynamic", "coexecute")
 
 
 def everything_in(folder):
@@ -27,7 +27,7 @@ def everything_in(folder):
 @pytest.mark.parametrize(
     ("mode", "type_config"),
     [
-        ("static", "float"),
+        *((m, "float") for m in ("static", "coexecute")),
         *(pytest.param(m, t, marks=pytest.mark.long) for m in MODES for t in ("float", "half")),
     ],
 )
@@ -45,7 +45,8 @@ def test_a_run_that_stops_in_an_epoch_goes_on_bit_by_bit(start, tmp_path, mode, 
     assert losses[0] == losses[1] and losses[0].count("\n") == 7
 
 
-def test_a_run_on_files_goes_on_with_another_number_of_workers(start, tmp_path):
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_on_files_goes_on_with_another_number_of_workers(start, tmp_path, mode):
     image = pytest.importorskip("PIL.Image")
     rng = np.random.default_rng(0)
     for part in ("train", "val"):
@@ -54,7 +55,8 @@ def test_a_run_on_files_goes_on_with_another_number_of_workers(start, tmp_path):
             for i in range(4):
                 drawn = image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8))
                 drawn.save(tmp_path / "data" / part / name / f"{i}.jpg")
-    options = ("--engine", "nnl", "--data", tmp_path / "data", "--batch-size", 2, "--no-export")
+    options = ("--engine", "nnl", "--data", tmp_path / "data", "--batch-size", 2, "--mode", mode)
+    options = (*options, "--no-export")
     assert start(tmp_path / "whole", *options, "--workers", 0) == 0
     assert start(tmp_path / "parts", *options, "--workers", 0, "--steps", 3) == 0
     assert start(tmp_path / "parts", *options, "--workers", 2, "--resume") == 0

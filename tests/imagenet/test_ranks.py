@@ -53,8 +53,9 @@ def wait_for(path):
     raise AssertionError(f"{path} is not there")
 
 
-def test_two_processes_go_on_bit_by_bit(tmp_path):
-    few = ("--samples", "64", "--epochs", "2")
+@pytest.mark.parametrize("mode", ["static", "coexecute"])
+def test_two_processes_go_on_bit_by_bit(tmp_path, mode):
+    few = ("--samples", "64", "--epochs", "2", "--mode", mode)
     assert ended(launched(tmp_path, tmp_path / "whole", *few))[0] == 0
     code, said = ended(launched(tmp_path, tmp_path / "parts", *few, "--steps", "11"))
     assert code == 0 and said.count("stopped at step 11, --resume goes on") == 1
