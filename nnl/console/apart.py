@@ -2,11 +2,13 @@
 """What files of strangers are read with: a process of its own, with limits of memory and time.
 
 A file may be made so that reading it takes all memory or does not end, or so that it brings a
-library down. Then that process ends, and the server says so and goes on.
+library down. Then that process ends, and the server says so and goes on. Each process does one
+task. A server lets one wait for the next task, with all imports done.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -57,6 +59,69 @@ class Limits:
 LIMITS = Limits()
 
 
+class _Process:
+    """A process that does one task, and the files that it writes to.
+
+    Args:
+        early: Import what tasks need before one is given.
+    """
+
+    def __init__(self, early: bool = False) -> None:
+        self.answer, self.log = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        command = [sys.executable, "-m", "nnl.console.apart", *(["early"] if early else [])]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=self.answer, stderr=self.log, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)  # what it has started too
+            self.process.wait()
+        for file in (self.answer, self.log, self.process.stdin):
+            if file is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    file.close()
+
+
+_waiting: list[_Process] = []
+
+
+def keep_one_waiting() -> None:
+    """Let a process wait for the next task from now on: that begins half a second sooner."""
+    if not _waiting:
+        _waiting.append(_Process(early=True))
+
+
+@atexit.register
+def _end_waiting() -> None:
+    while _waiting:
+        _waiting.pop().end()
+
+
+@contextlib.contextmanager
+def _process() -> Iterator[_Process]:
+    """The process that waits, after which another one waits; else a new one."""
+    waited = False
+    with _AT_ONCE:
+        try:
+            found = _waiting.pop()
+            waited = True
+        except IndexError:
+            found = _Process()
+        if found.process.poll() is not None:  # somebody has ended it
+            found.end()
+            found = _Process()
+        try:
+            yield found
+        finally:
+            found.end()
+            if waited:
+                with contextlib.suppress(OSError):  # no memory for it: the next one begins later
+                    keep_one_waiting()
+
+
 def apart(task: str, path: Path, file: str, **arguments: Any) -> Any:
     """What a task makes of a file.
 
@@ -68,32 +133,20 @@ def apart(task: str, path: Path, file: str, **arguments: Any) -> Any:
     limits = asdict(LIMITS)
     limits["memory"] += LIMITS.memory_per_byte * path.stat().st_size
     limits["memory"] = min(limits["memory"], memory_bytes() // 4 * 3)
-    given = {"arguments": {"path": str(path), **arguments}, "limits": limits, "name": file}
-    command = [sys.executable, "-m", "nnl.console.apart", task]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as log, _AT_ONCE:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=answer, stderr=log, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
+    given = {
+        "task": task, "arguments": {"path": str(path), **arguments}, "limits": limits, "name": file,
+    }  # fmt: skip
+    with _process() as found:
         try:
-            process.communicate(json.dumps(given).encode(), LIMITS.wall_s)
+            found.process.communicate(json.dumps(given).encode(), LIMITS.wall_s)
         except subprocess.TimeoutExpired:
             raise _too_long(file) from None
-        finally:
-            _end(process)
-        if answer.tell() > MAX_ANSWER:
+        if found.answer.seek(0, os.SEEK_END) > MAX_ANSWER:
             raise Refused("too_large", f"{file}: what is in it is too large to show", None, file)
-        answer.seek(0)
+        found.answer.seek(0)
         with contextlib.suppress(ValueError):
-            return _result(json.load(answer))
-        raise _died(process.returncode, file)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)  # what it has started too
-        process.wait()
+            return _result(json.load(found.answer))
+        raise _died(found.process.returncode, file)
 
 
 def _result(found: Any) -> Any:
@@ -121,11 +174,16 @@ def _too_long(name: str) -> Refused:
 
 
 def main() -> None:
-    """Do the task that the command line names, with what comes from the standard input."""
+    """Do the task that comes from the standard input; none comes where the server has ended."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed is no part of the answer
-    module, _, function = TASKS[sys.argv[1]].partition(":")
-    given = json.load(sys.stdin)
+    if sys.argv[1:]:
+        _import_early()
+    asked = sys.stdin.read()
+    if not asked:
+        return
+    given = json.loads(asked)
+    module, _, function = TASKS[given["task"]].partition(":")
     work = getattr(import_module(module), function)
     try:
         with _limited(given["limits"]):
@@ -139,6 +197,17 @@ def main() -> None:
         text = json.dumps({"refused": refusal(error).to_json()})
     with answer:
         answer.write(text)
+
+
+def _import_early() -> None:
+    for task in TASKS.values():
+        import_module(task.partition(":")[0])
+    for name in ("h5py", "onnx", "nnl.converters.onnx.handlers"):
+        with contextlib.suppress(ModuleNotFoundError):
+            import_module(name)
+    from nnl.console.palette import layers
+
+    layers()
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from nnl.converters.formats import read_model
 from nnl.converters.model import Network, NnpModel, keep_constants
 from nnl.converters.nnp.archive import Content
 from nnl.converters.nnp.content import expanded
-from nnl.converters.nnp.parameter_files import Stored, stored_bytes
+from nnl.converters.nnp.parameter_files import Stored, write_h5
 from nnl.converters.nnp.training_reader import make_solver
 from nnl.converters.programs import ProgramModel
 from nnl.core.graph import Node as GraphNode
@@ -112,7 +112,7 @@ def opened(path: str, weights: str) -> dict[str, Any]:
     """What a file holds, as JSON; its parameters go to another file, if it has some."""
     found = read(Path(path))
     if found.weights:
-        Path(weights).write_bytes(stored_bytes(found.weights, ".h5"))
+        write_h5(weights, found.weights)
     return {"document": found.document.to_json(), "report": found.report}
 
 

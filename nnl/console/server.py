@@ -18,6 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from nnl.console.apart import keep_one_waiting
 from nnl.console.errors import Refused, refusal
 from nnl.console.samples import project_of
 from nnl.console.security import Guard
@@ -158,6 +159,8 @@ def serve(
         print(address, flush=True)
         if not (STATIC / "index.html").is_file():
             print("the page was not built: `make console` builds and starts it", file=sys.stderr)
+        if not read_only:
+            keep_one_waiting()
         if browser:
             webbrowser.open(address)
         config: Any = uvicorn.Config(

@@ -57,12 +57,50 @@ def test_a_hostile_file_ends_its_own_process(browser, small, name, content, stat
     assert answer["where"] == name and browser.get("/health") == {"ok": True}
 
 
+@pytest.fixture
+def waiting(monkeypatch):
+    found = []
+    monkeypatch.setattr(module, "_waiting", found)
+    module.keep_one_waiting()
+    yield found
+    for one in found:
+        one.end()
+
+
+def test_a_process_waits_and_another_one_after_it(waiting, small, tmp_path):
+    path = tmp_path / "a.nntxt"
+    path.write_bytes(b" " * 2**28)
+    [first] = waiting
+    with pytest.raises(Refused, match="takes more than 0.25 GiB"):
+        apart("network", path, "a.nntxt", weights="")
+    assert first.process.returncode == 0
+    [second] = waiting
+    assert second is not first and second.process.poll() is None
+
+
+def test_a_process_that_was_ended_while_it_waited_is_replaced(waiting, tmp_path):
+    waiting[0].process.kill()
+    waiting[0].process.wait()
+    path = tmp_path / "a.nntxt"
+    path.write_text("network {")
+    with pytest.raises(Refused) as caught:
+        apart("network", path, "a.nntxt", weights="")
+    assert caught.value.code == "unreadable" and "died" not in caught.value.message
+
+
+def test_a_waiting_process_ends_with_its_server(waiting):
+    process = waiting[0].process
+    process.stdin.close()
+    assert process.wait(60) == 0
+
+
 def test_a_reader_that_dies_is_told_of(tmp_path, monkeypatch):
     script, path = tmp_path / "python", tmp_path / "a.onnx"
     script.write_text("#!/bin/sh\nkill -SEGV $$\n")
     script.chmod(0o700)
     path.write_bytes(b"")
     monkeypatch.setattr(module.sys, "executable", str(script))
+    monkeypatch.setattr(module, "_waiting", [])
     with pytest.raises(Refused, match=r"a.onnx: what reads it has died \(SIGSEGV\)") as caught:
         apart("network", path, "a.onnx")
     assert caught.value.code == "unreadable" and caught.value.hint

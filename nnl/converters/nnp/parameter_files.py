@@ -174,15 +174,20 @@ def _check_shapes(stored: list[Stored]) -> None:
 # ---- HDF5: one dataset per parameter, at its name, with the attributes index and need_grad ----
 
 
-def _h5_bytes(stored: Sequence[Stored]) -> bytes:
+def write_h5(target: str | os.PathLike[str] | BinaryIO, stored: Sequence[Stored]) -> None:
+    """Write parameters to a path, or to a file open for reading and writing bytes."""
     import h5py
 
-    buffer = io.BytesIO()
-    with h5py.File(buffer, "w", alignment_threshold=4096, alignment_interval=ALIGNMENT) as out:
+    with h5py.File(target, "w", alignment_threshold=4096, alignment_interval=ALIGNMENT) as out:
         for index, p in enumerate(stored):
             dataset = out.create_dataset(p.name, data=p.value)
             dataset.attrs["need_grad"] = p.need_grad
             dataset.attrs["index"] = index
+
+
+def _h5_bytes(stored: Sequence[Stored]) -> bytes:
+    buffer = io.BytesIO()
+    write_h5(buffer, stored)
     return buffer.getvalue()
 
 
