@@ -155,10 +155,16 @@ class Net:
 
 @dataclass(slots=True)
 class Document:
-    """Networks by name, the first one is the main one; and the configuration of a training."""
+    """Networks by name, the first one is the main one; and the configuration of a training.
+
+    Attributes:
+        weights_from: What parameters begin with where they fit: {"trial": id}, of an imported file
+            {"blob": id}, or None for first values.
+    """
 
     networks: dict[str, Net] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=lambda: merged(DEFAULT_CONFIG, {}))
+    weights_from: dict[str, str] | None = None
 
     @property
     def main(self) -> Net:
@@ -167,7 +173,8 @@ class Document:
 
     def to_json(self) -> dict[str, Any]:
         networks = [n.to_json() for n in self.networks.values()]
-        return {"format": FORMAT, "networks": networks, "config": self.config}
+        found = {"format": FORMAT, "networks": networks, "config": self.config}
+        return found if self.weights_from is None else {**found, "weights_from": self.weights_from}
 
     def key(self) -> str:
         """A name of the content: equal documents have equal ones."""
@@ -201,7 +208,11 @@ def parse(data: Any) -> Document:
     _plain(given, "config")
     given = {} if given is None else given
     _shaped(given, DEFAULT_CONFIG, "config")
-    return Document(networks, merged(DEFAULT_CONFIG, given))
+    weights = data.get("weights_from")
+    if weights is not None:
+        for key, value in _want(weights, dict, "weights_from").items():
+            _text(value, f"weights_from.{_text(key, 'weights_from')}")
+    return Document(networks, merged(DEFAULT_CONFIG, given), weights or None)
 
 
 def _shaped(given: Any, usual: Mapping[str, Any], where: str) -> None:

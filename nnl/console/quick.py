@@ -30,11 +30,7 @@ def inspect(console: Console, path: Path, name: str) -> dict[str, Any]:
             raise  # something else is wrong
         return report
     key = new_id()
-    content = {
-        "document": found.document.to_json(),
-        "weights": found.weights,
-        "name": Path(name).stem,
-    }
+    content = {"document": found.document.to_json(), "name": Path(name).stem}
     (console.trials.blobs / f"{key}.json").write_text(json.dumps(content))
     analysis = analyse(found.document)
     net = found.document.main
@@ -99,8 +95,7 @@ def train(
     document.config["dataset"].update(train=dataset, valid=valid or dataset)
     place(document.main)
     project = console.store.add_project(content["name"] or "quick", document)
-    weights = {"blob": content["weights"]} if content["weights"] else None
-    return console.trials.add(project["id"], weights_from=weights)
+    return console.trials.add(project["id"])
 
 
 def add_loss(document: Document, columns: list[dict[str, Any]]) -> None:

@@ -153,9 +153,10 @@ class Searches:
         found = next((c for c in self.candidates(key) if c["number"] == number), None)
         if found is None or found["trial"] is None:
             raise missing("candidate", str(number))
-        trial = found["trial"]
-        weights = {"trial": trial} if self.trials.results(trial) else None
-        return {"document": self.trials.document(trial).to_json(), "weights_from": weights}
+        document = self.trials.document(found["trial"])
+        if self.trials.results(found["trial"]):
+            document.weights_from = {"trial": found["trial"]}
+        return {"document": document.to_json()}
 
     def cancel(self, key: str) -> dict[str, Any]:
         with self._lock:
@@ -259,6 +260,7 @@ class Searches:
             if rule != NONE:
                 edits.append(Edit(rule, place, option))
         base = self.store.document(row["version"])
+        base.weights_from = None  # all candidates begin alike
         columns = self._columns(base)
         document, done = mutate(base, edits, columns)
         found = analyse(document, columns)

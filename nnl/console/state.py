@@ -24,11 +24,10 @@ from nnl.console.trials import NNL, Trials
 
 @dataclass
 class Opened:
-    """An uploaded file: its network, what is not as in the file, and the blob of its weights."""
+    """An uploaded file: its network, which has its weights, and what is not as in the file."""
 
     document: Document
     report: list[tuple[str, str]]
-    weights: str | None
 
 
 class Console:
@@ -88,7 +87,9 @@ class Console:
         weights = path.with_name(f"{path.name}.weights")
         found = apart("network", path, path.name, weights=str(weights))
         document = parse(found["document"])
-        return Opened(document, found["report"], self.trials.keep_weights(weights))
+        blob = self.trials.keep_weights(weights)
+        document.weights_from = None if blob is None else {"blob": blob}
+        return Opened(document, found["report"])
 
     @contextmanager
     def scratch(self, name: str) -> Iterator[Path]:

@@ -218,7 +218,7 @@ class Trials:
         Args:
             version: Of the project; its present one if None.
             config: Changes of the document's configuration.
-            weights_from: {"trial": id} or {"blob": id}.
+            weights_from: {"trial": id} or {"blob": id}; what the document says if None.
             dataset: What is evaluated on, instead of the validation set.
             document: Instead of the version's, of a candidate of a search.
             search: The search and the number of its candidate.
@@ -230,6 +230,7 @@ class Trials:
         version = version or self.store.project(project)["head"]
         document = document or self.store.document(version)
         document = parse({**document.to_json(), "config": merged(document.config, config or {})})
+        weights_from = weights_from or document.weights_from
         weights = self.weights(weights_from)
         key = new_id()
         folder = self.folder(key)

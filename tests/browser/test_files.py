@@ -98,6 +98,9 @@ def test_weights_go_in_and_out_again(page: Any, tmp_path: Path, kind: str) -> No
     page.keyboard.press("Control+z")
     expect(page.get_by_role("region", name="Run")).to_contain_text("weights of the file")
 
+    page.reload()
+    expect(page.get_by_role("region", name="Run")).to_contain_text("weights of the file")
+
 
 def test_a_project_of_neural_network_console_opens(page: Any, tmp_path: Path) -> None:
     layers = [*LAYERS, ("RepeatStart", "Repeat", {})]

@@ -193,16 +193,20 @@ def test_broken_files_are_refused_with_their_name(tmp_path, name, content, code,
 def test_the_page_imports_edits_and_exports(browser, tmp_path):
     write_training(digits(), tmp_path / "a.nnp", Data("t.csv", {"x": (1, 8, 8), "y": (1,)}), None)
     found = browser.upload("/import?name=a.nnp", (tmp_path / "a.nnp").read_bytes(), 200)
-    assert found["name"] == "a" and found["weights"] and not found["report"]
-    given = {"document": found["document"], "weights_from": {"blob": found["weights"]}}
+    assert found["name"] == "a" and not found["report"]
+    given = {"document": found["document"]}
+    assert list(given["document"]["weights_from"]) == ["blob"]
     headers = {"X-NNL": "1"}
     for kind in ("nntxt", "nnp", "onnx", "nnlp", "python", "html"):
         answer = browser.client.post(f"/api/v1/export?format={kind}", json=given, headers=headers)
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-disposition"].startswith("attachment")
     assert browser.post("/export?format=exe", given, 422)["code"] == "unsupported"
-    given["weights_from"] = {"blob": "../../console"}
+    given["document"]["weights_from"] = {"blob": "../../console"}
     assert browser.post("/export?format=nnp", given, 404)["code"] == "not_found"
+    given["document"]["weights_from"] = {"blob": 3}
+    said = browser.post("/export?format=nnp", given, 422)
+    assert said["where"] == "weights_from.blob" and "wanted a text" in said["message"]
     assert browser.upload("/import?name=..%2f..%2fx.nntxt", b"{", 422)["where"] == "x.nntxt"
 
 

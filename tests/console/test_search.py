@@ -173,7 +173,7 @@ def test_a_search_finds_cheaper_networks_and_survives_a_restart(tmp_path, browse
         # the stand-in's error is the same for all, so that only the cheapest are not beaten
         assert [by_number[n]["multiply_adds"] for n in found["front"]] == [cheapest]
         opened = browser.post(f"/searches/{key}/candidates/{ended[-1]['number']}/open")
-        assert opened["weights_from"] == {"trial": ended[-1]["trial"]}
+        assert opened["document"]["weights_from"] == {"trial": ended[-1]["trial"]}
         listed = browser.get(f"/trials?search={key}")
         assert listed["total"] == 6
         assert browser.get("/searches")["searches"][0]["attempts"] == 6

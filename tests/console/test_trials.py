@@ -288,7 +288,7 @@ def test_artifacts_and_exports_of_a_trial(browser_of, console, tmp_path):
     for name in ("..%2fnetwork.nnp", "%2fetc%2fpasswd", "..%2f..%2f..%2fconsole.db"):
         assert browser.client.get(f"/api/v1/trials/{key}/artifacts/{name}").status_code == 404
     again = browser.post(f"/trials/{key}/open", {"with_weights": True})
-    assert again["weights_from"] == {"trial": key}
+    assert again["document"]["weights_from"] == {"trial": key}
     assert again["document"]["networks"] == console.trials.document(key).to_json()["networks"]
     retrained = browser.post(f"/trials/{key}/retrain", status=201)
     assert retrained["number"] == 2 and retrained["version"] == console.trials.one(key)["version"]

@@ -93,7 +93,11 @@ export interface Document {
   format: number;
   networks: Network[];
   config: TrainingConfig;
+  weights_from?: WeightsFrom;
 }
+
+/** What parameters begin with where they fit: those of a trial, or of an imported file. */
+export type WeightsFrom = { trial: string; weights?: string } | { blob: string };
 
 export type Edit =
   | { op: "set"; network: string; node: string; property: string; value: PropertyValue }
@@ -184,5 +188,4 @@ export interface ImportReport {
   document: Document;
   name: string;
   report: { severity: "error" | "warning"; message: string }[];
-  weights: string | null;
 }

@@ -1,6 +1,6 @@
 // What the server keeps: projects, data sets, trials, searches, plugins.
 
-import type { Document, PropertyValue } from "./network";
+import type { Document, PropertyValue, WeightsFrom } from "./network";
 
 export interface ErrorBody {
   code: string;
@@ -50,8 +50,6 @@ export interface Version {
   note: string | null;
   trials?: number;
 }
-
-export type WeightsFrom = null | { trial: string } | { blob: string };
 
 export interface Dataset {
   id: string;
@@ -122,7 +120,7 @@ export interface Trial {
   pinned: boolean;
   locked: boolean;
   pareto: boolean;
-  weights_from: WeightsFrom;
+  weights_from: WeightsFrom | null;
   search: string | null;
   search_number: number | null;
   error: ErrorBody | null;
@@ -176,7 +174,6 @@ export interface ResultRow {
 export interface OpenedTrial {
   version: string;
   document: Document;
-  weights_from: WeightsFrom;
 }
 
 export interface SearchSettings {

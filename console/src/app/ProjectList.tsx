@@ -6,8 +6,7 @@ import type { Project, Sample, Trial } from "../api/records";
 import { useResource } from "../api/resource";
 import { moment } from "../ui/format";
 import { Dialog, Empty, Failure, Field, Loading, Menu } from "../ui/parts";
-import { blobOf, importNetwork } from "../editor/importing";
-import { useEditor } from "../editor/store";
+import { importNetwork } from "../editor/importing";
 import { TrialLine } from "../training/TrialLine";
 import { attempt, done } from "./notices";
 import { Link, navigate } from "./router";
@@ -36,7 +35,6 @@ export function ProjectList() {
       if (!found) return;
       const { name, document } = found;
       const project = await post<Project>("/projects", { name, document });
-      await useEditor.getState().open(project.id, blobOf(found));
       navigate(`/p/${project.id}/edit`);
     });
   const name = (text: string) => {

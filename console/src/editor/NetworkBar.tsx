@@ -9,8 +9,8 @@ import { saveAs } from "../ui/files";
 import { Menu, Tabs } from "../ui/parts";
 import { useProblems } from "./analysis";
 import { arrangeAll, duplicate, group, selectAll, unpack } from "./commands";
-import { blobOf, importNetwork } from "./importing";
-import { currentDocument, useDocument, useEditor, weightsOf } from "./store";
+import { importNetwork } from "./importing";
+import { currentDocument, useDocument, useEditor } from "./store";
 
 const FORMATS: [string, string, string][] = [
   ["NNabla text (.nntxt)", "nntxt", "nntxt"],
@@ -25,7 +25,7 @@ async function exportAs(format: string, ending: string): Promise<void> {
   const document = currentDocument();
   const name = useEditor.getState().project?.name ?? "network";
   const response = await send("POST", address("/export", { format }), {
-    body: { document, weights_from: weightsOf(document), name },
+    body: { document, name },
   });
   saveAs(await response.blob(), `${name}.${ending}`);
   done(`Exported as ${name}.${ending}.`);
@@ -43,7 +43,7 @@ export function NetworkBar() {
       const found = await importNetwork();
       if (!found) return;
       const { config } = currentDocument();
-      useEditor.getState().replace({ ...found.document, config }, blobOf(found));
+      useEditor.getState().replace({ ...found.document, config });
     });
 
   return (

@@ -10,7 +10,7 @@ import { Tabs } from "../ui/parts";
 import { useAnalysis, useTotals } from "./analysis";
 import { CodeView } from "./CodeView";
 import { STATISTICS, statisticText, useStatistic, type Statistic } from "./statistic";
-import { currentDocument, useEditor, weightsOf } from "./store";
+import { useEditor } from "./store";
 
 const TABS = [
   { id: "overview", title: "Overview" },
@@ -44,8 +44,9 @@ function RunCard() {
   const trainable = useAnalysis((state) => state.analysis?.trainable ?? false);
   const project = useEditor((state) => state.project);
   const config = useEditor((state) => state.history?.present.config);
-  const from = useEditor((state) => (state.history ? weightsOf(state.history.present) : null));
-  const forget = () => useEditor.getState().replace(currentDocument());
+  const from = useEditor((state) => state.history?.present.weights_from);
+  const forget = () =>
+    useEditor.getState().edit(({ weights_from: _, ...document }) => document);
   return (
     <section className="section" aria-label="Run">
       <div className="run-buttons">

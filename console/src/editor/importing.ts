@@ -2,7 +2,6 @@
 
 import { create } from "zustand";
 import type { ImportReport } from "../api/network";
-import type { WeightsFrom } from "../api/records";
 import { chooseFile, upload } from "../ui/files";
 
 const FILES = ".nntxt,.prototxt,.nnp,.onnx,.nnlp,.sdcproj";
@@ -17,8 +16,4 @@ export async function importNetwork(): Promise<ImportReport | null> {
   const found = await upload<ImportReport>("/import", file);
   useImported.setState({ shown: found.report.length > 0 ? found : null });
   return found;
-}
-
-export function blobOf({ weights }: ImportReport): WeightsFrom {
-  return weights === null ? null : { blob: weights };
 }

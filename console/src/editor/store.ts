@@ -4,7 +4,7 @@
 import { create } from "zustand";
 import { ApiError, address, get, send } from "../api/http";
 import type { Document, LayerCatalog } from "../api/network";
-import type { Project, Version, WeightsFrom } from "../api/records";
+import type { Project, Version } from "../api/records";
 import { arrangeWhereNeeded } from "../graph/layout";
 import { record, redo, start, undo, type History } from "../graph/history";
 import { layersByType, type Layers } from "../graph/ports";
@@ -38,26 +38,19 @@ export interface EditorState {
   /** Another number: the network is shown from its beginning again. */
   view: number;
 
-  open: (id: string, weightsFrom?: WeightsFrom) => Promise<void>;
+  open: (id: string) => Promise<void>;
   edit: (change: (document: Document) => Document, options?: EditOptions) => void;
   undo: () => void;
   redo: () => void;
   show: (network: string, node?: string) => void;
   select: (ids: readonly string[]) => void;
   /** Takes a whole document, as one step: an import, an old trial. */
-  replace: (document: Document, weightsFrom?: WeightsFrom) => void;
+  replace: (document: Document) => void;
   save: (options?: { over?: string; note?: string }) => Promise<boolean>;
   takeTheirs: () => Promise<void>;
 }
 
 const drafts = new Map<string, Draft>();
-
-/** What weights a document starts from; kept by edits of it, and undone with them. */
-const weights = new WeakMap<Document, WeightsFrom>();
-
-export function weightsOf(document: Document): WeightsFrom {
-  return weights.get(document) ?? null;
-}
 
 async function fetchDocument(id: string): Promise<{ document: Document; head: string }> {
   const response = await send("GET", address(`/projects/${id}/document`));
@@ -91,7 +84,7 @@ export const useEditor = create<EditorState>()((set, state) => {
     selected: new Set(),
     view: 0,
 
-    open: async (id, weightsFrom = null) => {
+    open: async (id) => {
       const { project: old, history, saved, head, catalog } = state();
       if (old?.id === id && history) return;
       if (old && history && saved) drafts.set(old.id, { history, saved, head });
@@ -106,7 +99,6 @@ export const useEditor = create<EditorState>()((set, state) => {
         set({ ...fetched, project, network: mainName(fetched.history.present) });
       } else {
         const document = arrangeWhereNeeded(fetched.document);
-        weights.set(document, weightsFrom);
         set({
           project,
           history: start(document),
@@ -122,7 +114,6 @@ export const useEditor = create<EditorState>()((set, state) => {
       const { history } = state();
       if (!history) return;
       const document = change(history.present);
-      if (!weights.has(document)) weights.set(document, weightsOf(history.present));
       set({ history: record(history, document, options.merge) });
       if (options.network !== undefined) set({ network: options.network });
       if (options.select) set({ selected: new Set(options.select) });
@@ -138,9 +129,8 @@ export const useEditor = create<EditorState>()((set, state) => {
     show: (network, node) =>
       set({ network, selected: node === undefined ? new Set() : new Set([node]) }),
     select: (ids) => set({ selected: new Set(ids) }),
-    replace: (document, weightsFrom = null) => {
+    replace: (document) => {
       const arranged = arrangeWhereNeeded(document);
-      weights.set(arranged, weightsFrom);
       state().edit(() => arranged, { network: mainName(arranged), select: [] });
       set({ view: state().view + 1 });
     },

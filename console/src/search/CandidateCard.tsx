@@ -17,7 +17,7 @@ export function CandidateCard({ project, search, candidate }: CandidateCardProps
   const open = async () => {
     const path = `/searches/${search}/candidates/${candidate.number}/open`;
     const opened = await post<OpenedTrial>(path);
-    useEditor.getState().replace(opened.document, opened.weights_from);
+    useEditor.getState().replace(opened.document);
     navigate(`/p/${project}/edit`);
   };
   return (

@@ -66,7 +66,7 @@ export function evaluate(trial: Trial, dataset: string | null = null, weights = 
 export function openInEditor(trial: Trial, withWeights: boolean): void {
   attempt(async () => {
     const opened = await post<OpenedTrial>(`/trials/${trial.id}/open`, { with_weights: withWeights });
-    useEditor.getState().replace(opened.document, opened.weights_from);
+    useEditor.getState().replace(opened.document);
     navigate(`/p/${trial.project}/edit`);
   });
 }

@@ -4,7 +4,7 @@ import { post } from "../api/http";
 import type { Trial, TrialKind } from "../api/records";
 import { attempt } from "../app/notices";
 import { navigate } from "../app/router";
-import { currentDocument, ensureSaved, useEditor, weightsOf } from "../editor/store";
+import { ensureSaved, useEditor } from "../editor/store";
 
 export function start(kind: TrialKind, body: Record<string, unknown> = {}): void {
   attempt(async () => {
@@ -15,7 +15,6 @@ export function start(kind: TrialKind, body: Record<string, unknown> = {}): void
       project: project.id,
       version: head,
       kind,
-      weights_from: weightsOf(currentDocument()),
       ...body,
     });
     navigate(trialAddress(trial));

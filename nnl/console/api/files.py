@@ -19,7 +19,8 @@ from nnl.console.training import FILES, export
 from nnl.converters.nnp.parameter_files import Stored
 
 router = APIRouter()
-FORMATS = ("nntxt", "nnp", *FILES, "python", "html")
+WITHOUT_WEIGHTS = ("python", "html")
+FORMATS = ("nntxt", "nnp", *FILES, *WITHOUT_WEIGHTS)
 
 
 @router.post("/import")
@@ -34,14 +35,13 @@ def imported(console: Console, path: Path) -> dict[str, Any]:
         "document": found.document.to_json(),
         "name": path.stem,
         "report": [{"severity": s, "message": m} for s, m in found.report],
-        "weights": found.weights,
     }
 
 
 @router.post("/export")
 def save(console: The, given: Body, format: str) -> Response:
-    weights = console.trials.weights(given.get("weights_from"))
     found = document(given.get("document"))
+    weights = [] if format in WITHOUT_WEIGHTS else console.trials.weights(found.weights_from)
     return written(console, found, format, weights, text(given, "name", "network"))
 
 

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from nnl.console.api.files import written
+from nnl.console.api.files import WITHOUT_WEIGHTS, written
 from nnl.console.api.requests import Body, The, attachment, text
 from nnl.console.comparing import compared, exported, listed
 from nnl.console.errors import Refused, missing
@@ -130,12 +130,11 @@ def retrain(console: The, key: str) -> dict[str, Any]:
 
 @router.post("/trials/{key}/open")
 def reopen(console: The, key: str, given: Body) -> dict[str, Any]:
-    weights = {"trial": key} if given.get("with_weights") else None
-    if weights:
-        console.trials.weights(weights)  # or it says that there are none
-    version = console.trials.one(key)["version"]
-    document = console.trials.document(key).to_json()
-    return {"version": version, "document": document, "weights_from": weights}
+    document = console.trials.document(key)
+    if given.get("with_weights"):
+        document.weights_from = {"trial": key}
+        console.trials.weights(document.weights_from)  # or it says that there are none
+    return {"version": console.trials.one(key)["version"], "document": document.to_json()}
 
 
 # ---- what they have written ----
@@ -200,11 +199,9 @@ def export(console: The, key: str, format: str, weights: str = "best") -> Respon
         raise Refused(
             "invalid", f"weights is {weights[:20]!r}, wanted best or last", None, "weights"
         )
-    arrays = (
-        []
-        if format in ("python", "html")
-        else console.trials.weights({"trial": key}, weights == "best")
-    )
+    arrays = []
+    if format not in WITHOUT_WEIGHTS:
+        arrays = console.trials.weights({"trial": key}, weights == "best")
     facts = {"status": entry["status"], "best": entry["best"], "last": entry["last"]}
     return written(console, console.trials.document(key), format, arrays, entry["name"], facts)
 
