@@ -132,20 +132,44 @@ def compared(trials: Trials, keys: Sequence[str]) -> dict[str, Any]:
         "environment": differing([e["environment"] for e in entries]),
         "network": [diff(documents[0], d) for d in documents[1:]],
         "metrics": metrics,
-        "confusion": [_confusion(trials, key) for key in keys],
+        **_matrices(trials, keys),
     }
 
 
-def _confusion(trials: Trials, key: str) -> Any:
-    """The matrix of a trial's latest evaluation; None if there is none."""
-    rows = trials.store.rows(
-        "SELECT id FROM trial WHERE kind = 'evaluate' AND status = 'finished' AND NOT deleted AND "
-        "(id = ? OR json_extract(weights_from, '$.trial') = ?) ORDER BY created DESC LIMIT 1",
-        key,
-        key,
-    )
+def _matrices(trials: Trials, keys: Sequence[str]) -> dict[str, Any]:
+    """The matrices of the trials on one data set: that on which most of them were evaluated.
+
+    "evaluated_on" is that data set, and "confusion" has None for a trial that was not evaluated
+    on it, or classifies nothing.
+    """
+    found: list[dict[str, str]] = []  # of each trial: its latest evaluations by data set
+    latest: dict[str, float] = {}
+    for key in keys:
+        rows = trials.store.rows(
+            "SELECT id, created FROM trial WHERE kind = 'evaluate' AND status = 'finished' AND NOT "
+            "deleted AND (id = ? OR json_extract(weights_from, '$.trial') = ?) ORDER BY created",
+            key,
+            key,
+        )
+        found.append({})
+        for row in rows:
+            data = json.loads((trials.folder(row["id"]) / "dataset.json").read_text())
+            found[-1][data] = row["id"]
+            latest[data] = max(latest.get(data, 0.0), row["created"])
+    shared = max(latest, key=lambda d: (sum(d in f for f in found), latest[d]), default=None)
+    if shared is None:
+        return {"evaluated_on": None, "confusion": [None] * len(keys)}
+    data = trials.datasets.one(shared)
+    return {
+        "evaluated_on": {"id": shared, "name": data["name"]},
+        "confusion": [_confusion(trials, evaluations.get(shared)) for evaluations in found],
+    }
+
+
+def _confusion(trials: Trials, evaluation: str | None) -> Any:
+    """The matrix of an evaluation; None if there is none."""
     try:
-        return confusion(results(trials, rows[0]["id"])) if rows else None
+        return evaluation and confusion(results(trials, evaluation))
     except Refused:  # no classification, or its data set is gone
         return None
 

@@ -163,6 +163,9 @@ def test_matrices_of_compared_trials_are_beside_each_other(page: Any, api: Any, 
     page.goto(f"/p/{trial['project']}/compare?trials={trial['id']},{other['id']}")
     matrices = page.get_by_role("table", name="Confusion matrix")
     expect(matrices).to_have_count(2)
+    valid = trial["config"]["dataset"]["valid"]
+    name = next(d["name"] for d in api("GET", "/datasets")["datasets"] if d["id"] == valid)
+    expect(page.get_by_role("heading", name=f"On {name}")).to_be_visible()
     for index, key in enumerate(evaluations):
         counts = api("GET", f"/trials/{key}/confusion")["counts"]
         shown = [[int(c or 0) for c in row[1:]] for row in table(page, "Confusion matrix", index)]

@@ -60,6 +60,16 @@ def test_what_is_no_classification_has_no_matrix(browser, console, tmp_path):
     browser.get("/trials/none/confusion", 404)
 
 
+def finish(console, key):
+    for _ in range(600):
+        console.trials.tick()
+        entry = console.trials.one(key)
+        if entry["status"] not in ("queued", "running"):
+            break
+        time.sleep(0.05)
+    assert entry["status"] == "finished", json.dumps(entry["error"])
+
+
 def test_a_trained_network_is_evaluated_by_nnl_forward(browser_of, tmp_path):
     console = Console(tmp_path / "folder")
     try:
@@ -72,21 +82,16 @@ def test_a_trained_network_is_evaluated_by_nnl_forward(browser_of, tmp_path):
             loss="F.softmax_cross_entropy",
         )
         document.config.update(batch_size=5)
-        project = console.store.add_project("small", document)["id"]
         w, b = rng.normal(size=(4, 3)).astype(np.float32), np.zeros(3, np.float32)
         stored = [Stored("fc/affine/W", w, True), Stored("fc/affine/b", b, True)]
         (tmp_path / "w.h5").write_bytes(stored_bytes(stored, ".h5"))
         blob = console.trials.keep_weights(tmp_path / "w.h5")
+        document.weights_from = {"blob": blob}
+        project = console.store.add_project("small", document)["id"]
         browser = browser_of(console)
         given = {"project": project, "kind": "evaluate", "dataset": data["id"]}
-        trial = browser.post("/trials", {**given, "weights_from": {"blob": blob}}, 201)
-        for _ in range(600):
-            console.trials.tick()
-            entry = browser.get(f"/trials/{trial['id']}")
-            if entry["status"] not in ("queued", "running"):
-                break
-            time.sleep(0.05)
-        assert entry["status"] == "finished", json.dumps(entry["error"])
+        trial = browser.post("/trials", given, 201)
+        finish(console, trial["id"])
         pixels = np.round(x * 255) / 255
         predicted = (pixels.reshape(12, 4) @ w).argmax(1)
         counts = np.zeros((3, 3), int)
@@ -116,5 +121,24 @@ def test_a_trained_network_is_evaluated_by_nnl_forward(browser_of, tmp_path):
         rows = browser.get(f"/trials/{trial['id']}/results?limit=3")
         assert [r["label"] for r in rows["rows"]] == [0, 1, 2] and rows["total"] == 12
         assert rows["dataset"] == data["id"]
+
+        # compared are the trials on the same data only, whichever was evaluated last
+        other = console.datasets.write("other", {"x": x[::-1], "y": y})["id"]
+        later = browser.post(f"/trials/{trial['id']}/evaluate", {"dataset": other}, 201)["id"]
+        alone = browser.post(f"/trials/{later}/evaluate", {"dataset": data["id"]}, 201)["id"]
+        finish(console, later)
+        finish(console, alone)
+        found = browser.get(f"/compare?trials={trial['id']},{later}")
+        assert found["evaluated_on"] == {"id": data["id"], "name": "small"}
+        assert [c["counts"] for c in found["confusion"]] == [counts.tolist()] * 2
+        browser.send("DELETE", f"/trials/{alone}")
+        found = browser.get(f"/compare?trials={trial['id']},{later}")
+        assert found["evaluated_on"] == {"id": other, "name": "other"}
+        assert None not in found["confusion"] and found["confusion"][0]["counts"] != counts.tolist()
+        browser.send("DELETE", f"/trials/{later}")
+        never = browser.post("/trials", {**given, "dataset": other}, 201)["id"]
+        finish(console, never)
+        found = browser.get(f"/compare?trials={trial['id']},{never}")
+        assert found["evaluated_on"]["id"] == other and found["confusion"][0] is None
     finally:
         console.close()

@@ -20,8 +20,9 @@ interface Comparison {
   config: Record<string, PropertyValue[]>;
   network: NetworkDiff[];
   metrics: Record<string, { best: (number | null)[]; last: (number | null)[] }>;
-  /** Of trials that were evaluated. */
-  confusion?: (Confusion | null)[];
+  /** The data set of the matrices; null where no trial was evaluated. */
+  evaluated_on: { id: string; name: string } | null;
+  confusion: (Confusion | null)[];
 }
 
 export default function ComparePage() {
@@ -62,16 +63,23 @@ export default function ComparePage() {
           <DiffView diff={diff} />
         </section>
       ))}
-      {data.confusion?.some((confusion) => confusion !== null) && (
-        <section className="matrices">
-          {data.confusion.map((confusion, index) =>
-            confusion ? (
+      {data.evaluated_on && data.confusion.some((confusion) => confusion !== null) && (
+        <section aria-label="Confusion matrices">
+          <h2>
+            On <Link to={`/data/${data.evaluated_on.id}`}>{data.evaluated_on.name}</Link>
+          </h2>
+          <div className="matrices">
+            {data.confusion.map((confusion, index) => (
               <div key={index}>
-                <h2>{nameOf(data.trials[index])}</h2>
-                <ConfusionMatrix confusion={confusion} />
+                <h3>{nameOf(data.trials[index])}</h3>
+                {confusion ? (
+                  <ConfusionMatrix confusion={confusion} />
+                ) : (
+                  <p className="muted">Not evaluated on these data.</p>
+                )}
               </div>
-            ) : null,
-          )}
+            ))}
+          </div>
         </section>
       )}
     </div>
