@@ -13,6 +13,7 @@ from typing import Any
 
 import nnl.functions as F
 import nnl.parametric_functions as PF
+from nnl.console.formulas import plain
 from nnl.core.arguments import REQUIRED
 from nnl.core.op import Op
 from nnl.core.schema import category
@@ -226,7 +227,7 @@ def _special() -> list[Layer]:
 
 
 def first_sentence(doc: str | None) -> str:
-    return " ".join((doc or "").strip().partition("\n\n")[0].split())
+    return plain(" ".join((doc or "").strip().partition("\n\n")[0].split()))
 
 
 def arguments(doc: str | None) -> dict[str, str]:
@@ -245,7 +246,7 @@ def arguments(doc: str | None) -> dict[str, str]:
             found.update((n, match[2]) for n in names)
         else:
             found.update((n, f"{found[n]} {line.strip()}") for n in names)
-    return found
+    return {name: plain(text) for name, text in found.items()}
 
 
 _KINDS = {
