@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import nnl as nn
 from nnl.console.document import Document, Net
 from nnl.console.layout import place
 from nnl.core.suggest import did_you_mean
+
+logger = logging.getLogger("nnl")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ def digits(console: Any = None) -> Document:
 def _digits(console: Any) -> dict[str, Any]:
     """The data sets of the handwritten digits that scikit-learn brings."""
     if find_spec("sklearn") is None:
+        logger.warning("the digits come with scikit-learn: pip install scikit-learn")
         return {}
     train, valid = console.datasets.sample("digits")
     return {"train": train["id"], "valid": valid["id"]}

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 import zipfile
+from http.cookiejar import CookieJar
 from pathlib import Path
+from urllib.request import HTTPCookieProcessor, Request, build_opener
 
 import pytest
 
@@ -69,10 +73,13 @@ def wheel(python: str) -> Path:
 @pytest.fixture(scope="session")
 def home(wheel: Path, python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheel and what it depends on."""
-    folder = tmp_path_factory.mktemp("environment")
+    return installed(wheel, "", python, tmp_path_factory.mktemp("environment"))
+
+
+def installed(wheel: Path, extra: str, python: str, folder: Path) -> Path:
     subprocess.run([python, "-m", "venv", folder], check=True)
     pip = [folder / "bin/python", "-m", "pip", "install", "-q", "--only-binary", ":all:"]
-    subprocess.run([*pip, wheel], check=True, env={"PATH": str(folder / "bin")})
+    subprocess.run([*pip, f"{wheel}{extra}"], check=True, env={"PATH": str(folder / "bin")})
     return folder
 
 
@@ -124,3 +131,42 @@ def test_a_program_runs_with_the_library_for_the_processor(home, tmp_path, level
     assert run(["./main", "net.nnlp"], home, tmp_path, level).split() == ["1"] * 3  # relu of ones
     trace = ["/usr/bin/env", "LD_TRACE_LOADED_OBJECTS=1", "./main"]  # what the loader takes, as ldd
     assert f"cpp/{folder_of(level)}libnnl.so.0.1 " in run(trace, home, tmp_path, level)
+
+
+def test_the_console_trains_its_sample(wheel, python, tmp_path, tmp_path_factory):
+    """With the extra alone: the page, data for the sample, a training, ONNX out and in."""
+    home = installed(wheel, "[console]", python, tmp_path_factory.mktemp("console"))
+    command = [home / "bin/nnl", "console", "work", "--sample", "digits", "--no-browser"]
+    environment = {"PATH": str(home / "bin")}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    ) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().strip()
+            browser = build_opener(HTTPCookieProcessor(CookieJar()))
+            page = browser.open(address, timeout=60)
+            assert b'<div id="root">' in page.read() and page.url.endswith("/edit")
+
+            def ask(path, given=None, kind="application/json"):
+                body = json.dumps(given).encode() if isinstance(given, dict) else given
+                headers = {"X-NNL": "1", "Content-Type": kind}
+                url = f"{address.partition('?')[0]}api/v1{path}"
+                with browser.open(Request(url, body, headers), timeout=300) as answer:
+                    return answer.read()
+
+            project = page.url.split("/")[-2]
+            config = {"max_epoch": 1}
+            trial = json.loads(ask("/trials", {"project": project, "config": config}))
+            end = time.monotonic() + 120
+            while trial["status"] in ("queued", "running") and time.monotonic() < end:
+                time.sleep(0.2)
+                trial = json.loads(ask(f"/trials/{trial['id']}"))
+            assert trial["status"] == "finished", trial["error"]
+            assert trial["last"]["valid_error"] < 0.5
+            document = json.loads(ask(f"/projects/{project}/document"))
+            onnx = ask("/export?format=onnx", {"document": document})
+            found = json.loads(ask("/import?name=a.onnx", onnx, "application/octet-stream"))
+            assert found["document"]["networks"][0]["nodes"]
+        finally:
+            server.terminate()
