@@ -42,7 +42,7 @@ struct Later {
       : Skeleton(skeleton.attr("Skeleton")),
         Paths(skeleton.attr("Paths")),
         Place(skeleton.attr("Place")),
-        Edges(skeleton.attr("Edges")),
+        Edges(nb::module_::import_("nnl.coexec.backward").attr("Edges")),
         at_once(kept(skeleton.attr("AT_ONCE"))),
         with_input(kept(skeleton.attr("WITH_INPUT"))),
         space(kept(skeleton.attr("SPACE"))),

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
+from nnl.coexec.backward import Edges
 from nnl.coexec.paths import NONE
 from nnl.coexec.running import Running
 from nnl.core.array import NdArray
@@ -29,9 +30,12 @@ class Memory:
         taken: {id of an array: (number of the value that it takes, the array)}, besides `made`.
         behind: What the step before has left to run, until that is over.
         adopted: Numbers of given arrays that it uses, or makes: then they have no buffer yet.
+        edges: What there is to know about gradients.
     """
 
-    __slots__ = ("thread", "made", "given", "before", "taken", "behind", "adopted")
+    __slots__ = (
+        "thread", "made", "given", "before", "taken", "behind", "adopted", "edges",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
@@ -45,6 +49,7 @@ class Memory:
         self.before: dict[int, dict[str, Any]] = {}
         self.taken: dict[int, tuple[int, NdArray]] = {}
         self.adopted: set[int] = set()
+        self.edges = Edges()
 
     @abstractmethod
     def run(self) -> None:
@@ -95,7 +100,8 @@ class Memory:
         self.arrive(number)
         if self.thread != threading.get_ident():
             self.run()
-        elif is_taken or arrays[at] is nd:
+        elif is_taken or (at < len(arrays) and arrays[at] is nd):
+            self.edges.plain = False
             other = NdArray.unwritten(nd.spec)
             other.bufs, other.record = nd.bufs, nd.record
             if is_taken:
@@ -106,6 +112,7 @@ class Memory:
     def keep_value(self, nd: NdArray) -> None:
         """Let the calls that read a given array read what it holds now, whatever becomes of it."""
         self.arrive(nd.record.place)
+        self.edges.plain = False  # functions keep the array itself for their gradients
         old = self.given[-2 - nd.record.place] = NdArray.unwritten(nd.spec)
         old.bufs = dict(nd.bufs)
         old.record = replace(nd.record, version=0, work=None)

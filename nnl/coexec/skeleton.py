@@ -18,7 +18,7 @@ from time import perf_counter
 from types import FrameType
 from typing import Any
 
-from nnl.coexec.backward import Edges, Sums, backward
+from nnl.coexec.backward import Sums, backward
 from nnl.coexec.memory import Memory
 from nnl.coexec.paths import NONE, Call, Paths, Place, Values
 from nnl.coexec.report import Report
@@ -53,12 +53,12 @@ class Skeleton(Memory):
         path: The places on the way.
         frame: That of the step. outermost: The one that has called it. end: What ends the step.
         copied: {position of a copy in `given`: of which array}.
-        edges: What there is to know about gradients. sums: What notes those that leaves get.
+        sums: What notes the gradients that leaves get.
     """
 
     __slots__ = (
         "paths", "report", "frame", "outermost", "end", "shadow", "visited", "at", "path",
-        "copied", "edges", "sums",
+        "copied", "sums",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +83,6 @@ class Skeleton(Memory):
         self.at = self.paths.begin()
         self.path: list[Place] = []
         self.copied: dict[int, NdArray] = {}
-        self.edges = Edges()
         self.sums: Sums | None = None
 
     # ---- calls ----
@@ -430,8 +429,7 @@ class Skeleton(Memory):
         start = perf_counter()
         late = self._take_back()
         at, path, given, taken = self.at, self.path, self.given, self.taken
-        before, made = self.before, self.made
-        live = LISTS.living(made)
+        before, live = self.before, LISTS.living(self.made)
         values: Values = {}
         running = None
         try:

@@ -136,3 +136,54 @@ def test_gradients_of_gradients() -> None:
     for _ in range(4):
         np.testing.assert_allclose(co().d, 3 * x.d**2, 1e-5)
         np.testing.assert_allclose(x.g, 36 * x.d**3, 1e-4)
+
+
+@pytest.mark.parametrize("how", ["writes", "zeros", "shares"])
+def test_gradients_read_what_is_in_an_array_when_they_are_computed(how: str) -> None:
+    """As in dynamic mode, which keeps the array itself for them."""
+    x, w = variable(2, 3), variable(2, 3, seed=1)
+    w.need_grad = True
+    values = x.d.copy()
+
+    @nn.coexecute
+    def step(changes: bool) -> nn.Variable:
+        x.d = values
+        y = F.sum(x * w)
+        w.grad.zero()
+        if changes and how == "writes":
+            x.d = 0.5
+        elif changes and how == "zeros":
+            x.data.zero()
+        elif changes:
+            x.data = nn.NdArray.from_numpy_array(np.full((2, 3), 0.25, np.float32))
+        y.backward(clear_buffer=True)
+        return y
+
+    wanted = {"writes": 0.5, "zeros": 0.0, "shares": 0.25}[how]
+    with nn.auto_forward():
+        for k in range(12):
+            y = step(k in (5, 6, 9))
+            np.testing.assert_allclose(y.d, np.sum(values * w.d), 1e-5)
+            np.testing.assert_array_equal(w.g, wanted if k in (5, 6, 9) else values)
+
+
+def test_a_step_may_read_the_gradient_that_another_one_computes() -> None:
+    a, b = variable(2, 3), variable(2, 3, seed=1)
+    a.need_grad = b.need_grad = True
+
+    @nn.coexecute
+    def step(reads: nn.Variable, learns: nn.Variable) -> nn.NdArray:
+        read = reads.grad * 2.0
+        learns.grad.zero()
+        F.sum(learns * learns).backward(clear_buffer=True)
+        return read
+
+    with nn.auto_forward():
+        for v in (a, b):
+            v.grad.fill(0.5)
+        found = step(a, b).data.copy()
+        np.testing.assert_array_equal(found, 1.0)
+        for k in range(8):
+            reads, learns = (a, b) if k % 2 else (b, a)
+            np.testing.assert_allclose(step(reads, learns).data, 4 * reads.d, 1e-6)
+            np.testing.assert_allclose(learns.g, 2 * learns.d, 1e-6)
