@@ -17,7 +17,17 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from docs.site import commands, digest, facts, finished, headers, pages, public, reference
+from docs.site import (
+    commands,
+    digest,
+    docstrings,
+    facts,
+    finished,
+    headers,
+    pages,
+    public,
+    reference,
+)
 from docs.site.markers import MARKERS
 from nnl.core.op import OPS
 
@@ -208,6 +218,20 @@ def test_examples_in_docstrings_give_what_they_say(module, fresh):
             test = doctest.DocTestParser().get_doctest(doc, variables, key, None, None)
             runner.run(test, out=text.write)
     assert runner.failures == 0, text.getvalue()
+
+
+def test_docstrings_become_markdown_with_their_order_links_and_code():
+    def of(doc):
+        return docstrings.whole(docstrings.read(SimpleNamespace(__doc__=doc)))
+
+    said = of("A.\n\nArgs:\n    x: B *c*.\n\nThe rest is as usual.\n\n    y = f(*x)\n")
+    assert said == "A.\n\n**Args**\n\n- `x`: B \\*c\\*.\n\nThe rest is as usual.\n\n    y = f(*x)"
+    assert "- `A`: b.\n- `CError`: d." in of("E.\n\nRaises:\n    A: b. CError: d.\n")
+    section = reference.section("nnl.functions", "sum_pooling", nn.functions.sum_pooling)
+    assert "[`max_pooling`](#F.max_pooling)" in section and "[`sum_pooling`]" not in section
+    section = reference.section("nnl.functions", "convolution", nn.functions.convolution)
+    assert "- `pad`: " in section and "#F.pad" not in section  # an argument, not the function
+    assert facts.facts("convolution")["CUDA"] == "yes"  # a graph of cuDNN
 
 
 def test_every_function_is_on_the_page_of_a_category():

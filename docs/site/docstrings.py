@@ -14,6 +14,7 @@ HEADING = re.compile(
     r"( \(when called\)|, in the scope [^:]*)?:(.*)$"
 )
 ENTRY = re.compile(r"^([\w*.]+(?:(?:, | and )[\w*.]+)*): (.*)$", re.S)
+CODE = re.compile(r"( {4}.*(\n|$))+")
 KEPT = re.compile(r"(\$\$.*?\$\$|\$[^$]+\$|`[^`]+`)", re.S)
 
 
@@ -44,13 +45,14 @@ def read(thing: Any) -> Docstring:
             target = [match[3].strip()]
             sections.append((match[1] + (match[2] or ""), target))
         elif target is not text and line and not line[0].isspace() and not target[-1]:
-            text += ["", line]  # text goes on after a section
-            target = text
+            target = [line]  # text goes on after a section
+            sections.append(("", target))
         else:
             target.append(line)
     found.text = "\n".join(text).strip()
     found.sections = [
-        (heading, inspect.cleandoc("\n".join(lines)))  # the first line is that of the heading
+        # of a section the first line is that of the heading; text keeps its indented lines
+        (heading, inspect.cleandoc("\n".join(lines)) if heading else "\n".join(lines).strip())
         for heading, lines in sections
         if heading != "Example"
     ]
@@ -67,7 +69,11 @@ def markdown(text: str) -> str:
             return re.sub(r"\s+", " ", text)
         return re.sub(r"([*<>\[\]#|]|(?<!\w)_)", r"\\\1", text)
 
-    done = "".join(part(p) for p in KEPT.split(text))
+    # indented paragraphs are code, as they are in Markdown
+    done = "".join(
+        paragraph if CODE.fullmatch(paragraph) else "".join(part(p) for p in KEPT.split(paragraph))
+        for paragraph in re.split(r"(\n\n+)", text)
+    )
     # a full stop or a comma after a formula of its own belongs to it
     return re.sub(r"\n\$\$\n\n([.,;:])", r" \1\n$$\n\n", done)
 
@@ -87,7 +93,9 @@ def entries(body: str) -> list[tuple[str, str]]:
 
 
 def section(heading: str, body: str) -> str:
-    """A section as Markdown."""
+    """A section as Markdown; one without a heading is text between others."""
+    if not heading:
+        return markdown(body)
     if heading == "Raises":
         body = re.sub(r"\. (\w+Error: )", r".\n\1", body)  # two errors on one line
     if heading.startswith(("Args", "Raises", "Attributes", "Class", "Parameters", "Options")):

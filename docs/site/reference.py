@@ -156,17 +156,38 @@ def section(module: str, name: str, thing: Any) -> str:
         *([f"({short}.{name})="] if short else []),  # targets of links
         f"## {name}",
         f":::::{{py:{kind}}} {module}.{name}{signature(thing)}",
-        docstrings.whole(docstrings.read(thing)),
+        linked(docstrings.whole(docstrings.read(thing)), module, name, thing),
     ]
     if inspect.isclass(thing):
         parts += methods(thing)
     if module == "nnl.functions":
         parts += about(name)
+    if module == "nnl.parametric_functions" and name in F.__all__:
+        parts.append(
+            f"**Computes with** [F.{name}](#F.{name}), which has types, kernels and names in files."
+        )
+    if short in ("F", "PF", "S", "I"):
+        parts += differences(name)
     parts.append(":::::")
     if code := example(module, name, thing):
         code = imports(module, code) + code
         parts.append(f"```python\n{code}```")
     return "\n\n".join(parts) + "\n"
+
+
+def linked(text: str, module: str, name: str, thing: Any) -> str:
+    """Markdown in which names of other functions lead to them, unless they name an argument."""
+    arguments = {name, *re.findall(r"\w+", re.sub(r"=[^,]*", "", signature(thing)))}
+
+    def link(match: re.Match[str]) -> str:
+        path, word = match.groups()
+        home = path.rstrip(".") or module
+        if home not in SHORT or (not path and word in arguments) or word not in public.names(home):
+            return match[0]
+        return f"[`{word}`](#{SHORT[home]}.{word})"
+
+    # not the names of arguments that begin the entries of a list
+    return re.sub(r"(?<!^- )`((?:nnl\.(?:\w+\.)?)?)(\w+)`", link, text, flags=re.M)
 
 
 def methods(cls: type) -> Iterator[str]:
@@ -192,6 +213,8 @@ def about(name: str) -> Iterator[str]:
         if "Args" not in told and (shapes := facts.shapes(op)):
             yield f"**Shapes**: {shapes}."
         yield f"**Types**: {facts.dtypes(op)}."
+    else:
+        yield "**Types**: those of the functions that it is made of."
     fast = [b for b in ("native", "CUDA") if known[b] == "yes"]
     yield "**Kernels**: " + (f"{' and '.join(fast)}; " if fast else "") + "the definition in numpy."
     formats = [c for c in ("C++", "C", "NNB", "TFLite, TF") if known[c] in ("yes", "some")]
@@ -199,6 +222,10 @@ def about(name: str) -> Iterator[str]:
         f"**Gradient**: {known['gradient']}. **.nnp**: {known['NNP']}. **ONNX**: {known['ONNX']}. "
         f"**Other forms**: {', '.join(formats) or 'none'}."
     )
+
+
+def differences(name: str) -> Iterator[str]:
+    """What the pages of differences from NNabla say of a name."""
     told = [text for names, text in facts.differences() if name in names]
     if told:
         yield "**Differs from NNabla**\n\n" + "\n".join(f"- {text}" for text in told)

@@ -230,7 +230,9 @@ def max(x, axis=None, keepdims=False, with_index=False, only_index=False):
 
 
 def min(x, axis=None, keepdims=False, with_index=False, only_index=False):
-    r"""$y = \min_i x_i$ over axes; a NaN counts as the smallest. Arguments as for max.
+    r"""$y = \min_i x_i$ over axes; a NaN counts as the smallest.
+
+    Arguments and errors are those of `max`.
 
     Example:
         >>> F.min(array([[1, 5], [7, 3]]), axis=1).d

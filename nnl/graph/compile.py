@@ -224,13 +224,15 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
             `t.data.copy_from(y.data)`, `t.data.zero()` and `t.d = 0` happen at every run.
 
     Python code in f runs only while it is recorded. Later runs see again what it saw then:
-        - numbers, strings and numpy arrays, those given to functions and to `t.d = 0` included; a
-          learning rate or another hyperparameter of a solver is followed if it is set outside of f,
-        - branches, loops, prints and counters; shapes, dtypes and flags of arguments, for each
-          combination of which f is recorded once; the context,
-        - Variables and NdArrays that f makes, which are made once, and parameters, created once,
-        - calls that change something besides arrays: `nnl.seed`, `clear_parameters`,
-          `set_learning_rate`, `need_grad = ...`; hooks of forward() and backward() do not run.
+
+    - numbers, strings and numpy arrays, those given to functions and to `t.d = 0` included; a
+      learning rate or another hyperparameter of a solver is followed if it is set outside of f;
+    - branches, loops, prints and counters; shapes, dtypes and flags of arguments, for each
+      combination of which f is recorded once; the context;
+    - Variables and NdArrays that f makes, which are made once, and parameters, created once;
+    - calls that change something besides arrays: `nnl.seed`, `clear_parameters`,
+      `set_learning_rate`, `need_grad = ...`; hooks of forward() and backward() do not run.
+
     What would be lost or stay as it is without notice raises ValueError at its line: to read `.d`,
     to write numpy arrays into it, or to share memory, unless f itself has made the array and no
     function has read it yet. Writes through a numpy array that was taken from `.d` before are not
