@@ -19,9 +19,15 @@ TARGETS = {"NNB": nnb(), "CSRC": csrc(), "TFLITE, TF_PB": TFLITE}
 
 TEXT = """# What can be converted
 
+`nnl convert` writes a trained network for NNabla's C runtime (NNB), as C source that compiles alone
+(CSRC), for TensorFlow Lite and for TensorFlow (TFLITE, TF_PB); [formats.md](formats.md) tells what
+each is for. This table says which functions the network may have. *some*: not with all arguments.
+Where a function says *no*, the network is refused, all such calls are named with their lines, and
+nothing is written; often the function can be said in others that are there. ONNX has
+[a table of its own](onnx_export.md).
+
 Made by `python -m tests.converters.conversion_table`: every sample of every function is said in
-the functions of each target. *some*: not the samples with other arguments. The tests run what is
-said and compare it with numpy. [onnx_export.md](onnx_export.md) has the same for ONNX.
+the functions of each target. The tests run what is said and compare it with numpy.
 
 """
 

@@ -17,7 +17,11 @@ _INTRODUCTION = f"""# Functions in ONNX files
 `nnl.converters.onnx.save(path, outputs, inputs)` writes a graph. Opsets {OLDEST_OPSET} to the
 newest that the package `onnx` knows are available. Batch normalisation is written with its running
 statistics, dropout as nothing; random functions keep their distribution, not their numbers;
-positions are int64.
+positions are int64. A graph with a function that has no form is refused before anything is
+written, with all such functions in one error.
+
+The columns: the first opset that has it, and how it is written: as the operator of that name, by a
+*handler* that chooses operators by the arguments, or as *its parts*, the functions it is made of.
 
 This page is printed by `python -m nnl.converters.onnx.export_table`.
 """
