@@ -58,8 +58,8 @@ def page(names: Collection[str]) -> str:
     lines = [
         "# Functions that C++ refuses",
         "",
-        "A program (`.nnlp`) runs in C++ without Python, [as told there](cpp.md), unless it has one "
-        "of these",
+        "A program (`.nnlp`) runs in C++ without Python, [as told there](cpp.md), unless it has "
+        "one of these",
         "functions: then opening it is an error that names the function and the line where it was "
         "called.",
         "Such a function goes before or after the program, into your own C++ code.",
