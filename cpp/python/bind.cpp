@@ -40,6 +40,7 @@ void bind_array_kernel(nb::module_& m);  // array_kernel.cpp
 void bind_call(nb::module_& m);          // call.cpp
 void bind_graph(nb::module_& m);         // bind_graph.cpp
 void bind_lists(nb::module_& m);         // lists.cpp
+void bind_parametric(nb::module_& m);    // parametric.cpp
 void bind_location(nb::module_& m);      // location.cpp
 void bind_model(nb::module_& m);         // bind_model.cpp
 void bind_pictures(nb::module_& m);      // bind_pictures.cpp
@@ -280,6 +281,7 @@ NB_MODULE(_native, m) {
   bind_call(m);
   bind_graph(m);
   bind_lists(m);
+  bind_parametric(m);
   bind_location(m);
   bind_model(m);
   bind_pictures(m);

@@ -18,20 +18,6 @@ void bind_call(nb::module_& m);
 
 namespace {
 
-// The modes of this thread, borrowed: STATE.__dict__, which lives as long as the thread does.
-PyObject* modes_of_this_thread() {
-  static thread_local uint64_t known = 0;  // numbers of threads are never used again
-  static thread_local PyObject* modes;
-  const uint64_t thread = PyThreadState_GetID(PyThreadState_Get());
-  if (known != thread) {
-    nb::object found = nb::steal(PyObject_GetAttrString(core->modes, "__dict__"));
-    if (!found.is_valid() || !PyDict_CheckExact(found.ptr())) return nullptr;
-    modes = found.ptr();
-    known = thread;
-  }
-  return modes;
-}
-
 // Puts an item, which it takes, in a new tuple; false for none.
 bool put(const nb::object& tuple, Py_ssize_t i, PyObject* item) {
   if (item) PyTuple_SET_ITEM(tuple.ptr(), i, item);

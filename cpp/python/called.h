@@ -22,6 +22,32 @@ struct Called {
 
 inline const Core* core;
 
+// The dictionary of a threading.local in this thread, borrowed: it lives as long as the thread
+// does.
+class OfThread {
+ public:
+  PyObject* of(PyObject* local) {  // null where there is none
+    const uint64_t thread = PyThreadState_GetID(PyThreadState_Get());
+    if (known_ != thread) {
+      auto found = nanobind::steal(PyObject_GetAttrString(local, "__dict__"));
+      if (!found.is_valid() || !PyDict_CheckExact(found.ptr())) return nullptr;
+      dict_ = found.ptr();
+      known_ = thread;
+    }
+    return dict_;
+  }
+
+ private:
+  uint64_t known_ = 0;  // numbers of threads are never used again
+  PyObject* dict_ = nullptr;
+};
+
+// The modes of this thread, borrowed.
+inline PyObject* modes_of_this_thread() {
+  static thread_local OfThread modes;
+  return modes.of(core->modes);
+}
+
 // The array of an input that is given; null for what is neither Variable nor NdArray.
 PyObject* data_of(PyObject* x);
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -15,7 +15,7 @@ from nnl.core.convert import CONVERT, OneForAll, as_bool, as_int, as_ints, wante
 from nnl.core.suggest import did_you_mean
 
 Input = Any  # a Variable or an NdArray
-Check = Callable[[tuple[Any, ...], dict[str, Any]], tuple[list[Any], dict[str, Any]]]
+Check = Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def shown(value: Any) -> str:
@@ -97,7 +97,7 @@ def _int_pair(value: Any) -> Any:
     return low, high
 
 
-def _array(value: Any) -> Any:
+def as_input(value: Any) -> Any:
     if not hasattr(value, "spec"):
         raise TypeError
     return value
@@ -127,9 +127,16 @@ KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "Rng": (_rng, "a numpy.random.RandomState"),
     "RandomState": (_rng, "a numpy.random.RandomState"),
     "np.random.RandomState": (_rng, "a numpy.random.RandomState"),
-    "Input": (_array, "nnl.Variable or nnl.NdArray"),
+    "Input": (as_input, "nnl.Variable or nnl.NdArray"),
     "Iterable[Callback]": (_iterable, "several functions"),
     "dict[str, Any]": (_dict, "a dict"),
+}
+# Type of a value -> conversions that give it as it is; of a tuple, if it has ints alone.
+USUAL: dict[type, set[Callable[[Any], Any]]] = {
+    int: {as_int, _int_or_ints},
+    bool: {as_bool},
+    str: {CONVERT["str"][0]},
+    tuple: {_ints, _int_or_ints, _spatial},
 }
 # Arguments that are a Sequence[int] with one for each spatial axis.
 SPATIAL = frozenset(["kernel", "pad", "stride", "dilation", "output_padding", "output_size"])
@@ -140,6 +147,49 @@ ALIASES = {
     "Init": "dict[str, Any] | None",
     "Rng": "np.random.RandomState | None",
 }
+
+
+def usual(
+    args: Sequence[Any],
+    kw: Mapping[str, Any],
+    positional: Sequence[tuple[str, Any]],
+    kinds: Mapping[str, Any],
+    types: Mapping[type, Any],
+) -> bool:
+    """Whether all conversions of a call would give what they are given.
+
+    Args:
+        positional: Names of what can be given by position, and their kinds.
+        kinds: {name: (conversion, what is wanted, default), None for what is not converted}.
+        types: See USUAL.
+    """
+    if len(args) > len(positional) or not all([arg in kinds for arg in kw]):
+        return False
+    pairs = zip([*args, *kw.values()], [*positional[: len(args)], *kw], strict=True)
+    for value, arg in pairs:
+        kind = kinds[arg] if isinstance(arg, str) else arg[1]
+        if kind is None or value is kind[2]:
+            continue
+        if kind[0] not in types.get(type(value), ()):
+            return False
+        ints = value if type(value) is tuple else (value,) if type(value) is int else ()
+        if not all([type(n) is int and -(2**63) <= n < 2**63 for n in ints]):
+            return False
+    return True
+
+
+class Usual:
+    """That function; an attribute, so that a library can take its place."""
+
+    def __init__(self) -> None:
+        self.check: Callable[..., bool] = usual
+
+    def asked_of(self, check: Callable[..., bool]) -> None:
+        """Let a library say it."""
+        self.check = check
+
+
+CHECKS = Usual()
 
 
 def checker(function: Callable[..., Any]) -> Check:
@@ -165,7 +215,11 @@ def checker(function: Callable[..., Any]) -> Check:
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
 
-    def check(args: tuple[Any, ...], kw: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    every = {arg: kinds.get(arg) for arg in parameters}
+
+    def check(args: tuple[Any, ...], kw: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if CHECKS.check(args, kw, positional, every, USUAL):
+            return args, kw
         out = list(args)
         try:
             for i, (value, (arg, kind)) in enumerate(zip(args, positional, strict=False)):  # noqa: B007
@@ -179,14 +233,14 @@ def checker(function: Callable[..., Any]) -> Check:
                 elif value is not kind[2]:
                     kw[arg] = kind[0](value)
             else:
-                return out, kw
+                return tuple(out), kw
         except OneForAll as e:
             axes = max(getattr(out[0], "ndim", 4) - 2, 1) if out else 2
             one = e.args[0]
             raise TypeError(f"{name}: {arg} is {one}, {wanted_instead(one, axes)}") from None
         except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises the last
             to, wanted, _ = kind  # type: ignore[misc]
-            got = type(value).__name__ if to is _array else shown(value)
+            got = type(value).__name__ if to is as_input else shown(value)
             raise TypeError(f"{name}: {arg} is {got}, wanted {wanted}") from None
         raise TypeError(f"{name}() has no argument {arg!r}{did_you_mean(arg, parameters)}")
 
@@ -199,7 +253,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def with_checks(*args: Any, **kw: Any) -> Any:
-        args, kw = check(args, kw)  # type: ignore[assignment]
+        args, kw = check(args, kw)
         return function(*args, **kw)
 
     return with_checks

@@ -16,6 +16,7 @@ import numpy as np
 from nnl.core.annotations import shown
 from nnl.core.context import STATE
 from nnl.core.limits import check_sizes
+from nnl.core.origin import PASSED
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
 
@@ -136,6 +137,80 @@ def leave_scope(outer: Any) -> None:
     place["scope"], place["path"], STATE.layer = outer
 
 
+def in_scope(
+    function: Callable[..., Any],
+    scope: str,
+    own: int,
+    name: str | None,
+    args: tuple[Any, ...],
+    kw: dict[str, Any],
+) -> Any:
+    """Call a parametric function in the scope `name/scope`, or `scope` without a name.
+
+    Args:
+        own: How many scopes at the end are the function's own: messages name it anyway.
+    """
+    outer = enter_scope(scope if not name else f"{name}/{scope}")
+    try:
+        STATE.layer = PLACE.path[:-own]
+        return all_or_nothing(function, args, kw)
+    finally:
+        leave_scope(outer)
+
+
+def all_or_nothing(function: Callable[..., Any], args: Any, kw: dict[str, Any]) -> Any:
+    """Call the function; remove the parameters that it has registered if it raises."""
+    made: list[tuple[Scope, str]] = []
+    outer, PLACE.made = PLACE.made, made
+    finished = False
+    try:
+        result = function(*args, **kw)
+        finished = True
+        return result
+    finally:
+        PLACE.made = outer
+        if not finished:
+            take_back(made)
+        elif outer is not None:
+            outer += made
+
+
+def take_back(made: Sequence[tuple[Scope, str]]) -> None:
+    """Remove parameters that were registered."""
+    for scope, leaf in made:
+        scope.pop(leaf, None)
+
+
+def handle(name: str, shape: Any, need_grad: bool, as_need_grad: bool | None) -> Variable | None:
+    """A handle on a parameter that exists as it is asked for, see get_parameter_or_create.
+
+    None where it does not.
+    """
+    param = get_parameter(name)
+    if param is None or param.need_grad is not need_grad:
+        return None
+    if shape is not None and param.shape != tuple(shape):
+        return None
+    flag = need_grad if as_need_grad is None else as_need_grad
+    return param.unlinked(need_grad=flag and not STATE.no_grad)
+
+
+class Calls:
+    """What parametric functions do all the time; attributes, so that a library can do it."""
+
+    def __init__(self) -> None:
+        self.in_scope: Callable[..., Any] = in_scope
+        self.handle: Callable[..., Variable | None] = handle
+
+    def asked_of(self, library: Any) -> None:
+        """Let a library do them."""
+        self.in_scope, self.handle = library.in_scope, library.handle
+
+
+CALLS = Calls()
+PASSED.update([in_scope.__code__, all_or_nothing.__code__])
+
+
 def get_parameter(key: str) -> Variable | None:
     """The parameter of this name, relative to the current scope; None if there is none.
 
@@ -220,6 +295,9 @@ def get_parameter_or_create(
         >>> w.d
         array([3., 3.], dtype=float32)
     """
+    found = CALLS.handle(name, shape, need_grad, as_need_grad)
+    if found is not None:
+        return found
     param = get_parameter(name)
     if param is None:
         with _creating:

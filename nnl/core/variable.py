@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnl.core.annotations import checked, flag
+from nnl.core.annotations import USUAL, as_input, checked, flag
 from nnl.core.array import Host, NdArray
 from nnl.core.context import EPOCH, STATE
 from nnl.core.graph import Value
@@ -337,6 +337,9 @@ class Variable(Operators, VariableItems, Handle):
         if node is not None:
             parts.append(f"parent={node.op.name}")
         return f"<Variable({', '.join(parts)}) at {id(self):#x}>"
+
+
+USUAL[NdArray] = USUAL[Variable] = {as_input}
 
 
 def forward_all(

@@ -9,8 +9,7 @@ from functools import wraps
 from typing import Any
 
 from nnl.core.annotations import checker, shown
-from nnl.core.context import STATE
-from nnl.core.parameter import PLACE, enter_scope, leave_scope
+from nnl.core.parameter import CALLS
 
 Description = tuple[str, str, str, bool]
 
@@ -53,13 +52,8 @@ def parametric_function_api(
             if name is not None and not isinstance(name, str):
                 raise TypeError(f"{function.__name__}: name is {shown(name)}, wanted a str")
             if ours:
-                args, kw = check(args, kw)  # type: ignore[assignment]
-            outer = enter_scope(scope if not name else f"{name}/{scope}")
-            try:
-                STATE.layer = PLACE.path[:-own]  # messages name the function anyway
-                return all_or_nothing(function, args, kw)
-            finally:
-                leave_scope(outer)
+                args, kw = check(args, kw)
+            return CALLS.in_scope(function, scope, own, name, args, kw)
 
         last = inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
         with_scope.__signature__ = signature.replace(  # type: ignore[attr-defined]
@@ -69,23 +63,6 @@ def parametric_function_api(
         return with_scope
 
     return decorate
-
-
-def all_or_nothing(function: Callable[..., Any], args: Any, kw: dict[str, Any]) -> Any:
-    """Call the function; remove the parameters that it has registered if it raises."""
-    outer, PLACE.made = PLACE.made, (made := [])
-    finished = False
-    try:
-        result = function(*args, **kw)
-        finished = True
-        return result
-    finally:
-        PLACE.made = outer
-        if not finished:
-            for scope, leaf in made:
-                scope.pop(leaf, None)
-        elif outer is not None:
-            outer += made
 
 
 def _documented(doc: str | None, scope: str, descriptions: Sequence[Description]) -> str:

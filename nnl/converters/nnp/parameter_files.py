@@ -15,12 +15,16 @@ from nnl.converters.nnp.members import BytesFile, Member, Place, members, sealed
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.wire import join_parameters, split_parameters
 from nnl.core.atomic import replacing
-from nnl.core.parameter import get_parameter, get_parameter_or_create, get_parameters
+from nnl.core.parameter import (
+    all_or_nothing,
+    get_parameter,
+    get_parameter_or_create,
+    get_parameters,
+)
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
 from nnl.data.damage import numbers
 from nnl.ext.native import LARGE
-from nnl.parametric_functions.api import all_or_nothing
 
 SAVED = (".h5", ".protobuf")
 LOADED = (".h5", ".protobuf", ".nntxt", ".prototxt", ".nnp")

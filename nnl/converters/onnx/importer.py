@@ -18,13 +18,13 @@ from nnl.converters.onnx.values import array, dtype_of, is_float, is_var, tagged
 from nnl.converters.onnx.weights import constants_of, frozen_of, parameter_names
 from nnl.core.context import using
 from nnl.core.parameter import (
+    all_or_nothing,
     get_current_parameter_scope,
     get_parameter,
     get_parameter_or_create,
 )
 from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
-from nnl.parametric_functions.api import all_or_nothing
 
 logger = logging.getLogger("nnl")
 

@@ -19,9 +19,11 @@ import numpy as np
 
 from nnl.core import dispatch
 from nnl.core import op as ops
+from nnl.core.annotations import CHECKS
 from nnl.core.context import BACKENDS, SPACES, Backend, Context, HostSpace
 from nnl.core.lists import LISTS
 from nnl.core.origin import LOCATION, starts
+from nnl.core.parameter import CALLS
 from nnl.ext.host_device import *  # noqa: F403  # what scripts ask of a device
 from nnl.ext.library import (
     DTYPES,
@@ -78,6 +80,8 @@ def library() -> ModuleType | None:
         ops.call_by(lib.op_call(ops, dispatch))
         LOCATION.asked_of(lib.location_by(starts))
         LISTS.asked_of(lib)
+        CALLS.asked_of(lib)
+        CHECKS.asked_of(lib.usual)
         return lib
     except ImportError as e:
         logger.log(
