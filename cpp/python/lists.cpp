@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loops over the arrays of a step. nnl/core/lists.py says what they do; these are only faster.
+#include <algorithm>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "called.h"
 
@@ -16,18 +19,25 @@ PyObject* buffer(PyObject* nd, PyObject* space) {
   return PyDict_GetItemWithError(core->NdArray.bufs.of(nd), space);
 }
 
-bool renew(PyObject* nd, PyObject* space) {
+// What Record.renew() does, with what another record says.
+void renew(PyObject* record, PyObject* now) {
+  const RecordClass& Record = core->Record;
+  nb::object version = nb::steal(PyIter_Next(core->versions));
+  if (!version.is_valid()) throw nb::python_error();
+  for (const Slot* s : {&Record.fill, &Record.cleared, &Record.early})
+    Py_SETREF(s->of(record), Py_NewRef(s->of(now)));
+  for (const Slot* s : {&Record.own, &Record.views}) Py_SETREF(s->of(record), Py_NewRef(Py_None));
+  Py_SETREF(Record.version.of(record), version.release().ptr());
+}
+
+bool renew_usual(PyObject* nd, PyObject* space) {
   const RecordClass& Record = core->Record;
   PyObject* record = core->NdArray.record.of(nd);
   const bool alone = Record.own.of(record) == Py_None && Record.views.of(record) == Py_None &&
                      Record.work.of(record) == Py_None;
   if (!alone || !Record.version.number(record)) return false;
   if (PyDict_GET_SIZE(core->NdArray.bufs.of(nd)) != 1 || !buffer(nd, space)) return false;
-  nb::object version = nb::steal(PyIter_Next(core->versions));
-  if (!version.is_valid()) throw nb::python_error();
-  for (const Slot* s : {&Record.fill, &Record.cleared, &Record.early})
-    Py_SETREF(s->of(record), Py_NewRef(s->of(core->plain)));
-  Py_SETREF(Record.version.of(record), version.release().ptr());
+  renew(record, core->plain);
   return true;
 }
 
@@ -35,7 +45,7 @@ nb::list renewed(const nb::list& arrays, nb::str space) {
   nb::list others;
   for (nb::handle pair : arrays) {
     PyObject *nd = PyTuple_GET_ITEM(pair.ptr(), 0), *where = PyTuple_GET_ITEM(pair.ptr(), 1);
-    if (PyObject_RichCompareBool(where, space.ptr(), Py_EQ) != 1 || !renew(nd, where))
+    if (PyObject_RichCompareBool(where, space.ptr(), Py_EQ) != 1 || !renew_usual(nd, where))
       others.append(pair);
   }
   return others;
@@ -81,6 +91,171 @@ nb::dict living(const nb::list& made) {
   return found;
 }
 
+// An item of a dictionary by a number or id, borrowed; null for none.
+PyObject* item(PyObject* dict, PyObject* key) {
+  PyObject* found = PyDict_GetItemWithError(dict, key);
+  if (!found && PyErr_Occurred()) throw nb::python_error();
+  return found;
+}
+
+// Gives a record its next work.
+void go_on(PyObject* record, PyObject* then) {
+  PyObject* work = Py_None;
+  if (PyDict_GET_SIZE(then)) {
+    nb::object id = nb::steal(PyLong_FromVoidPtr(record));
+    PyObject* next = item(then, id.ptr());
+    if (next) work = next;
+  }
+  Py_SETREF(core->Record.work.of(record), Py_NewRef(work));
+}
+
+void give_up(PyObject* record) {
+  static PyObject* const text = kept(nb::module_::import_("nnl.core.lists").attr("GIVEN_UP"));
+  Py_SETREF(core->Record.cleared.of(record), Py_NewRef(text));
+}
+
+void set_buffer(PyObject* nd, PyObject* space, PyObject* buf) {
+  if (PyDict_SetItem(core->NdArray.bufs.of(nd), space, buf) < 0) throw nb::python_error();
+}
+
+// Whether a buffer is no part of another array.
+bool is_whole(PyObject* buf) {
+  static PyObject* const base = text("base");
+  nb::object of = nb::steal(PyObject_GetAttr(buf, base));
+  if (!of.is_valid()) PyErr_Clear();
+  return !of.is_valid() || of.is_none();
+}
+
+void publish(const nb::dict& values, const nb::dict& live, const nb::dict& taken,
+             const nb::dict& then) {
+  const RecordClass& Record = core->Record;
+  for (auto [number, array] : live) {
+    PyObject *nd = array.ptr(), *record = core->NdArray.record.of(nd);
+    if (Record.work.of(record) == Py_None) continue;  // it was overwritten
+    renew(record, core->plain);
+    PyObject* value = item(values.ptr(), number.ptr());
+    if (value)
+      set_buffer(nd, PyTuple_GET_ITEM(value, 0), PyTuple_GET_ITEM(value, 1));
+    else
+      give_up(record);
+    go_on(record, then.ptr());
+  }
+  std::unordered_set<Py_ssize_t> handed;
+  for (auto [id, pair] : taken) {
+    PyObject *number = PyTuple_GET_ITEM(pair.ptr(), 0), *nd = PyTuple_GET_ITEM(pair.ptr(), 1);
+    PyObject *record = core->NdArray.record.of(nd), *value = item(values.ptr(), number);
+    if (!value) {
+      give_up(record);
+    } else {
+      nb::object space = nb::borrow(PyTuple_GET_ITEM(value, 0));
+      nb::object buf = nb::borrow(PyTuple_GET_ITEM(value, 1));
+      const bool own = !item(live.ptr(), number) && is_whole(buf.ptr()) &&
+                       handed.insert(PyLong_AsSsize_t(number)).second;
+      if (!own) buf = buf.attr("copy")();
+      if (Record.own.of(record) == Py_None)
+        renew(record, core->plain);
+      else
+        buf = nb::borrow(record).attr("take")(space, buf);
+      PyDict_Clear(core->NdArray.bufs.of(nd));
+      set_buffer(nd, space.ptr(), buf.ptr());
+    }
+    go_on(record, then.ptr());
+  }
+}
+
+// Whether an array is lazily zero, as far as that is seen at once.
+bool is_zero(PyObject* nd) {
+  PyObject* fill = core->Record.fill.of(core->NdArray.record.of(nd));
+  return !PyDict_GET_SIZE(core->NdArray.bufs.of(nd)) && PyLong_CheckExact(fill) &&
+         PyLong_AsLong(fill) == 0;
+}
+
+void zeroed(const nb::list& arrays) {
+  static PyObject* const zero = kept(nb::module_::import_("nnl.core.record").attr("ZERO"));
+  static PyObject* const trace = text("trace");
+  const RecordClass& Record = core->Record;
+  PyObject* modes = modes_of_this_thread();
+  const bool usual = modes && item(modes, trace) == Py_None;
+  for (nb::handle nd : arrays) {
+    PyObject*& record = core->NdArray.record.of(nd);
+    if (!usual || Record.own.of(record) != Py_None || Record.work.of(record) != Py_None) {
+      nd.attr("zero")();
+      continue;
+    }
+    PyDict_Clear(core->NdArray.bufs.of(nd));
+    if (Record.version.number(record))
+      renew(record, zero);
+    else
+      Py_SETREF(record, Py_NewRef(zero));
+  }
+}
+
+nb::list to_update(const nb::list& entries) {
+  static PyObject* const variable = text("variable");
+  static PyObject* const inputs = text("inputs");
+  nb::list found;
+  for (nb::handle entry : entries) {
+    nb::object w = nb::steal(PyObject_GetAttr(entry.ptr(), variable));
+    nb::object rest = nb::steal(PyObject_GetAttr(entry.ptr(), inputs));
+    if (!w.is_valid() || !rest.is_valid()) throw nb::python_error();
+    PyObject* edge = core->Variable.edge.of(w);
+    nb::object grad = nb::borrow(core->Value.own_grad.of(edge));
+    if (core->Value.node.of(edge) != Py_None || grad.is_none())
+      grad = nb::borrow(edge).attr("grad");
+    if (is_zero(grad.ptr()) || nb::cast<bool>(grad.attr("zeroing"))) continue;
+    const Py_ssize_t n = PyTuple_GET_SIZE(rest.ptr());
+    nb::object datas = nb::steal(PyTuple_New(2 + n));
+    PyTuple_SET_ITEM(datas.ptr(), 0, Py_NewRef(core->Variable.data.of(w)));
+    PyTuple_SET_ITEM(datas.ptr(), 1, grad.release().ptr());
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      PyObject* v = PyTuple_GET_ITEM(rest.ptr(), i);
+      PyTuple_SET_ITEM(datas.ptr(), 2 + i, Py_NewRef(v == Py_None ? v : core->Variable.data.of(v)));
+    }
+    found.append(datas);
+  }
+  return found;
+}
+
+nb::list captured(const nb::list& outputs) {
+  const NodeClass& Node = core->Node;
+  std::unordered_set<PyObject*> seen;
+  std::vector<PyObject*> stack;
+  std::vector<std::pair<long long, PyObject*>> order;
+  const auto meet = [&](PyObject* v) {
+    PyObject* node = v == Py_None ? v : core->Value.node.of(v);
+    if (node == Py_None || !seen.insert(node).second) return;
+    stack.push_back(node);
+    order.emplace_back(PyLong_AsLongLong(Node.seq.of(node)), node);
+  };
+  for (nb::handle v : outputs) meet(v.ptr());
+  while (!stack.empty()) {
+    PyObject* inputs = Node.inputs.of(stack.back());
+    stack.pop_back();
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) meet(PyTuple_GET_ITEM(inputs, i));
+  }
+  std::sort(order.begin(), order.end());
+  nb::list nodes;
+  for (const auto& [seq, node] : order) nodes.append(nb::borrow(node));
+  return nodes;
+}
+
+bool plain(const nb::list& nodes) {
+  static PyObject* const shows_inputs = text("shows_inputs");
+  const NodeClass& Node = core->Node;
+  for (nb::handle node : nodes) {
+    if (Node.live.of(node) == Py_None || Node.saved.of(node) == Py_None) return false;
+    PyObject* inputs = Node.inputs.of(node);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) {
+      PyObject* v = PyTuple_GET_ITEM(inputs, i);
+      if (v != Py_None && core->Value.persistent.of(v) != Py_False) return false;
+    }
+    nb::object shows = nb::steal(PyObject_GetAttr(Node.attrs.of(node), shows_inputs));
+    if (!shows.is_valid()) throw nb::python_error();
+    if (PyObject_IsTrue(shows.ptr())) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void bind_lists(nb::module_& m) {
@@ -89,4 +264,9 @@ void bind_lists(nb::module_& m) {
   m.def("unlike", &unlike);
   m.def("give_back", &give_back, nb::arg(), nb::arg(), nb::arg().none());
   m.def("living", &living);
+  m.def("publish", &publish);
+  m.def("zeroed", &zeroed);
+  m.def("to_update", &to_update);
+  m.def("captured", &captured);
+  m.def("plain", &plain);
 }

@@ -17,7 +17,7 @@ struct SkeletonClass : Class {
   Slot at = slot("at"), path = slot("path"), made = slot("made"), given = slot("given"),
        before = slot("before"), edges = slot("edges"), paths = slot("paths"),
        visited = slot("visited"), outermost = slot("outermost"), behind = slot("behind"),
-       adopted = slot("adopted");
+       adopted = slot("adopted"), taken = slot("taken");
 };
 
 struct PathsClass : Class {
@@ -47,13 +47,15 @@ struct Later {
         with_input(kept(skeleton.attr("WITH_INPUT"))),
         space(kept(skeleton.attr("SPACE"))),
         holders(kept(nb::module_::import_("nnl.graph.holders").attr("HOLDERS"))),
-        numbers(kept(skeleton.attr("Skeleton").attr("_numbers"))) {}
+        numbers(kept(skeleton.attr("Skeleton").attr("_numbers"))),
+        calls(kept(skeleton.attr("Skeleton").attr("calls"))),
+        becomes(kept(skeleton.attr("Skeleton").attr("becomes"))) {}
 
   const SkeletonClass Skeleton;
   const PathsClass Paths;
   const PlaceClass Place;
   const EdgesClass Edges;
-  PyObject *at_once, *with_input, *space, *holders, *numbers;
+  PyObject *at_once, *with_input, *space, *holders, *numbers, *calls, *becomes;
 };
 
 const Later* later;
@@ -172,6 +174,121 @@ PyObject* numbers(PyObject* skeleton, PyObject* const* args, Py_ssize_t n) {
   }
   PyObject* all[] = {skeleton, n > 0 ? args[0] : nullptr, n > 1 ? args[1] : nullptr};
   return PyObject_Vectorcall(later->numbers, all, n + 1, nullptr);
+}
+
+// Goes to a place, whose calls make so many arrays that nobody has, as Skeleton.go() does.
+bool go_to(PyObject* skeleton, PyObject* place, Py_ssize_t makes) {
+  const SkeletonClass& Skeleton = later->Skeleton;
+  if (!count(later->Place.visits.of(place), 1)) return false;
+  if (PyList_Append(Skeleton.path.of(skeleton), place) < 0) return false;
+  Py_SETREF(Skeleton.at.of(skeleton), Py_NewRef(place));
+  for (; makes; --makes)
+    if (PyList_Append(Skeleton.made.of(skeleton), Py_None) < 0) return false;
+  return true;
+}
+
+// The kernel that an op is bound to for these arrays; none where that is not known.
+nb::object bound_of(PyObject* attrs, PyObject* target, PyObject* datas) {
+  const Py_ssize_t n = PyTuple_GET_SIZE(datas);
+  nb::object key = nb::steal(PyTuple_New(1 + n));
+  if (!key.is_valid()) return {};
+  PyTuple_SET_ITEM(key.ptr(), 0, Py_NewRef(target));
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* nd = PyTuple_GET_ITEM(datas, i);
+    PyTuple_SET_ITEM(key.ptr(), 1 + i, Py_NewRef(nd == Py_None ? nd : core->NdArray.spec.of(nd)));
+  }
+  nb::object bound =
+      nb::borrow(PyDict_GetItemWithError(core->Attributes.bound.of(attrs), key.ptr()));
+  return core->Bound.exactly(bound.ptr()) ? bound : nb::object();
+}
+
+// Skeleton.calls(op, attrs, arrays), where the path has gone on in this way before.
+bool calls_again(PyObject* skeleton, PyObject* attrs, PyObject* arrays) {
+  static PyObject* const target = text("target");
+  PyObject* modes = modes_of_this_thread();
+  PyObject* here = modes ? PyDict_GetItemWithError(modes, target) : nullptr;
+  if (!here || !core->Attributes.has(attrs) || !PyList_CheckExact(arrays)) return false;
+  const Py_ssize_t n = PyList_GET_SIZE(arrays);
+  nb::object bounds = nb::steal(PyTuple_New(n)), numbers = nb::steal(PyTuple_New(n));
+  if (!n || !bounds.is_valid() || !numbers.is_valid()) return false;
+  Py_ssize_t makes = 0;
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* datas = PyList_GET_ITEM(arrays, i);
+    nb::object bound = PyTuple_CheckExact(datas) ? bound_of(attrs, here, datas) : nb::object();
+    if (!bound.is_valid() || core->Bound.space.of(bound) != later->space) return false;
+    makes += PyTuple_GET_SIZE(core->Bound.out_specs.of(bound));
+    PyTuple_SET_ITEM(bounds.ptr(), i, bound.release().ptr());
+  }
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* datas = PyList_GET_ITEM(arrays, i);
+    nb::object found = numbers_of(skeleton, PyTuple_GET_ITEM(bounds.ptr(), i),
+                                  &PyTuple_GET_ITEM(datas, 0), PyTuple_GET_SIZE(datas));
+    if (!found.is_valid()) return false;
+    PyTuple_SET_ITEM(numbers.ptr(), i, found.release().ptr());
+  }
+  nb::object key = nb::steal(PyTuple_Pack(2, bounds.ptr(), numbers.ptr()));
+  PyObject* at = later->Skeleton.at.of(skeleton);
+  nb::object place = nb::borrow(
+      key.is_valid() ? PyDict_GetItemWithError(later->Place.after.of(at), key.ptr()) : nullptr);
+  return place.is_valid() && go_to(skeleton, place.ptr(), makes);
+}
+
+PyObject* calls(PyObject* skeleton, PyObject* const* args, Py_ssize_t n) {
+  if (n == 3 && calls_again(skeleton, args[1], args[2])) Py_RETURN_NONE;
+  PyErr_Clear();  // Python looks again
+  PyObject* all[] = {skeleton, n > 0 ? args[0] : nullptr, n > 1 ? args[1] : nullptr,
+                     n > 2 ? args[2] : nullptr};
+  return PyObject_Vectorcall(later->calls, all, static_cast<size_t>(n + 1), nullptr);
+}
+
+// Skeleton.becomes(into, number, spec): 1 for yes, 0 for no, -1 with an error.
+int becomes(PyObject* skeleton, PyObject* into, PyObject* number, PyObject* spec) {
+  static PyObject* const is_half = text("is_half");
+  const RecordClass& Record = core->Record;
+  PyObject *record = core->NdArray.record.of(into), *fill = Record.fill.of(record);
+  nb::object half = nb::steal(PyObject_GetAttr(spec, is_half));
+  if (!half.is_valid()) return -1;
+  const bool zero = !PyDict_GET_SIZE(core->NdArray.bufs.of(into)) && PyLong_CheckExact(fill) &&
+                    PyLong_AsLong(fill) == 0;
+  if (!zero || Record.own.of(record) != Py_None || half.ptr() != Py_False) {
+    PyObject* args[] = {skeleton, into, number, spec};
+    nb::object done = nb::steal(PyObject_Vectorcall(later->becomes, args, 4, nullptr));
+    return done.is_valid() ? PyObject_IsTrue(done.ptr()) : -1;
+  }
+  Py_SETREF(core->NdArray.spec.of(into), Py_NewRef(spec));
+  record = lasting(into, record);
+  nb::object id = nb::steal(PyLong_FromVoidPtr(into)),
+             pair = nb::steal(PyTuple_Pack(2, number, into));
+  if (!record || !id.is_valid() || !pair.is_valid()) return -1;
+  Py_SETREF(Record.fill.of(record), Py_NewRef(Py_None));
+  Py_SETREF(Record.work.of(record), Py_NewRef(skeleton));
+  Py_SETREF(Record.place.of(record), Py_NewRef(number));
+  return PyDict_SetItem(later->Skeleton.taken.of(skeleton), id.ptr(), pair.ptr()) == 0 ? 1 : -1;
+}
+
+// become(skeleton, leaves, sums, specs) of nnl/coexec/backward.py.
+PyObject* become(PyObject*, PyObject* const* args, Py_ssize_t n) {
+  static PyObject* const gradient = text("grad");
+  if (n != 4) return PyErr_Format(PyExc_TypeError, "become: got %zd arguments, wanted 4", n);
+  PyObject *skeleton = args[0], *leaves = args[1], *sums = args[2], *specs = args[3];
+  const Py_ssize_t made = PyList_GET_SIZE(later->Skeleton.made.of(skeleton));
+  const Py_ssize_t first = made - PyList_GET_SIZE(specs);
+  nb::object rest = nb::steal(PyList_New(0));
+  for (Py_ssize_t i = 0; rest.is_valid() && i < PyList_GET_SIZE(sums); ++i) {
+    PyObject* sum = PyList_GET_ITEM(sums, i);
+    PyObject* leaf = PyList_GET_ITEM(leaves, PyLong_AsSsize_t(PyTuple_GET_ITEM(sum, 0)));
+    PyObject* number = PyTuple_GET_ITEM(sum, 1);
+    nb::object into = nb::borrow(core->Value.own_grad.of(leaf));
+    if (core->Value.node.of(leaf) != Py_None || into.is_none())
+      into = nb::steal(PyObject_GetAttr(leaf, gradient));
+    if (!into.is_valid()) return nullptr;
+    const Py_ssize_t at = PyLong_AsSsize_t(number) - first;
+    const int done = at < 0 ? 0 : becomes(skeleton, into.ptr(), number, PyList_GET_ITEM(specs, at));
+    if (done < 0) return nullptr;
+    nb::object pair = nb::steal(done ? nullptr : PyTuple_Pack(2, into.ptr(), number));
+    if (!done && (!pair.is_valid() || PyList_Append(rest.ptr(), pair.ptr()) < 0)) return nullptr;
+  }
+  return rest.release().ptr();
 }
 
 // One call in a step. Its functions give nothing for what is unusual, perhaps with an error.
@@ -333,8 +450,17 @@ bool put_off(const Called& called, PyObject* skeleton, PyObject** result) {
     later = new Later(nb::module_::import_("nnl.coexec.skeleton"));
     auto* type = reinterpret_cast<PyObject*>(later->Skeleton.type);
     nb::setattr(type, "_numbers", nb::steal(PyDescr_NewMethod(later->Skeleton.type, &method)));
+    static PyMethodDef several = {"calls",
+                                  reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&calls)),
+                                  METH_FASTCALL, nullptr};
+    nb::setattr(type, "calls", nb::steal(PyDescr_NewMethod(later->Skeleton.type, &several)));
+    nb::object backward = nb::module_::import_("nnl.coexec.backward");
+    static PyMethodDef sums = {"become",
+                               reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&become)),
+                               METH_FASTCALL, nullptr};
+    nb::setattr(backward, "become", nb::steal(PyCFunction_New(&sums, nullptr)));
     static PyMethodDef key = {"key", &graph_key, METH_O, nullptr};
-    nb::object graph = nb::module_::import_("nnl.coexec.backward").attr("Graph");
+    nb::object graph = backward.attr("Graph");
     auto* of_graph = reinterpret_cast<PyTypeObject*>(graph.ptr());
     nb::setattr(graph, "key", nb::steal(PyDescr_NewMethod(of_graph, &key)));
   }

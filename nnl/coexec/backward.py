@@ -11,6 +11,7 @@ from nnl.core.array import NdArray
 from nnl.core.autodiff import accumulate, start_gradient
 from nnl.core.context import EPOCH
 from nnl.core.graph import Node, Value, capture
+from nnl.core.lists import LISTS
 from nnl.core.record import Record
 from nnl.core.spec import Spec
 from nnl.graph.eager import backward_now
@@ -173,11 +174,7 @@ def backward(skeleton: Skeleton, output: Value, grad: Any, clear: bool) -> None:
     node, edges = output.node, skeleton.edges
     assert node is not None and node.live is not None
     nodes = capture([output])
-    if (
-        type(grad) not in (int, float)
-        or any([v is not None and v.persistent for n in nodes for v in n.inputs])
-        or any([n.attrs.shows_inputs or n.live is None or n.saved is None for n in nodes])
-    ):
+    if type(grad) not in (int, float) or not LISTS.plain(nodes):
         backward_now(output, start_gradient(output, output.spec.shape, grad), clear)
         return
     nd = node.live[output.index]()
@@ -246,6 +243,22 @@ def _copy(nd: NdArray) -> NdArray:
     return new
 
 
+def become(
+    skeleton: Skeleton, leaves: list[Value], sums: list[tuple[int, int]], specs: list[Spec]
+) -> list[tuple[NdArray, int]]:
+    """Let lazily zero gradients of leaves become what a pass will make; the others, with numbers.
+
+    Args:
+        sums, specs: Of the pass, whose results are the latest ones on the path.
+    """
+    first, rest = len(skeleton.made) - len(specs), []
+    for leaf, number in sums:
+        into = leaves[leaf].grad
+        if number < first or not skeleton.becomes(into, number, specs[number - first]):
+            rest.append((into, number))
+    return rest
+
+
 def _again(skeleton: Skeleton, known: Pass, graph: Graph, clear: bool) -> bool:
     """Do what a pass has done, to another graph like it; False where it cannot be done."""
     first, given = len(skeleton.made), len(skeleton.given)
@@ -256,11 +269,7 @@ def _again(skeleton: Skeleton, known: Pass, graph: Graph, clear: bool) -> bool:
             skeleton.forget(given)
             return False
     skeleton.go(known.place, len(known.specs))
-    sums = []
-    for leaf, number in known.sums:
-        into = graph.leaves[leaf].grad
-        if number < first or not skeleton.becomes(into, number, known.specs[number - first]):
-            sums.append((into, number))
+    sums = become(skeleton, graph.leaves, known.sums, known.specs)
     asked = {n for _, gs in known.nodes for n in gs.values()} | {n for _, n in sums}
     # all at once: what follows may run what was put off
     arrays = {n: skeleton.array(n, known.specs[n - first] if n >= first else None) for n in asked}

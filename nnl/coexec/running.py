@@ -16,10 +16,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from nnl.coexec.paths import PathPlan, Place, Values, run_what_goes
-from nnl.coexec.values import publish
 from nnl.coexec.whole import whole
 from nnl.core.array import NdArray
 from nnl.core.context import using
+from nnl.core.lists import LISTS
 from nnl.core.origin import caller
 from nnl.core.record import Record
 from nnl.ext.library import Executor
@@ -187,7 +187,7 @@ class Running:
             except Exception as e:
                 self._error = e
         then = {id(record): follower for record in self._adopted}
-        publish(values, self._live, self._taken, then)
+        LISTS.publish(values, self._live, self._taken, then)
         for nd in given:
             if nd.record.work is self:
                 nd.record.work = then.get(id(nd.record))

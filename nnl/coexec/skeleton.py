@@ -24,14 +24,13 @@ from nnl.coexec.paths import NONE, Call, Paths, Place, Values
 from nnl.coexec.report import Report
 from nnl.coexec.running import Running
 from nnl.coexec.shadow import run_both
-from nnl.coexec.values import publish
 from nnl.coexec.whole import whole
 from nnl.coexec.with_input import WITH_INPUT, as_inputs
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, using
 from nnl.core.dispatch import Bound, apply, bind, execute, new_node, results, visible
 from nnl.core.graph import Value
-from nnl.core.lists import LISTS
+from nnl.core.lists import LISTS, NOTHING
 from nnl.core.op import OPS, Op
 from nnl.core.origin import LOCATION, PASSED, caller, here
 from nnl.core.record import Record
@@ -452,7 +451,7 @@ class Skeleton(Memory):
                 raise
         finally:
             if running is None:
-                publish(values, live, taken)
+                LISTS.publish(values, live, taken, NOTHING)
             if path:
                 self.report.ran(path, start, asked, running is not None)
                 if ends and running is None:

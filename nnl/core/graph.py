@@ -8,12 +8,12 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 from nnl.core.array import NdArray
 from nnl.core.context import STATE, Target
+from nnl.core.lists import LISTS
 from nnl.core.origin import Origin, at
 from nnl.core.record import FREED
 from nnl.core.spec import Spec
@@ -186,15 +186,7 @@ class Value:
 
 def capture(outputs: Iterable[Value | None]) -> list[Node]:
     """Nodes that the outputs depend on, inputs first, otherwise in the order of the program."""
-    seen: set[Node] = set()
-    stack = [v.node for v in outputs if v is not None and v.node is not None]
-    seen.update(stack)
-    while stack:
-        for v in stack.pop().inputs:
-            if v is not None and v.node is not None and v.node not in seen:
-                seen.add(v.node)
-                stack.append(v.node)
-    order = sorted(seen, key=attrgetter("seq"))
+    order = LISTS.captured(list(outputs))
     return _reorder(order) if Node.rewired else order
 
 

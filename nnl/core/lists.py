@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from sys import getrefcount
 from typing import Any
 
 from nnl.core.array import NdArray
 from nnl.core.record import PLAIN
 from nnl.core.spec import Spec
+
+GIVEN_UP = "given up: a function that was to run with it has failed"
+NOTHING: dict[int, Any] = {}
 
 Written = Sequence[tuple[NdArray, str]]  # arrays, and the memory space that each is written in
 Given = Sequence[tuple[int, NdArray]]  # arrays by slot
@@ -68,6 +72,90 @@ def living(made: Sequence[NdArray | None]) -> dict[int, NdArray]:
     return {i: nd for i, nd in enumerate(made) if nd is not None and held[i] > _ALONE}
 
 
+def publish(
+    values: Mapping[int, tuple[str, Any]],
+    live: Mapping[int, NdArray],
+    taken: Mapping[int, tuple[int, NdArray]],
+    then: Mapping[int, Any],
+) -> None:
+    """Give arrays whose values were put off what has been computed; those that get none say so.
+
+    Args:
+        values: {number: memory space and buffer}.
+        live: Arrays by the number of their value.
+        taken: Others, each with a number, whose memory may be that of somebody: a value that
+            somebody else has is copied for them.
+        then: {id of a record: its work from now on}.
+    """
+    for i, nd in live.items():
+        record = nd.record
+        if record.work is None:
+            continue  # it was overwritten
+        record.renew(PLAIN)
+        if i in values:
+            space, buf = values[i]
+            nd.bufs[space] = buf
+        else:
+            record.cleared = GIVEN_UP
+        record.work = then.get(id(record))
+    handed = set(live)
+    for number, nd in taken.values():
+        record = nd.record
+        if number not in values:
+            record.cleared = GIVEN_UP
+        else:
+            space, buf = values[number]
+            own = number not in handed and getattr(buf, "base", None) is None
+            buf = record.take(space, buf if own else buf.copy())
+            nd.bufs.clear()
+            nd.bufs[space] = buf
+            handed.add(number)
+        record.work = then.get(id(record))
+
+
+def zeroed(arrays: Sequence[NdArray]) -> None:
+    """Fill arrays with zeros, lazily."""
+    for nd in arrays:
+        nd.zero()
+
+
+def to_update(entries: Sequence[Any]) -> list[tuple[NdArray | None, ...]]:
+    """The inputs of an update for each parameter of a solver whose gradient is not lazily zero.
+
+    Args:
+        entries: What a solver knows of a parameter: its `variable`, and `inputs` besides it.
+    """
+    found = []
+    for entry in entries:
+        w = entry.variable
+        grad = w.edge.grad
+        if not grad.zeroing:
+            rest = [None if v is None else v._data for v in entry.inputs]
+            found.append((w._data, grad, *rest))
+    return found
+
+
+def captured(outputs: Sequence[Any]) -> list[Any]:
+    """Nodes that edges depend on, in the order of their creation."""
+    seen: set[Any] = set()
+    stack = [v.node for v in outputs if v is not None and v.node is not None]
+    seen.update(stack)
+    while stack:
+        for v in stack.pop().inputs:
+            if v is not None and v.node is not None and v.node not in seen:
+                seen.add(v.node)
+                stack.append(v.node)
+    return sorted(seen, key=attrgetter("seq"))
+
+
+def plain(nodes: Sequence[Any]) -> bool:
+    """Whether gradients can go through these nodes, of dynamic mode, and all else may be freed."""
+    return not (
+        any([v is not None and v.persistent for n in nodes for v in n.inputs])
+        or any([n.attrs.shows_inputs or n.live is None or n.saved is None for n in nodes])
+    )
+
+
 class Lists:
     """These loops; attributes, so that a library can take their place."""
 
@@ -77,6 +165,11 @@ class Lists:
         self.unlike: Callable[..., list[tuple[NdArray, NdArray]]] = unlike
         self.give_back: Callable[..., None] = give_back
         self.living: Callable[..., dict[int, NdArray]] = living
+        self.publish: Callable[..., None] = publish
+        self.zeroed: Callable[[Sequence[NdArray]], None] = zeroed
+        self.to_update: Callable[..., list[tuple[NdArray | None, ...]]] = to_update
+        self.captured: Callable[[Sequence[Any]], list[Any]] = captured
+        self.plain: Callable[[Sequence[Any]], bool] = plain
 
     def asked_of(self, library: Any) -> None:
         """Let a library do them."""

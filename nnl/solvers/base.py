@@ -16,6 +16,7 @@ from nnl.core.annotations import shown
 from nnl.core.callback import SOLVER_HOOKS
 from nnl.core.context import STATE, using
 from nnl.core.dispatch import apply, bind, execute
+from nnl.core.lists import LISTS
 from nnl.core.once import warn_once
 from nnl.core.op import OPS, Op
 from nnl.core.spec import ShapeError, Spec
@@ -188,12 +189,12 @@ class Solver:
 
     def zero_grad(self) -> None:
         """Set all gradients to zero, lazily: until backward() writes one, update() skips it."""
-        trace = STATE.trace
-        for entry in self._entries.values():
-            if trace is not None:
-                trace.set_gradient(entry.variable, None)
-            else:
-                entry.variable.edge.grad.zero()
+        trace, variables = STATE.trace, [e.variable for e in self._entries.values()]
+        if trace is None:
+            LISTS.zeroed([v.edge.grad for v in variables])
+            return
+        for v in variables:
+            trace.set_gradient(v, None)
 
     def weight_decay(
         self, decay_rate: float, pre_hook: Hook | None = None, post_hook: Hook | None = None
@@ -348,27 +349,21 @@ class Solver:
         op, attrs, target, trace = self.rule, self._attrs, STATE.target, STATE.trace
         if self._next_decay is not None:
             attrs = op.attrs(**{**self._hyperparameters, "wd": self._next_decay})
-        calls: list[tuple[Any, ...]] = []
-        for entry in self._entries.values():
-            w = entry.variable
-            if trace is not None:
+        entries = list(self._entries.values())
+        if trace is not None:
+            for w, inputs in [(e.variable, e.inputs) for e in entries]:
                 g = trace.gradient(w)
                 if g is not None:
                     with using(auto_forward=False):
-                        trace.effect(apply(op, attrs, (w, g, *entry.inputs)))
-                continue
-            grad = w.edge.grad
-            if grad.zeroing:
-                continue
-            datas = (w._data, grad, *[None if v is None else v._data for v in entry.inputs])
-            if not hooked:
-                calls.append(datas)
-                continue
-            _before(update_pre_hook)
-            specs = tuple([None if d is None else d.spec for d in datas])
-            execute(bind(op, attrs, target, specs), datas)
-            _after(update_post_hook)
-        if calls:
+                        trace.effect(apply(op, attrs, (w, g, *inputs)))
+        elif hooked:
+            for entry in entries:
+                for datas in LISTS.to_update([entry]):
+                    _before(update_pre_hook)
+                    specs = tuple([None if d is None else d.spec for d in datas])
+                    execute(bind(op, attrs, target, specs), datas)
+                    _after(update_post_hook)
+        elif calls := LISTS.to_update(entries):
             self._plan = executor().run_calls(op, attrs, calls, self._plan)
         self._next_decay = None
 

@@ -117,6 +117,101 @@ def test_arrays_that_somebody_has_are_living() -> None:
     both(f)
 
 
+def test_values_that_were_put_off_arrive() -> None:
+    def f(loops: Any, arrays: list[NdArray]) -> Any:
+        live = {0: arrays[2], 3: arrays[7], 5: arrays[1]}
+        live[3].record.work = live[0].record.work
+        numbers = {3: arrays[0], 1: arrays[3], 2: arrays[4], 4: arrays[5]}
+        taken = {id(nd): (n, nd) for n, nd in numbers.items()}
+        again = array("host", work=made)
+        taken[id(again)] = 1, again
+        whole = [np.full(2, i, np.float32) for i in range(4)]
+        whole[2] = np.arange(4, dtype=np.float32)[:2]
+        values = {i: ("host", buf) for i, buf in enumerate(whole)}
+        own = arrays[3].record.own = np.zeros(2, np.float32)
+        loops.publish(values, live, taken, {id(live[0].record): "next"})
+        every = [*arrays, again]
+        bufs = [nd.bufs.get("host") for nd in every]
+        same = [next((i for i, w in enumerate(whole) if w is buf), None) for buf in bufs]
+        assert bufs[3] is own and own[0] == 1
+        arrays[3].record.own = None
+        return same, [None if b is None else b.tolist() for b in bufs], [said(nd) for nd in every]
+
+    both(f)
+
+
+def test_arrays_become_zero_lazily() -> None:
+    def f(loops: Any, arrays: list[NdArray]) -> Any:
+        own = arrays[3].record.own = arrays[3].bufs["host"]
+
+        class Work:
+            let_go_of: list[NdArray] = []
+
+            def let_go(self, nd: NdArray) -> None:
+                self.let_go_of.append(nd)
+
+        arrays[2].record.work = work = Work()
+        constant = NdArray.unwritten(arrays[0].spec)
+        every = [*arrays, constant]
+        versions = [nd.record.version for nd in every]
+        loops.zeroed(every)
+        assert work.let_go_of == [arrays[2]] and constant.record is nn.core.record.ZERO
+        assert not own.any()
+        changed = [nd.record.version != v for nd, v in zip(every, versions, strict=True)]
+        arrays[2].record.work = arrays[3].record.own = None
+        return changed, [said(nd) for nd in every]
+
+    both(f)
+
+
+def test_gradients_that_are_not_zero_are_to_update() -> None:
+    class Entry:
+        def __init__(self, grad: NdArray | None, *inputs: Any) -> None:
+            self.variable, self.inputs = nn.Variable((2,)), inputs
+            if grad is not None:
+                self.variable.edge.own_grad = grad
+
+    def f(loops: Any, arrays: list[NdArray]) -> Any:
+        zero, x = NdArray(2), nn.Variable((2,))
+        entries = [Entry(nd, x, None) for nd in arrays]
+        entries += [Entry(zero, x), Entry(None), Entry(arrays[0])]
+        entries[-1].variable = x * 2  # of which one may hand in a result
+        entries[-1].variable.grad.data = 1
+        found = []
+        for w, g, *rest in loops.to_update(entries):
+            at = [e.variable.data for e in entries].index(w)
+            assert g is entries[at].variable.grad
+            found.append((at, [None if d is None else d is x.data for d in rest]))
+        return found
+
+    both(f)
+
+
+def test_graphs_are_captured() -> None:
+    a = nn.Variable((2, 3), need_grad=True)
+    with nn.auto_forward():
+        h = F.tanh(a)
+        y = F.concatenate(h * a, h, a, axis=1)
+        z = F.sink(h, a)
+        kept = F.relu(h)
+        kept.persistent = True
+        w = F.exp(kept)
+    still = F.exp(a)
+    graphs = {"y": y, "z": z, "w": w, "still": still, "a": a}
+
+    def f(loops: Any, _: Any) -> Any:
+        seen = {}
+        for name, v in graphs.items():
+            nodes = loops.captured([v.edge, None, h.edge])
+            seen[name] = [n.op.name for n in nodes], nodes, loops.plain(nodes)
+        return seen
+
+    both(f)
+    nodes = {name: (ops, plain) for name, (ops, _, plain) in f(lists, None).items()}
+    assert nodes["y"] == (["tanh", "mul2", "concatenate"], True)
+    assert not nodes["z"][1] and not nodes["w"][1] and not nodes["still"][1] and nodes["a"][1]
+
+
 def test_the_engine_uses_them() -> None:
     lib = require_library()
     assert nn.core.lists.LISTS.living is lib.living
