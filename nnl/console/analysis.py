@@ -11,6 +11,7 @@ from typing import Any
 
 from nnl.console.building import Graph, Placed, build
 from nnl.console.document import Document, Net
+from nnl.console.layout import COLUMN, ROW
 from nnl.console.palette import Layer, layers
 from nnl.console.problems import Problem
 from nnl.core.elementwise import NAMES, program_of
@@ -258,6 +259,9 @@ def _add_loss(net: Net, end: str) -> dict[str, Any]:
     grown = Net(net.name, dict(net.nodes))
     label = grown.add("Input", net.unused_name("y"), {"shape": [1]})
     loss = grown.add("F.softmax_cross_entropy", net.unused_name("loss"))
+    last = net.nodes[end]
+    loss.x, loss.y = last.x, last.y + ROW
+    label.x, label.y = last.x + COLUMN, last.y
     nodes = [{"op": "add_node", "network": net.name, "value": n.to_json()} for n in (label, loss)]
     edges = []
     for source, name in ((end, "x"), (label.id, "target")):

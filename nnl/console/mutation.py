@@ -13,6 +13,7 @@ from typing import Any
 
 from nnl.console.analysis import analyse
 from nnl.console.document import Document, Edge, Node
+from nnl.console.layout import place
 from nnl.console.palette import layers
 
 Shape = tuple[int, ...]
@@ -108,8 +109,7 @@ class _Network:
     def insert(self, e: Edge, kind: str, name: str, properties: dict[str, Any]) -> Node:
         """Put a node into an edge."""
         node = self.net.add(kind, self.net.unused_name(name), properties)
-        source, target = self.net.nodes[e.source], self.net.nodes[e.target]
-        node.x, node.y = (source.x + target.x) / 2, (source.y + target.y) / 2
+        source = self.net.nodes[e.source]
         at = self.net.edges.index(e)
         new = self.net.connect(source, node, layers()[kind].inputs[0].name, e.out)
         self.net.edges[at] = Edge(e.id, node.id, 0, e.target, e.name)
@@ -211,8 +211,6 @@ def _branch(n: _Network, edit: Edit) -> Done:
     properties = {"outmaps": channels, "kernel": [kernel] * 2, "pad": [kernel // 2] * 2}
     conv = n.net.add("PF.convolution", n.net.unused_name("branch"), properties)
     act = n.net.add("F.relu", n.net.unused_name("branch_relu"))
-    for i, node in enumerate((conv, act)):
-        node.x, node.y = source.x + 220, source.y + 60 * (i + 1)
     n.net.connect(source, conv, "inp", e.out)
     n.net.connect(conv, act, "x")
     n.net.connect(act, join, "x1")
@@ -296,4 +294,6 @@ def mutate(
         found = RULES[edit.rule][1](network, edit)
         if found is not None:
             done.append({"rule": edit.rule, "node": found[0], "text": found[1]})
+    if done:
+        place(changed.main)
     return changed, done

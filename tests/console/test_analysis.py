@@ -259,3 +259,13 @@ def test_an_input_without_a_column_is_told_which_there_are():
     assert problem["severity"] == "warning"
     assert analyse(applied(lenet(), problem["fix"]), columns)["problems"] == []
     assert analyse(lenet())["problems"] == []  # without a data set
+
+
+def test_a_network_without_a_loss_gets_one_below_its_end():
+    document = chain(("Input", "x", {"shape": [8]}), ("PF.affine", "fc", {"n_outmaps": [3]}))
+    document.main.nodes["n2"].y = 300
+    [problem] = analyse(document)["problems"]
+    assert problem["code"] == "no_loss" and problem["fix"]["label"] == "Add softmax cross entropy"
+    repaired = applied(document, problem["fix"])
+    assert analyse(repaired)["trainable"]
+    assert named(repaired.main, "loss").y > 300 and named(repaired.main, "y").x > 0

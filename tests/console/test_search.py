@@ -98,6 +98,9 @@ def test_random_edits_never_break_the_code():
         edits = [Edit(rules[rng.integers(len(rules))], *rng.random(2)) for _ in range(4)]
         document, _ = mutate(digits(), edits)
         trainable += analyse(document)["trainable"]
+        nodes = list(document.main.nodes.values())
+        for i, a in enumerate(nodes):  # none stands on another one: a node is 208 x 64 points
+            assert not [b for b in nodes[:i] if abs(a.x - b.x) < 208 and abs(a.y - b.y) < 64]
     assert trainable >= 30
 
 

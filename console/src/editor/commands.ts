@@ -124,7 +124,10 @@ export function arrangeAll(): void {
 
 export function fix(problem: Problem): void {
   const edits = problem.fix?.edits;
-  if (edits) editor().edit((document) => applyEdits(document, edits));
+  if (!edits) return;
+  const added = edits.flatMap((edit) => (edit.op === "add_node" ? [edit.value.id] : []));
+  const select = added.slice(-1);
+  editor().edit((document) => applyEdits(document, edits), added.length > 0 ? { select } : {});
 }
 
 export function save(): void {
