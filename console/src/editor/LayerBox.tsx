@@ -2,13 +2,13 @@
 
 import { Handle, Position, useUpdateNodeInternals, type Node, type NodeProps } from "@xyflow/react";
 import { memo, useEffect, useRef } from "react";
-import type { LayerNode, NodeAnalysis } from "../api/network";
+import type { LayerNode, LayerSchema, NodeAnalysis } from "../api/network";
 import type { Ports } from "../graph/ports";
-import { literal, shape } from "../ui/format";
+import { count, literal, shape } from "../ui/format";
 import { useAnalysis, useNodeAnalysis } from "./analysis";
 import { fix } from "./commands";
 import { useHue } from "./hue";
-import { statisticText, useStatistic } from "./statistic";
+import { STATISTICS, statisticText, useStatistic } from "./statistic";
 import { useEditor } from "./store";
 
 export type LayerFlowNode = Node<{ node: LayerNode; network: string; ports: Ports }, "layer">;
@@ -16,11 +16,12 @@ export type LayerFlowNode = Node<{ node: LayerNode; network: string; ports: Port
 const KEY_PROPERTIES = 3;
 
 /** The properties that were set by hand, as Python would write them. */
-function keyText(node: LayerNode): string {
-  return Object.entries(node.properties)
-    .filter(([, value]) => value !== null)
+function keyText({ properties }: LayerNode, layer: LayerSchema | undefined): string {
+  const names = layer?.properties.map(({ name }) => name) ?? Object.keys(properties);
+  return names
+    .filter((name) => (properties[name] ?? null) !== null)
     .slice(0, KEY_PROPERTIES)
-    .map(([name, value]) => `${name}=${literal(value)}`)
+    .map((name) => `${name}=${literal(properties[name])}`)
     .join(" ");
 }
 
@@ -31,7 +32,7 @@ function shapeText(analysis: NodeAnalysis | undefined): string {
 export const LayerBox = memo(function LayerBox({ id, data }: NodeProps<LayerFlowNode>) {
   const { node, network, ports } = data;
   const analysis = useNodeAnalysis(network, id);
-  const title = useEditor((state) => state.layers.get(node.type)?.title ?? node.type);
+  const layer = useEditor((state) => state.layers.get(node.type));
   const hue = useHue(node.type);
   const problem = analysis?.errors.find((error) => error.severity === "error");
   const wrong = problem !== undefined && problem.code !== "upstream";
@@ -64,9 +65,9 @@ export const LayerBox = memo(function LayerBox({ id, data }: NodeProps<LayerFlow
       ))}
       <div className="top">
         <span className="name">{node.name}</span>
-        <span className="title">{title}</span>
+        <span className="title">{layer?.title ?? node.type}</span>
       </div>
-      <div className="key">{keyText(node)}</div>
+      <div className="key">{keyText(node, layer)}</div>
       <Result analysis={analysis} />
       {wrong && <div className="error">{problem.message}</div>}
       {wrong && problem.fix && (
@@ -100,10 +101,20 @@ function Result({ analysis }: { analysis: NodeAnalysis | undefined }) {
   const total = useAnalysis((state) => state.analysis?.totals[statistic] ?? 0);
   const value = analysis?.[statistic];
   const share = value && total > 0 ? value / total : 0;
+  const parameters = statistic === "parameters" ? 0 : analysis?.parameters;
   return (
     <div className="result">
       <span>{shapeText(analysis)}</span>
-      <span className="muted">{value ? statisticText(statistic, value) : ""}</span>
+      {parameters ? (
+        <span className="muted" title={STATISTICS.parameters}>
+          W {count(parameters)}
+        </span>
+      ) : null}
+      {value ? (
+        <span className="muted" title={STATISTICS[statistic]}>
+          {statisticText(statistic, value)}
+        </span>
+      ) : null}
       {share > 0 && <span className="cost" style={{ width: `${Math.max(share * 100, 1)}%` }} />}
     </div>
   );
