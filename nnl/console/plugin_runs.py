@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -77,6 +78,9 @@ class Plugins:
             form = read_form(_source(path))
         except ValueError as error:
             return {**entry, "doc": "", "scope": "network", "error": str(error)}
+        name = form.doc.partition(":")[0]  # as it is written there: Grad-CAM
+        if re.sub(r"\W", "", name).lower() == key.replace("_", ""):
+            entry["title"] = name
         return {**entry, "doc": form.doc, "scope": form.scope, "error": None}
 
     def _path(self, key: str) -> tuple[Path, bool]:

@@ -65,7 +65,7 @@ def shown(panel: Any, name: str) -> None:
 def test_grad_cam_of_a_row_is_a_picture(page: Any, evaluation: str) -> None:
     page.goto(evaluation)
     panel = page.get_by_role("region", name="Plug-ins")
-    panel.get_by_label("Plug-in").select_option(label="Grad cam")
+    panel.get_by_label("Plug-in").select_option(label="Grad-CAM")
     expect(panel.get_by_role("button", name="Run")).to_be_disabled()
     page.get_by_role("button", name="Row 3", exact=True).click()
     expect(panel).to_contain_text("Explain row 3")
@@ -73,6 +73,25 @@ def test_grad_cam_of_a_row_is_a_picture(page: Any, evaluation: str) -> None:
     shown(panel, "grad_cam.png")
     panel.get_by_text("What it printed").click()
     expect(panel).to_contain_text("class ")
+
+
+def test_a_row_is_explained_by_its_context_menu(page: Any, evaluation: str) -> None:
+    page.goto(evaluation)
+    row = page.locator('tr[data-row="5"]')
+    row.click(button="right")
+    menu = page.get_by_role("menu", name="Explain")
+    names = ["Grad-CAM", "LIME", "SHAP", "SmoothGrad", "TracIn"]
+    expect(menu.get_by_role("menuitem")).to_have_text(names)
+    page.keyboard.press("Escape")
+    expect(menu).to_be_hidden()
+    row.click(button="right")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    panel = page.get_by_role("region", name="Plug-ins")
+    expect(panel).to_contain_text("Explain row 5")
+    expect(panel).to_contain_text("LIME: which parts")
+    panel.get_by_role("button", name="Run").click()
+    shown(panel, "lime.png")
 
 
 @pytest.mark.parametrize("plugin", ["lime", "shap", "smooth_grad"])
@@ -131,8 +150,8 @@ def test_a_plugin_runs_from_its_own_page(page: Any, evaluation: str, server: Ser
     expect(broken).to_contain_text("broken")
     broken.get_by_role("link").click()
     expect(page.get_by_role("alert")).to_contain_text("it is no Python")
-    page.get_by_role("link", name="Grad cam").click()
-    form = page.get_by_role("region", name="Grad cam")
+    page.get_by_role("link", name="Grad-CAM").click()
+    form = page.get_by_role("region", name="Grad-CAM")
     form.get_by_label("model").select_option(index=1)
     form.get_by_label("dataset").select_option(label="digits valid")
     form.get_by_label("row").fill("5")

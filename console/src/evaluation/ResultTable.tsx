@@ -1,12 +1,12 @@
 // The samples with what the network made of each.
 
-import { Fragment } from "react";
-import type { ResultRow, Trial } from "../api/records";
+import { Fragment, useState, type MouseEvent } from "react";
+import type { Plugin, ResultRow, Trial } from "../api/records";
 import { useResource } from "../api/resource";
 import { useParameter } from "../app/router";
 import { Bars } from "../ui/Bars";
 import { measure, percent } from "../ui/format";
-import { Empty, Failure, Loading } from "../ui/parts";
+import { ContextMenu, Empty, Failure, Loading } from "../ui/parts";
 import { CellView, Pager, variableOf } from "../ui/Rows";
 
 interface Results {
@@ -25,6 +25,10 @@ export function ResultTable({ trial }: { trial: Trial }) {
   const [from, setFrom] = useParameter("from");
   const [sort, setSort] = useParameter("order");
   const [chosen, choose] = useParameter("row");
+  const [, explain] = useParameter("plugin");
+  const [menu, setMenu] = useState<{ x: number; y: number } | null>(null);
+  const known = useResource<{ plugins: Plugin[] }>(menu && "/plugins");
+  const plugins = known.data?.plugins.filter(({ scope }) => scope === "row") ?? [];
   const offset = Number(from ?? 0) || 0;
   const { data, error, reload } = useResource<Results>(`/trials/${trial.id}/results`, {
     offset,
@@ -89,6 +93,11 @@ export function ResultTable({ trial }: { trial: Trial }) {
                     row={row}
                     isChosen={isChosen}
                     choose={() => choose(isChosen ? null : String(row.index))}
+                    ask={(event) => {
+                      event.preventDefault();
+                      choose(String(row.index));
+                      setMenu({ x: event.clientX, y: event.clientY });
+                    }}
                   />
                   {isChosen && <Closer data={data} row={row} />}
                 </Fragment>
@@ -97,6 +106,14 @@ export function ResultTable({ trial }: { trial: Trial }) {
           </tbody>
         </table>
       </div>
+      {menu && plugins.length > 0 && (
+        <ContextMenu
+          label="Explain"
+          at={menu}
+          close={() => setMenu(null)}
+          items={plugins.map(({ id, title }) => ({ label: title, act: () => explain(id) }))}
+        />
+      )}
     </>
   );
 }
@@ -106,12 +123,13 @@ interface SampleProps {
   row: ResultRow;
   isChosen: boolean;
   choose: () => void;
+  ask: (event: MouseEvent) => void;
 }
 
-function Sample({ data, row, isChosen, choose }: SampleProps) {
+function Sample({ data, row, isChosen, choose, ask }: SampleProps) {
   const isWrong = row.label !== null && row.label !== row.predicted;
   return (
-    <tr aria-selected={isChosen} data-row={row.index} onClick={choose}>
+    <tr aria-selected={isChosen} data-row={row.index} onClick={choose} onContextMenu={ask}>
       <td className="number">
         <button className="link" aria-expanded={isChosen} aria-label={`Row ${row.index}`}>
           {row.index}

@@ -120,6 +120,53 @@ export function Menu({ label, items, name }: { label: ReactNode; items: MenuItem
   );
 }
 
+const ITEM_HEIGHT = 32;
+
+interface ContextMenuProps {
+  label: string;
+  at: { x: number; y: number };
+  items: readonly MenuItem[];
+  close: () => void;
+}
+
+/** Actions where the pointer is; closes as soon as the focus leaves it. */
+export function ContextMenu({ label, at, items, close }: ContextMenuProps) {
+  const ref = useRef<HTMLDivElement>(null);
+  useEffect(() => ref.current?.querySelector("button")?.focus(), []);
+  return (
+    <div
+      ref={ref}
+      role="menu"
+      aria-label={label}
+      className="context-menu"
+      style={{ left: at.x, top: Math.min(at.y, window.innerHeight - ITEM_HEIGHT * items.length) }}
+      onBlur={({ currentTarget, relatedTarget }) => {
+        if (!currentTarget.contains(relatedTarget)) close();
+      }}
+      onKeyDown={({ key, currentTarget }) => {
+        if (key === "Escape") close();
+        const buttons = [...currentTarget.querySelectorAll("button")];
+        const step = { ArrowDown: 1, ArrowUp: -1 }[key];
+        const now = buttons.findIndex((button) => button === document.activeElement);
+        if (step !== undefined) buttons.at((now + step) % buttons.length)?.focus();
+      }}
+    >
+      {items.map((item) => (
+        <button
+          key={item.label}
+          role="menuitem"
+          onClick={() => {
+            close();
+            item.act();
+          }}
+        >
+          {item.label}
+        </button>
+      ))}
+    </div>
+  );
+}
+
 interface TabsProps<T extends string> {
   label: string;
   tabs: readonly { id: T; title: string; count?: number }[];
