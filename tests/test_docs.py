@@ -309,6 +309,12 @@ def test_pages_that_messages_name_exist():
         assert anchor in anchors, (path, page, anchor)
 
 
+def test_the_glossary_defines_each_term_once_in_order():
+    text = (ROOT / "docs" / "more" / "glossary.md").read_text(encoding="utf-8")
+    terms = re.findall(r"^([\w.].*)$", text.partition("{glossary}")[2], re.M)
+    assert len(terms) > 50 and terms == sorted(set(terms), key=str.lower)
+
+
 def test_every_command_has_an_example():
     assert commands.without_example() == []
 
