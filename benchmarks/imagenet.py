@@ -108,6 +108,23 @@ def measure(row, engines, rounds):
     return found
 
 
+def overhead(row):
+    """What imagenet_overhead.py finds."""
+    command = [sys.executable, str(HERE / "imagenet_overhead.py"), json.dumps(row)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def overhead_text(name, found):
+    low, high = found["quartiles"]
+    return (
+        f"{name:32} {found['script_ms']:9.2f} {found['bare_ms']:9.2f} "
+        f"{100 * found['overhead']:7.2f} %   ({100 * low:.2f} to {100 * high:.2f})"
+    )
+
+
 def make_pictures(folder):
     """JPEG files of the sides of ImageNet's: cuttings of photographs of scikit-image."""
     sys.path.insert(0, str(ROOT / "examples" / "imagenet"))
@@ -164,23 +181,23 @@ def parser():
     )
     p.add_argument("--networks", default=",".join(NETWORKS))
     p.add_argument("--precisions", default="float,bfloat16", help="some of float, bfloat16, half")
-    p.add_argument("--engines", default="nnl,torch,torch-cl", help="also torch-compile, nnl-bare")
+    p.add_argument("--engines", default="nnl,torch,torch-cl", help="also torch-compile")
     p.add_argument("--data", help="a folder that has train; pictures are made if left out")
     p.add_argument("--synthetic", action="store_true", help="the same drawn pictures every time")
     p.add_argument("--batch-size", type=int, default=16)
     p.add_argument("--size", type=int, help="of all networks (the published ones)")
     p.add_argument("--workers", type=int, default=os.cpu_count(), help="that read pictures")
     p.add_argument("--context", default="cpu", choices=("cpu", "cudnn"))
-    p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--overhead", action="store_true", help="--synthetic --engines nnl,nnl-bare")
+    p.add_argument("--rounds", type=int, help="(5; 20 with --overhead)")
+    p.add_argument("--overhead", action="store_true", help="train.py beside its bare step instead")
     p.add_argument("--out", type=Path, help="(benchmarks/results/imagenet-DATE.json)")
     return p
 
 
 def main():
     args = parser().parse_args()
-    if args.overhead:
-        args.synthetic, args.engines = True, "nnl,nnl-bare"
+    args.synthetic |= args.overhead
+    args.rounds = args.rounds or (20 if args.overhead else 5)
     engines = args.engines.split(",")
     if find_spec("torch") is None:
         engines = [e for e in engines if not e.startswith("torch")]
@@ -191,7 +208,10 @@ def main():
     day = datetime.date.today().isoformat()
     path = args.out or HERE / "results" / f"imagenet-{day}.json"
     print(f"{machine['processor']}, {machine['cores']} cores; batches of {args.batch_size}")
-    print(f"{'':47}{'images/s':>9} {'step ms':>9} {'epoch':>8} {'waiting':>9} {'MiB':>8}")
+    head = f"{'':47}{'images/s':>9} {'step ms':>9} {'epoch':>8} {'waiting':>9} {'MiB':>8}"
+    if args.overhead:
+        head = f"{'':32} {'script ms':>9} {'bare ms':>9} {'overhead':>9}   (quartiles)"
+    print(head)
     with tempfile.TemporaryDirectory(prefix="nnl-imagenet-") as folder:
         data = None if args.synthetic else args.data or folder
         if data == folder:
@@ -208,8 +228,12 @@ def main():
                     "context": args.context,
                 }
                 key = f"{name} {row['size']} {precision}"
-                rows[key] = measure(row, engines, args.rounds)
-                print(row_text(key, rows[key]), flush=True)
+                if args.overhead:
+                    rows[key] = overhead({**row, "rounds": args.rounds})
+                    print(overhead_text(key, rows[key]), flush=True)
+                else:
+                    rows[key] = measure(row, engines, args.rounds)
+                    print(row_text(key, rows[key]), flush=True)
                 result = {"machine": machine, "at": time.time(), "arguments": vars(args)}
                 path.write_text(json.dumps({**result, "rows": rows}, indent=1, default=str) + "\n")
 

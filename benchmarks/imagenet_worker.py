@@ -8,9 +8,9 @@ have run. {"steps": n} gives seconds of them all, seconds of those that were spe
 pictures, and the most memory in MiB. Before the clock starts, as many steps run as batches were
 made ahead in the meantime.
 
-Engines: "nnl" is examples/imagenet/train.py, its loader included; "nnl-bare" the step alone, on
-what lies there; "torch", "torch-cl" (channels_last) and "torch-compile" are torchvision's or timm's
-network with PyTorch's DataLoader on torchvision's transforms.
+Engines: "nnl" is examples/imagenet/train.py, its loader included; "torch", "torch-cl"
+(channels_last) and "torch-compile" are torchvision's or timm's network with PyTorch's DataLoader on
+torchvision's transforms.
 """
 
 import json
@@ -51,22 +51,10 @@ def nnl_step(row):
     pictures = train.opened(options, comm, training=True)
     training = train.Training(options, comm, len(pictures.classes), RATE)
     batches = endless(pictures.epoch)
-    if row["engine"] == "nnl":
-        numbers = iter(range(10**9))
+    numbers = iter(range(10**9))
 
-        def step():
-            training(*next(batches), (0, 0, next(numbers), 0), 0)
-
-    else:
-        training(*next(batches), (0, 0, 0, 0), 0)
-        loss = training.loss
-
-        def step():
-            loss.forward(clear_no_need_grad=True)
-            for solver in training.solvers:
-                solver.zero_grad()
-            loss.backward(clear_buffer=True)
-            training.update()
+    def step():
+        training(*next(batches), (0, 0, next(numbers), 0), 0)
 
     return step, lambda: pictures.waiting
 
@@ -182,7 +170,7 @@ def torch_batches(row):
 
 def answers(row):
     """Yield the answer to what is sent; the first one unasked."""
-    step, waiting = (nnl_step if row["engine"].startswith("nnl") else torch_step)(row)
+    step, waiting = (nnl_step if row["engine"] == "nnl" else torch_step)(row)
     times = []
     for _ in range(WARM_STEPS):
         start = time.perf_counter()
