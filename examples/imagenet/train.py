@@ -368,16 +368,16 @@ def work(options: Any, comm: Any) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parse(arguments)
-    context = get_extension_context(options.context, type_config=options.type_config)
-    comm = C.MultiProcessDataParallelCommunicator(context)
-    comm.init()
+    options, comm = parse(arguments), None
     try:
+        context = get_extension_context(options.context, type_config=options.type_config)
+        comm = C.MultiProcessDataParallelCommunicator(context)
+        comm.init()
         with nn.context_scope(comm.ctx):  # the GPU of this process, where there are several
             return work(options, comm)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, NotImplementedError, ModuleNotFoundError) as error:
         print(f"train.py: error: {error}", file=sys.stderr)
-        if comm.size > 1:
+        if comm is not None and comm.size > 1:
             comm.abort()
         return 1
 

@@ -8,6 +8,7 @@ import pytest
 
 import nnl as nn
 from nnl import models as M
+from nnl.data.images import open_images
 from nnl.ext_utils import get_extension_context
 
 
@@ -129,6 +130,24 @@ def test_all_gradients_together_are_clipped(script, types):
         squares = [((v.d - before[k]) ** 2).sum() for k, v in nn.get_parameters().items()]
     assert np.sqrt(sum(squares)) == pytest.approx(0.5 * 0.01, rel=1e-2)
     assert training.scale.value.data == (1.0 if types == "float" else script.step.FIRST_LOSS_SCALE)
+
+
+@pytest.mark.parametrize("mode", ["static", "compile", "coexecute"])
+def test_pictures_lie_where_the_workers_wrote_them(script, tmp_path, mode):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(4):
+            image.new("RGB", (50, 40), (i, 9, 0)).save(tmp_path / name / f"{i}.jpg")
+    options = script.options.parse(
+        f"--engine synthetic --network tiny --batch-size 4 --mode {mode}".split()
+    )
+    training = script.step.Training(options, ALONE, 2, 0.1)
+    with open_images(str(tmp_path), 4, 32, workers=1) as pictures:
+        for i, (x, label) in enumerate(pictures.epoch(0)):
+            training(x, label, (0, 0, i, 0), 0)
+            (buffer,) = training.picture.data.bufs.values()
+            assert np.shares_memory(buffer, x) and np.shares_memory(buffer, pictures._engine.slots)
 
 
 def test_losses_fall_alike_in_all_modes(script):

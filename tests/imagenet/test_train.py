@@ -2,6 +2,7 @@
 """What train.py writes and prints, and what it says to wrong input."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 from nnl import models as M
+from nnl.ext import cuda
 from nnl.models.catalogue import Network
 from tests.imagenet.conftest import tiny
 from tests.models.test_torch_weights import resnet18
@@ -94,6 +96,20 @@ def test_wrong_folders_are_named(start, tmp_path, capsys):
         image.new("RGB", (40, 40)).save(data / "train" / "a" / f"{i}.jpg")
     text = refused()
     assert str(data / "val") in text and "'b'" in text and "'c'" in text
+
+
+def test_what_is_not_installed_is_named(script, start, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    (tmp_path / "train" / "a").mkdir(parents=True)
+    image = pytest.importorskip("PIL.Image")
+    for i in range(4):
+        image.new("RGB", (40, 40)).save(tmp_path / "train" / "a" / f"{i}.jpg")
+    assert start(tmp_path / "run", "--engine", "dali", "--data", tmp_path) == 1
+    assert "train.py: error: " in (text := capsys.readouterr().err) and "nvidia-dali" in text
+    if cuda.missing("cudnn"):
+        assert start(tmp_path / "run", "--context", "cudnn") == 1
+        text = capsys.readouterr().err
+        assert "train.py: error: get_extension_context: 'cudnn' needs NVIDIA's driver" in text
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(script, start, tmp_path, monkeypatch, capsys):

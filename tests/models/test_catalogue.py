@@ -68,6 +68,30 @@ def test_nnl_models_prints_a_table_of_some_networks_at_another_size(capsys):
     assert products == pytest.approx(1.814e9 * (96 / 224) ** 2, rel=0.01)  # torchvision's number
 
 
+# What torchvision's files say of themselves: size, parameters, thousand millions of multiply-adds.
+# It has EfficientNet-B2 at 288, the paper at 260.
+TORCHVISION = {
+    "resnet18": (224, 11689512, 1.814),
+    "resnet50": (224, 25557032, 4.089),
+    "resnext50": (224, 25028904, 4.230),
+    "mobilenet_v3_small": (224, 2542856, 0.057),
+    "mobilenet_v3_large": (224, 5483032, 0.217),
+    "efficientnet_b0": (224, 5288548, 0.386),
+    "efficientnet_b1": (240, 7794184, 0.687),
+    "efficientnet_b2": (288, 9109994, 1.088),
+    "efficientnet_b3": (300, 12233232, 1.827),
+}
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_networks_cost_what_torchvisions_do(name, capsys):
+    size, parameters, adds = TORCHVISION[name]
+    assert main(["models", "--json", "--size", str(size), name]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["parameters"] == parameters
+    assert row["multiply_adds"] / 1e9 == pytest.approx(adds, rel=0.01)
+
+
 def test_nnl_models_refuses_what_it_does_not_know(capsys):
     assert main(["models", "resnet19"]) == 1
     assert "there is no network 'resnet19', wanted one of resnet18, resnet34," in (
