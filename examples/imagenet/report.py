@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nnl.core.atomic import replacing
+
 RESULT, TABLE = "result.json", "runs.md"
 COLUMNS = {
     "run": "{}",
@@ -23,7 +25,11 @@ COLUMNS = {
 
 
 def write(folder: Path, options: Any, progress: dict[str, Any], processes: int) -> None:
-    """Write the numbers of a run and the table of runs."""
+    """Write the numbers of a run and the table of runs.
+
+    Raises:
+        OSError: They cannot be written; what was there before still is.
+    """
     epochs = progress["epochs"]
     best = max(epochs, key=lambda e: e["top1"])
     result = {
@@ -41,20 +47,28 @@ def write(folder: Path, options: Any, progress: dict[str, Any], processes: int) 
         "options": {k: v if v is None else str(v) for k, v in vars(options).items()},
         "every_epoch": epochs,
     }
-    (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    _write(folder / RESULT, json.dumps(result, indent=1) + "\n")
     lines = [f"{step}\t{loss:.6g}\t{rate:.6g}" for step, loss, rate in progress["losses"]]
-    (folder / "losses.tsv").write_text("\n".join(["step\tloss\trate", *lines, ""]), "utf-8")
+    _write(folder / "losses.tsv", "\n".join(["step\tloss\trate", *lines, ""]))
     _table(folder.parent)
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as new:  # other runs read it for their table
+        new.write_text(text, "utf-8")
 
 
 def _table(folder: Path) -> None:
     """runs.md: one line for every run in this folder."""
     rows = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
     for path in sorted(folder.glob(f"*/{RESULT}")):
-        result = json.loads(path.read_text("utf-8"))
-        cells = (f.format(result[name]) for name, f in COLUMNS.items())
+        try:
+            result = json.loads(path.read_text("utf-8"))
+            cells = [f.format(result[name]) for name, f in COLUMNS.items()]
+        except (ValueError, KeyError, TypeError):
+            continue  # another program's, or damaged
         rows.append("| " + " | ".join(cells) + " |")
-    (folder / TABLE).write_text("\n".join(rows) + "\n", "utf-8")
+    _write(folder / TABLE, "\n".join(rows) + "\n")
 
 
 def curves(path: Path, options: Any, progress: dict[str, Any]) -> None:

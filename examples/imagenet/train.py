@@ -203,9 +203,15 @@ class Run:
                     "{images_per_s:.1f} images/s, {waiting:.1f} % waiting".format(**done),
                     flush=True,
                 )
-                report.write(self.options.out, self.options, self.progress, self.comm.size)
+                self._report()
             self.save(must=self.progress["epoch"] == self.options.epochs)
         return True
+
+    def _report(self) -> None:
+        try:
+            report.write(self.options.out, self.options, self.progress, self.comm.size)
+        except OSError as error:  # the checkpoint has all of it
+            print(f"train.py: no {report.RESULT}: {error}", file=sys.stderr)
 
     def _epoch(self, number: int) -> dict[str, Any] | None:
         """The rest of an epoch and its numbers; None if it is to stop in its middle."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What train.py writes and prints, and what it says to wrong input."""
 
+import errno
 import json
 import sys
 
@@ -30,6 +31,25 @@ def test_a_run_leaves_numbers_curves_a_table_and_the_network(script, tmp_path, c
     assert table[0].startswith("| run | network |") and table[2].startswith("| first | tiny |")
     pytest.importorskip("matplotlib")
     assert (tmp_path / "first" / "curves.png").stat().st_size > 1000
+
+
+def test_numbers_that_cannot_be_written_end_no_training(
+    script, start, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "result.json").write_text("{")  # of a run that was killed just then
+    assert start(tmp_path / "run", "--no-export") == 0
+    assert "| run | tiny |" in (tmp_path / "runs.md").read_text()
+
+    def full(path, *_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(script.report.Path, "write_text", full)
+    assert start(tmp_path / "again", "--no-export") == 0
+    said = capsys.readouterr()
+    assert "epoch 2: loss" in said.out
+    assert "train.py: no result.json: [Errno 28] No space left on device" in said.err
+    assert "| run | tiny |" in (tmp_path / "runs.md").read_text()
 
 
 def test_a_file_with_other_scores_is_an_error(script, start, tmp_path, monkeypatch, capsys):
