@@ -111,11 +111,16 @@ def decode(data: bytes, header: Header, exact: bool, shrink: int = 1) -> Array:
 
 @contextmanager
 def _opened(data: bytes) -> Iterator[Any]:
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        with naming("Pillow"), Image.open(io.BytesIO(data)) as picture:
-            yield picture
+        with naming("Pillow"):
+            try:
+                opened = Image.open(io.BytesIO(data))
+            except UnidentifiedImageError:
+                raise ValueError("Pillow: its bytes are no picture of a known kind") from None
+            with opened as picture:
+                yield picture
     except Image.DecompressionBombError as error:
         raise ValueError(f"Pillow: {error}") from error
 
