@@ -283,8 +283,11 @@ def finish(run: Run) -> None:
         if options.no_export:
             return
         pictures = next(run.validation.epoch(0))[0] if options.verify else None
-        for line in export(options, run.classes, options.out, pictures):
-            print(line)
+        # files are for any machine: they compute in float32, whatever the training has
+        context = get_extension_context(options.context, device_id=run.comm.ctx.device_id)
+        with nn.context_scope(context):
+            for line in export(options, run.classes, options.out, pictures):
+                print(line)
 
 
 def only_evaluate(options: Any, comm: Any) -> None:

@@ -52,6 +52,14 @@ def test_numbers_that_cannot_be_written_end_no_training(
     assert "| run | tiny |" in (tmp_path / "runs.md").read_text()
 
 
+@pytest.mark.parametrize("type_config", ["half", "bfloat16"])
+def test_files_are_for_any_machine(start, tmp_path, capsys, type_config):
+    assert start(tmp_path, "--type-config", type_config, "--verify") == 0
+    assert "tiny.nnlp gives the same scores, within" in capsys.readouterr().out
+    program = nn.load_program(str(tmp_path / "tiny.nnlp"))["main"].text()
+    assert ":f32[" in program and "f16[" not in program
+
+
 def test_a_file_with_other_scores_is_an_error(script, start, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(script.export, "_nnlp", lambda path: lambda x: np.float32(1))
     assert start(tmp_path / "run", "--verify") == 1
