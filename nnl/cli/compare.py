@@ -41,7 +41,6 @@ def run(args: argparse.Namespace) -> int:
     """Compare, write and print."""
     from nnl.core.atomic import replacing
 
-    os.makedirs(args.outdir, exist_ok=True)
     with ExitStack() as stack:
         columns = _compare(args.config, args.config2, stack)
     table = io.StringIO()
@@ -49,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     writer.writerow(["1-Correl", *columns])
     for n in dict.fromkeys(n for found in columns.values() for n in found):
         writer.writerow([n, *(f"{c[n]:.6f}" if n in c else "" for c in columns.values())])
+    os.makedirs(args.outdir, exist_ok=True)
     path = os.path.join(args.outdir, "compare_with_cpu.csv")
     with replacing(path) as file:
         file.write_text(table.getvalue(), "utf-8")

@@ -58,7 +58,7 @@ def problem_of(error: BaseException, files: str = "") -> Problem:
     Args:
         files: What the command was about, for errors that do not say it.
     """
-    text, _, hint = str(error).partition("; try: ")
+    text, _, hint = str(error).removeprefix("nnl: ").partition("; try: ")
     found = Problem(text, "failed", hint or None)
     if isinstance(error, KeyboardInterrupt):
         return Problem("interrupted", "interrupted")
@@ -73,9 +73,18 @@ def problem_of(error: BaseException, files: str = "") -> Problem:
         found.hint = "free some space; what was written before is whole"
     elif isinstance(error, (FileNotFoundError, IsADirectoryError, PermissionError)):
         found.code, found.where = "not_found", str(error.filename or "") or None
+        if error.errno is not None and found.where:  # Python's own: [Errno 2] No such file ...
+            found.error = _WORDS[type(error)].format(found.where)
         if isinstance(error, FileNotFoundError) and found.where and not found.hint:
             found.hint = _similar_file(found.where)
     return found
+
+
+_WORDS = {
+    FileNotFoundError: "there is no file {}",
+    IsADirectoryError: "{} is a folder, wanted a file",
+    PermissionError: "{} may not be opened by this user",
+}
 
 
 def _similar_file(path: str) -> str | None:

@@ -44,7 +44,6 @@ def run(args: argparse.Namespace) -> int:
     from nnl.core.atomic import replacing
     from nnl.training.checkpoints import initial_parameters
 
-    os.makedirs(args.outdir, exist_ok=True)
     with nn.parameter_scope("", OrderedDict()), ExitStack() as stack:
         content, info = load(args.config, context=args.context)
         initial_parameters(content)
@@ -61,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     writer.writerow(["time in ms", *columns])
     for n in names:
         writer.writerow([n, *(f"{t[n]:.6f}" if n in t else "" for t in columns.values())])
+    os.makedirs(args.outdir, exist_ok=True)
     path = os.path.join(args.outdir, "profile.csv")
     with replacing(path) as file:
         file.write_text(table.getvalue(), "utf-8")

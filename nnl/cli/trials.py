@@ -18,7 +18,7 @@ def add_commands(commands: Any) -> None:
     p = commands.add_parser("trials", description="Trials of the console in DIR.")
     inner = p.add_subparsers(dest="action", metavar="ACTION", required=True)
     q = _action(inner, "list", _list, "all trials, newest first")
-    q.add_argument("--project", metavar="ID", help="only of this project")
+    q.add_argument("--project", metavar="PROJECT", help="only of this one: its name or id")
     q.add_argument("--status", metavar="STATUS", help="only with this status")
     q = _action(inner, "show", _show, "one trial with its configuration")
     q.add_argument("trial", metavar="TRIAL")
@@ -36,14 +36,14 @@ def add_commands(commands: Any) -> None:
     p = commands.add_parser("search", description="Structure searches of the console in DIR.")
     inner = p.add_subparsers(dest="action", metavar="ACTION", required=True)
     q = _action(inner, "run", _search, "search, and print each candidate")
-    q.add_argument("project", metavar="PROJECT")
+    q.add_argument("project", metavar="PROJECT", help="its name or id")
     q.add_argument("--attempts", type=int, default=50, metavar="N", help="(default: 50)")
     q.add_argument("--hours", type=float, default=1.0, metavar="H", help="(default: 1)")
     q.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at once")
     q.add_argument("--method", choices=("nsga2", "tpe", "random"), default="nsga2")
     q.add_argument("--seed", type=int, default=0, metavar="N")
     q = _action(inner, "front", _front, "candidates that no other one beats")
-    q.add_argument("search", metavar="SEARCH")
+    q.add_argument("search", metavar="SEARCH", nargs="?", help="(default: the newest one)")
 
     p = commands.add_parser("plugin", description="Plugins of the console in DIR.")
     inner = p.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -78,11 +78,27 @@ def _in_console(args: argparse.Namespace, run: Callable[..., int]) -> int:
     try:
         return run(args, console)
     except Refused as error:
-        hint = f"; try: {error.hint}" if error.hint else ""
+        hint = error.hint
+        for what in ("trial", "plugin"):
+            if error.message.startswith(f"there is no {what} "):
+                command = {"trial": "trials", "plugin": "plugin"}[what]
+                hint = f"nnl {command} list -d {args.dir}"
         kind = FileNotFoundError if error.code == "not_found" else ValueError
-        raise kind(f"{error.message}{hint}") from None
+        raise kind(f"{error.message}{f'; try: {hint}' if hint else ''}") from None
     finally:
         console.close()
+
+
+def _project(console: Any, given: str) -> str:
+    """The id of a project, of which the id or the name is given."""
+    found = [p for p in console.store.projects() if given in (p["id"], p["name"])]
+    if len(found) == 1:
+        return str(found[0]["id"])
+    if found:
+        ids = ", ".join(p["id"] for p in found)
+        raise ValueError(f"{len(found)} projects are called {given!r}; try: one of the ids {ids}")
+    names = ", ".join(dict.fromkeys(p["name"] for p in console.store.projects())) or "none"
+    raise FileNotFoundError(f"there is no project {given!r}, there are: {names}")
 
 
 def _print(args: argparse.Namespace, data: Any, rows: list[tuple[Any, ...]]) -> int:
@@ -101,8 +117,13 @@ def _print(args: argparse.Namespace, data: Any, rows: list[tuple[Any, ...]]) -> 
 
 def _list(args: argparse.Namespace, console: Any) -> int:
     from nnl.console.comparing import listed
+    from nnl.console.trials import ENDED, LIVE
 
-    found = listed(console.trials, args.project, args.status, limit=100_000)["trials"]
+    if args.status not in (None, *LIVE, *ENDED):
+        wanted = ", ".join((*LIVE, *ENDED))
+        raise ValueError(f"--status is {args.status!r}, wanted one of {wanted}")
+    project = None if args.project is None else _project(console, args.project)
+    found = listed(console.trials, project, args.status, limit=100_000)["trials"]
     rows: list[tuple[Any, ...]] = [("trial", "name", "status", "epoch", "best", "multiply-adds")]
     for t in found:
         best = t["best"] and f"{t['best']['name']} {t['best']['value']:.6g}"
@@ -179,7 +200,8 @@ def _search(args: argparse.Namespace, console: Any) -> int:
     check_installed("optuna")
     names = ("attempts", "hours", "jobs", "method", "seed")
     settings = {name: getattr(args, name) for name in names}
-    key = console.searches.add(args.project, None, settings, drive=False)["id"]
+    project = _project(console, args.project)
+    key = console.searches.add(project, None, settings, drive=False)["id"]
     console.trials.children = max(console.trials.children, args.jobs)
     seen: dict[int, str] = {}
     try:
@@ -206,6 +228,13 @@ def _line(c: dict[str, Any]) -> str:
 
 
 def _front(args: argparse.Namespace, console: Any) -> int:
+    if args.search is None:
+        searches = console.searches.all()
+        if not searches:
+            raise FileNotFoundError(
+                f"there is no search; try: nnl search run PROJECT -d {args.dir}"
+            )
+        args.search = searches[0]["id"]
     found = console.searches.front(args.search)
     best = {c["number"]: c for c in found["candidates"]}
     rows: list[tuple[Any, ...]] = [("candidate", "trial", "error", "multiply-adds", "edits")]

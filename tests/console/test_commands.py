@@ -76,7 +76,21 @@ def test_trials_of_a_console_from_the_command_line(trained, tmp_path, capsys):
     assert "best valid_error" in (tmp_path / "all.csv").read_text()
     assert "locked" in said(capsys, "trials", "lock", first, *where)
     assert main(["trials", "show", "none", *map(str, where)]) == 3
-    assert "there is no trial 'none'" in capsys.readouterr().err
+    said_of_none = capsys.readouterr().err
+    assert "there is no trial 'none'" in said_of_none
+    assert f"try: nnl trials list -d {tmp_path}" in said_of_none
+    assert main(["trials", "list", "--status", "done", *map(str, where)]) == 1
+    assert "--status is 'done', wanted one of queued, running," in capsys.readouterr().err
+    assert main(["search", "front", *map(str, where)]) == 3
+    assert (
+        f"there is no search\n  try: nnl search run PROJECT -d {tmp_path}"
+        in capsys.readouterr().err
+    )
+    assert main(["search", "run", "summs", *map(str, where)]) == 3
+    assert "there is no project 'summs', there are: sums" in capsys.readouterr().err
+    assert main(["plugin", "run", "none", *map(str, where)]) == 3
+    assert f"try: nnl plugin list -d {tmp_path}" in capsys.readouterr().err
+    assert first in said(capsys, "trials", "list", "--project", "sums", *where)
     assert main(["trials", "list", "-d", str(tmp_path / "other")]) == 3
     store = Console(tmp_path).store
     head = store.project(trained.project["id"])["head"]
@@ -91,8 +105,10 @@ def test_trials_of_a_console_from_the_command_line(trained, tmp_path, capsys):
     assert "grad_cam" in table and "TracIn" in table
     lime = ("plugin", "run", "lime", "--trial", first, "--row", 0, "--set", "grid=2", *where)
     assert "lime.png" in said(capsys, *lime)
-    search = ("search", "run", trained.project["id"], "--attempts", 2, "--jobs", 2, *where)
-    assert "the network itself" in said(capsys, *search)
+    search = ("search", "run", "sums", "--attempts", 2, "--jobs", 2, *where)
+    text = said(capsys, *search)
+    assert "the network itself" in text
+    assert text.endswith(said(capsys, "search", "front", *where))  # of the newest one
 
 
 # ---- the quick page, and sets of pictures ----
