@@ -168,6 +168,20 @@ def test_a_formula_within_a_line_is_an_equation():
     assert told("A. $y = x$") and told("A. $$x$$") and not told("A shift by $1 / x$.")
 
 
+def test_every_public_method_says_what_it_does():
+    """Or overrides one that does."""
+    without = [
+        f"{module}.{name}.{key}"
+        for module, name, cls in public.things()
+        if inspect.isclass(cls)
+        for key, value in vars(cls).items()
+        if not key.startswith("_")
+        if isinstance(value, property) or inspect.isfunction(getattr(value, "__func__", value))
+        if not any(getattr(vars(c).get(key), "__doc__", None) for c in cls.__mro__)
+    ]
+    assert without == []
+
+
 def test_blocks_whose_package_is_missing_are_shown_on_their_side_and_not_run():
     text = "```python left needs-nothere\na\n```\n\n```python hidden needs-nothere\nb\n```\n"
     assert pages.blocks(text) == []

@@ -68,6 +68,7 @@ class Communicator:
 
     @property
     def name(self) -> str:
+        """Name of the class, with which errors begin."""
         return type(self).__name__
 
     @property

@@ -269,6 +269,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
         return self.spec.shape
 
     def zero(self) -> None:

@@ -174,6 +174,7 @@ class Context:
 
     @property
     def backend(self) -> list[str]:
+        """Names of backends in order of preference, with the type after a colon."""
         return list(self._backend)
 
     @backend.setter
@@ -189,6 +190,7 @@ class Context:
 
     @property
     def device_id(self) -> str:
+        """Number of the device, as a text."""
         return self._device_id
 
     @device_id.setter
@@ -197,6 +199,7 @@ class Context:
 
     @property
     def target(self) -> Target:
+        """What the names stand for: backends that are there, device, type."""
         if self._target is None:
             self._target = resolve(self._backend, self._device_id)
         return self._target

@@ -51,15 +51,18 @@ class Function:
 
     @property
     def info(self) -> SimpleNamespace:
+        """type_name, args and tags, as NNabla has them."""
         return SimpleNamespace(type_name=self.name, args=self.args, tags=self.tags)
 
     @property
     def inputs(self) -> list[Variable]:
+        """Variables on the edges that it reads."""
         edges = self._edges()
         return [Variable.on(v) for v in edges[: len(edges) - self.node.op.takes_rng] if v]
 
     @property
     def outputs(self) -> list[Variable]:
+        """Variables on the edges that it makes."""
         node, op = self.node, self.node.op
         n = len(node.out_specs) if op.visible == len(op.outputs) else op.visible
         outs = node.outs
@@ -73,14 +76,17 @@ class Function:
 
     @property
     def need_grad(self) -> bool:
+        """Whether a gradient passes through it."""
         return bool(self.node.need_grad)
 
     @property
     def rank(self) -> int:
+        """How many functions lie below it, on the longest way."""
         return self.outputs[0].rank - 1
 
     @property
     def tags(self) -> dict[str, Any]:
+        """A dictionary for the user, which stays with the function."""
         if self.node.info is None:
             self.node.info = {}
         return self.node.info
@@ -91,10 +97,12 @@ class Function:
 
     @property
     def context(self) -> Context:
+        """The context in which it was called."""
         target = self.node.target
         return Context(target.names, device_id=target.device_id)
 
     def min_outputs(self) -> int:
+        """The least number of outputs."""
         return 1
 
     def setup(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:

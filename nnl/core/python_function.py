@@ -36,15 +36,19 @@ class PythonFunction:
 
     @property
     def name(self) -> str:
+        """The type name; that of the class unless overridden."""
         return type(self).__name__
 
     def min_outputs(self) -> int:
+        """Give the number of outputs."""
         raise NotImplementedError(f"{self.name}: implement min_outputs()")
 
     def setup_impl(self, inputs: list[Variable], outputs: list[Variable]) -> None:
+        """Give the outputs their shapes."""
         raise NotImplementedError(f"{self.name}: implement setup_impl(inputs, outputs)")
 
     def forward_impl(self, inputs: list[Variable], outputs: list[Variable]) -> None:
+        """Write the data of the outputs."""
         raise NotImplementedError(f"{self.name}: implement forward_impl(inputs, outputs)")
 
     def backward_impl(
@@ -54,14 +58,17 @@ class PythonFunction:
         propagate_down: list[bool],
         accum: list[bool],
     ) -> None:
+        """Write the gradients of the inputs that are asked for."""
         raise NotImplementedError(
             f"{self.name}: implement backward_impl(inputs, outputs, propagate_down, accum)"
         )
 
     def grad_depends_output_data(self, i: int, o: int) -> bool:
+        """Whether backward_impl reads the data of output o for input i."""
         return True
 
     def grad_depends_input_data(self, i: int, j: int) -> bool:
+        """Whether backward_impl reads the data of input j for input i."""
         return True
 
     def __call__(self, *inputs: Any, n_outputs: int = -1, outputs: Any = None) -> Any:

@@ -71,6 +71,7 @@ class Variable(Operators, VariableItems, Handle):
 
     @staticmethod
     def of_edge(edge: Value, data: NdArray, kind: type[Variable] | None = None) -> Variable:
+        """A handle on an edge, with the array that holds its data."""
         v: Variable = object.__new__(kind or Variable)
         v.edge, v._data = edge, data
         v.sessions = v.info = None
@@ -94,18 +95,22 @@ class Variable(Operators, VariableItems, Handle):
 
     @property
     def spec(self) -> Spec:
+        """Shape and dtype of the data."""
         return self._data.spec
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
         return self._data.spec.shape
 
     @property
     def size(self) -> int:
+        """Number of elements."""
         return self._data.spec.size
 
     @property
     def ndim(self) -> int:
+        """Number of axes."""
         return len(self._data.spec.shape)
 
     def size_from_axis(self, axis: int = -1) -> int:
@@ -202,6 +207,7 @@ class Variable(Operators, VariableItems, Handle):
 
     @property
     def name(self) -> str:
+        """What files and drawings call it; "" unless set."""
         return self.edge.name
 
     @name.setter

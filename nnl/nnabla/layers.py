@@ -143,6 +143,7 @@ class Convolution(_Weighted):
 
     @staticmethod
     def weight_shape(inmaps: int, outmaps: int, group: int) -> tuple[int, ...]:
+        """The first two sizes of the weight."""
         return (outmaps, inmaps // group)
 
     def __call__(self, inp: Variable) -> Any:

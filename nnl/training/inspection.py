@@ -28,10 +28,12 @@ class FunctionHookCallbackBase:
 
     @property
     def pre_hook(self) -> Hook | None:
+        """What is called before each function."""
         raise NotImplementedError(f"{type(self).__name__} has no pre_hook")
 
     @property
     def post_hook(self) -> Hook | None:
+        """What is called after each function."""
         raise NotImplementedError(f"{type(self).__name__} has no post_hook")
 
 

@@ -122,6 +122,7 @@ class DynamicLossScalingUpdater:
 
     @property
     def scale(self) -> float:
+        """The loss scale; reading it waits for a device."""
         there = self._there
         return self._scale if there is None else float(there.value.read("host"))
 
@@ -137,6 +138,7 @@ class DynamicLossScalingUpdater:
 
     @property
     def overflows(self) -> int:
+        """How many passes had gradients that were not finite."""
         there = self._there
         return self._overflows + (0 if there is None else int(there.counts.read("host")[1]))
 

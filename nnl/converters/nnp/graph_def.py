@@ -96,6 +96,7 @@ class ProtoFunction:
 
     @property
     def args(self) -> dict[str, Any]:
+        """Arguments by name; none where the type is unknown."""
         op = op_of_type().get(self.type)
         if op is None or self.type not in argument_field():
             return {}
@@ -140,6 +141,7 @@ class ProtoNetwork:
 
     @property
     def name(self) -> str:
+        """Name of the network in its file."""
         return str(self._message.name)
 
     @property

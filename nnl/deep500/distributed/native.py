@@ -42,6 +42,7 @@ class NativeDistributed(Optimizer):
         return outs
 
     def exchange_gradients(self, arrays: list[Any]) -> None:
+        """Make the gradients what this rank updates with, in place."""
         raise NotImplementedError(f"{self.name}: implement exchange_gradients(arrays)")
 
     def updates(self) -> bool:
