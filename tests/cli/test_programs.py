@@ -143,7 +143,7 @@ def test_verify_sees_a_program_that_is_not_its_source(
         (["folder.nnlp", "o.onnx"], "become no other format"),
         (["m.nnp", "folder.nnlp"], "folder.nnlp is a folder, wanted a file"),
         (["m.nnp", "no/o.nnlp"], "no/o.nnlp: there is no folder no"),
-        (["none.nnp", "o.nnlp"], "No such file or directory: 'none.nnp'"),
+        (["none.nnp", "o.nnlp"], "there is no file none.nnp"),
         (
             ["fixed.nnp", "o.nnlp", "-b", "3"],
             "fixed.nnp: the batch size is fixed, so it cannot be 3",
@@ -165,7 +165,7 @@ def test_what_cannot_become_a_program_is_told(
     save("fixed.nnp", {"networks": [net]}, variable_batch_size=False)
     before = sorted(p.name for p in Path().iterdir())
     capsys.readouterr()
-    no_file = message.startswith(("No such file", "folder.nnlp is a folder"))
+    no_file = message.startswith(("there is no file", "folder.nnlp is a folder"))
     assert run("convert", *args) == (3 if no_file else 1)
     error = capsys.readouterr().err
     assert error.startswith("nnl convert: error: ") and message in error
@@ -293,8 +293,8 @@ def folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (Path.unlink, "No such file or directory: 'm.nnlp'"),
-        (folder, "Is a directory: 'm.nnlp'"),
+        (Path.unlink, "there is no file m.nnlp"),
+        (folder, "m.nnlp is a folder, wanted a file"),
         (newer, "m.nnlp: has version 99 of the format, this nnl reads 1: a newer nnl is needed"),
         (lambda p: p.write_bytes(b""), "m.nnlp: the file is empty"),
         (
@@ -315,10 +315,11 @@ def test_files_that_are_no_good_programs_are_named(
     if command == "load":
         with pytest.raises((ValueError, OSError)) as error:
             nn.load_program("m.nnlp")
-        assert message in str(error.value)
+        known = isinstance(error.value, (FileNotFoundError, IsADirectoryError))
+        assert "'m.nnlp'" in str(error.value) if known else message in str(error.value)
         return
     args = {"infer": ["-c", "m.nnlp", "x.npy"]}.get(command, ["m.nnlp"])
-    no_file = message.startswith(("No such file", "Is a directory"))
+    no_file = message.startswith(("there is no file", "m.nnlp is a folder"))
     assert run(command, *args) == (3 if no_file else 1)
     error = capsys.readouterr().err
     assert error.startswith(f"nnl {command}: error: ") and message in error
