@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What co-execution makes of define-by-run programs, beside eager, static and compiled ones.
 
-    python benchmarks/coexecution.py [--only step-mlp,sdpoint] [--steps 1000] [--json FILE]
+    python benchmarks/coexecution.py [--only step-mlp,sdpoint] [--steps 1000] [--limit 300]
+        [--json FILE]
 
 Three tables. Training steps of four networks: medians of 30 steps, the ways taking turns in
 processes of their own. The five programs of examples/programs that are hard to compile: seconds of
-1,000 steps from a cold start, compiling included, and importing not. The other five: medians of 30
-steps. A way that there is not here, or that fails, says why.
+1,000 steps from a cold start, compiling included, and importing not; what is not done within the
+limit says how many steps it has come to. The other five: medians of 30 steps. A way that there is
+not here, or that fails, says why.
 """
 
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -34,7 +37,7 @@ sys.path.insert(0, sys.argv[1])
 import common, importlib
 name, mode, steps, every, warm = sys.argv[2:4] + [int(n) for n in sys.argv[4:]]
 run = common.train(importlib.import_module(name).Program, mode, steps, every=every)
-found = {"seconds": run.seconds, "ms": statistics.median(run.times[warm:]) * 1e3}
+found = {"steps": steps, "seconds": run.seconds, "ms": statistics.median(run.times[warm:]) * 1e3}
 if mode == "coexecute":
     report = run.step.report()
     found |= {"traces": report.traces, "fallbacks": len(report.fallbacks)}
@@ -71,22 +74,34 @@ def program_row(name, way, args):
     else:
         command = [str(HERE / "torch_programs.py"), name, str(args.steps)]
         command += ["--compile"] if way == "torch-compile" else []
-    with tempfile.TemporaryDirectory(prefix="nnl-benchmark-", ignore_cleanup_errors=True) as cache:
-        environment = {**os.environ, CACHE: cache}  # torch.compile starts cold
-        try:
-            done = subprocess.run(
-                [sys.executable, *command],
-                capture_output=True,
-                text=True,
-                env=environment,
-                timeout=args.timeout,
-            )
-        except subprocess.TimeoutExpired:
-            return {"error": f"not ready after {args.timeout:.0f} s"}
-    if done.returncode:
-        return {"error": last_error(done.stderr, done.returncode)}
-    found = json.loads(done.stdout.splitlines()[-1])
+    code, said, errors = run_within(args.limit, [sys.executable, *command])
+    if code:
+        return {"error": last_error(errors, code)}
+    found = json.loads(said[-1]) if said else {"steps": 0}
+    if code is None:
+        return {"value": args.limit, "steps": found["steps"]} if cold else {"error": "too slow"}
     return {"value": found["seconds" if cold else "ms"], **found}
+
+
+def run_within(seconds, command):
+    """Run a process: (exit status, None if it took longer; lines of stdout; stderr)."""
+    with ExitStack() as stack:
+        out, errors = (stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2))
+        folder = tempfile.TemporaryDirectory(prefix="nnl-benchmark-", ignore_cleanup_errors=True)
+        environment = {**os.environ, CACHE: stack.enter_context(folder)}  # compilers start cold
+        streams = {"stdout": out, "stderr": errors}
+        process = subprocess.Popen(command, **streams, env=environment, start_new_session=True)
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # compilers have processes of their own
+                process.wait()
+        for file in (out, errors):
+            file.seek(0)
+        return code, out.read().splitlines(), errors.read()
 
 
 def target_of(name):
@@ -96,21 +111,25 @@ def target_of(name):
     return [("nnl-eager", 1.0), *([("torch-compile", 0.5)] if name in DIFFICULT else [])]
 
 
-def print_row(title, unit, name, result):
+def print_row(title, unit, name, result, wanted=None):
+    """Args: wanted: How many steps a program was to do."""
     print(f"\n{title}, {unit}")
     ours = result.get("nnl-coexecute", {}).get("value")
+    stopped = {way for way, r in result.items() if wanted not in (None, r.get("steps"))}
     for way, text in WAYS.items():
         found = result.get(way, {})
         if "value" in found:
-            ratio = f"   co-executed takes {ours / found['value']:.2f} x" if ours else ""
+            less = "<" if way in stopped else ""
+            ratio = f"   co-executed takes {less}{ours / found['value']:.2f} x" if ours else ""
             seen = f"   traces {found['traces']}, fallbacks" if "traces" in found else ""
             seen += f" {found['fallbacks']}" if seen else ""
+            seen += f"   stopped after {found['steps']} steps" if less else ""
             print(f"  {text:16}{found['value']:12.4g}{ratio}{seen}")
         elif found:
             print(f"  {text:16} not available: {found['error']}")
     for way, most in target_of(name):
         other = result.get(way, {}).get("value")
-        if ours and other:
+        if ours and other and "nnl-coexecute" not in stopped:
             word = "met" if ours / other <= most else "missed"
             print(f"  wanted <= {most:g} x {WAYS[way]}: {word}")
     sys.stdout.flush()
@@ -124,6 +143,7 @@ def main():
     parser.add_argument("--steps", type=int, default=1000, help="of the difficult programs")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="turns of the ways")
     parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for an answer")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds for a program")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the benchmark")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     args = parser.parse_args()
@@ -148,7 +168,8 @@ def main():
             able = [w for w in ways if w in MODES or (cold and w != "nnl")]
             result = {way: program_row(name, way, args) for way in able}
         report["rows"][name] = result
-        print_row(title, unit, name, result)
+        cold = name in DIFFICULT
+        print_row(title, unit, name, result, args.steps if cold else None)
         if args.json:
             write(args.json, report)
 

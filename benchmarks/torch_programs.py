@@ -3,8 +3,9 @@
 
     python torch_programs.py PROGRAM STEPS [--compile]
 
-Prints the seconds from before the first step to behind the last one as JSON. Compiled are the
-methods that hold the networks, as PyTorch's pages advise: what reads values is outside of them.
+Prints how many steps are done and in how many seconds, compiling included and importing not, as
+JSON: a line each second and a last one with the losses. Compiled are the methods that hold the
+networks, as PyTorch's pages advise: what reads values is outside of them.
 """
 
 import argparse
@@ -346,12 +347,17 @@ def main():
         for name in program.compiled:
             setattr(program, name, torch.compile(getattr(program, name)))
     losses = []
-    start = time.perf_counter()
+    start = said = time.perf_counter()
     for i, batch in zip(range(args.steps), program.batches(np.random.default_rng(0)), strict=False):
         loss = program.step(*batch)
         if i % 10 == 9 or i == args.steps - 1:
             losses.append(float(loss.detach()))
-    print(json.dumps({"seconds": time.perf_counter() - start, "losses": losses}))
+        now = time.perf_counter()
+        if now - said > 1:
+            said = now
+            print(json.dumps({"steps": i + 1, "seconds": now - start}), flush=True)
+    seconds = time.perf_counter() - start
+    print(json.dumps({"steps": args.steps, "seconds": seconds, "losses": losses}))
 
 
 if __name__ == "__main__":
