@@ -360,7 +360,20 @@ NB_MODULE(_native, m) {
 
   nb::class_<Executor>(m, "Executor")
       .def(nb::init<>())
-      .def("start", &Executor::start)  // the caller keeps the plan
+      .def(
+          "start",  // the caller keeps the plan and the arrays, which are C-contiguous
+          [](Executor& e, Plan& p, size_t begin, size_t end, const nb::list& pairs) {
+            std::vector<Executor::Copy> copies;
+            for (nb::handle pair : pairs) {
+              auto* to = reinterpret_cast<PyArrayObject*>(PyTuple_GET_ITEM(pair.ptr(), 0));
+              auto* from = reinterpret_cast<PyArrayObject*>(PyTuple_GET_ITEM(pair.ptr(), 1));
+              copies.push_back({PyArray_DATA(to), PyArray_DATA(from),
+                                static_cast<size_t>(PyArray_NBYTES(from))});
+            }
+            e.start(p, begin, end, std::move(copies));
+          },
+          nb::arg("plan"), nb::arg("begin"), nb::arg("end"), nb::arg("copies") = nb::list())
+      .def("stop", &Executor::stop)
       .def("wait", [](const Executor& e) {
         if (e.is_running()) {
           nb::gil_scoped_release unlock;

@@ -17,7 +17,7 @@ struct SkeletonClass : Class {
   Slot at = slot("at"), path = slot("path"), made = slot("made"), given = slot("given"),
        before = slot("before"), edges = slot("edges"), paths = slot("paths"),
        visited = slot("visited"), outermost = slot("outermost"), behind = slot("behind"),
-       adopted = slot("adopted"), taken = slot("taken");
+       adopted = slot("adopted"), taken = slot("taken"), trigger = slot("trigger");
 };
 
 struct PathsClass : Class {
@@ -230,7 +230,8 @@ bool calls_again(PyObject* skeleton, PyObject* attrs, PyObject* arrays) {
   PyObject* at = later->Skeleton.at.of(skeleton);
   nb::object place = nb::borrow(
       key.is_valid() ? PyDict_GetItemWithError(later->Place.after.of(at), key.ptr()) : nullptr);
-  return place.is_valid() && go_to(skeleton, place.ptr(), makes);
+  return place.is_valid() && place.ptr() != later->Skeleton.trigger.of(skeleton) &&
+         go_to(skeleton, place.ptr(), makes);
 }
 
 PyObject* calls(PyObject* skeleton, PyObject* const* args, Py_ssize_t n) {
@@ -308,7 +309,7 @@ class PutOff {
     nb::object whole = nb::steal(PyTuple_Pack(3, called_.bound.ptr(), numbers.ptr(), key.ptr()));
     if (!whole.is_valid()) return false;
     place_ = nb::borrow(PyDict_GetItemWithError(later->Place.after.of(at), whole.ptr()));
-    return place_.is_valid();
+    return place_.is_valid() && place_.ptr() != later->Skeleton.trigger.of(skeleton_);
   }
 
   // Goes to that place; returns what the call gives.
@@ -464,7 +465,7 @@ bool put_off(const Called& called, PyObject* skeleton, PyObject** result) {
     auto* of_graph = reinterpret_cast<PyTypeObject*>(graph.ptr());
     nb::setattr(graph, "key", nb::steal(PyDescr_NewMethod(of_graph, &key)));
   }
-  if (!later->Skeleton.exactly(skeleton)) return false;
+  if (!later->Skeleton.has(skeleton)) return false;
   PutOff call(called, skeleton);
   if (!call.find()) return false;
   *result = call.go();

@@ -2,11 +2,14 @@
 #include "nnl/executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "nnl/errors.h"
 #include "nnl/threads.h"
@@ -18,13 +21,16 @@ struct Executor::State {
   std::condition_variable begins, ended;
   Plan* plan = nullptr;  // while it runs
   size_t begin = 0, end = 0;
+  std::vector<Copy> copies;
   int threads = 0;
+  std::atomic<bool> stopped{false}, awaited{false};
   bool has_thread = false, over = false;
   std::exception_ptr thrown;
 
   void run() {  // nobody looks at `thrown` before `plan` is null again
+    for (const Copy& c : copies) std::memcpy(c.to, c.from, c.bytes);
     try {
-      plan->run(begin, end, threads);
+      for (size_t k = begin; k < end && !stopped; ++k) plan->run(k, k + 1, awaited ? 0 : threads);
     } catch (...) {
       thrown = std::current_exception();
     }
@@ -52,13 +58,15 @@ Executor::~Executor() {
   state_->begins.notify_one();
 }
 
-void Executor::start(Plan& plan, size_t begin, size_t end) {
+void Executor::start(Plan& plan, size_t begin, size_t end, std::vector<Copy> copies) {
   State& s = *state_;
   {
     const std::lock_guard<std::mutex> lock(s.mutex);
     if (s.plan) throw ValueError("this executor runs a plan already");
     s.thrown = nullptr;
+    s.stopped = s.awaited = false;
     s.begin = begin;
+    s.copies = std::move(copies);
     s.end = end;
     s.threads = std::max(1, threads() - 1);
     s.plan = &plan;
@@ -80,8 +88,11 @@ bool Executor::is_running() const {
   return state_->plan;
 }
 
+void Executor::stop() { state_->stopped = true; }
+
 void Executor::wait() const {
   std::unique_lock<std::mutex> lock(state_->mutex);
+  state_->awaited = true;
   state_->ended.wait(lock, [this] { return !state_->plan; });
   if (state_->thrown) std::rethrow_exception(state_->thrown);
 }

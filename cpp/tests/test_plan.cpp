@@ -200,6 +200,31 @@ void an_executor_runs_a_plan_meanwhile() {
   CHECK(value == 102);
 }
 
+void a_run_in_an_executor_stops_between_steps() {
+  std::atomic<bool> begun{false}, go{false};
+  bool more = false;
+  Plan plan({Plan::outside}, 0);
+  plan.add("waits", calls([&](const Buffers&) {
+             begun = true;
+             while (!go) std::this_thread::yield();
+           }),
+           {}, {}, Plan::outside);
+  plan.add("more", calls([&](const Buffers&) { more = true; }), {}, {}, Plan::outside);
+  Executor executor;
+  const int from[] = {3, 5};
+  int to[] = {0, 0};
+  executor.start(plan, 0, 2, {{to, from, sizeof(int)}, {to + 1, from + 1, sizeof(int)}});
+  while (!begun) std::this_thread::yield();
+  CHECK(to[0] == 3 && to[1] == 5);
+  executor.stop();
+  go = true;
+  executor.wait();
+  CHECK(!more);
+  executor.start(plan, 0, 2);
+  executor.wait();
+  CHECK(more);
+}
+
 }  // namespace
 
 int main() {
@@ -212,4 +237,5 @@ int main() {
   plans_of_one_thread_each_do_not_disturb_each_other();
   a_plan_may_move_to_another_thread();
   an_executor_runs_a_plan_meanwhile();
+  a_run_in_an_executor_stops_between_steps();
 }

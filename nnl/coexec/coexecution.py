@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from sys import _getframe
 from threading import Lock
@@ -11,11 +11,14 @@ from time import perf_counter
 from types import FrameType
 from typing import Any
 
+from nnl.coexec.expectations import Expectations
 from nnl.coexec.pace import Pace
 from nnl.coexec.paths import Paths
 from nnl.coexec.report import Report
 from nnl.coexec.skeleton import Skeleton
+from nnl.coexec.speculation import Speculating, arrays_of
 from nnl.coexec.whole import whole
+from nnl.core.array import NdArray
 from nnl.core.context import STATE
 from nnl.graph.compile import compile
 
@@ -43,6 +46,10 @@ class coexecution:
             steps before it: a program that goes on from a checkpoint computes what it would have
             without the interruption. Every path has a plan when it comes for the first time, and
             one for every set of its results that is asked for.
+        speculate: Whether a step begins to run before all of its calls are made, as the path that
+            it was in the steps before, while Python still goes through it. What it writes is copied
+            first, and written back if Python takes another way. For steps that are always the same
+            and have much Python in the middle.
     Raises:
         ValueError: A step begins inside of a step, or while another thread runs one of the same.
 
@@ -57,14 +64,27 @@ class coexecution:
     """
 
     def __init__(
-        self, shadow: int = 0, ahead: int | None = None, reproducible: bool = False
+        self,
+        shadow: int = 0,
+        ahead: int | None = None,
+        reproducible: bool = False,
+        speculate: bool = False,
     ) -> None:
         if type(shadow) is not int or shadow < 0:
             raise ValueError(f"coexecution: shadow is {shadow!r}, wanted an int >= 0")
         if ahead not in (0, 1, None):
             raise ValueError(f"coexecution: ahead is {ahead!r}, wanted 0, 1 or None")
+        if type(speculate) is not bool:
+            raise TypeError(f"coexecution: speculate is {speculate!r}, wanted True or False")
+        if speculate and ahead:
+            raise ValueError(
+                "coexecution: speculate=True and ahead=1: one thread runs either the present step "
+                "or the one before, choose one"
+            )
         self._shadow, self._running = shadow, Lock()
-        self._paths, self._report = Paths(Pace(ahead), reproducible), Report()
+        self._paths, self._report = Paths(Pace(0 if speculate else ahead), reproducible), Report()
+        self._expectations = Expectations() if speculate else None
+        self._offered: Sequence[NdArray] = ()
         self._skeleton: Skeleton | None = None
 
     def __enter__(self) -> coexecution:
@@ -83,7 +103,12 @@ class coexecution:
                 "nnl.coexecution of its own"
             )
         shadow = self._shadow > 0 and self._report.steps % self._shadow == 0
-        self._skeleton = Skeleton(self._paths, self._report, frame, self._end, shadow)
+        what = self._paths, self._report, frame, self._end
+        if self._expectations is None or shadow:
+            self._skeleton = Skeleton(*what, shadow)
+        else:
+            self._skeleton = Speculating(*what, self._expectations, self._offered)
+            self._offered = ()
         STATE.skeleton, self._start = self._skeleton, perf_counter()
 
     def __exit__(self, *error: Any) -> None:
@@ -109,12 +134,13 @@ def coexecute(
     shadow: int = 0,
     ahead: int | None = None,
     reproducible: bool = False,
+    speculate: bool = False,
 ) -> Callable[..., Any]:
     """Run each call of a function as one step of nnl.coexecution.
 
     Args:
         f: A step of a define-by-run program. Nothing in it has to change.
-        shadow, ahead, reproducible: See nnl.coexecution.
+        shadow, ahead, reproducible, speculate: See nnl.coexecution.
     Returns:
         A function with the same arguments and results, with `report()`, and with `freeze(*args)`:
         for a step that has shown one path, in which nothing reads values, that path without its
@@ -130,10 +156,12 @@ def coexecute(
     """
     if not callable(f):
         raise TypeError(f"coexecute: f is {type(f).__name__}, wanted a function")
-    steps = coexecution(shadow, ahead, reproducible)
+    steps = coexecution(shadow, ahead, reproducible, speculate)
 
     @wraps(f)
     def step(*args: Any, **kw: Any) -> Any:
+        if speculate:
+            steps._offered = arrays_of(args, kw)
         with steps:
             return f(*args, **kw)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from nnl.coexec.backward import Edges
-from nnl.coexec.paths import NONE
+from nnl.coexec.paths import NONE, Place
 from nnl.coexec.running import Running
 from nnl.core.array import NdArray
 from nnl.core.lists import LISTS
@@ -31,10 +31,11 @@ class Memory:
         behind: What the step before has left to run, until that is over.
         adopted: Numbers of given arrays that it uses, or makes: then they have no buffer yet.
         edges: What there is to know about gradients.
+        trigger: The place at which what is expected to follow begins to run, see `speculation`.
     """
 
     __slots__ = (
-        "thread", "made", "given", "before", "taken", "behind", "adopted", "edges",
+        "thread", "made", "given", "before", "taken", "behind", "adopted", "edges", "trigger",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -50,6 +51,7 @@ class Memory:
         self.taken: dict[int, tuple[int, NdArray]] = {}
         self.adopted: set[int] = set()
         self.edges = Edges()
+        self.trigger: Place | None = None
 
     @abstractmethod
     def run(self) -> None:

@@ -40,6 +40,8 @@ class Report:
         reads: {line: (how often a step was cut there, seconds)}: what reads or writes values.
         ahead: How many pieces ran while Python was in the next step.
         waits: {line: (how often it has waited for such a piece, seconds)}.
+        speculated: How many pieces began to run before Python had made their calls. cancelled: How
+            many of them in vain. checkpointed: How many bytes were copied to be able to.
         differences: What shadow mode has found.
         graph: All paths in one graph, loops folded.
     """
@@ -54,6 +56,7 @@ class Report:
         self.seconds = self.running = 0.0
         self.reads: dict[str, tuple[int, float]] = {}
         self.ahead, self.waits = 0, dict[str, tuple[int, float]]()
+        self.speculated = self.cancelled = self.checkpointed = 0
         self._traces, self._fallbacks = 0, list[str]()
         self.differences: list[str] = []
         self._settled = False  # whether a step has had nothing new
@@ -149,6 +152,11 @@ class Report:
         ]
         if self.ahead:
             lines.append(f"  {self.ahead} segments ran while Python was in the next step")
+        if self.speculated:
+            lines.append(
+                f"  {self.speculated} segments began before Python was there, {self.cancelled} in "
+                f"vain; {self.checkpointed / 1e6:.3g} MB copied"
+            )
         share = self.running / self.seconds if self.seconds else 0.0
         lines.append(f"  {self.seconds:.3f} s, {share:.0%} of it running what was put off")
         for what, table in (("cut", self.reads), ("waited", self.waits)):

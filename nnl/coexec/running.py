@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nnl.coexec.paths import PathPlan, Place, Values, run_what_goes
 from nnl.coexec.whole import whole
@@ -37,7 +37,7 @@ class Running:
 
     Attributes:
         now: What runs, or has run and was not asked for yet.
-        executor: What runs it.
+        executor: What runs it. free: Held while it does.
         follower: The next step of this thread.
     """
 
@@ -48,7 +48,7 @@ class Running:
 
     now: ClassVar[Running | None] = None
     executor: ClassVar[Executor | None] = None
-    _free: ClassVar[threading.Lock] = threading.Lock()
+    free: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(
         self,
@@ -75,16 +75,13 @@ class Running:
         Args:
             before: Numbers of the given arrays that it writes.
         """
-        if not Running._free.acquire(blocking=False):
+        if not Running.free.acquire(blocking=False):
             return False
         plan = self._plan.plan
         try:
-            if Running.executor is None:
-                Running.executor = cast(Any, plan.lib).Executor()
-            assert Running.executor is not None
-            plan.start(Running.executor)
+            plan.start(Running.executor_of(plan.lib))
         except Exception:  # something cannot be read: to run it at once says what
-            Running._free.release()
+            Running.free.release()
             return False
         Running.now = self
         for nd in self._given:
@@ -97,6 +94,12 @@ class Running:
             self._before[number] = dict(bufs)
             bufs.clear()
         return True
+
+    @classmethod
+    def executor_of(cls, library: Any) -> Executor:
+        """The one executor that there is; made when it is first needed."""
+        cls.executor = cls.executor or library.Executor()
+        return cls.executor
 
     # ---- what arrays ask for ----
 
@@ -194,7 +197,7 @@ class Running:
         if follower is not None:
             follower.resume(suspended)
         self._over = True
-        Running._free.release()
+        Running.free.release()
         self._given, self._live, self._taken, self._adopted = [], {}, {}, []
         self._before.clear()
 

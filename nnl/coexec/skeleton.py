@@ -445,7 +445,7 @@ class Skeleton(Memory):
                             it = Running(plan, path, given, wanted, live, taken, self.report)
                             running = it if it.start(before) else None
                     if running is None and not self.shadow:
-                        self.paths.run(at, path, given, wanted, values)
+                        self.compute(at, path, given, wanted, values)
         except Exception:
             if late is None:
                 raise
@@ -458,6 +458,10 @@ class Skeleton(Memory):
                     self.paths.pace.ran(perf_counter() - start)
         if late is not None:
             raise late  # which this path may have failed with
+
+    def compute(self, *what: Any) -> None:
+        """Do Paths.run(*what)."""
+        self.paths.run(*what)
 
     def _take_back(self) -> BaseException | None:
         """Let given arrays be as they were, when the step before is done; its error."""

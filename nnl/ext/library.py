@@ -163,8 +163,16 @@ class DevicePlan(LibraryPlan, Protocol):
 class Executor(Protocol):
     """A thread that runs plans of the library, one at a time."""
 
-    def start(self, plan: LibraryPlan, begin: int, end: int) -> None:
-        """Begin to run the steps [begin, end)."""
+    def start(
+        self, plan: LibraryPlan, begin: int, end: int, copies: list[tuple[Array, Array]]
+    ) -> None:
+        """Begin to run the steps [begin, end), after copies (to, from) that are made in any case.
+
+        The arrays are C-contiguous, and kept by the caller.
+        """
+
+    def stop(self) -> None:
+        """Let that run end before its next step."""
 
     def wait(self) -> None:
         """Return when that run is over; raise what it has raised."""

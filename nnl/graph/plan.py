@@ -37,6 +37,7 @@ from nnl.graph.summary import account, place, summary
 from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
 
 Between = tuple[int, Callable[[], None]]  # (number of steps, what to call after them)
+NOTHING: list[Any] = []
 OUTSIDE = -1  # the offset of a slot that does not lie in the arena
 
 
@@ -359,8 +360,11 @@ class Plan:
             self._run_native(0, self.native_prepared)
             self.binding.mark_prepared()
 
-    def start(self, executor: Executor) -> None:
+    def start(self, executor: Executor, copies: list[tuple[Any, Any]] = NOTHING) -> None:
         """Begin a run in another thread; `finish` ends it. For a plan that runs by itself.
+
+        Args:
+            copies: (to, from): arrays that are copied before.
 
         Meanwhile nobody may read what it writes, nor write what it uses.
         """
@@ -368,7 +372,7 @@ class Plan:
         self.binding.point(self)
         self._prepare()
         assert self.native is not None
-        executor.start(self.native, self.native_prepared, self.native_cut)
+        executor.start(self.native, self.native_prepared, self.native_cut, copies)
 
     def finish(self, executor: Executor) -> None:
         """Wait for the end of a run that `start` has begun."""

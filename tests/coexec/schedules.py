@@ -9,6 +9,7 @@ import time
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 import nnl as nn
@@ -42,14 +43,13 @@ class Schedule:
         self.begun = self.ended = 0
         self.error: Exception | None = None
 
-    def start(self, plan: Any, begin: int, end: int) -> None:
+    def start(self, plan: Any, begin: int, end: int, copies: Any) -> None:
         assert self.begun == self.ended, "two runs at once"
         self.begun += 1
         self.error = None
-        if isinstance(plan, Plan):
-            self.run = partial(plan._run_in_python, False)
-        else:
-            self.run = partial(plan.run, begin, end)
+        self.stopped = False
+        self.copies = copies
+        self.run = partial(self._run, plan, begin, end)
         way = self.rng.choice(self.ways)
         self.thread: threading.Thread | None = None
         if way == "early":
@@ -57,6 +57,26 @@ class Schedule:
         elif way == "thread":
             self.thread = threading.Thread(target=self._work, args=(self.rng.random() * 2e-3,))
             self.thread.start()
+
+    def _copy(self) -> None:
+        for to, array in self.copies:
+            np.copyto(to, array)
+        self.copies = ()  # an error keeps what is on the stack, and buffers would have a holder
+
+    def _run(self, plan: Any, begin: int, end: int) -> None:
+        """Run a plan; one that was stopped up to some step."""
+        self._copy()
+        if isinstance(plan, Plan) and not self.stopped:
+            plan._run_in_python(False)
+        elif isinstance(plan, Plan):
+            thunks, _ = plan.ready or plan._make_ready()
+            for thunk in list(thunks)[: self.rng.randint(0, len(thunks))]:
+                thunk()
+        else:
+            plan.run(begin, self.rng.randint(begin, end) if self.stopped else end)
+
+    def stop(self) -> None:
+        self.stopped = True
 
     def _work(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -84,13 +104,13 @@ def use(schedule: Schedule, monkeypatch: Any) -> None:
     def runs_by_itself(plan: Plan) -> bool:
         return plan.space == SPACE and not plan.second
 
-    def begin(self: Plan, executor: Any) -> None:
+    def begin(self: Plan, executor: Any, copies: Any = ()) -> None:
         if self.native is not None:
-            start(self, executor)
+            start(self, executor, copies)
             return
         self.binding.written.before_run()
         self.binding.point(self)
-        executor.start(self, 0, 0)
+        executor.start(self, 0, 0, copies)
 
     monkeypatch.setattr("nnl.coexec.paths.runs_by_itself", runs_by_itself)
     monkeypatch.setattr(Plan, "start", begin)

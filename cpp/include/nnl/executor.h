@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "nnl/plan.h"
 
@@ -18,12 +19,22 @@ class NNL_API Executor {
 
   // Begins to run the steps [begin, end) of a plan, which must stay until wait() has returned. It
   // takes one thread less than other runs do: the caller goes on with that one.
+  // Before the first step it makes these copies, also when it is stopped.
   // ValueError: the run before has not ended.
-  void start(Plan& plan, size_t begin, size_t end);
+  struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes;
+  };
+  void start(Plan& plan, size_t begin, size_t end, std::vector<Copy> copies = {});
 
   bool is_running() const;
 
-  // Returns when the latest run has ended; throws what it has thrown, every time.
+  // Lets the latest run end before its next step.
+  void stop();
+
+  // Returns when the latest run has ended; throws what it has thrown, every time. From now on the
+  // run takes all threads.
   void wait() const;
 
  private:
