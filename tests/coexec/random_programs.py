@@ -1,8 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random imperative programs: what they read and keep must not depend on how they run."""
+"""Random imperative programs: what they read and keep must not depend on how they run.
+
+    python -m tests.coexec.random_programs 20000 [--first 0] [--ways put_off,ahead,speculated]
+    python -m tests.coexec.random_programs --steps 1000000
+
+The first compares so many programs with dynamic mode bit by bit, on numpy: put off, ahead and
+speculated by turns, these two by executors that are as early, as late or as odd as one can be. A
+program that stands still for two minutes ends it with the stacks of all threads. The second runs
+one program, and says what places and memory it has after each tenth of the steps.
+"""
 
 from __future__ import annotations
 
+import argparse
+import faulthandler
+import logging
+import resource
+import sys
+from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
@@ -209,3 +224,113 @@ def outcome(seed: int, steps: int, wrap: Any, context: str) -> list[np.ndarray]:
             program._see(v.d)
         program._see(F.rand(shape=(2,)).d)
         return program.seen
+
+
+# ---- many of them ----
+
+WAYS: dict[str, dict[str, Any]] = {
+    "put_off": {"ahead": 0},
+    "ahead": {"ahead": 1},
+    "speculated": {"speculate": True},
+}
+STANDS_STILL = 120  # seconds
+
+
+def same(f: Any) -> Any:
+    return f
+
+
+def compare(first: int, n: int, ways: list[str], stands_still: float = 0.0) -> Counter[str]:
+    """Run programs, and count what has become of them; raises at the first difference.
+
+    Args:
+        stands_still: Seconds after which a program is taken for a deadlock. 0: never.
+    """
+    import pytest
+
+    from tests.coexec.schedules import Schedule, use
+
+    found: Counter[str] = Counter()
+    reports: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        use(Schedule(first, "early late thread"), patch)
+        patch.setattr("nnl.coexec.paths.FIRST", 10**9)  # whatever comes again has a plan
+        patch.setattr("nnl.coexec.expectations.TRUST", 1)
+        patch.setattr("nnl.coexec.expectations.MOST_REST", 0)
+        for seed in range(first, first + n):
+            if stands_still:
+                faulthandler.dump_traceback_later(stands_still, exit=True)
+            way = ways[seed % len(ways)]
+
+            def wrap(f: Any, way: str = way) -> Any:
+                step = nn.coexecute(f, **WAYS[way])
+                reports.append(step.report())  # type: ignore[attr-defined]
+                return step
+
+            wanted = outcome(seed, 9, same, "numpy:float")
+            values = outcome(seed, 9, wrap, "numpy:float")
+            assert len(values) == len(wanted), f"program {seed}, {way}"
+            for i, (a, b) in enumerate(zip(values, wanted, strict=True)):
+                np.testing.assert_array_equal(a, b, f"program {seed}, {way}, value {i}")
+            found["programs"] += 1
+            found["values"] += len(values)
+            for name in ("segments", "ahead", "speculated", "cancelled"):
+                found[name] += getattr(reports[-1], name)
+            reports.clear()
+            if found["programs"] % 500 == 0:
+                print(dict(found), flush=True)
+    if stands_still:
+        faulthandler.cancel_dump_traceback_later()
+    return found
+
+
+def run_long(steps: int) -> None:
+    """Run one program for so many steps, and say what it has after each tenth."""
+    x, t = nn.Variable((8, 4)), nn.Variable((8, 1))
+    w = nn.Variable((4, 3), need_grad=True)
+    w.d = 0.1
+    solver = S.Adam(1e-3)
+    solver.set_parameters({"w": w})
+    rng = np.random.default_rng(0)
+
+    def step(k: int) -> nn.Variable:
+        h = F.dropout(F.affine(x, w), 0.1 + 0.1 * (k // 50 % 3))
+        for _ in range(k // 20 % 5):
+            h = F.tanh(h)
+        loss = F.mean(F.softmax_cross_entropy(h, t))
+        solver.zero_grad()
+        loss.backward(clear_buffer=True)
+        solver.update()
+        return loss
+
+    steps_of = nn.coexecution(speculate=True)
+    with nn.context_scope(nn.Context(["cpu:float"])), nn.auto_forward():
+        for k in range(steps):
+            x.d, t.d = rng.normal(size=(8, 4)), rng.integers(0, 3, (8, 1))
+            with steps_of:
+                loss = step(k)
+            if k % 100 == 0:
+                assert np.isfinite(float(loss.d))
+            if (k + 1) % max(1, steps // 10) == 0:
+                memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                print(f"{k + 1} steps, {steps_of._paths.size} places, {memory} kB", flush=True)
+    print(steps_of.report())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("programs", type=int, nargs="?", default=0)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first program")
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--steps", type=int, default=0, help="of one long program")
+    args = parser.parse_args()
+    logging.getLogger("nnl").setLevel(logging.ERROR)
+    if args.programs:
+        found = compare(args.first, args.programs, args.ways.split(","), STANDS_STILL)
+        print("equal bit by bit:", dict(found))
+    if args.steps:
+        run_long(args.steps)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nnl as nn
-from tests.coexec.random_programs import outcome
+from tests.coexec.random_programs import WAYS, compare, outcome, run_long
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +78,11 @@ def test_random_programs_are_equal_up_to_rounding(first: int) -> None:
 def test_many_random_programs_are_equal_bit_by_bit_with_numpy(first: int) -> None:
     for seed in range(first, first + 1000):
         check(seed, "numpy:float", True)
+
+
+def test_the_command_compares_programs_and_runs_one_for_long(capsys: Any) -> None:
+    found = compare(30, 12, list(WAYS))
+    assert found["programs"] == 12 and found["ahead"] > 5 and found["speculated"] > 10
+    run_long(300)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" steps")[0] for line in lines[:10]] == [str(30 * i) for i in range(1, 11)]
