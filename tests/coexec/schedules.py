@@ -19,7 +19,9 @@ from nnl.graph.plan import Plan
 from nnl.graph.program import SPACE
 
 native = pytest.mark.skipif(library() is None, reason="needs the native engine")
+plain = partial(nn.coexecute, ahead=0)
 ahead = partial(nn.coexecute, ahead=1)
+speculating = partial(nn.coexecute, speculate=True)
 
 
 def in_thread(f: Any) -> Any:
