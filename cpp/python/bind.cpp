@@ -43,6 +43,7 @@ void bind_lists(nb::module_& m);         // lists.cpp
 void bind_parametric(nb::module_& m);    // parametric.cpp
 void bind_location(nb::module_& m);      // location.cpp
 void bind_model(nb::module_& m);         // bind_model.cpp
+void bind_pieces(nb::module_& m);        // pieces.cpp
 void bind_pictures(nb::module_& m);      // bind_pictures.cpp
 
 namespace {
@@ -284,6 +285,7 @@ NB_MODULE(_native, m) {
   bind_parametric(m);
   bind_location(m);
   bind_model(m);
+  bind_pieces(m);
   bind_pictures(m);
   m.def(
       "array_kernel",
@@ -352,6 +354,7 @@ NB_MODULE(_native, m) {
           "run", [](Plan& p, size_t begin, size_t end) { p.run(begin, end); },
           nb::call_guard<nb::gil_scoped_release>())
       .def("run_timed", &Plan::run_timed, nb::call_guard<nb::gil_scoped_release>())
+      .def("may_overwrite", &Plan::may_overwrite)
       .def("__len__", &Plan::size)
       .def_prop_ro("at", &Plan::at)
       .def_prop_ro("arena", [](Plan& p) { return p.arena(); })

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nnl.coexec.paths import NONE, Place
+from nnl.coexec.calls import NONE
+from nnl.coexec.paths import Place
 from nnl.core.array import NdArray
 from nnl.core.autodiff import accumulate, start_gradient
 from nnl.core.context import EPOCH
 from nnl.core.graph import Node, Value, capture
 from nnl.core.lists import LISTS
+from nnl.core.origin import caller
 from nnl.core.record import Record
 from nnl.core.spec import Spec
 from nnl.graph.eager import backward_now
@@ -31,6 +34,9 @@ class Pass:
             constants, and positions of those of the graph.
         specs: Of the arrays that its calls make.
         sums: (position among the leaves of the graph, number of the gradient), in order.
+        ends: {the same: number of the sum}, where leaves had no gradient before; the calls have all
+            of it then.
+        shares: See shares_of.
         nodes: (position of a node, {output: its gradient}), of those that it has gone through.
         attrs: Of the nodes; see Graph.key.
     """
@@ -39,8 +45,16 @@ class Pass:
     given: list[NdArray | int]
     specs: list[Spec]
     sums: list[tuple[int, int]]
+    ends: dict[int, int] | None
+    shares: list[int]
     nodes: list[tuple[int, dict[int, int]]]
     attrs: list[Any]
+
+    def fits(self, leaves: list[Value]) -> bool:
+        """Whether the gradients of another graph's leaves are in such a state."""
+        if self.shares != shares_of(leaves):
+            return False
+        return self.ends is None or all([is_fresh(leaves[leaf].grad) for leaf in self.ends])
 
 
 class Graph:
@@ -99,21 +113,52 @@ class Sums:
         found: See Pass.sums.
         at: How many places and given arrays there were before the first of them.
         plain: Whether all of them go to leaves of the graph.
+        first: {id of a leaf's gradient: position of the leaf}, the first that has it.
+        fresh: Whether leaves had no gradient before.
+        location: Where the program goes backward.
     """
 
     def __init__(self, skeleton: Skeleton, leaves: list[Value]) -> None:
         self.skeleton, self.leaves = skeleton, leaves
         self.found: list[tuple[int, int]] = []
         self.at: tuple[int, int] | None = None
-        self.plain = True
+        self.plain = self.fresh = True
+        self.location = skeleton.report.locations.here(caller(), skeleton.outermost)
+        self.first: dict[int, int] = {}
 
     def add(self, into: NdArray, g: NdArray) -> None:
         """A leaf gets a gradient."""
         skeleton = self.skeleton
+        skeleton.gradient_of = None
         self.at = self.at or (len(skeleton.path), len(skeleton.given))
-        leaf = next((i for i, v in enumerate(self.leaves) if v.own_grad is into), -1)
+        leaf = self.first.get(id(into), -1)
+        if leaf < 0:
+            leaf = next((i for i, v in enumerate(self.leaves) if v.own_grad is into), -1)
         self.plain = self.plain and leaf >= 0 and g.record.work is skeleton
+        if id(into) not in self.first:
+            self.first[id(into)] = leaf
+            self.fresh = self.fresh and is_fresh(into) and not g.spec.is_half
         self.found.append((leaf, g.record.place))
+
+    def ends(self) -> dict[int, int] | None:
+        """See Pass.ends."""
+        if not (self.plain and self.fresh):
+            return None
+        into = {leaf: self.leaves[leaf].grad for leaf in self.first.values()}
+        if any([nd.record.work is not self.skeleton for nd in into.values()]):
+            return None
+        return {leaf: nd.record.place for leaf, nd in into.items()}
+
+
+def shares_of(leaves: list[Value]) -> list[int]:
+    """The first leaf that has the same gradient, of each: handles on one parameter do."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(v.grad), i) for i, v in enumerate(leaves)]
+
+
+def is_fresh(into: NdArray) -> bool:
+    """Whether a gradient is lazily zero, in memory that is its own."""
+    return into.zeroing and into.record.own is None
 
 
 class Edges:
@@ -164,6 +209,16 @@ class Edges:
             self.leaves.append(edge)
         return at
 
+    def sites(self, path: Sequence[Place]) -> dict[int, Any]:
+        """{creation number of a node: what tells its call from those of other lines}."""
+        sites, number = {}, 0
+        for place in path:
+            for call in place.calls:
+                if number in self.makers:
+                    sites[self.makers[number]] = call.site
+                number += len(call.bound.out_specs)
+        return sites
+
     def of_path(self, node: Node, number: int, epoch: int) -> bool:
         """Whether this node has made the array of this number on the path, all in this epoch."""
         return self.makers.get(number) == node.seq and self.epoch == epoch
@@ -187,13 +242,14 @@ def backward(skeleton: Skeleton, output: Value, grad: Any, clear: bool) -> None:
         key = graph.key(skeleton), output.index
     key = key, grad, clear, len(skeleton.given)
     before = skeleton.at
-    known = before.passes.get(key)
-    if known is not None and _again(skeleton, known, graph, clear):
-        return
+    for known in before.passes.get(key, ()):
+        if known.fits(graph.leaves) and _again(skeleton, known, graph, clear):
+            return
     gy = start_gradient(output, output.spec.shape, grad)
     found = _first(skeleton, output, graph, gy, clear)
     if found is not None:
-        before.passes[key] = found
+        more = [p for p in before.passes.get(key, ()) if (p.ends is None) != (found.ends is None)]
+        before.passes[key] = sorted([*more, found], key=lambda p: p.ends is None)
 
 
 def _first(
@@ -212,14 +268,22 @@ def _first(
         kept = kept and None not in numbers.values()
         visited.append((position[node], numbers))
 
+    where = skeleton.edges.sites(path)
+
+    def enter(node: Node) -> None:
+        skeleton.gradient_of = where.get(node.seq, node.op), "gradient"
+
     position = {n: i for i, n in enumerate(graph.nodes)}
     memory = {id(nd.bufs): i for i, nd in enumerate(graph.arrays)}
     skeleton.sums = sums = Sums(skeleton, graph.leaves)
     try:
-        backward_now(output, gy, clear, post=note)
+        backward_now(output, gy, clear, pre=enter, post=note)
     finally:
-        skeleton.sums = None
-    end, last = sums.at or (len(path), len(skeleton.given))
+        skeleton.sums = skeleton.gradient_of = None
+    ends = sums.ends()
+    end, last = len(path), len(skeleton.given)
+    if ends is None and sums.at is not None:
+        end, last = sums.at
     if skeleton.path is not path or end == begin or not (sums.plain and kept):
         return None
     read: list[NdArray | int] = []
@@ -230,7 +294,8 @@ def _first(
         read.append(_copy(nd) if at is None else at)
     place = skeleton.join(before, begin, end)
     specs = [s for c in place.calls for s in c.bound.out_specs]
-    return Pass(place, read, specs, sums.found, visited, [n.attrs for n in graph.nodes])
+    attrs, shares = [n.attrs for n in graph.nodes], shares_of(graph.leaves)
+    return Pass(place, read, specs, sums.found, ends, shares, visited, attrs)
 
 
 def _copy(nd: NdArray) -> NdArray:
@@ -269,7 +334,8 @@ def _again(skeleton: Skeleton, known: Pass, graph: Graph, clear: bool) -> bool:
             skeleton.forget(given)
             return False
     skeleton.go(known.place, len(known.specs))
-    sums = become(skeleton, graph.leaves, known.sums, known.specs)
+    found = known.sums if known.ends is None else list(known.ends.items())
+    sums = become(skeleton, graph.leaves, found, known.specs)
     asked = {n for _, gs in known.nodes for n in gs.values()} | {n for _, n in sums}
     # all at once: what follows may run what was put off
     arrays = {n: skeleton.array(n, known.specs[n - first] if n >= first else None) for n in asked}

@@ -82,7 +82,8 @@ class coexecution:
                 "or the one before, choose one"
             )
         self._shadow, self._running = shadow, Lock()
-        self._paths, self._report = Paths(Pace(0 if speculate else ahead), reproducible), Report()
+        self._paths = Paths(Pace(0 if speculate else ahead), reproducible)
+        self._report = Report(self._paths)
         self._expectations = Expectations() if speculate else None
         self._offered: Sequence[NdArray] = ()
         self._skeleton: Skeleton | None = None

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from nnl.coexec.backward import Edges
-from nnl.coexec.paths import NONE, Place
+from nnl.coexec.calls import NONE
+from nnl.coexec.paths import Place
 from nnl.coexec.running import Running
 from nnl.core.array import NdArray
 from nnl.core.lists import LISTS

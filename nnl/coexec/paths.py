@@ -7,53 +7,28 @@ A path that is new runs call by call, as dynamic mode does; one that comes again
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from sys import getrefcount
 from typing import Any
 
+from nnl.coexec.blocks import Blocks, Pieces
+from nnl.coexec.calls import NONE, Call, Values, run_now
 from nnl.coexec.pace import Pace
 from nnl.coexec.worth import FIRST, runs_before_plan
-from nnl.core.arguments import no_memory
 from nnl.core.array import NdArray
-from nnl.core.context import STATE, Target
-from nnl.core.dispatch import Bound
-from nnl.core.graph import Node, Value
+from nnl.core.graph import Value
 from nnl.core.lists import LISTS
 from nnl.core.op import Op
-from nnl.core.origin import Origin, at, tell
 from nnl.graph.holders import count_holders
 from nnl.graph.plan import Plan
 from nnl.graph.program import SPACE
 
-NONE = -1  # the number of an input that is left out
 MOST_PLACES = 100_000  # some 100 MB
 MOST_PLANS = 64
 TRIES = 4  # how many ways a path may go on anywhere before it counts how often they come again
 BEGINNINGS = 64  # the same of the root, where every piece of a step begins
-
-Values = dict[int, tuple[str, Any]]  # {number of an array: its memory space and buffer}
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """A function that was called.
-
-    Attributes:
-        numbers: Of its inputs, see Skeleton.
-        origin: Where that was first seen.
-    """
-
-    op: Op
-    attrs: Any
-    bound: Bound
-    numbers: tuple[int, ...]
-    target: Target
-    origin: Origin
-
-    @property
-    def written(self) -> list[int]:
-        """Numbers of the inputs that it writes."""
-        return [self.numbers[i] for i in self.bound.writes]
+LATEST = 32  # steps, about, that say how often steps are new
+MOST_NEW = 0.85  # the share of new ones above which they are not followed, but for one of TRIAL
+TRIAL = 64
 
 
 class Place:
@@ -66,10 +41,12 @@ class Place:
         passes: {(number of an output, start gradient, whether it clears): backward pass from here}.
         runs: How often a path has ended here. misses: how often one went on as never before.
         alone: How many of these runs are to be without a plan; 0: not known yet.
+        pieces: The path that ends here as blocks.
     """
 
     __slots__ = (
         "key", "calls", "location", "after", "passes", "runs", "visits", "misses", "alone", "plan",
+        "pieces",
     )  # fmt: skip
 
     def __init__(self, key: Any = None, calls: tuple[Call, ...] = ()) -> None:
@@ -79,6 +56,7 @@ class Place:
         self.passes: dict[Any, Any] = {}
         self.runs = self.visits = self.misses = self.alone = 0
         self.plan: PathPlan | None = None
+        self.pieces: Pieces | None = None
 
     @property
     def name(self) -> str:
@@ -103,22 +81,47 @@ class Paths:
         attrs: {(op, where the program was, how often it had been there in the step): the attributes
             it was called with, None once they varied}.
         size: How many places there are; of too many, all are forgotten at the next step.
+        ends: How many paths have run.
         planned: Places whose paths have plans, the latest used last.
         plans: How many were made.
         pace: Whether they run ahead.
         reproducible: Whether how a path runs depends on nothing that has been before.
+        blocks: What paths without a plan run by.
+        steps: How many began. is_new: Whether the latest has met, or left, what was new.
+        newness: How many of the latest have, as a share.
     """
 
-    __slots__ = ("root", "size", "attrs", "planned", "plans", "pace", "reproducible")
+    __slots__ = (
+        "root", "size", "attrs", "planned", "plans", "pace", "reproducible", "blocks", "ends",
+        "steps", "is_new", "newness",
+    )  # fmt: skip
 
     def __init__(self, pace: Pace, reproducible: bool = False) -> None:
-        self.pace, self.plans, self.reproducible = pace, 0, reproducible
+        self.pace, self.plans, self.ends, self.reproducible = pace, 0, 0, reproducible
+        self.steps, self.is_new, self.newness = 0, False, 0.0
         self._forget()
 
     def _forget(self) -> None:
         self.root, self.size = Place(), 0
         self.attrs: dict[Any, Any] = {}
         self.planned: dict[Place, None] = {}
+        self.blocks = Blocks()
+
+    def begin_step(self) -> None:
+        """Another step begins."""
+        self.steps += 1
+        self.newness += (self.is_new - self.newness) / LATEST
+        self.is_new = False
+
+    def may_grow(self, at: Place) -> bool:
+        """Whether what a step does for the first time after a place is likely to come again."""
+        begins = not self.is_new
+        self.is_new = True
+        if self.reproducible:
+            return True
+        if begins and self.newness > MOST_NEW and self.steps % TRIAL:
+            return False
+        return at.is_predictable()
 
     def begin(self) -> Place:
         """Where a step begins, or goes on after some of it has run."""
@@ -171,9 +174,10 @@ class Paths:
             values: Gets these; of a path that fails what was computed before, if it writes nothing.
         """
         end.runs += 1
+        self.ends += end.runs == 1
         plan = self._plan(end, path, given, wanted) if self._pays(end, path, given) else None
         if plan is None:
-            run_now(_calls(path), given, wanted, values)
+            self.blocks.run(self._pieces(end, path, given), given, wanted, values)
             return
         try:
             plan.run(wanted, values)
@@ -186,8 +190,19 @@ class Paths:
         if end.runs == 1 or end.plan is not None or self.reproducible:
             return end.runs > 1 or self.reproducible
         if not end.alone:
-            end.alone = 1 if self.plans < FIRST else runs_before_plan(_calls(path), given)
+            end.alone = 1
+            if self.plans >= FIRST or self.ends > 2 * FIRST:
+                work = [(c.attrs, c.bound, c.numbers) for c in _calls(path)]
+                shares = self._pieces(end, path, given).shares
+                end.alone = runs_before_plan(work, [nd.spec for nd in given], shares)
         return end.runs > end.alone
+
+    def _pieces(self, end: Place, path: Sequence[Place], given: Sequence[NdArray]) -> Pieces:
+        """A path as blocks, again where these have fallen apart meanwhile."""
+        pieces = end.pieces
+        if pieces is None or pieces.version != self.blocks.version:
+            pieces = end.pieces = self.blocks.split(_calls(path), given)
+        return pieces
 
     def ready(
         self, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
@@ -239,40 +254,6 @@ def run_what_goes(
         run_now(_calls(path), given, wanted, values)
 
 
-def run_now(
-    calls: Sequence[Call], given: Sequence[NdArray], wanted: set[int], values: Values
-) -> None:
-    """Run calls one by one, each by its own kernel; see Paths.run."""
-    last: dict[int, int] = {}
-    for t, call in enumerate(calls):
-        last.update(dict.fromkeys(call.numbers, t))
-    made: list[Any] = []
-    for t, call in enumerate(calls):
-        bound, bufs = call.bound, []
-        for i, n in enumerate(call.numbers):
-            if n < NONE:
-                nd = given[-2 - n]
-                bufs.append(nd.touch(SPACE) if i in bound.writes else nd.read(SPACE))
-            else:
-                bufs.append(None if n == NONE else made[n])
-        STATE.origin = call.origin  # what a profile says
-        try:
-            out = bound.call(*bufs)
-        except BaseException as e:
-            label = at(call.op.name, call.origin)
-            if isinstance(e, MemoryError):
-                raise no_memory(label, e) from None
-            tell(e, call.op.name, label)
-            raise
-        for y in (out,) if bound.single else out:
-            if len(made) in wanted:
-                values[len(made)] = SPACE, y
-            made.append(y)
-        for n in call.numbers:
-            if n >= 0 and last[n] == t:
-                made[n] = None
-
-
 def runs_by_itself(plan: Plan) -> bool:
     """Whether the native library runs all of a plan, in one part, without calling back."""
     ours = plan.native is not None and plan.space == SPACE and not plan.second
@@ -300,7 +281,7 @@ class PathPlan:
         alias: list[int] = []  # the number of the array whose memory each is
         nodes = []
         for call in calls:
-            node = _node(call, [_edge(n, made, leaves) for n in call.numbers])
+            node = call.node([_edge(n, made, leaves) for n in call.numbers])
             nodes.append(node)
             for i, nd in enumerate(node.outs or ()):
                 made.append(Value.of(node, i, nd.spec, False, nd))
@@ -362,13 +343,3 @@ def _edge(number: int, made: Sequence[Value], leaves: Sequence[Value]) -> Value 
     if number == NONE:
         return None
     return made[number] if number >= 0 else leaves[-2 - number]
-
-
-def _node(call: Call, inputs: Sequence[Value | None]) -> Node:
-    node = Node()
-    node.op, node.attrs, node.inputs = call.op, call.attrs, tuple(inputs)
-    node.out_specs, node.target, node.need_grad = call.bound.out_specs, call.target, False
-    node.outs = tuple([NdArray.unwritten(s) for s in call.bound.out_specs])
-    node.live = node.saved = node.grads = node.info = None
-    node.origin, node.seq = call.origin, Node.number()
-    return node

@@ -24,7 +24,7 @@ MOST_WAITING = 100  # traces that are not merged yet
 SIZES = frozenset([("slice", "start"), ("slice", "stop")])
 
 if TYPE_CHECKING:
-    from nnl.coexec.paths import Place
+    from nnl.coexec.paths import Paths, Place
 
 
 class Report:
@@ -43,10 +43,13 @@ class Report:
         speculated: How many pieces began to run before Python had made their calls. cancelled: How
             many of them in vain. checkpointed: How many bytes were copied to be able to.
         differences: What shadow mode has found.
+        plans: How many plans were made of whole paths, and block_plans of blocks.
+        calls_by_blocks: How many calls ran in the plans of blocks.
         graph: All paths in one graph, loops folded.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
         self.locations = Locations()
         self._graph = TraceGraph(inputs=_follows)
         self._waiting: list[tuple[list[Item], bool]] = []  # traces, and if they are fallbacks
@@ -136,10 +139,22 @@ class Report:
         self._merge()
         return self._fallbacks
 
+    @property
+    def plans(self) -> int:
+        return self._paths.plans
+
+    @property
+    def block_plans(self) -> int:
+        return self._paths.blocks.made
+
+    @property
+    def calls_by_blocks(self) -> int:
+        return self._paths.blocks.by_plan
+
     def explain(self) -> str:
         """The functions that steps have called, with their lines: what is always the same, what
-        depends on the path, and what is in loops."""
-        return drawing.text(self.graph)
+        depends on the path, and what is in loops. Then the blocks that have plans."""
+        return "\n".join([drawing.text(self.graph), *self._paths.blocks.lines()])
 
     def dot(self) -> str:
         """The same in the language of Graphviz: `dot -Tsvg`."""
@@ -157,6 +172,9 @@ class Report:
                 f"  {self.speculated} segments began before Python was there, {self.cancelled} in "
                 f"vain; {self.checkpointed / 1e6:.3g} MB copied"
             )
+        if self.calls_by_blocks:
+            blocks = len(self._paths.blocks.planned)
+            lines.append(f"  {self.calls_by_blocks} calls ran in the plans of {blocks} blocks")
         share = self.running / self.seconds if self.seconds else 0.0
         lines.append(f"  {self.seconds:.3f} s, {share:.0%} of it running what was put off")
         for what, table in (("cut", self.reads), ("waited", self.waits)):

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nnl.coexec.paths import PathPlan, Place, Values, run_what_goes
+from nnl.coexec.calls import Values
+from nnl.coexec.paths import PathPlan, Place, run_what_goes
 from nnl.coexec.whole import whole
 from nnl.core.array import NdArray
 from nnl.core.context import using

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nnl.coexec.paths import NONE, Call, Paths, Place, Values, run_now
+from nnl.coexec.calls import NONE, Call, Values, run_now
+from nnl.coexec.paths import Paths, Place
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES
 from nnl.core.origin import at

@@ -19,8 +19,9 @@ from types import FrameType
 from typing import Any
 
 from nnl.coexec.backward import Sums, backward
+from nnl.coexec.calls import NONE, New, Values, made_here
 from nnl.coexec.memory import Memory
-from nnl.coexec.paths import NONE, Call, Paths, Place, Values
+from nnl.coexec.paths import Paths, Place
 from nnl.coexec.report import Report
 from nnl.coexec.running import Running
 from nnl.coexec.shadow import run_both
@@ -32,7 +33,7 @@ from nnl.core.dispatch import Bound, apply, bind, execute, new_node, results, vi
 from nnl.core.graph import Value
 from nnl.core.lists import LISTS, NOTHING
 from nnl.core.op import OPS, Op
-from nnl.core.origin import LOCATION, PASSED, caller, here
+from nnl.core.origin import LOCATION, PASSED, caller
 from nnl.core.record import Record
 from nnl.core.spec import Spec
 from nnl.graph.holders import is_held
@@ -53,11 +54,12 @@ class Skeleton(Memory):
         frame: That of the step. outermost: The one that has called it. end: What ends the step.
         copied: {position of a copy in `given`: of which array}.
         sums: What notes the gradients that leaves get.
+        gradient_of: Where the function was called whose gradient is computed, in a new pass.
     """
 
     __slots__ = (
         "paths", "report", "frame", "outermost", "end", "shadow", "visited", "at", "path",
-        "copied", "sums",
+        "copied", "sums", "gradient_of",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +75,7 @@ class Skeleton(Memory):
         self.shadow = shadow
         self.visited: dict[int, int] = {}  # {location: calls of functions of an array and a number}
         super().__init__()
+        paths.begin_step()
         now = Running.now
         if now is not None and now.thread == self.thread:
             self.behind, now.follower = now, self
@@ -83,6 +86,7 @@ class Skeleton(Memory):
         self.path: list[Place] = []
         self.copied: dict[int, NdArray] = {}
         self.sums: Sums | None = None
+        self.gradient_of: Any = None
 
     # ---- calls ----
 
@@ -172,13 +176,10 @@ class Skeleton(Memory):
         if len(numbers) < len(every) or bounds[0].space != SPACE:
             return None
         key = tuple(bounds), tuple(numbers)
-        at = self.at.after.get(key)
+        new = [(op, attrs, b, n) for b, n in zip(bounds, numbers, strict=True)]
+        at = self.at.after.get(key) or self._new_place(key, new)
         if at is None:
-            origin, target = here(STATE.layer), STATE.target
-            pairs = zip(bounds, numbers, strict=True)
-            at = self._new_place(key, [Call(op, attrs, b, n, target, origin) for b, n in pairs])
-            if at is None:
-                return None
+            return None
         first = len(self.made)
         self.go(at, sum([len(b.out_specs) for b in bounds]))
         return first
@@ -253,12 +254,9 @@ class Skeleton(Memory):
         if numbers is None:
             return None
         key = bound, numbers, None if edges is None else self.edges.key(edges, numbers)
-        at = self.at.after.get(key)
+        at = self.at.after.get(key) or self._new_place(key, [(op, attrs, bound, numbers)])
         if at is None:
-            call = Call(op, attrs, bound, numbers, STATE.target, here(STATE.layer))
-            at = self._new_place(key, [call])
-            if at is None:
-                return None
+            return None
         at.visits += 1
         self.at = at
         self.path.append(at)
@@ -270,15 +268,17 @@ class Skeleton(Memory):
             made.append(nd)
         return tuple(made)
 
-    def _new_place(self, key: Any, calls: list[Call]) -> Place | None:
+    def _new_place(self, key: Any, calls: Sequence[New]) -> Place | None:
         """The place that calls lead to for the first time; None where the step is left instead."""
-        if not (self.paths.reproducible or self.at.is_predictable()):
+        if not self.paths.may_grow(self.at):
             self.report.left += 1
             self.leave()
             return None
         self.report.is_new = True
-        at = self.paths.add(self.at, key, tuple(calls))
-        at.location = self.report.locations.here(caller(), self.outermost)
+        sums = self.sums
+        location = sums.location if sums else self.report.locations.here(caller(), self.outermost)
+        at = self.paths.add(self.at, key, made_here(calls, self.gradient_of or location))
+        at.location = location
         return at
 
     def leave(self) -> None:

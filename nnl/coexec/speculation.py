@@ -22,8 +22,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from nnl.coexec.calls import NONE, Call, New, Values
 from nnl.coexec.expectations import Expectations, Expected
-from nnl.coexec.paths import NONE, Call, Paths, Place, Values
+from nnl.coexec.paths import Paths, Place
 from nnl.coexec.report import Report
 from nnl.coexec.running import Running
 from nnl.coexec.skeleton import Skeleton
@@ -333,7 +334,7 @@ class Speculating(Skeleton):
         if self.thread == threading.get_ident() and nd.record.place in speculation.too_early():
             whole(speculation.cancel)
 
-    def _new_place(self, key: Any, calls: list[Call]) -> Place | None:
+    def _new_place(self, key: Any, calls: Sequence[New]) -> Place | None:
         if self.speculation is not None:
             self.speculation.stop()
         return super()._new_place(key, calls)

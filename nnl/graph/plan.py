@@ -379,7 +379,7 @@ class Plan:
         try:
             executor.wait()
         except ValueError as e:
-            self._name(e, self.native_cut)
+            self.name(e, self.native_cut)
             raise
         self.binding.written.after_run(self.slots)
 
@@ -405,7 +405,7 @@ class Plan:
             with using(profiled=False):  # steps that Python computes are timed as steps
                 native.run_timed(begin, end)
         except ValueError as e:
-            self._name(e, end)
+            self.name(e, end)
             raise
         times, starts = native.times, native.starts
         for k in range(begin, end):
@@ -414,7 +414,7 @@ class Plan:
             origin = self.program.origin(step)
             note(step.op, place(self, step), what, starts[k], times[k], cost, dtype, origin)
 
-    def _name(self, e: ValueError, end: int) -> None:
+    def name(self, e: BaseException, end: int) -> None:
         """Let the error of a run up to a native step name the call that has failed."""
         at = getattr(self.native, "at", end)  # a device does not know
         if at < end:

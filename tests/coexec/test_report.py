@@ -147,11 +147,12 @@ def test_a_number_of_rounds_that_was_not_seen_is_no_new_trace() -> None:
     assert (report.traces, report.fallbacks) == (1, [])
 
 
-@pytest.mark.parametrize("width,planned", [(4, 2), (512, 6)])
+@pytest.mark.parametrize("width,beyond,planned", [(4, 0.3, 2), (512, 0.3, 6), (512, 1e-6, 2)])
 def test_many_paths_have_plans_only_where_these_save_something(
-    monkeypatch: pytest.MonkeyPatch, width: int, planned: int
+    monkeypatch: pytest.MonkeyPatch, width: int, beyond: float, planned: int
 ) -> None:
     monkeypatch.setattr("nnl.coexec.paths.FIRST", 2)
+    monkeypatch.setattr("nnl.coexec.blocks.BEYOND", beyond)
     nn.clear_parameters()
     made = []
     init = PathPlan.__init__

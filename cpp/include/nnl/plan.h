@@ -51,6 +51,10 @@ class NNL_API Plan {
   void run_timed(size_t begin, size_t end);
 
   size_t size() const { return steps_.size(); }
+  // Whether output o of a step may lie in the memory of its input i, as Kernel says it.
+  bool may_overwrite(size_t step, size_t o, size_t i) const {
+    return steps_.at(step).kernel->may_overwrite(o, i);
+  }
   size_t at() const { return at_; }  // the step whose exception has ended the latest run
   const std::vector<int64_t>& times() const { return times_; }    // of the latest timed run, ns
   const std::vector<int64_t>& starts() const { return starts_; }  // ns since the clock's epoch
