@@ -41,12 +41,16 @@ def test_random_programs_are_equal_bit_by_bit_with_numpy(first: int) -> None:
         check(seed, "numpy:float", True)
 
 
-def remembers(f: Any, ahead: int | None = None) -> Any:
-    return nn.coexecute(f, ahead=ahead, reproducible=True)
+def remembers(f: Any, **how: Any) -> Any:
+    return nn.coexecute(f, reproducible=True, **how)
 
 
 def runs_ahead(f: Any) -> Any:
-    return remembers(f, 1)
+    return remembers(f, ahead=1)
+
+
+def speculates(f: Any) -> Any:
+    return remembers(f, speculate=True)
 
 
 def forgets(f: Any) -> Any:
@@ -59,7 +63,7 @@ def forgets(f: Any) -> Any:
 )
 def test_bits_of_reproducible_steps_do_not_depend_on_the_steps_before(first: int) -> None:
     for seed in range(first, first + 20):
-        wraps = forgets, remembers, runs_ahead
+        wraps = forgets, remembers, runs_ahead, speculates
         wanted, *others = [outcome(seed, 9, wrap, "cpu:float") for wrap in wraps]
         for found in others:
             assert len(found) == len(wanted)
