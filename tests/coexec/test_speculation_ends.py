@@ -20,7 +20,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.coexec.speculation import Speculation
-from tests.coexec.schedules import Schedule, in_thread, native, plain, speculating
+from tests.coexec.schedules import Schedule, in_thread, native, plain, speculating, use
 from tests.coexec.steps import same, train, variable
 
 # ---- when it begins ----
@@ -331,3 +331,54 @@ def test_what_cannot_be_asked_for() -> None:
         nn.coexecution(speculate=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="speculate=True and ahead=1: one thread runs either"):
         nn.coexecution(ahead=1, speculate=True)
+
+
+@pytest.mark.parametrize("ways", ["early", "late"])
+def test_effects_happen_once(ways: str, monkeypatch: Any) -> None:
+    """Those of functions written in Python, which cut steps, and of updates."""
+    monkeypatch.setattr("nnl.coexec.expectations.MOST_REST", 0)
+    schedule = Schedule(0, ways)
+    use(schedule, monkeypatch)
+    seen: list[float] = []
+
+    class Noted(nn.function.PythonFunction):  # type: ignore[misc]
+        def min_outputs(self) -> int:
+            return 1
+
+        def setup_impl(self, inputs: Any, outputs: Any) -> None:
+            outputs[0].reset_shape(inputs[0].shape, True)
+
+        def forward_impl(self, inputs: Any, outputs: Any) -> None:
+            seen.append(float(inputs[0].d.sum()))
+            outputs[0].d = inputs[0].d
+
+        def backward_impl(self, inputs: Any, outputs: Any, down: Any, accum: Any) -> None:
+            seen.append(float(outputs[0].g.sum()))
+            inputs[0].g = outputs[0].g + (inputs[0].g if accum[0] else 0)
+
+    def train(wrap: Any) -> list[Any]:
+        seen.clear()
+        x, w = variable(2, 3), variable(2, 3, seed=1)
+        w.need_grad = True
+        solver = S.Adam(0.1)
+        solver.set_parameters({"w": w})
+
+        def step(k: int) -> None:
+            h = F.tanh(F.sin(x) * w)
+            y = Noted()(F.cos(h) * w) + h
+            if k % 5 == 4:
+                y = F.exp(y)
+            solver.zero_grad()
+            F.sum(y * w).backward(clear_buffer=True)
+            solver.update()
+
+        wrapped = wrap(step)
+        for k in range(20):
+            wrapped(k)
+        return [*seen, w.d.copy()]
+
+    with nn.context_scope(nn.Context(["numpy:float"])), nn.auto_forward():
+        wanted, found = train(same), train(speculating)
+    assert len(found) == len(wanted) == 41 and schedule.begun > 12
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
