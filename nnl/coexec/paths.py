@@ -26,7 +26,7 @@ MOST_PLACES = 100_000  # some 100 MB
 MOST_PLANS = 64
 TRIES = 4  # how many ways a path may go on anywhere before it counts how often they come again
 BEGINNINGS = 64  # the same of the root, where every piece of a step begins
-LATEST = 32  # steps, about, that say how often steps are new
+LATEST = 16  # steps, about, that say how often steps are new
 MOST_NEW = 0.85  # the share of new ones above which they are not followed, but for one of TRIAL
 TRIAL = 64
 

@@ -178,6 +178,26 @@ def test_an_error_in_the_plan_of_a_block_names_the_line(context: str, writes: bo
             np.testing.assert_allclose(h.d, np.tanh(w.d[2:3]) + 1, 1e-6)
 
 
+def test_steps_that_never_come_again_are_left_and_others_learnt_after_them() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [rng.integers(0, 2, 12) for _ in range(80)] + [np.zeros(12, int)] * 100
+    x, left = variable(2, 3), []
+
+    def step(coins: Any) -> nn.Variable:
+        h = x
+        for coin in coins:
+            h = F.tanh(h) if coin else F.sigmoid(h)
+        return h
+
+    run = nn.coexecute(step)
+    with nn.context_scope(nn.Context(["numpy:float"])), nn.auto_forward():
+        for coins in drawn:
+            np.testing.assert_array_equal(run(coins).d, step(coins).d)
+            left.append(run.report().left)
+    assert left[20] == 0 < left[79]
+    assert left[140] == left[179]  # one step in 64 is a trial
+
+
 def test_the_report_says_which_blocks_have_plans() -> None:
     report = alike([2, 3, 4], [(True, False, True)] * 3, "numpy:float")
     assert f"{report.calls_by_blocks} calls ran in the plans of" in str(report)
