@@ -87,9 +87,9 @@ def places(api: Any, server: Server) -> list[str]:
     for one in (report, other):
         one.write(server.folder / "reports" / f"{one.id}.json")
     project = api("POST", "/projects", data={"name": "digits", "sample": "digits"})["id"]
-    trial = finished(api, "/trials", {"project": project, "config": {"max_epoch": 2}})["id"]
+    trained = finished(api, "/trials", {"project": project, "config": {"max_epoch": 2}})
+    trial, data = trained["id"], trained["config"]["dataset"]["valid"]
     evaluation = finished(api, f"/trials/{trial}/evaluate", {})["id"]
-    data = api("GET", "/datasets")["datasets"][0]["id"]
     own = ("edit", "edit?node=n2", "config", "history", "search", "train", f"train/{trial}",
            "eval", f"eval/{evaluation}?row=1", f"compare?trials={trial},{trial}", "infer",
            f"infer/{trial}?data={data}&row=1")  # fmt: skip

@@ -1,6 +1,6 @@
 // The small parts that all pages are made of.
 
-import { useEffect, useRef, type ReactNode } from "react";
+import { useEffect, useLayoutEffect, useRef, type ReactNode } from "react";
 import type { ErrorBody } from "../api/records";
 
 interface FailureProps {
@@ -132,7 +132,8 @@ interface ContextMenuProps {
 /** Actions where the pointer is; closes as soon as the focus leaves it. */
 export function ContextMenu({ label, at, items, close }: ContextMenuProps) {
   const ref = useRef<HTMLDivElement>(null);
-  useEffect(() => ref.current?.querySelector("button")?.focus(), []);
+  // Before it is seen: whoever sees it presses keys.
+  useLayoutEffect(() => ref.current?.querySelector("button")?.focus(), []);
   return (
     <div
       ref={ref}
