@@ -90,6 +90,12 @@ class Network:
     def setup(self) -> None:
         """Build everything; called by the first method that needs it."""
         if not self._ready:
+            self._wanted = [
+                (v, v.name, v.kind == "tensor", v.dtype, None if v.shape is None else len(v.shape))
+                for v in self.graph.inputs
+            ]
+            self._given_back = [v.name for v in self.graph.outputs]
+            self._loss_at = self._given_back.index(self.loss) if self.loss else -1
             self._build()
             self._ready = True
 
@@ -144,22 +150,22 @@ class Network:
 
     def _bound(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         values = {}
-        for info in self.graph.inputs:
-            value = inputs.get(info.name)
+        for info, name, tensor, dtype, rank in self._wanted:
+            value = inputs.get(name)
             if value is None:
                 if info.kind == "optional":
-                    values[info.name] = None
+                    values[name] = None
                     continue
-                raise NetworkError(f"the input {info.name!r} is missing, got {sorted(inputs)}")
-            if info.kind == "tensor":
+                raise NetworkError(f"the input {name!r} is missing, got {sorted(inputs)}")
+            if tensor:
                 value = np.asarray(value)
-                if info.dtype is not None and value.dtype != info.dtype:
-                    value = value.astype(info.dtype)
-                if info.shape is not None and len(info.shape) != value.ndim:
+                if dtype is not None and value.dtype != dtype:
+                    value = value.astype(dtype)
+                if rank is not None and rank != value.ndim:
                     raise NetworkError(
-                        f"the input {info.name!r} has the shape {value.shape}, wanted {info.shape}"
+                        f"the input {name!r} has the shape {value.shape}, wanted {info.shape}"
                     )
-            values[info.name] = value
+            values[name] = value
         if len(inputs) > len(values):
             unknown = sorted(set(inputs) - set(values))
             raise NetworkError(f"there are no inputs {unknown}, the network has {sorted(values)}")

@@ -18,6 +18,7 @@ from nnl.converters.onnx.function_bodies import body_of_function, body_of_schema
 from nnl.converters.onnx.model import Graph, Model, Node, StrictVisitor
 from nnl.deep500.contract import Network, listed
 from nnl.deep500.operation import Operation
+from nnl.deep500.program import Program, program
 
 Values = dict[str, Any]
 
@@ -27,8 +28,9 @@ class ValueVisitor(StrictVisitor):
 
     Inputs that are left out are None. A method that gives NotImplemented leaves the node to the
     body that ONNX has for its operator. `simple` names functions of the inputs alone, for
-    operators that need no method. Methods control_OPERATOR(machine, node, values, *inputs) run
-    subgraphs.
+    operators that need no method. prepare_OPERATOR(node) is asked once for a call of the inputs in
+    which the attributes are worked out already; None leaves the node to the other two. Methods
+    control_OPERATOR(machine, node, values, *inputs) run subgraphs.
     """
 
     simple: dict[str, Callable[..., Any]] = {}
@@ -37,6 +39,10 @@ class ValueVisitor(StrictVisitor):
         """What computes a node; None if the visitor does not have the operator."""
         if isinstance(node, Operation):
             return partial(self.own, node)
+        prepare = getattr(self, f"prepare_{node.op_type}", None) if node.domain == "" else None
+        ready: Callable[..., Any] | None = None if prepare is None else prepare(node)
+        if ready is not None:
+            return ready
         found = super().method(node)
         if found is not None:
             return partial(found, node)
@@ -66,7 +72,8 @@ class Machine:
     def __init__(self, visitor: ValueVisitor, model: Model) -> None:
         self.visitor, self.model = visitor, model
         self.opsets, self.bodies = model.opsets, {}  # type: dict[str, int], dict[Any, Any]
-        self._plans: dict[int, tuple[Graph, list[Any]]] = {}
+        self._programs: dict[int, tuple[Graph, Program]] = {}
+        self._expanded: dict[Any, tuple[Graph, dict[str, int]]] = {}
 
     def missing(self, graph: Graph) -> list[Node]:
         """Nodes that nothing can run: no method, and no body of other operators."""
@@ -84,22 +91,10 @@ class Machine:
 
     def run(self, graph: Graph, values: Values) -> list[Any]:
         """Run all nodes; `values` holds inputs and initializers by name. Gives the outputs."""
-        values[""] = None  # inputs that are left out
-        for node, call, around, dead in self._plan(graph):
-            given = [values[n] for n in node.inputs]
-            got = call(values, *given) if around else call(*given)
-            if got is NotImplemented:
-                got = self._by_schema(node, *given)
-            names = node.outputs
-            if len(names) == 1 and not isinstance(got, tuple):
-                values[names[0]] = got
-            else:
-                for name, value in zip(names, got if isinstance(got, tuple) else (got,)):  # noqa: B905
-                    if name:
-                        values[name] = value
-            for name in dead:
-                values.pop(name, None)
-        return [values[v.name] for v in graph.outputs]
+        found = self._programs.get(id(graph))
+        if found is None:  # with the graph, which so keeps its id
+            found = self._programs[id(graph)] = graph, program(graph, self._call, self._by_schema)
+        return found[1](values)
 
     def inside(self, graph: Graph, values: Values, inputs: Sequence[Any]) -> list[Any]:
         """Run a subgraph of a node, which may read the values around it."""
@@ -112,23 +107,6 @@ class Machine:
         """A numpy array as a value of the back end."""
         convert = getattr(self.visitor, "constant", None)
         return value if convert is None else convert(value)
-
-    def _plan(self, graph: Graph) -> list[Any]:
-        found = self._plans.get(id(graph))
-        if found is None:
-            last: dict[str, int] = {}
-            for i, node in enumerate(graph.nodes):
-                for name in (*node.inputs, *node.captured, *node.outputs):
-                    last[name] = i
-            last.pop("", None)
-            for info in graph.outputs:
-                last.pop(info.name, None)
-            dead: list[list[str]] = [[] for _ in graph.nodes]
-            for name, i in last.items():
-                dead[i].append(name)
-            steps = [(n, *self._call(n), d) for n, d in zip(graph.nodes, dead, strict=True)]
-            found = self._plans[id(graph)] = graph, steps  # the graph: so that its id stays
-        return found[1]
 
     def _call(self, node: Node) -> tuple[Callable[..., Any], bool]:
         """What computes a node, and whether it takes the values around it before the inputs."""
@@ -146,7 +124,12 @@ class Machine:
         if node.schema is None:
             return self.visitor.missing(node)
         specs = [None if v is None else self.visitor.spec(v) for v in inputs]
-        return self._expand(body_of_schema(self, node, specs), inputs)
+        key = id(node), *[(v.dtype, v.shape) if isinstance(v, np.ndarray) else v for v in specs]
+        if any(isinstance(v, list) for v in specs):  # of sequences
+            return self._expand(body_of_schema(self, node, specs), inputs)
+        if key not in self._expanded:
+            self._expanded[key] = body_of_schema(self, node, specs)
+        return self._expand(self._expanded[key], inputs)
 
     def _expand(self, body: tuple[Graph, dict[str, int]], inputs: Sequence[Any]) -> tuple[Any, ...]:
         graph, opsets = body
@@ -191,8 +174,7 @@ class VisitorNetwork(Network):
         return {name: self.constant(v) for name, v in inputs.items()}
 
     def _results(self, outs: Sequence[Any]) -> dict[str, Any]:
-        infos = self.graph.outputs
-        return {v.name: self.array(y) for v, y in zip(infos, outs, strict=True)}
+        return dict(zip(self._given_back, map(self.array, outs), strict=True))
 
     def _infer(self, inputs: Values) -> dict[str, Any]:
         return self._results(self._run(self._given(inputs)))

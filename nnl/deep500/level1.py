@@ -100,20 +100,20 @@ def overhead(
 
     A row per epoch as in the thesis's table 6.1: seconds of `steps` steps of both; and a last row
     "all" with medians per step, the difference in microseconds and as a share, without the first
-    epoch. Steps of the two sides alternate, so that what else the machine does falls on both.
+    epoch. Both train one network, as two would lie in memory differently, which is more than the
+    layer; their steps alternate, so that what else the machine does falls on both.
     """
     from nnl.deep500.dataset import DataSet
     from nnl.deep500.runner import JobSummary, Runner, SummaryTicker
 
-    nets = [network(model, backend) for _ in range(2)]
-    for net in nets:
-        net.add_loss()
-    native = nets[0].plain_training(rule, **_settings(rule))
-    trained: Optimizer = optimizer(f"native:{rule}", nets[1], **_settings(rule))
-    batches = [batch_for(nets[0], batch_size, seed) for seed in range(4)]
+    net = network(model, backend)
+    net.add_loss()
+    native = net.plain_training(rule, **_settings(rule))
+    trained: Optimizer = optimizer(f"native:{rule}", net, **_settings(rule))
+    batches = [batch_for(net, batch_size, seed) for seed in range(4)]
     if data is not None:
         batches = list(DataSet(dict(data), batch_size))[:4]
-    run = Runner(DataSet(batches[0], batch_size, None), None, nets[1], trained)
+    run = Runner(DataSet(batches[0], batch_size, None), None, net, trained)
     ticker, job = SummaryTicker(), JobSummary()
     rows, pairs = [], []  # type: list[dict[str, Any]], list[Pair]
     for epoch in range(epochs):

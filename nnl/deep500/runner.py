@@ -199,7 +199,14 @@ class Runner:
         self.train_set, self.test_set = train_set, test_set
         self.network, self.optimizer = network, optimizer
         self.output = output or network.graph.outputs[0].name
-        self.tickers = [summary or SummaryTicker(), *tickers]
+        self.tickers = (summary or SummaryTicker(), *tickers)
+        self._listening = {event: self._methods(event) for event in EVENTS}
+
+    def _methods(self, event: str) -> list[Any]:
+        """What the tickers do at an event; those that do nothing are not called in every step."""
+        nothing = getattr(Ticker, event)
+        found = [getattr(ticker, event) for ticker in self.tickers]
+        return [m for m in found if getattr(m, "__func__", None) is not nothing]
 
     def run(self, epochs: int) -> JobSummary:
         """Run for some epochs. Ctrl-C ends the run like an abort: reports are written."""
@@ -241,11 +248,14 @@ class Runner:
         return ended or self._asked("abort_after_test", job)
 
     def _tell(self, event: str, job: JobSummary, *more: Mapping[str, Any]) -> None:
-        for ticker in self.tickers:
-            getattr(ticker, event)(job, self, *more)
+        for method in self._listening[event]:
+            method(job, self, *more)
 
     def _asked(self, event: str, job: JobSummary, *more: Mapping[str, Any]) -> bool:
-        reasons = [getattr(ticker, event)(job, self, *more) for ticker in self.tickers]
+        methods = self._listening[event]
+        if not methods:
+            return False
+        reasons = [method(job, self, *more) for method in methods]
         reason = next((r for r in reasons if r), "")
         if reason:
             job.ended, job.reason = "aborted", reason

@@ -55,11 +55,8 @@ class Recorder(Ticker):
 
     def __init__(self):
         self.events = []
-
-    def __getattribute__(self, name):
-        if name in EVENTS:
-            object.__getattribute__(self, "events").append(name)
-        return object.__getattribute__(self, name)
+        for name in EVENTS:
+            setattr(self, name, lambda *_, name=name: self.events.append(name))
 
 
 TRAIN = ["before_optimizer_step", "after_optimizer_step", "abort_after_optimizer"]

@@ -188,3 +188,29 @@ def test_a_missing_compiler_is_named(monkeypatch):
 
 def test_a_class_that_is_already_defined_is_the_one_that_files_get():
     assert operators.operator_class("Cube", 1, "user") is contract.Cube
+
+
+def test_values_are_dropped_after_their_last_use():
+    """What a node gives is gone before the next but one runs, but for outputs."""
+    import weakref
+
+    from nnl.deep500.program import program
+
+    net, seen = d5.network(models.lenet(), "reference"), []
+
+    class Value:
+        pass
+
+    def call(*inputs):
+        alive = [r for r in seen if r() is not None]
+        made = Value()
+        seen.append(weakref.ref(made))
+        counts.append(len(alive))
+        return made
+
+    counts = []
+    run = program(net.graph, lambda node: (call, False), None)
+    given = {n: Value() for n in (*net.graph.initializers, *[v.name for v in net.graph.inputs])}
+    outs = run(given)
+    assert len(outs) == len(net.graph.outputs) and len(counts) == len(net.graph.nodes)
+    assert max(counts) == 1 and counts[0] == 0

@@ -108,8 +108,6 @@ class NnlNetwork(Network):
     def _build(self) -> None:
         self.net = OnnxModel(self.model, lambda name, _: name in self._names)
         self.graphs: dict[Any, Any] = {}
-        names = [v.name for v in self.graph.outputs]
-        self.loss_at = names.index(self.loss) if self.loss else -1
         self.scope = OrderedDict()
         with self._here(), parameter_scope("", self.scope):
             made = self.net.parameters()
@@ -152,13 +150,12 @@ class NnlNetwork(Network):
         return given, outs
 
     def _infer(self, inputs: Values) -> dict[str, Any]:
-        names = [v.name for v in self.graph.outputs]
         with self._here():
             static = self._static(inputs) if _arrays(inputs) else None
             if static is None:
                 with no_grad(), parameter_scope("", self.scope):
                     outs = self.net.run(*inputs.values())
-                return dict(zip(names, outs, strict=True))
+                return dict(zip(self._given_back, outs, strict=True))
             self._fill(static[0], inputs)
             forward_all(static[1], clear_buffer=True)
             return self._results(static[1])
@@ -182,7 +179,7 @@ class NnlNetwork(Network):
         (zero_grad or self._zero)()
         forward_all(static[1], clear_no_need_grad=True)
         outs: list[Any] = static[1]
-        outs[self.loss_at].backward(clear_buffer=True)
+        outs[self._loss_at].backward(clear_buffer=True)
         return outs
 
     def _zero(self) -> None:
@@ -244,10 +241,10 @@ class NnlNetwork(Network):
                     v.d = inputs[name]
                 zero_grad()
                 forward_all(outs, clear_no_need_grad=True)
-                outs[self.loss_at].backward(clear_buffer=True)
+                outs[self._loss_at].backward(clear_buffer=True)
                 if solver is not None:
                     solver.update()
-                return float([np.array(y.d) for y in outs][self.loss_at])
+                return float([np.array(y.d) for y in outs][self._loss_at])
 
         return train
 

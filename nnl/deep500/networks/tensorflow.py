@@ -289,6 +289,12 @@ class TensorFlowNetwork(VisitorNetwork):
     def variable(self, value: Any) -> Any:
         return tf.Variable(np.array(value))
 
+    def _given(self, inputs: Values) -> Values:
+        return {
+            n: tf.constant(v) if type(v) is np.ndarray else self.constant(v)
+            for n, v in inputs.items()
+        }
+
     def array(self, value: Any) -> Any:
         if isinstance(value, list):
             return [self.array(v) for v in value]
@@ -296,7 +302,7 @@ class TensorFlowNetwork(VisitorNetwork):
 
     def _build(self) -> None:
         super()._build()
-        self.grads: dict[str, Any] = {}
+        self.grads: Sequence[Any] = ()  # in the order of the parameters
         self._forward: Any = self._plain
         self._step: Any = self._train
         if self.compiled:
@@ -309,7 +315,7 @@ class TensorFlowNetwork(VisitorNetwork):
     def _train(self, inputs: Values) -> tuple[list[Any], list[Any]]:
         with tf.GradientTape() as tape:
             outs = self._plain(inputs)
-            loss = outs[[v.name for v in self.graph.outputs].index(self.loss)]
+            loss = outs[self._loss_at]
         return outs, tape.gradient(loss, list(self.values.values()))
 
     def _run(self, inputs: Values) -> list[Any]:
@@ -317,8 +323,8 @@ class TensorFlowNetwork(VisitorNetwork):
 
     def _stepped(self, step: Any, inputs: Values) -> dict[str, Any]:
         """The outputs of a step, whose gradients are kept."""
-        outs, grads = step(self._given(inputs))
-        self.grads = dict(zip(self.values, grads, strict=True))
+        given, self.grads = self._given(inputs), ()  # their memory serves the new ones
+        outs, self.grads = step(given)
         return self._results(outs)
 
     def _backprop(self, inputs: Values) -> dict[str, Any]:
@@ -329,7 +335,7 @@ class TensorFlowNetwork(VisitorNetwork):
         v = self.values[own]
         if own == name:
             return v.numpy()
-        g = self.grads.get(own)
+        g = dict(zip(self.values, self.grads, strict=False)).get(own)
         return (
             np.zeros(v.shape, v.dtype.as_numpy_dtype)
             if g is None
@@ -358,12 +364,12 @@ class TensorFlowNetwork(VisitorNetwork):
         """A tf.function of the graph, the gradients and the update."""
         self._need_compiled()
         self.setup()
-        at = [v.name for v in self.graph.outputs].index(self.loss)
+        at, names = self._loss_at, [v.name for v in self.graph.inputs]
         whole = self._whole(self._optimizer(rule, settings)) if rule else self._train
         step = tf.function(whole)
 
         def train(inputs: Any) -> float:
-            outs, _ = step({v.name: tf.constant(inputs[v.name]) for v in self.graph.inputs})
+            outs, _ = step({n: tf.constant(inputs[n]) for n in names})
             return float([y.numpy() for y in outs][at])
 
         return train
@@ -385,7 +391,7 @@ class TensorFlowNetwork(VisitorNetwork):
         optimizer = self._optimizer(rule, s)
         parts = NativeTraining(
             lambda x: self._stepped(self._step, self._bound(x)),
-            lambda: optimizer.apply_gradients(zip(self.grads.values(), variables, strict=True)),
+            lambda: optimizer.apply_gradients(zip(self.grads, variables, strict=True)),
         )
         if self.compiled:
             whole = tf.function(self._whole(optimizer))

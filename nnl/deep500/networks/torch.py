@@ -45,9 +45,9 @@ class TorchNetwork(VisitorNetwork):
         return torch.tensor(np.array(value), device=self.place, requires_grad=True)
 
     def array(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self.array(v) for v in value]
-        return None if value is None else np.array(self.visitor.host(value))
+        if isinstance(value, torch.Tensor):
+            return np.array(self.visitor.host(value))
+        return None if value is None else [self.array(v) for v in value]
 
     def _given(self, inputs: Values) -> Values:
         if self.place != "cpu":
@@ -101,7 +101,7 @@ class TorchNetwork(VisitorNetwork):
     def step(self, inputs: Values) -> list[Any]:
         """Outputs as tensors, with the gradients of the loss in the parameters."""
         outs = self._run(self._given(inputs))
-        loss = outs[[v.name for v in self.graph.outputs].index(self.loss)]
+        loss = outs[self._loss_at]
         for v in self.values.values():
             v.grad = None
         (loss if loss.ndim == 0 else loss.sum()).backward()
@@ -153,18 +153,19 @@ class TorchNetwork(VisitorNetwork):
         """The graph exported to torch.fx, with torch's optimizer."""
         self.setup()
         weights = list(self.values.values())
-        optimizer = self._optimizer(rule, settings) if rule else torch.optim.SGD(weights)
-        at = [v.name for v in self.graph.outputs].index(self.loss)
+        optimizer = self._optimizer(rule, settings) if rule else None
+        at, names = self._loss_at, [v.name for v in self.graph.inputs]
         made: list[Any] = []
 
         def train(inputs: Any) -> float:
-            given = [torch.from_numpy(inputs[v.name]) for v in self.graph.inputs]
+            given = [torch.from_numpy(inputs[n]) for n in names]
             if not made:
                 made.append(self._plain(given))
-            optimizer.zero_grad()
             outs = made[0](*weights, *given)
+            for v in weights:
+                v.grad = None
             outs[at].backward()
-            if rule:
+            if optimizer is not None:
                 optimizer.step()
             return float([np.array(y.detach().numpy()) for y in outs][at])
 

@@ -34,6 +34,7 @@ _BITS = {
 }
 DTYPES |= {dtype: getattr(torch, dtype.name) for dtype in _BITS}
 _BACK = {v: k for k, v in DTYPES.items()}
+_KNOWN = {v for k, v in DTYPES.items() if k not in _BITS}
 _SCATTER = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
@@ -114,10 +115,10 @@ class TorchVisitor(ArrayVisitor):
         if not isinstance(value, torch.Tensor):
             return value
         value = value.detach().cpu()
+        if value.dtype in _KNOWN:
+            return value.numpy()
         dtype = _BACK[value.dtype]
-        if dtype in _BITS:
-            return value.contiguous().view(_BITS[dtype][1]).numpy().view(dtype)
-        return value.numpy()
+        return value.contiguous().view(_BITS[dtype][1]).numpy().view(dtype)
 
     def own(self, node: Operation, *inputs: Any) -> Any:
         return _Own.apply(node, *inputs)
@@ -283,42 +284,65 @@ class TorchVisitor(ArrayVisitor):
         return TF.gelu(x, approximate=node.approximate)
 
     def visit_Conv(self, node: Any, x: Any, w: Any, b: Any = None) -> Any:
-        rank = x.ndim - 2
-        pads = node.pads or (0,) * 2 * rank
+        call = self.convolution(node, x.ndim - 2)
+        return super().visit_Conv(node, x, w, b) if call is None else call(x, w, b)
+
+    def prepare_Conv(self, node: Any) -> Any:
+        return None if node.kernel_shape is None else self.convolution(node, len(node.kernel_shape))
+
+    def convolution(self, node: Any, rank: int) -> Any:
+        """The call of torch; None where it has none that pads like this."""
+        pads, ones = node.pads or (0,) * 2 * rank, (1,) * rank
         if node.auto_pad != "NOTSET" or pads[:rank] != pads[rank:] or rank > 3:
-            return super().visit_Conv(node, x, w, b)
+            return None
         call = (TF.conv1d, TF.conv2d, TF.conv3d)[rank - 1]
-        ones = (1,) * rank
-        return call(x, w, b, node.strides or ones, pads[:rank], node.dilations or ones, node.group)
+        more = node.strides or ones, pads[:rank], node.dilations or ones, node.group
+        return lambda x, w, b=None: call(x, w, b, *more)
 
-    def visit_MaxPool(self, node: Any, x: Any) -> Any:
-        rank, kernel = x.ndim - 2, node.kernel_shape
-        pads = node.pads or (0,) * 2 * rank
-        plain = node.auto_pad == "NOTSET" and not node.attributes.get("ceil_mode", 0) and rank <= 3
-        small = all(2 * p <= k for p, k in zip(pads, kernel, strict=False))  # as torch wants it
-        if not (plain and small and pads[:rank] == pads[rank:]) or len(node.outputs) > 1:
-            return super().visit_MaxPool(node, x)
-        if not x.is_floating_point():
-            return super().visit_MaxPool(node, x)
+    def prepare_MaxPool(self, node: Any) -> Any:
+        kernel = node.kernel_shape
+        rank, many = len(kernel), len(node.outputs) > 1
+        pads, ones = node.pads or (0,) * 2 * rank, (1,) * rank
+        if node.auto_pad != "NOTSET" or node.attributes.get("ceil_mode", 0) or rank > 3 or many:
+            return None
+        if any(2 * p > k for p, k in zip(pads, kernel, strict=False)) or pads[:rank] != pads[rank:]:
+            return None  # torch wants them like this
         call = (torch.max_pool1d, torch.max_pool2d, torch.max_pool3d)[rank - 1]
-        ones = (1,) * rank
         dilations = node.attributes.get("dilations") or ones
-        return call(x, kernel, node.strides or ones, pads[:rank], dilations)
+        more = kernel, node.strides or ones, pads[:rank], dilations
+        return lambda x: call(x, *more) if x.is_floating_point() else self.visit_MaxPool(node, x)
 
-    def visit_Gemm(self, node: Any, a: Any, b: Any, c: Any = None) -> Any:
-        if c is None or not a.is_floating_point():
-            return super().visit_Gemm(node, a, b, c)
-        a, b = a.t() if node.transA else a, b.t() if node.transB else b
-        return torch.addmm(c, a, b, beta=node.beta, alpha=node.alpha)
+    def prepare_Gemm(self, node: Any) -> Any:
+        scales, turned_a, turned_b = (node.beta, node.alpha), node.transA, node.transB
+
+        def gemm(a: Any, b: Any, c: Any = None) -> Any:
+            if c is None or not a.is_floating_point():
+                return self.visit_Gemm(node, a, b, c)
+            a, b = a.t() if turned_a else a, b.t() if turned_b else b
+            return torch.addmm(c, a, b, beta=scales[0], alpha=scales[1])
+
+        return gemm
+
+    def prepare_Flatten(self, node: Any) -> Any:
+        if node.axis != 1:
+            return None
+        return lambda x: x.flatten(1) if x.ndim > 1 else self.visit_Flatten(node, x)
+
+    def prepare_BatchNormalization(self, node: Any) -> Any:
+        eps = node.epsilon
+        if not node.attributes.get("training_mode", 0):
+            return lambda x, scale, bias, mean, var: TF.batch_norm(
+                x, mean, var, scale, bias, False, 0.0, eps
+            )
+        if len(node.outputs) == 1:
+            return lambda x, scale, bias, mean, var: TF.batch_norm(
+                x, None, None, scale, bias, True, 0.0, eps
+            )
+        return None
 
     def visit_BatchNormalization(
         self, node: Any, x: Any, scale: Any, bias: Any, mean: Any, var: Any
     ) -> Any:
-        training = bool(node.attributes.get("training_mode", 0))
-        if not training:
-            return TF.batch_norm(x, mean, var, scale, bias, False, 0.0, node.epsilon)
-        if len(node.outputs) == 1:
-            return TF.batch_norm(x, None, None, scale, bias, True, 0.0, node.epsilon)
         y = TF.batch_norm(x, None, None, scale, bias, True, 0.0, node.epsilon)
         axes = [i for i in range(x.ndim) if i != 1]
         keep = node.momentum
