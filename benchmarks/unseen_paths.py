@@ -64,16 +64,17 @@ def loss_of_loop(x, path, layer, tanh, relu, mean):
 
 
 def measure(kind, width, way, steps):
-    """Seconds, and what the report says."""
+    """Seconds, those of processors, and what the report says."""
     loss_of = loss_of_branches if kind == "branches" else loss_of_loop
     data = np.random.default_rng(1).normal(size=(8, BATCH, width)).astype(np.float32)
     step, xs, report = (torch_step if way == "torch" else nnl_step)(kind, width, way, loss_of, data)
     paths = list(path_of(kind, steps))
-    start = time.perf_counter()
+    start, began = time.perf_counter(), time.process_time()
     for k, path in enumerate(paths):
         loss = step(xs[k % len(xs)], path)
     loss = float(loss.detach() if way == "torch" else loss.d)
-    return {"value": time.perf_counter() - start, "loss": loss, **report()}
+    seconds, busy = time.perf_counter() - start, time.process_time() - began
+    return {"value": seconds, "processor": round(busy, 3), "loss": loss, **report()}
 
 
 def nnl_step(kind, width, way, loss_of, data):
