@@ -81,6 +81,19 @@ void give_back(const nb::list& given, const nb::dict& before, nb::object work) {
   }
 }
 
+nb::dict take_away(const nb::list& given, const nb::list& numbers) {
+  nb::dict before;
+  for (nb::handle number : numbers) {
+    PyObject* nd = PyList_GET_ITEM(given.ptr(), -2 - PyLong_AsSsize_t(number.ptr()));
+    PyObject* bufs = core->NdArray.bufs.of(nd);
+    nb::object was = nb::steal(PyDict_Copy(bufs));
+    if (!was.is_valid()) throw nb::python_error();
+    before[number] = was;
+    PyDict_Clear(bufs);
+  }
+  return before;
+}
+
 nb::dict living(const nb::list& made) {
   nb::dict found;
   for (size_t i = 0; i < made.size(); ++i) {
@@ -107,6 +120,13 @@ void go_on(PyObject* record, PyObject* then) {
     if (next) work = next;
   }
   Py_SETREF(core->Record.work.of(record), Py_NewRef(work));
+}
+
+void go_on_from(const nb::list& arrays, nb::handle work, const nb::dict& then) {
+  for (nb::handle nd : arrays) {
+    PyObject* record = core->NdArray.record.of(nd);
+    if (core->Record.work.of(record) == work.ptr()) go_on(record, then.ptr());
+  }
 }
 
 void give_up(PyObject* record) {
@@ -178,10 +198,12 @@ void zeroed(const nb::list& arrays) {
   const bool usual = modes && item(modes, trace) == Py_None;
   for (nb::handle nd : arrays) {
     PyObject*& record = core->NdArray.record.of(nd);
-    if (!usual || Record.own.of(record) != Py_None || Record.work.of(record) != Py_None) {
+    if (!usual || Record.own.of(record) != Py_None) {
       nd.attr("zero")();
       continue;
     }
+    nb::object work = nb::borrow(Record.work.of(record));
+    if (!work.is_none()) work.attr("let_go")(nd);
     PyDict_Clear(core->NdArray.bufs.of(nd));
     if (Record.version.number(record))
       renew(record, zero);
@@ -263,6 +285,8 @@ void bind_lists(nb::module_& m) {
   m.def("moved", &moved);
   m.def("unlike", &unlike);
   m.def("give_back", &give_back, nb::arg(), nb::arg(), nb::arg().none());
+  m.def("take_away", &take_away);
+  m.def("go_on", &go_on_from);
   m.def("living", &living);
   m.def("publish", &publish);
   m.def("zeroed", &zeroed);

@@ -20,7 +20,7 @@ from nnl.core.lists import LISTS
 from nnl.core.op import Op
 from nnl.graph.holders import count_holders
 from nnl.graph.plan import Plan
-from nnl.graph.program import SPACE
+from nnl.graph.program import SPACE, space_of
 
 MOST_PLACES = 100_000  # some 100 MB
 MOST_PLANS = 64
@@ -265,6 +265,7 @@ class PathPlan:
 
     Attributes:
         wanted: Numbers of the results that it keeps.
+        plain: {number: slot} of those whose buffer arrays can have as it is.
         runs_by_itself: Whether it can run while Python does something else.
     """
 
@@ -301,6 +302,9 @@ class PathPlan:
             fixed = root not in computed and alias[n] >= 0
             if fixed or owner.setdefault(root, alias[n]) != alias[n]:
                 self.copied.add(n)
+        plain = [(n, s) for n, s in self.slots.items() if n not in self.copied]
+        orders = [space_of(plan.space, plan.program.slots[s].order) for _, s in plain]
+        self.plain = {n: s for (n, s), o in zip(plain, orders, strict=True) if o == plan.space}
         # (slot, slot whose memory it is, references to its buffer while nobody has it)
         slots = {*self.slots.values(), *roots.values()}
         self.alone = [
@@ -334,9 +338,14 @@ class PathPlan:
 
     def add(self, wanted: set[int], values: Values) -> None:
         """Add what is wanted to the values, after a run."""
+        buffers, space = self.plan.slots, self.plan.space
         for n in wanted:
-            space, buf = self.plan.published(self.slots[n])
-            values[n] = space, buf.copy() if n in self.copied else buf
+            slot = self.plain.get(n)
+            if slot is not None:
+                values[n] = space, buffers[slot]
+                continue
+            where, buf = self.plan.published(self.slots[n])
+            values[n] = where, buf.copy() if n in self.copied else buf
 
 
 def _edge(number: int, made: Sequence[Value], leaves: Sequence[Value]) -> Value | None:

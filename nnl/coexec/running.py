@@ -20,7 +20,7 @@ from nnl.coexec.paths import PathPlan, Place, run_what_goes
 from nnl.coexec.whole import whole
 from nnl.core.array import NdArray
 from nnl.core.context import using
-from nnl.core.lists import LISTS
+from nnl.core.lists import LISTS, NOTHING
 from nnl.core.origin import caller
 from nnl.core.record import Record
 from nnl.ext.library import Executor
@@ -85,15 +85,11 @@ class Running:
             Running.free.release()
             return False
         Running.now = self
-        for nd in self._given:
-            nd.record.work = self
+        LISTS.give_back(self._given, NOTHING, self)
         for nd in (*self._live.values(), *[nd for _, nd in self._taken.values()]):
             if nd.record.work is not None:  # else it was overwritten
                 nd.record.work = self
-        for number in before:
-            bufs = self._given[-2 - number].bufs
-            self._before[number] = dict(bufs)
-            bufs.clear()
+        self._before = LISTS.take_away(self._given, list(before))
         return True
 
     @classmethod
@@ -192,9 +188,7 @@ class Running:
                 self._error = e
         then = {id(record): follower for record in self._adopted}
         LISTS.publish(values, self._live, self._taken, then)
-        for nd in given:
-            if nd.record.work is self:
-                nd.record.work = then.get(id(nd.record))
+        LISTS.go_on(given, self, then)
         if follower is not None:
             follower.resume(suspended)
         self._over = True

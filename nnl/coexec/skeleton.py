@@ -479,8 +479,7 @@ class Skeleton(Memory):
                 now.finish()
             except BaseException as e:
                 late = e
-        for nd in given:
-            nd.record.work = None
+        LISTS.give_back(given, NOTHING, None)
         return late
 
     def _goes_ahead(self, at: Place, now: float) -> bool:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from sys import getrefcount
 from typing import Any
@@ -52,6 +52,24 @@ def give_back(given: Sequence[NdArray], before: Mapping[int, dict[str, Any]], wo
         nd.record.work = work
     for number, bufs in before.items():
         given[-2 - number].bufs.update(bufs)
+
+
+def take_away(given: Sequence[NdArray], numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """Take the buffers of some arrays, by numbers from -2 down, which `give_back` returns."""
+    before = {}
+    for number in numbers:
+        bufs = given[-2 - number].bufs
+        before[number] = dict(bufs)
+        bufs.clear()
+    return before
+
+
+def go_on(arrays: Sequence[NdArray], work: Any, then: Mapping[int, Any]) -> None:
+    """Give arrays that have this work the next one, by ids of records; most have none."""
+    for nd in arrays:
+        record = nd.record
+        if record.work is work:
+            record.work = then.get(id(record))
 
 
 def _references(made: Sequence[NdArray | None]) -> list[int]:
@@ -164,6 +182,8 @@ class Lists:
         self.moved: Callable[..., list[tuple[int, NdArray]]] = moved
         self.unlike: Callable[..., list[tuple[NdArray, NdArray]]] = unlike
         self.give_back: Callable[..., None] = give_back
+        self.take_away: Callable[..., dict[int, dict[str, Any]]] = take_away
+        self.go_on: Callable[..., None] = go_on
         self.living: Callable[..., dict[int, NdArray]] = living
         self.publish: Callable[..., None] = publish
         self.zeroed: Callable[[Sequence[NdArray]], None] = zeroed

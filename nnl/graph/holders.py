@@ -89,6 +89,7 @@ class Written:
         results: Sequence[tuple[NdArray, str, int]],
     ) -> None:
         self.space, self.arrays, self.results = space, arrays, results
+        self.elsewhere = [(nd, other) for nd, other in arrays if other != space]
         self.held: list[tuple[NdArray, str, np.ndarray[Any, Any]]] = []
 
     def __contains__(self, nd: NdArray) -> bool:
@@ -107,8 +108,8 @@ class Written:
 
     def after_run(self, slots: Sequence[Any]) -> None:
         """Bring new values to the numpy arrays that somebody holds; replace old copies."""
-        for nd, space in self.arrays:
-            if space != self.space and len(nd.bufs) > 1:
+        for nd, space in self.elsewhere:
+            if len(nd.bufs) > 1:
                 nd.write(space, nd.bufs[space])
         for nd, space, host in self.held:
             host[...] = SPACES[space].to_host(nd.bufs[space])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -19,16 +20,18 @@ from nnl.parametric_functions.initializer import ZERO, UniformInitializer, gloro
 __all__ = ["affine", "svd_affine", "embed"]
 
 
-def _sizes(inp: Any, n_outmaps: int | Sequence[int], base_axis: int, name: str) -> Any:
+@lru_cache(4096)
+def _sizes(
+    shape: tuple[int, ...], n_outmaps: int | tuple[int, ...], base_axis: int, name: str
+) -> tuple[int, tuple[int, ...], int]:
     """(elements of one sample, sizes of the output, base_axis from the front)."""
-    shape = inp.shape
     n = len(shape)
     if not -n <= base_axis < n:
         raise ShapeError(
             f"{name}: base_axis {base_axis} is outside [{-n}, {n}) for the shape {shape}"
         )
     base_axis %= n
-    outmaps = (n_outmaps,) if type(n_outmaps) is int else tuple(n_outmaps)  # type: ignore[arg-type]
+    outmaps = n_outmaps if isinstance(n_outmaps, tuple) else (n_outmaps,)
     return prod(shape[base_axis:]), outmaps, base_axis
 
 
@@ -71,7 +74,7 @@ def affine(
         >>> PF.affine(x, 3, name="ex").shape
         (2, 3)
     """
-    inmaps, outmaps, base_axis = _sizes(inp, n_outmaps, base_axis, "affine")
+    inmaps, outmaps, base_axis = _sizes(inp.shape, n_outmaps, base_axis, "affine")
     if w_init is None:
         w_init = glorot(inmaps, prod(outmaps), rng=rng)
     w = get_parameter_or_create("W", (inmaps, *outmaps), w_init, True, not fix_parameters)
@@ -132,7 +135,7 @@ def svd_affine(
     """
     if r < 1:
         raise ValueError(f"svd_affine: r is {r}, wanted at least 1")
-    inmaps, outmaps, base_axis = _sizes(inp, n_outmaps, base_axis, "svd_affine")
+    inmaps, outmaps, base_axis = _sizes(inp.shape, n_outmaps, base_axis, "svd_affine")
     n_out = prod(outmaps)
     if r > min(inmaps, n_out):
         raise ShapeError(

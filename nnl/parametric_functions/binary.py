@@ -38,7 +38,7 @@ def _affine(
     name: str, inp: Any, n_outmaps: int | Sequence[int], base_axis: int, rng: Rng
 ) -> tuple[Any, ...]:
     """(shape of W, shape of the outputs, base_axis from the front, default initializer of W)."""
-    inmaps, outmaps, base_axis = _sizes(inp, n_outmaps, base_axis, name)
+    inmaps, outmaps, base_axis = _sizes(inp.shape, n_outmaps, base_axis, name)
     default = glorot(inmaps, prod(outmaps), rng=rng)
     return (inmaps, *outmaps), outmaps, base_axis, default
 

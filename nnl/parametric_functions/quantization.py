@@ -73,7 +73,7 @@ def _affine(
     quantize_w: Quantize,
     quantize_b: Quantize,
 ) -> Any:
-    inmaps, outmaps, base_axis = _sizes(inp, n_outmaps, base_axis, name)
+    inmaps, outmaps, base_axis = _sizes(inp.shape, n_outmaps, base_axis, name)
     if w_init is None:
         w_init = glorot(inmaps, prod(outmaps), rng=rng)
     w = _parameter("W", (inmaps, *outmaps), w_init, fix, quantize_w)

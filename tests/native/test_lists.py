@@ -105,6 +105,27 @@ def test_arrays_get_their_buffers_back() -> None:
     both(f)
 
 
+def test_buffers_are_taken_away() -> None:
+    def f(loops: Any, arrays: list[NdArray]) -> Any:
+        bufs = [dict(nd.bufs) for nd in arrays]
+        before = loops.take_away(arrays, [-3, -6, -9])
+        for number, was in before.items():
+            assert was == bufs[-2 - number] and not arrays[-2 - number].bufs
+        return list(before), [said(nd) for nd in arrays]
+
+    both(f)
+
+
+def test_work_goes_on() -> None:
+    def f(loops: Any, arrays: list[NdArray]) -> Any:
+        then = {id(arrays[2].record): "next", id(arrays[0].record): "other"}
+        arrays[5].record.work = made
+        loops.go_on(arrays, made, then)
+        return [said(nd) for nd in arrays]
+
+    both(f)
+
+
 def test_arrays_that_somebody_has_are_living() -> None:
     def f(loops: Any, arrays: list[NdArray]) -> Any:
         arrays.insert(1, None)  # type: ignore[arg-type]
