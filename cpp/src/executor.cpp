@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -16,6 +17,13 @@
 
 namespace nnl {
 
+using Clock = std::chrono::steady_clock;
+
+// How long the thread looks for the next run before it sleeps, if the last one came that soon. To
+// wake it takes some ten microseconds, and it often begins on the core of who has woken it, who
+// then waits.
+constexpr std::chrono::microseconds patience(300);
+
 struct Executor::State {
   std::mutex mutex;
   std::condition_variable begins, ended;
@@ -26,6 +34,9 @@ struct Executor::State {
   std::atomic<bool> stopped{false}, awaited{false};
   bool has_thread = false, over = false;
   std::exception_ptr thrown;
+  std::atomic<bool> called{false};  // whether there is something to do
+  Clock::time_point rest;           // since when there is nothing
+  bool is_patient = false;
 
   void run() {  // nobody looks at `thrown` before `plan` is null again
     for (const Copy& c : copies) std::memcpy(c.to, c.from, c.bytes);
@@ -41,11 +52,26 @@ struct Executor::State {
     while (true) {
       begins.wait(lock, [this] { return plan || over; });
       if (!plan) return;
+      called.store(false, std::memory_order_relaxed);
       lock.unlock();
       run();
       lock.lock();
       plan = nullptr;
+      rest = Clock::now();
+      const bool looks = is_patient;
       ended.notify_all();
+      if (!looks) continue;
+      lock.unlock();
+      look();
+      lock.lock();
+    }
+  }
+
+  void look() const {
+    const auto end = Clock::now() + patience;
+    while (!called.load(std::memory_order_acquire) && Clock::now() < end) {
+      for (int i = 0; i < 10 && !called.load(std::memory_order_relaxed); ++i)
+        std::this_thread::yield();
     }
   }
 };
@@ -55,6 +81,7 @@ Executor::Executor() : state_(std::make_shared<State>()) {}
 Executor::~Executor() {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   state_->over = true;
+  state_->called.store(true, std::memory_order_release);
   state_->begins.notify_one();
 }
 
@@ -70,6 +97,8 @@ void Executor::start(Plan& plan, size_t begin, size_t end, std::vector<Copy> cop
     s.end = end;
     s.threads = std::max(1, threads() - 1);
     s.plan = &plan;
+    s.is_patient = threads() > 1 && Clock::now() - s.rest < patience;
+    s.called.store(true, std::memory_order_release);
     if (!s.has_thread) {
       try {
         std::thread([state = state_] { state->work(); }).detach();
