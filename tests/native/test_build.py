@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from nnl.cli import cpp
+from nnl.converters.nnp import members
 from nnl.ext import native
 from nnl.ext.native import loading
 from tests.native.kernels import require_library
@@ -123,6 +124,18 @@ def fake(monkeypatch: pytest.MonkeyPatch, name: str, **members: object) -> None:
     module = types.ModuleType(f"nnl.ext.native.{name}")
     vars(module).update(members)
     monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def test_an_engine_of_other_sources_is_no_damage_in_a_file(monkeypatch):
+    onnx = pytest.importorskip("onnx")
+    from nnl.converters.onnx.reader import read
+
+    monkeypatch.setenv("NNL_NATIVE", "ON")
+    monkeypatch.setattr(native, "load", lambda: types.ModuleType("_native"))
+    monkeypatch.setattr(members, "library", native.library.__wrapped__)
+    said = "built from other sources than this nnl .*'op_call'.*: build it again .make setup"
+    with pytest.raises(RuntimeError, match=said):
+        read(onnx.ModelProto(ir_version=8).SerializeToString())
 
 
 def test_a_processor_that_lacks_instructions_is_named_before_the_library_is_loaded(monkeypatch):

@@ -69,7 +69,11 @@ def _let_idle_threads_sleep() -> None:
 
 @cache
 def library() -> ModuleType | None:
-    """The extension module, or None; the reason is logged once."""
+    """The extension module, or None; the reason is logged once.
+
+    Raises:
+        RuntimeError: It was built from other sources than these.
+    """
     if os.environ.get("NNL_NATIVE", "ON").upper() in ("OFF", "0", "FALSE"):
         logger.info("NNL_NATIVE is off: the numpy backend does all the work")
         return None
@@ -90,6 +94,11 @@ def library() -> ModuleType | None:
             e,
         )
         return None
+    except AttributeError as e:  # else readers of files take it for damage in the file
+        raise RuntimeError(
+            f"the native engine was built from other sources than this nnl ({e}): build it again "
+            "(make setup in a checkout)"
+        ) from e
 
 
 def _abilities(lib: ModuleType, op: str) -> Abilities:
