@@ -31,15 +31,16 @@ class NativeTraining:
         run: Inputs by name -> outputs by name; leaves the gradients in the back end.
         update: Changes the parameters.
         whole: Both in one call, where that is cheaper; leaves the gradients there too.
-        gradients, parameters: The back end's own arrays, which may be changed in place between the
-            two; None where there are no such arrays.
+        change_gradients, change_parameters: Call a function with all gradients, or parameters, as
+            arrays that it changes in place, between the two. They are the back end's own; where its
+            arrays cannot be written to, copies that it takes back. None where neither is there.
     """
 
     run: Callable[[Mapping[str, Any]], dict[str, Any]]
     update: Callable[[], None]
     whole: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
-    gradients: Callable[[], list[Any]] | None = None
-    parameters: Callable[[], list[Any]] | None = None
+    change_gradients: Callable[[Callable[[list[Any]], None]], None] | None = None
+    change_parameters: Callable[[Callable[[list[Any]], None]], None] | None = None
 
 
 class Network:

@@ -25,11 +25,11 @@ rank, size = comm.rank, comm.size
 """
 
 
-def need_mpi() -> str:
-    """The mpiexec beside this Python; skips the test where mpi4py or it is missing."""
-    if importlib.util.find_spec("mpi4py") is None:
+def need_mpi(python: str = sys.executable) -> str:
+    """The mpiexec beside a Python; skips the test where mpi4py or it is missing."""
+    if python == sys.executable and importlib.util.find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed")
-    program = Path(sys.executable).parent / "mpiexec"
+    program = Path(python).parent / "mpiexec"
     if not program.exists():
         pytest.skip(f"there is no {program}")
     return str(program)
@@ -41,20 +41,21 @@ def start(
     code: str,
     launch: bool = False,
     before: str = "",
+    python: str = sys.executable,
     **environment: Any,
 ) -> Any:
     """Start a script of `before`, HEADER and `code` on n ranks.
 
     Args:
         launch: With `python -m nnl.launch` instead of mpiexec.
+        python: What runs it.
     """
-    program = need_mpi()
+    program = need_mpi(python)
     script = folder / "script.py"
     script.write_text(before + HEADER + textwrap.dedent(code))
-    command = [sys.executable, str(script)]
-    command = [program, "-n", str(n), *command]
+    command = [program, "-n", str(n), python, str(script)]
     if launch:
-        command = [sys.executable, "-m", "nnl.launch", "-n", str(n), str(script)]
+        command = [python, "-m", "nnl.launch", "-n", str(n), str(script)]
     known = {k: v for k, v in os.environ.items() if k != "NNL_COMMUNICATOR"}
     settings = {k: str(v) for k, v in environment.items()}
     return subprocess.Popen(
@@ -79,8 +80,8 @@ def finish(process: Any, seconds: float = 60) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def run(folder: Path, n: int, code: str, **environment: Any) -> str:
+def run(folder: Path, n: int, code: str, seconds: float = 60, **settings: Any) -> str:
     """The output of a script that must end well."""
-    code_, out, err = finish(start(folder, n, code, **environment))
+    code_, out, err = finish(start(folder, n, code, **settings), seconds)
     assert code_ == 0, f"{out}\n{err}"
     return out

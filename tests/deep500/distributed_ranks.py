@@ -102,6 +102,21 @@ def equals_a_large_batch(c: Communication, make: Any, alone: Any, backend: str) 
         same(c.sync_all_with_root(y), y)
 
 
+def equals_the_reference(c: Communication, native: Any, reference: Any, backend: str) -> None:
+    """A native scheme trains every rank as the readable one does, from the root's parameters."""
+    mine, _ = parts(c)
+    inside = native(O.NativeMomentum(built(backend, seed=c.rank), lr=0.1), c)
+    outside = reference(O.Momentum(built(backend, seed=c.rank), lr=0.1), c)
+    names = outside.network.parameters()
+    start = outside.network.fetch(names)
+    for batch in mine:
+        same(inside.train(batch)["loss"], outside.train(batch)["loss"])
+    ends = zip(inside.network.fetch(names), outside.network.fetch(names), start, strict=True)
+    for x, y, before in ends:
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5)
+        assert np.abs(y - before).max() > 1e-3  # they have trained
+
+
 def neighbors_average(c: Communication, make: Any, alone: Any) -> None:
     """One step by hand: the gradients of this rank and its neighbours at the root's parameters."""
     batches = [models.digits(4, r) for r in range(c.size)]
@@ -206,6 +221,20 @@ def operators_in_the_graph(c: Communication, backends: tuple[str, ...]) -> None:
 
 
 RULES = {"momentum": {"lr": 0.1}, "nesterov": {"lr": 0.1}, "adam": {}}
+PAIRS = (
+    (NativeConsistentDecentralized, ConsistentDecentralized),
+    (NativeConsistentParameterServer, ConsistentParameterServer),
+    (NativeConsistentNeighbors, ConsistentNeighbors),
+)
+
+
+def check_native(*backends: str) -> None:
+    """The native schemes alone, for a Python that has one more back end."""
+    c = Communication()
+    for backend in backends:
+        for native, reference in PAIRS:
+            equals_the_reference(c, native, reference, backend)
+    print(f"rank {c.rank} of {c.size} is content")
 
 
 def check(quick: bool = False) -> None:
@@ -227,6 +256,8 @@ def check(quick: bool = False) -> None:
                 return O.NativeMomentum(net, lr=0.1)
 
             equals_a_large_batch(c, lambda b, s=native: s(b, c), inside, backend)
+        for pair in PAIRS:
+            equals_the_reference(c, *pair, backend)
     neighbors_average(c, lambda b: ConsistentNeighbors(b, c), lambda n: O.GradientDescent(n, 0.1))
     neighbors_average(
         c,

@@ -33,11 +33,15 @@ def in_tensorflow(module: str, *words: str) -> str:
     return elsewhere("TensorFlow", "NNL_TENSORFLOW_PYTHON", module, *words)
 
 
-def elsewhere(what: str, variable: str, module: str, *words: str) -> str:
+def python_with(what: str, variable: str) -> str:
     python = os.environ.get(variable)
     if not python:
         pytest.skip(f"{what} is not installed ({variable} names a Python with it)")
-    command = [python, "-m", module, *words]
+    return python
+
+
+def elsewhere(what: str, variable: str, module: str, *words: str) -> str:
+    command = [python_with(what, variable), "-m", module, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributed optimizers whose arrays stay in the back end: gradients are exchanged between its
-backward pass and its own optimizer, in place. On nnl's GPU contexts NCCL carries them."""
+"""Distributed optimizers around those of a back end: gradients are exchanged between its backward
+pass and its own optimizer, in place where its arrays can be written to. On nnl's GPU contexts NCCL
+carries them."""
 
 from __future__ import annotations
 
@@ -27,18 +28,19 @@ class NativeDistributed(Optimizer):
 
     def train(self, inputs: Mapping[str, Any]) -> Outputs:
         parts = self.base.parts
-        if parts.gradients is None or parts.parameters is None:
+        if parts.change_gradients is None or parts.change_parameters is None:
             raise NotImplementedError(
                 f"{self.name}: {self.network.backend} does not give its gradients to change"
             )
         if not self._begun:
-            self.communication.copy_from_root(parts.parameters())
+            parts.change_parameters(self.communication.copy_from_root)
             self._begun = True
         outs: Outputs = parts.run(inputs)
-        self.exchange_gradients(parts.gradients())
+        parts.change_gradients(self.exchange_gradients)
         if self.updates():
             parts.update()
-        self.exchange_parameters(parts.parameters())
+        if type(self).exchange_parameters is not NativeDistributed.exchange_parameters:
+            parts.change_parameters(self.exchange_parameters)
         return outs
 
     def exchange_gradients(self, arrays: list[Any]) -> None:

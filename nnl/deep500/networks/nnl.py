@@ -272,6 +272,6 @@ class NnlNetwork(Network):
             run,
             update,
             whole,
-            lambda: [v.grad for v in parameters],
-            lambda: [v.data for v in parameters],
+            lambda change: change([v.grad for v in parameters]),
+            lambda change: change([v.data for v in parameters]),
         )

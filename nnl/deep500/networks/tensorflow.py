@@ -389,14 +389,34 @@ class TensorFlowNetwork(VisitorNetwork):
         self.setup()
         variables = list(self.values.values())
         optimizer = self._optimizer(rule, s)
+
+        def update(grads: Sequence[Any]) -> None:
+            optimizer.apply_gradients(zip(grads, variables, strict=True))
+
+        updated = tf.function(update) if self.compiled else update
         parts = NativeTraining(
             lambda x: self._stepped(self._step, self._bound(x)),
-            lambda: optimizer.apply_gradients(zip(self.grads, variables, strict=True)),
+            lambda: updated(self.grads),
+            change_gradients=self._change_gradients,
+            change_parameters=self._change_parameters,
         )
         if self.compiled:
             whole = tf.function(self._whole(optimizer))
             parts.whole = lambda x: self._stepped(whole, self._bound(x))
         return parts
+
+    # Nobody writes to TensorFlow's tensors: what changes them gets copies.
+
+    def _change_gradients(self, change: Callable[[list[Any]], None]) -> None:
+        arrays = [self._read(name + GRADIENT) for name in self.values]
+        change(arrays)
+        self.grads = [tf.constant(a) for a in arrays]
+
+    def _change_parameters(self, change: Callable[[list[Any]], None]) -> None:
+        arrays = [v.numpy() for v in self.values.values()]
+        change(arrays)
+        for v, a in zip(self.values.values(), arrays, strict=True):
+            v.assign(a)
 
     def _optimizer(self, rule: str, s: dict[str, float]) -> Any:
         k = tf.keras.optimizers

@@ -174,13 +174,13 @@ class TorchNetwork(VisitorNetwork):
     def native_optimizer(self, rule: str, **settings: float) -> NativeTraining:
         optimizer = self._optimizer(rule, settings)
         weights = list(self.values.values())
-        on_host = self.place == "cpu"  # then numpy arrays share the memory of tensors
-        return NativeTraining(
-            lambda inputs: self._results(self.step(self._bound(inputs))),
-            optimizer.step,
-            gradients=(lambda: [v.grad.numpy() for v in weights]) if on_host else None,
-            parameters=(lambda: [v.detach().numpy() for v in weights]) if on_host else None,
+        parts = NativeTraining(
+            lambda inputs: self._results(self.step(self._bound(inputs))), optimizer.step
         )
+        if self.place == "cpu":  # then numpy arrays share the memory of tensors
+            parts.change_gradients = lambda change: change([v.grad.numpy() for v in weights])
+            parts.change_parameters = lambda change: change([v.detach().numpy() for v in weights])
+        return parts
 
     def _optimizer(self, rule: str, s: dict[str, float]) -> Any:
         self.setup()
