@@ -7,7 +7,7 @@ to another go through MPI.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -144,29 +144,25 @@ class Communication:
 
     def mean_in_place(self, arrays: Sequence[Any]) -> None:
         """Replace arrays - numpy's, or nnl's on any device - by their means over the ranks."""
-        if arrays and isinstance(arrays[0], NdArray):
-            self.communicator.all_reduce(list(arrays), division=True)
-            return
-        for a in arrays:
-            a[...] = self.sync_all(a, mean=True)
+        self._in_place(arrays, lambda own: self.communicator.all_reduce(own, division=True))
 
     def mean_at_root(self, arrays: Sequence[Any]) -> None:
         """As mean_in_place(), but only the root gets the means."""
-        if arrays and isinstance(arrays[0], NdArray):
-            self.communicator.reduce(list(arrays), ROOT, division=True)
-            return
-        for a in arrays:
-            mean = self.reduce_at_root(a, mean=True)
-            if self.is_root:
-                a[...] = mean
+        self._in_place(arrays, lambda own: self.communicator.reduce(own, ROOT, division=True))
 
     def copy_from_root(self, arrays: Sequence[Any]) -> None:
         """Replace arrays by the root's."""
-        if arrays and isinstance(arrays[0], NdArray):
-            self.communicator.bcast(list(arrays), ROOT)
-            return
-        for a in arrays:
-            a[...] = self.sync_all_with_root(a)
+        self._in_place(arrays, lambda own: self.communicator.bcast(own, ROOT))
+
+    def _in_place(self, arrays: Sequence[Any], collective: Callable[[list[NdArray]], None]) -> None:
+        """Let one call change all arrays, numpy's by way of copies."""
+        own = [
+            a if isinstance(a, NdArray) else NdArray.from_numpy_array(np.array(a)) for a in arrays
+        ]
+        collective(own)
+        for a, nd in zip(arrays, own, strict=True):
+            if a is not nd:
+                a[...] = nd.data
 
     def neighbors_mean_in_place(self, arrays: Sequence[Any]) -> None:
         """Replace arrays by the means over this rank and its neighbours."""
