@@ -35,7 +35,7 @@ def test_two_ranks(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 def test_all_numbers_of_ranks(n, tmp_path):
-    content(tmp_path, n, "check()")
+    content(tmp_path, n, "check()", seconds=240)
 
 
 @pytest.mark.long
