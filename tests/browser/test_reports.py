@@ -55,7 +55,7 @@ def test_a_report_of_the_folder_says_what_was_measured_where(page: Any, folder: 
     heads = page.get_by_role("table", name="Rows").locator("th").all_inner_texts()
     at = heads.index("median time (s)")
     for row, measured in zip(rows, report.rows, strict=True):
-        assert float(row[at]) == pytest.approx(measured["median_s"], rel=1e-3)
+        assert float(row[at]) == pytest.approx(measured["median_s"], rel=5e-3)  # three digits
     times = page.get_by_role("figure", name="median time")
     bars = [bar.bounding_box()["width"] for bar in times.locator(".bar").all()]
     medians = [row["median_s"] for row in report.rows]
