@@ -53,7 +53,6 @@ class GlobalTicker(Ticker):
 
 def train(settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Train on this rank; gives the rows on the root."""
-    c = Communication()
     kind, _, scheme = settings["scheme"].rpartition(":")
     native = kind == "native"
     data = zoo.DATA[settings["data"]]()
@@ -61,6 +60,7 @@ def train(settings: dict[str, Any]) -> list[dict[str, Any]]:
     cut = len(data["label"]) * 4 // 5
     net = network(zoo.MODELS[settings["model"]](data["x"].shape[1:]), settings["backend"])
     net.add_loss()
+    c = talking(net)
     rule = settings["optimizer"]
     kept = {} if settings["lr"] is None else {"lr": settings["lr"]}
     base = optimizer(f"native:{rule}" if native else rule, net, **kept)
@@ -97,6 +97,16 @@ def train(settings: dict[str, Any]) -> list[dict[str, Any]]:
     else:
         runner.run(settings["epochs"])
     return ticker.rows
+
+
+def talking(net: Any) -> Communication:
+    """The ranks for a network. One on a GPU context of nnl is exchanged by NCCL, and moves to the
+    GPU of its rank; this has not yet been run on a GPU."""
+    context = getattr(net, "context", None)
+    c = Communication(context)
+    if context is not None:
+        net.context = c.communicator.ctx
+    return c
 
 
 def main() -> None:
