@@ -18,6 +18,7 @@ from typing import Any
 
 from nnl.deep500 import backends, gradients, network_class, operators
 from nnl.deep500.cases import cases
+from nnl.deep500.dataset import DataSet
 from nnl.deep500.report import Report, load
 
 TESTS: dict[str, Callable[..., Iterable[operators.Result]]] = {
@@ -164,7 +165,6 @@ def optimizers_of(
     """Train with every optimizer on every back end: CSV files and four pictures in a folder, a row
     per epoch in the report. What a back end does not have is a row with the reason."""
     from nnl.deep500 import network, plots, tickers, zoo
-    from nnl.deep500.dataset import DataSet
     from nnl.deep500.optimizers import optimizer
     from nnl.deep500.runner import AbortAtAccuracy, AbortOnNan, Runner
 
@@ -182,8 +182,11 @@ def optimizers_of(
                 net.add_loss()
                 one = optimizer(rule, net, **({} if lr is None else {"lr": lr}))
                 file = f"{backend}_{rule}.csv".replace(":", "-")
+                train_set = DataSet(
+                    {n: v[:cut] for n, v in whole.items()}, batch_size, shuffle=True
+                )
                 job = Runner(
-                    DataSet({n: v[:cut] for n, v in whole.items()}, batch_size, shuffle=True),
+                    train_set,
                     DataSet({n: v[cut:] for n, v in whole.items()}, batch_size),
                     net,
                     one,
@@ -192,7 +195,8 @@ def optimizers_of(
             except (NotImplementedError, ValueError) as error:
                 report.rows.append({**name, "status": "missing", "reason": str(error)})
                 continue
-            cost = _beside(view, backend, rule, batch_size, whole) if job.ended == "done" else {}
+            ended_early = job.ended == "interrupted"
+            cost = {} if ended_early else _beside(view, backend, rule, one, train_set)
             report.rows += [
                 {**name, **row, **cost, "status": job.ended} for row in tickers.rows(job)
             ]
@@ -203,21 +207,21 @@ def optimizers_of(
     return plots.generate_plots(folder, title=f"{model}_{data}")
 
 
-def _beside(
-    view: Any, backend: str, rule: str, batch_size: int, data: dict[str, Any]
-) -> dict[str, Any]:
-    """What of a step the layer is, where the optimizer is the back end's and there is a plain
-    program with it."""
+def _beside(view: Any, backend: str, rule: str, trained: Any, train_set: DataSet) -> dict[str, Any]:
+    """What of a step the layer is: over the plain program where the optimizer is the back end's and
+    there is one with it, else over the same optimizer in a plain loop."""
     from nnl.deep500 import level1
 
     kind, _, own = rule.rpartition(":")
-    if kind != "native":
-        return {}
-    try:
-        found = level1.overhead(view, backend, own, batch_size, 2, 10, data)[-1]
-    except NotImplementedError:
-        return {}
-    return {k: v for k, v in found.items() if k not in ("backend", "epoch")}
+    if kind == "native":
+        try:
+            size, data = train_set.batch_size, train_set.data
+            found = level1.overhead(view, backend, own, size, 2, 10, data)[-1]
+            return {k: v for k, v in found.items() if k not in ("backend", "epoch")}
+        except NotImplementedError:
+            pass
+    pairs = level1.loop_pairs(trained, train_set)
+    return level1.compared(pairs, "plain loop") if pairs else {}
 
 
 def steps_of(
@@ -231,7 +235,6 @@ def steps_of(
         ValueError: There is nothing to compare with, or less data than steps.
     """
     from nnl.deep500 import network, zoo
-    from nnl.deep500.dataset import DataSet
     from nnl.deep500.optimizers import Optimizer, compare, optimizer
 
     view = zoo.MODELS[model](_shape(data)) if model in zoo.MODELS else model_of(model)

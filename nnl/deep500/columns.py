@@ -52,6 +52,7 @@ VALUES = {
     "high_us": ("overhead, upper end", "us"),
     "processor_us": ("overhead, of the processor", "us"),
     "overhead": ("overhead", "share"),
+    "baseline": ("overhead is over", ""),
     "first": ("first report", ""),
     "second": ("second report", ""),
     "ratio": ("second / first", ""),

@@ -5,6 +5,7 @@ and what the layer above the back ends costs."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from nnl.converters.onnx.model import Model
 from nnl.deep500 import network, timing
 from nnl.deep500.contract import Network
+from nnl.deep500.dataset import DataSet
 from nnl.deep500.operators import plain
 from nnl.deep500.optimizers import Optimizer, optimizer
 from nnl.deep500.timing import Pair, beside, first, paired, summary
@@ -103,8 +105,7 @@ def overhead(
     epoch. Both train one network, as two would lie in memory differently, which is more than the
     layer; their steps alternate, so that what else the machine does falls on both.
     """
-    from nnl.deep500.dataset import DataSet
-    from nnl.deep500.runner import JobSummary, Runner, SummaryTicker
+    from nnl.deep500.runner import JobSummary, Runner
 
     net = network(model, backend)
     net.add_loss()
@@ -114,33 +115,58 @@ def overhead(
     if data is not None:
         batches = list(DataSet(dict(data), batch_size))[:4]
     run = Runner(DataSet(batches[0], batch_size, None), None, net, trained)
-    ticker, job = SummaryTicker(), JobSummary()
+    job = JobSummary()
     rows, pairs = [], []  # type: list[dict[str, Any]], list[Pair]
     for epoch in range(epochs):
-        ticker.before_epoch(job, run)
+        run._tell("before_epoch", job)
         sums = [0.0, 0.0]
         for step in range(steps):
             batch = batches[step % len(batches)]
-
-            def through(batch: Any = batch) -> None:
-                run._tell("before_optimizer_step", job, batch)
-                outs = trained.train(batch)
-                run._tell("after_optimizer_step", job, batch, outs)
-                run._asked("abort_after_optimizer", job, outs)
-
-            took = paired(lambda batch=batch: native(batch), through, bool(step % 2))
+            took = paired(
+                lambda batch=batch: native(batch),
+                lambda batch=batch: run._step(job, batch),
+                bool(step % 2),
+            )
             sums = [s + t for s, (t, _) in zip(sums, took, strict=True)]
             if epoch:
                 pairs.append(took)
         row = {"backend": backend, "epoch": epoch, "native_s": sums[0], "deep500_s": sums[1]}
         rows.append(row)
-    rows.append({"backend": backend, "epoch": "all", **_compared(pairs)})
+    rows.append({"backend": backend, "epoch": "all", **compared(pairs, "plain program")})
     return rows
 
 
-def _compared(pairs: Sequence[Pair]) -> dict[str, Any]:
+def loop_pairs(trained: Optimizer, data: DataSet, steps: int = 10) -> list[Pair]:
+    """Times of an optimizer's steps in a plain loop and through a runner, in turns: what events
+    and the summary cost where the back end has no program of the same training. Both call the one
+    optimizer on the one network, which trains on. Without the first pair; none without data."""
+    from nnl.deep500.runner import JobSummary, Runner
+
+    run, job = Runner(data, None, trained.network, trained), JobSummary()
+    run._tell("before_epoch", job)
+    batches = list(islice(data, 4))
+    pairs = []
+    for step in range(steps + 1 if batches else 0):
+        batch = batches[step % len(batches)]
+        pairs.append(
+            paired(
+                lambda batch=batch: trained.train(batch),
+                lambda batch=batch: run._step(job, batch),
+                bool(step % 2),
+            )
+        )
+    return pairs[1:]
+
+
+def compared(pairs: Sequence[Pair], baseline: str) -> dict[str, Any]:
+    """Median seconds of a step without and with the layer, the overhead, and what it is over."""
     native, ours = (summary([p[k][0] for p in pairs])["median_s"] for k in (0, 1))
-    return {"native_s": native, "deep500_s": ours, **timing.overhead(pairs)}
+    return {
+        "native_s": native,
+        "deep500_s": ours,
+        **timing.overhead(pairs),
+        "baseline": baseline,
+    }
 
 
 def _settings(rule: str) -> dict[str, float]:

@@ -230,10 +230,7 @@ class Runner:
         self._tell("before_training_set", job)
         ended = False
         for inputs in self.train_set:
-            self._tell("before_optimizer_step", job, inputs)
-            outputs = self.optimizer.train(inputs)
-            self._tell("after_optimizer_step", job, inputs, outputs)
-            ended = self._asked("abort_after_optimizer", job, outputs)
+            ended = self._step(job, inputs)
             if ended:
                 break
         self._tell("after_training_set", job)
@@ -246,6 +243,13 @@ class Runner:
             self._tell("after_test_set", job)
         self._tell("after_epoch", job)
         return ended or self._asked("abort_after_test", job)
+
+    def _step(self, job: JobSummary, inputs: Mapping[str, Any]) -> bool:
+        """One training step with its events; whether the run ends with it."""
+        self._tell("before_optimizer_step", job, inputs)
+        outputs = self.optimizer.train(inputs)
+        self._tell("after_optimizer_step", job, inputs, outputs)
+        return self._asked("abort_after_optimizer", job, outputs)
 
     def _tell(self, event: str, job: JobSummary, *more: Mapping[str, Any]) -> None:
         for method in self._listening[event]:

@@ -129,15 +129,21 @@ def test_bench_network(capsys):
 def test_bench_optimizer_writes_files_and_four_pictures(tmp_path, capsys):
     pytest.importorskip("sklearn")
     args = ["bench", "optimizer", "--backends", "nnl", "--optimizers", "momentum,native:momentum"]
-    args += ["--samples", "200", "--epochs", "2", "--lr", "0.05", "-o", str(tmp_path)]
-    assert main(args) == 0
-    names = sorted(p.name for p in tmp_path.iterdir())
+    args += ["--samples", "200", "--epochs", "2", "--lr", "0.05", "-o", str(tmp_path / "out")]
+    rows = str(tmp_path / "rows.json")
+    assert main([*args, "--json", rows]) == 0
+    names = sorted(p.name for p in (tmp_path / "out").iterdir())
     assert names[-2:] == ["nnl_momentum.csv", "nnl_native-momentum.csv"] and len(names) == 6
     tables = []
     for name in names[-2:]:
-        with open(tmp_path / name, newline="") as file:
+        with open(tmp_path / "out" / name, newline="") as file:
             tables.append([float(r["loss"]) for r in csv.DictReader(file)])
     np.testing.assert_allclose(tables[0], tables[1], rtol=1e-3)
+    found = report.load(rows).rows
+    assert {(r["optimizer"], r["baseline"]) for r in found} == {
+        ("momentum", "plain loop"), ("native:momentum", "plain program"),
+    }  # fmt: skip
+    assert all(r["overhead_us"] is not None and r["native_s"] > 0 for r in found)
     assert main([*args[:-1], str(tmp_path / "short"), "--target", "0.01"]) == 0
     assert len((tmp_path / "short" / "nnl_momentum.csv").read_text().splitlines()) == 2
 
@@ -185,6 +191,8 @@ def test_bench_distributed(tmp_path):
     assert {r["status"] for r in table} == {"done"}
     names = {(r["scheme"], r["ranks"]) for r in table}
     assert len(names) == 10 and ("async-server", "3") in names
+    assert {r["baseline"] for r in table} == {"plain loop"}
+    assert all(float(r["native_s"]) > 0 and r["overhead_us"] for r in table)
     same = [r["loss"] for r in table if r["ranks"] == "3" and r["epoch"] == "1"]
     np.testing.assert_allclose(float(same[0]), float(same[1]), rtol=1e-4)  # server, decentralized
 

@@ -13,7 +13,9 @@ import nnl.deep500 as d5  # noqa: E402
 from nnl.communicators import mpi, multi_process, nccl  # noqa: E402
 from nnl.communicators.channel import Channel  # noqa: E402
 from nnl.core.context import Context  # noqa: E402
-from nnl.deep500.distributed import job  # noqa: E402
+from nnl.deep500 import optimizers  # noqa: E402
+from nnl.deep500.dataset import DataSet  # noqa: E402
+from nnl.deep500.distributed import ConsistentDecentralized, job  # noqa: E402
 from tests.cuda.strict_device import context  # noqa: E402
 from tests.deep500 import models  # noqa: E402
 
@@ -53,3 +55,18 @@ def test_networks_in_host_memory_keep_their_context(monkeypatch, backend):
     c = job.talking(net)
     assert c.communicator.backend == "local" and isinstance(c.communicator.ctx, Context)
     assert getattr(net, "context", None) is before
+
+
+def test_the_overhead_is_over_the_same_scheme_in_a_plain_loop(monkeypatch):
+    for name in (*mpi.STARTED_BY, "NNL_COMMUNICATOR"):
+        monkeypatch.delenv(name, raising=False)
+    net = d5.network(models.lenet(), "reference")
+    net.add_loss("scores")
+    wrapped = ConsistentDecentralized(optimizers.GradientDescent(net), job.talking(net))
+    steps, train = [], wrapped.train
+    monkeypatch.setattr(wrapped, "train", lambda batch: steps.append(1) or train(batch))
+    data = models.digits(8, 0)
+    found = job.overhead(wrapped, DataSet(data, 4), steps=5)
+    assert len(steps) == 2 * 6 and found["baseline"] == "plain loop"
+    assert found["low_us"] <= found["overhead_us"] <= found["high_us"]
+    assert job.overhead(wrapped, DataSet(data, 16)) == {}  # no batch to time

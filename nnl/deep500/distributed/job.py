@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.deep500 import network, zoo
+from nnl.deep500 import level1, network, zoo
 from nnl.deep500.dataset import DataSet
 from nnl.deep500.distributed.communication import Communication
 from nnl.deep500.distributed.native import NATIVE_SCHEMES
@@ -73,6 +73,7 @@ def train(settings: dict[str, Any]) -> list[dict[str, Any]]:
     if serves and c.is_root:
         start = time.perf_counter()
         served = wrapped.serve()
+        train_s = time.perf_counter() - start
         run = Runner(train_set, test_set, net, base)
         right = JobSummary()
         run._tell("before_epoch", right)
@@ -83,20 +84,21 @@ def train(settings: dict[str, Any]) -> list[dict[str, Any]]:
                 "epoch": settings["epochs"] - 1,
                 "loss": float(np.mean(right.current.test_losses)),
                 "samples": len(served) * settings["batch_size"],
-                "train_s": time.perf_counter() - start,
+                "train_s": train_s,
                 "accuracy": right.current.accuracy,
+                **overhead(wrapped, train_set),
             }
         ]
     ticker = GlobalTicker(c)
     tickers = [] if serves else [ticker]
-    runner = Runner(
-        train_set.part(place, working), None if serves else test_set, net, wrapped, tickers=tickers
-    )
+    part = train_set.part(place, working)
+    runner = Runner(part, None if serves else test_set, net, wrapped, tickers=tickers)
     if serves:
         wrapped.run(lambda: runner.run(settings["epochs"]))
     else:
         runner.run(settings["epochs"])
-    return ticker.rows
+    cost = overhead(wrapped, part)
+    return [{**row, **cost} for row in ticker.rows]
 
 
 def talking(net: Any) -> Communication:
@@ -107,6 +109,25 @@ def talking(net: Any) -> Communication:
     if context is not None:
         net.context = c.communicator.ctx
     return c
+
+
+def overhead(wrapped: Any, part: DataSet, steps: int = 10) -> dict[str, Any]:
+    """What the runner adds to the same scheme in a plain loop: from steps of all ranks that train,
+    after the job, whose numbers they leave alone. Waiting for others is in both."""
+    c = wrapped.communication
+    pairs = np.full((steps, 2, 2), np.nan)
+
+    def training() -> None:
+        for step, pair in enumerate(level1.loop_pairs(wrapped, part, steps)):
+            pairs[step] = pair
+
+    c.sync_all(np.zeros(1))  # a server has served the job before it serves these steps
+    if isinstance(wrapped, InconsistentParameterServer):
+        wrapped.run(training)
+    else:
+        training()
+    each = [p for p in c.all_gather(pairs).reshape(-1, 2, 2) if np.isfinite(p).all()]
+    return level1.compared(each, "plain loop") if each else {}
 
 
 def main() -> None:
