@@ -16,7 +16,9 @@ try:
 except ModuleNotFoundError:  # on Windows: what killed saves leave stays there
     fcntl = None  # type: ignore[assignment]
 
-_LOCK = "lock"  # in the folder of a save: locked as long as the process that saves lives
+# in the folder of a save
+_LOCK = "lock"  # locked as long as the process that saves lives
+_NEW = "new"  # a folder of what takes its place at the end
 
 
 @contextmanager
@@ -51,17 +53,17 @@ def replacing(path: str | os.PathLike[str], folder: bool = False) -> Iterator[Pa
         error.filename = os.fspath(path)
         raise
     try:
-        written = own / target.name
+        (own / _NEW).mkdir()
+        written = own / _NEW / target.name
         if folder:
             written.mkdir()
         with _naming(path):
             yield written
-        for new in sorted(own.iterdir(), key=lambda p: p == written):  # `written` is the last
-            if new.name != _LOCK:
-                _move(new, target.with_name(new.name))
+        for new in sorted(written.parent.iterdir(), key=lambda p: p == written):  # it is the last
+            _move(new, target.with_name(new.name))
     finally:
-        os.close(lock)
-        shutil.rmtree(own, ignore_errors=True)
+        os.close(lock)  # Windows removes no open file
+        _remove(own)
         with suppress(OSError):  # others save as well
             saves.rmdir()
 
@@ -123,9 +125,18 @@ def _remove_if_left(folder: Path) -> None:
             folder.rmdir()  # without a lock yet, it is empty
             return
         try:
-            if not _lock(lock):
-                return
-            os.unlink(folder / _LOCK)  # before the lock is let go: nobody takes the folder now
+            if _lock(lock):
+                _remove(folder)
         finally:
             os.close(lock)
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder of a save, its lock after the rest: if the process is killed meanwhile, the
+    next save still knows the folder as one that is left.
+    """
+    with suppress(OSError):
+        if (folder / _NEW).exists():
+            shutil.rmtree(folder / _NEW)
+        (folder / _LOCK).unlink()
+        folder.rmdir()

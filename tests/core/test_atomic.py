@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,14 @@ def test_folders_are_refused_and_devices_written_to(tmp_path: Path) -> None:
     assert not Path(os.devnull).is_file()
 
 
+def test_a_file_of_any_name_is_saved(tmp_path: Path) -> None:
+    for name in ("lock", "new", ".a.tmp"):
+        with replacing(tmp_path / name) as file:
+            file.write_text(name)
+        assert (tmp_path / name).read_text() == name
+    assert kept(tmp_path) == sorted(["lock", "new", ".a.tmp"])
+
+
 def _save_often(path: str) -> None:
     while True:
         with replacing(path) as file, open(file, "wb") as out:
@@ -180,3 +189,45 @@ def test_killed_at_any_time(tmp_path: Path) -> None:
     with replacing(path) as file:
         file.write_bytes(bytes(20_000))
     assert kept(tmp_path) == ["a"] and path.stat().st_size == 20_000
+
+
+def _save(path: Path, ending: str, calls: int = 1000) -> None:
+    """Save `path`; die after that many calls to the file system."""
+    left = iter(range(calls))
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event in ("open", "os.mkdir", "os.rmdir", "os.remove", "os.rename", "os.listdir"):
+            if next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    with suppress(KeyError), replacing(path) as file:
+        file.with_name("b").write_text("beside")
+        file.write_text("new")
+        if ending == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if ending == "fails":
+            raise KeyError
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nobody sees which process is gone")
+@pytest.mark.parametrize("ending", ["fails", "whole"])
+def test_killed_at_every_call(tmp_path: Path, ending: str) -> None:
+    """Also while it removes what another one left."""
+    fork = multiprocessing.get_context("fork")
+    for calls in range(1000):
+        path = tmp_path / str(calls) / "a"
+        path.parent.mkdir()
+        path.write_text("old")
+        for arguments in (("killed",), (ending, calls)):
+            child = fork.Process(target=_save, args=(path, *arguments))
+            child.start()
+            child.join()
+            assert child.exitcode in (0, -signal.SIGKILL)
+        assert path.read_text() in (("old",) if ending == "fails" else ("old", "new"))
+        with replacing(path) as file:
+            file.write_text("newer")
+        assert ".a.tmp" not in kept(path.parent) and path.read_text() == "newer"
+        if child.exitcode == 0:
+            break
+    assert calls > 10
