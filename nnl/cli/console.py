@@ -59,5 +59,6 @@ def check_installed(*names: str) -> None:
     lacking = [n for n in names if find_spec(n) is None]
     if lacking:
         raise ModuleNotFoundError(
-            f"{', '.join(lacking)} is not installed: pip install 'nnl[console]'"
+            f"{', '.join(lacking)} is not installed: pip install 'nnl[console]' "
+            "(documentation: console#the-console)"
         )

@@ -40,6 +40,7 @@ def folder() -> Path:
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(
             "nnl was installed without its native engine; NNL_NATIVE=ON pip install . "
-            "installs it, or says why it cannot be built"
+            "installs it, or says why it cannot be built "
+            "(documentation: start/install#from-the-source)"
         )
     return Path(spec.origin).parents[2] / "cpp"

@@ -91,7 +91,10 @@ class coexecution:
     def __enter__(self) -> coexecution:
         frame = _getframe(1)
         if STATE.skeleton is not None and not STATE.skeleton.is_over():
-            raise ValueError("coexecution: a step begins inside of a step: wrap only the outer one")
+            raise ValueError(
+                "coexecution: a step begins inside of a step: wrap only the outer one "
+                "(documentation: coexecution#rules)"
+            )
         whole(self._begin, frame)
         return self
 
@@ -101,7 +104,7 @@ class coexecution:
         if not self._running.acquire(blocking=False):
             raise ValueError(
                 "coexecution: a step of this program is running already: give each thread an "
-                "nnl.coexecution of its own"
+                "nnl.coexecution of its own (documentation: coexecution#rules)"
             )
         shadow = self._shadow > 0 and self._report.steps % self._shadow == 0
         what = self._paths, self._report, frame, self._end

@@ -419,7 +419,8 @@ class Skeleton(Memory):
         if self.thread != threading.get_ident():
             raise ValueError(
                 "coexecution: an array of a step that another thread co-executes was read or "
-                "written before the step had computed it: read it there, or after the step"
+                "written before the step had computed it: read it there, or after the step "
+                "(documentation: coexecution#rules)"
             )
         whole(self.finish, False, caller())
 

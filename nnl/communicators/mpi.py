@@ -49,7 +49,8 @@ def import_mpi() -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as e:  # RuntimeError: mpi4py is there, the library is not
         raise ModuleNotFoundError(
-            f"init: several processes need mpi4py and an MPI library ({e}): pip install 'nnl[mpi]'"
+            f"init: several processes need mpi4py and an MPI library ({e}): pip install 'nnl[mpi]' "
+            "(documentation: distributed#back-ends)"
         ) from e
     return MPI
 
@@ -276,13 +277,15 @@ class MpiChannel(Channel):
             dead = self.world.dead(missing)
             if dead and not all(r.Test() for k, r in waiting.items() if self.ranks[k] in dead):
                 raise CommunicatorError(
-                    f"rank {self.world.rank} waits in {call}: rank {dead[0]} has died"
+                    f"rank {self.world.rank} waits in {call}: rank {dead[0]} has died "
+                    "(documentation: distributed#when-something-goes-wrong)"
                 )
             if now - start > self.world.timeout:
                 names = " and ".join([f"rank {r}" for r in missing])
                 raise CommunicatorError(
                     f"rank {self.world.rank} waits in {call}: {names} did not come within "
-                    f"{self.world.timeout:g} s (NNL_COMMUNICATOR_TIMEOUT)"
+                    f"{self.world.timeout:g} s (NNL_COMMUNICATOR_TIMEOUT; "
+                    "documentation: distributed#when-something-goes-wrong)"
                 )
 
     # ---- data ----

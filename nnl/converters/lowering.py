@@ -74,7 +74,10 @@ class CannotLower(NotImplementedError):
     def __init__(self, target: str, network: str, problems: Iterable[str]) -> None:
         self.problems = tuple(dict.fromkeys(problems))
         listed = "".join(f"\n  {p}" for p in self.problems)
-        super().__init__(f"{target} cannot hold the network {network!r}:{listed}")
+        super().__init__(
+            f"{target} cannot hold the network {network!r} "
+            f"(documentation: conversion#what-can-be-converted):{listed}"
+        )
 
 
 def lower(network: Network, target: Target) -> Lowered:

@@ -45,7 +45,10 @@ def _frozen(value: Any) -> Any:
 
 def no_memory(label: str, error: MemoryError) -> MemoryError:
     """What is raised where the results of a call do not fit."""
-    return MemoryError(f"{label}: not enough memory for the result: {error}")
+    return MemoryError(
+        f"{label}: not enough memory for the result: {error} "
+        "(documentation: guides/profiling#memory)"
+    )
 
 
 class Arguments:

@@ -145,7 +145,9 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
     def read_early(self, name: str, reader: str) -> None:
         """Zeros and a warning, where something is read that nothing has written yet."""
         logger.warning(
-            "%s was read by %s before anything was written to it: it is taken as zeros",
+            "%s was read by %s before anything was written to it: it is taken as zeros; a static "
+            "graph has values after forward() "
+            "(documentation: guides/sharp_bits#xd-outside-of-auto_forward-is-not-computed-yet)",
             name,
             reader,
         )

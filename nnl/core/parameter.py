@@ -309,7 +309,9 @@ def get_parameter_or_create(
         if shape is not None and param.shape != tuple(shape):
             raise ShapeError(
                 f"get_parameter_or_create: parameter {_full(name)!r} exists with the shape "
-                f"{param.shape}, wanted {tuple(shape)}: clear_parameters() or use another name"
+                f"{param.shape}, wanted {tuple(shape)}: give each call a name of its own, or "
+                "forget all parameters by clear_parameters() "
+                "(documentation: guides/sharp_bits#a-name-is-a-weight)"
             )
         if param.need_grad != need_grad:
             param.need_grad = need_grad

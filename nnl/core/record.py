@@ -77,7 +77,10 @@ class Record:
 
 PLAIN, ZERO, EARLY = Record(), Record(0), Record(0, early=True)
 BY_HAND = Record(cleared="cleared by clear()")
-FREED = Record(cleared="freed: a dynamic graph keeps what gradients need, and what you hold")
+FREED = Record(
+    cleared="freed: a dynamic graph keeps what gradients need, and what you hold "
+    "(documentation: guides/sharp_bits#reading-what-was-cleared)"
+)
 LOST = Record(
     cleared="cleared by clear_buffer or clear_no_need_grad: set persistent=True to keep it "
     "(documentation: guides/sharp_bits#reading-what-was-cleared)"

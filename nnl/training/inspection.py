@@ -185,7 +185,7 @@ class NanInfTracer(FunctionHookCallbackBase):
         ...     with tracer.trace():
         ...         y.forward(function_post_hook=tracer.forward_post_hook)
         ... except ValueError as error:
-        ...     print(error)
+        ...     print(str(error).partition(" (doc")[0])
         NanInfTracer: forward of Log (rank 0): output 0 has a NaN or infinity
     """
 
@@ -253,7 +253,10 @@ class NanInfTracer(FunctionHookCallbackBase):
         self._ends = []
         found, self._found = self._found, None
         if found is not None:
-            raise ValueError(f"NanInfTracer: {found}")
+            raise ValueError(
+                f"NanInfTracer: {found} "
+                "(documentation: guides/sharp_bits#when-a-training-does-not-work)"
+            )
 
     @contextmanager
     def trace(self) -> Iterator[None]:

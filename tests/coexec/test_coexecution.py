@@ -226,7 +226,10 @@ def test_a_step_inside_of_a_step_is_refused() -> None:
     inner = nn.coexecute(lambda: None)
     with pytest.raises(ValueError) as e:
         nn.coexecute(lambda: inner())()
-    assert str(e.value) == ("coexecution: a step begins inside of a step: wrap only the outer one")
+    assert str(e.value) == (
+        "coexecution: a step begins inside of a step: wrap only the outer one "
+        "(documentation: coexecution#rules)"
+    )
     inner()
 
 
@@ -247,7 +250,8 @@ def test_other_threads_compute_at_once_and_may_not_read_early() -> None:
         thread.join()
     assert found[0].endswith(
         "coexecution: an array of a step that another thread co-executes was read or written "
-        "before the step had computed it: read it there, or after the step"
+        "before the step had computed it: read it there, or after the step "
+        "(documentation: coexecution#rules)"
     )
     np.testing.assert_array_equal(y.d, 3 * x.d)
 
@@ -349,7 +353,7 @@ def test_two_threads_need_two_of_them() -> None:
         thread.join()
     assert found == [
         "coexecution: a step of this program is running already: give each thread an "
-        "nnl.coexecution of its own"
+        "nnl.coexecution of its own (documentation: coexecution#rules)"
     ]
     with steps:
         pass

@@ -17,7 +17,7 @@ import nnl.functions as F
 from nnl.communicators.base import Group
 from nnl.communicators.callback import CommunicatorBackwardCallback, describe
 from nnl.communicators.channel import Channel
-from nnl.communicators.mpi import STARTED_BY, rounds, timeout_s
+from nnl.communicators.mpi import STARTED_BY, import_mpi, rounds, timeout_s
 from nnl.communicators.nccl import DTYPES, dtype_name, gpu_of
 from nnl.core.spec import Spec
 from nnl.ext_utils import get_extension_context
@@ -468,3 +468,10 @@ def test_a_rank_without_a_gpu_of_its_own_is_told_how_many_there_are() -> None:
         "start at most 2 on it",
     ):
         gpu_of(ranks[2], 2)
+
+
+def test_a_missing_mpi_is_named_with_what_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    text = r"need mpi4py and an MPI library .*\(documentation: distributed#back-ends\)$"
+    with pytest.raises(ModuleNotFoundError, match=text):
+        import_mpi()

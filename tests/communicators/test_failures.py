@@ -39,7 +39,8 @@ CASES = {
         "comm.all_reduce(x)",
         [
             "nnl: rank 1 was killed by SIGKILL",
-            r"CommunicatorError: rank 0 waits in call 2, all_reduce\(.*: rank 1 has died",
+            r"CommunicatorError: rank 0 waits in call 2, all_reduce\(.*: rank 1 has died "
+            r"\(documentation: distributed#when-something-goes-wrong\)",
         ],
     ),
     "end of the script": (
@@ -57,7 +58,8 @@ CASES = {
         "comm.all_reduce(x)",
         [
             r"CommunicatorError: rank 0 waits in call 2, all_reduce\(.*: "
-            r"rank 1 did not come within 3 s \(NNL_COMMUNICATOR_TIMEOUT\)"
+            r"rank 1 did not come within 3 s \(NNL_COMMUNICATOR_TIMEOUT; documentation: "
+            r"distributed#when-something-goes-wrong\)"
         ],
     ),
     "killed during backward": (

@@ -368,7 +368,8 @@ def test_all_functions_that_cannot_be_said_are_named_with_their_place(tmp_path: 
     with pytest.raises(CannotLower) as e:
         save(tmp_path / "c", Network("n", {"x": x}, {"y": y}))
     lines = str(e.value).splitlines()
-    assert lines[0] == "CSRC cannot hold the network 'n':" and len(lines) == 3
+    where = "(documentation: conversion#what-can-be-converted)"
+    assert lines[0] == f"CSRC cannot hold the network 'n' {where}:" and len(lines) == 3
     for line, name in zip(lines[1:], ("rand", "random_flip"), strict=True):
         assert re.fullmatch(rf"  {name} \(test_csrc.py:\d+\): C source does not have it", line)
     assert not list(tmp_path.iterdir())

@@ -276,7 +276,8 @@ def test_all_unsupported_functions_are_named():
 def test_function_that_needs_a_newer_opset_says_so():
     x, boxes = nn.Variable((1, 2, 4, 4)), nn.Variable((1, 5))
     y = F.roi_align(x, boxes, (2, 2))
-    with pytest.raises(UnsupportedOperator, match=r"opset 13: roi_align \(it needs opset 16\)"):
+    text = r"opset 13: roi_align \(it needs opset 16\) \(documentation: onnx_export#functions-in-"
+    with pytest.raises(UnsupportedOperator, match=text):
         export(y, [x, boxes], opset=13)
 
 

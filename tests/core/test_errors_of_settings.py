@@ -85,9 +85,11 @@ def test_seed_range():
 
 def test_a_parameter_reused_with_another_shape():
     get_parameter_or_create("w", (2,), lambda shape: np.ones(shape))
-    with pytest.raises(
-        ShapeError, match=r"'w' exists with the shape \(2,\), wanted \(3,\): clear_"
-    ):
+    text = (
+        r"'w' exists with the shape \(2,\), wanted \(3,\): give each call a name of its own, or "
+        r"forget all parameters by clear_parameters\(\) \(documentation: guides/sharp_bits#a-name-"
+    )
+    with pytest.raises(ShapeError, match=text):
         get_parameter_or_create("w", (3,), need_grad=False)
     assert get_parameter("w").need_grad and get_parameter("w").d.tolist() == [1, 1]
 

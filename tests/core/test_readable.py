@@ -217,7 +217,8 @@ def test_zeros_that_were_read_early_do_not_count_as_computed(caplog):
         y.d  # noqa: B018 (only the first time is worth a warning)
     assert [re.sub(r":\d+", "", w) for w in warnings(caplog)] == [
         f"Variable, output of {f} (test_readable.py) was read by .d before anything was written to "
-        "it: it is taken as zeros"
+        "it: it is taken as zeros; a static graph has values after forward() (documentation: "
+        "guides/sharp_bits#xd-outside-of-auto_forward-is-not-computed-yet)"
         for f in ("sum", "exp")
     ]
     y.backward()
@@ -247,7 +248,7 @@ def test_a_state_that_no_forward_has_written_is_zeros_and_one_warning(caplog):
     (text,) = warnings(caplog)
     assert re.fullmatch(
         r"Variable 'h' was read by add2 \(test_readable.py:\d+\) before anything was written "
-        "to it: it is taken as zeros",
+        r"to it: it is taken as zeros; a static graph has values after forward\(\) .*",
         text,
     )
     state.forward()
@@ -329,7 +330,7 @@ def test_a_dynamic_graph_says_what_it_has_freed():
     assert freed.parent.name == "AddScalar" and freed.data.clear_called
     text = (
         r"^Variable, output of add_scalar: .* was read after it had been freed: a dynamic graph "
-        "keeps what gradients need, and what you hold"
+        r"keeps what gradients need, and what you hold \(documentation: guides/sharp_bits#reading"
     )
     with pytest.raises(ValueError, match=text):
         freed.d  # noqa: B018

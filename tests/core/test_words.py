@@ -109,7 +109,10 @@ def test_memory_that_runs_out_names_the_function(monkeypatch):
         raise MemoryError("the machine has no more")
 
     monkeypatch.setattr(op, "apply", apply)
-    text = "^relu in block: not enough memory for the result: the machine has no more$"
+    text = (
+        r"^relu in block: not enough memory for the result: the machine has no more "
+        r"\(documentation: guides/profiling#memory\)$"
+    )
     with nn.parameter_scope("block"), pytest.raises(MemoryError, match=text):
         op.OPS["relu"](X)
 

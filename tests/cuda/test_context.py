@@ -40,7 +40,8 @@ def lacking(monkeypatch):
             "cudnn",
             r"'cudnn' needs NVIDIA's driver \(libcuda.so.1 does not load\), CuPy \(pip install "
             r"'nnl\[cuda13\]'\), cuDNN's front end \(pip install 'nnl\[cuda13\]'\); "
-            r"get_extension_context\('cpu'\) runs without",
+            r"get_extension_context\('cpu'\) runs without "
+            r"\(documentation: cuda#installing\)",
         ),
         ((True, False, True), "cudnn", r"'cudnn' needs CuPy \(pip install 'nnl\[cuda13\]'\);"),
         ((True, True, False), "cudnn", r"'cudnn' needs cuDNN's front end \(pip"),

@@ -120,7 +120,9 @@ def test_time_profiler_prints_means(loss: nn.Variable, capsys) -> None:
 def test_tracer_names_the_function_that_gave_nan() -> None:
     tracer = NanInfTracer()
     y = F.relu(F.log(nn.Variable.from_numpy_array([-1.0, 1.0])) + 1)
-    with pytest.raises(ValueError, match=r"forward of Log \(rank 0\): output 0 has a NaN or inf"):
+    with pytest.raises(
+        ValueError, match=r"forward of Log \(rank 0\): output 0 has a NaN.*sharp_bits#when-a-tr"
+    ):
         with tracer.trace():
             y.forward(function_post_hook=tracer.forward_post_hook)
     tracer.check()  # what was found is forgotten

@@ -43,6 +43,8 @@ def __getattr__(name: str) -> Any:
         if e.name is None or e.name.partition(".")[0] != "onnx":
             raise
         raise ModuleNotFoundError(
-            f"{__name__}.{name} needs the package onnx: pip install 'nnl[onnx]'", name="onnx"
+            f"{__name__}.{name} needs the package onnx: pip install 'nnl[onnx]' "
+            "(documentation: start/install#from-the-source)",
+            name="onnx",
         ) from e
     return getattr(home, name)

@@ -192,7 +192,8 @@ def _written(
     if exporter.refused:
         listed = "; ".join(f"{k} ({v})" for k, v in sorted(exporter.refused.items()))
         raise UnsupportedOperator(
-            f"save: these functions cannot be written with opset {opset}: {listed}"
+            f"save: these functions cannot be written with opset {opset}: {listed} "
+            "(documentation: onnx_export#functions-in-onnx-files)"
         )
     if batch is not None:
         mirror = Exporter(opset, other, batch)

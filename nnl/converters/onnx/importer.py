@@ -203,7 +203,9 @@ class OnnxModel:
                 missing.setdefault(name, node.label)
         if missing:
             listed = ", ".join(f"{name} ({label})" for name, label in sorted(missing.items()))
-            raise UnsupportedOperator(f"operators without an importer: {listed}")
+            raise UnsupportedOperator(
+                f"operators without an importer: {listed} (documentation: onnx_report#operators)"
+            )
 
     def __repr__(self) -> str:
         return (

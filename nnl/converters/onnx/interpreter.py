@@ -206,7 +206,8 @@ class Interpreter:
                 return lambda ctx, node, *v: ctx.call(node, body_of_schema(ctx, node, v), v)
         raise UnsupportedOperator(
             f"there is no importer for the operator {name!r} of the domain "
-            f"{domain or 'ai.onnx'!r} (version {self.opsets.get(domain)})",
+            f"{domain or 'ai.onnx'!r} (version {self.opsets.get(domain)}; "
+            "documentation: onnx_report#operators)",
             node=node.label,
         )
 

@@ -65,7 +65,8 @@ def check(ext_name: str, device_id: str) -> int:
     lacks = missing(ext_name)
     if lacks:
         raise NotImplementedError(
-            f"{where} needs {', '.join(lacks)}; get_extension_context('cpu') runs without"
+            f"{where} needs {', '.join(lacks)}; get_extension_context('cpu') runs without "
+            "(documentation: cuda#installing)"
         )
     count = get_device_count()
     if int(device_id) >= count:
