@@ -6,12 +6,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
 from nnl.cli.main import parser
 
-PAGE = Path(__file__).parents[1] / "reference" / "commands.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "commands.md"
 
 
 @cache
@@ -26,6 +29,17 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 def usage(name: str) -> str:
     """What `nnl NAME --help` prints."""
     return f"```text\n{commands()[name].format_help().strip()}\n```"
+
+
+@cache
+def script(path: str) -> str:
+    """What a script of the repository prints with `--help`."""
+    environment = {**os.environ, "COLUMNS": "90"}
+    said = subprocess.run(
+        [sys.executable, ROOT / path, "--help"],
+        capture_output=True, text=True, check=True, env=environment,
+    )  # fmt: skip
+    return f"```text\n{said.stdout.strip()}\n```"
 
 
 def without_example() -> list[str]:

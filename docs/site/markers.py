@@ -38,5 +38,6 @@ MARKERS = {
     "table": reference.table,
     "command": commands.usage,
     "commands": commands.others,
+    "script": commands.script,
     "headers": headers.headers,
 }
