@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from types import FunctionType
 from typing import Any
@@ -59,7 +59,8 @@ class Module:
     belongs to the object, whatever scope is current where they are called: two objects never share
     parameters by name, and the registry of `nnl.get_parameters` does not see them. A Module that
     is assigned to an attribute becomes a submodule, whose parameters are listed under
-    "@attribute/". Modules in lists and dictionaries do not.
+    "@attribute/". Those of Modules in a list, tuple or dictionary that is an attribute are listed
+    under "@attribute.position/" or "@attribute.key/".
 
     Example:
         >>> class Classifier(nn.Module):
@@ -97,14 +98,18 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
         if isinstance(value, Module):
-            object.__setattr__(value, "_parent", weakref.ref(self))
-            object.__setattr__(value, "_attribute", name)
+            value._belongs_to(self, name)
+
+    def _belongs_to(self, parent: Module, name: str) -> None:
+        object.__setattr__(self, "_parent", weakref.ref(parent))
+        object.__setattr__(self, "_attribute", name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result of `call`."""
         tracer = STATE.tracer
         if tracer is None:
             return self.call(*args, **kwargs)
+        self._parts()  # a part in a list knows its path from now on
         return tracer.called(self, lambda: self.call(*args, **kwargs))
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
@@ -128,9 +133,28 @@ class Module:
         """The Modules that are attributes, by name of the attribute."""
         return OrderedDict((k, v) for k, v in vars(self).items() if isinstance(v, Module))
 
+    def _parts(self) -> OrderedDict[str, Module]:
+        """The submodules and, after them, the Modules in lists, tuples and dictionaries."""
+        parts = self.submodules
+        known = {id(self), *map(id, parts.values()), *map(id, self._above())}
+        for name, value in vars(self).items():
+            for key, part in _items(value):
+                if isinstance(part, Module) and id(part) not in known:
+                    known.add(id(part))
+                    parts[f"{name}.{key}"] = part
+                    if part.parent is None:
+                        part._belongs_to(self, f"{name}.{key}")
+        return parts
+
+    def _above(self) -> Iterator[Module]:
+        above = self.parent
+        while above is not None:
+            yield above
+            above = above.parent
+
     @property
     def parent(self) -> Module | None:
-        """The Module that this was assigned to an attribute of, last; None at the top."""
+        """The Module that has this as a part, by the last assignment; None at the top."""
         return self._parent()
 
     @property
@@ -164,7 +188,7 @@ class Module:
     @training.setter
     def training(self, value: bool) -> None:
         object.__setattr__(self, "_training", value)
-        for child in self.submodules.values():
+        for child in self._parts().values():
             child.training = value
 
     # ---- parameters ----
@@ -187,7 +211,7 @@ class Module:
         memo = ParamMemo() if memo is None else memo
         out: Parameters = OrderedDict()
         if recursive:
-            for name, child in self.submodules.items():
+            for name, child in self._parts().items():
                 found = child.get_parameters(recursive, grad_only, memo)
                 out.update(insert_parent_name(name, found))
         with parameter_scope("", self._scope):
@@ -204,7 +228,7 @@ class Module:
         name, slash, rest = key[1:].partition("/")
         if not slash or not rest:
             raise ValueError(f"{where}: key is {key!r}, wanted '@{name}/' and a parameter's name")
-        child = self.submodules.get(name)
+        child = self._parts().get(name)
         return (None, name) if child is None else child._owner(rest)
 
     def set_parameter(self, key: str, param: Variable, raise_if_missing: bool = False) -> None:
@@ -247,7 +271,7 @@ class Module:
         with parameter_scope("", self._scope):
             stray = {k: p for k, p in get_parameters(grad_only=False).items() if k[0] == "@"}
             self.set_parameters(stray)
-            for name in self.submodules:
+            for name in self._parts():
                 self._scope.pop(f"@{name}", None)
 
     def zero_grad(self) -> None:
@@ -290,6 +314,12 @@ class Module:
                 f"{type(self).__name__}.{name}: use nnl.Module, which knows files"
             )
         return FILES[name]
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, (list, tuple)) else ()
 
 
 class Sequential(Module):

@@ -80,6 +80,39 @@ def test_names_say_the_way_through_submodules():
     assert list(called(Deep()).get_parameters()) == [*names, "out/affine/W", "out/affine/b"]
 
 
+def test_modules_in_lists_tuples_and_dictionaries_are_parts(tmp_path):
+    class Blocks(Module):
+        def __init__(self):
+            self.many = []
+            self.last = Dense(2)
+            self.many += [Dense(3), self.last]  # the second one is a submodule already
+            self.more, self.named = (Dense(4), "text"), {"head": Dense(5), 7: self}
+
+        def call(self, x):
+            for part in (*self.many, self.more[0], self.named["head"]):
+                x = part(x)
+            return x
+
+    net = Blocks()
+    assert not net.get_parameters()
+    with nn.graph_def.graph() as g:
+        called(net)
+    parts = ["@last", "@many.0", "@more.0", "@named.head"]
+    names = [f"{part}/affine/{w}" for part in parts for w in "Wb"]
+    assert list(net.get_parameters()) == names
+    assert sorted(g.get_parameters()) == sorted(names)
+    assert list(net.submodules) == ["last"] and net.many[0].parent is net
+    assert net.many[0].get_path_name() == "@blocks/@many.0"
+    net.training = False
+    assert not net.many[0].training and not net.named["head"].training
+    net.save_parameters(tmp_path / "p.h5")
+    other = Blocks()
+    other.load_parameters(tmp_path / "p.h5")
+    np.testing.assert_array_equal(called(other)(x()).shape, (2, 5))
+    for name, p in other.get_parameters().items():
+        np.testing.assert_array_equal(p.d, net.get_parameters()[name].d, err_msg=name)
+
+
 def test_two_objects_share_nothing_and_the_registry_sees_neither():
     with nn.parameter_scope("outside"):
         one, other = called(Net()), called(Net())
