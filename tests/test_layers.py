@@ -40,7 +40,7 @@ ROWS = {
 }
 TOP_ROW = 7
 # What points up all the same: a Variable runs the graph that it ends.
-UPWARD = ("nnl/core/variable.py", "nnl.graph.session.GraphExecutor")
+UPWARD = ("nnl/core/variable.py", "nnl.graph.executor.GraphExecutor")
 # NNabla's import paths: these and the modules directly under nnl/ re-export and hold no code.
 RE_EXPORTS = ("utils", "experimental")
 

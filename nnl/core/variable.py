@@ -19,7 +19,7 @@ from nnl.core.operators import Operators
 from nnl.core.spec import ShapeError, Spec
 
 if TYPE_CHECKING:
-    from nnl.graph.session import GraphExecutor
+    from nnl.graph.executor import GraphExecutor
 
 Hook = Callable[[Any], None]
 
@@ -27,7 +27,7 @@ Hook = Callable[[Any], None]
 @cache
 def executor() -> GraphExecutor:
     """What runs recorded graphs. It stands on this module, so it is asked for when it is needed."""
-    from nnl.graph.session import GraphExecutor
+    from nnl.graph.executor import GraphExecutor
 
     return GraphExecutor()
 

@@ -10,6 +10,7 @@ from typing import Any
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES
 from nnl.core.graph import capture
+from nnl.core.once import warn_once
 from nnl.core.op import OPS
 from nnl.core.parameter import get_parameters
 from nnl.core.variable import Variable
@@ -116,6 +117,13 @@ def add_graph(saver: Saver, name: str, outputs: Variables, inputs: Variables) ->
     """
     edges = [v.edge for v in outputs.values()]
     nodes = capture(edges)
+    for node in nodes:
+        if node.op.name == "dropout" or getattr(node.attrs, "batch_stat", False):
+            what = "drops values" if node.op.name == "dropout" else "uses statistics of its batch"
+            warn_once(
+                f"save_program: {name!r} has {node.op.name}, which {what} in every run, as in "
+                "training: build what is for inference without it, or with batch_stat=False"
+            )
     infer_again(nodes)
     keys = {e.key for e in edges}
     program, binding = lower(nodes, keys, plain=keys)

@@ -133,6 +133,41 @@ def test_nothing_to_update_is_said_once(caplog):
     ]
 
 
+@pytest.mark.parametrize("clear", [False, True])
+def test_a_forgotten_forward_is_said_once(caplog, clear):
+    import nnl.solvers as S
+    from nnl.core.once import WARNED
+
+    WARNED.clear()
+    w = nn.Variable.from_numpy_array(np.ones(2, np.float32), need_grad=True)
+    loss, other = F.sum(w * w), F.sum(w)
+    s = S.Sgd(0.1)
+    s.set_parameters({"w": w})
+
+    def backward():
+        s.zero_grad()
+        loss.backward(clear_buffer=clear)
+        loss.backward(0.5, clear_buffer=clear)  # one more, of the same result
+
+    for _ in range(2):
+        loss.forward(clear_no_need_grad=clear)
+        backward()
+        s.update()
+    nn.forward_all([loss, other])
+    backward()
+    s.update()
+    (loss + other).forward()  # computes it, too
+    backward()
+    assert caplog.records == []
+    for _ in range(2):
+        s.update()
+        backward()
+    assert [r.getMessage() for r in caplog.records] == [
+        "backward: parameters were updated after the latest forward(), so these gradients are "
+        "those of an old result: call forward() before every backward()"
+    ]
+
+
 def test_nnl_convert_has_its_own_name(capsys):
     from nnl.cli.main import convert_main, main
 

@@ -148,7 +148,7 @@ def test_what_a_plan_writes_is_followed_not_copied():
     g.data = 1
     lr = nn.NdArray.from_numpy_array(np.array(0.5))
     with nn.context_scope(context()):
-        from nnl.graph.session import GraphExecutor
+        from nnl.graph.executor import GraphExecutor
 
         calls = None
         for k in range(MOST_RECORDINGS + 4):

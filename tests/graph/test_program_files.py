@@ -16,6 +16,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core import safetensors
+from nnl.core.once import WARNED
 from tests.graph.saved import STEPS, check, named, normal, training_step
 from tests.native.kernels import require_library, require_onednn
 
@@ -372,3 +373,17 @@ def test_what_cannot_be_saved_is_told(tmp_path):
     ):
         nn.compile(lambda x: x).save(tmp_path / "a.nnlp")
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_for_training_is_told(tmp_path, caplog):
+    WARNED.clear()
+    x = nn.Variable.from_numpy_array(np.ones((4, 3), np.float32))
+    for training in (False, True):
+        h = PF.batch_normalization(x, batch_stat=training, name="bn")
+        nn.save_program(tmp_path / "a.nnlp", F.dropout(h, 0.5) if training else h)
+    assert [r.getMessage() for r in caplog.records] == [
+        "save_program: 'main' has batch_normalization, which uses statistics of its batch in every "
+        "run, as in training: build what is for inference without it, or with batch_stat=False",
+        "save_program: 'main' has dropout, which drops values in every run, as in training: build "
+        "what is for inference without it, or with batch_stat=False",
+    ]
