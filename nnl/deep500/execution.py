@@ -18,7 +18,7 @@ from nnl.converters.onnx.function_bodies import body_of_function, body_of_schema
 from nnl.converters.onnx.model import Graph, Model, Node, StrictVisitor
 from nnl.deep500.contract import Network, listed
 from nnl.deep500.operation import Operation
-from nnl.deep500.program import Program, program
+from nnl.deep500.program import Call, Program, program
 
 Values = dict[str, Any]
 
@@ -28,26 +28,29 @@ class ValueVisitor(StrictVisitor):
 
     Inputs that are left out are None. A method that gives NotImplemented leaves the node to the
     body that ONNX has for its operator. `simple` names functions of the inputs alone, for
-    operators that need no method. prepare_OPERATOR(node) is asked once for a call of the inputs in
-    which the attributes are worked out already; None leaves the node to the other two. Methods
+    operators that need no method. prepare_OPERATOR(node) is asked once for a call in which the
+    attributes are worked out already: a function of the inputs that gives the one output, or a
+    tuple of a function and what follows the inputs; None leaves the node to the other two. Methods
     control_OPERATOR(machine, node, values, *inputs) run subgraphs.
     """
 
     simple: dict[str, Callable[..., Any]] = {}
 
-    def method(self, node: Node) -> Callable[..., Any] | None:
+    def call(self, node: Node) -> Call | None:
         """What computes a node; None if the visitor does not have the operator."""
         if isinstance(node, Operation):
-            return partial(self.own, node)
-        prepare = getattr(self, f"prepare_{node.op_type}", None) if node.domain == "" else None
-        ready: Callable[..., Any] | None = None if prepare is None else prepare(node)
+            return Call(partial(self.own, node))
+        plain = node.domain == ""
+        prepare = getattr(self, f"prepare_{node.op_type}", None) if plain else None
+        ready = None if prepare is None else prepare(node)
         if ready is not None:
-            return ready
-        found = super().method(node)
+            function, *more = ready if isinstance(ready, tuple) else (ready,)
+            return Call(function, tuple(more), one=True)
+        found = self.method(node)
         if found is not None:
-            return partial(found, node)
-        plain = self.simple.get(node.op_type) if node.domain == "" else None
-        return None if plain is None else plain
+            return Call(partial(found, node))
+        simple = self.simple.get(node.op_type) if plain else None
+        return None if simple is None else Call(simple, one=True)
 
     def control(self, node: Node) -> Callable[..., Any] | None:
         """What runs a node that has subgraphs."""
@@ -80,7 +83,7 @@ class Machine:
         return [node for node in graph.walk() if not self._has(node)]
 
     def _has(self, node: Node) -> bool:
-        if self.visitor.method(node) or self.visitor.control(node):
+        if self.visitor.call(node) or self.visitor.control(node):
             return True
         if (node.domain, node.op_type) in self.model.functions:
             return True
@@ -108,17 +111,16 @@ class Machine:
         convert = getattr(self.visitor, "constant", None)
         return value if convert is None else convert(value)
 
-    def _call(self, node: Node) -> tuple[Callable[..., Any], bool]:
-        """What computes a node, and whether it takes the values around it before the inputs."""
+    def _call(self, node: Node) -> Call:
         function = self.model.functions.get((node.domain, node.op_type))
         if function is not None:
-            return lambda *inputs: self._expand(
-                body_of_function(self, node, function), inputs
-            ), False
+            return Call(
+                lambda *inputs: self._expand(body_of_function(self, node, function), inputs)
+            )
         control = self.visitor.control(node)
         if control is not None:
-            return partial(control, self, node), True
-        return self.visitor.method(node) or partial(self._by_schema, node), False
+            return Call(partial(control, self, node), around=True)
+        return self.visitor.call(node) or Call(partial(self._by_schema, node))
 
     def _by_schema(self, node: Node, *inputs: Any) -> Any:
         if node.schema is None:

@@ -194,7 +194,7 @@ def test_values_are_dropped_after_their_last_use():
     """What a node gives is gone before the next but one runs, but for outputs."""
     import weakref
 
-    from nnl.deep500.program import program
+    from nnl.deep500.program import Call, program
 
     net, seen = d5.network(models.lenet(), "reference"), []
 
@@ -209,7 +209,7 @@ def test_values_are_dropped_after_their_last_use():
         return made
 
     counts = []
-    run = program(net.graph, lambda node: (call, False), None)
+    run = program(net.graph, lambda node: Call(call), None)
     given = {n: Value() for n in (*net.graph.initializers, *[v.name for v in net.graph.inputs])}
     outs = run(given)
     assert len(outs) == len(net.graph.outputs) and len(counts) == len(net.graph.nodes)

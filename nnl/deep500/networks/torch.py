@@ -137,15 +137,15 @@ class TorchNetwork(VisitorNetwork):
     def plain_inference(self, inputs: Any) -> Any:
         self.setup()
         values = self._bound(inputs)
-        if self.place != "cpu" or not all(isinstance(v, np.ndarray) for v in values.values()):
+        if not all(isinstance(v, np.ndarray) for v in values.values()):
             return super().plain_inference(inputs)
-        weights = list(self.values.values())
-        call = self._plain([torch.from_numpy(v) for v in values.values()])
+        weights, place = list(self.values.values()), self.place
+        call = self._plain([torch.from_numpy(v).to(place) for v in values.values()])
 
         def run() -> list[Any]:
             with torch.no_grad():
-                outs = call(*weights, *[torch.from_numpy(v) for v in values.values()])
-                return [np.array(y.numpy()) for y in outs]
+                outs = call(*weights, *[torch.from_numpy(v).to(place) for v in values.values()])
+                return [np.array(y.numpy(force=True)) for y in outs]
 
         return run
 
@@ -154,11 +154,11 @@ class TorchNetwork(VisitorNetwork):
         self.setup()
         weights = list(self.values.values())
         optimizer = self._optimizer(rule, settings) if rule else None
-        at, names = self._loss_at, [v.name for v in self.graph.inputs]
+        at, names, place = self._loss_at, [v.name for v in self.graph.inputs], self.place
         made: list[Any] = []
 
         def train(inputs: Any) -> float:
-            given = [torch.from_numpy(inputs[n]) for n in names]
+            given = [torch.from_numpy(inputs[n]).to(place) for n in names]
             if not made:
                 made.append(self._plain(given))
             outs = made[0](*weights, *given)
@@ -167,7 +167,7 @@ class TorchNetwork(VisitorNetwork):
             outs[at].backward()
             if optimizer is not None:
                 optimizer.step()
-            return float([np.array(y.detach().numpy()) for y in outs][at])
+            return float([np.array(y.numpy(force=True)) for y in outs][at])
 
         return train
 

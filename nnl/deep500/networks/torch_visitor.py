@@ -70,6 +70,11 @@ def _divide(x: Any, y: Any) -> Any:
     return x / y if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
 
 
+def _short(sizes: Sequence[int]) -> Any:
+    """One number where it holds for every axis, which torch reads faster than a tuple."""
+    return sizes[0] if len(set(sizes)) == 1 else tuple(sizes)
+
+
 class TorchVisitor(ArrayVisitor):
     """ONNX's operators as calls of torch."""
 
@@ -114,9 +119,9 @@ class TorchVisitor(ArrayVisitor):
             return [self.host(v) for v in value]
         if not isinstance(value, torch.Tensor):
             return value
-        value = value.detach().cpu()
         if value.dtype in _KNOWN:
-            return value.numpy()
+            return value.numpy(force=True)
+        value = value.detach().cpu()
         dtype = _BACK[value.dtype]
         return value.contiguous().view(_BITS[dtype][1]).numpy().view(dtype)
 
@@ -267,13 +272,20 @@ class TorchVisitor(ArrayVisitor):
     def visit_Mod(self, node: Any, x: Any, y: Any) -> Any:
         return _mod(node, x, y)
 
-    def visit_Relu(self, node: Any, x: Any) -> Any:
-        return torch.relu(x)
-
     def visit_LogSoftmax(self, node: Any, x: Any) -> Any:
         if node.since < 13:
             return torch.log(self.visit_Softmax(node, x))
         return torch.log_softmax(x, node.axis)
+
+    def prepare_SoftmaxCrossEntropyLoss(self, node: Any) -> Any:
+        if "ignore_index" in node.attributes or node.reduction != "mean" or len(node.outputs) > 1:
+            return None
+        kinds = torch.int64, torch.uint8  # which torch takes as they are
+
+        def loss(x: Any, t: Any, w: Any = None) -> Any:
+            return TF.cross_entropy(x, t if t.dtype in kinds else t.long(), w)
+
+        return loss
 
     def visit_SoftmaxCrossEntropyLoss(self, node: Any, x: Any, t: Any, w: Any = None) -> Any:
         ignored = node.attributes.get("ignore_index", -100)
@@ -284,20 +296,30 @@ class TorchVisitor(ArrayVisitor):
         return TF.gelu(x, approximate=node.approximate)
 
     def visit_Conv(self, node: Any, x: Any, w: Any, b: Any = None) -> Any:
-        call = self.convolution(node, x.ndim - 2)
-        return super().visit_Conv(node, x, w, b) if call is None else call(x, w, b)
+        found = self.convolution(node, x.ndim - 2)
+        if found is None:
+            return super().visit_Conv(node, x, w, b)
+        call, *more = found
+        return call(x, w, b, *more)
 
     def prepare_Conv(self, node: Any) -> Any:
-        return None if node.kernel_shape is None else self.convolution(node, len(node.kernel_shape))
+        found = (
+            None if node.kernel_shape is None else self.convolution(node, len(node.kernel_shape))
+        )
+        if found is None:
+            return None
+        call, *more = found
+        return call, *[None] * (3 - len(node.inputs)), *more
 
     def convolution(self, node: Any, rank: int) -> Any:
-        """The call of torch; None where it has none that pads like this."""
+        """The function of torch and what follows x, w and b; None where it has none that pads like
+        this."""
         pads, ones = node.pads or (0,) * 2 * rank, (1,) * rank
         if node.auto_pad != "NOTSET" or pads[:rank] != pads[rank:] or rank > 3:
             return None
         call = (TF.conv1d, TF.conv2d, TF.conv3d)[rank - 1]
-        more = node.strides or ones, pads[:rank], node.dilations or ones, node.group
-        return lambda x, w, b=None: call(x, w, b, *more)
+        sizes = node.strides or ones, pads[:rank], node.dilations or ones
+        return call, *map(_short, sizes), node.group
 
     def prepare_MaxPool(self, node: Any) -> Any:
         kernel = node.kernel_shape
@@ -309,11 +331,16 @@ class TorchVisitor(ArrayVisitor):
             return None  # torch wants them like this
         call = (torch.max_pool1d, torch.max_pool2d, torch.max_pool3d)[rank - 1]
         dilations = node.attributes.get("dilations") or ones
-        more = kernel, node.strides or ones, pads[:rank], dilations
+        more = [_short(kernel), _short(node.strides or ones), _short(pads[:rank])]
+        more += [] if set(dilations) == {1} else [_short(dilations)]
+        if rank > 1 and self.device == "cpu":  # elsewhere torch has no pools of whole numbers
+            return call, *more
         return lambda x: call(x, *more) if x.is_floating_point() else self.visit_MaxPool(node, x)
 
     def prepare_Gemm(self, node: Any) -> Any:
         scales, turned_a, turned_b = (node.beta, node.alpha), node.transA, node.transB
+        if scales == (1, 1) and turned_b and not turned_a:
+            return (TF.linear,)
 
         def gemm(a: Any, b: Any, c: Any = None) -> Any:
             if c is None or not a.is_floating_point():
