@@ -73,6 +73,15 @@ def _arrays(inputs: Values) -> bool:
     return all(isinstance(v, np.ndarray) for v in inputs.values())
 
 
+def _ends(outs: list[Variable]) -> list[Variable]:
+    """The outputs that no other one is computed from. To run them is to run all; a loss alone is
+    run together with its backward pass, several ends are not."""
+    read: set[Any] = set()
+    for y in outs:
+        y.visit(lambda f: read.update(f.inputs))
+    return [y for y in outs if y not in read]
+
+
 class NnlNetwork(Network):
     """A model on nnl.
 
@@ -117,7 +126,7 @@ class NnlNetwork(Network):
         self.graphs, self.parameter = {}, {}
 
     def _static(self, inputs: Values) -> Any:
-        """Inputs and outputs of the graph for these shapes; None where it cannot be recorded."""
+        """Inputs, outputs, and what to run for these shapes; None where it cannot be recorded."""
         key = tuple([(v.shape, v.dtype) for v in inputs.values()])
         found = self.graphs.get(key, self)
         if found is self:  # no graph yet; None says that there is none
@@ -147,7 +156,7 @@ class NnlNetwork(Network):
             return None
         for y in outs:
             y.persistent = True
-        return given, outs
+        return given, outs, _ends(outs)
 
     def _infer(self, inputs: Values) -> dict[str, Any]:
         with self._here():
@@ -157,7 +166,7 @@ class NnlNetwork(Network):
                     outs = self.net.run(*inputs.values())
                 return dict(zip(self._given_back, outs, strict=True))
             self._fill(static[0], inputs)
-            forward_all(static[1], clear_buffer=True)
+            forward_all(static[2], clear_buffer=True)
             return self._results(static[1])
 
     def _fill(self, given: Any, inputs: Values) -> None:
@@ -177,7 +186,7 @@ class NnlNetwork(Network):
             raise OnnxError(f"{self.backend}: the graph cannot be recorded for training")
         self._fill(static[0], inputs)
         (zero_grad or self._zero)()
-        forward_all(static[1], clear_no_need_grad=True)
+        forward_all(static[2], clear_no_need_grad=True)
         outs: list[Any] = static[1]
         outs[self._loss_at].backward(clear_buffer=True)
         return outs
@@ -220,7 +229,7 @@ class NnlNetwork(Network):
             with self._here():
                 for name, v in static[0].items():
                     v.d = values[name]
-                forward_all(static[1], clear_buffer=True)
+                forward_all(static[2], clear_buffer=True)
                 return [np.array(y.d) for y in static[1]]
 
         return run
@@ -235,12 +244,12 @@ class NnlNetwork(Network):
             if not self.graphs:
                 with self._here():
                     self._static(self._bound(inputs))
-            ((given, outs),) = self.graphs.values()
+            ((given, outs, ends),) = self.graphs.values()
             with self._here():
                 for name, v in given.items():
                     v.d = inputs[name]
                 zero_grad()
-                forward_all(outs, clear_no_need_grad=True)
+                forward_all(ends, clear_no_need_grad=True)
                 outs[self._loss_at].backward(clear_buffer=True)
                 if solver is not None:
                     solver.update()
