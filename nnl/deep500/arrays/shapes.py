@@ -97,6 +97,8 @@ class ShapeOperators(Primitives):
 
     def span(self, x: Any, axis: int, start: int, stop: int, step: int = 1) -> Any:
         """x[start:stop:step] along an axis, for a step above 0."""
+        if (start, step) == (0, 1) and stop >= self.shape(x)[axis]:
+            return x
         return x[(slice(None),) * axis + (slice(start, stop, step),)]
 
     def visit_Slice(self, node: Any, x: Any, *given: Any) -> Any:

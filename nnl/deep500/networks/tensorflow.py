@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from nnl.converters.onnx.tensors import dtype_of_code
 from nnl.deep500.arrays import ArrayVisitor
+from nnl.deep500.arrays.windows import window
 from nnl.deep500.contract import GRADIENT, NativeTraining
 from nnl.deep500.execution import Values, VisitorNetwork
 from nnl.deep500.operation import Operation
@@ -41,6 +42,18 @@ def _called(function: Any, inputs: Sequence[Any], dtypes: list[Any]) -> list[Any
     return outs if isinstance(outs, (list, tuple)) else [outs]
 
 
+def _padding(sizes: Any, kernel: Any, strides: Any, dilations: Any, before: Any, after: Any) -> Any:
+    """The name of these pads at TensorFlow, whose convolutions are twice as fast with it."""
+    if not any((*before, *after)):
+        return "VALID"
+    axes = zip(sizes, kernel, strides, dilations, before, after, strict=True)
+    for n, k, s, d, low, high in axes:
+        total = max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)
+        if (low, high) != (total // 2, total - total // 2):
+            return None
+    return "SAME"
+
+
 class TensorFlowVisitor(ArrayVisitor):
     """ONNX's operators as calls of TensorFlow."""
 
@@ -53,7 +66,7 @@ class TensorFlowVisitor(ArrayVisitor):
                 *("Sqrt", "Tan", "Tanh"),
             )
         },
-        **{"Add": tf.add, "Sub": tf.subtract, "Mul": tf.multiply, "Div": _divide},
+        **{"Sub": tf.subtract, "Mul": tf.multiply, "Div": _divide},
         **{"Neg": tf.negative, "Round": tf.round, "IsNaN": tf.math.is_nan, "Det": tf.linalg.det},
         **{"And": tf.logical_and, "Or": tf.logical_or, "Xor": tf.math.logical_xor},
         **{"Not": tf.logical_not, "BitwiseAnd": tf.bitwise.bitwise_and, "Where": tf.where},
@@ -196,13 +209,32 @@ class TensorFlowVisitor(ArrayVisitor):
         y = tf.transpose((tf.signal.ifft if inverse else tf.signal.fft)(z), back)
         return tf.stack([tf.math.real(y), tf.math.imag(y)], -1)
 
-    def _last(self, x: Any) -> Any:
-        n = len(x.shape)
-        return tf.transpose(x, [0, *range(2, n), 1])
+    # TensorFlow computes with channels last, ONNX with channels first. In a graph a value is kept
+    # in both orders: what nothing reads is not computed.
 
-    def _first(self, x: Any) -> Any:
-        n = len(x.shape)
-        return tf.transpose(x, [0, n - 1, *range(1, n - 1)])
+    def _last(self, x: Any) -> Any:
+        kept = getattr(x, "channels_last", None)
+        return tf.transpose(x, [0, *range(2, len(x.shape)), 1]) if kept is None else kept
+
+    def _first(self, y: Any) -> Any:
+        n = len(y.shape)
+        x = tf.transpose(y, [0, n - 1, *range(1, n - 1)])
+        if not tf.executing_eagerly():
+            x.channels_last = y
+        return x
+
+    def elementwise(self, call: Callable[..., Any], *xs: Any) -> Any:
+        """A call in the order that all of its inputs are there in."""
+        kept = [getattr(x, "channels_last", None) for x in xs]
+        if any(y is None for y in kept) or len({len(x.shape) for x in xs}) > 1:
+            return call(*xs)
+        return self._first(call(*kept))
+
+    def visit_Relu(self, node: Any, x: Any) -> Any:
+        return self.elementwise(tf.nn.relu, x)
+
+    def visit_Add(self, node: Any, x: Any, y: Any) -> Any:
+        return self.elementwise(tf.add, x, y)
 
     def convolve(self, x: Any, w: Any, strides: Any, dilations: Any, group: int) -> Any:
         # its kernels on a CPU want channels last, no groups, and strides or dilations, not both
@@ -239,10 +271,32 @@ class TensorFlowVisitor(ArrayVisitor):
 
     # ---- what TensorFlow has whole ----
 
+    def visit_Conv(self, node: Any, x: Any, w: Any, b: Any = None) -> Any:
+        sizes, kernel = self.shape(x)[2:], self.shape(w)[2:]
+        strides, dilations, before, after = window(node, sizes, kernel)
+        named = _padding(sizes, kernel, strides, dilations, before, after)
+        both = max(strides) > 1 and max(dilations) > 1
+        if len(sizes) != 2 or node.group > 1 or both or named is None:
+            return super().visit_Conv(node, x, w, b)
+        kernel = tf.transpose(w, [2, 3, 1, 0])
+        y = tf.nn.conv2d(self._last(x), kernel, strides, named, dilations=dilations)
+        return self._first(y if b is None else tf.nn.bias_add(y, b))
+
     def visit_MaxPool(self, node: Any, x: Any) -> Any:
         if len(node.outputs) > 1:
             raise NotImplementedError("TensorFlow on a CPU gives no indices of pooling")
         return super().visit_MaxPool(node, x)
+
+    def prepare_Gemm(self, node: Any) -> Any:
+        if (node.alpha, node.beta) != (1, 1):
+            return None
+        turned_a, turned_b = bool(node.transA), bool(node.transB)
+
+        def gemm(a: Any, b: Any, c: Any = None) -> Any:
+            y = tf.matmul(a, b, turned_a, turned_b)
+            return y if c is None else y + c
+
+        return gemm
 
     def visit_Mod(self, node: Any, x: Any, y: Any) -> Any:
         return tf.truncatemod(x, y) if node.fmod else tf.math.floormod(x, y)
