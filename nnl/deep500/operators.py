@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ class Result:
 
     Attributes:
         status: "pass", "wrong" (other numbers), "failed" (it raised), "missing" (no such operator).
-        numbers: Measured values by name; None where there is none.
+        numbers: Measured values by name, None where there is none, and what overhead is over.
     """
 
     test: str
@@ -38,7 +39,7 @@ class Result:
     backend: str
     status: str
     reason: str = ""
-    numbers: dict[str, float | None] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
         """Everything in one flat dictionary, as reports hold it."""
@@ -151,7 +152,7 @@ def evaluated(case: Case, inputs: dict[str, Any]) -> dict[str, Any] | None:
 
 def timing(tests: Iterable[Case], backend: str, runs: int = 21) -> Iterator[Result]:
     """Seconds per call: first (with everything that happens once), median, and its 95 % interval;
-    and how much of it the layer above the back end is, where that can be said.
+    and how much of it the layer above the back end is.
 
     bytes are those of inputs and outputs, flops those of the operator, for a roofline.
     """
@@ -160,22 +161,29 @@ def timing(tests: Iterable[Case], backend: str, runs: int = 21) -> Iterator[Resu
         inputs, _ = case.data[0]
         with opened(case, name) as net:
             once, outs = first(lambda: net.inference(inputs))
-            seconds = beside(plain(net, inputs), lambda: net.inference(inputs), runs)
+            without, baseline = plain(net, inputs)
+            seconds = beside(without, lambda: net.inference(inputs), runs)
         moved = sum(v.nbytes for v in (*inputs.values(), *outs.values()) if hasattr(v, "nbytes"))
-        numbers = {"first_s": once, **seconds, "bytes": moved, "flops": flops(case, inputs, outs)}
-        return PASS, "", numbers
+        sizes = {"bytes": moved, "flops": flops(case, inputs, outs)}
+        return PASS, "", {"first_s": once, **seconds, "baseline": baseline, **sizes}
 
     return (attempt(case, backend, measure) for case in tests)
 
 
-def plain(net: Network, inputs: Any) -> Any:
-    """Inference without the layer, once run; None where the back end has none."""
+def plain(net: Network, inputs: Any, train: bool = False) -> tuple[Any, str]:
+    """The same without the layer, once run, and what that is.
+
+    "plain program": of the back end alone. Where it has none, "own call": what the back end does
+    with inputs that are checked already, so that its visitor is in both.
+    """
+    net.setup()
     try:
-        call = net.plain_inference(inputs)
+        call = partial(net.plain_training(""), inputs) if train else net.plain_inference(inputs)
         call()
-    except Exception:  # the back end has none, or cannot export this graph: it raises what it likes
-        return None
-    return call
+    except Exception:  # it has none, or cannot export this graph: it raises what it likes
+        values, run = net._bound(inputs), net._backprop if train else net._infer
+        return lambda: run(values), "own call"
+    return call, "plain program"
 
 
 def flops(case: Case, inputs: dict[str, Any], outs: dict[str, Any]) -> int | None:

@@ -12,11 +12,6 @@ from typing import Any
 Call = Callable[[], Any]
 
 
-def timed(call: Call, runs: int) -> dict[str, Any]:
-    """Median seconds of a call and the 95 % interval of the median."""
-    return summary([clocked(call)[0] for _ in range(max(runs, 1))])
-
-
 def clocked(call: Call) -> tuple[float, float]:
     """Seconds of one call, and of the processor in this thread."""
     start, busy = time.perf_counter(), time.thread_time()
@@ -69,9 +64,8 @@ def overhead(pairs: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
-def beside(plain: Call | None, judged: Call, runs: int) -> dict[str, Any]:
-    """As timed(), with the overhead over a plain program in turns, where there is one."""
-    if plain is None:
-        return timed(judged, runs)
+def beside(plain: Call, judged: Call, runs: int) -> dict[str, Any]:
+    """Median seconds of the second call with its 95 % interval, and its overhead over the first;
+    they run in turns."""
     pairs = [paired(plain, judged, bool(i % 2)) for i in range(max(runs, 1))]
     return {**summary([took for _, (took, _) in pairs]), **overhead(pairs)}

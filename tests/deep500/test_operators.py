@@ -147,10 +147,22 @@ def test_times_come_with_their_interval_and_the_first_run_apart():
     n = r.numbers
     assert n["runs"] == 15 and 0 < n["low_s"] <= n["median_s"] <= n["high_s"] and n["first_s"] > 0
     assert n["flops"] == 2 * 3 * 4 * 3 and n["bytes"] == 4 * (3 * 4 + 4 * 3 + 3 * 3)
-    assert n["low_us"] <= n["overhead_us"] <= n["high_us"]  # beside the plain program
-    assert n["overhead_us"] < 1e6 * n["high_s"]
+    assert n["low_us"] <= n["overhead_us"] <= n["high_us"] < 1e6 * n["high_s"]
+    assert n["baseline"] == "plain program"
+
+
+def test_overhead_stands_beside_every_time_with_what_it_is_over():
     (r,) = operators.timing(named("matmul_2d"), "reference", runs=3)
-    assert r.numbers["runs"] == 3 and "overhead" not in r.numbers  # it has no plain program
+    assert r.numbers["runs"] == 3 and r.numbers["baseline"] == "own call"  # it has no plain program
+    assert r.numbers["low_us"] <= r.numbers["overhead_us"] <= r.numbers["high_us"]
+
+
+def test_the_own_call_does_all_but_the_checks_of_inputs():
+    (case,) = named("matmul_2d")
+    net = operators.opened(case, "reference")
+    call, what = operators.plain(net, case.data[0][0])
+    (found,), (wanted,) = call().values(), net.inference(case.data[0][0]).values()
+    assert what == "own call" and (found == wanted).all()
 
 
 def test_overhead_is_the_median_of_paired_differences():
