@@ -6,7 +6,37 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A type of options: whole numbers from here on."""
+
+    def number(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = least - 1
+        if found < least:
+            raise argparse.ArgumentTypeError(f"{text!r}, wanted a whole number from {least} on")
+        return found
+
+    return number
+
+
+def numbers(text: str) -> list[int]:
+    """A type of options: whole numbers from 1 on, with commas."""
+    return [at_least(1)(part) for part in text.split(",")]
+
+
+def words(text: str) -> list[str]:
+    """A type of options: names with commas."""
+    found = [w.strip() for w in text.split(",") if w.strip()]
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} names nothing")
+    return found
 
 
 def add_commands(commands: Any) -> None:
@@ -24,7 +54,7 @@ def add_commands(commands: Any) -> None:
         help="check: pass or fail; accuracy: errors and units of the last place; time: median and "
         "its 95 %% interval; gradient: against numeric ones (check)",
     )
-    op.add_argument("--runs", type=int, default=21, metavar="N", help="of a timing (21)")
+    op.add_argument("--runs", type=at_least(1), default=21, metavar="N", help="of a timing (21)")
     op.add_argument("--table", metavar="FILE", help="write the table of operators as Markdown")
     op.add_argument(
         "--join",
@@ -38,8 +68,8 @@ def add_commands(commands: Any) -> None:
 
     net = kinds.add_parser("network", help="a whole network: inference and training steps")
     net.add_argument("model", help="an ONNX file, lenet or resnet")
-    net.add_argument("--batch-size", type=int, default=32, metavar="N", help="samples (32)")
-    net.add_argument("--runs", type=int, default=21, metavar="N", help="timed runs (21)")
+    net.add_argument("--batch-size", type=at_least(1), default=32, metavar="N", help="samples (32)")
+    net.add_argument("--runs", type=at_least(1), default=21, metavar="N", help="timed runs (21)")
     net.add_argument("--train", action="store_true", help="training steps, too")
     _shared(net)
 
@@ -48,12 +78,13 @@ def add_commands(commands: Any) -> None:
     opt.add_argument("--data", choices=("digits", "pictures"), default="digits")
     opt.add_argument(
         "--optimizers",
+        type=words,
         default="momentum,native:momentum",
         metavar="LIST",
         help="sgd, momentum, nesterov, adagrad, adam, accelegrad, and native: of them",
     )
-    opt.add_argument("--epochs", type=int, default=5, metavar="N", help="(5)")
-    opt.add_argument("--batch-size", type=int, default=32, metavar="N", help="samples (32)")
+    opt.add_argument("--epochs", type=at_least(1), default=5, metavar="N", help="(5)")
+    opt.add_argument("--batch-size", type=at_least(1), default=32, metavar="N", help="samples (32)")
     opt.add_argument("--lr", type=float, metavar="X", help="learning rate of all")
     opt.add_argument(
         "--target",
@@ -63,43 +94,61 @@ def add_commands(commands: Any) -> None:
     )
     opt.add_argument(
         "--steps",
-        type=int,
+        type=at_least(1),
         metavar="N",
         help="no epochs: how far all others get from the first within N steps, step by step",
     )
-    opt.add_argument("--samples", type=int, metavar="N", help="use the first N samples")
+    opt.add_argument("--samples", type=at_least(1), metavar="N", help="use the first N samples")
     opt.add_argument("-o", "--out", default="bench", metavar="FOLDER", help="CSV and plots (bench)")
     _shared(opt)
 
     dist = kinds.add_parser("distributed", help="train in several processes, by schemes")
-    dist.add_argument("model", nargs="?", default="lenet", help="lenet or resnet")
-    dist.add_argument("-n", "--ranks", default="1,2", metavar="LIST", help="processes (1,2)")
+    dist.add_argument("model", nargs="?", choices=("lenet", "resnet"), default="lenet")
+    dist.add_argument(
+        "-n", "--ranks", type=numbers, default="1,2", metavar="LIST", help="processes (1,2)"
+    )
     dist.add_argument(
         "--schemes",
+        type=words,
         default="decentralized,server,neighbors,async-server,native:decentralized",
         metavar="LIST",
         help="these, native:server and native:neighbors",
     )
     dist.add_argument("--optimizer", default="momentum", metavar="RULE", help="(momentum)")
     dist.add_argument("--data", choices=("digits", "pictures"), default="digits")
-    dist.add_argument("--epochs", type=int, default=3, metavar="N", help="(3)")
-    dist.add_argument("--batch-size", type=int, default=32, metavar="N", help="per process (32)")
+    dist.add_argument("--epochs", type=at_least(1), default=3, metavar="N", help="(3)")
+    dist.add_argument(
+        "--batch-size", type=at_least(1), default=32, metavar="N", help="per process (32)"
+    )
     dist.add_argument("--lr", type=float, metavar="X", help="learning rate")
-    dist.add_argument("--samples", type=int, metavar="N", help="use the first N samples")
+    dist.add_argument("--samples", type=at_least(1), metavar="N", help="use the first N samples")
     _shared(dist)
 
     over = kinds.add_parser("overhead", help="what the layer above the frameworks costs")
     over.add_argument("model", nargs="?", default="resnet", help="an ONNX file, lenet or resnet")
-    over.add_argument("--optimizer", default="sgd", metavar="RULE", help="(sgd)")
-    over.add_argument("--batch-size", type=int, default=32, metavar="N", help="samples (32)")
-    over.add_argument("--epochs", type=int, default=10, metavar="N", help="rows of the table (10)")
-    over.add_argument("--steps", type=int, default=20, metavar="N", help="steps of an epoch (20)")
+    over.add_argument(
+        "--optimizer",
+        choices=("sgd", "momentum", "nesterov", "adagrad", "adam"),
+        default="sgd",
+        help="(sgd)",
+    )
+    over.add_argument(
+        "--batch-size", type=at_least(1), default=32, metavar="N", help="samples (32)"
+    )
+    over.add_argument(
+        "--epochs", type=at_least(2), default=10, metavar="N", help="rows of the table (10)"
+    )
+    over.add_argument(
+        "--steps", type=at_least(1), default=20, metavar="N", help="steps of an epoch (20)"
+    )
     _shared(over)
 
     figs = kinds.add_parser("experiments", help="the figures of the Deep500 thesis, in small")
-    figs.add_argument("-n", "--ranks", type=int, default=2, metavar="N", help="processes (2)")
-    figs.add_argument("--epochs", type=int, default=8, metavar="N", help="(8)")
-    figs.add_argument("--samples", type=int, metavar="N", help="use the first N samples")
+    figs.add_argument(
+        "-n", "--ranks", type=at_least(1), default=2, metavar="N", help="processes (2)"
+    )
+    figs.add_argument("--epochs", type=at_least(1), default=8, metavar="N", help="(8)")
+    figs.add_argument("--samples", type=at_least(1), metavar="N", help="use the first N samples")
     figs.add_argument("-o", "--out", default="bench", metavar="FOLDER", help="figures (bench)")
     _shared(figs)
 
@@ -132,6 +181,9 @@ def _bench(args: argparse.Namespace) -> int:
     from nnl.deep500.report import Report
 
     names = bench.chosen(args.backends)
+    for path in (args.json, args.csv, getattr(args, "table", None)):
+        if path and not Path(path).absolute().parent.is_dir():  # before hours of work
+            raise FileNotFoundError(f"{path}: there is no folder {Path(path).absolute().parent}")
     kept = {k: v for k, v in vars(args).items() if isinstance(v, (str, int, float, list))}
     report = Report(args.kind, settings=kept)
     try:
@@ -173,17 +225,23 @@ def _network(args: argparse.Namespace, bench: Any, report: Any, names: list[str]
 def _optimizer(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> None:
     from nnl.deep500.report import table
 
-    rules = [r.strip() for r in args.optimizers.split(",") if r.strip()]
     trained = [n for n in names if bench.network_class(n).trains]
     if args.steps:
         bench.steps_of(
-            report, trained, rules, args.model, args.data, args.steps, args.batch_size, args.lr
+            report,
+            trained,
+            args.optimizers,
+            args.model,
+            args.data,
+            args.steps,
+            args.batch_size,
+            args.lr,
         )
         print(table(report.rows))
         return
     made = bench.optimizers_of(
-        report, trained, rules, args.model, args.data, args.epochs, args.batch_size, args.lr,
-        args.out, args.samples, args.target,
+        report, trained, args.optimizers, args.model, args.data, args.epochs, args.batch_size,
+        args.lr, args.out, args.samples, args.target,
     )  # fmt: skip
     print(table(report.rows))
     for path in made:
@@ -203,10 +261,10 @@ def _distributed(args: argparse.Namespace, bench: Any, report: Any, names: list[
     from nnl.deep500.report import table
 
     asked = ("model", "optimizer", "data", "epochs", "batch_size", "lr", "samples")
-    schemes = [s.strip() for s in args.schemes.split(",") if s.strip()]
-    ranks = [int(n) for n in args.ranks.split(",")]
     trained = [n for n in names if bench.network_class(n).trains]
-    bench.distributed_of(report, trained, schemes, ranks, **{k: getattr(args, k) for k in asked})
+    bench.distributed_of(
+        report, trained, args.schemes, args.ranks, **{k: getattr(args, k) for k in asked}
+    )
     print(table(report.rows))
 
 

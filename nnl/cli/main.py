@@ -148,7 +148,8 @@ def main(argv: Sequence[str] | None = None, convert: str = "nnl convert") -> int
         if args.debug:
             raise
         problem = problem_of(error, _files(args))
-        print(problem.text(name, getattr(args, "json", False)), file=sys.stderr)
+        as_json = getattr(args, "json", False) is True  # for some commands it is a file
+        print(problem.text(name, as_json), file=sys.stderr)
         return problem.exit_code
 
 

@@ -41,6 +41,8 @@ def chosen(names: str | None) -> list[str]:
     if not names:
         return [name for name, hint in found.items() if not hint]
     wanted = [n.strip() for n in names.split(",") if n.strip()]
+    if not wanted:
+        raise ValueError(f"{names!r} names no back end, wanted some of {', '.join(found)}")
     for name in wanted:
         base = name.partition(":")[0]
         if base not in found:
@@ -144,8 +146,8 @@ def overheads_of(
     for name in names:
         try:
             rows = level1.overhead(view, name, rule, batch_size, epochs, steps)
-        except NotImplementedError as error:
-            rows = [{"backend": name, "status": "missing", "reason": str(error)}]
+        except Exception as error:  # back ends raise what they like: it is a result
+            rows = [{"backend": name, **_ended_by(error)}]
         report.rows += [{"model": model, "optimizer": rule, **row} for row in rows]
 
 
@@ -163,16 +165,23 @@ def optimizers_of(
     target: float | None = None,
 ) -> list[Path]:
     """Train with every optimizer on every back end: CSV files and four pictures in a folder, a row
-    per epoch in the report. What a back end does not have is a row with the reason."""
+    per epoch in the report. What a back end does not have is a row with the reason.
+
+    Raises:
+        ValueError: There is no such optimizer, or not a batch of samples.
+    """
     from nnl.deep500 import network, plots, tickers, zoo
     from nnl.deep500.optimizers import optimizer
     from nnl.deep500.runner import AbortAtAccuracy, AbortOnNan, Runner
 
-    folder = Path(folder)
+    _need_optimizers(rules)
+    folder, trained = Path(folder), False
     folder.mkdir(parents=True, exist_ok=True)
     view = zoo.MODELS[model](_shape(data)) if model in zoo.MODELS else model_of(model)
     whole = {n: v[:samples] for n, v in zoo.DATA[data]().items()}
     cut = len(whole["label"]) * 4 // 5
+    if cut < batch_size:
+        raise ValueError(f"{cut} samples to train on are less than a batch of {batch_size}")
     goal = [] if target is None else [AbortAtAccuracy(target)]
     for backend in names:
         for rule in rules:
@@ -192,10 +201,10 @@ def optimizers_of(
                     one,
                     tickers=[AbortOnNan(), *goal, tickers.CsvTicker(folder / file)],
                 ).run(epochs)
-            except (NotImplementedError, ValueError) as error:
-                report.rows.append({**name, "status": "missing", "reason": str(error)})
+            except Exception as error:  # back ends raise what they like: it is a result
+                report.rows.append({**name, **_ended_by(error)})
                 continue
-            ended_early = job.ended == "interrupted"
+            trained, ended_early = True, job.ended == "interrupted"
             cost = {} if ended_early else _beside(view, backend, rule, one, train_set)
             report.rows += [
                 {**name, **row, **cost, "status": job.ended} for row in tickers.rows(job)
@@ -204,7 +213,25 @@ def optimizers_of(
             if job.ended == "interrupted":
                 report.ended = job.ended
                 return []
-    return plots.generate_plots(folder, title=f"{model}_{data}")
+    return plots.generate_plots(folder, title=f"{Path(model).stem}_{data}") if trained else []
+
+
+def _need_optimizers(rules: Sequence[str]) -> None:
+    from nnl.deep500.optimizers import NATIVE, REFERENCE
+
+    known = [*REFERENCE, *(f"native:{n}" for n in NATIVE)]
+    for rule in rules:
+        kind, _, own = rule.rpartition(":")
+        # a native rule that no back end has is a result
+        if own not in REFERENCE or kind not in ("", "native"):
+            raise ValueError(f"there is no optimizer {rule!r}, wanted one of {', '.join(known)}")
+
+
+def _ended_by(error: Exception) -> dict[str, str]:
+    """The end of a row: what a back end does not have is missing, all else has failed."""
+    if isinstance(error, NotImplementedError):  # of an operator or an optimizer
+        return {"status": "missing", "reason": str(error)}
+    return {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:300]}
 
 
 def _beside(view: Any, backend: str, rule: str, trained: Any, train_set: DataSet) -> dict[str, Any]:
@@ -237,6 +264,7 @@ def steps_of(
     from nnl.deep500 import network, zoo
     from nnl.deep500.optimizers import Optimizer, compare, optimizer
 
+    _need_optimizers(rules)
     view = zoo.MODELS[model](_shape(data)) if model in zoo.MODELS else model_of(model)
     batches = list(DataSet(zoo.DATA[data](), batch_size))[:steps]
     pairs = [(backend, rule) for rule in rules for backend in names]
@@ -255,8 +283,8 @@ def steps_of(
         try:
             one, other = made(*pairs[0]), made(backend, rule)
             rows = compare(one, other, batches)
-        except (NotImplementedError, ValueError) as error:
-            report.rows.append({**name, "status": "missing", "reason": str(error)})
+        except Exception as error:  # back ends raise what they like: it is a result
+            report.rows.append({**name, **_ended_by(error)})
             continue
         report.rows += [
             {**name, "step": row["step"], "parameter": p, "distance": row[p], "status": "done"}

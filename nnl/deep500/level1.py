@@ -4,7 +4,7 @@ and what the layer above the back ends costs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,32 +20,33 @@ from nnl.deep500.timing import Pair, beside, first, paired, summary
 
 
 def batch_for(net: Network, size: int, seed: int = 0) -> dict[str, Any]:
-    """Random inputs; sizes that the model leaves open are `size` in front and 1 elsewhere."""
+    """Random inputs; sizes that the model leaves open are `size` in front and 1 elsewhere.
+    Whole numbers are classes of the first output, ten at most."""
     rng = np.random.default_rng(seed)
     found = {}
+    scores = net.graph.outputs[0].shape or ()
+    classes = scores[1] if len(scores) > 1 and isinstance(scores[1], int) else 0
     for info in net.graph.inputs:
         known = [n if isinstance(n, int) and n > 0 else 0 for n in info.shape or (0,)]
         shape = [n or (size if i == 0 else 1) for i, n in enumerate(known)]
         dtype = np.dtype(np.float32) if info.dtype is None else info.dtype
         whole = dtype.kind in "iu"
-        found[info.name] = (rng.integers(0, 10, shape) if whole else rng.normal(size=shape)).astype(
-            dtype
-        )
+        found[info.name] = (
+            rng.integers(0, min(classes or 10, 10), shape) if whole else rng.normal(size=shape)
+        ).astype(dtype)
     return found
 
 
 def networks(
     model: Model, backends: Sequence[str], batch_size: int = 32, runs: int = 21, train: bool = False
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """A row per back end and phase ("inference", "step"): seconds of the first run, median and its
     95 % interval of the others, what of it the layer above the back end is, and the largest
     difference from the first back end's results."""
-    rows = []
     wanted: dict[str, Any] = {}
     for backend in backends:
         for phase in ("inference", "step") if train else ("inference",):
             row: dict[str, Any] = {"backend": backend, "phase": phase}
-            rows.append(row)
             try:
                 with _opened(model, backend, phase) as net:
                     inputs = batch_for(net, batch_size)
@@ -55,21 +56,12 @@ def networks(
                         names = [g for _, g in net.gradient()]
                         outs = {**outs, **dict(zip(names, net.fetch(names), strict=True))}
                     row["difference"] = _difference(outs, wanted.setdefault(phase, outs))
-                    side = _plain_step(net, inputs) if phase == "step" else plain(net, inputs)
-                    row |= beside(side, lambda run=run, x=inputs: run(x), runs)
-                    row["status"] = "done"
+                    without, baseline = plain(net, inputs, phase == "step")
+                    row |= beside(without, lambda run=run, x=inputs: run(x), runs)
+                    row |= {"baseline": baseline, "status": "done"}
             except Exception as error:  # back ends raise what they like: it is a result
                 row |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"[:300]}
-    return rows
-
-
-def _plain_step(net: Network, inputs: Any) -> Any:
-    try:
-        step = net.plain_training("")
-        step(inputs)
-    except NotImplementedError:
-        return None
-    return lambda: step(inputs)
+            yield row
 
 
 def _opened(model: Model, backend: str, phase: str) -> Any:

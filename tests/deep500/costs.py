@@ -2,15 +2,21 @@
 """What the layer costs a back end, in a Python without pytest too.
 
 python -m tests.deep500.costs BACKEND...        raises where it is too much
+python -m tests.deep500.costs --same BACKEND...  raises where it is not as by hand
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import Any
 
-from nnl.deep500 import level1, zoo
+from nnl.deep500 import level1, network, timing, zoo
+from nnl.deep500.dataset import DataSet
+from nnl.deep500.optimizers import optimizer
+from nnl.deep500.runner import JobSummary, Runner
+from tests.deep500 import by_hand
 
 SHORT_US, LONG_SHARE = 20, 0.01  # of any step; of a step that takes at least 5 ms
 
@@ -45,6 +51,48 @@ def tried(backend: str) -> dict[str, Any]:
     return told
 
 
+def steps(backend: str, shape: tuple[int, int, int], size: int) -> tuple[Any, Any, list[Any]]:
+    """A step by hand, the same through the runner, and batches."""
+    net = network(zoo.lenet(shape), backend)
+    net.add_loss()
+    trained = optimizer("native:sgd", net, lr=by_hand.LR)
+    batches = [level1.batch_for(net, size, seed) for seed in range(4)]
+    net.setup()
+    run, job = Runner(DataSet(batches[0], size, None), None, net, trained), JobSummary()
+    run._tell("before_epoch", job)
+
+    def step(batch: Any) -> float:
+        run._step(job, batch)
+        return job.current.losses[-1]
+
+    return by_hand.STEPS[backend](net), step, batches
+
+
+def same(backend: str) -> None:
+    """By hand and through the layer every loss is the same up to rounding."""
+    for shape in ((1, 8, 8), (3, 32, 32)):
+        plain, ours, batches = steps(backend, shape, 4)
+        for batch in batches * 2:
+            a, b = plain(batch), ours(batch)
+            assert abs(a - b) < 1e-4 * a, (a, b)
+
+
+def over_hand(backend: str, shape: tuple[int, int, int], size: int, runs: int) -> dict[str, Any]:
+    """What the layer costs over a training loop that was written by hand."""
+    plain, ours, batches = steps(backend, shape, size)
+    pairs = []
+    for i in range(runs + 10):
+        batch = batches[i % len(batches)]
+        pairs.append(timing.paired(partial(plain, batch), partial(ours, batch), bool(i % 2)))
+    return level1.compared(pairs[10:], "by hand")
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
+    words = sys.argv[1:]
+    for name in [w for w in words if not w.startswith("--")]:
+        if "--same" in words:
+            same(name)
+            continue
+        for shape, size, runs in (((1, 8, 8), 8, 1000), ((3, 32, 32), 64, 100)):
+            print(name, shape, size, over_hand(name, shape, size, runs))
         print(name, check(name))

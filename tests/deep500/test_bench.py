@@ -121,9 +121,9 @@ def test_bench_network(capsys):
     lines = capsys.readouterr().out.splitlines()
     names = lines[0].split()
     assert names[:3] == ["model", "backend", "phase"] and len(lines) == 5
-    assert [line.split()[names.index("status")] for line in lines[1:3]] == ["done"] * 2
     assert {"status", "overhead_us", "processor_us", "overhead"} <= set(names)
-    assert all(" done " in line for line in lines[3:]) and len(lines[4].split()) == len(names)
+    assert all("  done" in line and "  own call" in line for line in lines[1:3])
+    assert all("  done" in line and "  plain program" in line for line in lines[3:])
 
 
 def test_bench_optimizer_writes_files_and_four_pictures(tmp_path, capsys):
@@ -173,6 +173,114 @@ def test_bench_overhead_has_the_form_of_table_6_1(capsys):
     assert "reference has no plain program" in lines[5]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "network lenet --batch-size 0",
+            "argument --batch-size: '0', wanted a whole number from 1",
+        ),
+        ("network lenet --runs x", "argument --runs: 'x', wanted a whole number from 1 on"),
+        ("optimizer --epochs 0", "argument --epochs: '0', wanted a whole number from 1 on"),
+        ("optimizer --optimizers ,", "argument --optimizers: ',' names nothing"),
+        ("overhead --epochs 1", "argument --epochs: '1', wanted a whole number from 2 on"),
+        ("overhead --optimizer foo", "argument --optimizer: invalid choice: 'foo'"),
+        ("distributed -n 2,0", "argument -n/--ranks: '0', wanted a whole number from 1 on"),
+        ("distributed lenot", "argument model: invalid choice: 'lenot'"),
+    ],
+)
+def test_wrong_options_are_named_before_anything_runs(words, said, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", *words.split(), "--backends", "nnl"])
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("network lenet --backends ,", 1, "',' names no back end, wanted some of reference, nnl"),
+        ("op test_add --backends nnl --json no/a.json", 3, "no/a.json: there is no folder"),
+        ("op test_add --backends nnl --table no/a.md", 3, "no/a.md: there is no folder"),
+        ("optimizer --backends nnl --optimizers foo", 1, "there is no optimizer 'foo', wanted one"),
+        ("optimizer --backends nnl --steps 2 --optimizers no:adam", 1, "no optimizer 'no:adam'"),
+        (
+            "optimizer --backends nnl --data pictures --samples 9",
+            1,
+            "7 samples to train on are less",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_said_first(words, code, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", *words.split()]) == code
+    out, err = capsys.readouterr()
+    assert not out and err.startswith("nnl bench: error: ") and said in err
+
+
+def one_operator(path, op_type="GRU", domain=""):
+    """A model of one node with two classes of scores, as a file."""
+    onnx = pytest.importorskip("onnx")
+    f, info = onnx.TensorProto.FLOAT, onnx.helper.make_tensor_value_info
+    weights = [("w", [1, 6, 4]), ("r", [1, 6, 2])] if op_type == "GRU" else []
+    node = onnx.helper.make_node(
+        op_type, ["x", *[n for n, _ in weights]], ["y"], "one", domain=domain,
+        **({"hidden_size": 2} if weights else {}),
+    )  # fmt: skip
+    shape = ["n", 3, 4] if weights else ["n", 2]
+    inputs = [info("x", f, shape), *[info(n, f, s) for n, s in weights]]
+    y = info("y", f, None if weights else shape)
+    opsets = [onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("com.acme", 1)]
+    graph = onnx.helper.make_graph([node], "g", inputs, [y])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["network", "optimizer", "overhead"])
+def test_operators_that_a_back_end_lacks_are_named_in_its_row(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, rows = one_operator(tmp_path / "acme.onnx", "Frobnicate", "com.acme"), "rows.json"
+    args = ["bench", kind, path, "--backends", "nnl,reference", "--json", rows]
+    assert main([*args, *(["--data", "pictures"] if kind == "optimizer" else [])]) == 0
+    found = report.load(rows).rows
+    assert {r["backend"] for r in found} == {"nnl", "reference"}
+    assert all("has no operators for: com.acme.Frobnicate (node" in r["reason"] for r in found)
+    assert not list(tmp_path.glob("bench/*.png"))
+
+
+def test_a_back_end_that_raises_leaves_the_others_their_rows(tmp_path, monkeypatch):
+    def broken(*args, **kwargs):
+        raise ZeroDivisionError("on purpose")
+
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nnl.deep500.networks.reference.ReferenceNetwork._backprop", broken)
+    args = ["bench", "optimizer", "--backends", "reference,nnl", "--optimizers", "sgd"]
+    args += ["--samples", "200", "--epochs", "1", "--json", "rows.json"]
+    assert main(args) == 0
+    rows = report.load("rows.json").rows
+    assert [(r["backend"], r["status"]) for r in rows] == [("reference", "failed"), ("nnl", "done")]
+    assert rows[0]["reason"] == "ZeroDivisionError: on purpose"
+
+
+def test_labels_are_classes_of_the_scores(tmp_path):
+    net = level1.network(one_operator(tmp_path / "relu.onnx", "Relu"), "nnl")
+    net.add_loss()
+    assert set(level1.batch_for(net, 50)["label"]) == {0, 1}
+
+
+def test_an_interrupted_comparison_of_networks_keeps_its_rows(tmp_path, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nnl.deep500.networks.nnl.NnlNetwork._infer", interrupted)
+    path = tmp_path / "rows.json"
+    args = ["bench", "network", "lenet", "--backends", "reference,nnl", "--runs", "2"]
+    assert main([*args, "--json", str(path)]) == 130
+    found = report.load(path)
+    assert found.ended == "interrupted"
+    assert [(r["backend"], r["status"]) for r in found.rows] == [("reference", "done")]
+
+
 def test_unknown_schemes_are_named(capsys):
     assert main(["bench", "distributed", "--schemes", "gossip", "--backends", "nnl"]) == 1
     assert "there is no scheme 'gossip', wanted one of decentralized" in capsys.readouterr().err
@@ -211,6 +319,15 @@ def test_the_plain_program_trains_the_same(backend):
     assert losses[-1][0] < losses[0][0]
 
 
+@pytest.mark.parametrize("backend", ["nnl", "torch"])
+def test_what_is_written_by_hand_trains_the_same(backend):
+    costs.same(installed(backend))
+
+
+def test_what_is_written_by_hand_trains_the_same_on_tensorflow():
+    in_tensorflow("tests.deep500.costs", "--same", "tensorflow:compiled")
+
+
 def quiet():
     if reason := costs.busy():
         pytest.skip(f"no times now: {reason}")
@@ -230,17 +347,14 @@ def test_the_layer_costs_little_on_tensorflow():
 
 
 def test_networks_of_the_zoo_give_the_same_everywhere():
-    rows = level1.networks(zoo.resnet(), ["reference", "nnl", installed("torch")], 4, 1, True)
+    backends = ["reference", "nnl", installed("torch")]
+    rows = list(level1.networks(zoo.resnet(), backends, 4, 1, True))
     assert [r["status"] for r in rows] == ["done"] * 6
     assert max(r["difference"] for r in rows) < 1e-3
 
 
 def test_what_cannot_run_is_a_row():
-    rows = (
-        level1.networks(zoo.lenet(), ["onnxruntime"], 2, 1, True)
-        if installed("onnxruntime")
-        else []
-    )
+    rows = list(level1.networks(zoo.lenet(), [installed("onnxruntime")], 2, 1, True))
     assert rows[1]["status"] == "failed" and "onnxruntime runs inference only" in rows[1]["reason"]
 
 

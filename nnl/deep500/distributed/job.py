@@ -70,6 +70,11 @@ def train(settings: dict[str, Any]) -> list[dict[str, Any]]:
     place = c.rank - 1 if serves else c.rank
     train_set = DataSet({n: v[:cut] for n, v in data.items()}, settings["batch_size"])
     test_set = DataSet({n: v[cut:] for n, v in data.items()}, settings["batch_size"])
+    if len(train_set) < working:
+        raise ValueError(
+            f"{cut} samples to train on are less than a batch of {settings['batch_size']} for each "
+            f"of {working} ranks"
+        )
     if serves and c.is_root:
         start = time.perf_counter()
         served = wrapped.serve()
