@@ -189,11 +189,39 @@ def test_every_public_method_says_what_it_does():
     assert without == []
 
 
+def test_blocks_run_or_say_what_they_are():
+    """Code that does not run, for want of a GPU or as a part of something, is marked as `py`."""
+    known = {"python", "sh run", "cpp", "c", "text", "text prints", "cmake", "py", "{toctree}"}
+    for page in PAGES:
+        opened = re.findall(
+            r"^```([^`\n]*)\n.*?^```$", page.read_text(encoding="utf-8"), re.M | re.S
+        )
+        kinds = {re.sub(r"^python .*", "python", words) for words in opened}
+        assert kinds <= known | {"{glossary}"}, (page.name, kinds - known)
+    not_run = [name(p) for p in PAGES if "```py\n" in p.read_text(encoding="utf-8")]
+    assert not_run == ["docs/cuda.md", "docs/how_it_works.md"]
+
+
 def test_blocks_whose_package_is_missing_are_shown_on_their_side_and_not_run():
     text = "```python left needs-nothere\na\n```\n\n```python hidden needs-nothere\nb\n```\n"
     assert pages.blocks(text) == []
     made = pages.notebook(text)
     assert "cell tag_left\n```py\na\n```" in made and "\nb\n" not in made
+
+
+def test_commands_are_shown_as_they_are_typed_and_print_whole_lines(capsys, monkeypatch):
+    made = pages.notebook("```sh run\necho a; false\n```\n")
+    assert "```sh\necho a; false\n```" in made and "%%bash\necho a; false\n" in made
+    magics = {}
+    shell = SimpleNamespace(register_magic_function=lambda f, kind, name: magics.update({name: f}))
+    cell = re.search(r"import subprocess.*?(?=^```)", made, re.M | re.S)
+    exec(cell[0], {"get_ipython": lambda: shell})
+    magics["bash"]("", "printf '%200s\n\nb\n' a; echo c >&2")
+    said = capsys.readouterr()
+    assert said.out == " " * 199 + "a\n\nb\n" and said.err == "c\n"
+    with pytest.raises(RuntimeError, match="exit code 1"):
+        magics["bash"]("", "echo a; false; echo b")
+    assert capsys.readouterr().out == "a\n"
 
 
 def test_the_walk_finds_modules_of_every_kind():

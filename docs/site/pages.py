@@ -35,6 +35,24 @@ language_info:
 ---
 """
 
+# IPython's own magic prints pieces of 100 bytes, which MyST-NB takes for lines.
+SHELL = """```{code-cell} ipython3
+:tags: [remove-cell]
+
+import subprocess, sys
+
+def run_commands(line, commands):
+    done = subprocess.run(["bash", "-e", "-c", commands], capture_output=True, text=True)
+    print(done.stdout, end="")
+    print(done.stderr, end="", file=sys.stderr)
+    if done.returncode:
+        raise RuntimeError(f"exit code {done.returncode}")
+
+get_ipython().register_magic_function(run_commands, "cell", "bash")
+```
+
+"""
+
 Markers = Mapping[str, Callable[..., str]]
 
 
@@ -68,8 +86,11 @@ def notebook(text: str) -> str:
             sides = [f"tag_{word}" for word in words.split() if word in ("left", "right")]
             shown = f":::{{container}} cell {' '.join(sides)}\n```py\n{code}```\n:::"
             return "" if "hidden" in words.split() else shown
+        if kind == "sh run":
+            run = f"```{{code-cell}} ipython3\n:tags: [remove-input]\n\n%%bash\n{code}```"
+            return f"```sh\n{code}```\n\n{run}"
         tags = ", ".join(TAGS.get(word, word) for word in words.split())
-        start = "%%bash\n" if kind == "sh run" else ""
-        return f"```{{code-cell}} ipython3\n:tags: [{tags}]\n\n{start}{code}```"
+        return f"```{{code-cell}} ipython3\n:tags: [{tags}]\n\n{code}```"
 
-    return NOTEBOOK + FENCE.sub(cell, text)
+    cells = FENCE.sub(cell, text)
+    return NOTEBOOK + (SHELL if "%%bash" in cells else "") + cells

@@ -218,7 +218,9 @@ class Solver:
     def clip_grad_by_norm(
         self, clip_norm: float, pre_hook: Hook | None = None, post_hook: Hook | None = None
     ) -> None:
-        """Scale each gradient, by itself, down to a norm of at most clip_norm; 0 changes nothing.
+        """Gradient clipping: scale each gradient, by itself, down to a norm of at most clip_norm.
+
+        0 changes nothing. For the norm of all gradients together, give `scale_grad` a factor.
 
         Raises:
             ValueError: clip_norm is negative or not a number.
