@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of the documentation site; what is special about its pages is in site/."""
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ nb_execution_in_temp = True
 nb_execution_timeout = 900  # seconds for one cell; a busy machine is slow
 nb_execution_raise_on_error = True
 nb_merge_streams = True
+logging.getLogger("traitlets").setLevel(logging.WARNING)  # else it names every page
 
 suppress_warnings = ["ref.python"]  # annotations name some classes that two modules have
 
