@@ -243,6 +243,7 @@ $(VENV)/.native: $(VENV)/.stamp cpp/CMakeLists.txt $(CPP)
 	@$(PY) -c 'import sys; from nnl.ext.native import library; sys.exit(library() is None)' && \
 	  echo 'The native engine is ready. To use this nnl: . $(VENV)/bin/activate' || \
 	  case "$$NNL_NATIVE" in [Oo][Ff][Ff]|0) ;; *) echo 'To see why: make native' ;; esac
+	@echo 'To use it: . $(VENV)/bin/activate'
 	@touch $@
 
 FIND_PYTHON310 = for p in $(INTEROP_PYTHON) python3.10 \

@@ -250,6 +250,8 @@ ProgramFile::ProgramFile(const std::string& path, const std::string& only) : pat
       read_nnp(only);
     } else {
       file_ = std::make_unique<MappedFile>(path);
+      if (!Safetensors::begins(file_->data(), file_->size()))
+        throw ValueError("it is no program of nnl (nn.save_program writes one)");
       tensors_ = std::make_unique<Safetensors>(file_->data(), file_->size());
       read();
     }

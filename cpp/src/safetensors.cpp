@@ -51,12 +51,18 @@ Shape shape_of(const Json& json, DType type) {
   return shape;
 }
 
+bool Safetensors::begins(const char* data, size_t size) {
+  uint64_t length = 0;
+  if (size < 8) return false;
+  std::memcpy(&length, data, 8);
+  return length <= largest_header;
+}
+
 Safetensors::Safetensors(char* data, size_t size) {
   uint64_t length = 0;
-  if (size < 8) throw ValueError("it is no safetensors file");
+  if (!begins(data, size)) throw ValueError("it is no safetensors file");
   std::memcpy(&length, data, 8);
-  if (length > std::min(largest_header, size - 8))
-    throw ValueError("its header is longer than the file");
+  if (length > size - 8) throw ValueError("its header is longer than the file");
   const size_t start = 8 + length;
   const Json header = Json::parse({data + 8, length});
   std::vector<std::pair<int64_t, int64_t>> places;

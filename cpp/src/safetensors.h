@@ -19,6 +19,9 @@ class Safetensors {
   // Over the bytes of a file, which must stay there. ValueError: they are damaged.
   Safetensors(char* data, size_t size);
 
+  // Whether bytes begin as those of such a file do, be it whole or not.
+  static bool begins(const char* data, size_t size);
+
   std::map<std::string, FileArray> arrays;
   std::map<std::string, std::string> metadata;
 

@@ -263,8 +263,10 @@ void arrays_lie_apart() {
   CHECK_ERROR(Model(changed("0.5}", "0.6}")), "'nnl.program' has another CRC-32 than it had");
   write_file(path, good.substr(0, 100));
   CHECK_ERROR(Model{path}, "its header is longer than the file");
-  write_file(path, "1234567");
-  CHECK_ERROR(Model{path}, "it is no safetensors file");
+  for (const char* other : {"1234567", "a,b\n1,2\n3,4\n"}) {  // too short; a table
+    write_file(path, other);
+    CHECK_ERROR(Model{path}, path + ": it is no program of nnl (nn.save_program writes one)");
+  }
 }
 
 void buffers_that_are_alive_together_lie_apart() {

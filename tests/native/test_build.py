@@ -50,8 +50,14 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def run_copy(folder: Path, extra: dict[str, bytes]) -> subprocess.CompletedProcess[str]:
-    """Runs SUM on a copy of nnl that has these files in place of the extension modules."""
+def run_copy(
+    folder: Path, extra: dict[str, bytes], *after: Path
+) -> subprocess.CompletedProcess[str]:
+    """Runs SUM on a copy of nnl that has these files in place of the extension modules.
+
+    Args:
+        after: Folders in which Python looks after that of the copy.
+    """
     package = folder / "nnl" / "ext" / "native"
     for inside in ("", "ext", "ext/native"):  # links to all but the extension modules
         (folder / "nnl" / inside).mkdir(exist_ok=True, parents=True)
@@ -66,7 +72,7 @@ def run_copy(folder: Path, extra: dict[str, bytes]) -> subprocess.CompletedProce
         [sys.executable, "-S", "-c", SUM],
         cwd=folder,
         env=os.environ
-        | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path[1:]])}
+        | {"PYTHONPATH": os.pathsep.join([str(folder), *map(str, after), *sys.path[1:]])}
         | {"NNL_NATIVE": "ON", "NNL_LOG_LEVEL": "INFO"},
         capture_output=True,
         text=True,
@@ -106,6 +112,34 @@ def test_an_installation_without_the_engine_says_so_once_and_works(tmp_path):
     assert done.stdout.split() == ["False", "20000.0"], done.stderr
     assert done.stderr.count("The native engine is not used") == 1
     assert "nnl was installed without it): numpy does the work, slower" in done.stderr
+
+
+def test_sources_in_the_way_of_what_was_installed_are_named(tmp_path):
+    installed = tmp_path / "site-packages"
+    for file, text in (
+        ("nnl/__init__.py", ""),
+        ("nnl-0.1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: nnl\nVersion: 0.1.0\n"),
+        ("nnl-0.1.0.dist-info/RECORD", "nnl/__init__.py,,\nnnl-0.1.0.dist-info/METADATA,,\n"),
+    ):
+        (installed / file).parent.mkdir(parents=True, exist_ok=True)
+        (installed / file).write_text(text)
+    done = run_copy(tmp_path / "copy", {}, installed)
+    assert done.stdout.split() == ["False", "20000.0"], done.stderr
+    assert (
+        f"[WARNING]: The native engine is not used (nnl is imported from its sources in {ROOT}, "
+        f"which hold no engine, and not from {installed}, where it is installed: start Python in "
+        "another folder): numpy does the work, slower"
+    ) in done.stderr
+
+
+def test_setup_ends_with_how_to_use_it():
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    command = ["make", "-n", "-W", "cpp/CMakeLists.txt", "setup"]  # as if that file had changed
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    *_, said, touched = done.stdout.splitlines()
+    assert said == "echo 'To use it: . .venv/bin/activate'"
+    assert touched == "touch .venv/.native"
 
 
 @pytest.mark.parametrize("name", ["_processor", "_native"])

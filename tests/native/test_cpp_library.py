@@ -140,6 +140,21 @@ def test_flags_make_a_program(user: tuple[Path, np.ndarray], capsys: pytest.Capt
     check(user, "./main")
 
 
+@pytest.mark.parametrize(
+    "header", ["model", "networks", "nnabla", "functions", "solvers", "executor", "version"]
+)
+def test_older_cpp_is_told_by_the_headers(tmp_path: Path, header: str):
+    require("g++")
+    (tmp_path / "main.cpp").write_text(f'#include "nnl/{header}.h"\n')
+    command = ["g++", "-std=c++11", "-fsyntax-only", f"-I{ROOT / 'cpp/include'}", "main.cpp"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    if header == "version":  # C has it, too
+        assert done.returncode == 0
+        return
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert errors[0].endswith('#error "nnl needs C++17: compile with -std=c++17"'), errors[0]
+
+
 def test_an_installation_without_the_engine_says_so(monkeypatch, capsys):
     monkeypatch.setattr(cpp.importlib.util, "find_spec", lambda name: None)
     assert main(["cpp-flags"]) == 4

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#if __cplusplus < 201703L  // every header of nnl for C++ includes this one
+#error "nnl needs C++17: compile with -std=c++17"
+#endif
 #include <stdexcept>
 
 #define NNL_API __attribute__((visibility("default")))  // what programs see of the library

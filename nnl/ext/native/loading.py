@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 PACKAGE = "nnl.ext.native"
+SOURCES = Path(__file__).resolve().parents[3]  # or what nnl is installed into
 ONEDNN = "libdnnl.so.3"
 ONEDNN_PACKAGE = "onednn-cpu-gomp"
 
@@ -48,7 +49,26 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as e:
         if e.name != f"{PACKAGE}.{name}":
             raise
+        beside = _installed_elsewhere()
+        if beside is not None:
+            raise ImportError(
+                f"nnl is imported from its sources in {SOURCES}, which hold no engine, and not "
+                f"from {beside}, where it is installed: start Python in another folder"
+            ) from e
         raise NotBuilt("nnl was installed without it") from e
+
+
+def _installed_elsewhere() -> Path | None:
+    """Where nnl is installed, if the nnl that runs is another one: sources in Python's way."""
+    if not (SOURCES / "cpp" / "CMakeLists.txt").is_file():
+        return None
+    for distribution in distributions(name="nnl"):
+        for file in distribution.files or []:
+            if file.as_posix() == "nnl/__init__.py":
+                found = Path(str(file.locate())).resolve()
+                if found.parent != SOURCES / "nnl" and found.is_file():
+                    return found.parents[1]
+    return None
 
 
 def _load_onednn(cause: ImportError) -> None:
