@@ -8,6 +8,7 @@ constant, -2 the second. What a code computes stands in nnl/functions/fused/elem
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -93,3 +94,64 @@ def program_of(op: str, attrs: Mapping[str, Any], shapes: Sequence[Shape]) -> Pr
         inputs = range(ARITY[name] - len(fields))
         w(name, *inputs, *[w.number(getattr(own, f)) for f in fields])
     return Program(tuple(w.code), tuple(w.constants), tuple(w.shapes))
+
+
+# How a formula writes a code: how tightly it holds together (1 a sum, 2 a product, 3 a power, 4 a
+# name or call), the text, and how tightly each operand must. The others are calls of their names.
+WRITTEN: dict[str, tuple[int, str, tuple[int, ...]]] = {
+    "copy": (4, "{}", (0,)),  # as its operand holds
+    "negative": (1, "-{}", (2,)),
+    "square": (3, "{}**2", (4,)),
+    "cube": (3, "{}**3", (4,)),
+    "root": (4, "sqrt({})", (0,)),
+    "inverse": (2, "1 / {}", (3,)),
+    "inverse_root": (2, "1 / sqrt({})", (0,)),
+    "absolute": (4, "abs({})", (0,)),
+    "add": (1, "{} + {}", (1, 1)),
+    "subtract": (1, "{} - {}", (1, 2)),
+    "multiply": (2, "{} * {}", (2, 2)),
+    "divide": (2, "{} / {}", (2, 3)),
+    "power": (3, "{}**{}", (4, 4)),
+    "multiply_add": (1, "{} * {} + {}", (2, 2, 1)),
+    "squared_difference": (3, "({} - {})**2", (1, 2)),
+    "equal": (0, "{} == {}", (1, 1)),
+    "not_equal": (0, "{} != {}", (1, 1)),
+    "greater": (0, "{} > {}", (1, 1)),
+    "greater_equal": (0, "{} >= {}", (1, 1)),
+    "less": (0, "{} < {}", (1, 1)),
+    "less_equal": (0, "{} <= {}", (1, 1)),
+}
+
+
+def formula(
+    code: Sequence[int], constants: Sequence[float], inputs: Sequence[str], outputs: Sequence[int]
+) -> tuple[list[str], list[str]]:
+    """A program for people: what each output is, and "t = ..." for what is used more than once.
+
+    Args:
+        inputs: What the inputs are called.
+        outputs: The numbers of the values to write.
+    """
+    steps = [(NAMES[code[k]], code[k + 1 : k + 4]) for k in range(0, len(code), 4)]
+    read = Counter([v for name, operands in steps for v in operands[: ARITY[name]]])
+    read.update(outputs)
+    texts = [(text, 1 if " " in text else 4) for text in inputs]
+    shared: list[str] = []
+    for name, operands in steps:
+        level, form, wanted = WRITTEN.get(name, (4, "", (0,) * ARITY[name]))
+        parts = []
+        for v, least in zip(operands, wanted, strict=False):
+            text, holds = texts[v] if v >= 0 else _constant(constants[-1 - v])
+            parts.append(text if holds >= least else f"({text})")
+            level = holds if name == "copy" else level
+        text = form.format(*parts) if form else f"{name}({', '.join(parts)})"
+        text = text.replace(" + -", " - ")
+        if read[len(texts)] > 1 and (name != "copy" or " " in text or "(" in text):
+            shared.append(f"t{len(shared) + 1} = {text}")
+            text, level = f"t{len(shared)}", 4
+        texts.append((text, level))
+    return [texts[v][0] for v in outputs], shared
+
+
+def _constant(value: float) -> tuple[str, int]:
+    return f"{value:g}", 4 if value >= 0 else 1

@@ -23,7 +23,8 @@ def text(program: Program) -> str:
 
     A line `%7:f32[4, 64] = affine_fused(%3, W, b) activation=relu  # forward, fc (train.py:12)` has
     the values that a step makes, its op, the values it reads ("-" where one is left out), and those
-    of its attributes that are not at their defaults. Given values are called by their names. "!"
+    of its attributes that are not at their defaults; a step of several element-wise ops has their
+    formula. Given values are called by their names. "!"
     marks what a step writes, "@" an order of elements that is not the plain one. Programs inside a
     step follow it, further to the right.
     """
@@ -60,10 +61,24 @@ def line(program: Program, step: Step, names: Sequence[str]) -> str:
     outs = ", ".join(f"{names[o]}:{typed(program, o)}" for o in step.outs)
     inside = step.programs
     shown = {k: v for k, v in changed(program, step).items() if not inside or is_plain(v)}
-    attrs = "".join(f" {k}={_shown(v)}" for k, v in shown.items())
+    attrs, told = _formula(step, names)
+    shown = {k: v for k, v in shown.items() if k not in told}
+    attrs += "".join(f" {k}={_shown(v)}" for k, v in shown.items())
     where = place(program.origin(step))
     note = f"  # {step.phase}{', ' if where else ''}{where}"
     return f"{outs} = {step.op}({', '.join(ins)}){attrs}{note}"
+
+
+def _formula(step: Step, names: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """What a step computes, if its op says it, and the names of the attributes that this is."""
+    op = OPS.get(step.op)
+    if op is None or not hasattr(op.attrs_class, "formula"):
+        return "", ()
+    try:
+        text = op.attrs(**step.attrs).formula([names[i] for i in step.ins])
+    except (TypeError, ValueError):  # of a damaged file: the numbers say where
+        return "", ()
+    return f' "{text}"', op.attrs_class.in_formula
 
 
 def changed(program: Program, step: Step) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.elementwise import ARITY, NAMES, Writer
+from nnl.core.elementwise import ARITY, NAMES, Writer, formula
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError
 
@@ -218,6 +218,20 @@ class fused_elementwise:
         if not how:
             return y
         return (xp.sum, xp.max, xp.min)[how - 1](y, axis=self.axes, keepdims=bool(stay))
+
+    in_formula = ("code", "constants", "outputs", "reductions", "scales")
+
+    def formula(self, names):
+        """What the step computes of inputs with these names, for people."""
+        self.check(len(names))  # it may be from a file
+        results, shared = formula(self.code, self.constants, names, self.outputs)
+        n = len(results)
+        how = zip(results, self.reductions or (0,) * n, self.scales or (1.0,) * n, strict=True)
+        written = [
+            (f"{('', 'sum', 'max', 'min')[r]}({y})" if r else y) + f" * {c:g}" * (c != 1)
+            for y, r, c in how
+        ]
+        return ", ".join(written) + (f" where {', '.join(shared)}" if shared else "")
 
     def cost(self, *x):
         ys = self.infer(*x)
