@@ -26,6 +26,24 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 and "\n" not in text else type(value).__name__
 
 
+def values_of(x: Any) -> str:
+    """What to write for the values of a Variable or NdArray x as a numpy array."""
+    return "x.d" if hasattr(x, "edge") else "x.data"
+
+
+def numbers(name: str, value: Any, wanted: str) -> np.ndarray[Any, Any]:
+    """What a function was given as an array of numbers, or a TypeError."""
+    try:
+        a: Any = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        a = None
+    if a is not None and a.dtype.kind in "biufV" and a.dtype.names is None:
+        return a  # type: ignore[no-any-return]
+    got = f"array of {value.dtype}" if isinstance(value, np.ndarray) else shown(value)
+    hint = f": write {values_of(value)} for its values" if hasattr(value, "spec") else ""
+    raise TypeError(f"{name}: got {got}, wanted {wanted}{hint}")
+
+
 def _ints(value: Any) -> tuple[int, ...]:
     if type(value) is not tuple and not np.iterable(value):
         raise TypeError

@@ -235,8 +235,10 @@ class Arguments:
         given = [(i, x) for i, x in enumerate(inputs) if x is not None or self.variadic]
         i, x = next((i, x) for i, x in given if not hasattr(x, "spec"))
         name = self.inputs[min(i, len(self.inputs) - 1)]
+        listed = self.variadic and isinstance(x, (list, tuple))
+        hint = f": write {self.name}(*{name})" if listed else ""
         return TypeError(
-            f"{self.name}: {name} is {type(x).__name__}, wanted nnl.Variable or nnl.NdArray"
+            f"{self.name}: {name} is {type(x).__name__}, wanted nnl.Variable or nnl.NdArray{hint}"
         )
 
     def told(self, error: BaseException, args: tuple[Any, ...] = ()) -> BaseException:

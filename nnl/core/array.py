@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.annotations import shown
+from nnl.core.annotations import numbers
 from nnl.core.array_views import ArrayViews
 from nnl.core.context import EPOCH, REORDERED, SPACES, STATE
 from nnl.core.items import ArrayItems
@@ -74,12 +74,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
     @staticmethod
     def from_numpy_array(nparr: Any) -> NdArray:
         """A copy of a numpy array; keeps its dtype."""
-        try:
-            a = np.asarray(nparr)
-        except ValueError:  # lists of different lengths
-            raise TypeError(
-                f"from_numpy_array: got {shown(nparr)}, wanted an array of numbers"
-            ) from None
+        a = numbers("from_numpy_array", nparr, "an array of numbers")
         nd = NdArray.holding(Spec.of(a.shape, a.dtype), "host", _copy(a))
         if STATE.trace is not None:
             STATE.trace.made(nd)
@@ -236,20 +231,15 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
                 return
             STATE.trace.check_write(self, "writing a numpy array")
         a = value.data if isinstance(value, NdArray) else value
-        try:
-            a = np.asarray(a)
-        except ValueError:  # lists of different lengths
-            raise TypeError(
-                f"data: got {shown(a)}, wanted a number or an array of numbers"
-            ) from None
-        if a.dtype.kind not in "biufV" or a.dtype.names is not None:
-            raise TypeError(f"data: got {value!r}, wanted a number or an array of numbers")
+        if type(a) is not np.ndarray or a.dtype.kind not in "biuf":
+            a = numbers("data", a, "a number or an array of numbers")
         if a.shape != spec.shape:
             try:
                 a = np.broadcast_to(a, spec.shape)
             except ValueError:
+                hint = ": write a[:, None] for the array a" if (*a.shape, 1) == spec.shape else ""
                 raise ShapeError(
-                    f"data: cannot assign an array of shape {a.shape} to {spec}"
+                    f"data: cannot assign an array of shape {a.shape} to {spec}{hint}"
                 ) from None
         self.settle()
         if self.record.own is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnl.core.annotations import values_of
 from nnl.core.context import STATE
 from nnl.core.registry import OPS
 from nnl.core.spec import ShapeError
@@ -43,6 +44,30 @@ def _reflected(symbol: str, op: str) -> Any:
         if isinstance(value, np.ndarray):
             raise TypeError(f"numpy array {symbol} {type(self).__name__}: {_WRAP}")
         return NotImplemented
+
+    return method
+
+
+def _comparison(symbol: str, name: str) -> Any:
+    def method(self: Any, value: Any) -> Any:
+        if isinstance(value, Operators):
+            instead = f"F.{name}(x, y)"
+        elif isinstance(value, _SCALARS):
+            instead = f"F.{name}_scalar(x, {value})"
+        elif isinstance(value, np.ndarray):
+            raise TypeError(f"{type(self).__name__} {symbol} numpy array: {_WRAP}")
+        else:
+            return NotImplemented
+        raise TypeError(
+            f"{type(self).__name__} {symbol} {type(value).__name__}: {instead} compares the values"
+        )
+
+    return method
+
+
+def _no_number(kind: str) -> Any:
+    def method(self: Any) -> Any:
+        raise TypeError(f"{kind}({type(self).__name__}): write {kind}({values_of(self)})")
 
     return method
 
@@ -124,8 +149,23 @@ class Operators:
     __rpow__ = _reflected("**", "r_pow_scalar")
     __matmul__ = matmul
     __rmatmul__ = _reflected("@", "")
+    __lt__ = _comparison("<", "less")
+    __le__ = _comparison("<=", "less_equal")
+    __gt__ = _comparison(">", "greater")
+    __ge__ = _comparison(">=", "greater_equal")
+    __float__ = _no_number("float")
+    __int__ = _no_number("int")
     # numpy would otherwise take an ndarray operand apart element by element
     __array_ufunc__ = None
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kw: Any) -> Any:
+        """What numpy's functions give: their shape only, as numpy takes this for one object."""
+        if function in (np.shape, np.ndim, np.size):
+            return function._implementation(*args, **kw)
+        what = f"numpy.{function.__name__} of a {type(self).__name__}"
+        raise TypeError(
+            f"{what}: write {values_of(self)} for its values, or a function of nnl.functions"
+        )
 
     def __neg__(self) -> Any:
         return OPS["mul_scalar"](self, -1.0)

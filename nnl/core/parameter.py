@@ -295,9 +295,13 @@ def get_parameter_or_create(
         >>> w.d
         array([3., 3.], dtype=float32)
     """
-    found = CALLS.handle(name, shape, need_grad, as_need_grad)
+    try:
+        found = CALLS.handle(name, shape, need_grad, as_need_grad)
+    except TypeError:  # what is below says why
+        found = None
     if found is not None:
         return found
+    _check_shape(name, shape)
     param = get_parameter(name)
     if param is None:
         with _creating:
@@ -308,8 +312,8 @@ def get_parameter_or_create(
     else:
         if shape is not None and param.shape != tuple(shape):
             raise ShapeError(
-                f"get_parameter_or_create: parameter {_full(name)!r} exists with the shape "
-                f"{param.shape}, wanted {tuple(shape)}: give each call a name of its own, or "
+                f"{_CREATE} {_full(name)!r} exists with the shape "
+                f"{param.shape}, wanted {tuple(shape)}: {_RENAME}, or "
                 "forget all parameters by clear_parameters() "
                 "(documentation: guides/sharp_bits#a-name-is-a-weight)"
             )
@@ -319,8 +323,28 @@ def get_parameter_or_create(
     return param.unlinked(need_grad=flag and not STATE.no_grad)
 
 
+_CREATE, _RENAME = "get_parameter_or_create: parameter", "give each call a name of its own"
+
+
+def name_layer(error: ShapeError, layer: str) -> None:
+    """Let the error for a parameter of another shape name the layer that was called instead."""
+    text = str(error)
+    if text.startswith(_CREATE):
+        text = f"{layer}: parameter{text.removeprefix(_CREATE)}"
+        error.args = (text.replace(_RENAME, f'{_RENAME}, as name="second"'),)
+
+
 def _full(name: str) -> str:
     return "/".join((*PLACE.path, name))
+
+
+def _check_shape(name: str, shape: Any) -> None:
+    if shape is not None and not np.iterable(shape):
+        number = isinstance(shape, (int, np.integer))
+        raise TypeError(
+            f"get_parameter_or_create: shape of {_full(name)!r} is {shown(shape)}, wanted "
+            f"{f'({shape},)' if number else 'a sequence of ints'}"
+        )
 
 
 def _create(

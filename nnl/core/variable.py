@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,13 @@ from nnl.core.handles import Handle
 from nnl.core.items import VariableItems
 from nnl.core.operators import Operators
 from nnl.core.spec import ShapeError, Spec
+from nnl.core.suggest import VARIABLE, knows_elsewhere
 
 if TYPE_CHECKING:
     from nnl.graph.executor import GraphExecutor
 
 Hook = Callable[[Any], None]
+logger = logging.getLogger("nnl")
 
 
 @cache
@@ -32,6 +35,7 @@ def executor() -> GraphExecutor:
     return GraphExecutor()
 
 
+@knows_elsewhere(VARIABLE)
 class Variable(Operators, VariableItems, Handle):
     """Data and gradient of one edge of a graph.
 
@@ -134,11 +138,23 @@ class Variable(Operators, VariableItems, Handle):
 
     @d.setter
     def d(self, value: Any) -> None:
-        self._data.data = value
+        try:
+            self._data.data = value
+        except (TypeError, ShapeError) as e:
+            raise type(e)(f"{self.edge.label}: {e}") from None
 
     @property
     def g(self) -> Host:
-        """The gradient as a writable numpy array; zeros before the first backward."""
+        """The gradient as a writable numpy array; zeros before the first backward.
+
+        Zeros, with a warning, of a leaf whose need_grad is False.
+        """
+        edge = self.edge
+        if edge.own_grad is None and edge.node is None and not edge.need_grad:
+            logger.warning(
+                "%s: .g was read, and need_grad is False: backward() gives it no gradient",
+                edge.label,
+            )
         return self.grad.data
 
     @g.setter
@@ -319,6 +335,7 @@ class Variable(Operators, VariableItems, Handle):
     # ---- Python ----
 
     def __eq__(self, other: object) -> bool:
+        """Whether both are handles on one variable; F.equal compares the values."""
         if not isinstance(other, Variable):
             raise TypeError(
                 f"Variable == {type(other).__name__}: == tells whether two handles are the same "

@@ -305,6 +305,10 @@ def data_iterator(
     )
 
 
+class _Samples(SimpleDataSource):
+    called = "data_iterator_simple"
+
+
 def data_iterator_simple(
     load_func: Callable[[int], Any],
     num_examples: int,
@@ -321,6 +325,9 @@ def data_iterator_simple(
 ) -> DataIterator:
     """Iterate over samples that a function returns by index: see SimpleDataSource, data_iterator.
 
+    A number n becomes a batch of the shape (batch_size,); labels for a Variable of the shape
+    (batch_size, 1) are given as [n].
+
     Example:
         >>> from nnl.utils.data_iterator import data_iterator_simple
         >>> with data_iterator_simple(lambda i: (i, 2 * i), 4, 2) as batches:
@@ -328,7 +335,7 @@ def data_iterator_simple(
         [[0, 1], [0, 2]]
     """
     return data_iterator(
-        SimpleDataSource(load_func, num_examples, shuffle=shuffle, rng=rng),
+        _Samples(load_func, num_examples, shuffle=shuffle, rng=rng),
         batch_size,
         use_thread=use_thread,
         with_memory_cache=with_memory_cache,

@@ -40,6 +40,8 @@ class SimpleDataSource(DataSource):
         [(np.int64(0), np.int64(0)), (np.int64(1), np.int64(1)), (np.int64(2), np.int64(4))]
     """
 
+    called = "SimpleDataSource"  # what errors name
+
     def __init__(
         self,
         load_func: Callable[[int], Any],
@@ -49,21 +51,23 @@ class SimpleDataSource(DataSource):
     ) -> None:
         if not callable(load_func):
             raise TypeError(
-                f"SimpleDataSource: load_func is a {type(load_func).__name__}, a function wanted"
+                f"{self.called}: load_func is a {type(load_func).__name__}, a function wanted"
             )
         try:
             size = operator.index(num_examples)
         except TypeError:
             raise TypeError(
-                f"SimpleDataSource: num_examples={num_examples!r} is not an integer"
+                f"{self.called}: num_examples={num_examples!r} is not an integer"
             ) from None
         if size < 1:
-            raise ValueError(f"SimpleDataSource: num_examples={size} must be at least 1")
+            raise ValueError(
+                f"{self.called}: num_examples={size}: there are no samples, wanted at least 1"
+            )
         first = load_func(0)
         rows = isinstance(first, np.ndarray) and first.ndim > 0  # one per variable
         if not rows and not isinstance(first, tuple | list):
             raise TypeError(
-                f"SimpleDataSource: load_func returned a {type(first).__name__} for sample 0, "
+                f"{self.called}: load_func returned a {type(first).__name__} for sample 0, "
                 "a tuple of one array per variable wanted"
             )
         super().__init__(shuffle=shuffle, rng=rng)

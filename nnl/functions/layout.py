@@ -174,6 +174,8 @@ class one_hot(MovesData):
             raise ShapeError(
                 f"one_hot: x {x} must have the size {len(self.shape)} in its last axis, "
                 f"one index for each size of shape {self.shape}"
+                + f": write F.reshape(x, {(*x.shape, 1)})"
+                * (len(self.shape) == 1)
             )
         return Spec.of(x.shape[:-1] + self.shape, STATE.target.float_dtype)
 

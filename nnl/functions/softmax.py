@@ -168,7 +168,12 @@ def check_label_shape(name, x, target, axis):
     """Raise unless target has one label where x has an axis of classes."""
     wanted = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     if target.shape != wanted:
-        raise ShapeError(f"{name}: target {target} must have the shape {wanted} for x {x}")
+        hint = ""
+        if target.shape == x.shape:
+            hint = f": of rows t that are one-hot, it is t.argmax({axis}, keepdims=True)"
+        elif target.shape == wanted[:axis] + wanted[axis + 1 :]:
+            hint = f": write F.reshape(target, {wanted})"
+        raise ShapeError(f"{name}: target {target} must have the shape {wanted} for x {x}{hint}")
     return x.with_shape(wanted)
 
 

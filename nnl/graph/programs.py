@@ -84,10 +84,13 @@ class Programs:
         try:
             entries, metadata = read_header(bytes_, self.where)
         except ValueError as e:
-            hint = "the file is damaged, or not complete"
-            if not self.where.lower().endswith(".nnlp"):
-                hint = "programs are in .nnlp files, which save_program and nnl-convert write"
-            raise ValueError(f"{e}; {hint}") from None
+            if self.where.lower().endswith(".nnlp"):
+                raise ValueError(f"{e}; the file is damaged, or not complete") from None
+            reason = str(e).removeprefix(f"{self.where}: ")
+            raise ValueError(
+                f"{self.where}: it is no program: they are in .nnlp files, which save_program and "
+                f"nnl convert write ({reason})"
+            ) from None
         self._check_version(metadata.get("version", ""), TENSOR in entries)
         begin, end, *_ = entries.pop(TENSOR)
         text = bytes_[begin:end].tobytes()

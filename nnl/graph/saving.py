@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from nnl.core.annotations import shown
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES
 from nnl.core.graph import capture
@@ -22,6 +24,8 @@ from nnl.graph.passes.decompose import decompose_unknown
 from nnl.graph.passes.inside import rewrite_inside
 from nnl.graph.program import INPUT, STATE, Program
 from nnl.graph.programs import write
+
+logger = logging.getLogger("nnl")
 
 Variables = Mapping[str, Variable]
 
@@ -136,6 +140,16 @@ def add_graph(saver: Saver, name: str, outputs: Variables, inputs: Variables) ->
             slot = program.slots[i]
             if slot.role == INPUT and id(nd.bufs) not in saver.names:
                 named[id(nd)] = unique(slot.name or f"x{len(named)}", named.values())
+    for i, nd in binding.arrays.items():
+        slot = program.slots[i]
+        no_input = id(nd) not in named and id(nd.bufs) not in saver.names
+        if slot.role == INPUT and nd.zeroing and no_input:  # forgotten, or an initial state
+            what = f"{slot.name!r}, " if slot.name else "a Variable of shape "
+            logger.info(
+                "save_program: %s%s, is none of the inputs: it is saved as the zeros that it holds",
+                what,
+                slot.spec.shape,
+            )
     for key, v in outputs.items():
         program.outputs[key] = binding.slot_of.get(v.edge.key, 0)
         if not program.outputs[key]:
@@ -171,6 +185,12 @@ def save_program(
     """
     if (outputs is None) == (programs is None):
         raise TypeError("save_program: give outputs, or programs")
+    for name, given in (("inputs", inputs), ("programs", programs)):
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(
+                f"save_program: {name} is {shown(given)}, wanted a dict"
+                + (', as {"x": x}' if isinstance(given, Variable) else "")
+            )
     todo: Mapping[str, Any] = programs or {"main": (outputs, inputs or {})}
     saver = Saver()
     for name, what in todo.items():

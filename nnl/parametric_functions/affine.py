@@ -27,8 +27,10 @@ def _sizes(
     """(elements of one sample, sizes of the output, base_axis from the front)."""
     n = len(shape)
     if not -n <= base_axis < n:
+        hint = f": {name} takes the size of the output alone, that of x is known"
         raise ShapeError(
             f"{name}: base_axis {base_axis} is outside [{-n}, {n}) for the shape {shape}"
+            + hint * (base_axis >= n)
         )
     base_axis %= n
     outmaps = n_outmaps if isinstance(n_outmaps, tuple) else (n_outmaps,)

@@ -9,7 +9,8 @@ from functools import wraps
 from typing import Any
 
 from nnl.core.annotations import checker, shown
-from nnl.core.parameter import CALLS
+from nnl.core.parameter import CALLS, name_layer
+from nnl.core.spec import ShapeError
 
 Description = tuple[str, str, str, bool]
 
@@ -26,7 +27,8 @@ def parametric_function_api(
     Args:
         scope_name: Name of the scope; that of the function if left out.
         param_desc: Of each parameter: name, what it is, its shape and whether it needs a
-            gradient. Appended to the docstring.
+            gradient. For help() alone: the function itself says what there is, and whether it
+            learns, by get_parameter_or_create(need_grad=...).
 
     Example:
         >>> @PF.parametric_function_api("scale", [("s", "Factor", "(1, n)", True)])
@@ -53,7 +55,11 @@ def parametric_function_api(
                 raise TypeError(f"{function.__name__}: name is {shown(name)}, wanted a str")
             if ours:
                 args, kw = check(args, kw)
-            return CALLS.in_scope(function, scope, own, name, args, kw)
+            try:
+                return CALLS.in_scope(function, scope, own, name, args, kw)
+            except ShapeError as e:
+                name_layer(e, function.__name__)
+                raise
 
         last = inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
         with_scope.__signature__ = signature.replace(  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from typing import Any
 
 from nnl.core.context import STATE
 from nnl.core.parameter import FILES, Scope, get_parameters, parameter_scope, set_parameter
+from nnl.core.suggest import MODULE, knows_elsewhere
 from nnl.core.variable import Variable
 
 __all__ = ["Module", "ParamMemo", "Sequential", "insert_parent_name"]
@@ -52,6 +53,7 @@ def in_own_scope(method: Callable[..., Any]) -> Callable[..., Any]:
     return scoped
 
 
+@knows_elsewhere(MODULE)
 class Module:
     """Base class of layers and networks that own their parameters.
 
@@ -114,7 +116,8 @@ class Module:
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; subclasses define it."""
-        raise NotImplementedError(f"{type(self).__name__}.call: define it in the class")
+        hint = ", which has forward: rename that" if hasattr(self, "forward") else ""
+        raise NotImplementedError(f"{type(self).__name__}.call: define it in the class{hint}")
 
     def __len__(self) -> int:
         """Number of submodules."""

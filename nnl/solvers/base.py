@@ -20,6 +20,7 @@ from nnl.core.lists import LISTS
 from nnl.core.once import warn_once
 from nnl.core.op import OPS, Op
 from nnl.core.spec import ShapeError, Spec
+from nnl.core.suggest import SOLVER, knows_elsewhere
 from nnl.core.variable import Variable, executor
 from nnl.solvers.gradient import has_inf, has_inf_or_nan, has_nan, order_of, write_over
 from nnl.solvers.hyperparameters import check_names, checked, not_negative, number
@@ -66,6 +67,7 @@ def _scalar(value: float, dtype: Any) -> Variable:
     return Variable.from_numpy_array(np.array(value, dtype))
 
 
+@knows_elsewhere(SOLVER)
 class Solver:
     """Base of the solvers. A subclass names its rule, its states and its hyperparameters.
 

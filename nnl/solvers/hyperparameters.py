@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from inspect import signature
 from typing import Any
 
@@ -69,7 +69,8 @@ def number(where: str, name: str, value: Any) -> float:
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        raise TypeError(f"{where}: {name} is {shown(value)}, wanted a number") from None
+        hint = ": set_parameters takes the parameters" if isinstance(value, Mapping) else ""
+        raise TypeError(f"{where}: {name} is {shown(value)}, wanted a number{hint}") from None
 
 
 def not_negative(where: str, name: str, value: Any) -> float:

@@ -328,7 +328,8 @@ def test_files_that_are_no_good_programs_are_named(
 
 def test_a_file_of_another_kind_is_told_what_programs_are(file: Path) -> None:
     text = (
-        "m.nnp: the header claims .* programs are in .nnlp files, which save_program and nnl-conv"
+        r"m.nnp: it is no program: they are in .nnlp files, which save_program and nnl convert "
+        r"write \(the header claims"
     )
     with pytest.raises(ValueError, match=text):
         nn.load_program(file)

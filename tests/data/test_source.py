@@ -82,7 +82,7 @@ def test_simple_refuses_bad_arguments() -> None:
         SimpleDataSource(lambda i: i, 3)
     with pytest.raises(TypeError, match="SimpleDataSource: num_examples=3.5 is not an integer"):
         SimpleDataSource(load, 3.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="SimpleDataSource: num_examples=0 must be at least 1"):
+    with pytest.raises(ValueError, match="SimpleDataSource: num_examples=0: there are no samples"):
         SimpleDataSource(load, 0)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,8 @@ from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
 from nnl.data.damage import numbers
 from nnl.ext.native import LARGE
+
+logger = logging.getLogger("nnl")
 
 SAVED = (".h5", ".protobuf")
 LOADED = (".h5", ".protobuf", ".nntxt", ".prototxt", ".nnp")
@@ -103,6 +106,7 @@ def load_parameters(
         kind = _extension("load_parameters", path, extension, LOADED)
         stored = _read(path, kind, "load_parameters: file")
     _check_shapes(stored)
+    _tell_strangers(stored, path)
     for variable, p in zip(_registered(stored), stored, strict=True):
         set_value(variable, p.value)
     if proto is None and not needs_proto and kind in (".h5", ".nnp"):
@@ -110,6 +114,17 @@ def load_parameters(
     proto = messages()["NNablaProtoBuf"]() if proto is None else proto
     _add_to_proto(proto, stored)
     return proto
+
+
+def _tell_strangers(stored: list[Stored], path: Any) -> None:
+    """Say so if none of the parameters in a file is one of those that there are."""
+    known = get_parameters(grad_only=False)
+    if known and stored and not any(p.name in known for p in stored):
+        logger.info(
+            "load_parameters: %s: none of its %d parameters (%s ...) is among the %d that there "
+            "are (%s ...): they are added",
+            *(path, len(stored), stored[0].name, len(known), next(iter(known))),
+        )
 
 
 def set_parameter_from_proto(proto: Any) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from errno import ENOENT
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def load_h5(solver: Solver, path: Any) -> None:
         with h5py.File(path, "r") as file:
             file.visititems(visit)
     except FileNotFoundError:
-        raise
+        raise FileNotFoundError(ENOENT, os.strerror(ENOENT), path) from None  # not HDF5's text
     except _BROKEN as error:
         raise ValueError(f"{where}: not an HDF5 file of states: {error}") from error
     solver.set_states(states)
