@@ -63,6 +63,11 @@ nanobind::object new_variable(const Called& called, PyObject* node, Py_ssize_t i
 // What the caller of an op gets of a tuple of arrays: the visible ones, as handles.
 PyObject* visible(const Called& called, PyObject* node, PyObject* results);
 
+// Nodes that edges depend on, in the order of their creation, and whether gradients can go through
+// them: nnl/core/lists.py says it. Both throw nb::python_error.
+nanobind::list captured(const nanobind::list& outputs);
+bool plain(const nanobind::list& nodes);
+
 // Puts a call off in a co-executed step, if that needs nothing but what its paths know; false
 // where the skeleton has to see to it. The result is null with an error.
 bool put_off(const Called& called, PyObject* skeleton, PyObject** result);

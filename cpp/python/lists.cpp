@@ -71,27 +71,40 @@ nb::list unlike(const nb::list& arrays, const nb::list& others) {
   return found;
 }
 
+void put_back(const nb::list& given, const nb::dict& before) {
+  for (auto [number, bufs] : before) {
+    PyObject* nd = PyList_GET_ITEM(given.ptr(), -2 - PyLong_AsSsize_t(number.ptr()));
+    if (PyDict_Update(core->NdArray.bufs.of(nd), bufs.ptr()) < 0) throw nb::python_error();
+  }
+}
+
 void give_back(const nb::list& given, const nb::dict& before, nb::object work) {
   const ArrayClass& NdArray = core->NdArray;
   for (nb::handle nd : given)
     Py_SETREF(core->Record.work.of(NdArray.record.of(nd)), Py_NewRef(work.ptr()));
-  for (auto [number, bufs] : before) {
-    PyObject* nd = PyList_GET_ITEM(given.ptr(), -2 - PyLong_AsSsize_t(number.ptr()));
-    if (PyDict_Update(NdArray.bufs.of(nd), bufs.ptr()) < 0) throw nb::python_error();
-  }
+  put_back(given, before);
 }
 
-nb::dict take_away(const nb::list& given, const nb::list& numbers) {
-  nb::dict before;
-  for (nb::handle number : numbers) {
+nb::dict hand_over(const nb::list& given, const nb::dict& live, const nb::dict& taken,
+                   const nb::dict& before, nb::handle work) {
+  const auto record_of = [](nb::handle nd) { return core->NdArray.record.of(nd); };
+  const auto hand = [&](nb::handle nd) {
+    PyObject*& now = core->Record.work.of(record_of(nd));
+    if (now != Py_None) Py_SETREF(now, Py_NewRef(work.ptr()));  // else it was overwritten
+  };
+  for (nb::handle nd : given) Py_SETREF(core->Record.work.of(record_of(nd)), Py_NewRef(work.ptr()));
+  for (auto [number, nd] : live) hand(nd);
+  for (auto [id, pair] : taken) hand(PyTuple_GET_ITEM(pair.ptr(), 1));
+  nb::dict buffers;
+  for (auto [number, was] : before) {
     PyObject* nd = PyList_GET_ITEM(given.ptr(), -2 - PyLong_AsSsize_t(number.ptr()));
     PyObject* bufs = core->NdArray.bufs.of(nd);
-    nb::object was = nb::steal(PyDict_Copy(bufs));
-    if (!was.is_valid()) throw nb::python_error();
-    before[number] = was;
+    nb::object copy = nb::steal(PyDict_Copy(bufs));
+    if (!copy.is_valid()) throw nb::python_error();
+    buffers[number] = copy;
     PyDict_Clear(bufs);
   }
-  return before;
+  return buffers;
 }
 
 nb::dict living(const nb::list& made) {
@@ -183,11 +196,34 @@ void publish(const nb::dict& values, const nb::dict& live, const nb::dict& taken
   }
 }
 
-// Whether an array is lazily zero, as far as that is seen at once.
+// NdArray.zeroing.
 bool is_zero(PyObject* nd) {
+  static PyObject* const zero = PyLong_FromLong(0);
   PyObject* fill = core->Record.fill.of(core->NdArray.record.of(nd));
-  return !PyDict_GET_SIZE(core->NdArray.bufs.of(nd)) && PyLong_CheckExact(fill) &&
-         PyLong_AsLong(fill) == 0;
+  if (PyDict_GET_SIZE(core->NdArray.bufs.of(nd)) || fill == Py_None) return false;
+  const int is = fill == zero ? 1 : PyObject_RichCompareBool(fill, zero, Py_EQ);
+  if (is < 0) throw nb::python_error();
+  return is;
+}
+
+struct RunningClass : Class {
+  using Class::Class;
+  Slot thread = slot("thread"), taken = slot("_taken"), busy = slot("_busy"), over = slot("_over");
+};
+
+// Running.let_go(nd) of nnl.coexec, where the array gets its value from what runs and nobody waits
+// for that; false for all else.
+bool let_go(PyObject* work, PyObject* nd) {
+  static const RunningClass* const Running =
+      new RunningClass(nb::module_::import_("nnl.coexec.running").attr("Running"));
+  if (!Running->exactly(work) || Running->busy.on(work) || Running->over.on(work)) return false;
+  if (PyLong_AsUnsignedLong(Running->thread.of(work)) != PyThread_get_thread_ident()) return false;
+  nb::object id = nb::steal(PyLong_FromVoidPtr(nd));
+  PyObject* taken = Running->taken.of(work);
+  if (!id.is_valid() || !item(taken, id.ptr())) return false;
+  if (PyDict_DelItem(taken, id.ptr()) < 0) throw nb::python_error();
+  Py_SETREF(core->Record.work.of(core->NdArray.record.of(nd)), Py_NewRef(Py_None));
+  return true;
 }
 
 void zeroed(const nb::list& arrays) {
@@ -203,7 +239,7 @@ void zeroed(const nb::list& arrays) {
       continue;
     }
     nb::object work = nb::borrow(Record.work.of(record));
-    if (!work.is_none()) work.attr("let_go")(nd);
+    if (!work.is_none() && !let_go(work.ptr(), nd.ptr())) work.attr("let_go")(nd);
     PyDict_Clear(core->NdArray.bufs.of(nd));
     if (Record.version.number(record))
       renew(record, zero);
@@ -224,7 +260,7 @@ nb::list to_update(const nb::list& entries) {
     nb::object grad = nb::borrow(core->Value.own_grad.of(edge));
     if (core->Value.node.of(edge) != Py_None || grad.is_none())
       grad = nb::borrow(edge).attr("grad");
-    if (is_zero(grad.ptr()) || nb::cast<bool>(grad.attr("zeroing"))) continue;
+    if (is_zero(grad.ptr())) continue;
     const Py_ssize_t n = PyTuple_GET_SIZE(rest.ptr());
     nb::object datas = nb::steal(PyTuple_New(2 + n));
     PyTuple_SET_ITEM(datas.ptr(), 0, Py_NewRef(core->Variable.data.of(w)));
@@ -238,7 +274,9 @@ nb::list to_update(const nb::list& entries) {
   return found;
 }
 
-nb::list captured(const nb::list& outputs) {
+}  // namespace
+
+nb::list nnl::captured(const nb::list& outputs) {
   const NodeClass& Node = core->Node;
   std::unordered_set<PyObject*> seen;
   std::vector<PyObject*> stack;
@@ -261,7 +299,7 @@ nb::list captured(const nb::list& outputs) {
   return nodes;
 }
 
-bool plain(const nb::list& nodes) {
+bool nnl::plain(const nb::list& nodes) {
   static PyObject* const shows_inputs = text("shows_inputs");
   const NodeClass& Node = core->Node;
   for (nb::handle node : nodes) {
@@ -278,14 +316,13 @@ bool plain(const nb::list& nodes) {
   return true;
 }
 
-}  // namespace
-
 void bind_lists(nb::module_& m) {
   m.def("renewed", &renewed);
   m.def("moved", &moved);
   m.def("unlike", &unlike);
   m.def("give_back", &give_back, nb::arg(), nb::arg(), nb::arg().none());
-  m.def("take_away", &take_away);
+  m.def("put_back", &put_back);
+  m.def("hand_over", &hand_over);
   m.def("go_on", &go_on_from);
   m.def("living", &living);
   m.def("publish", &publish);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls in a co-executed step. Skeleton.apply and Skeleton.execute in nnl/coexec say what that
 // means; this does the same where the path has gone on in this way before.
+#define NO_IMPORT_ARRAY
 #include <utility>
 
-#include "called.h"
+#include "array_kernel.h"
+#include "later.h"
 #include "location.h"
 
 namespace nb = nanobind;
@@ -11,54 +13,6 @@ namespace nb = nanobind;
 namespace nnl {
 
 namespace {
-
-struct SkeletonClass : Class {
-  using Class::Class;
-  Slot at = slot("at"), path = slot("path"), made = slot("made"), given = slot("given"),
-       before = slot("before"), edges = slot("edges"), paths = slot("paths"),
-       visited = slot("visited"), outermost = slot("outermost"), behind = slot("behind"),
-       adopted = slot("adopted"), taken = slot("taken"), trigger = slot("trigger");
-};
-
-struct PathsClass : Class {
-  using Class::Class;
-  Slot attrs = slot("attrs");
-};
-
-struct PlaceClass : Class {
-  using Class::Class;
-  Slot after = slot("after"), visits = slot("visits");
-};
-
-struct EdgesClass : Class {
-  using Class::Class;
-  Slot epoch = slot("epoch"), leaves = slot("leaves"), positions = slot("positions"),
-       makers = slot("makers");
-};
-
-// What of nnl.coexec calls work with. Made once; it stays until the process ends.
-struct Later {
-  explicit Later(const nb::module_& skeleton)
-      : Skeleton(skeleton.attr("Skeleton")),
-        Paths(skeleton.attr("Paths")),
-        Place(skeleton.attr("Place")),
-        Edges(nb::module_::import_("nnl.coexec.backward").attr("Edges")),
-        at_once(kept(skeleton.attr("AT_ONCE"))),
-        with_input(kept(skeleton.attr("WITH_INPUT"))),
-        space(kept(skeleton.attr("SPACE"))),
-        holders(kept(nb::module_::import_("nnl.graph.holders").attr("HOLDERS"))),
-        numbers(kept(skeleton.attr("Skeleton").attr("_numbers"))),
-        calls(kept(skeleton.attr("Skeleton").attr("calls"))),
-        becomes(kept(skeleton.attr("Skeleton").attr("becomes"))) {}
-
-  const SkeletonClass Skeleton;
-  const PathsClass Paths;
-  const PlaceClass Place;
-  const EdgesClass Edges;
-  PyObject *at_once, *with_input, *space, *holders, *numbers, *calls, *becomes;
-};
-
-const Later* later;
 
 // Adds to a count in a slot.
 bool count(PyObject*& slot, Py_ssize_t more) {
@@ -70,16 +24,16 @@ bool count(PyObject*& slot, Py_ssize_t more) {
 
 // Whether somebody besides its array and plans may hold a buffer, or memory of it.
 bool is_held(PyObject* host) {
-  static PyObject* const base = text("base");
-  nb::object whole = nb::steal(PyObject_GetAttr(host, base));
-  if (!whole.is_none()) return true;  // which is rare; Python looks closer
+  // what is part of another array is rare; Python looks closer
+  if (!PyArray_Check(host) || PyArray_BASE(reinterpret_cast<PyArrayObject*>(host))) return true;
   if (Py_REFCNT(host) == 1) return false;
   nb::object id = nb::steal(PyLong_FromVoidPtr(host));
   PyObject* plans = id.is_valid() ? PyDict_GetItemWithError(later->holders, id.ptr()) : nullptr;
   return Py_REFCNT(host) > 1 + (plans ? PyLong_AsSsize_t(plans) : 0);
 }
 
-// The record of an array, one that stays; borrowed.
+}  // namespace
+
 PyObject* lasting(PyObject* nd, PyObject* record) {
   const RecordClass& Record = core->Record;
   if (Record.version.number(record)) return record;
@@ -92,7 +46,6 @@ PyObject* lasting(PyObject* nd, PyObject* record) {
   return slot;
 }
 
-// The number of an array's memory, as Skeleton.number() gives it; none for what is unusual.
 nb::object number_of(PyObject* skeleton, PyObject* nd) {
   const RecordClass& Record = core->Record;
   PyObject* record = nd ? core->NdArray.record.of(nd) : nullptr;
@@ -115,6 +68,18 @@ nb::object number_of(PyObject* skeleton, PyObject* nd) {
   Py_SETREF(Record.place.of(record), Py_NewRef(number.ptr()));
   return number;
 }
+
+bool go_to(PyObject* skeleton, PyObject* place, Py_ssize_t makes) {
+  const SkeletonClass& Skeleton = later->Skeleton;
+  if (!count(later->Place.visits.of(place), 1)) return false;
+  if (PyList_Append(Skeleton.path.of(skeleton), place) < 0) return false;
+  Py_SETREF(Skeleton.at.of(skeleton), Py_NewRef(place));
+  for (; makes; --makes)
+    if (PyList_Append(Skeleton.made.of(skeleton), Py_None) < 0) return false;
+  return true;
+}
+
+namespace {
 
 // Takes the value away from an array that a call writes, as Skeleton._will_write() does.
 bool will_write(PyObject* skeleton, PyObject* nd, PyObject* number) {
@@ -176,17 +141,6 @@ PyObject* numbers(PyObject* skeleton, PyObject* const* args, Py_ssize_t n) {
   return PyObject_Vectorcall(later->numbers, all, n + 1, nullptr);
 }
 
-// Goes to a place, whose calls make so many arrays that nobody has, as Skeleton.go() does.
-bool go_to(PyObject* skeleton, PyObject* place, Py_ssize_t makes) {
-  const SkeletonClass& Skeleton = later->Skeleton;
-  if (!count(later->Place.visits.of(place), 1)) return false;
-  if (PyList_Append(Skeleton.path.of(skeleton), place) < 0) return false;
-  Py_SETREF(Skeleton.at.of(skeleton), Py_NewRef(place));
-  for (; makes; --makes)
-    if (PyList_Append(Skeleton.made.of(skeleton), Py_None) < 0) return false;
-  return true;
-}
-
 // The kernel that an op is bound to for these arrays; none where that is not known.
 nb::object bound_of(PyObject* attrs, PyObject* target, PyObject* datas) {
   const Py_ssize_t n = PyTuple_GET_SIZE(datas);
@@ -240,56 +194,6 @@ PyObject* calls(PyObject* skeleton, PyObject* const* args, Py_ssize_t n) {
   PyObject* all[] = {skeleton, n > 0 ? args[0] : nullptr, n > 1 ? args[1] : nullptr,
                      n > 2 ? args[2] : nullptr};
   return PyObject_Vectorcall(later->calls, all, static_cast<size_t>(n + 1), nullptr);
-}
-
-// Skeleton.becomes(into, number, spec): 1 for yes, 0 for no, -1 with an error.
-int becomes(PyObject* skeleton, PyObject* into, PyObject* number, PyObject* spec) {
-  static PyObject* const is_half = text("is_half");
-  const RecordClass& Record = core->Record;
-  PyObject *record = core->NdArray.record.of(into), *fill = Record.fill.of(record);
-  nb::object half = nb::steal(PyObject_GetAttr(spec, is_half));
-  if (!half.is_valid()) return -1;
-  const bool zero = !PyDict_GET_SIZE(core->NdArray.bufs.of(into)) && PyLong_CheckExact(fill) &&
-                    PyLong_AsLong(fill) == 0;
-  if (!zero || Record.own.of(record) != Py_None || half.ptr() != Py_False) {
-    PyObject* args[] = {skeleton, into, number, spec};
-    nb::object done = nb::steal(PyObject_Vectorcall(later->becomes, args, 4, nullptr));
-    return done.is_valid() ? PyObject_IsTrue(done.ptr()) : -1;
-  }
-  Py_SETREF(core->NdArray.spec.of(into), Py_NewRef(spec));
-  record = lasting(into, record);
-  nb::object id = nb::steal(PyLong_FromVoidPtr(into)),
-             pair = nb::steal(PyTuple_Pack(2, number, into));
-  if (!record || !id.is_valid() || !pair.is_valid()) return -1;
-  Py_SETREF(Record.fill.of(record), Py_NewRef(Py_None));
-  Py_SETREF(Record.work.of(record), Py_NewRef(skeleton));
-  Py_SETREF(Record.place.of(record), Py_NewRef(number));
-  return PyDict_SetItem(later->Skeleton.taken.of(skeleton), id.ptr(), pair.ptr()) == 0 ? 1 : -1;
-}
-
-// become(skeleton, leaves, sums, specs) of nnl/coexec/backward.py.
-PyObject* become(PyObject*, PyObject* const* args, Py_ssize_t n) {
-  static PyObject* const gradient = text("grad");
-  if (n != 4) return PyErr_Format(PyExc_TypeError, "become: got %zd arguments, wanted 4", n);
-  PyObject *skeleton = args[0], *leaves = args[1], *sums = args[2], *specs = args[3];
-  const Py_ssize_t made = PyList_GET_SIZE(later->Skeleton.made.of(skeleton));
-  const Py_ssize_t first = made - PyList_GET_SIZE(specs);
-  nb::object rest = nb::steal(PyList_New(0));
-  for (Py_ssize_t i = 0; rest.is_valid() && i < PyList_GET_SIZE(sums); ++i) {
-    PyObject* sum = PyList_GET_ITEM(sums, i);
-    PyObject* leaf = PyList_GET_ITEM(leaves, PyLong_AsSsize_t(PyTuple_GET_ITEM(sum, 0)));
-    PyObject* number = PyTuple_GET_ITEM(sum, 1);
-    nb::object into = nb::borrow(core->Value.own_grad.of(leaf));
-    if (core->Value.node.of(leaf) != Py_None || into.is_none())
-      into = nb::steal(PyObject_GetAttr(leaf, gradient));
-    if (!into.is_valid()) return nullptr;
-    const Py_ssize_t at = PyLong_AsSsize_t(number) - first;
-    const int done = at < 0 ? 0 : becomes(skeleton, into.ptr(), number, PyList_GET_ITEM(specs, at));
-    if (done < 0) return nullptr;
-    nb::object pair = nb::steal(done ? nullptr : PyTuple_Pack(2, into.ptr(), number));
-    if (!done && (!pair.is_valid() || PyList_Append(rest.ptr(), pair.ptr()) < 0)) return nullptr;
-  }
-  return rest.release().ptr();
 }
 
 // One call in a step. Its functions give nothing for what is unusual, perhaps with an error.
@@ -441,30 +345,34 @@ class PutOff {
   nb::object place_, here_, times_;
 };
 
+template <auto f>
+PyMethodDef method(const char* name) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(f)), METH_FASTCALL, nullptr};
+}
+
+// Lets functions of C take the place of those of nnl.coexec.
+void take_over() {
+  const auto skeleton = nb::module_::import_("nnl.coexec.skeleton");
+  const auto passes = nb::module_::import_("nnl.coexec.backward");
+  later = new Later(skeleton, passes);
+  static PyMethodDef of_skeleton[] = {method<&numbers>("_numbers"), method<&calls>("calls"),
+                                      method<&backward>("backward")};
+  PyTypeObject* type = later->Skeleton.type;
+  for (PyMethodDef& m : of_skeleton)
+    nb::setattr(reinterpret_cast<PyObject*>(type), m.ml_name,
+                nb::steal(PyDescr_NewMethod(type, &m)));
+  static PyMethodDef sums = method<&become>("become");
+  nb::setattr(passes, "become", nb::steal(PyCFunction_New(&sums, nullptr)));
+  static PyMethodDef key = {"key", &graph_key, METH_O, nullptr};
+  nb::object graph = passes.attr("Graph");
+  auto* of_graph = reinterpret_cast<PyTypeObject*>(graph.ptr());
+  nb::setattr(graph, "key", nb::steal(PyDescr_NewMethod(of_graph, &key)));
+}
+
 }  // namespace
 
 bool put_off(const Called& called, PyObject* skeleton, PyObject** result) {
-  if (!later) {
-    static PyMethodDef method = {"_numbers",
-                                 reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&numbers)),
-                                 METH_FASTCALL, nullptr};
-    later = new Later(nb::module_::import_("nnl.coexec.skeleton"));
-    auto* type = reinterpret_cast<PyObject*>(later->Skeleton.type);
-    nb::setattr(type, "_numbers", nb::steal(PyDescr_NewMethod(later->Skeleton.type, &method)));
-    static PyMethodDef several = {"calls",
-                                  reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&calls)),
-                                  METH_FASTCALL, nullptr};
-    nb::setattr(type, "calls", nb::steal(PyDescr_NewMethod(later->Skeleton.type, &several)));
-    nb::object backward = nb::module_::import_("nnl.coexec.backward");
-    static PyMethodDef sums = {"become",
-                               reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&become)),
-                               METH_FASTCALL, nullptr};
-    nb::setattr(backward, "become", nb::steal(PyCFunction_New(&sums, nullptr)));
-    static PyMethodDef key = {"key", &graph_key, METH_O, nullptr};
-    nb::object graph = backward.attr("Graph");
-    auto* of_graph = reinterpret_cast<PyTypeObject*>(graph.ptr());
-    nb::setattr(graph, "key", nb::steal(PyDescr_NewMethod(of_graph, &key)));
-  }
+  if (!later) take_over();
   if (!later->Skeleton.has(skeleton)) return false;
   PutOff call(called, skeleton);
   if (!call.find()) return false;

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nnl.coexec.skeleton import Skeleton
 
 
-@dataclass
+@dataclass(slots=True)
 class Pass:
     """What backward() of an output did when it was first called at some place of a path.
 
@@ -34,8 +34,8 @@ class Pass:
             constants, and positions of those of the graph.
         specs: Of the arrays that its calls make.
         sums: (position among the leaves of the graph, number of the gradient), in order.
-        ends: {the same: number of the sum}, where leaves had no gradient before; the calls have all
-            of it then.
+        ends: (position among the leaves, number of the sum) of each gradient, where leaves had none
+            before; the calls have all of it then.
         shares: See shares_of.
         nodes: (position of a node, {output: its gradient}), of those that it has gone through.
         attrs: Of the nodes; see Graph.key.
@@ -45,7 +45,7 @@ class Pass:
     given: list[NdArray | int]
     specs: list[Spec]
     sums: list[tuple[int, int]]
-    ends: dict[int, int] | None
+    ends: list[tuple[int, int]] | None
     shares: list[int]
     nodes: list[tuple[int, dict[int, int]]]
     attrs: list[Any]
@@ -54,7 +54,7 @@ class Pass:
         """Whether the gradients of another graph's leaves are in such a state."""
         if self.shares != shares_of(leaves):
             return False
-        return self.ends is None or all([is_fresh(leaves[leaf].grad) for leaf in self.ends])
+        return self.ends is None or all([is_fresh(leaves[i].grad) for i, _ in self.ends])
 
 
 class Graph:
@@ -140,14 +140,14 @@ class Sums:
             self.fresh = self.fresh and is_fresh(into) and not g.spec.is_half
         self.found.append((leaf, g.record.place))
 
-    def ends(self) -> dict[int, int] | None:
+    def ends(self) -> list[tuple[int, int]] | None:
         """See Pass.ends."""
         if not (self.plain and self.fresh):
             return None
         into = {leaf: self.leaves[leaf].grad for leaf in self.first.values()}
         if any([nd.record.work is not self.skeleton for nd in into.values()]):
             return None
-        return {leaf: nd.record.place for leaf, nd in into.items()}
+        return [(leaf, nd.record.place) for leaf, nd in into.items()]
 
 
 def shares_of(leaves: list[Value]) -> list[int]:
@@ -334,7 +334,7 @@ def _again(skeleton: Skeleton, known: Pass, graph: Graph, clear: bool) -> bool:
             skeleton.forget(given)
             return False
     skeleton.go(known.place, len(known.specs))
-    found = known.sums if known.ends is None else list(known.ends.items())
+    found = known.sums if known.ends is None else known.ends
     sums = become(skeleton, graph.leaves, found, known.specs)
     asked = {n for _, gs in known.nodes for n in gs.values()} | {n for _, n in sums}
     # all at once: what follows may run what was put off

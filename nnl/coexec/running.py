@@ -11,7 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +20,7 @@ from nnl.coexec.paths import PathPlan, Place, run_what_goes
 from nnl.coexec.whole import whole
 from nnl.core.array import NdArray
 from nnl.core.context import using
-from nnl.core.lists import LISTS, NOTHING
+from nnl.core.lists import LISTS
 from nnl.core.origin import caller
 from nnl.core.record import Record
 from nnl.ext.library import Executor
@@ -70,11 +70,11 @@ class Running:
         self.lock, self._busy, self._over = threading.RLock(), False, False
         self._error: Exception | None = None
 
-    def start(self, before: Iterable[int]) -> bool:
+    def start(self, before: dict[int, Any]) -> bool:
         """Begin, unless something runs already.
 
         Args:
-            before: Numbers of the given arrays that it writes.
+            before: By number, the given arrays that it writes.
         """
         if not Running.free.acquire(blocking=False):
             return False
@@ -84,12 +84,9 @@ class Running:
         except Exception:  # something cannot be read: to run it at once says what
             Running.free.release()
             return False
-        Running.now = self
-        LISTS.give_back(self._given, NOTHING, self)
-        for nd in (*self._live.values(), *[nd for _, nd in self._taken.values()]):
-            if nd.record.work is not None:  # else it was overwritten
-                nd.record.work = self
-        self._before = LISTS.take_away(self._given, list(before))
+        with self.lock:  # another thread may ask for what it has already
+            Running.now = self
+            self._before = LISTS.hand_over(self._given, self._live, self._taken, before, self)
         return True
 
     @classmethod
@@ -172,8 +169,7 @@ class Running:
                     self._adopted.append(nd.record)
                     nd.record.work = self
             suspended = follower.suspend()
-        for number, bufs in self._before.items():
-            given[-2 - number].bufs.update(bufs)
+        LISTS.put_back(given, self._before)
         values: Values = {}
         try:
             assert Running.executor is not None

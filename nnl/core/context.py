@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -255,16 +254,21 @@ def set_defaults(**changes: Any) -> None:
     STATE.__dict__.update(changes)
 
 
-@contextmanager
-def using(**changes: Any) -> Iterator[None]:
+class using:
     """Set fields of STATE, of this thread, for the duration of a with block."""
-    state = STATE.__dict__
-    old = {k: state[k] for k in changes}
-    state.update(changes)
-    try:
-        yield
-    finally:
-        state.update(old)
+
+    __slots__ = ("_changes", "_state", "_old")
+
+    def __init__(self, **changes: Any) -> None:
+        self._changes = changes
+
+    def __enter__(self) -> None:  # by hand: @contextmanager takes three times as long
+        self._state = state = STATE.__dict__
+        self._old = {k: state[k] for k in self._changes}
+        state.update(self._changes)
+
+    def __exit__(self, *error: Any) -> None:
+        self._state.update(self._old)
 
 
 class _Epoch:

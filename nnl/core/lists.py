@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from sys import getrefcount
 from typing import Any
@@ -50,18 +50,42 @@ def give_back(given: Sequence[NdArray], before: Mapping[int, dict[str, Any]], wo
     """Give arrays this work, and some, by numbers from -2 down, buffers that they had before."""
     for nd in given:
         nd.record.work = work
+    put_back(given, before)
+
+
+def put_back(given: Sequence[NdArray], before: Mapping[int, dict[str, Any]]) -> None:
+    """Give arrays, by numbers from -2 down, buffers that they had before."""
     for number, bufs in before.items():
         given[-2 - number].bufs.update(bufs)
 
 
-def take_away(given: Sequence[NdArray], numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Take the buffers of some arrays, by numbers from -2 down, which `give_back` returns."""
-    before = {}
-    for number in numbers:
+def hand_over(
+    given: Sequence[NdArray],
+    live: Mapping[int, NdArray],
+    taken: Mapping[int, tuple[int, NdArray]],
+    before: Mapping[int, Any],
+    work: Any,
+) -> dict[int, dict[str, Any]]:
+    """Let what was put off be the work of something that begins to run.
+
+    Args:
+        live, taken: As for `publish`.
+        before: By numbers from -2 down, the given arrays that it writes: they have no buffers as
+            long.
+    Returns:
+        These, for `put_back`.
+    """
+    for nd in given:
+        nd.record.work = work
+    for nd in (*live.values(), *[nd for _, nd in taken.values()]):
+        if nd.record.work is not None:  # else it was overwritten
+            nd.record.work = work
+    buffers = {}
+    for number in before:
         bufs = given[-2 - number].bufs
-        before[number] = dict(bufs)
+        buffers[number] = dict(bufs)
         bufs.clear()
-    return before
+    return buffers
 
 
 def go_on(arrays: Sequence[NdArray], work: Any, then: Mapping[int, Any]) -> None:
@@ -182,7 +206,8 @@ class Lists:
         self.moved: Callable[..., list[tuple[int, NdArray]]] = moved
         self.unlike: Callable[..., list[tuple[NdArray, NdArray]]] = unlike
         self.give_back: Callable[..., None] = give_back
-        self.take_away: Callable[..., dict[int, dict[str, Any]]] = take_away
+        self.put_back: Callable[..., None] = put_back
+        self.hand_over: Callable[..., dict[int, dict[str, Any]]] = hand_over
         self.go_on: Callable[..., None] = go_on
         self.living: Callable[..., dict[int, NdArray]] = living
         self.publish: Callable[..., None] = publish

@@ -105,13 +105,18 @@ def test_arrays_get_their_buffers_back() -> None:
     both(f)
 
 
-def test_buffers_are_taken_away() -> None:
+def test_arrays_are_handed_over_to_what_runs() -> None:
     def f(loops: Any, arrays: list[NdArray]) -> Any:
-        bufs = [dict(nd.bufs) for nd in arrays]
-        before = loops.take_away(arrays, [-3, -6, -9])
-        for number, was in before.items():
-            assert was == bufs[-2 - number] and not arrays[-2 - number].bufs
-        return list(before), [said(nd) for nd in arrays]
+        overwritten, bufs = arrays[:2], [dict(nd.bufs) for nd in arrays]
+        arrays[3].record.work = made
+        live, taken = {0: arrays[0], 1: arrays[2]}, {7: (3, arrays[3]), 8: (4, arrays[1])}
+        before = loops.hand_over(arrays[4:], live, taken, {-3: 0, -4: 0}, both)
+        assert before == {-3: bufs[5], -4: bufs[6]}
+        assert [nd for nd in arrays if nd.record.work is not both] == overwritten
+        handed = [said(nd) for nd in arrays]
+        loops.put_back(arrays[4:], before)
+        assert [dict(nd.bufs) for nd in arrays] == bufs
+        return handed
 
     both(f)
 
