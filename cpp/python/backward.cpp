@@ -23,11 +23,8 @@ bool is_fresh(PyObject* grad) {
 
 // Skeleton.becomes(into, number, spec): 1 for yes, 0 for no, -1 with an error.
 int becomes(PyObject* skeleton, PyObject* into, PyObject* number, PyObject* spec) {
-  static PyObject* const is_half = text("is_half");
   const RecordClass& Record = core->Record;
-  nb::object half = nb::steal(PyObject_GetAttr(spec, is_half));
-  if (!half.is_valid()) return -1;
-  if (!is_fresh(into) || half.ptr() != Py_False) {
+  if (!is_fresh(into) || core->Spec.is_half.on(spec)) {
     PyObject* args[] = {skeleton, into, number, spec};
     nb::object done = nb::steal(PyObject_Vectorcall(later->becomes, args, 4, nullptr));
     return done.is_valid() ? PyObject_IsTrue(done.ptr()) : -1;

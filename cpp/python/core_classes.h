@@ -83,6 +83,11 @@ struct RecordClass : Class {
   }
 };
 
+struct SpecClass : Class {
+  using Class::Class;
+  Slot shape = slot("shape"), is_half = slot("is_half");
+};
+
 struct VariableClass : Class {
   using Class::Class;
   Slot edge = slot("edge"), data = slot("_data"), sessions = slot("sessions"), info = slot("info");
@@ -112,6 +117,7 @@ struct Core {
       : Op(op.attr("Op")),
         Attributes(op.attr("Attributes")),
         Bound(dispatch.attr("Bound")),
+        Spec(nanobind::module_::import_("nnl.core.spec").attr("Spec")),
         NdArray(dispatch.attr("NdArray")),
         Record(dispatch.attr("PLAIN").type()),
         Variable(dispatch.attr("Variable")),
@@ -129,6 +135,7 @@ struct Core {
   const OpClass Op;
   const AttributesClass Attributes;
   const BoundClass Bound;
+  const SpecClass Spec;
   const ArrayClass NdArray;
   const RecordClass Record;
   const VariableClass Variable;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loops over the arrays of a step. nnl/core/lists.py says what they do; these are only faster.
+#define NO_IMPORT_ARRAY
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "array_kernel.h"
 #include "called.h"
 
 namespace nb = nanobind;
@@ -154,6 +156,7 @@ void set_buffer(PyObject* nd, PyObject* space, PyObject* buf) {
 // Whether a buffer is no part of another array.
 bool is_whole(PyObject* buf) {
   static PyObject* const base = text("base");
+  if (PyArray_Check(buf)) return !PyArray_BASE(reinterpret_cast<PyArrayObject*>(buf));
   nb::object of = nb::steal(PyObject_GetAttr(buf, base));
   if (!of.is_valid()) PyErr_Clear();
   return !of.is_valid() || of.is_none();
@@ -226,13 +229,25 @@ bool let_go(PyObject* work, PyObject* nd) {
   return true;
 }
 
-void zeroed(const nb::list& arrays) {
+// The variable of an entry of a solver, and its gradient.
+std::pair<nb::object, nb::object> variable_of(nb::handle entry) {
+  static PyObject* const variable = text("variable");
+  nb::object v = nb::steal(PyObject_GetAttr(entry.ptr(), variable));
+  if (!v.is_valid()) throw nb::python_error();
+  PyObject* edge = core->Variable.edge.of(v);
+  nb::object grad = nb::borrow(core->Value.own_grad.of(edge));
+  if (core->Value.node.of(edge) != Py_None || grad.is_none()) grad = nb::borrow(edge).attr("grad");
+  return {v, grad};
+}
+
+void zero_gradients(const nb::list& entries) {
   static PyObject* const zero = kept(nb::module_::import_("nnl.core.record").attr("ZERO"));
   static PyObject* const trace = text("trace");
   const RecordClass& Record = core->Record;
   PyObject* modes = modes_of_this_thread();
   const bool usual = modes && item(modes, trace) == Py_None;
-  for (nb::handle nd : arrays) {
+  for (nb::handle entry : entries) {
+    const auto [v, nd] = variable_of(entry);
     PyObject*& record = core->NdArray.record.of(nd);
     if (!usual || Record.own.of(record) != Py_None) {
       nd.attr("zero")();
@@ -249,17 +264,12 @@ void zeroed(const nb::list& arrays) {
 }
 
 nb::list to_update(const nb::list& entries) {
-  static PyObject* const variable = text("variable");
   static PyObject* const inputs = text("inputs");
   nb::list found;
   for (nb::handle entry : entries) {
-    nb::object w = nb::steal(PyObject_GetAttr(entry.ptr(), variable));
+    auto [w, grad] = variable_of(entry);
     nb::object rest = nb::steal(PyObject_GetAttr(entry.ptr(), inputs));
-    if (!w.is_valid() || !rest.is_valid()) throw nb::python_error();
-    PyObject* edge = core->Variable.edge.of(w);
-    nb::object grad = nb::borrow(core->Value.own_grad.of(edge));
-    if (core->Value.node.of(edge) != Py_None || grad.is_none())
-      grad = nb::borrow(edge).attr("grad");
+    if (!rest.is_valid()) throw nb::python_error();
     if (is_zero(grad.ptr())) continue;
     const Py_ssize_t n = PyTuple_GET_SIZE(rest.ptr());
     nb::object datas = nb::steal(PyTuple_New(2 + n));
@@ -326,7 +336,7 @@ void bind_lists(nb::module_& m) {
   m.def("go_on", &go_on_from);
   m.def("living", &living);
   m.def("publish", &publish);
-  m.def("zeroed", &zeroed);
+  m.def("zero_gradients", &zero_gradients);
   m.def("to_update", &to_update);
   m.def("captured", &captured);
   m.def("plain", &plain);

@@ -204,11 +204,9 @@ PyObject* handle(PyObject*, PyObject* const* args, Py_ssize_t n) {
   if (core->Value.node.of(edge) != Py_None || core->Value.own_grad.of(edge) == Py_None)
     Py_RETURN_NONE;
   if (args[1] != Py_None) {
-    static PyObject* const shape = text("shape");
-    nb::object sizes = nb::steal(PyObject_GetAttr(core->NdArray.spec.of(data), shape));
-    if (!sizes.is_valid()) return nullptr;
+    PyObject* sizes = core->Spec.shape.of(core->NdArray.spec.of(data));
     if (!PyTuple_CheckExact(args[1])) Py_RETURN_NONE;
-    const int same = PyObject_RichCompareBool(sizes.ptr(), args[1], Py_EQ);
+    const int same = PyObject_RichCompareBool(sizes, args[1], Py_EQ);
     if (same < 0) return nullptr;
     if (!same) Py_RETURN_NONE;
   }

@@ -305,7 +305,7 @@ class PutOff {
   // How gradients flow into the call, as Edges.key() says it.
   nb::object key_of_edges(PyObject* numbers) {
     const ValueClass& Value = core->Value;
-    if (later->Edges.epoch.of(edges_) == Py_None) return {};
+    if (!begin_edges()) return {};
     nb::object key = nb::steal(PyTuple_New(called_.count));
     for (Py_ssize_t i = 0; key.is_valid() && i < called_.count; ++i) {
       PyObject* edge = PyTuple_GET_ITEM(called_.edges.ptr(), i);
@@ -323,6 +323,16 @@ class PutOff {
       PyTuple_SET_ITEM(key.ptr(), i, PyLong_FromSsize_t(how));
     }
     return key;
+  }
+
+  // Notes the present epoch, at the first call with a gradient.
+  bool begin_edges() const {
+    PyObject*& epoch = later->Edges.epoch.of(edges_);
+    if (epoch != Py_None) return true;
+    static PyObject* const now = text("now");
+    PyObject* present = PyObject_GetAttr(later->epoch, now);
+    if (present) Py_SETREF(epoch, present);
+    return present;
   }
 
   // 2 + the position of a leaf among those of the path; 0 with an error.

@@ -155,17 +155,21 @@ def publish(
         record.work = then.get(id(record))
 
 
-def zeroed(arrays: Sequence[NdArray]) -> None:
-    """Fill arrays with zeros, lazily."""
-    for nd in arrays:
-        nd.zero()
+def zero_gradients(entries: Sequence[Any]) -> None:
+    """Fill the gradient of each parameter of a solver with zeros, lazily.
+
+    Args:
+        entries: What a solver knows of a parameter: its `variable`, and `inputs` besides it.
+    """
+    for entry in entries:
+        entry.variable.edge.grad.zero()
 
 
 def to_update(entries: Sequence[Any]) -> list[tuple[NdArray | None, ...]]:
     """The inputs of an update for each parameter of a solver whose gradient is not lazily zero.
 
     Args:
-        entries: What a solver knows of a parameter: its `variable`, and `inputs` besides it.
+        entries: As in `zero_gradients`.
     """
     found = []
     for entry in entries:
@@ -211,7 +215,7 @@ class Lists:
         self.go_on: Callable[..., None] = go_on
         self.living: Callable[..., dict[int, NdArray]] = living
         self.publish: Callable[..., None] = publish
-        self.zeroed: Callable[[Sequence[NdArray]], None] = zeroed
+        self.zero_gradients: Callable[[Sequence[Any]], None] = zero_gradients
         self.to_update: Callable[..., list[tuple[NdArray | None, ...]]] = to_update
         self.captured: Callable[[Sequence[Any]], list[Any]] = captured
         self.plain: Callable[[Sequence[Any]], bool] = plain

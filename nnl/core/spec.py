@@ -41,12 +41,14 @@ class Spec:
         shape: Tuple of non-negative ints.
         dtype: numpy dtype.
         size: Number of elements.
+        is_half: Whether they are floating-point numbers of 16 bits.
     """
 
-    __slots__ = ("shape", "dtype", "size", "__weakref__")
+    __slots__ = ("shape", "dtype", "size", "is_half", "__weakref__")
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     size: int
+    is_half: bool
     _table: WeakValueDictionary[Any, Spec] = WeakValueDictionary()
     _known: dict[Any, Any] = _table.data  # type: ignore[attr-defined]  # faster than its get()
     _latest: deque[Spec] = deque(maxlen=4096)  # programs make and drop the same ones
@@ -70,6 +72,7 @@ class Spec:
                 raise ShapeError(f"shape is {dims}, wanted sizes >= 0")
             spec = object.__new__(cls)
             spec.shape, spec.dtype, spec.size = dims, key[1], math.prod(dims)
+            spec.is_half = spec.dtype.itemsize == 2 and spec.is_float
             with _MAKING:
                 spec = cls._table.setdefault((dims, key[1]), spec)
                 cls._latest.append(spec)
@@ -98,11 +101,6 @@ class Spec:
     def is_float(self) -> bool:
         """Whether the elements are floating-point numbers, of any width."""
         return self.dtype.kind in "fV"  # V: bfloat16, which numpy does not know itself
-
-    @property
-    def is_half(self) -> bool:
-        """Whether the elements are floating-point numbers of 16 bits."""
-        return self.dtype.itemsize == 2 and self.is_float
 
     def with_shape(self, shape: Sequence[int]) -> Spec:
         """The spec of another shape and the same dtype."""

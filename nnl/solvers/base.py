@@ -191,12 +191,12 @@ class Solver:
 
     def zero_grad(self) -> None:
         """Set all gradients to zero, lazily: until backward() writes one, update() skips it."""
-        trace, variables = STATE.trace, [e.variable for e in self._entries.values()]
+        trace, entries = STATE.trace, list(self._entries.values())
         if trace is None:
-            LISTS.zeroed([v.edge.grad for v in variables])
+            LISTS.zero_gradients(entries)
             return
-        for v in variables:
-            trace.set_gradient(v, None)
+        for entry in entries:
+            trace.set_gradient(entry.variable, None)
 
     def weight_decay(
         self, decay_rate: float, pre_hook: Hook | None = None, post_hook: Hook | None = None

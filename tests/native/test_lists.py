@@ -46,6 +46,15 @@ def made() -> list[NdArray]:
     ]
 
 
+class Entry:
+    """What a solver knows of a parameter."""
+
+    def __init__(self, grad: NdArray | None, *inputs: Any) -> None:
+        self.variable, self.inputs = nn.Variable((2,)), inputs
+        if grad is not None:
+            self.variable.edge.own_grad = grad
+
+
 def both(f: Callable[[Any, list[NdArray]], Any]) -> None:
     """What a function of loops and arrays gives is the same with both loops."""
     require_library()
@@ -166,7 +175,7 @@ def test_values_that_were_put_off_arrive() -> None:
     both(f)
 
 
-def test_arrays_become_zero_lazily() -> None:
+def test_gradients_become_zero_lazily() -> None:
     def f(loops: Any, arrays: list[NdArray]) -> Any:
         own = arrays[3].record.own = arrays[3].bufs["host"]
 
@@ -180,7 +189,7 @@ def test_arrays_become_zero_lazily() -> None:
         constant = NdArray.unwritten(arrays[0].spec)
         every = [*arrays, constant]
         versions = [nd.record.version for nd in every]
-        loops.zeroed(every)
+        loops.zero_gradients([Entry(nd) for nd in every])
         assert work.let_go_of == [arrays[2]] and constant.record is nn.core.record.ZERO
         assert not own.any()
         changed = [nd.record.version != v for nd, v in zip(every, versions, strict=True)]
@@ -191,12 +200,6 @@ def test_arrays_become_zero_lazily() -> None:
 
 
 def test_gradients_that_are_not_zero_are_to_update() -> None:
-    class Entry:
-        def __init__(self, grad: NdArray | None, *inputs: Any) -> None:
-            self.variable, self.inputs = nn.Variable((2,)), inputs
-            if grad is not None:
-                self.variable.edge.own_grad = grad
-
     def f(loops: Any, arrays: list[NdArray]) -> Any:
         zero, x = NdArray(2), nn.Variable((2,))
         entries = [Entry(nd, x, None) for nd in arrays]
