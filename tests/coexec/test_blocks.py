@@ -238,3 +238,52 @@ def test_many_random_programs_by_blocks(
     caplog.set_level("ERROR", "nnl")
     for seed in range(first, first + 500):
         check(seed, context)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_block_that_writes_what_it_also_reads_as_a_view_falls_apart(context: str) -> None:
+    """In its plan the view would be an input of its own, which may be read after the write."""
+    beta, gamma, x = variable(1, 4), variable(1, 4, seed=1), variable(3, 4, seed=2)
+
+    def run(wrap: Any) -> tuple[list[Any], Any]:
+        mean, var = variable(1, 4, seed=3), nn.Variable.from_numpy_array(np.ones((1, 4), "f"))
+
+        def f(k: int) -> tuple[nn.Variable, ...]:
+            view = F.reshape(mean, (4,))
+            h = F.tanh(x) if k % 2 else F.sigmoid(x)
+            before = view * 2.0
+            y = F.batch_normalization(h, beta, gamma, mean, var, decay_rate=0.5)
+            return y, F.tanh(before + 1.0), F.exp(view)
+
+        step = wrap(f)
+        found = [v.d.copy() for k in (0, 1) * 4 for v in step(k)]
+        return [*found, mean.d.copy(), var.d.copy()], step
+
+    with nn.context_scope(nn.Context([context])), nn.auto_forward():
+        (wanted, _), (found, step) = run(lambda f: f), run(nn.coexecute)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, 1e-5, 1e-6)
+    assert step.report().calls_by_blocks == 0  # after the branch each call is by itself
+
+
+def test_paths_leave_a_block_that_has_fallen_apart() -> None:
+    x = variable(2, 3)
+
+    def step(branches: bool) -> nn.Variable:
+        h = F.tanh(x)
+        if branches:
+            h = F.sin(h)
+        return F.exp(h) * 2.0
+
+    run = nn.coexecute(step)
+    with nn.auto_forward():
+        for _ in range(4):
+            run(False)
+        (block,) = run.report()._paths.blocks.planned
+        assert [c.op.name for c in block.calls] == ["tanh", "exp", "mul_scalar"]
+        runs = block.runs
+        run(True)
+        for _ in range(3):
+            np.testing.assert_allclose(run(False).d, step(False).d, 1e-6)
+    assert block.runs == runs  # it is tanh, and exp with the product, from now on
+    assert [len(b.calls) for b in run.report()._paths.blocks.planned] == [3, 2]

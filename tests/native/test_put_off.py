@@ -101,9 +101,14 @@ def train(way: str) -> list[Any]:
     solver = S.Momentum(0.1)
     solver.set_parameters(nn.get_parameters())
     states = [v.data for s in solver.get_states().values() for v in s.pstate.values()]
+    w, alike = nn.get_parameters()["a/affine/b"], nn.Variable((4,), need_grad=True)
+    alike.data = w.data
 
     def step(k: int) -> nn.Variable:
         loss = net(x, k)
+        if way == "gradients are one":  # or are two, of two leaves of the same memory
+            alike.grad.zero()
+            loss = loss + F.mean(w * (w.unlinked(need_grad=True) if k % 2 else alike))
         seen.append(state(states))
         if way != "gradients add up" or k % 3 == 0:
             solver.zero_grad()
@@ -123,14 +128,15 @@ def train(way: str) -> list[Any]:
         return loss
 
     co = nn.coexecute(step, ahead=int(way == "ahead"))
-    for k in range(10):
-        seen.append(co(k // 5 if way == "changes" else 0 if k < 6 else k))
+    every = {"changes": [k // 5 for k in range(10)], "gradients are one": [3, 3, 2] * 4}
+    for k in every.get(way, [*[0] * 6, 6, 7, 8, 9]):
+        seen.append(co(k))
     seen = [v.d.tolist() if isinstance(v, nn.Variable) else v for v in seen]
     return [*seen, *[v.d.tolist() for v in nn.get_parameters().values()], co.report().plans]
 
 
 WAYS = ["usual", "scaled", "keeps", "ahead", "twice", "changes"]
-WAYS += ["gradients add up", "a part is zero", "a gradient is held"]
+WAYS += ["gradients add up", "gradients are one", "a part is zero", "a gradient is held"]
 
 
 @pytest.mark.parametrize("way", WAYS)
