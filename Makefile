@@ -241,7 +241,7 @@ $(VENV)/.native: $(VENV)/.stamp cpp/CMakeLists.txt $(CPP)
 	@echo 'Installing nnl and building its native engine (a few minutes the first time)'
 	@$(PY) -m pip install -q $(PIP_EDITABLE)
 	@$(PY) -c 'import sys; from nnl.ext.native import library; sys.exit(library() is None)' && \
-	  echo 'The native engine is ready. To use this nnl: . $(VENV)/bin/activate' || \
+	  echo 'The native engine is ready' || \
 	  case "$$NNL_NATIVE" in [Oo][Ff][Ff]|0) ;; *) echo 'To see why: make native' ;; esac
 	@echo 'To use it: . $(VENV)/bin/activate'
 	@touch $@
