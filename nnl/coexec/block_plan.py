@@ -94,7 +94,8 @@ def plan_of(block: Block, keeps: Sequence[int]) -> Any:
         where = buffers.index(root) if root in computed else len(keeps) + ins.index(root)
         same = program.slots[root].spec.shape == spec.shape
         outs.append((where, None if same else spec.shape, copied))
-    over = _overwritten(plan, ins, buffers)
+    seen = {plan.root.get(s, s) for s in [plan.slot_of[made[n].key] for n in keeps]}
+    over = _overwritten(plan, [0 if s in seen else s for s in ins], buffers)
     shapes = [(r, program.slots[r].spec.shape, program.slots[r].spec.dtype) for r in buffers]
     for r in buffers:
         plan.slots[r] = None
@@ -105,6 +106,9 @@ def _overwritten(plan: Plan, ins: Sequence[int], buffers: Sequence[int]) -> list
     """For each slot that is computed the position of what is read whose memory it may be, or -1.
 
     That is the input of the step that computes it, if no later step reads that.
+
+    Args:
+        ins: Slots of what is read, 0 for what nothing may be written over.
     """
     native: Any = plan.native
     steps = [[[plan.root.get(s, s) for s in x] for x in (s.ins, s.outs)] for s in plan.native_steps]

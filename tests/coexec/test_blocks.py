@@ -105,6 +105,25 @@ def test_combinations_of_branches_that_never_came_run_by_the_plans_of_branches(
     assert [len(case) for case in cases] == [2, 2, 2]  # a switch for each place with a choice
 
 
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_nothing_is_written_over_an_input_of_which_a_view_is_kept(context: str) -> None:
+    x = nn.Variable.from_numpy_array(np.full(6, 3.0, np.float32))
+
+    def step(rounds: int) -> list[nn.Variable]:
+        h, kept = x, []
+        for _ in range(rounds):
+            kept.append(F.reshape(h, (2, 3)))
+            h = F.reshape(kept[-1], (6,)) * 3.0
+        return kept
+
+    run = nn.coexecute(step)
+    with nn.context_scope(nn.Context([context])), nn.auto_forward():
+        for rounds in (2, 3, 4, 5, 6):
+            values = [r.d[0, 0] for r in run(rounds)]
+            assert values == [3.0**k for k in range(1, 1 + rounds)]
+    assert run.report().block_plans > 0
+
+
 def test_blocks_are_what_case_assignment_finds() -> None:
     """Algorithm 1 in the graph whose loops are folded, and chains in the graph with its cycles."""
     branches = [(bool(n & 1), bool(n & 2), bool(n & 4)) for n in range(8)] * 2
