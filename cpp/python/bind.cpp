@@ -32,6 +32,7 @@
 #include "nnl/rules.h"
 #include "nnl/runner.h"
 #include "nnl/threads.h"
+#include "plan_buffers.h"
 
 namespace nb = nanobind;
 using namespace nnl;
@@ -350,6 +351,8 @@ NB_MODULE(_native, m) {
            [](Plan& p, int slot, nb::handle x) {
              p.bind(slot, PyArray_DATA(reinterpret_cast<PyArrayObject*>(x.ptr())));
            })
+      .def("bind_arrays", &bind_arrays)
+      .def("renew", &renew_buffers)
       .def(
           "run", [](Plan& p, size_t begin, size_t end) { p.run(begin, end); },
           nb::call_guard<nb::gil_scoped_release>())

@@ -72,6 +72,13 @@ bool plain(const nanobind::list& nodes);
 // where the skeleton has to see to it. The result is null with an error.
 bool put_off(const Called& called, PyObject* skeleton, PyObject** result);
 
+// Notes that an array is about to be written in a space, as NdArray.touch does; false where there
+// is more to see to.
+bool renew_usual(PyObject* nd, PyObject* space);
+
+// Adds to the count of a key, which is not there while it is 0.
+void count(PyObject* counts, PyObject* key, Py_ssize_t more);
+
 // Graph.key(skeleton) of nnl/coexec/backward.py; null with an error.
 PyObject* graph_key(PyObject* graph, PyObject* skeleton);
 

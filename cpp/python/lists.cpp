@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loops over the arrays of a step. nnl/core/lists.py says what they do; these are only faster.
 #define NO_IMPORT_ARRAY
+#include <nanobind/stl/vector.h>
+
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
@@ -32,7 +34,9 @@ void renew(PyObject* record, PyObject* now) {
   Py_SETREF(Record.version.of(record), version.release().ptr());
 }
 
-bool renew_usual(PyObject* nd, PyObject* space) {
+}  // namespace
+
+bool nnl::renew_usual(PyObject* nd, PyObject* space) {
   const RecordClass& Record = core->Record;
   PyObject* record = core->NdArray.record.of(nd);
   const bool alone = Record.own.of(record) == Py_None && Record.views.of(record) == Py_None &&
@@ -42,6 +46,21 @@ bool renew_usual(PyObject* nd, PyObject* space) {
   renew(record, core->plain);
   return true;
 }
+
+void nnl::count(PyObject* counts, PyObject* key, Py_ssize_t more) {
+  PyObject* found = PyDict_GetItemWithError(counts, key);
+  const Py_ssize_t now = (found ? PyLong_AsSsize_t(found) : 0) + more;
+  if (PyErr_Occurred()) throw nb::python_error();
+  if (now) {
+    nb::object number = nb::steal(PyLong_FromSsize_t(now));
+    if (!number.is_valid() || PyDict_SetItem(counts, key, number.ptr()) < 0)
+      throw nb::python_error();
+  } else if (found && PyDict_DelItem(counts, key) < 0) {
+    throw nb::python_error();
+  }
+}
+
+namespace {
 
 nb::list renewed(const nb::list& arrays, nb::str space) {
   nb::list others;
@@ -78,6 +97,34 @@ void put_back(const nb::list& given, const nb::dict& before) {
     PyObject* nd = PyList_GET_ITEM(given.ptr(), -2 - PyLong_AsSsize_t(number.ptr()));
     if (PyDict_Update(core->NdArray.bufs.of(nd), bufs.ptr()) < 0) throw nb::python_error();
   }
+}
+
+void become(const nb::list& arrays, const nb::list& others) {
+  const ArrayClass& NdArray = core->NdArray;
+  for (size_t i = 0, n = std::min(arrays.size(), others.size()); i < n; ++i) {
+    nb::object a = arrays[i], b = others[i];
+    if (NdArray.bufs.of(a) == NdArray.bufs.of(b)) continue;
+    PyObject* record = NdArray.record.of(b);
+    if (core->Record.work.of(NdArray.record.of(a)) != Py_None ||
+        !core->Record.version.number(record)) {
+      a.attr("become")(b);
+      continue;
+    }
+    for (const Slot* s : {&NdArray.spec, &NdArray.bufs, &NdArray.record})
+      Py_SETREF(s->of(a), Py_NewRef(s->of(b)));
+  }
+}
+
+std::vector<Py_ssize_t> references(const nb::list& items,
+                                   const std::vector<Py_ssize_t>& positions) {
+  std::vector<Py_ssize_t> counts;
+  counts.reserve(positions.size());
+  for (const Py_ssize_t i : positions) counts.push_back(Py_REFCNT(PyList_GET_ITEM(items.ptr(), i)));
+  return counts;
+}
+
+void count_all(const nb::dict& counts, const nb::list& keys, Py_ssize_t more) {
+  for (nb::handle key : keys) count(counts.ptr(), key.ptr(), more);
 }
 
 void give_back(const nb::list& given, const nb::dict& before, nb::object work) {
@@ -330,6 +377,9 @@ void bind_lists(nb::module_& m) {
   m.def("renewed", &renewed);
   m.def("moved", &moved);
   m.def("unlike", &unlike);
+  m.def("become", &become);
+  m.def("references", &references);
+  m.def("count", &count_all);
   m.def("give_back", &give_back, nb::arg(), nb::arg(), nb::arg().none());
   m.def("put_back", &put_back);
   m.def("hand_over", &hand_over);

@@ -309,7 +309,7 @@ class Run {
     if (number == -1) return nb::none();
     PyObject* nd = PyList_GET_ITEM(given_, -2 - number);
     PyObject* found = PyDict_GetItemWithError(core->NdArray.bufs.of(nd), names->space);
-    if (found && !writes) return nb::borrow(found);
+    if (found && (!writes || renew_usual(nd, names->space))) return nb::borrow(found);
     return checked(
         PyObject_CallMethodOneArg(nd, writes ? names->touch : names->read, names->space));
   }

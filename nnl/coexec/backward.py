@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -209,19 +209,24 @@ class Edges:
             self.leaves.append(edge)
         return at
 
-    def sites(self, path: Sequence[Place]) -> dict[int, Any]:
-        """{creation number of a node: what tells its call from those of other lines}."""
-        sites, number = {}, 0
-        for place in path:
-            for call in place.calls:
-                if number in self.makers:
-                    sites[self.makers[number]] = call.site
-                number += len(call.bound.out_specs)
-        return sites
-
     def of_path(self, node: Node, number: int, epoch: int) -> bool:
         """Whether this node has made the array of this number on the path, all in this epoch."""
         return self.makers.get(number) == node.seq and self.epoch == epoch
+
+
+def sites_of(makers: Mapping[int, int], path: Sequence[Place]) -> dict[int, Any]:
+    """{creation number of a node: what tells its call from those of other lines}.
+
+    Args:
+        makers: Of the path's arrays, see Edges.
+    """
+    sites, number = {}, 0
+    for place in path:
+        for call in place.calls:
+            if number in makers:
+                sites[makers[number]] = call.site
+            number += len(call.bound.out_specs)
+    return sites
 
 
 def backward(skeleton: Skeleton, output: Value, grad: Any, clear: bool) -> None:
@@ -268,7 +273,9 @@ def _first(
         kept = kept and None not in numbers.values()
         visited.append((position[node], numbers))
 
-    where = skeleton.edges.sites(path)
+    where: dict[int, Any] = {}
+    for makers, piece in (*skeleton.pieces, (skeleton.edges.makers, path)):
+        where |= sites_of(makers, piece)
 
     def enter(node: Node) -> None:
         skeleton.gradient_of = where.get(node.seq, node.op), "gradient"

@@ -94,8 +94,8 @@ def plan_of(block: Block, keeps: Sequence[int]) -> Any:
         where = buffers.index(root) if root in computed else len(keeps) + ins.index(root)
         same = program.slots[root].spec.shape == spec.shape
         outs.append((where, None if same else spec.shape, copied))
-    seen = {plan.root.get(s, s) for s in [plan.slot_of[made[n].key] for n in keeps]}
-    over = _overwritten(plan, [0 if s in seen else s for s in ins], buffers)
+    shown = {plan.root.get(s, s) for s in [plan.slot_of[made[n].key] for n in keeps]}
+    over = _overwritten(plan, [0 if s in shown else s for s in ins], buffers)
     shapes = [(r, program.slots[r].spec.shape, program.slots[r].spec.dtype) for r in buffers]
     for r in buffers:
         plan.slots[r] = None

@@ -7,8 +7,7 @@ A path that is new runs call by call, as dynamic mode does; one that comes again
 from __future__ import annotations
 
 from collections.abc import Sequence
-from sys import getrefcount
-from typing import Any
+from typing import Any, cast
 
 from nnl.coexec.blocks import Blocks, Pieces
 from nnl.coexec.calls import NONE, Call, Values, run_now
@@ -18,6 +17,7 @@ from nnl.core.array import NdArray
 from nnl.core.graph import Value
 from nnl.core.lists import LISTS
 from nnl.core.op import Op
+from nnl.ext.library import TILED, HostPlan
 from nnl.graph.holders import count_holders
 from nnl.graph.plan import Plan
 from nnl.graph.program import SPACE, space_of
@@ -266,6 +266,8 @@ class PathPlan:
     Attributes:
         wanted: Numbers of the results that it keeps.
         plain: {number: slot} of those whose buffer arrays can have as it is.
+        owned: Slots of what it computes and gives away. alone: References to their buffers while
+            nobody has them.
         runs_by_itself: Whether it can run while Python does something else.
     """
 
@@ -305,31 +307,50 @@ class PathPlan:
         plain = [(n, s) for n, s in self.slots.items() if n not in self.copied]
         orders = [space_of(plan.space, plan.program.slots[s].order) for _, s in plain]
         self.plain = {n: s for (n, s), o in zip(plain, orders, strict=True) if o == plan.space}
-        # (slot, slot whose memory it is, references to its buffer while nobody has it)
         slots = {*self.slots.values(), *roots.values()}
-        self.alone = [
-            (s, root, getrefcount(plan.slots[s]))
-            for s in sorted(slots)
-            if (root := plan.root.get(s, s)) in computed
-        ]
-        count_holders([id(plan.slots[s]) for s, _, _ in self.alone], 1)
+        self.owned = [s for s in sorted(slots) if plan.root.get(s, s) in computed]
+        self._references = LISTS.references  # always the same one: they count differently
+        self.alone = self._references(plan.slots, self.owned)
+        count_holders([id(plan.slots[s]) for s in self.owned], 1)
+        self._memory: dict[int, tuple[Any, ...] | None] = {}
 
     def __del__(self) -> None:
         if hasattr(self, "alone"):
-            count_holders([id(self.plan.slots[s]) for s, _, _ in self.alone], -1)
+            count_holders([id(self.plan.slots[s]) for s in self.owned], -1)
 
     def take(self, given: Sequence[NdArray]) -> None:
         """Get ready to run on these arrays."""
         plan = self.plan
-        for hole, nd in LISTS.unlike(self.holes, given):
-            hole.become(nd)
-        held = {root for s, root, alone in self.alone if getrefcount(plan.slots[s]) > alone}
-        if held:
-            slots = [s for s, root, _ in self.alone if root in held]
-            count_holders([id(plan.slots[s]) for s in slots], -1)
-            for root in held:
+        LISTS.become(self.holes, given)
+        now = self._references(plan.slots, self.owned)
+        if now == self.alone:
+            return
+        pairs = zip(self.owned, now, self.alone, strict=True)
+        held = {plan.root.get(s, s) for s, n, alone in pairs if n > alone}
+        slots = [s for s in self.owned if plan.root.get(s, s) in held]
+        count_holders([id(plan.slots[s]) for s in slots], -1)
+        usual = []
+        for root in held:
+            what = self._memory_of(root)
+            if what is None:
                 plan.renew(root)
-            count_holders([id(plan.slots[s]) for s in slots], 1)
+            else:
+                usual.append(what)
+        if usual:
+            cast(HostPlan, plan.native).renew(plan.slots, usual)
+        count_holders([id(plan.slots[s]) for s in slots], 1)
+
+    def _memory_of(self, root: int) -> tuple[Any, ...] | None:
+        """What HostPlan.renew is told of a slot with plain memory; None for any other."""
+        if root not in self._memory:
+            plan, slot = self.plan, self.plan.program.slots[root]
+            self._memory[root] = None
+            host = plan.native is not None and plan.space == SPACE
+            if host and slot.order != TILED and root not in plan.program.results:
+                views = plan.views.get(root, ())
+                shapes = tuple([(v, plan.program.slots[v].spec.shape) for v in views])
+                self._memory[root] = root, slot.spec.shape, slot.spec.dtype, shapes
+        return self._memory[root]
 
     def run(self, wanted: set[int], values: Values) -> None:
         """Run, and add what is wanted to the values."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from time import perf_counter
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
 from nnl.coexec import drawing
@@ -183,9 +184,14 @@ class Report:
         return "\n".join([*lines, *[f"  {t}" for t in (*self.fallbacks, *self.differences)]])
 
 
+@lru_cache(1024)
+def _line(code: CodeType, at: int) -> str:
+    return place_of(((), code, at)).strip("()")
+
+
 def _count(table: dict[str, tuple[int, float]], frame: FrameType, seconds: float) -> str:
     """Count seconds at the line of a frame; the line."""
-    line = place_of(((), frame.f_code, frame.f_lasti)).strip("()")
+    line = _line(frame.f_code, frame.f_lasti)
     count, total = table.get(line, (0, 0.0))
     table[line] = count + 1, total + seconds
     return line

@@ -55,11 +55,12 @@ class Skeleton(Memory):
         copied: {position of a copy in `given`: of which array}.
         sums: What notes the gradients that leaves get.
         gradient_of: Where the function was called whose gradient is computed, in a new pass.
+        pieces: (makers, see Edges, and path) of what has run in this step.
     """
 
     __slots__ = (
         "paths", "report", "frame", "outermost", "end", "shadow", "visited", "at", "path",
-        "copied", "sums", "gradient_of",
+        "copied", "sums", "gradient_of", "pieces",
     )  # fmt: skip
 
     def __init__(
@@ -70,9 +71,9 @@ class Skeleton(Memory):
         end: Callable[[], None],
         shadow: bool,
     ) -> None:
-        self.paths, self.report = paths, report
+        self.paths, self.report, self.shadow = paths, report, shadow
         self.frame, self.outermost, self.end = frame, frame.f_back, end
-        self.shadow = shadow
+        self.pieces: list[tuple[dict[int, int], list[Place]]] = []
         self.visited: dict[int, int] = {}  # {location: calls of functions of an array and a number}
         super().__init__()
         paths.begin_step()
@@ -432,6 +433,7 @@ class Skeleton(Memory):
         before, live = self.before, LISTS.living(self.made)
         values: Values = {}
         running = None
+        self.pieces.append((self.edges.makers, path))
         try:
             self.begin()
             if path:

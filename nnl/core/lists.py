@@ -46,6 +46,27 @@ def unlike(arrays: Sequence[NdArray], others: Sequence[NdArray]) -> list[tuple[N
     return [(a, b) for a, b in zip(arrays, others, strict=False) if a.bufs is not b.bufs]
 
 
+def become(arrays: Sequence[NdArray], others: Sequence[NdArray]) -> None:
+    """Let arrays, up to the end of the shorter list, be the memory of others."""
+    for a, b in unlike(arrays, others):
+        a.become(b)
+
+
+def references(items: Sequence[Any], positions: Sequence[int]) -> list[int]:
+    """How often items are referred to; no more than a number to compare with another one."""
+    return [getrefcount(items[i]) for i in positions]
+
+
+def count(counts: dict[int, int], keys: Iterable[int], more: int) -> None:
+    """Add to the counts of some keys; those without one, and those of none, are not there."""
+    for key in keys:
+        now = counts.get(key, 0) + more
+        if now:
+            counts[key] = now
+        else:
+            counts.pop(key, None)
+
+
 def give_back(given: Sequence[NdArray], before: Mapping[int, dict[str, Any]], work: Any) -> None:
     """Give arrays this work, and some, by numbers from -2 down, buffers that they had before."""
     for nd in given:
@@ -209,6 +230,9 @@ class Lists:
         self.renewed: Callable[..., list[tuple[NdArray, str]]] = renewed
         self.moved: Callable[..., list[tuple[int, NdArray]]] = moved
         self.unlike: Callable[..., list[tuple[NdArray, NdArray]]] = unlike
+        self.become: Callable[[Sequence[NdArray], Sequence[NdArray]], None] = become
+        self.references: Callable[[Sequence[Any], Sequence[int]], list[int]] = references
+        self.count: Callable[[dict[int, int], Iterable[int], int], None] = count
         self.give_back: Callable[..., None] = give_back
         self.put_back: Callable[..., None] = put_back
         self.hand_over: Callable[..., dict[int, dict[str, Any]]] = hand_over

@@ -147,6 +147,31 @@ class LibraryPlan(Protocol):
     def __len__(self) -> int: ...
 
 
+class HostPlan(LibraryPlan, Protocol):
+    """The same on the host, which does for many slots at once what plans do for one."""
+
+    def bind_arrays(
+        self,
+        given: list[tuple[int, NdArray]],
+        slots: list[Any],
+        views: dict[int, list[int]],
+        held: dict[int, int],
+        seen: dict[int, int],
+        holders: dict[int, int],
+    ) -> list[tuple[int, NdArray]]:
+        """Do for given slots what Binding does; those that are no usual ones are returned.
+
+        Usual is a C-contiguous buffer that is there, and a slot without views.
+        """
+
+    def renew(self, slots: list[Any], buffers: Sequence[tuple[Any, ...]]) -> None:
+        """Let slots be new memory.
+
+        Args:
+            buffers: (slot, shape, dtype, ((slot of a view, its shape), ...)) of each.
+        """
+
+
 class DevicePlan(LibraryPlan, Protocol):
     """The same on a device, for arrays that may be on the host.
 

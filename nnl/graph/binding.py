@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from nnl.core.array import NdArray
 from nnl.core.graph import Node
 from nnl.core.lists import LISTS
-from nnl.ext.library import BFLOAT16, DevicePlan
-from nnl.graph.holders import Written, count_holders, is_held, read_in_order
+from nnl.ext.library import BFLOAT16, DevicePlan, HostPlan
+from nnl.graph.holders import HOLDERS, Written, count_holders, is_held, read_in_order
 from nnl.graph.program import SPACE, Program, space_of
 
 if TYPE_CHECKING:
@@ -113,7 +113,11 @@ class Binding:
     def point(self, plan: Plan) -> None:
         """Point a plan at the buffers that its arrays have now."""
         slots, space = plan.slots, plan.space
-        for slot, nd in LISTS.moved(self.given, slots, space):
+        moved = LISTS.moved(self.given, slots, space)
+        if plan.native is not None and space == SPACE:
+            native = cast(HostPlan, plan.native)
+            moved = native.bind_arrays(moved, slots, plan.views, self.held, self.seen, HOLDERS)
+        for slot, nd in moved:
             self.find(plan, slot, nd)
         for slot, nd, ordered in self.ordered:
             buf = nd.bufs.get(ordered)

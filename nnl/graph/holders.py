@@ -30,10 +30,7 @@ _COUNTING = RLock()  # plans of several threads may use one array, and be freed 
 def count_holders(bufs: Iterable[int], more: int) -> None:
     """Plans have that many references more to each of the buffers of these ids."""
     with _COUNTING:
-        for buf in bufs:
-            HOLDERS[buf] += more
-            if not HOLDERS[buf]:
-                del HOLDERS[buf]
+        LISTS.count(HOLDERS, bufs, more)
 
 
 def _references(bufs: dict[str, Any]) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
@@ -100,6 +101,38 @@ def test_arrays_of_other_memory_are_found() -> None:
         others[1].become(arrays[1])
         found = loops.unlike(arrays, others[:6])
         return [(at(a, arrays), at(b, others)) for a, b in found]
+
+    both(f)
+
+
+def test_arrays_become_the_memory_of_others() -> None:
+    def f(loops: Any, arrays: list[NdArray]) -> Any:
+        others = [array("there"), array("there", version=False), *made()]
+        mine = [arrays[0], arrays[1], *arrays[3:]]  # not the one that has work
+        loops.become(mine, others)
+        assert [nd.bufs for nd in mine] == [nd.bufs for nd in others[: len(mine)]]
+        assert [nd.record for nd in mine] == [nd.record for nd in others[: len(mine)]]
+        return [said(nd) for nd in mine]
+
+    both(f)
+
+
+def test_references_are_counted_alike_before_and_after() -> None:
+    def f(loops: Any, arrays: list[NdArray]) -> Any:
+        alone = loops.references(arrays, [0, 3, 2])
+        kept = arrays[3], arrays[1], [arrays[3]]
+        more = loops.references(arrays, [0, 3, 2])
+        return [n - m for n, m in zip(more, alone, strict=True)], len(kept)
+
+    both(f)
+
+
+def test_counts_of_none_are_not_there() -> None:
+    def f(loops: Any, arrays: list[NdArray]) -> Any:
+        counts = Counter({2: 1, 3: 1})
+        for keys, more in (([1, 2, 2], 1), ([3, 1], -1), ([], 5)):
+            loops.count(counts, keys, more)
+        return dict(counts)
 
     both(f)
 
