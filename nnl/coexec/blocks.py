@@ -77,18 +77,28 @@ class Pieces:
     """A path as blocks.
 
     Attributes:
-        version: Of the blocks when it was made.
+        version: Of the blocks when it was last seen that these are its pieces.
+        nodes: Of its calls. cuts: Where it is cut into chains.
         bounds, numbers: Of its calls. firsts: Numbers of their first results, and of one after all.
         last: {number: position of the last piece that reads it}, as a list.
         at: The call, or the plan, that an error has come from and that it does not name yet.
     """
 
-    __slots__ = ("version", "calls", "pieces", "bounds", "numbers", "firsts", "last", "at")
+    __slots__ = (
+        "version", "nodes", "cuts", "calls", "pieces", "bounds", "numbers", "firsts", "last", "at",
+    )  # fmt: skip
 
     def __init__(
-        self, version: int, calls: Sequence[Call], pieces: list[Piece], firsts: list[int]
+        self,
+        version: int,
+        nodes: list[int],
+        cuts: list[int],
+        calls: Sequence[Call],
+        pieces: list[Piece],
+        firsts: list[int],
     ) -> None:
-        self.version, self.calls, self.pieces, self.firsts = version, calls, pieces, firsts
+        self.version, self.nodes, self.cuts = version, nodes, cuts
+        self.calls, self.pieces, self.firsts = calls, pieces, firsts
         self.bounds = [c.bound for c in calls]
         self.numbers = [c.numbers for c in calls]
         self.last = [-1] * firsts[-1]
@@ -145,11 +155,20 @@ class Blocks:
                 for i in range(len(c.bound.out_specs))
             ]
             firsts.append(len(specs))
-        cuts = [i for i in range(1, len(nodes)) if not self._in_chain(nodes[i - 1], nodes[i])]
+        cuts = self._cuts(nodes)
         pieces: list[Piece] = []
         for begin, end in zip([0, *cuts], [*cuts, len(nodes)], strict=True):
             pieces += self._pieces(calls, nodes, firsts, begin, end, specs, given, roots)
-        return Pieces(self.version, calls, pieces, firsts)
+        return Pieces(self.version, nodes, cuts, calls, pieces, firsts)
+
+    def are_still(self, pieces: Pieces) -> bool:
+        """Whether a path would be split into the same pieces as before."""
+        if pieces.version != self.version and self._cuts(pieces.nodes) == pieces.cuts:
+            pieces.version = self.version
+        return pieces.version == self.version
+
+    def _cuts(self, nodes: list[int]) -> list[int]:
+        return [i for i in range(1, len(nodes)) if not self._in_chain(nodes[i - 1], nodes[i])]
 
     def _follows(self, a: int, b: int) -> None:
         """Note that call b has come after call a."""

@@ -57,7 +57,7 @@ class Pace:
 
     def ran(self, seconds: float) -> None:
         """What a run that was not ahead took."""
-        if not self._rest:
+        if not self._rest and self._last is not None:
             self._runs.append((seconds, process_time() - self._began))
 
     def interrupted(self) -> None:

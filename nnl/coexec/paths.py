@@ -42,11 +42,12 @@ class Place:
         runs: How often a path has ended here. misses: how often one went on as never before.
         alone: How many of these runs are to be without a plan; 0: not known yet.
         pieces: The path that ends here as blocks.
+        goes_on: Whether the latest step whose path ended here went on with another one.
     """
 
     __slots__ = (
         "key", "calls", "location", "after", "passes", "runs", "visits", "misses", "alone", "plan",
-        "pieces",
+        "pieces", "goes_on",
     )  # fmt: skip
 
     def __init__(self, key: Any = None, calls: tuple[Call, ...] = ()) -> None:
@@ -57,6 +58,7 @@ class Place:
         self.runs = self.visits = self.misses = self.alone = 0
         self.plan: PathPlan | None = None
         self.pieces: Pieces | None = None
+        self.goes_on = False
 
     @property
     def name(self) -> str:
@@ -146,16 +148,20 @@ class Paths:
         self.attrs[key] = None
         return True
 
-    def end(self, place: Place, wanted: set[int]) -> Place:
+    def end(self, place: Place, wanted: set[int], ends: bool) -> Place:
         """Where a path ends of which these results are wanted: the place that has its plan.
 
         One plan for all that are wanted at some time is less to make, but rounds otherwise when
         more of them are.
+
+        Args:
+            ends: Whether the step ends there, too.
         """
-        if not self.reproducible:
-            return place
-        key = frozenset(wanted)
-        return place.after.get(key) or self.add(place, key, ())
+        if self.reproducible:
+            key = frozenset(wanted)
+            place = place.after.get(key) or self.add(place, key, ())
+        place.goes_on = not ends
+        return place
 
     def run(
         self,
@@ -200,7 +206,7 @@ class Paths:
     def _pieces(self, end: Place, path: Sequence[Place], given: Sequence[NdArray]) -> Pieces:
         """A path as blocks, again where these have fallen apart meanwhile."""
         pieces = end.pieces
-        if pieces is None or pieces.version != self.blocks.version:
+        if pieces is None or not self.blocks.are_still(pieces):
             pieces = end.pieces = self.blocks.split(_calls(path), given)
         return pieces
 
@@ -223,7 +229,7 @@ class Paths:
         try:
             if plan is None or not wanted <= plan.wanted:
                 more = wanted if plan is None else wanted | plan.wanted
-                plan = end.plan = PathPlan(_calls(path), given, more)
+                plan = end.plan = PathPlan(_calls(path), given, more, not end.goes_on)
                 self.plans += 1
             plan.take(given)
         except MemoryError:
@@ -263,6 +269,9 @@ def runs_by_itself(plan: Plan) -> bool:
 class PathPlan:
     """The plan of a path, whose given arrays may be others at every run.
 
+    Args:
+        lazy: Whether results may stay in the order that kernels like, as hardly anybody reads them.
+
     Attributes:
         wanted: Numbers of the results that it keeps.
         plain: {number: slot} of those whose buffer arrays can have as it is.
@@ -271,7 +280,9 @@ class PathPlan:
         runs_by_itself: Whether it can run while Python does something else.
     """
 
-    def __init__(self, calls: Sequence[Call], given: Sequence[NdArray], wanted: set[int]) -> None:
+    def __init__(
+        self, calls: Sequence[Call], given: Sequence[NdArray], wanted: set[int], lazy: bool
+    ) -> None:
         self.wanted = wanted
         self.holes: list[NdArray] = []
         last = min([NONE, *[n for c in calls for n in c.numbers]])
@@ -291,7 +302,7 @@ class PathPlan:
                 seen = call.numbers[0] if call.bound.view else len(alias)
                 alias.append(alias[seen] if 0 <= seen < len(alias) else seen)
         kept = {made[n].key for n in wanted}
-        self.plan = plan = Plan(nodes, kept, lazy=kept)
+        self.plan = plan = Plan(nodes, kept, lazy=kept if lazy else frozenset())
         self.runs_by_itself = runs_by_itself(plan)
         plan.loose |= {slot for slot, _ in plan.binding.given}  # so that no call holds a buffer
         self.slots = {n: plan.slot_of[made[n].key] for n in wanted}

@@ -439,7 +439,7 @@ class Skeleton(Memory):
             if path:
                 with using(skeleton=None, origin=None):
                     wanted = live.keys() | {number for number, _ in taken.values()}
-                    at = self.paths.end(at, wanted)
+                    at = self.paths.end(at, wanted, ends)
                     if self.shadow:
                         self.report.compared(run_both(self.paths, at, path, given, wanted, values))
                     elif ends and late is None and self._goes_ahead(at, start):
