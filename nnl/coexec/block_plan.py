@@ -28,10 +28,6 @@ class BlockPlan:
     def __init__(self, block: Block, keeps: Sequence[int]) -> None:
         self.block, self.keeps = block, tuple(keeps)
 
-    def gives(self, numbers: Sequence[int], first: int) -> bool:
-        """Whether it gives these results, which count from `first` up."""
-        return {n - first for n in numbers} <= {*self.keeps}
-
     def __call__(self, bufs: Sequence[Any]) -> list[Any]:
         """Results for the buffers of what the block reads, in the order of `keeps`."""
         made: list[Any] = []

@@ -280,8 +280,9 @@ def run_pieces(
         needed = [n for n in range(first, end) if pieces.last[n] > position or n in wanted]
         block.runs += 1
         plan = block.plan
-        if block.runs > block.alone and (plan is None or not plan.gives(needed, first)):
-            plan = blocks.plan(block, [n - first for n in needed])
+        inside = [n - first for n in needed]
+        if block.runs > block.alone and (plan is None or not {*inside} <= {*plan.keeps}):
+            plan = blocks.plan(block, inside)
         if plan is None or PROFILES:
             for i in range(piece.begin, piece.end):
                 out = pieces.calls[i].compute(buffers(pieces.calls[i], made, given))

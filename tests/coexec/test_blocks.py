@@ -124,6 +124,20 @@ def test_nothing_is_written_over_an_input_of_which_a_view_is_kept(context: str) 
     assert run.report().block_plans > 0
 
 
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_profile_has_the_kernels_of_blocks(context: str) -> None:
+    learner = Learner([2, 3, 4, 2, 3, 5], [(True, True, False)] * 6)
+    step = nn.coexecute(learner.step)
+    with nn.context_scope(nn.Context([context])), nn.auto_forward():
+        for k in range(5):
+            step(k)
+        assert step.report().block_plans > 0
+        with nn.profile() as profile:
+            for k in range(4):
+                step(k)
+    assert [e.op for e in profile.events].count("affine") == 2 + 3 + 4 + 2 + 4 * 2
+
+
 def test_blocks_are_what_case_assignment_finds() -> None:
     """Algorithm 1 in the graph whose loops are folded, and chains in the graph with its cycles."""
     branches = [(bool(n & 1), bool(n & 2), bool(n & 4)) for n in range(8)] * 2
