@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import wraps
 from sys import _getframe
-from threading import Lock
+from threading import Lock, get_ident
 from time import perf_counter
 from types import FrameType
 from typing import Any
@@ -15,6 +15,7 @@ from nnl.coexec.expectations import Expectations
 from nnl.coexec.pace import Pace
 from nnl.coexec.paths import Paths
 from nnl.coexec.report import Report
+from nnl.coexec.running import Running
 from nnl.coexec.skeleton import Skeleton
 from nnl.coexec.speculation import Speculating, arrays_of
 from nnl.coexec.whole import whole
@@ -106,14 +107,18 @@ class coexecution:
                 "coexecution: a step of this program is running already: give each thread an "
                 "nnl.coexecution of its own (documentation: coexecution#rules)"
             )
+        self._start = perf_counter()
         shadow = self._shadow > 0 and self._report.steps % self._shadow == 0
+        if not (self._paths.begin_step() or shadow):
+            self._running.release()
+            return
         what = self._paths, self._report, frame, self._end
         if self._expectations is None or shadow:
             self._skeleton = Skeleton(*what, shadow)
         else:
             self._skeleton = Speculating(*what, self._expectations, self._offered)
             self._offered = ()
-        STATE.skeleton, self._start = self._skeleton, perf_counter()
+        STATE.skeleton = self._skeleton
 
     def __exit__(self, *error: Any) -> None:
         whole(self._end)
@@ -121,12 +126,25 @@ class coexecution:
     def _end(self) -> None:
         STATE.skeleton = None
         skeleton, self._skeleton = self._skeleton, None  # which knows the frame of the caller
-        assert skeleton is not None
+        if skeleton is None:
+            self._end_unfollowed()
+            return
         try:
             skeleton.finish(True)
         finally:
             self._report.end_step(self._start)
             self._running.release()
+
+    def _end_unfollowed(self) -> None:
+        """A step is over that computed all at once."""
+        self._report.left += 1
+        self._paths.pace.interrupted()
+        now = Running.now
+        try:
+            if now is not None and now.thread == get_ident():
+                now.finish()
+        finally:
+            self._report.end_step(self._start)
 
     def report(self) -> Report:
         """What ran as plans, what did not, and why."""

@@ -29,6 +29,7 @@ BEGINNINGS = 64  # the same of the root, where every piece of a step begins
 LATEST = 16  # steps, about, that say how often steps are new
 MOST_NEW = 0.85  # the share of new ones above which they are not followed, but for one of TRIAL
 TRIAL = 64
+TRIALS = 2  # steps that a trial has where no step is followed: the second may be like the first
 
 
 class Place:
@@ -89,18 +90,21 @@ class Paths:
         pace: Whether they run ahead.
         reproducible: Whether how a path runs depends on nothing that has been before.
         blocks: What paths without a plan run by.
-        steps: How many began. is_new: Whether the latest has met, or left, what was new.
-        newness: How many of the latest have, as a share.
+        steps: How many began. is_new: Whether the latest that was followed has met, or left, what
+            was new. newness: How many of these have, as a share.
     """
 
     __slots__ = (
         "root", "size", "attrs", "planned", "plans", "pace", "reproducible", "blocks", "ends",
-        "steps", "is_new", "newness",
+        "steps", "is_new", "newness", "_idle", "_follows", "_rest", "_pause", "_trials", "_tries",
     )  # fmt: skip
 
     def __init__(self, pace: Pace, reproducible: bool = False) -> None:
         self.pace, self.plans, self.ends, self.reproducible = pace, 0, 0, reproducible
         self.steps, self.is_new, self.newness = 0, False, 0.0
+        self._idle = 0  # steps that were followed since one had the plan of a path
+        self._follows = self._tries = False  # the present step, and what is new in it
+        self._rest, self._pause, self._trials = 0, TRIAL, 0
         self._forget()
 
     def _forget(self) -> None:
@@ -109,11 +113,37 @@ class Paths:
         self.planned: dict[Place, None] = {}
         self.blocks = Blocks()
 
-    def begin_step(self) -> None:
-        """Another step begins."""
+    def begin_step(self) -> bool:
+        """Another step begins: whether it is to be followed.
+
+        Where nearly all of the latest steps were new, and no plan of a path ran in them, there is
+        nothing to gain. After a while, each time twice as long, two steps are followed again.
+        """
         self.steps += 1
-        self.newness += (self.is_new - self.newness) / LATEST
-        self.is_new = False
+        if self._follows:
+            self.newness += (self.is_new - self.newness) / LATEST
+            self._idle += 1
+        self._tries = self.steps % TRIAL == 0
+        self._follows = self._may_gain() or self._is_trial()
+        if self._follows:
+            self.is_new = False
+        return self._follows
+
+    def _may_gain(self) -> bool:
+        if self.reproducible or self.newness <= MOST_NEW or self._idle < LATEST:
+            self._pause = TRIAL
+            return True
+        return not self.is_new
+
+    def _is_trial(self) -> bool:
+        if self._rest:
+            self._rest -= 1
+            return False
+        self._tries = True
+        self._trials += 1
+        if self._trials % TRIALS == 0:
+            self._rest, self._pause = self._pause, 2 * self._pause
+        return True
 
     def may_grow(self, at: Place) -> bool:
         """Whether what a step does for the first time after a place is likely to come again."""
@@ -121,7 +151,7 @@ class Paths:
         self.is_new = True
         if self.reproducible:
             return True
-        if begins and self.newness > MOST_NEW and self.steps % TRIAL:
+        if begins and self.newness > MOST_NEW and not self._tries:
             return False
         return at.is_predictable()
 
@@ -225,7 +255,7 @@ class Paths:
         self, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
     ) -> PathPlan | None:
         """The plan of a path, ready to run; None where there is no memory for it."""
-        plan = end.plan
+        plan, self._idle = end.plan, 0
         try:
             if plan is None or not wanted <= plan.wanted:
                 more = wanted if plan is None else wanted | plan.wanted

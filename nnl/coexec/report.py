@@ -34,7 +34,7 @@ class Report:
     Attributes:
         steps: How many there were.
         traces: How many of them were new to the graph of all paths; other shapes are nothing new.
-        left: How many of them computed at once from where new paths hardly ever come again.
+        left: How many of them computed at once, all or from where paths hardly ever come again.
         fallbacks: What was new in those of them that came after a step without anything new.
         segments: How many pieces ran: a step is cut where something reads or writes a value.
         seconds: What the steps have taken, and `running` what of it their pieces took.

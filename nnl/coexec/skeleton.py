@@ -76,7 +76,6 @@ class Skeleton(Memory):
         self.pieces: list[tuple[dict[int, int], list[Place]]] = []
         self.visited: dict[int, int] = {}  # {location: calls of functions of an array and a number}
         super().__init__()
-        paths.begin_step()
         now = Running.now
         if now is not None and now.thread == self.thread:
             self.behind, now.follower = now, self

@@ -228,7 +228,40 @@ def test_steps_that_never_come_again_are_left_and_others_learnt_after_them() -> 
             np.testing.assert_array_equal(run(coins).d, step(coins).d)
             left.append(run.report().left)
     assert left[20] == 0 < left[79]
-    assert left[140] == left[179]  # one step in 64 is a trial
+    assert left[140] == left[179]  # there was a trial after 64 steps
+
+
+@pytest.mark.parametrize("beginning", (0, 30))
+def test_steps_that_are_always_new_are_not_followed_unless_part_of_them_has_a_plan(
+    beginning: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # paths have plans, but not at once
+    rng = np.random.default_rng(0)
+    x = variable(2, 3)
+
+    def step(coins: Any) -> nn.Variable:
+        h = x
+        for _ in range(beginning):
+            h = F.tanh(F.affine(h, w)) + h
+        if beginning:
+            h = x * float(F.mean(h).d)
+        for coin in coins:
+            h = F.tanh(h) if coin else F.sigmoid(h)
+        return h
+
+    w = variable(3, 3)
+    run = nn.coexecute(step)
+    with nn.context_scope(nn.Context(["numpy:float"])), nn.auto_forward():
+        for k in range(400):
+            coins = rng.integers(0, 2, 20)
+            np.testing.assert_array_equal(run(coins).d, step(coins).d)
+            if k in (10, 300):  # followed, and in the first case not
+                with pytest.raises(TypeError, match="iterable"):
+                    run(None)
+    report = run.report()
+    assert report.steps == 402 and report.left > 340
+    # of the last 200 steps, all or two of a trial
+    assert report.segments > 600 if beginning else report.segments < 60
 
 
 def test_the_report_says_which_blocks_have_plans() -> None:
