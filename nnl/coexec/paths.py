@@ -188,7 +188,7 @@ class Paths:
             ends: Whether the step ends there, too.
         """
         if self.reproducible:
-            key = frozenset(wanted)
+            key = frozenset(wanted), ends
             place = place.after.get(key) or self.add(place, key, ())
         place.goes_on = not ends
         return place
