@@ -22,7 +22,7 @@ New = tuple[Op, Any, Bound, tuple[int, ...]]  # the first four of a Call
 Values = dict[int, tuple[str, Any]]  # {number of an array: its memory space and buffer}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Call:
     """A function that was called.
 
