@@ -23,7 +23,7 @@ def other_pages() -> str:
     """Pages that no list of pages names, as lines of such a list: nobody has to remember them."""
     docs = ROOT / "docs"
     lists = "\n".join(page.read_text(encoding="utf-8") for page in docs.rglob("index.md"))
-    named = set(re.findall(r"^(?:\.\./)?(\w+)$", lists, re.M))
+    named = set(re.findall(r"^(?:.*<|\.\./)?(\w+)>?$", lists, re.M))
     found = sorted(page.stem for page in docs.glob("*.md"))
     return "\n".join(f"../{name}" for name in found if name not in {*named, "index"})
 
