@@ -322,6 +322,16 @@ def test_training_is_true_at_first_and_set_in_all_submodules():
     assert deep.net.a.training and not deep.training
 
 
+def test_saving_no_parameters_says_where_those_of_a_module_are(tmp_path, caplog):
+    net = Net()
+    net(nn.Variable((2, 3)))
+    nn.save_parameters(tmp_path / "none.h5")
+    assert caplog.text.count("for there are none here; a Module saves its own by its save_") == 1
+    assert "(documentation: guides/own_layer#layers-as-objects)" in caplog.text
+    net.save_parameters(tmp_path / "net.h5")
+    assert caplog.text.count("gets no parameters") == 1
+
+
 def test_call_must_be_defined():
     class Empty(Module):
         pass

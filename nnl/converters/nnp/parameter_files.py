@@ -64,6 +64,12 @@ def save_parameters(
     if params is None:
         params = get_parameters(grad_only=False)
     kind = _extension("save_parameters", path, extension, SAVED)
+    if not params:
+        logger.warning(
+            "save_parameters: %s gets no parameters, for there are none here; a Module saves its "
+            "own by its save_parameters (documentation: guides/own_layer#layers-as-objects)",
+            path,
+        )
     stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in params.items()]
     content = stored_bytes(stored, kind)
     content = sealed(content) if kind == ".protobuf" else content
