@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from types import FunctionType
 from typing import Any
@@ -62,7 +62,7 @@ class Module:
     parameters by name, and the registry of `nnl.get_parameters` does not see them. A Module that
     is assigned to an attribute becomes a submodule, whose parameters are listed under
     "@attribute/". Those of Modules in a list, tuple or dictionary that is an attribute are listed
-    under "@attribute.position/" or "@attribute.key/".
+    under "@attribute.position/" or "@attribute.key/", also where one holds another.
 
     Example:
         >>> class Classifier(nn.Module):
@@ -141,12 +141,12 @@ class Module:
         parts = self.submodules
         known = {id(self), *map(id, parts.values()), *map(id, self._above())}
         for name, value in vars(self).items():
-            for key, part in _items(value):
-                if isinstance(part, Module) and id(part) not in known:
+            for path, part in _modules_in(name, value):
+                if id(part) not in known:
                     known.add(id(part))
-                    parts[f"{name}.{key}"] = part
+                    parts[path] = part
                     if part.parent is None:
-                        part._belongs_to(self, f"{name}.{key}")
+                        part._belongs_to(self, path)
         return parts
 
     def _above(self) -> Iterator[Module]:
@@ -319,10 +319,15 @@ class Module:
         return FILES[name]
 
 
-def _items(value: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(value, dict):
-        return value.items()
-    return enumerate(value) if isinstance(value, (list, tuple)) else ()
+def _modules_in(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Module]]:
+    """("name.position", module) of those in a list, tuple or dictionary, also inside another one."""
+    if not isinstance(value, (list, tuple, dict)) or depth == 8:  # one may hold itself
+        return
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(item, Module):
+            yield f"{name}.{key}", item
+        elif isinstance(item, (list, tuple, dict)):
+            yield from _modules_in(f"{name}.{key}", item, depth + 1)
 
 
 class Sequential(Module):

@@ -86,10 +86,12 @@ def test_modules_in_lists_tuples_and_dictionaries_are_parts(tmp_path):
             self.many = []
             self.last = Dense(2)
             self.many += [Dense(3), self.last]  # the second one is a submodule already
-            self.more, self.named = (Dense(4), "text"), {"head": Dense(5), 7: self}
+            self.more, self.named = ("text", {7: [Dense(4)]}), {"head": Dense(5), 7: self}
+            self.endless = [self.last]
+            self.endless.append(self.endless)
 
         def call(self, x):
-            for part in (*self.many, self.more[0], self.named["head"]):
+            for part in (*self.many, self.more[1][7][0], self.named["head"]):
                 x = part(x)
             return x
 
@@ -97,7 +99,7 @@ def test_modules_in_lists_tuples_and_dictionaries_are_parts(tmp_path):
     assert not net.get_parameters()
     with nn.graph_def.graph() as g:
         called(net)
-    parts = ["@last", "@many.0", "@more.0", "@named.head"]
+    parts = ["@last", "@many.0", "@more.1.7.0", "@named.head"]
     names = [f"{part}/affine/{w}" for part in parts for w in "Wb"]
     assert list(net.get_parameters()) == names
     assert sorted(g.get_parameters()) == sorted(names)
