@@ -225,7 +225,7 @@ def _network(args: argparse.Namespace, bench: Any, report: Any, names: list[str]
 def _optimizer(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> None:
     from nnl.deep500.report import table
 
-    trained = [n for n in names if bench.network_class(n).trains]
+    trained = _trained(bench, report, names)
     if args.steps:
         bench.steps_of(
             report,
@@ -248,6 +248,18 @@ def _optimizer(args: argparse.Namespace, bench: Any, report: Any, names: list[st
         print(path, file=sys.stderr)
 
 
+def _trained(bench: Any, report: Any, names: list[str]) -> list[str]:
+    """Those that train; the others are rows with what they want for it."""
+    from nnl.deep500 import backends
+
+    hints = backends(training=True)
+    found = [n for n in names if bench.network_class(n).trains]
+    for name in [n for n in names if n not in found]:
+        reason = hints[name.partition(":")[0]]
+        report.rows.append({"backend": name, "status": "missing", "reason": reason})
+    return found
+
+
 def _overhead(args: argparse.Namespace, bench: Any, report: Any, names: list[str]) -> None:
     from nnl.deep500.report import table
 
@@ -261,7 +273,7 @@ def _distributed(args: argparse.Namespace, bench: Any, report: Any, names: list[
     from nnl.deep500.report import table
 
     asked = ("model", "optimizer", "data", "epochs", "batch_size", "lr", "samples")
-    trained = [n for n in names if bench.network_class(n).trains]
+    trained = _trained(bench, report, names)
     bench.distributed_of(
         report, trained, args.schemes, args.ranks, **{k: getattr(args, k) for k in asked}
     )
@@ -272,8 +284,7 @@ def _experiments(args: argparse.Namespace, bench: Any, report: Any, names: list[
     from nnl.deep500.experiments import figures
 
     trained = [n for n in names if n != "reference" and bench.network_class(n).trains]
-    made, pictures = figures(args.out, trained, args.ranks, args.epochs, args.samples)
-    report.rows += made.rows
+    _, pictures = figures(args.out, trained, args.ranks, args.epochs, args.samples, report)
     for path in pictures:
         print(path)
 

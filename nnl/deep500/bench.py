@@ -144,11 +144,12 @@ def overheads_of(
 
     view = model_of(model)
     for name in names:
+        told = {"model": model, "optimizer": rule}
         try:
-            rows = level1.overhead(view, name, rule, batch_size, epochs, steps)
+            for row in level1.overhead(view, name, rule, batch_size, epochs, steps):
+                report.rows.append({**told, **row})
         except Exception as error:  # back ends raise what they like: it is a result
-            rows = [{"backend": name, **_ended_by(error)}]
-        report.rows += [{"model": model, "optimizer": rule, **row} for row in rows]
+            report.rows.append({**told, "backend": name, **_ended_by(error)})
 
 
 def optimizers_of(
@@ -243,7 +244,7 @@ def _beside(view: Any, backend: str, rule: str, trained: Any, train_set: DataSet
     if kind == "native":
         try:
             size, data = train_set.batch_size, train_set.data
-            found = level1.overhead(view, backend, own, size, 2, 10, data)[-1]
+            *_, found = level1.overhead(view, backend, own, size, 2, 10, data)
             return {k: v for k, v in found.items() if k not in ("backend", "epoch")}
         except NotImplementedError:
             pass

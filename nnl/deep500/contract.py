@@ -54,20 +54,27 @@ class Network:
         label: What the input of labels is called, if one is added with a loss.
     Raises:
         UnsupportedOperator: The back end cannot run the model; all its missing operators are named.
+        NetworkError: The back end has no such device.
 
     Class attributes:
         backend: Its name. package: What must be installed. trains: Whether it has gradients.
+        devices: Those that it has, where it does not say so itself.
         training_hint: What would have to be installed for them, where it has none.
     """
 
     backend: ClassVar[str] = ""
     package: ClassVar[str] = "numpy"
     trains: ClassVar[bool] = True
+    devices: ClassVar[tuple[str, ...]] = ()
     training_hint: ClassVar[str] = ""
 
     def __init__(
         self, model: Any, device: str = "", trainable: Sequence[str] | None = None
     ) -> None:
+        if device and self.devices and device not in self.devices:
+            raise NetworkError(
+                f"{self.backend} has no device {device!r}, wanted {' or '.join(self.devices)}"
+            )
         view = model if isinstance(model, Model) else read(model)
         g = view.graph
         graph = Graph(g.name, [*g.nodes], [*g.inputs], [*g.outputs], dict(g.initializers))

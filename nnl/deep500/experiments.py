@@ -25,10 +25,12 @@ def figures(
     ranks: int = 2,
     epochs: int = 8,
     samples: int | None = None,
+    report: Report | None = None,
 ) -> tuple[Report, list[Path]]:
     """Train everything that the figures need, and draw them.
 
     Args:
+        report: What the rows are added to.
         backends: The first one trains on several ranks, too.
         ranks: Of the distributed runs, which the thesis made on three GPUs.
     Returns:
@@ -36,21 +38,23 @@ def figures(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    report, single = Report("optimizer", settings={"ranks": ranks, "epochs": epochs}), []
+    if report is None:
+        report = Report("optimizer", settings={"ranks": ranks, "epochs": epochs})
     rules = ("momentum", "native:momentum", "adam", "native:adam")
     bench.optimizers_of(
         report, backends, rules, "lenet", "digits", epochs, 32, None, folder / "runs", samples
     )
+    if report.ended == "interrupted":
+        return report, []
     single = list(report.rows)
-    many = Report("distributed")
     schemes = ("decentralized", "server", "neighbors", "native:decentralized")
     settings = {"model": "lenet", "optimizer": "adam", "data": "digits", "epochs": epochs}
     settings |= {"batch_size": 32, "lr": None, "samples": samples}
-    bench.distributed_of(many, backends[:1], schemes, [ranks], **settings)
-    report.rows += many.rows
+    bench.distributed_of(report, backends[:1], schemes, [ranks], **settings)
+    many = report.rows[len(single) :]
     adam = _named(single, "optimizer", lambda r: r["optimizer"].endswith("adam"))
     adam = {k: v for k, v in adam.items() if k.startswith(f"{backends[0]} ")}
-    shared = _named(many.rows, "scheme", lambda r: "epoch" in r, f" on {ranks}")
+    shared = _named(many, "scheme", lambda r: "epoch" in r, f" on {ranks}")
     momentum = _named(single, "optimizer", lambda r: r["optimizer"].endswith("momentum"))
     server = {k: v for k, v in shared.items() if "server" in k or "native" in k}
     wanted = [

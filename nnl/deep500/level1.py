@@ -89,7 +89,7 @@ def overhead(
     epochs: int = 5,
     steps: int = 20,
     data: Mapping[str, Any] | None = None,
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """The same training as a plain program of the back end and through the runner, in turns.
 
     A row per epoch as in the thesis's table 6.1: seconds of `steps` steps of both; and a last row
@@ -108,7 +108,7 @@ def overhead(
         batches = list(DataSet(dict(data), batch_size))[:4]
     run = Runner(DataSet(batches[0], batch_size, None), None, net, trained)
     job = JobSummary()
-    rows, pairs = [], []  # type: list[dict[str, Any]], list[Pair]
+    pairs: list[Pair] = []
     for epoch in range(epochs):
         run._tell("before_epoch", job)
         sums = [0.0, 0.0]
@@ -122,10 +122,8 @@ def overhead(
             sums = [s + t for s, (t, _) in zip(sums, took, strict=True)]
             if epoch:
                 pairs.append(took)
-        row = {"backend": backend, "epoch": epoch, "native_s": sums[0], "deep500_s": sums[1]}
-        rows.append(row)
-    rows.append({"backend": backend, "epoch": "all", **compared(pairs, "plain program")})
-    return rows
+        yield {"backend": backend, "epoch": epoch, "native_s": sums[0], "deep500_s": sums[1]}
+    yield {"backend": backend, "epoch": "all", **compared(pairs, "plain program")}
 
 
 def loop_pairs(trained: Optimizer, data: DataSet, steps: int = 10) -> list[Pair]:

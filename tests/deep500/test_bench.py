@@ -281,6 +281,49 @@ def test_an_interrupted_comparison_of_networks_keeps_its_rows(tmp_path, monkeypa
     assert [(r["backend"], r["status"]) for r in found.rows] == [("reference", "done")]
 
 
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        ("reference:gpu", "reference has no device 'gpu', wanted cpu"),
+        ("onnxruntime:gpu", "onnxruntime has no device 'gpu', wanted cpu or cuda"),
+        ("torch:cuda:1", "torch has no device 'cuda:1', wanted cpu or compiled or cpu:compiled or"),
+        ("nnl:gpu", "ext_name is 'gpu', wanted one of"),
+    ],
+)
+def test_unknown_devices_are_named(backend, said):
+    installed(backend.partition(":")[0])
+    (row,) = level1.networks(zoo.lenet(), [backend], 2, 1)
+    assert row["status"] == "failed" and said in row["reason"]
+
+
+def test_back_ends_that_do_not_train_are_rows_where_training_is_asked_for(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    backends = f"{installed('onnxruntime')},reference"
+    args = ["--backends", backends, "--json", "rows.json"]
+    small = ["--samples", "90", "--epochs", "1", "--optimizers", "sgd"]
+    assert main(["bench", "optimizer", *args, *small]) == 0
+    first, second = report.load("rows.json").rows
+    assert (first["backend"], first["status"]) == ("onnxruntime", "missing")
+    assert "onnxruntime-training" in first["reason"] and second["status"] == "done"
+
+
+def test_interrupted_overheads_keep_the_epochs_that_are_over(tmp_path, monkeypatch):
+    step, steps = level1.paired, []
+
+    def interrupted(*calls):
+        steps.append(1)
+        if len(steps) > 5:
+            raise KeyboardInterrupt
+        return step(*calls)
+
+    monkeypatch.setattr(level1, "paired", interrupted)
+    path = tmp_path / "rows.json"
+    args = ["bench", "overhead", "lenet", "--backends", "nnl", "--steps", "2", "--json", str(path)]
+    assert main(args) == 130
+    assert [r["epoch"] for r in report.load(path).rows] == [0, 1]
+
+
 def test_unknown_schemes_are_named(capsys):
     assert main(["bench", "distributed", "--schemes", "gossip", "--backends", "nnl"]) == 1
     assert "there is no scheme 'gossip', wanted one of decentralized" in capsys.readouterr().err

@@ -92,7 +92,7 @@ class OnnxRuntimeNetwork(Network):
         device: "cpu", or "cuda" with the package onnxruntime-gpu.
     """
 
-    backend, package = "onnxruntime", "onnxruntime"
+    backend, package, devices = "onnxruntime", "onnxruntime", ("cpu", "cuda")
     trains = find_spec("onnxruntime.training") is not None
     training_hint = "pip install onnxruntime-training in the place of onnxruntime"
 

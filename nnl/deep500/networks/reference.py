@@ -381,7 +381,7 @@ class ReferenceVisitor(StrictVisitor):
 class ReferenceNetwork(Network):
     """A model in numpy. `visitor` may be any whose methods give (outputs, backward)."""
 
-    backend = "reference"
+    backend, devices = "reference", ("cpu",)
     visitor: StrictVisitor = ReferenceVisitor()
 
     def missing(self) -> list[str]:

@@ -330,7 +330,7 @@ class TensorFlowNetwork(VisitorNetwork):
         device: "cpu", or "compiled" for one tf.function.
     """
 
-    backend, package = "tensorflow", "tensorflow"
+    backend, package, devices = "tensorflow", "tensorflow", ("cpu", "compiled")
     visitor = TensorFlowVisitor()
 
     def __init__(self, model: Any, device: str = "", trainable: Any = None) -> None:

@@ -23,6 +23,7 @@ class TorchNetwork(VisitorNetwork):
     """
 
     backend, package = "torch", "torch"
+    devices = "cpu", "compiled", "cpu:compiled", "cuda", "cuda:compiled"
 
     def __init__(self, model: Any, device: str = "", trainable: Any = None) -> None:
         place, _, how = (device or "cpu").partition(":")
