@@ -32,7 +32,8 @@ def agree_with_the_page(results: list[operators.Result], backend: str) -> None:
     """Every number of a back end, unless the page was made with another version of something."""
     text = PAGE.read_text(encoding="utf-8")
     names, *rows = [line.strip("| ").split(" | ") for line in text.splitlines() if "| " in line]
-    package = {"tensorflow": "tensorflow-cpu", "reference": "numpy"}.get(backend, backend)
+    packages = {"tensorflow": "tensorflow-cpu", "reference": "numpy", "nnl": "numpy"}
+    package = packages.get(backend, backend)
     if any(f" {n} {v}" not in text for n, v in versions().items() if n in ("onnx", package)):
         return
     at = names.index(backend)

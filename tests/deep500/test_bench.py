@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("onnx")
 
 from nnl.cli.main import main  # noqa: E402
+from nnl.converters.onnx.operators import operator_class  # noqa: E402
 from nnl.deep500 import bench, level1, report, zoo  # noqa: E402
 from nnl.deep500.report import Report  # noqa: E402
 from tests.deep500 import costs  # noqa: E402
@@ -342,6 +344,10 @@ def test_bench_distributed(tmp_path):
     assert {r["status"] for r in table} == {"done"}
     names = {(r["scheme"], r["ranks"]) for r in table}
     assert len(names) == 10 and ("async-server", "3") in names
+    # once for the whole job: a server that answers every gradient at once has no epochs
+    told = Counter((r["scheme"], r["ranks"]) for r in table)
+    assert told.pop(("async-server", "3")) == 1 and set(told.values()) == {2}
+    assert {r["samples"] for r in table if r["epoch"] == "1"} == {"960", "896"}
     assert {r["baseline"] for r in table} == {"plain loop"}
     assert all(float(r["native_s"]) > 0 and r["overhead_us"] for r in table)
     same = [r["loss"] for r in table if r["ranks"] == "3" and r["epoch"] == "1"]
@@ -369,6 +375,24 @@ def test_what_is_written_by_hand_trains_the_same(backend):
 
 def test_what_is_written_by_hand_trains_the_same_on_tensorflow():
     in_tensorflow("tests.deep500.costs", "--same", "tensorflow:compiled")
+
+
+def test_a_static_graph_is_run_from_what_no_other_output_reads():
+    net = level1.network(zoo.lenet(), "nnl:numpy")
+    net.add_loss()
+    net.add_output("maxpool3")
+    net.add_node(operator_class("Tanh", zoo.OPSET)("gemm8", outputs="beside"))
+    net.add_output("beside")
+    batch = level1.batch_for(net, 2)
+    outs = net.inference(batch)
+    _, recorded, ends = net._static(net._bound(batch))
+    assert [net.graph.outputs[recorded.index(e)].name for e in ends] == ["loss", "beside"]
+    wanted = level1.network(zoo.lenet(), "reference")
+    for name in ("maxpool3", "gemm8"):
+        wanted.add_output(name)
+    exact = wanted.inference({"x": batch["x"]})
+    np.testing.assert_allclose(outs["maxpool3"], exact["maxpool3"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outs["beside"], np.tanh(exact["gemm8"]), rtol=1e-4, atol=1e-5)
 
 
 def quiet():
