@@ -320,7 +320,7 @@ class Module:
 
 
 def _modules_in(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Module]]:
-    """("name.position", module) of those in a list, tuple or dictionary, also inside another one."""
+    """("name.position", module) of those in a list, tuple or dictionary, or one inside it."""
     if not isinstance(value, (list, tuple, dict)) or depth == 8:  # one may hold itself
         return
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):

@@ -25,7 +25,6 @@ from nnl.converters.nnp.parameter_files import (
     save_parameters,
     set_parameter_from_proto,
 )
-from nnl.core.once import WARNED
 from nnl.core.parameter import get_parameter_or_create
 
 FORMATS = ["h5", "protobuf"]
@@ -72,19 +71,6 @@ def test_what_is_saved_is_loaded(tmp_path: Path, extension: str) -> None:
         v.d = np.full(v.shape, 9.0)
     load_parameters(str(path))
     check(values)
-
-
-def test_a_file_of_no_parameters_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    nn.clear_parameters()
-    WARNED.clear()
-    path = tmp_path / "a.h5"
-    nn.save_parameters(path, {})  # as asked for
-    assert caplog.records == []
-    nn.save_parameters(path)
-    assert [r.getMessage() for r in caplog.records] == [
-        f"save_parameters: there are no parameters to save in {path}: those of a Module are saved "
-        "by its own save_parameters"
-    ]
 
 
 @pytest.mark.parametrize("extension", FORMATS)

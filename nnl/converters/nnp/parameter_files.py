@@ -16,7 +16,6 @@ from nnl.converters.nnp.members import BytesFile, Member, Place, members, sealed
 from nnl.converters.nnp.messages import messages, parse
 from nnl.converters.nnp.wire import join_parameters, split_parameters
 from nnl.core.atomic import replacing
-from nnl.core.once import warn_once
 from nnl.core.parameter import (
     all_or_nothing,
     get_parameter,
@@ -64,11 +63,6 @@ def save_parameters(
     """
     if params is None:
         params = get_parameters(grad_only=False)
-        if not params:
-            warn_once(
-                f"save_parameters: there are no parameters to save in {path}: those of a Module are "
-                "saved by its own save_parameters"
-            )
     kind = _extension("save_parameters", path, extension, SAVED)
     if not params:
         logger.warning(
