@@ -14,8 +14,8 @@ from tests.coexec.schedules import Schedule, use
 
 
 @pytest.fixture(autouse=True)
-def alone() -> Any:
-    """No run of another test."""
+def alone(monkeypatch: Any) -> Any:
+    """No run of another test; what a test has replaced is there until its run ends."""
     yield
     if Running.now is not None:
         Running.now.finish()

@@ -136,7 +136,9 @@ def test_setup_ends_with_how_to_use_it():
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
     command = ["make", "-n", "-W", "cpp/CMakeLists.txt", "setup"]  # as if that file had changed
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # of a make that runs the tests
+    env = {k: v for k, v in os.environ.items() if k not in outer}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=env)
     *_, said, touched = done.stdout.splitlines()
     assert said == "echo 'To use it: . .venv/bin/activate'"
     assert touched == "touch .venv/.native"
