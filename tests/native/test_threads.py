@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -240,6 +241,7 @@ def test_a_plan_frees_its_memory_with_its_graph(step: str) -> None:
 
 STEP_OF_A_SMALL_NETWORK = """
 import os
+import re
 import nnl as nn, nnl.functions as F, nnl.parametric_functions as PF
 x = nn.Variable((2, 3, 8, 8), need_grad=True)
 x.d = 1
@@ -259,3 +261,30 @@ def test_small_convolutions_wake_no_thread() -> None:
     run = [sys.executable, "-c", STEP_OF_A_SMALL_NETWORK]
     done = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"
+
+
+WHAT_OPENMP_READ = """
+import os
+import re
+from nnl.ext.native import library
+library()
+print([os.environ.get(name) for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")])
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="GNU OpenMP, which GCC uses")
+@pytest.mark.parametrize("policy", [None, "passive"])
+def test_idle_threads_spin_for_microseconds_also_where_two_have_helpers(policy: Any) -> None:
+    given = {"OMP_DISPLAY_ENV": "verbose"} | ({"OMP_WAIT_POLICY": policy} if policy else {})
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {k: v for k, v in os.environ.items() if k not in names} | given
+    run = [sys.executable, "-c", WHAT_OPENMP_READ]
+    done = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+    if "GOMP_SPINCOUNT" not in done.stderr:
+        pytest.skip("the engine was built with another OpenMP")
+    said = dict(re.findall(r"(\w+) = '(\w+)'", done.stderr))
+    assert said["OMP_WAIT_POLICY"] == ("PASSIVE" if policy else "ACTIVE")
+    if policy is None:
+        assert said["GOMP_SPINCOUNT"] == "1000"
+    left = [policy, None if policy else "1000"]  # the policy is for GNU OpenMP alone
+    assert done.stdout.strip() == str(left)
