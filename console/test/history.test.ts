@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { record, redo, start, undo } from "../src/graph/history";
+import { closed, record, redo, start, undo } from "../src/graph/history";
 
 test("undo goes back step by step, redo the same way again", () => {
   let history = start(0);
@@ -32,6 +32,12 @@ test("a step after an undo does not join the one before", () => {
   let history = record(record(start("a"), "b", "name", 0), "c", "other", 10);
   history = record(undo(history), "d", "name", 20);
   expect(undo(history).present).toBe("b");
+});
+
+test("a step after saving does not join the one that was saved", () => {
+  let history = closed(record(start("16"), "20", "outmaps", 0));
+  history = record(history, "24", "outmaps", 300);
+  expect(undo(history).present).toBe("20");
 });
 
 test("what changes nothing is no step", () => {

@@ -6,7 +6,7 @@ import { ApiError, address, get, send } from "../api/http";
 import type { Document, LayerCatalog } from "../api/network";
 import type { Project, Version } from "../api/records";
 import { arrangeWhereNeeded } from "../graph/layout";
-import { record, redo, start, undo, type History } from "../graph/history";
+import { closed, record, redo, start, undo, type History } from "../graph/history";
 import { layersByType, type Layers } from "../graph/ports";
 
 /** What is kept of a project while another one is open. */
@@ -139,7 +139,7 @@ export const useEditor = create<EditorState>()((set, state) => {
       const { project, history, head } = state();
       if (!project || !history) return false;
       const document = history.present;
-      set({ saving: true });
+      set({ saving: true, history: closed(history) });
       try {
         const response = await send("POST", address(`/projects/${project.id}/versions`), {
           body: { document, note: options.note },

@@ -28,6 +28,11 @@ export function record<T>(history: History<T>, present: T, key?: string, now = D
   };
 }
 
+/** The same, where the next step joins none: what was saved can be gone back to. */
+export function closed<T>(history: History<T>): History<T> {
+  return { ...history, merge: null };
+}
+
 export function undo<T>(history: History<T>): History<T> {
   const previous = history.past.at(-1);
   if (previous === undefined) return history;
