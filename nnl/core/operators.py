@@ -159,9 +159,10 @@ class Operators:
     __array_ufunc__ = None
 
     def __array_function__(self, function: Any, types: Any, args: Any, kw: Any) -> Any:
-        """What numpy's functions give: their shape only, as numpy takes this for one object."""
-        if function in (np.shape, np.ndim, np.size):
-            return function._implementation(*args, **kw)
+        """Their shape, as numpy takes a Variable for one object; what computes is an error."""
+        own = {np.shape: "shape", np.ndim: "ndim", np.size: "size"}.get(function)
+        if own is not None and len(args) == 1 and not kw:
+            return getattr(self, own)
         what = f"numpy.{function.__name__} of a {type(self).__name__}"
         raise TypeError(
             f"{what}: write {values_of(self)} for its values, or a function of nnl.functions"

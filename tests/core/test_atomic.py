@@ -225,6 +225,8 @@ def test_killed_at_every_call(tmp_path: Path, ending: str) -> None:
             child.join()
             assert child.exitcode in (0, -signal.SIGKILL)
         assert path.read_text() in (("old",) if ending == "fails" else ("old", "new"))
+        if path.read_text() == "new":  # it is the last to take its place
+            assert path.with_name("b").read_text() == "beside"
         with replacing(path) as file:
             file.write_text("newer")
         assert ".a.tmp" not in kept(path.parent) and path.read_text() == "newer"
