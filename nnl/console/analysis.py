@@ -12,7 +12,7 @@ from typing import Any
 from nnl.console.building import Graph, Placed, build
 from nnl.console.document import Document, Net
 from nnl.console.layout import COLUMN, ROW
-from nnl.console.palette import Layer, layers
+from nnl.console.palette import Layer, layers, title
 from nnl.console.problems import Problem
 from nnl.core.elementwise import NAMES, program_of
 from nnl.core.graph import Node
@@ -43,6 +43,8 @@ _CODES = {
     }.items()
     for name in names.split()
 }
+# Losses that take what these functions are computed from, and stand in their place.
+_BEFORE = {"F.softmax": "F.softmax_cross_entropy", "F.sigmoid": "F.sigmoid_cross_entropy"}
 Shape = tuple[int, ...]
 
 
@@ -70,7 +72,7 @@ def analyse(
             networks[net.name] = _network(net, part, own)
             problems += apart
     losses, outputs = ends(document, graph)
-    problems += _remarks(document, losses, outputs, columns or {})
+    problems += _remarks(document, graph, losses, outputs, columns or {})
     wrong = any(p.severity == "error" for p in problems)
     return {
         "revision": revision,
@@ -223,7 +225,11 @@ def ends(document: Document, graph: Graph) -> tuple[list[str], list[str]]:
 
 
 def _remarks(
-    document: Document, losses: list[str], outputs: list[str], columns: Mapping[str, Shape]
+    document: Document,
+    graph: Graph,
+    losses: list[str],
+    outputs: list[str],
+    columns: Mapping[str, Shape],
 ) -> list[Problem]:
     net = document.main
     if not net.nodes:
@@ -233,7 +239,9 @@ def _remarks(
     text = "there is no loss to train with: end the network with a layer of the category Loss"
     fix = None
     if len(outputs) == 1 and net.nodes[outputs[0]].type != "Output":
-        fix = _add_loss(net, outputs[0])
+        given = graph.placed[(outputs[0],)].outputs
+        if given:  # what is wrong has none, and no loss would make it right
+            fix = _add_loss(net, outputs[0], given[0].shape)
     return [Problem("no_loss", text, net.name, fix=fix, severity="warning")]
 
 
@@ -255,16 +263,30 @@ def _without_data(net: Net, columns: Mapping[str, Shape]) -> list[Problem]:
     return found
 
 
-def _add_loss(net: Net, end: str) -> dict[str, Any]:
-    grown = Net(net.name, dict(net.nodes))
-    label = grown.add("Input", net.unused_name("y"), {"shape": [1]})
-    loss = grown.add("F.softmax_cross_entropy", net.unused_name("loss"))
+def _add_loss(net: Net, end: str, shape: Shape) -> dict[str, Any]:
+    """A loss below an end of this shape: of two, the one that its numbers are made for."""
     last = net.nodes[end]
-    loss.x, loss.y = last.x, last.y + ROW
-    label.x, label.y = last.x + COLUMN, last.y
-    nodes = [{"op": "add_node", "network": net.name, "value": n.to_json()} for n in (label, loss)]
-    edges = []
-    for source, name in ((end, "x"), (label.id, "target")):
-        edge = {"id": f"{source}-{loss.id}", "source": source, "out": 0, "target": loss.id}
-        edges.append({"op": "add_edge", "network": net.name, "value": {**edge, "in": name}})
-    return {"label": "Add softmax cross entropy", "edits": nodes + edges}
+    source, out, kind = end, 0, "F.softmax_cross_entropy"
+    edits: list[dict[str, Any]] = []
+    before = [e for e in net.edges if e.target == end]
+    if last.type in _BEFORE and len(before) == 1:  # twice a softmax would hardly learn
+        source, out, kind = before[0].source, before[0].out, _BEFORE[last.type]
+        edits.append({"op": "delete_node", "network": net.name, "node": end})
+    elif len(shape) < 2 or shape[1:] == (1,):  # one number is no choice among classes
+        kind = "F.squared_error"
+    wanted, properties = shape[1:], {}
+    if kind == "F.softmax_cross_entropy":
+        wanted = (1, *shape[2:])
+        if len(shape) > 2:  # classes of every pixel
+            properties = {"axis": 1}
+    grown = Net(net.name, dict(net.nodes))
+    label = grown.add("Input", net.unused_name("y"), {"shape": list(wanted)})
+    loss = grown.add(kind, net.unused_name("loss"), properties)
+    loss.x, loss.y = last.x, last.y + (ROW if source == end else 0)
+    label.x, label.y = last.x + COLUMN, loss.y - ROW
+    edits += [{"op": "add_node", "network": net.name, "value": n.to_json()} for n in (label, loss)]
+    ports = [p.name for p in layers()[kind].inputs]
+    for (start, number), name in zip(((source, out), (label.id, 0)), ports, strict=False):
+        edge = {"id": f"{start}-{loss.id}", "source": start, "out": number, "target": loss.id}
+        edits.append({"op": "add_edge", "network": net.name, "value": {**edge, "in": name}})
+    return {"label": f"Add {title(layers()[kind].function).lower()}", "edits": edits}

@@ -34,6 +34,10 @@ def applied(document, fix):
             net.edges.append(Edge(e["id"], e["source"], e["out"], e["target"], e["in"]))
         elif edit["op"] == "delete_edge":
             net.edges = [e for e in net.edges if e.id != edit["edge"]]
+        elif edit["op"] == "delete_node":
+            key = edit["node"]
+            del net.nodes[key]
+            net.edges = [e for e in net.edges if key not in (e.source, e.target)]
         elif edit["op"] == "rename":
             net.nodes[edit["node"]].name = edit["value"]
         else:
@@ -269,3 +273,40 @@ def test_a_network_without_a_loss_gets_one_below_its_end():
     repaired = applied(document, problem["fix"])
     assert analyse(repaired)["trainable"]
     assert named(repaired.main, "loss").y > 300 and named(repaired.main, "y").x > 0
+
+
+@pytest.mark.parametrize(
+    ("end", "n", "loss", "shape"),
+    [
+        ("F.softmax", 3, "F.softmax_cross_entropy", [1]),
+        ("F.sigmoid", 2, "F.sigmoid_cross_entropy", [2]),
+        ("F.tanh", 1, "F.squared_error", [1]),
+        ("F.tanh", 3, "F.softmax_cross_entropy", [1]),
+    ],
+)
+def test_the_loss_that_is_offered_fits_the_end(end, n, loss, shape):
+    document = chain(
+        ("Input", "x", {"shape": [8]}), ("PF.affine", "fc", {"n_outmaps": [n]}), (end, "said")
+    )
+    [problem] = analyse(document)["problems"]
+    repaired = applied(document, problem["fix"])
+    found = analyse(repaired)
+    assert found["trainable"] and found["problems"] == []
+    made = named(repaired.main, "loss")
+    words = loss.removeprefix("F.").replace("_", " ")
+    assert made.type == loss and problem["fix"]["label"] == f"Add {words}"
+    assert named(repaired.main, "y").properties["shape"] == shape
+    # A softmax or sigmoid is part of its loss; a second one below it would learn badly.
+    compared = next(e.source for e in repaired.main.edges if e.target == made.id)
+    assert repaired.main.nodes[compared].name == ("said" if end == "F.tanh" else "fc")
+
+
+def test_labels_of_pixels_have_the_size_of_the_picture():
+    document = chain(
+        ("Input", "x", {"shape": [3, 8, 8]}),
+        ("PF.convolution", "conv", {"outmaps": 4, "kernel": [3, 3], "pad": [1, 1]}),
+    )
+    [problem] = analyse(document)["problems"]
+    repaired = applied(document, problem["fix"])
+    assert named(repaired.main, "y").properties["shape"] == [1, 8, 8]
+    assert analyse(repaired)["trainable"]
