@@ -201,22 +201,26 @@ def _search(args: argparse.Namespace, console: Any) -> int:
     names = ("attempts", "hours", "jobs", "method", "seed")
     settings = {name: getattr(args, name) for name in names}
     project = _project(console, args.project)
-    key = console.searches.add(project, None, settings, drive=False)["id"]
     console.trials.children = max(console.trials.children, args.jobs)
+    key = console.searches.add(project, None, settings)["id"]
+    console.trials.begin()
+    console.searches.begin()
     seen: dict[int, str] = {}
     try:
-        while console.searches.one(key)["status"] == "running":
-            console.searches.step(key)
-            console.trials.tick()
+        status = "running"
+        while status == "running":
+            time.sleep(0.1)
+            status = console.searches.one(key)["status"]
             for c in console.searches.candidates(key):
                 if c["status"] not in ("running", "rejected") and c["number"] not in seen:
                     seen[c["number"]] = c["status"]
                     if not args.json:
                         print(_line(c), flush=True)
-            time.sleep(0.1)
     except KeyboardInterrupt:
         console.searches.cancel(key)
         raise
+    if status == "failed":
+        raise RuntimeError(console.store.row("SELECT what FROM audit WHERE id = ?", key)["what"])
     args.search = key
     return _front(args, console)
 

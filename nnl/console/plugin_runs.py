@@ -164,6 +164,8 @@ class Plugins:
                     "trial": trial,
                     "status": "running",
                     "created": time.time(),
+                    "server": os.getpid(),
+                    "server_start": processes.started_at(os.getpid()),
                 },
             )
         return self.result(run)
@@ -214,6 +216,8 @@ class Plugins:
         with self._lock:
             for row in self.store.rows("SELECT * FROM plugin_run WHERE status = 'running'"):
                 process = self._running.get(row["id"])
+                if process is None and processes.is_running(row["server"], row["server_start"]):
+                    continue  # another process of the folder waits for it
                 code = process.poll() if process is not None else -1
                 if code is None and time.time() - row["created"] < TIME_LIMIT_S:
                     continue

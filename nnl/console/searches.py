@@ -43,37 +43,29 @@ _TICK_S = 0.2
 
 
 class Searches:
-    """The searches of a console; one thread drives them all."""
+    """The searches of a console; one thread drives them all, in the process that leads."""
 
     def __init__(self, store: Store, trials: Trials) -> None:
         self.store, self.trials = store, trials
         self._end = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name="searches")
         self._studies: dict[str, Any] = {}
         self._lock = threading.RLock()
 
     def begin(self) -> None:
-        """Go on with searches that an earlier server had begun."""
-        if self.store.row("SELECT 1 FROM search WHERE status = 'running'"):
-            self._drive()
+        """Drive searches from now on, those of an earlier server too."""
+        self._thread.start()
 
     def close(self) -> None:
         self._end.set()
-        if self._thread is not None:
+        if self._thread.is_alive():
             self._thread.join(10)
-
-    def _drive(self) -> None:
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, daemon=True, name="searches")
-                self._thread.start()
 
     def _run(self) -> None:
         while not self._end.wait(_TICK_S):
-            running = self.store.rows("SELECT * FROM search WHERE status = 'running'")
-            if not running:
-                return
-            for row in running:
+            if not self.store.leads():
+                continue
+            for row in self.store.rows("SELECT * FROM search WHERE status = 'running'"):
                 try:
                     self.step(row["id"])
                 except Exception as error:  # noqa: BLE001  # the other searches go on
@@ -83,9 +75,7 @@ class Searches:
 
     # ---- what the page asks ----
 
-    def add(
-        self, project: str, version: str | None, settings: Mapping[str, Any], drive: bool = True
-    ) -> dict[str, Any]:
+    def add(self, project: str, version: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Begin a search."""
         version = version or self.store.project(project)["head"]
         document = self.store.document(version)
@@ -108,8 +98,6 @@ class Searches:
                 "created": time.time(),
             },
         )
-        if drive:
-            self._drive()
         return self.one(key)
 
     def all(self, project: str | None = None) -> list[dict[str, Any]]:
@@ -208,10 +196,15 @@ class Searches:
                     running, begun = running + 1, begun + 1
                 elif len(candidates) - begun > 50 * settings["attempts"]:
                     break
-            if json.dumps(candidates) != before:
-                self._change(key, candidates=json.dumps(candidates))
-            if over and not running:
-                self._change(key, status="finished", ended=time.time())
+            with self.store.change():
+                if json.dumps(candidates) != before:
+                    self._change(key, candidates=json.dumps(candidates))
+                cancelled = self._row(key)["status"] != "running"  # by another process, meanwhile
+                if over and not running and not cancelled:
+                    self._change(key, status="finished", ended=time.time())
+            for c in candidates:
+                if cancelled and c["status"] == "running":
+                    self._stop(c["trial"])
 
     def _study(self, key: str, settings: Mapping[str, Any]) -> Any:
         """The study of a search, which remembers what was tried."""

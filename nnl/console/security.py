@@ -39,7 +39,7 @@ _HEADERS = [
 ]
 _NO_COOKIE = """<!doctype html><meta charset="utf-8"><title>nnl console</title>
 <p>This page needs the address that <code>nnl console</code> has printed when it started. It works
-once, in one browser: start the console again for another one.</p>
+once, in one browser: start another console for the same folder to get another one.</p>
 """
 
 

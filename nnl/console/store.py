@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import sqlite3
 import time
@@ -19,6 +20,7 @@ from typing import Any
 
 from nnl.console.document import Document, parse
 from nnl.console.errors import Refused, missing
+from nnl.core.atomic import try_lock
 
 # What brings an index of version i to i + 1.
 MIGRATIONS = (
@@ -57,6 +59,10 @@ MIGRATIONS = (
     CREATE TABLE trust (plugin TEXT PRIMARY KEY, sha256 TEXT NOT NULL, at REAL NOT NULL);
     CREATE TABLE audit (at REAL NOT NULL, what TEXT NOT NULL, id TEXT NOT NULL);
     """,
+    """
+    ALTER TABLE plugin_run ADD COLUMN server INTEGER;
+    ALTER TABLE plugin_run ADD COLUMN server_start REAL;
+    """,
 )
 MAX_NAME = 200
 
@@ -67,13 +73,15 @@ def new_id() -> str:
 
 
 class Store:
-    """The index in `folder/.nnl/console.db`. Safe to use from several threads."""
+    """The index in `folder/.nnl/console.db`. Safe to use from several threads and processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.root = folder / ".nnl"
         self.root.mkdir(parents=True, exist_ok=True)
         self._lock = RLock()
+        self._leads = False
+        self._leader = os.open(self.root / "leader", os.O_CREAT | os.O_RDWR, 0o600)
         path = self.root / "console.db"
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
         self._db.row_factory = sqlite3.Row
@@ -82,18 +90,37 @@ class Store:
         self._migrate()
 
     def _migrate(self) -> None:
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version > len(MIGRATIONS):
-            raise ValueError(
-                f"{self.root}: its index is of version {version}, this nnl knows "
-                f"{len(MIGRATIONS)}: use a newer one"
-            )
-        for i in range(version, len(MIGRATIONS)):
-            self._db.executescript(f"BEGIN; {MIGRATIONS[i]} PRAGMA user_version = {i + 1}; COMMIT;")
+        with self.change() as db:  # of two processes one waits, and finds it done
+            version = db.execute("PRAGMA user_version").fetchone()[0]
+            if version > len(MIGRATIONS):
+                raise ValueError(
+                    f"{self.root}: its index is of version {version}, this nnl knows "
+                    f"{len(MIGRATIONS)}: use a newer one"
+                )
+            for i in range(version, len(MIGRATIONS)):
+                for statement in MIGRATIONS[i].split(";"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {i + 1}")
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
+            if self._leader >= 0:
+                os.close(self._leader)  # another process may lead now
+                self._leader = -1
+
+    def leads(self) -> bool:
+        """Whether this process runs the trials and searches of the folder. Of several that use it
+        the first one does, and when that ends, another."""
+        with self._lock:
+            if not self._leads and self._leader >= 0:
+                self._leads = try_lock(self._leader) is not False
+            return self._leads
+
+    def changed_elsewhere(self) -> int:
+        """A number that is another one after another process has changed something."""
+        with self._lock:
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     # ---- the database ----
 

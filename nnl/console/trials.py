@@ -45,6 +45,9 @@ _TICK_S = 0.1
 class Trials:
     """The trials of a console, and the thread that starts and follows them.
 
+    Where several processes use one folder, a server and a command say, the trials of all are
+    started and followed by the one that leads: two would take each other's ends for deaths.
+
     Args:
         children: How many run at once.
         command: What stands before the arguments of `nnl`.
@@ -76,9 +79,13 @@ class Trials:
             self._thread.join(5)
 
     def _run(self) -> None:
+        elsewhere = self.store.changed_elsewhere()
         while not self._end.wait(_TICK_S):
             try:
-                self.tick()
+                if self.store.leads():
+                    self.tick()
+                elsewhere, before = self.store.changed_elsewhere(), elsewhere
+                self.changes += elsewhere != before
             except Exception:  # noqa: BLE001  # the thread must go on, and the log says why not
                 logger.exception("trials")
                 self._end.wait(5)  # as where the disk is full: not ten times a second
@@ -101,13 +108,15 @@ class Trials:
                     free,
                 )
                 for row in queue:
-                    self._start(row)
+                    with self.store.change():  # meanwhile none can cancel it
+                        if self._row(row["id"])["status"] == "queued":
+                            self._start(row)
 
-    def _start(self, row: dict[str, Any], resume: bool = False) -> None:
+    def _start(self, row: dict[str, Any]) -> None:
         folder = self.folder(row["id"])
         try:
             arguments = json.loads((folder / "command.json").read_text())
-            arguments += ["-r"] if resume else []
+            arguments += ["-r"] if row["started"] is not None else []
             process = processes.start([*self.command, *arguments], folder / "log.txt", folder)
         except (OSError, ValueError) as error:
             what = error_text(f"it cannot be started: {error}", "train it again", str(folder))
@@ -395,7 +404,7 @@ class Trials:
         possible: Sequence[str],
         how: signal.Signals = signal.SIGTERM,
     ) -> dict[str, Any]:
-        with self._lock:
+        with self._lock, self.store.change():
             row = self._row(key)
             if row["status"] not in possible:
                 raise Refused("conflict", f"this trial is {row['status']}", None, key)
@@ -409,14 +418,11 @@ class Trials:
 
     def resume(self, key: str) -> dict[str, Any]:
         """Continue a suspended or interrupted trial where it was, in its own folder."""
-        with self._lock:
+        with self.store.change():
             row = self._row(key)
             if row["status"] not in ("suspended", "interrupted") or row["kind"] != "train":
                 raise Refused("conflict", f"this trial is {row['status']}", None, key)
-            if row["started"] is None:
-                self._changed(key, status="queued", ended=None, error=None)
-            else:
-                self._start(row, resume=True)
+            self._changed(key, status="queued", ended=None, error=None)
         return self.one(key)
 
     def retrain(self, key: str) -> dict[str, Any]:

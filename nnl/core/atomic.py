@@ -99,12 +99,12 @@ def _own_folder(saves: Path) -> tuple[Path, int]:
                 _remove_if_left(folder)
             folder = Path(tempfile.mkdtemp(dir=saves))
             lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-            if _lock(lock) is not False and (folder / _LOCK).exists():
+            if try_lock(lock) is not False and (folder / _LOCK).exists():
                 return folder, lock
             os.close(lock)
 
 
-def _lock(file: int) -> bool | None:
+def try_lock(file: int) -> bool | None:
     """Lock an open file: False if another process has done so, None where there are no locks."""
     if fcntl is None:
         return None
@@ -125,7 +125,7 @@ def _remove_if_left(folder: Path) -> None:
             folder.rmdir()  # without a lock yet, it is empty
             return
         try:
-            if _lock(lock):
+            if try_lock(lock):
                 _remove(folder)
         finally:
             os.close(lock)

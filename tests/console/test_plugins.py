@@ -21,6 +21,7 @@ from nnl.console.plugins.sgd_influence import orders, sgd_influence
 from nnl.console.plugins.shap import shap
 from nnl.console.plugins.smooth_grad import smooth_grad
 from nnl.console.plugins.tracin import tracin
+from nnl.console.state import Console
 from nnl.console.training import Data, write_training
 from nnl.converters.nnp.parameter_files import Stored
 from tests.console.networks import chain
@@ -280,6 +281,23 @@ def test_forms_are_read_from_the_help_texts_without_running_anything():
             read_form(source)
 
 
+WAITS = """import argparse
+import os
+import time
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Waits for a file.")
+    parser.add_argument("-f", "--file", help="its name (text) default=go", default="go")
+    while not os.path.exists(parser.parse_args().file):
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
 def ended(browser, run):
     end = time.monotonic() + 120
     while time.monotonic() < end:
@@ -322,6 +340,30 @@ def test_a_dropped_in_plugin_runs_when_it_was_allowed_and_again_when_it_changes(
     browser.post("/plugins/darker/run", {"args": {"input": "/etc/passwd"}}, 404)
     path.write_text(path.read_text() + "\n")
     assert browser.post("/plugins/darker/run", run, 403)["code"] == "untrusted"
+
+
+def test_a_run_is_judged_by_the_process_that_started_it(console):
+    folder = console.folder / "plugins"
+    folder.mkdir()
+    path = folder / "waits.py"
+    path.write_text(WAITS)
+    console.plugins.trust("waits", hashlib.sha256(path.read_bytes()).hexdigest())
+    run = console.plugins.run("waits", {})["id"]
+    other = Console(console.folder)
+    try:
+        assert other.plugins.result(run)["status"] == "running"
+        (console.plugins.root / run / "out" / "go").touch()
+        end = time.monotonic() + 60
+        while console.plugins.result(run)["status"] == "running" and time.monotonic() < end:
+            time.sleep(0.05)
+        assert other.plugins.result(run)["status"] == "finished"
+        # of a server that is gone, nobody knows how it has ended
+        console.store.update("plugin_run", run, {"status": "running", "server": 2**22 + 1})
+        console.plugins._running.clear()
+        failed = other.plugins.result(run)
+        assert failed["status"] == "failed" and "started again" in failed["error"]["message"]
+    finally:
+        other.close()
 
 
 @pytest.mark.parametrize("scores", [1, 2])

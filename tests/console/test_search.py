@@ -154,7 +154,7 @@ def test_a_search_finds_cheaper_networks_and_survives_a_restart(tmp_path, browse
     settings = {"method": method, "attempts": 6, "jobs": 2, "edits": 3, "early_stop": False}
     limit = 2 * analyse(document)["totals"]["multiply_adds"]
     settings["multiply_adds"] = [0, limit]
-    key = console.searches.add(project, None, settings, drive=False)["id"]
+    key = console.searches.add(project, None, settings)["id"]
     for _ in range(3):
         console.searches.step(key)
         console.trials.tick()
@@ -208,4 +208,39 @@ def test_a_cancelled_search_stops_its_candidates(tmp_path):
         with pytest.raises(Refused, match="this search is cancelled"):
             console.searches.cancel(key)
     finally:
+        console.close()
+
+
+def test_a_search_that_another_process_begins_and_cancels_is_driven_by_the_one_that_leads(tmp_path):
+    pytest.importorskip("optuna")
+    console = Console(tmp_path / "folder", command=STAND_IN)
+    rng = np.random.default_rng(0)
+    data = console.datasets.write(
+        "small", {"x": rng.random((20, 1, 8, 8)), "y": np.arange(20) % 10}
+    )
+    document = network()
+    document.config["dataset"].update(train=data["id"], valid=data["id"])
+    document.config["stand_in"] = {"step_s": 0.05}
+    project = console.store.add_project("small", document)["id"]
+    console.begin()
+    until(console, console.trials.add(project)["id"], "running")
+    other = Console(tmp_path / "folder", command=STAND_IN)
+    other.begin()
+    try:
+        key = other.searches.add(project, None, {"attempts": 40, "jobs": 2})["id"]
+        end = time.monotonic() + 60
+        while len(other.searches.candidates(key)) < 3 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not other.searches._studies and key in console.searches._studies
+        other.searches.cancel(key)
+        for c in other.searches.candidates(key):
+            if c["trial"]:
+                until(other, c["trial"], "interrupted", "finished")
+        time.sleep(0.5)
+        rows = other.store.rows("SELECT id FROM trial WHERE search = ?", key)
+        assert {r["id"] for r in rows} == {c["trial"] for c in other.searches.candidates(key)} - {
+            None
+        }
+    finally:
+        other.close()
         console.close()

@@ -7,8 +7,10 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from nnl.console.comparing import front
 from nnl.console.errors import Refused
 from nnl.console.events import thinned
 from nnl.console.state import Console
-from nnl.console.store import Store
+from nnl.console.store import MIGRATIONS, Store
 from nnl.converters.nnp.archive import read_files
 from tests.console.networks import chain
 
@@ -185,6 +187,59 @@ def test_a_server_that_starts_again_finds_its_children(console):
     finally:
         again.close()
         console.store = Store(console.folder)
+
+
+def test_of_two_processes_one_follows_the_trials_and_the_other_goes_on_after_it(console):
+    other = Console(console.folder, command=STAND_IN)
+    other.project = console.project
+    other.begin()
+    try:
+        assert console.store.leads() and not other.store.leads()
+        # each would take a child of the other that has just ended for one that has died
+        keys = [add(one) for _ in range(4) for one in (console, other)]
+        for key in keys:
+            assert until(other, key, "finished", "failed", "interrupted")["status"] == "finished"
+            text = (console.trials.folder(key) / "out" / "events.jsonl").read_text()
+            assert text.count('"run_begin"') == 1
+        last = add(other, step_s=0.1)
+        until(other, last, "running")
+        console.close()
+        assert until(other, last, "finished", "interrupted")["status"] == "finished"
+        assert other.store.leads()
+    finally:
+        other.close()
+
+
+def test_what_another_process_changes_is_seen(console):
+    key = add(console)
+    until(console, key, "finished")
+    other = Console(console.folder)
+    try:
+        seen = console.trials.changes
+        other.trials.change(key, {"name": "renamed elsewhere"})
+        end = time.monotonic() + 10
+        while console.trials.changes == seen and time.monotonic() < end:
+            time.sleep(0.02)
+        assert console.trials.changes > seen
+    finally:
+        other.close()
+
+
+def test_an_index_is_brought_up_to_date_by_one_of_two_processes(tmp_path):
+    Console(tmp_path).close()
+    db = sqlite3.connect(tmp_path / ".nnl" / "console.db", isolation_level=None)
+    tables = "SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY name"
+    wanted = db.execute(tables).fetchall()
+    (tmp_path / "old" / ".nnl").mkdir(parents=True)
+    old = sqlite3.connect(tmp_path / "old" / ".nnl" / "console.db", isolation_level=None)
+    old.executescript(f"BEGIN; {MIGRATIONS[0]} PRAGMA user_version = 1; COMMIT;")
+    with ThreadPoolExecutor(8) as pool:
+        for store in pool.map(lambda _: Store(tmp_path / "old"), range(8)):
+            store.close()
+    assert old.execute(tables).fetchall() == wanted
+    assert old.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS)
+    db.close()
+    old.close()
 
 
 def test_an_end_that_the_server_before_has_read_counts(console):
