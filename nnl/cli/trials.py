@@ -218,6 +218,10 @@ def _search(args: argparse.Namespace, console: Any) -> int:
                         print(_line(c), flush=True)
     except KeyboardInterrupt:
         console.searches.cancel(key)
+        end = time.monotonic() + 10
+        running = "SELECT 1 FROM trial WHERE search = ? AND status = 'running'"
+        while console.store.row(running, key) and time.monotonic() < end:
+            time.sleep(0.05)  # until their ends are written down
         raise
     if status == "failed":
         raise RuntimeError(console.store.row("SELECT what FROM audit WHERE id = ?", key)["what"])

@@ -2,6 +2,8 @@
 """nnl trials, search and plugin speak of what the console keeps."""
 
 import json
+import signal
+import subprocess
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from nnl.cli.main import main
 from nnl.console.document import parse
 from nnl.console.quick import add_loss
 from nnl.console.state import Console
+from nnl.console.trials import NNL
 from nnl.converters.formats import read_model
 from nnl.converters.nnp.archive import read_files
 from tests.console.networks import chain
@@ -109,6 +112,27 @@ def test_trials_of_a_console_from_the_command_line(trained, tmp_path, capsys):
     text = said(capsys, *search)
     assert "the network itself" in text
     assert text.endswith(said(capsys, "search", "front", *where))  # of the newest one
+
+
+def test_an_interrupted_search_leaves_no_trial_that_seems_to_run(trained, tmp_path):
+    pytest.importorskip("optuna")
+    trained.close()  # so that the command runs its trials itself
+    command = [*NNL, "search", "run", "sums", "--attempts", "100", "-d", str(tmp_path)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert "the network itself" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == "nnl search: error: interrupted\n"
+    assert process.returncode == 130
+    again = Console(tmp_path)
+    try:
+        assert again.searches.all()[0]["status"] == "cancelled"
+        statuses = {row["status"] for row in again.store.rows("SELECT status FROM trial")}
+        assert statuses <= {"finished", "interrupted"}
+    finally:
+        again.close()
 
 
 # ---- the quick page, and sets of pictures ----
