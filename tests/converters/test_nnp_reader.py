@@ -219,6 +219,9 @@ def test_a_file_for_another_device_runs_here(caplog: pytest.LogCaptureFixture) -
         ("Uniform", (50, 60), 1 / np.sqrt(3)),
         ("UniformAffineGlorot", (50, 60), np.sqrt(2 / 110)),
         ("UniformConvolutionGlorot", (40, 20, 3, 3), np.sqrt(2 / 540)),
+        ("NormalConvolutionHe", (400, 3, 3), np.sqrt(2 / 3600)),
+        ("UniformConvolutionGlorot", (400, 3, 3), np.sqrt(2 / 7200)),
+        ("UniformAffineGlorot", (4000,), np.sqrt(2 / 4001)),
         ("UniformCLConvGlorot", (40, 3, 3, 20), np.sqrt(2 / 540)),
     ],
 )
@@ -376,10 +379,10 @@ AFFINE = function("Affine", "x w", "y", "affine_param { base_axis: 1 }")
         (
             net(
                 'variable { name: "w" type: "Parameter" shape { dim: 4 }'
-                ' initializer { type: "NormalAffineHe" multiplier: 1 } }'
+                ' initializer { type: "NormalConvolutionHe" multiplier: 1 } }'
             ),
             ValueError,
-            r"parameter 'w': weights of an initialiser AffineHe cannot have the shape \(4,\)",
+            r"parameter 'w': weights of an initialiser ConvolutionHe cannot have the shape \(4,\)",
         ),
         (
             net(

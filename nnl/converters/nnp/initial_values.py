@@ -21,6 +21,8 @@ def initial_value(
     $\sqrt{2/n_{in}}$, He backward $\sqrt{2/n_{out}}$, Glorot $\sqrt{2/(n_{in}+n_{out})}$ and
     uniform Glorot $\sqrt{6/(n_{in}+n_{out})}$, where $n$ counts the connections of one unit. Affine
     weights have the inputs first; those of convolutions the outputs, CL ones with the inputs last.
+    Weights of depthwise convolutions have no axis of inputs; they count as having as many inputs as
+    outputs, which is what NNabla does.
 
     Raises:
         ValueError: The array would be too large, or its shape is not that of such weights.
@@ -52,12 +54,13 @@ def _spread(distribution: str, rule: str, shape: tuple[int, ...], where: str) ->
     known = ("Glorot",) if distribution == "Uniform" else _NORMAL
     if not layer or kind not in known:
         raise ValueError(f"{where}: the initialiser {distribution}{rule} is unknown")
-    if len(shape) < 2 or 0 in shape:
+    if len(shape) < (1 if layer == "Affine" else 3) or 0 in shape:
         raise ValueError(f"{where}: weights of an initialiser {rule} cannot have the shape {shape}")
     if layer == "Affine":
         n_in, n_out = shape[0], math.prod(shape[1:])
     else:
-        channels, kernel = (shape[-1], shape[1:-1]) if layer == "CLConv" else (shape[1], shape[2:])
+        axis = -1 if layer == "CLConv" else 0 if len(shape) == 3 else 1
+        channels, kernel = shape[axis], shape[1:-1] if layer == "CLConv" else shape[axis + 1 :]
         n_in, n_out = channels * math.prod(kernel), shape[0] * math.prod(kernel)
     if distribution == "Uniform":
         return math.sqrt(6.0 / (n_in + n_out))
