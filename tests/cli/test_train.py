@@ -363,6 +363,8 @@ def test_files_that_cannot_train_are_refused(
     refused("max_epoch is -3, wanted 0 or more")
     config.write_text(text.replace("update_interval: 1", "update_interval: -2"))
     refused("its update_interval is -2, wanted 1 or more")
+    config.write_text(text.replace('variable_name: "last/affine/W"', 'variable_name: "end/W"'))
+    refused("optimizer 'opt': the network 'Main' has no parameter 'end/W'")
     config.write_text(text)
     os.remove(tmp_path / "train.csv")
     refused("train.csv", 3)

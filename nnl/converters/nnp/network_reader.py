@@ -75,16 +75,17 @@ class LoadedNetwork:
     functions: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def parameters_named(self, name: str) -> list[LoadedVariable]:
-        """The parameters of this name; of all iterations if it names a loop, as in W{R}."""
+        """The parameters of this name, or those whose names begin with it.
+
+        W{R} are those of all iterations of a loop.
+        """
         if name in self.parameters:
             return [self.parameters[name]]
-        if "{" not in name:
-            return []
         pattern = "".join(
             r"\[\d+\]" if part.startswith("{") else re.escape(part)
             for part in re.split(r"(\{[^{}]*\})", name)
         )
-        return [p for key, p in self.parameters.items() if re.fullmatch(pattern, key)]
+        return [p for key, p in self.parameters.items() if re.match(pattern, key)]
 
     def variable(self, name: str, where: str) -> LoadedVariable:
         """The variable of this name, or a ValueError."""

@@ -180,12 +180,15 @@ def link_optimizer(
     network = _network(message, networks, where)
     settings = message.solver
     solver = make_solver(settings, where)
-    rates = OrderedDict(
-        (p, v.learning_rate_multiplier)
-        for v in message.parameter_variable
-        for p in network.parameters_named(v.variable_name)
-    )
-    parameters = OrderedDict((p.name, p.variable_instance) for p, rate in rates.items() if rate)
+    rates = OrderedDict()
+    for v in message.parameter_variable:
+        named = network.parameters_named(v.variable_name)
+        if not named:
+            raise ValueError(
+                f"{where}: the network {network.name!r} has no parameter {v.variable_name!r}"
+            )
+        rates.update((p, v.learning_rate_multiplier) for p in named)
+    parameters = OrderedDict((p.name, p.variable_instance) for p, rate in rates.items() if rate > 0)
     solver.set_parameters(parameters)
     losses = [network.variable(v.variable_name, where) for v in message.loss_variable]
     return SimpleNamespace(
