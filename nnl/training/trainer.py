@@ -305,8 +305,9 @@ class Trainer:
         if self.team is not None:
             loss = self._agree(self.team, loss)
         self.sum += loss
-        # as NNabla counts: the first step of an epoch is two where there are several optimizers
-        self.count += 1 + (len(active) > 1 and iteration % self.per_epoch == 0)
+        # as NNabla counts: steps in which nothing trains are none, and the first one of an epoch is
+        # two where several optimizers train
+        self.count += bool(active) + (len(active) > 1 and self.count == 0)
         self.iteration += 1
         rate = active[0].o.solver.learning_rate() if active else 0.0
         seconds = time.perf_counter() - begin

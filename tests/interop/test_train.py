@@ -17,7 +17,7 @@ import pytest
 import nnl.solvers as S
 from nnl.cli.main import main, parser
 from nnl.converters.nnp.archive import read_files
-from tests.cli.training_files import BATCH, ROWS, normalized, write_training_file
+from tests.cli.training_files import BATCH, ROWS, normalized, write_rows, write_training_file
 from tests.interop.bridge import Nnabla
 
 pytestmark = pytest.mark.interop
@@ -75,6 +75,22 @@ def two_optimizers(proto: Any) -> None:
             second.parameter_variable.remove(p)
 
 
+def late_optimizers(proto: Any) -> None:
+    """Nothing trains in the first two and the last steps of some epochs."""
+    two_optimizers(proto)
+    proto.optimizer[0].start_iter, proto.optimizer[0].end_iter = 3, 10
+    proto.optimizer[1].end_iter = 21
+
+
+def parts_of_names(proto: Any) -> None:
+    """The parameters of a layer by what their names begin with; one is not to be trained."""
+    parameters = proto.optimizer[0].parameter_variable
+    del parameters[:]
+    parameters.add(variable_name="last", learning_rate_multiplier=1.0)
+    parameters.add(variable_name="first/affine/W", learning_rate_multiplier=-1.0)
+    parameters.add(variable_name="first/affine/b", learning_rate_multiplier=0.5)
+
+
 def noise(proto: Any) -> None:
     """Train and test on inputs of a generator, with the labels of the data set."""
     for part in (proto.optimizer[0], proto.monitor[0]):
@@ -93,6 +109,8 @@ CASES: dict[str, dict[str, Any]] = {
         "change": old_decay,
     },
     "two optimizers": {"change": two_optimizers},
+    "optimizers that begin late": {"change": late_optimizers},
+    "parts of names": {"change": parts_of_names},
     "generators": {"change": noise, "solver": S.RMSprop(0.01)},
 }
 
@@ -115,6 +133,57 @@ def test_monitored_values_are_those_of_nnabla(nnabla: Nnabla, tmp_path: Path, ca
     assert a.keys() == b.keys()
     for name in a:
         np.testing.assert_allclose(a[name], b[name], rtol=2e-4, atol=2e-6, err_msg=name)
+
+
+SAVED = """
+import sys
+import nnabla as nn
+import nnabla.functions as F
+import nnabla.parametric_functions as PF
+import nnabla.solvers as S
+from nnabla.utils.save import save
+
+folder, x, t = sys.argv[1], nn.Variable((8, 6)), nn.Variable((8, 1))
+loss = F.softmax_cross_entropy(PF.affine(F.tanh(PF.affine(x, 12, name="a")), 3, name="b"), t)
+solvers = [S.Adadelta(), S.Adagrad(), S.AdaBelief(wd=0.01, weight_decouple=True),
+           S.Adam(0.01), S.Adamax(0.01), S.Momentum(0.05), S.Nesterov(0.05), S.RMSprop(0.01),
+           S.RMSpropGraves(0.01), S.Sgd(0.1)]
+rows = dict(variables=["x", "y"], batch_size=8, no_image_normalization=False)
+use = dict(network="Main", data_variables={"x": "x", "t": "y"})
+for solver in solvers:
+    solver.set_parameters(nn.get_parameters())
+    save(f"{folder}/{solver.name}.nntxt", {
+        "global_config": {"default_context": nn.Context(["cpu:float"], "CpuCachedArray", "0")},
+        "training_config": {"max_epoch": 4, "iter_per_epoch": 5, "save_best": True},
+        "networks": [dict(name="Main", batch_size=8, outputs={"loss": loss},
+                          names={"x": x, "t": t})],
+        "datasets": [dict(rows, name="A", uri=f"{folder}/train.csv", shuffle=True),
+                     dict(rows, name="B", uri=f"{folder}/valid.csv", shuffle=False)],
+        "optimizers": [dict(use, name="opt", dataset="A", solver=solver, weight_decay=0.01,
+                            lr_decay=0.9, lr_decay_interval=3, update_interval=1)],
+        "monitors": [dict(use, name="valid_error", dataset="B")],
+        "executors": [dict(name="run", network="Main", data=["x", "t"], output=["loss"])],
+    })
+"""
+
+
+def test_files_that_nnabla_saves_train_alike(nnabla: Nnabla, tmp_path: Path) -> None:
+    write_rows(tmp_path / "train.csv"), write_rows(tmp_path / "valid.csv", 20, 1)
+    subprocess.run([nnabla.python, "-c", SAVED, str(tmp_path)], check=True, capture_output=True)
+    files = sorted(tmp_path.glob("*.nntxt"))
+    assert len(files) == 10
+    for config in files:  # without initialisers, which save() leaves out, NNabla begins with zeros
+        start = 'initializer { type: "UniformAffineGlorot" multiplier: 1.0 }'
+        text = config.read_text().replace('type: "Parameter"', f'type: "Parameter" {start}')
+        config.write_text(text)
+        out = [config.with_suffix(d) for d in (".theirs", ".ours")]
+        theirs(nnabla, config, out[0])
+        assert main(["train", "-c", str(config), "-o", str(out[1])]) == 0
+        want, got = (report(d / "monitoring_report.yml") for d in out)
+        assert want["cost"][3] < want["cost"][0]
+        for name in want:
+            message = f"{config.stem} {name}"
+            np.testing.assert_allclose(got[name], want[name], rtol=2e-5, err_msg=message)
 
 
 def test_each_resumes_what_the_other_has_begun(nnabla: Nnabla, tmp_path: Path) -> None:
