@@ -73,6 +73,11 @@ def test_grad_cam_of_a_row_is_a_picture(page: Any, evaluation: str) -> None:
     shown(panel, "grad_cam.png")
     panel.get_by_text("What it printed").click()
     expect(panel).to_contain_text("class ")
+    page.get_by_role("button", name="Row 4", exact=True).click()
+    expect(panel).to_contain_text("Explain row 4")
+    expect(panel.get_by_role("img")).to_have_count(0)  # it is not of this row
+    page.get_by_role("button", name="Row 3", exact=True).click()
+    shown(panel, "grad_cam.png")
 
 
 def test_a_row_is_explained_by_its_context_menu(page: Any, evaluation: str) -> None:

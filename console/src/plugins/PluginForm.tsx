@@ -1,6 +1,6 @@
 // A form from the arguments of a plug-in's script, and what its run gave.
 
-import { useEffect, useState } from "react";
+import { useCallback, useEffect, useState } from "react";
 import { address, get, post } from "../api/http";
 import type { PropertyKind, PropertyValue } from "../api/network";
 import type { Dataset, Plugin, PluginField, PluginRun, Trial } from "../api/records";
@@ -28,7 +28,11 @@ interface PluginFormProps {
 export function PluginForm({ plugin, trial, row }: PluginFormProps) {
   const { data, error } = useResource<{ fields: PluginField[] }>(`/plugins/${plugin.id}/schema`);
   const [values, setValues] = useState<Record<string, PropertyValue>>({});
-  const [run, setRun] = useState<PluginRun | null>(null);
+  // By row, so that what is shown is of the row that the title names.
+  const [runs, setRuns] = useState<ReadonlyMap<number | null, PluginRun>>(new Map());
+  const of = plugin.scope === "row" ? row : null;
+  const run = runs.get(of) ?? null;
+  const setRun = useCallback((found: PluginRun) => setRuns((old) => new Map(old).set(of, found)), [of]);
   useFollowed(run, setRun);
   if (error) return <Failure error={error} />;
   if (!data) return <Loading what="the form" />;
