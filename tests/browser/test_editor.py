@@ -223,3 +223,10 @@ def test_saving_keeps_and_a_second_tab_sees_the_conflict(
     expect(layer(other, "conv1")).to_contain_text("outmaps=24")
     other.keyboard.press("Control+s")
     expect(other.get_by_role("button", name="Saved")).to_be_visible()
+
+
+def test_long_names_fit_into_the_palette_beside_a_scroll_bar(project: Any) -> None:
+    widths = project.locator(".palette .scroll").evaluate(
+        "list => { list.style.width = '220px'; return [list.clientWidth, list.scrollWidth] }"
+    )
+    assert widths[1] <= widths[0]
