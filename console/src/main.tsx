@@ -1,6 +1,7 @@
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { App } from "./app/App";
+import { refuseOtherFiles } from "./ui/files";
 import "@xyflow/react/dist/base.css";
 import "./styles/base.css";
 import "./styles/parts.css";
@@ -9,6 +10,7 @@ import "./styles/pages.css";
 
 const root = document.getElementById("root");
 if (!root) throw new Error("index.html has no #root");
+refuseOtherFiles();
 createRoot(root).render(
   <StrictMode>
     <App />

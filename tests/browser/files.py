@@ -38,3 +38,13 @@ def export(page: Any, item: str, folder: Path) -> Path:
     path = folder / download.value.suggested_filename
     download.value.save_as(path)
     return path
+
+
+def drop_from_desktop(page: Any, at: tuple[int, int], path: Path) -> None:
+    """Drop a file as the desktop does, which opens it where the page does not take it."""
+    session = page.context.new_cdp_session(page)
+    data = {"items": [], "files": [str(path)], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        event = {"type": kind, "x": at[0], "y": at[1], "data": data}
+        session.send("Input.dispatchDragEvent", event)
+    session.detach()

@@ -19,7 +19,7 @@ from nnl.console.training import export as write
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.graph import load_program
 from tests.browser.drawing import layer, names, settle, total
-from tests.browser.files import bring, export
+from tests.browser.files import bring, drop_from_desktop, export
 from tests.console.test_sdcproj import CONFIG, LAYERS, LINKS
 from tests.console.test_sdcproj import project as sdcproj
 
@@ -43,6 +43,27 @@ def import_as_project(page: Any, path: Path) -> None:
 def import_here(page: Any, path: Path) -> None:
     page.get_by_text("File", exact=True).click()
     bring(page, page.get_by_role("menuitem", name="Import …"), path)
+
+
+def test_a_dropped_file_is_read_where_it_belongs_and_opens_nowhere_else(
+    page: Any, tmp_path: Path
+) -> None:
+    write(digits(), tmp_path / "dropped.nntxt", Data("elsewhere.csv", SHAPES, 320))
+    page.goto("/")
+    page.get_by_role("heading", name="Samples").wait_for()
+    drop_from_desktop(page, (600, 780), tmp_path / "dropped.nntxt")
+    expect(layer(page, "conv1")).to_be_visible()
+    address = page.url
+    layer(page, "conv1").click()
+    page.keyboard.press("Delete")
+    expect(layer(page, "conv1")).to_have_count(0)
+    for x, y in ((100, 300), (640, 20), (1200, 500)):  # the palette, the bar, the side
+        drop_from_desktop(page, (x, y), tmp_path / "dropped.nntxt")
+    page.wait_for_timeout(300)
+    assert page.url.partition("?")[0] == address.partition("?")[0]
+    expect(layer(page, "relu1")).to_be_visible()
+    drop_from_desktop(page, (950, 300), tmp_path / "dropped.nntxt")
+    expect(layer(page, "conv1")).to_be_visible()
 
 
 def test_a_training_file_is_edited_and_trained_by_the_command_line(

@@ -7,6 +7,7 @@ import { useResource } from "../api/resource";
 import { moment } from "../ui/format";
 import { Dialog, Empty, Failure, Field, Loading, Menu } from "../ui/parts";
 import { importNetwork } from "../editor/importing";
+import { taking } from "../ui/files";
 import { TrialLine } from "../training/TrialLine";
 import { attempt, done } from "./notices";
 import { Link, navigate } from "./router";
@@ -29,13 +30,18 @@ export function ProjectList() {
         setOpening(null);
       }
     });
-  const importFile = () =>
+  const importFile = (file?: File) =>
     attempt(async () => {
-      const found = await importNetwork();
-      if (!found) return;
-      const { name, document } = found;
-      const project = await post<Project>("/projects", { name, document });
-      navigate(`/p/${project.id}/edit`);
+      if (file) setOpening(file.name);
+      try {
+        const found = await importNetwork(file);
+        if (!found) return;
+        const { name, document } = found;
+        const project = await post<Project>("/projects", { name, document });
+        navigate(`/p/${project.id}/edit`);
+      } finally {
+        setOpening(null);
+      }
     });
   const name = (text: string) => {
     if (naming === "new") return create({ name: text });
@@ -44,89 +50,91 @@ export function ProjectList() {
   };
 
   return (
-    <div className="page">
-      <div className="page-title">
-        <h1>Projects</h1>
-        <span className="spread" />
-        <button onClick={importFile}>Import a file</button>
-        <button className="primary" onClick={() => setNaming("new")}>
-          New project
-        </button>
+    <div className="whole" {...taking(importFile)}>
+      <div className="page">
+        <div className="page-title">
+          <h1>Projects</h1>
+          <span className="spread" />
+          <button onClick={() => importFile()}>Import a file</button>
+          <button className="primary" onClick={() => setNaming("new")}>
+            New project
+          </button>
+        </div>
+        {error && <Failure error={error} retry={reload} />}
+        {!data && !error && <Loading what="projects" />}
+        {opening !== null && <Loading what={opening} />}
+        {data?.projects.length === 0 && (
+          <Empty title="No projects yet">Start from a sample, or drop a network that you have here.</Empty>
+        )}
+        <ul className="cards">
+          {data?.projects.map((project) => (
+            <li key={project.id} className="card">
+              <Link to={`/p/${project.id}/edit`} className="card-title">
+                {project.name}
+              </Link>
+              <p className="muted">
+                {project.trials} {project.trials === 1 ? "trial" : "trials"} · changed{" "}
+                {moment(project.changed)}
+              </p>
+              <Menu
+                name={`Actions for ${project.name}`}
+                label="⋯"
+                items={[
+                  { label: "Rename", act: () => setNaming(project) },
+                  { label: "Copy", act: () => attempt(async () => (await copyOf(project), reload())) },
+                  {
+                    label: "Move to the trash",
+                    danger: true,
+                    act: () =>
+                      attempt(async () => {
+                        await remove(`/projects/${project.id}`);
+                        done(`"${project.name}" is in the trash.`);
+                        reload();
+                      }),
+                  },
+                ]}
+              />
+            </li>
+          ))}
+        </ul>
+        {samples.data && samples.data.samples.length > 0 && (
+          <section>
+            <h2>Samples</h2>
+            <ul className="cards">
+              {samples.data.samples.map((sample) => (
+                <li key={sample.id} className="card">
+                  <button
+                    className="card-title link"
+                    disabled={opening !== null}
+                    onClick={() => create({ name: sample.title, sample: sample.id })}
+                  >
+                    {sample.title}
+                  </button>
+                  <p className="muted">{opening === sample.title ? "Loading …" : sample.doc}</p>
+                </li>
+              ))}
+            </ul>
+          </section>
+        )}
+        {trials.data && trials.data.trials.length > 0 && (
+          <section>
+            <h2>Trials of late</h2>
+            <ul className="lines">
+              {trials.data.trials.map((trial) => (
+                <TrialLine key={trial.id} trial={trial} />
+              ))}
+            </ul>
+          </section>
+        )}
+        {naming && (
+          <NameDialog
+            title={naming === "new" ? "New project" : "Rename the project"}
+            value={naming === "new" ? "" : naming.name}
+            close={() => setNaming(null)}
+            accept={name}
+          />
+        )}
       </div>
-      {error && <Failure error={error} retry={reload} />}
-      {!data && !error && <Loading what="projects" />}
-      {opening !== null && <Loading what={opening} />}
-      {data?.projects.length === 0 && (
-        <Empty title="No projects yet">Start from a sample, or bring a network that you have.</Empty>
-      )}
-      <ul className="cards">
-        {data?.projects.map((project) => (
-          <li key={project.id} className="card">
-            <Link to={`/p/${project.id}/edit`} className="card-title">
-              {project.name}
-            </Link>
-            <p className="muted">
-              {project.trials} {project.trials === 1 ? "trial" : "trials"} · changed{" "}
-              {moment(project.changed)}
-            </p>
-            <Menu
-              name={`Actions for ${project.name}`}
-              label="⋯"
-              items={[
-                { label: "Rename", act: () => setNaming(project) },
-                { label: "Copy", act: () => attempt(async () => (await copyOf(project), reload())) },
-                {
-                  label: "Move to the trash",
-                  danger: true,
-                  act: () =>
-                    attempt(async () => {
-                      await remove(`/projects/${project.id}`);
-                      done(`"${project.name}" is in the trash.`);
-                      reload();
-                    }),
-                },
-              ]}
-            />
-          </li>
-        ))}
-      </ul>
-      {samples.data && samples.data.samples.length > 0 && (
-        <section>
-          <h2>Samples</h2>
-          <ul className="cards">
-            {samples.data.samples.map((sample) => (
-              <li key={sample.id} className="card">
-                <button
-                  className="card-title link"
-                  disabled={opening !== null}
-                  onClick={() => create({ name: sample.title, sample: sample.id })}
-                >
-                  {sample.title}
-                </button>
-                <p className="muted">{opening === sample.title ? "Loading …" : sample.doc}</p>
-              </li>
-            ))}
-          </ul>
-        </section>
-      )}
-      {trials.data && trials.data.trials.length > 0 && (
-        <section>
-          <h2>Trials of late</h2>
-          <ul className="lines">
-            {trials.data.trials.map((trial) => (
-              <TrialLine key={trial.id} trial={trial} />
-            ))}
-          </ul>
-        </section>
-      )}
-      {naming && (
-        <NameDialog
-          title={naming === "new" ? "New project" : "Rename the project"}
-          value={naming === "new" ? "" : naming.name}
-          close={() => setNaming(null)}
-          accept={name}
-        />
-      )}
     </div>
   );
 }

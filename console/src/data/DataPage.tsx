@@ -7,7 +7,7 @@ import { useResource } from "../api/resource";
 import type { Parts } from "../app/App";
 import { attempt, done } from "../app/notices";
 import { Link, navigate, useParameter } from "../app/router";
-import { chooseFile, upload } from "../ui/files";
+import { chooseFile, taking, upload } from "../ui/files";
 import { bytes, shape } from "../ui/format";
 import { Empty, Failure, Loading, Menu, Tabs } from "../ui/parts";
 import { BuildDialog, type BuildKind } from "./BuildDialog";
@@ -35,22 +35,22 @@ export default function DataPage({ parts }: { parts: Parts }) {
         setBusy(false);
       }
     });
-  const bringFile = () =>
+  const bringFile = (given?: File) =>
     attempt(async () => {
-      const file = await chooseFile(".zip,.csv");
+      const file = given ?? (await chooseFile(".zip,.csv"));
       if (file) bring(() => upload<Dataset>("/datasets", file));
     });
   const bringSample = (id: string) =>
     bring(async () => (await post<{ datasets: Dataset[] }>(`/datasets/samples/${id}`)).datasets[0]);
   return (
-    <div className="two-columns">
+    <div className="two-columns" {...taking(bringFile)}>
       <aside className="left" aria-label="Data sets">
         <div className="section-head">
           <h1>Data sets</h1>
           <Menu
             label={isBusy ? "Reading …" : "Bring"}
             items={[
-              { label: "A CSV, or a zip with one", act: bringFile },
+              { label: "A CSV, or a zip with one", act: () => bringFile() },
               { label: "Pictures, a folder per class", act: () => setBuilding("image_classification") },
               { label: "Pictures with boxes", act: () => setBuilding("object_detection") },
               ...samples.map(({ id, title }) => ({ label: `Sample: ${title}`, act: () => bringSample(id) })),

@@ -3,8 +3,11 @@
 import { ReactFlowProvider } from "@xyflow/react";
 import { useEffect, useLayoutEffect, useState } from "react";
 import type { Parts } from "../app/App";
+import { attempt } from "../app/notices";
 import { navigate, useLocation } from "../app/router";
+import { taking } from "../ui/files";
 import { Canvas } from "./Canvas";
+import { importHere } from "./importing";
 import { NetworkBar } from "./NetworkBar";
 import { Palette } from "./Palette";
 import { Problems } from "./Problems";
@@ -21,7 +24,7 @@ export function EditorPage({ parts }: { parts: Parts }) {
           <Palette />
           <Properties />
         </aside>
-        <div className="centre">
+        <div className="centre" {...taking((file) => attempt(() => importHere(file)))}>
           <NetworkBar />
           <Canvas />
           <Problems />

@@ -9,7 +9,7 @@ import { saveAs } from "../ui/files";
 import { Menu, Tabs } from "../ui/parts";
 import { useProblems } from "./analysis";
 import { arrangeAll, duplicate, group, selectAll, unpack } from "./commands";
-import { importNetwork } from "./importing";
+import { importHere } from "./importing";
 import { currentDocument, useDocument, useEditor } from "./store";
 
 const FORMATS: [string, string, string][] = [
@@ -37,14 +37,6 @@ export function NetworkBar() {
   const { show, edit } = useEditor.getState();
   const problems = useProblems();
   const [isNaming, setNaming] = useState(false);
-
-  const importFile = () =>
-    attempt(async () => {
-      const found = await importNetwork();
-      if (!found) return;
-      const { config } = currentDocument();
-      useEditor.getState().replace({ ...found.document, config });
-    });
 
   return (
     <div className="network-bar">
@@ -74,7 +66,7 @@ export function NetworkBar() {
       <Menu
         label="File"
         items={[
-          { label: "Import …", act: importFile },
+          { label: "Import …", act: () => attempt(importHere) },
           ...FORMATS.map(([label, format, ending]) => ({
             label: `Export: ${label}`,
             act: () => attempt(() => exportAs(format, ending)),

@@ -8,7 +8,7 @@ import type { Parts } from "../app/App";
 import { attempt } from "../app/notices";
 import { Link, useParameter } from "../app/router";
 import { useEditor } from "../editor/store";
-import { chooseFile, upload } from "../ui/files";
+import { chooseFile, taking, upload } from "../ui/files";
 import { measure } from "../ui/format";
 import { Empty, Failure, Field, Loading } from "../ui/parts";
 import { AnswerView } from "./AnswerView";
@@ -92,12 +92,7 @@ function Asked({ trial }: { trial: string }) {
   return (
     <div
       className="centre scroll inference"
-      onDragOver={(event) => event.preventDefault()}
-      onDrop={(event) => {
-        event.preventDefault();
-        const [file] = event.dataTransfer.files;
-        attempt(() => ask(file));
-      }}
+      {...taking((file) => attempt(() => ask(file)))}
     >
       <section className="panel group" aria-label="Sample">
         <div className="fields three">

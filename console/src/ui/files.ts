@@ -1,5 +1,6 @@
 // Files from and to the user's disk.
 
+import type { DragEvent as ReactDragEvent } from "react";
 import { address, send, type Query } from "../api/http";
 
 /** Asks for a file; null when the dialog is closed without one. */
@@ -12,6 +13,36 @@ export function chooseFile(accept: string): Promise<File | null> {
     input.addEventListener("cancel", () => resolve(null));
     input.click();
   });
+}
+
+function hasFiles(transfer: DataTransfer | null): boolean {
+  return transfer?.types.includes("Files") ?? false;
+}
+
+/** What makes an element take a file that is dropped on it. */
+export function taking(take: (file: File) => void) {
+  return {
+    onDragOver: (event: ReactDragEvent) => {
+      if (hasFiles(event.dataTransfer)) event.preventDefault();
+    },
+    onDrop: (event: ReactDragEvent) => {
+      const [file] = event.dataTransfer.files;
+      if (!file) return;
+      event.preventDefault();
+      take(file);
+    },
+  };
+}
+
+/** A file that is dropped where nothing takes it would open in place of this page. */
+export function refuseOtherFiles(): void {
+  for (const kind of ["dragover", "drop"] as const) {
+    window.addEventListener(kind, (event) => {
+      if (event.defaultPrevented || !hasFiles(event.dataTransfer)) return;
+      event.preventDefault();
+      if (event.dataTransfer) event.dataTransfer.dropEffect = "none";
+    });
+  }
 }
 
 export async function upload<T>(path: string, file: File, query: Query = {}): Promise<T> {
