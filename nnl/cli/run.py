@@ -25,7 +25,8 @@ def add_commands(commands: Any) -> None:
     p = commands.add_parser(
         "infer",
         description="INPUT is a .npy, or raw numbers of type -t, one file per input of the "
-        "network in its order. Outputs become PREFIX_0.npy ... (or .bin for raw input).",
+        "network in its order. Outputs become PREFIX_0.npy ...; for raw input, those of sample 0, "
+        "one after another as float32, PREFIX_0.bin ...",
     )
     p.add_argument("-c", "--config", required=True, metavar="FILE", help="the network")
     p.add_argument("-p", "--param", metavar="FILE", help="parameters (.h5, .protobuf)")
@@ -36,7 +37,7 @@ def add_commands(commands: Any) -> None:
         "--batch_size",
         type=int,
         metavar="N",
-        help="(default: the file's); of programs, which one",
+        help="-1 for the file's (default: that, or as many as INPUT has); of programs, which one",
     )
     p.add_argument("inputs", nargs="+", metavar="INPUT")
     p.set_defaults(run=infer)
@@ -69,7 +70,7 @@ def add_commands(commands: Any) -> None:
         metavar="FOLDER",
         help="where the .npy files go, seen from OUTDIR (default: there)",
     )
-    p.add_argument("-b", "--batch_size", type=int, metavar="N", help="(default: the file's)")
+    p.add_argument("-b", "--batch_size", type=int, metavar="N", help="(default: -1, the file's)")
     p.set_defaults(run=forward)
 
 
@@ -81,32 +82,36 @@ class Ends(NamedTuple):
         titles: The same of the outputs, in the results.
         generated: What makes the values of inputs that no column has.
         normalize: Divide images by 255.
+        evaluations: How often to run; more than once, dropout and the like stay.
+        kind: What the results of all are: their "mean", their "std", or the "last".
     """
 
     columns: dict[str, str]
     titles: dict[str, str]
     generated: dict[str, Any]
-    normalize: bool
+    normalize: bool = True
+    evaluations: int = 1
+    kind: str = "mean"
 
 
-def _network(args: argparse.Namespace) -> tuple[Network | ProgramNetwork, Ends]:
+def _network(args: argparse.Namespace, batch: int | None) -> tuple[Network | ProgramNetwork, Ends]:
     files = [args.config] + ([args.param] if args.param else [])
-    if args.batch_size is not None and args.batch_size < 1:
-        raise ValueError(f"-b is {args.batch_size}, wanted at least 1")
+    if batch is not None and batch < 1 and batch != -1:
+        raise ValueError(f"-b is {batch}, wanted at least 1, or -1")
+    batch = None if batch == -1 else batch
     if is_programs(args.config):
         if args.param:
             raise ValueError(f"{args.config} has its parameters in it: leave -p out")
-        return ProgramNetwork(args.config, args.batch_size), Ends({}, {}, {}, True)
+        return ProgramNetwork(args.config, batch), Ends({}, {}, {})
     model, _ = read_model(files)
-    return model.network(args.batch_size, inference=True), _ends(
-        model, getattr(args, "dataset", "")
-    )
+    ends = _ends(model, getattr(args, "dataset", ""))
+    return model.network(batch, inference=ends.evaluations == 1), ends
 
 
 def _ends(model: Model, dataset: str) -> Ends:
     proto = model.content().proto if isinstance(model, NnpModel) else None
     if proto is None or not proto.executor:
-        return Ends({}, {}, {}, True)
+        return Ends({}, {}, {})
     e = proto.executor[0]
     known = [d for d in proto.dataset if dataset in (d.uri, d.cache_dir)]
     return Ends(
@@ -117,43 +122,92 @@ def _ends(model: Model, dataset: str) -> Ends:
             for v in e.generator_variable
         },
         not e.no_image_normalization and not any(d.no_image_normalization for d in known),
+        e.num_evaluations or 1,
+        e.repeat_evaluation_type or "mean",
     )
+
+
+def _results(
+    network: Network | ProgramNetwork, ends: Ends, values: dict[str, Any]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The outputs, of as many runs as the executor wants."""
+    runs = [network.run(values) for _ in range(ends.evaluations)]
+    if ends.evaluations == 1 or ends.kind == "last":
+        return runs[-1]
+    summary = np.std if ends.kind == "std" else np.mean
+    return {n: summary([r[n] for r in runs], axis=0) for n in runs[0]}
 
 
 def infer(args: argparse.Namespace) -> int:
     """One run; prints the name and shape of every result."""
-    network, _ = _network(args)
+    network, ends = _network(args, args.batch_size)
     if len(args.inputs) != len(network.inputs):
         raise ValueError(
             f"{args.config} has {len(network.inputs)} inputs {list(network.inputs)}, "
             f"got {len(args.inputs)} files"
         )
+    raw = not all(path.endswith(".npy") for path in args.inputs)
+    arrays = [
+        _array(path) if path.endswith(".npy") else np.fromfile(path, _type(args.data_type, path))
+        for path in args.inputs
+    ]
+    batch = _batch(arrays[0], next(iter(network.inputs.values()))) if arrays else None
+    if args.batch_size is None and batch is not None and not isinstance(network, ProgramNetwork):
+        network, _ = _network(args, batch)
     values = {}
-    raw = False
-    for (name, v), path in zip(network.inputs.items(), args.inputs, strict=True):
+    for (name, v), path, value in zip(network.inputs.items(), args.inputs, arrays, strict=True):
         if path.endswith(".npy"):
-            value = _array(path)
             # a batch of one, or a channel of one, may be left out; an order of axes may not differ
             fits = [n for n in value.shape if n != 1] == [n for n in v.shape if n != 1]
             came = f"is {value.shape}"
         else:
-            raw = True
-            value = np.fromfile(path, np.dtype(args.data_type))
             fits, came = value.size == v.size, f"has {value.size} numbers"
         if not fits:
             raise ValueError(
                 f"{path} {came}, the input {name!r} is {v.shape}: -b sets another batch size"
             )
         values[name] = value.reshape(v.shape)
-    for i, (name, y) in enumerate(network.run(values).items()):
-        path = f"{args.output}_{i}.{'bin' if raw else 'npy'}"
+    results = _results(network, ends, values)
+    if raw:
+        _write_samples(args.output, list(results.values()))
+        return 0
+    for i, (name, y) in enumerate(results.items()):
+        path = f"{args.output}_{i}.npy"
         with replacing(path) as temporary, open(temporary, "wb") as file:
-            if raw:
-                file.write(np.ascontiguousarray(y).tobytes())
-            else:
-                np.save(file, y)
+            np.save(file, y)
         print(f"{path}: {name} {y.dtype} {y.shape}")
     return 0
+
+
+def _write_samples(prefix: str, results: list[np.ndarray[Any, Any]]) -> None:
+    """As NNabla does: a file for every sample, with all its outputs."""
+    rows = [np.atleast_1d(y) for y in results]
+    if len({len(y) for y in rows}) != 1:
+        raise ValueError("the outputs have no batch axis in common: give .npy files to get them")
+    for i in range(len(rows[0])):
+        path = f"{prefix}_{i}.bin"
+        numbers = np.concatenate([y[i].ravel() for y in rows])
+        with replacing(path) as temporary:
+            numbers.astype(np.float32).tofile(temporary)
+        print(f"{path}: {numbers.size} numbers")
+
+
+def _type(given: str, path: str) -> np.dtype[Any]:
+    """Of a raw file; NNabla takes int32 and uint8 from a name too."""
+    if given == "float32":
+        given = next((t for t in ("int32", "uint8") if t in os.path.basename(path)), given)
+    try:
+        return np.dtype(given)
+    except TypeError:
+        raise ValueError(f"-t is {given!r}, wanted a type such as float32 or uint8") from None
+
+
+def _batch(value: np.ndarray[Any, Any], v: Any) -> int | None:
+    """How many samples of an input there are; None if they are as many as it has, or none."""
+    rows = v.shape[0] if v.shape else 0
+    if not rows or value.size == v.size or value.size * rows % v.size:
+        return None
+    return value.size * rows // v.size or None
 
 
 def _array(path: str) -> np.ndarray[Any, Any]:
@@ -171,7 +225,7 @@ def forward(args: argparse.Namespace) -> int:
 
     from nnl.data.iterator import data_iterator_cache, data_iterator_csv_dataset
 
-    network, ends = _network(args)
+    network, ends = _network(args, args.batch_size)
     inputs = {n: v for n, v in network.inputs.items() if n not in ends.generated}
     sizes = {v.shape[0] for v in inputs.values() if v.shape}
     if len(sizes) != 1:
@@ -194,16 +248,16 @@ def forward(args: argparse.Namespace) -> int:
         missing = [c for c in columns.values() if c not in data.variables]
         if missing:
             raise ValueError(f"{args.dataset} has no column {missing[0]!r}: {data.variables}")
-        writer = csv.writer(out)
+        writer = csv.writer(out, lineterminator="\n")
         titles = {n: ends.titles.get(n, n) for n in network.outputs}
-        names = [c for n, y in network.outputs.items() for c in _names(titles[n], y)]
+        names = [c for n, y in network.outputs.items() for c in _names(titles[n], y, ends.kind)]
         writer.writerow([*header, *names])
         for start in tqdm(range(0, len(rows), batch), disable=None):
             given = dict(zip(data.variables, data.next(), strict=True))
             values = {n: given[columns[n]].reshape(v.shape) for n, v in inputs.items()}
             for n, generate in ends.generated.items():
                 values[n] = generate(network.inputs[n].shape)
-            results = network.run(values)
+            results = _results(network, ends, values)
             for i, row in enumerate(rows[start : start + batch]):
                 cells = [
                     c for n, y in results.items() for c in _cells(args, start + i, titles[n], y[i])
@@ -216,8 +270,11 @@ def forward(args: argparse.Namespace) -> int:
 def _rows(dataset: str, cached: bool) -> tuple[list[str], list[list[str]]]:
     """The header and the rows of a data set, of a cache those that it was made of in its order."""
     path = os.path.join(dataset, "original.csv") if cached else dataset
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        lines = [row for row in csv.reader(file) if row]
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            lines = [row for row in csv.reader(file) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is no .csv file: {error}") from error
     if len(lines) < 2:
         raise ValueError(f"{path} has {len(lines)} lines, wanted a header and rows")
     header, *rows = lines
@@ -232,20 +289,24 @@ def _rows(dataset: str, cached: bool) -> tuple[list[str], list[list[str]]]:
 
 
 def _absolute(cell: str, folder: str) -> str:
-    path = os.path.join(folder, cell)
+    path = os.path.normpath(os.path.join(folder, cell))
     return path if os.path.isfile(path) else cell
 
 
-def _names(name: str, y: Any) -> list[str]:
+def _names(name: str, y: Any, kind: str) -> list[str]:
     """Columns of an output: one per number of a vector."""
     shape = y.shape[1:]
     vector = len(shape) == 1 and shape[0] != 1
-    return [f"{name}__{i}" for i in range(shape[0])] if vector else [name]
+    return (
+        [f"{name}__{i}" for i in range(shape[0])]
+        if vector
+        else ["Uncertainty(Std)" if kind == "std" else name]
+    )
 
 
 def _cells(args: argparse.Namespace, row: int, name: str, value: Any) -> list[str]:
     if value.size == 1 or value.ndim == 1:
-        return [repr(v) for v in value.reshape(-1).tolist()]
+        return [str(v) for v in value.reshape(-1)]  # as few digits as tell a float32
     safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
     path = os.path.join(args.result_outdir, f"{safe}_{row}.npy")
     with replacing(os.path.join(args.outdir, path)) as temporary, open(temporary, "wb") as file:

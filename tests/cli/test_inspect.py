@@ -226,7 +226,8 @@ def test_infer_computes_what_the_network_computes(
     path = tmp_path / ("x.bin" if raw else "x.npy")
     path.write_bytes(value.tobytes()) if raw else np.save(path, value)
     output(capsys, "infer", "-c", file, "-o", tmp_path / "y", path)
-    got = np.fromfile(tmp_path / "y_0.bin", "f4") if raw else np.load(tmp_path / "y_0.npy")
+    samples = [tmp_path / f"y_{i}.bin" for i in range(4)]
+    got = np.load(tmp_path / "y_0.npy") if not raw else [np.fromfile(p, "f4") for p in samples]
     p = load(file).networks["n"].parameters
     w = {k: v.variable_instance for k, v in p.items()}
     x = nn.Variable.from_numpy_array(value)
@@ -236,9 +237,60 @@ def test_infer_computes_what_the_network_computes(
         y = F.softmax(PF.affine(F.max_pooling(h, (2, 2)), 5, name="f"))
     y.forward()
     assert len(w) == 8
-    np.testing.assert_allclose(got.reshape(4, 5), y.d, rtol=1e-5)
+    np.testing.assert_allclose(got, y.d, rtol=1e-5)
     assert main(["infer", "-c", str(file), str(path), str(path)]) == 1
     assert "has 1 inputs ['x'], got 2 files" in capsys.readouterr().err
+
+
+def test_infer_takes_as_many_samples_as_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], evaluated: tuple[list[str], Any]
+) -> None:
+    """Raw files as for NNabla, whose -b is 1: here a file of two may have any number of samples."""
+    args, want = evaluated
+    network, out = args[1], str(tmp_path / "y")
+    rows = np.stack([np.load(tmp_path / f"x{i}.npy") for i in range(5)])
+    rows.tofile(tmp_path / "x.bin"), rows[0].tofile(tmp_path / "one.bin")
+    output(capsys, "infer", "-c", network, "-o", out, tmp_path / "x.bin")
+    for i in range(5):
+        numbers = [*want[i], want[i].sum(), *want[i]]
+        np.testing.assert_allclose(np.fromfile(f"{out}_{i}.bin", "f4"), numbers, rtol=1e-4)
+    for options in ([], ["-b", "1"]):
+        output(capsys, "infer", "-c", network, "-o", out, *options, tmp_path / "one.bin")
+        np.testing.assert_allclose(np.fromfile(f"{out}_0.bin", "f4")[:4], want[0], rtol=1e-4)
+    np.save(tmp_path / "x.npy", rows)
+    output(capsys, "infer", "-c", network, "-o", out, tmp_path / "x.npy")
+    np.testing.assert_allclose(np.load(f"{out}_0.npy"), want, rtol=1e-4)
+    args = ["infer", "-c", network, "-b", "-1", str(tmp_path / "one.bin")]
+    assert main(args) == 1 and "has 3 numbers, the input 'x' is (2, 3)" in capsys.readouterr().err
+    numbers = np.array([[1, 2, 3], [4, 5, 6]], np.int32)
+    numbers.tofile(tmp_path / "x_int32.bin")  # the type stands in the name
+    output(capsys, "infer", "-c", network, "-o", out, tmp_path / "x_int32.bin")
+    w = {k: v.d for k, v in nn.get_parameters().items()}
+    expected = numbers[1] @ w["affine/W"] + w["affine/b"]
+    np.testing.assert_allclose(np.fromfile(f"{out}_1.bin", "f4")[:4], expected, rtol=1e-4)
+    args = ["infer", "-c", network, "-t", "foo", str(tmp_path / "one.bin")]
+    assert main(args) == 1 and "-t is 'foo', wanted a type" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "want"), [("", 1.0), ("mean", 1.0), ("std", 1.0), ("last", None)])
+def test_an_executor_may_run_the_network_often(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, want: float | None
+) -> None:
+    """Dropout stays then: of ones, with a half of them left out, come zeros and twos."""
+    x = nn.Variable((2, 1))
+    net = {"name": "n", "batch_size": 2, "outputs": {"y": F.dropout(x)}, "names": {"x": x}}
+    executor = {"name": "e", "network": "n", "data": ["x"], "output": ["y"]}
+    executor |= {"num_evaluations": 400, "repeat_evaluation_type": kind}
+    save(tmp_path / "m.nnp", {"networks": [net], "executors": [executor]})
+    (tmp_path / "d.csv").write_text("x\n1\n1\n1\n")
+    args = ["-c", tmp_path / "m.nnp", "-d", tmp_path / "d.csv", "-o", tmp_path, "-b", "-1"]
+    output(capsys, "forward", *args)
+    text = (tmp_path / "output_result.csv").read_text()
+    header, *rows = text.split()
+    assert header == ("x,Uncertainty(Std)" if kind == "std" else "x,y")
+    for row in rows:
+        got = float(row.split(",")[1])
+        assert got in (0.0, 2.0) if want is None else abs(got - want) < 0.2
 
 
 @pytest.fixture
@@ -297,8 +349,9 @@ def test_forward_goes_through_a_data_set(
 ) -> None:
     args, want = evaluated
     assert "5 rows" in output(capsys, "forward", *args)
-    rows = table(tmp_path / "out" / "output_result.csv")
-    assert len(rows) == 5
+    path = tmp_path / "out" / "output_result.csv"
+    rows = table(path)
+    assert len(rows) == 5 and b"\r" not in path.read_bytes()  # lines end as NNabla's do
     for i, row in enumerate(rows):
         # vectors have the columns that NNabla gives them, and that its data sets have
         assert list(row) == ["x", "y_label", "y__0", "y__1", "y__2", "y__3", "s", "m"]
@@ -306,6 +359,7 @@ def test_forward_goes_through_a_data_set(
         got = [float(row[f"y__{j}"]) for j in range(4)]
         np.testing.assert_allclose(got, want[i], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(float(row["s"]), want[i].sum(), rtol=1e-4, atol=1e-5)
+        assert row["s"] == str(np.float32(row["s"]))  # no digits that mean nothing
         np.testing.assert_allclose(np.load(tmp_path / "out" / row["m"]).ravel(), got, rtol=1e-6)
 
 
@@ -325,9 +379,20 @@ def test_forward_replaces_paths_of_files_that_exist(
     tmp_path: Path, evaluated: tuple[list[str], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     args, _ = evaluated
+    data = tmp_path / "d.csv"
+    data.write_text(data.read_text().replace("x", "./x").replace("./x,", "x,"))
     output(capsys, "forward", *args, "--replace_path")
     for i, row in enumerate(table(tmp_path / "out" / "output_result.csv")):
         assert (row["x"], row["y_label"]) == (str(tmp_path / f"x{i}.npy"), str(i))
+
+
+def test_forward_names_a_data_set_that_is_none(
+    tmp_path: Path, evaluated: tuple[list[str], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    args, _ = evaluated
+    args[args.index("-d") + 1] = args[1]
+    assert main(["forward", *args]) == 1
+    assert "m.nnp is no .csv file: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "x\n"])
