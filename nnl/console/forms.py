@@ -47,7 +47,7 @@ class Form:
     def scope(self) -> str:
         """What it is about: a row, a trial, a data set, or a network."""
         kinds = {f.kind for f in self.fields}
-        if kinds & {"row", "image"} and any(f.required for f in self.fields if f.kind == "row"):
+        if "row" in kinds:
             return "row"
         return "trial" if "model" in kinds else "dataset" if "csv" in kinds else "network"
 
