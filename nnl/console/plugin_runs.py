@@ -30,6 +30,8 @@ SHIPPED = Path(__file__).parent / "plugins"
 TIME_LIMIT_S = 1800.0
 MAX_SOURCE = 2**20
 MAX_RUNNING = 4
+MAX_FILE = 2**28  # bytes of what it prints, and of each file that it writes
+MAX_PIXELS = 2**25  # of a picture that a page shows; larger ones are there to download
 _KINDS = {".png": "image", ".csv": "csv", ".json": "text", ".txt": "text"}
 
 
@@ -42,6 +44,7 @@ class Plugins:
         self.root = store.root / "runs"
         self.root.mkdir(exist_ok=True)
         self._running: dict[str, processes.Process] = {}
+        self._stopped: set[str] = set()
         self._lock = threading.RLock()
 
     # ---- the list ----
@@ -78,7 +81,7 @@ class Plugins:
             form = read_form(_source(path))
         except ValueError as error:
             return {**entry, "doc": "", "scope": "network", "error": str(error)}
-        name = form.doc.partition(":")[0]  # as it is written there: Grad-CAM
+        name = re.split(r"[:\n]", form.doc)[0]  # as it is written there: Grad-CAM
         if re.sub(r"\W", "", name).lower() == key.replace("_", ""):
             entry["title"] = name
         return {**entry, "doc": form.doc, "scope": form.scope, "error": None}
@@ -152,7 +155,7 @@ class Plugins:
             if _digest(copy) != entry["sha256"]:
                 raise Refused("conflict", "the file has changed meanwhile", None, key)
             command = [sys.executable, str(copy), *words]
-            process = processes.start(command, folder / "log.txt", folder / "out")
+            process = processes.start(command, folder / "log.txt", folder / "out", MAX_FILE)
             self._running[run] = process
             self.store.insert(
                 "plugin_run",
@@ -228,8 +231,15 @@ class Plugins:
                 elif process is None:
                     error = "the server was started again while it ran"
                 elif code != 0:
-                    log = processes.tail(self.root / row["id"] / "log.txt", 4000).strip()
+                    path = self.root / row["id"] / "log.txt"
+                    log = processes.tail(path, 4000).strip()
                     error = log.splitlines()[-1] if log else f"it has ended with code {code}"
+                    if code is not None and code < 0:  # it could not say why itself
+                        error = f"it was ended by the signal {signal.Signals(-code).name}"
+                    if processes.size_of(path) >= MAX_FILE:
+                        error = f"it has printed more than {MAX_FILE / 2**20:.0f} MiB"
+                    if row["id"] in self._stopped:
+                        error = "it was stopped"
                 self._running.pop(row["id"], None)
                 status = "finished" if error is None else "failed"
                 values = {"status": status, "ended": time.time(), "error": error}
@@ -247,7 +257,7 @@ class Plugins:
             {
                 "id": str(p.relative_to(folder / "out")),
                 "name": p.name,
-                "kind": _KINDS.get(p.suffix, "file"),
+                "kind": _kind(p),
                 "bytes": p.stat().st_size,
             }
             for p in files[:1000]
@@ -274,9 +284,21 @@ class Plugins:
         with self._lock:
             process = self._running.get(run)
             if process is not None:
+                self._stopped.add(run)
                 _kill(process)
                 process.wait(10)
         return self.result(run)
+
+
+def _kind(path: Path) -> str:
+    """How a page shows a file."""
+    kind = _KINDS.get(path.suffix, "file")
+    if kind == "image":
+        with open(path, "rb") as file:
+            head = file.read(24)  # signature, length and name of the first chunk, width, height
+        width, height = (int.from_bytes(head[i : i + 4], "big") for i in (16, 20))
+        return kind if 0 < width * height <= MAX_PIXELS else "file"
+    return kind
 
 
 def _kill(process: processes.Process) -> None:

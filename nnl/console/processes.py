@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -11,11 +12,17 @@ from pathlib import Path
 from typing import Any
 
 
-def start(command: Sequence[str], log: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """Start a process whose output goes to a file; it does not end with this one."""
+def start(
+    command: Sequence[str], log: Path, folder: Path, largest_file: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process whose output goes to a file; it does not end with this one.
+
+    Args:
+        largest_file: Bytes that each file may have which it writes, where the system can tell.
+    """
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with open(log, "ab") as file:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -24,6 +31,12 @@ def start(command: Sequence[str], log: Path, folder: Path) -> subprocess.Popen[b
             env=environment,
             start_new_session=True,
         )
+    if largest_file is not None and hasattr(resource, "prlimit"):
+        try:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (largest_file, largest_file))
+        except ProcessLookupError:
+            pass  # it has ended
+    return process
 
 
 def started_at(pid: int) -> float | None:

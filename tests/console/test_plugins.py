@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import resource
 import time
 from importlib import import_module
 from itertools import combinations, product
@@ -11,6 +12,7 @@ from math import factorial
 import numpy as np
 import pytest
 
+from nnl.console import plugin_runs
 from nnl.console.explaining import Explained
 from nnl.console.forms import argument, read_form
 from nnl.console.inferring import infer
@@ -422,3 +424,64 @@ def test_shipped_plugins_have_forms_and_one_runs_on_a_row_of_a_trial(browser, co
     assert picture.headers["content-type"] == "image/png" and picture.content[:4] == b"\x89PNG"
     failed = ended(browser, browser.post("/plugins/grad_cam/run", {"trial": trial, "row": 9}, 201))
     assert failed["status"] == "failed" and "4 rows" in failed["error"]["message"]
+
+
+def test_a_plugin_that_asks_for_a_row_is_offered_beside_rows():
+    # As people write them: the row has a default, and is not required.
+    source = """
+import argparse
+parser = argparse.ArgumentParser(description="Edges\\nof a sample.")
+parser.add_argument("-i", "--input", help="data set (csv)", required=True)
+parser.add_argument("-n", "--index", help="sample (row) default=0", type=int)
+"""
+    assert read_form(source).scope == "row"
+    assert read_form(source.replace("(row)", "(int)")).scope == "dataset"
+
+
+ILL = {
+    "stays": "import time; print('here', flush=True); time.sleep(600)",
+    "crashes": "import os; print('well', flush=True); os.abort()",
+    "chatters": "while True: print('x' * 100_000)",
+}
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="files are limited on Linux only")
+def test_plugins_that_behave_badly_are_ended_and_say_how(browser, console, monkeypatch):
+    monkeypatch.setattr(plugin_runs, "MAX_FILE", 2**20)
+    console.plugins.folder.mkdir()
+    began = {}
+    for name, body in ILL.items():
+        path = console.plugins.folder / f"{name}.py"
+        arguments = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--n')\n"
+        path.write_text(arguments + body)
+        console.plugins.trust(name, hashlib.sha256(path.read_bytes()).hexdigest())
+        began[name] = browser.post(f"/plugins/{name}/run", {"args": {}}, 201)
+    for name, said in (("crashes", "signal SIGABRT"), ("chatters", "printed more than 1 MiB")):
+        found = ended(browser, began[name])
+        assert found["status"] == "failed" and said in found["error"]["message"], found["error"]
+    assert (console.plugins.root / began["chatters"]["id"] / "log.txt").stat().st_size <= 2**20
+    end = time.monotonic() + 60
+    while "here" not in browser.get(f"/runs/{began['stays']['id']}")["log"]:
+        assert time.monotonic() < end
+    browser.post(f"/runs/{began['stays']['id']}/cancel")
+    found = ended(browser, began["stays"])
+    assert found["status"] == "failed" and found["error"]["message"] == "it was stopped"
+
+
+def test_pictures_that_no_page_could_show_are_files(console):
+    console.plugins.folder.mkdir()
+    path = console.plugins.folder / "large.py"
+    head = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+    path.write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--n')\n"
+        f"head = {head!r}\n"
+        "for n in (20, 20_000):\n    open(f'{n}.png', 'wb').write(head + n.to_bytes(4) * 2)\n"
+        "open('none.png', 'wb')\n"
+    )
+    console.plugins.trust("large", hashlib.sha256(path.read_bytes()).hexdigest())
+    run = console.plugins.run("large", {})["id"]
+    end = time.monotonic() + 60
+    while console.plugins.result(run)["status"] == "running" and time.monotonic() < end:
+        time.sleep(0.05)
+    kinds = {a["name"]: a["kind"] for a in console.plugins.result(run)["artifacts"]}
+    assert kinds == {"20.png": "image", "20000.png": "file", "none.png": "file"}

@@ -6,6 +6,7 @@ import type { PropertyKind, PropertyValue } from "../api/network";
 import type { Dataset, Plugin, PluginField, PluginRun, Trial } from "../api/records";
 import { useResource } from "../api/resource";
 import { attempt, failed } from "../app/notices";
+import { bytes } from "../ui/format";
 import { ValueField } from "../editor/ValueField";
 import { Failure, Loading } from "../ui/parts";
 
@@ -67,6 +68,14 @@ export function PluginForm({ plugin, trial, row }: PluginFormProps) {
       <button className="primary" disabled={lacks !== null || isRunning} title={lacks ?? undefined}>
         {isRunning ? "Running …" : "Run"}
       </button>
+      {isRunning && (
+        <button
+          type="button"
+          onClick={() => attempt(async () => setRun(await post<PluginRun>(`/runs/${run.id}/cancel`)))}
+        >
+          Stop
+        </button>
+      )}
       {lacks && <p className="muted">{lacks}</p>}
       {run && <RunResult run={run} />}
     </form>
@@ -155,12 +164,13 @@ function RunResult({ run }: { run: PluginRun }) {
         <Failure error={{ message: why ?? "The plug-in failed.", hint: null, where: null }} />
       )}
       {run.artifacts.map((file) => {
-        const url = address(`/runs/${run.id}/artifacts/${file.id}`);
+        // Another address when there is more of it: a picture is shown while it is written, too.
+        const url = address(`/runs/${run.id}/artifacts/${file.id}`, { bytes: file.bytes });
         return file.kind === "image" ? (
-          <img key={file.id} className="artifact" src={url} alt={file.name} />
+          <img key={url} className="artifact" src={url} alt={file.name} />
         ) : (
           <a key={file.id} href={url} download>
-            {file.name}
+            {file.name} ({bytes(file.bytes)})
           </a>
         );
       })}
