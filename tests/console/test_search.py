@@ -139,20 +139,25 @@ def test_settings_are_checked():
         assert caught.value.where == name
 
 
-@pytest.mark.parametrize("method", ["nsga2", "random"])
-def test_a_search_finds_cheaper_networks_and_survives_a_restart(tmp_path, browser_of, method):
-    pytest.importorskip("optuna")
-    console = Console(tmp_path / "folder", command=STAND_IN)
+def project_of(console, **config):
+    """The id of a project with a small network and its data."""
     rng = np.random.default_rng(0)
     data = console.datasets.write(
         "small", {"x": rng.random((20, 1, 8, 8)), "y": np.arange(20) % 10}
     )
     document = network()
     document.config["dataset"].update(train=data["id"], valid=data["id"])
-    document.config.update(batch_size=10, max_epoch=1)
-    project = console.store.add_project("small", document)["id"]
+    document.config.update(config)
+    return console.store.add_project("small", document)["id"]
+
+
+@pytest.mark.parametrize("method", ["nsga2", "random"])
+def test_a_search_finds_cheaper_networks_and_survives_a_restart(tmp_path, browser_of, method):
+    pytest.importorskip("optuna")
+    console = Console(tmp_path / "folder", command=STAND_IN)
+    project = project_of(console, batch_size=10, max_epoch=1)
     settings = {"method": method, "attempts": 6, "jobs": 2, "edits": 3, "early_stop": False}
-    limit = 2 * analyse(document)["totals"]["multiply_adds"]
+    limit = 2 * analyse(network())["totals"]["multiply_adds"]
     settings["multiply_adds"] = [0, limit]
     key = console.searches.add(project, None, settings)["id"]
     for _ in range(3):
@@ -187,14 +192,7 @@ def test_a_search_finds_cheaper_networks_and_survives_a_restart(tmp_path, browse
 def test_a_cancelled_search_stops_its_candidates(tmp_path):
     pytest.importorskip("optuna")
     console = Console(tmp_path / "folder", command=STAND_IN)
-    rng = np.random.default_rng(0)
-    data = console.datasets.write(
-        "small", {"x": rng.random((20, 1, 8, 8)), "y": np.arange(20) % 10}
-    )
-    document = network()
-    document.config["dataset"].update(train=data["id"], valid=data["id"])
-    document.config["stand_in"] = {"step_s": 0.2}
-    project = console.store.add_project("small", document)["id"]
+    project = project_of(console, stand_in={"step_s": 0.2})
     console.begin()
     try:
         key = console.searches.add(project, None, {"attempts": 3})["id"]
@@ -214,14 +212,7 @@ def test_a_cancelled_search_stops_its_candidates(tmp_path):
 def test_a_search_that_another_process_begins_and_cancels_is_driven_by_the_one_that_leads(tmp_path):
     pytest.importorskip("optuna")
     console = Console(tmp_path / "folder", command=STAND_IN)
-    rng = np.random.default_rng(0)
-    data = console.datasets.write(
-        "small", {"x": rng.random((20, 1, 8, 8)), "y": np.arange(20) % 10}
-    )
-    document = network()
-    document.config["dataset"].update(train=data["id"], valid=data["id"])
-    document.config["stand_in"] = {"step_s": 0.05}
-    project = console.store.add_project("small", document)["id"]
+    project = project_of(console, stand_in={"step_s": 0.05})
     console.begin()
     until(console, console.trials.add(project)["id"], "running")
     other = Console(tmp_path / "folder", command=STAND_IN)
