@@ -127,6 +127,28 @@ def test_everything_can_be_undone_and_done_again(chain: Any) -> None:
         assert settled() == wanted
 
 
+def test_a_late_answer_for_an_undone_state_is_not_shown(chain: Any) -> None:
+    layer(chain, "convolution").click()
+    chain.get_by_label("kernel", exact=True).fill("40, 40")
+    layer(chain, "convolution").get_by_text("kernel").first.wait_for()
+    settle(chain)
+    chain.locator(".react-flow__pane").click(position={"x": 20, "y": 300})
+    chain.keyboard.press("Control+z")
+    layer(chain, "relu").get_by_text("16 × 26 × 26").wait_for()
+    settle(chain)
+
+    late: list[Any] = []
+    chain.route("**/analyze", lambda route: late.append(route))
+    with chain.expect_request("**/analyze"):
+        chain.keyboard.press("Control+Shift+z")
+    chain.keyboard.press("Control+z")
+    with chain.expect_response("**/analyze"):
+        late[0].continue_()
+    chain.wait_for_timeout(200)
+    assert len(late) == 1, "the state that is shown was asked about again"
+    expect(layer(chain, "relu")).to_contain_text("16 × 26 × 26")
+
+
 def test_layers_travel_by_the_clipboard(chain: Any, context: Any) -> None:
     chain.locator(".react-flow__pane").click(position={"x": 20, "y": 300})
     chain.keyboard.press("Control+a")

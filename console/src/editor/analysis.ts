@@ -27,18 +27,23 @@ let timer: number | undefined;
 
 async function analyze(): Promise<void> {
   const document = useEditor.getState().history?.present;
-  if (running || !document) return;
+  if (running || !document || isTold()) return;
   running = true;
   try {
     const analysis = await post<Analysis>("/analyze", { document, revision: ++revision });
-    useAnalysis.setState({ analysis, of: document, error: null });
+    // While it was on its way, undo may have gone back to the document that is told of already.
+    if (!isTold()) useAnalysis.setState({ analysis, of: document, error: null });
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    useAnalysis.setState({ error });
+    if (!isTold()) useAnalysis.setState({ error });
   } finally {
     running = false;
   }
   if (useEditor.getState().history?.present !== document) void analyze();
+}
+
+function isTold(): boolean {
+  return useAnalysis.getState().of === useEditor.getState().history?.present;
 }
 
 /** Do two documents differ in more than where nodes stand? */
