@@ -252,3 +252,19 @@ def test_long_names_fit_into_the_palette_beside_a_scroll_bar(project: Any) -> No
         "list => { list.style.width = '220px'; return [list.clientWidth, list.scrollWidth] }"
     )
     assert widths[1] <= widths[0]
+
+
+def test_the_view_stays_where_a_layer_at_its_edge_is_clicked(chain: Any) -> None:
+    settle(chain)
+    canvas = chain.locator(".canvas").bounding_box()
+    box = layer(chain, "convolution").bounding_box()
+    up = canvas["y"] + 30 - box["y"] - box["height"]
+    chain.mouse.move(canvas["x"] + 20, 600)
+    chain.mouse.down()
+    chain.mouse.move(canvas["x"] + 20, 600 + up, steps=3)
+    chain.mouse.up()
+    before = layer(chain, "convolution").bounding_box()
+    assert before["y"] < canvas["y"] < before["y"] + before["height"]
+    chain.mouse.click(before["x"] + 60, canvas["y"] + 10)
+    expect(chain.get_by_label("Name", exact=True)).to_have_value("convolution")
+    assert layer(chain, "convolution").bounding_box() == before

@@ -10,6 +10,12 @@ import { useEditor } from "./store";
 const READABLE_ZOOM = 0.6;
 const MARGIN = 40;
 
+/** How far something at `start` has to move so that all of it lies between 0 and `end`. */
+function missing(start: number, size: number, end: number): number {
+  if (start < 0) return -start;
+  return Math.min(0, end - start - size);
+}
+
 export function ViewKeeper({ network }: { network: Network }) {
   const flow = useReactFlow();
   const store = useStoreApi();
@@ -44,13 +50,19 @@ export function ViewKeeper({ network }: { network: Network }) {
     if (!node) return;
     const { width, height, transform } = store.getState();
     const [x, y, zoom] = transform;
-    const at = { x: node.x * zoom + x, y: node.y * zoom + y };
-    const isSeen =
-      at.x > 0 && at.y > 0 && at.x + NODE_WIDTH * zoom < width && at.y + NODE_HEIGHT * zoom < height;
-    if (isSeen || width === 0) return;
-    void flow.setCenter(node.x + NODE_WIDTH / 2, node.y + NODE_HEIGHT / 2, {
-      zoom: Math.max(zoom, READABLE_ZOOM),
-    });
+    const dx = missing(node.x * zoom + x, NODE_WIDTH * zoom, width);
+    const dy = missing(node.y * zoom + y, NODE_HEIGHT * zoom, height);
+    // What is under the pointer is seen, and must not move away from it.
+    const pointed = store.getState().domNode?.querySelector(`.react-flow__node[data-id="${only}"]:hover`);
+    if (width === 0 || pointed || (dx === 0 && dy === 0)) return;
+    const isNear = Math.abs(dx) <= NODE_WIDTH * zoom && Math.abs(dy) <= NODE_HEIGHT * zoom;
+    if (isNear && zoom >= READABLE_ZOOM) {
+      void flow.setViewport({ zoom, x: x + dx, y: y + dy });
+    } else {
+      void flow.setCenter(node.x + NODE_WIDTH / 2, node.y + NODE_HEIGHT / 2, {
+        zoom: Math.max(zoom, READABLE_ZOOM),
+      });
+    }
   }, [flow, store, only, another]);
 
   return null;
