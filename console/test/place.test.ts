@@ -1,5 +1,8 @@
 import { expect, test } from "vitest";
+import type { LayerNode } from "../src/api/network";
 import { networkOf, reaches } from "../src/graph/document";
+import { applyEdits } from "../src/graph/fixes";
+import { NODE_HEIGHT, NODE_WIDTH } from "../src/graph/layout";
 import { appendLayer, copyNodes, fragmentFrom, fragmentText, pasteNodes } from "../src/graph/place";
 import { portsOf, refusal } from "../src/graph/ports";
 import { documentOf, idsOf, LAYERS, wiring } from "./networks";
@@ -22,6 +25,16 @@ test("copies have ids and names of their own and keep the edges between them", (
   expect(added).toHaveLength(2);
   const again = pasteNodes(document, "main", fragment!, { x: 20, y: 20 }).document;
   expect(networkOf(again, "main").nodes.map((node) => node.name)).toContain("a_3");
+});
+
+test("what a repair adds covers no other layer", () => {
+  const value = { id: "n9", type: "Input", name: "y", x: 10, y: 130, properties: {} };
+  const { nodes } = networkOf(applyEdits(CHAIN, [{ op: "add_node", network: "main", value }]), "main");
+  const added = nodes.at(-1)!;
+  const others = nodes.slice(0, -1);
+  expect(added.id).toBe("n9");
+  const covers = ({ x, y }: LayerNode) => Math.abs(x - added.x) < NODE_WIDTH && Math.abs(y - added.y) < NODE_HEIGHT;
+  expect(others.filter(covers)).toEqual([]);
 });
 
 test("other text in the clipboard is no network", () => {

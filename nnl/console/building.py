@@ -20,6 +20,7 @@ import nnl as nn
 from nnl.console.document import MAX_DEPTH, MAX_NODES, Document, Edge, Net, in_order
 from nnl.console.document import Node as DocumentNode
 from nnl.console.fixes import repair
+from nnl.console.layout import ROW
 from nnl.console.palette import Layer, Port, layers
 from nnl.console.problems import Problem, feeds, said, set_property, wanted
 from nnl.core.context import using
@@ -313,6 +314,7 @@ class Builder:
         net = p.net
         if name in ("target", "label", "y") or (name, p.node.type) == ("x1", "F.squared_error"):
             new = Net(net.name, dict(net.nodes)).add("Input", net.unused_name("y"), {"shape": [1]})
+            new.x, new.y = p.node.x, p.node.y - ROW
             edge = Edge(f"{new.id}-{p.node.id}", new.id, 0, p.node.id, name)
             return {
                 "label": "Add an Input for the labels",

@@ -268,3 +268,13 @@ def test_the_view_stays_where_a_layer_at_its_edge_is_clicked(chain: Any) -> None
     chain.mouse.click(before["x"] + 60, canvas["y"] + 10)
     expect(chain.get_by_label("Name", exact=True)).to_have_value("convolution")
     assert layer(chain, "convolution").bounding_box() == before
+
+
+def test_a_repair_on_a_layer_selects_what_it_has_added(page: Any) -> None:
+    new_project(page, "Empty")
+    for layer_type in ("Input", "F.softmax_cross_entropy"):
+        append(page, layer_type)
+    layer(page, "softmax_cross_entropy").locator(".fix").click()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("y")
+    page.keyboard.press("Delete")
+    expect(layer(page, "softmax_cross_entropy")).to_be_visible()

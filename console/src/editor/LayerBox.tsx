@@ -37,6 +37,9 @@ export const LayerBox = memo(function LayerBox({ id, data }: NodeProps<LayerFlow
   const problem = analysis?.errors.find((error) => error.severity === "error");
   const wrong = problem !== undefined && problem.code !== "upstream";
   const outputs = outputNames(ports, analysis);
+  const title = layer?.title ?? node.type;
+  // A layer that is named after its kind needs the place for its name.
+  const isTold = node.name.replace(/_\d+$/, "") === title.toLowerCase().replaceAll(" ", "_");
   const updateInternals = useUpdateNodeInternals();
   const handles = outputs.length + ports.inputs.length;
   const measured = useRef(handles);
@@ -65,13 +68,21 @@ export const LayerBox = memo(function LayerBox({ id, data }: NodeProps<LayerFlow
       ))}
       <div className="top">
         <span className="name">{node.name}</span>
-        <span className="title">{layer?.title ?? node.type}</span>
+        {isTold || <span className="title">{title}</span>}
       </div>
       <div className="key">{keyText(node, layer)}</div>
       <Result analysis={analysis} />
       {wrong && <div className="error">{problem.message}</div>}
       {wrong && problem.fix && (
-        <button className="fix nodrag" title={problem.fix.label} onClick={() => fix(problem)}>
+        <button
+          className="fix nodrag"
+          title={problem.fix.label}
+          onClick={(event) => {
+            // A click on the layer would select it beside what the repair has added.
+            event.stopPropagation();
+            fix(problem);
+          }}
+        >
           {problem.fix.label}
         </button>
       )}

@@ -2,6 +2,7 @@
 
 import type { Document, Edit } from "../api/network";
 import { removeEdges, removeNodes, setProperty, withNetwork, withNode } from "./document";
+import { free } from "./place";
 
 export function applyEdits(document: Document, edits: readonly Edit[]): Document {
   return edits.reduce(applyEdit, document);
@@ -19,7 +20,7 @@ function applyEdit(document: Document, edit: Edit): Document {
       case "rename":
         return withNode(network, edit.node, (node) => ({ ...node, name: edit.value }));
       case "add_node":
-        return { ...network, nodes: [...network.nodes, edit.value] };
+        return { ...network, nodes: [...network.nodes, { ...edit.value, ...free(network, edit.value) }] };
       case "add_edge":
         return { ...network, edges: [...network.edges, edit.value] };
     }

@@ -77,10 +77,14 @@ export function appendLayer(
   };
 }
 
-/** The free place under a node: to the right of what stands there already. */
+/** The free place under a node. */
 function below(network: Network, source: LayerNode | undefined): { x: number; y: number } {
-  if (!source) return { x: 0, y: 0 };
-  const at = { x: source.x, y: source.y + ROW };
+  return source ? free(network, { x: source.x, y: source.y + ROW }) : { x: 0, y: 0 };
+}
+
+/** This place, or one to the right of what stands there already. */
+export function free(network: Network, wanted: { x: number; y: number }): { x: number; y: number } {
+  const at = { x: wanted.x, y: wanted.y };
   const isTaken = () =>
     network.nodes.some((node) => Math.abs(node.x - at.x) < 200 && Math.abs(node.y - at.y) < 80);
   while (isTaken()) at.x += 240;
