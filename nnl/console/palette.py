@@ -148,9 +148,11 @@ class Layer:
         return found
 
     def to_json(self) -> dict[str, Any]:
+        # Beside a layer that makes its parameters: the function that is given them.
+        given = self.type.startswith("F.") and f"PF.{self.function}" in layers()
         return {
             "type": self.type,
-            "title": title(self.function),
+            "title": title(self.function) + " (F)" * given,
             "category": self.category,
             "doc": self.doc,
             "inputs": [vars(p) for p in self.inputs],
@@ -159,7 +161,7 @@ class Layer:
             "parameters": list(self.parameters),
             "loss": self.loss,
             "initial": self.initial(),
-            "advanced": self.type.startswith("F.") and f"PF.{self.function}" in layers(),
+            "advanced": given,
         }
 
 

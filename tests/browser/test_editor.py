@@ -278,3 +278,11 @@ def test_a_repair_on_a_layer_selects_what_it_has_added(page: Any) -> None:
     expect(page.get_by_label("Name", exact=True)).to_have_value("y")
     page.keyboard.press("Delete")
     expect(layer(page, "softmax_cross_entropy")).to_be_visible()
+
+
+def test_layers_of_given_parameters_have_names_of_their_own(project: Any) -> None:
+    titles = project.locator(".palette .scroll > div").evaluate_all(
+        "all => all.map(one => [...one.querySelectorAll('button')].map(b => b.textContent.trim()))"
+    )
+    for category in titles:
+        assert len(set(category)) == len(category)
