@@ -20,7 +20,8 @@ def add_commands(commands: Any) -> None:
     p = commands.add_parser(
         "conv_dataset",
         description="Copies a data set into cache files, from which it is read faster. SOURCE is "
-        "a .csv file or a .cache folder, DESTINATION a .cache folder.",
+        "a .csv file or a .cache folder, DESTINATION a folder. `nnl forward -d` takes one whose "
+        "name ends in .cache.",
     )
     p.add_argument("-F", "--force", action="store_true", help="replace DESTINATION")
     p.add_argument("-S", "--shuffle", action="store_true", help="mix the rows")
@@ -102,12 +103,12 @@ def conv_dataset(args: argparse.Namespace) -> int:
     from nnl.core.atomic import replacing
 
     target = Path(args.destination)
-    if target.suffix.lower() != ".cache":
-        raise ValueError(f"{target} is no name of a .cache folder; try: {target}.cache")
     if target.exists() and not target.is_dir():
         raise ValueError(f"{target} is a file, wanted a folder")
     if target.exists() and not args.force:
         raise ValueError(f"{target} exists already; try: -F replaces it")
+    if target.exists() and any(target.iterdir()) and not (target / "cache_info.csv").exists():
+        raise ValueError(f"{target} has files that are no cache: -F leaves it alone")
     new = target.with_name(f"{target.name}.new") if target.exists() else target
     with replacing(new, folder=True) as folder:
         rows = _copy(args, str(folder))

@@ -170,11 +170,12 @@ def shaped(image: Array, shape: Shape) -> Array:
     height, width = image.shape[:2]
     if (width, height) != (shape.width, shape.height):
         wide, tall = _proportioned(width, height, shape)
-        top, left = (height - tall) // 2, (width - wide) // 2
         if shape.mode == "trimming":
+            top, left = (height - tall) // 2, (width - wide) // 2
             image = image[top : height - top, left : width - left]
         elif shape.mode == "padding":
-            around = [(-top, tall - height + top), (-left, wide - width + left)]
+            top, left = (tall - height) // 2, (wide - width) // 2
+            around = [(top, tall - height - top), (left, wide - width - left)]
             image = np.pad(image, around + [(0, 0)] * (image.ndim - 2))
         image = imresize(image, (shape.width, shape.height))
     if image.ndim == 2 and shape.channels == 3:
@@ -189,9 +190,13 @@ def _proportioned(width: int, height: int, shape: Shape) -> tuple[int, int]:
     if shape.mode == "resize":
         return width, height
     tall = height / width > shape.height / shape.width
-    if tall == (shape.mode == "trimming"):
-        return width, int(width / shape.width * shape.height)
-    return int(height / shape.height * shape.width), height
+    if shape.mode == "trimming":  # every product rounded as NNabla does
+        if tall:
+            return width, int(width / shape.width * shape.height)
+        return int(height / shape.height * shape.width), height
+    if tall:
+        return int(shape.width / shape.height * height), height
+    return width, int(shape.height / shape.width * width)
 
 
 def _convert(

@@ -14,6 +14,7 @@ import pytest
 from nnl.cli.main import main
 from nnl.data.image import imread, imsave
 from nnl.data.iterator import data_iterator_cache, data_iterator_csv_dataset
+from nnl.datasets.pictures import Shape, shaped
 
 pytest.importorskip("PIL")
 
@@ -92,6 +93,13 @@ def test_modes_cut_fill_and_stretch(tmp_path: Path, mode: str, columns: str) -> 
         np.testing.assert_allclose(found[4, [1, 6]], want, atol=3)
 
 
+def test_what_fills_up_a_picture_is_shared_as_nnabla_does() -> None:
+    """Of an odd number of columns, one more on the right; a product is rounded down once."""
+    image = np.full((4, 3), 9, np.uint8)
+    assert shaped(image, Shape(4, 4, "padding", 1)).tolist() == [[9, 9, 9, 0]] * 4
+    assert shaped(np.full((3, 49), 9, np.uint8), Shape(49, 3 * 49, "padding", 1)).shape == (147, 49)
+
+
 def test_boxes_become_cells(tmp_path: Path) -> None:
     """One box in the left upper quarter, one on the right; the larger anchor is the second."""
     (tmp_path / "in" / "deep").mkdir(parents=True)
@@ -166,6 +174,8 @@ def test_a_data_set_becomes_an_archive(tmp_path: Path, capsys: pytest.CaptureFix
         assert text.split() == ["x,y", f"{names[0]},0", f"{names[1]},1"]
         content = tar.extractfile(names[1]).read()
     assert content == (tmp_path / "in" / "dog" / "1.png").read_bytes()
+    assert main(["create_tar", str(tmp_path / "d.tar"), str(tmp_path / "e.tar")]) == 1
+    assert "d.tar: 'utf-8' codec can't decode" in capsys.readouterr().err
     assert main(["upload", "token", "d.csv"]) == 4
     assert "needs the service of Sony's" in capsys.readouterr().err
 
@@ -191,5 +201,8 @@ def test_conv_dataset_copies_rows(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["conv_dataset", "-F", str(table), str(first)]) == 0
     assert len(list(first.glob("cache_*.npy"))) == 1 and not list(tmp_path.glob("*.new"))
     assert main(["conv_dataset", str(tmp_path / "d.txt"), str(tmp_path / "c.cache")]) == 1
-    assert main(["conv_dataset", str(table), str(tmp_path / "c")]) == 1
     assert "is neither a .csv file nor" in capsys.readouterr().err
+    assert main(["conv_dataset", str(table), str(tmp_path / "c")]) == 0  # any name, as in NNabla
+    (tmp_path / "c" / "cache_info.csv").unlink()
+    assert main(["conv_dataset", "-F", str(table), str(tmp_path / "c")]) == 1
+    assert "has files that are no cache: -F leaves it alone" in capsys.readouterr().err
