@@ -66,6 +66,8 @@ def problem_of(error: BaseException, files: str = "") -> Problem:
         return Problem(f"{files}there is not enough memory: {text}", "memory", hint or None)
     if isinstance(error, (NotImplementedError, ImportError)):
         found.code = "unsupported"
+    elif isinstance(error, UnicodeError):
+        found.error = f"{files}{text}"
     elif isinstance(error, RuntimeError):
         found.error = f"{files}failed: {text}"
     elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -77,6 +79,9 @@ def problem_of(error: BaseException, files: str = "") -> Problem:
             found.error = _WORDS[type(error)].format(found.where)
         if isinstance(error, FileNotFoundError) and found.where and not found.hint:
             found.hint = _similar_file(found.where)
+    elif isinstance(error, OSError) and error.strerror and error.filename:
+        found.where = str(error.filename)  # Python's own: [Errno 17] File exists: ...
+        found.error = f"{found.where}: {error.strerror}"
     return found
 
 

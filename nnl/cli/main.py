@@ -155,7 +155,9 @@ def main(argv: Sequence[str] | None = None, convert: str = "nnl convert") -> int
 
 def _files(args: argparse.Namespace) -> str:
     """The files that a command was given, for messages."""
-    given = next((v for k in ("files", "file", "config") if (v := getattr(args, k, None))), [])
+    given = next(
+        (v for k in ("files", "file", "config", "source") if (v := getattr(args, k, None))), []
+    )
     return "".join(f"{name}: " for name in (given if isinstance(given, list) else [given])[:1])
 
 

@@ -197,6 +197,8 @@ def read(path: str, settings: dict[str, int]) -> Any:
     """The content of a training file, with some settings instead of its own."""
     from nnl.converters.nnp.archive import read_files
 
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"{path} is a folder, wanted a file")
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no file {path}")
     content = read_files(path, "", "nnl")

@@ -309,6 +309,7 @@ WRONG = [
     ([], "max_epoch=x", 1, "--set is 'max_epoch=x', wanted a whole number"),
     (["-C", "gpu"], "max_epoch=1", 1, "-C is 'gpu', wanted cpu or cudnn[:ID]"),
     (["-p", "none.h5"], "max_epoch=1", 3, "there is no file none.h5"),
+    (["-o", __file__], "max_epoch=1", 1, f"{__file__}: File exists"),
     (["--patience", "-1"], "max_epoch=1", 1, "--patience is -1, wanted at least 0"),
     (["-O", "-m", "4X"], "max_epoch=1", 1, "-m is '4X', wanted a size such as 1234, 512M or 4G"),
 ]
@@ -370,6 +371,8 @@ def test_files_that_cannot_train_are_refused(
     refused("train.csv", 3)
     (tmp_path / "train.csv").write_text("x__0,x__1,y\n" + "1,2,0\n" * 20)
     refused("the column 'x' has minibatches of the shape (8, 2), its variable is (8, 6)")
+    config = tmp_path
+    refused(f"{config} is a folder, wanted a file", 3)
     config = tmp_path / "net.nntx"
     refused(f"there is no file {config}", 3)
 
