@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -49,10 +50,20 @@ def _read(path: Path) -> tuple[list[str], list[list[str]]]:
         with open(path, encoding="utf-8-sig", newline="") as file:
             lines = [(i, row) for i, row in enumerate(csv.reader(file), 1) if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise Refused("unreadable", f"{path.name} is no .csv file: {error}", None) from None
+        text, hint = f"{path.name} is no .csv file: {error}", None
+        if isinstance(error, UnicodeDecodeError):
+            hint = "if it is a table, save it as UTF-8"
+        raise Refused("unreadable", text, hint) from None
     if not lines:
         raise Refused("unreadable", f"{path.name} is empty", None, path.name)
     header = lines[0][1]
+    if len(header) == 1 and re.search(r"[;\t]", header[0]):
+        text = f"{path.name} begins with {header[0][:60]!r}: its cells are not divided by commas"
+        raise Refused("unreadable", text, "save it with commas, and points in numbers", path.name)
+    if all(is_number(title) for title in header):
+        text = f"{path.name} begins with the numbers {','.join(header)[:60]}"
+        hint = "add a first line that names the columns, as x,y"
+        raise Refused("unreadable", text, hint, path.name)
     for i, row in lines[1:]:
         if len(row) != len(header):
             text = f"{path.name}, line {i} has {len(row)} cells, the header {len(header)}"
@@ -122,15 +133,19 @@ def is_number(cell: str) -> bool:
 
 def _file_below(root: Path, cell: str, where: str) -> Path:
     """The file that a cell names, which must be inside the data set."""
-    path = (root / cell).resolve() if "\0" not in cell else root
     at = f"{where}: " if where else ""
+    if not cell.strip():
+        hint = "fill it in, or leave out the row"
+        raise Refused("unreadable", f"{at}the cell is empty", hint, cell)
+    path = (root / cell).resolve() if "\0" not in cell else root
     if not path.is_relative_to(root.resolve()):
         raise Refused(
             "unreadable", f"{at}{cell[:100]!r} leads out of the data set", None, cell[:100]
         )
     if get_file_extension(cell) not in (*IMAGES, *ARRAYS):
         text = f"{at}{cell[:100]!r} is neither a number nor a file of a known kind"
-        raise Refused("unreadable", text, f"known are {', '.join((*IMAGES, *ARRAYS))}", cell[:100])
+        hint = f"write classes as numbers from 0 on; known are {', '.join((*IMAGES, *ARRAYS))}"
+        raise Refused("unreadable", text, hint, cell[:100])
     if not path.is_file():
         raise Refused("unreadable", f"{at}there is no file {cell[:100]!r}", None, cell[:100])
     most = MAX_CELL_TABLE if path.suffix.lower() == ".csv" else MAX_CELL_FILE
@@ -150,9 +165,9 @@ def described(path: Path, name: str) -> dict[str, Any]:
         raise Refused("unreadable", f"{name} has a header and no rows", None, name)
     root = path.parent
     for i, row in enumerate(rows):
-        for cell in row:
+        for title, cell in zip(header, row, strict=True):
             if not is_number(cell):
-                _file_below(root, cell, f"{name}, row {i + 1}")
+                _file_below(root, cell, f"{name}, row {i + 1}, column {title}")
     columns = [
         describe(column, [rows[0][i] for i in places], root)
         for column, (places, _) in variables(header).items()

@@ -71,6 +71,8 @@ def tables(path: str, folder: str, name: str) -> list[dict[str, Any]]:
         found = [p for p in sorted(files) if p.suffix.lower() == ".csv" and _is_table(p)]
         if not found:
             hint = "the archive needs a .csv file whose first line names columns"
+            if any(p.suffix.lower() in IMAGES for p in files):
+                hint += "; of pictures alone, choose Bring, Pictures"
             raise Refused("unreadable", f"{name} has no table", hint, name)
     elif kind == ".csv":
         found = [root / "data.csv"]

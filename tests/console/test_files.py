@@ -330,6 +330,33 @@ def test_hostile_and_broken_data_sets_are_refused(tmp_path, members, message):
     assert {p.name for p in tmp_path.iterdir()} == {"a.zip", "there"}
 
 
+@pytest.mark.parametrize(
+    ("content", "message", "hint"),
+    [
+        (b"a;b\n1;2\n", "begins with 'a;b': its cells are not divided by commas", "with commas"),
+        (b"a\tb\n1\t2\n", "its cells are not divided by commas", "with commas"),
+        (b"1,2\n3,4\n", "begins with the numbers 1,2", "a first line that names the columns"),
+        ("größe,y\n1,2\n".encode("latin-1"), "is no .csv file: 'utf-8'", "save it as UTF-8"),
+        (b"a,b\n1,2\n3,\n", "t, row 2, column b: the cell is empty", "fill it in"),
+        (b"a,b\n1,cat\n", "row 1, column b: 'cat' is neither a number", "classes as numbers"),
+    ],
+)
+def test_tables_of_other_programs_are_refused_with_what_to_do(tmp_path, content, message, hint):
+    (tmp_path / "t").write_bytes(content)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(Refused, match=re.escape(message)) as caught:
+        tables(str(tmp_path / "t"), str(tmp_path / "there"), "t.csv")
+    assert hint in caught.value.hint
+
+
+def test_an_archive_of_pictures_alone_is_told_where_it_belongs(tmp_path):
+    (tmp_path / "a.zip").write_bytes(archive({"cat/1.png": "?", "dog/1.png": "?"}))
+    (tmp_path / "there").mkdir()
+    with pytest.raises(Refused, match=r"a.zip has no table") as caught:
+        tables(str(tmp_path / "a.zip"), str(tmp_path / "there"), "a.zip")
+    assert caught.value.hint.endswith("choose Bring, Pictures")
+
+
 def test_nothing_stays_of_an_archive_that_is_refused(browser, console):
     content = archive({"data.csv": "x\n1\n", "b.csv": "x\nmissing.png\n"})
     answer = browser.upload("/datasets?name=a.zip", content, 422)
