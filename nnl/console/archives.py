@@ -19,7 +19,7 @@ _IMPOSSIBLE = (FileExistsError, NotADirectoryError, IsADirectoryError)  # a file
 
 
 def unpack(path: Path, folder: Path) -> list[Path]:
-    """Unpack a zip archive; returns its files.
+    """Unpack a zip archive; returns its files, without what macOS puts beside each of them.
 
     Raises:
         Refused: It is damaged, too large, or has a member that would be elsewhere.
@@ -28,6 +28,7 @@ def unpack(path: Path, folder: Path) -> list[Path]:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             _check(members, path.stat().st_size)
+            members = [m for m in members if not _is_beside(m.filename)]
             return [found for m in members if (found := _member(archive, m, folder)) is not None]
     except (*_DAMAGED, *_IMPOSSIBLE) as error:
         raise Refused("unreadable", f"the archive is damaged: {error}", "make it again") from None
@@ -46,6 +47,12 @@ def _check(members: list[zipfile.ZipInfo], sent: int) -> None:
         if outside or "\0" in m.filename or link:
             text = f"the archive has the member {m.filename[:100]!r}, which leads out of it"
             raise Refused("unreadable", text)
+
+
+def _is_beside(name: str) -> bool:
+    """Whether a member is Finder's: as ._cat.png, which is no picture."""
+    parts = PurePosixPath(name).parts
+    return parts[:1] == ("__MACOSX",) or parts[-1:] == (".DS_Store",)
 
 
 def _member(archive: zipfile.ZipFile, m: zipfile.ZipInfo, folder: Path) -> Path | None:

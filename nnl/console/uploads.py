@@ -40,23 +40,29 @@ class BuildOptions:
 
 def _shape(source: Path, options: BuildOptions) -> Any:
     """What all pictures become."""
-    from nnl.data.image import imread
     from nnl.datasets import Shape
 
     width, height, channels = options.width, options.height, options.channels
     if not (width and height and channels):
         found = (p for p in sorted(source.rglob("*")) if p.suffix.lower() in IMAGES)
-        first = next(found, None)
-        if first is None:
-            raise Refused("unreadable", "the archive has no pictures", "one folder for each class")
-        try:
-            picture = imread(str(first))
-        except ValueError as error:
-            raise Refused("unreadable", f"{first.name}: {error}", None, first.name) from None
+        picture = next((image for path in found if (image := _opened(path)) is not None), None)
+        if picture is None:
+            text = "the archive has no pictures that can be read"
+            raise Refused("unreadable", text, "one folder for each class")
         colours = 3 if picture.ndim == 3 and picture.shape[2] >= 3 else 1
         width, height = width or picture.shape[1], height or picture.shape[0]
         channels = channels or colours
     return Shape(width, height, options.mode, channels)
+
+
+def _opened(path: Path) -> Any:
+    """A picture; None where it cannot be read, as those that are left out later."""
+    from nnl.data.image import imread
+
+    try:
+        return imread(str(path))
+    except (OSError, ValueError):
+        return None
 
 
 def tables(path: str, folder: str, name: str) -> list[dict[str, Any]]:
@@ -96,9 +102,11 @@ def pictures(path: str, folder: str, name: str, options: dict[str, Any]) -> list
     parts = {"files": files, "share": wanted.split, "seed": wanted.seed}
     with tempfile.TemporaryDirectory(dir=root.parent) as scratch:
         unpack(Path(path), Path(scratch))
-        entries = list(Path(scratch).iterdir())
-        inner = len(entries) == 1 and any(p.is_dir() for p in entries[0].glob("*"))
-        source = entries[0] if inner else Path(scratch)
+        source = Path(scratch)
+        while (entries := list(source.iterdir())) and all(p.is_dir() for p in entries):
+            if len(entries) > 1 or not any(p.is_dir() for p in entries[0].iterdir()):
+                break
+            source = entries[0]  # a folder around all of it
         shape = _shape(source, wanted)
         try:
             if wanted.kind == "object_detection":

@@ -207,6 +207,17 @@ def test_folders_of_pictures_become_data_sets(browser):
     assert whole["columns"][0]["shape"] == [1, 4, 4] and whole["rows"] == 10
     assert browser.upload(path, archive({"a.txt": "1"}), 422)["code"] == "unreadable"
     assert browser.upload("/datasets/build?name=a.zip&kind=x", b"", 422)["where"] == "kind"
+
+    # As Finder makes it, of a folder in a folder, with a picture that is broken.
+    found = {f"my pets/{name}": content for name, content in members.items()}
+    found |= {"__MACOSX/my pets/all/cat/._0.png": b"\0\5\x16\7", "my pets/.DS_Store": b"\0"}
+    found |= {"my pets/all/cat/00.png": b"\x89PNG\r\n\x1a\n"}
+    (pets,) = browser.upload("/datasets/build?name=pets.zip", archive(found))["datasets"]
+    assert (pets["rows"], pets["columns"]) == (whole["rows"], whole["columns"])
+    answer = browser.upload(
+        "/datasets/build?name=pets.zip", archive({"a/1.png": b"", "b/1.png": b""}), 422
+    )
+    assert answer["message"] == "the archive has no pictures that can be read"
     members = {f"{i}.png": image for i in range(4)}
     members |= {f"{i}.txt": "0 0.5 0.5 0.25 0.5\n" for i in range(4)}
     path = "/datasets/build?name=boxes.zip&kind=object_detection&width=32&height=32&anchors=1"
