@@ -52,7 +52,7 @@ def add_commands(commands: Any) -> None:
     p.set_defaults(run=dump)
 
     p = commands.add_parser("function_info")
-    p.add_argument("file", nargs="?", metavar="FILE")
+    p.add_argument("files", nargs="*", metavar="FILE")
     p.add_argument(
         "-f",
         "--all_support",
@@ -66,7 +66,13 @@ def add_commands(commands: Any) -> None:
         "-c", "--config", metavar="LIST", help="split by this list of functions, one per line"
     )
     p.add_argument("--nnp-no-expand-network", action="store_true", help="keep loops")
-    p.add_argument("--api", type=int, metavar="LEVEL", help="with -f NNB: API level of its runtime")
+    p.add_argument(
+        "--api",
+        type=int,
+        metavar="LEVEL",
+        help="API level of NNB's runtime; without -f: list the forms of functions in it, or "
+        "with -1 the newest level",
+    )
     p.add_argument("-x", "--exclude", action="append", default=[], metavar="NAME", help="leave out")
     p.add_argument("-q", "--query", metavar="NAME", help="only this function; * stands for all")
     p.add_argument(
@@ -199,13 +205,15 @@ def _is_shape(value: Any) -> bool:
 
 def function_info(args: argparse.Namespace) -> int:
     """List functions, sorted; with a file and -f, exit code 1 if some are not supported."""
-    if args.target and (args.export_format is None or args.file is None):
+    if args.target and (args.export_format is None or not args.files):
         raise ValueError("-t needs -f FORMAT and FILE: operators depend on a function's arguments")
+    if args.api is not None and args.export_format is None:
+        return _levels(args)
     if args.api is not None and args.export_format != "NNB":
         raise ValueError("the option --api needs -f NNB: other formats have no API levels")
-    if args.file is not None and is_programs(args.file) and (args.export_format or args.config):
-        raise ValueError(f"{args.file}: -f and -c are about functions, a program has steps")
-    counts = _functions(args.file, not args.nnp_no_expand_network)
+    if args.files and is_programs(args.files[0]) and (args.export_format or args.config):
+        raise ValueError(f"{args.files[0]}: -f and -c are about functions, a program has steps")
+    counts = _functions(args.files, not args.nnp_no_expand_network)
     names = sorted(n for n in counts if n not in args.exclude)
     if args.query is not None:
         names = fnmatch.filter(names, args.query)
@@ -215,9 +223,9 @@ def function_info(args: argparse.Namespace) -> int:
     problems: list[str] = []
     if args.export_format is not None:
         target = _target(args)
-        if target.target is not None and args.file is not None:
-            problems = target.refused(read_model([args.file])[0])
-        if problems or target.target is None or args.file is None:
+        if target.target is not None and args.files:
+            problems = target.refused(read_model(args.files)[0])
+        if problems or target.target is None or not args.files:
             known = target.known()
     if args.config is not None:
         known = set(names if known is None else known) & allowed_functions(args.config)
@@ -228,16 +236,33 @@ def function_info(args: argparse.Namespace) -> int:
     else:
         text = "\n".join(supported)
         if args.target and not missing:
-            text = "\n".join(target.parts(read_model([args.file])[0]) or supported)
-        if missing and args.file:
+            text = "\n".join(target.parts(read_model(args.files)[0]) or supported)
+        if missing and args.files:
             title = f"not supported by {args.config or args.export_format}:"
             text = "\n".join([*supported, "", title, *missing])
-    if args.output is None:
+    _write(text, args.output)
+    return 1 if missing and args.files else 0
+
+
+def _levels(args: argparse.Namespace) -> int:
+    """An API level of NNB's runtime, and the form that every function has in it."""
+    from nnl.converters.nnb.table import FUNCTIONS, LEVEL, check_level, variant
+
+    level = LEVEL if args.api == -1 else check_level(args.api)
+    forms = [v for name in sorted(FUNCTIONS) if (v := variant(name, level))]
+    codes = [f"{v.function}_{''.join(v.kinds) or 'Empty'}" for v in forms if args.api != -1]
+    found = {"api_level": level, "functions": codes}
+    text = "\n".join([f"API_LEVEL: {level}", *codes])
+    _write(json.dumps(found, indent=1) if args.json else text, args.output)
+    return 0
+
+
+def _write(text: str, output: str | None) -> None:
+    if output is None:
         print(text)
-    else:
-        with replacing(args.output) as temporary:
-            temporary.write_text(text + "\n", "utf-8")
-    return 1 if missing and args.file else 0
+        return
+    with replacing(output) as temporary:
+        temporary.write_text(text + "\n", "utf-8")
 
 
 def _target(args: argparse.Namespace) -> Format:
@@ -250,14 +275,14 @@ def _target(args: argparse.Namespace) -> Format:
     return replace(found, target=partial(target, args.api))
 
 
-def _functions(file: str | None, expand: bool) -> Counter[str]:
-    """Types of NNabla's functions with their number in the file; all, once, without a file."""
-    if file is None:
+def _functions(files: list[str], expand: bool) -> Counter[str]:
+    """Types of NNabla's functions with their number in the files; all, once, without any."""
+    if not files:
         return Counter(op_of_type())
-    if is_programs(file):
-        programs = load_program(file)
+    if is_programs(files[0]):
+        programs = load_program(files[0])
         return Counter(op for name in programs for op, _, _ in programs.costs(name))
-    model, _ = read_model([file])
+    model, _ = read_model(files)
     if not isinstance(model, NnpModel):
         nodes = capture([v.edge for v in model.network().outputs.values()])
         return Counter(n.op.nnp or n.op.name for n in nodes)

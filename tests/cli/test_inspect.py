@@ -177,12 +177,22 @@ def test_function_info_is_sorted_and_splits_by_support(
     (tmp_path / "allowed.txt").write_text("; ours\nAffine,FLOAT32\nReLU\n")
     text = output(capsys, "function_info", file, "-c", tmp_path / "allowed.txt", code=1)
     assert text.split()[:2] == ["Affine", "ReLU"] and "allowed.txt:\nBatchNorm" in text
-    assert main(["function_info", "--api", "3"]) == 1
+    assert main(["function_info", "--api", "3", "-f", "ONNX"]) == 1
     assert "--api needs -f NNB" in capsys.readouterr().err
     old = output(capsys, "function_info", "-f", "NNB", "--api", "1").split()
     operators = output(capsys, "function_info", file, "-f", "NNB", "-t").split()
     assert operators == ["Affine", "Convolution", "MaxPooling", "ReLU", "Softmax"]
     assert "Affine" in old and "LSTM" in old and "Sin" not in old
+    # levels and codes as nnabla_cli 1.39 prints them
+    assert output(capsys, "function_info", "--api", "-1").split() == ["API_LEVEL:", "44"]
+    lines = output(capsys, "function_info", "--api", "10").splitlines()
+    assert lines[:4] == ["API_LEVEL: 10", "Abs_Empty", "Add2_B", "AddScalar_f"]
+    assert "AddScalar_fB" in output(capsys, "function_info", "--api", "44").split()
+    output(capsys, "convert", file, tmp_path / "bare.nnp", "--nnp-exclude-parameter")
+    output(capsys, "decode_param", "-p", file, "-o", tmp_path / "texts")
+    output(capsys, "encode_param", "-i", tmp_path / "texts", "-p", tmp_path / "w.h5")
+    both = output(capsys, "function_info", tmp_path / "bare.nnp", tmp_path / "w.h5").split()
+    assert both == output(capsys, "function_info", file).split()
     output(capsys, "function_info", "-o", tmp_path / "f.txt")
     assert (tmp_path / "f.txt").read_text().split() == names
     pytest.importorskip("onnx")
