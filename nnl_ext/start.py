@@ -18,6 +18,12 @@ def main() -> int:
         package = ModuleType("nnl")  # in the place of nnl, whose __init__ is not run
         package.__path__ = list(spec.submodule_search_locations or ())
         sys.modules["nnl"] = package
-    from nnl.cli.main import main as run
+    try:
+        from nnl.cli.main import main as run
 
-    return run()
+        return run()
+    except KeyboardInterrupt:  # while the framework was being imported
+        if "--debug" in sys.argv:
+            raise
+        print("nnl: error: interrupted", file=sys.stderr)
+        return 130

@@ -7,6 +7,7 @@ import difflib
 import errno
 import json
 import os
+import re
 from dataclasses import asdict, dataclass
 
 # Exit codes by name. 2 is wrong usage, as argparse has it.
@@ -70,8 +71,10 @@ def problem_of(error: BaseException, files: str = "") -> Problem:
         found.error = f"{files}{text}"
     elif isinstance(error, RuntimeError):
         found.error = f"{files}failed: {text}"
-    elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    elif isinstance(error, OSError) and _is_disk_full(error):
         found.code, found.where = "disk_full", str(error.filename or "") or None
+        if error.errno is None:
+            found.error = f"{files}an array could not be written whole: {text} bytes"
         found.hint = "free some space; what was written before is whole"
     elif isinstance(error, (FileNotFoundError, IsADirectoryError, PermissionError)):
         found.code, found.where = "not_found", str(error.filename or "") or None
@@ -83,6 +86,12 @@ def problem_of(error: BaseException, files: str = "") -> Problem:
         found.where = str(error.filename)  # Python's own: [Errno 17] File exists: ...
         found.error = f"{found.where}: {error.strerror}"
     return found
+
+
+def _is_disk_full(error: OSError) -> bool:
+    # numpy says "9216 requested and 1008 written", without a number
+    short = error.errno is None and re.fullmatch(r"\d+ requested and \d+ written", str(error))
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or bool(short)
 
 
 _WORDS = {

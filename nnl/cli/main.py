@@ -138,7 +138,8 @@ def main(argv: Sequence[str] | None = None, convert: str = "nnl convert") -> int
         logging.getLogger("nnl").setLevel(logging.ERROR)
     try:
         code: int = args.run(args)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it may have been closed before, as `>&-` does
+            sys.stdout.flush()
         return code
     except BrokenPipeError:
         # the reader of our output has had enough; Python would complain once more at its end

@@ -262,3 +262,39 @@ def test_help_comes_without_the_framework() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"numpy", "nnl.core", "nnl.cli.train", "nnl.cli.convert"}
+
+
+def test_an_interrupt_before_the_command_began_is_one_line() -> None:
+    code = """
+import sys
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "nnl.cli.train":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+sys.argv = ["nnl", "train", "-c", "x.nnp", "-o", "out"]
+from nnl_ext.start import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "nnl: error: interrupted\n")
+
+
+def test_commands_run_where_stdout_is_closed() -> None:
+    command = f'"{sys.executable}" -m nnl.cli.main version >&-'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_is_told_of_arrays_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a file that may not grow, numpy only says how many bytes it has written."""
+    np.save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
+    x = nn.Variable((1, 3))
+    net = {"name": "n", "batch_size": 1, "outputs": {"y": F.tile(x, (1, 4000))}, "names": {"x": x}}
+    save(tmp_path / "m.nnp", {"networks": [net]})
+    command = f'ulimit -f 4; exec "{sys.executable}" -m nnl.cli.main infer -c m.nnp x.npy'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1 and "could not be written whole" in done.stderr
+    assert "try: free some space" in done.stderr and not list(tmp_path.glob("output*"))
