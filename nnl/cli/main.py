@@ -52,6 +52,44 @@ COMMANDS = {
     "completion": ("completion", "print a completion script for a shell"),
     "version": ("version", "print the version"),
 }
+# Command -> arguments that it may have, for its help.
+EXAMPLES = {
+    "train": "-c net.nntxt -o out --set max_epoch=3",
+    "console": "projects",
+    "trials": "list -d projects",
+    "search": "run -d projects digits --attempts 20",
+    "plugin": "list -d projects",
+    "convert": "net.nnp net.onnx --verify",
+    "nnb_template": "net.nnp types.yaml",
+    "profile": "-c net.nntxt -o out",
+    "compare_with_cpu": "-c net.nntxt -c2 cpu.nntxt -o out",
+    "summary": "net.nnp",
+    "view": "net.onnx",
+    "dump": "net.nnp -F -V",
+    "function_info": "net.nnp -f ONNX",
+    "models": "resnet18",
+    "infer": "-c net.nnp -o result image.npy",
+    "forward": "-c out/results.nnp -d test.csv -o out",
+    "bench": "op test_conv*",
+    "conv_dataset": "train.csv train.cache",
+    "create_image_classification_dataset": "-i pictures -o data -c 3 -w 64 -g 64 -m trimming "
+    "-s true -f1 train.csv -r1 80 -f2 test.csv -r2 20",
+    "create_object_detection_dataset": "-i pictures -o data -n 20 -c 3 -w 224 -g 224 -a 5 -d 16 "
+    "-m padding -s true -f1 train.csv",
+    "create_tar": "train.csv train.tar",
+    "upload": "TOKEN train.tar",
+    "optimize": "net.nnp small.nnp",
+    "decode_param": "-p net.nnp -o texts",
+    "encode_param": "-i texts -p weights.h5",
+    "plot_series": "-o loss.png -l mine out/loss.series.txt",
+    "plot_timer": "-o time.png -u m out/time.timer.txt",
+    "draw_graph": "net.nnp -f svg -o pictures",
+    "launch": "-n 4 train.py",
+    "cpp-flags": "--prefix",
+    "doctor": "--json",
+    "completion": "bash",
+    "version": "--json",
+}
 EPILOG = (
     "Results go to stdout, messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a "
     "file is missing, 4 not supported, 5 out of memory, 130 interrupted."
@@ -84,7 +122,7 @@ class Commands:
 
     def add_parser(self, name: str, **options: Any) -> Any:
         """As argparse's; the parser of a command that is not wanted is thrown away."""
-        options["help"] = COMMANDS[name][1]
+        options |= {"help": COMMANDS[name][1], "epilog": f"Example: nnl {name} {EXAMPLES[name]}"}
         if self.wanted in (None, name):
             return self.parsers.add_parser(name, **options)
         return Parser(add_help=False)

@@ -19,7 +19,7 @@ import nnl.functions as F
 import nnl.monitor as M
 import nnl.parametric_functions as PF
 from nnl.cli import doctor
-from nnl.cli.main import COMMANDS, main
+from nnl.cli.main import COMMANDS, EXAMPLES, main, parser
 from nnl.cli.optimize import Optimized
 from nnl.converters.formats import read_model
 from nnl.utils.save import save
@@ -253,7 +253,10 @@ def test_every_command_is_in_the_help_and_has_one(capsys: pytest.CaptureFixture[
     for name in COMMANDS:
         with pytest.raises(SystemExit) as stop:
             main([name, "--help"])
-        assert stop.value.code == 0 and capsys.readouterr().out.startswith(f"usage: nnl {name}")
+        text = capsys.readouterr().out
+        assert stop.value.code == 0 and text.startswith(f"usage: nnl {name}")
+        assert f"Example: nnl {name} {EXAMPLES[name]}" in " ".join(text.split())
+        assert parser(name).parse_args([name, *EXAMPLES[name].split()]).command == name
 
 
 def test_help_comes_without_the_framework() -> None:
