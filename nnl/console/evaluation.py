@@ -92,9 +92,7 @@ def answers(found: Results, label: str | None = None, output: str | None = None)
     output = output or next(iter(found.outputs), "")
     if output not in found.outputs:
         raise Refused("not_found", f"there is no output {output[:60]!r}", None, "output")
-    columns = list(variables(found.header[: found.given]))
-    named = output.rstrip("'")
-    label = label or (named if named in columns else columns[-1])
+    label = label or _label_of(found, output)
     truth, said = found.numbers(label), found.outputs[output]
     if truth is None or truth.shape[1] != 1 or (truth != np.floor(truth)).any() or truth.min() < 0:
         return None
@@ -109,6 +107,13 @@ def answers(found: Results, label: str | None = None, output: str | None = None)
     predicted = said.argmax(1)
     likelihood = said[np.arange(len(labels)), labels]
     return Answers(label, output, labels, predicted, likelihood, classes)
+
+
+def _label_of(found: Results, output: str) -> str:
+    """The column that an output is called after, y for y', else the last one."""
+    columns = list(variables(found.header[: found.given]))
+    named = output.rstrip("'")
+    return named if named in columns else columns[-1]
 
 
 def confusion(found: Results, label: str | None = None, output: str | None = None) -> Any:
@@ -165,10 +170,10 @@ def table(
             text = f"cell is {cell[:40]!r}, wanted two numbers of classes"
             raise Refused("invalid", text, None, "cell") from None
         chosen = chosen[(a.labels == row) & (a.predicted == column)]
-    if sort in ("loss", "-loss"):
+    if sort in ("loss", "-loss") and loss is not None:
         order = np.argsort(loss[chosen] * (-1 if sort == "-loss" else 1), kind="stable")
         chosen = chosen[order]
-    elif sort != "index":
+    elif sort not in ("index", "loss", "-loss"):
         raise Refused(
             "invalid", f"sort is {sort[:40]!r}, wanted index, loss or -loss", None, "sort"
         )
@@ -183,23 +188,33 @@ def table(
                 "label": None if a is None else int(a.labels[i]),
                 "predicted": None if a is None else int(a.predicted[i]),
                 "likelihood": None if a is None else float(a.likelihood[i]),
-                "loss": float(loss[i]),
+                "loss": None if loss is None else float(loss[i]),
                 "outputs": said,
             }
         )
     columns = found.header[: found.given]
-    return {"columns": columns, "dataset": found.dataset, "rows": rows, "total": len(chosen)}
+    return {
+        "columns": columns,
+        "dataset": found.dataset,
+        "rows": rows,
+        "total": len(chosen),
+        "output": output or next(iter(found.outputs)),
+        "is_classification": a is not None,
+        "mean_loss": None if loss is None else float(loss.mean()),
+    }
 
 
-def _losses(found: Results, a: Answers | None, label: str | None, output: str | None) -> Array:
-    """How wrong each answer is: minus the log of its likelihood, or the square of the error."""
+def _losses(
+    found: Results, a: Answers | None, label: str | None, output: str | None
+) -> Array | None:
+    """How wrong each answer is: minus the log of its likelihood, or the square of the error; None
+    where no column is like the output."""
     if a is not None:
         losses: Array = -np.log(np.maximum(a.likelihood, 1e-30))
         return losses
-    said = found.outputs[output or next(iter(found.outputs))]
-    columns = list(variables(found.header[: found.given]))
-    truth = found.numbers(label or columns[-1])
+    output = output or next(iter(found.outputs))
+    said, truth = found.outputs[output], found.numbers(label or _label_of(found, output))
     if truth is None or truth.shape != said.shape:
-        return np.zeros(len(found.rows))
+        return None
     squares: Array = ((said - truth) ** 2).mean(1)
     return squares

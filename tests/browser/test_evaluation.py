@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.browser.running import finished, table
+from tests.console.networks import chain, named
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
@@ -171,3 +172,46 @@ def test_matrices_of_compared_trials_are_beside_each_other(page: Any, api: Any, 
         shown = [[int(c or 0) for c in row[1:]] for row in table(page, "Confusion matrix", index)]
         assert shown == counts
     assert "seed" in json.dumps(table(page, "What differs"))
+
+
+def test_a_regression_shows_what_was_said_and_how_wrong_it_was(
+    page: Any, api: Any, faults: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(64, 3))
+    rows = ["x__0,x__1,x__2,y__0,y__1"]
+    rows += [",".join(map(repr, (*a.tolist(), a[0].item(), -a[1].item()))) for a in x]
+    headers = {"Content-Type": "application/octet-stream"}
+    data = "\n".join(rows).encode()
+    dataset = api("POST", "/datasets?name=r.csv", data=data, headers=headers)["id"]
+    document = chain(
+        ("Input", "x", {"shape": [3]}),
+        ("PF.affine", "fc", {"n_outmaps": [2]}),
+        loss="F.squared_error",
+    )
+    named(document.main, "y").properties["shape"] = [2]
+    document.config["dataset"].update(train=dataset, valid=dataset)
+    document.config.update(max_epoch=1, batch_size=16)
+    given = {"name": "regression", "document": document.to_json()}
+    project = api("POST", "/projects", data=given)["id"]
+    trial = finished(api, "/trials", {"project": project})
+    evaluation = finished(api, f"/trials/{trial['id']}/evaluate", {})
+    page.goto(f"/p/{project}/eval/{evaluation['id']}")
+    shown = table(page, "Results")
+    faults.expect(404)  # there is no confusion matrix
+    with open(download(page, "These results (.csv)"), newline="") as file:
+        _, *cells = csv.reader(file)
+    values = np.array(cells, float)
+    errors = ((values[:, 5:7] - values[:, 3:5]) ** 2).mean(1)
+    assert [float(row[-1]) for row in shown[:5]] == pytest.approx(errors[:5], rel=1e-3)
+    said = [[float(value) for value in row[-2].split(", ")] for row in shown[:5]]
+    assert np.allclose(said, values[:5, 5:7], rtol=1e-3)
+    mean = page.locator(".headline dd").inner_text()
+    assert float(mean) == pytest.approx(errors.mean(), rel=1e-3)
+
+    row = next(i for i in range(50) if values[i, 5] < 0 < values[i, 6])
+    page.get_by_role("button", name=f"Row {row}", exact=True).click()
+    bars = [bar.bounding_box() for bar in page.locator(".closer .bar").all()]
+    assert all(bar["height"] >= 1 for bar in bars)
+    # One hangs below the line that the other one stands on.
+    assert bars[0]["y"] == pytest.approx(bars[1]["y"] + bars[1]["height"], abs=1)

@@ -57,6 +57,16 @@ def test_what_is_no_classification_has_no_matrix(browser, console, tmp_path):
     with pytest.raises(Refused, match="no classification"):
         confusion(found)
     assert [r["loss"] for r in table(found, 0, 5)["rows"]] == pytest.approx([0.16, 0])
+    shown = table(found, 0, 5)
+    assert not shown["is_classification"] and shown["mean_loss"] == pytest.approx(0.08)
+    assert shown["output"] == "y'" and shown["rows"][1]["outputs"] == [1.5]
+    # y' is compared with y, wherever that stands
+    found = Results(["y", "x"], [["0.5", "1"], ["1.5", "2"]], 2, {"y'": values[:, :1]}, "d")
+    assert [r["loss"] for r in table(found, 0, 5)["rows"]] == pytest.approx([0.16, 0])
+    # an output that nothing is like is not called right
+    found = Results(["x", "y"], [["1", "0.5"], ["2", "1.5"]], 2, {"y'": values}, "d")
+    shown = table(found, 0, 5, sort="-loss")
+    assert shown["mean_loss"] is None and [r["loss"] for r in shown["rows"]] == [None, None]
     browser.get("/trials/none/confusion", 404)
 
 

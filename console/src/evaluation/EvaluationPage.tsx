@@ -11,12 +11,12 @@ import { downloads } from "../training/downloads";
 import { useLiveTrial } from "../training/live";
 import { trialAddress } from "../training/start";
 import { download } from "../ui/files";
-import { percent } from "../ui/format";
+import { measure, percent } from "../ui/format";
 import { Empty, Failure, Loading, Menu } from "../ui/parts";
 import { Choice } from "./Choice";
 import { ClassTable } from "./ClassTable";
 import { ConfusionMatrix } from "./ConfusionMatrix";
-import { ResultTable } from "./ResultTable";
+import { ResultTable, type Results } from "./ResultTable";
 
 export default function EvaluationPage({ parts }: { parts: Parts }) {
   const project = useEditor((state) => state.project?.id ?? "");
@@ -76,12 +76,28 @@ function Heading({ trial }: { trial: Trial }) {
   );
 }
 
+/** Of a network that tells no classes. */
+function Regression({ trial, why }: { trial: Trial; why: string }) {
+  const { data } = useResource<Results>(`/trials/${trial.id}/results`, { limit: 1 });
+  return (
+    <>
+      {data && data.mean_loss !== null && (
+        <dl className="facts headline">
+          <dt>Mean squared error</dt>
+          <dd>{measure(data.mean_loss)}</dd>
+        </dl>
+      )}
+      <p className="muted">No confusion matrix: {why}.</p>
+    </>
+  );
+}
+
 function Matrix({ trial }: { trial: Trial }) {
   const { data, error } = useResource<Confusion>(`/trials/${trial.id}/confusion`);
   const [cell, setCell] = useParameter("cell");
   const [, setFrom] = useParameter("from");
   const [shares, setShares] = useParameter("shares");
-  if (error) return <p className="muted">No confusion matrix: {error.message}.</p>;
+  if (error) return <Regression trial={trial} why={error.message} />;
   if (!data) return <Loading what="the confusion matrix" />;
   return (
     <>

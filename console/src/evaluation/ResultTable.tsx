@@ -9,16 +9,20 @@ import { measure, percent } from "../ui/format";
 import { ContextMenu, Empty, Failure, Loading } from "../ui/parts";
 import { CellView, Pager, variableOf } from "../ui/Rows";
 
-interface Results {
+export interface Results {
   columns: string[];
   dataset: string;
   rows: ResultRow[];
   total: number;
+  output: string;
+  is_classification: boolean;
+  mean_loss: number | null;
 }
 
 const LIMIT = 50;
 /** Of more outputs no drawing shows anything. */
 const MAX_BARS = 200;
+const MAX_VALUES = 4;
 
 export function ResultTable({ trial }: { trial: Trial }) {
   const [cell, setCell] = useParameter("cell");
@@ -77,10 +81,19 @@ export function ResultTable({ trial }: { trial: Trial }) {
               {data.columns.map((column) => (
                 <th key={column}>{column}</th>
               ))}
-              <th>Label</th>
-              <th>Predicted</th>
-              <th className="number">Likelihood</th>
-              <th className="number">Loss</th>
+              {data.is_classification ? (
+                <>
+                  <th>Label</th>
+                  <th>Predicted</th>
+                  <th className="number">Of the label</th>
+                  <th className="number">Loss</th>
+                </>
+              ) : (
+                <>
+                  <th className="number">{data.output}</th>
+                  <th className="number">Squared error</th>
+                </>
+              )}
             </tr>
           </thead>
           <tbody>
@@ -99,7 +112,7 @@ export function ResultTable({ trial }: { trial: Trial }) {
                       setMenu({ x: event.clientX, y: event.clientY });
                     }}
                   />
-                  {isChosen && <Closer data={data} row={row} />}
+                  {isChosen && hasMore(row) && <Closer data={data} row={row} />}
                 </Fragment>
               );
             })}
@@ -136,9 +149,18 @@ function Sample({ data, row, isChosen, choose, ask }: SampleProps) {
         </button>
       </td>
       <Cells data={data} row={row} />
-      <td>{row.label ?? "–"}</td>
-      <td className={isWrong ? "bad" : undefined}>{row.predicted ?? "–"}</td>
-      <td className="number">{percent(row.likelihood)}</td>
+      {data.is_classification ? (
+        <>
+          <td>{row.label ?? "–"}</td>
+          <td className={isWrong ? "bad" : undefined}>{row.predicted ?? "–"}</td>
+          <td className="number">{percent(row.likelihood)}</td>
+        </>
+      ) : (
+        <td className="number" title={row.outputs.slice(0, MAX_BARS).join(", ")}>
+          {row.outputs.slice(0, MAX_VALUES).map(measure).join(", ")}
+          {row.outputs.length > MAX_VALUES && ", …"}
+        </td>
+      )}
       <td className="number">{measure(row.loss)}</td>
     </tr>
   );
@@ -153,6 +175,11 @@ function Cells({ data, row }: { data: Results; row: ResultRow }) {
       />
     </td>
   ));
+}
+
+/** Whether there is more of a sample than stands in its row. */
+function hasMore(row: ResultRow): boolean {
+  return row.outputs.length > 1 || row.cells.some((cell) => cell.kind === "image");
 }
 
 /** The chosen sample in large, and all that the network said of it. */

@@ -3,6 +3,7 @@
 import type { ReactNode } from "react";
 import { address } from "../api/http";
 import type { Cell } from "../api/records";
+import { measure } from "./format";
 
 interface ThumbSource {
   dataset: string;
@@ -22,7 +23,14 @@ interface CellViewProps {
 }
 
 export function CellView({ cell, source, large = false }: CellViewProps) {
-  if (cell.kind !== "image") return <span className={cell.kind === "number" ? "number" : "mono"}>{cell.text}</span>;
+  if (cell.kind === "number") {
+    return (
+      <span className="number" title={cell.text}>
+        {cell.text.length > 10 ? measure(Number(cell.text)) : cell.text}
+      </span>
+    );
+  }
+  if (cell.kind !== "image") return <span className="mono">{cell.text}</span>;
   const { dataset, row, column } = source;
   return (
     <img
