@@ -106,6 +106,13 @@ def test_smoothing_leaves_a_band_and_the_scale_is_chosen(trained: Any) -> None:
     assert shown_at(trained, "Loss", 0.5)["loss"] == smooth["loss"]
 
 
+def test_the_log_has_room_below_the_curves(trained: Any) -> None:
+    log = trained.get_by_label("Log", exact=True)
+    expect(log).to_contain_text("best_epoch")
+    assert trained.locator("figure.curves").count() > 1
+    assert log.bounding_box()["height"] > 200
+
+
 def test_a_profile_says_which_part_of_a_step_takes_how_long(project: Any, server: Server) -> None:
     project.get_by_role("button", name="Profile").click()
     project.get_by_role("table", name="Times").wait_for(timeout=60_000)
@@ -190,6 +197,17 @@ def test_two_trials_are_compared_by_what_differs(trained: Any) -> None:
     expect(trained.get_by_role("region", name="Network")).to_contain_text("conv1 outmaps")
     names = trained.get_by_role("figure", name="Validation").locator(".u-series th")
     assert len([name for name in names.all_inner_texts() if "valid_error" in name]) == 2
+
+
+def test_trials_fit_into_their_list(trained: Any) -> None:
+    trained.locator(".trial .sparkline").wait_for()
+    widths = trained.locator(".trial-list ul").evaluate(
+        """list => {
+            for (const one of list.querySelectorAll(".number")) one.textContent = "0.005682 @3142";
+            return [list.clientWidth, list.scrollWidth]
+        }"""
+    )
+    assert widths[1] <= widths[0]
 
 
 def test_a_console_that_was_killed_shows_the_whole_curve(

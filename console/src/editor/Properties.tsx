@@ -183,7 +183,7 @@ function automaticText(
   value: PropertyValue | undefined,
 ): string {
   if (!isAutomatic) return schema.required ? "needed" : valueText(schema.default);
-  return value === undefined || value === null ? "automatic" : `${valueText(value)} (automatic)`;
+  return value === undefined || value === null ? "automatic" : `${valueText(value)} (auto)`;
 }
 
 function Weights({ id, network }: { id: string; network: string }) {
