@@ -127,7 +127,11 @@ class Guard:
 
     def _check_session(self, scope: Any, headers: dict[str, str]) -> None:
         if scope["path"] != "/api/v1/health" and not self._known(headers):
-            raise Refused("unauthorized", "there is no session", "open the printed address")
+            raise Refused(
+                "unauthorized",
+                "the server does not know this browser",
+                "open the address that it printed at its start in another tab, then go on here",
+            )
 
     def _check_change(self, scope: Any, headers: dict[str, str]) -> int:
         """Raise unless a request that changes something may; returns how long its body may be."""

@@ -31,9 +31,10 @@ NAMELESS = """() => [...document.querySelectorAll(
 class Server:
     """`nnl console DIR` as a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         command = [sys.executable, "-m", "nnl.cli.main", "console", str(folder), "--no-browser"]
+        command += options
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.once = self.process.stdout.readline().strip()  # the address with the token

@@ -199,6 +199,34 @@ def test_two_trials_are_compared_by_what_differs(trained: Any) -> None:
     assert len([name for name in names.all_inner_texts() if "valid_error" in name]) == 2
 
 
+def test_a_page_says_that_its_server_has_ended_and_goes_on_with_the_next(
+    chromium: Any, tmp_path: Path
+) -> None:
+    first = Server(tmp_path)
+    context = chromium.new_context()
+    page = context.new_page()
+    page.goto(first.once)
+    page.get_by_role("button", name="Handwritten digits").click()
+    configure(page, 200)
+    train(page)
+    expect(page.get_by_role("figure", name="Loss")).to_be_visible(timeout=30_000)
+    first.process.kill()
+    first.process.wait()
+    expect(page.get_by_role("status")).to_contain_text("The server does not answer")
+    port = first.address.rpartition(":")[2]
+    expect(page.get_by_role("status")).to_contain_text(f"--port {port}")
+    second = Server(tmp_path, "--port", port)
+    try:
+        page.wait_for_timeout(4000)  # it is refused until the new address is opened
+        context.new_page().goto(second.once)
+        expect(page.get_by_role("status")).not_to_contain_text("does not answer")
+        wait_for(page, "finished", 120)
+        assert shown_at(page, "Loss", 0.999)["iteration"] == 200 * (1438 // 32)
+    finally:
+        context.close()
+        second.stop()
+
+
 def test_trials_fit_into_their_list(trained: Any) -> None:
     trained.locator(".trial .sparkline").wait_for()
     widths = trained.locator(".trial-list ul").evaluate(

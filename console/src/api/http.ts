@@ -58,15 +58,22 @@ export async function send(
     response = await fetch(url, { method, headers, body, signal: options.signal ?? null });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new ApiError(0, {
-      code: "unreachable",
-      message: "The server does not answer.",
-      hint: "Is `nnl console` still running? Nothing on this page is lost while it stays open.",
-      where: null,
-    });
+    throw unreachable();
   }
   if (!response.ok) throw new ApiError(response.status, await errorBody(response));
   return response;
+}
+
+/** The server has ended, or was started anew and does not know this browser. */
+export function unreachable(): ApiError {
+  return new ApiError(0, {
+    code: "unreachable",
+    message: "The server does not answer.",
+    hint:
+      "Nothing on this page is lost while it stays open. Start it again with " +
+      `\`--port ${window.location.port}\`, and open the address that it prints in another tab.`,
+    where: null,
+  });
 }
 
 async function errorBody(response: Response): Promise<ErrorBody> {

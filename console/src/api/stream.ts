@@ -1,14 +1,41 @@
-// Server-sent events. The browser connects again by itself and says which line it had last.
+// Server-sent events, also from a server that was away meanwhile.
+
+import { failed, withdraw } from "../app/notices";
+import { unreachable } from "./http";
 
 export type Handlers = Record<string, (data: string, id: string) => void>;
 
+/** A server that ends a stream is there again at once. */
+const PATIENCE_MS = 1500;
+const RETRY_MS = 3000;
+
 /** Calls a handler per named event until the function that it returns is called. */
 export function listen(url: string, handlers: Handlers): () => void {
-  const source = new EventSource(url);
-  for (const [name, handler] of Object.entries(handlers)) {
-    source.addEventListener(name, (event) => {
-      if (event instanceof MessageEvent) handler(String(event.data), event.lastEventId);
-    });
-  }
-  return () => source.close();
+  let source: EventSource;
+  let complaint = 0;
+  let retry = 0;
+  const connect = () => {
+    source = new EventSource(url);
+    for (const [name, handler] of Object.entries(handlers)) {
+      source.addEventListener(name, (event) => {
+        if (event instanceof MessageEvent) handler(String(event.data), event.lastEventId);
+      });
+    }
+    source.onopen = () => {
+      window.clearTimeout(complaint);
+      complaint = 0;
+      withdraw(unreachable().message);
+    };
+    source.onerror = () => {
+      complaint ||= window.setTimeout(() => failed(unreachable()), PATIENCE_MS);
+      // The browser tries again by itself, and says which line it had last, but not after a refusal.
+      if (source.readyState === EventSource.CLOSED) retry = window.setTimeout(connect, RETRY_MS);
+    };
+  };
+  connect();
+  return () => {
+    window.clearTimeout(complaint);
+    window.clearTimeout(retry);
+    source.close();
+  };
 }

@@ -41,6 +41,12 @@ export function failed(error: unknown): void {
   useNotices.getState().add("error", error.message, error);
 }
 
+/** Takes back what no longer holds. */
+export function withdraw(text: string): void {
+  const { list, drop } = useNotices.getState();
+  for (const notice of list) if (notice.text === text) drop(notice.id);
+}
+
 /** Runs an action of the user and shows its failure. */
 export function attempt(action: () => Promise<unknown>): void {
   action().catch(failed);
