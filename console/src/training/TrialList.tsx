@@ -44,14 +44,15 @@ function useTrials(project: string) {
   const { set, reload, data } = resource;
   useTrialChanges((trial) => {
     if (trial.project !== project) return;
-    if (data?.trials.some((other) => other.id === trial.id)) {
+    const known = data?.trials.find((other) => other.id === trial.id);
+    if (known) {
       set((old) => ({
         ...old,
         trials: old.trials.map((other) => (other.id === trial.id ? { ...other, ...trial } : other)),
       }));
-    } else {
-      reload();
     }
+    // One that has ended has a curve, and may have taken the front from others.
+    if (!known || known.status !== trial.status) reload();
   });
   const more = () => setLimit(limit + PAGE);
   return { ...resource, text, setText, status, setStatus, sort, setSort, more };
