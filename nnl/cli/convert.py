@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nnl.cli.errors import UsageError
 from nnl.cli.verify import largest_gap
 from nnl.converters.formats import (
     FORMATS,
@@ -179,7 +180,7 @@ def _refuse_others(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; the report goes to stdout."""
     if len(args.files) < 2:
-        raise ValueError(f"wanted FILE... OUTPUT, got only {args.files[0]}")
+        raise UsageError(f"wanted FILE... OUTPUT, got only {args.files[0]}")
     _refuse_others(args)
     for flag in WITHOUT_EFFECT:
         if getattr(args, flag.removeprefix("--").replace("-", "_")):
@@ -249,32 +250,32 @@ def _names(text: str | None) -> list[str] | None:
 def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
     chosen = [k for k in ("h5", "nntxt") if getattr(args, f"nnp_parameter_{k}")]
     if len(chosen) + args.nnp_exclude_parameter > 1:
-        raise ValueError("only one of --nnp-parameter-h5, -nntxt and --nnp-exclude-parameter")
+        raise UsageError("only one of --nnp-parameter-h5, -nntxt and --nnp-exclude-parameter")
     if (chosen or args.nnp_exclude_parameter) and target.name != "NNP":
-        raise ValueError(f"the options --nnp-... of parameters are for NNP, not {target.name}")
+        raise UsageError(f"the options --nnp-... of parameters are for NNP, not {target.name}")
     parameters = f".{chosen[0]}" if chosen else ".protobuf"
     version = None
     if args.define_version is not None:
         found = re.fullmatch(rf"(?:opset_|{target.name.lower()}_)?(\d+)", args.define_version)
         if found is None:
-            raise ValueError(f"-d is {args.define_version!r}, wanted opset_N or a number")
+            raise UsageError(f"-d is {args.define_version!r}, wanted opset_N or a number")
         version = int(found[1])
     if args.ir_version is not None and target.name != "ONNX":
-        raise ValueError(f"the option --ir_version is for ONNX, not {target.name}")
+        raise UsageError(f"the option --ir_version is for ONNX, not {target.name}")
     if target.name != "NNB":
         for option in ("api", "default_variable_type", "settings"):
             if getattr(args, option) is not None:
                 name = option.replace("_", "-")
-                raise ValueError(f"the option --{name} is for NNB, not {target.name}")
+                raise UsageError(f"the option --{name} is for NNB, not {target.name}")
     if args.weights_file and target.name != "CSRC":
-        raise ValueError(f"the option --weights-file is for CSRC, not {target.name}")
+        raise UsageError(f"the option --weights-file is for CSRC, not {target.name}")
     if args.quantization != (args.dataset is not None):
-        raise ValueError("--quantization and --dataset FILE belong together")
+        raise UsageError("--quantization and --dataset FILE belong together")
     if args.quantization and target.name not in ("TFLITE", "CSRC"):
-        raise ValueError(f"the option --quantization is for TFLITE and CSRC, not {target.name}")
+        raise UsageError(f"the option --quantization is for TFLITE and CSRC, not {target.name}")
     size, *further = args.batch_size or (None if target.name in ("NNP", "NNLP") else 1,)
     if further and target.name != "NNLP":
-        raise ValueError(f"several batch sizes in one file are for NNLP, not {target.name}")
+        raise UsageError(f"several batch sizes in one file are for NNLP, not {target.name}")
     stored = None if args.nnp_exclude_parameter else parameters
     types = {}
     if args.settings is not None:
@@ -313,7 +314,7 @@ def _parts(
     if args.split is None and args.config is None:
         return [(output, model)]
     if args.split is not None and args.config is not None:
-        raise ValueError("only one of -S and -c")
+        raise UsageError("only one of -S and -c")
     content = expanded(model.content())
     if content.proto.executor and args.nnp_import_executor_index is None:
         content = with_executor(content, 0)
@@ -345,7 +346,7 @@ def _ranges(text: str, count: int) -> list[tuple[int, int]]:
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d*)\s*-\s*(\d*)\s*", part)
         if found is None:
-            raise ValueError(f"-S is {text!r}, wanted ranges such as 0-4,5-")
+            raise UsageError(f"-S is {text!r}, wanted ranges such as 0-4,5-")
         first, last = int(found[1] or 0), int(found[2] or count - 1)
         if not first <= last < count:
             raise ValueError(f"-S: there is no range {part!r} in {count} functions")

@@ -14,6 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from nnl.cli.errors import UsageError
+
 
 def add_commands(commands: Any) -> None:
     """Register the commands."""
@@ -211,7 +213,7 @@ def _parts(args: argparse.Namespace) -> dict[str, Any]:
     if second is None:
         second = 0.0 if first is None else 100 - first
     if args.file2 and first is not None and abs(first + second - 100) > 1e-6:
-        raise ValueError(f"-r1 {first:g} and -r2 {second:g} are not 100 percent together")
+        raise UsageError(f"-r1 {first:g} and -r2 {second:g} are not 100 percent together")
     files = [args.file1, *([args.file2] if args.file2 else [])]
     share = second / 100 if args.file2 else 0.0
     return {"files": files, "share": share, "shuffle": args.shuffle == "true", "seed": args.seed}

@@ -25,6 +25,10 @@ EXPECTED = (
 )
 
 
+class UsageError(ValueError):
+    """Options that cannot be, or not together."""
+
+
 @dataclass
 class Problem:
     """An error as people and programs read it.
@@ -65,7 +69,9 @@ def problem_of(error: BaseException, files: str = "") -> Problem:
         return Problem("interrupted", "interrupted")
     if isinstance(error, MemoryError):
         return Problem(f"{files}there is not enough memory: {text}", "memory", hint or None)
-    if isinstance(error, (NotImplementedError, ImportError)):
+    if isinstance(error, UsageError):
+        found.code = "usage"
+    elif isinstance(error, (NotImplementedError, ImportError)):
         found.code = "unsupported"
     elif isinstance(error, UnicodeError):
         found.error = f"{files}{text}"

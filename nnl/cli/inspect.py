@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from nnl.cli.convert import allowed_functions
+from nnl.cli.errors import UsageError
 from nnl.cli.view import shape_text
 from nnl.converters.formats import FORMATS, Format, format_of, is_programs, read_model
 from nnl.converters.model import NnpModel
@@ -206,11 +207,11 @@ def _is_shape(value: Any) -> bool:
 def function_info(args: argparse.Namespace) -> int:
     """List functions, sorted; with a file and -f, exit code 1 if some are not supported."""
     if args.target and (args.export_format is None or not args.files):
-        raise ValueError("-t needs -f FORMAT and FILE: operators depend on a function's arguments")
+        raise UsageError("-t needs -f FORMAT and FILE: operators depend on a function's arguments")
     if args.api is not None and args.export_format is None:
         return _levels(args)
     if args.api is not None and args.export_format != "NNB":
-        raise ValueError("the option --api needs -f NNB: other formats have no API levels")
+        raise UsageError("the option --api needs -f NNB: other formats have no API levels")
     if args.files and is_programs(args.files[0]) and (args.export_format or args.config):
         raise ValueError(f"{args.files[0]}: -f and -c are about functions, a program has steps")
     counts = _functions(args.files, not args.nnp_no_expand_network)

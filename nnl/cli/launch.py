@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nnl.cli.errors import UsageError
 from nnl.cli.rank import GRACE_S, LINK, LOOK_S, die_with_parent, signal_name
 
 
@@ -50,7 +51,7 @@ def launch(args: argparse.Namespace) -> int:
     OMP_NUM_THREADS is set.
     """
     if args.n < 1:
-        raise ValueError(f"launch: -n is {args.n}, wanted a number of processes >= 1")
+        raise UsageError(f"launch: -n is {args.n}, wanted a number of processes >= 1")
     program = [args.script, *args.args]
     if not Path(args.script).is_file():
         if args.script != "train":

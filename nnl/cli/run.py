@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnl.cli.errors import UsageError
 from nnl.converters.formats import is_programs, read_model
 from nnl.converters.model import Model, Network, NnpModel
 from nnl.converters.nnp.training_reader import generator
@@ -97,11 +98,11 @@ class Ends(NamedTuple):
 def _network(args: argparse.Namespace, batch: int | None) -> tuple[Network | ProgramNetwork, Ends]:
     files = [args.config] + ([args.param] if args.param else [])
     if batch is not None and batch < 1 and batch != -1:
-        raise ValueError(f"-b is {batch}, wanted at least 1, or -1")
+        raise UsageError(f"-b is {batch}, wanted at least 1, or -1")
     batch = None if batch == -1 else batch
     if is_programs(args.config):
         if args.param:
-            raise ValueError(f"{args.config} has its parameters in it: leave -p out")
+            raise UsageError(f"{args.config} has its parameters in it: leave -p out")
         return ProgramNetwork(args.config, batch), Ends({}, {}, {})
     model, _ = read_model(files)
     ends = _ends(model, getattr(args, "dataset", ""))
@@ -142,7 +143,7 @@ def infer(args: argparse.Namespace) -> int:
     """One run; prints the name and shape of every result."""
     network, ends = _network(args, args.batch_size)
     if len(args.inputs) != len(network.inputs):
-        raise ValueError(
+        raise UsageError(
             f"{args.config} has {len(network.inputs)} inputs {list(network.inputs)}, "
             f"got {len(args.inputs)} files"
         )
@@ -199,7 +200,7 @@ def _type(given: str, path: str) -> np.dtype[Any]:
     try:
         return np.dtype(given)
     except TypeError:
-        raise ValueError(f"-t is {given!r}, wanted a type such as float32 or uint8") from None
+        raise UsageError(f"-t is {given!r}, wanted a type such as float32 or uint8") from None
 
 
 def _batch(value: np.ndarray[Any, Any], v: Any) -> int | None:

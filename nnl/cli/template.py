@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from nnl.cli.errors import UsageError
 from nnl.converters.formats import FORMATS, read_model
 from nnl.converters.model import NnpModel
 from nnl.converters.nnp.content import expanded, with_executor
@@ -48,9 +49,9 @@ def run(args: argparse.Namespace) -> int:
 
     *files, output = args.files
     if not files:
-        raise ValueError(f"wanted FILE... OUTPUT, got only {output}")
+        raise UsageError(f"wanted FILE... OUTPUT, got only {output}")
     if args.batch_size < 1:
-        raise ValueError(f"-b is {args.batch_size}, wanted at least 1")
+        raise UsageError(f"-b is {args.batch_size}, wanted at least 1")
     model, _ = read_model(files, args.import_format)
     if args.nnp_import_executor_index is not None:
         content = expanded(model.content())

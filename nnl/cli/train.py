@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
 
-from nnl.cli.errors import EXPECTED, problem_of
+from nnl.cli.errors import EXPECTED, UsageError, problem_of
 
 logger = logging.getLogger("nnl")
 
@@ -155,7 +155,7 @@ def _trainer(args: argparse.Namespace, settings: dict[str, int], stack: ExitStac
 def _check(args: argparse.Namespace) -> None:
     for flag, least, value in (("--seed", 0, args.seed), ("--patience", 0, args.patience)):
         if not least <= value < 2**32:
-            raise ValueError(f"{flag} is {value}, wanted at least {least}")
+            raise UsageError(f"{flag} is {value}, wanted at least {least}")
     if args.param and not os.path.isfile(args.param):
         raise FileNotFoundError(f"there is no file {args.param}")
     if args.ooc_window_length is not None or (args.enable_ooc and not args.ooc_gpu_memory_size):
@@ -167,14 +167,14 @@ def _settings(given: list[str]) -> dict[str, int]:
     for text in given:
         name, equals, value = text.partition("=")
         if name not in SETTINGS or not equals:
-            raise ValueError(f"--set is {text!r}, wanted NAME=VALUE with {', '.join(SETTINGS)}")
+            raise UsageError(f"--set is {text!r}, wanted NAME=VALUE with {', '.join(SETTINGS)}")
         words = {"true": 1, "false": 0}
         try:
             found[name] = words[value.lower()] if value.lower() in words else int(value)
         except ValueError:
-            raise ValueError(f"--set is {text!r}, wanted a whole number") from None
+            raise UsageError(f"--set is {text!r}, wanted a whole number") from None
         if found[name] < (1 if name in ("batch_size", "monitor_interval") else 0):
-            raise ValueError(f"--set is {text!r}, wanted a larger number")
+            raise UsageError(f"--set is {text!r}, wanted a larger number")
     return found
 
 
@@ -248,7 +248,7 @@ def _context(text: str) -> Any:
 
     name, _, device = text.partition(":")
     if name not in ("cpu", "cudnn", "cuda") or (device and not device.isdigit()):
-        raise ValueError(f"-C is {text!r}, wanted cpu or cudnn[:ID]")
+        raise UsageError(f"-C is {text!r}, wanted cpu or cudnn[:ID]")
     return get_extension_context(name, device_id=device or "0")
 
 
@@ -273,7 +273,7 @@ def size(text: str) -> int:
     except (ValueError, OverflowError):
         found = 0
     if found <= 0:
-        raise ValueError(f"-m is {text!r}, wanted a size such as 1234, 512M or 4G")
+        raise UsageError(f"-m is {text!r}, wanted a size such as 1234, 512M or 4G")
     return found
 
 

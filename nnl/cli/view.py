@@ -8,6 +8,7 @@ import json
 import os
 from typing import Any
 
+from nnl.cli.errors import UsageError
 from nnl.converters.formats import is_programs, read_model
 from nnl.converters.nnp.archive import read_files
 from nnl.converters.weights import EXTENSIONS, read_weights
@@ -33,7 +34,7 @@ def add_commands(commands: Any) -> None:
 def view(args: argparse.Namespace) -> int:
     """Print the summary."""
     if args.batch_size is not None and args.batch_size < 1:
-        raise ValueError(f"-b is {args.batch_size}, wanted at least 1")
+        raise UsageError(f"-b is {args.batch_size}, wanted at least 1")
     if is_programs(args.files[0]):
         _view_programs(args)
         return 0

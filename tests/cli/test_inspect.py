@@ -56,7 +56,7 @@ def test_view_counts_parameters_and_multiply_adds(
     text = output(capsys, "view", file, "-b", 2)
     assert "input   x  (2, 1, 8, 8)" in text
     assert "7 layers, 176 parameters and 6 fixed ones (728 B)" in text
-    assert main(["view", str(file), "-b", "0"]) == 1
+    assert main(["view", str(file), "-b", "0"]) == 2
     assert "-b is 0, wanted at least 1" in capsys.readouterr().err
 
 
@@ -177,7 +177,7 @@ def test_function_info_is_sorted_and_splits_by_support(
     (tmp_path / "allowed.txt").write_text("; ours\nAffine,FLOAT32\nReLU\n")
     text = output(capsys, "function_info", file, "-c", tmp_path / "allowed.txt", code=1)
     assert text.split()[:2] == ["Affine", "ReLU"] and "allowed.txt:\nBatchNorm" in text
-    assert main(["function_info", "--api", "3", "-f", "ONNX"]) == 1
+    assert main(["function_info", "--api", "3", "-f", "ONNX"]) == 2
     assert "--api needs -f NNB" in capsys.readouterr().err
     old = output(capsys, "function_info", "-f", "NNB", "--api", "1").split()
     operators = output(capsys, "function_info", file, "-f", "NNB", "-t").split()
@@ -199,7 +199,7 @@ def test_function_info_is_sorted_and_splits_by_support(
     assert "ReLU" in output(capsys, "function_info", file, "-f", "ONNX").split()
     operators = output(capsys, "function_info", file, "-f", "ONNX", "-t").split()
     assert {"Relu@14", "Conv@11", "MaxPool@12"} <= set(operators) and operators == sorted(operators)
-    assert main(["function_info", "-f", "ONNX", "-t"]) == 1
+    assert main(["function_info", "-f", "ONNX", "-t"]) == 2
     assert "-t needs -f FORMAT and FILE" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["function_info", "-f", "OTHER"])
@@ -248,7 +248,7 @@ def test_infer_computes_what_the_network_computes(
     y.forward()
     assert len(w) == 8
     np.testing.assert_allclose(got, y.d, rtol=1e-5)
-    assert main(["infer", "-c", str(file), str(path), str(path)]) == 1
+    assert main(["infer", "-c", str(file), str(path), str(path)]) == 2
     assert "has 1 inputs ['x'], got 2 files" in capsys.readouterr().err
 
 
@@ -279,7 +279,7 @@ def test_infer_takes_as_many_samples_as_there_are(
     expected = numbers[1] @ w["affine/W"] + w["affine/b"]
     np.testing.assert_allclose(np.fromfile(f"{out}_1.bin", "f4")[:4], expected, rtol=1e-4)
     args = ["infer", "-c", network, "-t", "foo", str(tmp_path / "one.bin")]
-    assert main(args) == 1 and "-t is 'foo', wanted a type" in capsys.readouterr().err
+    assert main(args) == 2 and "-t is 'foo', wanted a type" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("kind", "want"), [("", 1.0), ("mean", 1.0), ("std", 1.0), ("last", None)])

@@ -305,13 +305,13 @@ def test_a_cache_is_made_once_and_read_again(tmp_path: Path, explicit: bool) -> 
 
 
 WRONG = [
-    ([], "max_epoch", 1, "--set is 'max_epoch', wanted NAME=VALUE with max_epoch, iter_per_epoch"),
-    ([], "max_epoch=x", 1, "--set is 'max_epoch=x', wanted a whole number"),
-    (["-C", "gpu"], "max_epoch=1", 1, "-C is 'gpu', wanted cpu or cudnn[:ID]"),
+    ([], "max_epoch", 2, "--set is 'max_epoch', wanted NAME=VALUE with max_epoch, iter_per_epoch"),
+    ([], "max_epoch=x", 2, "--set is 'max_epoch=x', wanted a whole number"),
+    (["-C", "gpu"], "max_epoch=1", 2, "-C is 'gpu', wanted cpu or cudnn[:ID]"),
     (["-p", "none.h5"], "max_epoch=1", 3, "there is no file none.h5"),
     (["-o", __file__], "max_epoch=1", 1, f"{__file__}: File exists"),
-    (["--patience", "-1"], "max_epoch=1", 1, "--patience is -1, wanted at least 0"),
-    (["-O", "-m", "4X"], "max_epoch=1", 1, "-m is '4X', wanted a size such as 1234, 512M or 4G"),
+    (["--patience", "-1"], "max_epoch=1", 2, "--patience is -1, wanted at least 0"),
+    (["-O", "-m", "4X"], "max_epoch=1", 2, "-m is '4X', wanted a size such as 1234, 512M or 4G"),
 ]
 
 
