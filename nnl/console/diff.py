@@ -79,7 +79,7 @@ def _flat(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in settings.items():
         name = f"{path}.{key}" if path else key
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             found.update(_flat(value, name))
         else:
             found[name] = value

@@ -191,9 +191,10 @@ def test_two_trials_are_compared_by_what_differs(trained: Any) -> None:
     for box in trained.get_by_role("checkbox", name=re.compile("Compare trial")).all():
         box.check()
     trained.get_by_role("link", name="Compare 2").click()
-    rows = {row[0] for row in table(trained, "What differs")}
-    assert "optimizer.properties.alpha" in rows
-    assert not {"batch_size", "max_epoch", "seed"} & rows
+    rows = {row[0]: row[1:] for row in table(trained, "What differs")}
+    assert rows["optimizer.properties.alpha"] == ["0.01", "not set"]
+    assert rows["parameters"] == ["7,546", "9,930"]
+    assert not {"batch_size", "max_epoch", "seed", "optimizer.properties"} & rows.keys()
     expect(trained.get_by_role("region", name="Network")).to_contain_text("conv1 outmaps")
     names = trained.get_by_role("figure", name="Validation").locator(".u-series th")
     assert len([name for name in names.all_inner_texts() if "valid_error" in name]) == 2

@@ -63,7 +63,4 @@ def test_differences_are_found_by_name_and_not_by_place():
     ]
     assert [e["node"]["name"] for e in found["nodes"]["added"]] == ["out"]
     assert found["edges"]["added"][0]["source"] == "fc" and not found["edges"]["removed"]
-    assert found["config"] == {
-        "optimizer.properties": [{}, None],
-        "optimizer.properties.alpha": [None, 0.01],
-    }
+    assert found["config"] == {"optimizer.properties.alpha": [None, 0.01]}

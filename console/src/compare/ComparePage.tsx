@@ -11,7 +11,7 @@ import { CurveControls, useCurveSettings } from "../training/CurveControls";
 import { CurveGroups } from "../training/CurveGroups";
 import { useOtherSeries } from "../training/overlay";
 import { trialAddress } from "../training/start";
-import { count, literal, measure } from "../ui/format";
+import { measure, setting } from "../ui/format";
 import { Empty, Failure, Loading } from "../ui/parts";
 import { DiffView } from "./DiffView";
 
@@ -90,19 +90,24 @@ function nameOf(trial: Trial | undefined): string {
   return trial ? trial.name || `Trial ${trial.number}` : "";
 }
 
+function exact(number: number | null): string {
+  return number === null ? "–" : number.toLocaleString("en");
+}
+
 function Differences({ data }: { data: Comparison }) {
   const rows: [string, string[]][] = [
     ...Object.entries(data.metrics).flatMap(([name, { best, last }]): [string, string[]][] => [
       [`best ${name}`, best.map(measure)],
       [`last ${name}`, last.map(measure)],
     ]),
-    ["parameters", data.trials.map((trial) => count(trial.parameters))],
-    ["multiply-adds", data.trials.map((trial) => count(trial.multiply_adds))],
+    ["parameters", data.trials.map((trial) => exact(trial.parameters))],
+    ["multiply-adds", data.trials.map((trial) => exact(trial.multiply_adds))],
     ...Object.entries(data.config).map(([name, values]): [string, string[]] => [
       name,
-      values.map(literal),
+      values.map(setting),
     ]),
   ];
+  const differing = rows.filter(([, values]) => values.some((value) => value !== values[0]));
   return (
     <>
       <section className="panel scroll">
@@ -118,7 +123,7 @@ function Differences({ data }: { data: Comparison }) {
             </tr>
           </thead>
           <tbody>
-            {rows.map(([name, values]) => (
+            {differing.map(([name, values]) => (
               <tr key={name}>
                 <th scope="row">{name}</th>
                 {values.map((value, index) => (

@@ -1,7 +1,7 @@
 // What one network has that another has not.
 
 import type { DiffEdge, NetworkDiff } from "../api/network";
-import { literal } from "../ui/format";
+import { setting } from "../ui/format";
 
 export function DiffView({ diff }: { diff: NetworkDiff }) {
   const { nodes, edges, config } = diff;
@@ -30,7 +30,7 @@ export function DiffView({ diff }: { diff: NetworkDiff }) {
           {Object.entries(node.properties).map(([name, [before, after]]) => (
             <span key={name}>
               {" "}
-              {name} {literal(before)} → {literal(after)}
+              {name} {setting(before)} → {setting(after)}
             </span>
           ))}
         </li>
@@ -47,7 +47,7 @@ export function DiffView({ diff }: { diff: NetworkDiff }) {
       ))}
       {changes.map(([name, [before, after]]) => (
         <li key={name} className="warn">
-          ~ {name} {literal(before)} → {literal(after)}
+          ~ {name} {setting(before)} → {setting(after)}
         </li>
       ))}
     </ul>

@@ -64,6 +64,11 @@ export function moment(seconds: number | null | undefined): string {
   });
 }
 
+/** A setting of one of several documents; one that is not set is automatic. */
+export function setting(value: unknown): string {
+  return value === null || value === undefined ? "not set" : literal(value);
+}
+
 /** A property's value as Python writes it. */
 export function literal(value: unknown): string {
   if (value === null || value === undefined) return "None";
