@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import logging
 import os
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ def add_commands(commands: Any) -> None:
         metavar="N",
         help="-1 for the file's (default: that, or as many as INPUT has); of programs, which one",
     )
+    p.add_argument("--json", action="store_true", help="print what was written as JSON")
     p.add_argument("inputs", nargs="+", metavar="INPUT")
     p.set_defaults(run=infer)
 
@@ -72,6 +74,7 @@ def add_commands(commands: Any) -> None:
         help="where the .npy files go, seen from OUTDIR (default: there)",
     )
     p.add_argument("-b", "--batch_size", type=int, metavar="N", help="(default: -1, the file's)")
+    p.add_argument("--json", action="store_true", help="print what was written as JSON")
     p.set_defaults(run=forward)
 
 
@@ -169,28 +172,34 @@ def infer(args: argparse.Namespace) -> int:
             )
         values[name] = value.reshape(v.shape)
     results = _results(network, ends, values)
+    written = {}  # what is in every file, by its name
     if raw:
-        _write_samples(args.output, list(results.values()))
-        return 0
-    for i, (name, y) in enumerate(results.items()):
+        written = _write_samples(args.output, list(results.values()))
+    for i, (name, y) in enumerate(results.items() if not raw else ()):
         path = f"{args.output}_{i}.npy"
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.save(file, y)
-        print(f"{path}: {name} {y.dtype} {y.shape}")
+        written[path] = f"{name} {y.dtype} {y.shape}"
+    if args.json:
+        print(json.dumps({"files": written}, indent=1))
+    else:
+        print("\n".join(f"{path}: {text}" for path, text in written.items()))
     return 0
 
 
-def _write_samples(prefix: str, results: list[np.ndarray[Any, Any]]) -> None:
+def _write_samples(prefix: str, results: list[np.ndarray[Any, Any]]) -> dict[str, str]:
     """As NNabla does: a file for every sample, with all its outputs."""
     rows = [np.atleast_1d(y) for y in results]
     if len({len(y) for y in rows}) != 1:
         raise ValueError("the outputs have no batch axis in common: give .npy files to get them")
+    written = {}
     for i in range(len(rows[0])):
         path = f"{prefix}_{i}.bin"
         numbers = np.concatenate([y[i].ravel() for y in rows])
         with replacing(path) as temporary:
             numbers.astype(np.float32).tofile(temporary)
-        print(f"{path}: {numbers.size} numbers")
+        written[path] = f"{numbers.size} numbers"
+    return written
 
 
 def _type(given: str, path: str) -> np.dtype[Any]:
@@ -264,7 +273,10 @@ def forward(args: argparse.Namespace) -> int:
                     c for n, y in results.items() for c in _cells(args, start + i, titles[n], y[i])
                 ]
                 writer.writerow([*row, *cells])
-    print(f"{result}: {len(rows)} rows")
+    if args.json:
+        print(json.dumps({"file": result, "rows": len(rows), "columns": names}, indent=1))
+    else:
+        print(f"{result}: {len(rows)} rows")
     return 0
 
 

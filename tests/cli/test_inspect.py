@@ -373,6 +373,20 @@ def test_forward_goes_through_a_data_set(
         np.testing.assert_allclose(np.load(tmp_path / "out" / row["m"]).ravel(), got, rtol=1e-6)
 
 
+def test_infer_and_forward_print_json(
+    tmp_path: Path, evaluated: tuple[list[str], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    args, _ = evaluated
+    found = json.loads(output(capsys, "forward", *args, "--json"))
+    assert found["file"] == str(tmp_path / "out" / "output_result.csv") and found["rows"] == 5
+    assert found["columns"] == ["y__0", "y__1", "y__2", "y__3", "s", "m"]
+    np.save(tmp_path / "x.npy", np.zeros((2, 3), np.float32))
+    options = ["-c", args[1], "-o", tmp_path / "r", tmp_path / "x.npy", "--json"]
+    files = json.loads(output(capsys, "infer", *options))["files"]
+    assert list(files) == [str(tmp_path / f"r_{i}.npy") for i in range(3)]
+    assert files[str(tmp_path / "r_0.npy")] == "y float32 (2, 4)"
+
+
 def test_forward_puts_arrays_where_result_outdir_says(
     tmp_path: Path, evaluated: tuple[list[str], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
