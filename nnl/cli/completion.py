@@ -22,12 +22,20 @@ def add_commands(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
-    table = {
-        name: [o for a in p._actions if a.help != argparse.SUPPRESS for o in a.option_strings]
-        for name, p in args.commands.choices.items()
-    }
+    table = {name: _words(p) for name, p in args.commands.choices.items()}
     print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](table))
     return 0
+
+
+def _words(p: argparse.ArgumentParser) -> list[str]:
+    """The options of a command; of one with actions, as `trials list`, these and all their own."""
+    found = []
+    for a in p._actions:
+        if isinstance(a, argparse._SubParsersAction):
+            found += [w for n, sub in a.choices.items() for w in (n, *_words(sub))]
+        elif a.help != argparse.SUPPRESS:
+            found += a.option_strings
+    return list(dict.fromkeys(found))
 
 
 def _bash(table: dict[str, list[str]]) -> str:
@@ -48,7 +56,9 @@ def _bash(table: dict[str, list[str]]) -> str:
   if [[ $word == -* ]]; then
     COMPREPLY=($(compgen -W "$words" -- "$word"))
   else
-    COMPREPLY=($(compgen -f -- "$word"))
+    local each actions=""
+    for each in $(echo "$words"); do [[ $each == -* ]] || actions+=" $each"; done
+    COMPREPLY=($(compgen -W "$actions" -- "$word") $(compgen -f -- "$word"))
   fi
 }}
 complete -o filenames -F _nnl nnl nnl-convert"""
@@ -63,6 +73,9 @@ def _fish(table: dict[str, list[str]]) -> str:
     lines = [f"complete -c nnl -n {none} -f -a {name}" for name in table]
     for name, options in table.items():
         for option in options:
+            if not option.startswith("-"):
+                lines.append(f"complete -c nnl -n '__fish_seen_subcommand_from {name}' -a {option}")
+                continue
             # of options like -f1, which are neither long ones nor letters, fish says -o
             letter = "-s " if len(option) == 2 else "-o "
             kind = "-l " + option[2:] if option.startswith("--") else letter + option[1:]

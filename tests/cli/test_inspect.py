@@ -443,10 +443,16 @@ def test_completion_scripts_are_valid(shell: str, capsys: pytest.CaptureFixture[
         pytest.skip(f"there is no {shell}")
     subprocess.run([shell, "-n"], input=script, text=True, check=True)
     if shell == "bash":
-        for words, at in (("nnl convert --ver", 2), ("nnl -q conve", 2), ("nnl-convert --ver", 1)):
+        for words, at in (
+            ("nnl convert --ver", 2),
+            ("nnl -q conve", 2),
+            ("nnl-convert --ver", 1),
+            ("nnl trials rev", 2),
+            ("nnl trials list --stat", 3),
+        ):
             script += f"\nCOMP_WORDS=({words}); COMP_CWORD={at}; _nnl; echo ${{COMPREPLY[@]}}"
         done = subprocess.run(["bash"], input=script, text=True, check=True, capture_output=True)
-        assert done.stdout.split() == ["--verify", "convert", "--verify"]
+        assert done.stdout.split() == ["--verify", "convert", "--verify", "revert", "--status"]
 
 
 def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
