@@ -104,13 +104,16 @@ def read_cells(cells: Sequence[str], root: Path) -> Array:
 
 def sized(path: Path) -> None:
     """Raise where a picture would take very much memory; that it is one is seen later."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path) as opened:
             width, height = opened.size
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise Refused("unreadable", f"{path.name}: {error}", None, path.name) from None
+        # Pillow's own sentence names the file by its place on this machine.
+        unknown = isinstance(error, UnidentifiedImageError)
+        why = "it is no picture, or a damaged one" if unknown else str(error)
+        raise Refused("unreadable", f"{path.name}: {why}", None, path.name) from None
     if width * height > MAX_PIXELS:
         text = f"{path.name} has {width} x {height} pixels, at most {MAX_PIXELS >> 20} million"
         raise Refused("too_large", text, "make it smaller", path.name)

@@ -19,6 +19,7 @@ from nnl.console.diff import diff
 from nnl.console.errors import Refused
 from nnl.console.reading import of_network, read
 from nnl.console.samples import digits, resnet_152
+from nnl.console.tables import sized
 from nnl.console.training import Data, DocumentModel, export, result, write_training
 from nnl.console.uploads import tables
 from nnl.converters.formats import read_model
@@ -370,3 +371,9 @@ def test_arrays_with_objects_in_them_are_not_opened(browser):
     content = archive({"data.csv": "x\na.npy\n", "a.npy": buffer.getvalue()})
     assert browser.upload("/datasets?name=a.zip", content, 422)["code"] in ("unreadable", "invalid")
     assert browser.upload("/datasets?name=a.zip", b"no archive", 422)["code"] == "unreadable"
+
+
+def test_a_broken_picture_is_named_without_its_place(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n?")
+    with pytest.raises(Refused, match=r"^a\.png: it is no picture, or a damaged one$"):
+        sized(tmp_path / "a.png")
