@@ -39,6 +39,8 @@ DEFAULTS: dict[str, Any] = {
 METHODS = ("nsga2", "tpe", "random")
 NONE = "-"
 WARM_UP = 3  # candidates that are trained to their end before any is stopped early
+GIVE_UP = 200  # rejected ones in a row, after which no more are thought of
+REJECTED_AT_ONCE = 5  # in one step, so that stopping a search does not wait for long
 _TICK_S = 0.2
 
 
@@ -187,15 +189,16 @@ class Searches:
             running = sum(c["status"] == "running" for c in candidates)
             begun = sum(c["status"] != "rejected" for c in candidates)
             over = time.time() - row["created"] > settings["hours"] * 3600
-            rejected = len(candidates) - begun
-            over = over or begun >= settings["attempts"] or rejected > 50 * settings["attempts"]
-            while not over and running < settings["jobs"] and begun < settings["attempts"]:
+            last = candidates[-GIVE_UP:]
+            stuck = len(last) == GIVE_UP and all(c["status"] == "rejected" for c in last)
+            over, left = over or begun >= settings["attempts"] or stuck, REJECTED_AT_ONCE
+            while not over and running < settings["jobs"] and begun < settings["attempts"] and left:
                 c = self._new(row, settings, candidates, study)
                 candidates.append(c)
                 if c["status"] != "rejected":
                     running, begun = running + 1, begun + 1
-                elif len(candidates) - begun > 50 * settings["attempts"]:
-                    break
+                else:
+                    left -= 1
             with self.store.change():
                 if json.dumps(candidates) != before:
                     self._change(key, candidates=json.dumps(candidates))

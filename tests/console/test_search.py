@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from nnl.console import searches
 from nnl.console.analysis import analyse
 from nnl.console.errors import Refused
 from nnl.console.mutation import RULES, Edit, mutate
@@ -185,6 +186,24 @@ def test_a_search_finds_cheaper_networks_and_survives_a_restart(tmp_path, browse
         listed = browser.get(f"/trials?search={key}")
         assert listed["total"] == 6
         assert browser.get("/searches")["searches"][0]["attempts"] == 6
+    finally:
+        console.close()
+
+
+def test_a_search_of_which_all_is_rejected_can_be_stopped_and_ends(tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    monkeypatch.setattr(searches, "GIVE_UP", 12)
+    console = Console(tmp_path / "folder", command=STAND_IN)
+    try:
+        settings = {"attempts": 1000, "multiply_adds": [None, 1]}
+        search = console.searches.add(project_of(console), None, settings)["id"]
+        console.searches.step(search)  # and has come back
+        found = console.searches.candidates(search)
+        assert 0 < len(found) < 12 and {c["status"] for c in found} == {"rejected"}
+        for _ in range(12):
+            console.searches.step(search)
+        assert console.searches.one(search)["status"] == "finished"
+        assert 12 <= len(console.searches.candidates(search)) < 20
     finally:
         console.close()
 
