@@ -264,7 +264,7 @@ def forward(args: argparse.Namespace) -> int:
         writer.writerow([*header, *names])
         for start in tqdm(range(0, len(rows), batch), disable=None):
             given = dict(zip(data.variables, data.next(), strict=True))
-            values = {n: given[columns[n]].reshape(v.shape) for n, v in inputs.items()}
+            values = {n: _shaped(given[columns[n]], v.shape, columns[n]) for n, v in inputs.items()}
             for n, generate in ends.generated.items():
                 values[n] = generate(network.inputs[n].shape)
             results = _results(network, ends, values)
@@ -278,6 +278,15 @@ def forward(args: argparse.Namespace) -> int:
     else:
         print(f"{result}: {len(rows)} rows")
     return 0
+
+
+def _shaped(value: np.ndarray[Any, Any], shape: tuple[int, ...], column: str) -> Any:
+    if value.size != np.prod(shape):
+        raise ValueError(
+            f"the column {column!r} has samples of the shape {value.shape[1:]}, the network wants "
+            f"{tuple(shape[1:])}"
+        )
+    return value.reshape(shape)
 
 
 def _rows(dataset: str, cached: bool) -> tuple[list[str], list[list[str]]]:

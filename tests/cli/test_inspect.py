@@ -419,6 +419,15 @@ def test_forward_names_a_data_set_that_is_none(
     assert "m.nnp is no .csv file: " in capsys.readouterr().err
 
 
+def test_forward_names_a_column_of_another_shape(
+    tmp_path: Path, evaluated: tuple[list[str], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d.csv").write_text("x__0,x__1\n" + "1,2\n" * 4)
+    assert main(["forward", *evaluated[0]]) == 1
+    text = "the column 'x' has samples of the shape (2,), the network wants (3,)"
+    assert text in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "x\n"])
 def test_forward_wants_a_header_and_rows(
     tmp_path: Path,
