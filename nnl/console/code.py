@@ -167,6 +167,9 @@ class _Writer:
             shape = n.properties.get("shape") or self.columns.get(n.name) or ()
             self.lines += [f"{names[n.id]} = nn.Variable({(batch, *shape)})"]
         arguments = ", ".join(names[n.id] for n in inputs)
+        seed = config.get("seed")
+        if isinstance(seed, int) and 0 <= seed < 2**32:  # the first weights of a training here
+            self.lines += [f"nn.seed({seed})"]
         self.lines += [f"results = {self.functions[net.name]}({arguments})"]
         optimizer = config["optimizer"]
         kind, properties = optimizer["type"], optimizer["properties"].items()

@@ -9,6 +9,7 @@ from nnl.console.analysis import analyse
 from nnl.console.code import code
 from nnl.console.document import Document, Edge, Invalid, Net, parse
 from nnl.console.palette import CATEGORIES, layers, schema
+from nnl.console.training import Data, write_training
 from tests.console.networks import chain, lenet, named
 
 
@@ -205,6 +206,22 @@ def test_the_code_makes_the_same_network():
             assert np.allclose(results["loss"].d, np.log(10))
         finally:
             nn.clear_parameters()
+
+
+def test_the_code_begins_with_the_weights_of_the_training(tmp_path):
+    document = lenet()
+    document.config["seed"] = 11
+    data = Data("train.csv", {"x": (1, 28, 28), "y": (1,)}, 64)
+    write_training(document, tmp_path / "network.nnp", data, None)
+    with nn.parameter_scope("trained"):
+        nn.load_parameters(str(tmp_path / "network.nnp"))
+        trained = nn.get_parameters()
+        first = {k: v.d.copy() for k, v in trained.items()}
+    with nn.parameter_scope("code"):
+        exec(code(document)[0], {})
+        drawn = nn.get_parameters()
+        assert drawn.keys() == first.keys()
+        assert all((drawn[k].d == first[k]).all() for k in first)
 
 
 @pytest.mark.parametrize(
