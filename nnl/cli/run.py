@@ -8,6 +8,7 @@ import csv
 import json
 import logging
 import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,7 +75,11 @@ def add_commands(commands: Any) -> None:
         help="where the .npy files go, seen from OUTDIR (default: there)",
     )
     p.add_argument("-b", "--batch_size", type=int, metavar="N", help="(default: -1, the file's)")
-    p.add_argument("--json", action="store_true", help="print what was written as JSON")
+    p.add_argument(
+        "--json",
+        action="store_true",
+        help="print what was written as JSON, of a classifier with its confusion matrix",
+    )
     p.set_defaults(run=forward)
 
 
@@ -274,10 +279,28 @@ def forward(args: argparse.Namespace) -> int:
                 ]
                 writer.writerow([*row, *cells])
     if args.json:
-        print(json.dumps({"file": result, "rows": len(rows), "columns": names}, indent=1))
+        found = {"file": result, "rows": len(rows), "columns": names}
+        vectors = all(len(y.shape) <= 2 for y in network.outputs.values())
+        labels = [c for c in data.variables if vectors and c not in columns.values()]
+        found["confusion"] = _confusion(Path(result), len(header), args.dataset, labels)
+        print(json.dumps(found, indent=1))
     else:
         print(f"{result}: {len(rows)} rows")
     return 0
+
+
+def _confusion(result: Path, given: int, dataset: str, labels: list[str]) -> Any:
+    """What a classifier has mistaken; None of other networks, and without a column of labels."""
+    from nnl.console.errors import Refused
+    from nnl.console.evaluation import confusion, label_of, read_results
+
+    found = read_results(result, given, dataset)
+    if not labels or not found.outputs:
+        return None
+    try:
+        return confusion(found, label_of(labels, next(iter(found.outputs))))
+    except Refused:  # it is none
+        return None
 
 
 def _shaped(value: np.ndarray[Any, Any], shape: tuple[int, ...], column: str) -> Any:

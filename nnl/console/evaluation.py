@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,13 @@ def results(trials: Trials, key: str) -> Results:
     path = folder / "out" / "output_result.csv"
     if entry["kind"] != "evaluate" or not path.is_file():
         raise Refused("not_found", "this trial has no results", "evaluate it first", key)
-    header, rows = read_table(path)
     dataset = json.loads((folder / "dataset.json").read_text())
-    given = len(read_table(trials.datasets.path(dataset))[0])
+    return read_results(path, len(read_table(trials.datasets.path(dataset))[0]), dataset)
+
+
+def read_results(path: Path, given: int, dataset: str) -> Results:
+    """The table that `nnl forward` has written, of a data set with so many columns."""
+    header, rows = read_table(path)
     outputs = {}
     for name, (places, _) in variables(header[given:]).items():
         cells = [[row[given + i] for i in places] for row in rows]
@@ -92,7 +97,7 @@ def answers(found: Results, label: str | None = None, output: str | None = None)
     output = output or next(iter(found.outputs), "")
     if output not in found.outputs:
         raise Refused("not_found", f"there is no output {output[:60]!r}", None, "output")
-    label = label or _label_of(found, output)
+    label = label or label_of(list(variables(found.header[: found.given])), output)
     truth, said = found.numbers(label), found.outputs[output]
     if truth is None or truth.shape[1] != 1 or (truth != np.floor(truth)).any() or truth.min() < 0:
         return None
@@ -109,9 +114,8 @@ def answers(found: Results, label: str | None = None, output: str | None = None)
     return Answers(label, output, labels, predicted, likelihood, classes)
 
 
-def _label_of(found: Results, output: str) -> str:
+def label_of(columns: Sequence[str], output: str) -> str:
     """The column that an output is called after, y for y', else the last one."""
-    columns = list(variables(found.header[: found.given]))
     named = output.rstrip("'")
     return named if named in columns else columns[-1]
 
@@ -213,7 +217,8 @@ def _losses(
         losses: Array = -np.log(np.maximum(a.likelihood, 1e-30))
         return losses
     output = output or next(iter(found.outputs))
-    said, truth = found.outputs[output], found.numbers(label or _label_of(found, output))
+    label = label or label_of(list(variables(found.header[: found.given])), output)
+    said, truth = found.outputs[output], found.numbers(label)
     if truth is None or truth.shape != said.shape:
         return None
     squares: Array = ((said - truth) ** 2).mean(1)

@@ -380,11 +380,39 @@ def test_infer_and_forward_print_json(
     found = json.loads(output(capsys, "forward", *args, "--json"))
     assert found["file"] == str(tmp_path / "out" / "output_result.csv") and found["rows"] == 5
     assert found["columns"] == ["y__0", "y__1", "y__2", "y__3", "s", "m"]
+    assert found["confusion"] is None
     np.save(tmp_path / "x.npy", np.zeros((2, 3), np.float32))
     options = ["-c", args[1], "-o", tmp_path / "r", tmp_path / "x.npy", "--json"]
     files = json.loads(output(capsys, "infer", *options))["files"]
     assert list(files) == [str(tmp_path / f"r_{i}.npy") for i in range(3)]
     assert files[str(tmp_path / "r_0.npy")] == "y float32 (2, 4)"
+
+
+def test_forward_counts_what_a_classifier_mistakes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    x = nn.Variable((2, 3))
+    net = {"name": "n", "batch_size": 2, "outputs": {"y": F.softmax(x)}, "names": {"x": x}}
+    executor = {"name": "e", "network": "n", "data": ["x"], "output": {"y": "y'"}}
+    save(tmp_path / "m.nnp", {"networks": [net], "executors": [executor]})
+    rng = np.random.default_rng(0)
+    scores, labels = rng.normal(size=(20, 3)), rng.integers(3, size=20)
+    args = ["-c", tmp_path / "m.nnp", "-d", tmp_path / "d.csv", "-o", tmp_path, "--json"]
+
+    def confusion(titles: str, columns: np.ndarray[Any, Any]) -> Any:
+        lines = [",".join(map(str, row)) for row in columns.tolist()]
+        (tmp_path / "d.csv").write_text("\n".join([titles, *lines]))
+        return json.loads(output(capsys, "forward", *args))["confusion"]
+
+    found = confusion("y,x__0,x__1,x__2", np.column_stack([labels, scores]))
+    want = metrics.confusion_matrix(labels, scores.argmax(1))
+    assert found["label"] == "y" and found["counts"] == want.tolist()
+    assert found["accuracy"] == metrics.accuracy_score(labels, scores.argmax(1))
+    macro = metrics.f1_score(labels, scores.argmax(1), average="macro")
+    assert found["macro"]["f1"] == pytest.approx(macro)
+    assert confusion("x__0,x__1,x__2", scores) is None
+    assert confusion("z,x__0,x__1,x__2", np.column_stack([labels + 0.5, scores])) is None
 
 
 def test_forward_puts_arrays_where_result_outdir_says(
