@@ -228,12 +228,14 @@ def write_training(
     net = document.main
     with using(auto_forward=False):
         loss = {net.nodes[k].name: graph.placed[(k,)].outputs[0] for k in losses}
-        test = build(document, batch, True, train.shapes, True, scope)
+        # Only full minibatches are measured: of a smaller set it would be none.
+        measured = min(batch, valid.rows or batch) if valid is not None else batch
+        test = build(document, measured, True, train.shapes, True, scope)
         watched = errors(document, test)
         run = build(document, batch, True, train.shapes, True, scope)
         said = result(document, run)
     networks = [
-        _network("MainValidation", watched, test, batch),
+        _network("MainValidation", watched, test, measured),
         _network("MainRuntime", said, run, batch),
     ]
     contents: dict[str, Any] = {
@@ -254,7 +256,7 @@ def write_training(
         ]
     if loss:
         contents["networks"].insert(0, _network("Main", loss, graph, batch))
-        _add_training(contents, document, graph, loss, watched, train, valid, batch)
+        _add_training(contents, document, graph, loss, watched, train, valid, (batch, measured))
     with nn.parameter_scope("", scope):
         save(path, contents)
     return graph
@@ -283,7 +285,7 @@ def _add_training(
     watched: dict[str, Variable],
     train: Data,
     valid: Data | None,
-    batch: int,
+    batches: tuple[int, int],
 ) -> None:
     config = document.config
     columns = list(train.shapes) or list(graph.inputs)
@@ -295,9 +297,9 @@ def _add_training(
             "cache_dir": "",
             "variables": columns,
             "shuffle": name == "Training" and bool(config["dataset"].get("shuffle", True)),
-            "batch_size": batch,
+            "batch_size": size,
         }
-        for name, part in parts.items()
+        for (name, part), size in zip(parts.items(), batches, strict=False)
     ]
     solver = make_solver(config["optimizer"])
     with nn.parameter_scope("", graph.scope):

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the editor shows of a document: shapes, costs, errors, and repairs that repair."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -206,6 +210,27 @@ def test_the_code_makes_the_same_network():
             assert np.allclose(results["loss"].d, np.log(10))
         finally:
             nn.clear_parameters()
+
+
+def test_a_small_validation_set_is_measured_whole(tmp_path):
+    document = lenet()
+    document.config.update(batch_size=32, max_epoch=1)
+    shapes = {"x": (1, 28, 28), "y": (1,)}
+    sets = {}
+    for name, count in (("train", 32), ("valid", 5)):
+        rng = np.random.default_rng(count)
+        np.save(tmp_path / f"{name}.npy", rng.random((1, 28, 28)))
+        rows = "".join(f"./{name}.npy,{i % 3 + 7}\n" for i in range(count))
+        (tmp_path / f"{name}.csv").write_text(f"x,y\n{rows}")
+        sets[name] = Data(str(tmp_path / f"{name}.csv"), shapes, count)
+    write_training(document, tmp_path / "network.nnp", sets["train"], sets["valid"])
+    command = ["train", "-c", str(tmp_path / "network.nnp"), "-o", str(tmp_path / "out"), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "nnl.cli.main", *command], capture_output=True, text=True, check=True
+    )
+    # One picture has one answer: right for one or two of its five labels at most.
+    error = json.loads(done.stdout)["metrics"]["valid_error"]
+    assert error == pytest.approx(round(5 * error) / 5, abs=1e-6) and error >= 0.6 - 1e-6
 
 
 def test_the_code_begins_with_the_weights_of_the_training(tmp_path):
