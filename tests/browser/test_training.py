@@ -113,6 +113,18 @@ def test_the_log_has_room_below_the_curves(trained: Any) -> None:
     assert log.bounding_box()["height"] > 200
 
 
+def test_a_training_without_a_number_says_so_and_long_numbers_are_not_cut(project: Any) -> None:
+    project.get_by_role("link", name="Config").click()
+    project.get_by_label("alpha").fill("1e30")
+    project.get_by_role("link", name="Edit", exact=True).click()
+    train(project)
+    wait_for(project, "failed")
+    expect(project.locator(".failure")).to_contain_text("a smaller learning rate")
+    figure = project.get_by_role("figure", name="Learning rate")
+    left = figure.locator(".u-over").bounding_box()["x"] - figure.bounding_box()["x"]
+    assert left > 7 * len("1.00e+30") + 8, "what is left of the drawing is for its numbers"
+
+
 def test_a_profile_says_which_part_of_a_step_takes_how_long(project: Any, server: Server) -> None:
     project.get_by_role("button", name="Profile").click()
     project.get_by_role("table", name="Times").wait_for(timeout=60_000)

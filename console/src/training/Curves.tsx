@@ -58,6 +58,8 @@ function bandOf({ edge, color: index }: Line, at: number): uPlot.Band[] {
   return edge === "upper" ? [{ series: [at + 1, at + 2], fill }] : [];
 }
 
+const DIGIT_WIDTH = 7;
+
 function options(
   lines: readonly Line[],
   size: { width: number; height: number },
@@ -75,7 +77,11 @@ function options(
     scales: { x: { time: false }, y: { distr: logarithmic ? 3 : 1 } },
     axes: [
       { ...axis, size: 32 },
-      { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : measure(tick))) },
+      {
+        ...axis,
+        size: (_, texts) => Math.max(58, ...(texts ?? []).map((text) => 14 + DIGIT_WIDTH * text.length)),
+        values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : measure(tick))),
+      },
     ],
     cursor: { drag: { x: true, y: false } },
     series: [
