@@ -83,19 +83,25 @@ class DataSets:
 
     def add(self, upload: Path, name: str) -> list[dict[str, Any]]:
         """The data sets of an uploaded file: a .csv, or a .zip with some and their files."""
-        return self._received("tables", upload, name)
+        found: list[dict[str, Any]] = self._received("tables", upload, name)["datasets"]
+        return found
 
-    def build(self, upload: Path, name: str, options: BuildOptions) -> list[dict[str, Any]]:
-        """Data sets of an archive with a folder of pictures for every class, or with boxes."""
+    def build(self, upload: Path, name: str, options: BuildOptions) -> dict[str, Any]:
+        """Data sets of an archive with a folder of pictures for every class, or with boxes.
+
+        Returns:
+            "datasets", and "left_out": the names of the pictures that could not be read.
+        """
         return self._received("pictures", upload, name, options=asdict(options))
 
-    def _received(self, task: str, upload: Path, name: str, **more: Any) -> list[dict[str, Any]]:
+    def _received(self, task: str, upload: Path, name: str, **more: Any) -> dict[str, Any]:
         folder = self.root / new_id()
         folder.mkdir()
         try:
             found = apart(task, upload, name, folder=str(folder), name=name, **more)
             with self.store.change():
-                return [self._insert(folder / entry["csv"], entry) for entry in found]
+                sets = [self._insert(folder / entry["csv"], entry) for entry in found["datasets"]]
+            return {**found, "datasets": sets}
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise

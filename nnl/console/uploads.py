@@ -65,7 +65,7 @@ def _opened(path: Path) -> Any:
         return None
 
 
-def tables(path: str, folder: str, name: str) -> list[dict[str, Any]]:
+def tables(path: str, folder: str, name: str) -> dict[str, Any]:
     """The data sets of a .csv, or of a .zip with some and the files that they name.
 
     Args:
@@ -87,14 +87,16 @@ def tables(path: str, folder: str, name: str) -> list[dict[str, Any]]:
         text = f"the extension is {kind[:20]!r}, wanted .zip or .csv"
         raise Refused("unreadable", text, None, name)
     names = [title if len(found) == 1 else f"{title} {p.stem}" for p in found]
-    return [
+    sets = [
         described(p, n) | {"csv": str(p.relative_to(root))}
         for p, n in zip(found, names, strict=True)
     ]
+    return {"datasets": sets}
 
 
-def pictures(path: str, folder: str, name: str, options: dict[str, Any]) -> list[dict[str, Any]]:
-    """Data sets of an archive with a folder of pictures for every class, or with boxes."""
+def pictures(path: str, folder: str, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Data sets of an archive with a folder of pictures for every class, or with boxes, and the
+    names of the pictures that could not be read."""
     from nnl import datasets
 
     wanted, root, title = BuildOptions(**options), Path(folder), titled(name)
@@ -111,14 +113,16 @@ def pictures(path: str, folder: str, name: str, options: dict[str, Any]) -> list
         try:
             if wanted.kind == "object_detection":
                 counts = wanted.classes, wanted.anchors, wanted.grid
-                datasets.object_detection(source, root, shape, *counts, **parts)
+                built = datasets.object_detection(source, root, shape, *counts, **parts)
             else:
-                datasets.image_classification(source, root, shape, **parts)
+                built = datasets.image_classification(source, root, shape, **parts)
         except ValueError as error:
             text = str(error).replace(str(source), name)
             raise Refused("unreadable", text, None, name) from None
     names = [f"{title} {f[:-4]}" if wanted.split > 0 else title for f in files]
-    return [described(root / f, n) | {"csv": f} for f, n in zip(files, names, strict=True)]
+    found = [described(root / f, n) | {"csv": f} for f, n in zip(files, names, strict=True)]
+    left_out = [os.path.relpath(path, scratch) for path in built.skipped]
+    return {"datasets": found, "left_out": left_out}
 
 
 def titled(name: str) -> str:

@@ -144,7 +144,8 @@ def test_a_wrong_file_is_refused_with_the_reason(
 
 def folders() -> bytes:
     names = [f"set/{'cat' if label % 2 else 'dog'}/{i}.png" for i, label in enumerate(LABELS)]
-    return archive({n: png(p) for n, p in zip(names, PICTURES, strict=True)})
+    files: dict[str, bytes | str] = {n: png(p) for n, p in zip(names, PICTURES, strict=True)}
+    return archive(files | {"set/cat/broken.png": b"\x89PNG\r\n\x1a\n"})
 
 
 def boxes() -> bytes:
@@ -167,6 +168,9 @@ def test_pictures_in_folders_become_sets_for_training_and_validation(page: Any) 
     expect(chosen(page)).to_contain_text("15 rows")
     expect(page.get_by_text("x: 1 × 10 × 12 · y: 1")).to_be_visible()
     expect(page.get_by_role("link", name="animals valid")).to_be_visible()
+    expect(page.locator(".notice")).to_contain_text(
+        "set/cat/broken.png could not be read: left out of the data set"
+    )
 
 
 def test_pictures_with_boxes_become_a_set(page: Any, faults: Any) -> None:

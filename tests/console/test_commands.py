@@ -212,7 +212,9 @@ def test_folders_of_pictures_become_data_sets(browser):
     found = {f"my pets/{name}": content for name, content in members.items()}
     found |= {"__MACOSX/my pets/all/cat/._0.png": b"\0\5\x16\7", "my pets/.DS_Store": b"\0"}
     found |= {"my pets/all/cat/00.png": b"\x89PNG\r\n\x1a\n"}
-    (pets,) = browser.upload("/datasets/build?name=pets.zip", archive(found))["datasets"]
+    built = browser.upload("/datasets/build?name=pets.zip", archive(found))
+    (pets,) = built["datasets"]
+    assert built["left_out"] == ["my pets/all/cat/00.png"]
     assert (pets["rows"], pets["columns"]) == (whole["rows"], whole["columns"])
     answer = browser.upload(
         "/datasets/build?name=pets.zip", archive({"a/1.png": b"", "b/1.png": b""}), 422

@@ -35,6 +35,11 @@ export function done(text: string): void {
   useNotices.getState().add("done", text);
 }
 
+/** Says what somebody must know who has got less than was asked for. */
+export function warn(text: string): void {
+  useNotices.getState().add("error", text);
+}
+
 /** Shows why something failed; what is no answer of the server is a bug and is thrown on. */
 export function failed(error: unknown): void {
   if (!(error instanceof ApiError)) throw error;

@@ -3,7 +3,7 @@
 import { useState } from "react";
 import type { Query } from "../api/http";
 import type { Dataset } from "../api/records";
-import { attempt } from "../app/notices";
+import { attempt, warn } from "../app/notices";
 import { chooseFile, upload } from "../ui/files";
 import { Dialog, Field } from "../ui/parts";
 
@@ -42,6 +42,12 @@ function NumberField({ label, value, change, placeholder, least = 1 }: NumberPro
   );
 }
 
+interface Built {
+  datasets: Dataset[];
+  /** Names of the pictures that could not be read. */
+  left_out: string[];
+}
+
 interface BuildDialogProps {
   kind: BuildKind;
   close: () => void;
@@ -73,7 +79,13 @@ export function BuildDialog({ kind, close, done }: BuildDialogProps) {
       const given = Object.entries({ kind, ...rest, ...boxes, split: Number(share) / 100 });
       // What is left empty is the server's choice: the size of the first picture.
       const query: Query = Object.fromEntries(given.filter(([, value]) => value !== ""));
-      done((await upload<{ datasets: Dataset[] }>("/datasets/build", file, query)).datasets);
+      const built = await upload<Built>("/datasets/build", file, query);
+      done(built.datasets);
+      const [first, ...others] = built.left_out;
+      if (first !== undefined) {
+        const more = others.length > 0 ? ` and ${others.length} more` : "";
+        warn(`${first}${more} could not be read: left out of the data set`);
+      }
     } finally {
       setBusy(false);
     }

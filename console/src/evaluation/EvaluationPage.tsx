@@ -77,27 +77,34 @@ function Heading({ trial }: { trial: Trial }) {
 }
 
 /** Of a network that tells no classes. */
-function Regression({ trial, why }: { trial: Trial; why: string }) {
-  const { data } = useResource<Results>(`/trials/${trial.id}/results`, { limit: 1 });
+function Regression({ meanLoss }: { meanLoss: number | null }) {
   return (
     <>
-      {data && data.mean_loss !== null && (
+      {meanLoss !== null && (
         <dl className="facts headline">
           <dt>Mean squared error</dt>
-          <dd>{measure(data.mean_loss)}</dd>
+          <dd>{measure(meanLoss)}</dd>
         </dl>
       )}
-      <p className="muted">No confusion matrix: {why}.</p>
+      <p className="muted">
+        No confusion matrix: this is no classification with whole numbers as labels.
+      </p>
     </>
   );
 }
 
 function Matrix({ trial }: { trial: Trial }) {
-  const { data, error } = useResource<Confusion>(`/trials/${trial.id}/confusion`);
+  const results = useResource<Results>(`/trials/${trial.id}/results`, { limit: 1 });
+  const isClassification = results.data?.is_classification ?? false;
+  const path = isClassification ? `/trials/${trial.id}/confusion` : null;
+  const confusion = useResource<Confusion>(path);
+  const { data } = confusion;
   const [cell, setCell] = useParameter("cell");
   const [, setFrom] = useParameter("from");
   const [shares, setShares] = useParameter("shares");
-  if (error) return <Regression trial={trial} why={error.message} />;
+  const error = results.error ?? confusion.error;
+  if (error) return <Failure error={error} />;
+  if (results.data && !isClassification) return <Regression meanLoss={results.data.mean_loss} />;
   if (!data) return <Loading what="the confusion matrix" />;
   return (
     <>

@@ -53,10 +53,10 @@ async def build(
         text = f"kind is {kind[:40]!r}, wanted one of {', '.join(kinds)}"
         raise Refused("invalid", text, None, "kind")
     options = BuildOptions(kind, width, height, channels, mode, split, seed, classes, anchors, grid)
-    found = await received(
+    found: dict[str, Any] = await received(
         console, request, name, lambda path: console.datasets.build(path, name, options)
     )
-    return {"datasets": found}
+    return found
 
 
 @router.get("/datasets/samples")
