@@ -460,7 +460,7 @@ class Trials:
         if row["locked"]:
             raise Refused("locked", "this trial is locked", "unlock it first", key)
         if row["status"] == "running":
-            raise Refused("conflict", "this trial is running", "cancel it first", key)
+            raise Refused("conflict", "this trial is running", "stop it first", key)
         status = "interrupted" if row["status"] in LIVE else row["status"]
         self._changed(key, deleted=int(time.time()), status=status)
         self.store.audit("trial deleted", key)

@@ -192,6 +192,19 @@ def test_trials_are_found_named_and_locked(trained: Any) -> None:
     expect(card).to_contain_text("the good one")
 
 
+def test_a_deleted_trial_leaves_the_lists_of_all_pages(trained: Any, context: Any) -> None:
+    other = context.new_page()
+    other.goto(trained.url)
+    expect(other.locator(".trial")).to_have_count(1)
+    details = trained.get_by_role("complementary", name="Trial", exact=True)
+    details.locator("summary").click()
+    menu, side = details.locator(".menu > div").bounding_box(), details.bounding_box()
+    assert menu["x"] >= side["x"], "the menu is cut off"
+    details.get_by_text("Move to the trash").click()
+    expect(trained.locator(".trial")).to_have_count(0)
+    expect(other.locator(".trial")).to_have_count(0)
+
+
 def test_two_trials_are_compared_by_what_differs(trained: Any) -> None:
     trained.get_by_role("link", name="Config").click()
     trained.get_by_label("alpha").fill("0.01")

@@ -78,6 +78,7 @@ export default function TrainingPage({ parts }: { parts: Parts }) {
             {trial?.status === "running" && Object.keys(series).length === 0 && (
               <Empty title="The first points are on their way" />
             )}
+            {trial?.status === "queued" && <Empty title="Waits until another training ends" />}
             {trial && <LogView key={trial.id} trial={trial} />}
           </div>
         )}

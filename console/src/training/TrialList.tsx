@@ -53,7 +53,7 @@ function useTrials(project: string) {
     }
     // One that has ended has a curve, and may have taken the front from others.
     if (!known || known.status !== trial.status) reload();
-  });
+  }, reload);
   const more = () => setLimit(limit + PAGE);
   return { ...resource, text, setText, status, setStatus, sort, setSort, more };
 }

@@ -126,15 +126,16 @@ export function announce(trial: Trial): void {
   for (const listener of listeners) listener(trial);
 }
 
-/** Calls back at every change of any trial, made here or elsewhere. */
-export function useTrialChanges(change: (trial: Trial) => void): void {
-  const latest = useRef(change);
-  latest.current = change;
+/** Calls back at every change of any trial, made here or elsewhere, and when one is deleted. */
+export function useTrialChanges(change: (trial: Trial) => void, gone: () => void): void {
+  const latest = useRef({ change, gone });
+  latest.current = { change, gone };
   useEffect(() => {
-    const listener = (trial: Trial) => latest.current(trial);
+    const listener = (trial: Trial) => latest.current.change(trial);
     listeners.add(listener);
     const stop = listen(address("/events"), {
       status: (data) => listener(JSON.parse(data) as Trial),
+      gone: () => latest.current.gone(),
     });
     return () => {
       listeners.delete(listener);

@@ -282,7 +282,7 @@ async def changes(console: The, request: Request) -> Response:
 
 
 async def _changes(console: Console, request: Request) -> AsyncIterator[str]:
-    """Every trial whose status or epoch has changed since the last look."""
+    """Every trial whose status or epoch has changed since the last look, or that is gone."""
     known: dict[str, Any] = {}
     seen, alive = -1, time.monotonic()
     while not await request.is_disconnected():
@@ -295,6 +295,9 @@ async def _changes(console: Console, request: Request) -> AsyncIterator[str]:
                     known[entry["id"]] = state
                     if not first:
                         yield message("status", entry)
+            for key in known.keys() - {e["id"] for e in found["trials"]} - {""}:
+                del known[key]
+                yield message("gone", {"id": key})
             known.setdefault("", None)
         if time.monotonic() - alive > 15:
             alive = time.monotonic()
