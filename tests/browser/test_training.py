@@ -205,6 +205,18 @@ def test_a_deleted_trial_leaves_the_lists_of_all_pages(trained: Any, context: An
     expect(other.locator(".trial")).to_have_count(0)
 
 
+def test_a_narrow_window_does_not_scroll_sideways(trained: Any) -> None:
+    trained.set_viewport_size({"width": 900, "height": 700})
+    for name in ("Training", "Edit"):
+        trained.get_by_role("link", name=name, exact=True).click()
+        assert trained.evaluate("document.documentElement.scrollWidth") == 900
+        bar = trained.locator(".topbar").bounding_box()
+        assert all(
+            tab.bounding_box()["height"] < bar["height"]
+            for tab in trained.locator(".topbar .tab").all()
+        )
+
+
 def test_two_trials_are_compared_by_what_differs(trained: Any) -> None:
     trained.get_by_role("link", name="Config").click()
     trained.get_by_label("alpha").fill("0.01")
