@@ -186,6 +186,17 @@ def test_a_network_can_be_built_without_a_pointer(page: Any) -> None:
     assert page.locator(".react-flow__edge").count() == 2
 
 
+def test_enter_appends_the_layer_that_is_called_as_was_typed(page: Any) -> None:
+    new_project(page, "Empty")
+    for text in ("input", "relu", "F.tanh", "max poo"):
+        page.get_by_label("Find a layer").fill(text)
+        page.keyboard.press("Enter")
+        settle(page)
+    assert names(page) == ["max_pooling", "relu", "tanh", "x"]
+    canvas, first = page.locator(".canvas").bounding_box(), layer(page, "x").bounding_box()
+    assert first["x"] > canvas["x"] + 100, "the first layer stands in the corner"
+
+
 def test_a_unit_is_made_entered_and_unpacked(chain: Any) -> None:
     before = total(chain, "parameters")
     layer(chain, "convolution").click()
@@ -265,6 +276,7 @@ def test_the_view_stays_where_a_layer_at_its_edge_is_clicked(chain: Any) -> None
     chain.mouse.up()
     before = layer(chain, "convolution").bounding_box()
     assert before["y"] < canvas["y"] < before["y"] + before["height"]
+    chain.wait_for_timeout(100)  # a click that follows a drag at once is part of it
     chain.mouse.click(before["x"] + 60, canvas["y"] + 10)
     expect(chain.get_by_label("Name", exact=True)).to_have_value("convolution")
     assert layer(chain, "convolution").bounding_box() == before

@@ -36,8 +36,9 @@ export function Palette() {
           value={text}
           onChange={(event) => setText(event.target.value)}
           onKeyDown={(event) => {
-            const [first] = found[0]?.layers ?? [];
-            if (event.key === "Enter" && first) append(first);
+            const layers = found.flatMap((category) => category.layers);
+            const wanted = layers.find((layer) => isCalled(layer, text)) ?? layers[0];
+            if (event.key === "Enter" && wanted) append(wanted);
           }}
         />
       </div>
@@ -57,6 +58,12 @@ export function Palette() {
       </div>
     </section>
   );
+}
+
+/** relu is ReLU before CReLU, which has it in its name too. */
+function isCalled({ title, type }: LayerSchema, text: string): boolean {
+  const name = text.trim().toLowerCase();
+  return [title, type, type.slice(type.indexOf(".") + 1)].some((one) => one.toLowerCase() === name);
 }
 
 function Units() {

@@ -26,7 +26,12 @@ export function ViewKeeper({ network }: { network: Network }) {
   useEffect(() => {
     const { nodes } = latest.current;
     const { width, height } = store.getState();
-    if (nodes.length === 0 || width === 0) return;
+    if (width === 0) return;
+    if (nodes.length === 0) {
+      // The first layer that is appended stands at the beginning.
+      void flow.setViewport({ zoom: 1, x: (width - NODE_WIDTH) / 2, y: MARGIN });
+      return;
+    }
     const left = Math.min(...nodes.map((node) => node.x));
     const right = Math.max(...nodes.map((node) => node.x)) + NODE_WIDTH;
     const top = Math.min(...nodes.map((node) => node.y));
