@@ -307,10 +307,8 @@ class Builder:
             return None, f"{source.node.name!r} has {n} outputs, not one of number {edge.out}"
         return source.outputs[edge.out], ""
 
-    def _connection(
-        self, p: Placed, name: str, placed: Mapping[str, Placed]
-    ) -> dict[str, Any] | None:
-        """What connects an input: the only free end before it, or a new Input for labels."""
+    def _connection(self, p: Placed, name: str, placed: Mapping[str, Placed]) -> Any:
+        """What connects an input: the only free end before it, a new Input for labels, or None."""
         net = p.net
         if name in ("target", "label", "y") or (name, p.node.type) == ("x1", "F.squared_error"):
             new = Net(net.name, dict(net.nodes)).add("Input", net.unused_name("y"), {"shape": [1]})

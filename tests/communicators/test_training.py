@@ -269,11 +269,11 @@ def test_launch_runs_a_script_with_its_arguments_in_n_processes(
 
 
 def test_launch_says_what_is_wrong_with_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    for args, text in (
-        (["-n", "0", __file__], "launch: -n is 0, wanted a number of processes >= 1"),
-        (["-n", "2", "nowhere.py"], "launch: there is no file nowhere.py"),
+    for args, code, text in (
+        (["-n", "0", __file__], 2, "launch: -n is 0, wanted a number of processes >= 1"),
+        (["-n", "2", "nowhere.py"], 1, "launch: there is no file nowhere.py"),
     ):
-        assert main(["launch", *args]) == 1
+        assert main(["launch", *args]) == code
         assert text in capsys.readouterr().err
 
 
