@@ -177,14 +177,7 @@ def infer(args: argparse.Namespace) -> int:
             )
         values[name] = value.reshape(v.shape)
     results = _results(network, ends, values)
-    written = {}  # what is in every file, by its name
-    if raw:
-        written = _write_samples(args.output, list(results.values()))
-    for i, (name, y) in enumerate(results.items() if not raw else ()):
-        path = f"{args.output}_{i}.npy"
-        with replacing(path) as temporary, open(temporary, "wb") as file:
-            np.save(file, y)
-        written[path] = f"{name} {y.dtype} {y.shape}"
+    written = (_write_samples if raw else _write_arrays)(args.output, results)
     if args.json:
         print(json.dumps({"files": written}, indent=1))
     else:
@@ -192,9 +185,20 @@ def infer(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_samples(prefix: str, results: list[np.ndarray[Any, Any]]) -> dict[str, str]:
+def _write_arrays(prefix: str, results: dict[str, np.ndarray[Any, Any]]) -> dict[str, str]:
+    """A file for every output; returns what is in each, by its name."""
+    written = {}
+    for i, (name, y) in enumerate(results.items()):
+        path = f"{prefix}_{i}.npy"
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            np.save(file, y)
+        written[path] = f"{name} {y.dtype} {y.shape}"
+    return written
+
+
+def _write_samples(prefix: str, results: dict[str, np.ndarray[Any, Any]]) -> dict[str, str]:
     """As NNabla does: a file for every sample, with all its outputs."""
-    rows = [np.atleast_1d(y) for y in results]
+    rows = [np.atleast_1d(y) for y in results.values()]
     if len({len(y) for y in rows}) != 1:
         raise ValueError("the outputs have no batch axis in common: give .npy files to get them")
     written = {}
@@ -294,10 +298,10 @@ def _confusion(result: Path, given: int, dataset: str, labels: list[str]) -> Any
     from nnl.console.errors import Refused
     from nnl.console.evaluation import confusion, label_of, read_results
 
-    found = read_results(result, given, dataset)
-    if not labels or not found.outputs:
-        return None
+    if not labels:
+        return None  # and no array of the results is read
     try:
+        found = read_results(result, given, dataset)
         return confusion(found, label_of(labels, next(iter(found.outputs))))
     except Refused:  # it is none
         return None
