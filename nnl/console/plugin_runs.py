@@ -235,7 +235,8 @@ class Plugins:
                     log = processes.tail(path, 4000).strip()
                     error = log.splitlines()[-1] if log else f"it has ended with code {code}"
                     if code is not None and code < 0:  # it could not say why itself
-                        error = f"it was ended by the signal {signal.Signals(-code).name}"
+                        names = {s.value: s.name for s in signal.Signals}  # not of all numbers
+                        error = f"it was ended by the signal {names.get(-code, -code)}"
                     if processes.size_of(path) >= MAX_FILE:
                         error = f"it has printed more than {MAX_FILE / 2**20:.0f} MiB"
                     if row["id"] in self._stopped:

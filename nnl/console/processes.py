@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+try:
+    import resource
+except ModuleNotFoundError:  # not on this system, which limits no files then
+    resource = None  # type: ignore[assignment]
 
 
 def start(
