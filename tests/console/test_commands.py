@@ -11,6 +11,7 @@ import pytest
 from nnl.cli.main import main
 from nnl.console.document import parse
 from nnl.console.quick import add_loss
+from nnl.console.searches import Searches
 from nnl.console.state import Console
 from nnl.console.trials import NNL
 from nnl.converters.formats import read_model
@@ -112,6 +113,17 @@ def test_trials_of_a_console_from_the_command_line(trained, tmp_path, capsys):
     text = said(capsys, *search)
     assert "the network itself" in text
     assert text.endswith(said(capsys, "search", "front", *where))  # of the newest one
+
+
+def test_a_search_that_fails_says_why(trained, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("optuna")
+
+    def fails(searches, key):
+        raise OSError("the study cannot be read")
+
+    monkeypatch.setattr(Searches, "step", fails)
+    assert main(["search", "run", "sums", "-d", str(tmp_path)]) == 1
+    assert "search failed: the study cannot be read" in capsys.readouterr().err
 
 
 def test_an_interrupted_search_leaves_no_trial_that_seems_to_run(trained, tmp_path):
