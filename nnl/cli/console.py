@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nnl.cli.errors import UsageError
+
 NEEDED = ("fastapi", "uvicorn")
 
 
@@ -37,9 +39,9 @@ def console(args: argparse.Namespace) -> int:
     """Run the server until it is interrupted."""
     check_installed(*NEEDED)
     if not 0 <= args.port < 65536:
-        raise ValueError(f"--port is {args.port}, wanted 0 to 65535")
+        raise UsageError(f"--port is {args.port}, wanted 0 to 65535")
     if args.children < 1:
-        raise ValueError(f"--children is {args.children}, wanted at least 1")
+        raise UsageError(f"--children is {args.children}, wanted at least 1")
     from nnl.console.server import serve
 
     return serve(

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from typing import Any
 
 import nnl as nn
+from nnl.cli.errors import UsageError
 from nnl.cli.view import table
 from nnl.core.graph import capture
 from nnl.core.parameter import without_values
@@ -32,7 +33,7 @@ def add_commands(commands: Any) -> None:
 def models(args: argparse.Namespace) -> int:
     """Print the table."""
     if args.size is not None and args.size < 32:
-        raise ValueError(f"--size is {args.size}, wanted at least 32")
+        raise UsageError(f"--size is {args.size}, wanted at least 32")
     rows = [count(name, args.size) for name in args.names or NETWORKS]
     if args.json:
         print(json.dumps(rows, indent=1))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nnl.cli.console import check_installed
+from nnl.cli.errors import UsageError
 
 
 def add_commands(commands: Any) -> None:
@@ -121,7 +122,7 @@ def _list(args: argparse.Namespace, console: Any) -> int:
 
     if args.status not in (None, *LIVE, *ENDED):
         wanted = ", ".join((*LIVE, *ENDED))
-        raise ValueError(f"--status is {args.status!r}, wanted one of {wanted}")
+        raise UsageError(f"--status is {args.status!r}, wanted one of {wanted}")
     project = None if args.project is None else _project(console, args.project)
     found = listed(console.trials, project, args.status, limit=100_000)["trials"]
     rows: list[tuple[Any, ...]] = [("trial", "name", "status", "epoch", "best", "multiply-adds")]
@@ -272,7 +273,7 @@ def _plugin(args: argparse.Namespace, console: Any) -> int:
     for setting in args.set:
         name, equals, value = setting.partition("=")
         if not equals or name not in kinds:
-            raise ValueError(f"--set {setting}: wanted NAME=VALUE, names are {', '.join(kinds)}")
+            raise UsageError(f"--set {setting}: wanted NAME=VALUE, names are {', '.join(kinds)}")
         number = {"int": int, "row": int, "float": float}.get(kinds[name])
         given[name] = (
             number(value) if number else value == "true" if kinds[name] == "bool" else value

@@ -83,7 +83,7 @@ def test_trials_of_a_console_from_the_command_line(trained, tmp_path, capsys):
     said_of_none = capsys.readouterr().err
     assert "there is no trial 'none'" in said_of_none
     assert f"try: nnl trials list -d {tmp_path}" in said_of_none
-    assert main(["trials", "list", "--status", "done", *map(str, where)]) == 1
+    assert main(["trials", "list", "--status", "done", *map(str, where)]) == 2
     assert "--status is 'done', wanted one of queued, running," in capsys.readouterr().err
     assert main(["search", "front", *map(str, where)]) == 3
     assert (
@@ -113,6 +113,21 @@ def test_trials_of_a_console_from_the_command_line(trained, tmp_path, capsys):
     text = said(capsys, *search)
     assert "the network itself" in text
     assert text.endswith(said(capsys, "search", "front", *where))  # of the newest one
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["console", "--port", "99999"], "--port is 99999, wanted 0 to 65535"),
+        (["console", "--children", "0"], "--children is 0, wanted at least 1"),
+        (["plugin", "run", "lime", "--set", "grid"], "--set grid: wanted NAME=VALUE, names are "),
+    ],
+)
+def test_wrong_values_of_options_are_wrong_usage(trained, tmp_path, capsys, args, text):
+    pytest.importorskip("fastapi")
+    folder = [str(tmp_path)] if args[0] == "console" else ["-d", str(tmp_path)]
+    assert main([*args, *folder]) == 2
+    assert text in capsys.readouterr().err
 
 
 def test_a_search_that_fails_says_why(trained, tmp_path, capsys, monkeypatch):

@@ -97,7 +97,7 @@ def test_nnl_models_refuses_what_it_does_not_know(capsys):
     assert "there is no network 'resnet19', wanted one of resnet18, resnet34," in (
         capsys.readouterr().err
     )
-    assert main(["models", "--size", "8"]) == 1
+    assert main(["models", "--size", "8"]) == 2
     assert "--size is 8, wanted at least 32" in capsys.readouterr().err
 
 
