@@ -20,6 +20,7 @@ from nnl.core.schema import category
 from nnl.core.spec import Spec
 from nnl.ext.library import HOST, is_plain
 from nnl.graph.program_text import text
+from nnl.graph.sizes import Dim
 
 SPACE = HOST
 # What a value is for: given at every run, trained, kept from run to run, fixed, or made by a step.
@@ -48,14 +49,16 @@ class Slot:
         memory: Given values with the same number, which is not 0, are the same memory.
         copies: The given value that this one is in another element type; 0 for all others.
         data: What a constant holds.
+        sizes: Its shape with expressions of open sizes, if no step makes it; () if none is open.
     """
 
-    __slots__ = ("spec", "role", "root", "order", "name", "memory", "copies", "data")
+    __slots__ = ("spec", "role", "root", "order", "name", "memory", "copies", "data", "sizes")
 
     def __init__(self, spec: Spec, root: int, role: str = INTERMEDIATE) -> None:
         self.spec, self.role, self.root, self.order = spec, role, root, HOST
         self.name, self.memory, self.copies = "", 0, 0
         self.data: np.ndarray[Any, Any] | None = None
+        self.sizes: tuple[Any, ...] = ()
 
     @property
     def given(self) -> bool:
@@ -118,11 +121,12 @@ class Step:
             step made by a pass.
         native: Whether kernels of the library may run it.
         kernel: The kernel of the library, once one has been chosen.
+        open: {attribute: its value with expressions of open sizes}, of those that move.
     """
 
     __slots__ = (
         "op", "attrs", "ins", "outs", "writes", "view", "second", "once", "converts", "parts",
-        "whole", "source", "native", "kernel",
+        "whole", "source", "native", "kernel", "open",
     )  # fmt: skip
 
     def __init__(
@@ -141,6 +145,7 @@ class Step:
         self.source = 0
         self.native = True
         self.kernel: Any = None
+        self.open: dict[str, Any] = {}
 
     @classmethod
     def of(
@@ -205,6 +210,7 @@ class Program:
         outputs: {name: slot} of the results of a program that is saved.
         carries: {given slot: slot whose value it has after the run; 0 for zeros}.
         defaults: {op: its attributes' defaults}, in a program from a file.
+        dims: {name: open size}, of a program that runs at any; slots have those of an example.
         fused: Whether the passes before `choose_kernels` have run.
         space: The memory space of all values: a device's, if anything runs there.
     """
@@ -224,6 +230,7 @@ class Program:
         self.outputs: dict[str, int] = {}
         self.carries: dict[int, int] = {}
         self.defaults: dict[str, dict[str, Any]] = {}
+        self.dims: dict[str, Dim] = {}
         self.fused = False
         self.space = space
 
@@ -257,6 +264,12 @@ class Program:
         for i, found in self.found.items():
             if space_of(self.space, order) in found and i not in written:
                 self.slots[i].order = order
+
+    def at(self, sizes: Mapping[str, int]) -> Program:
+        """The closed program for sizes of all `dims`; see open_program."""
+        from nnl.graph.open_program import at
+
+        return at(self, sizes)
 
     def text(self) -> str:
         """The program for people: a line a given value, a line a step; see program_text."""

@@ -18,9 +18,10 @@ from nnl.core.spec import Spec
 from nnl.ext.library import HOST, LAYOUTS, is_plain
 from nnl.graph.program import INTERMEDIATE, ROLES, Program, Slot, Source, Step, repeated
 from nnl.graph.program_text import changed, defaults_of
+from nnl.graph.sizes import LARGEST, OPERATORS, Dim, Expression, Size
 from nnl.graph.summary import cost
 
-VERSION = 1
+VERSION = 2  # 1: no open sizes
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32",
     "uint32", "int64", "uint64", "bool",
@@ -51,20 +52,24 @@ def to_dict(program: Program) -> dict[str, Any]:
     """The program as data: dictionaries, lists, texts and numbers.
 
     Returns:
-        - values: [dtype, shape, {role, name, root, order, copies, fill}] from number 1 on, fields
-          at their defaults left out. What constants hold is not in it, except where it is one
-          number ("fill").
+        - dims: {name: [example, least, greatest or None, multiple]} of open sizes; shapes,
+          attributes and costs are those of the examples.
+        - values: [dtype, shape, {role, name, root, order, copies, fill, sizes}] from number 1 on,
+          fields at their defaults left out. What constants hold is not in it, except where it is
+          one number ("fill"). "sizes" is the shape of an open value that no step makes.
         - ops: {op: its attributes' defaults}, of the ops that occur.
         - sources: [function, name, place, type configuration] from number 1 on.
-        - steps: {op, ins, outs, attrs, elementwise, writes, source, parts, flops, bytes, and those
-          flags of a step that are set}. Attributes at their defaults are left out. "elementwise" is
-          the program of an element-wise op: {code, constants, shapes of the inputs}.
+        - steps: {op, ins, outs, attrs, open, elementwise, writes, source, parts, flops, bytes, and
+          those flags of a step that are set}. Attributes at their defaults are left out. "open" are
+          those that move, with {"size": expression} in the place of numbers; see sizes.
+          "elementwise" is the program of an element-wise op: {code, constants, shapes of the
+          inputs}.
         - outputs, kept, plain, results, carries: see Program.
     Raises:
         NotImplementedError: A step runs Python code, which is not data.
     """
     ops = {s.op for top in program.steps for s in _with_parts(top)}
-    return {
+    data = {
         "values": [_value(slot, i) for i, slot in enumerate(program.slots) if i],
         "ops": {
             op: {k: _plain(v) for k, v in defaults_of(program, op).items()} for op in sorted(ops)
@@ -82,6 +87,9 @@ def to_dict(program: Program) -> dict[str, Any]:
         "carries": sorted(program.carries.items()),
         "fused": program.fused,
     }
+    if program.dims:
+        data["dims"] = {name: list(dim) for name, dim in program.dims.items()}
+    return data
 
 
 def _with_parts(step: Step) -> list[Step]:
@@ -100,6 +108,8 @@ def _value(slot: Slot, i: int) -> list[Any]:
         more["order"] = slot.order
     if slot.copies:
         more["copies"] = slot.copies
+    if slot.sizes:
+        more["sizes"] = [_listed(n.expression if isinstance(n, Size) else n) for n in slot.sizes]
     if slot.data is not None and not any(slot.data.strides):
         more["fill"] = _plain(slot.data[(0,) * slot.data.ndim].item() if slot.data.size else 0)
     return [name_of(slot.spec.dtype), list(slot.spec.shape), *([more] if more else [])]
@@ -114,6 +124,7 @@ def _step(program: Program, step: Step, costs: bool) -> dict[str, Any]:
             f"save: {program.label(step)} runs Python code, which a program cannot hold"
         ) from None
     data |= {"attrs": attrs} if attrs else {}
+    data |= {"open": {k: _plain(v) for k, v in step.open.items()}} if step.open else {}
     shapes = [program.slots[i].spec.shape for i in step.ins if i]
     found = program_of(step.op, step.attrs, shapes) if is_elementwise(step.op) else None
     if found is not None and len(shapes) == len(step.ins):
@@ -137,6 +148,8 @@ def _plain(value: Any) -> Any:
     """An attribute's value as JSON has it."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}  # JSON has no infinities
+    if isinstance(value, Size):
+        return {"size": _listed(value.expression)}
     if isinstance(value, tuple):
         return list(value) if {*map(type, value)} <= _INT else [_plain(v) for v in value]
     if isinstance(value, Program):
@@ -146,6 +159,10 @@ def _plain(value: Any) -> Any:
     if not is_plain(value):
         raise TypeError
     return value
+
+
+def _listed(e: Expression) -> Any:
+    return [_listed(x) for x in e] if isinstance(e, tuple) else e
 
 
 # ---- reading ----
@@ -175,6 +192,7 @@ class _Reader:
             str(op): {str(k): _value_of(v) for k, v in attrs.items()}
             for op, attrs in data["ops"].items()
         }
+        program.dims = {str(n): _dim(n, *d) for n, d in data.get("dims", {}).items()}
         for n, value in enumerate(data["values"], 1):
             self._add_value(n, *value)
         count = len(program.slots)
@@ -220,6 +238,11 @@ class _Reader:
         root, copies = _ints([more.get("root", n), more.get("copies", 0)])
         slot = program.slots[program.new_slot(spec, root, role)]
         slot.name, slot.order, slot.copies = str(more.get("name", "")), order, copies
+        if "sizes" in more:
+            sizes = [_expression(e) for e in more["sizes"]]
+            slot.sizes = tuple([e if type(e) is int else Size(e) for e in sizes])
+            if len(sizes) != spec.ndim:
+                raise Damaged(f"value {n} has {len(sizes)} open sizes and {spec.ndim} axes")
         if "fill" in more:
             slot.data = repeated(spec, _value_of(more["fill"]))
 
@@ -231,6 +254,7 @@ class _Reader:
         for k, v in data.get("attrs", {}).items():
             attrs[str(k)] = _value_of(v)
         step = Step(op, attrs, self._numbers(data["ins"], 0), self._numbers(data["outs"]))
+        step.open = {str(k): _value_of(v) for k, v in data.get("open", {}).items()}
         step.writes = _ints(data.get("writes", ()))
         if any(not 0 <= p < len(step.ins) for p in step.writes):
             raise Damaged(f"{op} writes inputs {step.writes} of {len(step.ins)}")
@@ -268,6 +292,27 @@ def _ints(values: Sequence[Any]) -> tuple[int, ...]:
     return tuple(values)
 
 
+def _dim(name: str, *numbers: Any) -> Dim:
+    dim = Dim(*numbers)
+    known = [n for n in dim if n is not None]
+    good = {*map(type, known)} <= _INT and all(0 <= n <= LARGEST for n in known) and dim.multiple
+    if not good or None in (dim.example, dim.least, dim.multiple):
+        raise Damaged(f"the open size {name!r:.40} has the range {numbers!r:.60}")
+    return dim
+
+
+def _expression(data: Any, depth: int = 0) -> Expression:
+    """An expression, from lists; its names and values are looked up when it is evaluated."""
+    if type(data) in (int, str) or (type(data) is float and depth):
+        return data
+    if type(data) is list and depth < 64:
+        if len(data) == 2 and {*map(type, data)} <= _INT:
+            return tuple(data)
+        if len(data) == 3 and data[0] in OPERATORS:
+            return data[0], _expression(data[1], depth + 1), _expression(data[2], depth + 1)
+    raise Damaged(f"{data!r:.60} is no expression of sizes")
+
+
 def _value_of(value: Any) -> Any:
     """The value of an attribute that `_plain` has written."""
     if isinstance(value, list):
@@ -277,6 +322,8 @@ def _value_of(value: Any) -> Any:
     if isinstance(value, dict):
         if "float" in value:
             return float(value["float"])
+        if "size" in value:
+            return Size(_expression(value["size"]))
         if "program" in value:
             return _Reader(value["program"]).program
         op = OPS.get(value["rule"])

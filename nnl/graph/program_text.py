@@ -10,10 +10,12 @@ from nnl.core.op import OPS
 from nnl.core.origin import place
 from nnl.core.spec import Spec
 from nnl.ext.library import HOST, is_plain
+from nnl.graph.sizes import Size, shown
 
 if TYPE_CHECKING:
     from nnl.graph.program import Program, Step
 
+Shapes = dict[int, tuple[Any, ...]]  # of values; an open size as an expression
 SHORT = {"float": "f", "bfloat": "bf", "uint": "u", "int": "i"}
 MOST = 12  # numbers of a sequence that are shown
 
@@ -26,19 +28,26 @@ def text(program: Program) -> str:
     of its attributes that are not at their defaults; a step of several element-wise ops has their
     formula. Given values are called by their names. "!"
     marks what a step writes, "@" an order of elements that is not the plain one. Programs inside a
-    step follow it, further to the right.
+    step follow it, further to the right. Open sizes come first; shapes and attributes are said in
+    their names.
     """
     used = {i for s in program.steps for i in (*s.ins, *s.outs)} | program.kept
     used |= {program.root(i) for i in used}
     made = {o for s in program.steps for o in s.outs}
-    names = [name(program, i, made) for i in range(len(program.slots))]
+    shapes = {i: slot.spec.shape for i, slot in enumerate(program.slots)}
     lines = []
+    if program.dims:
+        from nnl.graph.open_program import open_shapes
+
+        shapes |= open_shapes(program)
+        lines = [f"{n}: any size, {d.wanted}" for n, d in program.dims.items()]
+    names = [name(program, i, made, shapes) for i in range(len(program.slots))]
     for i, slot in enumerate(program.slots):
         if slot.given and i in used and not slot.copies:
             what = slot.role if not slot.zero else f"{slot.role} zero"
-            lines.append(f"{names[i]}:{typed(program, i)} {what}")
+            lines.append(f"{names[i]}:{typed(program, i, shapes)} {what}")
     for step in program.steps:
-        lines.append(line(program, step, names))
+        lines.append(line(program, step, names, shapes))
         for field, value in step.attrs.items():
             for k, inner in enumerate(value if isinstance(value, tuple) else [value]):
                 if inner in step.programs:
@@ -52,18 +61,18 @@ def text(program: Program) -> str:
     return "\n".join(lines)
 
 
-def line(program: Program, step: Step, names: Sequence[str]) -> str:
+def line(program: Program, step: Step, names: Sequence[str], shapes: Shapes) -> str:
     """One step, as in `text`, with what its values are called."""
     ins = [
         "-" if not i else names[i] + ("!" if p in step.writes else "")
         for p, i in enumerate(step.ins)
     ]
-    outs = ", ".join(f"{names[o]}:{typed(program, o)}" for o in step.outs)
+    outs = ", ".join(f"{names[o]}:{typed(program, o, shapes)}" for o in step.outs)
     inside = step.programs
-    shown = {k: v for k, v in changed(program, step).items() if not inside or is_plain(v)}
+    given = {k: v for k, v in changed(program, step).items() if not inside or is_plain(v)}
     attrs, told = _formula(step, names)
-    shown = {k: v for k, v in shown.items() if k not in told}
-    attrs += "".join(f" {k}={_shown(v)}" for k, v in shown.items())
+    given = {k: step.open.get(k, v) for k, v in given.items() if k not in told}
+    attrs += "".join(f" {k}={_shown(v, shapes)}" for k, v in given.items())
     where = place(program.origin(step))
     note = f"  # {step.phase}{', ' if where else ''}{where}"
     return f"{outs} = {step.op}({', '.join(ins)}){attrs}{note}"
@@ -104,33 +113,48 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and repr(a) == repr(b)
 
 
-def name(program: Program, i: int, made: Collection[int]) -> str:
+def name(program: Program, i: int, made: Collection[int], shapes: Shapes) -> str:
     """What a value is called; "W as [1, 4]" if it is another shape of one, and no step makes it."""
     slot = program.slots[i]
     if slot.root != i and i not in made:
-        return f"{name(program, slot.root, made)} as {list(slot.spec.shape)}"
+        return f"{name(program, slot.root, made, shapes)} as {_sizes(shapes[i])}"
     source = program.slots[slot.copies] if slot.copies else slot
     return source.name if slot.given and source.name else f"%{i}"
 
 
-def typed(program: Program, i: int) -> str:
+def typed(program: Program, i: int, shapes: Shapes) -> str:
     """ "f32[4, 64]", with the order of elements where that is not the plain one."""
     slot = program.slots[i]
-    return short(slot.spec) + (f"@{slot.order}" if slot.order != HOST else "")
+    return short(slot.spec, shapes[i]) + (f"@{slot.order}" if slot.order != HOST else "")
 
 
-def short(spec: Spec) -> str:
+def short(spec: Spec, shape: Sequence[Any]) -> str:
     """ "f32[4, 64]" """
     kind = spec.type_name
     for long, brief in SHORT.items():
         if kind.startswith(long):
             kind = kind.replace(long, brief)
             break
-    return f"{kind}{list(spec.shape)}"
+    return f"{kind}{_sizes(shape)}"
 
 
-def _shown(value: Any) -> str:
+def _sizes(shape: Sequence[Any]) -> str:
+    return f"[{', '.join(map(shown, shape))}]"
+
+
+def _shown(value: Any, shapes: Shapes) -> str:
+    if isinstance(value, Size):
+        return shown(_in_names(value.expression, shapes))
     if isinstance(value, tuple):
-        inside = ",".join(_shown(v) for v in value[:MOST])
+        inside = ",".join(_shown(v, shapes) for v in value[:MOST])
         return f"({inside}{',...' if len(value) > MOST else ''})"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _in_names(e: Any, shapes: Shapes) -> Any:
+    """An expression with the names of dims in the place of sizes of values."""
+    if not isinstance(e, tuple):
+        return e
+    if len(e) == 2:
+        return e if shapes[e[0]][e[1]] == "?" else shapes[e[0]][e[1]]
+    return e[0], *[_in_names(x, shapes) for x in e[1:]]

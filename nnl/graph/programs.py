@@ -14,7 +14,8 @@ import json
 import mmap
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,12 +28,14 @@ from nnl.core.safetensors import read_header
 from nnl.core.safetensors import save as save_arrays
 from nnl.core.spec import Spec
 from nnl.graph.binding import Binding
+from nnl.graph.open_program import sizes_of
 from nnl.graph.plan import Plan
 from nnl.graph.program import INPUT, Program, Slot, verify
 from nnl.graph.program_data import VERSION, Damaged, dtype_of, from_dict, to_dict
 
 TENSOR = "nnl.program"
 FORMAT = "nnlp"
+RUNNERS = 8  # plans that stay, of all programs of a file and sizes together
 
 
 def write(
@@ -50,13 +53,14 @@ def write(
     """
     if not os.fspath(path).lower().endswith(f".{FORMAT}"):
         raise ValueError(f"{os.fspath(path)}: programs are saved in files of the name *.{FORMAT}")
-    data = {"version": VERSION, "programs": {k: to_dict(p) for k, p in programs.items()}}
+    version = VERSION if any(p.dims for p in programs.values()) else 1  # older readers take it
+    data = {"version": version, "programs": {k: to_dict(p) for k, p in programs.items()}}
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     tensors = {name: nd.read("host") for name, nd in arrays.items()}
     tensors[TENSOR] = np.frombuffer(text, np.uint8)
     metadata = {
         "format": FORMAT,
-        "version": str(VERSION),
+        "version": str(version),
         "crc32": str(zlib.crc32(text)),
         "parameters": json.dumps(dict(parameters), ensure_ascii=False),
     }
@@ -113,7 +117,10 @@ class Programs:
             self.arrays[name] = self._mapped(name, entry)
         for program in self._programs.values():
             self._check_names(program)
-        self._runners: dict[str, Runner] = {}
+        self._inputs = {
+            k: [p.slots[i].name for i in p.inputs] for k, p in self._programs.items()
+        }  # of each program
+        self._runners: OrderedDict[tuple[Any, ...], Runner] = OrderedDict()
 
     def _check_version(self, version: str, is_program: bool) -> None:
         if not is_program:
@@ -123,7 +130,7 @@ class Programs:
                 f"{self.where}: has version {version} of the format, this nnl reads {VERSION}: "
                 "a newer nnl is needed"
             )
-        if version != str(VERSION):
+        if version not in map(str, range(1, VERSION + 1)):
             raise ValueError(f"{self.where}: damaged: its version is {version!r:.40}")
 
     def _mapped(self, name: str, entry: Any) -> NdArray:
@@ -219,20 +226,50 @@ class Programs:
         Raises:
             TypeError: An input is missing, or unknown. ValueError: It has another shape.
         """
-        return self.runner(program).run(inputs)
+        name = self._chosen(program)
+        if not self[name].dims:
+            return self.runner(name).run(inputs)
+        shapes = tuple([np.shape(inputs[k]) if k in inputs else None for k in self._inputs[name]])
+        return self._for_shapes(name, shapes, inputs).run(inputs)
 
-    def runner(self, program: str | None = None) -> Runner:
-        """What runs a program on the backends of the current context; made once for these."""
+    def runner(self, program: str | None = None, sizes: Mapping[str, int] | None = None) -> Runner:
+        """What runs a program on the backends of the current context; made once for these.
+
+        Args:
+            sizes: Of its open dims; those of its examples where nothing is said.
+        """
         name, target = self._chosen(program), MODES.target
-        runner = self._runners.get(name)
-        if runner is None or runner.target is not target:
-            runner = self._runners[name] = Runner(self, name, target)
+        key = name, target, *sorted((sizes or {}).items())
+        return self._kept(key, lambda: Runner(self, name, target, sizes))
+
+    def _for_shapes(self, name: str, shapes: tuple[Any, ...], inputs: Mapping[str, Any]) -> Runner:
+        def make() -> Runner:
+            known = dict(zip(self._inputs[name], shapes, strict=True))
+            given = {k: np.shape(v) for k, v in inputs.items()}
+            check_names(f"{self.where}: {name}", given, known)
+            try:
+                sizes = sizes_of(self[name], given)
+                return self.runner(name, sizes)
+            except ValueError as e:
+                raise ValueError(f"{self.where}: {name}: {e}") from None
+
+        return self._kept((name, MODES.target, shapes), make)
+
+    def _kept(self, key: tuple[Any, ...], make: Callable[[], Runner]) -> Runner:
+        runner = self._runners.get(key)
+        if runner is None:
+            runner = self._runners[key] = make()
+            while len({id(r) for r in self._runners.values()}) > RUNNERS:
+                self._runners.popitem(last=False)
+        self._runners.move_to_end(key)
         return runner
 
-    def fresh(self, name: str) -> Program:
-        """A copy of a program that may be changed."""
-        self[name]
-        return from_dict(self._data[name])
+    def fresh(self, name: str, sizes: Mapping[str, int] | None = None) -> Program:
+        """A copy of a program that may be changed; at these sizes of its dims."""
+        program = self[name]
+        if not program.dims:
+            return from_dict(self._data[name])
+        return program.at({n: d.example for n, d in program.dims.items()} | dict(sizes or {}))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the programs with what the arrays hold now."""
@@ -244,12 +281,27 @@ def _is_stored(slot: Slot) -> bool:
     return slot.given and slot.role != INPUT and not slot.copies and slot.data is None
 
 
+def check_names(where: str, given: Iterable[str], wanted: Iterable[str]) -> None:
+    """
+    Raises:
+        TypeError: Other inputs are given than there are.
+    """
+    if set(given) != set(wanted):
+        raise TypeError(f"{where}: run got the inputs {sorted(given)}, wanted {sorted(wanted)}")
+
+
 class Runner:
     """A program of a file as a plan, on the backends of one target."""
 
-    def __init__(self, programs: Programs, name: str, target: Any) -> None:
+    def __init__(
+        self,
+        programs: Programs,
+        name: str,
+        target: Any,
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
         self.where, self.target = f"{programs.where}: {name}", target
-        program, binding = programs.fresh(name), Binding()
+        program, binding = programs.fresh(name, sizes), Binding()
         program.run_on(target)
         self.inputs: dict[str, NdArray] = {}
         for i, slot in enumerate(program.slots):
@@ -266,10 +318,7 @@ class Runner:
             raise ValueError(f"{programs.where}: damaged: {e}") from None
 
     def run(self, values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-        if set(values) != set(self.inputs):
-            raise TypeError(
-                f"{self.where}: run got the inputs {sorted(values)}, wanted {sorted(self.inputs)}"
-            )
+        check_names(self.where, values, self.inputs)
         for name, nd in self.inputs.items():
             value = np.asarray(values[name])
             if value.dtype.kind not in "biufV":

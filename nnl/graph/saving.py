@@ -5,25 +5,29 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from nnl.core.annotations import shown
 from nnl.core.array import NdArray
-from nnl.core.context import SPACES
+from nnl.core.context import SPACES, using
 from nnl.core.graph import capture
 from nnl.core.once import warn_once
 from nnl.core.op import OPS
 from nnl.core.parameter import get_parameters
 from nnl.core.variable import Variable
+from nnl.ext.library import Library
 from nnl.graph.binding import Binding
 from nnl.graph.infer_again import infer_again
 from nnl.graph.lowering import lower
-from nnl.graph.passes import portable, portable_inside
+from nnl.graph.open_program import Differ, moved
+from nnl.graph.open_recording import Axes, OpenGraphs, record_open, unify_with_passes
+from nnl.graph.passes import PORTABLE, portable, portable_inside
 from nnl.graph.passes.decompose import decompose_unknown
 from nnl.graph.passes.inside import rewrite_inside
 from nnl.graph.program import INPUT, STATE, Program
 from nnl.graph.programs import write
+from nnl.graph.sizes import Dim, Unexplained
 
 logger = logging.getLogger("nnl")
 
@@ -47,29 +51,52 @@ class Saver:
         Args:
             inputs: {id of an array: its name}, of those that are given at every run.
         """
+        self._name(program, binding, inputs)
+        lib = SPACES[program.space].library()
+        if lib is not None and not program.fused:
+            portable(program, lib)
+            decompose_unknown(program, lib)
+            rewrite_inside(program, lib, portable_inside)
+        self._keep(name, program)
+
+    def add_open(self, name: str, opened: OpenGraphs, example: Mapping[str, int]) -> None:
+        """Add a program that runs at any size.
+
+        Args:
+            example: The sizes of its dims that people see.
+        Raises:
+            ValueError: The graphs are not one program; the text says where.
+        """
+        programs: list[Program] = []
+        for outputs, inputs in opened.graphs:
+            program, binding, named = lower_graph(self, name, outputs, inputs)
+            if programs:
+                _give_roles(program, binding.arrays, named)
+            else:
+                self._name(program, binding, named)
+            programs.append(program)
+        lib = SPACES[programs[0].space].library()
+        passes = [*PORTABLE, decompose_unknown, _rewrite_inside, _finish]
+        found = unify_with_passes(programs, opened, lib, passes)
+        self._keep(name, moved(found, example))
+
+    def _name(self, program: Program, binding: Binding, inputs: Mapping[int, str]) -> None:
+        """Give roles and names to what is given, and keep the arrays that it is."""
         given = {i: nd for i, nd in binding.arrays.items() if not program.slots[i].zero}
-        for i, nd in given.items():
-            slot = program.slots[i]
-            if id(nd) in inputs:
-                slot.name, slot.role = inputs[id(nd)], INPUT
+        _give_roles(program, given, inputs)
         told = _named_by_readers(program, given, self.names)
         for i, nd in given.items():
             slot = program.slots[i]
             if id(nd) in inputs:
                 continue
-            if slot.role == INPUT:  # nobody gives it, so it is kept
-                slot.role = STATE
             known = self.names.get(id(nd.bufs))
             if known is None or self.arrays.get(known, nd).bufs is not nd.bufs:
                 known = unique(known or slot.name or told.get(i, f"value{i}"), self.arrays)
                 self.names[id(nd.bufs)] = known
             self.arrays[known] = nd
             slot.name = known
-        lib = SPACES[program.space].library()
-        if lib is not None and not program.fused:
-            portable(program, lib)
-            decompose_unknown(program, lib)
-            rewrite_inside(program, lib, portable_inside)
+
+    def _keep(self, name: str, program: Program) -> None:
         for i, slot in enumerate(program.slots):
             if slot.data is not None and any(slot.data.strides):  # what a pass has computed
                 slot.name = unique(f"{name}/constant{i}", self.arrays)
@@ -82,6 +109,23 @@ class Saver:
         arrays = {k: nd for k, nd in self.arrays.items() if k in used}
         parameters = {k: v for k, v in self.parameters.items() if k in used}
         write(path, self.programs, arrays, parameters)
+
+
+def _give_roles(program: Program, given: Mapping[int, NdArray], inputs: Mapping[int, str]) -> None:
+    for i, nd in given.items():
+        slot = program.slots[i]
+        if id(nd) in inputs:
+            slot.name, slot.role = inputs[id(nd)], INPUT
+        elif slot.role == INPUT:  # nobody gives it, so it is kept
+            slot.role = STATE
+
+
+def _rewrite_inside(program: Program, lib: Library) -> None:
+    rewrite_inside(program, lib, portable_inside)
+
+
+def _finish(program: Program, lib: Library) -> None:
+    program.fused = True
 
 
 def unique(name: str, taken: Collection[str]) -> str:
@@ -113,8 +157,10 @@ def _named_by_readers(
     return found
 
 
-def add_graph(saver: Saver, name: str, outputs: Variables, inputs: Variables) -> None:
-    """Add the program that computes some outputs.
+def lower_graph(
+    saver: Saver, name: str, outputs: Variables, inputs: Variables
+) -> tuple[Program, Binding, dict[int, str]]:
+    """The program that computes some outputs, and the names of the arrays that are its inputs.
 
     Raises:
         ValueError: An input is computed from something else.
@@ -154,14 +200,16 @@ def add_graph(saver: Saver, name: str, outputs: Variables, inputs: Variables) ->
         program.outputs[key] = binding.slot_of.get(v.edge.key, 0)
         if not program.outputs[key]:
             raise ValueError(f"save_program: the output {key!r} is computed by no function")
-    saver.add(name, program, binding, named)
+    return program, binding, named
 
 
 def save_program(
     path: str | os.PathLike[str],
-    outputs: Variable | Variables | None = None,
+    outputs: Variable | Variables | Callable[..., Any] | None = None,
     inputs: Variables | None = None,
     programs: Mapping[str, Any] | None = None,
+    open: Axes | None = None,
+    ranges: Mapping[str, Sequence[int]] | None = None,
 ) -> None:
     """Save graphs as programs (.nnlp): for C++, for exporters, or to run without their code.
 
@@ -173,8 +221,15 @@ def save_program(
         programs: Several programs instead, which share parameters: {name: what it computes}, each
             value a Variable, {name: Variable}, a pair of outputs and inputs, or a function that
             nnl.compile has made and that has been called.
+        open: Sizes that may be any, by names of your own: {"x": ("batch", 3, "height", None)}; what
+            is no name stays as it is. Axes with one name are of one size. `outputs` is then a
+            function of the inputs, by name, that builds the network: it is called with Variables of
+            several sizes, and everything that Python computes from their shapes is followed.
+        ranges: {"height": (32, 4096, 32)}: least size, greatest (None: any), and what sizes are a
+            multiple of; of which it must be that is found out where nothing is said.
     Raises:
         NotImplementedError: A function runs Python code.
+        ValueError: The network is not the same program at all sizes; the text names the function.
 
     Example:
         >>> import nnl as nn
@@ -182,6 +237,9 @@ def save_program(
         >>> nn.save_program("twice.nnlp", {"y": x * 2}, {"x": x})
         >>> print(nn.load_program("twice.nnlp")["main"].text().splitlines()[0])
         x:f32[1, 2] input
+        >>> nn.save_program("any.nnlp", lambda x: x * 2, {"x": x}, open={"x": ("batch", None)})
+        >>> nn.load_program("any.nnlp").run(x=[[1, 2], [3, 4]])["y"].shape
+        (2, 2)
     """
     if (outputs is None) == (programs is None):
         raise TypeError("save_program: give outputs, or programs")
@@ -192,6 +250,8 @@ def save_program(
                 + (', as {"x": x}' if isinstance(given, Variable) else "")
             )
     todo: Mapping[str, Any] = programs or {"main": (outputs, inputs or {})}
+    if open is not None or callable(outputs):
+        return _open_saver(outputs, inputs or {}, open or {}, ranges or {}).write(path)
     saver = Saver()
     for name, what in todo.items():
         if hasattr(what, "add_to"):
@@ -206,5 +266,90 @@ def save_program(
                 f"save_program: {name!r} is {type(what).__name__}, wanted a Variable, a dict of "
                 "them, a pair of dicts for outputs and inputs, or a compiled function"
             )
-        add_graph(saver, name, ends, given or {})
+        saver.add(name, *lower_graph(saver, name, ends, given or {}))
     saver.write(path)
+
+
+def _open_saver(
+    outputs: Any, inputs: Variables, axes: Axes, ranges: Mapping[str, Sequence[int]]
+) -> Saver:
+    """The file of a program "main" that is recorded at several sizes."""
+    if not callable(outputs):
+        raise TypeError(
+            f"save_program: outputs is {shown(outputs)}, wanted with open sizes a function that "
+            'builds the network: lambda x: net(x), with inputs={"x": x}'
+        )
+    dims, example = dims_of(axes, {k: v.shape for k, v in inputs.items()}, ranges)
+
+    def build(sizes: Mapping[str, int]) -> tuple[Variables, Variables]:
+        given = {}
+        for key, v in inputs.items():
+            names = axes.get(key, v.shape)
+            shape = [sizes[n] if isinstance(n, str) else v.shape[a] for a, n in enumerate(names)]
+            given[key] = x = Variable(shape)
+            x.data.set_spec(x.spec.with_dtype(v.spec.dtype))
+        with using(auto_forward=False):
+            found = outputs(**given)
+        found = {"y": found} if isinstance(found, Variable) else found
+        if not isinstance(found, Mapping) or not all(
+            isinstance(y, Variable) for y in found.values()
+        ):
+            raise TypeError(
+                f"save_program: the function returned {type(found).__name__}, wanted a Variable or "
+                "a dict of them"
+            )
+        return found, given
+
+    closed: Axes = {k: v.shape for k, v in inputs.items()}
+
+    def use(opened: OpenGraphs) -> Saver:
+        saver = Saver()  # the parameters are there now
+        saver.add_open("main", opened, example)
+        return saver
+
+    try:
+        return record_open(build, dims, {**closed, **axes}, ranges, use)
+    except (Differ, Unexplained) as e:
+        raise ValueError(f"save_program: {e}") from None
+
+
+def dims_of(
+    axes: Axes, shapes: Mapping[str, Sequence[int]], ranges: Mapping[str, Sequence[Any]]
+) -> tuple[dict[str, Dim], dict[str, int]]:
+    """Open sizes by name, and the example of each that the shapes of the inputs give.
+
+    Raises:
+        ValueError: Names, axes or ranges do not fit the inputs; the text says which.
+    """
+    example: dict[str, int] = {}
+    for key, names in axes.items():
+        if key not in shapes:
+            raise ValueError(f"open: there is no input {key!r} among {sorted(shapes)}")
+        if isinstance(names, str) or len(names) != len(shapes[key]):
+            raise ValueError(
+                f"open: {key} has the shape {tuple(shapes[key])}, wanted a name or None for each "
+                f"axis, got {names!r}"
+            )
+        for n, size in zip(names, shapes[key], strict=True):
+            if isinstance(n, str):
+                if not n.isidentifier():
+                    raise ValueError(f"open: {n!r} is no name of a size, wanted an identifier")
+                example.setdefault(n, size)
+            elif n is not None and n != size:
+                raise ValueError(
+                    f"open: {key} has the shape {tuple(shapes[key])}, {names!r} fixes {n}"
+                )
+    dims = {}
+    for n in ranges:
+        if n not in example:
+            raise ValueError(f"ranges: there is no open size {n!r} among {sorted(example)}")
+    for n, size in example.items():
+        given = [*ranges.get(n, ())]
+        least, greatest, multiple = [*given, *[1, None, 1][len(given) :]][:3]
+        numbers = [k for k in (least, greatest, multiple) if k is not None]
+        if any(type(k) is not int or k < 1 for k in numbers) or (greatest or least) < least:
+            raise ValueError(
+                f"ranges: {n} has {tuple(ranges[n])}, wanted (least, greatest or None, multiple)"
+            )
+        dims[n] = Dim(size, least, greatest, multiple)
+    return dims, example

@@ -55,6 +55,10 @@ class _Switch:
     def programs(self) -> Sequence[Program]:
         return self.branches  # type: ignore[return-value]
 
+    def inside(self, shapes: Sequence[tuple[int, ...]]) -> list[Sequence[tuple[int, ...]]]:
+        """Shapes of the inputs of `programs`, for those of the step's inputs."""
+        return [shapes[1:]] * len(self.programs)
+
     def takes(self, index: Spec, *x: Spec) -> tuple[Spec, ...]:
         return index, *as_recorded(x, input_specs(self.programs[0]) if self.programs else ())
 

@@ -71,6 +71,12 @@ class _While:
         both: Any = (self.condition, self.body)
         return [p for p in both if p is not None]
 
+    def inside(self, shapes: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], ...]]:
+        """Shapes of the inputs of `programs`, for those of the step's inputs."""
+        x, n, m = shapes[1:], self.carried, self.scanned
+        body = (*x[:n], *[s[1:] for s in x[n : n + m]], *x[n + m :])
+        return [(*x[:n], *x[n + m :])] * (self.condition is not None) + [body]
+
     def takes(self, trips: Spec, *x: Spec) -> tuple[Spec, ...]:
         wanted = input_specs(self.programs[-1])
         return trips, *as_recorded(x, wanted)

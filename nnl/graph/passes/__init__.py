@@ -68,6 +68,8 @@ PASSES: list[Pass] = [
     run_inside,
 ]
 
+PORTABLE = PASSES[: PASSES.index(prepare_weights)]  # what they give runs on any machine
+
 # They say in which order and type arrays lie from run to run, which programs inside steps cannot.
 LASTING: list[Pass] = [tile_weights, copy_weights, prepare_weights]
 
@@ -96,7 +98,7 @@ def place(program: Program, lib: Library) -> None:
 
 def portable(program: Program, lib: Library) -> None:
     """Run the passes whose result does not depend on the machine: for a program that is saved."""
-    _run(PASSES[: PASSES.index(prepare_weights)], program, lib)
+    _run(PORTABLE, program, lib)
     program.fused = True
 
 
@@ -110,7 +112,6 @@ def optimise_inside(program: Program, lib: Library) -> None:
 def portable_inside(program: Program, lib: Library) -> None:
     """What `portable` and decompose_unknown do, for a program inside a step."""
     begin = PASSES.index(choose_kernels) if program.fused else 0
-    end = PASSES.index(prepare_weights)
-    _run([p for p in PASSES[begin:end] if p not in LASTING], program, lib)
+    _run([p for p in PORTABLE[begin:] if p not in LASTING], program, lib)
     decompose_unknown(program, lib)
     program.fused = True

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open sizes of programs: names with ranges, and expressions found from examples.
+
+An expression is a whole number, the name of a dim, (value, axis) for a size of a value of the
+program, or (operator, a, b). Nobody writes one: a number is seen at several witness sizes, and the
+simplest expression that gives it at all of them is taken.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import combinations, combinations_with_replacement
+from math import gcd, isfinite, prod
+from typing import Any, NamedTuple
+
+Expression = Any  # int | str | tuple[int, int] | tuple[str, Expression, Expression]
+Vector = tuple[int, ...]  # a number at each witness
+Known = Sequence[tuple[Vector, Expression]]
+
+WITNESSES = 8  # of a hundred thousand forms none fits so many numbers by chance
+LARGEST = 2**31 - 1  # of a size
+FEWEST = 4  # different numbers that say something about how they are rounded
+DIVISORS = range(2, 65)
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "min": min,
+    "max": max,
+    "/": lambda a, b: a / b,
+}
+
+
+class Dim(NamedTuple):
+    """An open size.
+
+    Attributes:
+        example: A size that was tried.
+        least, greatest: Bounds, both allowed; None: no upper one.
+        multiple: Sizes are multiples of it.
+    """
+
+    example: int
+    least: int = 1
+    greatest: int | None = None
+    multiple: int = 1
+
+    def check(self, name: str, size: int) -> None:
+        """
+        Raises:
+            ValueError: It is not in the range.
+        """
+        if size < self.least or size > (self.greatest or LARGEST) or size % self.multiple:
+            raise ValueError(f"{name} is {size}, wanted {self.wanted}")
+
+    @property
+    def wanted(self) -> str:
+        """The range, for messages."""
+        upper = "" if self.greatest is None else f" and at most {self.greatest}"
+        steps = "" if self.multiple == 1 else f", a multiple of {self.multiple}"
+        return f"at least {self.least}{upper}{steps}"
+
+
+class Size(NamedTuple):
+    """In the place of a number of an attribute or a shape: an expression for it."""
+
+    expression: Expression
+
+
+class Unexplained(ValueError):
+    """A number that depends on open sizes in a way that no expression says."""
+
+
+def evaluate(e: Expression, names: Mapping[str, int], shape: Callable[[int], Sequence[int]]) -> Any:
+    """The number that an expression is.
+
+    Args:
+        names: Sizes by the names of dims. shape: Gives the shape of a value.
+    Raises:
+        ValueError: It divides by 0.
+    """
+    if isinstance(e, (int, float)):
+        return e
+    if isinstance(e, str):
+        return names[e]
+    if len(e) == 2:
+        return shape(e[0])[e[1]]
+    a, b = evaluate(e[1], names, shape), evaluate(e[2], names, shape)
+    if e[0] in ("/", "//") and b == 0:
+        raise ValueError("a size that something is divided by is 0")
+    return OPERATORS[e[0]](a, b)
+
+
+def shown(e: Expression) -> str:
+    """ "(height + 1)//2" """
+    if not isinstance(e, tuple):
+        return str(e)
+    if len(e) == 2:
+        return f"%{e[0]}.{e[1]}"
+    a, b = (f"({shown(x)})" if isinstance(x, tuple) and len(x) == 3 else shown(x) for x in e[1:])
+    if e[0] in ("min", "max"):
+        return f"{e[0]}({a}, {b})"
+    return f"{a}{e[0]}{b}" if e[0] in ("*", "//", "/") else f"{a} {e[0]} {b}"
+
+
+# ---- witnesses ----
+
+
+def witnesses(
+    dims: Mapping[str, Dim], scale: int = 1, span: int = 40, count: int = WITNESSES
+) -> list[dict[str, int]]:
+    """Sizes to record at: in range, different between dims where ranges allow it, odd and even.
+
+    Args:
+        scale: For larger ones.
+        span: Between the smallest and the largest, in multiples: 2/3 must not pass for 5/8.
+    """
+    rng, taken = random.Random(313), set[int]()
+    found: list[dict[str, int]] = [{} for _ in range(count)]
+    for name, dim in dims.items():
+        m = dim.multiple
+        start = max(dim.least, 2)
+        start += -start % m
+        low = max(start, dim.example // 2 // m * m) * scale
+        high = min(max(2 * dim.example * scale, low + span * m), dim.greatest or LARGEST)
+        low = max(start, min(low, high // m * m - span * m))
+        all_ = [n for n in range(low, high + 1, m)] or [dim.example]
+        fresh = [n for n in all_ if n not in taken]
+        several = fresh if len(fresh) >= count else all_
+        chosen = rng.sample(several, min(count, len(several)))
+        chosen[:2] = several[0], several[-1]
+        chosen = list(dict.fromkeys(chosen))
+        if m == 1 and len({n % 2 for n in chosen}) == 1 and len({n % 2 for n in several}) == 2:
+            chosen[-1] = next(n for n in several if n % 2 != chosen[0] % 2)
+        taken.update(chosen)
+        for k in range(count):
+            found[k][name] = chosen[k % len(chosen)]
+    return found
+
+
+# ---- solving ----
+
+
+class Solver:
+    """Finds expressions for numbers, of dims and of the sizes of values.
+
+    Args:
+        names: {dim: its sizes at the witnesses}.
+    """
+
+    def __init__(self, names: Mapping[str, Vector]) -> None:
+        self.known: dict[Vector, Expression] = {}
+        for name, vector in names.items():
+            self.add(vector, name)
+        self.names: Known = list(self.known.items())
+
+    def add(self, vector: Vector, expression: Expression) -> None:
+        """A number that is there when what comes next is computed."""
+        if len(set(vector)) > 1:
+            self.known.setdefault(vector, expression)
+
+    def size(self, v: Vector, own: Known = ()) -> Expression:
+        """The expression of a number.
+
+        Args:
+            own: Sizes of what the step reads, which explain it best.
+        Raises:
+            Unexplained: There is none.
+        """
+        if len(set(v)) == 1:
+            return v[0]
+        near = list({x: e for x, e in (*own, *self.names)}.items())
+        for x, e in (*own, *self.known.items()):
+            if x == v:
+                return e
+        forms = [_line, _product, _floor, _two, _bound]
+        few = len(set(v)) < FEWEST  # something special at some sizes, which much would fit
+        for bases in (near, list(self.known.items())):
+            for form in forms[: 2 if few else 5]:
+                found = next(form(v, bases), None)
+                if found is not None:
+                    return found
+        if few:
+            raise Unexplained
+        parts = [*near[:12], *_parts(v, near[:12])]
+        for form in (_line, _product, _two):
+            found = next(form(v, parts), None)
+            if found is not None:
+                return found
+        raise Unexplained
+
+    def factor(self, v: Sequence[float], own: Known = ()) -> Expression:
+        """The expression of a float: a size, or a number divided by one.
+
+        Raises:
+            Unexplained: It is none.
+        """
+        if all(isfinite(y) and y == int(y) for y in v):
+            with suppress(Unexplained):
+                return ("*", 1.0, self.size(tuple([int(y) for y in v]), own))
+        near = list({x: e for x, e in (*own, *self.names)}.items())
+        for bases in (near, list(self.known.items())[:64]):
+            for many in (1, 2, 3):
+                for some in combinations_with_replacement(bases, many):
+                    sizes = [prod(n) for n in zip(*[x for x, _ in some], strict=True)]
+                    c = v[0] * sizes[0]
+                    for top in (float(round(c)), c):
+                        if 0 not in sizes and all(
+                            top / n == y for n, y in zip(sizes, v, strict=True)
+                        ):
+                            return ("/", top, _times([e for _, e in some]))
+        raise Unexplained
+
+
+def _times(es: Iterable[Expression], c: int = 1) -> Expression:
+    found: Expression = None
+    for e in es:
+        found = e if found is None else ("*", found, e)
+    return found if c == 1 else ("*", c, found)
+
+
+def _plus(e: Expression, c: int) -> Expression:
+    return e if c == 0 else ("+", e, c) if c > 0 else ("-", e, -c)
+
+
+def _line(v: Vector, bases: Known) -> Iterator[Expression]:
+    """a * x + c"""
+    for x, e in bases:
+        i = next(i for i, n in enumerate(x) if n != x[0])
+        a, rest = divmod(v[i] - v[0], x[i] - x[0])
+        c = v[0] - a * x[0]
+        if a and not rest and all(a * n + c == y for n, y in zip(x, v, strict=True)):
+            yield _plus(_times([e], a), c)
+
+
+def _product(v: Vector, bases: Known) -> Iterator[Expression]:
+    """c * x * y, c * x * y * z, or a product divided by a size"""
+    for many in (2, 3):
+        for some in combinations_with_replacement(bases[: 96 // many], many):
+            sizes = [prod(n) for n in zip(*[x for x, _ in some], strict=True)]
+            c, rest = divmod(v[0], sizes[0]) if sizes[0] else (0, 1)
+            if c and not rest and all(c * n == y for n, y in zip(sizes, v, strict=True)):
+                yield _times([e for _, e in some], c)
+    for x, top in bases[:24]:
+        for y, bottom in bases[:24]:
+            if 0 not in y and all(a // b == n for a, b, n in zip(x, y, v, strict=True)):
+                yield ("//", top, bottom)
+
+
+def _floor(v: Vector, bases: Known) -> Iterator[Expression]:
+    """(a * x + c) // d: the simplest c that fits"""
+    for x, e in bases:
+        low, high = min(x), max(x)
+        at_low, at_high = v[x.index(low)], v[x.index(high)]
+        for d in DIVISORS:
+            for a in range(1, 9):
+                if gcd(a, d) > 1 or abs(a * (high - low) - d * (at_high - at_low)) > d:
+                    continue
+                least = max(d * y - a * n for n, y in zip(x, v, strict=True))
+                most = min(d * y - a * n + d - 1 for n, y in zip(x, v, strict=True))
+                if least <= most:
+                    simple = [c for c in (0, d - 1) if least <= c <= most]
+                    c = simple[0] if simple else least
+                    yield ("//", _plus(_times([e], a), c), d)
+
+
+def _parts(v: Vector, bases: Known) -> Known:
+    """Halves, thirds and so on of sizes, rounded down and up."""
+    found: dict[Vector, Expression] = {}
+    for d in (2, 3, 4, 8, 16, 32):
+        for x, e in bases:
+            for c in (0, d - 1):
+                part = tuple([(n + c) // d for n in x])
+                if len(set(part)) > 1:
+                    found.setdefault(part, ("//", _plus(e, c), d))
+    return list(found.items())
+
+
+def _two(v: Vector, bases: Known) -> Iterator[Expression]:
+    """x + y + c or x - y + c, and sums of three"""
+    for (x, e), (y, f) in combinations(bases[:48], 2):
+        for sign, left, right in (("+", e, f), ("-", e, f), ("-", f, e)):
+            p, q = (y, x) if left is f and sign == "-" else (x, y)
+            both = [a + b if sign == "+" else a - b for a, b in zip(p, q, strict=True)]
+            c = v[0] - both[0]
+            if all(n + c == w for n, w in zip(both, v, strict=True)):
+                yield _plus((sign, left, right), c)
+    for some in combinations(bases[:24], 3):
+        sizes = [sum(n) for n in zip(*[x for x, _ in some], strict=True)]
+        c = v[0] - sizes[0]
+        if all(n + c == y for n, y in zip(sizes, v, strict=True)):
+            yield _plus(("+", ("+", some[0][1], some[1][1]), some[2][1]), c)
+
+
+def _bound(v: Vector, bases: Known) -> Iterator[Expression]:
+    """min(x, c) or max(x, c)"""
+    for x, e in bases:
+        for how, c in (("min", max(v)), ("max", min(v))):
+            if c in v and all(OPERATORS[how](n, c) == y for n, y in zip(x, v, strict=True)):
+                yield (how, e, c)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that run at any size: equal, bit for bit, to those that are recorded at that size."""
+
+import os
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
+from nnl.graph.program import Program
+from nnl.graph.sizes import Dim, evaluate, witnesses
+from tests.graph.open_networks import Network, array
+from tests.graph.saved import check, normal
+
+
+def closed(net, inputs, path):
+    """What a program gives that was recorded at the sizes of these inputs."""
+    variables = {k: nn.Variable(v.shape) for k, v in inputs.items()}
+    nn.save_program(path, net(**variables), variables)
+    return nn.load_program(path).run(**inputs)
+
+
+def check_sizes(net, open, shapes, tmp_path, ranges=None):
+    nn.clear_parameters()
+    inputs = {k: nn.Variable(s) for k, s in shapes[0].items()}
+    nn.save_program(tmp_path / "open.nnlp", net, inputs, open=open, ranges=ranges)
+    program = nn.load_program(tmp_path / "open.nnlp")
+    for n, at in enumerate(shapes):
+        values = {k: normal(*s, seed=n) for k, s in at.items()}
+        check(program.run(**values), closed(net, values, tmp_path / "closed.nnlp"))
+    return program
+
+
+# Many more by hand: NNL_OPEN_PROGRAMS=10000 pytest tests/graph/test_open_programs.py -k random
+@pytest.mark.parametrize("block", range(8))
+def test_random_networks_at_random_sizes(block, tmp_path):
+    count = int(os.environ.get("NNL_OPEN_PROGRAMS", 80)) // 8
+    for seed in range(block * count, (block + 1) * count):
+        net, rng = Network(seed), np.random.default_rng(seed)
+        shapes = [{"x": net.shape(rng)} for _ in range(4)]
+        try:
+            check_sizes(net, {"x": net.axes}, shapes, tmp_path)
+        except Exception as e:
+            e.add_note(f"seed {seed}: {[f.__name__ for f, _ in net.layers]}")
+            raise
+
+
+def test_sizes_are_said_in_their_names(tmp_path):
+    def net(x):
+        h = PF.convolution(x, 4, (3, 3), stride=(2, 2), name="conv")
+        b, c, height, width = h.shape
+        return F.reshape(h, (b, c, height * width))
+
+    x = nn.Variable((1, 3, 32, 32))
+    open = {"x": ("batch", None, "height", "width")}
+    ranges = {"height": (8, 64, 8)}
+    nn.save_program(tmp_path / "a.nnlp", net, {"x": x}, open=open, ranges=ranges)
+    text = nn.load_program(tmp_path / "a.nnlp").text()
+    assert "height: any size, at least 8 and at most 64, a multiple of 8" in text
+    assert "x:f32[batch, 3, height, width] input" in text
+    assert "shape=(batch,4,((height - 1)//2)*((width - 1)//2))" in text.replace(
+        "(height - 2)//2",
+        "(height - 1)//2",  # the same for even sizes
+    )
+
+
+def test_axes_with_one_name_are_of_one_size(tmp_path):
+    program = check_sizes(
+        lambda a, b: F.sum(a * b, axis=1),
+        {"a": ("n", None), "b": ("n", None)},
+        [{"a": (n, 3), "b": (n, 3)} for n in (2, 5, 1)],
+        tmp_path,
+    )
+    with pytest.raises(ValueError, match=r"main: b has .* \(3, 3\): n is 3, and 2 in another"):
+        program.run(a=normal(2, 3), b=normal(3, 3))
+
+
+@pytest.mark.parametrize(
+    "shape,text",
+    [
+        ((2, 3, 40), r"x has the shape \(2, 3, 40\), wanted \(batch, 3, height, width\)"),
+        ((2, 4, 32, 32), r"x has the shape \(2, 4, 32, 32\), wanted \(batch, 3, height, width\)"),
+        ((2, 3, 36, 32), "axis 2: height is 36, wanted at least 8, a multiple of 8"),
+        ((2, 3, 0, 32), "axis 2: height is 0, wanted at least 8, a multiple of 8"),
+        ((2, 3, 32, 99), "axis 3: width is 99, wanted at least 1 and at most 64"),
+    ],
+)
+def test_sizes_out_of_range_are_refused(shape, text, tmp_path):
+    x = nn.Variable((2, 3, 32, 32))
+    nn.save_program(
+        tmp_path / "a.nnlp", lambda x: x * 2, {"x": x},
+        open={"x": ("batch", None, "height", "width")},
+        ranges={"height": (8, None, 8), "width": (1, 64)},
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=f"a.nnlp: main: .*{text}"):
+        nn.load_program(tmp_path / "a.nnlp").run(x=normal(*shape))
+
+
+def test_a_size_that_a_function_does_not_take_names_it(tmp_path):
+    def net(x):
+        return PF.convolution(x, 2, (5, 5), name="conv")
+
+    x = nn.Variable((1, 3, 32, 32))
+    nn.save_program(tmp_path / "a.nnlp", net, {"x": x}, open={"x": (None, None, "h", "w")})
+    with pytest.raises(ValueError, match="convolution in conv .* does not take the sizes h=4, w=9"):
+        nn.load_program(tmp_path / "a.nnlp").run(x=normal(1, 3, 4, 9))
+
+
+def chosen(x):
+    return F.tanh(x) if x.shape[0] % 2 else F.relu(x)
+
+
+def longer(x):
+    for _ in range(x.shape[0]):
+        x = x + 1
+    return x
+
+
+def squared(x):
+    return F.reshape(F.broadcast(F.reshape(F.sum(x), (1,)), (x.shape[0] ** 4 + 3,)), (-1, 1))
+
+
+def table(x):
+    return x + array(np.sin(np.arange(x.shape[0])).reshape(-1, 1))
+
+
+@pytest.mark.parametrize(
+    "net,text",
+    [
+        (
+            chosen,
+            r"steps differ between sizes at n=.*(tanh|relu).* and .*: close the size that",
+        ),
+        (longer, r"only there at some sizes at n=.* or write it with nn.while_loop"),
+        (squared, r"broadcast in .*test_open_programs.py:\d+\): shape is .*: no expression of the"),
+        (table, r"x1 is an array of the shapes \(.*that depends on open sizes"),
+    ],
+)
+def test_what_no_expression_says_is_named(net, text, tmp_path):
+    x = nn.Variable((4, 3))
+    with pytest.raises(ValueError, match=text):
+        nn.save_program(tmp_path / "a.nnlp", net, {"x": x}, open={"x": ("n", None)})
+    assert not (tmp_path / "a.nnlp").exists()
+
+
+@pytest.mark.parametrize(
+    "open,ranges,text",
+    [
+        ({"z": ("n",)}, {}, r"open: there is no input 'z' among \['x'\]"),
+        ({"x": ("n",)}, {}, r"open: x has the shape \(4, 3\), wanted a name or None for each axis"),
+        ({"x": ("a b", None)}, {}, "open: 'a b' is no name of a size, wanted an identifier"),
+        ({"x": ("n", 4)}, {}, r"open: x has the shape \(4, 3\), \('n', 4\) fixes 4"),
+        ({"x": ("n", None)}, {"m": (1,)}, r"ranges: there is no open size 'm' among \['n'\]"),
+        ({"x": ("n", None)}, {"n": (8, 4)}, r"ranges: n has \(8, 4\), wanted \(least, greatest or"),
+    ],
+)
+def test_wrong_names_and_ranges(open, ranges, text, tmp_path):
+    x = nn.Variable((4, 3))
+    with pytest.raises(ValueError, match=text):
+        nn.save_program(tmp_path / "a.nnlp", lambda x: x * 2, {"x": x}, open=open, ranges=ranges)
+
+
+def test_open_sizes_want_a_function(tmp_path):
+    x = nn.Variable((4, 3))
+    with pytest.raises(TypeError, match="outputs is .*, wanted with open sizes a function that"):
+        nn.save_program(tmp_path / "a.nnlp", x * 2, {"x": x}, open={"x": ("n", None)})
+
+
+def test_what_sizes_are_a_multiple_of_is_found_out(tmp_path):
+    def net(x):
+        y = F.max_pooling(F.max_pooling(x, (2, 2)), (2, 2))
+        return x + F.interpolate(y, scale=(4, 4), mode="nearest")
+
+    program = check_sizes(
+        net, {"x": ("n", None, "h", None)},
+        [{"x": (1, 2, h, 16)} for h in (16, 32, 8)], tmp_path,
+    )  # fmt: skip
+    dims = program["main"].dims
+    assert (dims["n"].multiple, dims["h"].multiple) == (1, 4)
+
+
+def test_data_and_back():
+    x = nn.Variable((4, 3))
+    nn.save_program("a.nnlp", lambda x: x[1:] * 2, {"x": x}, open={"x": ("n", None)})
+    data = nn.load_program("a.nnlp")["main"].to_dict()
+    assert data["dims"] == {"n": [4, 1, None, 1]}
+    again = Program.from_dict(data)
+    assert again.to_dict() == data
+    assert again.at({"n": 7}).to_dict() != data and not again.at({"n": 7}).dims
+    with pytest.raises(ValueError, match=r"sizes of \['m'\] are given, wanted \['n'\]"):
+        again.at({"m": 7})
+
+
+def test_closed_programs_are_files_that_older_versions_read(tmp_path):
+    x = nn.Variable((4, 3))
+    nn.save_program(tmp_path / "a.nnlp", x * 2, {"x": x})
+    assert b'"version":"1"' in (tmp_path / "a.nnlp").read_bytes().replace(b" ", b"")
+    nn.save_program(tmp_path / "a.nnlp", lambda x: x * 2, {"x": x}, open={"x": ("n", None)})
+    assert b'"version":"2"' in (tmp_path / "a.nnlp").read_bytes().replace(b" ", b"")
+
+
+def test_a_changed_expression_is_noticed(tmp_path):
+    """Every number of an expression: another one is refused or gives other shapes."""
+
+    def net(x):
+        b, t, d = x.shape
+        return F.reshape(x[:, : t // 2 * 2], (b * (t // 2), 2 * d))
+
+    x = nn.Variable((2, 6, 3))
+    nn.save_program(tmp_path / "a.nnlp", net, {"x": x}, open={"x": ("batch", "time", None)})
+    data = nn.load_program(tmp_path / "a.nnlp")["main"].to_dict()
+    sizes = {"batch": 5, "time": 9}
+    want = Program.from_dict(data).at(sizes).to_dict()
+    changed = 0
+    for path in list(leaves([s.get("open", {}) for s in data["steps"]])):
+        other = Program.from_dict(data).to_dict()
+        place = [s.get("open", {}) for s in other["steps"]]
+        for key in path[:-1]:
+            place = place[key]
+        if type(place[path[-1]]) is not int:
+            continue
+        place[path[-1]] += 1
+        changed += 1
+        try:
+            assert Program.from_dict(other).at(sizes).to_dict() != want, path
+        except (ValueError, IndexError):
+            pass
+    assert changed > 8
+
+
+def leaves(tree, path=()):
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in items:
+        if isinstance(value, (dict, list)):
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def test_plans_of_few_sizes_stay(tmp_path):
+    x = nn.Variable((4, 3))
+    nn.save_program(tmp_path / "a.nnlp", lambda x: x * 2, {"x": x}, open={"x": ("n", None)})
+    program = nn.load_program(tmp_path / "a.nnlp")
+    runners = [program.runner("main", {"n": n}) for n in range(1, 9)]
+    assert program.runner("main", {"n": 1}) is runners[0]
+    program.runner("main", {"n": 99})
+    assert program.runner("main", {"n": 1}) is runners[0]  # the latest stay
+    assert program.runner("main", {"n": 2}) is not runners[1]
+
+
+def test_witnesses_are_in_range_and_not_alike():
+    dims = {"a": Dim(1), "b": Dim(224, 32, 4096, 32), "c": Dim(1, 1, 3), "d": Dim(16, 16, 16)}
+    found = witnesses(dims)
+    for sizes in found:
+        for name, dim in dims.items():
+            dim.check(name, sizes[name])
+    assert len({s["b"] for s in found}) == len(found) and {s["d"] for s in found} == {16}
+    assert not {s["a"] for s in found} & {s["b"] for s in found}
+
+
+def test_a_size_that_is_divided_by_is_not_zero():
+    with pytest.raises(ValueError, match="a size that something is divided by is 0"):
+        evaluate(("//", 4, "n"), {"n": 0}, lambda i: ())
