@@ -2,6 +2,7 @@
 #include "nnl/model.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -11,12 +12,25 @@
 #include "nnl/program_file.h"
 #include "nnl/runner.h"
 #include "nnl/threads.h"
+#include "one_at_a_time.h"
 #include "safetensors.h"
 #include "shared_arrays.h"
 
 namespace nnl {
+namespace {
+
+const std::string kOneThread =
+    "a Model has one thread at a time, make one for each of the same ModelFile";
+
+}  // namespace
+
+void Tensor::check_idle() const {
+  if (runner_ && runner_->running())
+    throw ValueError(name_ + " is used by a run in another thread: " + kOneThread);
+}
 
 void Tensor::check_count(size_t count) const {
+  check_idle();
   if (count != static_cast<size_t>(size()))
     throw ValueError(name_ + " has " + std::to_string(size()) + " elements, got " +
                      std::to_string(count));
@@ -25,6 +39,7 @@ void Tensor::check_count(size_t count) const {
 void Tensor::bind(void* data) {
   if (!runner_) throw ValueError(name_ + " is neither an input nor an output: it cannot be bound");
   if (!data) throw ValueError(name_ + " cannot be bound to nothing");
+  check_idle();
   data_ = data;
   runner_->bind(value_, data);
 }
@@ -211,6 +226,7 @@ struct Model::State {
 
   template <class Run>
   void run(Run&& one) {
+    const OneAtATime only(running, "this model is running already: " + kOneThread);
     SharedArrays& arrays = shared.arrays;
     if (!written.empty()) {
       const std::unique_lock<std::shared_mutex> alone(arrays.mutex);
@@ -244,6 +260,7 @@ struct Model::State {
   std::vector<Tensor> inputs, outputs;
   std::map<int, Use> uses;  // by given value
   std::vector<Use> written;
+  std::atomic<bool> running{false};
   uint64_t seen = 0;  // the version of the arrays that the forms and what is prepared have
   std::shared_ptr<ModelFile::State::Prepared> prepared;
 };

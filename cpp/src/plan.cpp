@@ -12,6 +12,7 @@
 
 #include "nnl/errors.h"
 #include "nnl/threads.h"
+#include "one_at_a_time.h"
 
 namespace nnl {
 namespace {
@@ -101,34 +102,21 @@ void Plan::run_step(Step& step) {
 
 namespace {
 
-// Marks a plan as running; two runs at once would write to the same memory.
-class OneAtATime {
- public:
-  explicit OneAtATime(std::atomic<bool>& running) : running_(running) {
-    if (running_.exchange(true))
-      throw ValueError(
-          "this graph is running already: other graphs may run in other threads, one graph runs "
-          "in one thread at a time");
-  }
-  ~OneAtATime() { running_ = false; }
-  OneAtATime(const OneAtATime&) = delete;
-  OneAtATime& operator=(const OneAtATime&) = delete;
-
- private:
-  std::atomic<bool>& running_;
-};
+const std::string kRunning =
+    "this graph is running already: other graphs may run in other threads, one graph runs in one "
+    "thread at a time";
 
 }  // namespace
 
 void Plan::run(size_t begin, size_t end, int most) {
-  const OneAtATime lock(running_);
+  const OneAtATime lock(running_, kRunning);
   const ThreadScope scope(most ? std::min(most, threads_) : threads_);
   if (stale_) refresh();
   for (at_ = begin; at_ < end; ++at_) run_step(steps_[at_]);
 }
 
 void Plan::run_timed(size_t begin, size_t end) {
-  const OneAtATime lock(running_);
+  const OneAtATime lock(running_, kRunning);
   const ThreadScope scope(threads_);
   if (stale_) refresh();
   for (at_ = begin; at_ < end; ++at_) {

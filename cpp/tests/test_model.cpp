@@ -177,6 +177,25 @@ void programs_of_one_file_run_in_threads() {
   for (std::thread& t : threads) t.join();
 }
 
+// One of them runs it, the other one is told; nothing is mixed.
+void a_model_shared_by_threads_says_so() {
+  const ModelFile file(path);
+  for (const char* program : {"main", "read"}) {
+    Model model(file, program);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 2; ++t)
+      threads.emplace_back([&model] {
+        for (int n = 0; n < 500; ++n) try {
+            model.run();
+          } catch (const ValueError& e) {
+            CHECK(std::string(e.what()).find("is running already") != std::string::npos);
+          }
+      });
+    for (std::thread& t : threads) t.join();
+    model.run();
+  }
+}
+
 void steps_and_their_costs_are_told() {
   Model model(path, "read");
   const std::vector<StepCost> steps = model.profile();
@@ -303,6 +322,7 @@ int main(int count, char** paths) {
   tiled_weights_run_in_every_build();
   programs_of_one_file_share_what_they_write();
   programs_of_one_file_run_in_threads();
+  a_model_shared_by_threads_says_so();
   steps_and_their_costs_are_told();
   wrong_use_is_told();
   damaged_files_are_refused_by_name();

@@ -59,7 +59,7 @@ class Binding:
 
     def take(self, program: Program, used: set[int]) -> None:
         """Find the arrays of a program that is to run, and the spaces it wants them in."""
-        written = {program.root(s.ins[i]) for s in program.steps for i in s.writes}
+        written = program.written()
         made = {o for s in program.steps if s.kernel is not None for o in s.outs}
         arrays = []
         for i, slot in enumerate(program.slots):

@@ -260,7 +260,7 @@ class Program:
 
     def take_orders(self, order: str) -> None:
         """Let given values that lie in an order, and that no step writes, be slots of it."""
-        written = {self.root(s.ins[p]) for s in self.steps for p in s.writes}
+        written = self.written()
         for i, found in self.found.items():
             if space_of(self.space, order) in found and i not in written:
                 self.slots[i].order = order
@@ -333,6 +333,15 @@ class Program:
 
     def root(self, slot: int) -> int:
         return self.slots[slot].root
+
+    def written(self) -> set[int]:
+        """The roots that steps write besides what they make."""
+        return {self.root(s.ins[i]) for s in self.steps for i in s.writes}
+
+    @property
+    def changes(self) -> bool:
+        """Whether a run changes given values."""
+        return bool(self.carries) or any(self.slots[i].given for i in self.written())
 
     def makers(self) -> dict[int, Step]:
         """{slot: the step that makes it}."""

@@ -17,6 +17,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from nnl.graph.open_program import sizes_of
 from nnl.graph.plan import Plan
 from nnl.graph.program import INPUT, Program, Slot, verify
 from nnl.graph.program_data import VERSION, Damaged, dtype_of, from_dict, to_dict
+from nnl.graph.turns import Runners, Turns
 
 TENSOR = "nnl.program"
 FORMAT = "nnlp"
@@ -120,7 +122,8 @@ class Programs:
         self._inputs = {
             k: [p.slots[i].name for i in p.inputs] for k, p in self._programs.items()
         }  # of each program
-        self._runners: OrderedDict[tuple[Any, ...], Runner] = OrderedDict()
+        self._runners: OrderedDict[tuple[Any, ...], Runners] = OrderedDict()
+        self._turns, self._lock = Turns(), Lock()
 
     def _check_version(self, version: str, is_program: bool) -> None:
         if not is_program:
@@ -223,6 +226,10 @@ class Programs:
         Returns:
             The outputs by name. Parameters and states that the program writes keep their new values
             for the next run, see `arrays`; the file stays as it is.
+
+        Threads may run programs of one file at the same time. Those that write parameters or states
+        run one after the other, and no other runs meanwhile.
+
         Raises:
             TypeError: An input is missing, or unknown. ValueError: It has another shape.
         """
@@ -232,7 +239,7 @@ class Programs:
         shapes = tuple([np.shape(inputs[k]) if k in inputs else None for k in self._inputs[name]])
         return self._for_shapes(name, shapes, inputs).run(inputs)
 
-    def runner(self, program: str | None = None, sizes: Mapping[str, int] | None = None) -> Runner:
+    def runner(self, program: str | None = None, sizes: Mapping[str, int] | None = None) -> Runners:
         """What runs a program on the backends of the current context; made once for these.
 
         Args:
@@ -240,10 +247,14 @@ class Programs:
         """
         name, target = self._chosen(program), MODES.target
         key = name, target, *sorted((sizes or {}).items())
-        return self._kept(key, lambda: Runner(self, name, target, sizes))
 
-    def _for_shapes(self, name: str, shapes: tuple[Any, ...], inputs: Mapping[str, Any]) -> Runner:
         def make() -> Runner:
+            return Runner(self, name, target, sizes)
+
+        return self._kept(key, lambda: Runners(make, self._turns, self[name].changes))
+
+    def _for_shapes(self, name: str, shapes: tuple[Any, ...], inputs: Mapping[str, Any]) -> Runners:
+        def make() -> Runners:
             known = dict(zip(self._inputs[name], shapes, strict=True))
             given = {k: np.shape(v) for k, v in inputs.items()}
             check_names(f"{self.where}: {name}", given, known)
@@ -255,14 +266,17 @@ class Programs:
 
         return self._kept((name, MODES.target, shapes), make)
 
-    def _kept(self, key: tuple[Any, ...], make: Callable[[], Runner]) -> Runner:
-        runner = self._runners.get(key)
-        if runner is None:
-            runner = self._runners[key] = make()
+    def _kept(self, key: tuple[Any, ...], make: Callable[[], Runners]) -> Runners:
+        with self._lock:
+            found = self._runners.get(key)
+        if found is None:
+            found = make()
+        with self._lock:
+            found = self._runners.setdefault(key, found)
+            self._runners.move_to_end(key)
             while len({id(r) for r in self._runners.values()}) > RUNNERS:
                 self._runners.popitem(last=False)
-        self._runners.move_to_end(key)
-        return runner
+        return found
 
     def fresh(self, name: str, sizes: Mapping[str, int] | None = None) -> Program:
         """A copy of a program that may be changed; at these sizes of its dims."""
@@ -273,7 +287,8 @@ class Programs:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the programs with what the arrays hold now."""
-        write(path, self._programs, self.arrays, self._parameters)
+        with self._turns.alone():
+            write(path, self._programs, self.arrays, self._parameters)
 
 
 def _is_stored(slot: Slot) -> bool:
@@ -291,7 +306,7 @@ def check_names(where: str, given: Iterable[str], wanted: Iterable[str]) -> None
 
 
 class Runner:
-    """A program of a file as a plan, on the backends of one target."""
+    """A program of a file as a plan, on the backends of one target, for one thread at a time."""
 
     def __init__(
         self,
@@ -300,7 +315,7 @@ class Runner:
         target: Any,
         sizes: Mapping[str, int] | None = None,
     ) -> None:
-        self.where, self.target = f"{programs.where}: {name}", target
+        self.where = f"{programs.where}: {name}"
         program, binding = programs.fresh(name, sizes), Binding()
         program.run_on(target)
         self.inputs: dict[str, NdArray] = {}

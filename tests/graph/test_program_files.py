@@ -183,7 +183,7 @@ def test_weights_of_a_mapped_file_are_packed_once(tmp_path, monkeypatch):
     nn.save_program(tmp_path / "a.nnlp", {"y": PF.convolution(x, 32, (3, 3))}, {"x": x})
     found = nn.load_program(tmp_path / "a.nnlp")
     found.run(x=x.d)
-    plan = found.runner().plan
+    plan = found.runner().idle[0].plan
     assert plan.native_prepared == 1
     ran = []
     run = plan.native.run

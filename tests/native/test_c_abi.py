@@ -98,6 +98,35 @@ def test_a_program_runs(lib, path):
     lib.nnl_free(model)
 
 
+def test_a_model_that_two_threads_run_at_once_says_so_and_goes_on(lib, tmp_path):
+    with nn.parameter_scope("", {}):
+        x = y = nn.Variable((768, 768))
+        for k in range(4):
+            y = PF.affine(y, 768, name=f"fc{k}")
+        nn.save_program(tmp_path / "a.nnlp", {"y": y}, {"x": x})
+    file = opened(lib, str(tmp_path / "a.nnlp").encode())
+    model = made(lib, file, b"main")
+    said, barrier = [], threading.Barrier(2)
+
+    def work():
+        barrier.wait(30)
+        for _ in range(5):  # of tens of milliseconds
+            if lib.nnl_run(model):
+                said.append(lib.nnl_error().decode())
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert set(said) == {
+        "this model is running already: a Model has one thread at a time, make one for each of the "
+        "same ModelFile"
+    }
+    assert lib.nnl_run(model) == 0
+    lib.nnl_free(model), lib.nnl_close(file)
+
+
 def test_parameters_are_saved_and_loaded(lib, path, tmp_path):
     file, target = opened(lib, path), str(tmp_path / "p.h5").encode()
     assert lib.nnl_save_parameters(file, target) == 0

@@ -89,6 +89,7 @@ class NNL_API Tensor {
     if (!is_type<T>(spec_.dtype))
       throw ValueError(name_ + " is " + spec_.text() + ", asked for as another type");
   }
+  void check_idle() const;
   void check_count(size_t count) const;
 
   std::string name_;
@@ -156,7 +157,8 @@ class NNL_API Model {
   Tensor& output(const std::string& name);
   Tensor& output(size_t i);
 
-  // Throws ValueError for values that a function does not take; the text says which function.
+  // Throws ValueError for values that a function does not take, the text says which function; and
+  // where another thread runs this model now.
   void run();
 
   // Runs, and tells what each step has taken. What is prepared once, such as packed weights, is

@@ -11,7 +11,8 @@
  *   nnl_get(model, NNL_OUTPUT, 0, &y);
  *
  * Functions that can fail return 0, or another number with the reason in nnl_error(). A model runs
- * in one thread at a time; different ones may run at once, also those of one file. */
+ * in one thread at a time, and nnl_run fails where another thread runs it; different ones may run
+ * at once, also those of one file. */
 #ifndef NNL_NNL_H
 #define NNL_NNL_H
 

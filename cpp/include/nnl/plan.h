@@ -50,6 +50,8 @@ class NNL_API Plan {
   // The same, adding nanoseconds to times()[step] and keeping when each step started.
   void run_timed(size_t begin, size_t end);
 
+  bool running() const { return running_; }
+
   size_t size() const { return steps_.size(); }
   // Whether output o of a step may lie in the memory of its input i, as Kernel says it.
   bool may_overwrite(size_t step, size_t o, size_t i) const {

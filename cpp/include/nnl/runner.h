@@ -63,6 +63,7 @@ class NNL_API Runner {
   // The given values that a run changes.
   const std::vector<int>& written() const { return written_; }
 
+  bool running() const { return plan_->running(); }
   size_t arena_bytes() const { return plan_->arena()->bytes(); }
 
  private:
