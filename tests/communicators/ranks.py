@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -42,6 +43,7 @@ def start(
     launch: bool = False,
     before: str = "",
     python: str = sys.executable,
+    nohup: bool = False,
     **environment: Any,
 ) -> Any:
     """Start a script of `before`, HEADER and `code` on n ranks.
@@ -49,7 +51,15 @@ def start(
     Args:
         launch: With `python -m nnl.launch` instead of mpiexec.
         python: What runs it.
+        nohup: As the program nohup does it. Else no signal is ignored, whatever has started this.
     """
+
+    def dispose() -> None:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        if nohup:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
     program = need_mpi(python)
     script = folder / "script.py"
     script.write_text(before + HEADER + textwrap.dedent(code))
@@ -66,6 +76,7 @@ def start(
         text=True,
         cwd=ROOT,
         env={**known, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **settings},
+        preexec_fn=dispose,
     )
 
 

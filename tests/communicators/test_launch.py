@@ -118,6 +118,27 @@ def test_all_ranks_end_with_any_process_of_the_job(
         assert re.search(r"nnl launch: mpiexec (was killed by SIGKILL|ended with exit code)", err)
 
 
+@pytest.mark.parametrize("what", ["SIGTERM", pytest.param("SIGKILL", marks=pytest.mark.long)])
+def test_under_nohup_a_hangup_ends_nobody_and_the_end_of_the_launcher_all(
+    tmp_path: Path, what: str
+) -> None:
+    process = start(tmp_path, 2, READY + FOR_EVER, launch=True, before=HERE, nohup=True)
+    ranks = pids_of_ranks(process, 2)
+    watchers = [parent(pid) for pid in ranks]
+    proxy = parent(watchers[0])
+    everybody = [*ranks, *watchers, proxy, parent(proxy), process.pid]
+    try:
+        for pid in everybody:  # as a terminal that is closed, and more
+            os.kill(pid, signal.SIGHUP)
+        time.sleep(1)
+        assert [pid for pid in everybody if not lives(pid)] == []
+        process.send_signal(getattr(signal, what))
+        assert end_of(everybody[:-1]) == []
+        assert finish(process)[0] == {"SIGTERM": 143, "SIGKILL": -9}[what]
+    finally:
+        kill_all(process, everybody)
+
+
 def test_ranks_of_plain_mpiexec_end_with_the_process_that_has_started_them(tmp_path: Path) -> None:
     process = start(tmp_path, 2, READY + FOR_EVER, before=HERE)
     ranks = pids_of_ranks(process, 2)
