@@ -32,6 +32,7 @@ class Group:
         self.name, self.ranks = name, tuple(ranks)
         self.main: Channel = main
         self.background: Channel = background
+        background.foreground = False
 
 
 class Communicator:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 
-from nnl.communicators.channel import ALIGN
+from nnl.communicators.channel import ALIGN, CommunicatorError
 from nnl.core.array import NdArray
 from nnl.core.context import STATE
 from nnl.core.op import OPS
@@ -67,6 +68,7 @@ class CommunicatorBackwardCallback:
         self.jobs: list[Callable[[], list[bool]]] = []
         self.started = 0  # buckets that have been handed over
         self.specs: list[Spec] = []
+        self.failed: CommunicatorError | None = None  # after that, no more buckets
 
     # ---- what backward() calls ----
 
@@ -74,6 +76,8 @@ class CommunicatorBackwardCallback:
         """A backward starts that will produce these gradients, in this order."""
         if self.alone:
             return
+        self.failed = None
+        self.group.background.awaited_by = get_ident()
         coming = {id(nd): spec for nd, spec in order}
         # what is there keeps its dtype when a gradient is added to it
         specs = [coming.get(id(nd), nd.spec) if nd.zeroing else nd.spec for nd in self.arrays]
@@ -96,6 +100,8 @@ class CommunicatorBackwardCallback:
         self._bring_home(nd, home)
         bucket.waiting -= 1
         while self.started < len(self.buckets) and not self.buckets[self.started].waiting:
+            if self.group.background.threaded:
+                self.group.background.awaited_by = 0
             self.jobs.append(self._hand_over(self.started))
             self.started += 1
 
@@ -118,6 +124,7 @@ class CommunicatorBackwardCallback:
         for bucket in self.buckets[self.started :]:
             for nd, home in zip(bucket.arrays, bucket.homes, strict=True):
                 self._bring_home(nd, home)
+        self.group.background.awaited_by = get_ident()
         for i in range(self.started, len(self.buckets)):
             self.jobs.append(self._hand_over(i))
         done = [job() for job in self.jobs]
@@ -193,6 +200,8 @@ class CommunicatorBackwardCallback:
 
     def _reduce(self, i: int, zero: bytes) -> list[bool]:
         """Sum one bucket over the ranks; which of its gradients are lazily zero on all."""
+        if self.failed is not None:
+            raise self.failed
         bucket, channel = self.buckets[i], self.group.background
         text = (
             f"all_reduce_callback(bucket {i + 1} of {len(self.buckets)}: {bucket.text}, "
@@ -201,7 +210,11 @@ class CommunicatorBackwardCallback:
         )
         if self.scale != 1.0:  # before agreeing: after that the others may read this memory
             np.multiply(bucket.flat, self.scale, out=bucket.flat, casting="unsafe")
-        answers = channel.agree(text, zero)
+        try:
+            answers = channel.agree(text, zero)
+        except CommunicatorError as e:
+            self.failed = e
+            raise
         channel.sum_in_place(bucket.flat, channel.size if self.division else 1)
         return [all(z) for z in zip(*answers, strict=True)]
 

@@ -30,9 +30,13 @@ class Channel:
     Attributes:
         name: Of the back end.
         ranks: Numbers in the world of the members. rank: this member's place among them.
+        foreground: Whether the user's calls use it; else it sums while backward goes on.
+        awaited_by: The thread that can make no other call before those here are done; 0 for none.
     """
 
     name = "local"
+    foreground = True
+    awaited_by = 0
     threaded = True  # sum_in_place() returns when it is done, so a thread of its own must wait
 
     def __init__(self, ranks: Sequence[int] = (0,), rank: int = 0) -> None:

@@ -27,6 +27,7 @@ END = "the end of the script"
 # every call outside of the main thread, which takes three times as long.
 PIECE_BYTES = 32 << 20
 RECORD_BYTES = 1 << 16  # room for the answer of 65,000 arrays
+HEAD_BYTES = 12  # of a record: three numbers
 SPINS = 200  # looks for a message before the thread goes to sleep between them, about 0.1 ms
 NAP_S = 50e-6
 LOOK_S = 0.25  # between two looks whether the others are alive
@@ -99,6 +100,7 @@ class World:
         _remove_names_of_shared_files()
         self.busy: dict[int, tuple[float, str]] = {}  # {thread: (deadline, what it transfers)}
         self.channels: list[MpiChannel] = []
+        self.made = 0  # channels, also of others: the same number on all ranks
         self.channel = MpiChannel(self, range(self.size))
         faulthandler.cancel_dump_traceback_later()
         if self.size > 1:
@@ -202,6 +204,9 @@ class MpiChannel(Channel):
     def __init__(self, world: World, ranks: Sequence[int]) -> None:
         super().__init__(ranks, ranks.index(world.rank) if world.rank in ranks else -1)
         self.world, self.MPI = world, world.MPI
+        self.number, world.made = world.made, world.made + 1
+        self.tag = 0  # of the records; another one when those on their way have become void
+        self.awaited_by = threading.get_ident()
         group = world.comm.Get_group().Incl(list(ranks))
         with world.watched("the set-up of a group"):
             self.comm = world.comm.Create(group)
@@ -218,16 +223,16 @@ class MpiChannel(Channel):
 
     # ---- agreeing ----
 
-    def send(self, call: str, extra: bytes = b"") -> None:
-        """Tell the others what this rank is about to do."""
+    def send(self, call: str, extra: bytes = b"", left: int = -1) -> None:
+        """Tell the others what this rank is about to do; `left` as for exchange()."""
         text = call.encode()
-        head = np.array([len(text), len(extra)], np.int32).tobytes()
+        head = np.array([len(text), len(extra), left], np.int32).tobytes()
         record = np.frombuffer(head + text + extra, np.uint8)
         if len(record) > RECORD_BYTES:
             raise ValueError(
                 f"{call}: {len(extra)} arrays in one call, wanted at most {RECORD_BYTES - 1024}"
             )
-        self.sent = [self.comm.Isend(record, k) for k in self.others]
+        self.sent = [self.comm.Isend(record, k, self.tag) for k in self.others]
         self.record = record  # MPI may read it until it is sent
 
     def agree(self, call: str, extra: bytes = b"") -> list[bytes]:
@@ -235,33 +240,63 @@ class MpiChannel(Channel):
         self.call = call
         if self.size == 1:
             return [extra]
-        numbered = f"call {self.calls}, {call}"
-        answers = self.exchange(numbered, extra)
+        if self.foreground:
+            self.awaited_by = threading.get_ident()
+        return self._agree(f"call {self.calls}, {call}", extra)
+
+    def _agree(self, numbered: str, extra: bytes = b"", left: int = -1) -> list[bytes]:
+        answers = self.exchange(numbered, extra, left)
         for k in self.others:
-            if answers[k][0] != numbered:
+            if answers[k][0] != numbered or max(answers[k][2], left) >= 0:
                 raise CommunicatorError(
                     f"rank {self.world.rank} has come to {numbered}, but rank {self.ranks[k]} to "
                     f"{answers[k][0]} (documentation: distributed#when-something-goes-wrong)"
                 )
-        return [e for _, e in answers]
+        return [e for _, e, _ in answers]
 
-    def exchange(self, call: str, extra: bytes = b"") -> list[tuple[str, bytes]]:
-        """What every rank sends in this round, which is over when all have sent."""
-        waiting = {k: self.comm.Irecv(self.inbox[k], k) for k in self.others}
-        self.send(call, extra)
+    def exchange(
+        self, call: str, extra: bytes = b"", left: int = -1
+    ) -> list[tuple[str, bytes, int]]:
+        """What every rank sends in this round, which is over when all have sent.
+
+        Args:
+            left: Number of another channel, on which this rank has waited in vain in `call`. What
+                it has sent there is void, which is why all of this channel begin anew there.
+        """
+        waiting = {k: self.comm.Irecv(self.inbox[k], k, self.tag) for k in self.others}
+        self.send(call, extra, left)
         self._wait(waiting, call)
         self.MPI.Request.Waitall(self.sent)
-        answers = [(call, extra)] * self.size
+        answers = [(call, extra, left)] * self.size
         for k in self.others:
             row = self.inbox[k]
-            n, m = row[:8].view(np.int32).tolist()
-            answers[k] = row[8 : 8 + n].tobytes().decode(), row[8 + n : 8 + n + m].tobytes()
+            n, m, number = row[:HEAD_BYTES].view(np.int32).tolist()
+            text, end = row[HEAD_BYTES : HEAD_BYTES + n], HEAD_BYTES + n + m
+            answers[k] = text.tobytes().decode(), row[HEAD_BYTES + n : end].tobytes(), number
+        void = {number for *_, number in answers}
+        for channel in self.world.channels if void != {-1} else ():
+            if channel.number in void:
+                channel.calls, channel.tag = 0, channel.tag + 1
         return answers
+
+    def _where_they_wait(self, waiting: Sequence[int]) -> MpiChannel | None:
+        """The channel on which a rank that is missed here waits for this one; neither can come.
+
+        One of the two has to look: who is on the background channel of a group, or on that of the
+        later group. It does where the thread that would make the other call waits for this one.
+        """
+        missing = {self.ranks[k] for k in waiting}
+        for c in self.world.channels:
+            later = not self.foreground or c.number < self.number
+            if c.foreground and later and c.awaited_by == self.awaited_by:
+                if any(c.ranks[k] in missing and c.comm.Iprobe(k, c.tag) for k in c.others):
+                    return c
+        return None
 
     def _wait(self, waiting: dict[int, Any], call: str) -> None:
         """Wait for messages, with an eye on those who should send them."""
         spins = SPINS if self.size <= (os.cpu_count() or 1) else 1
-        looks, start, next_look = 0, 0.0, 0.0
+        looks, start, next_look, seen = 0, 0.0, 0.0, None
         while waiting := {k: r for k, r in waiting.items() if not r.Test()}:
             looks += 1
             if looks <= spins:
@@ -280,6 +315,14 @@ class MpiChannel(Channel):
                     f"rank {self.world.rank} waits in {call}: rank {dead[0]} has died "
                     "(documentation: distributed#when-something-goes-wrong)"
                 )
+            there = self._where_they_wait([*waiting])
+            if there is not None and there is seen:  # seen twice: it was not on the way here
+                for r in waiting.values():
+                    r.Cancel()
+                    r.Wait()
+                there.calls += 1
+                there._agree(call, left=self.number)  # they have come to something else: raises
+            seen = there
             if now - start > self.world.timeout:
                 names = " and ".join([f"rank {r}" for r in missing])
                 raise CommunicatorError(

@@ -84,7 +84,7 @@ class SharedChannel(MpiChannel):
     def allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
         if self.size == 1:
             return super().allocate(nbytes)
-        self.agree(f"{nbytes} bytes of shared memory")
+        self.agree(f"all_reduce_callback({nbytes} bytes of shared memory)")
         segment = Segment(self, nbytes)
         self.made += 1
         self.segments[self.made] = weakref.ref(segment)

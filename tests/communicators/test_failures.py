@@ -74,12 +74,30 @@ CASES = {
         "comm.all_reduce(x, group='both')",
         "comm.all_reduce(x)",
         [
-            r"rank 0 waits in call 3, all_reduce\(float32\[3\], division=False\) in group 'world': "
-            "rank 1 did not come within 3 s"
+            r"rank 0 has come to call 3, all_reduce\(float32\[3\], division=False\) in group 'world"
+            r"', but rank 1 to call 1, all_reduce\(float32\[3\], division=False\) in group 'both'",
+            r"rank 1 has come to call 1, all_reduce\(.*'both', but rank 0 to call 3, all_reduce\(",
+        ],
+    ),
+    "a callback": (
+        "loss.backward(communicator_callbacks=comm.all_reduce_callback(w.grad, 10))",
+        "comm.all_reduce(w.grad)",
+        [
+            r"rank 0 has come to call 2, all_reduce\(float32\[3\].*, but rank 1 to call 1, "
+            r"all_reduce_callback\((\d+ bytes|bucket 1 of 1)",
+            r"rank 1 has come to call 1, all_reduce_callback\(.*, but rank 0 to call 2, all_reduce",
+        ],
+    ),
+    "a callback on the other side": (
+        "comm.all_reduce(w.grad)",
+        "loss.backward(communicator_callbacks=comm.all_reduce_callback(w.grad, 10))",
+        [
+            r"rank 1 has come to call 2, all_reduce\(float32\[3\].*, but rank 0 to call 1, all_red",
+            r"rank 0 has come to call 1, all_reduce_callback\(.*, but rank 1 to call 2, all_reduce",
         ],
     ),
 }
-QUICK = {"another call", "killed", "end of the script"}
+QUICK = {"another call", "killed", "end of the script", "a callback"}
 
 
 SLOW_ONES_LONG = [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES]
@@ -147,6 +165,37 @@ def test_after_a_disagreement_all_ranks_can_go_on(tmp_path: Path) -> None:
     assert (x.data == 3).all()
     """
     run(tmp_path, 2, code)
+
+
+def test_all_can_go_on_after_a_callback_that_others_have_not_made(tmp_path: Path) -> None:
+    """Immediately, with the records of the callback that nobody has read."""
+    code = """
+    import time
+    w, v = (nn.Variable((n,), need_grad=True) for n in (3, 2))
+    loss = F.sum(w * (rank + 1)) + F.sum(v)
+    loss.forward()
+    callback = comm.all_reduce_callback([w.grad, v.grad], 1)
+    def step(instead=None):
+        w.grad.zero(), v.grad.zero()
+        if instead is not None and rank == instead:
+            comm.bcast(w.grad, src=0)
+        else:
+            loss.backward(communicator_callbacks=callback)
+    for instead in (0, 2, 1):  # at first, while they make memory, then between buckets
+        started = time.monotonic()
+        try:
+            step(instead)
+        except C.CommunicatorError as e:
+            assert f"rank {rank} has come to" in str(e), str(e)
+            assert rank != instead or "bcast(" in str(e) and "all_reduce_callback(" in str(e), e
+        else:
+            raise AssertionError
+        assert time.monotonic() - started < 10
+        comm.barrier()
+        step()
+        assert (w.g == 6).all() and (v.g == 3).all(), (w.g, v.g)
+    """
+    run(tmp_path, 3, code, NNL_COMMUNICATOR_TIMEOUT=30)
 
 
 def test_a_wrong_timeout_is_an_error(tmp_path: Path) -> None:
