@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.convert import CONVERT, OneForAll, as_bool, as_int, as_ints, wanted_instead
+from nnl.core.convert import (
+    CONVERT,
+    OneForAll,
+    as_bool,
+    as_int,
+    as_ints,
+    held_as,
+    wanted_instead,
+)
 from nnl.core.suggest import did_you_mean
 
 Input = Any  # a Variable or an NdArray
@@ -32,15 +40,29 @@ def values_of(x: Any) -> str:
 
 
 def numbers(name: str, value: Any, wanted: str) -> np.ndarray[Any, Any]:
-    """What a function was given as an array of numbers, or a TypeError."""
+    """What a function was given as an array of numbers, in the machine's order of bytes.
+
+    Raises:
+        TypeError: It is none, has elements that no array of ours can hold, or masked ones.
+    """
+    hint, got = "", shown(value)
     try:
         a: Any = np.asarray(value)
     except ValueError:  # lists of different lengths
         a = None
-    if a is not None and a.dtype.kind in "biufV" and a.dtype.names is None:
-        return a  # type: ignore[no-any-return]
-    got = f"array of {value.dtype}" if isinstance(value, np.ndarray) else shown(value)
-    hint = f": write {values_of(value)} for its values" if hasattr(value, "spec") else ""
+    except (TypeError, RuntimeError) as e:  # torch says what to do with a tensor
+        a, hint = None, f": {e}"
+    if a is not None:
+        own = held_as(a.dtype)
+        masked = isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value)
+        if own is not None and not masked:
+            return a if a.dtype == own else a.astype(own)  # type: ignore[no-any-return]
+        if masked:
+            got, hint = "array with masked elements", ": filled(0) gives them a value"
+        elif isinstance(value, np.ndarray):
+            got = f"array of {value.dtype}"
+    if hasattr(value, "spec"):
+        hint = f": write {values_of(value)} for its values"
     raise TypeError(f"{name}: got {got}, wanted {wanted}{hint}")
 
 
@@ -68,10 +90,12 @@ def _int_or_ints(value: Any) -> Any:
 
 
 def numpy_type(name: str, value: Any) -> np.dtype[Any]:
-    """The dtype that a function was given as its argument `dtype`."""
+    """The dtype that a function was given as its argument `dtype`, in our order of bytes."""
     try:
-        dtype: np.dtype[Any] = np.dtype(value)
+        dtype = held_as(np.dtype(value))
     except (TypeError, ValueError):
+        dtype = None
+    if dtype is None:
         raise TypeError(f"{name}: dtype is {shown(value)}, wanted a type of numpy") from None
     return dtype
 

@@ -12,6 +12,7 @@ import numpy as np
 from nnl.core.annotations import numbers
 from nnl.core.array_views import ArrayViews
 from nnl.core.context import EPOCH, REORDERED, SPACES, STATE
+from nnl.core.convert import held_as
 from nnl.core.items import ArrayItems
 from nnl.core.operators import ArrayOperators
 from nnl.core.record import BY_HAND, EARLY, PLAIN, ZERO, Record
@@ -231,7 +232,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
                 return
             STATE.trace.check_write(self, "writing a numpy array")
         a = value.data if isinstance(value, NdArray) else value
-        if type(a) is not np.ndarray or a.dtype.kind not in "biuf":
+        if type(a) is not np.ndarray or (a.dtype is not spec.dtype and held_as(a.dtype) != a.dtype):
             a = numbers("data", a, "a number or an array of numbers")
         if a.shape != spec.shape:
             try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.annotations import numbers
 from nnl.core.array import NdArray, Zeros
 from nnl.core.context import STATE, using
 from nnl.core.graph import Node, Value, capture
@@ -216,9 +217,7 @@ def start_gradient(output: Value, shape: tuple[int, ...], grad: Any) -> NdArray:
         return grad
     nd = NdArray(shape)
     nd.spec = Spec.of(shape, STATE.target.float_dtype)
-    a = np.asarray(grad)
-    if a.dtype.kind not in "biufV":
-        raise TypeError(f"backward: grad is {type(grad).__name__}, wanted a number or an array")
+    a = numbers("backward: grad", grad, "a number or an array")
     if a.ndim and a.shape != shape:
         raise ShapeError(f"backward: grad has the shape {a.shape}, wanted {shape}")
     nd.data[...] = a

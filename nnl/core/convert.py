@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import cache
 from math import copysign
 from typing import Any
 
@@ -36,6 +37,21 @@ def as_ints(values: Any) -> tuple[int, ...]:
 def int_or_ints(value: Any) -> tuple[int, ...]:
     """Some ints; one alone is taken as a sequence of one."""
     return as_ints(value) if np.iterable(value) else (as_int(value),)
+
+
+_WIDTHS = {"int": (8, 16, 32, 64), "uint": (8, 16, 32, 64), "float": (16, 32, 64)}
+_NUMBERS = ["bool", *(f"{kind}{bits}" for kind, widths in _WIDTHS.items() for bits in widths)]
+_HELD: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NUMBERS}
+
+
+@cache
+def held_as(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """The dtype in which arrays hold elements of a dtype: in the machine's order of bytes.
+
+    None if they cannot: complex numbers, text, times, objects, and numbers of other widths than
+    kernels know. bfloat16 is the one type that numpy does not know itself.
+    """
+    return dtype if dtype.name == "bfloat16" else _HELD.get(dtype.name)
 
 
 class Spatial(tuple[int, ...]):

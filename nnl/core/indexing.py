@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.annotations import numbers
 from nnl.core.array import NdArray
 from nnl.core.context import STATE
 from nnl.core.graph import Value
@@ -150,6 +151,8 @@ def _item(spec: Spec, k: Any) -> Any:
             a = np.asarray(k)
         except ValueError:  # lists of different lengths
             raise IndexError(f"indexing: {k!r} is not an array of one shape") from None
+        if np.ma.is_masked(k):
+            raise IndexError(f"indexing: got an array with masked elements as an index of {spec}")
         if a.size == 0 and a.dtype != bool:
             a = a.astype(np.int64)
         if a.dtype.kind in "iu":
@@ -274,12 +277,7 @@ def _known(key: Any) -> tuple[Any, ...]:
 def _number_or_array(value: Any) -> Any:
     if isinstance(value, _ARRAYS):
         return (value if isinstance(value, NdArray) else value.data).read("host")
-    a = np.asarray(value)
-    if a.dtype.kind not in "fiubV":
-        raise TypeError(
-            f"x[key] = value: value is {type(value).__name__}, wanted a number or an array"
-        )
-    return a
+    return numbers("x[key] = value", value, "a number or an array")
 
 
 def _check_value(shape: tuple[int, ...], k: Key) -> None:

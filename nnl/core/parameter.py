@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.annotations import shown
+from nnl.core.annotations import numbers, shown
 from nnl.core.context import STATE
 from nnl.core.limits import check_sizes
 from nnl.core.origin import PASSED
@@ -347,17 +347,16 @@ def _check_shape(name: str, shape: Any) -> None:
         )
 
 
+def _initial(name: str, value: Any) -> Any:
+    where = f"get_parameter_or_create: the initial value of {_full(name)!r}"
+    return numbers(where, value, "numbers")
+
+
 def _create(
     name: str, shape: Any, initializer: Callable[[Any], Any] | Any, need_grad: bool
 ) -> Variable:
     if initializer is not None and not callable(initializer):
-        try:
-            value = np.asarray(initializer)
-        except ValueError:  # lists of different lengths
-            raise TypeError(
-                f"get_parameter_or_create: the initial value of {_full(name)!r} is "
-                f"{shown(initializer)}, wanted numbers"
-            ) from None
+        value = _initial(name, initializer)
         if shape is not None and value.shape != tuple(shape):
             raise ShapeError(
                 f"get_parameter_or_create: the initial value of {_full(name)!r} has the shape "
@@ -378,12 +377,7 @@ def _create(
     param = Variable(shape, need_grad=need_grad)
     if initializer is not None and PLACE.drawn:
         if callable(initializer):
-            value = np.asarray(initializer(param.shape))
-        if value.dtype.kind not in "biufV":
-            raise TypeError(
-                f"get_parameter_or_create: the initial value of {_full(name)!r} is "
-                f"{shown(value)}, wanted numbers"
-            )
+            value = _initial(name, initializer(param.shape))
         if value.ndim and value.shape != param.shape:
             try:
                 value = np.broadcast_to(value, param.shape)

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from nnl.core.convert import as_ints
+from nnl.core.convert import as_ints, held_as
 
 
 class ShapeError(ValueError):
@@ -70,11 +70,14 @@ class Spec:
                 raise TooLarge(f"an array of shape {key[0]} is larger than any memory") from None
             if any(n < 0 for n in dims):
                 raise ShapeError(f"shape is {dims}, wanted sizes >= 0")
+            own = held_as(key[1])
+            if own is None:
+                raise TypeError(f"dtype is {key[1]}, which no array of nnl has")
             spec = object.__new__(cls)
-            spec.shape, spec.dtype, spec.size = dims, key[1], math.prod(dims)
+            spec.shape, spec.dtype, spec.size = dims, own, math.prod(dims)
             spec.is_half = spec.dtype.itemsize == 2 and spec.is_float
             with _MAKING:
-                spec = cls._table.setdefault((dims, key[1]), spec)
+                spec = cls._table.setdefault((dims, own), spec)
                 cls._latest.append(spec)
         return spec
 

@@ -108,6 +108,11 @@ class DataIterator:
         columns = []
         for i, name in enumerate(self._variables):
             values = [sample[i] for sample in samples]
+            if any(isinstance(v, np.ma.MaskedArray) and np.ma.is_masked(v) for v in values):
+                raise ValueError(
+                    f"DataIterator: {name} has samples with masked elements: filled(0) gives them "
+                    "a value"
+                )
             try:
                 columns.append(np.array(values))
             except ValueError:

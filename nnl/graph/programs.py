@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.annotations import numbers
 from nnl.core.array import NdArray
 from nnl.core.context import SPACES
 from nnl.core.context import STATE as MODES
@@ -201,9 +202,9 @@ class Programs:
         """The op of each step, its floating-point operations, and the bytes it reads and writes."""
         steps = self._data[self._chosen(program)]["steps"]
         found = [(s["op"], s.get("flops", 0), s.get("bytes", 0)) for s in steps]
-        for op, *numbers in found:
-            if any(type(n) is not int for n in numbers):
-                raise ValueError(f"{self.where}: damaged: {op} costs {numbers!r:.60}")
+        for op, *cost in found:
+            if any(type(n) is not int for n in cost):
+                raise ValueError(f"{self.where}: damaged: {op} costs {cost!r:.60}")
         return found
 
     def data(self, program: str | None = None) -> dict[str, Any]:
@@ -335,9 +336,7 @@ class Runner:
     def run(self, values: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
         check_names(self.where, values, self.inputs)
         for name, nd in self.inputs.items():
-            value = np.asarray(values[name])
-            if value.dtype.kind not in "biufV":
-                raise TypeError(f"{self.where}: {name} is {values[name]!r:.60}, wanted numbers")
+            value = numbers(f"{self.where}: {name}", values[name], "numbers")
             if value.shape != nd.spec.shape:
                 raise ValueError(
                     f"{self.where}: {name} has the shape {value.shape}, wanted {nd.spec.shape}"

@@ -62,12 +62,12 @@ def images() -> nn.Variable:
         (
             lambda: PF.affine(images(), 3, b_init=lambda shape: "abc"),
             TypeError,
-            "the initial value of 'affine/b' is .*, wanted numbers",
+            "the initial value of 'affine/b': got .*, wanted numbers",
         ),
         (
             lambda: PF.affine(images(), 3, w_init=[[1], [2, 3]]),
             TypeError,
-            r"the initial value of 'affine/W' is \[\[1\], \[2, 3\]\], wanted numbers",
+            r"the initial value of 'affine/W': got \[\[1\], \[2, 3\]\], wanted numbers",
         ),
         (lambda: PF.affine(images(), 3, name=2), TypeError, "^affine: name is 2, wanted a str"),
         (

@@ -400,7 +400,7 @@ def test_a_value_of_a_wrong_shape_is_an_error_and_changes_nothing():
         for value in (np.ones(2), variable(np.ones(2)), np.ones((2, 2, 3))):
             with pytest.raises(ShapeError, match=r"value has the shape .*, x\[key\] the shape \(3"):
                 x[0] = value
-    with pytest.raises(TypeError, match="value is str, wanted a number or an array"):
+    with pytest.raises(TypeError, match="value: got 'a', wanted a number or an array"):
         x[0] = "a"
     assert x.parent is None
 

@@ -337,7 +337,7 @@ def test_what_a_run_was_not_given_is_told(tmp_path):
         found.run("f", z=1)
     with pytest.raises(ValueError, match=r"f: x has the shape \(3,\), wanted \(2, 3\)"):
         found.run("f", x=[1, 2, 3])
-    with pytest.raises(TypeError, match="f: x is 'a', wanted numbers"):
+    with pytest.raises(TypeError, match="f: x: got 'a', wanted numbers"):
         found.run("f", x="a")
 
 

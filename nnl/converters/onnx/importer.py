@@ -225,6 +225,8 @@ def _initializers(graph: Graph) -> list[tuple[str, Any]]:
 
 
 def _input(info: ValueInfo, value: Any, compute: bool) -> Any:
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise OnnxError(f"input {info.name!r} has masked elements: filled(0) gives them a value")
     if value is None or info.kind != "tensor":
         return _sequence(value, info, compute)
     if is_var(value):
