@@ -7,6 +7,10 @@
 #include <cstdlib>
 #include <string>
 
+#if defined _OPENMP && !defined _WIN32
+#include <pthread.h>
+#endif
+
 #include "nnl/errors.h"
 
 namespace nnl {
@@ -16,6 +20,13 @@ using Clock = std::chrono::steady_clock;
 
 std::atomic<int> wanted{0};  // 0: nobody has said, OpenMP's setting holds
 thread_local Clock::time_point used;
+
+#if defined _OPENMP && !defined _WIN32
+// A fork copies the thread that calls it and none of those that help it, which the copy would wait
+// for. So it lets them go before; both processes start new ones when they need some.
+[[maybe_unused]] const int follows_forks =
+    pthread_atfork([] { omp_pause_resource_all(omp_pause_hard); }, nullptr, nullptr);
+#endif
 
 // How long threads of GNU OpenMP look for work before they sleep.
 std::chrono::nanoseconds waking_time() {
