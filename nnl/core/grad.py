@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nnl.core.annotations import flag, shown
-from nnl.core.autodiff import Key, _zeros, backprop, start_gradient
+from nnl.core.autodiff import _zeros, backprop, start_gradient
 from nnl.core.context import STATE, using
-from nnl.core.graph import Value
+from nnl.core.graph import Copy, Value, capture
 from nnl.core.op import OPS
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
@@ -36,7 +36,9 @@ def grad(
         persistent_outputs: Per input, whether its gradient is kept by clear_buffer.
         bind_grad_output: Let each input's `.grad` share the memory of its gradient.
     Returns:
-        One Variable per input; zeros where outputs do not depend on it.
+        One Variable per input; zeros where outputs do not depend on it. An unlinked copy is an
+        input of its own: what comes through it counts for the input it was made from only where
+        outputs use that one nowhere else.
     Raises:
         ValueError: An input has need_grad=False, or the numbers of arguments differ.
     Example:
@@ -74,17 +76,26 @@ def grad(
     starts = [_start_variable(y, g) for y, g in zip(outs, gos, strict=True)]
     with using(record=True, no_grad=False):
         found = backprop([y.edge for y in outs], starts, wrt=keys)
-    by_key: dict[Key, Any] = {}
-    for value, g in found.leaves.values():  # copies of one parameter share its key
-        old = by_key.get(value.key)
-        by_key[value.key] = g if old is None else OPS["add2"](old, g)
+    by_key: dict[Any, Any] = {}
+    edges = [*[v for v, _ in found.leaves.values()], *[x.edge for x in ins]]
+    there = _read(outs) if Copy in map(type, edges) else None
+    for value, g in found.leaves.values():  # handles on one parameter share its key
+        key = value.key
+        if there is not None and type(value) is Copy:
+            by_key[id(value)] = g
+            if key in there:
+                continue
+        old = by_key.get(key)
+        by_key[key] = g if old is None else OPS["add2"](old, g)
     for node, slots in found.edges.items():
         for i, g in enumerate(slots):
             if g is not None:
                 by_key[(id(node), i)] = g
     result = []
     for i, x in enumerate(ins):
-        g = by_key.get(x.edge.key)
+        edge = x.edge
+        its_own = there is not None and type(edge) is Copy and id(edge) in there
+        g = by_key.get(id(edge) if its_own else edge.key)
         g = _zeros(Spec.of(x.shape, STATE.target.float_dtype), True) if g is None else g
         if persistent_outputs and persistent_outputs[i]:
             g.persistent = True
@@ -92,6 +103,12 @@ def grad(
             x.grad = g.data
         result.append(g)
     return result
+
+
+def _read(outputs: Sequence[Variable]) -> set[Any]:
+    """What the outputs are computed from: keys of edges, and ids of those of unlinked copies."""
+    edges = [v for n in capture([y.edge for y in outputs]) for v in n.inputs if v is not None]
+    return {id(v) if type(v) is Copy else v.key for v in edges}
 
 
 def _start_variable(y: Variable, g: Any) -> Variable:

@@ -184,6 +184,15 @@ class Value:
         return node.grads[self.index]
 
 
+class Copy(Value):
+    """The edge of an unlinked copy: a leaf that shares array and gradient with another edge.
+
+    `nnl.grad` tells it from that one. Handles of one parameter are not copies of each other.
+    """
+
+    __slots__ = ()
+
+
 def capture(outputs: Iterable[Value | None]) -> list[Node]:
     """Nodes that the outputs depend on, inputs first, otherwise in the order of the program."""
     order = LISTS.captured(list(outputs))

@@ -192,7 +192,7 @@ def handle(name: str, shape: Any, need_grad: bool, as_need_grad: bool | None) ->
     if shape is not None and param.shape != tuple(shape):
         return None
     flag = need_grad if as_need_grad is None else as_need_grad
-    return param.unlinked(need_grad=flag and not STATE.no_grad)
+    return param.handle(need_grad=flag and not STATE.no_grad)
 
 
 class Calls:
@@ -320,7 +320,7 @@ def get_parameter_or_create(
         if param.need_grad != need_grad:
             param.need_grad = need_grad
     flag = need_grad if as_need_grad is None else as_need_grad
-    return param.unlinked(need_grad=flag and not STATE.no_grad)
+    return param.handle(need_grad=flag and not STATE.no_grad)
 
 
 _CREATE, _RENAME = "get_parameter_or_create: parameter", "give each call a name of its own"

@@ -13,7 +13,7 @@ import numpy as np
 from nnl.core.annotations import USUAL, as_input, checked, flag
 from nnl.core.array import Host, NdArray
 from nnl.core.context import EPOCH, STATE
-from nnl.core.graph import Value
+from nnl.core.graph import Copy, Value
 from nnl.core.handles import Handle
 from nnl.core.items import VariableItems
 from nnl.core.operators import Operators
@@ -240,6 +240,14 @@ class Variable(Operators, VariableItems, Handle):
 
     def unlinked(self, need_grad: bool | None = None) -> Variable:
         """A leaf that shares data and gradient with this variable, cut off from its graph."""
+        v = self.handle(need_grad)
+        v.edge.__class__ = Copy
+        return v
+
+    get_unlinked_variable = unlinked
+
+    def handle(self, need_grad: bool | None = None) -> Variable:
+        """Another handle on this leaf, with a flag of its own."""
         mine = self.edge
         need = mine.need_grad if need_grad is None else need_grad
         if type(need) is not bool:
@@ -247,8 +255,6 @@ class Variable(Operators, VariableItems, Handle):
         edge = Value.leaf(self._data, need)
         edge.own_grad, edge.name = mine.grad, mine.name
         return Variable.of_edge(edge, self._data)
-
-    get_unlinked_variable = unlinked
 
     def clear_all_graph_links(self) -> None:
         """Forget the functions that this variable was computed by; it becomes a leaf."""

@@ -250,6 +250,52 @@ def test_an_unlinked_copy_is_equal_and_shares_data_and_gradient():
     np.testing.assert_array_equal(x.g, [0, 0])
 
 
+def copied(x, mode):
+    """Gradients by a variable and by its unlinked copy, each way of asking."""
+    u = x.get_unlinked_variable(need_grad=True)
+
+    def ask():
+        y = F.sum(F.tanh(u * 1.5) + x * x)
+        alone = F.sum(u * u * u)
+        return [
+            *nn.grad([y], [x]), *nn.grad([y], [u]), *nn.grad([y], [x, u]), *nn.grad([alone], [x]),
+            *nn.grad([F.sum(nn.grad([y], [x])[0] * u)], [u]),
+        ]  # fmt: skip
+
+    if mode == "compiled":
+        return nn.compile(ask)()
+    with nn.auto_forward(mode == "dynamic"):
+        found = ask()
+    nn.forward_all(found)
+    return found
+
+
+@pytest.mark.parametrize("context", ["cpu", "numpy"])
+@pytest.mark.parametrize("mode", ["static", "dynamic", "compiled"])
+def test_grad_takes_an_unlinked_copy_for_an_input_of_its_own(mode, context):
+    """As `x.detach().requires_grad_()` is in torch; backward adds both up, in the shared array."""
+    x = leaf([1, -2])
+    with nn.context_scope(nn.Context([f"{context}:float"])):
+        found = [g.d.copy() for g in copied(x, mode)]
+        by_x, by_u = 2 * x.d, 1.5 * (1 - np.tanh(1.5 * x.d) ** 2)
+        wanted = [by_x, by_u, by_x, by_u, 3 * x.d**2, by_x]
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+        y = F.sum(F.tanh(x.unlinked(need_grad=True) * 1.5) + x * x)
+        y.forward()
+        y.backward()
+    np.testing.assert_allclose(x.g, by_x + by_u, rtol=1e-5)
+
+
+def test_grad_takes_handles_of_one_parameter_for_one_input():
+    w, again = [nn.parameter.get_parameter_or_create("w", (2,)) for _ in range(2)]
+    w.d = [1, -2]
+    y = F.sum(w * again * again)
+    for x in (w, again, nn.get_parameters()["w"]):
+        (g,) = nn.grad([y], [x])
+        g.forward()
+        np.testing.assert_array_equal(g.d, [3, 12])
+
+
 def test_persistent_is_not_inherited_by_unlinked_copies():
     x = leaf([1, 2])
     x.persistent = True
