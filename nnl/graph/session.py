@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 from nnl.core.array import NdArray
 from nnl.core.context import EPOCH, SPACES, STATE
@@ -24,6 +25,8 @@ from nnl.graph.recompute import cheap_edges, insert_recomputation
 logger = logging.getLogger("nnl")
 
 KEEP, TRAIN, INFER, HOOKED = "keep", "train", "infer", "hooked"
+# Sessions that have run forward, and may have cleared what others want, or go on with a joint plan.
+FORWARDS: set[ref[Session]] = set()
 
 
 class ForwardPlan:
@@ -34,18 +37,19 @@ class ForwardPlan:
         moving: (array, slot) of those that are views of leaves, whose buffers may change.
         lost: Arrays of the edges that have no value.
         overwritten: Those that the second part of the plan overwrites.
-        before: Arrays that the plan writes, with memory for what they held before, where a second
-            part may turn out not to be what is wanted.
+        writes: Ids of the arrays that have a value after it.
+        before: Arrays that the plan writes, with memory for what they held before, where it may
+            have to run again for values that it drops.
     """
 
-    def __init__(self, nodes: Sequence[Node], plan: Plan) -> None:
+    def __init__(self, nodes: Sequence[Node], plan: Plan, drops: bool = False) -> None:
         self.plan = plan
         self.published: list[tuple[NdArray, str, Any]] = []
         self.moving: list[tuple[NdArray, int]] = []
         self.lost: list[NdArray] = []
         self.overwritten: list[NdArray] = []
         self.before: list[tuple[NdArray, Any]] = []
-        if plan.second:
+        if drops:
             empty = SPACES[plan.space].empty
             arrays = [nd for nd, _ in plan.binding.written.arrays]
             self.before = [(nd, empty(nd.spec.shape, nd.spec.dtype)) for nd in arrays]
@@ -62,6 +66,28 @@ class ForwardPlan:
                     self.published.append((nd, *plan.published(slot)))
                 if slot not in plan.kept:
                     self.overwritten.append(nd)
+        self.writes = {id(nd) for nd, *_ in (*self.published, *self.moving)}
+
+    def save_state(self) -> None:
+        """Note what the arrays hold that the run is to write."""
+        for nd, value in self.before:
+            value[...] = nd.read(self.plan.space)
+
+    def run_again(self) -> None:
+        """Run from the noted state, for the arrays that are cleared; everything else stays."""
+        plan, space = self.plan, self.plan.space
+        now = [(nd, nd.read(space).copy()) for nd, _ in self.before]
+        try:
+            for nd, value in self.before:
+                nd.touch(space)[...] = value
+            plan.run()
+        finally:
+            for nd, value in now:
+                nd.touch(space)[...] = value
+        moving = [(nd, space, plan.slots[slot]) for nd, slot in self.moving]
+        for nd, where, buf in (*self.published, *moving):
+            if nd.clear_called:
+                nd.write(where, buf)
 
     def publish(self) -> None:
         """Let the arrays of the graph hold what the plan has computed."""
@@ -135,6 +161,14 @@ class Session:
         self.back: Backward | None = None
         self.joint_back: Backward | None = None
         self.last = ""  # mode of the latest forward whose values have not been overwritten
+        self.joint = False  # whether the backward that is prepared is the second part of a plan
+        self.latest = False  # whether no other graph has computed some of these values since then
+        self.train = any(n.need_grad for n in self.nodes)
+        self.arrays = {id(nd) for n in self.nodes for nd in n.outs or ()}
+        self.wanted: set[Key] = set()  # what other graphs have asked for after forwards of this one
+        self.reads: list[tuple[Key, NdArray]] | None = None  # of the gradients; see _read
+        self.ref = ref(self)
+        self.previous: Session | None = None  # with other flags, whose forward was the latest
         self.keeps = False  # whether a backward has left intermediates readable
         self.complete = False  # whether everything has been computed at least once
         self.reported = False  # whether callbacks of communicators take the gradients
@@ -158,43 +192,64 @@ class Session:
     # ---- forward ----
 
     def forward(self, mode: str, before: Any = None, after: Any = None) -> None:
-        if mode == TRAIN and True not in [v.need_grad for v in self.outputs]:
+        if mode == TRAIN and not self.train:
             mode = INFER
         if before is not None:
             self._forward_hooked(mode, before, after)
             return
         forward = self.plans.get(mode)
         if forward is None:
-            forward = self.plans[mode] = ForwardPlan(self.nodes, self._forward_plan(mode))
-        for nd, value in forward.before:
-            value[...] = nd.read(forward.plan.space)
+            plan = self._forward_plan(mode)
+            forward = self.plans[mode] = ForwardPlan(self.nodes, plan, mode == TRAIN)
+        if forward.before:
+            forward.save_state()
         forward.plan.run()
         forward.publish()
         for nd in forward.lost:
             if nd.record is not LOST:
                 nd.hold(LOST)
+        if len(FORWARDS) > 1 or not self.latest:
+            self._tell_others(forward)
         self.last, self.complete = mode, True
+
+    def _tell_others(self, forward: ForwardPlan) -> None:
+        """Note a forward for the graphs that have functions in common with this one."""
+        for halfway in [*FORWARDS]:
+            other = halfway()
+            if other is None:
+                FORWARDS.discard(halfway)
+            elif other.latest and not forward.writes.isdisjoint(other.arrays):
+                other.latest = False
+        FORWARDS.add(self.ref)
+        self.latest, self.previous = True, None
 
     def _forward_hooked(self, mode: str, before: Any, after: Any) -> None:
         """Step by step with everything readable around the hooks; what may go is cleared after."""
         forward = self.plans.get(HOOKED)
         if forward is None:
-            forward = self.plans[HOOKED] = ForwardPlan(self.nodes, self._forward_plan(HOOKED))
+            plan = self._forward_plan(HOOKED)
+            forward = self.plans[HOOKED] = ForwardPlan(self.nodes, plan, True)
+        forward.save_state()
         forward.plan.run_hooked(before, after)
         forward.publish()
         if mode != KEEP:
-            kept = self._readable() | (self._needed_by_gradients() if mode == TRAIN else set())
+            kept = self._readable() | (self._needed() if mode == TRAIN else set())
             for n in self.nodes:
                 for i, nd in enumerate(n.outs or ()):
                     if (id(n), i) not in kept:
                         nd.hold(LOST)
-        self.last, self.complete = KEEP, True
+        self._tell_others(forward)
+        self.last, self.complete = HOOKED if mode == TRAIN else mode, True
 
     def _readable(self) -> set[Key]:
         return readable(self.nodes, self.outputs)
 
     def compute_missing(self) -> None:
-        """Compute what neither this session nor another one has computed yet."""
+        """Compute what neither this session nor another one has computed yet.
+
+        What was cleared meanwhile comes back for what gradients read; what nobody wants and has to
+        be computed from it stays as it is.
+        """
         missing: set[Node] = set()
         for node in self.nodes:
             sources = [v.node for v in node.inputs if v is not None]
@@ -203,12 +258,37 @@ class Session:
         if len(missing) == len(self.nodes):
             self.forward(KEEP)
         elif missing:
-            nodes = [n for n in self.nodes if n in missing]
+            nodes = self._computable(missing)
             every = {(id(n), i) for n in nodes for i in range(len(n.out_specs))}
-            forward = ForwardPlan(nodes, Plan(nodes, every, lazy=every, as_found=True))
-            forward.plan.run()
-            forward.publish()
+            if nodes:
+                forward = ForwardPlan(nodes, Plan(nodes, every, lazy=every, as_found=True))
+                forward.plan.run()
+                forward.publish()
         self.complete = True
+
+    def _computable(self, missing: set[Node]) -> list[Node]:
+        """Those nodes, without such as gradients do not read and whose inputs were cleared."""
+        read = {key for key, _ in self._read()}
+        needed: set[Node] = set()
+        for n in reversed(self.nodes):
+            if n in needed or any((id(n), i) in read for i in range(len(n.out_specs))):
+                needed.add(n)
+                if n in missing:
+                    needed.update([v.node for v in n.inputs if v is not None and v.node])
+        done: list[Node] = []
+        gone: set[Node] = set()
+        for n in self.nodes:
+            if n not in missing:
+                continue
+            inputs = [v for v in n.inputs if v is not None and v.node is not None]
+            lost = [v for v in inputs if v.node not in missing and v.array.clear_called]
+            if n in needed:
+                self._bring_back([(v.key, v.array) for v in lost])
+            elif lost or any(v.node in gone for v in inputs):
+                gone.add(n)
+                continue
+            done.append(n)
+        return done
 
     def _forward_plan(self, mode: str) -> Plan:
         if mode in (KEEP, HOOKED):
@@ -217,8 +297,8 @@ class Session:
         kept = self._readable()
         if mode == INFER:
             return Plan(self.nodes, kept, lazy=kept)
-        if len(self.outputs) > 1 or self.outputs[0].node is None or self.keeps:
-            kept |= self._needed_by_gradients()
+        if len(self.outputs) > 1 or not self.outputs[0].need_grad or self.keeps:
+            kept |= self._needed()
             return Plan(self.nodes, kept, lazy=kept)
         plan = self._joint_plan(kept, 0.0)
         budget = STATE.memory_budget
@@ -257,8 +337,9 @@ class Session:
         self.joint_back = back
         return best
 
-    def _needed_by_gradients(self) -> set[Key]:
-        keys: set[Key] = set()
+    def _needed(self) -> set[Key]:
+        """Keys of edges that gradients of these functions read, and that others have asked for."""
+        keys = set(self.wanted)
         for n in self.nodes:
             if n.need_grad:
                 for _, i in n.op.kept_inputs:
@@ -273,15 +354,53 @@ class Session:
 
     # ---- backward ----
 
+    def _read(self) -> list[tuple[Key, NdArray]]:
+        """Keys and arrays of the edges of the graph that the gradients of all others read."""
+        if self.reads is None:
+            edges = [v for n in self.backward_graph().all_nodes for v in n.inputs if v is not None]
+            ours = {v.key: v.array for v in edges if v.node is not None}
+            self.reads = [(k, nd) for k, nd in ours.items() if id(nd) in self.arrays]
+        return self.reads
+
     def prepare_backward(self, clear_buffer: bool) -> None:
-        """Have the values that a backward reads, also where forward() has not computed them."""
+        """Have the values that a backward reads, where no forward has computed or kept them too."""
         if not self.complete:
             self.compute_missing()
-        if not clear_buffer:
-            self._keep_for_backward()
+        self.joint = False
+        if self.latest and self.last == KEEP:
+            return
+        if self.latest and self.last == TRAIN and clear_buffer and not self.keeps:
+            self.joint = len(self.outputs) == 1 and self.joint_back is not None
+        if not self.joint:
+            self._bring_back([(k, nd) for k, nd in self._read() if nd.clear_called])
+
+    def _bring_back(self, lost: Sequence[tuple[Key, NdArray]]) -> None:
+        """Have values that forwards have cleared, of this graph or others with its functions.
+
+        A forward keeps what gradients of its own functions read, and not always: a joint plan is
+        made for a backward that clears, and its second part can do without some. So the forward
+        that has cleared a value runs once more, with the state that it began with, as a plan that
+        keeps it; so does every later one. What is there stays as it is.
+        """
+        found = [self, self.previous, *[halfway() for halfway in list(FORWARDS)]] if lost else []
+        sessions = [s for s in found if s is not None and s.last in (TRAIN, HOOKED)]
+        for _, nd in lost:
+            for session in sessions:
+                if nd.clear_called and id(nd) in session.arrays:  # else it came with another one
+                    session._run_again({key for key, _ in lost})
+
+    def _run_again(self, wanted: set[Key]) -> None:
+        """Compute the latest forward again, for what is lost and gradients or others want."""
+        first = self.plans.pop(self.last)
+        self.wanted |= wanted
+        self.keeps = True
+        self.backwards = {k: v for k, v in self.backwards.items() if not k[0]}
+        again = self.plans[TRAIN] = ForwardPlan(self.nodes, self._forward_plan(TRAIN))
+        again.before, self.last = first.before, TRAIN
+        again.run_again()
 
     def backward(self, grad: Any, clear_buffer: bool, callbacks: Sequence[Any] = ()) -> None:
-        joint = self.last == TRAIN and len(self.outputs) == 1 and clear_buffer and not self.keeps
+        joint = self.joint
         back = (self.joint_back if joint else None) or self.backward_graph()
         run = self.backwards.get((joint, clear_buffer))
         if run is None:
@@ -298,27 +417,6 @@ class Session:
                 self.reported = True
                 self.plans.pop(TRAIN)
                 self.backwards = {k: v for k, v in self.backwards.items() if not k[0]}
-
-    def _keep_for_backward(self) -> None:
-        """Have all values that a backward reads which leaves intermediates readable.
-
-        A joint plan is made for a backward that clears. Its first part drops values that only its
-        own second part can do without, where kernels are fused or edges computed again. Then the
-        forward runs once more, with state as it was before, as a plan that keeps them; so does
-        every later one.
-        """
-        if self.last != TRAIN or self.keeps or len(self.outputs) > 1:
-            return
-        lost = {id(nd) for nd in self.plans[TRAIN].lost}
-        nodes = self.backward_graph().all_nodes
-        if not any(v is not None and id(v.array) in lost for n in nodes for v in n.inputs):
-            return
-        forward = self.plans.pop(TRAIN)
-        for nd, value in forward.before:
-            nd.touch(forward.plan.space)[...] = value
-        self.keeps = True
-        self.backwards = {k: v for k, v in self.backwards.items() if not k[0]}
-        self.forward(TRAIN)
 
     def _backward_plan(self, back: Backward, joint: bool, clear_buffer: bool) -> BackwardPlan:
         if joint:
@@ -339,5 +437,7 @@ def session_of(outputs: Sequence[Variable]) -> Session:
         sessions = outputs[0].sessions = {}
     session: Session | None = sessions.get(key)
     if session is None or not session.valid():
-        session = sessions[key] = Session(outputs)
+        session, before = Session(outputs), session
+        session.previous = before and (before if before.last else before.previous)
+        sessions[key] = session
     return session
