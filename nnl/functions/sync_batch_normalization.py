@@ -22,7 +22,7 @@ from nnl.functions.batch_normalization import (
     running_statistics,
 )
 from nnl.functions.reduction import count, sum_to
-from nnl.functions.standardize import others, parameters, scale_and_shift, sum_of_products
+from nnl.functions.standardize import others, parameters, sum_of_products
 
 CATEGORY = "Normalization"
 
@@ -77,12 +77,123 @@ class all_reduce:
         yield Sample(rng.normal(size=(2, 3)), rng.normal(size=(4,)), comm=Alone(), scale=0.5)
 
 
+@op("batch_moments", outputs=("mean", "variance"), wide=(0, 1))
+class batch_moments:
+    """Mean and variance over all axes but some; internal, see sync_batch_normalization."""
+
+    axes: tuple[int, ...] = (1,)
+    follows_order = True
+
+    def infer(self, x):
+        stat = x.with_shape(kept_shape_of(x.shape, self.axes))
+        return stat, stat
+
+    def forward(self, xp, x):
+        axes = others(x.shape, self.axes)
+        n = count(x.shape, axes) or 1
+        mean = xp.sum(x, axis=axes, keepdims=True) / x.dtype.type(n)
+        d = xp.subtract(x, mean)
+        return mean, sum_of_products(xp, d, d, axes) / x.dtype.type(n)
+
+    def cost(self, x):
+        return Cost(flops=4 * x.size, bytes=x.nbytes)
+
+    def samples(rng):
+        yield Sample(rng.normal(size=(3, 2, 2, 2)), grad=(False,))
+        yield Sample(rng.normal(size=(3, 2, 4)), axes=(2,), grad=(False,))
+
+
+def running(attributes):
+    return ("mean", "variance")
+
+
+@op(
+    "combine_moments",
+    outputs=("batch_mean", "batch_variance", "total"),
+    writes=running,
+    wide=(0, 1, 2),
+)
+class combine_moments:
+    """Mean and variance over all processes from those of each, and running ones; internal.
+
+    Attributes:
+        comm, group: The communicator, and the name of a group of it.
+        count: Elements behind each mean and variance here. All of them are the output `total`.
+        decay_rate: As for batch_normalization.
+    """
+
+    comm: object
+    group: str = "world"
+    count: int = 1
+    decay_rate: float = 0.9
+
+    def infer(self, own_mean, own_variance, mean=None, variance=None):
+        return own_mean, own_mean, own_mean.with_shape((1,) * len(own_mean.shape))
+
+    def forward(self, xp, own_mean, own_variance, mean, variance):
+        dtype, shape, n = own_mean.dtype, own_mean.shape, self.count
+        # float64: a number of elements must be exact, in one message with sums of squares
+        sums = xp.zeros(2 * math.prod(shape) + 1, xp.float64)
+        first, second = sums[:-1].reshape(2, *shape)
+        sums[-1] = n
+        if n:
+            first[...] = own_mean
+            second[...] = own_variance
+            second += first * first
+            sums[:-1] *= n
+        self.comm.sum([sums], self.group)
+        total = sums[-1:]  # an array: on a device, a number would have to be waited for
+        sums[:-1] /= xp.maximum(total, 1)
+        batch_mean = first.astype(dtype)
+        batch_variance = xp.maximum(second - first * first, 0).astype(dtype)
+        rest = 1.0 - self.decay_rate
+        unbiased = xp.where(total > 1, total / xp.maximum(total - 1, 1), math.nan)
+        for before, now in ((mean, batch_mean), (variance, batch_variance * unbiased)):
+            if before is not None:
+                new = self.decay_rate * before + now * rest
+                before[...] = xp.where(total > 0, new, before)
+        return batch_mean, batch_variance, total.astype(dtype).reshape((1,) * len(shape))
+
+    def cost(self, own_mean, own_variance, mean=None, variance=None):
+        return Cost(flops=12 * own_mean.size, bytes=8 * own_mean.nbytes)
+
+    def samples(rng):
+        moments, before = rng.normal(size=(2, 1, 3)), rng.uniform(0.5, 2, (2, 1, 3))
+        moments[1] **= 2
+        yield Sample(*moments, *before, comm=Alone(), count=4, grad=(False,) * 4)
+
+
+@op("normalization_sums", outputs=("gbeta", "ggamma"), wide=(0, 1))
+class normalization_sums:
+    """The sums of gy and of gy (x - mean) / sqrt(variance + eps), which are the gradients of beta
+    and gamma; internal, see sync_batch_normalization."""
+
+    eps: float = 1e-5
+    follows_order = True
+
+    def infer(self, gy, x, mean, variance):
+        return mean, mean
+
+    def decompose(self, gy, x, mean, variance):
+        xhat = mul2(sub2(x, mean), pow_scalar(add_scalar(variance, self.eps), -0.5))
+        return sum_to(gy, mean.shape), sum_to(mul2(gy, xhat), mean.shape)
+
+    def cost(self, gy, x, mean, variance):
+        return Cost(flops=4 * x.size, bytes=2 * x.nbytes)
+
+    def samples(rng):
+        for shape, stat in (((3, 2, 2, 2), (1, 2, 1, 1)), ((3, 2, 4), (1, 1, 4))):
+            gy, x = rng.normal(size=(2, *shape))
+            yield Sample(gy, x, rng.normal(size=stat), rng.uniform(0.5, 2, stat), eps=1e-3)
+
+
 class SyncBatchNormalization(BatchNormalization):
     """See sync_batch_normalization. `total` is the number of elements behind each statistic."""
 
     comm: object
     group: str = "world"
     outputs = ("y", "batch_mean", "batch_variance", "total")
+    in_parts = True
 
     def resolve(self, x, beta=None, gamma=None, mean=None, variance=None):
         return {"axes": check_axes("sync_batch_normalization", self.axes, x)}
@@ -91,29 +202,15 @@ class SyncBatchNormalization(BatchNormalization):
         stat = self.check(x, beta, gamma, mean, variance)
         return x, stat, stat, x.with_shape((1,) * len(x.shape))
 
-    def forward(self, xp, x, beta, gamma, mean, variance):
-        axes = others(x.shape, self.axes)
-        shape = kept_shape_of(x.shape, self.axes)
-        # float64: a number of elements must be exact, in one message with the sums
-        sums = xp.zeros(math.prod(shape) + 1, xp.float64)
-        sums[:-1] = xp.sum(x, axis=axes).reshape(-1)
-        sums[-1] = count(x.shape, axes)
-        self.comm.sum([sums], self.group)
-        total = sums[-1:]  # an array: on a device, a number would have to be waited for
-        divisor = xp.maximum(total, 1)
-        batch_mean = (sums[:-1] / divisor).astype(x.dtype).reshape(shape)
-        y = xp.subtract(x, batch_mean)
-        squares = xp.array(sum_of_products(xp, y, y, axes), xp.float64)
-        self.comm.sum([squares], self.group)
-        batch_variance = (squares / divisor).astype(x.dtype)
-        scale_and_shift(xp, y, 1.0 / xp.sqrt(batch_variance + self.eps), beta, gamma)
-        rest = 1.0 - self.decay_rate
-        unbiased = xp.where(total > 1, total / xp.maximum(total - 1, 1), math.nan)
-        for running, now in ((mean, batch_mean), (variance, batch_variance * unbiased)):
-            if running is not None:
-                new = self.decay_rate * running + now * rest
-                running[...] = xp.where(total > 0, new, running)
-        return y, batch_mean, batch_variance, total.astype(x.dtype).reshape((1,) * x.ndim)
+    def decompose(self, x, beta, gamma, mean, variance):
+        batch_mean, batch_variance, total = combine_moments(
+            *batch_moments(x, axes=self.axes), mean, variance, comm=self.comm, group=self.group,
+            count=count(x.shape, others(x.shape, self.axes)), decay_rate=self.decay_rate,
+        )  # fmt: skip
+        y = batch_normalization(
+            x, beta, gamma, batch_mean, batch_variance, self.axes, eps=self.eps, batch_stat=False
+        )
+        return y, batch_mean, batch_variance, total
 
     def vjp(
         self,
@@ -129,21 +226,23 @@ class SyncBatchNormalization(BatchNormalization):
         batch_variance,
         total,
     ):
-        inverse = pow_scalar(add_scalar(batch_variance, self.eps), -0.5)
-        d = sub2(x, batch_mean)
-        xhat = mul2(d, inverse)
-        g = gy if gamma is None else mul2(gy, gamma)
-        stat = batch_mean.shape
+        gbeta, ggamma = normalization_sums(gy, x, batch_mean, batch_variance, eps=self.eps)
         # every process's statistics depend on every x
-        sums = [sum_to(g, stat), sum_to(mul2(g, xhat), stat), gmean, gvariance]
-        first, second, gmean, gvariance = all_reduce(*sums, comm=self.comm, group=self.group)
-        by_statistics = add2(gmean, mul_scalar(mul2(gvariance, d), 2.0))
-        shared = sub2(by_statistics, mul2(add2(first, mul2(xhat, second)), inverse))
-        gx = add2(mul2(g, inverse), mul2(shared, pow_scalar(total, -1.0)))
+        first, second, gmean, gvariance = all_reduce(
+            gbeta, ggamma, gmean, gvariance, comm=self.comm, group=self.group
+        )
+        # gx = gy a + (x - mean) b + c, of the shape of the mean
+        a = inverse = pow_scalar(add_scalar(batch_variance, self.eps), -0.5)
+        if gamma is not None:
+            a = mul2(gamma, inverse)
+        share = pow_scalar(total, -1.0)
+        by_variance = sub2(mul_scalar(gvariance, 2.0), mul2(mul2(a, inverse), second))
+        b, c = mul2(by_variance, share), mul2(sub2(gmean, mul2(a, first)), share)
+        gx = add2(add2(mul2(gy, a), mul2(sub2(x, batch_mean), b)), c)
         return (
             gx,
-            None if beta_spec is None else sum_to(gy, beta_spec.shape),
-            None if gamma is None else sum_to(mul2(gy, xhat), gamma.shape),
+            None if beta_spec is None else gbeta,
+            None if gamma is None else ggamma,
             None,
             None,
         )

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nnl as nn
+import nnl.functions as F
 from nnl.core.op import OPS, Op
 from nnl.core.spec import Spec
 from nnl.ext.library import native_spec
@@ -278,3 +280,52 @@ def test_mixed_element_types() -> None:
     assert got is not None
     for g, w, d in zip(got, want, (F16, BF16, F32), strict=True):
         assert_close(g, w, d, "mixed")
+
+
+class Alike:
+    """The communicator of two processes with the same batch."""
+
+    size = 2
+
+    def sum(self, arrays, group):
+        for a in arrays:
+            a *= 2
+
+
+@pytest.mark.parametrize("kind,tolerance", [("float", 2e-4), ("bfloat16", 3e-2)])
+@pytest.mark.parametrize("auto", [False, True])
+def test_synchronised_normalization_runs_in_kernels_but_for_its_messages(kind, tolerance, auto):
+    """To a few rounding errors also where a mean is a hundred times the deviation."""
+    require_library()
+    rng = np.random.default_rng(1)
+    x_, gy = rng.normal(size=(2, 6, 16, 5, 5))
+    x_ += np.linspace(-3, 3, 16)[:, None, None]
+    if kind == "float":
+        x_[:, 3] += 100
+    with nn.context_scope(nn.Context([f"cpu:{kind}"])), nn.auto_forward(auto), nn.profile() as p:
+        x = nn.Variable.from_numpy_array(x_, need_grad=True)
+        beta, gamma = (
+            nn.Variable.from_numpy_array(np.full((1, 16, 1, 1), c), need_grad=True) for c in (1, 2)
+        )
+        means = [nn.Variable.from_numpy_array(np.zeros((1, 16, 1, 1))) for _ in range(2)]
+        h = F.relu(F.sync_batch_normalization(x, beta, gamma, *means, Alike(), eps=0.0))
+        loss = F.sum(h * nn.Variable.from_numpy_array(gy))
+        if not auto:
+            loss.forward(clear_no_need_grad=True)
+        loss.backward(clear_buffer=True)
+    (mean, variance), axes = (f(x_, (0, 2, 3), keepdims=True) for f in (np.mean, np.var)), (0, 2, 3)
+    xhat = (x_ - mean) / np.sqrt(variance)
+    g = gy * (2 * xhat + 1 > 0)
+    want = [np.sum(g, axes, keepdims=True), np.sum(g * xhat, axes, keepdims=True)]
+    averages = [np.mean(a, axes, keepdims=True) for a in (g, g * xhat)]
+    gx = 2 / np.sqrt(variance) * (g - averages[0] - xhat * averages[1])
+    n = 2 * 6 * 25
+    for got, value in (
+        (loss.d, np.sum(g * (2 * xhat + 1))), (x.g, gx), (beta.g, want[0]), (gamma.g, want[1]),
+        (means[0].d, 0.1 * mean), (means[1].d, 0.1 * variance * n / (n - 1)),
+    ):  # fmt: skip
+        np.testing.assert_allclose(got, value, rtol=0, atol=tolerance * max(1, np.abs(value).max()))
+    if not auto:
+        where = [{e.op for e in p.events if e.where == w} for w in ("numpy", "native")]
+        assert where[0] == {"combine_moments", "all_reduce"}
+        assert {"batch_moments", "normalization_sums"} <= where[1]

@@ -27,6 +27,7 @@ struct Settings {
   Places at;
   float eps = 0;
   bool batch_stat = true, relu = false;
+  bool sums = false;  // gbeta and ggamma are the only outputs
 };
 
 template <class P>
@@ -135,7 +136,7 @@ class Backward : public Kernel {
 
   size_t workspace() const override { return workspace_; }
   bool may_overwrite(size_t o, size_t i) const override {
-    if (i >= in_.size() || out_[o].dtype != in_[i].dtype) return false;
+    if (set_.sums || i >= in_.size() || out_[o].dtype != in_[i].dtype) return false;
     const int at = static_cast<int>(i);
     const bool gradients = at == set_.at.gy || at == set_.at.gy2, kept = out_.size() > 3;
     if (o == 0) return gradients || at == set_.at.x || (kept && at == set_.at.y);
@@ -163,7 +164,7 @@ class Backward : public Kernel {
                       array(at.x),
                       array(at.y),
                       keep ? pointer<P>(b.out[3], out_[3].dtype) : P{},
-                      pointer<P>(b.out[0], out_[0].dtype),
+                      set_.sums ? P{} : pointer<P>(b.out[0], out_[0].dtype),
                       given(at.gy2),
                       from_y,
                       set_.relu && !from_y,
@@ -180,12 +181,13 @@ class Backward : public Kernel {
           for (int64_t i = begin; i < end; ++i) rows(a, w, part, static_cast<size_t>(i));
       });
     }
-    if (out_.size() < 3) return;
+    if (out_.size() < 3 && !set_.sums) return;
     for (int64_t k = 1; k < outer_parts_; ++k)
       for (int64_t i = 0; i < 2 * params; ++i) w.gparams[i] += w.gparams[k * 2 * params + i];
-    for (size_t o : {1, 2}) {
+    for (size_t k : {0, 1}) {
+      const size_t o = set_.sums ? k : k + 1;
       for (int64_t i = 0; i < params; ++i)
-        w.gamma[i] = static_cast<float>(w.gparams[static_cast<int64_t>(o - 1) * params + i]);
+        w.gamma[i] = static_cast<float>(w.gparams[static_cast<int64_t>(k) * params + i]);
       write_floats(w.gamma, b.out[o], out_[o].dtype, params);
     }
   }
@@ -291,6 +293,7 @@ class Backward : public Kernel {
       add_gparams(w, part, param(i), partial[i],
                   partial[c + i] * static_cast<double>(inverse(w, stat(i))));
     }
+    if (set_.sums) return;
     for (int64_t i = 0; i < c; ++i) {
       const int64_t s = stat(i);
       const Coefficients k = coefficients(w, s, w.first[s], w.second[s]);
@@ -331,6 +334,7 @@ class Backward : public Kernel {
       second += static_cast<double>(gamma(w, p)) * sums[1];
       add_gparams(w, part, p, sums[0], sums[1] * static_cast<double>(inv));
     }
+    if (set_.sums) return;
     const Coefficients c = coefficients(w, stat, first, second);
     for (size_t j = 0; j < shape_.reduced_x.size(); ++j) {
       const int64_t at = base + shape_.reduced_x[j];
@@ -412,16 +416,18 @@ std::unique_ptr<Kernel> make(const Signature& s, Settings set, const std::vector
   for (size_t i = 0; i < s.in.size(); ++i)
     if (s.given(i) && !is_real(s.in[i].dtype)) return nullptr;
   const Spec* gz = s.out.size() > 3 ? &s.out[3] : nullptr;
-  for (const Spec* a : {spec(at.gy), spec(at.gy2), spec(at.y), gz, &s.out[0]})
+  const Spec* gx = set.sums ? nullptr : &s.out[0];
+  for (const Spec* a : {spec(at.gy), spec(at.gy2), spec(at.y), gz, gx})
     if (a && a->layout != x.layout) return nullptr;
   for (int i : {at.gmean, at.gvariance, at.variance})
     if (spec(i) && !same_order(*spec(i), stat)) return nullptr;
-  const Spec* p = s.out.size() > 2 ? &s.out[1] : nullptr;
-  for (const Spec* q : {spec(at.gamma), spec(at.beta), s.out.size() > 2 ? &s.out[2] : nullptr})
+  const bool gparams = set.sums || s.out.size() > 2;
+  const Spec* p = gparams ? &s.out[gx ? 1 : 0] : nullptr;
+  for (const Spec* q : {spec(at.gamma), spec(at.beta), gparams ? &s.out[gx ? 2 : 1] : nullptr})
     if (q && p && !same_order(*q, *p)) return nullptr;
   set.shape.params = p ? p->size() : 0;
   if (!see(axes_of(x, stat, p, reduced), set.shape)) return nullptr;
-  const DType common = common_type({&x, spec(at.gy), spec(at.gy2), spec(at.y), gz, &s.out[0]});
+  const DType common = common_type({&x, spec(at.gy), spec(at.gy2), spec(at.y), gz, gx});
   return with_pointer(common, [&](auto type) -> std::unique_ptr<Kernel> {
     return std::make_unique<Backward<decltype(type)>>(s, std::move(set));
   });
@@ -454,8 +460,23 @@ std::unique_ptr<Kernel> batch(const Signature& s) {
   return make(s, set, reduced);
 }
 
+// Inputs: gy, x, mean, variance.
+std::unique_ptr<Kernel> sums(const Signature& s) {
+  Settings set;
+  set.sums = true;
+  set.at.x = 1;
+  set.at.mean = 2;
+  set.at.variance = 3;
+  set.at.gamma = 4;  // not there
+  set.eps = static_cast<float>(s.attributes.number("eps"));
+  std::vector<bool> reduced;
+  for (int64_t n : s.in[2].shape) reduced.push_back(n == 1);
+  return make(s, set, reduced);
+}
+
 const Registration registrations[] = {
     {"normalization_backward", backward},
+    {"normalization_sums", sums},
     {"batch_normalization_backward_fused", batch},
 };
 

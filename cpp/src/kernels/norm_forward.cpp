@@ -12,6 +12,7 @@ struct Settings {
   NormShape shape;
   float eps = 0;
   bool batch_stat = true, relu = false;
+  bool moments = false;  // mean and variance are all that is wanted
   double decay = 1;
 };
 
@@ -87,7 +88,7 @@ class Forward : public Kernel {
 
   size_t workspace() const override { return workspace_; }
   bool may_overwrite(size_t o, size_t i) const override {
-    return o == 0 && (i == 0 || i == 5) && out_[0].dtype == in_[i].dtype;
+    return !set_.moments && o == 0 && (i == 0 || i == 5) && out_[0].dtype == in_[i].dtype;
   }
 
   void run(const Buffers& b) override {
@@ -103,7 +104,8 @@ class Forward : public Kernel {
       std::fill(w.mean, w.mean + stats, 0.0f);
       std::fill(w.variance, w.variance + stats, 0.0f);
     }
-    const Arrays<P> a{pointer<P>(b.in[0], in_[0].dtype), pointer<P>(b.out[0], out_[0].dtype),
+    const Arrays<P> a{pointer<P>(b.in[0], in_[0].dtype),
+                      set_.moments ? P{} : pointer<P>(b.out[0], out_[0].dtype),
                       given_[5] ? pointer<P>(b.in[5], in_[5].dtype) : P{}, given_[5], set_.relu};
     if (shape_.size && shape_.by_channel) {
       for_parts(outer_parts_, shape_.outer, [&](int64_t part, int64_t begin, int64_t end) {
@@ -115,8 +117,9 @@ class Forward : public Kernel {
                   for (int64_t i = begin; i < end; ++i) rows(a, w, static_cast<size_t>(i));
                 });
     }
-    write_floats(w.mean, b.out[1], out_[1].dtype, stats);
-    write_floats(w.variance, b.out[2], out_[2].dtype, stats);
+    const size_t first = set_.moments ? 0 : 1;
+    write_floats(w.mean, b.out[first], out_[first].dtype, stats);
+    write_floats(w.variance, b.out[first + 1], out_[first + 1].dtype, stats);
     if (set_.batch_stat && shape_.count && shape_.size) {
       const double n = static_cast<double>(shape_.count);
       const double unbiased = n > 1 ? n / (n - 1) : std::numeric_limits<double>::quiet_NaN();
@@ -172,6 +175,7 @@ class Forward : public Kernel {
     float* scale = w.scale + part * c;
     float* plus = w.plus + part * c;
     if (set_.batch_stat) moments(a.x + base, w, part, outer * shape_.outer_stat);
+    if (set_.moments) return;
     for (int64_t i = 0; i < c; ++i) {
       const int64_t s = outer * shape_.outer_stat + shape_.stat_of[static_cast<size_t>(i)];
       const int64_t p = outer * shape_.outer_param + shape_.param_of[static_cast<size_t>(i)];
@@ -265,6 +269,7 @@ class Forward : public Kernel {
       w.mean[stat] = mean;
       w.variance[stat] = static_cast<float>(square / count);
     }
+    if (set_.moments) return;
     const float mean = w.mean[stat], scale = inverse(w.variance[stat]);
     for (size_t j = 0; j < shape_.reduced_x.size(); ++j) {
       const int64_t at = base + shape_.reduced_x[j];
@@ -309,15 +314,16 @@ std::unique_ptr<Kernel> make(const Signature& s, Settings set, const std::vector
   }
   for (size_t i : {3, 4})
     if (s.given(i) && !same_order(s.in[i], s.out[1])) return nullptr;
-  if (!same_order(s.out[1], s.out[2]) || s.in[0].layout != s.out[0].layout) return nullptr;
+  const Spec* y = set.moments ? nullptr : &s.out[0];
+  const Spec &mean = s.out[y ? 1 : 0], &variance = s.out[y ? 2 : 1];
+  if (!same_order(mean, variance) || (y && s.in[0].layout != y->layout)) return nullptr;
   const Spec* z = s.given(5) ? &s.in[5] : nullptr;
   if (z && z->layout != s.in[0].layout) return nullptr;
   set.shape.params = p ? p->size() : 0;
-  if (!see(axes_of(s.in[0], s.out[1], p, reduced, channel, groups), set.shape)) return nullptr;
-  return with_pointer(common_type({&s.in[0], &s.out[0], z}),
-                      [&](auto type) -> std::unique_ptr<Kernel> {
-                        return std::make_unique<Forward<decltype(type)>>(s, std::move(set));
-                      });
+  if (!see(axes_of(s.in[0], mean, p, reduced, channel, groups), set.shape)) return nullptr;
+  return with_pointer(common_type({&s.in[0], y, z}), [&](auto type) -> std::unique_ptr<Kernel> {
+    return std::make_unique<Forward<decltype(type)>>(s, std::move(set));
+  });
 }
 
 std::vector<bool> all_but(size_t rank, const std::vector<int64_t>& axes) {
@@ -339,6 +345,12 @@ std::unique_ptr<Kernel> batch(const Signature& s) {
   set.decay = s.attributes.number("decay_rate");
   if (fused) set.relu = s.attributes.text("nonlinearity") == "relu";
   if (!set.batch_stat && !(s.given(3) && s.given(4))) return nullptr;
+  return make(s, set, all_but(s.in[0].shape.size(), s.attributes.integers("axes")));
+}
+
+std::unique_ptr<Kernel> moments(const Signature& s) {
+  Settings set;
+  set.moments = true;
   return make(s, set, all_but(s.in[0].shape.size(), s.attributes.integers("axes")));
 }
 
@@ -375,6 +387,7 @@ const Registration registrations[] = {
     {"batch_normalization_with_statistics", batch<false>},
     {"fused_batch_normalization", batch<true>, Abilities().append({"add2", "relu"})},
     {"fused_batch_normalization_with_statistics", batch<true>},
+    {"batch_moments", moments},
     {"layer_normalization", layer},
     {"layer_normalization_with_statistics", layer},
     {"instance_normalization", instance},

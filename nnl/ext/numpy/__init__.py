@@ -62,7 +62,7 @@ def definition(
     ufunc = getattr(attrs, "ufunc", None)
     if ufunc is not None:
         call, into = getattr(xp, ufunc), True
-    elif hasattr(attrs, "forward"):
+    elif hasattr(attrs, "forward") and not attrs.in_parts:
         code = type(attrs).forward.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         call, may = forward() if forward is not None else (partial(attrs.forward, xp), True)

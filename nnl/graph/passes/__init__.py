@@ -17,7 +17,7 @@ from nnl.graph.passes.attention_packed import pack_attention
 from nnl.graph.passes.constants import fold_constants
 from nnl.graph.passes.convolution import fuse_bias_gradient
 from nnl.graph.passes.copies import copy_weights
-from nnl.graph.passes.decompose import decompose_unknown
+from nnl.graph.passes.decompose import decompose_unknown, take_apart
 from nnl.graph.passes.elementwise import fuse_elementwise
 from nnl.graph.passes.epilogue import fuse_epilogues
 from nnl.graph.passes.forget import forget_normalized
@@ -47,6 +47,7 @@ VERIFY = bool(os.environ.get("NNL_VERIFY"))  # check the program after every pas
 
 PASSES: list[Pass] = [
     prune,
+    take_apart,
     fold_constants,
     merge_common,
     fuse_attention,

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For programs that are saved: parts of steps without a kernel, in functions that have one."""
+"""Steps in the functions that they are made of.
+
+In every plan those of ops that say so (`in_parts`); in saved programs those without a kernel.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,18 @@ from nnl.core.variable import Variable
 from nnl.ext.library import DTYPES, Library, is_plain, knows, native_spec, request
 from nnl.graph.lowering import definition, lower
 from nnl.graph.program import CONSTANT, SPACE, Program, Step
+
+
+def take_apart(program: Program, lib: Library) -> None:
+    """Let the parts of ops that are better run as such take their place."""
+    steps: list[Step] = []
+    for step in program.steps:
+        op = OPS.get(step.op)
+        if op is not None and op.attrs_class.in_parts:
+            steps += _in_parts(program, step, op.attrs(**step.attrs).decompose, False)
+        else:
+            steps.append(step)
+    program.steps = steps
 
 
 def decompose_unknown(program: Program, lib: Library) -> None:
@@ -42,11 +58,22 @@ def _said(program: Program, step: Step, lib: Library) -> list[Step]:
     say = getattr(attrs, "portable", None) or getattr(attrs, "decompose", None)
     if say is None or step.view or _has_kernel(program, step, lib):
         return [step]
+    found = _in_parts(program, step, say, True)
+    return [step] if found == [step] else [s for inner in found for s in _said(program, inner, lib)]
+
+
+def _in_parts(program: Program, step: Step, say: Callable[..., Any], in_float: bool) -> list[Step]:
+    """The steps of what `say` makes of a step's inputs; the step itself if that is not the same.
+
+    Args:
+        in_float: Compute in float32 also in contexts of 16 bits.
+    """
     inputs = [NdArray.unwritten(program.slots[i].spec) if i else None for i in step.ins]
     xs = [None if nd is None else Variable.of_edge(Value.leaf(nd), nd) for nd in inputs]
     source = program.sources[step.source]
     assert source is not None
-    modes: dict[str, Any] = {"target": wide(resolve(*source.context)), "auto_forward": False}
+    target = resolve(*source.context)
+    modes: dict[str, Any] = {"target": wide(target) if in_float else target, "auto_forward": False}
     with using(**modes, no_grad=True, trace=None, tracer=None):
         try:
             said = say(*xs)
@@ -57,7 +84,14 @@ def _said(program: Program, step: Step, lib: Library) -> list[Step]:
         part, binding = lower(capture(edges), [e.key for e in edges])
     same = {id(nd): i for nd, i in zip(inputs, step.ins, strict=True) if nd is not None}
     number = {0: 0}  # slots of the part -> slots of the program
+    for edge, o in zip(edges, step.outs, strict=False):
+        i = binding.slot_of.get(edge.key, 0)
+        if i not in number and part.slots[i].spec is program.slots[o].spec:
+            if not part.slots[i].given and part.root(i) == i:
+                number[i] = o
     for i, slot in enumerate(part.slots[1:], start=1):
+        if i in number:
+            continue
         if not slot.given:
             number[i] = program.new_slot(slot.spec, number.get(slot.root))
         elif id(binding.arrays[i]) in same:
@@ -72,6 +106,8 @@ def _said(program: Program, step: Step, lib: Library) -> list[Step]:
     if not {program.root(step.ins[p]) for p in step.writes} <= written:
         return [step]  # a state would stay as it was
     for edge, o in zip(edges, step.outs, strict=False):
+        if number.get(binding.slot_of.get(edge.key, 0)) == o:
+            continue
         attributes = {"dtype": program.slots[o].spec.type_name}
         if edge.key in binding.slot_of:
             found = number[binding.slot_of[edge.key]]
@@ -79,7 +115,7 @@ def _said(program: Program, step: Step, lib: Library) -> list[Step]:
             found = _hold(program, edge.current_spec, edge.array.read("host"))
         steps.append(Step.of("cast", attributes, (found,), (o,), step.second))
         steps[-1].source = step.source
-    return [s for inner in steps for s in _said(program, inner, lib)]
+    return steps
 
 
 def _has_kernel(program: Program, step: Step, lib: Library) -> bool:
