@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from nnl.core.array import NdArray
@@ -24,7 +25,8 @@ def backward_now(
     """Run backward through nodes whose forward has run; computes with NdArrays.
 
     Args:
-        pre, post: Called around each node.
+        pre, post: Called around each node. Gradients are then written as they come, so that they
+            can be looked at, and changed.
         ready: Called with the gradient of a leaf as soon as it is complete. May change it.
     """
     # Ids of arrays that several edges hold, which a leaf must copy. An id that outlives its array
@@ -33,14 +35,46 @@ def backward_now(
     root = (output.node, output.index)
     stays: set[Node] = set()  # nodes with outputs that stay readable, found from their users
     found = Gradients()
+    watched = pre is not None or post is not None
+    given: dict[int, Value] = {}  # the leaves among whose gradients something has been added
     uses = Uses(output) if ready is not None else None
 
-    def deliver(leaves: Sequence[tuple[Value, Any]]) -> None:
-        for value, g in leaves:
+    def deliver(leaves: Iterable[int]) -> None:
+        for i in [i for i in leaves if i in found.leaves]:
+            value, g = found.leaves.pop(i)
             accumulate(value.grad, g, own=id(g) not in shared)
-        if ready is not None:
-            for grad in {id(v.grad): v.grad for v, _ in leaves}.values():
-                ready(grad)
+            given[i] = value
+
+    def before(node: Node) -> None:
+        for i, g in enumerate(found.edges[node]):
+            show(node, i, g)
+        if pre is not None:
+            pre(node)
+
+    def show(node: Node, i: int, g: NdArray | None) -> None:
+        """Let a gradient of an intermediate be what has come so far."""
+        grads = node.grads = node.grads or {}
+        if g is None:
+            if i in grads:
+                grads[i].zero()
+        elif (node, i) != root:
+            mine = grads.setdefault(i, g)  # the object a user may hold stays the same
+            if mine is not g:
+                mine.become(g)
+
+    def show_inputs(node: Node) -> None:
+        for v in node.inputs:
+            if v is None or not v.need_grad:
+                continue
+            if v.node is None:
+                deliver([id(v)])
+                continue
+            pending = found.edges.get(v.node)
+            g = None if pending is None else pending[v.index]
+            if g is not None and id(g) in shared:  # a hook that changes it means this one
+                g = pending[v.index] = NdArray.unwritten(g.spec).copy_from(g)  # type: ignore[index]
+            if g is not None:
+                show(v.node, v.index, g)
 
     def done(node: Node, gys: list[Any], gxs: Sequence[Any]) -> None:
         for g in gys:
@@ -51,6 +85,10 @@ def backward_now(
         elif len(gxs) > 2:
             ids = [id(g) for g in gxs]
             shared.update([i for i in ids if ids.count(i) > 1])
+        if watched:
+            show_inputs(node)
+            if post is not None:
+                post(node)
         clear = clear_buffer and node.outs is None  # plans free what static nodes hold
         if clear:
             node.saved = None
@@ -62,21 +100,44 @@ def backward_now(
             if node is not root[0]:
                 node.grads = None
         else:
-            grads = node.grads = node.grads or {}
             for i, g in enumerate(gys):
-                if g is not None and (node, i) != root:
-                    mine = grads.setdefault(i, g)  # the object a user may hold stays the same
-                    if mine is not g:
-                        mine.become(g)
-        if post is not None:
-            post(node)
-        if uses is not None:
+                if g is not None:
+                    show(node, i, g)
+        if uses is not None and ready is not None:
             for leaves in uses.ended_by(node):
-                deliver([found.leaves.pop(i) for i in leaves if i in found.leaves])
+                deliver(leaves)
+                for grad in {
+                    id(given[i].grad): given[i].grad for i in leaves if i in given
+                }.values():
+                    ready(grad)
 
-    with using(record=False, auto_forward=True, no_grad=False):
-        backprop([output], [gy], done=done, before=pre, found=found)
-    deliver(list(found.leaves.values()))
+    def run() -> None:
+        with using(record=False, auto_forward=True, no_grad=False):
+            backprop([output], [gy], done=done, before=before if watched else None, found=found)
+
+    if watched:
+        with showing(output, gy):
+            run()
+    else:
+        run()
+    deliver(list(found.leaves))
+
+
+@contextmanager
+def showing(output: Value, gy: NdArray) -> Iterator[None]:
+    """Let the output have the start gradient for the time of a run."""
+    assert output.node is not None
+    grads = output.node.grads = output.node.grads or {}
+    mine = grads.get(output.index)
+    grads[output.index] = gy
+    try:
+        yield
+    finally:
+        grads = output.node.grads or {}
+        if mine is not None:
+            grads[output.index] = mine
+        else:
+            grads.pop(output.index, None)
 
 
 class Uses:
