@@ -34,6 +34,7 @@ from nnl.converters.nnp.content import (
     with_executor,
     with_functions,
 )
+from nnl.converters.open_sizes import words
 from nnl.core.atomic import replacing
 
 logger = logging.getLogger("nnl")
@@ -66,6 +67,21 @@ def add_commands(commands: Any) -> None:
         metavar="N",
         help="batch size of the result; -1 leaves it open; 1,8 writes two programs into one .nnlp "
         "(default: NNP keeps its own, others 1)",
+    )
+    p.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="X=1,3,640,640",
+        help="sizes of an input that the file leaves open; a name leaves one open",
+    )
+    p.add_argument(
+        "--open",
+        action="append",
+        default=[],
+        metavar="X=batch,3,height:32..4096:32,width",
+        help="NNLP: names of open sizes of an input, each with least, greatest and multiple where "
+        "that is known; without it those that the file leaves open",
     )
     p.add_argument(
         "-E",
@@ -204,6 +220,10 @@ def run(args: argparse.Namespace) -> int:
         model = NnpModel(with_executor(model.content(), args.nnp_import_executor_index))
     if args.inputs is not None or args.outputs is not None:
         model = model.between(_names(args.inputs), _names(args.outputs))
+    if args.open and target.name != "NNLP":
+        raise UsageError(f"the option --open is for NNLP, not {target.name}")
+    if args.shape or args.open:
+        model.close(_shapes(*args.shape, *args.open))
     _tell_executors(args, model, target)
     parts = _parts(args, model, output, target, options)
     if args.config is None:
@@ -294,6 +314,14 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
         args.weights_file,
         args.dataset,
     )
+
+
+def _shapes(*texts: str) -> dict[str, list[str]]:
+    """Inputs and sizes of options such as "x=1,3,640,640"."""
+    try:
+        return dict(map(words, texts))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _batch_sizes(text: str) -> tuple[int, ...]:

@@ -165,6 +165,13 @@ def infer(args: argparse.Namespace) -> int:
         network, _ = _network(args, batch)
     values = {}
     for (name, v), path, value in zip(network.inputs.items(), args.inputs, arrays, strict=True):
+        if isinstance(network, ProgramNetwork) and network.open:
+            if not path.endswith(".npy"):
+                raise ValueError(
+                    f"{path} has no shape, and {args.config} takes any: give .npy files"
+                )
+            values[name] = value
+            continue
         if path.endswith(".npy"):
             # a batch of one, or a channel of one, may be left out; an order of axes may not differ
             fits = [n for n in value.shape if n != 1] == [n for n in v.shape if n != 1]

@@ -42,14 +42,15 @@ def largest_gap(model: Model, file: str, name: str, target: Format, options: Wri
 
     Args:
         file, name: Where it is now, and what messages call it.
-        options: What it was written with; an open batch size is tried with two.
+        options: What it was written with; open sizes are tried with two.
     Raises:
         ValueError: The result has other inputs or outputs, does not take the batch size, or its
             runtime does not run it.
     """
     size = options.batch_size
     if target.name == "NNLP":
-        return max(_gap_of_program(network, file, key) for key, network in entries(model, options))
+        pairs = entries(model, options, load_program(file))
+        return max(_gap_of_program(network, file, key) for key, network in pairs)
     source = model.network(None if size == -1 else size, inference=True)
     known = None if target.runtime is None or _draws(source) else target.runtime(file, name)
     if known is not None:

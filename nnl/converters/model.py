@@ -22,6 +22,7 @@ from nnl.converters.nnp.network_reader import MAX_ELEMENTS
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.converters.nnp.writer import create_proto
 from nnl.converters.open_batch import at_two_sizes, merged
+from nnl.converters.open_sizes import OpenSizes, named
 from nnl.core.context import using
 from nnl.core.graph import capture
 from nnl.core.parameter import get_parameter, get_parameters, parameter_scope, set_parameter
@@ -94,6 +95,25 @@ class Model:
         """
         raise NotImplementedError(f"{type(self).__name__}: define network()")
 
+    def open_sizes(self) -> OpenSizes:
+        """Shapes of the inputs, as far as the file leaves them open; empty if it does not."""
+        return OpenSizes()
+
+    def sized(self, sizes: Mapping[str, int]) -> Network:
+        """The graph for inference at sizes of all dims of `open_sizes`."""
+        raise NotImplementedError(f"{type(self).__name__}: define sized()")
+
+    def close(self, shapes: Mapping[str, Sequence[str]]) -> None:
+        """Close sizes of inputs, or leave them open under other names; see OpenSizes.closed.
+
+        Raises:
+            ValueError: The file's sizes are others. NotImplementedError: Its format has a batch
+                size alone.
+        """
+        raise NotImplementedError(
+            f"{self.where}: --shape and --open are for ONNX and TensorFlow, -b says a batch size"
+        )
+
     def between(self, inputs: Sequence[str] | None, outputs: Sequence[str] | None) -> Model:
         """The part that computes `outputs` from `inputs`; None keeps those of the file.
 
@@ -105,6 +125,20 @@ class Model:
 
 class NnpModel(Model):
     """NNabla's messages; the first executor chooses inputs and outputs."""
+
+    def open_sizes(self) -> OpenSizes:
+        """An open batch size: it is on the axes that differ between two."""
+        if not any(is_open(n) for n in self._content.proto.network):
+            return OpenSizes()
+        pairs = [self.network(n, inference=True).inputs for n in (2, 3)]
+        axes = {}
+        for name, x in pairs[0].items():
+            sizes = zip(x.shape, pairs[1][name].shape, strict=True)
+            axes[name] = tuple(["batch" if pair == (2, 3) else pair[0] for pair in sizes])
+        return OpenSizes(axes)
+
+    def sized(self, sizes: Mapping[str, int]) -> Network:
+        return self.network(sizes["batch"], inference=True)
 
     def __init__(self, content: Content) -> None:
         self._content, self.where = content, content.where
@@ -210,23 +244,49 @@ class ForeignModel(Built):
 
     def __init__(self, loaded: Any, where: str) -> None:
         self._model, self.where = loaded, where
+        self._sizes: OpenSizes | None = None  # where somebody has said them
 
     def name(self) -> str:
         """What the file calls its graph."""
         return "network"
 
     def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
+        shapes = {}
+        for name, sizes in self.open_sizes().axes.items():
+            one = [batch_size or 1 if i == 0 else 1 for i in range(len(sizes))]
+            shapes[name] = [n if type(n) is int else m for n, m in zip(sizes, one, strict=True)]
+        return self._network(shapes)
+
+    def open_sizes(self) -> OpenSizes:
+        if self._sizes is None:
+            axes = {}
+            for name, info in self._infos().items():
+                sizes = enumerate(info.shape)
+                axes[name] = tuple(
+                    [n if type(n) is int and n >= 0 else named(name, i, n) for i, n in sizes]
+                )
+            self._sizes = OpenSizes(axes)
+        return self._sizes
+
+    def close(self, shapes: Mapping[str, Sequence[str]]) -> None:
+        self._sizes = self.open_sizes().closed(shapes, self.where)
+
+    def sized(self, sizes: Mapping[str, int]) -> Network:
+        return self._network(self.open_sizes().shapes(sizes))
+
+    def _infos(self) -> dict[str, Any]:
         infos = {v.name: v for v in self._model.infos}
+        for name in self._model.inputs:
+            if infos[name].kind != "tensor" or infos[name].shape is None:
+                raise ValueError(f"{self.where}: the input {name!r} has no shape")
+        return {name: infos[name] for name in self._model.inputs}
+
+    def _network(self, shapes: Mapping[str, Sequence[int]]) -> Network:
+        infos = self._infos()
         scope: OrderedDict[str, Any] = OrderedDict()
         inputs = {}
-        for name in self._model.inputs:
+        for name, shape in shapes.items():
             info = infos[name]
-            if info.kind != "tensor" or info.shape is None:
-                raise ValueError(f"{self.where}: the input {name!r} has no shape")
-            sizes = enumerate(info.shape)
-            shape = [
-                (batch_size or 1 if i == 0 else 1) if type(n) is not int else n for i, n in sizes
-            ]
             if math.prod(n or 1 for n in shape) > MAX_ELEMENTS:
                 raise ValueError(
                     f"{self.where}: the input {name!r} has the impossible shape {shape}"

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,48 +22,126 @@ from nnl.core.parameter import get_parameters, parameter_scope, set_parameter
 from nnl.core.random import seed
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
-from nnl.graph import load_program, save_program
+from nnl.graph import load_program
+from nnl.graph.open_recording import OpenGraphs, record_open
 from nnl.graph.passes.original import forget_orders, unfuse
 from nnl.graph.program import FORWARD, INPUT, PARAMETER, PREPARE, Program, Step
 from nnl.graph.programs import Programs
+from nnl.graph.saving import Saver, lower_graph
+from nnl.graph.sizes import Dim, witnesses
+
+logger = logging.getLogger("nnl")
 
 
 def write_programs(model: Model, path: str, options: WriteOptions) -> None:
-    """Write a program for each executor of a model and each batch size; they share parameters.
+    """Write a program for each executor of a model, of the sizes that the model leaves open, or one
+    for each batch size; they share parameters.
 
     Dropout does nothing in them, and batch normalization uses the running statistics.
 
     Raises:
-        ValueError: The batch size is fixed, and another one, or shall stay open.
+        ValueError: The batch size is fixed, and another one, or shall stay open; the network is not
+            the same program at all open sizes.
     """
     if options.version is not None:
         raise ValueError("the format NNLP has no versions to choose from: leave -d out")
     seed(0, set_parameter_seed=False)  # equal input gives equal bytes: the state is in the file
-    shared: OrderedDict[str, Any] = OrderedDict()
-    programs = {}
-    for name, network in entries(model, options):
+    written = _Written()
+    for prefix, part in executors(model):
+        if stays_open(part, options):
+            written.add_open(prefix, part)
+            continue
+        for name, network in _sized(prefix, part, options):
+            try:
+                written.add(name, network)
+            except ValueError as error:
+                raise ValueError(f"{model.where}: {error}") from None
+    written.saver.write(path)
+
+
+def stays_open(model: Model, options: WriteOptions) -> bool:
+    """Whether the program of a model runs at any size that the model leaves open."""
+    return options.batch_size is None and not options.further and model.open_sizes().open
+
+
+class _Written:
+    """A file of programs whose networks have parameters of their own, equal by name."""
+
+    def __init__(self) -> None:
+        self.saver = Saver()
+        self._parameters: OrderedDict[str, Any] = OrderedDict()
+        self._networks: list[Network] = []  # whose arrays the file knows by their identity
+
+    def add(self, name: str, network: Network) -> None:
+        """Add a program for the sizes of a network."""
+        with self._shared(network):
+            graph = network.outputs, network.inputs
+            self.saver.add(name, *lower_graph(self.saver, name, *graph))
+
+    def add_open(self, prefix: str, model: Model) -> None:
+        """Add a program that runs at any size that the model leaves open."""
+        opened = model.open_sizes()
+
+        def build(sizes: Mapping[str, int]) -> tuple[Any, Any]:
+            network = model.sized(sizes)
+            _simplify(network)
+            self._networks.append(network)
+            return network.outputs, network.inputs
+
+        def use(graphs: OpenGraphs) -> dict[str, Dim]:
+            first = self._networks[-len(graphs.graphs)]
+            with self._shared(first):
+                self.saver.add_open(prefix[:-1] or first.name, graphs)
+            return graphs.dims
+
+        try:
+            dims = record_open(build, opened.dims, opened.axes, opened.ranges, use)
+        except ValueError as e:
+            text = str(e).removeprefix(f"{model.where}: ")
+            raise ValueError(
+                f"{model.where}: with the open sizes {', '.join(opened.dims)}: {text}; --open says "
+                "of what they are multiples, --shape closes them"
+            ) from None
+        for name, dim in dims.items():
+            if name not in opened.ranges and dim.multiple > 1:
+                logger.warning("%s: %s is taken as %s", model.where, name, dim.wanted)
+
+    @contextmanager
+    def _shared(self, network: Network) -> Iterator[None]:
+        """Let the parameters of a network be those of that name that are in the file."""
+        self._networks.append(network)
         with parameter_scope("", network.parameters):
             for key, v in get_parameters(grad_only=False).items():
-                known: Variable = shared.setdefault(key, v)
+                known: Variable = self._parameters.setdefault(key, v)
                 if known.spec is v.spec:
                     v.data = known.data
-        programs[name] = network.outputs, network.inputs
-    with parameter_scope("", shared):
-        try:
-            save_program(path, programs=programs)
-        except ValueError as error:
-            raise ValueError(f"{model.where}: {error}") from None
+        with parameter_scope("", self._parameters):
+            self.saver.know_parameters()
+            yield
 
 
-def entries(model: Model, options: WriteOptions) -> Iterator[tuple[str, Network]]:
-    """Names of programs and their networks: one for each executor and each batch size."""
-    executors = model.content().proto.executor if isinstance(model, NnpModel) else []
-    parts = {f"{e.name or i}": i for i, e in enumerate(executors)}
+def executors(model: Model) -> Iterator[tuple[str, Model]]:
+    """What each executor computes, as models, and prefixes for the names of programs."""
+    found = model.content().proto.executor if isinstance(model, NnpModel) else []
+    parts = {f"{e.name or i}_": i for i, e in enumerate(found)}
     if len(parts) < 2:
-        yield from _sized("", model, options)
+        yield "", model
         return
-    for name, i in parts.items():
-        yield from _sized(f"{name}_", NnpModel(with_executor(model.content(), i)), options)
+    for prefix, i in parts.items():
+        yield prefix, NnpModel(with_executor(model.content(), i))
+
+
+def entries(
+    model: Model, options: WriteOptions, written: Programs
+) -> Iterator[tuple[str, Network]]:
+    """Names of the programs in a file, and networks to compare them with; open ones twice."""
+    for prefix, part in executors(model):
+        if not stays_open(part, options):
+            yield from _sized(prefix, part, options)
+            continue
+        name = prefix[:-1] or next(iter(written))
+        for sizes in witnesses(written[name].dims, count=2):
+            yield name, part.sized(sizes)
 
 
 def _sized(prefix: str, model: Model, options: WriteOptions) -> Iterator[tuple[str, Network]]:
@@ -95,12 +175,14 @@ class ProgramNetwork:
     """A program of a file, where networks are run.
 
     Attributes:
-        inputs, outputs: Shapes and types by name.
+        inputs, outputs: Shapes and types by name; of the example, where sizes are open.
+        open: Whether they are.
     """
 
     def __init__(self, path: str, batch_size: int | None = None) -> None:
         self._programs = load_program(path)
         self._name = self._chosen(path, batch_size)
+        self.open = bool(self._programs[self._name].dims)
         self.inputs: dict[str, Spec] = self._programs.inputs(self._name)
         self.outputs: dict[str, Spec] = self._programs.outputs(self._name)
 

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 Build = Callable[[Mapping[str, int]], tuple[Variables, Variables]]
 ROOM = 1 << 20  # numbers between those of two nodes, for new ones
 # (of what sizes are multiples, how large they are, how far apart in multiples)
-ATTEMPTS = (1, 1, 40), (1, 4, 40), (1, 16, 40), (1, 1, 12), (2, 4, 24), (8, 4, 24), (32, 4, 24)
+ATTEMPTS = (1, 1, 40), (1, 4, 40), (1, 16, 40), (1, 1, 12), (2, 2, 24), (8, 1, 16), (32, 1, 10)
 MULTIPLES = (1, 2, 4, 8, 16)
 T = TypeVar("T")
 

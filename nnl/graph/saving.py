@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from nnl.core.annotations import shown
@@ -40,10 +41,15 @@ class Saver:
     def __init__(self) -> None:
         self.programs: dict[str, Program] = {}
         self.arrays: dict[str, NdArray] = {}
-        registered = get_parameters(grad_only=False)
-        self.parameters = {name: v.need_grad for name, v in registered.items()}
-        # {id of an array's memory: its name}
-        self.names = {id(v.data.bufs): name for name, v in registered.items()}
+        self.parameters: dict[str, bool] = {}
+        self.names: dict[int, str] = {}  # {id of an array's memory: its name}
+        self.know_parameters()
+
+    def know_parameters(self) -> None:
+        """Call the parameters that are registered now by their names."""
+        for name, v in get_parameters(grad_only=False).items():
+            self.parameters[name] = v.need_grad
+            self.names[id(v.data.bufs)] = name
 
     def add(self, name: str, program: Program, binding: Binding, inputs: Mapping[int, str]) -> None:
         """Add a program that no pass has changed, or one that was saved before.
@@ -59,26 +65,25 @@ class Saver:
             rewrite_inside(program, lib, portable_inside)
         self._keep(name, program)
 
-    def add_open(self, name: str, opened: OpenGraphs, example: Mapping[str, int]) -> None:
-        """Add a program that runs at any size.
+    def add_open(self, name: str, opened: OpenGraphs) -> None:
+        """Add a program that runs at any size; its example is that of its dims, if it takes that.
 
-        Args:
-            example: The sizes of its dims that people see.
         Raises:
-            ValueError: The graphs are not one program; the text says where.
+            ValueError: The graphs are not one program; the text says where. Nothing is added.
         """
-        programs: list[Program] = []
-        for outputs, inputs in opened.graphs:
-            program, binding, named = lower_graph(self, name, outputs, inputs)
-            if programs:
-                _give_roles(program, binding.arrays, named)
-            else:
-                self._name(program, binding, named)
-            programs.append(program)
+        lowered = [lower_graph(self, name, *graph) for graph in opened.graphs]
+        for program, binding, named in lowered:
+            _give_roles(program, binding.arrays, named)
+        programs = [p.copy() for p, _, _ in lowered]
         lib = SPACES[programs[0].space].library()
         passes = [*PORTABLE, decompose_unknown, _rewrite_inside, _finish]
         found = unify_with_passes(programs, opened, lib, passes)
-        self._keep(name, moved(found, example))
+        with suppress(ValueError):
+            found = moved(found, {n: d.example for n, d in opened.dims.items()})
+        self._name(*lowered[0])
+        for i in lowered[0][1].arrays:  # passes leave the numbers of what is given
+            found.slots[i].name = lowered[0][0].slots[i].name
+        self._keep(name, found)
 
     def _name(self, program: Program, binding: Binding, inputs: Mapping[int, str]) -> None:
         """Give roles and names to what is given, and keep the arrays that it is."""
@@ -279,7 +284,7 @@ def _open_saver(
             f"save_program: outputs is {shown(outputs)}, wanted with open sizes a function that "
             'builds the network: lambda x: net(x), with inputs={"x": x}'
         )
-    dims, example = dims_of(axes, {k: v.shape for k, v in inputs.items()}, ranges)
+    dims = dims_of(axes, {k: v.shape for k, v in inputs.items()}, ranges)
 
     def build(sizes: Mapping[str, int]) -> tuple[Variables, Variables]:
         given = {}
@@ -304,7 +309,7 @@ def _open_saver(
 
     def use(opened: OpenGraphs) -> Saver:
         saver = Saver()  # the parameters are there now
-        saver.add_open("main", opened, example)
+        saver.add_open("main", opened)
         return saver
 
     try:
@@ -315,8 +320,8 @@ def _open_saver(
 
 def dims_of(
     axes: Axes, shapes: Mapping[str, Sequence[int]], ranges: Mapping[str, Sequence[Any]]
-) -> tuple[dict[str, Dim], dict[str, int]]:
-    """Open sizes by name, and the example of each that the shapes of the inputs give.
+) -> dict[str, Dim]:
+    """Open sizes by name; the shapes of the inputs are their examples.
 
     Raises:
         ValueError: Names, axes or ranges do not fit the inputs; the text says which.
@@ -352,4 +357,4 @@ def dims_of(
                 f"ranges: {n} has {tuple(ranges[n])}, wanted (least, greatest or None, multiple)"
             )
         dims[n] = Dim(size, least, greatest, multiple)
-    return dims, example
+    return dims

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files with open sizes become programs that run at these sizes, as ONNX Runtime runs the file."""
+
+import numpy as np
+import pytest
+
+import nnl as nn
+import nnl.parametric_functions as PF
+from nnl.cli.main import main
+from nnl.converters.open_sizes import OpenSizes, named, words
+from nnl.utils.save import save
+
+onnx = pytest.importorskip("onnx")
+helper, FLOAT, INT64 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+
+
+def saved(path, nodes, inputs, outputs, weights=()):
+    tensors = [onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in weights]
+    ends = [
+        [helper.make_tensor_value_info(k, FLOAT, shape) for k, shape in some]
+        for some in (inputs, outputs)
+    ]
+    graph = helper.make_graph(nodes, "net", *ends, tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
+def weight(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def picture(path):
+    """A backbone, flattened by computing with the shape, and joined with an upsampled one."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Relu", ["c"], ["r"]),
+        node("Shape", ["x"], ["shape"]),
+        node("Slice", ["shape", "two", "four"], ["pixels"]),
+        node("Shape", ["r"], ["small"]),
+        node("Slice", ["small", "zero", "two"], ["maps"]),
+        node("Concat", ["maps", "pixels"], ["size"], axis=0),
+        node("Resize", ["r", "", "", "size"], ["up"], mode="nearest"),
+        node("Concat", ["x", "up"], ["all"], axis=1),
+        node("Reshape", ["all", "flat"], ["rows"]),
+        node("Transpose", ["rows"], ["y"], perm=[0, 2, 1]),
+    ]
+    numbers = {"zero": [0], "two": [2], "four": [4], "flat": [0, 7, -1]}
+    weights = [("w", weight(4, 3, 3, 3)), *[(k, np.array(v)) for k, v in numbers.items()]]
+    saved(path, nodes, [("x", ["batch", 3, "height", "width"])], [("y", [None, None, 7])], weights)
+
+
+def tokens(path):
+    """Numbers of positions by Range, and rows that are repeated as often as there are samples."""
+    node = helper.make_node
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "one"], ["time"]),
+        node("Range", ["zero", "time", "one"], ["at"]),
+        node("Gather", ["table", "at"], ["positions"]),
+        node("Add", ["x", "positions"], ["h"]),
+        node("MatMul", ["h", "w"], ["q"]),
+        node("Transpose", ["q"], ["k"], perm=[0, 2, 1]),
+        node("MatMul", ["q", "k"], ["scores"]),
+        node("Softmax", ["scores"], ["p"]),
+        node("MatMul", ["p", "q"], ["y"]),
+    ]
+    numbers = [("zero", np.array(0)), ("one", np.array(1))]
+    weights = [("w", weight(8, 8)), ("table", weight(256, 8)), *numbers]
+    saved(path, nodes, [("x", ["N", "T", 8])], [("y", [None, None, 8])], weights)
+
+
+@pytest.mark.parametrize(
+    "write,shapes",
+    [
+        (picture, [(1, 3, 32, 32), (2, 3, 31, 64), (5, 3, 9, 20)]),
+        (tokens, [(1, 8, 8), (3, 17, 8), (2, 1, 8)]),
+    ],
+)
+def test_an_open_file_becomes_an_open_program(write, shapes, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    file, program = str(tmp_path / "net.onnx"), str(tmp_path / "net.nnlp")
+    write(file)
+    assert main(["convert", "--verify", file, program]) == 0
+    session, found = runtime.InferenceSession(file), nn.load_program(program)
+    for shape in shapes:
+        x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+        (want,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(found.run(x=x)["y"], want, atol=2e-5, rtol=2e-5)
+
+
+def test_names_ranges_and_numbers_can_be_said(tmp_path, capsys):
+    file, program = str(tmp_path / "net.onnx"), str(tmp_path / "net.nnlp")
+    picture(file)
+    assert main(["convert", "--open", "x=n,3,h:16..64:16,32", file, program]) == 0
+    text = nn.load_program(program).text()
+    assert "h: any size, at least 16 and at most 64, a multiple of 16" in text
+    assert "x:f32[n, 3, h, 32] input" in text
+    np.save(tmp_path / "x.npy", np.ones((2, 3, 48, 32), np.float32))
+    capsys.readouterr()
+    given = ["infer", "-c", program, "-o", str(tmp_path / "y"), str(tmp_path / "x.npy")]
+    assert main(given) == 0
+    assert "y float32 (2, 1536, 7)" in capsys.readouterr().out
+    np.save(tmp_path / "x.npy", np.ones((2, 3, 40, 32), np.float32))
+    assert main(given) != 0
+    assert "axis 2: h is 40, wanted at least 16 and at most 64" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", ["net.nnlp", "net.tflite"])
+def test_a_shape_closes_sizes(output, tmp_path):
+    file, closed = str(tmp_path / "net.onnx"), str(tmp_path / output)
+    picture(file)
+    assert main(["convert", "--verify", "--shape", "x=1,3,16,24", file, closed]) == 0
+
+
+@pytest.mark.parametrize(
+    "options,text",
+    [
+        (["--shape", "z=1,3,8,8"], "there is no input 'z' among x"),
+        (["--shape", "x=1,3,8"], "x has 4 axes, got 3: 1,3,8"),
+        (["--shape", "x=1,4,8,8"], "x has the size 3 in the file, got 4"),
+        (["--shape", "x1,3,8,8"], "'x1,3,8,8' is no shape, wanted one such as x=1,3,640,640"),
+        (["--open", "x=n,3,h:9,w"], "'h:9' is no size, wanted a number, or a name as in height"),
+        (["--open", "x=n,3,h:9..4,w"], "'h:9..4' is no range, wanted least..greatest:multiple"),
+    ],
+)
+def test_wrong_shapes(options, text, tmp_path, capsys):
+    file = str(tmp_path / "net.onnx")
+    picture(file)
+    assert main(["convert", *options, file, str(tmp_path / "net.nnlp")]) != 0
+    assert text in capsys.readouterr().err
+
+
+def test_sizes_that_the_network_fixes_are_told(tmp_path, capsys):
+    file = str(tmp_path / "net.onnx")
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    saved(file, nodes, [("x", ["n", 6])], [("y", [4, 3])], [("shape", np.array([4, 3]))])
+    assert main(["convert", file, str(tmp_path / "net.nnlp")]) != 0
+    error = capsys.readouterr().err
+    assert "net.onnx: with the open sizes n: node Reshape" in error
+    assert "--open says of what they are multiples, --shape closes them" in error
+
+
+def test_sizes_by_one_name_are_one_size():
+    sizes = OpenSizes({"a": ("n", 3), "b": ("n", "m")})
+    assert sizes.closed({"a": ["5", "3"]}, "f").axes == {"a": (5, 3), "b": (5, "m")}
+    with pytest.raises(ValueError, match="f: n is one size in the file, got 5 and 6"):
+        sizes.closed({"a": ["5", "3"], "b": ["6", "m"]}, "f")
+
+
+def test_names_of_files_become_names():
+    assert named("x:0", 2, None) == "x_0_2" and named("x", 0, None) == "batch"
+    assert named("x", 1, "past + 1") == "past_1" and named("x", 3, "?") == "x_3"
+    assert words("a=b=1, 2") == ("a=b", ["1", " 2"])
+
+
+def test_an_open_batch_of_nnp_stays_open(tmp_path):
+    x = nn.Variable((4, 3))
+    x.name = "x"
+    y = PF.affine(x, 2)
+    y.name = "y"
+    content = {
+        "networks": [
+            {"name": "net", "batch_size": 4, "outputs": {"y": y}, "names": {"x": x}},
+        ],
+        "executors": [{"name": "e", "network": "net", "data": ["x"], "output": ["y"]}],
+    }
+    save(str(tmp_path / "net.nnp"), content)
+    assert main(["convert", str(tmp_path / "net.nnp"), str(tmp_path / "net.nnlp")]) == 0
+    found = nn.load_program(str(tmp_path / "net.nnlp"))
+    for n in (1, 4, 7):
+        assert found.run(x=np.ones((n, 3)))["y"].shape == (n, 2)
