@@ -56,7 +56,7 @@ class Recorded:
             self.ends = [(y if m else OPS["identity"](y)).edge for y, m in both]
         self.around: dict[Key, Value] = {}
         own, seen = {x.key for x in self.holes}, {v.node for v in self.ends if v.node is not None}
-        todo = list(seen)
+        todo = sorted(seen, key=lambda n: n.seq)  # inputs are in one order in every process
         while todo:
             for v in todo.pop().inputs:
                 if v is None or v.key in own:
