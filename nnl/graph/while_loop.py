@@ -11,6 +11,7 @@ import numpy as np
 
 from nnl.core.annotations import shown
 from nnl.core.context import SPACES, STATE
+from nnl.core.graph import Value
 from nnl.core.op import OPS, Cost, op
 from nnl.core.spec import ShapeError, Spec
 from nnl.core.variable import Variable
@@ -27,6 +28,7 @@ from nnl.graph.inside import (
     listed,
     output_specs,
     returned,
+    zeros,
 )
 from nnl.graph.loop_gradient import loop_gradient, written_inside
 from nnl.graph.program import Program
@@ -260,25 +262,35 @@ def _run_now(
     condition: Callable[..., Any], body: Callable[..., Any], carried: Any, most: int | None
 ) -> Any:
     """The loop in Python."""
-    state, more = list(carried), []
-    specs, trips = [x.spec for x in carried], 0
-    while (most is None or trips < most) and _one_number(condition(*state)).d.item():
+    state, n = list(carried), len(carried)
+    rows: list[list[Variable]] = []
+    specs = [x.spec for x in carried]
+    while (most is None or len(rows) < most) and _one_number(condition(*state)).d.item():
         ys = returned("while_loop: the body", body(*state))
         _check_body([y.spec for y in ys], specs, most)
-        state, trips = ys[: len(state)], trips + 1
-        more.append(ys[len(state) :])
-    return _stacked(state, more, most)
+        state = ys[:n]
+        rows.append(ys[n:])
+    if most is None:
+        found = state
+    elif rows:
+        found = [*state, *[_stacked(ys, most) for ys in zip(*rows, strict=True)]]
+    else:  # how many there would be, and of which shapes, the body says
+        once = Recorded(lambda: body(*state), [], "while_loop: the body")
+        _check_body(once.specs, specs, most)
+        stacks = [s.with_shape((most, *s.shape)) for s in once.specs[n:]]
+        found = [*state, *[Variable.of_edge(Value.leaf(nd), nd) for nd in map(zeros, stacks)]]
+    return found[0] if len(found) == 1 else tuple(found)
 
 
-def _stacked(state: list[Any], more: list[Any], most: int | None) -> Any:
-    """What a loop returns: rows of all trips and zeros make one array."""
-    stacks = []
-    for rows in zip(*more, strict=True):
-        stack = OPS["stack"](*rows, axis=0)
-        missing = (most or 0) - len(rows)
-        if missing:
-            zeros = OPS["constant"](val=0, shape=(missing, *stack.shape[1:]))
-            stack = OPS["concatenate"](stack, zeros, axis=0)
-        stacks.append(stack)
-    found = (*state, *stacks)
-    return found[0] if len(found) == 1 else found
+def _stacked(rows: Sequence[Variable], most: int) -> Variable:
+    """Rows of all trips and then zeros, in one array."""
+    missing, spec = most - len(rows), rows[0].spec
+    if spec.dtype != STATE.target.float_dtype and not rows[0].need_grad:  # functions would convert
+        stack = np.zeros((most, *spec.shape), spec.dtype)
+        stack[: len(rows)] = [y.d for y in rows]
+        return Variable.from_numpy_array(stack)
+    y: Variable = OPS["stack"](*rows, axis=0)
+    if missing:
+        zeros_ = OPS["constant"](val=0, shape=(missing, *spec.shape))
+        y = OPS["concatenate"](y, zeros_, axis=0)
+    return y

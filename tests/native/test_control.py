@@ -11,7 +11,7 @@ import nnl.solvers as S
 from nnl.core.graph import capture
 from nnl.core.python_function import PythonFunction
 from nnl.graph.plan import Plan
-from tests.graph import test_switch, test_while_loop
+from tests.graph import test_loop_types, test_switch, test_while_loop
 from tests.graph.saved import normal, training_step
 from tests.native.kernels import require_library
 from tests.native.test_model import check, model, own_parameters  # noqa: F401
@@ -108,3 +108,16 @@ def test_training_steps_with_loops(tmp_path):
     step(**{k: nn.Variable.from_numpy_array(v) for k, v in values.items()})
     step.save(path)
     check(nn.load_program(path), path, values)
+
+
+def test_loops_over_mixed_types(tmp_path):
+    """A counter before the state, whole numbers, booleans and halves between floats."""
+    path = tmp_path / "x.nnlp"
+    for order in test_loop_types.orders():
+        net = test_loop_types.Loop(order, 0, rows=True)
+        leaves = {k: nn.Variable.from_numpy_array(v) for k, v in net.inputs.items()}
+        ys = net.loop(*leaves.values())
+        nn.save_program(path, {f"y{k}": y for k, y in enumerate(ys)}, leaves)
+        found = nn.load_program(path)
+        for n in (0, 3):
+            check(found, path, {**net.inputs, "trips": np.array(n, np.int32)})

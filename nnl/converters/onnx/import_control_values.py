@@ -11,6 +11,7 @@ import numpy as np
 import nnl.functions as F
 from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.values import dtype_of, is_float, known, scalar, shape_of, tagged, var
+from nnl.core.context import STATE
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.graph import switch, while_loop
@@ -20,8 +21,9 @@ MOST = 2**20  # trips that are a bound of the loop, and not another word for any
 
 
 def _plain(values: Sequence[Any]) -> list[Variable]:
-    """Values as Variables; those of one ONNX type have one type in memory."""
-    found = []
+    """Values as Variables; those of one ONNX type have one type in memory, as functions give it."""
+    found, target = [], STATE.target
+    floats = (target.float_dtype, target.half or target.float_dtype)
     for v in values:
         if v is None or isinstance(v, list):
             raise OnnxError(
@@ -31,6 +33,8 @@ def _plain(values: Sequence[Any]) -> list[Variable]:
         if not is_float(dtype):
             kept = np.dtype(np.float32) if dtype == np.bool_ else dtype
             x = x if x.spec.dtype == kept else OPS["cast"](x, dtype=kept.name)
+        elif x.spec.dtype not in floats:
+            x = F.mul_scalar(x, 1)  # converts, and lets gradients through
         found.append(x)
     return found
 

@@ -260,6 +260,8 @@ def _promised(node: Node, index: int, values: Sequence[Any]) -> Any:
     if not outputs:
         return None
     name = outputs[min(index, len(outputs) - 1)]
+    if not name:  # what a subgraph gives, of any type
+        return None
     name = node.fixed_types.get(name, name)
     if name in _FIXED:
         return _FIXED[name]

@@ -157,6 +157,11 @@ def default_of(attribute: Any) -> Any:
     return tuple(v.decode() if isinstance(v, bytes) else v for v in value)
 
 
+def _type_name(formal: Any) -> str:
+    """The name of a type that all values of a parameter have; "" where each has one of its own."""
+    return formal.type_str if formal.is_homogeneous else ""
+
+
 def make_class(schema: Any) -> type[Node]:
     """The class of one operator, from its schema."""
     members: dict[str, Any] = {
@@ -166,8 +171,8 @@ def make_class(schema: Any) -> type[Node]:
         "since": schema.since_version,
         "__doc__": schema.doc or f"ONNX operator {schema.name}.",
         "type_names": (
-            tuple(p.type_str for p in schema.inputs),
-            tuple(p.type_str for p in schema.outputs),
+            tuple(map(_type_name, schema.inputs)),
+            tuple(map(_type_name, schema.outputs)),
         ),
         "__module__": __name__,
         "fixed_types": {
