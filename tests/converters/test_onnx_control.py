@@ -219,6 +219,66 @@ def test_files_of_programs(tmp_path):
     np.testing.assert_allclose(got["y"], want[0], rtol=1e-5)
 
 
+def one_of(then, other, nodes=()):
+    """y is what one of two branches makes of x, as s says; (nodes, shape in the file) of each."""
+    both = [
+        graph([*made, node("Identity", "r", f"y{k}")], [], [(f"y{k}", shape)])
+        for k, (made, shape) in enumerate((then, other))
+    ]
+    last = node("If", "c", "y", then_branch=both[0], else_branch=both[1])
+    nodes = [*(nodes or [node("Greater", "s,zero", "c")]), last]
+    weights = {"w": normal(1, 16, 6), "r0": normal(1, 16, 4), "axes": np.array([1])}
+    weights["zero"] = np.array(0, np.float32)
+    inputs = [value("x", (1, 1, 1, 6)), value("s", ())]
+    return model(nodes, inputs, [value("y", None)], weights)
+
+
+IS_FLAT = ([node("Squeeze", "x,axes", "f"), node("LSTM", "f,w,r0", "r", hidden_size=4)], None)
+HAS_FOUR_AXES = ([node("LSTM", "x,w,r0", "r", hidden_size=4)], None)
+SHORTER = ([node("ReduceSum", "x,axes", "r", keepdims=0)], (1, 6))  # it has the shape (1, 1, 6)
+SAME = ([node("Identity", "x", "r")], (1, 1, "n", 6))
+
+
+@pytest.mark.parametrize(
+    "then,other,taken",
+    [
+        (IS_FLAT, HAS_FOUR_AXES, 1),
+        (HAS_FOUR_AXES, IS_FLAT, -1),
+        (SHORTER, SAME, -1),
+        (SAME, SHORTER, 1),
+    ],
+)
+def test_a_branch_that_cannot_be_taken_at_these_sizes_is_left_out(then, other, taken, caplog):
+    proto = one_of(then, other)
+    x = normal(1, 1, 1, 6)
+    leaves, ys = static(proto, x=x, s=np.float32(0))
+    assert f"node If 'y': a run whose condition is {taken < 0} will be an error" in caplog.text
+    check(proto, leaves, ys, x=x, s=np.float32(taken))
+    leaves["s"].d = -taken
+    with pytest.raises(ValueError, match="index holds 1, and there are 1 branches"):
+        ys[0].forward()
+
+
+def test_an_if_of_which_no_branch_can_be_taken():
+    with pytest.raises(OnnxError, match=r"node LSTM 'r': .*x float32\[1, 1, 1, 6\] has rank 4"):
+        static(one_of(HAS_FOUR_AXES, HAS_FOUR_AXES), x=normal(1, 1, 1, 6), s=np.float32(0))
+
+
+def test_an_if_on_sizes_takes_its_branch():
+    """A Squeeze that is left out where its axis is longer, as exporters write it."""
+    nodes = [
+        node("Shape", "x", "shape"),
+        node("Gather", "shape,axes", "n"),
+        node("Cast", "n", "m", to=FLOAT),
+        constant("unit", np.ones(1, np.float32)),
+        node("Equal", "m,unit", "c"),
+    ]
+    proto = one_of(([node("Squeeze", "x,axes", "r")], None), SAME, nodes)
+    leaves, ys = static(proto, x=normal(1, 1, 1, 6), s=np.float32(0))
+    assert ys[0].shape == (1, 1, 6) and not any(n.op.name == "switch" for n in _nodes(ys[0]))
+    check(proto, leaves, ys, x=normal(1, 1, 1, 6), s=np.float32(0))
+
+
 # ---- export ----
 
 

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.onnx.errors import OnnxError
+from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.values import dtype_of, is_float, known, scalar, shape_of, tagged, var
 from nnl.core.context import STATE
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
 from nnl.graph import switch, while_loop
 
+logger = logging.getLogger("nnl")
 _ADVICE = "pass what decides that as a numpy array, or call the model in nnl.auto_forward()"
 MOST = 2**20  # trips that are a bound of the loop, and not another word for any number
 
@@ -44,29 +46,89 @@ def _typed(values: Sequence[Variable], dtypes: Sequence[Any]) -> list[Variable]:
     return [tagged(v, t) for v, t in zip(values, dtypes, strict=True)]
 
 
-def chosen_by_value(ctx: Any, node: Any, condition: Any) -> Any:
-    """One of two subgraphs, of which both are recorded. Sequences have the same length in both."""
-    kinds: list[Any] = []  # of each branch
+class _Dead(Exception):
+    """A branch cannot be taken at these sizes."""
 
-    def branch(graph: Any) -> Any:
+    def __init__(self, place: int, reason: OnnxError) -> None:
+        self.place, self.reason = place, reason
+        super().__init__(str(reason))
+
+
+def chosen_by_value(ctx: Any, node: Any, condition: Any) -> Any:
+    """One of two subgraphs, of which both are recorded. Sequences have the same length in both.
+
+    A branch that cannot be recorded at these sizes, or gives other shapes than the file says where
+    the other one does not, is left out: a run that wants it is an error.
+    """
+    graphs = [node.else_branch, node.then_branch]
+    kinds: dict[int, Any] = {}  # of each branch
+
+    def branch(k: int) -> Any:
         def run() -> list[Variable]:
-            outs = ctx.run_inside(graph, ())
+            try:
+                outs = ctx.run_inside(graphs[k], ())
+            except UnsupportedOperator:
+                raise
+            except OnnxError as e:
+                raise _Dead(k, e) from e
             lengths = [len(v) if isinstance(v, list) else None for v in outs]
             flat = [x for v in outs for x in (v if isinstance(v, list) else [v])]
             values = _plain(flat)
-            kinds.append((lengths, [dtype_of(v) for v in flat]))
+            shapes = [None if isinstance(v, list) else shape_of(v) for v in outs]
+            kinds[k] = lengths, [dtype_of(v) for v in flat], shapes
+            if len(kinds) == 2:
+                _check_declared(graphs, [kinds[0][2], kinds[1][2]])
             return values
 
         return run
 
-    ys = switch(var(condition), [branch(node.else_branch), branch(node.then_branch)])
-    (lengths, dtypes), (others, other_dtypes) = kinds
+    index = _number(condition)
+    try:
+        ys = switch(index, [branch(0), branch(1)])
+    except _Dead as first:
+        k = 1 - first.place
+        kinds.clear()
+        try:
+            ys = switch(F.logical_not(index) if k else index, [branch(k)])
+        except _Dead:
+            raise first.reason from None
+        logger.warning(
+            "%s: a run whose condition is %s will be an error, as that branch cannot be taken at "
+            "these sizes: %s",
+            node.label,
+            not k,
+            first.reason,
+        )
+        kinds[1 - k] = kinds[k]
+    (lengths, dtypes, _), (others, other_dtypes, _) = kinds[0], kinds[1]
     if lengths != others:
         raise OnnxError(f"its branches give sequences of {others} and {lengths} values")
     if dtypes != other_dtypes:
         raise OnnxError(f"its branches give {other_dtypes} and {dtypes}")
     flat = iter(_typed(ys, dtypes))
     return [next(flat) if n is None else [next(flat) for _ in range(n)] for n in lengths]
+
+
+def _check_declared(graphs: Sequence[Any], shapes: Sequence[Any]) -> None:
+    """
+    Raises:
+        _Dead: The branches give different shapes, and only one those that the file says.
+    """
+    if shapes[0] == shapes[1]:
+        return
+    wanted = [[v.shape for v in g.outputs] for g in graphs]
+    fits = [all(map(_fits, *both)) for both in zip(shapes, wanted, strict=True)]
+    if fits[0] != fits[1]:
+        k = fits.index(False)
+        raise _Dead(k, OnnxError(f"it gives {shapes[k]}, and the file says {wanted[k]}"))
+
+
+def _fits(shape: Any, wanted: Any) -> bool:
+    if shape is None or wanted is None:
+        return True
+    if len(shape) != len(wanted):
+        return False
+    return all(not isinstance(n, int) or m == n for m, n in zip(shape, wanted, strict=True))
 
 
 def loop_by_value(ctx: Any, node: Any, trips: Any, condition: Any, state: Sequence[Any]) -> Any:
