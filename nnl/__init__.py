@@ -39,6 +39,7 @@ from nnl.core.parameter import (
     parameter_scope,
 )
 from nnl.core.random import seed
+from nnl.core.recent import set_cache_size
 from nnl.core.schema import schema
 from nnl.core.suggest import module_getattr as _module_getattr
 from nnl.core.variable import Variable, forward_all
@@ -71,8 +72,8 @@ __all__ = [
     "get_current_context", "get_current_parameter_scope", "get_parameters", "grad",
     "load_parameters", "load_program", "logger", "memory_budget", "no_grad", "parameter_scope",
     "print_graph", "profile", "recompute", "recompute_fn", "save_parameters", "save_program",
-    "schema", "seed", "set_auto_forward", "set_default_context", "set_function_post_hook",
-    "set_function_pre_hook",
+    "schema", "seed", "set_auto_forward", "set_cache_size", "set_default_context",
+    "set_function_post_hook", "set_function_pre_hook",
     "set_global_recompute", "set_solver_post_hook", "set_solver_pre_hook", "set_threads", "switch",
     "unset_function_post_hook", "unset_function_pre_hook", "unset_solver_post_hook",
     "unset_solver_pre_hook", "while_loop",

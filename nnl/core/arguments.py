@@ -20,20 +20,11 @@ from nnl.core.convert import (
     wanted_instead,
 )
 from nnl.core.origin import at, tell
+from nnl.core.recent import Kernels
 from nnl.core.spec import ShapeError, Spec, TooLarge
 from nnl.core.suggest import did_you_mean
 
 REQUIRED = object()  # the default of an attribute that has none
-
-_KEPT = 512  # attribute objects per op; a changing scalar must not fill memory
-
-
-def bounded(table: dict[Any, Any]) -> dict[Any, Any]:
-    """The table, with its oldest quarter dropped when it has become too large."""
-    if len(table) >= _KEPT:
-        for key in list(table)[: _KEPT // 4]:
-            table.pop(key, None)  # another thread may do the same now
-    return table
 
 
 def _frozen(value: Any) -> Any:
@@ -57,9 +48,9 @@ class Arguments:
     name: str
     attrs_class: Any
     at_most: dict[str, int]
-    _interned: dict[tuple[Any, ...], Any]
-    _raw: dict[tuple[Any, ...], Any]
-    _calls: dict[tuple[Any, ...], Any]
+    _interned: Kernels
+    _raw: Kernels
+    _calls: Kernels
 
     def _read_fields(self, cls: type) -> None:
         fields: dict[str, str] = {}
@@ -103,23 +94,23 @@ class Arguments:
             v = values[i]
             if (type(v) is not float or not v) and has_negative_zero(v):
                 key = (*key, i)
-        attrs = self._raw.get(key)
+        attrs = self._raw.find(key)
         if attrs is not None:
             return attrs
         converted = tuple(
             self._convert(f, k, v) for f, k, v in zip(self.fields, self.kinds, values, strict=True)
         )
         exactly = converted + key[len(values) :]
-        attrs = self._interned.get(exactly)
+        attrs = self._interned.find(exactly)
         if attrs is None:
             attrs = self.attrs_class()
             attrs.__dict__.update(zip(self.fields, converted, strict=True))
-            attrs.values, attrs.bound, attrs.resolved = converted, {}, {}
+            attrs.values, attrs.bound, attrs.resolved = converted, Kernels(), Kernels()
             floats = [converted[i] for i in self.float_fields]
             attrs.has_zero = any(0.0 in v if isinstance(v, tuple) else v == 0.0 for v in floats)
-            attrs = bounded(self._interned).setdefault(exactly, attrs)
+            attrs = self._interned.put(exactly, attrs)
         if type(values) is tuple:
-            bounded(self._raw)[key] = attrs
+            self._raw.put(key, attrs)
         return attrs
 
     def _convert(self, field: str, kind: str, value: Any) -> Any:
@@ -173,18 +164,18 @@ class Arguments:
         """
         key = (args[self.given :], *kw.items())
         try:
-            attrs = self._calls.get(key)
+            attrs = self._calls.find(key)
         except TypeError:  # a list, perhaps
             key = (_frozen(key[0]), *[(k, _frozen(v)) for k, v in kw.items()])
             try:
-                attrs = self._calls.get(key)
+                attrs = self._calls.find(key)
             except TypeError:
                 return self._parse(args, kw)
         if attrs is None:
             by_name = not kw.keys().isdisjoint(self.inputs)
             inputs, attrs = self._parse(args, kw)  # now kw has what was given by position, too
             if not by_name and not has_negative_zero(attrs.values):
-                bounded(self._calls)[key] = attrs
+                self._calls.put(key, attrs)
             return inputs, attrs
         if attrs.has_zero and has_negative_zero((*args[self.given :], *kw.values())):
             return self._parse(args, kw)  # the table takes it for 0.0

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from nnl.core.arguments import bounded
 from nnl.core.array import NdArray
 from nnl.core.callback import HOOKS
 from nnl.core.casts import cast_specs, narrowed, widened, with_casts
@@ -56,7 +55,7 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
     A backend declines by returning None; the next one of the context is then asked.
     """
     key = (target, *specs)
-    bound: Bound | None = attrs.bound.get(key)
+    bound: Bound | None = attrs.bound.find(key)
     if bound is not None:
         return bound
     if None in specs[: op.required] and not op.variadic:
@@ -89,7 +88,7 @@ def bind(op: Op, attrs: Any, target: Target, specs: tuple[Spec | None, ...]) -> 
         raise NotImplementedError(f"{op.name}: no kernel for {specs} in the backends {names}")
     if any(c is not s for c, s in zip(cast, specs, strict=True)):
         bound.call = with_casts(op, bound.call, cast, specs, bound.writes)
-    bounded(attrs.bound)[key] = bound
+    attrs.bound.put(key, bound)
     return bound
 
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nnl.core.arguments import REQUIRED, Arguments, bounded, write_to
+from nnl.core.arguments import REQUIRED, Arguments, write_to
 from nnl.core.describe import Cost, Onnx, Sample
 from nnl.core.dispatch import apply
 from nnl.core.random import stream
+from nnl.core.recent import Kernels
 from nnl.core.registry import OPS
 from nnl.core.spec import Spec
 
@@ -56,8 +57,8 @@ class Attributes:
     op: Op
     infer: Callable[..., Spec | tuple[Spec, ...]]
     values: tuple[Any, ...]
-    bound: dict[Any, Any]  # (target, *specs) -> Bound
-    resolved: dict[Any, Attributes]
+    bound: Kernels  # (target, *specs) -> Bound
+    resolved: Kernels
 
     def as_dict(self) -> dict[str, Any]:
         """Attribute values by name."""
@@ -109,7 +110,7 @@ class Op(Arguments):
         self._read_fields(cls)
         self._read_inputs(cls)
         self._read_vjp(cls)
-        self._interned, self._raw, self._calls = {}, {}, {}
+        self._interned, self._raw, self._calls = Kernels(), Kernels(), Kernels()
         self.has_resolve = hasattr(cls, "resolve")
         self.given_defaults = {
             f: d for f, d in zip(self.fields, self.defaults, strict=True) if d is not REQUIRED
@@ -180,12 +181,12 @@ class Op(Arguments):
             specs = tuple([None if x is None else x.spec for x in inputs])
         except AttributeError:
             raise self.bad_input(inputs) from None
-        done = attrs.resolved.get(specs)
+        done = attrs.resolved.find(specs)
         if done is None:
             if None in specs[: self.required] and not self.variadic:
                 self.check_given(specs)
             done = self.attrs(**{**attrs.as_dict(), **attrs.resolve(*specs)})
-            bounded(attrs.resolved)[specs] = done
+            attrs.resolved.put(specs, done)
         return done
 
     def __repr__(self) -> str:

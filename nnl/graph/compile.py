@@ -16,6 +16,7 @@ from nnl.core.context import EPOCH, STATE, using
 from nnl.core.convert import exact
 from nnl.core.graph import Value, capture
 from nnl.core.origin import at
+from nnl.core.recent import Plans
 from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
 from nnl.graph.binding import Binding
@@ -217,6 +218,8 @@ def _rebuild(result: Any, f: Callable[[Variable], Variable]) -> Any:
 def compile(f: Callable[..., Any]) -> Callable[..., Any]:
     """Run a function as a plan that is recorded at its first call with arguments of each shape.
 
+    The plans of the latest 128 combinations of arguments stay, see nnl.set_cache_size.
+
     Args:
         f: A function of Variables, NdArrays and hashable values. It may call forward(), backward()
             and the methods of solvers: a whole training step becomes one plan. Arithmetic of
@@ -256,7 +259,7 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
     forward pass that was recorded once is a network as well: `save` writes .nnp, .onnx and what
     else `nnl convert` does.
     """
-    cache: dict[Any, Compiled] = {}
+    cache = Plans()
 
     @wraps(f)
     def run(*args: Any, **kw: Any) -> Any:
@@ -277,14 +280,14 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
                 key.append(exact(a))
         key += kw
         try:
-            compiled = cache.get(tuple(key))
+            compiled = cache.find(tuple(key))
         except TypeError:
             raise TypeError(
                 f"compile: every argument of {getattr(f, '__name__', 'f')} must be a Variable, an "
                 f"NdArray or hashable, got {[type(a).__name__ for a in args]}"
             ) from None
         if compiled is None or not compiled.valid():
-            compiled = cache[tuple(key)] = Compiled(f, args, kw)
+            compiled = cache.put(tuple(key), lambda: Compiled(f, args, kw))
         return compiled.run(arrays)
 
     # without references to `run`, so that it goes when nobody holds it
@@ -294,7 +297,7 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _add_to(cache: dict[Any, Compiled], saver: Saver, name: str) -> None:
+def _add_to(cache: Plans, saver: Saver, name: str) -> None:
     """Add all that has been recorded of a function to a file."""
     if not cache:
         raise ValueError(f"save: {name} has not been called, so nothing is recorded")
@@ -302,7 +305,7 @@ def _add_to(cache: dict[Any, Compiled], saver: Saver, name: str) -> None:
         compiled.add_to(saver, name if n == 0 else f"{name}.{n + 1}")
 
 
-def _save(cache: dict[Any, Compiled], name: str, path: str | os.PathLike[str]) -> None:
+def _save(cache: Plans, name: str, path: str | os.PathLike[str]) -> None:
     """Write what has been recorded of a function as programs, .nnlp, or as a network."""
     file = os.fspath(path)
     if cache and not file.lower().endswith(".nnlp"):

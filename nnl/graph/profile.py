@@ -20,6 +20,7 @@ from nnl.core.atomic import replacing
 from nnl.core.context import SPACES, STATE, Backend, Target, using
 from nnl.core.op import Cost
 from nnl.core.origin import Origin, here, place
+from nnl.core.recent import LIMITS
 from nnl.core.spec import Spec
 
 Call = Callable[..., Any]
@@ -126,6 +127,13 @@ class Profile:
         self.events: list[Event] = []
         self.spans: list[Span] = []
         self.target, self.thread = STATE.target, get_ident()
+        self._before = {kind: (limit.made, limit.dropped) for kind, limit in LIMITS.items()}
+
+    @property
+    def caches(self) -> dict[str, tuple[int, int]]:
+        """How many plans and kernels were made and dropped since it began; see set_cache_size."""
+        before = self._before
+        return {k: (x.made - before[k][0], x.dropped - before[k][1]) for k, x in LIMITS.items()}
 
     def table(self, top: int = 30, layers: bool = True) -> str:
         """Per function called: calls, time, share of it, rates, share of the machine's peak.
@@ -159,6 +167,12 @@ class Profile:
         if len(rows) > top:
             lines.append(f"... and {len(rows) - top} more")
         lines.append(f"{'total':<36} {'':<8} {len(self.events):>6} {total / 1e6:>10.3f}")
+        for kind, (made, dropped) in self.caches.items():
+            if made or dropped:
+                lines.append(
+                    f"{made} {kind} made, {dropped} dropped from tables of {LIMITS[kind].most} "
+                    "(nnl.set_cache_size)"
+                )
         return "\n".join(lines)
 
     __str__ = table

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -97,12 +97,12 @@ def tiled_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return o // TILE, i // TILE, *kernel, TILE, TILE
 
 
-@cache
+@lru_cache(256)
 def _reorder(shape: tuple[int, ...], dtype: Any, source: str, target: str) -> Callable[..., Any]:
     return _kernel("to_layout", shape, (dtype, source), (dtype, target))
 
 
-@cache
+@lru_cache(256)
 def _cast(shape: tuple[int, ...], dtype: Any) -> Callable[..., Any]:
     return _kernel("cast", shape, (np.dtype(np.float32), HOST), (dtype, HOST))
 
