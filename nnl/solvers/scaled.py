@@ -173,6 +173,76 @@ class guarded_step:
             )  # fmt: skip
 
 
+@op("values_now", outputs=("*y",), keep=("x",))
+class values_now:
+    """Copies of arrays, which stay as they are where the arrays are written later."""
+
+    def infer(self, *x):
+        return x
+
+    def forward(self, xp, *x):
+        return tuple([xp.array(a) for a in x])
+
+    def cost(self, *x):
+        return Cost(0, sum(2 * a.nbytes for a in x))
+
+    def samples(rng):
+        yield Sample(rng.normal(size=(2, 3)), np.arange(3), grad=(False, False))
+
+
+def _undone(attrs: Any) -> tuple[int, ...]:
+    return (0, *range(2, 2 + attrs.count))
+
+
+@op("undo_step", keep=("arrays",), writes=_undone, view=True)
+class undo_step:
+    """Take back what a step has written if its loss, or some of that, is not finite.
+
+    Args:
+        arrays: Two int64, how many steps were taken back, in all and now in a row; the two bool of
+            finite_check; the arrays, then what each of them was before.
+        count: How many arrays.
+        most: Of such steps in a row, which then raise, where numpy computes; 0 is none.
+    Raises:
+        ValueError: So many steps in a row were taken back.
+    """
+
+    count: int
+    most: int = 0
+
+    def infer(self, *arrays):
+        return arrays[0]
+
+    def forward(self, xp, *arrays):
+        tally, lost = arrays[:2]
+        bad = lost.any()
+        tally[0] += bad
+        tally[1] = xp.where(bad, tally[1] + 1, 0)
+        own, before = arrays[2 : 2 + self.count], arrays[2 + self.count :]
+        for a, old in zip(own, before, strict=True):
+            a[...] = xp.where(bad, old, a)
+        if xp is np and self.most and tally[1] >= self.most:
+            raise ValueError(not_finite(int(tally[1])))
+        return tally
+
+    def cost(self, *arrays):
+        return Cost(3, sum(2 * a.nbytes for a in arrays))
+
+    def samples(rng):
+        for lost in ((False, False), (True, False)):
+            a, b, c, d = (rng.normal(size=n) for n in (3, 2, 3, 2))
+            flags, tally = np.array(lost), np.array([3, 1])
+            yield Sample(tally, flags, a, b, c, d, count=2, grad=(False,) * 6)
+
+
+def not_finite(count: int) -> str:
+    """What an error says after so many losses in a row."""
+    return (
+        f"the losses of {count} batches in a row were not finite; parameters, statistics and the "
+        "loss scale are as before them: look for inf or nan in the data and the parameters"
+    )
+
+
 LOWEST, HIGHEST = 2.0**-126, 2.0**127  # normal float32 powers of two: the start gradient is one
 
 
@@ -194,6 +264,7 @@ class LossScale:
     Attributes:
         value: The scale, to start backward() from.
         counts: Updates since it has changed, and updates that were left out.
+        lost: Updates of a loss that was not finite: all, and now in a row.
     Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, section 3.2.
     Example:
         >>> w = array([1])
@@ -223,6 +294,7 @@ class LossScale:
         self.solvers = [solver] if isinstance(solver, Solver) else list(solver)
         self.value = NdArray.from_numpy_array(np.array(scale, np.float32))
         self.counts = NdArray.from_numpy_array(np.zeros(2, np.int64))
+        self.lost = NdArray.from_numpy_array(np.zeros(2, np.int64))
         self._follow = OPS["follow_loss_scale"].attrs(
             factor=factor, steps=max(steps, 1), low=low, high=high
         )
@@ -234,7 +306,14 @@ class LossScale:
         space = next(iter(self.value.bufs))
         self.value.touch(space)[...] = scale
 
-    def update(self, weight_decay: float | Sequence[float] = 0.0, clip_norm: float = 0.0) -> None:
+    def update(
+        self,
+        weight_decay: float | Sequence[float] = 0.0,
+        clip_norm: float = 0.0,
+        loss: Any = None,
+        undo: Sequence[tuple[NdArray, NdArray]] = (),
+        most: int = 0,
+    ) -> None:
         """Update the parameters if all gradients are finite, and let the scale follow.
 
         Gradients that are lazily zero are skipped, as in Solver.update().
@@ -243,6 +322,11 @@ class LossScale:
             weight_decay: Rate of the weights' decay, that of each solver if there are several.
             clip_norm: The gradients, without the decay, are scaled down together to a norm of at
                 most this; 0 changes nothing.
+            loss: NdArray, or Variable, whose gradients they are. Where it or one of `undo` is not
+                finite, a smaller scale cannot help: nothing changes, but `lost` counts.
+            undo: Arrays that the pass has written, such as running statistics, each with what it
+                was before, and then is again.
+            most: Of such updates in a row, which then raise, where the host computes; 0 is none.
         Raises:
             ValueError: clip_norm is negative or not finite.
         """
@@ -258,10 +342,12 @@ class LossScale:
         if trace is not None:
             grads = [(attrs, e, trace.gradient(e.variable)) for attrs, e in updates]
             own = [Variable.of_edge(Value.leaf(nd), nd) for nd in (self.value, self.counts)]
+            given = [] if loss is None else self._more(loss, undo)
+            more = [v if isinstance(v, Variable) else trace.variable(v) for v in given]
             there = [(attrs, (e.variable, g, *e.inputs)) for attrs, e, g in grads if g is not None]
             with using(auto_forward=False):
                 self._record(
-                    limit, [attrs for attrs, _ in there], [*[call for _, call in there], own]
+                    limit, most, [a for a, _ in there], [*[call for _, call in there], own, more]
                 )
             return
         found = [(attrs, e, e.variable.edge.grad) for attrs, e in updates]
@@ -271,12 +357,17 @@ class LossScale:
             for _, e, g in found
         ]
         every = [attrs for attrs, _, _ in found]
+        given = () if loss is None else tuple(self._more(loss, undo))
         self._plan = executor().run_recorded(
-            (*every, self._follow, limit),
-            [*arrays, (self.value, self.counts)],
-            partial(self._record, limit, every),
+            (*every, self._follow, limit, most),
+            [*arrays, (self.value, self.counts), given],
+            partial(self._record, limit, most, every),
             self._plan,
         )
+
+    def _more(self, loss: Any, undo: Sequence[tuple[NdArray, NdArray]]) -> list[Any]:
+        """The loss and the inputs of undo_step that are not the scale's."""
+        return [loss, self.lost, *[a for a, _ in undo], *[old for _, old in undo]]
 
     def _guarded(self, solver: Solver, decay: float) -> Any:
         """The attributes of a solver's steps."""
@@ -286,21 +377,38 @@ class LossScale:
         return OPS["guarded_step"].attrs(rule=rule, decay=decay)
 
     def _record(
-        self, limit: float, attrs: Sequence[Any], inputs: Sequence[Sequence[Variable | None]]
+        self,
+        limit: float,
+        most: int,
+        attrs: Sequence[Any],
+        inputs: Sequence[Sequence[Variable | None]],
     ) -> list[Variable]:
         """Call the ops.
 
         Args:
             limit: Of the norm of all gradients, or 0.
             attrs: Of guarded_step, for each parameter.
-            inputs: Those of the solver's rule for each parameter, then scale and counts.
+            inputs: Those of the solver's rule for each parameter, then scale and counts, then what
+                belongs to a loss, if there is one.
         """
-        *calls, (value, counts) = inputs
+        *calls, own, more = inputs
+        value, counts = own
         if not calls:
             return []
         grads = [x[1] for x in calls]
+        if more:
+            before = OPS["values_now"](*own)
+            loss, lost, *arrays = more
+            n = len(arrays) // 2
+            watched = [v for v in (loss, *arrays[:n]) if v.spec.is_float]
+            grads += watched
         found = OPS["finite_check"](*grads)
-        by = OPS["clipped_scale"](value, *grads, clip_norm=limit) if limit else value
+        by = OPS["clipped_scale"](value, *grads[: len(calls)], clip_norm=limit) if limit else value
         step = OPS["guarded_step"]
         ends = [apply(step, a, (*x, found, by)) for a, x in zip(attrs, calls, strict=True)]
-        return [*ends, apply(OPS["follow_loss_scale"], self._follow, (found, value, counts))]
+        ends.append(apply(OPS["follow_loss_scale"], self._follow, (found, value, counts)))
+        if more:
+            arrays = [*own, *arrays[:n], *before, *arrays[n:]]
+            bad = OPS["finite_check"](*watched)
+            ends.append(OPS["undo_step"](lost, bad, *arrays, count=n + 2, most=most))
+        return ends

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,30 @@ import nnl as nn
 import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
+from nnl.core.python_function import PythonFunction
 from nnl.core.spec import ShapeError
+from nnl.training import loss_scaling
 from nnl.training.loss_scaling import HIGHEST, LOWEST, DynamicLossScalingUpdater
+
+
+class Slope(PythonFunction):
+    """w, with the gradient x: whatever that is, the value is finite."""
+
+    @property
+    def name(self) -> str:
+        return "Slope"
+
+    def min_outputs(self) -> int:
+        return 1
+
+    def setup_impl(self, inputs: Any, outputs: Any) -> None:
+        outputs[0].reset_shape(inputs[0].shape, True)
+
+    def forward_impl(self, inputs: Any, outputs: Any) -> None:
+        outputs[0].d = inputs[1].d
+
+    def backward_impl(self, inputs: Any, outputs: Any, propagate: Any, accum: Any) -> None:
+        inputs[1].g = inputs[0].d * outputs[0].g
 
 
 def updater(
@@ -31,7 +54,7 @@ def updater(
         fed.append(left.pop(0))
         x.d = np.full(3, fed[-1])
 
-    return DynamicLossScalingUpdater(solver, F.sum(F.mul2(x, w)), feed, **kw), w, fed
+    return DynamicLossScalingUpdater(solver, F.sum(Slope()(x, w)), feed, **kw), w, fed
 
 
 def test_the_scale_cancels_out_of_the_update() -> None:
@@ -258,3 +281,122 @@ def test_gradients_are_clipped_together(mode: str) -> None:
     assert scale.value.data == 4.0
     with pytest.raises(ValueError, match=r"LossScale.update: clip_norm is -1, wanted"):
         scale.update(rates, clip_norm=-1)
+
+
+def one_bad_batch(mode: str, bad: Sequence[int], **kw: Any) -> tuple[Any, Any, Any, list[float]]:
+    """All parameters before and after each of six batches, the updater, and the scales."""
+    nn.clear_parameters()
+    nn.seed(1)
+    rng = np.random.default_rng(0)
+    x, t = nn.Variable((4, 3, 6, 6)), nn.Variable((4, 1))
+
+    def loss_of() -> nn.Variable:
+        h = PF.batch_normalization(PF.convolution(x, 4, (3, 3), name="conv"), name="bn")
+        return F.mean(F.softmax_cross_entropy(PF.affine(F.relu(h), 3, name="out"), t))
+
+    def values() -> Any:
+        return {k: v.d.copy() for k, v in nn.get_parameters(grad_only=False).items()}
+
+    with nn.context_scope(nn.Context(["cpu:half"])):
+        loss, solver = loss_of(), S.Adam(0.01)
+        solver.set_parameters(nn.get_parameters())
+        given = loss if mode.endswith("static") else loss_of
+        u = DynamicLossScalingUpdater(solver, given, scale=64.0, N=100, **kw)
+        update = nn.compile(u.update) if mode.startswith("compiled") else u.update
+        states, scales = [values()], []
+        for k in range(6):
+            x.d = rng.normal(size=x.shape) * (1e5 if k in bad else 1)
+            t.d = rng.integers(0, 3, t.shape)
+            with nn.auto_forward(mode.endswith("dynamic")):
+                update()
+            states.append(values())
+            scales.append(u.scale)
+    return states, u, update, scales
+
+
+MODES = ["static", "dynamic", "compiled", "compiled static", "device static", "device dynamic"]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("bad", [(2, 3), (0, 4)])
+def test_batches_that_are_not_finite_change_nothing(
+    mode: str, bad: Sequence[int], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(loss_scaling, "on_device", lambda: mode.startswith("device"))
+    states, u, _, scales = one_bad_batch(mode, bad)
+    for k in range(6):
+        changed = {n for n, v in states[k].items() if (states[k + 1][n] != v).any()}
+        if k not in bad:
+            assert {"conv/conv/W", "bn/bn/mean", "bn/bn/var", "out/affine/W"} <= changed
+        elif mode != "device dynamic" or k:  # there the first batch must be a good one
+            assert not changed
+    assert scales == [64.0] * 6 and (u.lost, u.overflows) == (2, 0)
+
+
+def test_a_warning_tells_of_bad_batches_once_and_many_are_an_error(caplog: Any) -> None:
+    x = nn.Variable.from_numpy_array(np.float32([np.inf, 1, 1]))
+    w = nn.Variable.from_numpy_array(np.ones(3, np.float32), need_grad=True)
+    solver = S.Sgd(0.5)
+    solver.set_parameters({"w": w})
+    u = DynamicLossScalingUpdater(solver, F.sum(x * w), scale=8.0)
+    for _ in range(u.max_tries - 1):
+        u.update()
+    text = "the loss of a batch is not finite: it is left out"
+    assert [text in r.message for r in caplog.records] == [True]
+    with pytest.raises(ValueError, match="the losses of 100 batches in a row were not finite"):
+        u.update()
+    assert (u.lost, u.scale, u.overflows) == (100, 8.0, 0)
+    np.testing.assert_array_equal(w.d, 1.0)
+    x.d = 1
+    u.update()
+    np.testing.assert_array_equal(w.d, 0.5)
+    run = nn.compile(u.update)
+    x.d, u.max_tries = np.inf, 100
+    for _ in range(u.max_tries - 1):
+        run()
+    with pytest.raises(ValueError, match="the losses of 100 batches in a row were not finite"):
+        run()
+    np.testing.assert_array_equal(w.d, 0.5)
+    assert (u.lost, u.scale) == (200, 8.0)
+
+
+def test_a_bad_batch_of_a_data_feeder_is_followed_by_the_next() -> None:
+    x = nn.Variable((3,))
+    w = nn.Variable.from_numpy_array(np.ones(3, np.float32), need_grad=True)
+    solver = S.Sgd(1.0)
+    solver.set_parameters({"w": w})
+    left = [np.nan, np.inf, 0.25]
+    feed = partial(lambda: setattr(x, "d", np.full(3, left.pop(0))))
+    u = DynamicLossScalingUpdater(solver, F.sum(x * w), feed)
+    u.update()
+    np.testing.assert_array_equal(w.d, 0.75)
+    assert (u.lost, u.scale, left) == (2, 8.0, [])
+
+
+def test_processes_leave_a_batch_out_together() -> None:
+    """The other process has a finite loss, and ours is not; then the other way round."""
+    calls: list[int] = []
+
+    class Communicator:
+        def __init__(self, bad: bool) -> None:
+            self.bad = bad  # the other one
+
+        def all_reduce(self, grads: Any, division: bool, inplace: bool) -> None:
+            calls.append(len(grads))
+            for g in grads:
+                flag = g.shape == (1,)
+                g.data[...] += float(self.bad) if flag else np.nan if self.bad else 1.0
+
+    for ours, other in ((np.inf, False), (1.0, True)):
+        x = nn.Variable.from_numpy_array(np.full(3, ours, np.float32))
+        w = nn.Variable.from_numpy_array(np.ones(3, np.float32), need_grad=True)
+        solver = S.Sgd(1.0)
+        solver.set_parameters({"w": w})
+        u = DynamicLossScalingUpdater(solver, F.sum(x * w), comm=Communicator(other))
+        u.grads = [w.grad]
+        calls.clear()
+        u.update()
+        assert (u.lost, u.scale, calls) == (1, 8.0, [1, 1])
+        np.testing.assert_array_equal(w.d, 1.0)
