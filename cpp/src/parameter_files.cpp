@@ -242,6 +242,11 @@ void write_protobuf(NewFile& file, const std::vector<StoredParameter>& parameter
     heads.push_back(before + head);
     size += heads.back().size() + as.spec.bytes();
   }
+  constexpr uint64_t most = 0x7fffffff;  // bytes of a message; nobody reads larger ones
+  if (size > most)
+    throw ValueError(std::to_string(size) +
+                     " bytes of numbers, and a protobuf message has at most " +
+                     std::to_string(most) + ": .h5 and .safetensors hold more");
   file.write(seal);
   file.write(&size, 8);
   for (size_t i = 0; i < parameters.size(); ++i) {

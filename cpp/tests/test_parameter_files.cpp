@@ -53,6 +53,9 @@ void wrong_names_are_told() {
   CHECK_ERROR(write_parameters("p", {}), "p: files of parameters are .safetensors, .h5 and");
   const auto values = numbers(4, 1);
   const StoredParameter p{"a", floats({4}), values.data()};
+  const StoredParameter large{"w", floats({600'000'000}), nullptr, true};
+  CHECK_ERROR(write_parameters("p.protobuf", {large}),
+              "bytes of numbers, and a protobuf message has at most 2147483647: .h5 and");
   CHECK_ERROR(write_parameters("q.h5", {p, p}), "q.h5: the name 'a' is in an array, or there");
   std::string deep = "a";
   for (int i = 0; i < 63; ++i) deep += "/a";

@@ -56,9 +56,9 @@ class Plans(dict[Any, Any]):
 
     def find(self, key: Any) -> Any:
         with self._lock:
-            found = self.pop(key, None)
+            found = self.get(key)
             if found is not None:
-                self[key] = found
+                self[key] = self.pop(key)  # the last one now
             return found
 
     def put(self, key: Any, make: Callable[[], Any]) -> Any:

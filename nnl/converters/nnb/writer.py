@@ -79,6 +79,9 @@ def _typed(
     return level, lowered, types
 
 
+MOST = 2**32 - 1  # bytes that the numbers of 32 bits in a file can reach
+
+
 class _Variable(NamedTuple):
     """A record of a variable.
 
@@ -126,6 +129,8 @@ class _Writer:
         for block in blocks:
             index.append(at)
             at += len(block)
+        if at > MOST:
+            raise ValueError(f"NNB: {at} bytes of numbers, and a .nnb file has at most {MOST}")
         head = struct.pack("<2I", self.version, self.level) + b"".join(lists)
         head += struct.pack(f"<2I{len(index)}I", len(blocks), at, *index)
         return head + b"".join(blocks)

@@ -13,6 +13,7 @@ from nnl.converters.nnp.loops import expand_loops
 from nnl.converters.nnp.members import sealed
 from nnl.converters.nnp.network_reader import in_order, shapes_of
 from nnl.converters.nnp.parameter_files import stored_bytes
+from nnl.converters.nnp.wire import check_size
 from nnl.converters.nnp.writer import VERSION, archive, to_bytes, to_text
 from nnl.core.atomic import replacing
 
@@ -203,6 +204,8 @@ def write_content(
     kind = os.path.splitext(str(path))[1]
     proto = type(content.proto)()
     proto.CopyFrom(content.proto)
+    if ".protobuf" in (kind, parameters if kind == ".nnp" else ""):
+        check_size(str(path), [(p.name, p.value) for p in content.stored])
     if kind != ".nnp":
         if content.states:
             logger.warning("%s: the states of solvers are left out: .nnp keeps them", path)

@@ -14,7 +14,7 @@ import numpy as np
 
 from nnl.converters.nnp.members import BytesFile, Member, Place, members, sealed, whole
 from nnl.converters.nnp.messages import messages, parse
-from nnl.converters.nnp.wire import join_parameters, split_parameters
+from nnl.converters.nnp.wire import check_size, join_parameters, split_parameters
 from nnl.core.atomic import replacing
 from nnl.core.parameter import (
     all_or_nothing,
@@ -59,7 +59,7 @@ def save_parameters(
         params: Variables by name; all parameters of the current scope if left out.
         extension: ".h5" or ".protobuf"; that of the path unless given, needed for a file.
     Raises:
-        ValueError: The extension is neither.
+        ValueError: The extension is neither, or .protobuf would have more than 2^31 - 1 bytes.
     """
     if params is None:
         params = get_parameters(grad_only=False)
@@ -71,6 +71,8 @@ def save_parameters(
             path,
         )
     stored = [Stored(k, v.data.read("host"), v.need_grad) for k, v in params.items()]
+    if kind == ".protobuf":
+        check_size(f"save_parameters: {path}", [(p.name, p.value) for p in stored])
     content = stored_bytes(stored, kind)
     content = sealed(content) if kind == ".protobuf" else content
     if isinstance(path, (str, os.PathLike)):
@@ -205,9 +207,14 @@ def write_h5(target: str | os.PathLike[str] | BinaryIO, stored: Sequence[Stored]
 
     with h5py.File(target, "w", alignment_threshold=4096, alignment_interval=ALIGNMENT) as out:
         for index, p in enumerate(stored):
-            dataset = out.create_dataset(p.name, data=p.value)
+            dataset = out.create_dataset(p.name, data=h5_value(p.value))
             dataset.attrs["need_grad"] = p.need_grad
             dataset.attrs["index"] = index
+
+
+def h5_value(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What an HDF5 file holds of an array: bfloat16, which it does not know, as float32."""
+    return value.astype(np.float32) if value.dtype.kind == "V" else value
 
 
 def _h5_bytes(stored: Sequence[Stored]) -> bytes:

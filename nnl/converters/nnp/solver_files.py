@@ -11,6 +11,8 @@ import numpy as np
 
 from nnl.converters.nnp.members import sealed, whole
 from nnl.converters.nnp.messages import messages, parse
+from nnl.converters.nnp.parameter_files import h5_value
+from nnl.converters.nnp.wire import check_size
 from nnl.core.atomic import replacing
 from nnl.core.variable import Variable
 from nnl.data.damage import numbers
@@ -35,7 +37,7 @@ def write_h5(solver: Solver, target: Any) -> None:
             group.attrs["index"] = index
             group["t"] = np.int64(state.t)
             for i, (name, v) in enumerate(state.pstate.items()):
-                group[name] = v.data.read("host")
+                group[name] = h5_value(v.data.read("host"))
                 group[name].attrs["index"] = i
 
 
@@ -83,8 +85,14 @@ def load_h5(solver: Solver, path: Any) -> None:
     solver.set_states(states)
 
 
+def state_arrays(solver: Solver) -> list[tuple[str, Variable]]:
+    """The arrays of all states, with their names."""
+    return [x for state in solver.get_states().values() for x in state.pstate.items()]
+
+
 def save_protobuf(solver: Solver, path: Path) -> None:
     """An Optimizer message that holds only the states."""
+    check_size(f"{solver.name}.save_states: {path}", state_arrays(solver))
     optimizer = messages()["Optimizer"]()
     solver.set_states_to_protobuf(optimizer)
     with replacing(path) as temporary:

@@ -22,6 +22,8 @@ _VARINT, _LENGTH = 0, 2  # wire types of protobuf
 _PARAMETER = 200  # field of NNablaProtoBuf
 _DATA, _NEED_GRAD = 100, 101  # fields of Parameter
 
+MOST = 2**31 - 1  # bytes of a message; nobody reads larger ones
+
 Found = tuple[str, "np.ndarray[Any, Any]", bool]
 
 
@@ -63,6 +65,20 @@ def split_parameters(file: Member) -> tuple[Any, list[Found]]:
     ]
     del proto.parameter[:]
     return proto, found
+
+
+def check_size(where: str, arrays: Iterable[tuple[str, Any]]) -> None:
+    """Refuse to write arrays, by name, that do not fit into one message.
+
+    Raises:
+        ValueError: They take more bytes, as float32.
+    """
+    nbytes = sum(4 * value.size + 5 * value.ndim + len(name) + 64 for name, value in arrays)
+    if nbytes > MOST:
+        raise ValueError(
+            f"{where}: {nbytes} bytes of numbers, and a protobuf message has at most {MOST}: .h5 "
+            "holds more"
+        )
 
 
 def join_parameters(parameters: Iterable[Found]) -> bytes:

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 from nnl.converters.nnp.contents_writer import write_contents
 from nnl.converters.nnp.members import sealed
 from nnl.converters.nnp.parameter_files import ALIGNMENT, Stored, add_to_proto, stored_bytes
-from nnl.converters.nnp.solver_files import write_h5
+from nnl.converters.nnp.solver_files import state_arrays, write_h5
+from nnl.converters.nnp.wire import check_size
 from nnl.core.atomic import replacing
 from nnl.core.parameter import get_parameters
 from nnl.core.variable import Variable
@@ -82,6 +83,9 @@ def save(
     if parameters is None:
         parameters = get_parameters(grad_only=False)
     apart = given == ".nnp"
+    binary = parameter_format if apart and not include_params else given if include_params else ""
+    if binary == ".protobuf":
+        check_size(f"save: {filename}", parameters.items())
     proto = write_contents(
         contents, parameters, variable_batch_size, include_solver_state and not apart
     )
@@ -160,6 +164,9 @@ def _states(contents: Mapping[str, Any], proto: Any, extension: str) -> dict[str
             write_h5(solver, buffer)
             members[f"{name}_{solver.name}_optimizer.h5.optimizer"] = buffer.getvalue()
         return members
+    check_size(
+        "save: the states of solvers", [a for s in solvers.values() for a in state_arrays(s)]
+    )
     states = type(proto)()
     for name, solver in solvers.items():
         message = states.optimizer.add()
