@@ -284,7 +284,7 @@ def _first(
     memory = {id(nd.bufs): i for i, nd in enumerate(graph.arrays)}
     skeleton.sums = sums = Sums(skeleton, graph.leaves)
     try:
-        backward_now(output, gy, clear, pre=enter, post=note)
+        backward_now(output, gy, clear, pre=enter, post=note, shows=False)
     finally:
         skeleton.sums = skeleton.gradient_of = None
     ends = sums.ends()

@@ -21,12 +21,14 @@ def backward_now(
     pre: Callable[[Node], None] | None = None,
     post: Callable[[Node], None] | None = None,
     ready: Callable[[NdArray], None] | None = None,
+    shows: bool = True,
 ) -> None:
     """Run backward through nodes whose forward has run; computes with NdArrays.
 
     Args:
-        pre, post: Called around each node. Gradients are then written as they come, so that they
-            can be looked at, and changed.
+        pre, post: Called around each node.
+        shows: Whether gradients are then written as they come, so that users' hooks can look at
+            them, and change them.
         ready: Called with the gradient of a leaf as soon as it is complete. May change it.
     """
     # Ids of arrays that several edges hold, which a leaf must copy. An id that outlives its array
@@ -35,7 +37,7 @@ def backward_now(
     root = (output.node, output.index)
     stays: set[Node] = set()  # nodes with outputs that stay readable, found from their users
     found = Gradients()
-    watched = pre is not None or post is not None
+    watched = shows and (pre is not None or post is not None)
     given: dict[int, Value] = {}  # the leaves among whose gradients something has been added
     uses = Uses(output) if ready is not None else None
 
@@ -103,6 +105,8 @@ def backward_now(
             for i, g in enumerate(gys):
                 if g is not None:
                     show(node, i, g)
+        if post is not None and not watched:
+            post(node)
         if uses is not None and ready is not None:
             for leaves in uses.ended_by(node):
                 deliver(leaves)
@@ -113,7 +117,7 @@ def backward_now(
 
     def run() -> None:
         with using(record=False, auto_forward=True, no_grad=False):
-            backprop([output], [gy], done=done, before=before if watched else None, found=found)
+            backprop([output], [gy], done=done, before=before if watched else pre, found=found)
 
     if watched:
         with showing(output, gy):
