@@ -13,6 +13,7 @@ VENV := .venv
 INTEROP_VENV := .venv-interop
 EMULATOR_VENV := .venv-emulator
 TENSORFLOW_VENV := .venv-tensorflow
+ORT_TRAINING := build/onnxruntime-training
 PY := $(VENV)/bin/python
 PIP_FLAGS := -q --disable-pip-version-check
 PIP_EDITABLE := --disable-pip-version-check --no-build-isolation --no-deps -e .
@@ -29,7 +30,7 @@ PAGE := nnl/console/static/index.html
 EMULATOR_CPP := $(wildcard tests/cuda/emulator/*.cpp tests/cuda/emulator/*.h)
 
 .PHONY: help train console test-console imagenet test test-all test-numpy test-emulated interop interop-tensorflow lint bench bench-cpu bench-cpp onnx-report
-.PHONY: docs setup native cpp cpp-plain cpp-aarch64 has-aarch64 wheel sanitize sanitize-address
+.PHONY: interop-onnxruntime docs setup native cpp cpp-plain cpp-aarch64 has-aarch64 wheel sanitize sanitize-address
 .PHONY: sanitize-thread setup-interop has-python310 clean distclean
 .DELETE_ON_ERROR:
 
@@ -44,6 +45,7 @@ help:
 	@echo 'make test-emulated   the tests for a GPU on an emulated one; slow at first, then minutes'
 	@echo 'make interop      set up NNabla 1.39 under Python 3.10, then compare with it'
 	@echo 'make interop-tensorflow   set up TensorFlow 2.21 (1.6 GB), then compare with it'
+	@echo 'make interop-onnxruntime  set up training of ONNX Runtime 1.19, then check that it keeps the contract'
 	@echo 'make lint         ruff, mypy and clang-format only'
 	@echo 'make native       build the native engine, or say why that fails'
 	@echo 'make cpp          build the library for C++ programs, into build/cpp/install; its tests'
@@ -103,6 +105,15 @@ interop: setup setup-interop
 interop-tensorflow: setup $(TENSORFLOW_VENV)/.stamp
 	NNL_TENSORFLOW_PYTHON=$(CURDIR)/$(TENSORFLOW_VENV)/bin/python $(PYTEST) -k tensorflow \
 	    tests/converters tests/data tests/interop tests/deep500 $(ARGS)
+
+# ONNX Runtime trains in a package that takes the place of onnxruntime: it has a folder to itself.
+interop-onnxruntime: setup $(ORT_TRAINING)/.stamp
+	PYTHONPATH=$(CURDIR)/$(ORT_TRAINING) NNL_ONNXRUNTIME_TRAINING_PYTHON=$(CURDIR)/$(PY) \
+	  $(PYTEST) -k onnx_runtime_keeps tests/deep500 $(ARGS)
+
+$(ORT_TRAINING)/.stamp: $(VENV)/.stamp
+	$(PY) -m pip install $(PIP_FLAGS) --no-deps --upgrade --target $(ORT_TRAINING) onnxruntime-training==1.19.2
+	@touch $@
 
 bench: setup
 	$(PY) benchmarks/overhead.py $(ARGS)
