@@ -68,6 +68,7 @@ class Communicator:
         self._open: Callable[[Sequence[int]], tuple[Channel, Channel]] | None = None
         self._callbacks: dict[Any, CommunicatorBackwardCallback] = {}
         self._texts: dict[Any, str] = {}
+        self._copies: list[tuple[Any, Any]] = []  # buffers that are not contiguous, and copies
         self.worker: Any = None  # a thread, once there is something to do while backward goes on
 
     @property
@@ -246,6 +247,7 @@ class Communicator:
             self._agree("bcast", g, f"{self._describe(some)}, src={src}")
             for bufs in self._buffers(some):
                 g.main.bcast(bufs, place)
+            self._write_back()
 
     @checked
     def reduce_scatter(
@@ -266,6 +268,7 @@ class Communicator:
         self._agree(call, g, f"{self._describe(arrays)}, division={division}")
         bufs = [self._buffer(nd) for nd in arrays]
         g.main.reduce_scatter(bufs, self._buffer(out), len(g.ranks) if division else 1)
+        self._write_back()
 
     def all_gather(self, ndarray: NdArray, ndarray_list: Any, group: str = "world") -> None:
         """Give every rank the arrays of all ranks.
@@ -282,6 +285,7 @@ class Communicator:
         self._alike(call, "ndarray_list", outs, "ndarray", own, g)
         self._agree(call, g, self._describe([own]))
         g.main.all_gather(self._buffer(own), [self._buffer(nd) for nd in outs])
+        self._write_back()
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
@@ -363,6 +367,7 @@ class Communicator:
         self, call: str, argument: str, data: Any, group: str, division: bool = False
     ) -> tuple[list[NdArray], Group]:
         """The arrays as a list, and the group."""
+        self._copies.clear()  # of a call that has failed
         arrays = list(data) if isinstance(data, (list, tuple)) else [data]
         for i, nd in enumerate(arrays):
             where = f"{call}: {argument}[{i}]" if nd is not data else f"{call}: {argument}"
@@ -433,6 +438,7 @@ class Communicator:
         written = [(nd, orders[k]) for nd, k in zip(arrays, common, strict=True) if k]
         for bufs in self._buffers(*zip(*written, strict=True)) if written else ():
             g.main.sum(bufs, divisor, dst)
+        self._write_back()
 
     def _lies(self, nd: NdArray, orders: Sequence[str]) -> int:
         """In which order an array lies, by number; 0 is lazily zero, 1 plain."""
@@ -444,10 +450,17 @@ class Communicator:
         """The buffer of an array, about to be read and written, in one dimension."""
         space = space or self.space
         buf = nd.touch(space)
-        if not buf.flags.c_contiguous:
-            buf = buf.copy(order="C")
-            nd.write(space, buf)
+        if not buf.flags.c_contiguous:  # a column of another library's array, say, which shares it
+            copy = buf.copy(order="C")
+            self._copies.append((buf, copy))
+            buf = copy
         return buf.reshape(-1)
+
+    def _write_back(self) -> None:
+        """Give arrays that are not contiguous what their copies have got."""
+        for buf, copy in self._copies:
+            buf[...] = copy
+        self._copies.clear()
 
     def _buffers(self, arrays: Sequence[NdArray], spaces: Sequence[str] = ()) -> list[list[Any]]:
         """The buffers of arrays, those of one dtype together."""

@@ -132,7 +132,10 @@ class CommunicatorBackwardCallback:
         self.jobs, self.started = [], 0
         for bucket, zero in zip(self.buckets, done, strict=True):
             for nd, home, z in zip(bucket.arrays, bucket.homes, zero, strict=True):
-                if not z:
+                buf = nd.bufs.get(self.comm.space)
+                if not z and buf is not None and not buf.flags.c_contiguous:
+                    nd.touch(self.comm.space)[...] = home  # another array's column, say
+                elif not z:
                     nd.write(self.comm.space, home)
 
     def record(self) -> None:

@@ -164,3 +164,34 @@ def test_every_collective_gives_what_numpy_gives(tmp_path: Path, n: int, backend
 
 def test_ranks_of_one_node_share_memory_unless_told_otherwise(tmp_path: Path) -> None:
     assert run(tmp_path, 2, "if rank == 0: print(comm.backend)") == "shared\n"
+
+
+COLUMNS = """
+ref = np.arange(12, dtype=np.float32).reshape(3, 4)
+def column():
+    whole = ref + 100 * rank  # of another library, say: what it holds must be written
+    nd = nn.NdArray((3, 2))
+    nd.write("host", whole[:, 1:3])
+    return whole, nd
+total = (size * ref + 100 * sum(range(size)))[:, 1:3]
+calls = {
+    "all_reduce": lambda nd: comm.all_reduce(nd),
+    "one by one": lambda nd: comm.all_reduce([nd, nn.NdArray(3)], inplace=True),
+    "callback": lambda nd: comm.all_reduce_callback(nd, 4).finish(),
+    "reduce_scatter": lambda nd: comm.reduce_scatter([column()[1] for _ in range(size)], nd),
+    "bcast": lambda nd: comm.bcast(nd, src=1),
+    "all_gather": lambda nd: comm.all_gather(
+        column()[1], [nn.NdArray((3, 2)), nd, *(nn.NdArray((3, 2)) for _ in range(size - 2))]),
+}
+for name, call in calls.items():
+    whole, nd = column()
+    call(nd)
+    want = ref[:, 1:3] + 100 if name in ("bcast", "all_gather") else total
+    assert (whole[:, 1:3] == want).all() and (nd.data == want).all(), (name, whole, nd.data)
+    assert (whole[:, 0] == ref[:, 0] + 100 * rank).all(), name
+"""
+
+
+@pytest.mark.parametrize("backend", ["shared", pytest.param("mpi", marks=pytest.mark.long)])
+def test_columns_of_larger_arrays_are_written_where_they_lie(tmp_path: Path, backend: str) -> None:
+    run(tmp_path, 2, COLUMNS, NNL_COMMUNICATOR=backend)

@@ -171,7 +171,7 @@ def normalized(comm, mine, sizes, auto, with_stat):
 """
 
 SYNC_ON_RANKS = """
-for sizes in ([4] * size, list(range(1, size + 1))):
+for sizes in ([4] * size, list(range(1, size + 1)), [0, *[3] * (size - 1)]):
     start = sum(sizes[:rank])
     mine = slice(start, start + sizes[rank])
     for auto in (False, True):
