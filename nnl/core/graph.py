@@ -136,6 +136,11 @@ class Value:
         v.own_grad, v.persistent, v.name = None, False, ""
         return v
 
+    def cut_off(self, data: NdArray) -> None:
+        """Make a leaf of this edge, with the array that holds its data and its gradient so far."""
+        grad = self.grad
+        self.node, self.index, self.data, self.own_grad = None, 0, data, grad
+
     def become(self, other: Value) -> None:
         """Let everything that was computed from this edge be computed from another."""
         self.node, self.index, self.spec = other.node, other.index, other.spec

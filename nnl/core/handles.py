@@ -25,7 +25,7 @@ class Handle:
         edge: Value
         _data: NdArray
 
-        def clear_all_graph_links(self) -> None: ...
+        def cut_off(self) -> None: ...
 
     @property
     def parent(self) -> Function | None:
@@ -42,7 +42,7 @@ class Handle:
                 f"parent can only be set to None, got {type(function).__name__}: use rewire_on to "
                 "connect a variable"
             )
-        self.clear_all_graph_links()
+        self.cut_off()
 
     @property
     def rank(self) -> int:

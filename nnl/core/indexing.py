@@ -80,6 +80,9 @@ class Key:
         spec = self.spec
         used = sum(_axes_of(k) for k in items)
         missing = spec.ndim - used
+        if not spec.ndim and len(items) == 1 and type(items[0]) is int:
+            # not an IndexError, which would end a loop over it as if it were empty
+            raise TypeError("iteration over a scalar Variable or NdArray, or an index of it")
         if missing < 0:
             raise IndexError(f"indexing: {used} indices for {spec}, wanted at most {spec.ndim}")
         dots = [i for i, k in enumerate(items) if k is Ellipsis]

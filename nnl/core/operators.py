@@ -174,12 +174,6 @@ class Operators:
     def __pos__(self) -> Any:
         return self
 
-    def __iter__(self) -> Any:
-        x: Any = self
-        if not x.shape:
-            raise TypeError("iteration over a scalar Variable or NdArray")
-        return (x[i] for i in range(x.shape[0]))
-
 
 class ArrayOperators(Operators):
     """What only an NdArray has: it is written."""

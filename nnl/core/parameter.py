@@ -252,7 +252,7 @@ def set_parameter(key: str, param: Variable) -> None:
     if STATE.trace is not None:
         STATE.trace.outlives(param.data)
     if not param.name:
-        param.name = key
+        param.name = leaf
 
 
 def pop_parameter(key: str) -> Variable | None:

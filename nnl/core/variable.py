@@ -257,10 +257,22 @@ class Variable(Operators, VariableItems, Handle):
         return Variable.of_edge(edge, self._data)
 
     def clear_all_graph_links(self) -> None:
-        """Forget the functions that this variable was computed by; it becomes a leaf."""
-        grad = self.edge.grad
-        self.edge.node, self.edge.index, self.edge.data = None, 0, self._data
-        self.edge.own_grad = grad
+        """Forget the functions that this variable was computed by; it becomes a leaf.
+
+        So does every variable on the way: an LSTMCell's h and c, if this is a loss of them.
+        """
+        below = [self.edge.node]
+        self.cut_off()
+        for node in below:  # grows; what is cut off is met once
+            for edge in node.inputs if node is not None else ():
+                if edge is not None and edge.node is not None:
+                    below.append(edge.node)
+                    edge.cut_off(edge.array)
+        EPOCH.advance()
+
+    def cut_off(self) -> None:
+        """Forget the function that this variable is an output of."""
+        self.edge.cut_off(self._data)
         EPOCH.advance()
 
     def rewire_on(self, var: Variable) -> None:

@@ -56,11 +56,19 @@ def get_extension_context(ext_name: str, **kw: Any) -> Context:
         device_id: Which device, as a str.
         type_config: "float" (float32), "double" (float64), "half" or "bfloat16" (activations and
             gradients stored in 16 bits).
+        dtype: Another name for type_config, which old scripts use.
     Raises:
         ValueError: ext_name is unknown.
         NotImplementedError: This machine lacks something; the text says what.
     """
     module = import_extension_module(ext_name)
+    if "dtype" in kw:
+        dtype = kw.pop("dtype")
+        if kw.setdefault("type_config", dtype) != dtype:
+            raise ValueError(
+                f"get_extension_context: dtype is {dtype!r}, type_config {kw['type_config']!r}: "
+                "give one of them"
+            )
     if ext_name in ("cuda", "cudnn"):
         kw["ext_name"] = ext_name
     context: Context = module.context(**kw)

@@ -310,7 +310,7 @@ def test_variables_are_not_copied_or_pickled():
 
 def test_iteration_over_a_scalar():
     with pytest.raises(TypeError, match="iteration over a scalar Variable or NdArray"):
-        iter(nn.Variable())
+        list(nn.Variable())
 
 
 def test_apply_knows_attributes_only():
