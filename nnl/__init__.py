@@ -61,6 +61,8 @@ from nnl.graph import (  # noqa: E402
     while_loop,
 )
 from nnl.logger import logger  # noqa: E402
+from nnl.nnabla.paths import LOADED as _LOADED  # noqa: E402
+from nnl.nnabla.paths import REFUSED as _REFUSED  # noqa: E402
 from nnl.nnabla.paths import keep_functions as _keep_functions  # noqa: E402
 
 _keep_functions()
@@ -109,7 +111,7 @@ _missing = _module_getattr("nnl", lambda: (*__all__, *_LAZY))
 
 
 def __getattr__(name):
-    if name in _LAZY:
+    if name in _LAZY or name in _LOADED:
         return importlib.import_module(f"nnl.{name}")
     if name in _HOST:
         return getattr(importlib.import_module("nnl.ext.host_device"), name)
@@ -123,6 +125,8 @@ def __getattr__(name):
         from nnl.converters.nnp.graph_def import ProtoVariable
 
         return ProtoVariable
+    if name in _REFUSED:
+        raise AttributeError(f"no module nnl.{name}: {_REFUSED[name]}")
     return _missing(name)
 
 

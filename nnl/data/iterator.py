@@ -83,9 +83,17 @@ class DataIterator:
         self._closed = False
         self._pool: ThreadPoolExecutor | None = None
         self._ahead: Future[_Batch | None] | None = None
-        data_source.reset()
         if use_thread:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="nnl_data")
+        self._reset()
+
+    def _reset(self) -> None:
+        """Begin an epoch anew. Scripts rewind with it, so it also drops what was read ahead."""
+        if self._ahead is not None:
+            self._ahead.exception()  # the thread is done with the source
+        self._data_source.reset()
+        self._position = 0
+        if self._pool is not None:
             self._ahead = self._pool.submit(self._read_batch)
 
     def _read_batch(self) -> _Batch | None:

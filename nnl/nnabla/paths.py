@@ -71,13 +71,53 @@ PATHS: dict[str, tuple[str, ...]] = {
 # Names that are functions of nnl as well: importing them later would put the module in its place.
 FUNCTIONS = ("auto_forward", "grad", "recompute")
 
+# What `import nnabla` loads by itself besides them: attributes of nnl right away.
+LOADED = (
+    "_init", "_nd_array", "_variable", "_version", "config", "dtypes", "function_bases",
+    "normalization_functions", "numpy_compat_functions", "solver",
+)  # fmt: skip
+
+
+# Modules that do not exist, with all below them -> what to use.
+REFUSED: dict[str, str] = {
+    "_dropout_workaround": "dropout in nnl draws the same numbers in nn.grad and in backward",
+    "_arithmetic_ops": "operators are methods of nnl.Variable and nnl.NdArray",
+    "_array": "use nnl.NdArray",
+    "_computation_graph": "use nnl.forward_all",
+    "_indexing": "use x[key] and x[key] = value",
+    "autolog": "use log_metric and log_artifact of MLflow",
+    "backward_function": "use nnl.grad, or nnl.backward_functions",
+    "core.graph_optimizer": "use nnl.experimental.graph_converters, or the command nnl optimize",
+    "core.variable_batch_size": "use batch_size of nnl.utils.nnp_graph.NnpLoader.get_network",
+    "experimental.framework": "write the loop: nnl.utils.data_iterator, nnl.solvers, nnl.monitor",
+    "libnnabla": "use nnl/nnabla.h in C++",
+    "mlflow_save_load_model": "use nnl.save_parameters and log_artifact of MLflow",
+    "models.object_detection": "read the network's .nnp with nnl.utils.nnp_graph.NnpLoader",
+    "models.semantic_segmentation": "read the network's .nnp with nnl.utils.nnp_graph.NnpLoader",
+    "models.utils": "use nnl.data.download and nnl.utils.nnp_graph.NnpLoader",
+    "utils.callback": "use the command nnl",
+    "utils.cli": "use the command nnl, or nnl.cli.main.main",
+    "utils.get_file_handle": "use nnl.utils.load and nnl.utils.save",
+    "utils.load_function": "use nnl.utils.load.load",
+    "utils.nnp_format": "use nnl.utils.load and nnl.utils.save",
+    "utils.nvml": "use the package pynvml",
+    "utils.py23_compatible": "use Python 3",
+    "utils.save_function": "use nnl.utils.save.save",
+    "utils.signature_utils": "use inspect.signature",
+}
+
 
 class Finder:
     """Finds the modules of the table."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         top, _, below = name.partition(".")
-        if top != "nnl" or below not in PATHS:
+        if top != "nnl":
+            return None
+        if below not in PATHS:
+            for refused, instead in REFUSED.items():
+                if below == refused or below.startswith(refused + "."):
+                    raise ModuleNotFoundError(f"no module {name}: {instead}", name=name)
             return None
         return ModuleSpec(name, self, origin="nnl.nnabla.paths", is_package=not PATHS[below])
 

@@ -13,7 +13,8 @@ import pytest
 
 import nnl as nn
 import nnl.functions as F
-from nnl.nnabla.paths import FUNCTIONS, PATHS
+import nnl.solvers as S
+from nnl.nnabla.paths import FUNCTIONS, LOADED, PATHS, REFUSED
 
 NEEDS = {"experimental.tb_graph_writer": "tensorboardX"}
 
@@ -36,6 +37,22 @@ def test_a_path_of_one_module_is_that_module() -> None:
     import nnl.parameter
 
     assert nnl.parameter is nnl.core.parameter  # current_scope changes at run time
+
+
+@pytest.mark.parametrize("path", REFUSED)
+def test_a_refused_path_says_what_to_use(path: str) -> None:
+    with pytest.raises(ModuleNotFoundError) as refusal:
+        importlib.import_module(f"nnl.{path}")
+    assert str(refusal.value) == f"no module nnl.{path}: {REFUSED[path]}"
+    if "." not in path:
+        with pytest.raises(AttributeError, match=f"no module nnl.{path}: "):
+            getattr(nn, path)
+
+
+def test_what_scripts_use_without_an_import_is_there() -> None:
+    program = "import nnl as nn; " + "; ".join(f"nn.{name}" for name in (*LOADED, "solver.Solver"))
+    subprocess.check_call([sys.executable, "-c", program])
+    assert nn.solver.Solver is S.Solver
 
 
 def test_an_unknown_path_is_the_usual_error() -> None:

@@ -130,6 +130,14 @@ def test_last_batch_wraps_into_next_epoch(
         assert batches(iterator, 9) == IN_ORDER
 
 
+@pytest.mark.parametrize("use_thread", [False, True])
+def test_reset_begins_again(use_thread: bool) -> None:
+    with simple(use_thread=use_thread) as iterator:
+        assert batches(iterator, 2) == "012 345"
+        iterator._reset()
+        assert iterator.position == 0 and batches(iterator, 4) == "012 345 678 901"
+
+
 def test_batch_may_be_larger_than_an_epoch() -> None:
     with simple(3, 8, shuffle=True, use_thread=False) as iterator:
         assert batches(iterator, 3) == "10210210 20120120 02102102"
