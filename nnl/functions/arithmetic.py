@@ -170,7 +170,8 @@ class pow2(Binary):
     def vjp(self, gy, *, x0, x1, y, need):
         g0 = g1 = None
         if need[0]:
-            g0 = sum_to(mul2(gy, mul2(x1, pow2(x0, add_scalar(x1, -1.0)))), x0.shape)
+            less = add2(add_scalar(x1, -1.0), OPS["equal_scalar"](x1, 0.0))  # 0 x0^0 is 0 at 0, too
+            g0 = sum_to(mul2(gy, mul2(x1, pow2(x0, less))), x0.shape)
         if need[1]:
             base = add2(x0, OPS["equal_scalar"](x0, 0.0))  # 1 in place of 0, so that the log is 0
             g1 = sum_to(mul2(gy, mul2(y, OPS["log"](base))), x1.shape)
