@@ -310,10 +310,10 @@ def test_missing_onnx_package_is_named(monkeypatch):
         export(y, x)
 
 
-@pytest.mark.parametrize("opset", [12, 99, "18"])
+@pytest.mark.parametrize("opset", [6, 99, "18"])
 def test_opset_outside_of_the_range_is_refused(opset):
     x, y = classifier()
-    with pytest.raises(ValueError, match=re.escape(f"opset is {opset!r}, wanted 13 to ")):
+    with pytest.raises(ValueError, match=re.escape(f"opset is {opset!r}, wanted 7 to ")):
         export(y, x, opset=opset)
 
 
@@ -385,3 +385,64 @@ def test_every_function_without_onnx_form_has_a_reason():
     assert [
         name for name, since, how in export_rows() if not since and how == "not available"
     ] == []
+
+
+# ---- forms of old opsets ----
+
+
+def equal_in_runtime(function, opset, *arrays):
+    ort = pytest.importorskip("onnxruntime")
+    xs = [nn.Variable.from_numpy_array(a) for a in arrays]
+    y = function(*xs)
+    model = export(y, xs, opset=opset, batch=None)
+    onnx.checker.check_model(model, full_check=True)
+    session = ort.InferenceSession(model.SerializeToString())
+    (got,) = session.run(
+        None, {i.name: a for i, a in zip(session.get_inputs(), arrays, strict=False)}
+    )
+    y.forward()
+    np.testing.assert_allclose(got, y.d, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [9, 10])
+@pytest.mark.parametrize("test", ["equal", "not_equal", "greater_equal", "less_equal"])
+def test_comparisons_of_infinities_and_nan_in_old_opsets(test, opset):
+    some = np.array([1, 2, np.inf, -np.inf, np.nan, 0], np.float32)
+    equal_in_runtime(getattr(F, test), opset, np.repeat(some, 6), np.tile(some, 6))
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 12])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.softmax(x, axis=1) + F.log_softmax(x, axis=0),
+        lambda x: F.clip_by_value(x, -0.5, 0.5) + F.maximum_scalar(x, 0.1),
+        lambda x: F.pad(x, (0, 0, 1, 2), "constant", 3.0),
+        lambda x: F.slice(x, (0, 3, 0), (2, 0, 4), (1, -2, 3)),
+        lambda x: F.flip(x, (0, 2)) * F.abs(x),
+        lambda x: F.stack(*F.split(x, axis=1), axis=1) + F.sum(x, axis=-2, keepdims=True),
+        lambda x: F.affine(x, F.transpose(F.reshape(x, (2, 12)), (1, 0))),
+        lambda x: F.interpolate(F.reshape(x, (1, 2, 3, 4)), output_size=(6, 8), mode="nearest"),
+        lambda x: F.interpolate(F.reshape(x, (1, 2, 3, 4)), output_size=(2, 7), mode="linear"),
+        lambda x: F.broadcast(F.reshape(x, (2, 1, 3, 4)), (2, 5, 3, 4)),
+    ],
+)
+def test_forms_of_old_opsets(function, opset):
+    equal_in_runtime(function, opset, np.random.default_rng(0).normal(size=(2, 3, 4)).astype("f4"))
+
+
+def test_what_an_old_opset_lacks_is_said():
+    x, y = nn.Variable((2, 3)), nn.Variable((2, 3))
+    for function, opset, text in (
+        (lambda: F.isinf(x), 9, r"isinf \(IsInf needs opset 10\)"),
+        (lambda: F.equal(x, y), 8, r"equal \(opset 8 has no Equal of float32\)"),
+        (
+            lambda: F.maximum2(x, F.sum(x, axis=1, keepdims=True)),
+            7,
+            r"opset 7 has no Max of two shapes",
+        ),
+        (lambda: F.sort(x), 9, r"sort \(opset 9 has no TopK with largest\)"),
+        (lambda: nn.switch(F.sum(x), [F.relu, F.tanh], x), 10, r"switch \(If needs opset 11\)"),
+    ):
+        with pytest.raises(UnsupportedOperator, match=text):
+            export(function(), [x, y], opset=opset, batch=None)

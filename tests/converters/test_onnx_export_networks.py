@@ -178,7 +178,7 @@ def session(path):
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize(("built", "opset"), [(1, 18), (2, 13), (2, 21), (3, 26)])
+@pytest.mark.parametrize(("built", "opset"), [(1, 18), (2, 11), (2, 13), (2, 21), (3, 26)])
 @pytest.mark.parametrize("case", NETWORKS, ids=lambda c: c[0].__name__)
 def test_network_runs_at_other_batch_sizes(case, built, opset, tmp_path):
     network, shape, axis = case

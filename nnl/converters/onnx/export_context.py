@@ -11,6 +11,7 @@ import numpy as np
 
 from nnl.converters.onnx.errors import UnsupportedOperator
 from nnl.converters.onnx.export_batch import inferred, stretched
+from nnl.converters.onnx.export_older import FORM, Refused, older
 from nnl.converters.onnx.export_tensor import (
     Call,
     NodeRecord,
@@ -30,10 +31,6 @@ from nnl.core.variable import Variable
 Key = tuple[int, int]
 _RESHAPED = "reshaped_"  # parameters keep their names in another shape
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
-
-
-class Refused(Exception):
-    """A handler cannot say this form of its function in ONNX; the argument is the reason."""
 
 
 class Exporter:
@@ -84,7 +81,12 @@ class Exporter:
             dtype = tensors[0].dtype
         made = [Tensor(dtype=np.dtype(dtype)) for _ in range(outputs)]
         kept = {k: v for k, v in attributes.items() if v is not None}
-        self.nodes.append(NodeRecord(op_type, tensors, made, kept, self._origin))
+        node = NodeRecord(op_type, tensors, made, kept, self._origin)
+        if self.opset < FORM:
+            instead = older(self, node)
+            if instead is not None:
+                return instead
+        self.nodes.append(node)
         return made[0] if outputs == 1 else tuple(made)
 
     def tensor(self, x: Any, dtype: Any) -> Tensor | None:
@@ -327,12 +329,12 @@ class Exporter:
         Raises:
             Refused: There is none of these, or the handler cannot write this form.
         """
-        handler = ONNX.find_export(call.name, self.opset)
+        handler = ONNX.find_export(call.name, max(self.opset, FORM))
         if handler is not None:
             y = handler(self, call)
             return y if isinstance(y, tuple) else (y,)
         table = call.op.onnx
-        if table is not None and table.since <= self.opset:
+        if table is not None and table.since <= max(self.opset, FORM):
             values = call.attrs.as_dict()
             attributes = {onnx: values[name] for name, onnx in table.attrs.items()}
             return (self.emit(table.op_type, *call.inputs, **attributes),)

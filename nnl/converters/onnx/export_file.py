@@ -130,10 +130,12 @@ def to_model(contents: Contents, external: str | None = None) -> Any:
     for t in contents.initializers:
         _add_initializer(graph.initializer.add(), t, external, places.get(id(t)))
     versions = [helper.make_opsetid("", contents.exporter.opset)]
+    # before IR 4 every weight is an input as well
+    oldest = max(4, helper.find_min_ir_version_for(versions))
     return helper.make_model(
         graph,
         opset_imports=versions,
-        ir_version=_ir_version(contents.ir_version, helper.find_min_ir_version_for(versions)),
+        ir_version=_ir_version(contents.ir_version, oldest),
         producer_name="nnl",
     )
 

@@ -56,7 +56,7 @@ def interpolate(ctx: Exporter, call: Call) -> Tensor:
     a, x = call.attrs, call.x
     lead, size, _ = split(a, x.sizes)
     how = _same_as_resize(a, size)
-    if how is None or 0 in x.sizes or not lead:
+    if how is None or 0 in x.sizes or not lead or ctx.opset < 11:
         return _by_taps(ctx, call, len(lead), size)
     n = len(size)
     merged = len(lead) - 1 + a.channel_last
@@ -102,7 +102,7 @@ def onnx_resize(ctx: Exporter, call: Call) -> Tensor:
     changed = list(a.axes(x.sizes))
     if any(axis in moving_axes(x) for axis, _ in changed):
         raise Refused("the batch axis is resized")
-    if _resize_takes(a, x):
+    if ctx.opset >= 11 and _resize_takes(a, x):
         roi = ctx.constant(a.roi, np.float32) if a.roi else None
         scales = ctx.constant(a.scales, np.float32) if a.scales else None
         target = None

@@ -7,6 +7,7 @@ It prints the page docs/onnx_export.md; a test compares the two.
 from __future__ import annotations
 
 from nnl.converters.onnx import export_families as _families  # noqa: F401  registers the handlers
+from nnl.converters.onnx.export_older import FORM
 from nnl.converters.onnx.export_refusals import NO_MEANING
 from nnl.converters.onnx.exporter import OLDEST_OPSET
 from nnl.converters.onnx.registry import ONNX
@@ -15,13 +16,15 @@ from nnl.core.op import OPS
 _INTRODUCTION = f"""# Functions in ONNX files
 
 `nnl.converters.onnx.save(path, outputs, inputs)` writes a graph. Opsets {OLDEST_OPSET} to the
-newest that the package `onnx` knows are available. Batch normalisation is written with its running
-statistics, dropout as nothing; random functions keep their distribution, not their numbers;
+newest that the package `onnx` knows are available; before {FORM} what an opset lacks is refused
+with the operator that it lacks. Batch normalisation is written with its running statistics,
+dropout as nothing; random functions keep their distribution, not their numbers;
 positions are int64. A graph with a function that has no form is refused before anything is
 written, with all such functions in one error.
 
-The columns: the first opset that has it, and how it is written: as the operator of that name, by a
-*handler* that chooses operators by the arguments, or as *its parts*, the functions it is made of.
+The columns: the first opset from {FORM} on that has it, and how it is written: as the operator of
+that name, by a *handler* that chooses operators by the arguments, or as *its parts*, the
+functions it is made of.
 
 This page is printed by `python -m nnl.converters.onnx.export_table`.
 """
@@ -38,14 +41,14 @@ def export_rows() -> list[tuple[str, str, str]]:
         if op.nnp is None:
             continue
         if name in ONNX.exports:
-            since = max(min(e.since for e in ONNX.exports[name]), OLDEST_OPSET)
+            since = max(min(e.since for e in ONNX.exports[name]), FORM)
             if hasattr(op.attrs_class, "decompose"):
-                since = OLDEST_OPSET
+                since = FORM
             rows.append((name, str(since), "handler"))
         elif op.onnx is not None:
-            rows.append((name, str(max(op.onnx.since, OLDEST_OPSET)), op.onnx.op_type))
+            rows.append((name, str(max(op.onnx.since, FORM)), op.onnx.op_type))
         elif hasattr(op.attrs_class, "decompose"):
-            rows.append((name, str(OLDEST_OPSET), "its parts"))
+            rows.append((name, str(FORM), "its parts"))
         else:
             rows.append((name, "", NO_MEANING.get(name, "not available")))
     return rows

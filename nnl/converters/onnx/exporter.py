@@ -20,7 +20,7 @@ from nnl.core.variable import Variable
 
 logger = logging.getLogger("nnl")
 
-OLDEST_OPSET, DEFAULT_OPSET = 13, 18
+OLDEST_OPSET, DEFAULT_OPSET = 7, 18
 EXTERNAL_BYTES = 1 << 31  # a protobuf message cannot be larger; weights go into a file of their own
 
 Key = tuple[int, int]
@@ -55,7 +55,7 @@ def save(
             .nnp file (anything with `inputs` and `outputs`).
         inputs: What the caller of the model gives, by name or in order. All leaves that are not
             registered parameters, if left out. Other leaves are stored with their values.
-        opset: Version of the ONNX operators, 13 to the newest that the package onnx knows; 18 if
+        opset: Version of the ONNX operators, 7 to the newest that the package onnx knows; 18 if
             left out.
         ir_version: Version of the file format; the oldest that has the operators if left out.
         batch: Name of the batch size, which stays open; None fixes all sizes as they are.
