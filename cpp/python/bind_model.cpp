@@ -18,9 +18,14 @@ nb::bytes bytes(const Tensor& t) { return nb::bytes(t.data(), t.spec().bytes());
 void copy(Tensor& x, nb::handle value) {
   Py_buffer b;
   if (PyObject_GetBuffer(value.ptr(), &b, PyBUF_C_CONTIGUOUS) < 0) throw nb::python_error();
+  struct Release {
+    Py_buffer& b;
+    ~Release() { PyBuffer_Release(&b); }
+  } release{b};
+  const Shape shape(b.shape, b.shape + b.ndim);
+  if (shape != x.spec().shape) x.resize(shape);
   const bool fits = static_cast<size_t>(b.len) == x.spec().bytes();
   if (fits) std::memcpy(x.data(), b.buf, x.spec().bytes());
-  PyBuffer_Release(&b);
   if (!fits) throw ValueError(x.name() + " is not a contiguous " + x.spec().text());
 }
 
@@ -51,6 +56,11 @@ void bind_model(nb::module_& m) {
       .def(nb::init<const std::string&, const std::string&>(), nb::arg("path"),
            nb::arg("program") = "")
       .def("run", &run)
+      .def("prepare", &Model::prepare)
+      .def("resize", [](Model& model, const std::string& name,
+                        const std::vector<int64_t>& shape) { model.input(name).resize(shape); })
+      .def("shape",
+           [](Model& model, const std::string& name) { return model.output(name).spec().shape; })
       .def_prop_ro("file", &Model::file)
       .def("profile",
            [](Model& model) {

@@ -161,12 +161,36 @@ nnl_status nnl_find(const nnl_model* model, nnl_role role, const char* name, siz
 nnl_status nnl_bind(nnl_model* model, nnl_role role, size_t index, void* data, size_t bytes) {
   return guarded([&] {
     nnl::Tensor& t = tensor_of(model, role, index, "nnl_bind");
-    if (bytes != t.spec().bytes())
-      throw nnl::ValueError("nnl_bind: " + t.name() + " is " + t.spec().text() + ", " +
-                            std::to_string(t.spec().bytes()) + " bytes, got " +
-                            std::to_string(bytes));
-    t.bind(data);
+    try {
+      t.bind(data, bytes);
+    } catch (const nnl::ValueError& e) {
+      throw nnl::ValueError(std::string("nnl_bind: ") + e.what());
+    }
   });
+}
+
+nnl_status nnl_resize(nnl_model* model, size_t index, const int64_t* shape, size_t rank) {
+  return guarded([&] {
+    nnl::Tensor& t = tensor_of(model, NNL_INPUT, index, "nnl_resize");
+    if (rank) given(shape, "nnl_resize", "shape");
+    t.resize(nnl::Shape(shape, shape + rank));
+  });
+}
+
+nnl_status nnl_get_axis(const nnl_model* model, size_t index, size_t axis, nnl_axis* found) {
+  return guarded([&] {
+    const nnl::Tensor& t = tensor_of(model, NNL_INPUT, index, "nnl_get_axis");
+    if (axis >= t.axes().size())
+      throw nnl::ValueError("nnl_get_axis: axis is " + std::to_string(axis) + ", " + t.name() +
+                            " has " + std::to_string(t.axes().size()));
+    const nnl::OpenAxis& a = t.axes()[axis];
+    given(found, "nnl_get_axis", "found") = {a.name.empty() ? nullptr : a.name.c_str(), a.least,
+                                             a.greatest, a.multiple};
+  });
+}
+
+nnl_status nnl_prepare(nnl_model* model) {
+  return guarded([&] { given(model, "nnl_prepare", "model").model.prepare(); });
 }
 
 nnl_status nnl_run(nnl_model* model) {

@@ -55,9 +55,10 @@ class Lowering {
   const Spec& spec(int i) const { return value(i).spec; }
 
   void call(std::string label, std::unique_ptr<Kernel> kernel, std::vector<int> in,
-            std::vector<int> out) {
+            std::vector<int> out, const ProgramStep* of = nullptr) {
     for (int o : out) maker_[value(o).root] = done.calls.size();
-    done.calls.push_back({std::move(label), std::move(kernel), std::move(in), std::move(out), at_});
+    done.calls.push_back(
+        {std::move(label), std::move(kernel), std::move(in), std::move(out), at_, false, of, ""});
   }
 
   int new_value(const Spec& spec, Layout layout) {
@@ -72,7 +73,7 @@ class Lowering {
     if (!step.programs.empty()) return add_control(step);
     if (add_packed(step, step.in, step.out)) return;
     if (auto kernel = kernel_of(step, step.in, step.out))
-      return call(step.label, std::move(kernel), step.in, step.out);
+      return call(step.label, std::move(kernel), step.in, step.out, &step);
     if (step.parts.empty()) {
       std::string ins;
       for (int i : step.in) ins += (ins.empty() ? "" : ", ") + (i ? spec(i).text() : "nothing");
@@ -87,7 +88,7 @@ class Lowering {
   void add_control(const ProgramStep& step) {
     try {
       auto kernel = control_kernel(step, signature(step.in, step.out));
-      call(step.label, std::move(kernel), step.in, step.out);
+      call(step.label, std::move(kernel), step.in, step.out, &step);
     } catch (const ValueError& e) {
       throw ValueError(step.label + ": " + e.what());
     }
@@ -108,7 +109,7 @@ class Lowering {
     if (is_view) return;
     if (add_packed(part, in, out)) return;
     if (auto kernel = kernel_of(part, in, out))
-      return call(part.label, std::move(kernel), std::move(in), std::move(out));
+      return call(part.label, std::move(kernel), std::move(in), std::move(out), &part);
     if (part.parts.empty())
       throw ValueError(part.label + ": this build has no kernel of " + part.op);
     for (const ProgramStep& inner : part.parts) add_plain(inner, plain);
@@ -145,10 +146,10 @@ class Lowering {
     Signature s = signature(in, out);
     s.attributes = Attributes(step.attributes);
     PackedProduct product = packed_product(step.op, s);
-    if (!product.bytes) return false;
+    if (!product.order.bytes) return false;
     std::vector<int> ins = in;
-    ins[1] = new_bytes(product.bytes);
-    call_once(step.label, std::move(product.packer), {in[1]}, ins[1], behind);
+    ins[1] = new_bytes(product.order.bytes);
+    call_once(step, std::move(product.packer), {in[1]}, ins[1], behind, product.order);
     call(step.label, std::move(product.kernel), std::move(ins), out);
     return true;
   }
@@ -158,10 +159,11 @@ class Lowering {
   }
 
   // Packs weights, once after all calls that these are made by.
-  void call_once(const std::string& label, std::unique_ptr<Kernel> packer, std::vector<int> in,
-                 int packed, const std::set<size_t>& behind) {
-    call(label, std::move(packer), std::move(in), {packed});
+  void call_once(const ProgramStep& step, std::unique_ptr<Kernel> packer, std::vector<int> in,
+                 int packed, const std::set<size_t>& behind, const PackedOrder& order) {
+    call(step.label, std::move(packer), std::move(in), {packed});
     done.calls.back().once = true;
+    done.calls.back().layout = order.layout;
     for (size_t t : behind) done.calls[t].once = true;
   }
 
@@ -173,9 +175,9 @@ class Lowering {
     if (!is_settled(five[1], behind) || !is_settled(five[4], behind)) return false;
     Signature whole = signature(five, out);
     whole.attributes = Attributes(step.attributes);
-    const size_t bytes = packed_convolution_bytes(whole);
-    if (!bytes) return false;
-    const Spec packed_spec{{static_cast<int64_t>(bytes)}, DType::u8, Layout::plain};
+    const PackedOrder order = packed_convolution_order(whole);
+    if (!order.bytes) return false;
+    const Spec packed_spec{{static_cast<int64_t>(order.bytes)}, DType::u8, Layout::plain};
     Signature packing = whole, packed = whole;
     packing.in.push_back(spec(out[0])), packing.in_given.push_back(true);
     packing.out = {packed_spec};
@@ -187,8 +189,8 @@ class Lowering {
     auto packer = make_kernel("pack_convolution", packing);
     auto kernel = make_kernel("convolution_fused", packed);
     if (!packer || !kernel) return false;
-    const int weights = new_bytes(bytes);
-    call_once(step.label, std::move(packer), {0, five[1], 0, 0, five[4], 0}, weights, behind);
+    const int weights = new_bytes(order.bytes);
+    call_once(step, std::move(packer), {0, five[1], 0, 0, five[4], 0}, weights, behind, order);
     call(step.label, std::move(kernel), {five[0], weights, five[2], five[3]}, out);
     return true;
   }

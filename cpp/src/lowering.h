@@ -16,7 +16,9 @@ struct Call {
   std::unique_ptr<Kernel> kernel;
   std::vector<int> in, out;
   size_t step;
-  bool once = false;  // runs only when what is given has changed: it packs weights
+  bool once = false;                // runs only when what is given has changed: it packs weights
+  const ProgramStep* of = nullptr;  // the step or the part of one that it does, if it is one
+  std::string layout;               // the order of the weights that it packs
 };
 
 struct Lowered {

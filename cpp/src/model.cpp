@@ -2,31 +2,20 @@
 #include "nnl/model.h"
 
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "lowering.h"
+#include "model_runners.h"
 #include "nnl/parameter_files.h"
-#include "nnl/program_file.h"
-#include "nnl/runner.h"
 #include "nnl/threads.h"
-#include "one_at_a_time.h"
 #include "safetensors.h"
-#include "shared_arrays.h"
 
 namespace nnl {
-namespace {
-
-const std::string kOneThread =
-    "a Model has one thread at a time, make one for each of the same ModelFile";
-
-}  // namespace
-
 void Tensor::check_idle() const {
-  if (runner_ && runner_->running())
-    throw ValueError(name_ + " is used by a run in another thread: " + kOneThread);
+  if (of_ && of_->running())
+    throw ValueError(name_ + " is used by a run in another thread: " + one_thread);
 }
 
 void Tensor::check_count(size_t count) const {
@@ -36,50 +25,24 @@ void Tensor::check_count(size_t count) const {
                      std::to_string(count));
 }
 
-void Tensor::bind(void* data) {
-  if (!runner_) throw ValueError(name_ + " is neither an input nor an output: it cannot be bound");
+void Tensor::bind(void* data, size_t bytes) {
+  if (!of_) throw ValueError(name_ + " is neither an input nor an output: it cannot be bound");
   if (!data) throw ValueError(name_ + " cannot be bound to nothing");
   check_idle();
-  data_ = data;
-  runner_->bind(value_, data);
+  const bool open = !of_->program.dims.empty(), takes = of_->is_input(*this);
+  if (open ? takes && bytes < spec_.bytes() : bytes != spec_.bytes())
+    throw ValueError(name_ + " is " + spec_.text() + ", " + std::to_string(spec_.bytes()) +
+                     " bytes, got " + std::to_string(bytes));
+  of_->bind(*this, data, bytes);
+}
+
+void Tensor::resize(const Shape& shape) {
+  if (!of_ || !of_->is_input(*this))
+    throw ValueError(name_ + " is no input of a model: it cannot be resized");
+  of_->resize(*this, shape);
 }
 
 // ---- files ----
-
-struct ModelFile::State {
-  explicit State(const std::string& path) : file(path) {
-    for (const auto& [name, array] : file.arrays())
-      arrays.by_name.emplace(name, SharedArray(array.spec, array.data));
-  }
-
-  const ProgramData& program(const std::string& wanted) const {
-    std::string names;
-    for (const auto& [name, found] : file.programs()) {
-      if (name == wanted || (wanted.empty() && file.programs().size() == 1)) return found;
-      names += (names.empty() ? "'" : ", '") + name + "'";
-    }
-    if (names.empty()) throw ValueError(file.path() + " has no programs");
-    throw ValueError(file.path() + " has the programs " + names +
-                     (wanted.empty() ? ": say which one" : ", not '" + wanted + "'"));
-  }
-
-  SharedArray& array(const std::string& name) {
-    const auto found = arrays.by_name.find(name);
-    if (found == arrays.by_name.end()) throw ValueError("there is no tensor '" + name + "'");
-    return found->second;
-  }
-
-  // What runners of a program have made once of its arrays, as these were in one version.
-  struct Prepared {
-    std::shared_ptr<Memory> memory;
-    uint64_t version = 0;
-  };
-
-  ProgramFile file;
-  SharedArrays arrays;
-  // By program, and by the threads it runs on: kernels for other numbers may want another order.
-  std::map<std::pair<const ProgramData*, int>, std::weak_ptr<Prepared>> prepared;
-};
 
 ModelFile::ModelFile(const std::string& path) : state_(std::make_shared<State>(path)) {}
 
@@ -155,120 +118,10 @@ void ModelFile::load_parameters(const std::string& path) {
 
 // ---- programs ----
 
-struct Model::State {
-  State(ModelFile of, const std::string& wanted)
-      : file(std::move(of)), shared(*file.state_), program(shared.program(wanted)) {
-    const ThreadScope scope;
-    const std::unique_lock<std::shared_mutex> alone(shared.arrays.mutex);
-    try {
-      runner = std::make_unique<Runner>(program, [this](int i) { return given(i); }, true);
-      share_prepared();
-      find_written();
-      refresh();
-    } catch (const ValueError& e) {
-      throw ValueError(file.path() + ": " + e.what());
-    }
-    for (const auto& [name, i] : runner->outputs())
-      outputs.push_back({name, runner->spec(i), runner->data(i), runner.get(), i});
-    for (Tensor& x : inputs) x.runner_ = runner.get();
-  }
-
-  const ProgramValue& value(int i) const { return program.values[static_cast<size_t>(i)]; }
-
-  void* given(int i) {
-    const ProgramValue& v = value(i);
-    if (v.role == ProgramValue::Role::input) {
-      memories.push_back(std::make_unique<Memory>(v.spec.bytes()));
-      void* data = std::memset(memories.back()->data(), 0, v.spec.bytes());
-      inputs.push_back({v.name, v.spec, data, nullptr, i});
-      return data;
-    }
-    const ProgramValue& source = value(v.copies ? v.copies : i);
-    SharedArray& array = shared.array(source.name);
-    const Spec& spec = array.plain().spec;
-    if (spec.dtype != source.spec.dtype || spec.shape != source.spec.shape)
-      throw ValueError("damaged: '" + source.name + "' is " + spec.text() + ", wanted " +
-                       source.spec.text());
-    Form& form = array.form(v.spec);
-    uses[i] = {&array, &form};
-    return form.data;
-  }
-
-  void share_prepared() {
-    auto& known = shared.prepared[{&program, threads()}];
-    prepared = known.lock();
-    if (prepared && prepared->memory->bytes() == runner->prepared()->bytes()) {
-      runner->share_prepared(prepared->memory);
-    } else {
-      prepared = std::make_shared<ModelFile::State::Prepared>();
-      prepared->memory = runner->prepared();
-      known = prepared;
-    }
-  }
-
-  void find_written() {
-    for (int i : runner->written())
-      if (const auto use = uses.find(i); use != uses.end()) written.push_back(use->second);
-  }
-
-  // Brings the arrays into the form in which this program reads them. Needs them alone.
-  void refresh() {
-    if (seen == shared.arrays.version) return;
-    for (auto& [i, use] : uses) use.array->refresh(*use.form);
-    uint64_t newest = 1;
-    for (int i : runner->prepared_from()) newest = std::max(newest, uses.at(i).array->version());
-    if (prepared->version < newest) {
-      runner->prepare();
-      prepared->version = newest;
-    }
-    seen = shared.arrays.version;
-  }
-
-  template <class Run>
-  void run(Run&& one) {
-    const OneAtATime only(running, "this model is running already: " + kOneThread);
-    SharedArrays& arrays = shared.arrays;
-    if (!written.empty()) {
-      const std::unique_lock<std::shared_mutex> alone(arrays.mutex);
-      refresh();
-      seen = ++arrays.version;
-      for (Use& use : written) use.array->written(*use.form, seen);
-      return one();
-    }
-    std::shared_lock<std::shared_mutex> reading(arrays.mutex);
-    while (seen != arrays.version) {
-      reading.unlock();
-      {
-        const std::unique_lock<std::shared_mutex> alone(arrays.mutex);
-        refresh();
-      }
-      reading.lock();
-    }
-    one();
-  }
-
-  struct Use {
-    SharedArray* array;
-    Form* form;
-  };
-
-  ModelFile file;
-  ModelFile::State& shared;
-  const ProgramData& program;
-  std::unique_ptr<Runner> runner;
-  std::vector<std::unique_ptr<Memory>> memories;  // of inputs
-  std::vector<Tensor> inputs, outputs;
-  std::map<int, Use> uses;  // by given value
-  std::vector<Use> written;
-  std::atomic<bool> running{false};
-  uint64_t seen = 0;  // the version of the arrays that the forms and what is prepared have
-  std::shared_ptr<ModelFile::State::Prepared> prepared;
-};
-
 Model::Model(const std::string& path, const std::string& program)
     : Model(ModelFile(path), program) {}
 Model::Model(const ModelFile& file, const std::string& program)
-    : state_(std::make_unique<State>(file, program)) {}
+    : state_(std::make_unique<ModelRunners>(file, program)) {}
 Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
@@ -299,7 +152,11 @@ Tensor& Model::output(size_t i) {
 }
 
 void Model::run() {
-  state_->run([this] { state_->runner->run(); });
+  state_->run([](Runner& runner) { runner.run(); });
+}
+
+void Model::prepare() {
+  state_->run([](Runner&) {});
 }
 
 std::vector<StepCost> Model::steps() const {
@@ -311,7 +168,7 @@ std::vector<StepCost> Model::steps() const {
 
 std::vector<StepCost> Model::profile() {
   std::vector<double> seconds(state_->program.steps.size());
-  state_->run([&] { state_->runner->run_timed(seconds); });
+  state_->run([&](Runner& runner) { runner.run_timed(seconds); });
   std::vector<StepCost> found = steps();
   for (size_t i = 0; i < found.size(); ++i) found[i].seconds = seconds[i];
   return found;
@@ -319,6 +176,6 @@ std::vector<StepCost> Model::profile() {
 
 const ModelFile& Model::file() const { return state_->file; }
 
-size_t Model::arena_bytes() const { return state_->runner->arena_bytes(); }
+size_t Model::arena_bytes() const { return state_->arena_bytes(); }
 
 }  // namespace nnl

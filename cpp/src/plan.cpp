@@ -41,10 +41,23 @@ Memory::Memory(size_t bytes)
 
 Memory::~Memory() { ::operator delete(data_, std::align_val_t{alignment(bytes_)}); }
 
-Plan::Plan(std::vector<int64_t> offsets, size_t arena_bytes)
-    : arena_(std::make_shared<Memory>(arena_bytes)), pointers_(offsets.size(), nullptr) {
-  for (size_t i = 0; i < offsets.size(); ++i)
-    if (offsets[i] != outside) pointers_[i] = arena_->data() + offsets[i];
+Plan::Plan(std::vector<int64_t> offsets, size_t arena_bytes, bool own)
+    : offsets_(std::move(offsets)), arena_bytes_(arena_bytes), pointers_(offsets_.size(), nullptr) {
+  if (own) use_arena(std::make_shared<Memory>(arena_bytes));
+}
+
+void Plan::use_arena(std::shared_ptr<Memory> arena) {
+  if (arena->bytes() < arena_bytes_)
+    throw ValueError("an arena of " + std::to_string(arena->bytes()) + " bytes is too small for " +
+                     std::to_string(arena_bytes_));
+  // what has been bound elsewhere stays there
+  const std::byte* const before = arena_ ? arena_->data() : nullptr;
+  for (size_t i = 0; i < offsets_.size(); ++i)
+    if (offsets_[i] != outside && pointers_[i] == (before ? before + offsets_[i] : nullptr))
+      pointers_[i] = arena->data() + offsets_[i];
+  arena_ = std::move(arena);
+  for (Step& step : steps_) step.scratch = scratch_of(step.workspace);
+  stale_ = true;
 }
 
 namespace {
@@ -67,7 +80,8 @@ void Plan::add(std::string name, std::unique_ptr<Kernel> kernel, std::vector<int
   step.out = std::move(out);
   const int made_for = scope_threads();
   threads_ = threads_ ? std::min(threads_, made_for) : made_for;
-  step.workspace = workspace_offset == outside ? nullptr : arena_->data() + workspace_offset;
+  step.workspace = workspace_offset;
+  step.scratch = scratch_of(workspace_offset);
   steps_.push_back(std::move(step));
   times_.push_back(0);
   starts_.push_back(0);
@@ -93,7 +107,7 @@ void Plan::refresh() {
 void Plan::run_step(Step& step) {
   void* const* p = step.pointers.data();
   try {
-    step.kernel->run({p, p + step.in.size(), step.workspace});
+    step.kernel->run({p, p + step.in.size(), step.scratch});
   } catch (const ValueError& e) {
     const std::string what = e.what();
     throw what.rfind(step.name, 0) == 0 ? e : ValueError(step.name + ": " + what);

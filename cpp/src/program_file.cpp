@@ -16,13 +16,14 @@
 #include "nnl/plan.h"
 #include "nnp/message.h"
 #include "nnp/network.h"
+#include "open_program.h"
 #include "safetensors.h"
 #include "zip.h"
 
 namespace nnl {
 namespace {
 
-constexpr int version = 1;
+constexpr int version = 2;  // 1: no open sizes
 constexpr const char* program_tensor = "nnl.program";
 // ---- programs ----
 
@@ -56,6 +57,7 @@ class Reader {
   explicit Reader(const Json& json) : json_(json) {}
 
   ProgramData read() {
+    if (const Json* dims = json_.find("dims")) read_dims(*dims, data_);
     read_values();
     for (const auto& [op, attributes] : json_.at("ops").object()) {
       Attributes_& own = defaults_[op];
@@ -66,15 +68,13 @@ class Reader {
       data_.outputs.emplace_back(name, value(number));
     for (const Json& number : json_.at("kept").array()) data_.kept.push_back(value(number));
     for (const Json& pair : json_.at("results").array())
-      add_result(value(pair.array().at(0)), given(pair.array().at(1)));
+      data_.results[value(pair.array().at(0))] = given(pair.array().at(1));
     for (const Json& pair : json_.at("carries").array()) {
       const Json& source = pair.array().at(1);
       const int to = given(pair.array().at(0)), from = source.integer() ? value(source) : 0;
-      if (from &&
-          (at(from).spec.shape != at(to).spec.shape || at(from).spec.dtype != at(to).spec.dtype))
-        throw ValueError("value " + std::to_string(to) + " gets another shape or type");
       data_.carries[to] = from;
     }
+    check_values(data_);
     return std::move(data_);
   }
 
@@ -118,38 +118,32 @@ class Reader {
       if (const Json* root = more.find("root")) v.root = static_cast<int>(root->integer());
       if (const Json* copies = more.find("copies")) v.copies = static_cast<int>(copies->integer());
       if (const Json* fill = more.find("fill")) v.filled = true, v.fill = number_of(*fill);
-      check_layout(v.spec);
+      check_order(v.spec);
       // All that touches tiled weights takes plain ones too, if all of them are.
       if (v.spec.layout == Layout::tiled && !tiles) v.spec.layout = Layout::plain;
       data_.values.push_back(std::move(v));
     }
-    for (size_t i = 1; i < data_.values.size(); ++i) {
-      const ProgramValue& v = data_.values[i];
-      const ProgramValue& root = at(v.root);
-      if (&at(root.root) != &root || root.spec.bytes() != v.spec.bytes())
-        throw ValueError("value " + std::to_string(i) + " is no view of its root");
-      if (v.given() && v.root != static_cast<int>(i))
-        throw ValueError("value " + std::to_string(i) + " is given, and a view");
-      if (v.copies && (!v.given() || !at(v.copies).given() || at(v.copies).copies ||
-                       at(v.copies).spec.shape != v.spec.shape))
-        throw ValueError("value " + std::to_string(i) + " is no copy of a given one");
+    for (size_t i = 1; i < data_.values.size(); ++i) at(data_.values[i].root), read_sizes(i);
+  }
+
+  void read_sizes(size_t i) {
+    const Json::Array& parts = json_.at("values").array()[i - 1].array();
+    const Json* sizes = parts.size() > 2 ? parts[2].find("sizes") : nullptr;
+    if (!sizes) return;
+    ProgramValue& v = data_.values[i];
+    if (v.role == ProgramValue::Role::parameter || v.role == ProgramValue::Role::state ||
+        (v.role == ProgramValue::Role::constant && !v.filled))
+      throw ValueError("value " + std::to_string(i) + " is stored, and its size is open");
+    if (sizes->array().size() != v.spec.shape.size())
+      throw ValueError("value " + std::to_string(i) + " has other axes than open sizes");
+    for (const Json& size : sizes->array()) {
+      v.sizes.push_back(expression_of(size, data_));
+      using Kind = SizeOp::Kind;
+      if (const Kind kind = v.sizes.back()[0].kind;
+          v.role == ProgramValue::Role::input &&
+          (v.sizes.back().size() > 1 || (kind != Kind::whole && kind != Kind::dim)))
+        throw ValueError("the input " + v.name + " has a size that is no name");
     }
-  }
-
-  // What becomes the new copy of a weight is as large as the copy that is read.
-  void add_result(int made, int weight) {
-    for (const ProgramValue& v : data_.values)
-      if (v.copies == weight && v.spec.bytes() != at(made).spec.bytes())
-        throw ValueError("value " + std::to_string(made) + " is no copy of a weight");
-    data_.results[made] = weight;
-  }
-
-  static void check_layout(const Spec& spec) {
-    const auto rank = spec.shape.size();
-    const bool tiles = rank >= 3 && spec.shape[0] % 16 == 0 && spec.shape[1] % 16 == 0;
-    if ((spec.layout == Layout::channels_last && rank < 3) ||
-        (spec.layout == Layout::tiled && !tiles))
-      throw ValueError(spec.text() + " has no such order");
   }
 
   template <size_t n>
@@ -213,6 +207,7 @@ class Reader {
       for (const Json& c : program->at("constants").array()) s.constants.push_back(number_of(c));
       for (const Json& shape : program->at("shapes").array()) s.shapes.push_back(shape.integers());
     }
+    if (const Json* open = json.find("open")) read_open(*open, data_, s);
     s.label = label_of(s.op, json);
     return s;
   }
@@ -326,7 +321,8 @@ void ProgramFile::read() {
     throw ValueError("damaged: 'nnl.program' has another CRC-32 than it had");
   try {
     const Json data = Json::parse(program);
-    if (data.at("version").integer() != version) throw ValueError("its version is unknown");
+    if (const int64_t v = data.at("version").integer(); v < 1 || v > version)
+      throw ValueError("its version is unknown");
     for (const auto& [name, one] : data.at("programs").object())
       programs_.emplace_back(name, Reader(one).read());
     const auto parameters = tensors_->metadata.find("parameters");

@@ -94,7 +94,7 @@ class Placement {
 
 }  // namespace
 
-Runner::Runner(const ProgramData& program, const Given& given, bool prepare) {
+Runner::Runner(const ProgramData& program, const Given& given, bool prepare, bool own) {
   Lowered lowered = lower(program, prepare);
   values_ = std::move(lowered.values);
   outputs_ = std::move(lowered.outputs);
@@ -108,13 +108,13 @@ Runner::Runner(const ProgramData& program, const Given& given, bool prepare) {
   }
   for (auto [made, weight] : program.results)
     if (copies.count(weight)) outside[static_cast<size_t>(made)] = true;
-  place_prepared(lowered.calls, outside);
+  place_prepared(lowered.calls, outside, program.values.size());
   find_written(program, copies);
   std::vector<int> kept = program.kept;
   for (const auto& [name, i] : outputs_) kept.push_back(i);
   for (auto [to, from] : lowered.carries) kept.push_back(from);
   const Placement placed(values_, lowered.calls, outside, kept);
-  plan_ = std::make_unique<Plan>(placed.offsets, placed.arena);
+  plan_ = std::make_unique<Plan>(placed.offsets, placed.arena, own);
   for (Call& call : lowered.calls) {
     for (int& i : call.in) i = root(i);
     for (int& o : call.out) o = root(o);
@@ -134,7 +134,11 @@ Runner::Runner(const ProgramData& program, const Given& given, bool prepare) {
       plan_->bind(n, given(n));
     }
   }
-  share_prepared(std::make_shared<Memory>(prepared_bytes_));
+  if (own)
+    for (size_t i = 0; i < prepared_.size(); ++i) {
+      const auto memory = std::make_shared<Memory>(prepared_[i].bytes);
+      share_prepared(i, {memory, memory->data()});
+    }
   for (auto [made, weight] : program.results)
     if (const auto copy = copies.find(weight); copy != copies.end())
       plan_->bind(made, plan_->data(copy->second));
@@ -142,32 +146,74 @@ Runner::Runner(const ProgramData& program, const Given& given, bool prepare) {
     carries_.push_back({root(to), from ? root(from) : 0, spec(to).bytes()});
 }
 
+namespace {
+
+// What an array that calls make once depends on, besides what the given values hold: two runners of
+// a program, at other sizes, find by it what they may share.
+std::string key_of(const std::vector<Call>& calls, const std::vector<size_t>& makers,
+                   const std::vector<ProgramValue>& values, size_t named, int value) {
+  std::string key;
+  std::map<int, size_t> own;  // values that only these kernels have, numbered here
+  const auto add_value = [&](int i) {
+    const auto at = static_cast<size_t>(i);
+    key += at < named ? " v" + std::to_string(i)
+                      : " n" + std::to_string(own.emplace(i, own.size()).first->second);
+    if (i) key += values[at].spec.text();
+  };
+  for (size_t t : makers) {
+    const Call& call = calls[t];
+    key += std::to_string(call.step) + (call.of ? call.of->op + text_of_open(*call.of) : "") + ":" +
+           call.layout;
+    for (int i : call.in) add_value(i);
+    key += " ->";
+    for (int o : call.out) add_value(o);
+    key += "\n";
+  }
+  add_value(value);
+  return key;
+}
+
+}  // namespace
+
 // What calls that run once make for the others lies in memory of its own.
-void Runner::place_prepared(const std::vector<Call>& calls, std::vector<bool>& outside) {
-  std::set<int> made, from;
+void Runner::place_prepared(const std::vector<Call>& calls, std::vector<bool>& outside,
+                            size_t named) {
+  std::map<int, std::set<size_t>> made;  // root -> the calls behind it
+  std::set<int> from;
   for (size_t t = 0; t < prepare_; ++t) {
-    for (int o : calls[t].out) made.insert(root(o));
-    for (int i : calls[t].in)
+    std::set<size_t> behind{t};
+    for (int i : calls[t].in) {
+      if (const auto maker = made.find(root(i)); maker != made.end())
+        behind.insert(maker->second.begin(), maker->second.end());
       if (const auto& v = values_[static_cast<size_t>(root(i))]; v.given() && !v.filled)
         from.insert(root(i));
+    }
+    for (int o : calls[t].out) made[root(o)] = behind;
   }
   for (size_t t = prepare_; t < calls.size(); ++t)
     for (int i : calls[t].in) {
       const int r = root(i);
-      if (!made.count(r) || outside[static_cast<size_t>(r)]) continue;
+      const auto maker = made.find(r);
+      if (maker == made.end() || outside[static_cast<size_t>(r)]) continue;
       outside[static_cast<size_t>(r)] = true;
-      places_.emplace_back(r, prepared_bytes_);
-      prepared_bytes_ += (spec(r).bytes() + 63) / 64 * 64;
+      const std::vector<size_t> behind(maker->second.begin(), maker->second.end());
+      prepared_.push_back({key_of(calls, behind, values_, named, r), spec(r).bytes()});
+      places_.push_back({r, behind, nullptr});
     }
   prepared_from_.assign(from.begin(), from.end());
 }
 
-void Runner::share_prepared(std::shared_ptr<Memory> memory) {
-  prepared_ = std::move(memory);
-  for (auto [r, place] : places_) plan_->bind(r, prepared_->data() + place);
+void Runner::share_prepared(size_t i, std::shared_ptr<std::byte> memory) {
+  Place& place = places_.at(i);
+  place.memory = std::move(memory);
+  plan_->bind(place.root, place.memory.get());
 }
 
 void Runner::prepare() { plan_->run(0, prepare_); }
+
+void Runner::prepare(size_t i) {
+  for (size_t t : places_.at(i).calls) plan_->run(t, t + 1);
+}
 
 void Runner::find_written(const ProgramData& program, const std::map<int, int>& copies) {
   std::set<int> found;

@@ -130,7 +130,13 @@ void packed_weights_follow_the_plain_ones() {
       {}, numbers(4608, 1), numbers(4608, 2), numbers(25600, 3), numbers(16, 4)};
   const auto memory = [&](int i) { return given[static_cast<size_t>(i)].data(); };
   Runner plain(p, memory), packed(p, memory, true), also(p, memory, true);
-  also.share_prepared(packed.prepared());
+  CHECK(also.prepared().size() == packed.prepared().size());
+  for (size_t i = 0; i < packed.prepared().size(); ++i) {
+    const auto& [key, bytes] = packed.prepared()[i];
+    CHECK(also.prepared()[i].key == key && also.prepared()[i].bytes == bytes);
+    const auto memory = std::make_shared<Memory>(bytes);
+    for (Runner* r : {&packed, &also}) r->share_prepared(i, {memory, memory->data()});
+  }
   for (int round = 0; round < 2; ++round) {
     packed.prepare();
     for (Runner* r : {&plain, &packed, &also}) r->run();
@@ -144,7 +150,7 @@ void packed_weights_follow_the_plain_ones() {
       std::copy(others.begin(), others.end(), weights.begin());
     }
   }
-  const bool packs = packed.prepared()->bytes() > 0;
+  const bool packs = !packed.prepared().empty();
   CHECK(packed.prepared_from() == (packs ? std::vector<int>{2, 3} : std::vector<int>{}));
   CHECK(packed.written() == std::vector<int>{4});
 }

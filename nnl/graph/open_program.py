@@ -22,7 +22,8 @@ from nnl.graph.program_text import same
 from nnl.graph.sizes import Dim, Size, Solver, Unexplained, Vector, evaluate, witnesses
 
 Shape = tuple[int, ...]
-SHAPES = "elementwise.shapes"  # in Step.open: of the program of an element-wise step
+# In Step.open: of the program of an element-wise step, which follows from its attributes in Python.
+SHAPES, CONSTANTS = "elementwise.shapes", "elementwise.constants"
 
 
 class Differ(ValueError):
@@ -163,7 +164,7 @@ class _Mover:
         program, op = self.program, OPS.get(step.op)
         try:
             if step.open:
-                new = {k: self.closed(t) for k, t in step.open.items() if k != SHAPES}
+                new = {k: self.closed(t) for k, t in step.open.items() if k in step.attrs}
                 step.attrs, step.kernel = {**step.attrs, **new}, None
             if op is None:
                 raise ValueError(f"there is no op {step.op!r}")
@@ -350,7 +351,7 @@ class _Unifier:
             self._know(o)
 
     def _shapes(self, steps: Sequence[Step], own: Any) -> None:
-        """Of an element-wise step: the shapes in which its program sees the inputs."""
+        """Of an element-wise step: the constants of its program, and how that sees the inputs."""
         step = steps[0]
         if not is_elementwise(step.op) or 0 in step.ins:
             return
@@ -361,9 +362,12 @@ class _Unifier:
             return
         if any(f is None or f.code != found[0].code for f in found):
             raise self._differs(steps)
-        shapes = [f.shapes for f in found if f is not None]
-        if any(s != shapes[0] for s in shapes):
-            step.open[SHAPES] = self._template(shapes, own)
+        for name, values in (
+            (SHAPES, [f.shapes for f in found if f is not None]),
+            (CONSTANTS, [tuple(map(float, f.constants)) for f in found if f is not None]),
+        ):
+            if any(v != values[0] for v in values):
+                step.open[name] = self._template(values, own)
 
     def _template(self, values: Sequence[Any], own: Any) -> Any:
         """A value with expressions in the place of numbers that move; None: a program inside, which

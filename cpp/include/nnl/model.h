@@ -6,6 +6,10 @@
 //   model.run();
 //   const float* y = model.output("y").data<float>();
 //
+// Where a program has open sizes, inputs take other shapes:
+//
+//   model.input("x").resize({1, 3, 480, 640});
+//
 // Programs of one file share its parameters, and several runners of one program do too:
 //
 //   nnl::ModelFile file("lenet.nnlp");
@@ -38,7 +42,13 @@ constexpr bool is_type(DType type) {
          (type == DType::boolean && std::is_same_v<T, bool>);
 }
 
-class Runner;
+class ModelRunners;
+
+// An axis of an input: an open size by its name and range, or "" and one size.
+struct OpenAxis {
+  std::string name;
+  int64_t least, greatest, multiple;  // both bounds are allowed
+};
 
 // An input, output or parameter of a model: memory with a name and a spec. 16-bit floats are
 // uint16_t here.
@@ -64,25 +74,30 @@ class NNL_API Tensor {
     std::memcpy(data_, values, spec_.bytes());
   }
 
+  // Gives an input of a model with open sizes another shape, for the next runs. Its elements are
+  // not kept, and data() may be elsewhere. ValueError: other axes, a size that is not in its range,
+  // or the input is bound to less memory.
+  void resize(const Shape& shape);
+  const std::vector<OpenAxis>& axes() const { return axes_; }  // of an input
+
   // Lets the model read an input from this memory from now on, or write an output there, instead
   // of its own; it must stay there. ValueError: other elements, or another number of them.
+  //
+  // Where sizes are open, `count` may be larger: the room there is, also for other sizes. A run
+  // whose output needs more says so before it begins.
   template <class T>
   void bind(T* values, size_t count) {
     check<T>();
-    check_count(count);
-    bind(static_cast<void*>(values));
+    bind(static_cast<void*>(values), count * sizeof(T));
   }
-  void bind(void* data);  // as many bytes as the spec has
+  void bind(void* data) { bind(data, spec_.bytes()); }  // as many bytes as the spec has
+  void bind(void* data, size_t bytes);
 
  private:
-  friend class Model;
   friend class ModelFile;
-  Tensor(std::string name, Spec spec, void* data, Runner* runner = nullptr, int value = 0)
-      : name_(std::move(name)),
-        spec_(std::move(spec)),
-        data_(data),
-        runner_(runner),
-        value_(value) {}
+  friend class ModelRunners;
+  Tensor(std::string name, Spec spec, void* data, ModelRunners* of = nullptr, int value = 0)
+      : name_(std::move(name)), spec_(std::move(spec)), data_(data), of_(of), value_(value) {}
 
   template <class T>
   void check() const {
@@ -95,8 +110,10 @@ class NNL_API Tensor {
   std::string name_;
   Spec spec_;
   void* data_;
-  Runner* runner_;  // null for a parameter
-  int value_;       // its number there
+  ModelRunners* of_;  // null for a parameter
+  int value_;         // its number there
+  size_t room_ = 0;   // bytes of the memory that it is bound to, where sizes are open
+  std::vector<OpenAxis> axes_;
 };
 
 // A file of programs, .nnlp or .nnp, mapped, and the arrays that they share. A handle: copies are
@@ -125,7 +142,7 @@ class NNL_API ModelFile {
   void load_parameters(const std::string& path);
 
  private:
-  friend class Model;
+  friend class ModelRunners;
   struct State;
   std::shared_ptr<State> state_;
 };
@@ -159,7 +176,12 @@ class NNL_API Model {
 
   // Throws ValueError for values that a function does not take, the text says which function; and
   // where another thread runs this model now.
+  // An output has the shape and the place of the latest run.
   void run();
+
+  // Makes ready for the present sizes of the inputs, as the first run at these does: outputs have
+  // the shapes that they will then have, and no elements yet.
+  void prepare();
 
   // Runs, and tells what each step has taken. What is prepared once, such as packed weights, is
   // not in it.
@@ -172,8 +194,7 @@ class NNL_API Model {
   size_t arena_bytes() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<ModelRunners> state_;
 };
 
 }  // namespace nnl

@@ -53,7 +53,8 @@ typedef enum nnl_dtype {
   NNL_BOOL = 12
 } nnl_dtype;
 
-/* What it points to lives as long as the model or file; data until others are bound. */
+/* What it points to lives as long as the model or file; shape and data until others are bound, or
+ * sizes change. */
 typedef struct nnl_tensor {
   const char* name;
   nnl_dtype dtype;
@@ -62,6 +63,12 @@ typedef struct nnl_tensor {
   size_t bytes;
   void* data;
 } nnl_tensor;
+
+/* An axis of an input: an open size by its name and range, or NULL and one size. */
+typedef struct nnl_axis {
+  const char* name;
+  int64_t least, greatest, multiple; /* both bounds are allowed */
+} nnl_axis;
 
 NNL_C const char* nnl_version(void); /* "0.1.0" */
 
@@ -90,8 +97,15 @@ NNL_C size_t nnl_count(const nnl_model* model, nnl_role role);
 NNL_C nnl_status nnl_get(const nnl_model* model, nnl_role role, size_t index, nnl_tensor* tensor);
 /* The place of an input or output by its name. */
 NNL_C nnl_status nnl_find(const nnl_model* model, nnl_role role, const char* name, size_t* index);
-/* Lets the model read or write your memory instead of its own; it must stay there. */
+/* Lets the model read or write your memory instead of its own; it must stay there. Where sizes are
+ * open, there may be more than is needed now: the room for other sizes. */
 NNL_C nnl_status nnl_bind(nnl_model* model, nnl_role role, size_t index, void* data, size_t bytes);
+/* Where a program has open sizes: another shape of an input for the next runs, which does not keep
+ * its elements; nnl_get tells where they are now, and after a run or nnl_prepare the shapes of the
+ * outputs. nnl_prepare makes ready for new sizes what the first run at these would. */
+NNL_C nnl_status nnl_get_axis(const nnl_model* model, size_t index, size_t axis, nnl_axis* found);
+NNL_C nnl_status nnl_resize(nnl_model* model, size_t index, const int64_t* shape, size_t rank);
+NNL_C nnl_status nnl_prepare(nnl_model* model);
 NNL_C nnl_status nnl_run(nnl_model* model);
 
 #ifdef __cplusplus

@@ -8,13 +8,19 @@
 
 namespace nnl {
 
-// Bytes of the packed weights of a convolution_fused with this signature (written without `packed`,
-// with the weights themselves as input 1); 0 where its kernel takes weights only as they are.
-NNL_API size_t packed_convolution_bytes(const Signature& fused);
+// An order of packed weights.
+struct PackedOrder {
+  size_t bytes = 0;    // of the packed weights; 0 where a kernel takes them only as they are
+  std::string layout;  // the same for two orders that are the same
+};
+
+// The order of the packed weights of a convolution_fused with this signature (written without
+// `packed`, with the weights themselves as input 1).
+NNL_API PackedOrder packed_convolution_order(const Signature& fused);
 
 // A product with weights, input 1, that no run changes.
 struct PackedProduct {
-  size_t bytes = 0;  // of the packed weights; 0 where its kernel takes them only as they are
+  PackedOrder order;
   std::unique_ptr<Kernel> packer;  // weights -> packed
   std::unique_ptr<Kernel> kernel;  // as that of the op, with packed in the place of the weights
 };

@@ -34,7 +34,8 @@ class NNL_API Plan {
   static constexpr int64_t outside = -1;  // offset of a slot that is bound by the caller
 
   // One slot per offset; slot 0 is the input that is left out (null).
-  Plan(std::vector<int64_t> offsets, size_t arena_bytes);
+  // Args: own: whether it has an arena of its own; use_arena() must be called before a run if not.
+  Plan(std::vector<int64_t> offsets, size_t arena_bytes, bool own = true);
 
   // Appends a step. `name` is for messages and profiles. ValueError: no kernel.
   void add(std::string name, std::unique_ptr<Kernel> kernel, std::vector<int> in,
@@ -62,6 +63,11 @@ class NNL_API Plan {
   const std::vector<int64_t>& starts() const { return starts_; }  // ns since the clock's epoch
   // The arena, which lives as long as somebody holds it: arrays in it do not need the plan.
   const std::shared_ptr<Memory>& arena() const { return arena_; }
+  size_t arena_bytes() const { return arena_bytes_; }  // that it needs
+
+  // Runs in this memory from now on, which has as many bytes or more. Plans that run one after the
+  // other may have the same.
+  void use_arena(std::shared_ptr<Memory> arena);
 
  private:
   struct Step {
@@ -69,11 +75,17 @@ class NNL_API Plan {
     std::unique_ptr<Kernel> kernel;
     std::vector<int> in, out;
     std::vector<void*> pointers;  // of inputs, then of outputs
-    void* workspace;
+    int64_t workspace;            // offset
+    void* scratch;
   };
+  void* scratch_of(int64_t offset) const {
+    return offset == outside || !arena_ ? nullptr : arena_->data() + offset;
+  }
   void run_step(Step& step);
   void refresh();
 
+  std::vector<int64_t> offsets_;
+  size_t arena_bytes_;
   std::shared_ptr<Memory> arena_;
   std::vector<void*> pointers_;
   std::vector<Step> steps_;

@@ -26,8 +26,9 @@ class NNL_API Runner {
 
   // Args: prepare: whether weights that the program does not write are packed for its kernels
   //   once; prepare() must be called then before the first run, and when they have changed.
+  //   own: whether it has memory of its own for what it computes; if not, use_arena() gives it.
   // ValueError: a step has no kernel in this build, or reads what no step has made.
-  Runner(const ProgramData& program, const Given& given, bool prepare = false);
+  Runner(const ProgramData& program, const Given& given, bool prepare = false, bool own = true);
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
@@ -55,23 +56,35 @@ class NNL_API Runner {
   void prepare();
   const std::vector<int>& prepared_from() const { return prepared_from_; }
 
-  // The memory of what is prepared. A runner of the same program on as many threads, over the
-  // same given memory, may share that of another one; either prepares it for both.
-  const std::shared_ptr<Memory>& prepared() const { return prepared_; }
-  void share_prepared(std::shared_ptr<Memory> memory);
+  // An array that is prepared. Two of one key hold the same, in runners of one program over the
+  // same given memory, at whatever sizes: one memory will do for both.
+  struct Prepared {
+    std::string key;
+    size_t bytes;
+  };
+  const std::vector<Prepared>& prepared() const { return prepared_; }
+  // Lets one of them lie there from now on; prepares it.
+  void share_prepared(size_t i, std::shared_ptr<std::byte> memory);
+  void prepare(size_t i);
 
   // The given values that a run changes.
   const std::vector<int>& written() const { return written_; }
 
   bool running() const { return plan_->running(); }
-  size_t arena_bytes() const { return plan_->arena()->bytes(); }
+  size_t arena_bytes() const { return plan_->arena_bytes(); }
+  void use_arena(const std::shared_ptr<Memory>& arena) { plan_->use_arena(arena); }
 
  private:
   struct Carry {
     int to, from;  // roots; 0 for zeros
     size_t bytes;
   };
-  void place_prepared(const std::vector<Call>& calls, std::vector<bool>& outside);
+  struct Place {
+    int root;
+    std::vector<size_t> calls;  // that make it, in their order
+    std::shared_ptr<std::byte> memory;
+  };
+  void place_prepared(const std::vector<Call>& calls, std::vector<bool>& outside, size_t named);
   void find_written(const ProgramData& program, const std::map<int, int>& copies);
   int root(int value) const { return values_[static_cast<size_t>(value)].root; }
   void hand_on();
@@ -82,9 +95,8 @@ class NNL_API Runner {
   std::unique_ptr<Plan> plan_;
   std::vector<size_t> steps_;     // of the calls of the plan
   size_t prepare_ = 0, cut_ = 0;  // where the plan's calls for every run begin; the second part
-  std::vector<std::pair<int, size_t>> places_;  // in the prepared memory, of roots
-  size_t prepared_bytes_ = 0;
-  std::shared_ptr<Memory> prepared_;
+  std::vector<Prepared> prepared_;
+  std::vector<Place> places_;  // of each of them
   std::vector<int> prepared_from_, written_;
   std::vector<Carry> carries_;
 };

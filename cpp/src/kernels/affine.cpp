@@ -117,7 +117,7 @@ PackedProduct packed_product(const std::string& op, const Signature& s) {
   const auto found = products.find(op);
   if (found == products.end() || !takes(s)) return made;
   ProductSpec p = found->second(s);
-  made.packer = make_packer(p, made.bytes);
+  made.packer = make_packer(p, made.order);
   if (!made.packer) return made;
   p.packed = true;
   made.kernel = std::make_unique<Multiply>(p);

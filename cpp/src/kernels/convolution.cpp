@@ -14,7 +14,7 @@
 //   pack_convolution(x, w, b?, z?, scale?, y) -> packed
 //       The weights, times scale, in the order that convolution_fused on these arrays with these
 //       attributes wants. Of x, b, z and y only the specs are looked at: their memory may be null.
-//       packed is u8[packed_convolution_bytes(...)].
+//       packed is u8[packed_convolution_order(...).bytes].
 //   convolution_weight_bias(x, gy) -> gw, gb
 //       Both gradients in one pass over gy. Attributes of convolution_weight.
 //
@@ -301,17 +301,17 @@ const Registration registrations[] = {
 
 }  // namespace
 
-size_t packed_convolution_bytes(const Signature& s) {
+PackedOrder packed_convolution_order(const Signature& s) {
 #ifdef NNL_ONEDNN
   Convolution c;
   // float16 runs through float32, and there the kernel takes no packed weights
   for (const Spec& spec : s.in)
-    if (spec.dtype == DType::f16) return 0;
-  if (s.out[0].dtype == DType::f16 || !read_fused_with(s, s.out[0], c)) return 0;
-  return packed_bytes_onednn(c);
+    if (spec.dtype == DType::f16) return {};
+  if (s.out[0].dtype == DType::f16 || !read_fused_with(s, s.out[0], c)) return {};
+  return packed_order_onednn(c);
 #else
   (void)s;
-  return 0;
+  return {};
 #endif
 }
 

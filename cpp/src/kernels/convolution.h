@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "nnl/kernel.h"
+#include "nnl/packing.h"
 
 namespace nnl {
 
@@ -69,7 +70,7 @@ std::unique_ptr<Kernel> with_bias(std::unique_ptr<Kernel> inner, const Convoluti
 std::unique_ptr<Kernel> convolution_onednn(const Convolution& c, const Signature& s);
 // Writes the weights in the order that the kernel for `c` likes best.
 std::unique_ptr<Kernel> pack_onednn(const Convolution& c, size_t packed_bytes);
-size_t packed_bytes_onednn(const Convolution& c);
+PackedOrder packed_order_onednn(const Convolution& c);
 #endif
 
 }  // namespace nnl

@@ -440,10 +440,11 @@ std::unique_ptr<Kernel> pack_onednn(const Convolution& c, size_t packed_bytes) {
   return std::make_unique<Pack>(c, chosen.w);
 }
 
-size_t packed_bytes_onednn(const Convolution& c) {
+PackedOrder packed_order_onednn(const Convolution& c) {
   const ThreadScope scope(most_threads(c));
   const Chosen chosen = choose(c);
-  return chosen.ready() ? chosen.w.get_size() : 0;
+  if (!chosen.ready()) return {};
+  return {chosen.w.get_size(), onednn::text_of(chosen.w)};
 }
 
 }  // namespace nnl

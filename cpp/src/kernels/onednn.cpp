@@ -39,6 +39,18 @@ dnnl::memory::desc any(const Spec& spec, DType type) {
   return {spec.shape, type_of(type), dnnl::memory::format_tag::any};
 }
 
+std::string text_of(const dnnl::memory::desc& d) {
+  std::string text = std::to_string(static_cast<int>(d.get_data_type())) + "," +
+                     std::to_string(static_cast<int>(d.get_format_kind())) + "," +
+                     std::to_string(d.get_size());
+  for (const auto& numbers : {d.get_dims(), d.get_padded_dims(), d.get_strides(),
+                              d.get_inner_blks(), d.get_inner_idxs()}) {
+    text += ";";
+    for (const auto n : numbers) text += std::to_string(n) + ",";
+  }
+  return text;
+}
+
 dnnl::primitive_attr with_scratchpad() {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);

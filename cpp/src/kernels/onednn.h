@@ -2,6 +2,7 @@
 // What the kernels that use oneDNN share. Included only where NNL_ONEDNN is defined.
 #pragma once
 #include <oneapi/dnnl/dnnl.hpp>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -17,6 +18,9 @@ dnnl::memory::data_type type_of(DType type);
 dnnl::memory::desc desc(const Spec& spec);
 // The same shape in whatever order oneDNN likes best.
 dnnl::memory::desc any(const Spec& spec, DType type);
+
+// An order in memory, the same text for two that are the same.
+std::string text_of(const dnnl::memory::desc& desc);
 
 // Attributes of a primitive: scratch memory comes from the caller.
 dnnl::primitive_attr with_scratchpad();

@@ -354,7 +354,7 @@ std::unique_ptr<Product> Product::make(const ProductSpec& spec, Space& space) {
 }
 
 std::unique_ptr<Kernel> make_packer([[maybe_unused]] const ProductSpec& spec,
-                                    [[maybe_unused]] size_t& bytes) {
+                                    [[maybe_unused]] PackedOrder& order) {
 #ifdef NNL_ONEDNN
   ProductSpec s = simplified(spec);
   Space space;
@@ -367,7 +367,7 @@ std::unique_ptr<Kernel> make_packer([[maybe_unused]] const ProductSpec& spec,
     const memory::desc plain = desc(s.b, DType::f32);
     const memory::desc packed = primitive_of(s, DType::f32, DType::f32).weights_desc();
     if (packed == plain) return nullptr;
-    bytes = packed.get_size();
+    order = {packed.get_size(), onednn::text_of(packed)};
     return std::make_unique<Packer>(plain, packed);
   } catch (const dnnl::error&) {
     return nullptr;  // strides that oneDNN does not take

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "nnl/kernel.h"
+#include "nnl/packing.h"
 #include "real.h"
 #include "space.h"
 
@@ -51,8 +52,8 @@ class Product {
   static std::unique_ptr<Product> make(const ProductSpec& spec, Space& space);
 };
 
-// The kernel that brings b, its input, into the order that the product likes best, and the bytes
-// it then has; null where the product takes b only as it is.
-std::unique_ptr<Kernel> make_packer(const ProductSpec& spec, size_t& bytes);
+// The kernel that brings b, its input, into the order that the product likes best; null where the
+// product takes b only as it is.
+std::unique_ptr<Kernel> make_packer(const ProductSpec& spec, PackedOrder& order);
 
 }  // namespace nnl

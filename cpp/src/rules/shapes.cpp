@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of what moves, joins and cuts arrays.
 #include <algorithm>
+#include <cmath>
 
 #include "rule.h"
 
@@ -178,6 +179,20 @@ Specs tiled(const RuleCall& c) {
   return {with_shape(c[0], y)};
 }
 const ShapeRule tile{"tile", "x", tiled};
+
+// ---- made of attributes ----
+
+Specs arange_of(const RuleCall& c) {
+  const double start = c.attributes.number("start"), stop = c.attributes.number("stop"),
+               step = c.attributes.number("step");
+  const double n = (stop - start) / step;
+  if (step == 0 || !std::isfinite(start) || !std::isfinite(stop) || !std::isfinite(step))
+    c.fail("start, stop and step are " + std::to_string(start) + ", " + std::to_string(stop) +
+           " and " + std::to_string(step) + ", wanted finite numbers and a step other than 0");
+  if (n > static_cast<double>(longest_axis)) c.fail("the result is larger than any memory");
+  return {{{static_cast<int64_t>(std::max(0.0, std::ceil(n)))}, DType::f32, Layout::plain}};
+}
+const ShapeRule arange{"arange", "", arange_of};
 
 // ---- gather ----
 
