@@ -479,3 +479,20 @@ def test_dropout_of_a_training_export_drops_and_scales():
     (y,) = load(proto).run(np.ones(4000, np.float32))
     assert set(np.round(np.unique(y), 5)) == {0, np.float32(1.33333)}
     assert abs((y == 0).mean() - 0.25) < 0.03
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_reductions_of_whole_numbers_are_whole_in_static_graphs(sign):
+    """Cut towards 0, as runtimes do."""
+    x = np.array([[1, 2], [3, 5]]) * sign
+    wanted = {"Mean": x.mean(), "L2": np.sqrt((x * x).sum()), "LogSumExp": np.log(np.exp(x).sum())}
+    wanted |= {"LogSum": np.log(x.sum())} if sign > 0 else {}
+    for name, want in wanted.items():
+        proto = model(
+            [node(f"Reduce{name}", "x", keepdims=0)],
+            [value("x", (2, 2), TensorProto.INT64)],
+            [value("y", (), TensorProto.INT64)],
+        )
+        y = load(proto)(nn.Variable.from_numpy_array(x))
+        y.forward()
+        assert y.d == np.trunc(want) == load(proto).run(x)[0]

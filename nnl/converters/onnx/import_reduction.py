@@ -10,7 +10,7 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.onnx.errors import OnnxError
-from nnl.converters.onnx.import_arithmetic import pair
+from nnl.converters.onnx.import_arithmetic import pair, truncated
 from nnl.converters.onnx.import_shape import axes_given
 from nnl.converters.onnx.registry import onnx_import
 from nnl.converters.onnx.values import (
@@ -73,9 +73,13 @@ def _reduction(name: str) -> None:
             return _element_wise(name, x)
         else:
             y = on_variables(var(x), at)
+            y = truncated(y, dtype_of(x)) if name in _FRACTIONS else y
         return reshape(y, kept if node.keepdims else dropped)
 
     handler.__doc__ = f"Reduce{name} over axes."
+
+
+_FRACTIONS = ("L2", "LogSum", "LogSumExp", "Mean")  # of whole numbers too
 
 
 def _of_nothing(name: str, dtype: Any) -> Any:
