@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "control.h"
 #include "kernels/convert.h"
@@ -54,7 +55,7 @@ class Lowering {
   const ProgramValue& value(int i) const { return done.values[static_cast<size_t>(i)]; }
   const Spec& spec(int i) const { return value(i).spec; }
 
-  void call(std::string label, std::unique_ptr<Kernel> kernel, std::vector<int> in,
+  void call(std::string label, std::shared_ptr<Kernel> kernel, std::vector<int> in,
             std::vector<int> out, const ProgramStep* of = nullptr) {
     for (int o : out) maker_[value(o).root] = done.calls.size();
     done.calls.push_back(
@@ -145,13 +146,35 @@ class Lowering {
     if (!in[1] || !is_settled(in[1], behind)) return false;
     Signature s = signature(in, out);
     s.attributes = Attributes(step.attributes);
-    PackedProduct product = packed_product(step.op, s);
+    SharedProduct& product = products_[text_of_call(step, s)];
+    if (!product.asked) product = packed_product(step.op, s);
     if (!product.order.bytes) return false;
     std::vector<int> ins = in;
     ins[1] = new_bytes(product.order.bytes);
-    call_once(step, std::move(product.packer), {in[1]}, ins[1], behind, product.order);
-    call(step.label, std::move(product.kernel), std::move(ins), out);
+    call_once(step, product.packer, {in[1]}, ins[1], behind, product.order);
+    call(step.label, product.kernel, std::move(ins), out);
     return true;
+  }
+
+  // Layers of one size ask for the same product: it is made once.
+  struct SharedProduct {
+    SharedProduct() = default;
+    SharedProduct(PackedProduct p)
+        : asked(true),
+          order(std::move(p.order)),
+          packer(std::move(p.packer)),
+          kernel(std::move(p.kernel)) {}
+    bool asked = false;
+    PackedOrder order;
+    std::shared_ptr<Kernel> packer, kernel;
+  };
+
+  // What kernels are made for, the same for two calls that may have the same one.
+  static std::string text_of_call(const ProgramStep& step, const Signature& s) {
+    std::string text = step.op + text_of(step.attributes);
+    for (size_t i = 0; i < s.in.size(); ++i) text += s.in_given[i] ? ";" + s.in[i].text() : ";";
+    for (const Spec& y : s.out) text += ">" + y.text();
+    return text;
   }
 
   int new_bytes(size_t n) {
@@ -159,7 +182,7 @@ class Lowering {
   }
 
   // Packs weights, once after all calls that these are made by.
-  void call_once(const ProgramStep& step, std::unique_ptr<Kernel> packer, std::vector<int> in,
+  void call_once(const ProgramStep& step, std::shared_ptr<Kernel> packer, std::vector<int> in,
                  int packed, const std::set<size_t>& behind, const PackedOrder& order) {
     call(step.label, std::move(packer), std::move(in), {packed});
     done.calls.back().once = true;
@@ -260,13 +283,16 @@ class Lowering {
     return s;
   }
 
-  std::unique_ptr<Kernel> kernel_of(const ProgramStep& step, const std::vector<int>& in,
+  std::shared_ptr<Kernel> kernel_of(const ProgramStep& step, const std::vector<int>& in,
                                     const std::vector<int>& out) {
     static const std::vector<std::string> names = kernel_names();
     Signature s = signature(in, out);
     if (std::binary_search(names.begin(), names.end(), step.op)) {
       s.attributes = Attributes(step.attributes);
-      return make_kernel(step.op, s);
+      if (step.op != "batch_matmul") return make_kernel(step.op, s);
+      std::shared_ptr<Kernel>& known = kernels_[text_of_call(step, s)];
+      if (!known) known = make_kernel(step.op, s);
+      return known;
     }
     const auto is_float = [](const Spec& x) { return x.dtype <= DType::bf16; };
     if (step.code.empty() || out.size() != 1 || !is_float(s.out[0]) || in.empty() || !in[0] ||
@@ -296,6 +322,8 @@ class Lowering {
   bool packs_, cut_ = false;
   std::set<int> written_;        // roots
   std::map<int, size_t> maker_;  // root -> the call that has made it last
+  std::unordered_map<std::string, SharedProduct> products_;
+  std::unordered_map<std::string, std::shared_ptr<Kernel>> kernels_;
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace nnl {
 // A kernel over values; `step` is the number of the step of the program that it does, or a part of.
 struct Call {
   std::string label;
-  std::unique_ptr<Kernel> kernel;
+  std::shared_ptr<Kernel> kernel;  // calls that ask for the same have the same
   std::vector<int> in, out;
   size_t step;
   bool once = false;                // runs only when what is given has changed: it packs weights

@@ -397,6 +397,19 @@ std::string text_of_open(const ProgramStep& step) {
   return text;
 }
 
+std::string text_of(const std::unordered_map<std::string, Attribute>& attributes) {
+  std::vector<const std::pair<const std::string, Attribute>*> sorted;
+  for (const auto& one : attributes) sorted.push_back(&one);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto* a, const auto* b) { return a->first < b->first; });
+  std::string text;
+  for (const auto* one : sorted) {
+    text += " " + one->first + "=" + std::to_string(one->second.index()) + ":";
+    std::visit(Shown{text}, one->second);
+  }
+  return text;
+}
+
 // ---- values ----
 
 void check_order(const Spec& spec) {

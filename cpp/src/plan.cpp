@@ -69,7 +69,7 @@ int scope_threads() {
 
 }  // namespace
 
-void Plan::add(std::string name, std::unique_ptr<Kernel> kernel, std::vector<int> in,
+void Plan::add(std::string name, std::shared_ptr<Kernel> kernel, std::vector<int> in,
                std::vector<int> out, int64_t workspace_offset) {
   if (!kernel) throw ValueError(name + ": there is no kernel to add to the plan");
   Step step;

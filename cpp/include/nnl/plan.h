@@ -37,8 +37,9 @@ class NNL_API Plan {
   // Args: own: whether it has an arena of its own; use_arena() must be called before a run if not.
   Plan(std::vector<int64_t> offsets, size_t arena_bytes, bool own = true);
 
-  // Appends a step. `name` is for messages and profiles. ValueError: no kernel.
-  void add(std::string name, std::unique_ptr<Kernel> kernel, std::vector<int> in,
+  // Appends a step. `name` is for messages and profiles. Several may have one kernel. ValueError:
+  // no kernel.
+  void add(std::string name, std::shared_ptr<Kernel> kernel, std::vector<int> in,
            std::vector<int> out, int64_t workspace_offset);
 
   void bind(int slot, void* data);
@@ -72,7 +73,7 @@ class NNL_API Plan {
  private:
   struct Step {
     std::string name;
-    std::unique_ptr<Kernel> kernel;
+    std::shared_ptr<Kernel> kernel;
     std::vector<int> in, out;
     std::vector<void*> pointers;  // of inputs, then of outputs
     int64_t workspace;            // offset
