@@ -61,11 +61,9 @@ from nnl.graph import (  # noqa: E402
     while_loop,
 )
 from nnl.logger import logger  # noqa: E402
-from nnl.nnabla.paths import LOADED as _LOADED  # noqa: E402
-from nnl.nnabla.paths import REFUSED as _REFUSED  # noqa: E402
-from nnl.nnabla.paths import keep_functions as _keep_functions  # noqa: E402
+from nnl.nnabla import paths as _paths  # noqa: E402
 
-_keep_functions()
+_paths.keep_functions()
 
 __all__ = [
     "Context", "Module", "NdArray", "ProtoVariable", "Sequential", "Variable", "auto_forward",
@@ -100,18 +98,15 @@ _LAZY = (
     "variable",
 )
 _HOST = (
-    "add_available_context",
-    "array_classes",
-    "available_contexts",
-    "prefer_cached_array",
+    "add_available_context", "array_classes", "available_contexts", "prefer_cached_array",
     "reset_array_preference",
-)
+)  # fmt: skip
 
 _missing = _module_getattr("nnl", lambda: (*__all__, *_LAZY))
 
 
 def __getattr__(name):
-    if name in _LAZY or name in _LOADED:
+    if name in _LAZY or name in _paths.LOADED:
         return importlib.import_module(f"nnl.{name}")
     if name in _HOST:
         return getattr(importlib.import_module("nnl.ext.host_device"), name)
@@ -125,8 +120,8 @@ def __getattr__(name):
         from nnl.converters.nnp.graph_def import ProtoVariable
 
         return ProtoVariable
-    if name in _REFUSED:
-        raise AttributeError(f"no module nnl.{name}: {_REFUSED[name]}")
+    if name in _paths.REFUSED:
+        raise AttributeError(f"no module nnl.{name}: {_paths.REFUSED[name]}")
     return _missing(name)
 
 

@@ -138,8 +138,7 @@ class Value:
 
     def cut_off(self, data: NdArray) -> None:
         """Make a leaf of this edge, with the array that holds its data and its gradient so far."""
-        grad = self.grad
-        self.node, self.index, self.data, self.own_grad = None, 0, data, grad
+        self.own_grad, self.node, self.index, self.data = self.grad, None, 0, data
 
     def become(self, other: Value) -> None:
         """Let everything that was computed from this edge be computed from another."""

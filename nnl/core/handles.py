@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nnl.core.context import using
+from nnl.core.context import EPOCH, using
 from nnl.core.graph import Node, Value, capture
 from nnl.core.registry import OPS
 
@@ -25,7 +25,24 @@ class Handle:
         edge: Value
         _data: NdArray
 
-        def cut_off(self) -> None: ...
+    def clear_all_graph_links(self) -> None:
+        """Forget the functions that this variable was computed by; it becomes a leaf.
+
+        So does every variable on the way: an LSTMCell's h and c, if this is a loss of them.
+        """
+        below = [self.edge.node]
+        self.cut_off()
+        for node in below:  # grows; what is cut off is met once
+            for edge in node.inputs if node is not None else ():
+                if edge is not None and edge.node is not None:
+                    below.append(edge.node)
+                    edge.cut_off(edge.array)
+        EPOCH.advance()
+
+    def cut_off(self) -> None:
+        """Forget the function that this variable is an output of."""
+        self.edge.cut_off(self._data)
+        EPOCH.advance()
 
     @property
     def parent(self) -> Function | None:

@@ -31,8 +31,8 @@ class Attributes:
                                     buffers -> buffer or tuple. xp is numpy or cupy. With an `out`
                                     argument the result may be written there.
         ufunc                       instead of forward: name of a function of xp that takes out.
-        decompose(self, x, w, b)    instead of forward: the same in other functions; plans run those
-                                    in its place where `in_parts` is True.
+        decompose(self, x, w, b)    instead of forward: the same in other functions, which plans
+                                    run in its place where `in_parts` is True.
         portable(self, x, w, b)     beside forward: the same in other functions, for libraries that
                                     have no kernel; what it writes, later ones must read.
         vjp(self, gy, *, x, y, x_spec, need)

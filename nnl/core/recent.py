@@ -34,6 +34,9 @@ def set_cache_size(plans: int | None = None, kernels: int | None = None) -> None
         kernels: Of each function of nnl with one set of attributes; 512 at first.
     Raises:
         ValueError: A number is less than 1.
+
+    Example:
+        >>> nn.set_cache_size(plans=128, kernels=512)
     """
     for kind, most in (("plans", plans), ("kernels", kernels)):
         if most is None:

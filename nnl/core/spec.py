@@ -70,8 +70,7 @@ class Spec:
                 raise TooLarge(f"an array of shape {key[0]} is larger than any memory") from None
             if any(n < 0 for n in dims):
                 raise ShapeError(f"shape is {dims}, wanted sizes >= 0")
-            own = held_as(key[1])
-            if own is None:
+            if (own := held_as(key[1])) is None:
                 raise TypeError(f"dtype is {key[1]}, which no array of nnl has")
             spec = object.__new__(cls)
             spec.shape, spec.dtype, spec.size = dims, own, math.prod(dims)

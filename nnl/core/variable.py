@@ -256,25 +256,6 @@ class Variable(Operators, VariableItems, Handle):
         edge.own_grad, edge.name = mine.grad, mine.name
         return Variable.of_edge(edge, self._data)
 
-    def clear_all_graph_links(self) -> None:
-        """Forget the functions that this variable was computed by; it becomes a leaf.
-
-        So does every variable on the way: an LSTMCell's h and c, if this is a loss of them.
-        """
-        below = [self.edge.node]
-        self.cut_off()
-        for node in below:  # grows; what is cut off is met once
-            for edge in node.inputs if node is not None else ():
-                if edge is not None and edge.node is not None:
-                    below.append(edge.node)
-                    edge.cut_off(edge.array)
-        EPOCH.advance()
-
-    def cut_off(self) -> None:
-        """Forget the function that this variable is an output of."""
-        self.edge.cut_off(self._data)
-        EPOCH.advance()
-
     def rewire_on(self, var: Variable) -> None:
         """Let everything that was computed from self be computed from var instead.
 

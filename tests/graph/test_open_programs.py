@@ -181,10 +181,10 @@ def test_what_sizes_are_a_multiple_of_is_found_out(tmp_path):
     assert (dims["n"].multiple, dims["h"].multiple) == (1, 4)
 
 
-def test_data_and_back():
+def test_data_and_back(tmp_path):
     x = nn.Variable((4, 3))
-    nn.save_program("a.nnlp", lambda x: x[1:] * 2, {"x": x}, open={"x": ("n", None)})
-    data = nn.load_program("a.nnlp")["main"].to_dict()
+    nn.save_program(tmp_path / "a.nnlp", lambda x: x[1:] * 2, {"x": x}, open={"x": ("n", None)})
+    data = nn.load_program(tmp_path / "a.nnlp")["main"].to_dict()
     assert data["dims"] == {"n": [4, 1, None, 1]}
     again = Program.from_dict(data)
     assert again.to_dict() == data

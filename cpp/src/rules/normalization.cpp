@@ -134,5 +134,21 @@ Specs backward(const RuleCall& c) {
 const ShapeRule normalization_backward{"normalization_backward",
                                        "gy gmean? gvariance? x mean variance gamma?", backward};
 
+Specs moments(const RuleCall& c) {
+  const Shape& x = c[0].shape;
+  const Spec s = with_shape(c[0], kept_shape(x, others(c.axes("axes", x.size()))));
+  return {s, s};
+}
+const ShapeRule batch_moments{"batch_moments", "x", moments};
+
+Specs sums(const RuleCall& c) {
+  c.same_shape(0, 1);
+  c.same_shape(3, 2);
+  if (c[2].shape.size() != c[1].shape.size() || !stretches(c[2].shape, c[1].shape))
+    c.fail(2, "what stretches to " + c.text(1));
+  return {c[2], c[2]};
+}
+const ShapeRule normalization_sums{"normalization_sums", "gy x mean variance", sums};
+
 }  // namespace
 }  // namespace nnl

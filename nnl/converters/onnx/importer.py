@@ -247,7 +247,7 @@ def _input(info: ValueInfo, value: Any, compute: bool) -> Any:
     _check_rank(info, value.shape)
     if compute and value.dtype.kind == "f":
         tag = value.dtype
-        kept = value.astype(np.float32) if tag == np.float16 else value
+        kept = value.astype(np.float32) if tag.itemsize < 4 else value  # float8_e5m2 is an "f" too
         return tagged(Variable.from_numpy_array(kept), tag)
     return value
 
