@@ -25,6 +25,7 @@ from nnl.graph.open_program import Differ, moved
 from nnl.graph.open_recording import Axes, OpenGraphs, record_open, unify_with_passes
 from nnl.graph.passes import PORTABLE, portable, portable_inside
 from nnl.graph.passes.decompose import decompose_unknown
+from nnl.graph.passes.input_types import narrow_inputs
 from nnl.graph.passes.inside import rewrite_inside
 from nnl.graph.program import INPUT, STATE, Program
 from nnl.graph.programs import write
@@ -123,6 +124,8 @@ def _give_roles(program: Program, given: Mapping[int, NdArray], inputs: Mapping[
             slot.name, slot.role = inputs[id(nd)], INPUT
         elif slot.role == INPUT:  # nobody gives it, so it is kept
             slot.role = STATE
+    if not program.fused:
+        narrow_inputs(program, [i for i, nd in given.items() if id(nd) in inputs])
 
 
 def _rewrite_inside(program: Program, lib: Library) -> None:

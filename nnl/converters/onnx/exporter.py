@@ -14,9 +14,11 @@ from nnl.converters.onnx.export_context import Exporter, Refused
 from nnl.converters.onnx.export_file import Contents, to_model, write
 from nnl.converters.onnx.export_follow import Follower, leaf_at_both
 from nnl.converters.onnx.export_tensor import Tensor
-from nnl.core.graph import Value, capture
+from nnl.core.graph import Node, Value, capture
 from nnl.core.parameter import get_parameters
 from nnl.core.variable import Variable
+from nnl.graph.lowering import lower
+from nnl.graph.passes.input_types import DEFAULTS, computed_type
 
 logger = logging.getLogger("nnl")
 
@@ -175,8 +177,9 @@ def _written(
     if other is None:
         other = 0 if batch is None else batch + 7
     exporter = Exporter(opset, batch, other)
-    declared = _declare_inputs(exporter, given, batch_of)
     nodes = capture(edges)
+    types = _input_types(nodes, edges, given)
+    declared = _declare_inputs(exporter, given, batch_of, types)
     now = [n.attrs for n in nodes]
     axes: dict[Key, int] = {}
     if batch is None:
@@ -197,7 +200,7 @@ def _written(
         )
     if batch is not None:
         mirror = Exporter(opset, other, batch)
-        _declare_inputs(mirror, given, batch_of)
+        _declare_inputs(mirror, given, batch_of, types)
         _declare_leaves(mirror, leaves, parameters, axes)
         mirror.write(nodes, then, now)
         _check_free_of_batch(exporter, mirror)
@@ -326,8 +329,28 @@ def _moving_axes(given: Mapping[str, Variable], elsewhere: Mapping[str, Any]) ->
     }
 
 
+def _input_types(
+    nodes: Sequence[Node], edges: Sequence[Value], given: Mapping[str, Variable]
+) -> dict[str, Any]:
+    """{input: the type it is computed with}, of inputs in numpy's default types."""
+    defaults = {n: v for n, v in given.items() if v.spec.dtype in DEFAULTS}
+    if not defaults:
+        return {}
+    program, binding = lower(nodes, ())
+    slots = binding.slot_of
+    program.outputs = {f"{i}": slots[e.key] for i, e in enumerate(edges) if e.key in slots}
+    return {
+        n: computed_type(program, slots[v.edge.key])
+        for n, v in defaults.items()
+        if v.edge.key in slots
+    }
+
+
 def _declare_inputs(
-    exporter: Exporter, given: Mapping[str, Variable], batch_of: Mapping[str, int]
+    exporter: Exporter,
+    given: Mapping[str, Variable],
+    batch_of: Mapping[str, int],
+    types: Mapping[str, Any],
 ) -> list[Tensor]:
     declared = []
     for n, v in given.items():
@@ -335,7 +358,7 @@ def _declare_inputs(
         if n in batch_of:
             shape[batch_of[n]] = exporter.batch or 0
             moved[batch_of[n]] = exporter.moved_batch
-        x = Tensor(n, v.spec.dtype, tuple(shape), tuple(moved))
+        x = Tensor(n, types.get(n, v.spec.dtype), tuple(shape), tuple(moved))
         if n in batch_of and exporter.batch_source is None:
             exporter.batch_source = (x, batch_of[n])
         exporter.values[v.edge.key] = x
