@@ -23,7 +23,8 @@ void copy(Tensor& x, nb::handle value) {
     ~Release() { PyBuffer_Release(&b); }
   } release{b};
   const Shape shape(b.shape, b.shape + b.ndim);
-  if (shape != x.spec().shape) x.resize(shape);
+  const Shape& now = x.spec().shape;
+  if (shape.size() == now.size() && shape != now) x.resize(shape);
   const bool fits = static_cast<size_t>(b.len) == x.spec().bytes();
   if (fits) std::memcpy(x.data(), b.buf, x.spec().bytes());
   if (!fits) throw ValueError(x.name() + " is not a contiguous " + x.spec().text());

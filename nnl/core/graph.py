@@ -225,16 +225,16 @@ def _reorder(nodes: Sequence[Node]) -> list[Node]:
         missing[n] = len(sources)
         for m in sources:
             users[m].append(n)
-    heap = [(n.seq, n) for n in nodes if not missing[n]]
+    heap = [(n.seq, id(n), n) for n in nodes if not missing[n]]
     heapq.heapify(heap)
     order = []
     while heap:
-        node = heapq.heappop(heap)[1]
+        node = heapq.heappop(heap)[2]
         order.append(node)
         for user in users[node]:
             missing[user] -= 1
             if not missing[user]:
-                heapq.heappush(heap, (user.seq, user))
+                heapq.heappush(heap, (user.seq, id(user), user))
     if len(order) != len(nodes):
         raise ValueError("forward: the graph has a cycle, made by rewire_on")
     return order

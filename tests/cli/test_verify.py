@@ -215,7 +215,8 @@ def test_opsets_without_a_valid_form_are_errors(
     model = h.make_model(graph, opset_imports=[h.make_opsetid("", 21)], ir_version=10)
     onnx.save(model, tmp_path / "m.onnx")
     code = run(tmp_path / "m.onnx", tmp_path / "o.onnx")
-    assert code == 0 or "opset 18 has no valid form of this" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert code == 0 or "no valid form of this" in error or "dtype is int4, which no array" in error
 
 
 @pytest.fixture

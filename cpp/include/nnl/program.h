@@ -14,7 +14,7 @@
 namespace nnl {
 
 // An open size: a name for a number that a program is given when it runs.
-struct OpenSize {
+struct NNL_API OpenSize {
   static constexpr int64_t largest = (int64_t{1} << 31) - 1;
   std::string name;
   int64_t example = 1, least = 1, greatest = largest, multiple = 1;
