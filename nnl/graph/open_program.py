@@ -66,6 +66,38 @@ def moved(program: Program, sizes: Mapping[str, int]) -> Program:
     return found
 
 
+def check_open(program: Program) -> None:
+    """Compare what moves, in a program from a file, with what it says of its example.
+
+    Raises:
+        ValueError: An expression names a size that there is not, or gives another number.
+    """
+    for i in program.inputs:
+        for size in program.slots[i].sizes:
+            if isinstance(size, Size) and size.expression not in program.dims:
+                raise ValueError(f"there is no open size {size.expression!r:.40}")
+    try:
+        found = moved(program, {n: d.example for n, d in program.dims.items()})
+    except LookupError as e:
+        raise ValueError(f"an expression of open sizes names what is not there: {e}") from None
+    for i, (slot, want) in enumerate(zip(found.slots, program.slots, strict=True)):
+        if slot.spec is not want.spec:
+            raise ValueError(f"value {i} is {want.spec}, its open sizes give {slot.spec}")
+    for step, own in zip(found.steps, program.steps, strict=True):
+        _check_step(program, step, own)
+
+
+def _check_step(program: Program, step: Step, own: Step) -> None:
+    for name in own.open:
+        if name in own.attrs and not own.programs and not same(step.attrs[name], own.attrs[name]):
+            raise ValueError(
+                f"{program.label(own)}: {name} is {own.attrs[name]!r:.60}, its expressions give "
+                f"{step.attrs[name]!r:.60}"
+            )
+    for part, mine in zip(step.parts, own.parts, strict=True):
+        _check_step(program, part, mine)
+
+
 def sizes_of(program: Program, shapes: Mapping[str, Shape]) -> dict[str, int]:
     """Sizes of the dims from the shapes of the inputs.
 

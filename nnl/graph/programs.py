@@ -30,7 +30,7 @@ from nnl.core.safetensors import read_header
 from nnl.core.safetensors import save as save_arrays
 from nnl.core.spec import Spec
 from nnl.graph.binding import Binding
-from nnl.graph.open_program import sizes_of
+from nnl.graph.open_program import check_open, sizes_of
 from nnl.graph.plan import Plan
 from nnl.graph.program import INPUT, Program, Slot, verify
 from nnl.graph.program_data import VERSION, Damaged, dtype_of, from_dict, to_dict
@@ -108,6 +108,9 @@ class Programs:
             self._check_version(str(data["version"]), True)
             self._data: dict[str, Any] = dict(data["programs"])
             self._programs = {str(k): from_dict(d) for k, d in self._data.items()}
+            for program in self._programs.values():
+                if program.dims:
+                    check_open(program)
             self._parameters: dict[str, bool] = dict(json.loads(metadata.get("parameters", "{}")))
         except Damaged as e:
             raise ValueError(f"{self.where}: damaged: {e}") from None

@@ -13,6 +13,7 @@ from nnl.graph.program import Program
 from nnl.graph.sizes import Dim, evaluate, witnesses
 from tests.graph.open_networks import Network, array
 from tests.graph.saved import check, normal
+from tests.graph.test_program_files import rewritten
 
 
 def closed(net, inputs, path):
@@ -191,6 +192,54 @@ def test_data_and_back(tmp_path):
     assert again.at({"n": 7}).to_dict() != data and not again.at({"n": 7}).dims
     with pytest.raises(ValueError, match=r"sizes of \['m'\] are given, wanted \['n'\]"):
         again.at({"m": 7})
+
+
+def another_name(program):
+    program["values"][0][2]["sizes"][0] = "m"
+
+
+def another_value(program):
+    program["steps"][0]["open"]["stop"][0]["size"] = [99, 0]
+
+
+def another_axis(program):
+    program["steps"][0]["open"]["stop"][0]["size"] = [1, 7]
+
+
+def another_number(program):
+    program["steps"][0]["open"]["stop"][0]["size"] = ["+", [1, 0], 1]
+
+
+def another_shape(program):
+    program["values"][0][1] = [5, 3]
+
+
+def a_word(program):
+    program["steps"][0]["open"]["stop"][0]["size"] = ["%", [1, 0], 2]
+
+
+def a_range(program):
+    program["dims"]["n"] = [4, 1, None, 0]
+
+
+@pytest.mark.parametrize(
+    "change,text",
+    [
+        (another_name, "there is no open size 'm'"),
+        (another_value, "slice .* does not take the sizes n=4: "),
+        (another_axis, "slice .* does not take the sizes n=4: "),
+        (another_number, r"slice .*: stop is \(4, 3\), its expressions give \(5, 3\)"),
+        (another_shape, r"value 1 is float32\[5, 3\], its open sizes give float32\[4, 3\]"),
+        (a_word, r"\['%', \[1, 0\], 2\] is no expression of sizes"),
+        (a_range, "the open size 'n' has the range"),
+    ],
+)
+def test_damaged_expressions_are_refused(change, text, tmp_path):
+    path, x = tmp_path / "a.nnlp", nn.Variable((4, 3))
+    nn.save_program(path, lambda x: x[1:], {"x": x}, open={"x": ("n", None)})
+    rewritten(path, lambda data, arrays: change(data["programs"]["main"]))
+    with pytest.raises(ValueError, match=f"a.nnlp: damaged: .*{text}"):
+        nn.load_program(path)
 
 
 def test_closed_programs_are_files_that_older_versions_read(tmp_path):
