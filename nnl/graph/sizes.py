@@ -19,7 +19,7 @@ Expression = Any  # int | str | tuple[int, int] | tuple[str, Expression, Express
 Vector = tuple[int, ...]  # a number at each witness
 Known = Sequence[tuple[Vector, Expression]]
 
-WITNESSES = 8  # of a hundred thousand forms none fits so many numbers by chance
+WITNESSES = 12  # of a hundred thousand forms none fits so many numbers by chance
 LARGEST = 2**31 - 1  # of a size
 FEWEST = 4  # different numbers that say something about how they are rounded
 DIVISORS = range(2, 65)
@@ -112,13 +112,16 @@ def shown(e: Expression) -> str:
 def witnesses(
     dims: Mapping[str, Dim], scale: int = 1, span: int = 40, count: int = WITNESSES
 ) -> list[dict[str, int]]:
-    """Sizes to record at: in range, different between dims where ranges allow it, odd and even.
+    """Sizes to record at, in range, of each dim in an order of its own.
+
+    Two thirds are neighbours, which tell how what is divided by up to 8 is rounded; the others lie
+    apart, so that 2/3 does not pass for 5/8.
 
     Args:
         scale: For larger ones.
-        span: Between the smallest and the largest, in multiples: 2/3 must not pass for 5/8.
+        span: Between the smallest and the largest, in multiples.
     """
-    rng, taken = random.Random(313), set[int]()
+    rng = random.Random(313)
     found: list[dict[str, int]] = [{} for _ in range(count)]
     for name, dim in dims.items():
         m = dim.multiple
@@ -127,15 +130,14 @@ def witnesses(
         low = max(start, dim.example // 2 // m * m) * scale
         high = min(max(2 * dim.example * scale, low + span * m), dim.greatest or LARGEST)
         low = max(start, min(low, high // m * m - span * m))
-        all_ = [n for n in range(low, high + 1, m)] or [dim.example]
-        fresh = [n for n in all_ if n not in taken]
-        several = fresh if len(fresh) >= count else all_
-        chosen = rng.sample(several, min(count, len(several)))
-        chosen[:2] = several[0], several[-1]
-        chosen = list(dict.fromkeys(chosen))
-        if m == 1 and len({n % 2 for n in chosen}) == 1 and len({n % 2 for n in several}) == 2:
-            chosen[-1] = next(n for n in several if n % 2 != chosen[0] % 2)
-        taken.update(chosen)
+        sizes = list(range(low, high + 1, m)) or [dim.example]
+        begin = rng.randrange(max(len(sizes) - count, 1))
+        run = sizes[begin : begin + count * 2 // 3]
+        apart = [n for n in (sizes[0], sizes[-1]) if n not in run][: count - len(run)]
+        rest = [n for n in sizes if n not in run and n not in apart]
+        chosen = [*run, *apart]
+        chosen += rng.sample(rest, min(count - len(chosen), len(rest)))
+        rng.shuffle(chosen)
         for k in range(count):
             found[k][name] = chosen[k % len(chosen)]
     return found
@@ -176,18 +178,15 @@ class Solver:
         for x, e in (*own, *self.known.items()):
             if x == v:
                 return e
-        forms = [_line, _product, _floor, _two, _bound]
-        few = len(set(v)) < FEWEST  # something special at some sizes, which much would fit
-        for bases in (near, list(self.known.items())):
-            for form in forms[: 2 if few else 5]:
-                found = next(form(v, bases), None)
-                if found is not None:
-                    return found
-        if few:
-            raise Unexplained
-        parts = [*near[:12], *_parts(v, near[:12])]
-        for form in (_line, _product, _two):
-            found = next(form(v, parts), None)
+        known = list(self.known.items())
+        searches = [(f, bases) for bases in (near, known) for f in (_line, _product)]
+        if len(set(v)) >= FEWEST:  # of fewer numbers too much is true
+            parts = [*near[:12], *_parts(near[:12])]
+            searches += [(_line, parts), (_product, parts)]
+            searches += [(f, bases) for bases in (near, known) for f in (_floor, _two, _bound)]
+            searches.append((_two, parts))
+        for form, bases in searches:
+            found = next(form(v, bases), None)
             if found is not None:
                 return found
         raise Unexplained
@@ -251,23 +250,24 @@ def _product(v: Vector, bases: Known) -> Iterator[Expression]:
 
 
 def _floor(v: Vector, bases: Known) -> Iterator[Expression]:
-    """(a * x + c) // d: the simplest c that fits"""
+    """(a * x + c) // d; where sizes leave more than one c, as multiples do, down before up"""
     for x, e in bases:
         low, high = min(x), max(x)
         at_low, at_high = v[x.index(low)], v[x.index(high)]
         for d in DIVISORS:
             for a in range(1, 9):
+                if a > 1 and len(set(v)) < 2 * FEWEST:
+                    continue
                 if gcd(a, d) > 1 or abs(a * (high - low) - d * (at_high - at_low)) > d:
                     continue
                 least = max(d * y - a * n for n, y in zip(x, v, strict=True))
                 most = min(d * y - a * n + d - 1 for n, y in zip(x, v, strict=True))
                 if least <= most:
                     simple = [c for c in (0, d - 1) if least <= c <= most]
-                    c = simple[0] if simple else least
-                    yield ("//", _plus(_times([e], a), c), d)
+                    yield ("//", _plus(_times([e], a), [*simple, least][0]), d)
 
 
-def _parts(v: Vector, bases: Known) -> Known:
+def _parts(bases: Known) -> Known:
     """Halves, thirds and so on of sizes, rounded down and up."""
     found: dict[Vector, Expression] = {}
     for d in (2, 3, 4, 8, 16, 32):
