@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import pickle
 import re
-import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -66,7 +63,7 @@ def load_torch_weights(
             ours.setdefault(layer, {})[leaf] = v
     if "stem/conv" not in ours:
         raise ValueError(f"{where}: there is no network of nnl.models.build in this scope")
-    theirs = dict(weights) if isinstance(weights, Mapping) else _read(weights)
+    theirs = dict(weights) if isinstance(weights, Mapping) else read_weights(weights)
     naming, prefix = _naming(theirs, where)
     theirs = {k.removeprefix(prefix): v for k, v in theirs.items() if k.startswith(prefix)}
     names = naming(list(ours), list(theirs))
@@ -88,25 +85,6 @@ def load_torch_weights(
         v.d = value
     if naming is _timm and "affine/affine" in ours:
         _as_if_added(EPS_OF_TIMM, EPS, ours)
-
-
-def _read(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """The arrays of a file; what PyTorch before 1.6 has written, as some of torchvision's files
-    are, PyTorch itself reads, where it is installed."""
-    old = os.path.splitext(path)[1].lower() in (".pt", ".pth") and not zipfile.is_zipfile(path)
-    if not old or importlib.util.find_spec("torch") is None:
-        return read_weights(path)
-    import torch
-
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        text = str(error).splitlines()[0] if str(error) else "it ends too early"
-        raise ValueError(f"load_torch_weights: {path}: PyTorch does not read it: {text}") from error
-    if not isinstance(found, Mapping):
-        raise ValueError(f"load_torch_weights: {path} holds no state_dict")
-    inner = [found[key] for key in ("state_dict", "model") if isinstance(found.get(key), Mapping)]
-    return inner[0] if inner else found
 
 
 def _naming(theirs: Mapping[str, Any], where: str) -> tuple[Callable[..., Names], str]:

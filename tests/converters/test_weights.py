@@ -174,13 +174,12 @@ def torch_file(path: Path, pickled: bytes, **storages: bytes) -> Path:
 @pytest.mark.parametrize(
     ("pickled", "message"),
     [
-        (pickle.dumps(Attack(), 2), "data.pkl: it names __builtin__.eval, which is no part of a t"),
-        (pickle.dumps(Attack(), 4), "data.pkl: it names builtins.eval"),
+        (pickle.dumps(Attack(), 2), "data.pkl: it calls __builtin__.eval, which is no part of a t"),
+        (pickle.dumps(Attack(), 4), "data.pkl: it calls builtins.eval"),
         (b"ios\nsystem\n.", r"the instruction b'i' at byte 0 is refused"),
-        (pickle.dumps({"a": {1, 2}}, 4), r"the instruction b'\\x8f' at byte"),
         (b"\x80\x02}q\x00.", "no tensor"),
         (b"\x80\x02", "the pickle ends too early"),
-        (b"ctorch\nload\n.", "it names torch.load"),
+        (b"ctorch\nload\n.", "it holds torch.load, wanted a dict of tensors or a module"),
         (b"h\x07.", "damaged: KeyError"),
         (b"u.", "a mark is missing"),
         (b"X\xff\xff\xff\x7f.", "the pickle ends too early"),
@@ -226,11 +225,8 @@ def test_tensors_stay_inside_their_storage(tmp_path: Path) -> None:
         path = torch_file(tmp_path / "w.pt", tensor_pickle(**kwargs), **{"0": data})
         with pytest.raises(ValueError, match=message):
             read_weights(path)
-    with pytest.raises(ValueError, match="there is no member data/0"):
+    with pytest.raises(ValueError, match="the file has no storage '0'"):
         read_weights(torch_file(tmp_path / "w.pt", tensor_pickle()))
-    (tmp_path / "old.pt").write_bytes(pickle.dumps({}))
-    with pytest.raises(ValueError, match="not a zip archive, as PyTorch 1.6 and later write"):
-        read_weights(tmp_path / "old.pt")
 
 
 def test_objects_in_npz_are_refused(tmp_path: Path) -> None:

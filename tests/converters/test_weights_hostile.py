@@ -87,19 +87,19 @@ def wide(leaf: bytes) -> bytes:
         (b"ctorch\nSize\n]" + put(0) + get(0) + b"a\x85R.", "a list is no size"),
         (b"]" + put(0) + get(0) + b"a.", "it holds a list, wanted a dict of tensors"),
         (b"ctorch\nFloatStorage\n.", "it holds torch.FloatStorage, wanted a dict of tensors"),
-        (b"}" + put(0) + text("a") + get(0) + b"s.", "dicts are nested more than 16 deep"),
+        (b"}" + put(0) + text("a") + get(0) + b"s.", "dicts and modules are nested more"),
         (wide(b"}"), "the names have more than 1000000 characters"),
         (wide(tensor(4, (4,), (1,))), "the names have more than 1000000 characters"),
         (b"}" + text("a") + tensor(4, (2**30,) * 9999, (0,) * 9999) + b"s.", "it has 9999 axes"),
         (b"}" + text("a") + tensor(4, (0, 2**30, 2**30), (1, 1, 1)) + b"s.", "is no shape of an a"),
         (b"\x82\x01.", r"the instruction b'\\x82' at byte 0 is refused"),  # a registered extension
         (b"Pos.system\n.", r"the instruction b'P' at byte 0 is refused"),
-        (DICT + b")\x81.", r"the instruction b'\\x81' at byte 26 is refused"),  # object.__new__
+        (DICT + b")\x81.", r"an object of collections.OrderedDict\(\) is refused"),
         (
             b"ctorch._utils\n_rebuild_qtensor\n.",
             "a tensor is made by _rebuild_qtensor, wanted plain",
         ),
-        (b"(cos\nsystem\no.", "it names os.system, which is no part of a tensor"),
+        (b"(cos\nsystem\no.", r"the instruction b'o' at byte 12 is refused"),
     ],
 )
 def test_pickles_cannot_make_work_of_a_few_bytes(

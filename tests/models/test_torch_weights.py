@@ -124,13 +124,12 @@ def test_files_are_read(tmp_path, extension):
 
 
 def test_old_files_run_no_code_and_may_be_damaged(tmp_path):
-    pytest.importorskip("torch")
     build()
     marker, path = tmp_path / "marker", tmp_path / "hostile.pth"
     call = f"cposix\nsystem\n(S'touch {marker}'\ntR."
     for content in (call.encode(), b"", b"\x80\x02", bytes(range(256))):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"hostile\.pth: "):
+        with pytest.raises(ValueError, match=r"hostile\.pth"):
             M.load_torch_weights(path)
     assert not marker.exists()
 

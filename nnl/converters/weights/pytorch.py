@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""state_dicts that torch.save wrote: a zip archive of one pickle and a member per storage."""
+"""state_dicts and modules that torch.save wrote: a zip archive of one pickle and a member per
+storage, before PyTorch 1.6 a row of pickles and then the storages.
+"""
 
 from __future__ import annotations
 
@@ -9,55 +11,40 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from nnl.converters.nnp.members import SUSPICIOUS, members
-from nnl.converters.weights.pickle_reader import Tensor, brief, read_pickle
-from nnl.converters.weights.tensors import Array, as_array, check_shape
+from nnl.converters.weights.legacy_pytorch import read_legacy
+from nnl.converters.weights.pickle_reader import Record, Tensor, brief, read_pickle
+from nnl.converters.weights.tensors import DTYPES, Array, as_array, check_shape
 
-_DTYPES = {
-    "DoubleStorage": "f8",
-    "FloatStorage": "f4",
-    "HalfStorage": "f2",
-    "BFloat16Storage": "bf16",
-    "LongStorage": "i8",
-    "IntStorage": "i4",
-    "ShortStorage": "i2",
-    "CharStorage": "i1",
-    "ByteStorage": "u1",
-    "BoolStorage": "?",
-}
 MAX_DEPTH = 16  # of dicts in dicts
 MAX_NAMES = 2**25  # characters of all names: a dict may stand in many places, and in itself
 MAX_SHARED = 16  # times the bytes of the file: the most for its tensors, which share storages
 
 
 def read_pytorch(file: BinaryIO, where: str) -> dict[str, Array]:
-    """The tensors of a file by name; those in dicts of dicts have names joined with a dot.
+    """The tensors of a file by name; those in dicts of dicts have names joined with a dot, those of
+    modules the names of their state_dict.
 
     Nothing of the pickle is executed: see `pickle_reader`.
 
     Raises:
-        ValueError: The file is damaged, is no zip archive (PyTorch before 1.6), or holds anything
-            but tensors, numbers and strings in dicts.
+        ValueError: The file is damaged, was written by PyTorch before 0.1.10, or calls anything
+            but what describes tensors.
     """
-    kind = "zip archive, as PyTorch 1.6 and later write"
-    parts = {name: member.read() for name, member in members(file, where, kind)}
-    folder = next((n.removesuffix("data.pkl") for n in parts if n.endswith("data.pkl")), None)
-    if folder is None:
-        raise ValueError(f"{where}: there is no member data.pkl, as torch.save writes")
-    order = parts.get(f"{folder}byteorder")
-    big = order is not None and order.tobytes() == b"big"
-    root = read_pickle(parts[f"{folder}data.pkl"].tobytes(), f"{where}: data.pkl")
+    packed = file.read(2) == b"PK"
+    file.seek(0)
+    root, parts, big = _unzipped(file, where) if packed else (*read_legacy(file, where), False)
     tensors: dict[str, Tensor] = {}
-    if not isinstance(root, (dict, Tensor)):
-        raise ValueError(f"{where}: it holds {brief(root)}, wanted a dict of tensors")
+    if not isinstance(root, (dict, Tensor)) and not (isinstance(root, Record) and _of_module(root)):
+        raise ValueError(f"{where}: it holds {brief(root)}, wanted a dict of tensors or a module")
     _collect(root, tensors, where)
-    storages: dict[tuple[str, str], Array] = {}
+    storages: dict[str, Array] = {}
     found = {}
     claimed = there = 0
     for name, t in tensors.items():
         at = f"{where}: {name!r}"
-        key = t.storage.key, t.storage.kind
+        key = t.storage.key
         if key not in storages:
-            storages[key] = _storage(t, parts.get(f"{folder}data/{t.storage.key}"), big, at)
+            storages[key] = _storage(t, parts.get(key), big, at)
             there += storages[key].nbytes
         found[name] = _window(t, storages[key], at)
         claimed += found[name].nbytes
@@ -66,17 +53,47 @@ def read_pytorch(file: BinaryIO, where: str) -> dict[str, Array]:
     return found
 
 
+def _unzipped(file: BinaryIO, where: str) -> tuple[Any, dict[str, Array], bool]:
+    """The object that was saved, the bytes of its storages, and whether they are big-endian."""
+    parts = {name: member.read() for name, member in members(file, where, "zip archive")}
+    folder = next((n.removesuffix("data.pkl") for n in parts if n.endswith("data.pkl")), None)
+    if folder is None:
+        raise ValueError(f"{where}: there is no member data.pkl, as torch.save writes")
+    order = parts.get(f"{folder}byteorder")
+    big = order is not None and order.tobytes() == b"big"
+    root = read_pickle(parts[f"{folder}data.pkl"].data, f"{where}: data.pkl")
+    data = f"{folder}data/"
+    return root, {n.removeprefix(data): p for n, p in parts.items() if n.startswith(data)}, big
+
+
+def _of_module(record: Record) -> dict[Any, Any]:
+    """What a module gives to its state_dict; nothing if it is another object."""
+    state = record.state
+    groups = [state.get(k) for k in ("_parameters", "_buffers", "_modules")]
+    if not all(isinstance(g, dict) for g in groups):
+        return {}
+    hidden = state.get("_non_persistent_buffers_set")
+    left_out = {n for n in hidden if type(n) is str} if isinstance(hidden, list) else set()
+    parameters, buffers, modules = groups
+    return {**parameters, **{k: v for k, v in buffers.items() if k not in left_out}, **modules}
+
+
 def _collect(root: Any, found: dict[str, Tensor], where: str) -> None:
     characters = 0
+    modules: dict[int, dict[Any, Any]] = {}  # made once, in however many places one stands
 
     def walk(value: Any, path: str, depth: int) -> None:
         nonlocal characters
         if isinstance(value, Tensor):
             found[path or "tensor"] = value
-        elif isinstance(value, dict):
+        elif isinstance(value, (dict, Record)):
             if depth > MAX_DEPTH:
-                raise ValueError(f"{where}: dicts are nested more than {MAX_DEPTH} deep")
-            for key, entry in value.items():
+                raise ValueError(
+                    f"{where}: dicts and modules are nested more than {MAX_DEPTH} deep"
+                )
+            if isinstance(value, Record) and id(value) not in modules:
+                modules[id(value)] = _of_module(value)
+            for key, entry in modules.get(id(value), value).items():
                 name = f"{path}.{key}" if path else str(key)
                 characters += len(name) + 1
                 if characters > MAX_NAMES:
@@ -87,11 +104,11 @@ def _collect(root: Any, found: dict[str, Tensor], where: str) -> None:
 
 
 def _storage(t: Tensor, raw: Array | None, big: bool, where: str) -> Array:
-    kind = _DTYPES.get(t.storage.kind)
+    kind = DTYPES.get(t.storage.kind)
     if kind is None:
         raise ValueError(f"{where}: its dtype {t.storage.kind} is not supported")
     if raw is None:
-        raise ValueError(f"{where}: there is no member data/{t.storage.key}")
+        raise ValueError(f"{where}: the file has no storage {t.storage.key[:80]!r}")
     swapped = kind if kind == "bf16" or not big else np.dtype(kind).newbyteorder(">")
     return as_array(raw, swapped, (t.storage.size,), where)
 

@@ -11,6 +11,26 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 MAX_AXES = 32  # what every numpy has room for
 
+# numbers of PyTorch's storages
+DTYPES = {
+    "DoubleStorage": "f8",
+    "FloatStorage": "f4",
+    "HalfStorage": "f2",
+    "BFloat16Storage": "bf16",
+    "LongStorage": "i8",
+    "IntStorage": "i4",
+    "ShortStorage": "i2",
+    "CharStorage": "i1",
+    "ByteStorage": "u1",
+    "BoolStorage": "?",
+}
+
+
+def item_size(storage: str) -> int:
+    """Bytes of an element, by the name of the storage class."""
+    dtype = DTYPES[storage]
+    return 2 if dtype == "bf16" else np.dtype(dtype).itemsize
+
 
 def check_shape(shape: Any, where: str) -> None:
     """Raise unless an array, also an empty one, may have this shape.
