@@ -49,6 +49,7 @@ def bert(
     longest: int = 512,
     dropout: float = 0.1,
     test: bool = False,
+    intermediate_size: int | None = None,
 ) -> tuple[Any, Any]:
     """BERT; the defaults are BERT-base.
 
@@ -61,6 +62,7 @@ def bert(
         longest: Number of positions that have an embedding.
         dropout: Probability of 0 after every layer and for the attention's weights.
         test: Without dropout.
+        intermediate_size: Width between the two affine layers of a block; left out 4 times width.
     Returns:
         The sequence (B, T, width), and a summary made from its first position, (B, width).
     Raises:
@@ -74,7 +76,10 @@ def bert(
         [(2, 5, 16), (2, 16)]
     """
     p = 0.0 if test else dropout
-    h = _sequence("bert", tokens, segments, keep, vocabulary, width, layers, heads, longest, p)
+    between = intermediate_size
+    h = _sequence(
+        "bert", tokens, segments, keep, vocabulary, width, layers, heads, longest, p, between
+    )
     first = F.reshape(F.slice(h, (0, 0, 0), (h.shape[0], 1, width)), (h.shape[0], width))
     return h, F.tanh(PF.affine(first, width, name="summary"))
 
@@ -90,6 +95,7 @@ def bert_masked_language_model(
     longest: int = 512,
     dropout: float = 0.1,
     test: bool = False,
+    intermediate_size: int | None = None,
 ) -> Any:
     """Scores of the token at every position: the task that BERT is trained with.
 
@@ -107,7 +113,10 @@ def bert_masked_language_model(
     """
     name = "bert_masked_language_model"
     p = 0.0 if test else dropout
-    h = _sequence(name, tokens, segments, keep, vocabulary, width, layers, heads, longest, p)
+    between = intermediate_size
+    h = _sequence(
+        name, tokens, segments, keep, vocabulary, width, layers, heads, longest, p, between
+    )
     h = normalized(exact_gelu(linear(h, width, "head")), EPS, "head")
     table = PF.get_parameter_or_create("tokens/embed/W", (vocabulary, width))
     bias = PF.get_parameter_or_create("head/b", (1, 1, vocabulary), ConstantInitializer(0))
@@ -125,6 +134,7 @@ def _sequence(
     heads: int,
     longest: int,
     p: float,
+    between: int | None,
 ) -> Any:
     """The embeddings and all layers: (B, T) to (B, T, width)."""
     check_sequence(function, tokens, longest, width, heads)
@@ -138,6 +148,6 @@ def _sequence(
     for i in range(1, layers + 1):
         y = dropped(self_attention(h, heads, mask, p, f"layer{i}/attention"), p)
         h = normalized(h + y, EPS, f"layer{i}/attention")
-        y = dropped(feed_forward(h, exact_gelu, f"layer{i}"), p)
+        y = dropped(feed_forward(h, exact_gelu, f"layer{i}", between), p)
         h = normalized(h + y, EPS, f"layer{i}/out")
     return h

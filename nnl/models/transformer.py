@@ -79,10 +79,11 @@ def self_attention(x: Any, heads: int, mask: Any, p: float, name: str) -> Any:
     return linear(F.reshape(y, (batch, length, width)), width, f"{name}/out")
 
 
-def feed_forward(x: Any, activation: Any, name: str) -> Any:
-    """Two affine layers, four times as wide between them."""
+def feed_forward(x: Any, activation: Any, name: str, between: int | None = None) -> Any:
+    """Two affine layers; `between` them four times as wide if nothing is said."""
     width = x.shape[2]
-    return linear(activation(linear(x, 4 * width, f"{name}/up")), width, f"{name}/down")
+    inner = linear(x, 4 * width if between is None else between, f"{name}/up")
+    return linear(activation(inner), width, f"{name}/down")
 
 
 def scores_by(x: Any, table: Any) -> Any:

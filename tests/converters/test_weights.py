@@ -132,6 +132,81 @@ def test_weights_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
         read_weights(tmp_path / "w.bin")
 
 
+PARTS = {n: np.random.default_rng(i).normal(size=(3, 4)).astype("f") for i, n in enumerate("qkv")}
+
+
+def test_several_arrays_go_into_one_parameter_and_one_into_several(tmp_path: Path) -> None:
+    path = tmp_path / "w.npz"
+    np.savez(path, **PARTS, all=np.arange(24.0).reshape(6, 4))
+    names = {
+        ("q", "k", "v"): ("joined/W", lambda arrays: np.concatenate(arrays).T),
+        ("v", "q"): ("stacked", np.stack),  # an array may have several places
+        ("x", "y"): ("not/there", np.stack),
+        "all": ["whole", "again", ("first", lambda a: a[:2]), ("rest", lambda a: a[1:].T)],
+    }
+    found = ["joined/W", "stacked", "whole", "again", "first", "rest"]
+    assert load_weights(path, names) == found
+    p = {n: nn.get_parameters()[n].d for n in found}
+    want = np.concatenate([PARTS["q"], PARTS["k"], PARTS["v"]]).T
+    np.testing.assert_array_equal(p["joined/W"], want)
+    np.testing.assert_array_equal(p["stacked"][1], PARTS["q"])
+    np.testing.assert_array_equal(p["rest"], np.arange(24.0).reshape(6, 4)[1:].T)
+    p["whole"][:] = -1
+    assert p["again"][1, 0] == p["first"][1, 0] == p["rest"][0, 0] == 4
+    load_weights(path, lambda n: ["a/" + n, "b/" + n] if n != "all" else None)
+    assert list(nn.get_parameters())[6:] == ["a/q", "a/k", "a/v", "b/q", "b/k", "b/v"]
+
+
+@pytest.mark.parametrize("kind", ["npz", "pt", "safetensors"])
+def test_parameters_do_not_share_the_memory_of_a_file(tmp_path: Path, kind: str) -> None:
+    path, size = tmp_path / f"w.{kind}", (64, 64)
+    if kind == "pt":
+        torch = pytest.importorskip("torch")
+        a = torch.zeros(size)  # tied, as an embedding and the last layer of a language model
+        torch.save({"a": a, "b": a, "c": a[32:]}, path)
+    elif kind == "npz":
+        np.savez(path, a=np.zeros(size, np.float32))
+    else:
+        entry = {"dtype": "F32", "shape": size, "data_offsets": [0, 4 * 64 * 64]}
+        path.write_bytes(header_file({"a": entry}, bytes(4 * 64 * 64)))
+    names = {"a": ["a", "b", ("c", lambda v: v[32:])]}
+    load_weights(path, None if kind == "pt" else names)
+    nn.get_parameters()["a"].d[:] = 1
+    assert not nn.get_parameters()["b"].d.any() and not nn.get_parameters()["c"].d.any()
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({("q", "k", "v"): "W"}, "'q', 'k', 'v': 3 arrays go into 'W': give a pair of it and a fu"),
+        ({("q", "k"): ("W", np.stack)}, "'v': names has no entry for it"),
+        ({("q", "k", "v", "w"): ("W", np.stack)}, "'q', 'k', 'v', 'w': there is no array 'w'"),
+        (
+            {("q", "k", "v"): ("known", np.stack)},
+            r"'q', 'k', 'v' of \(3, 4\), \(3, 4\), \(3, 4\) becomes \(3, 3, 4\), the parameter "
+            r"'known' \(4, 9\)",
+        ),
+        (
+            {"q": None, "k": None, "v": ("W", lambda a: a.reshape(5))},
+            r"'v' of \(3, 4\): the function for 'W' fails: cannot reshape",
+        ),
+        ({"q": None, "k": None, "v": ["W", "W"]}, "'v': another array is called 'W' as well"),
+        (
+            {"q": ["a", ("known", np.transpose)], "k": None, "v": None},
+            r"'q' of .*\(4, 3\), the para",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_apart_or_together_changes_nothing(
+    tmp_path: Path, names: dict, message: str
+) -> None:
+    np.savez(tmp_path / "w.npz", **PARTS)
+    nn.parameter.get_parameter_or_create("known", (4, 9))
+    with pytest.raises(ValueError, match=f"load_weights: .*w.npz: {message}"):
+        load_weights(tmp_path / "w.npz", names)
+    assert list(nn.get_parameters()) == ["known"]
+
+
 F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
 

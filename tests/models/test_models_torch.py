@@ -121,14 +121,15 @@ def randomised(network):
     return network.eval()
 
 
-def test_bert_is_that_of_transformers():
+@pytest.mark.parametrize("between", [None, 80])
+def test_bert_is_that_of_transformers(between):
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         vocab_size=60,
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=4,
-        intermediate_size=128,
+        intermediate_size=between or 128,
         max_position_embeddings=16,
     )
     network = randomised(transformers.BertForMaskedLM(config))
@@ -138,6 +139,7 @@ def test_bert_is_that_of_transformers():
     keep = np.ones((2, 9), np.int64)
     keep[1, 6:] = 0
     sizes = {"vocabulary": 60, "width": 32, "layers": 2, "heads": 4, "longest": 16, "test": True}
+    sizes["intermediate_size"] = between
     given = [nn.Variable.from_numpy_array(a) for a in (tokens, segments, keep)]
     sequence, summary = M.bert(*given, **sizes)
     scores = M.bert_masked_language_model(*given, **sizes)

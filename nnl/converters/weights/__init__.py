@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,10 @@ from nnl.core.variable import Variable
 
 Path = str | os.PathLike[str]
 Array = np.ndarray[Any, Any]
-Target = str | None | tuple[str, Callable[[Array], Array]]
-Names = Mapping[str, Target] | Callable[[str], Target]
+Sources = str | tuple[str, ...]
+Target = str | tuple[str, Callable[[Any], Any]]
+Targets = Target | list[Target] | None
+Names = Mapping[Any, Targets] | Callable[[str], Targets]
 
 _READERS: dict[str, Callable[[Any, str], dict[str, Array]]] = {
     ".safetensors": lambda file, where: read_safetensors(whole(file, where).read(), where),
@@ -58,53 +60,117 @@ def load_weights(
 
     Args:
         path: As `read_weights` takes it.
-        names: What each array is called here: a dictionary or a function of its name in the file,
-            that gives a parameter name, a pair of a name and a function of the array, or None to
-            leave it out. In a dictionary every name of the file must be there. Without it the
-            names are the file's, with "/" for ".".
+        names: What each array is called here: a dictionary or a function of its name in the file.
+            It gives a parameter's name; a pair of one and a function of the array; a list of such,
+            where an array goes into several parameters; or None to leave it out. A tuple of names
+            as the key of a dictionary takes several arrays into one parameter, and the function
+            gets the tuple of them, as `np.concatenate` and `np.stack` do. In a dictionary every
+            name of the file must be there. Without it the names are the file's, with "/" for ".".
         need_grad: Flag of parameters that are created.
         only_known: Refuse arrays for which there is no parameter yet.
     Returns:
         The names of the parameters that were set.
     Raises:
-        ValueError: The file is damaged, an array has no name or two have the same.
+        ValueError: The file is damaged, an array has no name, two have the same, or a function
+            fails.
         ShapeError: A parameter exists with another shape. Nothing is changed then.
 
     Example:
         >>> np.savez("ex.npz", **{"fc.weight": np.ones((2, 3)), "fc.bias": np.ones(2)})
         >>> load_weights("ex.npz", {"fc.weight": ("fc/affine/W", np.transpose), "fc.bias": None})
         ['fc/affine/W']
+        >>> np.savez("parts.npz", q=np.ones((2, 3)), k=np.ones((2, 3)), both=np.ones((4, 3)))
+        >>> halves = [("one/W", lambda a: a[:2]), ("two/W", lambda a: a[2:])]
+        >>> load_weights("parts.npz", {("q", "k"): ("qk/W", np.concatenate), "both": halves})
+        ['qk/W', 'one/W', 'two/W']
     """
     values: dict[str, Array] = {}
-    for name, value in read_weights(path).items():
-        where = f"load_weights: {path}: {name!r}"
-        target = _target(name, names, where)
-        if target is None:
-            continue
-        target, change = target if isinstance(target, tuple) else (target, None)
-        value = value if change is None else np.asarray(change(value))
-        if target in values:
-            raise ValueError(f"{where}: another array is called {target!r} as well")
-        known = get_parameter(target)
-        if known is None and only_known:
-            raise ValueError(f"{where}: there is no parameter {target!r}")
-        if known is not None and known.shape != value.shape:
-            raise ShapeError(
-                f"{where} has the shape {value.shape}, the parameter {target!r} {known.shape}"
-            )
-        values[target] = value
-    _set(values, need_grad, f"load_weights: {path}")
+    arrays = read_weights(path)
+    for sources, targets in _targets(arrays, names, f"load_weights: {path}"):
+        where = f"load_weights: {path}: {_quoted(sources)}"
+        for target in targets if isinstance(targets, list) else [targets]:
+            name, change = target if isinstance(target, tuple) else (target, None)
+            value = _value(arrays, sources, name, change, where)
+            if name in values:
+                raise ValueError(f"{where}: another array is called {name!r} as well")
+            known = get_parameter(name)
+            if known is None and only_known:
+                raise ValueError(f"{where}: there is no parameter {name!r}")
+            if known is not None and known.shape != value.shape:
+                shape = f"has the shape {value.shape}"
+                if change is not None:
+                    shape = f"{_shapes(arrays, sources)} becomes {value.shape}"
+                raise ShapeError(f"{where} {shape}, the parameter {name!r} {known.shape}")
+            values[name] = value
+    _set(_apart(values), need_grad, f"load_weights: {path}")
     return list(values)
 
 
-def _target(name: str, names: Names | None, where: str) -> Target:
+def _targets(
+    arrays: Mapping[str, Array], names: Names | None, where: str
+) -> Iterator[tuple[Sources, Target | list[Target]]]:
+    """What in the file goes where; what is left out is not given."""
     if names is None:
-        return name.replace(".", "/")
-    if callable(names):
-        return names(name)
-    if name not in names:
-        raise ValueError(f"{where}: names has no entry for it: give None to leave it out")
-    return names[name]
+        names = {name: name.replace(".", "/") for name in arrays}
+    elif callable(names):
+        names = {name: names(name) for name in arrays}
+    wanted = {key: key if isinstance(key, tuple) else (key,) for key in names}
+    named = {name for sources in wanted.values() for name in sources}
+    for name in arrays:
+        if name not in named:
+            raise ValueError(
+                f"{where}: {name!r}: names has no entry for it: give None to leave it out"
+            )
+    for key, sources in wanted.items():
+        missing = [name for name in sources if name not in arrays]
+        if missing and len(missing) < len(sources):
+            raise ValueError(f"{where}: {_quoted(key)}: there is no array {missing[0]!r}")
+        target = names[key]
+        if target is not None and not missing:
+            yield key, target
+
+
+def _quoted(sources: Sources) -> str:
+    return ", ".join(map(repr, sources)) if isinstance(sources, tuple) else repr(sources)
+
+
+def _shapes(arrays: Mapping[str, Array], sources: Sources) -> str:
+    given = sources if isinstance(sources, tuple) else (sources,)
+    return "of " + ", ".join(str(arrays[name].shape) for name in given)
+
+
+def _value(
+    arrays: Mapping[str, Array],
+    sources: Sources,
+    name: str,
+    change: Callable[[Any], Any] | None,
+    where: str,
+) -> Array:
+    several = isinstance(sources, tuple)
+    if change is None and several:
+        raise ValueError(
+            f"{where}: {len(sources)} arrays go into {name!r}: give a pair of it and a function "
+            "of the arrays, such as np.concatenate"
+        )
+    given = tuple(arrays[n] for n in sources) if several else arrays[sources]
+    try:
+        return np.asarray(given if change is None else change(given))
+    except (ValueError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"{where} {_shapes(arrays, sources)}: the function for {name!r} fails: {error}"
+        ) from error
+
+
+def _apart(values: Mapping[str, Array]) -> dict[str, Array]:
+    """The values, none of which shares memory with another: parameters take their memory over."""
+    found, end = dict(values), 0
+    for name in sorted(values, key=lambda n: values[n].ctypes.data):
+        value = values[name]
+        if value.flags.c_contiguous and value.nbytes:  # others are copied anyway
+            if value.ctypes.data < end:
+                found[name] = value.copy()
+            end = max(end, value.ctypes.data + value.nbytes)
+    return found
 
 
 def _set(values: Mapping[str, Array], need_grad: bool, where: str) -> None:
