@@ -45,7 +45,7 @@ def numbers(name: str, value: Any, wanted: str) -> np.ndarray[Any, Any]:
     Raises:
         TypeError: It is none, has elements that no array of ours can hold, or masked ones.
     """
-    hint, got = "", shown(value)
+    hint, got = "", ""
     try:
         a: Any = np.asarray(value)
     except ValueError:  # lists of different lengths
@@ -63,7 +63,7 @@ def numbers(name: str, value: Any, wanted: str) -> np.ndarray[Any, Any]:
             got = f"array of {value.dtype}"
     if hasattr(value, "spec"):
         hint = f": write {values_of(value)} for its values"
-    raise TypeError(f"{name}: got {got}, wanted {wanted}{hint}")
+    raise TypeError(f"{name}: got {got or shown(value)}, wanted {wanted}{hint}")
 
 
 def _ints(value: Any) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import nnl.functions as F
 import nnl.initializer as I
 import nnl.parametric_functions as PF
 import nnl.solvers as S
-from nnl.core.annotations import Input, checked
+from nnl.core.annotations import Input, checked, numbers
 from nnl.core.spec import ShapeError
 from nnl.utils.data_iterator import data_iterator_simple
 
@@ -246,3 +246,13 @@ def test_what_does_not_fit_is_named(
         assert not nn.get_parameters()
     finally:
         nn.clear_parameters()
+
+
+class Unprintable(np.ndarray):
+    def __repr__(self) -> str:
+        raise AssertionError("an array that is taken is written out")
+
+
+def test_arrays_that_are_taken_are_not_written_out() -> None:
+    a = np.ones(1000, np.float32).view(Unprintable)
+    assert np.shares_memory(numbers("f: x", a, "numbers"), a)
