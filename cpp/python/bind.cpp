@@ -313,7 +313,7 @@ NB_MODULE(_native, m) {
         });
 
   m.def("packed_convolution_bytes", [](nb::dict attributes, nb::list in, nb::list out) {
-    return packed_convolution_order(to_signature(attributes, in, out)).bytes;
+    return packed_convolution(to_signature(attributes, in, out)).order.bytes;
   });
 
   nb::class_<Prepared>(m, "Kernel")

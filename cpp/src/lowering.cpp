@@ -12,6 +12,7 @@
 #include "nnl/packing.h"
 #include "nnl/plan.h"
 #include "nnl/threads.h"
+#include "set_up.h"
 
 namespace nnl {
 namespace {
@@ -146,7 +147,7 @@ class Lowering {
     if (!in[1] || !is_settled(in[1], behind)) return false;
     Signature s = signature(in, out);
     s.attributes = Attributes(step.attributes);
-    SharedProduct& product = products_[text_of_call(step, s)];
+    Shared& product = packed_[text_of_call(step, s)];
     if (!product.asked) product = packed_product(step.op, s);
     if (!product.order.bytes) return false;
     std::vector<int> ins = in;
@@ -156,10 +157,10 @@ class Lowering {
     return true;
   }
 
-  // Layers of one size ask for the same product: it is made once.
-  struct SharedProduct {
-    SharedProduct() = default;
-    SharedProduct(PackedProduct p)
+  // Layers of one size ask for the same kernels: they are made once.
+  struct Shared {
+    Shared() = default;
+    Shared(PackedKernels p)
         : asked(true),
           order(std::move(p.order)),
           packer(std::move(p.packer)),
@@ -196,25 +197,15 @@ class Lowering {
     five.resize(5, 0);
     std::set<size_t> behind;
     if (!is_settled(five[1], behind) || !is_settled(five[4], behind)) return false;
-    Signature whole = signature(five, out);
-    whole.attributes = Attributes(step.attributes);
-    const PackedOrder order = packed_convolution_order(whole);
-    if (!order.bytes) return false;
-    const Spec packed_spec{{static_cast<int64_t>(order.bytes)}, DType::u8, Layout::plain};
-    Signature packing = whole, packed = whole;
-    packing.in.push_back(spec(out[0])), packing.in_given.push_back(true);
-    packing.out = {packed_spec};
-    auto attributes = step.attributes;
-    attributes["packed"] = true, attributes["w_shape"] = spec(five[1]).shape;
-    packed.attributes = Attributes(std::move(attributes));
-    packed.in[1] = packed_spec;
-    packed.in.resize(4), packed.in_given.resize(4);
-    auto packer = make_kernel("pack_convolution", packing);
-    auto kernel = make_kernel("convolution_fused", packed);
-    if (!packer || !kernel) return false;
-    const int weights = new_bytes(order.bytes);
-    call_once(step, std::move(packer), {0, five[1], 0, 0, five[4], 0}, weights, behind, order);
-    call(step.label, std::move(kernel), {five[0], weights, five[2], five[3]}, out);
+    Signature s = signature(five, out);
+    s.attributes = Attributes(step.attributes);
+    Shared& convolution = packed_[text_of_call(step, s)];
+    if (!convolution.asked) convolution = packed_convolution(s);
+    if (!convolution.order.bytes) return false;
+    const int weights = new_bytes(convolution.order.bytes);
+    call_once(step, convolution.packer, {0, five[1], 0, 0, five[4], 0}, weights, behind,
+              convolution.order);
+    call(step.label, convolution.kernel, {five[0], weights, five[2], five[3]}, out);
     return true;
   }
 
@@ -322,7 +313,7 @@ class Lowering {
   bool packs_, cut_ = false;
   std::set<int> written_;        // roots
   std::map<int, size_t> maker_;  // root -> the call that has made it last
-  std::unordered_map<std::string, SharedProduct> products_;
+  std::unordered_map<std::string, Shared> packed_;
   std::unordered_map<std::string, std::shared_ptr<Kernel>> kernels_;
 };
 
@@ -331,7 +322,10 @@ class Lowering {
 Lowered lower(const ProgramData& program, bool prepare) {
   check(program);
   const ThreadScope scope;
-  return std::move(Lowering(program, prepare).done);
+  SetUp set_up;
+  Lowered done = std::move(Lowering(program, prepare).done);
+  set_up.finish();
+  return done;
 }
 
 std::unique_ptr<Kernel> conversion(const char* op, const Spec& in, const Spec& out) {

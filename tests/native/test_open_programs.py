@@ -161,3 +161,20 @@ def test_errors_name_the_input_and_the_range(tmp_path):
     model.resize("x", (3, 3, 8, 8))
     model.prepare()
     assert model.shape("y") == [3, 2, 4, 4]
+
+
+def test_what_several_threads_set_up_is_the_same(tmp_path):
+    lib = require_library()
+    before = lib.threads()
+    shapes = [{"x": (1, 3, 9, 8)}, {"x": (2, 3, 17, 12)}]
+
+    def net(x):
+        for k in range(6):  # of other sizes: each has primitives of its own
+            x = F.relu(PF.convolution(x, 8 + k, (3, 3), pad=(1, 1), name=f"conv{k}"))
+        return network(x)
+
+    try:
+        lib.set_threads(3)
+        check_sizes(net, {"x": ("b", None, "h", "w")}, shapes, tmp_path, (0, 1))
+    finally:
+        lib.set_threads(before)

@@ -14,17 +14,18 @@ struct PackedOrder {
   std::string layout;  // the same for two orders that are the same
 };
 
-// The order of the packed weights of a convolution_fused with this signature (written without
-// `packed`, with the weights themselves as input 1).
-NNL_API PackedOrder packed_convolution_order(const Signature& fused);
-
-// A product with weights, input 1, that no run changes.
-struct PackedProduct {
+// Of an op with weights, input 1, that no run changes.
+struct PackedKernels {
   PackedOrder order;
   std::unique_ptr<Kernel> packer;  // weights -> packed
   std::unique_ptr<Kernel> kernel;  // as that of the op, with packed in the place of the weights
 };
+
+// Of a convolution_fused with this signature (written without `packed`, with the weights themselves
+// as input 1). The packer takes the inputs of pack_convolution; the kernel takes no scale.
+NNL_API PackedKernels packed_convolution(const Signature& fused);
+
 // Of affine, affine_fused and batch_matmul; none of other ops.
-NNL_API PackedProduct packed_product(const std::string& op, const Signature& signature);
+NNL_API PackedKernels packed_product(const std::string& op, const Signature& signature);
 
 }  // namespace nnl

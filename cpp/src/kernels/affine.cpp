@@ -110,10 +110,10 @@ const Registration registrations[] = {
 
 }  // namespace
 
-PackedProduct packed_product(const std::string& op, const Signature& s) {
+PackedKernels packed_product(const std::string& op, const Signature& s) {
   static const std::map<std::string, ProductSpec (*)(const Signature&)> products = {
       {"affine", affine}, {"affine_fused", affine_fused}, {"batch_matmul", batch_matmul}};
-  PackedProduct made;
+  PackedKernels made;
   const auto found = products.find(op);
   if (found == products.end() || !takes(s)) return made;
   ProductSpec p = found->second(s);

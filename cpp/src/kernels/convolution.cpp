@@ -14,7 +14,7 @@
 //   pack_convolution(x, w, b?, z?, scale?, y) -> packed
 //       The weights, times scale, in the order that convolution_fused on these arrays with these
 //       attributes wants. Of x, b, z and y only the specs are looked at: their memory may be null.
-//       packed is u8[packed_convolution_order(...).bytes].
+//       packed is u8[packed_convolution(...).order.bytes].
 //   convolution_weight_bias(x, gy) -> gw, gb
 //       Both gradients in one pass over gy. Attributes of convolution_weight.
 //
@@ -240,11 +240,11 @@ bool read_depthwise_transposed(const Signature& s, Convolution& c) {
 }
 
 // What convolution_fused and pack_convolution have in common: x, w, b, z, scale and y.
-bool read_fused_with(const Signature& s, const Spec& y, Convolution& c) {
+// Args: w_shape: null where the weights are input 1, else that of weights that are packed.
+bool read_fused_with(const Signature& s, const Spec& y, const Shape* w_shape, Convolution& c) {
   const Attributes& a = s.attributes;
-  c.packed = a.has("packed") && a.flag("packed");
-  Spec w = s.in[1];
-  if (c.packed) w = Spec{a.integers("w_shape"), DType::f32, Layout::plain};
+  c.packed = w_shape != nullptr;
+  const Spec w = c.packed ? Spec{*w_shape, DType::f32, Layout::plain} : s.in[1];
   const Roles roles{&s.in[0], &w, &y, groups_of(a), false, channel_last_of(a)};
   c.direction = Direction::forward;
   c.x_at = 0, c.w_at = 1, c.y_at = 0;
@@ -257,20 +257,31 @@ bool read_fused_with(const Signature& s, const Spec& y, Convolution& c) {
       return false;
     c.z_at = 3;
   }
-  if (s.given(4)) {
-    if (s.in[4].dtype != DType::f32 || c.packed || c.tiled) return false;
+  if (s.given(4) && !c.packed) {
+    if (s.in[4].dtype != DType::f32 || c.tiled) return false;
     c.scale_at = 4;
   }
   return true;
 }
 
-bool read_fused(const Signature& s, Convolution& c) { return read_fused_with(s, s.out[0], c); }
+bool read_fused(const Signature& s, Convolution& c) {
+  const Attributes& a = s.attributes;
+  if (!a.has("packed") || !a.flag("packed")) return read_fused_with(s, s.out[0], nullptr, c);
+  return !s.given(4) && read_fused_with(s, s.out[0], &a.integers("w_shape"), c);
+}
 
 #ifdef NNL_ONEDNN
+PackedKernels packed_with(const Signature& s, const Spec& y) {
+  Convolution plain, packed;
+  if (!read_fused_with(s, y, nullptr, plain) || !read_fused_with(s, y, &s.in[1].shape, packed))
+    return {};
+  return packed_onednn(plain, packed);
+}
+
 std::unique_ptr<Kernel> pack(const Signature& s) {
-  Convolution c;
-  if (s.in.size() < 6 || !read_fused_with(s, s.in[5], c)) return nullptr;
-  return pack_onednn(c, s.out[0].bytes());
+  if (s.in.size() < 6) return nullptr;
+  PackedKernels made = packed_with(s, s.in[5]);
+  return made.order.bytes == s.out[0].bytes() ? std::move(made.packer) : nullptr;
 }
 const Registration pack_registration("pack_convolution", pack);
 const std::vector<int> first{0}, second{1};
@@ -301,14 +312,12 @@ const Registration registrations[] = {
 
 }  // namespace
 
-PackedOrder packed_convolution_order(const Signature& s) {
+PackedKernels packed_convolution(const Signature& s) {
 #ifdef NNL_ONEDNN
-  Convolution c;
   // float16 runs through float32, and there the kernel takes no packed weights
   for (const Spec& spec : s.in)
     if (spec.dtype == DType::f16) return {};
-  if (s.out[0].dtype == DType::f16 || !read_fused_with(s, s.out[0], c)) return {};
-  return packed_order_onednn(c);
+  return s.out[0].dtype == DType::f16 ? PackedKernels{} : packed_with(s, s.out[0]);
 #else
   (void)s;
   return {};

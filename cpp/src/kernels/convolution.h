@@ -68,9 +68,8 @@ std::unique_ptr<Kernel> convolution_loop(const Convolution& c, const Signature& 
 std::unique_ptr<Kernel> with_bias(std::unique_ptr<Kernel> inner, const Convolution& c);
 #ifdef NNL_ONEDNN
 std::unique_ptr<Kernel> convolution_onednn(const Convolution& c, const Signature& s);
-// Writes the weights in the order that the kernel for `c` likes best.
-std::unique_ptr<Kernel> pack_onednn(const Convolution& c, size_t packed_bytes);
-PackedOrder packed_order_onednn(const Convolution& c);
+// Of a convolution, and of the same one with packed weights.
+PackedKernels packed_onednn(const Convolution& plain, const Convolution& packed);
 #endif
 
 }  // namespace nnl

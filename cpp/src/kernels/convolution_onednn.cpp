@@ -126,7 +126,7 @@ Descs describe(const Convolution& c, Images images, bool tiles_as_they_lie) {
 
 // A primitive with the layouts that it wants; not ready where oneDNN has only its reference.
 struct Chosen {
-  dnnl::primitive primitive;
+  dnnl::primitive_desc_base primitive;
   memory::desc x, w, y, scratchpad;
   bool ready() const { return static_cast<bool>(primitive); }
 };
@@ -160,8 +160,7 @@ Chosen choose_forward(const Descs& d, dnnl::prop_kind kind) {
       onednn::engine(), kind, algorithm::convolution_direct, d.x, d.w, d.bias, d.y, d.stride,
       d.dilation, d.begin, d.end, d.attr, true);
   if (is_slow(pd) || pairs_pixels(pd, pd.src_desc())) return {};
-  return {dnnl::convolution_forward(pd), pd.src_desc(), pd.weights_desc(), pd.dst_desc(),
-          pd.scratchpad_desc()};
+  return {pd, pd.src_desc(), pd.weights_desc(), pd.dst_desc(), pd.scratchpad_desc()};
 }
 
 // The forward pass that oneDNN asks for as a hint: all in one type.
@@ -201,8 +200,7 @@ Chosen choose_data(const Descs& d) {
       d.end, forward, d.attr, true);
   if (is_slow(pd) || pairs_pixels(pd, pd.diff_dst_desc()) || pads_depthwise(d, pd.impl_info_str()))
     return {};
-  return {dnnl::convolution_backward_data(pd), pd.diff_src_desc(), pd.weights_desc(),
-          pd.diff_dst_desc(), pd.scratchpad_desc()};
+  return {pd, pd.diff_src_desc(), pd.weights_desc(), pd.diff_dst_desc(), pd.scratchpad_desc()};
 }
 
 Chosen choose_weight(const Descs& d) {
@@ -213,8 +211,7 @@ Chosen choose_weight(const Descs& d) {
       onednn::engine(), algorithm::convolution_direct, d.x, d.w, d.bias, d.y, d.stride, d.dilation,
       d.begin, d.end, forward, d.attr, true);
   if (is_slow(pd) || gathers_wrongly(pd, d)) return {};
-  return {dnnl::convolution_backward_weights(pd), pd.src_desc(), pd.diff_weights_desc(),
-          pd.diff_dst_desc(), pd.scratchpad_desc()};
+  return {pd, pd.src_desc(), pd.diff_weights_desc(), pd.diff_dst_desc(), pd.scratchpad_desc()};
 }
 
 // Whether to convolve by a kernel that takes tiled weights as they lie: those for channels-last
@@ -433,18 +430,13 @@ std::unique_ptr<Kernel> convolution_onednn(const Convolution& c, const Signature
   return std::make_unique<OnednnConvolution>(c, chosen);
 }
 
-std::unique_ptr<Kernel> pack_onednn(const Convolution& c, size_t packed_bytes) {
-  const ThreadScope scope(most_threads(c));
-  const Chosen chosen = choose(c);
-  if (!chosen.ready() || chosen.w.get_size() != packed_bytes) return nullptr;
-  return std::make_unique<Pack>(c, chosen.w);
-}
-
-PackedOrder packed_order_onednn(const Convolution& c) {
-  const ThreadScope scope(most_threads(c));
-  const Chosen chosen = choose(c);
+PackedKernels packed_onednn(const Convolution& plain, const Convolution& packed) {
+  const ThreadScope scope(most_threads(packed));
+  const Chosen chosen = choose(packed);
   if (!chosen.ready()) return {};
-  return {chosen.w.get_size(), onednn::text_of(chosen.w)};
+  return {{chosen.w.get_size(), onednn::text_of(chosen.w)},
+          std::make_unique<Pack>(plain, chosen.w),
+          std::make_unique<OnednnConvolution>(packed, chosen)};
 }
 
 }  // namespace nnl

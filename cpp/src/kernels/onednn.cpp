@@ -2,6 +2,8 @@
 #ifdef NNL_ONEDNN
 #include "onednn.h"
 
+#include "../set_up.h"
+
 namespace nnl::onednn {
 
 const dnnl::engine& engine() {
@@ -57,6 +59,14 @@ dnnl::primitive_attr with_scratchpad() {
   return attr;
 }
 
+Call::Call(const dnnl::primitive_desc_base& desc)
+    : primitive_(std::make_shared<dnnl::primitive>()) {
+  SetUp::later([made = primitive_, desc, n = threads_] {
+    const ThreadScope scope(n);
+    *made = dnnl::primitive(desc.get());
+  });
+}
+
 Call& Call::arg(int id, const dnnl::memory::desc& d) {
   const auto made = memories_.emplace(id, dnnl::memory(d, engine(), nullptr));
   if (made.second) args_.push_back({id, made.first->second.get()});
@@ -66,7 +76,7 @@ Call& Call::arg(int id, const dnnl::memory::desc& d) {
 void Call::run() {
   static thread_local dnnl::stream stream(engine());
   const ThreadScope scope(threads_);
-  dnnl::error::wrap_c_api(dnnl_primitive_execute(primitive_.get(), stream.get(),
+  dnnl::error::wrap_c_api(dnnl_primitive_execute(primitive_->get(), stream.get(),
                                                  static_cast<int>(args_.size()), args_.data()),
                           "oneDNN could not run");
   stream.wait();
@@ -75,7 +85,7 @@ void Call::run() {
 
 Call reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
   const dnnl::reorder::primitive_desc pd(engine(), from, engine(), to, with_scratchpad());
-  Call call{dnnl::reorder(pd)};
+  Call call(pd);
   call.arg(DNNL_ARG_FROM, from).arg(DNNL_ARG_TO, to);
   return call;
 }

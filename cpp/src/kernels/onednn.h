@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the kernels that use oneDNN share. Included only where NNL_ONEDNN is defined.
 #pragma once
+#include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 #include <unordered_map>
@@ -30,20 +31,20 @@ dnnl::primitive_attr with_scratchpad();
 // others use it too.
 inline int most_threads(int64_t operations) { return operations < 1 << 20 ? 1 : 0; }
 
-// A primitive with its memory objects, whose addresses are set at every run. Made in set-up only:
-// that costs up to some 10 ms, running a small one under a microsecond. It runs on no more threads
-// than it was made for.
+// A primitive with its memory objects, whose addresses are set at every run. Made in set-up only,
+// and late (see SetUp): that costs up to some 10 ms, running a small one under a microsecond. It
+// runs on no more threads than it was made for.
 class Call {
  public:
   Call() = default;
-  explicit Call(const dnnl::primitive& primitive) : primitive_(primitive) {}
+  explicit Call(const dnnl::primitive_desc_base& desc);
   Call& arg(int id, const dnnl::memory::desc& d);
-  bool ready() const { return static_cast<bool>(primitive_); }
+  bool ready() const { return primitive_ != nullptr; }
   void set(int id, const void* data) { memories_.at(id).set_data_handle(const_cast<void*>(data)); }
   void run();
 
  private:
-  dnnl::primitive primitive_;
+  std::shared_ptr<dnnl::primitive> primitive_;  // empty until it is made
   std::unordered_map<int, dnnl::memory> memories_;
   std::vector<dnnl_exec_arg_t> args_;  // the same, as a call takes them
   int threads_ = threads();

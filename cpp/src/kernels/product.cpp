@@ -181,7 +181,7 @@ class OneDnn : public Product {
     if (type_ != s.y.dtype) y_ = space.floats(s.y.elements);
     const auto pd = primitive_of(s, type, type_);
     scratch_ = space.take(pd.scratchpad_desc().get_size());
-    call_ = onednn::Call(dnnl::matmul(pd));
+    call_ = onednn::Call(pd);
     call_.arg(DNNL_ARG_SRC, pd.src_desc()).arg(DNNL_ARG_WEIGHTS, pd.weights_desc());
     call_.arg(DNNL_ARG_DST, pd.dst_desc()).arg(DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc());
     if (s.bias) call_.arg(DNNL_ARG_BIAS, bias_desc(s));
