@@ -38,9 +38,13 @@ _HEADERS = [
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
 _NO_COOKIE = """<!doctype html><meta charset="utf-8"><title>nnl console</title>
-<p>This page needs the address that <code>nnl console</code> has printed when it started. It works
-once, in one browser: start another console for the same folder to get another one.</p>
+<p>This page needs the link that <code>nnl console</code> has printed when it started. {}</p>
 """
+_AGAIN = "It works in any browser as long as the server runs; nnl console --url prints it again."
+_ONCE = (
+    "It works once, in one browser, as --one-time says: start another console for the same folder "
+    "to get another one."
+)
 
 
 class Guard:
@@ -50,13 +54,22 @@ class Guard:
         hosts: What the Host header may be: "127.0.0.1:8000", ...
         cookie: Name of the cookie; consoles on other ports of this machine have others.
         read_only: Whether nothing may be changed.
+        one_time: Whether the token is good for one browser only.
     Attributes:
-        token: What the printed URL carries; None once it was used.
+        token: What the printed URL carries; None once it was used, where it is good once.
         start: The page that it leads to.
     """
 
-    def __init__(self, app: App, hosts: set[str], cookie: str, read_only: bool = False) -> None:
-        self.app, self.hosts, self.cookie, self.read_only = app, hosts, cookie, read_only
+    def __init__(
+        self,
+        app: App,
+        hosts: set[str],
+        cookie: str,
+        read_only: bool = False,
+        one_time: bool = False,
+    ) -> None:
+        self.app, self.hosts, self.cookie = app, hosts, cookie
+        self.read_only, self.one_time = read_only, one_time
         self.token: str | None = secrets.token_urlsafe(24)
         self.session = secrets.token_urlsafe(24)
         self.start = "/"
@@ -86,8 +99,12 @@ class Guard:
             self._check_session(scope, headers)
             limit = self._check_change(scope, headers)
         except Refused as refused:
-            return await _refuse(scope, refused, guarded)
+            return await _refuse(scope, refused, guarded, self._link)
         return await self.app(scope, _limited(receive, limit), guarded)
+
+    @property
+    def _link(self) -> str:
+        return _ONCE if self.one_time else _AGAIN
 
     def _check_source(self, scope: Any, headers: dict[str, str]) -> None:
         hosts = [v for k, v in scope["headers"] if k == b"host"]
@@ -109,7 +126,8 @@ class Guard:
         valid = self.token is not None and hmac.compare_digest(given.encode(), self.token.encode())
         if not valid and not self._known(headers):
             return False
-        self.token = None if valid else self.token
+        if valid and self.one_time:
+            self.token = None
         cookie = f"{self.cookie}={self.session}; HttpOnly; SameSite=Strict; Path=/"
         answer = [(b"location", self.start.encode()), (b"content-length", b"0")]
         if valid:
@@ -130,7 +148,7 @@ class Guard:
             raise Refused(
                 "unauthorized",
                 "the server does not know this browser",
-                "open the address that it printed at its start in another tab, then go on here",
+                f"open the link of `nnl console` in another tab, then go on here. {self._link}",
             )
 
     def _check_change(self, scope: Any, headers: dict[str, str]) -> int:
@@ -175,9 +193,9 @@ def _limited(receive: Receive, limit: int) -> Receive:
     return read
 
 
-async def _refuse(scope: Any, refused: Refused, send: Send) -> None:
+async def _refuse(scope: Any, refused: Refused, send: Send, link: str) -> None:
     page = refused.code == "unauthorized" and not scope["path"].startswith("/api/")
-    body = _NO_COOKIE.encode() if page else json.dumps(refused.to_json()).encode()
+    body = _NO_COOKIE.format(link).encode() if page else json.dumps(refused.to_json()).encode()
     kind = b"text/html; charset=utf-8" if page else b"application/json"
     headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from nnl.console.apart import keep_one_waiting
 from nnl.console.errors import Refused, refusal
+from nnl.console.running import kept
 from nnl.console.samples import project_of
 from nnl.console.security import Guard
 from nnl.console.state import Console
@@ -105,15 +106,19 @@ def below(root: Path, name: str) -> Path | None:
     return path if path.is_relative_to(root.resolve()) else None
 
 
-def guarded(console: Console, host: str, port: int, hosts: tuple[str, ...] = ()) -> Guard:
+def guarded(
+    console: Console, host: str, port: int, hosts: tuple[str, ...] = (), one_time: bool = False
+) -> Guard:
     """The application with the checks around it.
 
     Args:
         hosts: What else the Host header may name.
+        one_time: Whether the token is good for one browser only.
     """
     names = {"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host, *hosts}
     allowed = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
-    return Guard(application(console), allowed, f"nnl_session_{port}", console.read_only)
+    cookie = f"nnl_session_{port}"
+    return Guard(application(console), allowed, cookie, console.read_only, one_time)
 
 
 def serve(
@@ -125,11 +130,13 @@ def serve(
     browser: bool = True,
     children: int = 2,
     sample: str | None = None,
+    one_time: bool = False,
 ) -> int:
-    """Run a console until it is interrupted; prints one line, its address.
+    """Run a console until it is interrupted; prints one line, its link.
 
     Args:
         sample: What to open: the project of this sample, made if there is none yet.
+        one_time: Whether the link works once, in one browser.
     """
     import uvicorn
 
@@ -152,23 +159,27 @@ def serve(
         start = "/" if sample is None else f"/p/{project_of(console, sample)}/edit"
         console.begin()
         names = () if _is_loopback(host) else (socket.gethostname(),)
-        guard = guarded(console, host, port, names)
+        guard = guarded(console, host, port, names, one_time)
         guard.start = start
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{port}/?token={guard.token}"
-        print(address, flush=True)
-        if not (STATIC / "index.html").is_file():
-            print("the page was not built: `make console` builds and starts it", file=sys.stderr)
-        if not read_only:
-            keep_one_waiting()
-        if browser:
-            webbrowser.open(address)
         config: Any = uvicorn.Config(
             guard, log_level="warning", access_log=False, server_header=False, date_header=False,
             timeout_graceful_shutdown=3, ws="none",
         )  # fmt: skip
         try:
-            uvicorn.Server(config).run(sockets=[listening])
+            with kept(console.folder, None if one_time else address):
+                print(address, flush=True)
+                if not (STATIC / "index.html").is_file():
+                    print(
+                        "the page was not built: `make console` builds and starts it",
+                        file=sys.stderr,
+                    )
+                if not read_only:
+                    keep_one_waiting()
+                if browser:
+                    webbrowser.open(address)
+                uvicorn.Server(config).run(sockets=[listening])
         finally:
             console.close()
     return 0

@@ -37,8 +37,8 @@ class Server:
         command += options
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        self.once = self.process.stdout.readline().strip()  # the address with the token
-        self.address = self.once.partition("/?")[0]
+        self.link = self.process.stdout.readline().strip()  # with the token
+        self.address = self.link.partition("/?")[0]
 
     def stop(self) -> None:
         self.process.terminate()
@@ -81,10 +81,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def cookies(chromium: Any, server: Server) -> list[Any]:
-    """What the address with the token gives a browser, once."""
+    """What the link gives a browser."""
     context = chromium.new_context()
     page = context.new_page()
-    page.goto(server.once)
+    page.goto(server.link)
     assert page.url == f"{server.address}/", "the token stayed in the address"
     page.get_by_role("heading", name="Projects").wait_for()
     found = context.cookies()

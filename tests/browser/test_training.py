@@ -243,7 +243,7 @@ def test_a_page_says_that_its_server_has_ended_and_goes_on_with_the_next(
     first = Server(tmp_path)
     context = chromium.new_context()
     page = context.new_page()
-    page.goto(first.once)
+    page.goto(first.link)
     page.get_by_role("button", name="Handwritten digits").click()
     configure(page, 200)
     train(page)
@@ -256,7 +256,7 @@ def test_a_page_says_that_its_server_has_ended_and_goes_on_with_the_next(
     second = Server(tmp_path, "--port", port)
     try:
         page.wait_for_timeout(4000)  # it is refused until the new address is opened
-        context.new_page().goto(second.once)
+        context.new_page().goto(second.link)
         expect(page.get_by_role("status")).not_to_contain_text("does not answer")
         wait_for(page, "finished", 120)
         assert shown_at(page, "Loss", 0.999)["iteration"] == 200 * (1438 // 32)
@@ -282,7 +282,7 @@ def test_a_console_that_was_killed_shows_the_whole_curve(
     first = Server(tmp_path)
     page = chromium.new_page()
     faults.watch(page)
-    page.goto(first.once)
+    page.goto(first.link)
     page.get_by_role("button", name="Handwritten digits").click()
     layer(page, "conv1").wait_for()
     configure(page, 60)
@@ -294,7 +294,7 @@ def test_a_console_that_was_killed_shows_the_whole_curve(
     first.process.wait()
     second = Server(tmp_path)
     try:
-        page.goto(second.once)
+        page.goto(second.link)
         page.goto(second.address + path)
         wait_for(page, "finished", 120)
         page.wait_for_timeout(300)

@@ -21,18 +21,34 @@ def refused(answer, status, code):
     assert answer.json()["code"] == code
 
 
-def test_the_token_works_once_and_becomes_a_cookie(client, guard):
+def test_the_token_becomes_a_cookie_in_any_browser_again_and_again(client, guard):
     token = guard.token
-    refused(client.get("/api/v1/projects"), 401, "unauthorized")
+    answer = client.get("/api/v1/projects")
+    refused(answer, 401, "unauthorized")
+    assert "nnl console --url prints it again" in answer.json()["hint"]
     refused(client.get("/api/v1/session?token=" + token), 401, "unauthorized")
     assert client.get("/?token=wrong").status_code == 401
-    answer = client.get(f"/?token={token}")
-    assert answer.status_code == 303 and answer.headers["location"] == "/"
-    cookie = answer.headers["set-cookie"]
-    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and token not in cookie
-    assert client.get("/api/v1/projects").status_code == 200
+    assert "nnl console --url prints it again" in client.get("/").text
+    for _ in range(3):  # another browser, a private window, the first one after a restart
+        client.cookies.clear()
+        assert client.get("/api/v1/projects").status_code == 401
+        answer = client.get(f"/?token={token}")
+        assert answer.status_code == 303 and answer.headers["location"] == "/"
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and token not in cookie
+        assert client.get("/api/v1/projects").status_code == 200
+    answer = client.get(f"/?token={token}")  # the link once more in the same browser
+    assert answer.status_code == 303 and client.get("/api/v1/projects").status_code == 200
+
+
+def test_a_token_of_one_time_works_once(client, guard):
+    token, guard.one_time = guard.token, True
+    assert client.get(f"/?token={token}").status_code == 303
+    assert client.get(f"/?token={token}").status_code == 303  # this browser is in
     client.cookies.clear()
-    assert client.get(f"/?token={token}").status_code == 401
+    answer = client.get(f"/?token={token}")
+    assert answer.status_code == 401 and "It works once, in one browser" in answer.text
+    assert "as --one-time says" in client.get("/api/v1/projects").json()["hint"]
 
 
 def test_the_address_leads_to_the_project_of_a_sample(client, guard, console):
