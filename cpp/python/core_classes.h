@@ -77,9 +77,10 @@ struct ArrayClass : Class {
 struct RecordClass : Class {
   using Class::Class;
   Slot fill = slot("fill"), cleared = slot("cleared"), early = slot("early"), own = slot("own"),
-       views = slot("views"), version = slot("version"), work = slot("work"), place = slot("place");
-  std::array<const Slot*, 8> all() const {
-    return {&fill, &cleared, &early, &own, &views, &version, &work, &place};
+       views = slot("views"), version = slot("version"), work = slot("work"), place = slot("place"),
+       family = slot("family");
+  std::array<const Slot*, 9> all() const {
+    return {&fill, &cleared, &early, &own, &views, &version, &work, &place, &family};
   }
 };
 

@@ -268,7 +268,7 @@ class Arguments:
 
 
 def write_to(op: Any, outputs: Any, y: Any) -> Any:
-    """Let the arrays of `outputs` be the memory of a call's results."""
+    """Write the results of a call where the arrays of `outputs` live, now or when it runs."""
     ys = y if isinstance(y, tuple) else (y,)
     outs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
     if len(outs) != len(ys):
@@ -281,10 +281,28 @@ def write_to(op: Any, outputs: Any, y: Any) -> Any:
         nd = out.data if hasattr(out, "edge") else out
         result_nd = result.data if hasattr(result, "edge") else result
         if STATE.trace is not None:
+            if result_nd.spec.is_float and not nd.spec.is_float:
+                raise TypeError(
+                    f"{op.name}: outputs is {nd.spec}, and the result {result_nd.spec}: arrays "
+                    "keep their types in nnl.compile; cast() it before"
+                )
             STATE.trace.assign(nd, result_nd)
             continue
-        if not result_nd.blank or nd.spec is not result_nd.spec:
+        if nd.spec.shape != result_nd.spec.shape and nd.spec.size == result_nd.spec.size:
+            nd = nd.view(result_nd.spec.shape)
+        if nd.spec.shape != result_nd.spec.shape:
+            if nd.record.own is not None:
+                raise ShapeError(
+                    f"{op.name}: outputs is {nd.spec}, which shares its memory with other arrays, "
+                    f"and the result is {result_nd.spec}"
+                )
             nd.become(result_nd)
+        elif not result_nd.blank:
+            nd.take_over(result_nd)
         else:  # recorded only: out keeps its values until the function is executed
+            if nd.spec is not result_nd.spec:
+                nd.cast(result_nd.spec.dtype)
+            nd.stay()
             result_nd.become(nd)
+            result.persistent = True  # somebody reads it elsewhere
     return y

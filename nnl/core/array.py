@@ -93,6 +93,11 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         bufs = self.bufs
         if self.record.version:
             self.settle()
+            family = self.record.family
+            if family is not None and family.others(self):
+                if space != "host":
+                    space, buf = "host", SPACES[space].to_host(buf)
+                family.forget_copies(self)
             buf = self.record.take(space, buf)
         else:
             self.record = PLAIN
@@ -108,7 +113,18 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
             work.settle(self)
 
     def touch(self, space: str) -> Any:
-        """The buffer of `space`, about to be written in place: the other spaces become stale."""
+        """The buffer of `space`, about to be written in place: the other spaces become stale.
+
+        Raises:
+            NotImplementedError: It is not the host, where the memory of other arrays is that they
+                have a part in.
+        """
+        family = self.record.family
+        if family is not None and space != "host" and family.others(self):
+            raise NotImplementedError(
+                f"{self.spec} is to be changed in place on {space}, and shares its memory with "
+                "other arrays (narrow, view), which is on the host: use an array of its own"
+            )
         buf = self.read(space)
         if self.record is not PLAIN or len(self.bufs) > 1:
             views = self.record.views
@@ -183,6 +199,8 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         """Be the memory of another array, whatever is written to either from now on."""
         self.record.give_up(self)
         self.spec, self.bufs, self.record = other.spec, other.bufs, other.lasting_record()
+        if self.record.family is not None:
+            self.record.family.add(self)
 
     def lasting_record(self) -> Record:
         """The record, to share it or to note something in it."""
@@ -194,7 +212,9 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         self.record.let_go(self)
         self.bufs.clear()
         if self.record.version:
+            own = self.record.own
             self.record.renew(record)
+            self.record.own = own  # what is written next must be seen by all that are parts of it
         else:
             self.record = record
 
@@ -244,7 +264,8 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
                 ) from None
         self.settle()
         if self.record.own is not None:
-            np.copyto(self.touch("host"), a, casting="unsafe")  # its type is that of the memory
+            np.copyto(self.record.own, a, casting="unsafe")  # its type is that of the memory
+            self.write("host", self.record.own)
             return
         if a.dtype is not spec.dtype and a.dtype != spec.dtype:
             spec = self.spec = Spec.of(spec.shape, a.dtype)
@@ -274,7 +295,9 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         if STATE.trace is not None and STATE.trace.fill(self, value):
             return
         if self.record.own is not None:
-            self.touch("host")[...] = value  # the other arrays of this memory must see it
+            self.settle()
+            self.record.own.fill(value)  # the other arrays of this memory must see it
+            self.write("host", self.record.own)
             return
         self.hold(ZERO if type(value) is int and value == 0 else Record(value))
 
@@ -284,8 +307,40 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         return not self.bufs and bool(self.record.fill == 0)
 
     def clear(self) -> None:
-        """Free the memory. What reads it before the next write raises; `.data` begins as zeros."""
-        self.hold(BY_HAND)
+        """Free the memory. What reads it before the next write raises; `.data` begins as zeros.
+
+        Where other arrays are parts of the memory, nothing can be freed, and zeros are written.
+
+        Raises:
+            ValueError: It is itself a part of another array's memory.
+        """
+        family = self.record.family
+        root = None if family is None else family.root()
+        if family is None or not family.others(self):
+            self.hold(BY_HAND)
+        elif root is not None and root.bufs is self.bufs:
+            self.zero()
+        else:
+            raise ValueError(
+                f"clear: {self.spec} is a part of the memory of another array: clear that one, or "
+                "write zeros with zero()"
+            )
+
+    def stay(self) -> None:
+        """Be written in the memory that it has now, wherever a value comes from."""
+        host = self.data
+        self.lasting_record().own = host
+
+    def take_over(self, result: NdArray) -> None:
+        """Be a result of the same shape, and let what shares this memory have it too."""
+        if not self.record.version or (self.spec is not result.spec and self.record.own is None):
+            self.become(result)
+            return
+        if self.spec is not result.spec:
+            self.cast(result.spec.dtype)
+        space = next(iter(list(result.bufs)), "host")
+        self.write(space, result.read(space))
+        result.become(self)
 
     @property
     def blank(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from nnl.core.annotations import checked, numpy_type
 from nnl.core.context import EPOCH, SPACES, STATE
+from nnl.core.family import Family
 from nnl.core.record import PLAIN, Record
 from nnl.core.spec import ShapeError, Spec
 
@@ -62,12 +63,18 @@ class ArrayViews:
         return int(np.prod(self.spec.shape[max(axis, 0) :], dtype=np.int64))
 
     def cast(self: Any, dtype: Any, ctx: Any = None) -> Host:
-        """Convert the value to another dtype in place and return it as a writable numpy array."""
+        """Convert the value to another dtype in place and return it as a writable numpy array.
+
+        Arrays that are parts of the same memory (`narrow`, `view`) are converted too.
+        """
         dtype = numpy_type("cast", dtype)
         if STATE.trace is not None:
             STATE.trace.check_read(self)
         self.settle()
         if dtype != self.spec.dtype:
+            if self.record.family is not None:
+                self.record.family.cast(dtype)
+                return self.data  # type: ignore[no-any-return]
             if self.bufs or self.record.cleared:
                 now = {"host": self.read("host").astype(dtype)}, PLAIN
             else:
@@ -126,23 +133,26 @@ class ArrayViews:
 
     @checked
     def get_data(self: Any, mode: str = "rw", dtype: Any = None) -> Host:
-        """The value as a numpy array; mode "r" is read only, "w" need not hold the old value."""
+        """The value as a numpy array; mode "r" is read only, "w" need not hold the old value.
+
+        Another dtype is that of a copy in mode "r", and else of the array from now on.
+        """
         if mode not in ("r", "w", "rw"):
             raise ValueError(f"get_data: mode is {mode!r}, wanted 'r', 'w' or 'rw'")
         if STATE.trace is not None:
             STATE.trace.check_read(self)
         if mode == "w" and not self.bufs:
             self.zero()
-        if dtype is not None:
+        if dtype is not None and mode != "r":
             self.cast(dtype)
         if mode != "r":
             return self.data  # type: ignore[no-any-return]
         if self.blank:
             self.read_early(f"NdArray {self.spec}", "get_data")
-        view = self.read("host").view()
+        host = self.read("host")
+        view = host.view() if dtype is None else host.astype(numpy_type("get_data", dtype))
         view.flags.writeable = False
-        host: Host = view
-        return host
+        return view  # type: ignore[no-any-return]
 
     def data_ptr(self: Any, dtype: Any, ctx: Any = None, write_only: bool = False) -> int:
         """Address of the host memory as an int, after a cast to dtype."""
@@ -162,4 +172,7 @@ def _sharing(self: NdArray, host: Host, part: Host) -> NdArray:
 
     nd = NdArray.holding(Spec.of(part.shape, part.dtype), "host", part)
     self.lasting_record().own, nd.lasting_record().own = host, part
+    if self.record.family is None:
+        self.record.family = Family(self)
+    self.record.family.add(nd)
     return nd

@@ -29,6 +29,7 @@ class Record:
         work: What has still to run before the memory may be written; without a buffer, before it
             may be read either.
         place: A number that this work knows the memory by.
+        family: Which arrays have a part of the same memory on the host, where `own` is one.
     """
 
     fill: Any = None
@@ -39,13 +40,16 @@ class Record:
     version: int = 0
     work: Any = None
     place: int = 0
+    family: Any = None
 
     def lasting(self) -> Record:
         """One that says the same and stays; one with work does."""
         if self.version:
             return self
         # as replace() does, which takes as long as a small function
-        return Record(self.fill, self.cleared, self.early, self.own, self.views, next(_versions))
+        r = Record(self.fill, self.cleared, self.early, self.own, self.views, next(_versions))
+        r.family = self.family
+        return r
 
     def let_go(self, nd: Any) -> None:
         """The value that an array has, or is to have, is not wanted any more."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from nnl.core.array import NdArray, Zeros
 from nnl.core.casts import whole
 from nnl.core.context import SPACES, resolve
@@ -77,6 +79,7 @@ class _Lowering:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.program, self.binding = Program(_memory_of(nodes)), Binding()
         self.made_here: dict[int, int] = {}  # id of the array of an edge made so far: its slot
+        self.stays: list[tuple[NdArray, int, Node]] = []  # of those made where others read
         self.casts: dict[tuple[int, Any], int] = {}  # (slot, dtype): the slot with its conversion
 
     def add(self, node: Node, second: bool) -> None:
@@ -108,6 +111,8 @@ class _Lowering:
             binding.slot_of[(id(node), i)] = outs[-1]
             if node.outs is not None:
                 self.made_here[id(node.outs[i])] = outs[-1]
+                if node.outs[i].record.own is not None:
+                    self.stays.append((node.outs[i], outs[-1], node))
         step.ins, step.outs = tuple(ins), tuple(outs)
         program.steps.append(step)
         if step.writes:
@@ -138,9 +143,27 @@ class _Lowering:
             # an unlinked copy of what an earlier node of this graph makes is that edge's value
             slot = self.made_here.get(id(value.array))
             if slot is None:
-                slot = self._given(value)
+                slot = self._written_before(value) or self._given(value)
             self.binding.slot_of[value.key] = slot
         return slot
+
+    def _written_before(self, value: Value) -> int:
+        """The slot of an earlier node's output whose memory a leaf has; 0 for a leaf of its own.
+
+        Raises:
+            NotImplementedError: It has only a part of that memory.
+        """
+        nd, found = value.array, 0
+        for out, slot, node in self.stays if nd.record.own is not None else ():
+            if nd.bufs is out.bufs:
+                found = slot
+            elif np.shares_memory(nd.record.own, out.record.own):
+                raise NotImplementedError(
+                    f"plan: {value.label} reads {nd.spec}, which shares a part of its memory with "
+                    f"what {node.label} writes in the same graph: use the result of {node.op.name} "
+                    "itself, or run two graphs"
+                )
+        return found
 
     def _given(self, value: Value) -> int:
         program, binding, nd = self.program, self.binding, value.array
