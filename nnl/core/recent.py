@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from threading import Lock
 from typing import Any
@@ -51,10 +52,15 @@ def set_cache_size(plans: int | None = None, kernels: int | None = None) -> None
 
 
 class Plans(dict[Any, Any]):
-    """The plans of one function by what it was called with, in the order of their latest use."""
+    """The plans of one function by what it was called with, in the order of their latest use.
 
-    def __init__(self) -> None:
+    Args:
+        most: Where it keeps fewer than the limit of all.
+    """
+
+    def __init__(self, most: int = sys.maxsize) -> None:
         super().__init__()
+        self._most = most
         self._lock = Lock()
 
     def find(self, key: Any) -> Any:
@@ -69,7 +75,7 @@ class Plans(dict[Any, Any]):
         limit = LIMITS["plans"]
         with self._lock:
             self.pop(key, None)
-            while len(self) >= limit.most:
+            while len(self) >= min(limit.most, self._most):
                 self.pop(next(iter(self)))
                 limit.dropped += 1
         made = make()

@@ -239,9 +239,11 @@ class Programs:
         """
         name = self._chosen(program)
         if not self[name].dims:
-            return self.runner(name).run(inputs)
+            outputs: dict[str, np.ndarray[Any, Any]] = self.runner(name).run(inputs)
+            return outputs
         shapes = tuple([np.shape(inputs[k]) if k in inputs else None for k in self._inputs[name]])
-        return self._for_shapes(name, shapes, inputs).run(inputs)
+        outputs = self._for_shapes(name, shapes, inputs).run(inputs)
+        return outputs
 
     def runner(self, program: str | None = None, sizes: Mapping[str, int] | None = None) -> Runners:
         """What runs a program on the backends of the current context; made once for these.

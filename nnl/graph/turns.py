@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition, Lock
 from typing import Any
-
-Values = Mapping[str, Any]
 
 
 class Turns:
@@ -56,14 +54,13 @@ class Runners:
         self._make, self._turns, self._writes = make, turns, writes
         self.idle: list[Any] = []
 
-    def run(self, values: Values) -> dict[str, Any]:
+    def run(self, values: Any) -> Any:
         with self._turns.alone() if self._writes else self._turns.shared():
             try:
                 runner = self.idle.pop()
             except IndexError:
                 runner = self._make()
             try:
-                found: dict[str, Any] = runner.run(values)
-                return found
+                return runner.run(values)
             finally:
                 self.idle.append(runner)

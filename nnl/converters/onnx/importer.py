@@ -11,8 +11,10 @@ import numpy as np
 
 from nnl.converters.onnx import handlers as _handlers  # noqa: F401  registers the importers
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
+from nnl.converters.onnx.exactness import ExactInterpreter
 from nnl.converters.onnx.interpreter import Interpreter, Scope
 from nnl.converters.onnx.model import Graph, Model, ValueInfo
+from nnl.converters.onnx.plans import ModelPlans
 from nnl.converters.onnx.reader import naming, read
 from nnl.converters.onnx.values import array, dtype_of, is_float, is_var, tagged
 from nnl.converters.onnx.weights import constants_of, frozen_of, parameter_names
@@ -98,6 +100,7 @@ class OnnxModel:
         self._scope: Any = None  # where it was called last
         self._frozen = frozen
         self._names = parameter_names(n for n in floats if n in keep)
+        self._plans: ModelPlans | None = None
         self._check_operators()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -116,16 +119,44 @@ class OnnxModel:
 
     def run(self, *args: Any, **named: Any) -> list[Any]:
         """Compute the outputs for arrays now, as numpy arrays of the types the model declares."""
+        found = self._from_plan(args, named)
+        if found is not None:
+            return found
         with using(auto_forward=True, no_grad=True), tracing(None), naming(self.model.file):
             outs = self._run(args, named, compute=True)
             infos = self.model.graph.outputs
             return [_plain(v, info) for v, info in zip(outs, infos, strict=True)]
 
-    def _run(self, args: Any, named: Mapping[str, Any], compute: bool = False) -> list[Any]:
+    def _from_plan(self, args: Any, named: Mapping[str, Any]) -> list[Any] | None:
+        """What a static graph that is kept gives; None where only the interpreter will do."""
+        if len(args) == 1 and isinstance(args[0], dict) and not named:
+            args, named = (), args[0]
+        if args and named or len(args or named) != len(self.inputs):
+            return None
+        try:
+            values = args or [named[n] for n in self.inputs]
+        except KeyError:
+            return None
+        if self._plans is None:
+            names = list(self._names.values())
+            self._plans = ModelPlans(self.model, self.inputs, self._record, names)
+        return self._plans.run(values)
+
+    def _record(self, **named: Any) -> list[Any]:
+        with using(auto_forward=False, no_grad=True), tracing(None):
+            return self._run((), named, interpreter=ExactInterpreter)
+
+    def _run(
+        self,
+        args: Any,
+        named: Mapping[str, Any],
+        compute: bool = False,
+        interpreter: type[Interpreter] = Interpreter,
+    ) -> list[Any]:
         with naming(self.model.file):
             values = self._bind(args, named, compute)
             self._warn_of_strangers()
-            machine = Interpreter(self.model, self._initial, self.max_trips)
+            machine = interpreter(self.model, self._initial, self.max_trips)
             outs: list[Any] = all_or_nothing(
                 machine.run, (self.model.graph, values, Scope(None, None)), {}
             )

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What OnnxModel.run keeps between its calls: static graphs of a model for shapes of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import is_
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnl.converters.onnx.exactness import OF_INPUTS
+from nnl.converters.onnx.model import Model, subgraphs
+from nnl.converters.onnx.operators import Node
+from nnl.converters.onnx.values import dtype_of, is_var
+from nnl.core.context import STATE
+from nnl.core.parameter import get_current_parameter_scope
+from nnl.core.recent import Plans
+from nnl.core.variable import Variable, forward_all
+from nnl.graph.turns import Runners, Turns
+
+KEPT = 8  # plans of a model: each has memory of its own, and weights as its kernels want them
+AT_ONCE = 4  # shapes that get a plan when they come first; later ones when they come again
+FAILURES = 3  # in a row, after which a model is no static graph
+REMEMBERED = 1024  # shapes that came once
+Array = np.ndarray[Any, Any]
+
+
+class Entry(NamedTuple):
+    """A graph for some shapes.
+
+    Attributes:
+        settings: Positions and values of the inputs that are constants of the graph.
+        runners: What runs it; None where the model is no static graph at these shapes.
+    """
+
+    settings: tuple[tuple[int, int], ...]
+    runners: Runners | None
+
+
+class ModelPlans:
+    """Plans of a model by shapes of its inputs.
+
+    One whole number, such as a rate of samples, is a constant of the graph until it changes; from
+    then on it is an input as any other. What cannot be a static graph is left to the interpreter.
+
+    Args:
+        inputs: Names of those that every call gives.
+        record: Gives the outputs for Variables and constants by name of input.
+        names: Of the parameters that it reads, in the scope of the call.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: Sequence[str],
+        record: Callable[..., Sequence[Any]],
+        names: Sequence[str],
+    ) -> None:
+        infos = {v.name: v for v in model.graph.inputs}
+        self.infos = [infos[n] for n in inputs]
+        self.outputs = model.graph.outputs
+        self.record, self.names = record, names
+        self._plans, self._turns = Plans(KEPT), Turns()
+        self._came: set[Any] = set()
+        numbers = all(v.kind == "tensor" and _is_number(v.dtype) for v in self.infos)
+        draws = any(map(_draws, model.walk()))
+        self._failures = 0 if numbers and not draws else FAILURES
+
+    def run(self, values: Sequence[Any]) -> list[Array] | None:
+        """The outputs for a value of each input; None where the interpreter has to compute them."""
+        if self._failures >= FAILURES:
+            return None
+        given: list[Array] = []
+        for info, value in zip(self.infos, values, strict=True):
+            if type(value) is not np.ndarray or value.dtype != info.dtype:
+                return None
+            if value.dtype.kind == "i" and not _is_small(value):
+                return None
+            given.append(value)
+        scope = get_current_parameter_scope()
+        key = (STATE.target, id(scope), *[v.shape for v in given])
+        entry: Entry | None = self._plans.find(key)
+        if entry is None:
+            if len(self._came) >= AT_ONCE and key not in self._came:
+                if len(self._came) >= REMEMBERED:
+                    self._came.clear()
+                self._came.add(key)
+                return None
+            self._came.add(key)
+            settings = [(i, v.item()) for i, v in enumerate(given) if _is_setting(v)]
+            entry = self._make(key, given, tuple(settings))
+        if any(given[i].item() != number for i, number in entry.settings):
+            entry = self._make(key, given, ())
+        if entry.runners is None:
+            return None
+        try:
+            found: list[Array] = entry.runners.run(given)
+            return found
+        except Stale:
+            self._plans.pop(key, None)
+            return self.run(given)
+        except Exception:  # the interpreter says what and where in the words of the file
+            return None
+
+    def _make(
+        self, key: Any, given: Sequence[Array], settings: tuple[tuple[int, int], ...]
+    ) -> Entry:
+        def make() -> ModelPlan:
+            return ModelPlan(self, given, {i for i, _ in settings})
+
+        def entry() -> Entry:
+            try:
+                first = make()
+            except Exception:  # such as a shape that values decide
+                self._failures += 1
+                return Entry((), None)
+            self._failures = 0
+            runners = Runners(make, self._turns, False)
+            runners.idle.append(first)
+            return Entry(settings, runners)
+
+        made: Entry = self._plans.put(key, entry)
+        return made
+
+
+class Stale(Exception):
+    """Parameters that the graph reads were replaced."""
+
+
+class ModelPlan:
+    """A static graph of a model at one size, for one thread at a time."""
+
+    def __init__(self, plans: ModelPlans, given: Sequence[Array], constants: set[int]) -> None:
+        named, self._inputs = {}, []
+        for i, (info, value) in enumerate(zip(plans.infos, given, strict=True)):
+            if i in constants:
+                named[info.name] = value.copy()
+                continue
+            x = Variable(value.shape)
+            x.data.set_spec(x.spec.with_dtype(value.dtype))
+            named[info.name] = x
+            self._inputs.append((i, x.data))
+        self._values = plans.record(**named)
+        if any(not (is_var(y) or isinstance(y, np.ndarray)) for y in self._values):
+            raise TypeError("the graph has outputs that are no tensors")
+        pairs = zip(plans.outputs, self._values, strict=True)
+        self._types = [info.dtype or dtype_of(y) for info, y in pairs]
+        self._ends = [y for y in self._values if is_var(y)]
+        self._scopes: list[Any] = []
+        self._leaves: list[str] = []
+        self._found: list[Any] = []
+        for name in plans.names:
+            scope: Any = get_current_parameter_scope()
+            for part in name.split("/"):
+                self._scopes.append(scope)
+                self._leaves.append(part)
+                scope = scope[part]
+                self._found.append(scope)
+
+    def run(self, given: Sequence[Array]) -> list[Array]:
+        if not all(map(is_, map(dict.get, self._scopes, self._leaves), self._found)):
+            raise Stale
+        for i, nd in self._inputs:
+            nd.write("host", np.ascontiguousarray(given[i]))
+        forward_all(self._ends, clear_buffer=True)
+        return [
+            np.array(y.data.read("host") if is_var(y) else y, t)
+            for y, t in zip(self._values, self._types, strict=True)
+        ]
+
+
+def _is_number(dtype: Any) -> bool:
+    return dtype is not None and np.dtype(dtype) in _NUMBERS
+
+
+_NUMBERS = {np.dtype(t) for t in (np.float32, np.int32, np.int64, bool)}
+
+
+def _is_small(value: Array) -> bool:
+    return not value.size or max(int(value.max()), -int(value.min())) <= OF_INPUTS
+
+
+def _is_setting(value: Array) -> bool:
+    return value.size == 1 and value.dtype.kind == "i"
+
+
+def _draws(node: Node) -> bool:
+    """Whether it gives other values at every run; the schema says it of those with graphs, too."""
+    schema = node.schema
+    return schema is not None and schema.non_deterministic and not any(subgraphs(node))
