@@ -15,19 +15,56 @@ namespace {
 
 nb::bytes bytes(const Tensor& t) { return nb::bytes(t.data(), t.spec().bytes()); }
 
+// The memory of a contiguous array.
+class Contiguous {
+ public:
+  explicit Contiguous(nb::handle array, bool written = false) {
+    if (PyObject_GetBuffer(array.ptr(), &b_, PyBUF_C_CONTIGUOUS | (written ? PyBUF_WRITABLE : 0)))
+      throw nb::python_error();
+  }
+  ~Contiguous() { PyBuffer_Release(&b_); }
+  Contiguous(const Contiguous&) = delete;
+  Contiguous& operator=(const Contiguous&) = delete;
+
+  void* data() const { return b_.buf; }
+  size_t bytes() const { return static_cast<size_t>(b_.len); }
+  Shape shape() const { return {b_.shape, b_.shape + b_.ndim}; }
+  void check(const Tensor& x) const {
+    if (bytes() != x.spec().bytes())
+      throw ValueError(x.name() + " is not a contiguous " + x.spec().text());
+  }
+
+ private:
+  Py_buffer b_;
+};
+
+void resize(Tensor& x, const Shape& shape) {
+  if (shape != x.spec().shape) x.resize(shape);
+}
+
 void copy(Tensor& x, nb::handle value) {
-  Py_buffer b;
-  if (PyObject_GetBuffer(value.ptr(), &b, PyBUF_C_CONTIGUOUS) < 0) throw nb::python_error();
-  struct Release {
-    Py_buffer& b;
-    ~Release() { PyBuffer_Release(&b); }
-  } release{b};
-  const Shape shape(b.shape, b.shape + b.ndim);
-  const Shape& now = x.spec().shape;
-  if (shape.size() == now.size() && shape != now) x.resize(shape);
-  const bool fits = static_cast<size_t>(b.len) == x.spec().bytes();
-  if (fits) std::memcpy(x.data(), b.buf, x.spec().bytes());
-  if (!fits) throw ValueError(x.name() + " is not a contiguous " + x.spec().text());
+  const Contiguous array(value);
+  if (array.shape().size() == x.spec().shape.size()) resize(x, array.shape());
+  array.check(x);
+  std::memcpy(x.data(), array.data(), array.bytes());
+}
+
+// Lets an input be an array, until it is another one: the caller keeps it until the run is over.
+void give(Model& model, const std::string& name, nb::handle value) {
+  const Contiguous array(value);
+  Tensor& x = model.input(name);
+  const bool grows = array.bytes() >= x.spec().bytes();  // there is room at every moment
+  if (grows) x.bind(array.data(), array.bytes());
+  resize(x, array.shape());
+  array.check(x);
+  if (!grows) x.bind(array.data(), array.bytes());
+}
+
+void take(Model& model, const std::string& name, nb::handle value) {
+  const Contiguous array(value, true);
+  const Tensor& y = model.output(name);
+  array.check(y);
+  std::memcpy(array.data(), y.data(), array.bytes());
 }
 
 nb::dict run(Model& model, nb::dict inputs) {
@@ -49,6 +86,11 @@ void bind_model(nb::module_& m) {
       .def_prop_ro("parameters", &ModelFile::parameters)
       .def("parameter",
            [](ModelFile& file, const std::string& name) { return bytes(file.parameter(name)); })
+      .def("set_parameter",
+           [](ModelFile& file, const std::string& name, nb::handle value) {
+             const Contiguous array(value);
+             file.set_parameter(name, array.data(), array.bytes());
+           })
       .def("save_parameters", &ModelFile::save_parameters)
       .def("load_parameters", &ModelFile::load_parameters);
   nb::class_<Model>(m, "Model")
@@ -57,6 +99,9 @@ void bind_model(nb::module_& m) {
       .def(nb::init<const std::string&, const std::string&>(), nb::arg("path"),
            nb::arg("program") = "")
       .def("run", &run)
+      .def("give", &give)
+      .def("execute", &Model::run, nb::call_guard<nb::gil_scoped_release>())
+      .def("take", &take)
       .def("prepare", &Model::prepare)
       .def("resize", [](Model& model, const std::string& name,
                         const std::vector<int64_t>& shape) { model.input(name).resize(shape); })

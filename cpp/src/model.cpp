@@ -70,6 +70,19 @@ Tensor ModelFile::parameter(const std::string& name) const {
   return {name, plain.spec, plain.data};
 }
 
+void ModelFile::set_parameter(const std::string& name, const void* values, size_t bytes) {
+  SharedArrays& arrays = state_->arrays;
+  const auto found = arrays.by_name.find(name);
+  if (found == arrays.by_name.end()) throw ValueError(path() + " has no parameter '" + name + "'");
+  const std::unique_lock<std::shared_mutex> alone(arrays.mutex);
+  Form& plain = found->second.plain();
+  if (bytes != plain.spec.bytes())
+    throw ValueError(name + " is " + plain.spec.text() + ", " + std::to_string(plain.spec.bytes()) +
+                     " bytes, got " + std::to_string(bytes));
+  if (bytes) std::memcpy(plain.data, values, bytes);
+  found->second.written(plain, ++arrays.version);
+}
+
 void ModelFile::save_parameters(const std::string& path) const {
   if (state_->file.parameters().empty()) throw ValueError(this->path() + " has no parameters");
   std::vector<StoredParameter> stored;

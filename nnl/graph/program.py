@@ -66,6 +66,11 @@ class Slot:
         return self.role != INTERMEDIATE
 
     @property
+    def stored(self) -> bool:
+        """Whether a file has an array for it."""
+        return self.given and self.role != INPUT and not self.copies and self.data is None
+
+    @property
     def zero(self) -> bool:
         """Whether it is a constant without memory, every element of which is 0."""
         return self.data is not None and not any(self.data.strides) and not self.data.any()

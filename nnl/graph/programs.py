@@ -30,9 +30,11 @@ from nnl.core.safetensors import read_header
 from nnl.core.safetensors import save as save_arrays
 from nnl.core.spec import Spec
 from nnl.graph.binding import Binding
+from nnl.graph.models import Models, models_of
 from nnl.graph.open_program import check_open, sizes_of
 from nnl.graph.plan import Plan
-from nnl.graph.program import INPUT, Program, Slot, verify
+from nnl.graph.profile import PROFILES
+from nnl.graph.program import INPUT, Program, verify
 from nnl.graph.program_data import VERSION, Damaged, dtype_of, from_dict, to_dict
 from nnl.graph.turns import Runners, Turns
 
@@ -86,6 +88,7 @@ class Programs:
         with open(path, "rb") as f:
             if os.fstat(f.fileno()).st_size == 0:
                 raise ValueError(f"{self.where}: the file is empty")
+            self._stamp = os.fstat(f.fileno())
             self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
         bytes_ = np.frombuffer(self._map, np.uint8)
         try:
@@ -127,6 +130,7 @@ class Programs:
             k: [p.slots[i].name for i in p.inputs] for k, p in self._programs.items()
         }  # of each program
         self._runners: OrderedDict[tuple[Any, ...], Runners] = OrderedDict()
+        self._models: dict[tuple[Any, ...], Models | None] = {}
         self._turns, self._lock = Turns(), Lock()
 
     def _check_version(self, version: str, is_program: bool) -> None:
@@ -164,7 +168,7 @@ class Programs:
                 f"{self.where}: damaged: two of the inputs {sorted(inputs)} have one name"
             )
         for i, slot in enumerate(program.slots):
-            if not i or not _is_stored(slot):
+            if not i or not slot.stored:
                 continue
             nd = self.arrays.get(slot.name)
             if nd is None:
@@ -241,9 +245,32 @@ class Programs:
         if not self[name].dims:
             outputs: dict[str, np.ndarray[Any, Any]] = self.runner(name).run(inputs)
             return outputs
-        shapes = tuple([np.shape(inputs[k]) if k in inputs else None for k in self._inputs[name]])
-        outputs = self._for_shapes(name, shapes, inputs).run(inputs)
-        return outputs
+        where = f"{self.where}: {name}"
+        check_names(where, inputs, self._inputs[name])
+        values = {k: numbers(f"{where}: {k}", v, "numbers") for k, v in inputs.items()}
+        models = self._models_of(name)
+        found = models.run(values) if models is not None else None
+        if found is None:
+            shapes = tuple([values[k].shape for k in self._inputs[name]])
+            found = self._for_shapes(name, shapes).run(values)
+            if not PROFILES:  # the library does not know something
+                self._models[name, MODES.target] = None
+        return found
+
+    def _models_of(self, name: str) -> Models | None:
+        key = name, MODES.target
+        if key not in self._models:
+            with self._lock:
+                self._models[key] = models_of(
+                    self.where,
+                    self._stamp,
+                    name,
+                    self[name],
+                    self.arrays,
+                    MODES.target,
+                    self._turns,
+                )
+        return self._models[key]
 
     def runner(self, program: str | None = None, sizes: Mapping[str, int] | None = None) -> Runners:
         """What runs a program on the backends of the current context; made once for these.
@@ -259,13 +286,10 @@ class Programs:
 
         return self._kept(key, lambda: Runners(make, self._turns, self[name].changes))
 
-    def _for_shapes(self, name: str, shapes: tuple[Any, ...], inputs: Mapping[str, Any]) -> Runners:
+    def _for_shapes(self, name: str, shapes: tuple[Any, ...]) -> Runners:
         def make() -> Runners:
-            known = dict(zip(self._inputs[name], shapes, strict=True))
-            given = {k: np.shape(v) for k, v in inputs.items()}
-            check_names(f"{self.where}: {name}", given, known)
             try:
-                sizes = sizes_of(self[name], given)
+                sizes = sizes_of(self[name], dict(zip(self._inputs[name], shapes, strict=True)))
                 return self.runner(name, sizes)
             except ValueError as e:
                 raise ValueError(f"{self.where}: {name}: {e}") from None
@@ -297,11 +321,6 @@ class Programs:
             write(path, self._programs, self.arrays, self._parameters)
 
 
-def _is_stored(slot: Slot) -> bool:
-    """Whether the file has an array for a value."""
-    return slot.given and slot.role != INPUT and not slot.copies and slot.data is None
-
-
 def check_names(where: str, given: Iterable[str], wanted: Iterable[str]) -> None:
     """
     Raises:
@@ -328,7 +347,7 @@ class Runner:
         for i, slot in enumerate(program.slots):
             if slot.role == INPUT:
                 binding.arrays[i] = self.inputs[slot.name] = NdArray.unwritten(slot.spec)
-            elif i and _is_stored(slot):
+            elif i and slot.stored:
                 binding.arrays[i] = programs.arrays[slot.name]
             if i in binding.arrays:
                 slot.memory = binding.memory_of(binding.arrays[i])

@@ -133,6 +133,9 @@ class NNL_API ModelFile {
   // The present values of a parameter or a state, in the plain order. They stay as they are until
   // a step that writes them runs. ValueError: there is none of that name.
   Tensor parameter(const std::string& name) const;
+  // Gives it other ones, for all programs of the file. ValueError: there is none of that name, or
+  // it has another number of bytes.
+  void set_parameter(const std::string& name, const void* values, size_t bytes);
 
   // Writes the parameters to .safetensors, .h5 or .protobuf, which nnl reads too, and NNabla the
   // latter two; not the states of solvers. The file appears when it is complete.
