@@ -12,6 +12,7 @@ from nnl.core.annotations import values_of
 from nnl.core.context import STATE
 from nnl.core.registry import OPS
 from nnl.core.spec import ShapeError
+from nnl.core.ufuncs import Ufuncs
 
 if TYPE_CHECKING:
     from nnl.core.array import NdArray
@@ -133,7 +134,7 @@ def _pad_rank(x: Any, n: int) -> Any:
     return OPS["reshape"](x, shape=(1,) * lead + x.shape) if lead else x
 
 
-class Operators:
+class Operators(Ufuncs):
     """What Variable and NdArray have in common."""
 
     __slots__ = ()
@@ -155,18 +156,17 @@ class Operators:
     __ge__ = _comparison(">=", "greater_equal")
     __float__ = _no_number("float")
     __int__ = _no_number("int")
-    # numpy would otherwise take an ndarray operand apart element by element
-    __array_ufunc__ = None
 
-    def __array_function__(self, function: Any, types: Any, args: Any, kw: Any) -> Any:
-        """Their shape, as numpy takes a Variable for one object; what computes is an error."""
-        own = {np.shape: "shape", np.ndim: "ndim", np.size: "size"}.get(function)
-        if own is not None and len(args) == 1 and not kw:
-            return getattr(self, own)
-        what = f"numpy.{function.__name__} of a {type(self).__name__}"
-        raise TypeError(
-            f"{what}: write {values_of(self)} for its values, or a function of nnl.functions"
-        )
+    def __len__(self) -> int:
+        """Size of the first axis."""
+        shape = self.shape  # type: ignore[attr-defined]
+        if not shape:
+            raise TypeError(f"len({type(self).__name__}): it has no axis")
+        return int(shape[0])
+
+    def __bool__(self) -> bool:
+        """True: it is there, whatever it holds."""
+        return True
 
     def __neg__(self) -> Any:
         return OPS["mul_scalar"](self, -1.0)

@@ -61,7 +61,8 @@ def affine(
     Args:
         inp: (samples..., elements...).
         n_outmaps: Size of the output, or several.
-        base_axis: Axes from here on belong to one sample.
+        base_axis: Axes from here on belong to one sample; negative counts from the end, so -1 makes
+            a layer of the last axis.
         w_init, b_init: Initializer or array. Uniform with Glorot's limits, and 0, if left out.
         fix_parameters: Compute no gradients for the parameters in this call.
         rng: Generator of the default w_init; the framework's if left out.

@@ -67,7 +67,7 @@ def test_what_numpy_may_ask_of_a_variable():
     one, two = nn.Variable.from_numpy_array(1.0), nn.Variable.from_numpy_array(2.0)
     with nn.auto_forward():
         assert np.sum([one, two]).d == 3  # as with NNabla: an array of objects
-    assert np.array(X).dtype == object
+    assert np.array(X).dtype == object and np.array([X, X]).shape == (2,)
 
 
 def test_equal_tells_whether_two_handles_are_one_variable():

@@ -4,7 +4,9 @@
 import numpy as np
 import pytest
 
+import nnl as nn
 import nnl.functions as F
+import nnl.parametric_functions as PF
 from nnl.functions import convolution_kernels as kernels
 from nnl.functions.convolution import convolution
 from nnl.functions.interpolate import interpolate_op
@@ -33,7 +35,12 @@ def test_affine(rng):
     x, w, b = rng.normal(size=(3, 4, 5)), rng.normal(size=(20, 6)), rng.normal(size=6)
     compare(F.affine, lambda x, w, b: T.linear(x.flatten(1), w.T, b), x, w, b)
     w = rng.normal(size=(5, 6))
-    compare(lambda *a: F.affine(*a, base_axis=2), lambda x, w, b: T.linear(x, w.T, b), x, w, b)
+    for shape in ((5,), (3, 5), (3, 4, 5), (2, 3, 4, 5)):  # of the last axis, as torch.nn.Linear
+        x = rng.normal(size=shape)
+        compare(lambda *a: F.affine(*a, base_axis=-1), lambda x, w, b: T.linear(x, w.T, b), x, w, b)
+    x = nn.Variable((2, 3, 5))
+    assert PF.affine(x, 6, base_axis=-1, name="last").shape == (2, 3, 6)
+    assert nn.get_parameters()["last/affine/W"].shape == (5, 6)
 
 
 @pytest.mark.parametrize("ta", [False, True])

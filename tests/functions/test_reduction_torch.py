@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reductions and cumulative functions against PyTorch, to second order."""
 
+import warnings
+from functools import partial
+
 import numpy as np
 import pytest
 
+import nnl as nn
 import nnl.functions as F
 from tests.functions.against_torch import compare
 
@@ -38,6 +42,51 @@ def test_norm(p):
             lambda x, a=axis: torch.linalg.vector_norm(x, p, dim=a),
             X,
         )
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("axis", [0, -1, (0, 2), None])
+def test_variance_and_the_logarithm_of_a_sum_of_exponentials(axis, keep):
+    every = (0, 1, 2) if axis is None else axis
+    for name in ("var", "std"):
+        for d in (0, 1, 1.5):
+            theirs = partial(getattr(torch, name), dim=every, correction=d, keepdim=keep)
+            compare(partial(getattr(F, name), axis=axis, keepdims=keep, ddof=d), theirs, X)
+    big = 1e4 * X  # overflows without care
+    compare(lambda x: F.logsumexp(x, axis, keep), lambda x: torch.logsumexp(x, every, keep), X)
+    compare(lambda x: F.logsumexp(x, axis, keep), lambda x: torch.logsumexp(x, every, keep), big)
+
+
+def test_the_edges_of_variance_and_of_sums_of_exponentials():
+    i = np.inf
+    rows = np.array([[1, 1], [-i, -i], [i, 0], [-i, 5], [np.nan, 0], [-1e30, -1e30]], "f")
+    with nn.auto_forward(), warnings.catch_warnings(action="ignore"):
+        got = F.logsumexp(nn.Variable.from_numpy_array(rows), 1).d
+        np.testing.assert_allclose(got, torch.logsumexp(torch.tensor(rows), 1))
+        for n, d in [(n, d) for n in range(4) for d in range(4)]:
+            x = np.arange(n, dtype=np.float32)
+            of = torch.tensor(x).var(correction=d)  # nothing is left to divide by
+            np.testing.assert_array_equal(F.var(nn.Variable.from_numpy_array(x), ddof=d).d, of)
+        x = nn.Variable.from_numpy_array(np.array([[3, 3, 3], [1, 2, 3]], "f"), need_grad=True)
+        t = torch.tensor(x.d, requires_grad=True)
+        F.sum(F.std(x, 1)).backward()
+    t.std(1, correction=0).sum().backward()
+    np.testing.assert_allclose(x.g, t.grad, rtol=1e-6)
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+def test_variance_of_any_size_in_a_program(tmp_path, ddof):
+    x = nn.Variable.from_numpy_array(X[0].astype("f"))
+    path = tmp_path / "p.nnlp"
+
+    def network(x):
+        return {"y": F.std(x, 1, ddof=ddof) + F.logsumexp(x, 1)}
+
+    nn.save_program(path, network, {"x": x}, open={"x": ("n", None if ddof else "m")})
+    wide = np.random.default_rng(3).normal(size=(7, 5 if ddof else 9)).astype("f")
+    t = torch.tensor(wide)
+    want = t.std(1, correction=ddof) + t.logsumexp(1)
+    np.testing.assert_allclose(nn.load_program(path).run(x=wide)["y"], want, rtol=1e-5)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -31,12 +31,6 @@ from nnl.converters.onnx.values import (
 _EMPTY = {"Max": -np.inf, "Min": np.inf, "Prod": 1.0, "LogSum": -np.inf, "LogSumExp": -np.inf}
 
 
-def _log_sum_exp(x: Any, axes: Any) -> Any:
-    top = F.unlink(F.max(x, axis=axes, keepdims=True))  # it cancels, so no gradient
-    inner = F.sum(F.exp(x - F.broadcast(top, x.shape)), axis=axes, keepdims=True)
-    return F.log(inner) + top
-
-
 _REDUCE: dict[str, tuple[Any, Any]] = {
     "Sum": (lambda x, a: F.sum(x, axis=a, keepdims=True), np.sum),
     "Mean": (lambda x, a: F.mean(x, axis=a, keepdims=True), None),
@@ -47,7 +41,7 @@ _REDUCE: dict[str, tuple[Any, Any]] = {
     "L2": (lambda x, a: F.pow_scalar(F.sum(x * x, axis=a, keepdims=True), 0.5), None),
     "SumSquare": (lambda x, a: F.sum(x * x, axis=a, keepdims=True), None),
     "LogSum": (lambda x, a: F.log(F.sum(x, axis=a, keepdims=True)), None),
-    "LogSumExp": (_log_sum_exp, None),
+    "LogSumExp": (lambda x, a: F.logsumexp(x, axis=a, keepdims=True), None),
 }
 
 
