@@ -36,6 +36,7 @@ ELSEWHERE = {
         "clip_by_value": "clamp clip",
         "interpolate": "upsample resize",
         "batch_matmul": "matmul mm bmm",
+        "clip_grad_norm": "clip_grad_norm_ clip_by_global_norm clip_grad_by_global_norm",
         "constant": "zeros ones full",
         "var": "variance reduce_variance",
         "std": "reduce_std standard_deviation",
@@ -124,6 +125,7 @@ VARIABLE = {
     "nn.set_default_context(context): a context says where and in which type": "to cuda device",
 }
 SOLVER = {
+    "S.clip_grad_norm(solver, max_norm)": "clip_grad_norm clip_grad_norm_ clip_by_global_norm",
     "solver.update()": "step minimize apply_gradients",
     "solver.set_learning_rate(rate)": "lr param_groups",
     "solver.set_parameters(parameters, reset=False)": "add_param_group",

@@ -7,6 +7,7 @@ from nnl.solvers.adagrad import Adadelta, Adagrad, RMSprop, RMSpropGraves
 from nnl.solvers.adam import AdaBelief, Adam, Adamax, AdamW
 from nnl.solvers.amsgrad import AMSGRAD, AdaBound, AMSBound
 from nnl.solvers.base import Solver, SolverState
+from nnl.solvers.clip import clip_grad_norm
 from nnl.solvers.lamb import Lamb
 from nnl.solvers.lion import Lion
 from nnl.solvers.scaled import LossScale
@@ -36,6 +37,7 @@ __all__ = [
     "SgdW",
     "Solver",
     "SolverState",
+    "clip_grad_norm",
 ]
 
 __getattr__ = module_getattr(__name__, lambda: __all__)

@@ -222,7 +222,7 @@ class Solver:
     ) -> None:
         """Gradient clipping: scale each gradient, by itself, down to a norm of at most clip_norm.
 
-        0 changes nothing. For the norm of all gradients together, give `scale_grad` a factor.
+        0 changes nothing. `nnl.solvers.clip_grad_norm` takes the norm of all together.
 
         Raises:
             ValueError: clip_norm is negative or not a number.

@@ -140,7 +140,7 @@ def test_solvers_of_scripts_may_take_other_arguments():
 
 
 def test_every_name_of_other_frameworks_leads_to_one_that_exists():
-    names = {*F.__all__, *PF.__all__, *nn.__all__, "solvers", "initializer"}
+    names = {*F.__all__, *PF.__all__, *nn.__all__, *S.__all__, "solvers", "initializer"}
     names |= {*vars(data_iterator), *vars(learning_rate_scheduler)}
     arguments = {f for op in nn.core.op.OPS.values() for f in (*op.fields, *op.inputs)}
     arguments |= {"alpha", "eta", "lr", "beta1", "wd", "outmaps", "n_outmaps", "n_inputs"}

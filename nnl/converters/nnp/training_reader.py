@@ -222,7 +222,8 @@ def make_solver(message: Any, where: str) -> Solver:
         ValueError: The type is unknown, or a hyperparameter is out of range.
     """
     name = "Sgd" if message.type == "SGD" else message.type
-    if name not in solvers.__all__ or name in ("Solver", "SolverState"):
+    kind = vars(solvers).get(name)
+    if not isinstance(kind, type) or not issubclass(kind, Solver) or kind is Solver:
         raise ValueError(f"{where}: the solver {message.type!r} is unknown")
     given: dict[str, Any] = {}
     for f in message.DESCRIPTOR.oneofs_by_name["parameter"].fields:
@@ -233,7 +234,7 @@ def make_solver(message: Any, where: str) -> Solver:
                 single = part.type == part.TYPE_FLOAT
                 given[part.name] = float(str(np.float32(value))) if single else value
     try:
-        solver: Solver = getattr(solvers, name)(**given)
+        solver: Solver = kind(**given)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     return solver

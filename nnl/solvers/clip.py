@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clipping by the norm of all gradients together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nnl.core.annotations import shown
+from nnl.core.array import NdArray
+from nnl.core.context import STATE, using
+from nnl.core.op import OPS
+from nnl.core.variable import Variable
+from nnl.solvers.base import Solver
+from nnl.solvers.gradient import write_over
+from nnl.solvers.hyperparameters import number
+
+
+def clip_grad_norm(
+    parameters: Solver | Mapping[str, Variable] | Iterable[Variable], max_norm: float
+) -> Any:
+    r"""Scale all gradients by one factor, so that their norm together is at most max_norm.
+
+    $$g_i \leftarrow g_i \min(1, c / n)$$ with $n = \sqrt{\sum_i \|g_i\|^2}$ and max_norm $c$. It is
+    called between `backward` and `update`, also in a function that `nnl.compile` records.
+    `Solver.clip_grad_by_norm` clips each gradient by itself.
+
+    Args:
+        parameters: A solver, `nnl.get_parameters()` or Variables. Gradients that are lazily zero
+            stay so.
+    Returns:
+        The norm $n$ before, of rank 0: an NdArray, a Variable where nnl.compile records.
+    Raises:
+        TypeError: parameters is something else.
+        ValueError: max_norm is not finite or not positive.
+    Source: Pascanu et al., arXiv:1211.5063, algorithm 1.
+    Example:
+        >>> w = nn.Variable.from_numpy_array(np.array([3.0, 4.0]), need_grad=True)
+        >>> w.grad.fill(0)
+        >>> F.sum(w * w / 2).backward(); w.g
+        array([3., 4.], dtype=float32)
+        >>> float(S.clip_grad_norm([w], 1).data), w.g
+        (5.0, array([0.6, 0.8], dtype=float32))
+    """
+    limit = number("clip_grad_norm", "max_norm", max_norm)
+    if not 0.0 < limit < math.inf:
+        raise ValueError(f"clip_grad_norm: max_norm is {max_norm!r}, wanted a finite number > 0")
+    trace, variables = STATE.trace, _variables(parameters)
+    with using(auto_forward=False):
+        if trace is None:
+            grads: list[Any] = [v.edge.grad for v in variables if not v.edge.grad.zeroing]
+        else:
+            variables = [v for v in variables if trace.gradient(v) is not None]
+            grads = [trace.gradient(v) for v in variables]
+        if not grads:
+            return NdArray()
+        norm, mul = OPS["norm"], OPS["mul2"]
+        total = norm(OPS["stack"](*(norm(g) for g in grads)))
+        factor = OPS["r_div_scalar"](OPS["maximum_scalar"](total, limit), limit)
+        by_rank = {n: OPS["reshape"](factor, shape=(1,) * n) for n in {len(g.shape) for g in grads}}
+        for i, g in enumerate(grads):
+            by = by_rank[len(g.shape)]
+            if trace is None:
+                write_over(g, mul, mul.default_attrs, (g, by))
+            else:
+                trace.set_gradient(variables[i], mul(g, by))
+    return total
+
+
+def _variables(parameters: Any) -> list[Variable]:
+    found = parameters.get_parameters() if isinstance(parameters, Solver) else parameters
+    found = found.values() if isinstance(found, Mapping) else found
+    found = [found] if isinstance(found, Variable) else found
+    variables = list(found) if isinstance(found, Iterable) else [found]
+    for v in variables:
+        if not isinstance(v, Variable):
+            raise TypeError(
+                f"clip_grad_norm: parameters holds {shown(v)}, wanted a solver or Variables"
+            )
+    return list({id(v.edge.grad): v for v in variables}.values())
