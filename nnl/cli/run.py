@@ -19,6 +19,7 @@ from nnl.converters.model import Model, Network, NnpModel
 from nnl.converters.nnp.training_reader import generator
 from nnl.converters.programs import ProgramNetwork
 from nnl.core.atomic import replacing
+from nnl.data.table import file_name, read_table, read_text
 
 logger = logging.getLogger("nnl")
 
@@ -326,14 +327,10 @@ def _shaped(value: np.ndarray[Any, Any], shape: tuple[int, ...], column: str) ->
 def _rows(dataset: str, cached: bool) -> tuple[list[str], list[list[str]]]:
     """The header and the rows of a data set, of a cache those that it was made of in its order."""
     path = os.path.join(dataset, "original.csv") if cached else dataset
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            lines = [row for row in csv.reader(file) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is no .csv file: {error}") from error
-    if len(lines) < 2:
-        raise ValueError(f"{path} has {len(lines)} lines, wanted a header and rows")
-    header, *rows = lines
+    with open(path, "rb") as file:
+        header, rows, _ = read_table(read_text(file.read(), path), path)
+    if not rows:
+        raise ValueError(f"{path} has a header and no rows")
     order = os.path.join(dataset, "order.csv")
     if cached and os.path.exists(order):
         with open(order, encoding="utf-8", newline="") as file:
@@ -345,7 +342,7 @@ def _rows(dataset: str, cached: bool) -> tuple[list[str], list[list[str]]]:
 
 
 def _absolute(cell: str, folder: str) -> str:
-    path = os.path.normpath(os.path.join(folder, cell))
+    path = os.path.normpath(os.path.join(folder, file_name(cell, folder)))
     return path if os.path.isfile(path) else cell
 
 

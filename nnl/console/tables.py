@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,7 +13,10 @@ from typing import Any
 import numpy as np
 
 from nnl.console.errors import Refused
+from nnl.data import table
+from nnl.data.damage import naming
 from nnl.data.loader import get_file_extension, load
+from nnl.data.table import file_name, variables, why_missing, why_no_number
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff")
 ARRAYS = (".npy", ".csv")
@@ -46,40 +47,19 @@ def _kept(path: Path, changed: int, size: int) -> tuple[list[str], list[list[str
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
+    with open(path, "rb") as file:
+        content = file.read()
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            lines = [(i, row) for i, row in enumerate(csv.reader(file), 1) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        text, hint = f"{path.name} is no .csv file: {error}", None
-        if isinstance(error, UnicodeDecodeError):
-            hint = "if it is a table, save it as UTF-8"
-        raise Refused("unreadable", text, hint) from None
-    if not lines:
-        raise Refused("unreadable", f"{path.name} is empty", None, path.name)
-    header = lines[0][1]
-    if len(header) == 1 and re.search(r"[;\t]", header[0]):
-        text = f"{path.name} begins with {header[0][:60]!r}: its cells are not divided by commas"
-        raise Refused("unreadable", text, "save it with commas, and points in numbers", path.name)
+        header, rows, _ = table.read_table(table.read_text(content, path.name), path.name)
+    except ValueError as error:
+        text, _, hint = str(error).partition(": give its encoding")
+        hint = "if it is a table, save it as UTF-8" if hint else None
+        raise Refused("unreadable", text, hint, path.name) from None
     if all(is_number(title) for title in header):
         text = f"{path.name} begins with the numbers {','.join(header)[:60]}"
         hint = "add a first line that names the columns, as x,y"
         raise Refused("unreadable", text, hint, path.name)
-    for i, row in lines[1:]:
-        if len(row) != len(header):
-            text = f"{path.name}, line {i} has {len(row)} cells, the header {len(header)}"
-            raise Refused("unreadable", text, None, path.name)
-    return header, [row for _, row in lines[1:]]
-
-
-def variables(header: Sequence[str]) -> dict[str, tuple[list[int], bool]]:
-    """Columns of each variable, and whether it is a vector: y__0, y__1 belong together."""
-    found: dict[str, tuple[list[int], bool]] = {}
-    for i, title in enumerate(header):
-        if title.startswith("#"):
-            continue
-        name, vector, _ = title.split(":", 1)[0].partition("__")
-        found.setdefault(name, ([], bool(vector)))[0].append(i)
-    return found
+    return header, rows
 
 
 def kind_of(cell: str) -> str:
@@ -97,7 +77,7 @@ def read_cells(cells: Sequence[str], root: Path) -> Array:
     path = _file_below(root, cells[0], "")
     if get_file_extension(cells[0]) in IMAGES:
         sized(path)
-    with open(path, "rb") as file:
+    with naming(cells[0]), open(path, "rb") as file:
         value = load(get_file_extension(cells[0]))(file, normalize=True)
     return np.asarray(value, np.float32)
 
@@ -140,17 +120,20 @@ def _file_below(root: Path, cell: str, where: str) -> Path:
     if not cell.strip():
         hint = "fill it in, or leave out the row"
         raise Refused("unreadable", f"{at}the cell is empty", hint, cell)
-    path = (root / cell).resolve() if "\0" not in cell else root
+    name = file_name(cell, str(root))
+    path = (root / name).resolve() if "\0" not in cell else root
     if not path.is_relative_to(root.resolve()):
         raise Refused(
             "unreadable", f"{at}{cell[:100]!r} leads out of the data set", None, cell[:100]
         )
     if get_file_extension(cell) not in (*IMAGES, *ARRAYS):
         text = f"{at}{cell[:100]!r} is neither a number nor a file of a known kind"
-        hint = f"write classes as numbers from 0 on; known are {', '.join((*IMAGES, *ARRAYS))}"
+        known = f"known are {', '.join((*IMAGES, *ARRAYS))}"
+        hint = f"{why_no_number(cell).removeprefix(': ')}; {known}"
         raise Refused("unreadable", text, hint, cell[:100])
     if not path.is_file():
-        raise Refused("unreadable", f"{at}there is no file {cell[:100]!r}", None, cell[:100])
+        text = f"{at}there is no file {cell[:100]!r}{why_missing(name, str(root))}"
+        raise Refused("unreadable", text, None, cell[:100])
     most = MAX_CELL_TABLE if path.suffix.lower() == ".csv" else MAX_CELL_FILE
     if path.stat().st_size > most:
         raise Refused("too_large", f"{at}{cell[:100]!r} is larger than {most >> 20} MiB")

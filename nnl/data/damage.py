@@ -17,7 +17,7 @@ import numpy as np
 
 MAX_RATIO = 1000  # of the size of an HDF5 array to what it takes in the file; compressed ones too
 # What h5py, numpy, Pillow and the standard library raise on files that are damaged.
-_BROKEN = (
+BROKEN = (
     *(OSError, ValueError, TypeError, LookupError, RuntimeError, ArithmeticError, MemoryError),
     *(EOFError, SyntaxError, csv.Error, struct.error, zlib.error, tokenize.TokenError),
 )
@@ -35,7 +35,7 @@ def naming(where: str) -> Iterator[None]:
         yield
     except _OF_THE_SYSTEM:
         raise
-    except _BROKEN as error:
+    except BROKEN as error:
         if isinstance(error, ValueError) and where in str(error):
             raise
         raise ValueError(f"{where}: {error or type(error).__name__}") from error

@@ -373,6 +373,8 @@ def data_iterator_csv_dataset(
     epoch_begin_callbacks: Sequence[Callback] = (),
     epoch_end_callbacks: Sequence[Callback] = (),
     stop_exhausted: bool = False,
+    encoding: str | None = None,
+    channels: int | None = None,
 ) -> DataIterator:
     """Iterate over the rows of a .csv file: see CsvDataSource, data_iterator.
 
@@ -385,7 +387,9 @@ def data_iterator_csv_dataset(
         [[1.0, 3.0], [0.0, 1.0]]
     """
     return data_iterator(
-        CsvDataSource(uri, shuffle=shuffle, rng=rng, normalize=normalize),
+        CsvDataSource(
+            uri, shuffle=shuffle, rng=rng, normalize=normalize, encoding=encoding, channels=channels
+        ),
         batch_size,
         use_thread=use_thread,
         with_memory_cache=with_memory_cache,

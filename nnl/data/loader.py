@@ -18,6 +18,7 @@ import numpy as np
 
 from nnl.data.damage import read_npy
 from nnl.data.image import imread, imresize
+from nnl.data.table import DIVIDERS, read_text, why_no_number
 
 __all__ = [
     "FileReader",
@@ -93,7 +94,9 @@ class FileReader:
 
 def get_file_extension(source: str) -> str:
     """The extension of a file name or address in lower case, with its dot."""
-    return os.path.splitext(urlparse(source).path)[1].lower()
+    name = source.strip()
+    address = urlparse(name) if name.startswith(tuple(f"{s}:" for s in REMOTE)) else None
+    return os.path.splitext(name if address is None else address.path)[1].lower()
 
 
 @contextmanager
@@ -115,40 +118,51 @@ def _shaped(loader: str, array: Array, shape: Shape | None) -> Array:
     return array.reshape(shape)
 
 
-def load_image(file: Source, shape: Shape | None = None, normalize: bool = False) -> Array:
+def load_image(
+    file: Source,
+    shape: Shape | None = None,
+    normalize: bool = False,
+    channels: int | None = None,
+) -> Array:
     """Load an image.
 
     Args:
         file: File name or open binary file.
         shape: (channels, height, width) to resize to; None keeps the size.
         normalize: Whether to divide by 255.
+        channels: 1, 3 or 4 to convert to grey, RGB or RGBA; None keeps what the file has.
     Returns:
         (channels, height, width), one channel if the image is grey; uint8, or float64 if
         normalize.
     Raises:
         ValueError: shape has not 3 numbers, or the image another number of channels.
     """
-    return load_image_imread(file, shape, 1.0 if normalize else 255)
+    return load_image_imread(file, shape, 1.0 if normalize else 255, channels)
 
 
-def load_image_imread(file: Source, shape: Shape | None = None, max_range: float = 1.0) -> Array:
+def load_image_imread(
+    file: Source,
+    shape: Shape | None = None,
+    max_range: float = 1.0,
+    channels: int | None = None,
+) -> Array:
     """Load an image as (channels, height, width) with values from 0 to max_range.
 
     Args:
-        file, shape: As in load_image.
+        file, shape, channels: As in load_image.
         max_range: Value of a full channel; 255 gives uint8, anything else float64.
     """
     if shape is not None and len(shape) != 3:
         raise ValueError(f"load_image: shape={tuple(shape)} is not (channels, height, width)")
     with _binary(file) as opened:
-        img = imread(opened)
+        img = imread(opened, channels == 1, num_channels=-1 if channels is None else channels)
     img = img[:, :, None] if img.ndim == 2 else img
     if shape is not None:
-        channels, height, width = shape
-        if img.shape[2] != channels:
+        wanted, height, width = shape
+        if img.shape[2] != wanted:
             raise ValueError(
                 f"load_image: the image has {img.shape[2]} channels, shape={tuple(shape)} "
-                f"wants {channels}"
+                f"wants {wanted}: channels={wanted} converts it"
             )
         img = imresize(img, (width, height))
     img = img.transpose(2, 0, 1)
@@ -173,11 +187,24 @@ def load_csv(file: Source, shape: Shape | None = None, normalize: bool = False) 
     """
     with _binary(file) as opened:
         content = opened.read()
-    text = content if isinstance(content, str) else content.decode("utf-8-sig")
-    rows = [[float(cell) for cell in row] for row in csv.reader(text.splitlines()) if row]
+    text = content if isinstance(content, str) else read_text(content, "load_csv")
+    first = text.partition("\n")[0]
+    divider = next((d for d in reversed(DIVIDERS) if d in first), ",")  # numbers have commas, too
+    rows = [
+        [_number(cell) for cell in row]
+        for row in csv.reader(text.splitlines(), delimiter=divider)
+        if row
+    ]
     if any(len(row) != len(rows[0]) for row in rows):
         raise ValueError("load_csv: the rows of the file differ in length")
     return _shaped("load_csv", np.array(rows, np.float64), shape)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise ValueError(f"load_csv: {cell!r} is no number{why_no_number(cell)}") from None
 
 
 def load_wav(path: Source, shape: Shape | None = None, normalize: bool = False) -> Array:

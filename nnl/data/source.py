@@ -65,6 +65,10 @@ class DataSource:
         """Return the sample at a position of the order of a generation, if the source keeps it."""
         return self._get_data(position)
 
+    def place(self, position: int) -> str:
+        """What errors call the sample at a position of the current order."""
+        return f"sample {position}"
+
     def next(self) -> Sample:
         """Return the sample at the current position and advance."""
         data = self._get_data(self._position)

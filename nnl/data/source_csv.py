@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from typing import Any
 
 import numpy as np
 
+from nnl.data import table
 from nnl.data.damage import naming
-from nnl.data.loader import FileReader, get_file_extension, load
+from nnl.data.loader import FileReader, get_file_extension, load, load_image
 from nnl.data.source import DataSource, Sample
 from nnl.data.source_file_cache import DataSourceWithFileCache
 
@@ -21,15 +21,20 @@ class CsvDataSource(DataSource):
     A column's header is a variable's name, optionally followed by `__` and an index (the columns
     of one variable make a vector, in the order they stand in), optionally by `:` and a label that
     is not used. Columns whose header starts with # are left out. A cell is a number or the name of
-    a file, relative to the .csv file's folder, that `nnl.data.loader.load` reads.
+    a file, relative to the .csv file's folder, that `nnl.data.loader.load` reads. Commas divide
+    cells; where the header has none, semicolons or tabs do.
 
     Args:
         filename: The .csv file, or its http(s) address.
         shuffle: Whether every epoch is a new permutation of the rows.
         rng: Generator of the permutations; None is a new RandomState(313).
         normalize: Whether images are divided by 255.
+        encoding: Of the file: "cp932" is Shift JIS. None is UTF-8, or UTF-16 where its mark is.
+        channels: What images are converted to: 1 grey, 3 colours, 4 with transparency. None keeps
+            what each has, which must be the same then.
     Raises:
-        ValueError: the file has no header, or a row another number of cells than the header.
+        ValueError: the file has no header, a row has another number of cells than the header, or
+            the file another encoding.
     Example:
         >>> from nnl.utils.data_iterator import CsvDataSource
         >>> table = [[1, 2, 0], [3, 4, 1]]
@@ -45,70 +50,83 @@ class CsvDataSource(DataSource):
         shuffle: bool = False,
         rng: np.random.RandomState | None = None,
         normalize: bool = False,
+        encoding: str | None = None,
+        channels: int | None = None,
     ) -> None:
         super().__init__(shuffle=shuffle, rng=rng)
+        if channels not in (None, 1, 3, 4):
+            raise ValueError(f"CsvDataSource: channels={channels} is not one of 1, 3, 4")
         self._filename = os.fspath(filename)
-        self._normalize = normalize
+        self._normalize, self._encoding, self._channels = normalize, encoding, channels
         self._filereader = FileReader(self._filename)
-        where = f"CsvDataSource: {self._filename}"
-        with naming(where), self._filereader.open(textmode=True) as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            numbered = [(reader.line_num, row) for row in reader if row]
-        if not header:
-            raise ValueError(f"{where} has no header")
-        if not numbered:
-            raise ValueError(f"{where} has a header and no rows")
-        for line, row in numbered:
-            if len(row) != len(header):
-                raise ValueError(
-                    f"CsvDataSource: {self._filename}, line {line} has {len(row)} cells, the "
-                    f"header {len(header)}"
-                )
-        self._rows = [row for _, row in numbered]
-        self._read_header(header)
-        self._size = len(self._rows)
+        self._folder = os.path.dirname(self._filename) or "."
+        self._where = f"CsvDataSource: {self._filename}"
+        with naming(self._where):
+            self._table = table.read_table(self.original(), self._where)
+        if not self._table.rows:
+            raise ValueError(f"{self._where} has a header and no rows")
+        self._columns = table.variables(self._table.header)
+        self._variables = tuple(self._columns)
+        self._first_images: dict[str, tuple[int, str]] = {}  # channels, and where
+        self._size = len(self._table.rows)
         self._original_order = list(range(self._size))
         self.reset()
 
     def original(self) -> str:
         """The text of the file, which caches keep."""
-        with self._filereader.open(textmode=True) as file:
-            text: str = file.read()
-        return text
+        with self._filereader.open() as file:
+            return table.read_text(file.read(), self._where, self._encoding)
 
-    def _read_header(self, header: list[str]) -> None:
-        self._columns: dict[str, list[int]] = {}
-        self._vectors: set[str] = set()
-        for i, title in enumerate(header):
-            if title.startswith("#"):
-                continue
-            name, is_vector, _ = title.split(":", 1)[0].partition("__")
-            self._columns.setdefault(name, []).append(i)
-            if is_vector:
-                self._vectors.add(name)
-        self._variables = tuple(self._columns)
+    def place(self, position: int) -> str:
+        """Where a sample stands."""
+        return f"{self._filename}, line {self._table.lines[self._order[position]]}"
 
-    def _value(self, cell: str) -> Any:
+    def _value(self, cell: str, row: int, column: int) -> Any:
         """A number, or what is in the file that the cell names."""
         try:
             return float(cell)
         except ValueError:
             extension = get_file_extension(cell)
-        if not extension:
+        title = self._table.header[column]
+        where = f"{self._where}, line {self._table.lines[row]}, column {title}: {cell!r}"
+        if not cell.strip():
+            raise ValueError(f"{where}: the cell is empty")
+        if not extension or extension[1:].isdecimal():
+            why = table.why_no_number(cell)
+            raise ValueError(f"{where} is neither a number nor a file name{why}")
+        loader, options = load_at(where, extension), {}
+        if loader is load_image and self._channels is not None:
+            options["channels"] = self._channels
+        name = table.file_name(cell, self._folder)
+        try:
+            with naming(where), self._filereader.open(name) as file:
+                value = loader(file, normalize=self._normalize, **options)
+        except FileNotFoundError:
+            why = table.why_missing(name, self._folder)
+            raise FileNotFoundError(f"{where}: there is no such file{why}") from None
+        except (PermissionError, IsADirectoryError) as error:
+            raise type(error)(f"{where}: {error.strerror}") from None
+        if loader is load_image:
+            self._check_channels(title, value.shape[0], where)
+        return value
+
+    def _check_channels(self, title: str, channels: int, where: str) -> None:
+        """Raise where grey and colour images are together."""
+        known, before = self._first_images.setdefault(title, (channels, where))
+        if channels != known:
             raise ValueError(
-                f"CsvDataSource: {self._filename}: {cell!r} is neither a number nor a file name"
+                f"{where} has {channels} channels, that of {before.partition(', ')[2]} {known}: "
+                "channels=1 or 3 converts all of them, and so does "
+                "nnl create_image_classification_dataset -c"
             )
-        where = f"CsvDataSource: {self._filename}: {cell!r}"
-        with naming(where), self._filereader.open(cell) as file:
-            return load(extension)(file, normalize=self._normalize)
 
     def _get_data(self, position: int) -> Sample:
-        row = self._rows[self._order[position]]
+        row = self._order[position]
+        cells = self._table.rows[row]
         sample = []
-        for name, columns in self._columns.items():
-            values = [self._value(row[i]) for i in columns]
-            if name in self._vectors or isinstance(values[0], float):
+        for columns, is_vector in self._columns.values():
+            values = [self._value(cells[i], row, i) for i in columns]
+            if is_vector or isinstance(values[0], float):
                 sample.append(values if isinstance(values[0], float) else np.array(values))
             else:
                 sample.append(values[0])
@@ -124,6 +142,12 @@ class CsvDataSource(DataSource):
         super().reset()
 
 
+def load_at(where: str, extension: str) -> Any:
+    """The loader of files with this extension, or an error that begins with `where`."""
+    with naming(where):
+        return load(extension)
+
+
 class CreateCache(CsvDataSource):
     """Copy the data set of a .csv file into a folder of cache files.
 
@@ -132,6 +156,7 @@ class CreateCache(CsvDataSource):
         rng: Generator of the order; None is a new RandomState(313).
         shuffle: Whether the rows are copied in random order.
         num_of_threads: Accepted for compatibility; rows are read one after the other.
+        encoding, channels: See CsvDataSource.
     """
 
     def __init__(
@@ -140,8 +165,12 @@ class CreateCache(CsvDataSource):
         rng: np.random.RandomState | None = None,
         shuffle: bool = False,
         num_of_threads: int | None = None,
+        encoding: str | None = None,
+        channels: int | None = None,
     ) -> None:
-        super().__init__(input_csv_filename, shuffle=shuffle, rng=rng)
+        super().__init__(
+            input_csv_filename, shuffle=shuffle, rng=rng, encoding=encoding, channels=channels
+        )
 
     def create(
         self,

@@ -124,10 +124,15 @@ class DataSourceWithFileCache(DataSource):
             values = [_array(sample[i]) for sample in samples]
             for offset, value in enumerate(values):
                 if value.shape != values[0].shape:
+                    this = self._data_source.place(start + offset)
+                    first = self._data_source.place(start)
+                    sizes = ""
+                    if value.ndim == values[0].ndim == 3:
+                        sizes = "; nnl create_image_classification_dataset makes pictures alike"
                     raise DataSourceWithFileCacheError(
-                        f"DataSourceWithFileCache: {name} of sample {start + offset} has the "
-                        f"shape {value.shape}, of sample {start} {values[0].shape}; samples in a "
-                        "file cache must be of one shape"
+                        f"DataSourceWithFileCache: {name} of {this} has the shape {value.shape}, "
+                        f"of {first} {values[0].shape}; samples in a file cache must be of one "
+                        f"shape{sizes}"
                     )
             columns[name] = np.array(values)
         return columns

@@ -254,14 +254,15 @@ def test_forward_names_a_column_of_another_shape(
     assert text in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", "x\n"])
+@pytest.mark.parametrize(("text", "words"), [("", "no header"), ("x\n", "a header and no rows")])
 def test_forward_wants_a_header_and_rows(
     tmp_path: Path,
     evaluated: tuple[list[str], Any],
     text: str,
+    words: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "d.csv").write_text(text)
     assert main(["forward", *evaluated[0]]) == 1
-    assert f"d.csv has {len(text) // 2} lines, wanted a header and rows" in capsys.readouterr().err
+    assert f"d.csv has {words}" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -334,10 +334,9 @@ def test_hostile_and_broken_data_sets_are_refused(tmp_path, members, message):
 @pytest.mark.parametrize(
     ("content", "message", "hint"),
     [
-        (b"a;b\n1;2\n", "begins with 'a;b': its cells are not divided by commas", "with commas"),
-        (b"a\tb\n1\t2\n", "its cells are not divided by commas", "with commas"),
+        (b"a;b\n1;0,5\n", "row 1, column b: '0,5' is neither a number", "numbers have points here"),
         (b"1,2\n3,4\n", "begins with the numbers 1,2", "a first line that names the columns"),
-        ("größe,y\n1,2\n".encode("latin-1"), "is no .csv file: 'utf-8'", "save it as UTF-8"),
+        ("größe,y\n1,2\n".encode("latin-1"), "data.csv, line 1 is not UTF-8", "save it as UTF-8"),
         (b"a,b\n1,2\n3,\n", "t, row 2, column b: the cell is empty", "fill it in"),
         (b"a,b\n1,cat\n", "row 1, column b: 'cat' is neither a number", "classes as numbers"),
     ],
@@ -348,6 +347,16 @@ def test_tables_of_other_programs_are_refused_with_what_to_do(tmp_path, content,
     with pytest.raises(Refused, match=re.escape(message)) as caught:
         tables(str(tmp_path / "t"), str(tmp_path / "there"), "t.csv")
     assert hint in caught.value.hint
+
+
+def test_lists_of_other_systems_are_read(tmp_path):
+    (tmp_path / "there").mkdir()
+    found = io.BytesIO()
+    np.save(found, np.arange(3.0))
+    members = {"data.csv": "x ; y\n im\\a.npy ;1\n", "im/a.npy": found.getvalue()}
+    (tmp_path / "a.zip").write_bytes(archive(members))
+    (entry,) = tables(str(tmp_path / "a.zip"), str(tmp_path / "there"), "a.zip")["datasets"]
+    assert [(c["name"], c["shape"]) for c in entry["columns"]] == [("x", [3]), ("y", [1])]
 
 
 def test_an_archive_of_pictures_alone_is_told_where_it_belongs(tmp_path):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nnl.data.image import imread
 from nnl.data.images import Images, loader, open_images
 from nnl.data.images.jitter import brightened, contrasted, saturated
 from nnl.data.images.order import NONE, Order
@@ -24,6 +25,7 @@ from nnl.data.images.pixels import MAX_PIXELS, read_header, render
 from nnl.data.images.views import View, training_view, validation_view
 
 Image = pytest.importorskip("PIL.Image")
+ImageOps = pytest.importorskip("PIL.ImageOps")
 
 CLASSES = ("cat", "dog", "eel")
 EACH = 8
@@ -74,6 +76,39 @@ def same(a: list[tuple[Any, Any]], b: list[tuple[Any, Any]]) -> bool:
     return len(a) == len(b) and all(
         np.array_equal(x, z) and np.array_equal(y, t) for (x, y), (z, t) in pairs
     )
+
+
+# ---- turned pictures ----
+
+
+@pytest.mark.parametrize("flag", range(10))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "CMYK"])
+def test_pictures_are_turned_as_their_exif_flag_says(kind: str, flag: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = flag
+    picture, file = photograph(48, 96, 5), io.BytesIO()
+    name = "JPEG" if kind == "CMYK" else kind
+    picture = picture.convert("CMYK") if kind == "CMYK" else picture
+    picture.save(file, name, exif=exif)
+    data = file.getvalue()
+    with Image.open(io.BytesIO(data)) as stored:
+        whole = ImageOps.exif_transpose(stored).convert("RGB")
+    read = imread(io.BytesIO(data), num_channels=3)
+    assert read.shape == (whole.height, whole.width, 3)
+    assert np.abs(read.astype(int) - np.asarray(whole).astype(int)).max() <= 1
+    assert read_header(data)[:2] == whole.size[::-1]
+    for exact in (True, False):
+        seen = np.empty((16, 16, 3), np.uint8)
+        render(data, lambda h, w: validation_view(h, w, 16, 24), exact, seen)
+        upright, same_file = np.empty_like(seen), io.BytesIO()
+        whole.save(same_file, "PNG")
+        render(same_file.getvalue(), lambda h, w: validation_view(h, w, 16, 24), True, upright)
+        assert np.abs(seen.astype(int) - upright.astype(int)).mean() < (1.0 if exact else 6.0)
+
+
+def test_a_damaged_exif_part_turns_nothing() -> None:
+    data = jpeg(photograph(40, 60, 1), exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
+    assert read_header(data)[:2] == (40, 60) and imread(io.BytesIO(data)).shape == (40, 60, 3)
 
 
 # ---- which pictures ----

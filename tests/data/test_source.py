@@ -402,13 +402,15 @@ def test_files_in_a_table_that_are_damaged_are_named(tmp_path: Path) -> None:
         + b"{'descr': '<f4', 'fortran_order': False, 'shape': (10**12,), }".ljust(70)
     )
     with CsvDataSource(str(tmp_path / "d.csv")) as source:
-        with pytest.raises(ValueError, match="d.csv: 'a.npy': it begins with no description"):
+        with pytest.raises(ValueError, match="d.csv, line 2, column x: 'a.npy': it begins"):
             source.next()
     np.save(tmp_path / "a.npy", np.ones(4))
     data = (tmp_path / "a.npy").read_bytes().replace(b"(4,), }     ", b"(400000000,)")
     (tmp_path / "a.npy").write_bytes(data)
     with CsvDataSource(str(tmp_path / "d.csv")) as source:
-        with pytest.raises(ValueError, match="d.csv: 'a.npy': .*(larger than the 32|no descr)"):
+        with pytest.raises(
+            ValueError, match="line 2, column x: 'a.npy': .*(larger than the 32|no descr)"
+        ):
             source.next()
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnl.data.images.pixels import Array, decode, read_header, read_piece
+from nnl.data.images.pixels import Array, decode, read_header, read_piece, render
 from nnl.data.images.sources import Piece
 from nnl.data.images.views import View
 from nnl.data.images.work import Damage, Item, Recipe, recolour, view_of
@@ -97,7 +97,15 @@ class Dali:
         read = []
         for row, index, piece in items:
             try:
-                read.append(self._read(row, index, epoch, piece))
+                one = self._read(row, index, epoch, piece)
+                header = read_header(one.data)
+                if header.turn == 1:
+                    read.append(one)
+                    continue
+                # by our engine: what DALI turns, it turns before or after the view was cut
+                out = self.slots[slot][row]
+                render(one.data, lambda *_, view=one.view: view, self._recipe.exact, out)
+                recolour(self._recipe, epoch, index, out)
             except (OSError, ValueError) as error:
                 damage.append((row, str(error)[:200]))
         if not read:

@@ -14,6 +14,7 @@ import numpy as np
 
 from nnl.data.crc32c import masked
 from nnl.data.damage import naming
+from nnl.data.image import orientation, upright
 from nnl.data.images.sources import Piece
 from nnl.data.images.views import View
 from nnl.ext.native import library
@@ -27,9 +28,10 @@ MAX_BYTES = 1 << 28  # of its file
 class Header(NamedTuple):
     """What a picture says of itself."""
 
-    height: int
+    height: int  # upright
     width: int
     quick: bool  # whether simplejpeg decodes it: a grey or coloured JPEG
+    turn: int = 1  # its EXIF flag, where the decoder does not turn it
 
 
 def read_piece(piece: Piece) -> bytes | Array:
@@ -71,17 +73,31 @@ def read_header(data: bytes) -> Header:
             import simplejpeg
 
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-            header = Header(height, width, colours != "CMYK")
+            header = _upright(height, width, colours != "CMYK", _turn_of_jpeg(data))
         except (ImportError, ValueError):
             pass  # Pillow's part, and its judgement
     if header is None:
         with _opened(data) as picture:
-            header = Header(picture.height, picture.width, False)
+            turn = 1 if picture.format == "TIFF" else orientation(picture)  # which Pillow turns
+            header = _upright(picture.height, picture.width, False, turn)
     if header.height * header.width > MAX_PIXELS:
         raise ValueError(
             f"it has {header.width} x {header.height} pixels, at most {MAX_PIXELS} are read"
         )
     return header
+
+
+def _upright(height: int, width: int, quick: bool, turn: int) -> Header:
+    sides = (width, height) if turn >= 5 else (height, width)
+    return Header(*sides, quick, turn)
+
+
+def _turn_of_jpeg(data: bytes) -> int:
+    """The EXIF flag; without a parser for the many pictures that have none."""
+    start = data.find(b"Exif\0\0", 0, 1 << 16)
+    if start < 4 or data[start - 4 : start - 2] != b"\xff\xe1":
+        return 1
+    return orientation(data[start : start + (1 << 16)])
 
 
 def decode(data: bytes, header: Header, exact: bool, shrink: int = 1) -> Array:
@@ -95,6 +111,8 @@ def decode(data: bytes, header: Header, exact: bool, shrink: int = 1) -> Array:
         ValueError: The picture is damaged, as Pillow judges it.
     """
     height, width = -(-header.height // shrink), -(-header.width // shrink)
+    if header.turn >= 5:
+        height, width = width, height
     if header.quick:
         import simplejpeg
 
@@ -102,11 +120,11 @@ def decode(data: bytes, header: Header, exact: bool, shrink: int = 1) -> Array:
             found: Array = simplejpeg.decode_jpeg(
                 data, "RGB", fastupsample=not exact, min_height=height, min_width=width
             )
-            return found
+            return upright(found, header.turn)
         except ValueError:
             pass  # it warns of much that Pillow takes
     with _opened(data) as picture:
-        return np.asarray(picture.convert("RGB"))
+        return upright(np.asarray(picture.convert("RGB")), header.turn)
 
 
 @contextmanager
@@ -164,9 +182,9 @@ def render(
     """
     if isinstance(data, bytes):
         header = read_header(data)
-        height, width, quick = header
+        height, width = header.height, header.width
         view = view_of(height, width)
-        shrink = 1 if exact or not quick else shrink_of(view, out.shape[0])
+        shrink = 1 if exact or not header.quick else shrink_of(view, out.shape[0])
         pixels = decode(data, header, exact, shrink)
         if pixels.shape[:2] != (height, width):
             view = view.shrunk(shrink, *pixels.shape[:2])
