@@ -4,218 +4,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from threading import RLock
 from typing import Any
 
 import numpy as np
 
 from nnl.core.array import NdArray
-from nnl.core.context import EPOCH, STATE, using
+from nnl.core.context import STATE
 from nnl.core.convert import exact
-from nnl.core.graph import Value, capture
-from nnl.core.origin import at
 from nnl.core.recent import Plans
-from nnl.core.tracer import tracing
 from nnl.core.variable import Variable
-from nnl.graph.binding import Binding
-from nnl.graph.infer_again import infer_again
-from nnl.graph.lowering import lower
-from nnl.graph.plan import Plan
-from nnl.graph.program import Program
-from nnl.graph.saving import Saver, unique
-from nnl.graph.session import fingerprint
-from nnl.graph.trace import Trace
+from nnl.graph.compile_open import Opening
+from nnl.graph.open_recording import Axes
+from nnl.graph.recording import Compiled
+from nnl.graph.saving import Saver
 
 # "save": writes a network to a file, by its extension; the package above that knows formats puts
 # it here.
 NETWORK_FILES: dict[str, Callable[..., None]] = {}
 
 
-class Compiled:
-    """One recorded call: its plan, the leaves for the arguments, and where results go."""
-
-    def __init__(self, f: Callable[..., Any], args: tuple[Any, ...], kw: dict[str, Any]) -> None:
-        trace, self.lock = Trace(), RLock()
-        self.holes: list[Variable] = []
-        self.names: list[str] = []
-
-        def hole(x: Any, name: str) -> Any:
-            if not isinstance(x, (Variable, NdArray)):
-                return x
-            nd = NdArray.unwritten(x.spec)
-            need = isinstance(x, Variable) and x.need_grad
-            self.names.append(name)
-            self.holes.append(Variable.of_edge(Value.leaf(nd, need), nd))
-            return self.holes[-1]
-
-        with using(auto_forward=False, record=True), tracing(trace, defers=True):
-            named = [hole(a, n) for a, n in zip(args, _argument_names(f, len(args)), strict=True)]
-            self.result = f(*named, **{k: hole(v, k) for k, v in kw.items()})
-        self.outputs = _variables(self.result)
-        self.grads = [(nd, g) for nd, g in trace.grads.values() if g is not None]
-        self.zeroed = [nd for nd, g in trace.grads.values() if g is None]
-        kept = [v.edge for v in self.outputs] + [g.edge for _, g in self.grads]
-        ends = kept + trace.effects  # what writes state runs; its results are not kept for that
-        self.ends, self.nodes = ends, (nodes := capture(ends))
-        infer_again(nodes)
-        self.epoch, self.print = EPOCH.now, fingerprint(nodes, ends)
-        # passes may treat what comes after the first backward() as the second part of a step
-        self.cut = sum(n.seq <= trace.boundary for n in nodes) if trace.boundary else None
-        self.kept = {v.key for v in kept}
-        self.tiled = {g.edge.key: None for _, g in self.grads}
-        self.saved: tuple[Program, Binding] | None = None
-        self.plan = plan = Plan(nodes, self.kept, self.cut, gradients=self.tiled)
-        slots = [plan.slot_of.get(g.edge.key, 0) for _, g in self.grads]
-        made = {s for step in plan.steps for s in step.outs if s not in plan.root}
-        self.own = [s in made and slots.count(s) == 1 for s in slots]
-        # gradients that the run reads from the buffer it would write the new value to
-        leaves = {id(nd) for _, nd, *_ in (*plan.binding.given, *plan.binding.ordered)}
-        self.added_to = [
-            (nd, g.edge.key)
-            for (nd, g), own in zip(self.grads, self.own, strict=True)
-            if own and id(nd) in leaves
-        ]
-
-    def valid(self) -> bool:
-        """Whether no flag, shape or dtype of the recorded graph has changed since."""
-        if self.epoch != EPOCH.now:
-            if fingerprint(self.nodes, self.ends) != self.print:
-                return False
-            self.epoch = EPOCH.now
-        return True
-
-    def run(self, arrays: list[NdArray]) -> Any:
-        with self.lock:  # all threads use the plan's buffers
-            return self._run(arrays)
-
-    def _run(self, arrays: list[NdArray]) -> Any:
-        plan = self.plan
-        for hole, nd in zip(self.holes, arrays, strict=True):
-            if hole._data.bufs is not nd.bufs:
-                hole._data.become(nd)
-        for nd, key in self.added_to:
-            space, buf = plan.published(plan.slot_of[key])
-            if space in nd.bufs and nd.bufs[space] is buf:
-                nd.write(space, buf.copy())
-        plan.run_both()
-        for (nd, g), own in zip(self.grads, self.own, strict=True):
-            slot, spec = plan.slot_of.get(g.edge.key), g.spec
-            found = (plan.space, g._data.read(plan.space)) if slot is None else plan.published(slot)
-            space, buf = found
-            if spec.is_half:  # as in accumulate()
-                spec = spec.with_dtype(np.float32)
-                buf, own = buf.astype(np.float32), True
-            nd.spec = spec
-            nd.write(space, buf if own else buf.copy())
-        for nd in self.zeroed:
-            nd.zero()
-        return _rebuild(self.result, self._copy)
-
-    def add_to(self, saver: Saver, name: str) -> None:
-        """Add the program of this call to a file: gradients that it adds to are handed on.
-
-        It is made at the first save; the next ones take as long as it takes to write arrays.
-        """
-        with self.lock:
-            if self.saved is None:
-                self.saved = lower(self.nodes, self.kept, self.cut, self.kept, self.tiled)
-            self._add_to(saver, name, *self.saved)
-
-    def _add_to(self, saver: Saver, name: str, program: Program, binding: Binding) -> None:
-        for key, v in _named("y", self.result).items():
-            if v.edge.key not in binding.slot_of:
-                raise ValueError(f"save: {name} returns {key!r}, which no function computes")
-            program.outputs[key] = binding.slot_of[v.edge.key]
-        slots = {id(nd): i for i, nd in binding.arrays.items()}
-        for nd, g in self.grads:
-            if id(nd) in slots and g.edge.key in binding.slot_of:
-                program.carries[slots[id(nd)]] = binding.slot_of[g.edge.key]
-        for nd in self.zeroed:
-            if id(nd) in slots:
-                program.carries[slots[id(nd)]] = 0
-        holes = zip(self.names, self.holes, strict=True)
-        saver.add(name, program, binding, {id(v._data): key for key, v in holes})
-
-    def network(self, name: str) -> tuple[dict[str, Variable], dict[str, Variable]]:
-        """What is given and what is returned, by name.
-
-        Raises:
-            ValueError: The call, of the function of this name, does more than to compute that.
-        """
-        found = _named("y", self.result)
-        computed = capture([v.edge for v in found.values()])
-        known = {id(n) for n in computed}
-        more = [n for n in self.nodes if id(n) not in known or n.op.name == "store"]
-        does = ""
-        if self.grads or self.zeroed:
-            does = "computes gradients"
-        elif more:
-            does = f"writes arrays, at {at(more[0].op.name, more[0].origin)}"
-        elif not computed:
-            does = "returns nothing that a function computes"
-        if does:
-            raise ValueError(
-                f"save: {name} {does}, which is no network: save it as .nnlp, or record a function "
-                "of the forward pass alone"
-            )
-        inputs = dict(zip(self.names, self.holes, strict=True))
-        outputs: dict[str, Variable] = {}
-        for key, v in found.items():
-            outputs[unique(key, {*inputs, *outputs})] = v
-        return inputs, outputs
-
-    def _value(self, v: Variable) -> Any:
-        slot = self.plan.slot_of.get(v.edge.key)
-        return v._data.read(self.plan.space) if slot is None else self.plan.slots[slot]
-
-    def _copy(self, v: Variable) -> Variable:
-        nd = NdArray.holding(v.spec, self.plan.space, self._value(v).copy())
-        return Variable.of_edge(Value.leaf(nd), nd)
-
-
-def _argument_names(f: Callable[..., Any], count: int) -> list[str]:
-    """Names of the first arguments of a function; "x3" where it does not say."""
-    code = getattr(f, "__code__", None)
-    names = code.co_varnames[: code.co_argcount] if code is not None else ()
-    return [*names[:count], *(f"x{i}" for i in range(len(names[:count]), count))]
-
-
-def _variables(result: Any) -> list[Variable]:
-    if isinstance(result, Variable):
-        return [result]
-    if isinstance(result, dict):
-        return [v for r in result.values() for v in _variables(r)]
-    if isinstance(result, (tuple, list)):
-        return [v for r in result for v in _variables(r)]
-    return []
-
-
-def _named(name: str, result: Any) -> dict[str, Variable]:
-    """The Variables in a result by name: "y", "y/0", "y/loss"; a dictionary's by their keys."""
-    if isinstance(result, Variable):
-        return {name: result}
-    if isinstance(result, dict):
-        return {k: v for key, r in result.items() for k, v in _named(str(key), r).items()}
-    if isinstance(result, (tuple, list)):
-        parts = enumerate(result)
-        return {k: v for n, r in parts for k, v in _named(f"{name}{n}", r).items()}
-    return {}
-
-
-def _rebuild(result: Any, f: Callable[[Variable], Variable]) -> Any:
-    """The result with f applied to every Variable in it."""
-    if isinstance(result, Variable):
-        return f(result)
-    if isinstance(result, dict):
-        return {k: _rebuild(r, f) for k, r in result.items()}
-    if isinstance(result, (tuple, list)):
-        return type(result)([_rebuild(r, f) for r in result])
-    return result
-
-
-def compile(f: Callable[..., Any]) -> Callable[..., Any]:
+def compile(
+    f: Callable[..., Any] | None = None,
+    open: Axes | None = None,
+    ranges: Mapping[str, Sequence[int]] | None = None,
+) -> Callable[..., Any]:
     """Run a function as a plan that is recorded at its first call with arguments of each shape.
 
     The plans of the latest 128 combinations of arguments stay, see nnl.set_cache_size.
@@ -224,7 +38,14 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
         f: A function of Variables, NdArrays and hashable values. It may call forward(), backward()
             and the methods of solvers: a whole training step becomes one plan. Arithmetic of
             NdArrays is recorded too, in place as well: `p.data -= 0.1 * p.grad`,
-            `t.data.copy_from(y.data)`, `t.data.zero()` and `t.d = 0` happen at every run.
+            `t.data.copy_from(y.data)`, `t.data.zero()` and `t.d = 0` happen at every run. Left out:
+            what is returned takes it, for `@nn.compile(open=...)`.
+        open: Sizes of arguments that may be any, by names of your own: {"x": ("batch", None)}. Axes
+            with one name are of one size. Then f is recorded for all of them at its first call, a
+            dozen times at small sizes; a new size takes a new plan and no recording. Results,
+            gradients and updates are bit for bit those of a plan recorded at that size.
+        ranges: {"batch": (1, 256)}: least size, greatest (None: any), and what sizes are a multiple
+            of.
 
     Python code in f runs only while it is recorded. Later runs see again what it saw then:
 
@@ -245,6 +66,8 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
         A function with the same arguments. The Variables it returns are new leaves.
     Raises:
         TypeError: An argument is neither Variable nor NdArray nor hashable.
+        ValueError: With open sizes: f is not the same program at all of them, or a size is out of
+            range; the text names the function, or the argument and its axis.
 
     Example:
         >>> import nnl as nn
@@ -257,9 +80,12 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
     `double.save("double.nnlp")` saves what has been recorded as programs, one for each combination
     of arguments, with the arrays they use as they are now; see nnl.load_program. A function of the
     forward pass that was recorded once is a network as well: `save` writes .nnp, .onnx and what
-    else `nnl convert` does.
+    else `nnl convert` does. With open sizes `save` writes .nnlp: one program that runs at any.
     """
-    cache = Plans()
+    if f is None:
+        return partial(compile, open=open, ranges=ranges)
+    cache, opening = Plans(), None if open is None else Opening(f, open, ranges or {})
+    families = Plans()
 
     @wraps(f)
     def run(*args: Any, **kw: Any) -> Any:
@@ -287,13 +113,18 @@ def compile(f: Callable[..., Any]) -> Callable[..., Any]:
                 f"NdArray or hashable, got {[type(a).__name__ for a in args]}"
             ) from None
         if compiled is None or not compiled.valid():
-            compiled = cache.put(tuple(key), lambda: Compiled(f, args, kw))
+            if opening is None:
+                compiled = cache.put(tuple(key), lambda: Compiled.of(f, args, kw))
+            else:
+                family = opening.family(families, key, args, kw)
+                compiled = cache.put(tuple(key), lambda: family.at(arrays))
         return compiled.run(arrays)
 
     # without references to `run`, so that it goes when nobody holds it
     name = run.__name__.strip("<>")
-    run.add_to = partial(_add_to, cache)  # type: ignore[attr-defined]
-    run.save = partial(_save, cache, name)  # type: ignore[attr-defined]
+    known = cache if opening is None else families
+    run.add_to = partial(_add_to, known)  # type: ignore[attr-defined]
+    run.save = partial(_save, known, name)  # type: ignore[attr-defined]
     return run
 
 

@@ -113,6 +113,12 @@ def compute_constants(opened: OpenGraphs) -> None:
     graphs = [capture([v.edge for v in outputs.values()]) for outputs, _ in opened.graphs]
     if any([n.op.name for n in g] != [n.op.name for n in graphs[0]] for g in graphs):
         return  # the comparison of the programs says where
+    for first, second in zip(graphs[0], graphs[1], strict=True):
+        if first is second:
+            raise Differ(
+                f"{first.label} was called outside of the function that is recorded: call it "
+                "there, or give its result as an input"
+            )
     for node in (n for g in graphs for n in g):
         node.seq *= ROOM
     known = {v.edge.key for v in opened.graphs[0][1].values()}
@@ -128,9 +134,16 @@ def _replace(
 ) -> None:
     first = nodes[0]
     for i, edges in enumerate(zip(*[n.inputs for n in nodes], strict=True)):
-        rng = first.op.takes_rng and i == len(first.inputs) - 1
         leaf = edges[0]
-        if leaf is None or leaf.key in known or rng or any(v.node is not None for v in edges):
+        if leaf is None or leaf.key in known or any(v.node is not None for v in edges):
+            continue
+        if i in first.op.written(first.attrs):
+            if len({v.current_spec for v in edges}) > 1:
+                raise Differ(
+                    f"{first.label} writes an array of the shapes "
+                    f"{', '.join(str(v.current_spec.shape) for v in edges)}: what is kept from run "
+                    "to run has one size"
+                )
             continue
         if leaf.key not in made:
             if all(v.array is leaf.array for v in edges):

@@ -84,12 +84,16 @@ class Plan:
         gradients: Mapping[Key, NdArray | None] = NO_GRADIENTS,
     ) -> None:
         program, binding = lower(nodes, kept, cut, kept - lazy, gradients)
-        lib = SPACES[program.space].library()
-        if rewrite and lib is not None:
-            if as_found:
-                program.take_orders(CHANNELS_LAST)
-            optimise(program, lib)
-        self._build(program, binding, lib)
+        if as_found and rewrite:
+            program.take_orders(CHANNELS_LAST)
+        self._build(program, binding, 0 if rewrite else None)
+
+    @classmethod
+    def rest(cls, program: Program, binding: Binding, begin: int | None) -> Plan:
+        """The plan of a program that the passes before this one have seen; None: all have."""
+        plan = cls.__new__(cls)
+        plan._build(program, binding, begin)
+        return plan
 
     @classmethod
     def of(cls, program: Program, binding: Binding, inside: bool = False) -> Plan:
@@ -108,12 +112,13 @@ class Plan:
             place_steps(program, lib)
         else:
             optimise(program, lib)
-        plan = cls.__new__(cls)
-        plan._build(program, binding, lib)
-        return plan
+        return cls.rest(program, binding, None)
 
-    def _build(self, program: Program, binding: Binding, lib: Library | None) -> None:
-        self.program, self.binding, self.space, self.lib = program, binding, program.space, lib
+    def _build(self, program: Program, binding: Binding, begin: int | None) -> None:
+        self.program, self.binding, self.space = program, binding, program.space
+        self.lib = SPACES[program.space].library()
+        if self.lib is not None and begin is not None:
+            optimise(program, self.lib, begin)
         self.steps, self.slot_of, self.kept = program.steps, binding.slot_of, program.kept
         self.cut = program.cut
         self.second = self.cut < len(self.steps)  # whether there is a second part
@@ -267,22 +272,20 @@ class Plan:
         bound, slots = definition(self.program, step), self.slots
         if step.programs:
             attrs = OPS[step.op].attrs(**step.attrs)
-            runs = [self._plan_inside(p) for p in attrs.programs]
-            return run_and_copy(partial(attrs.control, runs), slots, step.ins, step.outs)
+            call = partial(attrs.control, [self._plan_inside(p) for p in attrs.programs])
+            return run_and_copy(call, slots, step.ins, step.outs)
         if bound.view:
             return run_for_effect(bound.call, slots, step.ins) if bound.writes else None
         if not bound.into:
             return run_and_copy(bound.call, slots, step.ins, step.outs)
         if fixed:
-            out = slots[step.outs[0]]
-            return partial(bound.call, *[slots[i] for i in step.ins], out=out)
+            return partial(bound.call, *[slots[i] for i in step.ins], out=slots[step.outs[0]])
         return run_into(bound.call, slots, step.ins, step.outs[0])
 
     def _plan_inside(self, program: Program) -> InnerPlan:
-        found = self.inside.get(program)
-        if found is None:
-            found = self.inside[program] = InnerPlan(program.copy(), Plan.of)
-        return found
+        if program not in self.inside:
+            self.inside[program] = InnerPlan(program.copy(), Plan.of)
+        return self.inside[program]
 
     # ---- running in the native library ----
 
@@ -291,11 +294,8 @@ class Plan:
         offsets = [self.offsets.get(i, OUTSIDE) for i in range(len(program.slots))]
         native = lib.Plan(offsets, self.arena_bytes)
         if self.space != SPACE:
-            cast(DevicePlan, native).written = {
-                program.root(s.ins[i]) for s in self.steps for i in s.writes
-            }
-        arena = native.arena
-        start = arena.address
+            cast(DevicePlan, native).written = program.written()
+        arena, start = native.arena, native.arena.address
         self._place(lambda at, x: lib.array_at(start + at, x.shape, x.dtype, arena))
         for i, buf in enumerate(self.slots):
             if buf is not None and offsets[i] == OUTSIDE:

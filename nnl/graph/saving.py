@@ -73,6 +73,15 @@ class Saver:
             ValueError: The graphs are not one program; the text says where. Nothing is added.
         """
         lowered = [lower_graph(self, name, *graph) for graph in opened.graphs]
+        self.add_recorded(name, opened, lowered)
+
+    def add_recorded(
+        self,
+        name: str,
+        opened: OpenGraphs,
+        lowered: Sequence[tuple[Program, Binding, Mapping[int, str]]],
+    ) -> None:
+        """The same, with the programs of its witnesses, and the names of their inputs."""
         for program, binding, named in lowered:
             _give_roles(program, binding.arrays, named)
         programs = [p.copy() for p, _, _ in lowered]

@@ -11,8 +11,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from fractions import Fraction
 from itertools import combinations, combinations_with_replacement
-from math import gcd, isfinite, prod
+from math import gcd, isclose, isfinite, prod
 from typing import Any, NamedTuple
 
 Expression = Any  # int | str | tuple[int, int] | tuple[str, Expression, Expression]
@@ -206,11 +207,14 @@ class Solver:
                 for some in combinations_with_replacement(bases, many):
                     sizes = [prod(n) for n in zip(*[x for x, _ in some], strict=True)]
                     c = v[0] * sizes[0]
-                    for top in (float(round(c)), c):
-                        if 0 not in sizes and all(
-                            top / n == y for n, y in zip(sizes, v, strict=True)
-                        ):
-                            return ("/", top, _times([e for _, e in some]))
+                    pairs = list(zip(sizes, v, strict=True))
+                    if not all(n and isclose(n * y, c) for n, y in pairs):
+                        continue
+                    part = Fraction(c).limit_denominator(2**20)
+                    exact = float(part.numerator), part.denominator  # 1/(8n), not (1/8)/n
+                    for top, k in (exact, (c, 1)):
+                        if all(top / (k * n) == y for n, y in pairs):
+                            return ("/", top, _times([e for _, e in some], k))
         raise Unexplained
 
 

@@ -75,13 +75,14 @@ PORTABLE = PASSES[: PASSES.index(prepare_weights)]  # what they give runs on any
 LASTING: list[Pass] = [tile_weights, copy_weights, prepare_weights]
 
 
-def optimise(program: Program, lib: Library) -> None:
+def optimise(program: Program, lib: Library, begin: int = 0) -> None:
     """Run all passes in order.
 
     Args:
         lib: The native library, which tells what it has kernels for.
+        begin: Number of the first pass; those before have run.
     """
-    _run(PASSES, program, lib)
+    _run(PASSES[begin:], program, lib)
 
 
 def _run(passes: Sequence[Pass], program: Program, lib: Library) -> None:
