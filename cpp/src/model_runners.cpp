@@ -50,6 +50,7 @@ ModelRunners::ModelRunners(ModelFile of, const std::string& wanted)
     std::vector<int64_t> examples;
     for (const OpenSize& dim : program.dims) examples.push_back(dim.example);
     if (!examples.empty()) moving_ = example_of(program);
+    check(program);  // before anything is as large as it says
     take_given();
     fitted_.push_back(made(examples));
     Fitted& first = fitted_.front();

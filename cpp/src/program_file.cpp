@@ -321,10 +321,15 @@ void ProgramFile::read() {
     throw ValueError("damaged: 'nnl.program' has another CRC-32 than it had");
   try {
     const Json data = Json::parse(program);
-    if (const int64_t v = data.at("version").integer(); v < 1 || v > version)
-      throw ValueError("its version is unknown");
+    const int64_t own = data.at("version").integer();
+    if (std::to_string(own) != said)
+      throw ValueError("its version is " + said + ", and " + std::to_string(own) +
+                       " in 'nnl.program'");
+    if (own < 1) throw ValueError("its version is unknown");
     for (const auto& [name, one] : data.at("programs").object())
-      programs_.emplace_back(name, Reader(one).read());
+      if (programs_.emplace_back(name, Reader(one).read()); own < 2)
+        if (!programs_.back().second.dims.empty())
+          throw ValueError("program '" + name + "' has open sizes, which are of version 2");
     const auto parameters = tensors_->metadata.find("parameters");
     if (parameters == tensors_->metadata.end()) return;
     const Json names = Json::parse(parameters->second);

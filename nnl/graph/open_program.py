@@ -206,7 +206,7 @@ class _Mover:
             if not op.variadic:
                 specs += [None] * (len(op.inputs) - len(specs))
             made = op.attrs(**step.attrs).infer(*widened(op, specs))
-        except (ValueError, TypeError, LookupError) as e:
+        except (ValueError, TypeError, LookupError, AttributeError) as e:  # of an input left out
             sizes = ", ".join(f"{k}={v}" for k, v in self.names.items())
             raise ValueError(f"{program.label(step)} does not take the sizes {sizes}: {e}") from e
         for o, spec in zip(step.outs, made if isinstance(made, tuple) else (made,), strict=False):

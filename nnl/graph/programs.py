@@ -108,10 +108,14 @@ class Programs:
             raise ValueError(f"{self.where}: damaged: {TENSOR} has another CRC-32 than it had")
         try:
             data = json.loads(text)
-            self._check_version(str(data["version"]), True)
+            version = metadata["version"]
+            if str(data["version"]) != version:
+                raise Damaged(f"its version is {version}, and {data['version']!r:.40} in {TENSOR}")
             self._data: dict[str, Any] = dict(data["programs"])
             self._programs = {str(k): from_dict(d) for k, d in self._data.items()}
-            for program in self._programs.values():
+            for name, program in self._programs.items():
+                if program.dims and version == "1":
+                    raise Damaged(f"program {name!r} has open sizes, which are of version 2")
                 if program.dims:
                     check_open(program)
             self._parameters: dict[str, bool] = dict(json.loads(metadata.get("parameters", "{}")))

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.core import safetensors
+from nnl.core.context import SPACES
 from nnl.core.once import WARNED
 from tests.graph.saved import STEPS, check, named, normal, training_step
 from tests.native.kernels import require_library, require_onednn
@@ -224,8 +226,8 @@ def test_a_step_that_is_saved_again_has_its_names_and_the_arrays_of_then(tmp_pat
 # ---- what goes wrong ----
 
 
-def rewritten(path, change):
-    """The file with its program changed."""
+def rewritten(path, change, **metadata):
+    """The file with its program changed, and its metadata, which else follow."""
     data = np.fromfile(path, np.uint8)
     entries, meta = safetensors.read_header(data, str(path))
     arrays = {k: data[e.begin : e.end].view(e.dtype).reshape(e.shape) for k, e in entries.items()}
@@ -233,7 +235,7 @@ def rewritten(path, change):
     change(program, arrays)
     arrays["nnl.program"] = np.frombuffer(json.dumps(program).encode(), np.uint8)
     del meta["crc32"]
-    safetensors.save(path, arrays, {**meta, "version": str(program["version"])})
+    safetensors.save(path, arrays, {**meta, "version": str(program["version"]), **metadata})
 
 
 def newer(program, arrays):
@@ -283,6 +285,60 @@ def test_files_that_are_newer_or_damaged_are_refused(change, text, tmp_path):
     rewritten(path, change)
     with pytest.raises(ValueError, match=text):
         nn.load_program(path)
+
+
+def refused(path):
+    """What Python says of a file, and C++ where it is there."""
+    with pytest.raises(ValueError) as e:
+        nn.load_program(path)
+    said = [str(e.value)]
+    lib = SPACES["host"].library()
+    if lib is not None:
+        with pytest.raises(ValueError) as e:
+            lib.Model(str(path))
+        said.append(str(e.value))
+    return said
+
+
+def test_versions_agree_with_each_other_and_with_the_program(tmp_path):
+    x = nn.Variable((2, 3))
+    for version, other, text in [
+        (2, "1", "damaged: its version is 1, and 2 in "),
+        (1, "2", "damaged: its version is 2, and 1 in "),
+        (1, "1", "damaged: program 'main' has open sizes, which are of version 2"),
+    ]:
+        nn.save_program(tmp_path / "a.nnlp", lambda x: x * 2, {"x": x}, open={"x": ("n", None)})
+        rewritten(tmp_path / "a.nnlp", lambda p, _, v=version: p.update(version=v), version=other)
+        for said in refused(tmp_path / "a.nnlp"):
+            assert f"a.nnlp: {text}" in said
+
+
+def as_large(program, arrays):
+    program["programs"]["main"]["values"][0][1] = [2**31 - 1, 2**31 - 1]
+
+
+def example(program, arrays):
+    program["programs"]["main"]["dims"]["n"][0] = 2**31 - 1
+
+
+def split_up(program, arrays):
+    """Into more parts than there is memory for."""
+    main = program["programs"]["main"]
+    main["dims"]["n"][0] = main["values"][0][1][0] = 2**31 - 1
+    main["steps"][0].update(op="split", attrs={"axis": 0}, open={})
+    main["steps"][0].pop("elementwise", None)
+    main["ops"]["split"] = {"axis": 0}
+
+
+@pytest.mark.parametrize("change", [as_large, example, split_up])
+def test_sizes_are_looked_at_before_anything_is_made_of_them(change, tmp_path):
+    x = nn.Variable((2, 3))
+    nn.save_program(tmp_path / "a.nnlp", lambda x: x[1:] * 2, {"x": x}, open={"x": ("n", None)})
+    rewritten(tmp_path / "a.nnlp", change)
+    start = time.process_time()
+    for said in refused(tmp_path / "a.nnlp"):
+        assert "a.nnlp: " in said
+    assert time.process_time() - start < 1
 
 
 def test_a_changed_program_is_damaged(tmp_path):

@@ -26,13 +26,17 @@ import nnl as nn
 import nnl.solvers as S
 from nnl.core import safetensors
 from nnl.ext.library import DTYPES
+from nnl.graph.sizes import OPERATORS as SIGNS
 from tests.graph import test_switch, test_while_loop
+from tests.graph.open_networks import Network
+from tests.graph.open_networks import steps as steps_of_a_loop
 from tests.graph.saved import STEPS, saved_sample, training_step
 from tests.test_derived import CASES, Case
 
 BATCH = 100  # files for one process
 NUMBERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 4, 7, 16, 2**31, 2**40, 2**62, 2**63 - 1)
 REALS: tuple[Any, ...] = (0.0, -1.0, 0.5, 2.0, 1e30, {"float": "nan"}, {"float": "inf"})
+OPERATORS = tuple(SIGNS)
 Json = Any
 
 
@@ -48,7 +52,10 @@ class Damage:
         return items[int(self.rng.integers(len(items)))]
 
     def once(self) -> None:
-        self.pick((self.shape, self.type, self.place, self.operand, self.attribute, self.code))()
+        changes = [self.shape, self.type, self.place, self.operand, self.attribute, self.code]
+        if any("open" in s for s in self.steps) or "dims" in self.program:
+            changes += 4 * [self.size]
+        self.pick(changes)()
 
     def shape(self) -> None:
         old = list(self.pick(self.values)[1])
@@ -105,6 +112,22 @@ class Damage:
             key = self.pick(set(program) - {"op"})
             program[key] = self.other(program[key])
 
+    def size(self) -> None:
+        """Of an open size, or of an expression of them."""
+        holders = [self.program.get("dims", {}), *[s["open"] for s in self.steps if "open" in s]]
+        holders += [v[2]["sizes"] for v in self.values if len(v) > 2 and "sizes" in v[2]]
+        leaves = [leaf for holder in holders for leaf in every_leaf(holder)]
+        if not leaves:
+            return
+        holder, key = self.pick(leaves)
+        old, dims = holder[key], [*self.program.get("dims", {}), "nothing"]
+        if self.rng.random() < 0.3:
+            holder[key] = [self.pick(OPERATORS), old, self.pick((*dims, *NUMBERS, [1, 0]))]
+        elif isinstance(old, str):
+            holder[key] = self.pick((*OPERATORS, *dims))
+        else:
+            holder[key] = self.pick((*NUMBERS, *dims, None, 1000, 10**6))
+
     def number(self) -> int:
         return int(self.rng.integers(1, len(self.values) + 1))
 
@@ -146,6 +169,15 @@ def every_step(steps: Json) -> Iterator[Json]:
     for step in steps:
         yield step
         yield from every_step(step.get("parts", ()))
+
+
+def every_leaf(tree: Json) -> Iterator[tuple[Any, Any]]:
+    """(dict or list, key) of each number and word."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        if isinstance(value, (dict, list)):
+            yield from every_leaf(value)
+        else:
+            yield tree, key
 
 
 def every_program(program: Json) -> Iterator[Json]:
@@ -196,10 +228,20 @@ def good_programs(folder: Path) -> list[Good]:
         }
         return json.loads(arrays.pop("nnl.program").tobytes()), arrays
 
+    def opened(seed: int) -> None:
+        net = Network(seed)
+        x = nn.Variable(net.shape(np.random.default_rng(seed)))
+        nn.save_program(path, net, {"x": x}, open={"x": net.axes})
+        nn.clear_parameters()
+
     names = set(nn.ext.native.library().rule_names())
     samples = [partial(sample, *p.values) for p in CASES if p.values[0].name in names]
     steps = [partial(step, make) for make in STEPS.values()]
     writers = [(w, 1) for w in samples] + [(w, 10) for w in steps] + [(branches, 20), (loop, 20)]
+    nets = [k for k in range(60) if not any(f is steps_of_a_loop for f, _ in Network(k).layers)]
+    writers += [
+        (partial(opened, k), 4) for k in nets
+    ]  # another limit may let a loop go on for ever
     return [good for w, n in writers for good in [cache(partial(read, w))] * n]
 
 
@@ -217,7 +259,8 @@ def write(path: Path, good: Good, rng: np.random.Generator) -> None:
         for _ in range(int(rng.integers(1, 4))):
             Damage(programs[int(rng.integers(len(programs)))], rng).once()
     text = np.frombuffer(json.dumps(data).encode(), np.uint8)
-    safetensors.save(path, {**arrays, "nnl.program": text}, {"format": "nnlp", "version": "1"})
+    meta = {"format": "nnlp", "version": str(data["version"])}
+    safetensors.save(path, {**arrays, "nnl.program": text}, meta)
 
 
 def complaints(count: int, seed: int, folder: Path, runner: str | None) -> Iterator[str]:
