@@ -7,6 +7,9 @@ Two arrays have the same rank; sizes of 1 stretch. There is no broadcasting betw
 from __future__ import annotations
 
 import math
+from functools import reduce
+
+import numpy as np
 
 from nnl.core.op import OPS, Cost, Onnx, Sample, op
 from nnl.core.spec import Spec, broadcast_shape, check_same_shape
@@ -154,7 +157,7 @@ class pow2(Binary):
     r"""$y = x_0^{x_1}$, element by element; sizes of 1 stretch.
 
     $\partial y / \partial x_1 = y \ln x_0$ is taken as 0 at $x_0 = 0$, and is NaN for negative
-    $x_0$. $\partial y / \partial x_0 = x_1 x_0^{x_1 - 1}$ is NaN at $x_0 = x_1 = 0$.
+    $x_0$. $\partial y / \partial x_0 = x_1 x_0^{x_1 - 1}$ is 0 at $x_0 = x_1 = 0$.
 
     Args:
         x0, x1: Arrays of one rank. The result is NaN where x0 is negative and x1 no whole number.
@@ -252,8 +255,41 @@ class mul_n(Variadic):
     def vjp(self, gy, *, x, need):
         if len(x) == 1:
             return gy
+        if len(x) <= 3:  # a product of two others has no zero once it has overflowed
+            others = [[gy, *x[:i], *x[i + 1 :]] for i in range(len(x))]
+        else:
+            others = [[gy, reduce(absorbing_mul, x[:i] + x[i + 1 :])] for i in range(len(x))]
         return tuple(
-            [mul_n(gy, *x[:i], *x[i + 1 :]) if needed else None for i, needed in enumerate(need)]
+            [mul_n(*o) if needed else None for o, needed in zip(others, need, strict=True)]
+        )
+
+
+def absorbed(xp, a, b):
+    """a b, and 0 where one is 0, whatever the other has overflowed to. NaN stays NaN."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        y = xp.multiply(a, b)
+        return xp.where(xp.isnan(y) & ~xp.isnan(xp.add(a, b)), xp.zeros_like(y), y)
+
+
+@op("absorbing_mul")
+class absorbing_mul(Binary):
+    """$y = x_0 x_1$ of two products, in which a factor 0 makes 0 of what overflows.
+
+    So a product of many finite numbers with a 0 among them is 0 in whatever parts it is taken.
+    """
+
+    def forward(self, xp, x0, x1):
+        return absorbed(xp, x0, x1)
+
+    def elementwise(self, w):
+        y = w("multiply", 0, 1)
+        both = w("add", 0, 1)  # NaN where one of them is, or y is infinite
+        w("where", w("is_nan", y), w("where", w("is_nan", both), both, w.number(0)), y)
+
+    def vjp(self, gy, *, x0, x1, need):
+        return (
+            sum_to(absorbing_mul(gy, x1), x0.shape) if need[0] else None,
+            sum_to(absorbing_mul(gy, x0), x1.shape) if need[1] else None,
         )
 
 

@@ -46,7 +46,8 @@ class batch_det(Matrices):
     r"""Determinants: $y_b = \det x_b$.
 
     Args:
-        x: (B, n, n). Its gradient takes the inverse, so there is none at singular matrices.
+        x: (B, n, n). Its gradient are the cofactors, at singular matrices too; the gradient of
+            that takes the inverse.
     Returns:
         (B,).
     Raises:
@@ -60,8 +61,38 @@ class batch_det(Matrices):
     def forward(self, xp, x):
         return xp.linalg.det(x)
 
+    def vjp(self, gy, *, x):
+        return mul2(reshape(gy, (x.shape[0], 1, 1)), batch_cofactor(x))
+
+    def samples(rng):
+        yield Sample(matrices(rng))
+        yield Sample(matrices(rng, 1))
+        yield Sample(np.zeros((0, 3, 3)))
+
+
+@op("batch_cofactor")
+class batch_cofactor(Matrices):
+    r"""Cofactors: $y_b = \det x_b\, x_b^{-T}$ or its limit, where a matrix is singular."""
+
+    def infer(self, x):
+        self.check(x)
+        return x
+
+    def forward(self, xp, x):
+        # of x = u s v: det(u v) u cof(s) v, and those of s are products of its other elements
+        u, s, v = xp.linalg.svd(x.astype(np.float64))
+        n = s.shape[1]
+        others = xp.where(xp.eye(n, dtype=bool), 1.0, s[:, None, :]).prod(axis=2)
+        sign = xp.linalg.det(u) * xp.linalg.det(v)
+        return ((u * (others * sign[:, None])[:, None, :]) @ v).astype(x.dtype)
+
     def vjp(self, gy, *, x, y):
-        return inverse_times(mul2(gy, y), x)
+        inverse = batch_inv(x)
+        along = OPS["sum"](
+            mul2(gy, transpose(inverse, axes=(0, 2, 1))), axes=(1, 2), keep_dims=True
+        )
+        turned = batch_matmul(batch_matmul(y, gy, transpose_b=True), inverse, transpose_b=True)
+        return OPS["sub2"](mul2(along, y), turned)
 
     def samples(rng):
         yield Sample(matrices(rng))
@@ -74,7 +105,7 @@ class batch_logdet(Matrices):
     r"""Logarithms of absolute determinants: $y_b = \log |\det x_b|$.
 
     Args:
-        x: (B, n, n). A singular matrix gives minus infinity.
+        x: (B, n, n). A singular matrix gives minus infinity, and has no gradient.
     Returns:
         (B,).
     Raises:

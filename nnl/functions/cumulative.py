@@ -7,7 +7,7 @@ import numpy as np
 
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import check_axis, check_same_shape
-from nnl.functions.arithmetic import mul2
+from nnl.functions.arithmetic import absorbed, absorbing_mul
 
 CATEGORY = "Reduction"
 
@@ -20,11 +20,7 @@ def part(x, axis, start, stop):
 
 
 class Cumulative:
-    """Common to cumsum and cumprod: attributes, and the passage along the axis."""
-
-    axis: int | None = None
-    exclusive: bool = False
-    reverse: bool = False
+    """Common to running results: the passage along the axis."""
 
     def resolve(self, x):
         axis = 0 if self.axis is None else self.axis
@@ -35,13 +31,17 @@ class Cumulative:
 
     def forward(self, xp, x, out=None):
         y = xp.empty(x.shape, x.dtype) if out is None else out
+        self.run(xp, x, y, self.exclusive)
+        return y
+
+    def run(self, xp, x, y, exclusive):
+        """Write the running results of x to y."""
         a, n = self.axis, x.shape[self.axis]
         x_, y_ = (xp.flip(x, a), xp.flip(y, a)) if self.reverse else (x, y)
-        if self.exclusive:
+        if exclusive:
             part(y_, a, 0, 1)[...] = self.first
             x_, y_ = part(x_, a, 0, n - 1 if n else 0), part(y_, a, 1, n)
-        getattr(xp, self.op.name)(x_, axis=a, out=y_)
-        return y
+        getattr(xp, self.total)(x_, axis=a, out=y_)
 
     def cost(self, x):
         return Cost(flops=x.size, bytes=2 * x.nbytes)
@@ -77,7 +77,10 @@ class cumsum(Cumulative):
         array([1., 3., 6.], dtype=float32)
     """
 
-    first = 0
+    axis: int | None = None
+    exclusive: bool = False
+    reverse: bool = False
+    first, total = 0, "cumsum"
 
     def vjp(self, gy):
         return cumsum(gy, self.axis, self.exclusive, not self.reverse)
@@ -96,14 +99,48 @@ class cumprod(Cumulative):
         ShapeError: axis is out of range.
     """
 
-    first = 1
+    axis: int | None = None
+    exclusive: bool = False
+    reverse: bool = False
+    first, total = 1, "cumprod"
 
     def vjp(self, gy, *, x):
-        # gx_i = (product before i) (gy_i + x_{i+1} (gy_{i+1} + x_{i+2} (...)))
-        back = not self.reverse
-        g = delay(gy, self.axis, back) if self.exclusive else gy
-        before = cumprod(x, self.axis, True, self.reverse)
-        return mul2(before, transposed_recurrence(g, x, self.axis, back))
+        g = delay(gy, self.axis, not self.reverse) if self.exclusive else gy
+        return through_products(g, x, self.axis, self.reverse)
+
+
+def through_products(gy, x, axis, reverse):
+    """The gradient of running products: (product before i) (gy_i + x_{i+1} (gy_{i+1} + ...)).
+
+    A zero absorbs what has overflowed on the other side of it.
+    """
+    rest = transposed_recurrence(gy, x, axis, not reverse)
+    return absorbing_mul(product_before(x, axis, reverse), rest)
+
+
+@op("product_before")
+class product_before(Cumulative):
+    """$y_i = x_0 ... x_{i-1}$ along an axis, or from its end, where a zero absorbs an overflow."""
+
+    axis: int
+    reverse: bool = False
+    first, total = 1, "cumprod"
+
+    def forward(self, xp, x):
+        y, without_zeros = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype)
+        with np.errstate(invalid="ignore", over="ignore"):
+            self.run(xp, x, y, True)
+            self.run(xp, xp.where(x == 0, xp.ones_like(x), x), without_zeros, True)
+        return xp.where(xp.isnan(y) & ~xp.isnan(without_zeros), xp.zeros_like(y), y)
+
+    def vjp(self, gy, *, x):
+        g = delay(gy, self.axis, not self.reverse)
+        return through_products(g, x, self.axis, self.reverse)
+
+    def samples(rng):
+        for reverse in (False, True):
+            yield Sample(with_zeros(), axis=1, reverse=reverse)
+        yield Sample(rng.normal(size=(0, 2)), axis=0)
 
 
 @op("delay")
@@ -138,7 +175,10 @@ class delay:
 
 
 class Recurrence:
-    """Common to recurrence and its transpose; each is the gradient of the other."""
+    """Common to recurrence and its transpose; each is the gradient of the other.
+
+    A factor 0 makes 0 of what has overflowed.
+    """
 
     axis: int
     reverse: bool = False
@@ -154,7 +194,7 @@ class Recurrence:
             h_, x_ = h_[::-1], x_[::-1]
         shift = self.shift
         for i in range(1, len(h_)):
-            h_[i] += x_[i - shift] * h_[i - 1]
+            h_[i] += absorbed(xp, x_[i - shift], h_[i - 1])
         return h
 
     def cost(self, g, x):
@@ -174,7 +214,7 @@ class recurrence(Recurrence):
 
     def vjp(self, gh, *, x, y):
         gg = transposed_recurrence(gh, x, self.axis, not self.reverse)
-        return gg, mul2(gg, delay(y, self.axis, self.reverse))
+        return gg, absorbing_mul(gg, delay(y, self.axis, self.reverse))
 
 
 @op("transposed_recurrence")
@@ -185,4 +225,4 @@ class transposed_recurrence(Recurrence):
 
     def vjp(self, gh, *, x, y):
         gg = recurrence(gh, x, self.axis, not self.reverse)
-        return gg, mul2(delay(gg, self.axis, not self.reverse), y)
+        return gg, absorbing_mul(delay(gg, self.axis, not self.reverse), y)

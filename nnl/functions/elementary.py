@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnl.core.op import Cost, Onnx, Sample, op
+from nnl.core.op import OPS, Cost, Onnx, Sample, op
 from nnl.functions.arithmetic import (
     Binary,
     Unary,
@@ -23,6 +23,7 @@ from nnl.functions.comparison import equal_scalar
 from nnl.functions.reduction import sum_to
 
 CATEGORY = "Math"
+LARGEST = float(np.finfo(np.float32).max)
 
 __all__ = [
     "abs",
@@ -304,7 +305,7 @@ class atan2(Binary):
     It is between -pi and pi, and its tangent is $x_0 / x_1$.
 
     Args:
-        x0, x1: Arrays of one rank; sizes of 1 stretch. The gradient at x0 = x1 = 0 is NaN.
+        x0, x1: Arrays of one rank; sizes of 1 stretch. The gradient at x0 = x1 = 0 is 0.
     Raises:
         ShapeError: The ranks differ, or two sizes differ and neither is 1.
     """
@@ -313,10 +314,19 @@ class atan2(Binary):
     elementwise = "atan2"
 
     def vjp(self, gy, *, x0, x1, need):
-        g = div2(gy, add2(mul2(x0, x0), mul2(x1, x1)))
+        # x1 / r^2 and -x0 / r^2 in units of the larger side, whose square may be no number
+        side = OPS["maximum2"](abs(x0), abs(x1))
+        is_zero = equal_scalar(side, 0.0)
+        unit = add2(OPS["minimum_scalar"](side, LARGEST), is_zero)
+        height, width = div2(x0, unit), div2(x1, unit)
+        square = add2(add2(mul2(height, height), mul2(width, width)), is_zero)
+
+        def part(side):
+            return div2(mul2(gy, div2(side, square)), unit)
+
         return (
-            sum_to(mul2(g, x1), x0.shape) if need[0] else None,
-            sum_to(mul_scalar(mul2(g, x0), -1.0), x1.shape) if need[1] else None,
+            sum_to(part(width), x0.shape) if need[0] else None,
+            sum_to(mul_scalar(part(height), -1.0), x1.shape) if need[1] else None,
         )
 
 

@@ -249,16 +249,16 @@ class prod_op(Reduction):
         return xp.prod(x, axis=self.axes, keepdims=self.keep_dims, out=out)
 
     def vjp(self, gy, *, x):
-        # one axis after the other: the product of all others is before times after
-        cumprod, mul = OPS["cumprod"], OPS["mul2"]
-        g = spread(gy, x, self.axes)
-        part = x
-        for axis in self.axes:
-            before = cumprod(part, axis=axis, exclusive=True)
-            after = cumprod(part, axis=axis, exclusive=True, reverse=True)
-            g = mul(g, mul(before, after))
-            part = prod_op(part, axes=(axis,), keep_dims=True)
-        return g
+        # in one line: the product of all others is before times after
+        product, moved = OPS["product_before"], OPS["transpose"]
+        kept = [i for i in range(len(x.shape)) if i not in self.axes]
+        order = [*kept, *self.axes]
+        shape = [x.shape[i] for i in order]
+        line = reshape(moved(x, order), (*shape[: len(kept)], count(x.shape, self.axes)))
+        before, after = (product(line, axis=len(kept), reverse=r) for r in (False, True))
+        others = reshape(OPS["absorbing_mul"](before, after), shape)
+        back = [order.index(i) for i in range(len(order))]
+        return OPS["mul2"](spread(gy, x, self.axes), moved(others, back))
 
 
 def prod(x, axis=None, keepdims=False):

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from nnl.core.op import Cost, Onnx, Sample, op
+from nnl.core.op import OPS, Cost, Onnx, Sample, op
 from nnl.functions.arithmetic import (
     Unary,
     add2,
@@ -217,10 +217,11 @@ class gelu(OnAllReals):
         return xp.multiply(y, 0.5, out=y)
 
     def vjp(self, gy, *, x):
-        square = mul2(x, x)
+        # from 100 on t is 1, and its slope 0; x^2 must not be infinite there
+        square = OPS["minimum_scalar"](mul2(x, x), 1e4)
         t = tanh(mul2(x, add_scalar(mul_scalar(square, _GELU_CUBIC), _GELU_LINEAR)))
         inner = add_scalar(mul_scalar(square, 3.0 * _GELU_CUBIC), _GELU_LINEAR)
-        slope = add2(add_scalar(t, 1.0), tanh_backward(mul2(x, inner), t))
+        slope = add2(add_scalar(t, 1.0), mul2(tanh_backward(x, t), inner))
         return mul_scalar(mul2(gy, slope), 0.5)
 
     def cost(self, x):

@@ -177,6 +177,11 @@ const std::map<std::string, Program>& programs() {
   static const std::map<std::string, Program> table = {
       {"add_n", [](Writer& w) { over_all(w, "add"); }},
       {"mul_n", [](Writer& w) { over_all(w, "multiply"); }},
+      {"absorbing_mul",
+       [](Writer& w) {
+         const int64_t y = w("multiply", 0, 1), both = w("add", 0, 1);
+         w("where", w("is_nan", y), w("where", w("is_nan", both), both, w.number(0)), y);
+       }},
       {"pow_scalar", power},
       {"r_sub_scalar", [](Writer& w) { w("subtract", w.attribute("val"), 0); }},
       {"r_div_scalar", [](Writer& w) { w("divide", w.attribute("val"), 0); }},

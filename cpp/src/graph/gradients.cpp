@@ -3,6 +3,7 @@
 #include "gradients.h"
 
 #include <cmath>
+#include <limits>
 
 namespace nnl::graph {
 namespace {
@@ -50,7 +51,10 @@ const Gradient div_rule("div2", [](const B& b) -> Variables {
 });
 const Gradient pow_rule("pow2", [](const B& b) -> Variables {
   Variables g(2);
-  if (b.need(0)) g[0] = sum_to(b.gy() * (b.x(1) * pow2(b.x(0), b.x(1) - 1.0)), b.shape(0));
+  if (b.need(0)) {
+    const Variable less = b.x(1) - 1.0 + equal_scalar(b.x(1), 0);  // 0 x0^0 is 0 at 0, too
+    g[0] = sum_to(b.gy() * (b.x(1) * pow2(b.x(0), less)), b.shape(0));
+  }
   if (b.need(1)) {
     const Variable base = b.x(0) + equal_scalar(b.x(0), 0);  // 1 for 0, so that the log is 0
     g[1] = sum_to(b.gy() * (b.y() * log(base)), b.shape(1));
@@ -63,10 +67,12 @@ const Gradient mul_n_rule("mul_n", [](const B& b) -> Variables {
   Variables g(b.node->in.size());
   for (size_t i = 0; i < g.size(); ++i) {
     if (!b.need(i)) continue;
-    Variables others{b.gy()};
+    Variables others;
     for (size_t j = 0; j < g.size(); ++j)
       if (j != i) others.push_back(b.x(j));
-    g[i] = mul_n(others);
+    Variable all = others[0];
+    for (size_t j = 1; j < others.size(); ++j) all = apply1("absorbing_mul", {}, {all, others[j]});
+    g[i] = b.gy() * all;
   }
   return g;
 });
@@ -146,9 +152,14 @@ const Gradient atanh_rule("atanh", [](const B& b) -> Variables {
 });
 
 const Gradient atan2_rule("atan2", [](const B& b) -> Variables {
-  const Variable g = b.gy() / (b.x(0) * b.x(0) + b.x(1) * b.x(1));
-  return {b.need(0) ? sum_to(g * b.x(1), b.shape(0)) : Variable(),
-          b.need(1) ? sum_to(g * b.x(0) * -1.0, b.shape(1)) : Variable()};
+  // x1 / r^2 and -x0 / r^2 in units of the larger side, whose square may be no number
+  const Variable side = maximum2(abs(b.x(0)), abs(b.x(1))), is_zero = equal_scalar(side, 0);
+  const Variable unit = minimum_scalar(side, std::numeric_limits<float>::max()) + is_zero;
+  const Variable height = b.x(0) / unit, width = b.x(1) / unit;
+  const Variable square = height * height + width * width + is_zero;
+  const auto part = [&](const Variable& s) { return b.gy() * (s / square) / unit; };
+  return {b.need(0) ? sum_to(part(width), b.shape(0)) : Variable(),
+          b.need(1) ? sum_to(part(height) * -1.0, b.shape(1)) : Variable()};
 });
 const Gradient erf_rule("erf", [](const B& b) -> Variables {
   return {b.gy() * (exp(b.x() * b.x() * -1.0) * 1.1283791670955126)};  // 2 / sqrt(pi)
@@ -214,9 +225,11 @@ const Gradient swish_rule("swish", [](const B& b) -> Variables {
 });
 const Gradient gelu_rule("gelu", [](const B& b) -> Variables {
   const double linear = std::sqrt(2 / M_PI), cubic = 0.044715 * linear;
-  const Variable x = b.x(), square = x * x, t = tanh(x * (square * cubic + linear));
+  // from 100 on t is 1, and its slope 0; x^2 must not be infinite there
+  const Variable x = b.x(), square = minimum_scalar(x * x, 1e4),
+                 t = tanh(x * (square * cubic + linear));
   const Variable inner = square * (3 * cubic) + linear;
-  return {b.gy() * ((t + 1.0) + backward_op("tanh_backward", x * inner, t)) * 0.5};
+  return {b.gy() * ((t + 1.0) + backward_op("tanh_backward", x, t) * inner) * 0.5};
 });
 const Gradient mish_rule("mish", [](const B& b) -> Variables {
   const Variable t = tanh(softplus(b.x()));

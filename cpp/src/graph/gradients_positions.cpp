@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of running sums and products, of elements at positions, and of recurrent layers.
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
 #include "gradients.h"
 
 namespace nnl::graph {
@@ -10,34 +14,45 @@ using B = Backward;
 
 // ---- running sums and products ----
 
-AttributeMap along(int64_t axis, bool exclusive, bool reverse) {
-  return {{"axis", axis}, {"exclusive", exclusive}, {"reverse", reverse}};
-}
+AttributeMap along(int64_t axis, bool reverse) { return {{"axis", axis}, {"reverse", reverse}}; }
 
 const Gradient cumsum_rule("cumsum", [](const B& b) -> Variables {
   AttributeMap back = b.node->attributes;
   back["reverse"] = !b.attributes.flag("reverse");
   return {apply1("cumsum", back, {b.gy()})};
 });
+Variable absorbing(const Variable& x0, const Variable& x1) {
+  return apply1("absorbing_mul", {}, {x0, x1});
+}
 // gx_i = (product before i) (gy_i + x_{i+1} (gy_{i+1} + x_{i+2} (...))), so exact where x is 0
 const Gradient cumprod_rule("cumprod", [](const B& b) -> Variables {
   const int64_t axis = b.attributes.integer("axis");
   const bool reverse = b.attributes.flag("reverse");
   const AttributeMap back{{"axis", axis}, {"reverse", !reverse}};
   const Variable g = b.attributes.flag("exclusive") ? apply1("delay", back, {b.gy()}) : b.gy();
-  const Variable before = apply1("cumprod", along(axis, true, reverse), {b.x()});
-  return {before * apply1("transposed_recurrence", back, {g, b.x()})};
+  const Variable before = apply1("product_before", along(axis, reverse), {b.x()});
+  return {absorbing(before, apply1("transposed_recurrence", back, {g, b.x()}))};
 });
-// One axis after the other: the product of all others is what is before times what is after.
+// In one line, the product of all others is what is before times what is after.
 const Gradient prod_rule("prod", [](const B& b) -> Variables {
   const std::vector<int64_t>& axes = b.attributes.integers("axes");
-  Variable g = spread(b.gy(), b.shape(), axes), part = b.x();
-  for (int64_t axis : axes) {
-    g = g * (apply1("cumprod", along(axis, true, false), {part}) *
-             apply1("cumprod", along(axis, true, true), {part}));
-    part = prod(part, {axis}, true);
+  const Shape& x = b.shape();
+  Shape order, back(x.size()), shape, row;
+  for (int64_t i = 0; i < static_cast<int64_t>(x.size()); ++i)
+    if (std::find(axes.begin(), axes.end(), i) == axes.end()) order.push_back(i);
+  const auto last = static_cast<int64_t>(order.size());
+  order.insert(order.end(), axes.begin(), axes.end());
+  for (size_t i = 0; i < order.size(); ++i) {
+    shape.push_back(x[static_cast<size_t>(order[i])]);
+    back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
   }
-  return {g};
+  row.assign(shape.begin(), shape.begin() + last);
+  row.push_back(
+      std::accumulate(shape.begin() + last, shape.end(), int64_t{1}, std::multiplies<>()));
+  const Variable line = reshape(transpose(b.x(), order), row);
+  const Variable others = absorbing(apply1("product_before", along(last, false), {line}),
+                                    apply1("product_before", along(last, true), {line}));
+  return {spread(b.gy(), x, axes) * transpose(reshape(others, shape), back)};
 });
 
 // ---- elements at positions ----

@@ -5,7 +5,15 @@
 namespace nnl {
 namespace {
 
-enum class Along { sum, product, delay, recurrence, transposed };
+enum class Along { sum, product, before, delay, recurrence, transposed };
+
+// A factor 0 makes 0 of what has overflowed.
+float absorbed(float a, float b) {
+  const float y = a * b;
+  if (y == y) [[likely]]
+    return y;
+  return a == a && b == b ? 0.0f : y;
+}
 
 // Inputs x, or g and x; y has their shape. Every line along the axis by itself.
 template <Along how>
@@ -16,6 +24,8 @@ class Cumulative : public Kernel {
     reverse_ = s.attributes.flag("reverse");
     if constexpr (how == Along::sum || how == Along::product)
       exclusive_ = s.attributes.flag("exclusive");
+    else
+      exclusive_ = how == Along::delay || how == Along::before;
   }
 
   void run(const Buffers& b) override {
@@ -35,18 +45,19 @@ class Cumulative : public Kernel {
   // One line from its element `at` on.
   void walk(const Buffers& b, int64_t at, int64_t step) const {
     const auto read = [&](size_t i, int64_t o) { return float_at(b.in[i], type_, o); };
-    float total = how == Along::product ? 1.0f : 0.0f, before = 0.0f;
+    float total = how == Along::product || how == Along::before ? 1.0f : 0.0f, before = 0.0f;
     for (int64_t k = 0; k < line_.n; ++k, at += step) {
       const float x = read(0, at), last = total;
       if (how == Along::sum) total += x;
       if (how == Along::product) total *= x;
+      if (how == Along::before) total = absorbed(total, x);
       if (how == Along::delay) total = x;
-      if (how == Along::recurrence) total = k ? x + read(1, at) * total : x;
+      if (how == Along::recurrence) total = k ? x + absorbed(read(1, at), total) : x;
       if (how == Along::transposed) {
-        total = k ? x + before * total : x;
+        total = k ? x + absorbed(before, total) : x;
         before = read(1, at);
       }
-      set_float(b.out[0], type_, at, exclusive_ || how == Along::delay ? last : total);
+      set_float(b.out[0], type_, at, exclusive_ ? last : total);
     }
   }
 
@@ -67,6 +78,7 @@ std::unique_ptr<Kernel> cumulative(const Signature& s) {
 const Registration registrations[] = {
     {"cumsum", cumulative<Along::sum>},
     {"cumprod", cumulative<Along::product>},
+    {"product_before", cumulative<Along::before>},
     {"delay", cumulative<Along::delay>},
     {"recurrence", cumulative<Along::recurrence>},
     {"transposed_recurrence", cumulative<Along::transposed>},

@@ -66,10 +66,10 @@ const ShapeRule of_x0{
 Specs stretched(const RuleCall& c) { return {with_shape(c[0], together(c, 0, 1))}; }
 
 const ShapeRule of_two{
-    {"absolute_error", "add2",       "atan2",         "bc_add2",       "div2",
-     "equal",          "greater",    "greater_equal", "less",          "less_equal",
-     "logical_and",    "logical_or", "logical_xor",   "maximum2",      "minimum2",
-     "mul2",           "not_equal",  "pow2",          "squared_error", "sub2"},
+    {"absolute_error", "absorbing_mul", "add2",          "atan2",    "bc_add2",    "div2",
+     "equal",          "greater",       "greater_equal", "less",     "less_equal", "logical_and",
+     "logical_or",     "logical_xor",   "maximum2",      "minimum2", "mul2",       "not_equal",
+     "pow2",           "squared_error", "sub2"},
     "x0 x1",
     stretched};
 

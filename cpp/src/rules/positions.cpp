@@ -12,7 +12,7 @@ Specs along_axis(const RuleCall& c) {
   if (c.in.size() > 1) c.same_shape(1, 0);
   return {c[0]};
 }
-const ShapeRule cumulative{{"cumsum", "cumprod", "delay"}, "x", along_axis};
+const ShapeRule cumulative{{"cumsum", "cumprod", "product_before", "delay"}, "x", along_axis};
 const ShapeRule recurrence{{"recurrence", "transposed_recurrence"}, "g x", along_axis};
 
 Specs sorted(const RuleCall& c) {
