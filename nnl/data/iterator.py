@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -17,10 +18,17 @@ from nnl.data.source_cache import CacheDataSource
 from nnl.data.source_csv import CsvDataSource
 from nnl.data.source_file_cache import DataSourceWithFileCache
 from nnl.data.source_simple import ConcatDataSource, SimpleDataSource
+from nnl.data.workers import given as _given
 
 RandomState = np.random.RandomState
 Callback = Callable[[int], object]
 Array = np.ndarray[Any, Any]
+
+
+class _Plan(NamedTuple):
+    samples: list[Any]  # or promises of them
+    epochs_ended: int
+    position: int
 
 
 class _Batch(NamedTuple):
@@ -83,6 +91,7 @@ class DataIterator:
         self._closed = False
         self._pool: ThreadPoolExecutor | None = None
         self._ahead: Future[_Batch | None] | None = None
+        self._plans: deque[_Plan | None] = deque()
         if use_thread:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="nnl_data")
         self._reset()
@@ -91,26 +100,39 @@ class DataIterator:
         """Begin an epoch anew. Scripts rewind with it, so it also drops what was read ahead."""
         if self._ahead is not None:
             self._ahead.exception()  # the thread is done with the source
+        self._plans.clear()
         self._data_source.reset()
         self._position = 0
         if self._pool is not None:
             self._ahead = self._pool.submit(self._read_batch)
 
     def _read_batch(self) -> _Batch | None:
-        """Read one batch from the source; None if the data are exhausted."""
+        """Read one batch from the source; None if the data are exhausted. Samples that workers load
+        are asked for some batches before."""
+        plans, ahead = self._plans, self._data_source.ahead
+        while not plans or (plans[-1] is not None and (len(plans) - 1) * self._batch_size < ahead):
+            plans.append(self._plan())
+        plan = plans.popleft()
+        if plan is None:
+            return None
+        data = self._stack([_given(sample) for sample in plan.samples])
+        return _Batch(data, plan.epochs_ended, plan.position)
+
+    def _plan(self) -> _Plan | None:
         source = self._data_source
+        take = source.take if source.ahead else source.next
         if self._stop_exhausted and source.position + self._batch_size > self._size:
             return None
         samples = []
         epochs_ended = 0
         for _ in range(self._batch_size):
-            samples.append(source.next())
+            samples.append(take())
             if source.position >= self._size and not self._stop_exhausted:
                 source.reset()
                 epochs_ended += 1
         if epochs_ended:
             source.apply_order()
-        return _Batch(self._stack(samples), epochs_ended, source.position)
+        return _Plan(samples, epochs_ended, source.position)
 
     def _stack(self, samples: list[Any]) -> tuple[Array, ...]:
         columns = []
@@ -335,11 +357,14 @@ def data_iterator_simple(
     epoch_begin_callbacks: Sequence[Callback] = (),
     epoch_end_callbacks: Sequence[Callback] = (),
     stop_exhausted: bool = False,
+    num_workers: int = 0,
+    use_multiprocessing: bool = False,
 ) -> DataIterator:
     """Iterate over samples that a function returns by index: see SimpleDataSource, data_iterator.
 
     A number n becomes a batch of the shape (batch_size,); labels for a Variable of the shape
-    (batch_size, 1) are given as [n].
+    (batch_size, 1) are given as [n]. With num_workers, threads or processes load several samples at
+    once; batches are the same, in the same order, and an error notes the index of its sample.
 
     Example:
         >>> from nnl.utils.data_iterator import data_iterator_simple
@@ -348,7 +373,7 @@ def data_iterator_simple(
         [[0, 1], [0, 2]]
     """
     return data_iterator(
-        _Samples(load_func, num_examples, shuffle=shuffle, rng=rng),
+        _Samples(load_func, num_examples, shuffle, rng, num_workers, use_multiprocessing),
         batch_size,
         use_thread=use_thread,
         with_memory_cache=with_memory_cache,

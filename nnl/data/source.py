@@ -16,6 +16,7 @@ import numpy as np
 
 from nnl.core.annotations import checked
 from nnl.data.settings import settings
+from nnl.data.workers import given
 
 Sample = Any  # a tuple of one array-like per variable
 
@@ -45,6 +46,7 @@ class DataSource:
 
     @checked
     def __init__(self, shuffle: bool = False, rng: np.random.RandomState | None = None) -> None:
+        self.ahead = 0  # samples to ask for before they are needed, which workers load
         self._rng = np.random.RandomState(313) if rng is None else rng
         self._shuffle = shuffle
         self._variables: Any = None
@@ -71,6 +73,10 @@ class DataSource:
 
     def next(self) -> Sample:
         """Return the sample at the current position and advance."""
+        return given(self.take())
+
+    def take(self) -> Any:
+        """The same, or the promise of a sample that a worker loads."""
         data = self._get_data(self._position)
         self._position += 1
         return data
@@ -169,6 +175,7 @@ class SlicedDataSource(DataSource):
         super().__init__(shuffle=shuffle, rng=rng)
         self._data_source = data_source
         self._slice_start, self._slice_end = start, end
+        self.ahead = data_source.ahead
         self._size = end - start
         self._variables = data_source.variables
         self._generation = 0
@@ -221,7 +228,8 @@ class DataSourceWithMemoryCache(DataSource):
         self._order = list(range(self._size))
         self._samples: list[Sample] = [None] * self._size
         self._missing = self._size
-        sample_bytes = sum(np.asarray(value).nbytes for value in data_source._get_data(0))
+        self.ahead = data_source.ahead
+        sample_bytes = sum(np.asarray(value).nbytes for value in given(data_source._get_data(0)))
         self._on_memory = sample_bytes * self._size <= settings.memory_cache_bytes
         logger.debug("memory cache: %s", "on" if self._on_memory else "the data set is too large")
 

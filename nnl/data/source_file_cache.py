@@ -16,6 +16,7 @@ from nnl.core.atomic import replacing
 from nnl.data.cache_files import FORMATS, INDEX, INFO, read_samples, write_lines, write_samples
 from nnl.data.settings import settings
 from nnl.data.source import DataSource, Sample, logger
+from nnl.data.workers import given
 
 
 class DataSourceWithFileCacheError(ValueError):
@@ -98,8 +99,9 @@ class DataSourceWithFileCache(DataSource):
             for start in range(0, self._size, settings.file_cache_rows):
                 end = min(start + settings.file_cache_rows, self._size)
                 samples = []
-                for position in range(start, end):
-                    samples.append(self._data_source._get_data(position))
+                found: Any = (self._data_source._get_data(i) for i in range(start, end))
+                for sample in list(found) if self._data_source.ahead else found:
+                    samples.append(given(sample))
                     progress.update()
                 name = f"{prefix}_{start:08d}_{end - 1:08d}{settings.cache_file_format}"
                 write_samples(os.path.join(self._cache_dir, name), self._columns(samples, start))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from nnl.data.source import DataSource, Sample
+from nnl.data.workers import Workers, load_one
 
+MOST_WORKERS = 1024
 KEPT_ORDERS = 15  # how many epochs the slowest slice may lag behind the fastest
 
 
@@ -29,10 +32,14 @@ class SimpleDataSource(DataSource):
         num_examples: Number of samples.
         shuffle: Whether each generation is a new permutation.
         rng: Generator of the permutations; None is a new RandomState(313).
+        num_workers: How many threads load samples ahead; 0 loads each when it is asked for.
+        use_multiprocessing: Whether the workers are processes, for a load_func that keeps Python's
+            lock. Samples are sent through pipes.
     Raises:
         TypeError: load_func is not callable or does not return a tuple or list, or num_examples
             is not an integer.
-        ValueError: num_examples is not positive.
+        ValueError: num_examples is not positive, num_workers is negative or more than 1024, or
+            there are no workers to be processes.
     Example:
         >>> from nnl.utils.data_iterator import SimpleDataSource
         >>> source = SimpleDataSource(lambda i: (i, i**2), 3)
@@ -48,22 +55,27 @@ class SimpleDataSource(DataSource):
         num_examples: int,
         shuffle: bool = False,
         rng: np.random.RandomState | None = None,
+        num_workers: int = 0,
+        use_multiprocessing: bool = False,
     ) -> None:
         if not callable(load_func):
             raise TypeError(
                 f"{self.called}: load_func is a {type(load_func).__name__}, a function wanted"
             )
-        try:
-            size = operator.index(num_examples)
-        except TypeError:
-            raise TypeError(
-                f"{self.called}: num_examples={num_examples!r} is not an integer"
-            ) from None
+        size = self._whole("num_examples", num_examples)
         if size < 1:
             raise ValueError(
                 f"{self.called}: num_examples={size}: there are no samples, wanted at least 1"
             )
-        first = load_func(0)
+        workers = self._whole("num_workers", num_workers)
+        if not 0 <= workers <= MOST_WORKERS or (use_multiprocessing and not workers):
+            raise ValueError(
+                f"{self.called}: num_workers={num_workers} with use_multiprocessing="
+                f"{use_multiprocessing}, wanted {int(bool(use_multiprocessing))} to {MOST_WORKERS}"
+            )
+        drawn = np.random.RandomState(313) if rng is None else copy.deepcopy(rng)
+        self._seed = int(drawn.randint(2**31))  # and rng draws what it would without
+        first = load_one(load_func, 0, (self._seed, 0, 0))
         rows = isinstance(first, np.ndarray) and first.ndim > 0  # one per variable
         if not rows and not isinstance(first, tuple | list):
             raise TypeError(
@@ -79,6 +91,14 @@ class SimpleDataSource(DataSource):
         self._generation = 0
         self._order_of(0)
         self.reset()
+        self._workers = Workers(load_func, workers, use_multiprocessing) if workers else None
+        self.ahead = 2 * workers
+
+    def _whole(self, name: str, value: Any) -> int:
+        try:
+            return operator.index(value)
+        except TypeError:
+            raise TypeError(f"{self.called}: {name}={value!r} is not an integer") from None
 
     def _order_of(self, generation: int) -> Any:
         while self._drawn <= generation:
@@ -97,12 +117,22 @@ class SimpleDataSource(DataSource):
         return self._get_data_of_generation(position, self._generation)
 
     def _get_data_of_generation(self, position: int, generation: int) -> Sample:
-        return self._load_func(self._order_of(generation)[position])
+        index = self._order_of(generation)[position]
+        seed = (self._seed, generation, int(index))
+        if self._workers is not None:
+            return self._workers.submit(index, seed)
+        return load_one(self._load_func, index, seed)
 
     def apply_order(self) -> None:
         """Change to the order of the next generation."""
         self._generation += 1
         self._order_of(self._generation)
+
+    def close(self) -> None:
+        """Stop the workers."""
+        if self._workers is not None:
+            self._workers.close()
+        super().close()
 
 
 class ConcatDataSource(DataSource):
@@ -139,6 +169,7 @@ class ConcatDataSource(DataSource):
                 )
         super().__init__(shuffle=shuffle, rng=rng)
         self._data_sources = list(data_source_list)
+        self.ahead = max(s.ahead for s in data_source_list)
         self._ends = list(accumulate(source.size for source in data_source_list))
         self._size = self._ends[-1]
         self._variables = variables
