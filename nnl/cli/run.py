@@ -254,7 +254,8 @@ def forward(args: argparse.Namespace) -> int:
 
     network, ends = _network(args, args.batch_size)
     inputs = {n: v for n, v in network.inputs.items() if n not in ends.generated}
-    sizes = {v.shape[0] for v in inputs.values() if v.shape}
+    # of an executor that generates all that it takes, every row has what was generated for it
+    sizes = {v.shape[0] for v in (inputs or network.inputs).values() if v.shape}
     if len(sizes) != 1:
         raise ValueError(f"{args.config}: its inputs have the batch sizes {sorted(sizes)}")
     (batch,) = sizes

@@ -70,6 +70,11 @@ def add_commands(commands: Any) -> None:
         metavar="N",
     )
     p.add_argument(
+        "--every-row",
+        action="store_true",
+        help="monitors also measure the rows after the last full minibatch",
+    )
+    p.add_argument(
         "--events", metavar="FILE", help="write what happens as lines of JSON; - for stdout"
     )
     p.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -136,7 +141,7 @@ def _trainer(args: argparse.Namespace, settings: dict[str, int], stack: ExitStac
         for observer in observers:
             observer(event, **more)
 
-    trainer = Trainer(info, checkpoints, tell, args.patience, team)
+    trainer = Trainer(info, checkpoints, tell, args.patience, team, args.every_row)
     if first:
         logger.info(
             "%s: %d epochs of %d iterations, context %s, seed %d%s",

@@ -43,6 +43,8 @@ def add_commands(commands: Any) -> None:
     q.add_argument("--jobs", type=int, default=1, metavar="N", help="trainings at once")
     q.add_argument("--method", choices=("nsga2", "tpe", "random"), default="nsga2")
     q.add_argument("--seed", type=int, default=0, metavar="N")
+    q = _action(inner, "resume", _resume, "go on with a search that was stopped")
+    q.add_argument("search", metavar="SEARCH", nargs="?", help="(default: the newest one)")
     q = _action(inner, "front", _front, "candidates that no other one beats")
     q.add_argument("search", metavar="SEARCH", nargs="?", help="(default: the newest one)")
 
@@ -202,8 +204,18 @@ def _search(args: argparse.Namespace, console: Any) -> int:
     names = ("attempts", "hours", "jobs", "method", "seed")
     settings = {name: getattr(args, name) for name in names}
     project = _project(console, args.project)
-    console.trials.children = max(console.trials.children, args.jobs)
-    key = console.searches.add(project, None, settings)["id"]
+    return _followed(args, console, console.searches.add(project, None, settings)["id"])
+
+
+def _resume(args: argparse.Namespace, console: Any) -> int:
+    check_installed("optuna")
+    return _followed(args, console, console.searches.resume(_chosen(args, console))["id"])
+
+
+def _followed(args: argparse.Namespace, console: Any, key: str) -> int:
+    """Print what a search finds until it ends, then what is best."""
+    jobs = console.searches.one(key)["settings"]["jobs"]
+    console.trials.children = max(console.trials.children, jobs)
     console.trials.begin()
     console.searches.begin()
     seen: dict[int, str] = {}
@@ -236,14 +248,18 @@ def _line(c: dict[str, Any]) -> str:
     return f"{c['number']:4} {c['status']:8} {error:>10} {c['multiply_adds']:>14,}  {edits}"
 
 
+def _chosen(args: argparse.Namespace, console: Any) -> str:
+    """The search of the arguments, or the newest one."""
+    if args.search is not None:
+        return str(args.search)
+    searches = console.searches.all()
+    if not searches:
+        raise FileNotFoundError(f"there is no search; try: nnl search run PROJECT -d {args.dir}")
+    return str(searches[0]["id"])
+
+
 def _front(args: argparse.Namespace, console: Any) -> int:
-    if args.search is None:
-        searches = console.searches.all()
-        if not searches:
-            raise FileNotFoundError(
-                f"there is no search; try: nnl search run PROJECT -d {args.dir}"
-            )
-        args.search = searches[0]["id"]
+    args.search = _chosen(args, console)
     found = console.searches.front(args.search)
     best = {c["number"]: c for c in found["candidates"]}
     rows: list[tuple[Any, ...]] = [("candidate", "trial", "error", "multiply-adds", "edits")]

@@ -154,10 +154,26 @@ class Searches:
             if row["status"] != "running":
                 raise Refused("conflict", f"this search is {row['status']}", None, key)
             self._change(key, status="cancelled", ended=time.time())
-            for c in self.candidates(key):
-                if c["status"] == "running":
-                    self._stop(c["trial"])
+            self._stop_all(key, self.candidates(key))
         return self.one(key)
+
+    def resume(self, key: str) -> dict[str, Any]:
+        """Go on with a search that was stopped: its trainings where they were, then new ones."""
+        with self._lock, self.store.change():
+            row = self._row(key)
+            if row["status"] not in ("cancelled", "failed"):
+                raise Refused("conflict", f"this search is {row['status']}", None, key)
+            stopped = row["stopped_s"] + time.time() - row["ended"]  # which its hours do not count
+            self._change(key, status="running", ended=None, stopped_s=stopped)
+        return self.one(key)
+
+    def _stop_all(self, key: str, candidates: list[dict[str, Any]]) -> None:
+        """End the trainings of a search; those that were not hopeless wait for it to go on."""
+        for c in candidates:
+            if c["status"] == "running":
+                c["waits"] = not c["reason"]
+                self._stop(c["trial"])
+        self._change(key, candidates=json.dumps(candidates))
 
     def _stop(self, trial: str) -> None:
         try:
@@ -188,7 +204,8 @@ class Searches:
                     self._follow(c, candidates, study, settings)
             running = sum(c["status"] == "running" for c in candidates)
             begun = sum(c["status"] != "rejected" for c in candidates)
-            over = time.time() - row["created"] > settings["hours"] * 3600
+            seconds = time.time() - row["created"] - row["stopped_s"]
+            over = seconds > settings["hours"] * 3600
             last = candidates[-GIVE_UP:]
             stuck = len(last) == GIVE_UP and all(c["status"] == "rejected" for c in last)
             over, left = over or begun >= settings["attempts"] or stuck, REJECTED_AT_ONCE
@@ -205,9 +222,8 @@ class Searches:
                 cancelled = self._row(key)["status"] != "running"  # by another process, meanwhile
                 if over and not running and not cancelled:
                     self._change(key, status="finished", ended=time.time())
-            for c in candidates:
-                if cancelled and c["status"] == "running":
-                    self._stop(c["trial"])
+                if cancelled:
+                    self._stop_all(key, candidates)
 
     def _study(self, key: str, settings: Mapping[str, Any]) -> Any:
         """The study of a search, which remembers what was tried."""
@@ -306,6 +322,16 @@ class Searches:
         import optuna
 
         entry = self.trials.one(c["trial"])
+        if c.get("waits"):
+            deleted = "SELECT 1 FROM trial WHERE id = ? AND deleted"
+            ended = entry["status"] in ENDED or entry["status"] == "suspended"
+            c["waits"] = not ended  # its process is about to end, as it was told
+            if entry["status"] in ("interrupted", "suspended"):
+                if self.store.row(deleted, c["trial"]) is None:
+                    self.trials.resume(c["trial"])
+                    return
+            elif not ended:
+                return
         if entry["best"] is not None:
             c["error"] = entry["best"]["value"]
         if entry["status"] == "finished" and c["error"] is not None:

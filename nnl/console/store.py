@@ -63,6 +63,7 @@ MIGRATIONS = (
     ALTER TABLE plugin_run ADD COLUMN server INTEGER;
     ALTER TABLE plugin_run ADD COLUMN server_start REAL;
     """,
+    "ALTER TABLE search ADD COLUMN stopped_s REAL NOT NULL DEFAULT 0",
 )
 MAX_NAME = 200
 

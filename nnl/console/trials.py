@@ -319,6 +319,7 @@ class Trials:
                 "--events",
                 out / "events.jsonl",
                 "--json",
+                "--every-row",
             ]
             arguments += ["--seed", document.config["seed"]]
             patience = (document.config.get("early_stop") or {}).get("epochs") or 0

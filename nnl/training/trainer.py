@@ -103,21 +103,37 @@ class _Optimizer:
 
 
 class _Monitor:
-    """A monitor of the file."""
+    """A monitor of the file.
 
-    def __init__(self, name: str, monitor: Any, feed: Feed) -> None:
+    Args:
+        every_row: Whether the rows after the last full minibatch are measured too, where the
+            monitor has a value for each row. If not, they come next time, as in NNabla.
+    """
+
+    def __init__(self, name: str, monitor: Any, feed: Feed, every_row: bool = False) -> None:
         self.name, self.feed = name, feed
         self.watched: list[Variable] = [v.variable_instance for v in monitor.monitor_variables]
         if not self.watched or not feed.iterators:
             what = "data set" if self.watched else "variable to watch"
             raise ValueError(f"{feed.where}: it has no {what}")
         largest = max(it.size for it in feed.iterators)
-        # what remains of the data set after the last full minibatch comes next time
-        self.batches = largest // max(it.batch_size for it in feed.iterators)
+        size = max(it.batch_size for it in feed.iterators)
+        rest = largest % size
+        if not every_row or any(v.shape[:1] != (size,) for v in self.watched):
+            rest = 0
+        # of the last minibatch only these rows count; the data set has begun again behind them
+        self.rows = [size] * (largest // size) + ([rest] if rest else [])
+        self.batches, self.has_rest = len(self.rows), bool(rest)
 
-    def value(self) -> float:
+    def value(self, batch: int) -> float:
+        """The mean over a minibatch's rows that count, weighed so that the mean of all minibatches
+        is that of all rows."""
         forward_all(self.watched, clear_no_need_grad=True)
-        return _mean(self.watched)
+        if not self.has_rest:
+            return _mean(self.watched)
+        rows = self.rows[batch]
+        share = rows * self.batches / sum(self.rows)
+        return share * sum(float(np.mean(v.d[:rows])) for v in self.watched)
 
 
 class Trainer:
@@ -128,6 +144,8 @@ class Trainer:
         checkpoints: Where results go.
         tell: Told of every event of the run; see docs/training_files.md.
         patience: Epochs without a better result after which the training is done; 0 for all.
+        every_row: Whether monitors measure the rows after the last full minibatch too; not of a
+            team.
         team: The processes that train together, if there are several; the first one tells and
             saves.
     """
@@ -139,10 +157,11 @@ class Trainer:
         tell: Tell,
         patience: int = 0,
         team: Team | None = None,
+        every_row: bool = False,
     ) -> None:
         config = info.training_config
         self.info, self.checkpoints, self.tell, self.patience = info, checkpoints, tell, patience
-        self.team = team
+        self.team, self.every_row = team, every_row and team is None
         self.per_epoch, self.max_epoch = config.iter_per_epoch, config.max_epoch
         self.interval, self.keep_best = config.monitor_interval, config.save_best
         for name in ("max_epoch", "iter_per_epoch", "monitor_interval"):
@@ -204,7 +223,7 @@ class Trainer:
                 if kind == "optimizer":
                     self.optimizers.append(_Optimizer(part, feed, self.team))
                 else:
-                    self.monitors.append(_Monitor(name, part, feed))
+                    self.monitors.append(_Monitor(name, part, feed, self.every_row))
         self.limited = any(o.o.start_iter or o.o.end_iter for o in self.optimizers)
         if not self.optimizers:
             raise ValueError("nnl train: the file has no optimizer, so there is nothing to train")
@@ -424,7 +443,7 @@ class Trainer:
             batch: dict[DataIterator, tuple[Any, ...]] = {}
             monitor.feed.read(batch)
             monitor.feed.fill(batch, {})
-            total += monitor.value()
+            total += monitor.value(i)
             self.tell("infer_after", **facts, batch=i + 1)
             if self.request == SUSPEND and self.team is None:
                 self.test_is_due = True

@@ -152,6 +152,28 @@ def test_forward_takes_the_columns_that_the_executor_names(
             np.testing.assert_allclose(got, want[i], rtol=1e-4, atol=1e-5)
 
 
+def test_forward_runs_an_executor_that_generates_all_that_it_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A network that draws pictures: the rows of the data set are only as many as are wanted."""
+    z = nn.Variable((2, 3))
+    net = {"name": "n", "batch_size": 2, "outputs": {"y": PF.affine(z, 4)}, "names": {"z": z}}
+    executor = {"name": "e", "network": "n", "data": {}, "output": ["y"]}
+    executor["generator_variables"] = {"z": ("Constant", 2.0)}
+    save(tmp_path / "m.nnp", {"networks": [net], "executors": [executor]})
+    (tmp_path / "d.csv").write_text("number\n" + "".join(f"{i}\n" for i in range(5)))
+    w = {k: v.d for k, v in nn.get_parameters().items()}
+    want = np.full(3, 2.0) @ w["affine/W"] + w["affine/b"]
+    for options in ([], ["-b", "3"]):
+        args = ["-c", tmp_path / "m.nnp", "-d", tmp_path / "d.csv", "-o", tmp_path, *options]
+        output(capsys, "forward", *args)
+        rows = table(tmp_path / "output_result.csv")
+        assert [row["number"] for row in rows] == list("01234")
+        for row in rows:
+            got = [float(row[f"y__{j}"]) for j in range(4)]
+            np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
 def test_forward_goes_through_a_data_set(
     tmp_path: Path, evaluated: tuple[list[str], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

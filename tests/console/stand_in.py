@@ -21,6 +21,7 @@ parser.add_argument("--events", type=Path)
 parser.add_argument("--json", action="store_true")
 parser.add_argument("--seed", type=int)
 parser.add_argument("--patience", type=int)
+parser.add_argument("--every-row", action="store_true")
 args = parser.parse_args()
 
 document = json.loads(Path(args.c).with_name("document.json").read_text())

@@ -228,6 +228,67 @@ def test_a_cancelled_search_stops_its_candidates(tmp_path):
         console.close()
 
 
+@pytest.mark.parametrize("new_server", [False, True])
+def test_a_stopped_search_goes_on_where_it_was(tmp_path, new_server):
+    pytest.importorskip("optuna")
+    console = Console(tmp_path / "folder", command=STAND_IN)
+    project = project_of(console, stand_in={"step_s": 0.05})
+    console.begin()
+    try:
+        key = console.searches.add(project, None, {"attempts": 4, "jobs": 2, "hours": 0.1})["id"]
+        end = time.monotonic() + 60
+        while len(console.searches.candidates(key)) < 2 and time.monotonic() < end:
+            time.sleep(0.02)
+        with pytest.raises(Refused, match="this search is running"):
+            console.searches.resume(key)
+        console.searches.cancel(key)
+        waiting = [c["trial"] for c in console.searches.candidates(key) if c.get("waits")]
+        assert waiting
+        if new_server:
+            console.close()
+            console = Console(tmp_path / "folder", command=STAND_IN)
+            console.begin()
+        # else at once, while its trainings end; as if it had been stopped longer than it may take
+        console.store.update("search", key, {"created": time.time() - 3600})
+        console.store.update("search", key, {"ended": time.time() - 3500})
+        assert console.searches.resume(key)["status"] == "running"
+        while console.searches.one(key)["status"] == "running" and time.monotonic() < end:
+            time.sleep(0.05)
+        assert console.searches.one(key)["status"] == "finished"
+        found = console.searches.candidates(key)
+        assert sum(c["status"] != "rejected" for c in found) == 4
+        for trial in waiting:
+            (c,) = [c for c in found if c["trial"] == trial]
+            assert c["status"] in ("finished", "pruned") and not c["waits"]
+            assert console.trials.one(trial)["status"] in ("finished", "interrupted")
+    finally:
+        console.close()
+
+
+def test_a_search_whose_stopped_training_was_deleted_goes_on_without_it(tmp_path):
+    pytest.importorskip("optuna")
+    console = Console(tmp_path / "folder", command=STAND_IN)
+    project = project_of(console, stand_in={"step_s": 0.05})
+    console.begin()
+    try:
+        key = console.searches.add(project, None, {"attempts": 2})["id"]
+        end = time.monotonic() + 60
+        while not console.searches.candidates(key) and time.monotonic() < end:
+            time.sleep(0.02)
+        trial = console.searches.candidates(key)[0]["trial"]
+        until(console, trial, "running")
+        console.searches.cancel(key)
+        until(console, trial, "interrupted")
+        console.trials.delete(trial)
+        console.searches.resume(key)
+        while console.searches.one(key)["status"] == "running" and time.monotonic() < end:
+            time.sleep(0.05)
+        assert [c["status"] for c in console.searches.candidates(key)][0] == "failed"
+        assert console.searches.one(key)["status"] == "finished"
+    finally:
+        console.close()
+
+
 def test_a_search_that_another_process_begins_and_cancels_is_driven_by_the_one_that_leads(tmp_path):
     pytest.importorskip("optuna")
     console = Console(tmp_path / "folder", command=STAND_IN)

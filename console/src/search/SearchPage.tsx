@@ -143,6 +143,20 @@ function Shown({ project, id, changed }: ShownProps) {
           {isRunning && (
             <button onClick={() => attempt(() => post(`/searches/${id}/cancel`))}>Stop</button>
           )}
+          {(search.status === "cancelled" || search.status === "failed") && (
+            <button
+              className="changes"
+              onClick={() =>
+                attempt(async () => {
+                  const now = await post<Search>(`/searches/${id}/resume`);
+                  set(() => now);
+                  changed(now);
+                })
+              }
+            >
+              Go on
+            </button>
+          )}
         </div>
         {points.length === 0 ? (
           <Empty title={isRunning ? "The first candidates are being trained" : "No candidate was trained"} />

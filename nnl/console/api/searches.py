@@ -46,6 +46,11 @@ def cancel(console: The, key: str) -> dict[str, Any]:
     return console.searches.cancel(key)
 
 
+@router.post("/searches/{key}/resume")
+def resume(console: The, key: str) -> dict[str, Any]:
+    return console.searches.resume(key)
+
+
 @router.get("/searches/{key}/front")
 def front(console: The, key: str) -> dict[str, Any]:
     return console.searches.front(key)
