@@ -138,7 +138,30 @@ void check_connected_functions() {
 
 }  // namespace
 
+// The largest weight is just below NNabla's limit, sqrt(6 / (inmaps * kernel + outmaps)).
+void check_initial_weights() {
+  ParameterDirectory params;
+  auto x = make_shared<CgVariable>(Shape_t({1, 2, 9, 9}), false);
+  const auto check = [&](const char* name, double limit) {
+    const CgVariablePtr w = params.get_parameter(name);
+    float most = 0;
+    for (int64_t i = 0; i < w->variable()->size(); ++i)
+      most = std::max(most, std::fabs(w->variable()->data<float>()[i]));
+    CHECK(most <= limit && most > 0.98 * limit);
+  };
+  pf::convolution(x, 1, 20, {5, 5}, params["a"]);
+  check("a/conv/W", std::sqrt(6.0 / (2 * 25 + 20)));
+  pf::convolution(x, 1, 40, {3, 3}, params["b"], pf::ConvolutionOpts().group(2).with_bias(false));
+  check("b/conv/W", std::sqrt(6.0 / (2 * 9 + 40)));
+  pf::deconvolution(x, 1, 30, {3, 3}, params["c"]);
+  check("c/deconv/W", std::sqrt(6.0 / (2 * 9 + 30)));
+  auto opts = pf::ConvolutionOpts().w_init(nnl::initializer::constant(0.5));
+  pf::convolution(x, 1, 4, {3, 3}, params["d"], opts);
+  CHECK(params.get_parameter("d/conv/W").data<float>()[7] == 0.5f);
+}
+
 int main() {
+  check_initial_weights();
   for (bool at_once : {false, true}) {
     check_autoencoder(at_once);
     check_siamese(at_once);

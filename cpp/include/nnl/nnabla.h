@@ -17,7 +17,6 @@ namespace nnl {
 namespace nnabla {
 
 namespace functions = nnl::functions;
-namespace parametric_functions = nnl::parametric_functions;
 
 // Programs use these names of the standard library as NNabla's.
 using std::make_shared;
@@ -137,6 +136,39 @@ inline FunctionPtr create_BatchNormalization(const Context&, const std::vector<i
                                           batch_stat);
   });
 }
+
+// ---- functions with parameters ----
+
+namespace parametric_functions {
+
+using namespace nnl::parametric_functions;  // what is not defined below
+
+// NNabla's C++ library draws the weights of convolutions from wider limits than Python does, there
+// and here: the kernel counts for the input maps alone, sqrt(6 / (inmaps * kernel + outmaps)).
+template <class Options>
+Options with_wide_weights(int64_t outmaps, Options opts) {
+  if (opts.w_init_) return opts;
+  return opts.w_init([outmaps, group = opts.group_](const Shape& w, float* values) {
+    const auto read = static_cast<double>(Spec{w}.size() * group / outmaps);  // inmaps * kernel
+    const double limit = std::sqrt(6 / (read + static_cast<double>(outmaps)));
+    initializer::uniform(-limit, limit)(w, values);
+  });
+}
+
+inline Variable convolution(const Variable& x, int base_axis, int outmaps, Integers kernel,
+                            const ParameterDirectory& params, const ConvolutionOpts& opts = {}) {
+  return nnl::parametric_functions::convolution(x, base_axis, outmaps, std::move(kernel), params,
+                                                with_wide_weights(outmaps, opts));
+}
+
+inline Variable deconvolution(const Variable& x, int base_axis, int outmaps, Integers kernel,
+                              const ParameterDirectory& params,
+                              const DeconvolutionOpts& opts = {}) {
+  return nnl::parametric_functions::deconvolution(x, base_axis, outmaps, std::move(kernel), params,
+                                                  with_wide_weights(outmaps, opts));
+}
+
+}  // namespace parametric_functions
 
 // ---- solvers ----
 
