@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnl.data.image import imsave
+from nnl.training.event_files import EventFile
 
 __all__ = [
     "Monitor",
@@ -46,6 +47,8 @@ class Monitor:
 
     Args:
         save_path: Name of the folder.
+        tensorboard: Whether its monitors also write an event file there, for `tensorboard
+            --logdir`: series, seconds per iteration, and images.
     Example:
         >>> from nnl.monitor import Monitor, MonitorSeries
         >>> series = MonitorSeries("loss", Monitor("ex_log"), interval=2, verbose=False)
@@ -55,9 +58,10 @@ class Monitor:
         ['1', '0.75', '3', '0.291667']
     """
 
-    def __init__(self, save_path: str) -> None:
+    def __init__(self, save_path: str, tensorboard: bool = False) -> None:
         os.makedirs(save_path, exist_ok=True)
         self._save_path = save_path
+        self.events = EventFile(save_path) if tensorboard else None
 
     @property
     def save_path(self) -> str:
@@ -73,6 +77,11 @@ def _start_file(monitor: Monitor | None, name: str, extension: str) -> str | Non
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8"):
         return path
+
+
+def _events_of(monitor: Any) -> EventFile | None:
+    """None also of a script's own class with a save_path."""
+    return getattr(monitor, "events", None)
 
 
 def _append(path: str | None, line: str) -> None:
@@ -110,6 +119,7 @@ class MonitorSeries:
         self.flush_at = -1
         self.buf: list[Any] = []
         self._path = _start_file(monitor, name, ".series.txt")
+        self._events = _events_of(monitor)
 
     def add(self, index: int, value: Any) -> None:
         """Add the value of an iteration.
@@ -133,6 +143,8 @@ class MonitorSeries:
         if self.verbose:
             logger.info("iter=%s {%s}=%s", index, self.name, mean)
         _append(self._path, f"{index} {mean:g}")
+        if self._events is not None:
+            self._events.scalar(self.name, mean, index)
         self.flush_at = index
         self.buf.clear()
 
@@ -166,6 +178,7 @@ class MonitorTimeElapsed:
         self.verbose = verbose
         self.flush_at = -1
         self._path = _start_file(monitor, name, ".timer.txt")
+        self._events = _events_of(monitor)
         self.start = self.lap = time.time()
 
     def add(self, index: int) -> None:
@@ -180,6 +193,8 @@ class MonitorTimeElapsed:
                 "iter=%s {%s}=%s[sec/%siter] %s[sec]", index, self.name, elapsed, iterations, total
             )
         _append(self._path, f"{index} {elapsed} {iterations} {total}")
+        if self._events is not None:
+            self._events.scalar(self.name, elapsed / iterations, index)
         self.flush_at = index
         self.lap = now
 
@@ -219,6 +234,7 @@ class MonitorImage:
         self.verbose = verbose
         self.num_images = num_images
         self.normalize_method = normalize_method or self.default_normalize_method
+        self._events = _events_of(monitor)
         self.save_dir = os.path.join(monitor.save_path, _file_name(name))
         os.makedirs(self.save_dir, exist_ok=True)
 
@@ -260,6 +276,8 @@ class MonitorImage:
         for number, image in enumerate(images):
             path = os.path.join(self.save_dir, f"{index:06d}-{number:03d}.png")
             imsave(path, image, channel_first=True)
+            if self._events is not None:
+                self._events.image(f"{self.name}/{number}", path, image.shape[1:], index)
         if self.verbose:
             pattern = os.path.join(self.save_dir, f"{index:06d}-*.png")
             logger.info("iter=%s {%s} are written to %s.", index, self.name, pattern)
@@ -280,7 +298,10 @@ class MonitorImageTile(MonitorImage):
         if images is None:
             return
         path = os.path.join(self.save_dir, f"{index:06d}.png")
-        imsave(path, tile_images(images))
+        tiles = tile_images(images)
+        imsave(path, tiles)
+        if self._events is not None:
+            self._events.image(self.name, path, tiles.shape[:2], index)
         if self.verbose:
             logger.info("iter=%s {%s} is written to %s.", index, self.name, path)
 
