@@ -178,3 +178,8 @@ def test_what_several_threads_set_up_is_the_same(tmp_path):
         check_sizes(net, {"x": ("b", None, "h", "w")}, shapes, tmp_path, (0, 1))
     finally:
         lib.set_threads(before)
+
+
+def test_arrays_of_one_number_are_as_large_as_the_sizes(tmp_path):
+    shapes = [{"x": (n, 3)} for n in (2, 7, 4)]
+    check_sizes(lambda x: x * F.constant(0.5, x.shape), {"x": ("n", None)}, shapes, tmp_path, (0,))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arrays made of attributes alone.
+#include "../lowering.h"
 #include "nnl/kernel.h"
 
 namespace nnl {
@@ -29,7 +30,20 @@ std::unique_ptr<Kernel> arange(const Signature& s) {
   return std::make_unique<Arange>(s);
 }
 
-const Registration registration("arange", arange);
+// One number in every element, whatever their order.
+class Constant : public Kernel {
+ public:
+  explicit Constant(const Signature& s) : y_(s.out[0]), value_(s.attributes.number("val")) {}
+  void run(const Buffers& b) override { fill(b.out[0], y_, value_); }
+
+ private:
+  Spec y_;
+  double value_;
+};
+
+std::unique_ptr<Kernel> constant(const Signature& s) { return std::make_unique<Constant>(s); }
+
+const Registration registrations[] = {{"arange", arange}, {"constant", constant}};
 
 }  // namespace
 }  // namespace nnl
