@@ -7,6 +7,8 @@ lenet.nnlp       LeNet after two epochs of training, as programs that share its 
                  "classify" (one image), "test" (all test images), "step" (one step of training)
 digit.png        a seven
 *.npy            images and labels to train and to test with
+texts.nnlp       a small BERT that nobody has trained, at any number of texts and tokens
+texts.npy        200 texts of 8 to 64 tokens, 0 after the last one
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from train import lenet  # noqa: E402
 import nnl as nn  # noqa: E402
 import nnl.functions as F  # noqa: E402
 import nnl.solvers as S  # noqa: E402
+from nnl import models  # noqa: E402
 
 BATCH = 64
 
@@ -69,6 +72,26 @@ def main(folder: Path) -> None:
     seven = y.d[:, 7].argmax()  # the one that looks most like it
     pixels = (digits.x_test[seven, 0] * 255).round().astype(np.uint8)
     Image.fromarray(pixels).save(folder / "digit.png")
+    make_texts(folder, rng)
+
+
+def make_texts(folder: Path, rng: np.random.Generator) -> None:
+    def bert(ids, keep):
+        sizes = {"vocabulary": 50, "width": 32, "layers": 2, "heads": 2, "longest": 64}
+        return models.bert(ids, keep=keep, **sizes, test=True)[0]
+
+    nn.clear_parameters()
+    inputs = {name: nn.Variable((2, 16)) for name in ("ids", "keep")}
+    nn.save_program(
+        folder / "texts.nnlp",
+        bert,
+        inputs,
+        open={name: ("batch", "tokens") for name in inputs},
+        ranges={"tokens": (1, 64)},
+    )
+    texts = rng.integers(1, 50, (200, 64)).astype(np.float32)
+    texts[np.arange(64) >= rng.integers(8, 65, (200, 1))] = 0
+    np.save(folder / "texts.npy", texts)
 
 
 if __name__ == "__main__":
