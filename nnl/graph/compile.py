@@ -91,11 +91,11 @@ def compile(
     def run(*args: Any, **kw: Any) -> Any:
         if STATE.trace is not None:
             return f(*args, **kw)  # already inside a recording
-        arrays: list[NdArray] = []
+        given: list[Variable | NdArray] = []
         key: list[Any] = [STATE.target]
         for a in (*args, *kw.values()):
             if isinstance(a, (Variable, NdArray)):
-                arrays.append(a if isinstance(a, NdArray) else a._data)
+                given.append(a)
                 key.append((a.spec, isinstance(a, Variable) and a.need_grad))
             elif isinstance(a, np.ndarray):
                 raise TypeError(
@@ -117,8 +117,8 @@ def compile(
                 compiled = cache.put(tuple(key), lambda: Compiled.of(f, args, kw))
             else:
                 family = opening.family(families, key, args, kw)
-                compiled = cache.put(tuple(key), lambda: family.at(arrays))
-        return compiled.run(arrays)
+                compiled = cache.put(tuple(key), lambda: family.at(given))
+        return compiled.run(given)
 
     # without references to `run`, so that it goes when nobody holds it
     name = run.__name__.strip("<>")

@@ -148,13 +148,13 @@ class Family:
 
     # ---- a plan ----
 
-    def at(self, arrays: Sequence[NdArray]) -> Compiled:
+    def at(self, given: Sequence[Variable | NdArray]) -> Compiled:
         """The plan for the shapes of these arguments.
 
         Raises:
             ValueError: A size is out of range, or a function does not take it.
         """
-        shapes = {n: a.spec.shape for n, a in zip(self.recorded.names, arrays, strict=True)}
+        shapes = {n: a.spec.shape for n, a in zip(self.recorded.names, given, strict=True)}
         try:
             program = at(self.program, sizes_of(self.program, shapes))
         except ValueError as e:

@@ -40,11 +40,18 @@ def backward_now(
     watched = shows and (pre is not None or post is not None)
     given: dict[int, Value] = {}  # the leaves among whose gradients something has been added
     uses = Uses(output) if ready is not None else None
+    # ids of gradients of intermediates that are the memory of one on its way; an unlinked copy adds
+    # to that of its original
+    shown: set[int] = set()
 
     def deliver(leaves: Iterable[int]) -> None:
         for i in [i for i in leaves if i in found.leaves]:
             value, g = found.leaves.pop(i)
-            accumulate(value.grad, g, own=id(g) not in shared)
+            grad = value.grad
+            if id(grad) in shown:
+                grad.become(NdArray.unwritten(grad.spec).copy_from(grad))
+                shown.discard(id(grad))
+            accumulate(grad, g, own=id(g) not in shared)
             given[i] = value
 
     def before(node: Node) -> None:
@@ -63,6 +70,7 @@ def backward_now(
             mine = grads.setdefault(i, g)  # the object a user may hold stays the same
             if mine is not g:
                 mine.become(g)
+                shown.add(id(mine))
 
     def show_inputs(node: Node) -> None:
         for v in node.inputs:

@@ -155,10 +155,17 @@ class Compiled:
         self.holes = [other.get(id(v._data), v._data) for v in recorded.holes]
         self.grads = [(other.get(id(nd), nd), g) for nd, g in recorded.grads]
         self.zeroed = [other.get(id(nd), nd) for nd in recorded.zeroed]
+        # gradients of arguments that the function has asked for or computed, at their places
+        asked = ((i, v.edge.own_grad) for i, v in enumerate(recorded.holes))
+        self.asked = [(i, other.get(id(nd), nd)) for i, nd in asked if nd is not None]
         self.saved: tuple[Program, Binding] | None = None
         slots = [plan.slot_of.get(g.edge.key, 0) for _, g in self.grads]
         made = {s for step in plan.steps for s in step.outs if s not in plan.root}
-        self.own = [s in made and slots.count(s) == 1 for s in slots]
+        theirs = {id(nd) for _, nd in self.asked}  # may outlive this run: no buffer of the plan
+        self.own = [
+            s in made and slots.count(s) == 1 and id(nd) not in theirs
+            for s, (nd, _) in zip(slots, self.grads, strict=True)
+        ]
         # gradients that the run reads from the buffer it would write the new value to
         leaves = {id(nd) for _, nd, *_ in (*plan.binding.given, *plan.binding.ordered)}
         self.added_to = [
@@ -173,15 +180,20 @@ class Compiled:
         r = Recording(f, args, kw)
         return cls(r, Plan(r.nodes, r.kept, r.cut, gradients=r.tiled))
 
-    def run(self, arrays: list[NdArray]) -> Any:
+    def run(self, given: list[Variable | NdArray]) -> Any:
         with self.lock:  # all threads use the plan's buffers
-            return self._run(arrays)
+            return self._run(given)
 
-    def _run(self, arrays: list[NdArray]) -> Any:
+    def _run(self, given: list[Variable | NdArray]) -> Any:
         plan = self.plan
-        for hole, nd in zip(self.holes, arrays, strict=True):
+        for hole, a in zip(self.holes, given, strict=True):
+            nd = a if isinstance(a, NdArray) else a._data
             if hole.bufs is not nd.bufs:
                 hole.become(nd)
+        for i, mine in self.asked:
+            a = given[i]
+            if isinstance(a, Variable) and mine.bufs is not a.grad.bufs:
+                mine.become(a.grad)
         for nd, key in self.added_to:
             space, buf = plan.published(plan.slot_of[key])
             if space in nd.bufs and nd.bufs[space] is buf:

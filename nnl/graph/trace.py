@@ -115,6 +115,8 @@ class Trace(Deferring):
                     x = value
             if nd is not None:
                 self.read[id(nd)] = nd
+                if id(nd) in self.results:  # an unlinked copy: what makes its value must run
+                    self.effect(self.results[id(nd)][1])
             edges.append(None if x is None else x.edge)
         return edges
 

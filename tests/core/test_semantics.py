@@ -286,6 +286,34 @@ def test_grad_takes_an_unlinked_copy_for_an_input_of_its_own(mode, context):
     np.testing.assert_allclose(x.g, by_x + by_u, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["static", "dynamic", "compiled"])
+def test_an_unlinked_copy_of_a_result_adds_to_no_other_gradient(mode):
+    """d/dx of sum((2 h + u) w), where h = x + w and u is h as a constant: 2 w."""
+    x, w = leaf([1, 2]), leaf([3, 4])
+
+    def step():
+        h = x + w
+        u = h.get_unlinked_variable(need_grad=True)
+        y = F.sum(F.add_n(h, u, h) * w)
+        if mode == "static":
+            y.forward()
+        y.backward()
+        return y
+
+    with nn.auto_forward(mode == "dynamic"):
+        y = nn.compile(step)() if mode == "compiled" else step()
+    np.testing.assert_array_equal(y.d, 3 * (4 * 3 + 6 * 4))
+    np.testing.assert_array_equal(x.g, [6, 8])
+
+
+def test_an_unlinked_copy_alone_has_the_value_of_its_run():
+    x = leaf([1, 2])
+    run = nn.compile(lambda x: F.sum((x * 3).get_unlinked_variable(need_grad=False) * 2))
+    assert run(x).d == 18
+    x.d = [2, 3]
+    assert run(x).d == 30
+
+
 def test_grad_takes_handles_of_one_parameter_for_one_input():
     w, again = [nn.parameter.get_parameter_or_create("w", (2,)) for _ in range(2)]
     w.d = [1, -2]

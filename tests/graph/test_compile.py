@@ -93,6 +93,32 @@ def test_the_user_may_read_zero_and_write_gradients_between_runs():
     np.testing.assert_array_equal(w.g, [3, 4])
 
 
+@pytest.mark.parametrize("axes", [None, {"x": ("n",)}])
+@pytest.mark.parametrize("zero", [True, False])
+def test_gradients_of_arguments_are_theirs(zero, axes):
+    w = leaf([1, 2, 3])
+
+    def step(x):
+        if zero:
+            x.grad.zero()
+        y = F.sum(x * x) + F.sum(w * w)
+        y.backward()
+        return y
+
+    run = nn.compile(open=axes)(step) if axes else nn.compile(step)
+    a, b, fixed = leaf([1, 2]), leaf([4, 5]), leaf([6, 7])
+    fixed.need_grad = False
+    for _ in range(3):
+        run(a)
+    run(b)
+    run(b)
+    run(fixed)
+    np.testing.assert_array_equal(a.g, [2, 4] if zero else [6, 12])
+    np.testing.assert_array_equal(b.g, [8, 10] if zero else [16, 20])
+    np.testing.assert_array_equal(fixed.g, [0, 0])
+    np.testing.assert_array_equal(w.g, [12, 24, 36])
+
+
 def test_zeroing_by_assignment_is_part_of_the_step():
     w = leaf([1, 2])
 
