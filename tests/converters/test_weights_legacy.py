@@ -9,7 +9,9 @@ import io
 import pickle
 import pickletools
 import re
+import sys
 import tarfile
+import types
 from pathlib import Path
 from typing import Any
 
@@ -138,11 +140,34 @@ def test_whole_modules_give_their_state_dict(tmp_path: Path, new: bool, protocol
     net, path = network(), tmp_path / "w.pth"
     save(net, path, protocol, new)
     assert_same(read_weights(path), net.state_dict())
-    save({"args": argparse.Namespace(lr=1, dtype=torch.half), "net": net}, path, protocol, new)
+    args = argparse.Namespace(lr=1, dtype=torch.half, best=np.float32(0.5))
+    save({"args": args, "best": np.float64(3), "net": net}, path, protocol, new)
     assert_same(read_weights(path), {f"net.{k}": v for k, v in net.state_dict().items()})
     save(argparse.Namespace(lr=1), path, protocol, new)
     with pytest.raises(ValueError, match="holds an object of argparse.Namespace, wanted a dict"):
         read_weights(path)
+
+
+def test_modules_of_old_versions_name_what_computed_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thnn = types.ModuleType("torch.nn.backends.thnn")
+    monkeypatch.setitem(sys.modules, "torch.nn.backends", types.ModuleType("torch.nn.backends"))
+    monkeypatch.setitem(sys.modules, "torch.nn.backends.thnn", thnn)
+
+    class Backend:
+        def __reduce__(self) -> Any:
+            return thnn._get_thnn_function_backend, ()
+
+    def _get_thnn_function_backend() -> None: ...
+
+    _get_thnn_function_backend.__module__ = thnn.__name__
+    _get_thnn_function_backend.__qualname__ = "_get_thnn_function_backend"
+    thnn._get_thnn_function_backend = _get_thnn_function_backend  # type: ignore[attr-defined]
+    net = torch.nn.Sequential(torch.nn.Linear(2, 3))
+    net._backend = Backend()
+    save(net, tmp_path / "w.pt")
+    assert_same(read_weights(tmp_path / "w.pt"), net.state_dict())
 
 
 def tar() -> bytes:

@@ -22,7 +22,12 @@ ALLOWED = {
     ("torch._utils", "_rebuild_parameter_with_state"): "parameter",
     ("torch.nn.parameter", "Parameter"): "parameter",
     ("torch.autograd.variable", "Variable"): "parameter",
-    ("torch", "device"): "device",
+    ("torch", "device"): "inert",
+    ("torch.nn.backends.thnn", "_get_thnn_function_backend"): "inert",  # in modules before 1.3
+    ("numpy.core.multiarray", "scalar"): "inert",
+    ("numpy._core.multiarray", "scalar"): "inert",
+    ("numpy", "dtype"): "inert",
+    ("_codecs", "encode"): "inert",
     ("__builtin__", "set"): "set",
     ("builtins", "set"): "set",
     ("builtins", "frozenset"): "set",
@@ -233,7 +238,7 @@ class _Machine:
                 self.set_items(list(pair))
         elif function.kind == "set" and len(args) == 1 and type(args[0]) is list:
             self.stack.append(args[0])
-        elif function.kind == "device":
+        elif function.kind == "inert":
             self.stack.append(Record(function, {}))
         elif function.kind == "size" and len(args) == 1:
             self.stack.append(tuple(_whole(n) for n in args[0]))
@@ -334,6 +339,8 @@ _STEPS: dict[bytes, Callable[[_Machine], Any]] = {
     b"X": lambda m: m.text("<I"),
     b"T": lambda m: m.text("<i"),  # of Python 2
     b"U": lambda m: m.text("<B"),
+    b"B": lambda m: m.stack.append(m.take(m.number("<I"))),
+    b"C": lambda m: m.stack.append(m.take(m.number("<B"))),
     b"\x8c": lambda m: m.text("<B"),
     b"q": _put("<B"),
     b"r": _put("<I"),
