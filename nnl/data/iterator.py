@@ -109,7 +109,7 @@ class DataIterator:
     def _read_batch(self) -> _Batch | None:
         """Read one batch from the source; None if the data are exhausted. Samples that workers load
         are asked for some batches before."""
-        plans, ahead = self._plans, self._data_source.ahead
+        plans, ahead = self._plans, getattr(self._data_source, "ahead", 0)
         while not plans or (plans[-1] is not None and (len(plans) - 1) * self._batch_size < ahead):
             plans.append(self._plan())
         plan = plans.popleft()
@@ -120,7 +120,7 @@ class DataIterator:
 
     def _plan(self) -> _Plan | None:
         source = self._data_source
-        take = source.take if source.ahead else source.next
+        take = source.take if getattr(source, "ahead", 0) else source.next
         if self._stop_exhausted and source.position + self._batch_size > self._size:
             return None
         samples = []
@@ -400,6 +400,8 @@ def data_iterator_csv_dataset(
     stop_exhausted: bool = False,
     encoding: str | None = None,
     channels: int | None = None,
+    num_workers: int = 0,
+    use_multiprocessing: bool = False,
 ) -> DataIterator:
     """Iterate over the rows of a .csv file: see CsvDataSource, data_iterator.
 
@@ -413,7 +415,7 @@ def data_iterator_csv_dataset(
     """
     return data_iterator(
         CsvDataSource(
-            uri, shuffle=shuffle, rng=rng, normalize=normalize, encoding=encoding, channels=channels
+            uri, shuffle, rng, normalize, encoding, channels, num_workers, use_multiprocessing
         ),
         batch_size,
         use_thread=use_thread,

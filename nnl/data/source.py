@@ -8,6 +8,7 @@ after the batch: sources that keep generations of orders change to the next orde
 
 from __future__ import annotations
 
+import copy
 import logging
 from types import TracebackType
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from nnl.core.annotations import checked
 from nnl.data.settings import settings
-from nnl.data.workers import given
+from nnl.data.workers import Load, Workers, employed, given, load_one
 
 Sample = Any  # a tuple of one array-like per variable
 
@@ -44,9 +45,11 @@ class DataSource:
         (array([0]),)
     """
 
+    ahead = 0  # samples to ask for before they are needed, which workers load
+    _workers: Workers | None = None
+
     @checked
     def __init__(self, shuffle: bool = False, rng: np.random.RandomState | None = None) -> None:
-        self.ahead = 0  # samples to ask for before they are needed, which workers load
         self._rng = np.random.RandomState(313) if rng is None else rng
         self._shuffle = shuffle
         self._variables: Any = None
@@ -71,6 +74,25 @@ class DataSource:
         """What errors call the sample at a position of the current order."""
         return f"sample {position}"
 
+    def _let_load(self, load: Load) -> None:
+        """Let `_load` give load(index)."""
+        self._loading = load
+        # a copy draws, so that the orders are what they would be without
+        self._seed = int(copy.deepcopy(self._rng).randint(2**31))
+
+    def _employ(self, where: str, num_workers: int, use_multiprocessing: bool) -> None:
+        """Let workers do it, if there are any: the last step of a constructor."""
+        load = self._loading
+        self._workers = employed(where, load, num_workers, use_multiprocessing)
+        self.ahead = 2 * int(num_workers)
+
+    def _load(self, index: int, generation: int) -> Sample:
+        """The sample of an index, or the promise of it."""
+        seed = (self._seed, generation, int(index))
+        if self._workers is None:
+            return load_one(self._loading, index, seed)
+        return self._workers.submit(index, seed)
+
     def next(self) -> Sample:
         """Return the sample at the current position and advance."""
         return given(self.take())
@@ -92,7 +114,9 @@ class DataSource:
         """Change to the next order, in sources that keep orders by generation."""
 
     def close(self) -> None:
-        """Release what the source holds. Closing twice is allowed."""
+        """Stop workers, and release what the source holds. Closing twice is allowed."""
+        if self._workers is not None:
+            self._workers.close()
         self._closed = True
 
     def __enter__(self) -> DataSource:

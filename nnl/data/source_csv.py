@@ -32,6 +32,7 @@ class CsvDataSource(DataSource):
         encoding: Of the file: "cp932" is Shift JIS. None is UTF-8, or UTF-16 where its mark is.
         channels: What images are converted to: 1 grey, 3 colours, 4 with transparency. None keeps
             what each has, which must be the same then.
+        num_workers, use_multiprocessing: See SimpleDataSource.
     Raises:
         ValueError: the file has no header, a row has another number of cells than the header, or
             the file another encoding.
@@ -52,6 +53,8 @@ class CsvDataSource(DataSource):
         normalize: bool = False,
         encoding: str | None = None,
         channels: int | None = None,
+        num_workers: int = 0,
+        use_multiprocessing: bool = False,
     ) -> None:
         super().__init__(shuffle=shuffle, rng=rng)
         if channels not in (None, 1, 3, 4):
@@ -70,7 +73,9 @@ class CsvDataSource(DataSource):
         self._first_images: dict[str, tuple[int, str]] = {}  # channels, and where
         self._size = len(self._table.rows)
         self._original_order = list(range(self._size))
+        self._let_load(self._row)
         self.reset()
+        self._employ("CsvDataSource", num_workers, use_multiprocessing)
 
     def original(self) -> str:
         """The text of the file, which caches keep."""
@@ -121,7 +126,9 @@ class CsvDataSource(DataSource):
             )
 
     def _get_data(self, position: int) -> Sample:
-        row = self._order[position]
+        return self._load(self._order[position], self._generation)
+
+    def _row(self, row: int) -> Sample:
         cells = self._table.rows[row]
         sample = []
         for columns, is_vector in self._columns.values():

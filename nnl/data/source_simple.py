@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import copy
-import operator
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -13,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from nnl.data.source import DataSource, Sample
-from nnl.data.workers import Workers, load_one
+from nnl.data.workers import whole
 
-MOST_WORKERS = 1024
 KEPT_ORDERS = 15  # how many epochs the slowest slice may lag behind the fastest
 
 
@@ -62,28 +59,20 @@ class SimpleDataSource(DataSource):
             raise TypeError(
                 f"{self.called}: load_func is a {type(load_func).__name__}, a function wanted"
             )
-        size = self._whole("num_examples", num_examples)
+        size = whole(self.called, "num_examples", num_examples)
         if size < 1:
             raise ValueError(
                 f"{self.called}: num_examples={size}: there are no samples, wanted at least 1"
             )
-        workers = self._whole("num_workers", num_workers)
-        if not 0 <= workers <= MOST_WORKERS or (use_multiprocessing and not workers):
-            raise ValueError(
-                f"{self.called}: num_workers={num_workers} with use_multiprocessing="
-                f"{use_multiprocessing}, wanted {int(bool(use_multiprocessing))} to {MOST_WORKERS}"
-            )
-        drawn = np.random.RandomState(313) if rng is None else copy.deepcopy(rng)
-        self._seed = int(drawn.randint(2**31))  # and rng draws what it would without
-        first = load_one(load_func, 0, (self._seed, 0, 0))
+        super().__init__(shuffle=shuffle, rng=rng)
+        self._let_load(load_func)
+        first = self._load(0, 0)
         rows = isinstance(first, np.ndarray) and first.ndim > 0  # one per variable
         if not rows and not isinstance(first, tuple | list):
             raise TypeError(
                 f"{self.called}: load_func returned a {type(first).__name__} for sample 0, "
                 "a tuple of one array per variable wanted"
             )
-        super().__init__(shuffle=shuffle, rng=rng)
-        self._load_func = load_func
         self._size = size
         self._variables = [f"x{i}" for i in range(len(first))]
         self._orders: dict[int, Any] = {}
@@ -91,14 +80,7 @@ class SimpleDataSource(DataSource):
         self._generation = 0
         self._order_of(0)
         self.reset()
-        self._workers = Workers(load_func, workers, use_multiprocessing) if workers else None
-        self.ahead = 2 * workers
-
-    def _whole(self, name: str, value: Any) -> int:
-        try:
-            return operator.index(value)
-        except TypeError:
-            raise TypeError(f"{self.called}: {name}={value!r} is not an integer") from None
+        self._employ(self.called, num_workers, use_multiprocessing)
 
     def _order_of(self, generation: int) -> Any:
         while self._drawn <= generation:
@@ -117,22 +99,12 @@ class SimpleDataSource(DataSource):
         return self._get_data_of_generation(position, self._generation)
 
     def _get_data_of_generation(self, position: int, generation: int) -> Sample:
-        index = self._order_of(generation)[position]
-        seed = (self._seed, generation, int(index))
-        if self._workers is not None:
-            return self._workers.submit(index, seed)
-        return load_one(self._load_func, index, seed)
+        return self._load(self._order_of(generation)[position], generation)
 
     def apply_order(self) -> None:
         """Change to the order of the next generation."""
         self._generation += 1
         self._order_of(self._generation)
-
-    def close(self) -> None:
-        """Stop the workers."""
-        if self._workers is not None:
-            self._workers.close()
-        super().close()
 
 
 class ConcatDataSource(DataSource):

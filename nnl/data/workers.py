@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import pickle
 import random
@@ -19,6 +20,7 @@ import numpy as np
 Load = Callable[[int], Any]
 Seed = tuple[int, ...]
 
+MOST = 1024  # workers
 _NOW = threading.local()  # the seed of the sample that this thread loads, and its generator
 
 
@@ -91,6 +93,34 @@ class Promise:
 def given(sample: Any) -> Any:
     """The sample itself, once it is there."""
     return sample.result() if isinstance(sample, Promise) else sample
+
+
+def whole(where: str, name: str, value: Any) -> int:
+    """A whole number.
+
+    Raises:
+        TypeError: It is none.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{where}: {name}={value!r} is not an integer") from None
+
+
+def employed(where: str, load: Load, num_workers: int, use_multiprocessing: bool) -> Workers | None:
+    """The workers, None for none.
+
+    Raises:
+        TypeError: num_workers is no whole number.
+        ValueError: It is negative or too large, or there are no workers to be processes.
+    """
+    count, least = whole(where, "num_workers", num_workers), int(bool(use_multiprocessing))
+    if not least <= count <= MOST:
+        raise ValueError(
+            f"{where}: num_workers={count} with use_multiprocessing={use_multiprocessing}, "
+            f"wanted {least} to {MOST}"
+        )
+    return Workers(load, count, bool(use_multiprocessing)) if count else None
 
 
 class Workers:

@@ -20,6 +20,7 @@ from nnl.utils.data_iterator import (
     SimpleDataSource,
     data_iterator,
     data_iterator_concat_datasets,
+    data_iterator_csv_dataset,
     data_iterator_simple,
     sample_rng,
 )
@@ -78,6 +79,33 @@ def test_slices_caches_and_rows_of_sources_use_the_workers(
         assert first(make(True)) == first(make(False))
     with source(True) as s:
         assert s.next()[0] in range(10)  # a sample and no promise
+
+
+@with_workers
+@pytest.mark.parametrize("with_file_cache", [False, True])
+def test_rows_of_a_csv_and_their_files(num_workers, use_multiprocessing, with_file_cache, tmp_path):
+    for i in range(9):
+        np.save(tmp_path / f"{i}.npy", np.full((2, 2), i))
+    rows = [f"{i}.npy,{i}" for i in range(9)]
+    (tmp_path / "rows.csv").write_text("\n".join(["x,y", *rows, ""]))
+
+    def first(**kw):
+        kw |= {"cache_dir": str(tmp_path / f"cache{len(kw)}{num_workers}"), "shuffle": True}
+        uri = str(tmp_path / "rows.csv")
+        with data_iterator_csv_dataset(uri, 4, with_file_cache=with_file_cache, **kw) as it:
+            return [[a.tolist() for a in it.next()] for _ in range(6)]
+
+    workers = {"num_workers": num_workers, "use_multiprocessing": use_multiprocessing}
+    assert first(**workers) == first()
+    (tmp_path / "3.npy").unlink()
+    uri = str(tmp_path / "rows.csv")
+    with (
+        data_iterator_csv_dataset(
+            uri, 4, with_file_cache=False, with_memory_cache=False, **workers
+        ) as it,
+        pytest.raises(FileNotFoundError, match="line 5, column x: '3.npy'"),
+    ):
+        it.next()
 
 
 class Odd(Exception):
