@@ -166,7 +166,8 @@ class Adamax(Solver):
 
 @update_op("adabelief_update", "mean", "var", "s_max")
 class adabelief_update(Rule):
-    r"""$s \leftarrow \beta_2 s + (1-\beta_2)(g - m)^2 + \epsilon$; Adam's step with s for v.
+    r"""$s \leftarrow \beta_2 s + (1-\beta_2)(g - m)^2 + \epsilon$; Adam's step with s for v, where
+    eps is added to the root without bias.
 
     Attributes:
         beta1, beta2, eps: As of Adam; eps is added into the stored s at every step.
@@ -193,6 +194,7 @@ class adabelief_update(Rule):
         alpha, step = float(lr), int(t)
         keep = 1.0 - self.wd * (1.0 if self.fixed_decay else alpha)
         rate = corrected(alpha, step, self.beta1, self.beta2)
+        eps = self.eps * math.sqrt(1.0 - self.beta2**step)  # the rate undoes the root
         if self.rectify:
             factor = rectification(step, self.beta2)
             rate = None if factor is None else rate * factor
@@ -211,7 +213,7 @@ class adabelief_update(Rule):
                 xp.multiply(m, alpha, out=s)
                 w_ -= s
             else:
-                descend(xp, w_, m, largest[0] if largest else v, rate, self.eps, s)
+                descend(xp, w_, m, largest[0] if largest else v, rate, eps, s)
         return w
 
     def samples(rng):
@@ -243,11 +245,13 @@ class AdaBelief(Solver):
     r"""Adam that divides by the deviation of g from its average instead of g itself.
 
     $s \leftarrow \beta_2 s + (1-\beta_2)(g - m)^2 + \epsilon$;
-    $w \leftarrow w - \alpha_t m / (\sqrt s + \epsilon)$ with Adam's m and $\alpha_t$.
+    $w \leftarrow w - \alpha\, \hat m / (\sqrt{\hat s} + \epsilon)$ with Adam's m,
+    $\hat m = m / (1-\beta_1^t)$ and $\hat s = s / (1-\beta_2^t)$.
 
     Args:
         alpha: Learning rate $\alpha$.
-        beta1, beta2, eps: As of Adam; eps is also added into s at every step.
+        beta1, beta2, eps: As of Adam, but eps is added to the corrected root; it is also added into
+            s at every step.
         wd: Decay rate of every step if weight_decouple is True, unused otherwise.
         amsgrad: Use the maximum of s so far (NNabla adds eps to the maximum instead of to s, so
             that it grows without end; this follows the authors).

@@ -163,14 +163,15 @@ def adabelief(
     if amsgrad:
         used = s["s_max"] = maximum(s["s_max"], s["var"])
     decay = wd * (1 if fixed_decay else alpha) * w if weight_decouple else 0.0
+    mean, root = s["mean"] / (1 - beta1**t), sqrt(used / (1 - beta2**t))
     if not rectify:
-        return w - _rate(alpha, t, beta1, beta2) * s["mean"] / (sqrt(used) + eps) - decay
+        return w - alpha * mean / (root + eps) - decay
     longest = 2 / (1 - beta2) - 1
     length = longest - 2 * t * beta2**t / (1 - beta2**t)
     if length <= 4:  # the paper divides by 1 - beta1^t here, NNabla does not
         return w - alpha * s["mean"] - decay
     r = sqrt((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length))
-    return w - r * _rate(alpha, t, beta1, beta2) * s["mean"] / (sqrt(used) + eps) - decay
+    return w - r * alpha * mean / (root + eps) - decay
 
 
 def lamb(

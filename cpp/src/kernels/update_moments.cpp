@@ -84,7 +84,8 @@ class AdaBelief : public Moments {
         fixed_(a.flag("fixed_decay")),
         rectify_(a.flag("rectify")) {}
   bool has_optional() const override { return true; }
-  // c[6]: what decay leaves; c[7]: 1 where the step is rate m, without a denominator
+  // c[6]: what decay leaves; c[7]: 1 where the step is rate m, without a denominator; c[8]: eps as
+  // the rate wants it, which undoes its root
   Constants at(int64_t step, double lr) const override {
     double rate = corrected(lr, step, beta1_, beta2_), plain = 0.0;
     if (rectify_) {  // arXiv:1908.03265, algorithm 2
@@ -100,6 +101,7 @@ class AdaBelief : public Moments {
     }
     Constants c = with_rate(rate);
     c[6] = narrow(1.0 - wd_ * (fixed_ ? 1.0 : lr)), c[7] = narrow(plain);
+    c[8] = narrow(eps_ * std::sqrt(1.0 - std::pow(beta2_, static_cast<double>(step))));
     return c;
   }
   void apply(const Constants& c, float* const* p, int64_t n) const override {
@@ -109,7 +111,7 @@ class AdaBelief : public Moments {
     NNL_ARRAY(v, 3);
     NNL_ARRAY(most, 4);
     NNL_MOMENTS;
-    const float keep = c[6];
+    const float keep = c[6], late = c[8];
     NNL_EACH {
       m[i] = m[i] * b1 + g[i] * r1;
       const float off = g[i] - m[i];
@@ -121,7 +123,7 @@ class AdaBelief : public Moments {
       return;
     }
     const float* second = most ? most : v;
-    NNL_EACH w[i] = w[i] * keep - m[i] / (std::sqrt(second[i]) + eps) * rate;
+    NNL_EACH w[i] = w[i] * keep - m[i] / (std::sqrt(second[i]) + late) * rate;
   }
 
  private:

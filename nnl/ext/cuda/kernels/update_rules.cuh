@@ -137,7 +137,8 @@ struct adamax_update : Moments {
   }
 };
 struct adabelief_update : Moments {  // wd, fixed_decay, rectify; s[2] is the largest s[1] so far
-  // c[6]: what decay leaves; c[7]: 1 where the step is rate m, without a denominator
+  // c[6]: what decay leaves; c[7]: 1 where the step is rate m, without a denominator; c[8]: eps as
+  // the rate wants it, which undoes its root
   CONSTANTS {
     double rate = corrected(lr, t, a[0], a[1]), plain = 0.0;
     if (a[5] != 0.0) {  // arXiv:1908.03265, algorithm 2
@@ -151,9 +152,10 @@ struct adabelief_update : Moments {  // wd, fixed_decay, rectify; s[2] is the la
     }
     with_rate(a, rate, c);
     c[6] = (float)(1.0 - a[3] * (a[4] != 0.0 ? 1.0 : lr)), c[7] = (float)plain;
+    c[8] = (float)(a[2] * sqrt(1.0 - pow(a[1], t)));
   }
   static INLINE void move(const float* c, float& w, const float* s, float second) {
-    w = w * c[6] - (c[7] != 0.0f ? s[0] * c[0] : s[0] / (sqrtf(second) + c[5]) * c[0]);
+    w = w * c[6] - (c[7] != 0.0f ? s[0] * c[0] : s[0] / (sqrtf(second) + c[8]) * c[0]);
   }
   static INLINE void average_deviation(const float* c, float g, float* s) {
     s[0] = s[0] * c[1] + g * c[2];
