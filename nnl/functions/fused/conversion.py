@@ -14,6 +14,8 @@ from nnl.core.spec import Spec
 class cast:
     """The same values in another element type, rounded to the nearest even; integers wrap.
 
+    Between types of floating point, gradients pass.
+
     Args:
         dtype: Its name.
         whole: What x is called in the error for elements that are no whole numbers; empty where
@@ -31,11 +33,16 @@ class cast:
     def forward(self, xp, x):
         return converted(self.whole, Spec.of((), self.dtype).dtype, x)
 
+    def vjp(self, gy, *, x_spec):
+        to_float = Spec.of((), self.dtype).is_float
+        return cast(gy, x_spec.type_name) if to_float and x_spec.is_float else None
+
     def cost(self, x):
         return Cost(x.size, x.nbytes + self.infer(x).nbytes)
 
     def samples(rng):
         x = rng.normal(size=(2, 3)).astype(np.float32) * 10
+        yield Sample(x, dtype="float64")
         for dtype in ("float32", "int64", "int16"):
             yield Sample(x, dtype=dtype, grad=(False,))
         yield Sample(np.arange(6).reshape(2, 3), dtype="float32", grad=(False,))
