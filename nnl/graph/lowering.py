@@ -75,6 +75,14 @@ def lower(
     return program, binding
 
 
+def settle(program: Program, binding: Binding, inputs: Iterable[Value]) -> None:
+    """Say of a program that given values other than these rarely change from run to run."""
+    program.steady = True
+    for i in binding.arrays.keys() - {binding.slot_of[v.key] for v in inputs}:
+        if program.slots[i].role == INPUT:
+            program.slots[i].role = PARAMETER
+
+
 class _Lowering:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.program, self.binding = Program(_memory_of(nodes)), Binding()

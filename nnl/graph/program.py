@@ -225,6 +225,7 @@ class Program:
         defaults: {op: its attributes' defaults}, in a program from a file.
         dims: {name: open size}, of a program that runs at any; slots have those of an example.
         fused: Whether the passes before `choose_kernels` have run.
+        steady: Whether given values that are no inputs stay as they are from run to run.
         space: The memory space of all values: a device's, if anything runs there.
     """
 
@@ -244,7 +245,7 @@ class Program:
         self.carries: dict[int, int] = {}
         self.defaults: dict[str, dict[str, Any]] = {}
         self.dims: dict[str, Dim] = {}
-        self.fused = False
+        self.fused = self.steady = False
         self.space = space
 
     def new_slot(self, spec: Spec, root: int | None = None, role: str = INTERMEDIATE) -> int:

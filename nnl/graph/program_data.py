@@ -219,7 +219,7 @@ class _Reader:
         for to, o in program.carries.items():
             if o and program.slots[o].spec is not program.slots[to].spec:
                 raise Damaged(f"value {to} gets another shape or type, that of value {o}")
-        program.fused = bool(data["fused"])
+        program.fused, program.steady = bool(data["fused"]), True
 
     def _add_value(self, n: int, dtype: str, shape: Any, more: Any = None) -> None:
         if dtype not in DTYPES:

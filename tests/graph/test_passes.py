@@ -12,8 +12,9 @@ from nnl.core.graph import capture
 from nnl.core.op import OPS
 from nnl.ext import native
 from nnl.ext.library import Abilities, kernel_names
-from nnl.graph.lowering import lower
+from nnl.graph.lowering import lower, settle
 from nnl.graph.passes import PASSES
+from nnl.graph.plan import Plan
 from nnl.graph.program import VerifyError, verify
 from nnl.graph.session import session_of
 from tests.graph.fusion import check_appending
@@ -237,6 +238,44 @@ def test_packed_weights_are_used_again_when_nobody_holds_them():
             y.forward(clear_buffer=True)
     assert [e.op for e in p.events].count("pack_convolution") == 2 * (1 + 3)
     assert held is not None
+
+
+def test_what_depends_on_weights_alone_is_computed_once_where_inputs_are_known():
+    x, w = leaf((2, 6)), leaf((4, 6), 1)
+    y = F.affine(x, F.transpose(F.tanh(w), (1, 0)))
+    program, binding = lower(capture([y.edge]), {y.edge.key}, plain={y.edge.key}, inputs=[x.edge])
+    settle(program, binding, [x.edge])
+    plan = Plan.rest(program, binding, 0)
+
+    def check():
+        plan.run()
+        want = x.data.read("host") @ np.tanh(w.data.read("host")).T
+        np.testing.assert_allclose(plan.value(y.edge.key), want, rtol=1e-5, atol=1e-5)
+
+    with nn.profile() as p:
+        for k in range(3):
+            x.d = np.full((2, 6), k, np.float32)
+            check()
+    assert [e.op for e in p.events].count("transpose") == 1
+    w.d = w.d * 2
+    check()
+    held = w.d
+    held *= 3
+    check()
+    held *= 2
+    check()
+
+
+def test_a_loaded_program_computes_what_depends_on_weights_alone_once(tmp_path):
+    x, w = nn.Variable((2, 6)), leaf((4, 6), 1, need_grad=True)
+    path = tmp_path / "net.nnlp"
+    nn.save_program(path, {"y": F.affine(x, F.transpose(F.tanh(w), (1, 0)))}, {"x": x})
+    found = nn.load_program(path)
+    with nn.profile() as p:
+        for k in range(3):
+            got = found.run(x=np.full((2, 6), k))["y"]
+            np.testing.assert_allclose(got, np.full((2, 6), k) @ np.tanh(w.d).T, rtol=1e-5)
+    assert [e.op for e in p.events].count("transpose") == 1
 
 
 def training_net(x, residual):

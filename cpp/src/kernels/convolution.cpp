@@ -169,6 +169,24 @@ bool describe(const Attributes& a, const Roles& r, Convolution& c) {
   return true;
 }
 
+// Forgets spatial axes of one pixel before and after, and one weight: sound that was made a
+// picture. oneDNN counts on the last axis being long.
+void forget_single_axes(Convolution& c) {
+  if (c.tiled) return;
+  for (size_t i = c.spatial(); i-- > 0 && c.spatial() > 1;) {
+    if (c.size[i] != 1 || c.out[i] != 1 || c.kernel[i] != 1) continue;
+    const auto at = static_cast<std::ptrdiff_t>(i);
+    for (Shape* v : {&c.size, &c.out, &c.kernel, &c.stride, &c.dilation, &c.pad})
+      v->erase(v->begin() + at);
+    for (Convolution::Array* a : {&c.x, &c.y, &c.z, &c.w}) {
+      if (a->shape.empty()) continue;  // there is no z
+      const auto axis = at + (a == &c.w ? 3 : 2);
+      a->shape.erase(a->shape.begin() + axis);
+      a->strides.erase(a->strides.begin() + axis);
+    }
+  }
+}
+
 int64_t groups_of(const Attributes& a) { return a.has("group") ? a.integer("group") : 1; }
 bool channel_last_of(const Attributes& a) {
   return a.has("channel_last") && a.flag("channel_last");
@@ -181,6 +199,7 @@ std::unique_ptr<Kernel> setup(const Signature& s) {
   if (auto kernel = converted(s, Convert::float16, setup<Read>)) return kernel;
   Convolution c;
   if (!Read(s, c)) return nullptr;
+  forget_single_axes(c);
   if (auto kernel = depthwise_weight(c)) return kernel;
   if (auto kernel = pointwise_weight(c)) return kernel;
 #ifdef NNL_ONEDNN
@@ -275,6 +294,8 @@ PackedKernels packed_with(const Signature& s, const Spec& y) {
   Convolution plain, packed;
   if (!read_fused_with(s, y, nullptr, plain) || !read_fused_with(s, y, &s.in[1].shape, packed))
     return {};
+  forget_single_axes(plain);
+  forget_single_axes(packed);
   return packed_onednn(plain, packed);
 }
 

@@ -47,13 +47,14 @@ _MOVES = (
     "GatherND Identity Neg ReduceMax ReduceMin Reshape Sign Slice SpaceToDepth Split Squeeze Tile "
     "Transpose Trilu Unsqueeze"
 )
+_INDICES = "ArgMax", "ArgMin"
 BOUNDS: dict[str, Bound] = {
     **dict.fromkeys(_MOVES.split(), _of_first),
     **dict.fromkeys(["Clip", "Concat", "Max", "Min", "Pad", "Where"], _of_all),
     **dict.fromkeys(["Add", "Sub", "Sum"], lambda bounds, size: sum(bounds)),
     **dict.fromkeys(["CumSum", "ReduceSum"], lambda bounds, size: bounds[0] * size),
     **dict.fromkeys(["Div", "Mod"], _quotient),
-    **dict.fromkeys(["ArgMax", "ArgMin"], _of_size),
+    **dict.fromkeys(_INDICES, _of_size),
     **dict.fromkeys(["QuantizeLinear", "DynamicQuantizeLinear"], _byte),
     "Mul": lambda bounds, size: bounds[0] * bounds[1],
     "TopK": lambda bounds, size: max(bounds[0], size),
@@ -95,7 +96,9 @@ class ExactInterpreter(Interpreter):
             if is_float(kind) and kind.itemsize == 1:
                 raise Inexact(f"{node.label}: {kind} is computed in float32")
             if rule is not None and kind.kind in "iu":
-                bound = rule(bounds, math.prod(np.shape(values[0])))
+                shape = np.shape(values[0])
+                axis = node.attributes.get("axis", 0) if node.op_type in _INDICES else None
+                bound = rule(bounds, math.prod(shape) if axis is None else shape[axis])
                 wraps = bound > np.iinfo(kind).max or kind.kind == "u" and node.op_type in _NEGATIVE
                 self._bounds[y.edge.key] = math.inf if wraps else bound
         return outs

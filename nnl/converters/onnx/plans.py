@@ -13,10 +13,14 @@ from nnl.converters.onnx.exactness import OF_INPUTS
 from nnl.converters.onnx.model import Model, subgraphs
 from nnl.converters.onnx.operators import Node
 from nnl.converters.onnx.values import dtype_of, is_var
-from nnl.core.context import STATE
+from nnl.core.array import NdArray
+from nnl.core.context import EPOCH, SPACES, STATE
+from nnl.core.graph import capture
 from nnl.core.parameter import get_current_parameter_scope
 from nnl.core.recent import Plans
-from nnl.core.variable import Variable, forward_all
+from nnl.core.variable import Variable
+from nnl.graph.lowering import lower, settle
+from nnl.graph.plan import Plan
 from nnl.graph.turns import Runners, Turns
 
 KEPT = 8  # plans of a model: each has memory of its own, and weights as its kernels want them
@@ -125,14 +129,16 @@ class ModelPlans:
 
 
 class Stale(Exception):
-    """Parameters that the graph reads were replaced."""
+    """Parameters that the graph reads were replaced, or have another type."""
 
 
 class ModelPlan:
     """A static graph of a model at one size, for one thread at a time."""
 
     def __init__(self, plans: ModelPlans, given: Sequence[Array], constants: set[int]) -> None:
-        named, self._inputs = {}, []
+        named: dict[str, Any] = {}
+        inputs = []
+        self._inputs: list[tuple[int, NdArray]] = []
         for i, (info, value) in enumerate(zip(plans.infos, given, strict=True)):
             if i in constants:
                 named[info.name] = value.copy()
@@ -140,13 +146,19 @@ class ModelPlan:
             x = Variable(value.shape)
             x.data.set_spec(x.spec.with_dtype(value.dtype))
             named[info.name] = x
+            inputs.append(x)
             self._inputs.append((i, x.data))
         self._values = plans.record(**named)
         if any(not (is_var(y) or isinstance(y, np.ndarray)) for y in self._values):
             raise TypeError("the graph has outputs that are no tensors")
         pairs = zip(plans.outputs, self._values, strict=True)
         self._types = [info.dtype or dtype_of(y) for info, y in pairs]
-        self._ends = [y for y in self._values if is_var(y)]
+        edges = [y.edge for y in self._values if is_var(y)]
+        kept = {e.key for e in edges if e.node is not None}
+        leaves = [x.edge for x in inputs]
+        program, binding = lower(capture(edges), kept, plain=kept, inputs=leaves)
+        settle(program, binding, leaves)
+        self._plan = Plan.rest(program, binding, 0)
         self._scopes: list[Any] = []
         self._leaves: list[str] = []
         self._found: list[Any] = []
@@ -157,17 +169,32 @@ class ModelPlan:
                 self._leaves.append(part)
                 scope = scope[part]
                 self._found.append(scope)
+        self._epoch, self._specs = EPOCH.now, self._specs_now()
+
+    def _specs_now(self) -> list[Any]:
+        return [v.data.spec for v in self._found if is_var(v)]
 
     def run(self, given: Sequence[Array]) -> list[Array]:
         if not all(map(is_, map(dict.get, self._scopes, self._leaves), self._found)):
             raise Stale
+        if self._epoch != EPOCH.now:
+            if self._specs != self._specs_now():  # say float64, as numpy makes it
+                raise Stale
+            self._epoch = EPOCH.now
         for i, nd in self._inputs:
             nd.write("host", np.ascontiguousarray(given[i]))
-        forward_all(self._ends, clear_buffer=True)
+        self._plan.run()
         return [
-            np.array(y.data.read("host") if is_var(y) else y, t)
+            np.array(self._value(y) if is_var(y) else y, t)
             for y, t in zip(self._values, self._types, strict=True)
         ]
+
+    def _value(self, y: Variable) -> Array:
+        plan, key = self._plan, y.edge.key
+        if y.edge.node is None:
+            return y.data.read("host")
+        space, buf = plan.published(plan.slot_of[key])
+        return SPACES[space].to_host(buf)
 
 
 def _is_number(dtype: Any) -> bool:
@@ -186,6 +213,7 @@ def _is_setting(value: Array) -> bool:
 
 
 def _draws(node: Node) -> bool:
-    """Whether it gives other values at every run; the schema says it of those with graphs, too."""
+    """Whether it gives other values at every run; the schema says it of graphs and Dropout, too."""
     schema = node.schema
-    return schema is not None and schema.non_deterministic and not any(subgraphs(node))
+    draws = schema is not None and schema.non_deterministic and node.op_type != "Dropout"
+    return draws and not any(subgraphs(node))

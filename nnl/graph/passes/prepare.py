@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let plans for inference bring weights into their kernels' order once instead of at every run."""
+"""Let plans for inference do once, not at every run, what depends on weights alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from nnl.core.op import OPS
 from nnl.core.spec import Spec
 from nnl.ext.library import LAYOUTS, Library, kernel_names, native_spec
-from nnl.graph.program import Program, Step
+from nnl.graph.program import CONSTANT, PARAMETER, Program, Step
 
 PACK = "pack_convolution"
 
@@ -18,6 +18,7 @@ PACK = "pack_convolution"
 def prepare_weights(program: Program, lib: Library) -> None:
     """Move the packing of convolution weights, and what it depends on, to the front of the plan.
 
+    So goes everything that depends on weights alone, where the program tells them from inputs.
     These steps run again only when one of the leaves behind them has changed. Weights that a step
     of the plan computes from what changes at every run, or writes, are left alone; so are plans
     with a second part, whose weights change at every step.
@@ -36,7 +37,9 @@ class _Preparer:
     def run(self) -> None:
         program = self.program
         packs = [p for s in program.steps for p in self._packed(s)]
-        if not packs:
+        if program.steady:
+            self._add_weights_only()
+        if not packs and not self.once:
             return
         front = [s for s in program.steps if s in self.once] + packs
         for step in front:
@@ -47,6 +50,15 @@ class _Preparer:
         # what a pass lets a step read under another shape, no step makes
         program.kept |= {n for i in read for n in (i, program.root(i)) if n in made}
         program.steps = front + rest
+
+    def _add_weights_only(self) -> None:
+        program, slots = self.program, self.program.slots
+        stay = {i for i, s in enumerate(slots) if s.role in (PARAMETER, CONSTANT)} - self.written
+        for step in program.steps:
+            roots = {program.root(i) for i in step.ins if i}
+            if roots and roots <= stay and step.kernel is not None and not step.writes:
+                self.once.add(step)
+                stay.update(step.outs)
 
     def _packed(self, step: Step) -> list[Step]:
         if step.kernel is None or not self.lib.abilities(step.op).packs:
