@@ -78,6 +78,8 @@ def check_open(program: Program) -> None:
                 raise ValueError(f"there is no open size {size.expression!r:.40}")
     try:
         found = moved(program, {n: d.example for n, d in program.dims.items()})
+        for step in program.steps:
+            _check_elementwise(program, step)
     except LookupError as e:
         raise ValueError(f"an expression of open sizes names what is not there: {e}") from None
     for i, (slot, want) in enumerate(zip(found.slots, program.slots, strict=True)):
@@ -85,6 +87,22 @@ def check_open(program: Program) -> None:
             raise ValueError(f"value {i} is {want.spec}, its open sizes give {slot.spec}")
     for step, own in zip(found.steps, program.steps, strict=True):
         _check_step(program, step, own)
+
+
+def _check_elementwise(program: Program, step: Step) -> None:
+    """Compare what C++ is told of an element-wise step's program with what follows from it here."""
+    if SHAPES not in step.open and CONSTANTS not in step.open:
+        return
+    specs = [program.slots[i].spec for i in step.ins]
+    want = program_of(step.op, step.attrs, [s.shape for s in specs])
+    shapes, constants = want and (want.shapes, tuple(map(float, want.constants))) or ((), ())
+    mover = _Mover(program, {n: d.example for n, d in program.dims.items()})
+    mover.todo.clear()
+    for name, own in ((SHAPES, shapes), (CONSTANTS, constants)):
+        if name in step.open and not same(found := mover.closed(step.open[name]), own):
+            raise ValueError(
+                f"{program.label(step)}: {name} is {own!r:.60}, its expressions give {found!r:.60}"
+            )
 
 
 def _check_step(program: Program, step: Step, own: Step) -> None:

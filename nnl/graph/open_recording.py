@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from math import gcd
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +18,7 @@ from nnl.core.variable import Variable
 from nnl.ext.library import Library
 from nnl.graph.open_program import Differ, unified
 from nnl.graph.program import Program
-from nnl.graph.sizes import Dim, Unexplained, witnesses
+from nnl.graph.sizes import Dim, Unexplained, wider, witnesses
 
 Variables = Mapping[str, Variable]
 Axes = Mapping[str, Sequence[str | int | None]]  # {input: the dim of each axis, if it is open}
@@ -52,7 +53,7 @@ def record_open(
     ranged: Collection[str],
     use: Callable[[OpenGraphs], T],
 ) -> T:
-    """Record a graph at the witnesses of its sizes.
+    """Record a graph at the witnesses of its sizes, and at wider ones that must agree with them.
 
     Small sizes may be special ones, and graphs may be alike at multiples only: larger ones are
     tried where the first do not do, then multiples of powers of two, the least for each dim.
@@ -76,6 +77,10 @@ def record_open(
         sizes = witnesses(found, scale, span)
         try:
             opened = OpenGraphs(found, sizes, axes, [build(s) for s in sizes])
+            for more in [*wider(found, sizes)]:
+                with suppress(ValueError, TypeError, IndexError):  # a network may have a bound
+                    opened.graphs.append(build(more))
+                    sizes.append(more)
             compute_constants(opened)
             return use(opened)
         except (ValueError, TypeError, IndexError) as e:
@@ -83,8 +88,8 @@ def record_open(
             return None
 
     for multiple, scale, span in ATTEMPTS:
-        if error is not None and multiple > 1 and (not free or isinstance(error, Differ)):
-            raise error  # other steps at odd sizes are nothing to hide
+        if isinstance(error, Differ) or (error is not None and multiple > 1 and not free):
+            raise error  # other steps at odd or small sizes are nothing to hide
         least = {n: gcd(multiple, dims[n].example) for n in free}
         found = tried(least, scale, span)
         if found is not None:

@@ -22,6 +22,7 @@ Known = Sequence[tuple[Vector, Expression]]
 
 WITNESSES = 12  # of a hundred thousand forms none fits so many numbers by chance
 LARGEST = 2**31 - 1  # of a size
+FAR = 2048  # the largest that is tried where a range allows it
 FEWEST = 4  # different numbers that say something about how they are rounded
 DIVISORS = range(2, 65)
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -142,6 +143,21 @@ def witnesses(
         for k in range(count):
             found[k][name] = chosen[k % len(chosen)]
     return found
+
+
+def wider(dims: Mapping[str, Dim], sizes: Sequence[Mapping[str, int]]) -> Iterator[dict[str, int]]:
+    """Sizes that confirm what those of `witnesses` say: one dim large, by turns, then all others.
+
+    What is cut off at some size, or done otherwise from there on, would not show at small ones.
+    """
+    rng = random.Random(727)
+    for large in (*dims, None):
+        found = {}
+        for name, dim in dims.items():
+            seen, m = [s[name] // dim.multiple for s in sizes], dim.multiple
+            most = min(dim.greatest or 4 * max(seen) * m, max(FAR, max(seen) * m)) // m
+            found[name] = m * (most if name == large else rng.randint(min(seen), max(seen)))
+        yield found
 
 
 # ---- solving ----

@@ -71,7 +71,7 @@ def test_training_at_several_sizes_is_the_same_bit_for_bit(solver):
     assert found == want
     for name, p in parameters.items():
         np.testing.assert_array_equal(after[name], p, err_msg=name)
-    assert len(calls) == 12  # no size of the data has been recorded
+    assert len(calls) == 16  # no size of the data has been recorded
     assert calls[0][1] == 3 and len({c[2] for c in calls}) > 2
 
 
@@ -135,10 +135,10 @@ def test_flags_that_change_record_again():
     run = nn.compile(f, open={"x": ("n", None)})
     run(variable(np.ones((2, 3))))
     run(variable(np.ones((5, 3))))
-    assert (w.g == 5).all() and len(seen) == 12
+    assert (w.g == 5).all() and len(seen) == 14
     w.need_grad = False
     run(variable(np.ones((4, 3))))
-    assert len(seen) == 24
+    assert len(seen) == 28
 
 
 def test_what_is_recorded_is_saved_as_one_program(tmp_path):
@@ -173,6 +173,10 @@ def told(x):
     return x * 2, x.shape[0]
 
 
+def in_parts(x):
+    return F.tanh(x) if x.shape[0] < 100 else F.relu(x)
+
+
 OUTSIDE = nn.Variable((1, 3)) + 1
 
 
@@ -189,6 +193,7 @@ def state(x):
     "f,text",
     [
         (longer, "compile: longer: add_scalar.* is only there at some sizes at n="),
+        (in_parts, r"steps differ between sizes at n=24, .*: tanh .* and relu .*: close the size"),
         (told, r"compile: told: it returns \[.*, 24\] at one size and \[.*\] at another: return"),
         (outside, "compile: outside: add_scalar .* was called outside of the function that is"),
         (

@@ -131,6 +131,10 @@ def squared(x):
     return F.reshape(F.broadcast(F.reshape(F.sum(x), (1,)), (x.shape[0] ** 4 + 3,)), (-1, 1))
 
 
+def chunked(x):
+    return x * 2 if x.shape[0] < 120 else F.concatenate(x[:60] * 2, x[60:] * 2, axis=0)
+
+
 def table(x):
     return x + array(np.sin(np.arange(x.shape[0])).reshape(-1, 1))
 
@@ -141,6 +145,10 @@ def table(x):
         (
             chosen,
             r"steps differ between sizes at n=.*(tanh|relu).* and .*: close the size that",
+        ),
+        (
+            chunked,
+            r"steps differ between sizes at n=.*: mul_scalar .* and slice .*: close the size",
         ),
         (longer, r"only there at some sizes at n=.* or write it with nn.while_loop"),
         (squared, r"broadcast in .*test_open_programs.py:\d+\): shape is .*: no expression of the"),
@@ -169,6 +177,19 @@ def test_wrong_names_and_ranges(open, ranges, text, tmp_path):
     x = nn.Variable((4, 3))
     with pytest.raises(ValueError, match=text):
         nn.save_program(tmp_path / "a.nnlp", lambda x: x * 2, {"x": x}, open=open, ranges=ranges)
+
+
+def test_what_happens_at_large_sizes_alone_is_seen(tmp_path):
+    """A bound that no witness reaches: sizes that only confirm do, as far as the range goes."""
+    check_sizes(
+        lambda x: x[:, :100] * (1.0 / min(x.shape[1], 100)), {"x": ("n", "t")},
+        [{"x": (2, t)} for t in (7, 99, 100, 101, 400)], tmp_path,
+    )  # fmt: skip
+    x = nn.Variable((4, 3))
+    nn.save_program(
+        tmp_path / "a.nnlp", chunked, {"x": x}, open={"x": ("n", None)}, ranges={"n": (1, 119)}
+    )
+    assert nn.load_program(tmp_path / "a.nnlp").run(x=normal(119, 3))["y"].shape == (119, 3)
 
 
 def test_open_sizes_want_a_function(tmp_path):
@@ -285,6 +306,60 @@ def test_a_changed_expression_is_noticed(tmp_path):
         except (ValueError, IndexError):
             pass
     assert changed > 8
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 6])
+def test_a_changed_number_of_an_expression_in_a_file_is_noticed(seed, tmp_path):
+    """One byte of a file: its CRC is another. Who writes that anew is refused at the example, or
+    has other shapes or no program at other sizes."""
+    net, path = Network(seed), tmp_path / "a.nnlp"
+    x = nn.Variable(net.shape(np.random.default_rng(seed)))
+    nn.save_program(path, net, {"x": x}, open={"x": net.axes})
+    data, found = path.read_bytes(), nn.load_program(path)["main"]
+    steps = found.to_dict()["steps"]
+    rng = np.random.default_rng(seed)
+    sizes = [{n: int(rng.integers(9, 60)) for n in found.dims} for _ in range(4)]
+    wanted = [closed_or_none(found, s) for s in sizes]
+    noticed = 0
+    for place in leaves([s.get("open", {}) for s in steps]):
+
+        def change(program, arrays, place=place):
+            tree = [s.get("open", {}) for s in program["programs"]["main"]["steps"]]
+            for key in place[:-1]:
+                tree = tree[key]
+            value = tree[place[-1]]
+            tree[place[-1]] = value + 1 if type(value) in (int, float) else value
+
+        path.write_bytes(data)
+        rewritten(path, change)
+        try:
+            other = nn.load_program(path)["main"]
+        except ValueError as e:
+            assert "a.nnlp: damaged: " in str(e)
+            noticed += 1
+            continue
+        if other.to_dict()["steps"] == steps:
+            continue  # no number
+        if any(closed_or_none(other, s) != w for s, w in zip(sizes, wanted, strict=True)):
+            noticed += 1
+            continue
+        tree = [s.get("open", {}) for s in steps]
+        for key in place[:-1]:
+            tree = tree[key]
+        # the name of another value with the same size at all sizes, or rounded away
+        assert len(tree) == 2 or "//" in str(tree), place
+    assert noticed >= 3
+    at = data.index(b'"open":{')
+    path.write_bytes(data[: at + 1] + b"q" + data[at + 2 :])
+    with pytest.raises(ValueError, match="a.nnlp: damaged: nnl.program has another CRC-32 than it"):
+        nn.load_program(path)
+
+
+def closed_or_none(program, sizes):
+    try:
+        return program.at(sizes).to_dict()
+    except (ValueError, IndexError):
+        return None
 
 
 def leaves(tree, path=()):
