@@ -91,8 +91,8 @@ class Family:
             made.append(r := Recording(f, args, kw, at))
             inputs = dict(zip(r.names, r.holes, strict=True))
             for name, x in list(inputs.items()):
-                if x.edge.need_grad:  # what the recording adds to stays from run to run
-                    g = x.edge.grad
+                g = x.edge.own_grad
+                if g is not None:  # what the recording adds to stays from run to run
                     inputs[f"{name}/grad"] = Variable.of_edge(type(x.edge).leaf(g), g)
             ends = [Variable.of_edge(e, e.array) for e in r.ends]
             return dict(zip(map(str, range(len(ends))), ends, strict=True)), inputs

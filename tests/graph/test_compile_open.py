@@ -120,6 +120,24 @@ def test_gradients_of_arguments_and_other_arguments():
             np.testing.assert_allclose(g.d, power * x.d ** (power - 1), rtol=1e-5)
 
 
+@pytest.mark.parametrize("zero", [False, True])
+def test_gradients_of_arguments_are_theirs(zero):
+    def f(x):
+        y = F.sum(x**3)
+        if zero:
+            x.grad.zero()
+        y.backward()
+        return y
+
+    run = nn.compile(f, open={"x": ("n",)})
+    for n in (3, 9, 3):
+        x = nn.Variable.from_numpy_array(normal(n, seed=n), need_grad=True)
+        x.g = 1
+        run(x), run(x)
+        want = 3 * x.d**2
+        np.testing.assert_allclose(x.g, want if zero else 2 * want + 1, rtol=1e-5)
+
+
 def test_flags_that_change_record_again():
     w = nn.Variable.from_numpy_array(np.ones((1, 3), np.float32), need_grad=True)
     seen = []
