@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def add_commands(commands: Any) -> None:
         action="append",
         default=[],
         metavar="X=batch,3,height:32..4096:32,width",
-        help="NNLP: names of open sizes of an input, each with least, greatest and multiple where "
+        help="names of open sizes of an input, each with least, greatest and multiple where "
         "that is known; without it those that the file leaves open",
     )
     p.add_argument(
@@ -220,10 +221,15 @@ def run(args: argparse.Namespace) -> int:
         model = NnpModel(with_executor(model.content(), args.nnp_import_executor_index))
     if args.inputs is not None or args.outputs is not None:
         model = model.between(_names(args.inputs), _names(args.outputs))
-    if args.open and target.name != "NNLP":
-        raise UsageError(f"the option --open is for NNLP, not {target.name}")
+    if args.open and not target.opens:
+        some = ", ".join(f.name for f in FORMATS.values() if f.opens and f.write is not None)
+        raise UsageError(f"the option --open is for {some}, not {target.name}")
     if args.shape or args.open:
         model.close(_shapes(*args.shape, *args.open))
+    if args.batch_size is None and target.opens and target.name != "NNLP" and not args.quantization:
+        axes = model.open_sizes().axes.values()
+        if args.open or any(isinstance(n, str) for sizes in axes for n in sizes[1:]):
+            options = replace(options, batch_size=-1)  # more than a batch size is open
     _tell_executors(args, model, target)
     parts = _parts(args, model, output, target, options)
     if args.config is None:

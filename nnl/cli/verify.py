@@ -15,8 +15,9 @@ from nnl.converters.runtimes import Runtime, Values, renamed
 from nnl.core.graph import capture
 from nnl.core.random import seed
 from nnl.graph import load_program
+from nnl.graph.sizes import witnesses
 
-FURTHER = 2  # what an open batch size is tried with, besides the source's: that many more
+MULTIPLE = 32  # of the open sizes that are tried, which suits what halves pictures
 SMALLEST = 1e-6  # outputs that are all below are compared as if their largest number were this
 
 Run = Callable[[int | None, Values], Sequence[Any]]  # batch size, inputs -> outputs
@@ -51,7 +52,11 @@ def largest_gap(model: Model, file: str, name: str, target: Format, options: Wri
     if target.name == "NNLP":
         pairs = entries(model, options, load_program(file))
         return max(_gap_of_program(network, file, key) for key, network in pairs)
-    source = model.network(None if size == -1 else size, inference=True)
+    if size == -1:
+        sources = [model.sized(sizes) for sizes in _tried(model)]
+    else:
+        sources = [model.network(size, inference=True)]
+    source = sources[0]
     known = None if target.runtime is None or _draws(source) else target.runtime(file, name)
     if known is not None:
         by, run = known.name, _of_any_batch(known)
@@ -59,11 +64,18 @@ def largest_gap(model: Model, file: str, name: str, target: Format, options: Wri
         by, run = "nnl", _in_nnl(target.read([file]), name)
     else:
         raise ValueError(f"--verify: nothing here runs the format {target.name}")
-    found = [_gap(source, run, name, by)]
-    batch = _batch(source)
-    if size == -1 and batch is not None:
-        found.append(_gap(model.network(batch + FURTHER, inference=True), run, name, by))
-    return max(found)
+    return max([_gap(n, run, name, by) for n in sources])
+
+
+def _tried(model: Model) -> list[dict[str, int]]:
+    """Two sets of sizes for what a model leaves open; of what they must be multiples, the file does
+    not say."""
+    opened = model.open_sizes()
+    dims = opened.dims
+    for name, dim in dims.items():
+        if name not in opened.ranges and dim.example > 1:
+            dims[name] = dim._replace(multiple=MULTIPLE)
+    return witnesses(dims, span=4, count=2)
 
 
 def _of_any_batch(runtime: Runtime) -> Run:
@@ -73,7 +85,13 @@ def _of_any_batch(runtime: Runtime) -> Run:
 def _in_nnl(model: Model, name: str) -> Run:
     def run(batch: int | None, values: Values) -> Sequence[Any]:
         seed(0)  # of functions that draw random numbers
-        built = model.network(batch, inference=True)
+        opened = model.open_sizes()
+        if opened.open:
+            given = renamed(values, list(opened.axes), name)
+            sizes = opened.sizes({n: np.shape(v) for n, v in given.items()})
+            built = model.sized(sizes)
+        else:
+            built = model.network(batch, inference=True)
         return list(built.run(renamed(values, list(built.inputs), name)).values())
 
     return run

@@ -71,6 +71,7 @@ class Format:
             installed.
         target: What networks are lowered for; `functions` is left out then, and
             `write` names everything that the format cannot hold.
+        opens: Whether files can leave any size open.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Format:
     operators: Callable[[Model, int | None], list[str]] | None = None
     runtime: Callable[[str, str], Runtime | None] | None = None
     target: Callable[[], Target] | None = None
+    opens: bool = False
 
     def known(self) -> set[str] | None:
         """Types of NNabla's functions that it can hold, if not with all arguments; None for all."""
@@ -133,10 +135,15 @@ def _read_tensorflow(path: str) -> Model:
     return TensorFlowGraph(load_any(path), path)
 
 
-def _write_pb(model: Model, path: str, options: WriteOptions) -> None:
-    from nnl.converters.tensorflow.writer import save
+def _tensorflow(name: str, how: str) -> Callable[[Model, str, WriteOptions], None]:
+    """What writes a format of TensorFlow by a function of its writer."""
 
-    save(path, _of_one_size(model, options, "TF_PB", opens=True))
+    def write(model: Model, path: str, options: WriteOptions) -> None:
+        from nnl.converters.tensorflow import writer
+
+        getattr(writer, how)(path, _of_one_size(model, options, name, writer.TARGET))
+
+    return write
 
 
 def _pb_operators(model: Model, version: int | None) -> list[str]:
@@ -144,18 +151,6 @@ def _pb_operators(model: Model, version: int | None) -> list[str]:
 
     nodes = graph_def(model.network(1, inference=True)).node
     return sorted({n.op for n in nodes if n.op not in ("Const", "Placeholder")})
-
-
-def _write_meta(model: Model, path: str, options: WriteOptions) -> None:
-    from nnl.converters.tensorflow.writer import save_meta
-
-    save_meta(path, _of_one_size(model, options, "TF_CKPT_V2", opens=True))
-
-
-def _write_saved(model: Model, path: str, options: WriteOptions) -> None:
-    from nnl.converters.tensorflow.writer import save_folder
-
-    save_folder(path, _of_one_size(model, options, "SAVED_MODEL", opens=True))
 
 
 def _write_nnp(model: Model, path: str, options: WriteOptions) -> None:
@@ -229,18 +224,18 @@ def _read_tflite(path: str) -> Model:
     return TfliteFile(path)
 
 
-def _of_one_size(model: Model, options: WriteOptions, name: str, opens: bool = False) -> Network:
-    """The network for the batch size of a format that has no versions.
-
-    Args:
-        opens: Whether the size may stay open.
-    """
+def _of_one_size(
+    model: Model, options: WriteOptions, name: str, opens: Target | None = None
+) -> Any:
+    """The network for the batch size of a format that has no versions, or, if it `opens`, its
+    operators for all sizes that the model leaves open."""
     if options.version is not None:
         raise ValueError(f"the format {name} has no versions to choose from: leave -d out")
+    if options.batch_size == -1 and opens is not None:
+        from nnl.converters.tflite.writer import emitted_open
+
+        return emitted_open(model, opens)
     size = options.batch_size
-    if size == -1 and opens:
-        network, network.elsewhere = at_two_sizes(model, inference=True)
-        return network  # type: ignore[no-any-return]
     if size is not None and size < 1:
         wanted = "or -1 to leave it open" if opens else f"{name} has a fixed one"
         raise ValueError(
@@ -250,9 +245,9 @@ def _of_one_size(model: Model, options: WriteOptions, name: str, opens: bool = F
 
 
 def _write_tflite(model: Model, path: str, options: WriteOptions) -> None:
-    from nnl.converters.tflite.writer import save
+    from nnl.converters.tflite.writer import TARGET, save
 
-    network = _of_one_size(model, options, "TFLITE", opens=options.dataset is None)
+    network = _of_one_size(model, options, "TFLITE", None if options.dataset else TARGET)
     save(path, network, _samples(options.dataset, network))
 
 
@@ -385,16 +380,18 @@ FORMATS: dict[str, Format] = {
             operators=_tflite_operators,
             runtime=in_litert,
             target=_tflite_target,
+            opens=True,
         ),
         Format(
             "TF_PB",
             "TensorFlow",
             (".pb",),
             _read_tensorflow,
-            _write_pb,
+            _tensorflow("TF_PB", "save"),
             operators=_pb_operators,
             runtime=in_tensorflow,
             target=_pb_target,
+            opens=True,
         ),
         Format("TF_CKPT_V1", "TensorFlow", (".ckpt",), _read_tensorflow),
         Format(
@@ -402,20 +399,22 @@ FORMATS: dict[str, Format] = {
             "TensorFlow",
             (".meta",),
             _read_tensorflow,
-            _write_meta,
+            _tensorflow("TF_CKPT_V2", "save_meta"),
             runtime=in_tensorflow,
             target=_pb_target,
+            opens=True,
         ),
         Format(
             "SAVED_MODEL",
             "TensorFlow",
             (),
             _read_tensorflow,
-            _write_saved,
+            _tensorflow("SAVED_MODEL", "save_folder"),
             runtime=in_tensorflow,
             target=_pb_target,
+            opens=True,
         ),
-        Format("NNLP", "programs of nnl", (".nnlp",), write=_write_programs),
+        Format("NNLP", "programs of nnl", (".nnlp",), write=_write_programs, opens=True),
     )
 }
 

@@ -8,7 +8,7 @@ computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,9 +80,11 @@ class CannotLower(NotImplementedError):
         )
 
 
-def lower(network: Network, target: Target) -> Lowered:
+def lower(network: Network, target: Target, moving: Collection[int] = ()) -> Lowered:
     """Say a network in the functions of a target.
 
+    Args:
+        moving: Ids of nodes whose values depend on open sizes, if on no input: they stay.
     Raises:
         CannotLower: With every function that cannot be said, where it was called, and the reason.
     """
@@ -90,7 +92,7 @@ def lower(network: Network, target: Target) -> Lowered:
         using(auto_forward=False, no_grad=False, target=reference.context().target),
         tracing(None),
     ):
-        lowering = _Lowering(network, target)
+        lowering = _Lowering(network, target, moving)
         outputs = {name: lowering.output(v.edge) for name, v in network.outputs.items()}
     if lowering.problems:
         raise CannotLower(target.name, network.name, lowering.problems)
@@ -106,8 +108,8 @@ class _Lowering:
     folded: Weights with a normalization in them, by the keys of those without.
     """
 
-    def __init__(self, network: Network, target: Target) -> None:
-        self.target = target
+    def __init__(self, network: Network, target: Target, moving: Collection[int]) -> None:
+        self.target, self.moving = target, moving
         self.values: dict[Key, Variable] = {}
         self.problems: list[str] = []
         self.depth = 0
@@ -219,8 +221,8 @@ class _Lowering:
     # ---- what is known before anything runs ----
 
     def _varies(self, node: Node, xs: Sequence[Variable | None]) -> bool:
-        """Whether a node's value depends on an input of the network, or on chance."""
-        if node.op.takes_rng or node.op.written(node.attrs):
+        """Whether a node's value depends on an input, on open sizes, or on chance."""
+        if id(node) in self.moving or node.op.takes_rng or node.op.written(node.attrs):
             return True
         return any(x is not None and not self._is_constant(x.edge) for x in xs)
 

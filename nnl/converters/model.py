@@ -41,7 +41,6 @@ class Network:
         inputs, outputs: Variables by name.
         parameters: The registry that its parameters are in.
         names: What the file calls its edges, by their keys.
-        elsewhere: The same for another batch size, where the size stays open.
     """
 
     name: str
@@ -49,7 +48,6 @@ class Network:
     outputs: dict[str, Variable]
     parameters: OrderedDict[str, Any] = field(default_factory=OrderedDict)
     names: dict[Key, str] = field(default_factory=dict)
-    elsewhere: Network | None = None
 
     def every_name(self) -> dict[Key, str]:
         """Names of edges by their keys, also those of inputs, outputs and parameters."""
@@ -111,7 +109,8 @@ class Model:
                 size alone.
         """
         raise NotImplementedError(
-            f"{self.where}: --shape and --open are for ONNX and TensorFlow, -b says a batch size"
+            f"{self.where}: --shape and --open are for ONNX, TensorFlow and TensorFlow Lite, -b "
+            "says a batch size"
         )
 
     def between(self, inputs: Sequence[str] | None, outputs: Sequence[str] | None) -> Model:

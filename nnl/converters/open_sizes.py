@@ -54,6 +54,15 @@ class OpenSizes:
             for name, axes in self.axes.items()
         }
 
+    def sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Sizes of all dims, from the shapes of the inputs."""
+        return {
+            n: shapes[name][axis]
+            for name, axes in self.axes.items()
+            for axis, n in enumerate(axes)
+            if isinstance(n, str)
+        }
+
     def closed(self, given: Mapping[str, Sequence[str]], where: str) -> OpenSizes:
         """The same with what somebody says of inputs, such as ["1", "3", "height:32..512:32"].
 
@@ -85,7 +94,8 @@ class OpenSizes:
         for key, sizes in axes.items():
             own = [_word(w)[0] for w in given[key]] if key in given else sizes
             axes[key] = tuple([names.get(n, n) if isinstance(n, str) else n for n in own])
-        return OpenSizes(axes, {n: r for n, r in ranges.items() if n not in names})
+        used = {n for sizes in axes.values() for n in sizes}
+        return OpenSizes(axes, {n: r for n, r in ranges.items() if n in used})
 
 
 def _word(word: str) -> tuple[str | int, tuple[int, int | None, int] | None]:

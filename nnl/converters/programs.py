@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import numpy as np
 from nnl.converters.formats import WriteOptions
 from nnl.converters.model import Built, Model, Network, NnpModel
 from nnl.converters.nnp.content import with_executor
+from nnl.converters.open_networks import record_networks
 from nnl.core.context import using
 from nnl.core.dispatch import apply
 from nnl.core.graph import Value, capture
@@ -23,14 +23,12 @@ from nnl.core.random import seed
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
 from nnl.graph import load_program
-from nnl.graph.open_recording import OpenGraphs, record_open
+from nnl.graph.open_recording import OpenGraphs
 from nnl.graph.passes.original import forget_orders, unfuse
 from nnl.graph.program import FORWARD, INPUT, PARAMETER, PREPARE, Program, Step
 from nnl.graph.programs import Programs
 from nnl.graph.saving import Saver, lower_graph
-from nnl.graph.sizes import Dim, witnesses
-
-logger = logging.getLogger("nnl")
+from nnl.graph.sizes import witnesses
 
 
 def write_programs(model: Model, path: str, options: WriteOptions) -> None:
@@ -80,31 +78,13 @@ class _Written:
 
     def add_open(self, prefix: str, model: Model) -> None:
         """Add a program that runs at any size that the model leaves open."""
-        opened = model.open_sizes()
 
-        def build(sizes: Mapping[str, int]) -> tuple[Any, Any]:
-            network = model.sized(sizes)
-            _simplify(network)
-            self._networks.append(network)
-            return network.outputs, network.inputs
+        def use(graphs: OpenGraphs, networks: list[Network]) -> None:
+            self._networks += networks
+            with self._shared(networks[0]):
+                self.saver.add_open(prefix[:-1] or networks[0].name, graphs)
 
-        def use(graphs: OpenGraphs) -> dict[str, Dim]:
-            first = self._networks[-len(graphs.graphs)]
-            with self._shared(first):
-                self.saver.add_open(prefix[:-1] or first.name, graphs)
-            return graphs.dims
-
-        try:
-            dims = record_open(build, opened.dims, opened.axes, opened.ranges, use)
-        except ValueError as e:
-            text = str(e).removeprefix(f"{model.where}: ")
-            raise ValueError(
-                f"{model.where}: with the open sizes {', '.join(opened.dims)}: {text}; --open says "
-                "of what they are multiples, --shape closes them"
-            ) from None
-        for name, dim in dims.items():
-            if name not in opened.ranges and dim.multiple > 1:
-                logger.warning("%s: %s is taken as %s", model.where, name, dim.wanted)
+        record_networks(model, use, _simplify)
 
     @contextmanager
     def _shared(self, network: Network) -> Iterator[None]:

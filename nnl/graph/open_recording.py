@@ -156,7 +156,7 @@ def _replace(
             arrays = [v.array.read("host") for v in edges]
             if all(_equal(arrays[0], a) for a in arrays[1:]):
                 continue
-            affine = _affine(arrays)
+            affine = evenly_spaced(arrays)
             if affine is None:
                 what = first.op.inputs[min(i, len(first.op.inputs) - 1)]
                 raise Unexplained(
@@ -176,7 +176,7 @@ def _equal(a: Array, b: Array) -> bool:
     return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
-def _affine(arrays: Sequence[Array]) -> tuple[Array, dict[int, Array]] | None:
+def evenly_spaced(arrays: Sequence[Array]) -> tuple[Array, dict[int, Array]] | None:
     """(base, {axis: step}) if entry n along the axes that move is base + n step in all arrays."""
     first = max(arrays, key=lambda a: a.size)
     if first.dtype.kind not in "fiub" or len({a.ndim for a in arrays}) > 1:

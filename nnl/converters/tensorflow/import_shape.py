@@ -27,10 +27,11 @@ from nnl.converters.onnx.values import (
     tagged,
     var,
 )
-from nnl.converters.tensorflow.interpreter import Unsupported, tf_import
+from nnl.converters.tensorflow.interpreter import Unsupported, is_table, tf_import
 from nnl.converters.tensorflow.messages import TensorFlowError
 from nnl.converters.tensorflow.shared import onnx
 from nnl.converters.tensorflow.tensors import array_of, dtype_of_code
+from nnl.core.context import STATE
 
 MAX_PARTS = 2**16  # of a value that is taken apart
 
@@ -312,6 +313,8 @@ def gather(ctx: Any, node: Any, x: Any, indices: Any, axis: Any = 0) -> Any:
         if lead < 0:
             lead += len(shape_of(indices))
         return F.gather(var(x), var(indices), axis=at, batch_dims=lead)
+    if is_table(x) and not STATE.auto_forward:
+        indices = var(indices)
     if is_var(indices) and not is_var(x) and at == 0 and x.dtype.kind == "f":
         x = ctx.parameter(node, "W", x)
     if is_var(indices) and at == 0 and len(shape_of(x)) > 1:

@@ -77,6 +77,15 @@ class Scope:
         return found[edge[1]]
 
 
+# Places in a table, which sizes may decide: a function, not one more table.
+_LOOKUPS = ("Gather", "GatherV2", "ResourceGather")
+
+
+def is_table(x: Any) -> bool:
+    """Whether a value is an array of rows of real numbers."""
+    return isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim > 1
+
+
 class Interpreter:
     """One run of a graph; what handlers get as `ctx`.
 
@@ -181,7 +190,8 @@ class Interpreter:
             if node.op in self.library:
                 return self.call(node.op, values)
             raise Unsupported(f"there is no importer for the operator {node.op}")
-        if any(map(_depends, values)) or node.op in ("Exit", "Placeholder"):
+        looked_up = node.op in _LOOKUPS and is_table(values[0])
+        if any(map(_depends, values)) or looked_up or node.op in ("Exit", "Placeholder"):
             ys = handler(self, node, *values)
             return list(ys) if isinstance(ys, (list, tuple)) else [ys]
         with using(auto_forward=True, no_grad=True, trace=None):

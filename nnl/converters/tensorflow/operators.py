@@ -34,6 +34,7 @@ ELU Elu T=0
 EQUAL Equal T=0
 EXP Exp T=0
 FLOOR Floor T=0
+FLOOR_DIV FloorDiv T=0
 FLOOR_MOD FloorMod T=0
 GATHER_ND GatherNd Tparams=0 Tindices=1
 GREATER Greater T=0
@@ -60,6 +61,7 @@ POW Pow T=0
 REDUCE_MAX Max T=0 Tidx=1
 REDUCE_MIN Min T=0 Tidx=1
 REDUCE_PROD Prod T=0 Tidx=1
+RANGE Range Tidx=0
 RELU Relu T=0
 RELU6 Relu6 T=0
 RESHAPE Reshape T=0 Tshape=1
@@ -67,6 +69,7 @@ REVERSE_V2 ReverseV2 T=0 Tidx=1
 RSQRT Rsqrt T=0
 SCATTER_ND ScatterNd T=1 Tindices=0
 SELECT_V2 SelectV2 T=1
+SHAPE Shape T=0
 SIGN Sign T=0
 SIN Sin T=0
 SLICE Slice T=0 Index=1

@@ -22,7 +22,7 @@ from nnl.core.atomic import replacing
 TARGET = replace(LITE, name="TF_PB")
 
 
-def save(path: str | os.PathLike[str], network: Network) -> None:
+def save(path: str | os.PathLike[str], network: Network | Emitted) -> None:
     """Write a network as a frozen graph: placeholders have the names of its inputs, nodes those
     of its outputs.
 
@@ -35,7 +35,7 @@ def save(path: str | os.PathLike[str], network: Network) -> None:
         file.write(content)
 
 
-def save_meta(path: str | os.PathLike[str], network: Network) -> None:
+def save_meta(path: str | os.PathLike[str], network: Network | Emitted) -> None:
     """Write a network as a graph with variables, PREFIX.meta, and their values, a checkpoint of
     version 2 of that prefix beside it.
 
@@ -51,7 +51,7 @@ def save_meta(path: str | os.PathLike[str], network: Network) -> None:
         temporary.write_bytes(meta.SerializeToString())
 
 
-def save_folder(path: str | os.PathLike[str], network: Network) -> None:
+def save_folder(path: str | os.PathLike[str], network: Network | Emitted) -> None:
     """Write a network as a SavedModel, whose signature has the names of inputs and outputs.
 
     Raises:
@@ -65,9 +65,13 @@ def save_folder(path: str | os.PathLike[str], network: Network) -> None:
         (folder / "saved_model.pb").write_bytes(saved.SerializeToString())
 
 
-def graph_def(network: Network) -> Any:
+def graph_def(network: Network | Emitted) -> Any:
     """A network as a GraphDef without variables."""
-    return _built(emitted(network, TARGET), False).proto
+    return _built(_said(network), False).proto
+
+
+def _said(network: Network | Emitted) -> Emitted:
+    return network if isinstance(network, Emitted) else emitted(network, TARGET)
 
 
 def _built(said: Emitted, variables: bool) -> Builder:
@@ -82,9 +86,9 @@ def _built(said: Emitted, variables: bool) -> Builder:
     return b
 
 
-def _meta_graph(network: Network) -> tuple[Any, dict[str, Any]]:
+def _meta_graph(network: Network | Emitted) -> tuple[Any, dict[str, Any]]:
     """A network as a MetaGraphDef, and the values of its variables."""
-    said = emitted(network, TARGET)
+    said = _said(network)
     b = _built(said, True)
     variables = b.variables or {}
     meta = messages()["MetaGraphDef"]()

@@ -87,9 +87,11 @@ class Graph:
     """Attributes:
     ops: In an order in which they can run.
     maker: Of a tensor, by its id.
+    sizes_stay: Whether operators may be chosen by sizes, as they are the only ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sizes_stay: bool = True) -> None:
+        self.sizes_stay = sizes_stay
         self.ops: list[Op] = []
         self.maker: dict[int, Op] = {}
         self._known: dict[Any, Any] = {}

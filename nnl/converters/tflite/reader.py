@@ -5,6 +5,7 @@ for."""
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import nnl.functions as F
 from nnl.converters.layout import plain
 from nnl.converters.model import Built, Network
+from nnl.converters.open_sizes import OpenSizes, named
 from nnl.converters.tflite import import_elementwise as _e  # noqa: F401  register importers
 from nnl.converters.tflite import import_shapes as _s  # noqa: F401
 from nnl.converters.tflite import import_windows as _w  # noqa: F401
@@ -42,6 +44,7 @@ class TfliteFile(Built):
 
     def __init__(self, path: str, data: bytes | None = None) -> None:
         self.where = path
+        self._sizes: OpenSizes | None = None  # of the file, or as somebody has said them
         try:
             self._file = File(Path(path).read_bytes() if data is None else data)
         except Damaged as error:
@@ -55,22 +58,60 @@ class TfliteFile(Built):
             raise NotImplementedError(f"{path}: nnl does not read {listed}")
 
     def network(self, batch_size: int | None = None, inference: bool = False) -> Network:
-        return self._network(batch_size)
+        """Sizes that stay open are the batch size on the first axis, else 1."""
+        shapes = {}
+        for name, sizes in self.open_sizes().axes.items():
+            fixed = batch_size is not None and sizes and sizes[0] != batch_size
+            if fixed and isinstance(sizes[0], int):
+                raise ValueError(
+                    f"{self.where}: the batch size is fixed at {sizes[0]}, so it cannot be "
+                    f"{batch_size}"
+                )
+            given = self._file.tensors[self._file.inputs[name]].shape
+            own = [batch_size or given[0], *given[1:]] if given else given
+            shapes[name] = [n if type(n) is int else m for n, m in zip(sizes, own, strict=True)]
+        return self._network(shapes)
+
+    def open_sizes(self) -> OpenSizes:
+        if self._sizes is None:
+            self._sizes = OpenSizes(
+                {
+                    n: tuple(
+                        [named(n, a, None) if a in t.open else k for a, k in enumerate(t.shape)]
+                    )
+                    for n, t in ((n, self._file.tensors[i]) for n, i in self._file.inputs.items())
+                }
+            )
+        return self._sizes
+
+    def close(self, shapes: Mapping[str, Sequence[str]]) -> None:
+        self._sizes = self.open_sizes().closed(shapes, self.where)
+
+    def sized(self, sizes: Mapping[str, int]) -> Network:
+        return self._network(self.open_sizes().shapes(sizes))
 
     def stored(self) -> Network:
         """The network with its numbers rounded as those of a quantized file are."""
-        return self._network(None, rounds=True)
+        return self._network(rounds=True)
 
     def observed(self) -> Network:
         """The network with every real number that is computed as an output, by number of tensor."""
-        return self._network(None, every=True)
+        return self._network(every=True)
 
     def _network(
-        self, batch_size: int | None, rounds: bool = False, every: bool = False
+        self,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        rounds: bool = False,
+        every: bool = False,
     ) -> Network:
         file = self._file
         scope: OrderedDict[str, Any] = OrderedDict()
-        inputs = {n: self._input(n, i, batch_size) for n, i in file.inputs.items()}
+        inputs = {
+            n: self._input(
+                n, file.tensors[i], file.tensors[i].shape if shapes is None else shapes[n]
+            )
+            for n, i in file.inputs.items()
+        }
         values = {i: Value(inputs[n], plain(inputs[n].ndim)) for n, i in file.inputs.items()}
         with parameter_scope("", scope), using(auto_forward=False), tracing(None):
             build = Builder()
@@ -94,16 +135,7 @@ class TfliteFile(Built):
             outputs = {n: self._output(build, n, v) for n, v in ends.items()}
         return Network(file.name, inputs, outputs, scope)
 
-    def _input(self, name: str, i: int, batch_size: int | None) -> Variable:
-        t = self._file.tensors[i]
-        shape = t.shape
-        if batch_size is not None and shape and shape[0] != batch_size:
-            if 0 not in t.open:
-                raise ValueError(
-                    f"{self.where}: the batch size is fixed at {shape[0]}, so it cannot be "
-                    f"{batch_size}"
-                )
-            shape = (batch_size, *shape[1:])
+    def _input(self, name: str, t: FileTensor, shape: Sequence[int]) -> Variable:
         if 0 in shape or is_impossible(shape):
             raise ValueError(f"{self.where}: the input {name!r} has the shape {list(shape)}")
         x = Variable(shape)  # takes no memory yet
@@ -122,7 +154,7 @@ class TfliteFile(Built):
         build.op, build.outs = op, [tensors[i] for i in op.outs]
         build.ins = [None if i < 0 else tensors[i] for i in op.ins]
         given = [None if i < 0 else self._value(i, values) for i in op.ins]
-        known = all(v is None or v.known for v in given)
+        known = all(v is None or v.known for v in given) and not self._looks_up(op)
         with using(auto_forward=known):
             made = IMPORTERS[op.name](build, *given)
         found = [made] if isinstance(made, Value) else list(made)
@@ -135,6 +167,18 @@ class TfliteFile(Built):
             if known and not v.known:
                 v = Value(v.x.data.read("host").astype(t.dtype), v.order)
             values[i] = v
+
+    def _looks_up(self, op: FileOperator) -> bool:
+        """Whether it reads places that are computed, of sizes for one, in a table of the file: that
+        is a function, not one more table."""
+        if op.name not in ("GATHER", "EMBEDDING_LOOKUP") or len(op.ins) != 2:
+            return False
+        table, places = op.ins if op.name == "GATHER" else op.ins[::-1]
+        tensors = self._file.tensors
+        found = tensors[table].value
+        if found is None or found.dtype.kind != "f" or found.ndim < 2:
+            return False
+        return tensors[places].value is None
 
     def _value(self, i: int, values: dict[int, Value]) -> Value:
         if i not in values:

@@ -237,6 +237,13 @@ def _flip(g: Graph, node: Node, x: Laid) -> Laid:
     return Laid(t, x.order)
 
 
+@says("arange")
+def _arange(g: Graph, node: Node) -> Laid:
+    a = node.attrs
+    limits = [g.constant(n, FLOAT) for n in (a.start, a.stop, a.step)]
+    return Laid(g.op("RANGE", *limits, shape=node.out_specs[0].shape), plain(1))
+
+
 # ---- indices ----
 
 

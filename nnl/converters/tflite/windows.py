@@ -65,20 +65,26 @@ def padding(
     stride: Sequence[int],
     pad: Sequence[int],
     fill: float = 0.0,
+    partial: bool = False,
 ) -> tuple[Tensor, int]:
     """An image with the pixels around it that windows see, as padding of the operator if it can be.
+
+    Where sizes are open, it is widened as far as windows of any size of it reach.
 
     Args:
         outs: Numbers of windows.
         reach: Pixels that a window spans.
         pad: Pixels before.
+        partial: Whether the last window may reach beyond the padding.
     """
     sizes = t.shape[1:-1]
     needed = [(o - 1) * s + r - n for o, s, r, n in zip(outs, stride, reach, sizes, strict=True)]
     after = [max(0, n - p) for n, p in zip(needed, pad, strict=True)]
+    if not g.sizes_stay:
+        after = [r - 1 if partial else p for p, r in zip(pad, reach, strict=True)]
     if not any(pad) and not any(after):
         return t, VALID
-    if all(
+    if (g.sizes_stay or max(stride) == 1) and all(
         o == -(-n // s) and max(total, 0) // 2 == p
         for o, n, s, total, p in zip(outs, sizes, stride, needed, pad, strict=True)
     ):
@@ -265,11 +271,11 @@ def _pooling(g: Graph, node: Node, x: Laid) -> Laid:
             g, g.op("MEAN", t, g.ints(1, 2), shape=shape, keep_dims=True), node, a.channel_last
         )
     if n == 2 and kind == "average_pooling" and not a.including_pad:
-        inside, how = padding(g, t, outs, kernel, stride, pad)
+        inside, how = padding(g, t, outs, kernel, stride, pad, 0.0, not a.ignore_border)
         if how == SAME:  # its mean leaves the padding out
             y = _pool(g, "AVERAGE_POOL_2D", inside, outs, kernel, stride, SAME)
             return _result(g, y, node, a.channel_last)
-    t, how = padding(g, t, outs, kernel, stride, pad, fill)
+    t, how = padding(g, t, outs, kernel, stride, pad, fill, not a.ignore_border)
     if how == SAME and not maximum:
         sizes = zip(outs, stride, kernel, t.shape[1:-1], pad, strict=True)
         after = [max(0, (o - 1) * s + k - n - p) for o, s, k, n, p in sizes]

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from nnl.converters.layout import plain
 from nnl.converters.lowering import CannotLower, Lowered, Target, lower
-from nnl.converters.model import Network
+from nnl.converters.model import Model, Network
+from nnl.converters.open_networks import moving_nodes, record_networks
 from nnl.converters.tflite import elementwise as _e  # noqa: F401  register handlers
 from nnl.converters.tflite import shapes as _s  # noqa: F401
 from nnl.converters.tflite import windows as _w  # noqa: F401
@@ -29,7 +29,7 @@ from nnl.converters.tflite.graph import (
     finished,
     run_handler,
 )
-from nnl.converters.tflite.open_batch import opened
+from nnl.converters.tflite.open_operators import opened
 from nnl.converters.tflite.quantize import INT8, VERSIONS, Scales, quantized
 from nnl.converters.tflite.rules import RULES
 from nnl.converters.tflite.schema import (
@@ -42,39 +42,43 @@ from nnl.converters.tflite.schema import (
 from nnl.core.atomic import replacing
 from nnl.core.graph import Node, Value
 from nnl.core.parameter import get_parameters, parameter_scope
+from nnl.graph.open_recording import OpenGraphs
 
 Samples = Mapping[str, Any]
 SIGNATURE = "serving_default"
 RUNTIME = b"2.14.0"  # the first that has all operators in these versions
 
 
-def save(path: str | os.PathLike[str], network: Network, samples: Samples | None = None) -> None:
+def save(
+    path: str | os.PathLike[str], network: Network | Emitted, samples: Samples | None = None
+) -> None:
     """Write a network for TensorFlow Lite, in float32 or in 8 bits.
 
     Args:
+        network: It, or its operators.
         samples: Values of the inputs by name, one sample after the other: the network is written
             in 8 bits, with the ranges that it takes on them.
     Raises:
         CannotLower: The format lacks functions; all are listed.
     """
-    found = emitted(network)
+    found = network if isinstance(network, Emitted) else emitted(network)
     if samples is not None:
-        _quantize(found, network.name, samples)
-    content = packed(found, network.name)
+        _quantize(found, samples)
+    content = packed(found)
     with replacing(path) as temporary, open(temporary, "wb") as file:
         file.write(content)
 
 
-def _quantize(network: Emitted, name: str, samples: Samples) -> None:
+def _quantize(network: Emitted, samples: Samples) -> None:
     from nnl.converters.tflite.calibration import ranges_of
 
     tensors = numbered(network)
-    found = ranges_of(bytes(packed(network, name)), samples)
+    found = ranges_of(bytes(packed(network)), samples)
     ranges = {id(tensors[i]): limits for i, limits in found.items()}
     inputs = list(network.inputs.values())
     network.ops, problems = quantized(Graph(), network.ops, inputs, ranges)
     if problems:
-        raise CannotLower("TFLITE in 8 bits", name, problems)
+        raise CannotLower("TFLITE in 8 bits", network.name, problems)
 
 
 def _refuses(node: Node, is_constant: Callable[[Value], bool]) -> str | None:
@@ -126,44 +130,63 @@ class Emitted:
     """A network in operators.
 
     Attributes:
+        name: Of the network.
         ops: In an order in which they can run.
-        inputs, outputs: Tensors by name.
+        inputs, outputs: Tensors by name; open sizes are -1.
     """
 
     def __init__(
-        self, ops: list[Op], inputs: dict[str, Tensor], outputs: dict[str, Tensor]
+        self, name: str, ops: list[Op], inputs: dict[str, Tensor], outputs: dict[str, Tensor]
     ) -> None:
-        self.ops, self.inputs, self.outputs = ops, inputs, outputs
+        self.name, self.ops, self.inputs, self.outputs = name, ops, inputs, outputs
 
 
-def emitted(network: Network, target: Target = TARGET) -> Emitted:
+def emitted(
+    network: Network, target: Target = TARGET, moving: Collection[int] | None = None
+) -> Emitted:
     """Say a network in operators.
 
     Args:
         target: One with another name, for formats that have operators for all of them.
+        moving: Ids of nodes that depend on open sizes; None where none is open.
     Raises:
         CannotLower: The format lacks functions; all are listed.
     """
-    if network.elsewhere is not None:
-        both = replace(network, elsewhere=None), network.elsewhere
-        return opened(*(emitted(n, target) for n in both), target.name)
     try:
         with parameter_scope("", network.parameters):
             parameters = get_parameters(grad_only=False)
         names = {v.edge.key: name for name, v in parameters.items()}
-        return _emitted(lower(network, target), names)
+        lowered = lower(network, target, moving or ())
+        return _emitted(network.name, lowered, names, moving is None)
     except Refused as refused:  # inputs and outputs; lower() has asked about the functions
         raise CannotLower(target.name, network.name, [f"an input or output: {refused}"]) from None
 
 
-def _emitted(lowered: Lowered, names: Mapping[Any, str]) -> Emitted:
-    g = Graph()
+def emitted_open(model: Model, target: Target = TARGET) -> Emitted:
+    """Say a network in operators for all sizes that its model leaves open.
+
+    Raises:
+        CannotLower: The format lacks functions; all are listed.
+        ValueError: No size is open, or the operators would differ, or have to be told a number that
+            follows from no sizes.
+    """
+
+    def use(graphs: OpenGraphs, networks: list[Network]) -> Emitted:
+        pairs = zip(networks, moving_nodes(networks), strict=True)
+        found = [emitted(n, target, moving) for n, moving in pairs]
+        return opened(found, graphs.sizes, target.name)  # type: ignore[no-any-return]
+
+    return record_networks(model, use)
+
+
+def _emitted(name: str, lowered: Lowered, names: Mapping[Any, str], sizes_stay: bool) -> Emitted:
+    g = Graph(sizes_stay)
     values: dict[Any, Laid] = {}
     inputs = {}
-    for name, v in lowered.inputs.items():
+    for key, v in lowered.inputs.items():
         values[v.key] = x = _placeholder(v)
-        x.tensor.name = name
-        inputs[name] = x.tensor
+        x.tensor.name = key
+        inputs[key] = x.tensor
 
     def value(v: Value) -> Laid:
         if v.key not in values:
@@ -177,16 +200,16 @@ def _emitted(lowered: Lowered, names: Mapping[Any, str]) -> Emitted:
         for i, y in enumerate(ys):
             values[id(node), i] = y
     outputs: dict[str, Tensor] = {}
-    for name, v in lowered.outputs.items():
+    for key, v in lowered.outputs.items():
         t = g.plain(value(v))
         if t.value is not None or any(t is o for o in (*inputs.values(), *outputs.values())):
             t = g.op("RESHAPE", t, g.ints(*t.shape), new_shape=list(t.shape))
-        outputs[name] = t
+        outputs[key] = t
     ends = list(outputs.values())
     ops = finished(fused(g.ops, ends), ends)
-    for name, t in outputs.items():
-        t.name = name
-    return Emitted(ops, inputs, outputs)
+    for key, t in outputs.items():
+        t.name = key
+    return Emitted(name, ops, inputs, outputs)
 
 
 # ---- the file ----
@@ -200,7 +223,7 @@ def numbered(network: Emitted) -> list[Tensor]:
     return list(found.values())
 
 
-def packed(network: Emitted, name: str) -> bytearray:
+def packed(network: Emitted) -> bytearray:
     """The bytes of a file."""
     every = numbered(network)
     numbers = {id(t): i for i, t in enumerate(every)}
@@ -256,7 +279,7 @@ def packed(network: Emitted, name: str) -> bytearray:
                 "inputs": [number(t) for t in network.inputs.values()],
                 "outputs": [number(t) for t in network.outputs.values()],
                 "operators": operators,
-                "name": name,
+                "name": network.name,
             }
         ],
         "description": "nnl",

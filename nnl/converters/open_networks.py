@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks of models that leave sizes open, built at several sizes for what writes them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from nnl.converters.lowering import CannotLower
+from nnl.converters.model import Model, Network
+from nnl.core.graph import capture
+from nnl.graph.open_recording import OpenGraphs, record_open
+from nnl.graph.sizes import Dim
+
+logger = logging.getLogger("nnl")
+T = TypeVar("T")
+
+
+def record_networks(
+    model: Model,
+    use: Callable[[OpenGraphs, list[Network]], T],
+    prepare: Callable[[Network], None] | None = None,
+) -> T:
+    """Build the network of a model at the witnesses of its open sizes; see record_open.
+
+    Args:
+        use: What makes something of the graphs, which belong to these networks.
+        prepare: What is done to each network before.
+    Returns:
+        What `use` returns.
+    Raises:
+        ValueError: The model leaves no size open, or `use` does not take what is built; the text
+            names the file.
+        CannotLower: What `use` writes lacks functions.
+    """
+    opened = model.open_sizes()
+    if not opened.open:
+        raise ValueError(f"{model.where}: the batch size is fixed, so -1 cannot leave it open")
+    networks: list[Network] = []
+    lacking: list[CannotLower] = []
+
+    def build(sizes: Mapping[str, int]) -> tuple[Any, Any]:
+        network = model.sized(sizes)
+        if prepare is not None:
+            prepare(network)
+        networks.append(network)
+        return network.outputs, network.inputs
+
+    def used(graphs: OpenGraphs) -> tuple[T, dict[str, Dim]]:
+        try:
+            return use(graphs, networks[-len(graphs.graphs) :]), graphs.dims
+        except CannotLower as error:  # perhaps of small sizes alone
+            lacking.append(error)
+            raise ValueError(str(error)) from error
+
+    try:
+        found, dims = record_open(build, opened.dims, opened.axes, opened.ranges, used)
+    except ValueError as e:
+        if lacking and e.__cause__ is lacking[0]:
+            raise lacking[0] from None
+        text = str(e).removeprefix(f"{model.where}: ")
+        raise ValueError(
+            f"{model.where}: with the open sizes {', '.join(opened.dims)}: {text}; --open says "
+            "of what they are multiples, --shape closes them"
+        ) from None
+    for name, dim in dims.items():
+        if name not in opened.ranges and dim.multiple > 1:
+            logger.warning("%s: %s is taken as %s", model.where, name, dim.wanted)
+    return found
+
+
+def moving_nodes(networks: Sequence[Network]) -> list[set[int]]:
+    """Ids of the nodes of each network that depend on its sizes: their attributes differ between
+    the networks, or those of what they read."""
+    graphs = [capture([v.edge for v in n.outputs.values()]) for n in networks]
+    found: list[set[int]] = [set() for _ in networks]
+    if len({len(g) for g in graphs}) > 1:
+        return found  # what compares the operators says where
+    for nodes in zip(*graphs, strict=True):
+        read = [v.node for v in nodes[0].inputs if v is not None]
+        if any(n.attrs != nodes[0].attrs for n in nodes) or any(id(n) in found[0] for n in read):
+            for own, node in zip(found, nodes, strict=True):
+                own.add(id(node))
+    return found

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files with open sizes, written once and run at several: against ONNX Runtime, which runs the
+source, by the runtimes of the formats."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnl as nn
+from nnl.cli.main import main
+from tests.converters.test_open_sizes import helper, picture, saved, tokens, weight
+
+runtime = pytest.importorskip("onnxruntime")
+
+
+def branches(path: Path) -> None:
+    """Windows that reach over borders, cut and strided parts, and rows that a size repeats."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("MaxPool", ["a"], ["b"], kernel_shape=[3, 3], strides=[2, 2]),
+        node("AveragePool", ["a"], ["c"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Slice", ["b", "start", "end", "axes", "step"], ["d"]),
+        node("ReduceMean", ["c", "pixels"], ["e"], keepdims=1),
+        node("ConvTranspose", ["d", "v"], ["f"], strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Mul", ["f", "e"], ["g"]),
+        node("Shape", ["g"], ["shape"]),
+        node("Expand", ["row", "shape"], ["rows"]),
+        node("Sub", ["g", "rows"], ["y"]),
+    ]
+    numbers = {"start": [1, 0], "end": [2**31, 2**31], "axes": [2, 3], "step": [1, 2]}
+    weights = [("w", weight(4, 3, 3, 3)), ("v", weight(4, 4, 3, 3)), ("row", weight(1, 4, 1, 1))]
+    weights += [(k, np.array(v)) for k, v in {**numbers, "pixels": [2, 3]}.items()]
+    saved(path, nodes, [("x", ["n", 3, "h", "w"])], [("y", [None, 4, None, None])], weights)
+
+
+EVEN = [(1, 3, 16, 24), (2, 3, 32, 64), (5, 3, 20, 20), (1, 3, 34, 18), (3, 3, 64, 16)]
+SHAPES = [(1, 3, 16, 23), (2, 3, 31, 64), (5, 3, 20, 20), (1, 3, 33, 18), (3, 3, 64, 17)]
+TWICE = ["--open", "x=batch,3,height:2..1024:2,width:2..1024:2"]
+NETWORKS = {  # that of the pictures has another form where what is enlarged is not twice as large
+    "picture": (picture, EVEN, TWICE),
+    "branches": (branches, SHAPES, []),
+    "tokens": (tokens, [(1, 8, 8), (3, 17, 8), (2, 1, 8), (4, 3, 8), (1, 40, 8)], []),
+}
+
+
+def in_litert(path: str, x: Any) -> Any:
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter(path)
+    (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
+    interpreter.resize_tensor_input(given["index"], x.shape, strict=True)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(given["index"], x)
+    interpreter.invoke()
+    return interpreter.get_tensor(result["index"])
+
+
+@pytest.mark.parametrize("extension", [".tflite", ""])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_open_sizes_of_onnx_stay_open(name: str, extension: str, tmp_path: Path) -> None:
+    """In the file, and in the program that is made of the file; "" is a SavedModel."""
+    write, shapes, sizes = NETWORKS[name]
+    source, file = str(tmp_path / "net.onnx"), str(tmp_path / f"net{extension}")
+    write(Path(source))
+    kind = [] if extension else ["-O", "SAVED_MODEL"]
+    assert main(["convert", "--verify", *kind, *sizes, source, file]) == 0
+    assert main(["convert", "--verify", file, str(tmp_path / "net.nnlp")]) == 0
+    session, program = runtime.InferenceSession(source), nn.load_program(tmp_path / "net.nnlp")
+    for shape in shapes:
+        x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+        (want,) = session.run(None, {"x": x})
+        (found,) = program.run(x=x).values()
+        np.testing.assert_allclose(found, want, atol=2e-5, rtol=2e-5)
+        if extension == ".tflite":
+            np.testing.assert_allclose(in_litert(file, x), want, atol=2e-5, rtol=2e-5)
+
+
+def test_numbers_that_no_expression_gives_are_named(tmp_path: Path, capsys: Any) -> None:
+    node = helper.make_node
+    nodes = [node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)]
+    saved(tmp_path / "net.onnx", nodes, [("x", [1, 3, "h", 8])], [("y", [1, 3, None, 4])])
+    source, file = str(tmp_path / "net.onnx"), tmp_path / "net.tflite"
+    assert main(["convert", source, str(file)]) != 0
+    error = capsys.readouterr().err
+    assert "net.onnx: with the open sizes h: TFLITE needs other operators at other sizes" in error
+    assert "--open says of what they are multiples, --shape closes them" in error
+    assert not file.exists()
+    assert main(["convert", "--verify", "--open", "x=1,3,h:2..64:2,8", source, str(file)]) == 0
+    assert main(["convert", "--open", "x=1,3,h,8", source, str(tmp_path / "net.nnb")]) != 0
+    assert "--open is for TFLITE, TF_PB, TF_CKPT_V2, SAVED_MODEL, NNLP" in capsys.readouterr().err
