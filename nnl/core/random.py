@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.annotations import flag
 from nnl.core.array import NdArray
 from nnl.core.graph import Value
 from nnl.core.spec import Spec
@@ -127,9 +128,11 @@ def seed(seed_value: int, set_function_seed: bool = True, set_parameter_seed: bo
         raise TypeError(f"seed: seed_value is {seed_value!r}, wanted an int") from None
     if not 0 <= seed_value < 2**32:
         raise ValueError(f"seed: seed_value is {seed_value}, wanted 0 <= seed_value < 2**32")
-    if set_function_seed:
+    functions = flag("seed", "set_function_seed", set_function_seed)
+    parameters = flag("seed", "set_parameter_seed", set_parameter_seed)
+    if functions:
         _seed_functions(seed_value)
-    if set_parameter_seed:
+    if parameters:
         _seed_parameters(seed_value)
 
 

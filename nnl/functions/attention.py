@@ -83,8 +83,12 @@ def multi_head_attention(
             f"{_NAME}: query {query.shape}, key {key.shape} and value {value.shape} must have the "
             "same samples, and key and value the same positions"
         )
+    weights = {"q_weight": q_weight, "k_weight": k_weight, "v_weight": v_weight}
+    for argument, w in (*weights.items(), ("out_weight", out_weight)):
+        if w.ndim != 2:
+            raise ShapeError(f"{_NAME}: {argument} has the shape {w.shape}, wanted 2 axes")
     for argument, w in (("q_weight", q_weight), ("v_weight", v_weight)):
-        if num_heads < 1 or w.shape[1] % num_heads:
+        if num_heads < 1 or not w.shape[1] or w.shape[1] % num_heads:
             raise ShapeError(
                 f"{_NAME}: {argument} has {w.shape[1]} columns, wanted a multiple of num_heads "
                 f"{num_heads}"

@@ -217,8 +217,8 @@ class tile_op(MovesData):
         return (1,) * (n - len(shape)) + shape, (1,) * (n - len(self.reps)) + self.reps
 
     def infer(self, x):
-        if any(r < 1 for r in self.reps):
-            raise ValueError(f"tile: reps is {self.reps}, wanted numbers of at least 1")
+        if not all(1 <= r < 2**31 for r in self.reps):
+            raise ValueError(f"tile: reps is {self.reps}, wanted numbers in [1, 2^31)")
         return x.with_shape([n * r for n, r in zip(*self._aligned(x.shape), strict=True)])
 
     def forward(self, xp, x, out=None):
@@ -252,7 +252,7 @@ def tile(x, reps):
         reps: How often along each axis: an int, or one int per axis. If there are fewer than axes
             they belong to the last ones; if there are more, x gets new axes in front.
     Raises:
-        ValueError: A number is less than 1.
+        ValueError: A number is less than 1, or 2^31 or more.
     Example:
         >>> F.tile(array([1, 2]), 3).d
         array([1., 2., 1., 2., 1., 2.], dtype=float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+from nnl.core.annotations import flag
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError, check_axes, check_axis
 from nnl.functions.arithmetic import add2, add_scalar, div2, mul2, pow_scalar, sub2
@@ -248,5 +249,6 @@ def spectral_norm(
         array([[1. , 0. ],
                [0. , 0.5]], dtype=float32)
     """
+    output_u = flag("spectral_norm", "output_u", output_u)
     function = spectral_norm_with_u if output_u else spectral_norm_op
     return function(w, u, dim=dim, itr=itr, eps=eps, test=test, output_u=output_u)

@@ -65,6 +65,8 @@ def _parameters(
         raise ShapeError(
             f"{name}: x has the shape {x.shape} and h {h.shape}, wanted (T, B, I) and (L, D, B, H)"
         )
+    if num_layers > h.shape[0]:  # before weights of so many are drawn
+        raise ShapeError(f"{name}: h has the shape {h.shape}, wanted ({num_layers}, D, B, H)")
     w0_init, w_init, b_init = inits
     # NNabla's rnn, but not lstm and gru, draws default values even if the parameters exist; later
     # draws are to be the same

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.core.annotations import shown
+from nnl.core.annotations import flag, shown
 from nnl.core.callback import SOLVER_HOOKS
 from nnl.core.context import STATE, using
 from nnl.core.dispatch import apply, bind, execute
@@ -145,6 +145,7 @@ class Solver:
             if not isinstance(variable, Variable):
                 name = type(variable).__name__
                 raise TypeError(f"{where}: param_dict[{key!r}] is {name}, wanted nnl.Variable")
+        reset, retain_state = flag(where, "reset", reset), flag(where, "retain_state", retain_state)
         kept = self._entries if retain_state and not reset else {}
         for key, variable in param_dict.items():
             if key in kept and kept[key].variable.shape != variable.shape:

@@ -97,6 +97,10 @@ def functions() -> dict[str, Maker]:
         "clip_by_norm": lambda: ([v(2, 3)], {"clip_norm": 1.0}),
         "clip_by_value": lambda: ([v(2, 3)], {"min": -1.0, "max": 1.0}),
         "dot": lambda: ([v(2, 3), v(3, 4)], {}),
+        **{
+            name: lambda: ([v(2, 3)], {"axis": 1, "keepdims": True})
+            for name in ("logsumexp", "std", "var")
+        },
         "sync_batch_normalization": lambda: (
             [v(2, 3, 4), *(v(1, 3, 1) for _ in range(4))],
             {"axes": [1], "batch_stat": True},
@@ -112,6 +116,9 @@ def functions() -> dict[str, Maker]:
         "clip_by_norm": ["sum"],
         "clip_by_value": ["maximum2", "minimum2", "maximum_scalar", "minimum_scalar"],
         "dot": ["batch_matmul", "affine"],
+        "logsumexp": ["max"],
+        "std": ["mean"],
+        "var": ["mean"],
         "multi_head_attention": ["affine", "add2", "dropout"],
     }
     for name, make in more.items():

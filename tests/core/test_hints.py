@@ -293,3 +293,35 @@ def test_a_gradient_that_nothing_computes_is_told_once(caplog):
     assert messages(caplog) == [
         "Variable 'x': .g was read, and need_grad is False: backward() gives it no gradient"
     ]
+
+
+def test_wrong_flags_and_sizes_name_the_function():
+    x, w, odd = variable(4, 2, 6), variable(6, 6), np.zeros((0, 3))
+    shown = "array([], shape=(0, 3), dtype=float64), wanted a bool"
+    raises(lambda: nn.seed(1, True, odd), TypeError, f"seed: set_parameter_seed is {shown}")
+    adam = S.Adam()
+    for name in ("reset", "retain_state"):
+        text = f"Adam.set_parameters: {name} is {shown}"
+        raises(lambda n=name: adam.set_parameters({"w": X}, **{n: odd}), TypeError, text)
+    raises(
+        lambda: F.spectral_norm(variable(3, 2), variable(3), output_u={1}),
+        TypeError,
+        "spectral_norm: output_u is {1}, wanted a bool",
+    )
+    for weight, text in (
+        (variable(6), "k_weight has the shape (6,), wanted 2 axes"),
+        (variable(6, 0), "q_weight has 0 columns, wanted a multiple of num_heads 3"),
+    ):
+        weights = [weight, w] if text[0] == "q" else [w, weight]
+        raises(
+            lambda given=weights: F.multi_head_attention(x, x, x, 3, *given, w, w),
+            ShapeError,
+            f"multi_head_attention: {text}",
+        )
+    raises(
+        lambda: PF.rnn(variable(5, 2, 3), variable(2, 1, 2, 4), num_layers=10**18),
+        ShapeError,
+        f"rnn: h has the shape (2, 1, 2, 4), wanted ({10**18}, D, B, H)",
+    )
+    text = f"tile: reps is ({10**18},), wanted numbers in [1, 2^31)"
+    raises(lambda: F.tile(variable(0), 10**18), ValueError, text)

@@ -55,7 +55,7 @@ WRONG = [
     wrong(lambda x: F.shift(x, (1,) * 4), ShapeError, r"shift: shifts .* has 4 numbers, wanted at"),
     wrong(lambda x: F.shift(x, border_mode="a"), ValueError, "shift: border_mode is 'a', wanted '"),
     wrong(lambda x: F.flip(x, (3,)), ShapeError, r"flip: axis 3 is outside \[-3, 3\) for x"),
-    wrong(lambda x: F.tile(x, (0,)), ValueError, r"tile: reps is \(0,\), wanted numbers of at"),
+    wrong(lambda x: F.tile(x, (0,)), ValueError, r"tile: reps is \(0,\), wanted numbers in"),
     wrong(lambda x: F.transpose(x, (0, 1)), ShapeError, r"transpose: axes \(0, 1\) has 2 entries"),
     wrong(lambda x: F.transpose(x, (0, 0, 1)), ShapeError, "transpose: axes .* twice"),
     wrong(
