@@ -93,11 +93,8 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         bufs = self.bufs
         if self.record.version:
             self.settle()
-            family = self.record.family
-            if family is not None and family.others(self):
-                if space != "host":
-                    space, buf = "host", SPACES[space].to_host(buf)
-                family.forget_copies(self)
+            if self.record.family is not None:
+                space, buf = self.record.family.written(self, space, buf)
             buf = self.record.take(space, buf)
         else:
             self.record = PLAIN
@@ -119,12 +116,8 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
             NotImplementedError: It is not the host, where the memory of other arrays is that they
                 have a part in.
         """
-        family = self.record.family
-        if family is not None and space != "host" and family.others(self):
-            raise NotImplementedError(
-                f"{self.spec} is to be changed in place on {space}, and shares its memory with "
-                "other arrays (narrow, view), which is on the host: use an array of its own"
-            )
+        if self.record.family is not None:
+            self.record.family.check_in_place(self, space)
         buf = self.read(space)
         if self.record is not PLAIN or len(self.bufs) > 1:
             views = self.record.views
@@ -264,9 +257,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
                 ) from None
         self.settle()
         if self.record.own is not None:
-            np.copyto(self.record.own, a, casting="unsafe")  # its type is that of the memory
-            self.write("host", self.record.own)
-            return
+            return self.overwrite(a)
         if a.dtype is not spec.dtype and a.dtype != spec.dtype:
             spec = self.spec = Spec.of(spec.shape, a.dtype)
             EPOCH.advance()
@@ -281,11 +272,6 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
             if self.record is not PLAIN or len(self.bufs) > 1:
                 self.touch("host")
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes."""
-        return self.spec.shape
-
     def zero(self) -> None:
         """Fill with zeros, lazily."""
         self.fill(0)
@@ -296,15 +282,8 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
             return
         if self.record.own is not None:
             self.settle()
-            self.record.own.fill(value)  # the other arrays of this memory must see it
-            self.write("host", self.record.own)
-            return
+            return self.overwrite(value)
         self.hold(ZERO if type(value) is int and value == 0 else Record(value))
-
-    @property
-    def zeroing(self) -> bool:
-        """Whether the array is lazily zero: no memory has been written since zero()."""
-        return not self.bufs and bool(self.record.fill == 0)
 
     def clear(self) -> None:
         """Free the memory. What reads it before the next write raises; `.data` begins as zeros.
@@ -314,44 +293,14 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         Raises:
             ValueError: It is itself a part of another array's memory.
         """
-        family = self.record.family
-        root = None if family is None else family.root()
-        if family is None or not family.others(self):
+        if self.record.family is None or not self.record.family.clear(self):
             self.hold(BY_HAND)
-        elif root is not None and root.bufs is self.bufs:
-            self.zero()
-        else:
-            raise ValueError(
-                f"clear: {self.spec} is a part of the memory of another array: clear that one, or "
-                "write zeros with zero()"
-            )
-
-    def stay(self) -> None:
-        """Be written in the memory that it has now, wherever a value comes from."""
-        host = self.data
-        self.lasting_record().own = host
-
-    def take_over(self, result: NdArray) -> None:
-        """Be a result of the same shape, and let what shares this memory have it too."""
-        if not self.record.version or (self.spec is not result.spec and self.record.own is None):
-            self.become(result)
-            return
-        if self.spec is not result.spec:
-            self.cast(result.spec.dtype)
-        space = next(iter(list(result.bufs)), "host")
-        self.write(space, result.read(space))
-        result.become(self)
 
     @property
     def blank(self) -> bool:
         """Whether nothing was ever written."""
         record = self.record
         return not self.bufs and record.fill is None and not record.cleared and record.work is None
-
-    @property
-    def written(self) -> bool:
-        """Whether the array has been written or cleared; zeros read before that do not count."""
-        return not self.blank and not self.record.early
 
 
 def _sizes(shape: Any) -> tuple[Any, ...]:

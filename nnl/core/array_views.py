@@ -26,6 +26,11 @@ class ArrayViews:
     __slots__ = ()
 
     @property
+    def shape(self: Any) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return self.spec.shape  # type: ignore[no-any-return]
+
+    @property
     def size(self: Any) -> int:
         return int(self.spec.size)
 
@@ -40,6 +45,16 @@ class ArrayViews:
     @property
     def clear_called(self: Any) -> bool:
         return not self.bufs and bool(self.record.cleared)
+
+    @property
+    def zeroing(self: Any) -> bool:
+        """Whether the array is lazily zero: no memory has been written since zero()."""
+        return not self.bufs and bool(self.record.fill == 0)
+
+    @property
+    def written(self: Any) -> bool:
+        """Whether the array has been written or cleared; zeros read before that do not count."""
+        return bool(not self.blank and not self.record.early)
 
     def __repr__(self: Any) -> str:
         if self.blank or self.clear_called:
@@ -164,6 +179,30 @@ class ArrayViews:
 
     def __dlpack_device__(self: Any) -> tuple[int, int]:
         return HOST
+
+    # ---- results written where an array lies ----
+
+    def stay(self: Any) -> None:
+        """Be written in the memory that it has now, wherever a value comes from."""
+        host = self.data
+        self.lasting_record().own = host
+
+    def take_over(self: Any, result: NdArray) -> None:
+        """Be a result of the same shape, and let what shares this memory have it too."""
+        if not self.record.version or (self.spec is not result.spec and self.record.own is None):
+            self.become(result)
+            return
+        if self.spec is not result.spec:
+            self.cast(result.spec.dtype)
+        space = next(iter(list(result.bufs)), "host")
+        self.write(space, result.read(space))
+        result.become(self)
+
+    def overwrite(self: Any, value: Any) -> None:
+        """Write an array or a number into the memory, in its type: others see it there."""
+        own = self.record.own
+        np.copyto(own, value, casting="unsafe")
+        self.write("host", own)
 
 
 def _sharing(self: NdArray, host: Host, part: Host) -> NdArray:

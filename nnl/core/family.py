@@ -8,7 +8,7 @@ from weakref import ref
 
 import numpy as np
 
-from nnl.core.context import EPOCH
+from nnl.core.context import EPOCH, SPACES
 from nnl.core.spec import Spec
 
 
@@ -38,6 +38,42 @@ class Family:
     def others(self, nd: Any) -> list[Any]:
         """Those of them that are not this same array, or one that has become it."""
         return [m for m in self.alive() if m.bufs is not nd.bufs]
+
+    def written(self, nd: Any, space: str, buf: Any) -> tuple[str, Any]:
+        """Where one of them that is written is held: on the host, where the others see it."""
+        if self.others(nd):
+            if space != "host":
+                space, buf = "host", SPACES[space].to_host(buf)
+            self.forget_copies(nd)
+        return space, buf
+
+    def check_in_place(self, nd: Any, space: str) -> None:
+        """
+        Raises:
+            NotImplementedError: One of several is to be changed in place off the host.
+        """
+        if space != "host" and self.others(nd):
+            raise NotImplementedError(
+                f"{nd.spec} is to be changed in place on {space}, and shares its memory with "
+                "other arrays (narrow, view), which is on the host: use an array of its own"
+            )
+
+    def clear(self, nd: Any) -> bool:
+        """Write zeros instead of freeing memory that others are parts of; False: it is free.
+
+        Raises:
+            ValueError: The array is itself a part.
+        """
+        root = self.root()
+        if not self.others(nd):
+            return False
+        if root is None or root.bufs is not nd.bufs:
+            raise ValueError(
+                f"clear: {nd.spec} is a part of the memory of another array: clear that one, or "
+                "write zeros with zero()"
+            )
+        nd.zero()
+        return True
 
     def forget_copies(self, nd: Any) -> None:
         """The memory was written by way of one of them: what others have copied of it is old."""
