@@ -57,6 +57,7 @@ from nnl.graph import (  # noqa: E402
     print_graph,
     profile,
     save_program,
+    scan,
     switch,
     while_loop,
 )
@@ -72,7 +73,7 @@ __all__ = [
     "get_current_context", "get_current_parameter_scope", "get_parameters", "grad",
     "load_parameters", "load_program", "logger", "memory_budget", "no_grad", "parameter_scope",
     "print_graph", "profile", "recompute", "recompute_fn", "save_parameters", "save_program",
-    "schema", "seed", "set_auto_forward", "set_cache_size", "set_default_context",
+    "scan", "schema", "seed", "set_auto_forward", "set_cache_size", "set_default_context",
     "set_function_post_hook", "set_function_pre_hook",
     "set_global_recompute", "set_solver_post_hook", "set_solver_pre_hook", "set_threads", "switch",
     "unset_function_post_hook", "unset_function_pre_hook", "unset_solver_post_hook",

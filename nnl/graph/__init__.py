@@ -7,10 +7,11 @@ from nnl.graph.profile import profile
 from nnl.graph.programs import load_program
 from nnl.graph.recompute import memory_budget
 from nnl.graph.saving import save_program
+from nnl.graph.scan import scan
 from nnl.graph.switch import switch
 from nnl.graph.while_loop import while_loop
 
 __all__ = [
     "compile", "describe", "load_program", "memory_budget", "print_graph", "profile",
-    "save_program", "switch", "while_loop",
+    "save_program", "scan", "switch", "while_loop",
 ]  # fmt: skip

@@ -273,7 +273,7 @@ def _run_now(
     if most is None:
         found = state
     elif rows:
-        found = [*state, *[_stacked(ys, most) for ys in zip(*rows, strict=True)]]
+        found = [*state, *[stacked(ys, most) for ys in zip(*rows, strict=True)]]
     else:  # how many there would be, and of which shapes, the body says
         once = Recorded(lambda: body(*state), [], "while_loop: the body")
         _check_body(once.specs, specs, most)
@@ -282,7 +282,7 @@ def _run_now(
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def _stacked(rows: Sequence[Variable], most: int) -> Variable:
+def stacked(rows: Sequence[Variable], most: int) -> Variable:
     """Rows of all trips and then zeros, in one array."""
     missing, spec = most - len(rows), rows[0].spec
     if spec.dtype != STATE.target.float_dtype and not rows[0].need_grad:  # functions would convert

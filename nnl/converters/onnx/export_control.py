@@ -40,6 +40,8 @@ def switch(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
 @onnx_export("while")
 def loop(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     a, n = call.attrs, call.attrs.carried
+    if a.condition is None and a.scanned:
+        return _scan(ctx, call)
     if a.condition is None or a.scanned or len(call.shapes) != n + 1:
         raise Refused(
             "a Loop of ONNX has a row for each trip that there was, not for each possible"
@@ -59,6 +61,26 @@ def loop(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     zero = ctx.constant(np.array(0, np.int64))
     ys = ctx.emit("Loop", trips, going, *carried, zero, outputs=n + 1, body=graph)
     return _typed(ys, call)
+
+
+def _scan(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
+    a, n, m = call.attrs, call.attrs.carried, call.attrs.scanned
+    trips, *xs = given(call)
+    if trips.value is None or int(trips.value) < a.rows:
+        raise Refused("a Scan of ONNX goes over all rows")
+    carried, arrays, around = xs[:n], xs[n : n + m], xs[n + m :]
+    inside = [_input(x.dtype, x) for x in carried]
+    for x in arrays:
+        row = Tensor(dtype=x.dtype, shape=x.sizes[1:], moved=(x.moved or ())[1:])
+        inside.append(row)
+    graph = subgraph(ctx, lambda: _written(ctx, a.body, [*inside, *around]), inside)
+    ways = {"scan_input_directions": m, "scan_output_directions": len(call.shapes) - n - 1}
+    ys = ctx.emit(
+        "Scan", *carried, *arrays, outputs=len(call.shapes) - 1, num_scan_inputs=m, body=graph,
+        **{name: [1] * k for name, k in ways.items() if a.backwards and k},
+    )  # fmt: skip
+    ys = ys if isinstance(ys, tuple) else (ys,)
+    return _typed((*ys, ctx.constant(np.array(a.rows, np.int64))), call)
 
 
 def given(call: Call) -> list[Tensor]:
