@@ -87,7 +87,7 @@ class ArrayViews:
             STATE.trace.check_read(self)
         self.settle()
         if dtype != self.spec.dtype:
-            if self.record.family is not None:
+            if self.record.family is not None and self.record.own is not None:
                 self.record.family.cast(dtype)
                 return self.data  # type: ignore[no-any-return]
             if self.bufs or self.record.cleared:

@@ -145,6 +145,9 @@ def test_reading_in_another_dtype_cuts_nothing_off():
     assert b.data.tolist() == [6, 6, 5, 5]
     c.fill(8)
     assert b.data.tolist() == [8, 8, 5, 5] and seen.tolist() == [5] * 4
+    b.get_data("rw", dtype=np.int32)[0] = 1
+    c.get_data("rw")[1] = 2
+    assert b.data.tolist() == [1, 2, 5, 5] and c.data.tolist() == [1, 2] and c.dtype == np.int32
 
 
 @pytest.mark.parametrize("who", ["root", "part", "part of a part", "shared with a part"])
@@ -170,6 +173,8 @@ def test_a_cast_is_one_of_all_that_share_the_memory(who):
     c.cast(np.float32)[0] = 0.5
     d.fill(3)
     assert c.data.tolist() == [0.5, 3, 5]
+    alone = filled().narrow(0, 1, 2)
+    assert alone.cast(np.int32).tolist() == [5, 5] and alone.dtype == np.int32
 
 
 def test_clearing_a_part_is_refused_and_a_whole_one_begins_with_zeros():

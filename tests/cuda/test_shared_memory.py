@@ -27,6 +27,14 @@ def test_parts_see_what_a_device_writes_and_it_what_they_write(dynamic):
         assert y.d.tolist() == [16, 16]
 
 
+def test_what_had_parts_once_is_memory_like_any_other():
+    b = nn.NdArray((2,))
+    b.narrow(0, 0, 1).fill(5)
+    with nn.context_scope(context()), nn.auto_forward():
+        F.mul_scalar(leaf([1, 2]), 3, outputs=[b])
+    assert b.cast(np.int32).tolist() == [3, 6] and b.dtype == np.int32
+
+
 def test_a_part_is_not_changed_in_place_on_a_device():
     b, w = nn.NdArray((4,)), leaf([1, 2], need_grad=True)
     b.fill(5)
