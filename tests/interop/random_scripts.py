@@ -6,9 +6,9 @@ graphs: "static"; "dynamic", where they are made again in every pass under auto_
 "step", where a function of the leaves makes the graph, its gradients and the update: `run(step)`
 is the function itself, or what nn.compile and nn.coexecute make of it.
 
-What docs/differences.md names is not written: reading what was cleared, nn.grad through unlinked
-copies, unlinked copies of what the same static graph computes, a leaf whose need_grad becomes True
-after its graph was made.
+What docs/differences.md names is not written: reading what was cleared, nn.grad beside unlinked
+copies, those of what the same static graph computes, gradients of those of other results, hooks
+where flags change.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Script:
         known = [v for v in self.reaches if not v.startswith("y")]
         a, b = self.pick(known), self.pick(known)
         if self.chance(0.1) and (self.kind != "static" or a in self.leaves):
-            need = self.chance(0.5)
+            need = self.chance(0.5) and a in self.leaves
             lines.append(f"{name} = {a}.get_unlinked_variable(need_grad={need})")
             self.reaches[name] = self.reaches[a] & {a} if need else set()
             self.copies = True
@@ -106,7 +106,7 @@ class Script:
             self.reaches[name] = self.reaches[a] | self.reaches[b]
         if self.kind == "static" and self.chance(0.1):
             lines.append(f"{name}.persistent = True")
-        if self.chance(0.04):
+        if self.chance(0.04) and self.reaches[name]:
             lines.append(f"{name}.need_grad = False")
             self.reaches[name] = set()
 
@@ -191,7 +191,10 @@ class Script:
             f"{x}.d[1] = 0.25",
             f"{x}.need_grad = False",
         ]
-        flags = x in self.needing and x != "x0" and not self.second
+        if x not in self.needing and not self.hooks and self.chance(0.3):
+            self.needing.append(x)
+            return [f"{x}.need_grad = True"]
+        flags = x in self.needing and x != "x0" and not self.second and not self.hooks
         way = self.pick(ways if flags else ways[:-1])
         return [
             way,
