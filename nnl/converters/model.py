@@ -18,7 +18,7 @@ from nnl.converters.nnp.building import NewParameters, build_networks
 from nnl.converters.nnp.content import between, expanded, interface, network_of, with_executor
 from nnl.converters.nnp.function_messages import visible_inputs
 from nnl.converters.nnp.network_pass import NnpNetworkPass
-from nnl.converters.nnp.network_reader import MAX_ELEMENTS
+from nnl.converters.nnp.network_reader import MAX_ELEMENTS, whole_slices
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.converters.nnp.writer import create_proto
 from nnl.converters.open_batch import at_two_sizes, merged
@@ -154,6 +154,7 @@ class NnpModel(Model):
                     f"{self.where}: the network {network.name!r} has the fixed batch size "
                     f"{network.batch_size}, so it cannot be {batch_size}"
                 )
+            network.CopyFrom(whole_slices(network))
             network.batch_size = batch_size
         return replace(content, proto=proto)
 

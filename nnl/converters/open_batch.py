@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.nnp.network_reader import END
 from nnl.core.context import using
 from nnl.core.graph import Node, Value, capture
 from nnl.core.variable import Variable
@@ -22,7 +23,6 @@ Key = tuple[int, int]
 Array = np.ndarray[Any, Any]
 
 SIZES = 2, 9  # neither 1, at which much looks alike, nor a common size
-END = 2**31 - 1  # as the end of a slice, in NNabla as well: where the axis ends
 _SHAPED = (
     *("Reshape", "Broadcast", "Constant", "Rand", "Randint", "Randn"),
     *("RandBinomial", "RandBeta", "RandGamma"),

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
 from nnl.cli.main import main
+from nnl.converters.nnp.archive import read_files
+from nnl.utils.nnp_graph import NnpLoader
+from nnl.utils.save import save
 from tests.converters.test_open_sizes import helper, picture, saved, tokens, weight
 
 runtime = pytest.importorskip("onnxruntime")
@@ -36,13 +41,22 @@ def branches(path: Path) -> None:
     saved(path, nodes, [("x", ["n", 3, "h", "w"])], [("y", [None, 4, None, None])], weights)
 
 
+def stacked(path: Path) -> None:
+    """A product that keeps more than one open axis."""
+    node = helper.make_node
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("Relu", ["h"], ["y"])]
+    saved(path, nodes, [("x", ["N", "T", 8])], [("y", [None, None, 5])], [("w", weight(1, 8, 5))])
+
+
 EVEN = [(1, 3, 16, 24), (2, 3, 32, 64), (5, 3, 20, 20), (1, 3, 34, 18), (3, 3, 64, 16)]
 SHAPES = [(1, 3, 16, 23), (2, 3, 31, 64), (5, 3, 20, 20), (1, 3, 33, 18), (3, 3, 64, 17)]
+TEXTS = [(1, 8, 8), (3, 17, 8), (2, 1, 8), (4, 3, 8), (1, 40, 8)]
 TWICE = ["--open", "x=batch,3,height:2..1024:2,width:2..1024:2"]
 NETWORKS = {  # that of the pictures has another form where what is enlarged is not twice as large
     "picture": (picture, EVEN, TWICE),
     "branches": (branches, SHAPES, []),
-    "tokens": (tokens, [(1, 8, 8), (3, 17, 8), (2, 1, 8), (4, 3, 8), (1, 40, 8)], []),
+    "tokens": (tokens, TEXTS, []),
+    "stacked": (stacked, TEXTS, []),
 }
 
 
@@ -74,6 +88,32 @@ def test_open_sizes_of_onnx_stay_open(name: str, extension: str, tmp_path: Path)
         np.testing.assert_allclose(found, want, atol=2e-5, rtol=2e-5)
         if extension == ".tflite":
             np.testing.assert_allclose(in_litert(file, x), want, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("extension", [".onnx", ".tflite", ".nnp", ".pb"])
+def test_slices_that_leave_the_batch_alone_do_so_at_any_size(
+    extension: str, tmp_path: Path
+) -> None:
+    """Also in a file as NNabla writes it, with the size of the day as the end; other ends stay."""
+    x = nn.Variable((2, 3, 8, 8))
+    h = F.relu(PF.convolution(x, 4, (3, 3), pad=(1, 1)))
+    y = PF.affine(h[:, :, 1:, ::2], 3)
+    net = {"name": "n", "batch_size": 2, "outputs": {"y": y}, "names": {"x": x}}
+    run = {"name": "e", "network": "n", "data": ["x"], "output": ["y"]}
+    source, file = str(tmp_path / "m.nnp"), str(tmp_path / f"o{extension}")
+    save(source, {"networks": [net], "executors": [run]})
+    (cut,) = [
+        f for f in read_files([source], "", "nnl").proto.network[0].function if f.type == "Slice"
+    ]
+    assert list(cut.slice_param.stop) == [2, 4, 8, 8]
+    assert main(["convert", "-b", "-1", "--verify", source, file]) == 0
+    network = NnpLoader(source).get_network("n", batch_size=5)
+    assert network.outputs["y"].shape == (5, 3)
+    network.inputs["x"].d = np.random.default_rng(0).normal(size=(5, 3, 8, 8))
+    network.outputs["y"].forward()
+    x.d, rows = network.inputs["x"].d[3:], network.outputs["y"].d[3:]
+    y.forward()
+    np.testing.assert_allclose(rows, y.d, atol=1e-6)
 
 
 def test_numbers_that_no_expression_gives_are_named(tmp_path: Path, capsys: Any) -> None:

@@ -18,7 +18,7 @@ import nnl.parametric_functions as PF
 from nnl.cli.main import main
 from nnl.converters.lowering import CannotLower
 from nnl.converters.model import Network
-from nnl.converters.open_batch import END
+from nnl.converters.nnp.network_reader import END
 from nnl.converters.runtimes import in_litert
 from nnl.converters.scale import Scale
 from nnl.converters.tflite import writer

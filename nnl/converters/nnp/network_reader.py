@@ -20,6 +20,7 @@ from nnl.core.context import using
 from nnl.core.variable import Variable
 
 MAX_ELEMENTS = 2**40  # of one variable; a larger product of sizes is a broken file
+END = 2**31 - 1  # as the end of a slice, in NNabla as well: where the axis ends
 _RANDOM = ("Rand", "Randint", "Randn", "RandBinomial", "RandBeta", "RandGamma")
 _BATCH_SHAPED = ("Broadcast", "Constant", *_RANDOM)
 
@@ -113,7 +114,7 @@ def build_network(
             unknown or does not accept its inputs, or loops cannot be unrolled.
     """
     where = f"{where}: network {message.name!r}"
-    message = expand_loops(message, where)
+    message = whole_slices(expand_loops(message, where))
     batch = message.batch_size if batch_size is None else batch_size
     given: Mapping[str, Variable] = {}
     if change is not None:
@@ -193,6 +194,32 @@ def _call(
         except ValueError:
             pass  # the first error says more
         raise
+
+
+def whole_slices(message: Any) -> Any:
+    """The message in which slices over the whole of an open batch, whose ends are the batch size
+    that was recorded, end where the axis does; the given one if it has none."""
+    first = {v.name: v.shape.dim[0] for v in message.variable if v.shape.dim}
+    ranks = {v.name: len(v.shape.dim) for v in message.variable}
+
+    def is_whole(f: Any) -> bool:
+        if f.type != "Slice" or not f.input or first.get(f.input[0]) != -1:
+            return False
+        p = f.slice_param
+        return (
+            len(p.stop) == len(p.start) == len(p.step) == ranks[f.input[0]]
+            and p.start[0] == 0
+            and p.step[0] > 0
+            and p.stop[0] == message.batch_size
+        )
+
+    if not any(map(is_whole, message.function)):
+        return message
+    found = type(message)()
+    found.CopyFrom(message)
+    for f in filter(is_whole, found.function):
+        f.slice_param.stop[0] = END
+    return found
 
 
 def shapes_of(message: Any, batch: int, where: str) -> dict[str, tuple[int, ...]]:

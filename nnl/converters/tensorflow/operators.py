@@ -319,6 +319,9 @@ def _dense(b: Builder, op: Op, _: Any) -> str:
     x, w = _float(op.ins[0]), _float(op.ins[1])
     inner, shape = w.shape[1], op.outs[0].shape
     rows = b.edge(x)
+    if shape.count(-1) > 1:  # more than a reshape can leave out
+        y = b.node("BatchMatMulV2", rows, b.weights(w, (1, 0)), T=x.dtype)
+        return _biased(b, y, op, 2)
     if len(x.shape) != 2:
         rows = b.reshaped(rows, x, (-1, inner))
     if w.value is not None:
