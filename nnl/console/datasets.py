@@ -26,8 +26,7 @@ class DataSets:
     """The data sets in `folder/.nnl/datasets`."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.root = store, store.root / "datasets"
-        self.root.mkdir(exist_ok=True)
+        self.store, self.root = store, store.part("datasets")
 
     # ---- the list ----
 

@@ -26,6 +26,12 @@ STATUS = {
     "failed": 500,
     "disk_full": 507,
 }
+# What is said where the wheel has no page; console/nnl_build.py builds it.
+NOT_BUILT = (
+    "the page was not built: there was no Node.js 20.19, 22.12 or newer when nnl was installed. "
+    "With it, in the copy of nnl's sources, `pip install --force-reinstall --no-deps .` builds it, "
+    "or `make console`, which starts it too"
+)
 
 
 class Refused(Exception):
@@ -77,6 +83,9 @@ def refusal(error: BaseException) -> Refused:
     full = getattr(error, "sqlite_errorname", None) == "SQLITE_FULL"
     if full or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
         return full_disk()
+    locked = str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_READONLY")
+    if locked or (isinstance(error, OSError) and error.errno == errno.EROFS):
+        return Refused("read_only", "the folder of this console cannot be written any more")
     if isinstance(error, MemoryError):
         return Refused("too_large", "there is not enough memory for this", None)
     if isinstance(error, NotImplementedError):

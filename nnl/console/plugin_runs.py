@@ -41,8 +41,7 @@ class Plugins:
     def __init__(self, store: Store, datasets: DataSets, trials: Trials) -> None:
         self.store, self.datasets, self.trials = store, datasets, trials
         self.folder = store.folder / "plugins"
-        self.root = store.root / "runs"
-        self.root.mkdir(exist_ok=True)
+        self.root = store.part("runs")
         self._running: dict[str, processes.Process] = {}
         self._stopped: set[str] = set()
         self._lock = threading.RLock()

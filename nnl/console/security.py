@@ -70,6 +70,7 @@ class Guard:
     ) -> None:
         self.app, self.hosts, self.cookie = app, hosts, cookie
         self.read_only, self.one_time = read_only, one_time
+        self.why = "it was started with --read-only"  # nothing may be changed
         self.token: str | None = secrets.token_urlsafe(24)
         self.session = secrets.token_urlsafe(24)
         self.start = "/"
@@ -158,7 +159,7 @@ class Guard:
         if headers.get("x-nnl") != "1":
             raise Refused("csrf", "the request lacks the header X-NNL: 1")
         if self.read_only and scope["path"] not in _READING:
-            raise Refused("read_only", "this console only shows: it was started with --read-only")
+            raise Refused("read_only", f"this console only shows: {self.why}")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         limit = {"application/json": JSON_BYTES, "application/octet-stream": UPLOAD_BYTES}.get(kind)
         if limit is None and not (scope["method"] == "DELETE" and not kind):

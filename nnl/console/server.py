@@ -19,7 +19,7 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from nnl.console.apart import keep_one_waiting
-from nnl.console.errors import Refused, refusal
+from nnl.console.errors import NOT_BUILT, Refused, refusal
 from nnl.console.running import kept
 from nnl.console.samples import project_of
 from nnl.console.security import Guard
@@ -40,10 +40,6 @@ PARTS = (
     "trash",
     "reports",
 )
-_NOT_BUILT = """<!doctype html><meta charset="utf-8"><title>nnl console</title>
-<p>The page was not built, as in any copy of the sources: <code>make console</code> builds and
-starts it.</p>
-"""
 
 
 def application(console: Console) -> FastAPI:
@@ -88,7 +84,9 @@ def application(console: Console) -> FastAPI:
             raise Refused("not_found", f"there is no /{path[:100]}")
         index = STATIC / "index.html"
         if not index.is_file():
-            return HTMLResponse(_NOT_BUILT, 503)
+            text = NOT_BUILT[0].upper() + NOT_BUILT[1:]
+            page = '<!doctype html><meta charset="utf-8"><title>nnl console</title>\n<p>'
+            return HTMLResponse(f"{page}{text}.</p>\n", 503)
         return FileResponse(index, headers={"Cache-Control": "no-cache"})
 
     return app
@@ -118,7 +116,10 @@ def guarded(
     names = {"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host, *hosts}
     allowed = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
     cookie = f"nnl_session_{port}"
-    return Guard(application(console), allowed, cookie, console.read_only, one_time)
+    guard = Guard(application(console), allowed, cookie, console.read_only, one_time)
+    if not console.store.writable:
+        guard.why = f"its folder {console.folder} cannot be written"
+    return guard
 
 
 def serve(
@@ -158,6 +159,8 @@ def serve(
         console = Console(folder, read_only, children)
         start = "/" if sample is None else f"/p/{project_of(console, sample)}/edit"
         console.begin()
+        if console.read_only and not read_only:
+            logger.warning("%s cannot be written: it is only shown", console.folder)
         names = () if _is_loopback(host) else (socket.gethostname(),)
         guard = guarded(console, host, port, names, one_time)
         guard.start = start
@@ -171,11 +174,8 @@ def serve(
             with kept(console.folder, None if one_time else address):
                 print(address, flush=True)
                 if not (STATIC / "index.html").is_file():
-                    print(
-                        "the page was not built: `make console` builds and starts it",
-                        file=sys.stderr,
-                    )
-                if not read_only:
+                    print(NOT_BUILT, file=sys.stderr)
+                if not console.read_only:
                     keep_one_waiting()
                 if browser:
                     webbrowser.open(address)

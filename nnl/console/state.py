@@ -16,7 +16,7 @@ from nnl.console.errors import Refused
 from nnl.console.plugin_runs import Plugins
 from nnl.console.reports import Reports
 from nnl.console.searches import Searches
-from nnl.console.store import Store
+from nnl.console.store import Store, is_writable
 from nnl.console.training import Data
 from nnl.console.trash import KEEP_S, Trash
 from nnl.console.trials import NNL, Trials
@@ -35,7 +35,7 @@ class Console:
 
     Args:
         folder: Where everything is kept; made if there is none.
-        read_only: Whether nothing may be changed.
+        read_only: Whether nothing may be changed, as in a folder that cannot be written.
         children: How many trainings may run at once.
         command: What stands before the arguments of `nnl`.
     """
@@ -47,17 +47,18 @@ class Console:
         children: int = 2,
         command: Sequence[str] = NNL,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.read_only, self.children = folder.resolve(), read_only, children
+        if is_writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.children = folder.resolve(), children
         self.store = Store(self.folder)
+        self.read_only = read_only or not self.store.writable
         self.datasets = DataSets(self.store)
         self.trials = Trials(self.store, self.datasets, children, command)
         self.searches = Searches(self.store, self.trials)
         self.plugins = Plugins(self.store, self.datasets, self.trials)
         self.trash = Trash(self.trials, self.datasets)
         self.reports = Reports(self.folder)
-        self.uploads = self.store.root / "uploads"
-        self.uploads.mkdir(exist_ok=True)
+        self.uploads = self.store.part("uploads")
 
     def begin(self) -> None:
         """Follow trials from now on."""
@@ -94,7 +95,8 @@ class Console:
     @contextmanager
     def scratch(self, name: str) -> Iterator[Path]:
         """A file of this name that is gone afterwards."""
-        with tempfile.TemporaryDirectory(dir=self.uploads) as folder:
+        where = self.uploads if self.store.writable else None
+        with tempfile.TemporaryDirectory(dir=where) as folder:
             last = Path(name.replace("\\", "/")).name.encode("utf-8", "replace")[-200:]
             yield Path(folder) / last.decode("utf-8", "ignore")
 

@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -68,27 +70,52 @@ MIGRATIONS = (
 MAX_NAME = 200
 
 
+def is_writable(folder: Path) -> bool:
+    """Whether a console's folder may be written, or made where there is none."""
+    root = folder / ".nnl"
+    path = next(p for p in (root, folder, *folder.resolve().parents) if p.exists())
+    files = [f for f in (root / "console.db", root / "leader") if f.exists()]
+    return all(os.access(p, os.W_OK) for p in (path, *files))
+
+
 def new_id() -> str:
     """An id that nothing has."""
     return secrets.token_hex(6)
 
 
 class Store:
-    """The index in `folder/.nnl/console.db`. Safe to use from several threads and processes."""
+    """The index in `folder/.nnl/console.db`. Safe to use from several threads and processes.
+
+    Attributes:
+        writable: Whether the folder may be written. Of one that may not, this is a copy of its
+            index as it was.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.root = folder / ".nnl"
-        self.root.mkdir(parents=True, exist_ok=True)
+        self.writable = is_writable(folder)
         self._lock = RLock()
-        self._leads = False
-        self._leader = os.open(self.root / "leader", os.O_CREAT | os.O_RDWR, 0o600)
+        self._leads, self._leader = False, -1
+        self._copy = None if self.writable else tempfile.TemporaryDirectory(prefix="nnl_console_")
         path = self.root / "console.db"
+        if self._copy is None:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._leader = os.open(self.root / "leader", os.O_CREAT | os.O_RDWR, 0o600)
+        elif not path.exists():
+            raise PermissionError(f"{folder} cannot be written, and has nothing to show")
+        else:  # with what was not yet written back: SQLite reads no such index in place
+            for file in self.root.glob("console.db*"):
+                if not file.name.endswith("-shm"):
+                    shutil.copyfile(file, Path(self._copy.name) / file.name)
+            path = Path(self._copy.name) / "console.db"
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
         self._db.row_factory = sqlite3.Row
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
+        self._shows_only = False
         self._migrate()
+        self._shows_only = not self.writable
 
     def _migrate(self) -> None:
         with self.change() as db:  # of two processes one waits, and finds it done
@@ -109,6 +136,15 @@ class Store:
             if self._leader >= 0:
                 os.close(self._leader)  # another process may lead now
                 self._leader = -1
+            if self._copy is not None:
+                self._copy.cleanup()
+
+    def part(self, name: str) -> Path:
+        """A folder beside the index, made if there is none."""
+        path = self.root / name
+        if self.writable:
+            path.mkdir(exist_ok=True)
+        return path
 
     def leads(self) -> bool:
         """Whether this process runs the trials and searches of the folder. Of several that use it
@@ -127,7 +163,13 @@ class Store:
 
     @contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all of it, or nothing."""
+        """A transaction: all of it, or nothing.
+
+        Raises:
+            Refused: The folder cannot be written.
+        """
+        if self._shows_only:
+            raise Refused("read_only", f"{self.folder} cannot be written: nothing can be changed")
         with self._lock:
             nested = self._db.in_transaction
             if not nested:

@@ -57,10 +57,7 @@ class Trials:
         self, store: Store, datasets: DataSets, children: int, command: Sequence[str] = NNL
     ) -> None:
         self.store, self.datasets, self.children, self.command = store, datasets, children, command
-        self.root = store.root / "trials"
-        self.blobs = store.root / "blobs"
-        for folder in (self.root, self.blobs):
-            folder.mkdir(exist_ok=True)
+        self.root, self.blobs = store.part("trials"), store.part("blobs")
         self._processes: dict[str, processes.Process] = {}
         self._followers: dict[str, Follower] = {}
         self._lock = threading.RLock()

@@ -2,7 +2,9 @@
 """Who may ask the server, and what it answers."""
 
 import ast
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from nnl.console.samples import digits, project_of
+from nnl.console.state import Console
 from tests.console.networks import lenet
 
 
@@ -132,6 +135,108 @@ def test_a_console_that_only_shows_changes_nothing(browser, guard):
     assert browser.post("/projects", {"name": "b"}, 403)["code"] == "read_only"
     document = browser.get(f"/projects/{project['id']}/document")
     assert browser.post("/analyze", {"document": document})["trainable"]
+
+
+READ_ONLY = """
+import sys
+from pathlib import Path
+from nnl.console.errors import Refused
+from nnl.console.state import Console
+from tests.console.conftest import Browser, client_of
+
+console = Console(Path(sys.argv[1]))
+from nnl.console.server import guarded
+guard = guarded(console, "127.0.0.1", 8000)
+browser = Browser(client_of(guard))
+browser.client.get(f"/?token={guard.token}")
+assert browser.get("/session")["read_only"] and console.read_only
+console.begin()
+(project,) = browser.get("/projects")["projects"]
+document = browser.get(f"/projects/{project['id']}/document")
+assert browser.post("/analyze", {"document": document})["trainable"]
+assert browser.post("/export?format=nntxt", {"document": document}).content
+for path, given in (("/trials", {"project": project["id"]}), ("/projects", {"name": "b"})):
+    answer = browser.post(path, given, 403)
+    assert answer["code"] == "read_only", answer
+    assert f"its folder {console.folder} cannot be written" in answer["message"]
+try:
+    console.store.rename_project(project["id"], "b")
+except Refused as refused:
+    assert "cannot be written: nothing can be changed" in refused.message
+else:
+    raise AssertionError("renamed")
+console.close()
+try:
+    Console(Path(sys.argv[1]) / "empty")
+except PermissionError as error:
+    assert "cannot be written, and has nothing to show" in str(error)
+else:
+    raise AssertionError("opened")
+"""
+
+
+def test_a_folder_that_cannot_be_written_is_shown(tmp_path):
+    pytest.importorskip("fastapi")
+    pytest.importorskip("httpx2")
+    folder = tmp_path / "folder"
+    console = Console(folder)
+    project_of(console, "empty")
+    project = console.store.projects()[0]
+    console.store.save(project["id"], project["head"], lenet())
+    (folder / "empty").mkdir()
+    shutil.copytree(folder, tmp_path / "crashed")  # with what SQLite has not yet written back
+    console.close()
+    for place in (folder, tmp_path / "crashed"):
+        paths = [place, *place.rglob("*")]
+        before = {p: p.stat().st_mtime_ns for p in paths}
+        for path in paths:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        script = READ_ONLY
+        if os.geteuid() == 0:  # whom no mode stops: the folder is on a disk that is read only
+            script = "import os\nos.access = lambda path, mode: False\n" + script
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(place)], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert {p: p.stat().st_mtime_ns for p in [place, *place.rglob("*")]} == before
+        for path in paths:
+            path.chmod(0o755)
+
+
+def test_what_is_wrong_with_a_configuration_is_told_as_it_is_typed(browser):
+    document = lenet().to_json()
+
+    def told(**config):
+        given = {**document, "config": {**document["config"], **config}}
+        found = browser.post("/analyze", {"document": given})["config"]
+        return {p["where"].removeprefix("config."): p["message"] for p in found
+                if p["severity"] == "error"}  # fmt: skip
+
+    optimizer = document["config"]["optimizer"]
+    assert told() == {}
+    assert told(batch_size=0, max_epoch=1.5, seed=-1) == {
+        "batch_size": "it is 0, wanted a whole number >= 1",
+        "max_epoch": "it is 1.5, wanted a whole number >= 1",
+        "seed": "it is -1, wanted a whole number >= 0",
+    }
+    wrong = {**optimizer, "type": "Adam", "properties": {"beta1": 2.0}}
+    assert told(optimizer=wrong) == {
+        "optimizer.properties.beta1": "Adam: beta1 is 2.0, wanted in [0, 1)"
+    }
+    wrong = {**optimizer, "type": "Adamm", "weight_decay": "a"}
+    assert told(optimizer=wrong) == {
+        "optimizer.type": "there is no optimizer 'Adamm': did you mean Adam?",
+        "optimizer.weight_decay": "it is 'a', wanted a number",
+    }
+    wrong = {**optimizer, "schedule": {"type": "step", "epochs": [0]}}
+    assert told(optimizer=wrong) == {"optimizer.schedule.epochs": "epochs is [0], wanted epochs"}
+    wrong = {**optimizer, "schedule": {"type": "exponential", "gamma": "a"}}
+    assert told(optimizer=wrong) == {"optimizer.schedule.gamma": "it is 'a', wanted a number"}
+    assert list(told(context="cudnnn")) == ["context"]
+    assert list(told(dataset={"train": "gone", "valid": "lost"})) == [
+        "dataset.train", "dataset.valid",
+    ]  # fmt: skip
+    assert list(told(early_stop={"epochs": -1})) == ["early_stop.epochs"]
 
 
 def test_an_editor_s_session(browser):

@@ -158,6 +158,8 @@ export interface Analysis {
   loss: string[];
   outputs: string[];
   problems: Problem[];
+  /** What is wrong with the configuration; `where` is "config.batch_size" and the like. */
+  config: { where: string; message: string; severity: "error" | "warning" }[];
   trainable: boolean;
 }
 

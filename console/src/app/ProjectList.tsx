@@ -55,8 +55,8 @@ export function ProjectList() {
         <div className="page-title">
           <h1>Projects</h1>
           <span className="spread" />
-          <button onClick={() => importFile()}>Import a file</button>
-          <button className="primary" onClick={() => setNaming("new")}>
+          <button className="changes" onClick={() => importFile()}>Import a file</button>
+          <button className="primary changes" onClick={() => setNaming("new")}>
             New project
           </button>
         </div>
@@ -77,6 +77,7 @@ export function ProjectList() {
                 {moment(project.changed)}
               </p>
               <Menu
+                className="changes"
                 name={`Actions for ${project.name}`}
                 label="⋯"
                 items={[
@@ -98,7 +99,7 @@ export function ProjectList() {
           ))}
         </ul>
         {samples.data && samples.data.samples.length > 0 && (
-          <section>
+          <section className="changes">
             <h2>Samples</h2>
             <ul className="cards">
               {samples.data.samples.map((sample) => (

@@ -1,5 +1,6 @@
 // Home, the project's name, the tabs, and what is always at hand: save, undo, theme.
 
+import { useAnalysis } from "../editor/analysis";
 import { save } from "../editor/commands";
 import { useDocumentKeys } from "../editor/keys";
 import { isUnsaved, useEditor } from "../editor/store";
@@ -27,6 +28,9 @@ export function TopBar({ project }: { project: string | undefined }) {
   const opened = useEditor((state) => state.project);
   // Pages beside the project lead back to the one that is open.
   const shown = project ?? opened?.id;
+  const wrong = useAnalysis((state) =>
+    (state.analysis?.config ?? []).some((problem) => problem.severity === "error"),
+  );
   return (
     <header className="topbar">
       <Link to="/" className="home" aria-label="Projects" title="Projects">
@@ -43,7 +47,8 @@ export function TopBar({ project }: { project: string | undefined }) {
         {shown &&
           PROJECT_TABS.map(([tab, title]) => {
             const to = `/p/${shown}/${tab}`;
-            return <Tab key={tab} to={to} title={title} current={path.startsWith(to)} />;
+            const mark = tab === "config" && wrong;
+            return <Tab key={tab} to={to} title={title} current={path.startsWith(to)} wrong={mark} />;
           })}
         {shown && <span className="divider" aria-hidden="true" />}
         {COMMON_TABS.map(([to, title]) => (
@@ -51,6 +56,7 @@ export function TopBar({ project }: { project: string | undefined }) {
         ))}
       </nav>
       <span className="spread" />
+      <span className="muted only-read-only">read only</span>
       {project && opened?.id === project && <DocumentButtons project={project} />}
       <ThemeButton />
       <Link to="/help" className="icon-link" aria-label="Help" title="Help">
@@ -60,10 +66,24 @@ export function TopBar({ project }: { project: string | undefined }) {
   );
 }
 
-function Tab({ to, title, current }: { to: string; title: string; current: boolean }) {
+interface TabProps {
+  to: string;
+  title: string;
+  current: boolean;
+  /** Whether there are errors on its page. */
+  wrong?: boolean;
+}
+
+function Tab({ to, title, current, wrong = false }: TabProps) {
   return (
     <Link to={to} className="tab" aria-current={current ? "page" : undefined}>
       {title}
+      {wrong && (
+        <span className="bad" title="It has errors">
+          {" "}
+          ×
+        </span>
+      )}
     </Link>
   );
 }
@@ -86,7 +106,7 @@ function DocumentButtons({ project }: { project: string }) {
       <Link to={`/p/${project}/history`} className="icon-link" title="Versions" aria-label="Versions">
         ◷
       </Link>
-      <button className="save" disabled={!unsaved || saving} onClick={save} title="Save (Ctrl+S)">
+      <button className="save changes" disabled={!unsaved || saving} onClick={save} title="Save (Ctrl+S)">
         <span className={unsaved ? "dot unsaved" : "dot"} aria-hidden="true" />
         {unsaved ? "Save" : "Saved"}
       </button>

@@ -48,6 +48,7 @@ export default function DataPage({ parts }: { parts: Parts }) {
         <div className="section-head">
           <h1>Data sets</h1>
           <Menu
+            className="changes"
             label={isBusy ? "Reading …" : "Bring"}
             items={[
               { label: "A CSV, or a zip with one", act: () => bringFile() },
@@ -134,8 +135,8 @@ function DatasetView({ dataset, show }: DatasetViewProps) {
             .map((column) => `${column.name}: ${column.shape ? shape(column.shape) : column.type}`)
             .join(" · ")}
         </span>
-        <button onClick={() => setSplitting(true)}>Split</button>
-        <button className="danger" onClick={() => attempt(discard)}>
+        <button className="changes" onClick={() => setSplitting(true)}>Split</button>
+        <button className="danger changes" onClick={() => attempt(discard)}>
           Delete
         </button>
       </div>

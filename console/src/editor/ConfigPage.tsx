@@ -1,10 +1,11 @@
 // How the network is trained: part of the document, so undo and versions cover it.
 
 import type { ReactNode } from "react";
-import type { PropertyKind, PropertySchema, PropertyValue, TrainingConfig } from "../api/network";
+import type { Analysis, PropertyKind, PropertySchema, PropertyValue, TrainingConfig } from "../api/network";
 import type { Dataset, SystemInfo } from "../api/records";
 import { useResource } from "../api/resource";
 import { Link } from "../app/router";
+import { useAnalysis } from "./analysis";
 import { ValueField } from "./ValueField";
 import { useDocument, useEditor } from "./store";
 
@@ -46,7 +47,11 @@ export default function ConfigPage() {
       </div>
       <Group title="Data">
         {(["train", "valid"] as const).map((part) => (
-          <Line key={part} label={part === "train" ? "Training set" : "Validation set"}>
+          <Line
+            key={part}
+            label={part === "train" ? "Training set" : "Validation set"}
+            where={`dataset.${part}`}
+          >
             <select
               value={config.dataset[part] ?? ""}
               onChange={(event) => setDataset({ [part]: event.target.value || null })}
@@ -75,7 +80,7 @@ export default function ConfigPage() {
         <Value label="Batch size" name="batch_size" kind="int" config={config} />
         <Value label="Epochs" name="max_epoch" kind="int" config={config} />
         <Value label="Seed" name="seed" kind="int" config={config} />
-        <Line label="Runs on">
+        <Line label="Runs on" where="context">
           <select
             value={config.context}
             onChange={(event) => edit("context", (old) => ({ ...old, context: event.target.value }))}
@@ -94,7 +99,7 @@ export default function ConfigPage() {
             }
           />
         </Line>
-        <Line label="Stop after epochs without gain">
+        <Line label="Stop after epochs without gain" where="early_stop.epochs">
           <ValueField
             id="early-stop"
             schema={{ kind: "int", choices: null }}
@@ -109,6 +114,8 @@ export default function ConfigPage() {
       <Group title="Optimizer">
         <Chosen
           label="Kind"
+          where="optimizer"
+          inner="optimizer.properties"
           options={solvers?.solvers}
           type={optimizer.type}
           properties={optimizer.properties}
@@ -117,7 +124,7 @@ export default function ConfigPage() {
             setOptimizer({ properties: changed(optimizer.properties, name, value) })
           }
         />
-        <Line label="Weight decay">
+        <Line label="Weight decay" where="optimizer.weight_decay">
           <ValueField
             id="weight-decay"
             schema={{ kind: "float", choices: null }}
@@ -130,6 +137,8 @@ export default function ConfigPage() {
       <Group title="Learning rate over time">
         <Chosen
           label="Schedule"
+          where="optimizer.schedule"
+          inner="optimizer.schedule"
           options={solvers?.schedules}
           type={optimizer.schedule.type}
           properties={optimizer.schedule}
@@ -168,14 +177,35 @@ function Group({ title, children }: { title: string; children: ReactNode }) {
   );
 }
 
-function Line({ label, children }: { label: string; children: ReactNode }) {
+interface LineProps {
+  label: string;
+  /** The place in the configuration that problems name. */
+  where?: string;
+  /** Other places whose problems stand here. */
+  also?: string[];
+  children: ReactNode;
+}
+
+function Line({ label, where, also = [], children }: LineProps) {
+  const all = useAnalysis((state) => state.analysis?.config ?? NONE);
+  const places = [where, ...also].map((place) => `config.${place}`);
+  const found = where === undefined ? NONE : all.filter((one) => places.includes(one.where));
   return (
-    <label className="config-line">
-      <span className="muted">{label}</span>
-      <span className="value">{children}</span>
-    </label>
+    <div className="config-entry">
+      <label className="config-line">
+        <span className="muted">{label}</span>
+        <span className="value">{children}</span>
+      </label>
+      {found.map((one) => (
+        <p key={one.message} className={one.severity === "error" ? "bad" : "warn"} aria-live="polite">
+          {one.message}
+        </p>
+      ))}
+    </div>
   );
 }
+
+const NONE: Analysis["config"] = [];
 
 interface ValueProps {
   label: string;
@@ -186,7 +216,7 @@ interface ValueProps {
 
 function Value({ label, name, kind, config }: ValueProps) {
   return (
-    <Line label={label}>
+    <Line label={label} where={name}>
       <ValueField
         id={name}
         schema={{ kind, choices: null }}
@@ -202,6 +232,9 @@ function Value({ label, name, kind, config }: ValueProps) {
 
 interface ChosenProps {
   label: string;
+  /** The places of the choice and of its options in the configuration. */
+  where: string;
+  inner: string;
   options: Options[] | undefined;
   type: string;
   properties: Record<string, PropertyValue>;
@@ -210,12 +243,16 @@ interface ChosenProps {
 }
 
 /** A choice of kinds, each with options of its own. */
-function Chosen({ label, options = [], type, properties, choose, change }: ChosenProps) {
+function Chosen({ label, where, inner, options = [], type, properties, choose, change }: ChosenProps) {
   const types = [...new Set([type, ...options.map((option) => option.type)])];
   const own = options.find((option) => option.type === type)?.properties ?? [];
+  // What an import has brought and the form does not offer.
+  const foreign = Object.keys(properties)
+    .filter((name) => !own.some((schema) => schema.name === name))
+    .map((name) => `${inner}.${name}`);
   return (
     <>
-      <Line label={label}>
+      <Line label={label} where={where} also={[`${where}.type`, inner, ...foreign]}>
         <select value={type} onChange={(event) => choose(event.target.value)}>
           {types.map((name) => (
             <option key={name}>{name}</option>
@@ -223,7 +260,7 @@ function Chosen({ label, options = [], type, properties, choose, change }: Chose
         </select>
       </Line>
       {own.map((schema) => (
-        <Line key={schema.name} label={schema.name}>
+        <Line key={schema.name} label={schema.name} where={`${inner}.${schema.name}`}>
           <ValueField
             id={`${label}-${schema.name}`}
             schema={schema}

@@ -66,7 +66,7 @@ export default function HistoryPage() {
           value={note}
           onChange={(event) => setNote(event.target.value)}
         />
-        <button className="primary" disabled={!unsaved}>
+        <button className="primary changes" disabled={!unsaved}>
           Save as a version
         </button>
       </form>
@@ -91,7 +91,7 @@ export default function HistoryPage() {
                   What changed since
                 </button>
                 <button onClick={() => open(version)}>Open</button>
-                <button onClick={() => revert(version)}>Go back to it</button>
+                <button className="changes" onClick={() => revert(version)}>Go back to it</button>
               </>
             )}
           </li>

@@ -42,6 +42,9 @@ export function SidePanel() {
 
 function RunCard() {
   const trainable = useAnalysis((state) => state.analysis?.trainable ?? false);
+  const wrong = useAnalysis((state) =>
+    state.analysis?.config.find((problem) => problem.severity === "error"),
+  );
   const project = useEditor((state) => state.project);
   const config = useEditor((state) => state.history?.present.config);
   const from = useEditor((state) => state.history?.present.weights_from);
@@ -51,14 +54,18 @@ function RunCard() {
     <section className="section" aria-label="Run">
       <div className="run-buttons">
         <button
-          className="primary"
-          disabled={!trainable}
-          title={trainable ? undefined : "The network cannot be trained yet: see the problems below."}
+          className="primary changes"
+          disabled={!trainable || wrong !== undefined}
+          title={
+            !trainable
+              ? "The network cannot be trained yet: see the problems below."
+              : wrong && `Config: ${wrong.message}`
+          }
           onClick={() => start("train")}
         >
           Train
         </button>
-        <button disabled={!trainable} onClick={() => start("profile")}>
+        <button className="changes" disabled={!trainable || wrong !== undefined} onClick={() => start("profile")}>
           Profile
         </button>
       </div>

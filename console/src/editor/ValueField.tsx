@@ -45,19 +45,23 @@ export function ValueField({ id, schema, value, automatic, invalid, change }: Va
   }
   const wrong = typed !== null && parseValue(schema.kind, typed) === undefined;
   return (
-    <input
-      id={id}
-      value={typed ?? valueText(value)}
-      placeholder={automatic}
-      spellCheck={false}
-      aria-invalid={wrong || invalid}
-      title={wrong ? WANTED[schema.kind] : undefined}
-      onChange={(event) => {
-        setTyped(event.target.value);
-        const parsed = parseValue(schema.kind, event.target.value);
-        if (parsed !== undefined) change(parsed);
-      }}
-      onBlur={() => setTyped(null)}
-    />
+    <>
+      <input
+        id={id}
+        value={typed ?? valueText(value)}
+        placeholder={automatic}
+        spellCheck={false}
+        aria-invalid={wrong || invalid}
+        title={wrong ? WANTED[schema.kind] : undefined}
+        onChange={(event) => {
+          setTyped(event.target.value);
+          const parsed = parseValue(schema.kind, event.target.value);
+          if (parsed !== undefined) change(parsed);
+        }}
+        onBlur={() => setTyped(null)}
+      />
+      {/* By a style, for text here would become part of the label; readers have the title. */}
+      {wrong && <span className="bad wanted" data-text={WANTED[schema.kind]} />}
+    </>
   );
 }

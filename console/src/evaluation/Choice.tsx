@@ -73,6 +73,7 @@ function Trained({ trials }: { trials: readonly Trial[] }) {
               {trial.best?.name} {measure(trial.best?.value)}
             </span>
             <button
+              className="changes"
               aria-label={`Evaluate trial ${trial.number}`}
               onClick={() => evaluate(trial, dataset || null, weights)}
             >

@@ -65,7 +65,7 @@ export function PluginForm({ plugin, trial, row }: PluginFormProps) {
           </span>
         </div>
       ))}
-      <button className="primary" disabled={lacks !== null || isRunning} title={lacks ?? undefined}>
+      <button className="primary changes" disabled={lacks !== null || isRunning} title={lacks ?? undefined}>
         {isRunning ? "Running …" : "Run"}
       </button>
       {isRunning && (

@@ -16,7 +16,7 @@ export function Trust({ plugin, trusted }: { plugin: Plugin; trusted: () => void
         It is a program and can do what you can do: read and delete files, use the network. Look into{" "}
         <span className="mono">{plugin.file}</span> before. When the file changes, you are asked again.
       </p>
-      <button onClick={() => attempt(trust)}>Trust this file</button>
+      <button className="changes" onClick={() => attempt(trust)}>Trust this file</button>
     </div>
   );
 }

@@ -88,10 +88,10 @@ export function StartForm({ report, started }: StartFormProps) {
         </Field>
       </div>
       <div className="row">
-        <button className="primary" disabled={chosen === ""}>
+        <button className="primary changes" disabled={chosen === ""}>
           Start
         </button>
-        <button type="button" onClick={() => attempt(bring)}>
+        <button type="button" className="changes" onClick={() => attempt(bring)}>
           Bring a data set
         </button>
       </div>

@@ -28,7 +28,7 @@ export default function ReportsPage({ parts }: { parts: Parts }) {
       <aside className="left" aria-label="Reports">
         <div className="section-head">
           <h1>Reports</h1>
-          <button onClick={() => attempt(bring)}>Bring</button>
+          <button className="changes" onClick={() => attempt(bring)}>Bring</button>
         </div>
         {error && <Failure error={error} retry={reload} />}
         {!data && !error && <Loading what="reports" />}

@@ -141,7 +141,9 @@ function Shown({ project, id, changed }: ShownProps) {
             </label>
           )}
           {isRunning && (
-            <button onClick={() => attempt(() => post(`/searches/${id}/cancel`))}>Stop</button>
+            <button className="changes" onClick={() => attempt(() => post(`/searches/${id}/cancel`))}>
+              Stop
+            </button>
           )}
           {(search.status === "cancelled" || search.status === "failed") && (
             <button

@@ -112,7 +112,7 @@ export function SettingsForm({ project }: { project: string }) {
         Stop hopeless trainings early
       </label>
       <Rules chosen={settings.rules} choose={(rules) => change({ rules })} />
-      <button className="primary">Search</button>
+      <button className="primary changes">Search</button>
     </form>
   );
 }

@@ -65,7 +65,7 @@ export default function TrainingPage({ parts }: { parts: Parts }) {
               <Empty title="Choose a trial">
                 <p>Its curves and its log are shown here.</p>
                 <p>
-                  <button className="primary" onClick={() => start("train")}>
+                  <button className="primary changes" onClick={() => start("train")}>
                     Train the network
                   </button>
                 </p>

@@ -23,6 +23,7 @@ export function TrialDetails({ trial, take }: TrialDetailsProps) {
           <span className={`status ${trial.status}`}>{trial.status}</span>
           <span className="row">
             <button
+              className="changes"
               aria-pressed={trial.pinned}
               title={trial.pinned ? "Unpin" : "Pin: stays on top of the list"}
               onClick={() => change(trial, { pinned: !trial.pinned }, take)}
@@ -30,6 +31,7 @@ export function TrialDetails({ trial, take }: TrialDetailsProps) {
               Pin
             </button>
             <button
+              className="changes"
               aria-pressed={trial.locked}
               title={trial.locked ? "Unlock" : "Lock: cannot be deleted"}
               onClick={() => change(trial, { locked: !trial.locked }, take)}
@@ -54,14 +56,14 @@ export function TrialDetails({ trial, take }: TrialDetailsProps) {
         <Progress trial={trial} />
         <div className="row wrap">
           {ACTIONS[trial.status].map((action) => (
-            <button key={action} onClick={() => act(trial, action, take)}>
+            <button key={action} className="changes" onClick={() => act(trial, action, take)}>
               {ACTION_TITLES[action]}
             </button>
           ))}
           <button onClick={() => openInEditor(trial, false)}>Open in Edit</button>
           <button onClick={() => openInEditor(trial, true)}>… with weights</button>
           {trial.kind === "train" && trial.best && (
-            <button onClick={() => evaluate(trial)}>Evaluate</button>
+            <button className="changes" onClick={() => evaluate(trial)}>Evaluate</button>
           )}
         </div>
         {trial.error && <Failure error={trial.error} />}

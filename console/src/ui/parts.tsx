@@ -78,12 +78,19 @@ export interface MenuItem {
 }
 
 /** A button that opens a list of actions. */
-export function Menu({ label, items, name }: { label: ReactNode; items: MenuItem[]; name?: string }) {
+interface MenuProps {
+  label: ReactNode;
+  items: MenuItem[];
+  name?: string;
+  className?: string;
+}
+
+export function Menu({ label, items, name, className = "" }: MenuProps) {
   const ref = useRef<HTMLDetailsElement>(null);
   const close = () => ref.current?.removeAttribute("open");
   return (
     <details
-      className="menu"
+      className={`menu ${className}`}
       ref={ref}
       onBlur={(event) => {
         if (!event.currentTarget.contains(event.relatedTarget)) close();

@@ -15,6 +15,7 @@ from nnl.console import optimizers, palette
 from nnl.console.analysis import analyse
 from nnl.console.api.requests import Body, The, document
 from nnl.console.code import code
+from nnl.console.configuring import config_problems
 from nnl.console.diff import diff
 from nnl.console.layout import arrange
 from nnl.console.security import UPLOAD_BYTES
@@ -82,7 +83,9 @@ def solvers() -> dict[str, Any]:
 @router.post("/analyze")
 def analyze(console: The, given: Body) -> dict[str, Any]:
     doc = document(given.get("document"))
-    return analyse(doc, console.columns(doc), given.get("revision"))
+    train, valid = console.data(doc)
+    found = analyse(doc, dict(train.shapes), given.get("revision"))
+    return {**found, "config": config_problems(doc, train, valid)}
 
 
 @router.post("/code")
