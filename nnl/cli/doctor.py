@@ -83,6 +83,12 @@ def findings() -> Iterator[Finding]:
     yield from _contexts()
     for module, package, purpose, hint in OPTIONAL:
         yield _package(module, package, purpose, hint)
+    page = os.path.join(os.path.dirname(nnl.__file__), "console", "static", "index.html")
+    if os.path.isfile(page):
+        yield Finding("page", "ok", "of nnl console")
+    else:
+        hint = "with Node.js, make console in the copy of nnl's sources"
+        yield Finding("page", "missing", "for nnl console: it was not built", hint)
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free / GIBIBYTE
     few = free < LEAST_FREE
