@@ -41,7 +41,10 @@ class Cumulative:
         if exclusive:
             part(y_, a, 0, 1)[...] = self.first
             x_, y_ = part(x_, a, 0, n - 1 if n else 0), part(y_, a, 1, n)
-        getattr(xp, self.total)(x_, axis=a, out=y_)
+        if self.total == "cumsum" and x.dtype.kind == "f" and x.dtype.itemsize < 8:
+            y_[...] = xp.cumsum(x_, axis=a, dtype=np.float64)  # long sums lose digits of float32
+        else:
+            getattr(xp, self.total)(x_, axis=a, out=y_)
 
     def cost(self, x):
         return Cost(flops=x.size, bytes=2 * x.nbytes)
@@ -63,7 +66,7 @@ def with_zeros():
 
 @op("cumsum", nnp="CumSum")
 class cumsum(Cumulative):
-    """Running sum along an axis: $y_i = x_0 + ... + x_i$.
+    """Running sum along an axis: $y_i = x_0 + ... + x_i$, rounded from sums in float64.
 
     Args:
         x: At least one axis.

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 from nnl.core.op import OPS, Sample, op
-from nnl.functions.reduction import Reduction, spread
+from nnl.functions.reduction import Reduction, added, spread
 
 CATEGORY = "Reduction"
 
@@ -33,12 +33,12 @@ class norm_op:
 
     def forward(self, xp, x, out=None):
         if self.p == 2:
-            y = xp.sum(x * x, axis=self.axes, keepdims=self.keep_dims, out=out)
+            y = added(xp, x * x, self.axes, self.keep_dims, out)
             return xp.sqrt(y, out=out)
         power = xp.abs(x)
         if self.p != 1:
             power **= self.p
-        y = xp.sum(power, axis=self.axes, keepdims=self.keep_dims, out=out)
+        y = added(xp, power, self.axes, self.keep_dims, out)
         return y if self.p == 1 else xp.power(y, x.dtype.type(1 / self.p), out=out)
 
     def vjp(self, gy, *, x, y):

@@ -98,3 +98,32 @@ def test_cumulative(reverse):
     x[0, 1, 1] = x[2, 0, 0] = x[2, 2, 0] = 0
     compare(lambda v: F.cumsum(v, axis=1, reverse=reverse), turned(torch.cumsum), x)
     compare(lambda v: F.cumprod(v, axis=1, reverse=reverse), turned(torch.cumprod), x)
+
+
+@pytest.mark.parametrize("context", ("numpy:float", "cpu:float"))
+@pytest.mark.parametrize(
+    "name, shape, axis",
+    [
+        ("sum", (300_000, 3), 0),
+        ("sum", (100_000, 2, 3), (0, 2)),
+        ("mean", (300_000, 3), 0),
+        ("norm", (300_000, 3), 0),
+        ("cumsum", (300_000,), 0),
+        ("cumsum", (2, 300_000), 1),
+    ],
+)
+def test_many_numbers_are_added_with_more_digits_than_the_sum_has(context, name, shape, axis):
+    x = np.full(shape, 0.1, np.float32)
+    wide = x.astype(np.float64)
+    wanted = {
+        "sum": lambda: wide.sum(axis),
+        "mean": lambda: wide.mean(axis),
+        "norm": lambda: np.sqrt((wide**2).sum(axis)),
+        "cumsum": lambda: wide.cumsum(axis),
+    }[name]()
+    with nn.context_scope(nn.Context([context])):
+        for auto in (True, False):
+            with nn.auto_forward(auto):
+                y = getattr(F, name)(nn.Variable.from_numpy_array(x), axis=axis)
+                y.forward()
+                np.testing.assert_allclose(y.d, wanted, rtol=1e-6)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Running sums and products along an axis, linear recurrences, and moving by one place.
+#include <type_traits>
+
 #include "line.h"
 
 namespace nnl {
@@ -45,19 +47,22 @@ class Cumulative : public Kernel {
   // One line from its element `at` on.
   void walk(const Buffers& b, int64_t at, int64_t step) const {
     const auto read = [&](size_t i, int64_t o) { return float_at(b.in[i], type_, o); };
-    float total = how == Along::product || how == Along::before ? 1.0f : 0.0f, before = 0.0f;
+    // long sums lose digits of float
+    using Total = std::conditional_t<how == Along::sum, double, float>;
+    Total total = how == Along::product || how == Along::before ? 1.0f : 0.0f;
+    float before = 0.0f;
     for (int64_t k = 0; k < line_.n; ++k, at += step) {
-      const float x = read(0, at), last = total;
+      const float x = read(0, at), last = static_cast<float>(total);
       if (how == Along::sum) total += x;
       if (how == Along::product) total *= x;
-      if (how == Along::before) total = absorbed(total, x);
+      if constexpr (how == Along::before) total = absorbed(total, x);
       if (how == Along::delay) total = x;
-      if (how == Along::recurrence) total = k ? x + absorbed(read(1, at), total) : x;
-      if (how == Along::transposed) {
+      if constexpr (how == Along::recurrence) total = k ? x + absorbed(read(1, at), total) : x;
+      if constexpr (how == Along::transposed) {
         total = k ? x + absorbed(before, total) : x;
         before = read(1, at);
       }
-      set_float(b.out[0], type_, at, exclusive_ ? last : total);
+      set_float(b.out[0], type_, at, exclusive_ ? last : static_cast<float>(total));
     }
   }
 
