@@ -10,12 +10,13 @@ import warnings
 import numpy as np
 import pytest
 
-from tests.interop import random_scripts, random_solvers
+from tests.interop import random_arrays, random_scripts, random_solvers
 from tests.interop.test_training import run_nnl
 
 pytestmark = pytest.mark.interop
 
-GENERATORS = {kind: random_scripts for kind in random_scripts.KINDS} | {"solver": random_solvers}
+GENERATORS = dict.fromkeys(random_scripts.KINDS, random_scripts)
+GENERATORS |= {"solver": random_solvers, "array": random_arrays}
 MODES = {"step": ("lambda f: f", "nn.compile", "nn.coexecute")}
 
 
