@@ -13,8 +13,8 @@ import numpy as np
 # {0} is written, {1} and {2} are read.
 WRITES = (
     "{0}.fill({v})", "{0}.zero()", "{0}.data[...] = r.randn(4)",
-    "{0}.data[1] = {v}", "{0}.copy_from({1})", "{0} += {v}", "{0} *= {v}", "{0} -= {1}", "{0} += {1}",
-    "F.identity({1}, outputs=[{0}])", "F.add2({1}, {2}, outputs=[{0}])",
+    "{0}.data[1] = {v}", "{0}.copy_from({1})", "{0} += {v}", "{0} *= {v}", "{0} -= {1}",
+    "{0} += {1}", "F.identity({1}, outputs=[{0}])", "F.add2({1}, {2}, outputs=[{0}])",
     "F.sin({1}, outputs=[{0}])", "F.mul_scalar({1}, {v}, outputs=[{0}])",
     "F.add2({1}, {2}, inplace=True, outputs=[{0}])", "{0}.data *= {v}",
 )  # fmt: skip
