@@ -256,7 +256,7 @@ void programs_that_mean_nothing_are_told() {
       {"[[3,6]]", "[[1,6]]", "value 1 gets another shape or type"},
       {R"("outs":[4])", R"("outs":[4,6])", "affine has 1 outputs, not 2"},
       {R"("inplace":false)", R"("packed":true)", "packed weights belong to one machine"},
-      {R"({"version":1)", R"({"version":3)", "its version is unknown"}};
+      {R"({"version":1)", R"({"version":2)", "its version is 1, and 2 in 'nnl.program'"}};
   for (const auto& [from, to, what] : changes) {
     write_file(path, file_of(replaced(good, from, to)));
     CHECK_ERROR(Model{path}, what);
