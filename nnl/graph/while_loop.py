@@ -217,7 +217,9 @@ def while_loop(
     once = Recorded(lambda: body(*holes[1]), holes[1], "while_loop: the body")
     _check_body(once.specs, [x.spec for x in carried], max_trips)
     programs, xs, remembers = joined([going, once], carried)
-    trips = Variable.from_numpy_array(np.array(FOREVER if max_trips is None else max_trips))
+    trips = Variable.from_numpy_array(
+        np.array(FOREVER)
+    )  # rows, which may be an open size, bound it
     ys = OPS["while"](
         trips,
         *xs,

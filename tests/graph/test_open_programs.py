@@ -192,6 +192,23 @@ def test_what_happens_at_large_sizes_alone_is_seen(tmp_path):
     assert nn.load_program(tmp_path / "a.nnlp").run(x=normal(119, 3))["y"].shape == (119, 3)
 
 
+def test_the_rounds_of_a_loop_may_be_an_open_size(tmp_path):
+    """As many as there are rows, or fewer where values say so, and one row of each."""
+
+    def net(x):
+        h, rows = nn.while_loop(
+            lambda h: F.less_scalar(F.sum(h), 6), lambda h: (h + 1, h * h), F.mean(x, axis=0),
+            max_trips=x.shape[0],
+        )  # fmt: skip
+        return {"h": h, "rows": rows}
+
+    program = check_sizes(net, {"x": ("n", None)}, [{"x": (n, 3)} for n in (4, 1, 9)], tmp_path)
+    assert "rows=n" in program.text()
+    found = program.run(x=np.zeros((9, 3)))
+    assert found["h"].tolist() == [2, 2, 2]  # 0 + 3 < 6, and 6 is not
+    assert found["rows"].tolist() == [[0] * 3, [1] * 3, *[[0] * 3] * 7]
+
+
 def test_open_sizes_want_a_function(tmp_path):
     x = nn.Variable((4, 3))
     with pytest.raises(TypeError, match="outputs is .*, wanted with open sizes a function that"):

@@ -47,6 +47,12 @@ def loop(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
             "a Loop of ONNX has a row for each trip that there was, not for each possible"
         )
     trips, *xs = given(call)
+    if a.rows is not None:
+        trips = (
+            ctx.emit("Min", trips, a.rows)
+            if trips.value is None
+            else ctx.constant(np.minimum(trips.value, a.rows))
+        )
     carried, around = xs[:n], xs[n:]
     (going,) = _written(ctx, a.condition, xs)
     turn, before, count = (_input(t) for t in (np.int64, np.bool_, np.int64))
