@@ -2,6 +2,7 @@
 """Files with open sizes, written once and run at several: against ONNX Runtime, which runs the
 source, by the runtimes of the formats."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,13 @@ from nnl.utils.save import save
 from tests.converters.test_open_sizes import helper, picture, saved, tokens, weight
 
 runtime = pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(autouse=True)
+def own_parameters() -> Iterator[None]:
+    with nn.parameter_scope("", {}) as scope:
+        scope.clear()
+        yield
 
 
 def branches(path: Path) -> None:
