@@ -35,6 +35,7 @@ from nnl.converters.nnp.content import (
     with_executor,
     with_functions,
 )
+from nnl.converters.open_networks import more_than_batch
 from nnl.converters.open_sizes import words
 from nnl.core.atomic import replacing
 
@@ -226,10 +227,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"the option --open is for {some}, not {target.name}")
     if args.shape or args.open:
         model.close(_shapes(*args.shape, *args.open))
-    if args.batch_size is None and target.opens and target.name != "NNLP" and not args.quantization:
-        axes = model.open_sizes().axes.values()
-        if args.open or any(isinstance(n, str) for sizes in axes for n in sizes[1:]):
-            options = replace(options, batch_size=-1)  # more than a batch size is open
+    opens = target.opens and args.batch_size in (None, (-1,)) and not args.quantization
+    more = more_than_batch(model, "" if opens else target.name)
+    if opens and (more or args.open) and target.name != "NNLP":
+        options = replace(options, batch_size=-1)
     _tell_executors(args, model, target)
     parts = _parts(args, model, output, target, options)
     if args.config is None:

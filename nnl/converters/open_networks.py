@@ -70,6 +70,24 @@ def record_networks(
     return found
 
 
+def more_than_batch(model: Model, closes: str) -> list[str]:
+    """The sizes that a model leaves open besides those of first axes.
+
+    Args:
+        closes: The format that cannot leave them open, "" for one that can.
+    Raises:
+        ValueError: There are some, and they would be closed.
+    """
+    axes = model.open_sizes().axes.values()
+    more = dict.fromkeys(n for sizes in axes for n in sizes[1:] if isinstance(n, str))
+    if more and closes:
+        raise ValueError(
+            f"{model.where} leaves the sizes {', '.join(more)} open, and {closes} closes all but "
+            "the batch size, as -b N and 8 bits do for all formats: --shape says which they are"
+        )
+    return list(more)
+
+
 def moving_nodes(networks: Sequence[Network]) -> list[set[int]]:
     """Ids of the nodes of each network that depend on its sizes: their attributes differ between
     the networks, or those of what they read."""

@@ -137,3 +137,34 @@ def test_numbers_that_no_expression_gives_are_named(tmp_path: Path, capsys: Any)
     assert main(["convert", "--verify", "--open", "x=1,3,h:2..64:2,8", source, str(file)]) == 0
     assert main(["convert", "--open", "x=1,3,h,8", source, str(tmp_path / "net.nnb")]) != 0
     assert "--open is for TFLITE, TF_PB, TF_CKPT_V2, SAVED_MODEL, NNLP" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "output,options,text",
+    [
+        ("o.onnx", [], "leaves the sizes height, width open, and ONNX closes all but the batch"),
+        ("o.nnp", [], "open, and NNP closes all but the batch size, as -b N and 8 bits do"),
+        ("o.nnb", [], "open, and NNB closes all but the batch size"),
+        (
+            "o.nnlp",
+            ["-b", "2"],
+            "closes all but the batch size, as -b N and 8 bits do for all formats",
+        ),
+        (
+            "o.tflite",
+            ["-b", "2"],
+            "closes all but the batch size, as -b N and 8 bits do for all formats",
+        ),
+    ],
+)
+def test_sizes_that_a_format_cannot_leave_open_are_named(
+    output: str, options: list[str], text: str, tmp_path: Path, capsys: Any
+) -> None:
+    """They would be 1."""
+    picture(tmp_path / "net.onnx")
+    given = [*options, str(tmp_path / "net.onnx"), str(tmp_path / output)]
+    assert main(["convert", *given]) != 0
+    assert text in capsys.readouterr().err
+    assert not (tmp_path / output).exists()
+    if output != "o.nnb":  # which lacks functions of this network
+        assert main(["convert", "--shape", "x=2,3,16,16", "-b", "2", *given[len(options) :]]) == 0
