@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -109,10 +110,12 @@ class Guard:
 
     def _check_source(self, scope: Any, headers: dict[str, str]) -> None:
         hosts = [v for k, v in scope["headers"] if k == b"host"]
-        if len(hosts) != 1 or headers["host"] not in self.hosts:
+        # Any port of these names: that of a tunnel, as ssh -L makes, is another one. A page of
+        # elsewhere whose name leads here keeps its own name.
+        if len(hosts) != 1 or _name(headers["host"]) not in {_name(h) for h in self.hosts}:
             raise Refused("host", "the request names another host", "use the printed address")
         origin = headers.get("origin")
-        if origin is not None and origin not in {f"http://{h}" for h in self.hosts}:
+        if origin is not None and origin != f"http://{headers['host']}":
             raise Refused("origin", f"a page of {origin[:100]} may not ask this server")
         if headers.get("sec-fetch-site") == "cross-site" and scope["method"] != "GET":
             raise Refused("origin", "a page of another site may not ask this server")
@@ -170,6 +173,11 @@ class Guard:
         if not length.isdecimal() or int(length) > limit:
             raise _too_long(limit)
         return limit
+
+
+def _name(host: str) -> str:
+    """A host without its port."""
+    return re.sub(r":\d+$", "", host)
 
 
 # What is asked with POST and changes nothing.

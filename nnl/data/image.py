@@ -20,12 +20,23 @@ INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "hamming", "box", "lanczos")
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
+# Modes of Pillow whose numbers are no colours that are seen.
+_SHOWN_AS = {"1": "L", "PA": "RGBA", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB"}
 ORIENTATION = 0x0112  # the tag of EXIF
 # How pixels become upright: the axes swapped, then the rows, then the columns reversed.
 _TURNS = {
     2: (False, 1, -1), 3: (False, -1, -1), 4: (False, -1, 1),
     5: (True, 1, 1), 6: (True, 1, -1), 7: (True, -1, -1), 8: (True, -1, 1),
 }  # fmt: skip
+
+
+def colours(picture: Any) -> Array:
+    """The pixels of a picture that Pillow has opened, (height, width, 3), uint8. Of 16 bits the
+    upper eight: Pillow itself takes all above 255 for white."""
+    if picture.mode.startswith("I"):
+        grey = (np.asarray(picture).astype(np.uint16) >> 8).astype(np.uint8)
+        return np.stack([grey] * 3, axis=-1)
+    return np.asarray(picture.convert("RGB"))
 
 
 def orientation(exif: Any) -> int:
@@ -93,6 +104,8 @@ def imread(
         opened.load()
         picture: Any = opened
         flag = orientation(opened)
+    if picture.mode in _SHOWN_AS:
+        picture = picture.convert(_SHOWN_AS[picture.mode])
     if picture.mode == "P":
         picture = picture.convert("RGBA" if "transparency" in picture.info else "RGB")
     if picture.mode.startswith("I"):  # 16 bits a pixel, always grey in Pillow

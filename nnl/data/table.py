@@ -7,6 +7,7 @@ import csv
 import io
 import os
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -59,12 +60,13 @@ def read_table(text: str, where: str) -> Table:
     Raises:
         ValueError: There is no header, or a row has another number of cells.
     """
-    text = text.lstrip("\r\n")
-    first = re.match(r"[^\r\n]*", text)
+    first = re.search(r"[^\r\n]+", text)
     divider = next((d for d in DIVIDERS if first is not None and d in first[0]), ",")
+    if first is not None and re.fullmatch("sep=.", first[0]):  # a line of Excel's
+        divider, text = first[0][4], text[: first.start()] + text[first.end() :]
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=divider, skipinitialspace=True)
     try:
-        header = [title.strip() for title in next(reader, [])]
+        header = [title.strip() for title in next((row for row in reader if row), [])]
         numbered = [(reader.line_num, row) for row in reader if row]
     except csv.Error as error:
         raise ValueError(f"{where}, line {reader.line_num}: {error}") from error
@@ -80,7 +82,7 @@ def variables(header: Sequence[str]) -> dict[str, tuple[list[int], bool]]:
     """Columns of each variable, and whether it is a vector: y__0, y__1 belong together."""
     found: dict[str, tuple[list[int], bool]] = {}
     for i, title in enumerate(header):
-        if title.startswith("#"):
+        if not title or title.startswith("#"):  # Excel writes empty columns behind the last
             continue
         name, vector, _ = title.split(":", 1)[0].partition("__")
         columns, is_vector = found.get(name, ([], False))
@@ -90,11 +92,15 @@ def variables(header: Sequence[str]) -> dict[str, tuple[list[int], bool]]:
 
 def file_name(cell: str, folder: str) -> str:
     """The name of a file in a cell: without blanks around it, and with the slashes of this system
-    where a list from Windows has backslashes."""
+    where a list from Windows has backslashes, and with its accents as the files have them."""
     name = cell.strip()
-    if "\\" in name and "\0" not in name and not os.path.exists(os.path.join(folder, name)):
-        return name.replace("\\", "/")
-    return name
+    if "\0" in name:
+        return name
+    forms = [name, name.replace("\\", "/")]
+    # macOS writes an accent after its letter, other systems as one letter with it
+    forms += [unicodedata.normalize(form, forms[1]) for form in ("NFC", "NFD")]
+    there = (f for f in dict.fromkeys(forms) if os.path.exists(os.path.join(folder, f)))
+    return next(there, forms[1])
 
 
 def why_missing(name: str, folder: str) -> str:

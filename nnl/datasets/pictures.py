@@ -17,6 +17,7 @@ import numpy as np
 
 from nnl.core.atomic import replacing
 from nnl.data.image import imread, imresize, imsave
+from nnl.data.images.sources import is_litter
 
 logger = logging.getLogger("nnl")
 Array = np.ndarray[Any, Any]
@@ -80,7 +81,7 @@ def image_classification(
     """
     source, folder = _folders(source, folder)
     _check(shape, files, share)
-    names = sorted(d.name for d in source.iterdir() if d.is_dir())
+    names = sorted(d.name for d in source.iterdir() if d.is_dir() and not is_litter(d.name))
     found = {n: _pictures(source / n) for n in names}
     found = {n: pictures for n, pictures in found.items() if pictures}
     if not found:
@@ -134,7 +135,7 @@ def object_detection(
             f"the grid's cells have {grid} pixels, which does not divide the pictures' "
             f"{shape.width} x {shape.height}"
         )
-    paths = sorted(p for p in source.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
+    paths = sorted(p for p in source.rglob("*") if _is_picture(p.relative_to(source), p))
     if not paths:
         raise ValueError(f"{source} has no pictures")
     boxes = [_boxes(p.with_suffix(".txt"), classes) for p in paths]
@@ -212,8 +213,8 @@ def _convert(
         path, target = job
         try:
             image = imread(str(path))
-            if image.ndim == 3 and image.shape[2] > 3:
-                image = image[..., :3]  # without transparency
+            if image.ndim == 3:  # without transparency
+                image = image[..., 0] if image.shape[2] == 2 else image[..., :3]
             result = shaped(image, shape)
         except (OSError, ValueError) as error:
             logger.warning("%s is left out: %s", path, error)
@@ -234,7 +235,12 @@ def _convert(
 
 
 def _pictures(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in EXTENSIONS and p.is_file())
+    return sorted(p for p in folder.iterdir() if _is_picture(p.relative_to(folder), p))
+
+
+def _is_picture(place: Path, path: Path) -> bool:
+    litter = any(is_litter(part) for part in place.parts)
+    return not litter and path.suffix.lower() in EXTENSIONS and path.is_file()
 
 
 def _refuse_equal_names(targets: Iterable[Path]) -> None:

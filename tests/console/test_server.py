@@ -70,11 +70,16 @@ def test_the_address_leads_to_the_project_of_a_sample(client, guard, console):
 
 def test_requests_of_other_hosts_and_pages_are_refused(browser):
     client = browser.client
-    for host in ("evil.example", "evil.example:8000", "127.0.0.1", "127.0.0.1:9"):
+    for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example:8000", "127.0.0.1:a"):
         refused(client.get("/api/v1/health", headers={"Host": host}), 403, "host")
     for origin in ("http://evil.example", "null", "https://127.0.0.1:8000"):
         headers = {"Origin": origin, "X-NNL": "1"}
         refused(client.get("/api/v1/projects", headers=headers), 403, "origin")
+    tunnel = {"Host": "localhost:9999"}  # of ssh -L 9999:localhost:8000
+    assert client.get("/api/v1/health", headers=tunnel).status_code == 200
+    for origin in ("http://localhost:8000", "http://127.0.0.1:9999"):  # other pages of this machine
+        headers = {**tunnel, "Origin": origin, "X-NNL": "1"}
+        refused(client.post("/api/v1/projects", json={"name": "a"}, headers=headers), 403, "origin")
     own = {"Origin": "http://127.0.0.1:8000", "X-NNL": "1"}
     assert client.post("/api/v1/projects", json={"name": "a"}, headers=own).status_code == 201
 

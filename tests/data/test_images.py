@@ -23,6 +23,7 @@ from nnl.data.images.jitter import brightened, contrasted, saturated
 from nnl.data.images.order import NONE, Order
 from nnl.data.images.pixels import MAX_PIXELS, read_header, render
 from nnl.data.images.views import View, training_view, validation_view
+from nnl.datasets import Shape, image_classification
 
 Image = pytest.importorskip("PIL.Image")
 ImageOps = pytest.importorskip("PIL.ImageOps")
@@ -76,6 +77,48 @@ def same(a: list[tuple[Any, Any]], b: list[tuple[Any, Any]]) -> bool:
     return len(a) == len(b) and all(
         np.array_equal(x, z) and np.array_equal(y, t) for (x, y), (z, t) in pairs
     )
+
+
+# ---- pictures of other kinds ----
+
+
+def test_pictures_of_sixteen_bits_one_bit_and_of_printers_are_read_as_they_are_seen() -> None:
+    grey = np.tile(np.array([0, 128, 255, 64], np.uint8), (16, 4))
+    kinds = {
+        "I;16": Image.fromarray(grey.astype(np.uint16) * 257),
+        "1": Image.fromarray(grey > 100).convert("1"),
+        "LA": Image.fromarray(grey).convert("LA"),
+    }
+    for kind, picture in kinds.items():
+        file, seen = io.BytesIO(), np.empty((16, 16, 3), np.uint8)
+        picture.save(file, "PNG")
+        render(file.getvalue(), lambda h, w: validation_view(h, w, 16, 16), True, seen)
+        wanted = [0, 255, 255, 0] if kind == "1" else [0, 128, 255, 64]
+        assert seen[0, :4, 0].tolist() == wanted and seen[0, :4, 2].tolist() == wanted
+        read = imread(file)
+        assert (read[0, :4, 0] if read.ndim == 3 else read[0, :4]).tolist() == wanted
+    red = np.zeros((16, 16, 3), np.uint8)
+    red[..., 0] = 200
+    for mode, format in (("CMYK", "JPEG"), ("CMYK", "TIFF"), ("YCbCr", "TIFF")):
+        file = io.BytesIO()
+        Image.fromarray(red).convert(mode).save(file, format)
+        read = imread(file)
+        assert read.shape == (16, 16, 3)
+        assert np.abs(read[8, 8].astype(int) - [200, 0, 0]).max() <= 4
+
+
+def test_what_systems_put_beside_pictures_is_no_class_and_no_picture(tmp_path: Path) -> None:
+    for name in ("cat", "dog", ".ipynb_checkpoints", "__MACOSX"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        for i in range(3):
+            photograph(8, 8, i).save(tmp_path / "in" / name / f"{i}.png")
+    for name in (".DS_Store", "cat/.DS_Store", "cat/._0.png", "dog/._9.png"):
+        (tmp_path / "in" / name).write_bytes(b"\0\5\x16\7")
+    found = opened(tmp_path / "in", size=8, resize=8)
+    assert found.classes == ["cat", "dog"] and sum(len(y) for _, y in drained(found, 0)) > 0
+    found.close()
+    built = image_classification(tmp_path / "in", tmp_path / "out", Shape(8, 8))
+    assert built.classes == {"cat": 3, "dog": 3} and built.skipped == []
 
 
 # ---- turned pictures ----

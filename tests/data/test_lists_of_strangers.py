@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ def listed(folder: Path, content: str | bytes, **options: Any) -> CsvDataSource:
         "x;y\r\nim\\a.npy;1\r\n",
         "x\ty\nim/a.npy\t1\n",
         "\n\nx,y\n\nim/a.npy,1\n\n",
+        "sep=;\nx;y\nim/a.npy;1\n",
+        "x,y,,\nim/a.npy,1,,\n",
         "\ufeffx;y\nim/a.npy;1\n",
     ],
 )
@@ -63,6 +66,13 @@ def test_any_name_of_a_file_is_read(folder: Path, name: str) -> None:
     np.save(folder / name, np.ones(2))
     assert listed(folder, f"x\n{name}\n").next()[0].tolist() == [1, 1]
     assert get_file_extension("http://example.com/a.PNG?size=1#top") == ".png"
+
+
+def test_accents_are_found_as_either_system_writes_them(folder: Path) -> None:
+    for form, other in (("NFC", "NFD"), ("NFD", "NFC")):
+        np.save(folder / unicodedata.normalize(form, f"é{form}.npy"), np.ones(2))
+        name = unicodedata.normalize(other, f"é{form}.npy")
+        assert listed(folder, f"x\n{name}\n").next()[0].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("encoding", ["cp932", "shift_jis", "euc_jp", "utf-16"])
@@ -117,8 +127,8 @@ def test_messages_name_file_row_and_column(
 
 
 def test_messages_of_whole_rows_name_the_file(folder: Path) -> None:
-    with pytest.raises(ValueError, match="l.csv, line 2 has 3 cells, the header 2"):
-        listed(folder, "x;y\n1;2;3\n")
+    with pytest.raises(ValueError, match="l.csv, line 3 has 3 cells, the header 2"):
+        listed(folder, "\nx;y\n1;2;3\n")
     (folder / "im" / "long.npy").write_bytes((folder / "im" / "a.npy").read_bytes())
     np.save(folder / "im" / "long.npy", np.arange(5.0))
     listed(folder, "x\nim/a.npy\nim/long.npy\n")

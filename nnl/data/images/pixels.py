@@ -14,7 +14,7 @@ import numpy as np
 
 from nnl.data.crc32c import masked
 from nnl.data.damage import naming
-from nnl.data.image import orientation, upright
+from nnl.data.image import colours, orientation, upright
 from nnl.data.images.sources import Piece
 from nnl.data.images.views import View
 from nnl.ext.native import library
@@ -124,7 +124,7 @@ def decode(data: bytes, header: Header, exact: bool, shrink: int = 1) -> Array:
         except ValueError:
             pass  # it warns of much that Pillow takes
     with _opened(data) as picture:
-        return upright(np.asarray(picture.convert("RGB")), header.turn)
+        return upright(colours(picture), header.turn)
 
 
 @contextmanager

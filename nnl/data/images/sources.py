@@ -16,6 +16,12 @@ MOST_CLASSES = 1 << 20
 PICTURES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
+def is_litter(name: str) -> bool:
+    """Whether a system or a program has put a file or folder beside pictures that is none of them:
+    ._1.png of macOS, __MACOSX of its archives, .ipynb_checkpoints."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
 class Piece(NamedTuple):
     """Where the bytes of a picture lie, of which JSON makes a list."""
 
@@ -53,7 +59,7 @@ class Folder:
             raise FileNotFoundError(f"open_images: path={path!r}: there is no such folder")
         self._path = path
         with os.scandir(path) as entries:
-            found = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+            found = sorted(e.name for e in entries if e.is_dir() and not is_litter(e.name))
         if not found:
             raise ValueError(
                 f"open_images: path={path!r} has no folders in it, wanted one for each class, or "
@@ -66,7 +72,8 @@ class Folder:
         labels = []
         for label, name in enumerate(found):
             with os.scandir(os.path.join(path, name)) as entries:
-                files = sorted(e.name for e in entries if e.name.lower().endswith(PICTURES))
+                names = [e.name for e in entries if e.name.lower().endswith(PICTURES)]
+            files = sorted(name for name in names if not is_litter(name))
             if not files:
                 raise ValueError(
                     f"open_images: path={path!r}: the class {name!r} has no pictures, "
