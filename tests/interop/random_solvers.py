@@ -2,7 +2,7 @@
 """Random uses of solvers: hyperparameters, gradients that come or do not, and what is done to both.
 
 What docs/differences.md names is not written: AdaBelief with amsgrad, AMSBound, gradients
-after Lars, the count of steps of Sgd.
+after Lars, the count of steps of Sgd, Lamb with an eps that its step falls below.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "AdaBound": {"alpha": (0.01, 0.1), **BETAS, "final_lr": (0.01, 0.5), "gamma": (1e-3, 0.1)},
     "AdaBelief": {"alpha": (0.01, 0.1), **BETAS, "eps": (1e-8, 1e-1), "wd": (0, 0.1)},
     "Lamb": {
-        "eta": (0.01, 0.1), **BETAS, "gamma_l": (0, 0.1), "gamma_u": (0.5, 10), "eps": (1e-6, 1e-2)
+        "eta": (0.01, 0.1), **BETAS, "gamma_l": (0, 0.1), "gamma_u": (0.5, 10), "eps": (1e-7, 1e-6)
     },
     "Lion": {"lr": (0.001, 0.1), **BETAS},
 }  # fmt: skip
