@@ -77,9 +77,14 @@ def read_cells(cells: Sequence[str], root: Path) -> Array:
     path = _file_below(root, cells[0], "")
     if get_file_extension(cells[0]) in IMAGES:
         sized(path)
-    with naming(cells[0]), open(path, "rb") as file:
-        value = load(get_file_extension(cells[0]))(file, normalize=True)
-    return np.asarray(value, np.float32)
+    name = cells[0].strip()
+    try:
+        with naming(name), open(path, "rb") as file:
+            value = load(get_file_extension(name))(file, normalize=True)
+        return np.asarray(value, np.float32)
+    except (ValueError, TypeError) as error:  # the latter of an array of texts
+        text = str(error) if name in str(error) else f"{name}: {error}"
+        raise Refused("unreadable", text, None, name) from None
 
 
 def sized(path: Path) -> None:

@@ -367,6 +367,24 @@ def test_an_archive_of_pictures_alone_is_told_where_it_belongs(tmp_path):
     assert caught.value.hint.endswith("choose Bring, Pictures")
 
 
+@pytest.mark.parametrize("what", ["junk", "cut", "objects", "texts"])
+def test_an_array_that_is_refused_is_named(tmp_path, what):
+    arrays = {
+        "cut": np.ones(30),
+        "objects": np.array([{"a": 1}], object),
+        "texts": np.array(["a"]),
+    }
+    buffer = io.BytesIO(b"junk")
+    if what in arrays:
+        np.save(buffer, arrays[what], allow_pickle=True)
+    content = buffer.getvalue()[: -4 if what == "cut" else None]
+    (tmp_path / "a.zip").write_bytes(archive({"data.csv": "x\nim/a.npy\n", "im/a.npy": content}))
+    (tmp_path / "there").mkdir()
+    with pytest.raises(Refused, match=r"^im/a.npy: ") as caught:
+        tables(str(tmp_path / "a.zip"), str(tmp_path / "there"), "a.zip")
+    assert caught.value.where == "im/a.npy" and caught.value.code == "unreadable"
+
+
 def test_nothing_stays_of_an_archive_that_is_refused(browser, console):
     content = archive({"data.csv": "x\n1\n", "b.csv": "x\nmissing.png\n"})
     answer = browser.upload("/datasets?name=a.zip", content, 422)
