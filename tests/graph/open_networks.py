@@ -130,8 +130,19 @@ def steps(x, c):
     return nn.while_loop(lambda h: F.less_scalar(F.sum(h * h), 1e4), lambda h: h * 1.5 + x, x)
 
 
+def rows(x, c):
+    """From token to token, as a recurrent layer."""
+
+    def f(h, row):
+        h = F.tanh(h * 0.5 + row)
+        return h, h
+
+    h, found = nn.scan(f, F.mean(x, axis=1), F.transpose(x, (1, 0, 2)), reverse=bool(c % 2))
+    return F.transpose(found, (1, 0, 2)) if c % 3 else x + F.reshape(h, (x.shape[0], 1, 8))
+
+
 IMAGE = [
     convolution, pooling, activation, normalization, crop, pixels, gate, upsample, branches,
     positions, shuffle,
 ]  # fmt: skip
-TOKENS = [activation, positions, dense, attention, along_time, windows, steps]
+TOKENS = [activation, positions, dense, attention, along_time, windows, steps, rows]
