@@ -74,7 +74,8 @@ def rows(name, net, axes, shapes, folder):
     program, fixed = nn.load_program(path), nn.load_program(closed)
     program.run(x=values[0])  # the weights are packed
     new = []
-    for v in values[1:]:
+    for s in shapes[1:]:  # others: oneDNN still has the code for those of C++
+        v = np.zeros((*s[:-2], s[-2] + 32, s[-1]), np.float32)
         first = both_seconds(lambda v=v: program.run(x=v))
         again = [both_seconds(lambda v=v: program.run(x=v)) for _ in range(3)]
         new.append([a - min(b) for a, b in zip(first, zip(*again, strict=True), strict=True)])
