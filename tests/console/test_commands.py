@@ -18,7 +18,8 @@ from nnl.converters.formats import read_model
 from nnl.converters.nnp.archive import read_files
 from tests.console.networks import chain
 from tests.console.test_files import archive
-from tests.console.test_trials import until
+from tests.console.test_search import project_of as search_project_of
+from tests.console.test_trials import STAND_IN, until
 
 
 @pytest.fixture
@@ -253,3 +254,19 @@ def test_folders_of_pictures_become_data_sets(browser):
     (boxes,) = browser.upload(path, archive(members))["datasets"]
     assert boxes["rows"] == 4 and boxes["columns"][0]["shape"] == [1, 32, 32]
     assert browser.get("/datasets/samples")["samples"][0]["id"] == "digits"
+
+
+def test_a_stopped_search_is_resumed_from_the_command_line(tmp_path, capsys):
+    pytest.importorskip("optuna")
+    where = ["-d", str(tmp_path)]
+    Console(tmp_path).close()
+    assert main(["search", "resume", *where]) == 3
+    assert "there is no search" in capsys.readouterr().err
+    console = Console(tmp_path, command=STAND_IN)
+    key = console.searches.add(search_project_of(console), None, {"attempts": 1})["id"]
+    console.searches.cancel(key)
+    console.close()
+    text = said(capsys, "search", "resume", key, *where)
+    assert "finished" in text or "failed" in text
+    assert main(["search", "resume", key, *where]) == 1
+    assert "this search is finished" in capsys.readouterr().err
