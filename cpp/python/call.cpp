@@ -44,6 +44,7 @@ class Call {
 
   // What the call gives; null with an error.
   PyObject* run() {
+    if (is_watched() && !tell_watch(called_, watch_.ptr())) return nullptr;
     if (is_put_off()) return put_off();
     nb::object out = nb::steal(PyObject_Vectorcall(
         core->Bound.call.of(called_.bound), bufs_ + 1,
@@ -188,8 +189,10 @@ class Call {
     static PyObject* const profiled = text("profiled");
     static PyObject* const trace = text("trace");
     static PyObject* const skeleton = text("skeleton");
+    static PyObject* const watch = text("watch");
     skeleton_ = nb::borrow(mode(skeleton));
-    if (!skeleton_.is_valid()) return false;
+    watch_ = nb::borrow(mode(watch));
+    if (!skeleton_.is_valid() || !watch_.is_valid()) return false;
     for (Py_ssize_t i = 0; i < called_.count; ++i) {
       PyObject* x = called_.inputs[i];
       if (x == Py_None) continue;
@@ -229,7 +232,7 @@ class Call {
       if (!buf.is_valid()) return false;
       bufs_[held_ + 1] = buf.release().ptr();
     }
-    if (called_.need && !names_edges()) return false;
+    if ((called_.need || is_watched()) && !names_edges()) return false;
     for (Py_ssize_t w = 0; w < PyTuple_GET_SIZE(writes); ++w) {
       const Py_ssize_t i = PyLong_AsSsize_t(PyTuple_GET_ITEM(writes, w));
       if (called_.inputs[i] == Py_None) continue;
@@ -264,6 +267,9 @@ class Call {
                                                  : core->Variable.edge.of(called_.inputs[i])));
     return true;
   }
+
+  // Whether a co-executed step is told of calls like this one; see nnl/coexec/watch.py.
+  bool is_watched() const { return !watch_.is_none() && !called_.arrays; }
 
   // Whether a co-executed step does it later; see nnl.coexec.
   bool is_put_off() const { return !skeleton_.is_none(); }
@@ -319,7 +325,7 @@ class Call {
   Called called_;
   Py_ssize_t held_ = 0;
   PyObject* bufs_[most_inputs + 1];  // from 1 on: what is called may use the place before
-  nb::object space_, stream_, skeleton_ = nb::none();
+  nb::object space_, stream_, skeleton_ = nb::none(), watch_ = nb::none();
   PyObject* modes_ = nullptr;
 };
 

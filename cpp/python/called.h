@@ -72,6 +72,9 @@ bool plain(const nanobind::list& nodes);
 // where the skeleton has to see to it. The result is null with an error.
 bool put_off(const Called& called, PyObject* skeleton, PyObject** result);
 
+// Tells the watch of a co-executed step of a call of Variables; false with an error.
+bool tell_watch(const Called& called, PyObject* watch);
+
 // Notes that an array is about to be written in a space, as NdArray.touch does; false where there
 // is more to see to.
 bool renew_usual(PyObject* nd, PyObject* space);

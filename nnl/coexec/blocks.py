@@ -50,8 +50,8 @@ class Block:
             -2 - n[i] for c, n in zip(calls, numbers, strict=True) for i in c.bound.writes
         }
         self.runs = 0
-        work = [(c.attrs, c.bound, n) for c, n in zip(calls, numbers, strict=True)]
-        self.alone = runs_before_plan(work, specs) if len(calls) > 1 else NEVER
+        work = [(c.attrs, c.bound) for c in calls]
+        self.alone = runs_before_plan(work) if len(calls) > 1 else NEVER
         self.plan: BlockPlan | None = None
 
 

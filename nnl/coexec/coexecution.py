@@ -91,7 +91,8 @@ class coexecution:
 
     def __enter__(self) -> coexecution:
         frame = _getframe(1)
-        if STATE.skeleton is not None and not STATE.skeleton.is_over():
+        present = STATE.skeleton or STATE.watch
+        if present is not None and not present.is_over():
             raise ValueError(
                 "coexecution: a step begins inside of a step: wrap only the outer one "
                 "(documentation: coexecution#rules)"
@@ -100,8 +101,9 @@ class coexecution:
         return self
 
     def _begin(self, frame: FrameType) -> None:
-        if STATE.skeleton is not None:
-            STATE.skeleton.end()
+        left = STATE.skeleton or STATE.watch
+        if left is not None:
+            left.end()
         if not self._running.acquire(blocking=False):
             raise ValueError(
                 "coexecution: a step of this program is running already: give each thread an "
@@ -109,8 +111,10 @@ class coexecution:
             )
         self._start = perf_counter()
         shadow = self._shadow > 0 and self._report.steps % self._shadow == 0
-        if not (self._paths.begin_step() or shadow):
-            self._running.release()
+        watch = self._paths.watch
+        watch.begin(frame, self._end)
+        if not (self._paths.follows() or shadow):
+            watch.active, STATE.watch = True, watch
             return
         what = self._paths, self._report, frame, self._end
         if self._expectations is None or shadow:
@@ -124,13 +128,14 @@ class coexecution:
         whole(self._end)
 
     def _end(self) -> None:
-        STATE.skeleton = None
+        STATE.skeleton = STATE.watch = None
         skeleton, self._skeleton = self._skeleton, None  # which knows the frame of the caller
-        if skeleton is None:
-            self._end_unfollowed()
-            return
+        self._paths.watch.end_step()
         try:
-            skeleton.finish(True)
+            if skeleton is None:
+                self._end_unfollowed()
+            else:
+                skeleton.finish(True)
         finally:
             self._report.end_step(self._start)
             self._running.release()
@@ -140,11 +145,8 @@ class coexecution:
         self._report.left += 1
         self._paths.pace.interrupted()
         now = Running.now
-        try:
-            if now is not None and now.thread == get_ident():
-                now.finish()
-        finally:
-            self._report.end_step(self._start)
+        if now is not None and now.thread == get_ident():
+            now.finish()
 
     def report(self) -> Report:
         """What ran as plans, what did not, and why."""
@@ -191,7 +193,7 @@ def coexecute(
         report = steps.report()
         if not report.steps:
             raise ValueError("freeze: no step has run, so no path is known: run some first")
-        if report.traces != 1 or report.segments != report.steps:
+        if report.traces > 1 or report.segments > report.steps:
             raise ValueError(
                 f"freeze: {getattr(f, '__name__', 'step')} is not one path in one segment, as far "
                 f"as was seen: {report}"

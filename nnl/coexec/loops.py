@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import dis
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType, FrameType
+from typing import Any
 
 from nnl.core.origin import is_ours, place
 
 Call = tuple[CodeType, int]  # a frame: its code, and the offset of the instruction it is at
 
+CACHE, PRECALL = dis.opmap.get("CACHE", 0), dis.opmap.get("PRECALL")
 _ALWAYS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 _LEAVES = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 
@@ -39,17 +41,29 @@ class Loop:
         return file_line(((self.code, self.header),))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Location:
     """A place in the program from which operations are called. Equal ones are the same object.
 
     Attributes:
         calls: Outermost first; the last one calls the operation.
-        loops: Those around it in all of these calls, outermost first.
+        loops: Those around it in all of these calls, outermost first. A function gives them when
+            they are asked for, as to find them takes long.
     """
 
-    calls: tuple[Call, ...]
-    loops: tuple[Loop, ...] = ()
+    __slots__ = ("calls", "_loops")
+
+    def __init__(
+        self, calls: tuple[Call, ...], loops: Callable[[], tuple[Loop, ...]] = tuple
+    ) -> None:
+        self.calls = calls
+        self._loops: Any = loops
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        if callable(self._loops):
+            self._loops = self._loops()
+        found: tuple[Loop, ...] = self._loops
+        return found
 
     def __str__(self) -> str:
         return file_line(self.calls)
@@ -71,13 +85,17 @@ class Locations:
         at = _instruction(code, at)
         known = self._locations.get((outer, id(code), at))
         if known is None:
-            loops = list(outer.loops)
-            for header in _headers(code, at):
-                key = outer, id(code), header
-                loops.append(self._loops.setdefault(key, Loop(code, header)))
-            known = Location((*outer.calls, (code, at)), tuple(loops))
+            known = Location((*outer.calls, (code, at)), partial(self._around, outer, code, at))
             self._locations[outer, id(code), at] = known
         return known
+
+    def _around(self, outer: Location, code: CodeType, at: int) -> tuple[Loop, ...]:
+        """The loops around a location."""
+        own = [
+            self._loops.setdefault((outer, id(code), header), Loop(code, header))
+            for header in _headers(code, at)
+        ]
+        return (*outer.loops, *own)
 
     def here(self, frame: FrameType | None, outermost: FrameType | None = None) -> Location:
         """The location of a running frame, among the calls below an outermost one.
@@ -166,11 +184,12 @@ def _instruction(code: CodeType, at: int) -> int:
 def _starts(code: CodeType) -> list[int]:
     """Offsets of the instructions of some code, one for each call."""
     starts = []
-    before = ""
-    for i in dis.get_instructions(code):
-        if before != "PRECALL":
-            starts.append(i.offset)
-        before = i.opname
+    before = CACHE
+    for at, opcode in enumerate(code.co_code[::2]):
+        if opcode != CACHE:
+            if before != PRECALL:
+                starts.append(2 * at)
+            before = opcode
     return starts
 
 

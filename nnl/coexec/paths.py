@@ -12,7 +12,8 @@ from typing import Any, cast
 from nnl.coexec.blocks import Blocks, Pieces
 from nnl.coexec.calls import NONE, Call, Values, run_now
 from nnl.coexec.pace import Pace
-from nnl.coexec.worth import FIRST, runs_before_plan
+from nnl.coexec.watch import Watch
+from nnl.coexec.worth import runs_before_plan
 from nnl.core.array import NdArray
 from nnl.core.graph import Value
 from nnl.core.lists import LISTS
@@ -26,10 +27,6 @@ MOST_PLACES = 100_000  # some 100 MB
 MOST_PLANS = 64
 TRIES = 4  # how many ways a path may go on anywhere before it counts how often they come again
 BEGINNINGS = 64  # the same of the root, where every piece of a step begins
-LATEST = 16  # steps, about, that say how often steps are new
-MOST_NEW = 0.85  # the share of new ones above which they are not followed, but for one of TRIAL
-TRIAL = 64
-TRIALS = 2  # steps that a trial has where no step is followed: the second may be like the first
 
 
 class Place:
@@ -44,11 +41,12 @@ class Place:
         alone: How many of these runs are to be without a plan; 0: not known yet.
         pieces: The path that ends here as blocks.
         goes_on: Whether the latest step whose path ended here went on with another one.
+        of_variables: Whether it is a call of a function of Variables.
     """
 
     __slots__ = (
         "key", "calls", "location", "after", "passes", "runs", "visits", "misses", "alone", "plan",
-        "pieces", "goes_on",
+        "pieces", "goes_on", "of_variables",
     )  # fmt: skip
 
     def __init__(self, key: Any = None, calls: tuple[Call, ...] = ()) -> None:
@@ -59,7 +57,7 @@ class Place:
         self.runs = self.visits = self.misses = self.alone = 0
         self.plan: PathPlan | None = None
         self.pieces: Pieces | None = None
-        self.goes_on = False
+        self.goes_on = self.of_variables = False
 
     @property
     def name(self) -> str:
@@ -90,21 +88,17 @@ class Paths:
         pace: Whether they run ahead.
         reproducible: Whether how a path runs depends on nothing that has been before.
         blocks: What paths without a plan run by.
-        steps: How many began. is_new: Whether the latest that was followed has met, or left, what
-            was new. newness: How many of these have, as a share.
+        watch: What says whether steps repeat themselves.
     """
 
     __slots__ = (
         "root", "size", "attrs", "planned", "plans", "pace", "reproducible", "blocks", "ends",
-        "steps", "is_new", "newness", "_idle", "_follows", "_rest", "_pause", "_trials", "_tries",
+        "watch",
     )  # fmt: skip
 
     def __init__(self, pace: Pace, reproducible: bool = False) -> None:
         self.pace, self.plans, self.ends, self.reproducible = pace, 0, 0, reproducible
-        self.steps, self.is_new, self.newness = 0, False, 0.0
-        self._idle = 0  # steps that were followed since one had the plan of a path
-        self._follows = self._tries = False  # the present step, and what is new in it
-        self._rest, self._pause, self._trials = 0, TRIAL, 0
+        self.watch = Watch()
         self._forget()
 
     def _forget(self) -> None:
@@ -113,47 +107,13 @@ class Paths:
         self.planned: dict[Place, None] = {}
         self.blocks = Blocks()
 
-    def begin_step(self) -> bool:
-        """Another step begins: whether it is to be followed.
-
-        Where nearly all of the latest steps were new, and no plan of a path ran in them, there is
-        nothing to gain. After a while, each time twice as long, two steps are followed again.
-        """
-        self.steps += 1
-        if self._follows:
-            self.newness += (self.is_new - self.newness) / LATEST
-            self._idle += 1
-        self._tries = self.steps % TRIAL == 0
-        self._follows = self._may_gain() or self._is_trial()
-        if self._follows:
-            self.is_new = False
-        return self._follows
-
-    def _may_gain(self) -> bool:
-        if self.reproducible or self.newness <= MOST_NEW or self._idle < LATEST:
-            self._pause = TRIAL
-            return True
-        return not self.is_new
-
-    def _is_trial(self) -> bool:
-        if self._rest:
-            self._rest -= 1
-            return False
-        self._tries = True
-        self._trials += 1
-        if self._trials % TRIALS == 0:
-            self._rest, self._pause = self._pause, 2 * self._pause
-        return True
+    def follows(self) -> bool:
+        """Whether the next step is to be put off."""
+        return self.reproducible or self.watch.follows()
 
     def may_grow(self, at: Place) -> bool:
         """Whether what a step does for the first time after a place is likely to come again."""
-        begins = not self.is_new
-        self.is_new = True
-        if self.reproducible:
-            return True
-        if begins and self.newness > MOST_NEW and not self._tries:
-            return False
-        return at.is_predictable()
+        return self.reproducible or (self.watch.came_often() and at.is_predictable())
 
     def begin(self) -> Place:
         """Where a step begins, or goes on after some of it has run."""
@@ -226,11 +186,8 @@ class Paths:
         if end.runs == 1 or end.plan is not None or self.reproducible:
             return end.runs > 1 or self.reproducible
         if not end.alone:
-            end.alone = 1
-            if self.plans >= FIRST or self.ends > 2 * FIRST:
-                work = [(c.attrs, c.bound, c.numbers) for c in _calls(path)]
-                shares = self._pieces(end, path, given).shares
-                end.alone = runs_before_plan(work, [nd.spec for nd in given], shares)
+            work = [(c.attrs, c.bound) for c in _calls(path)]
+            end.alone = runs_before_plan(work, self._pieces(end, path, given).shares)
         return end.runs > end.alone
 
     def _pieces(self, end: Place, path: Sequence[Place], given: Sequence[NdArray]) -> Pieces:
@@ -255,7 +212,7 @@ class Paths:
         self, end: Place, path: Sequence[Place], given: Sequence[NdArray], wanted: set[int]
     ) -> PathPlan | None:
         """The plan of a path, ready to run; None where there is no memory for it."""
-        plan, self._idle = end.plan, 0
+        plan = end.plan
         try:
             if plan is None or not wanted <= plan.wanted:
                 more = wanted if plan is None else wanted | plan.wanted

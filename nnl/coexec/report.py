@@ -34,7 +34,7 @@ class Report:
     Attributes:
         steps: How many there were.
         traces: How many of them were new to the graph of all paths; other shapes are nothing new.
-        left: How many of them computed at once, all or from where paths hardly ever come again.
+        left: How many of them computed at once, all or from where they had not often been.
         fallbacks: What was new in those of them that came after a step without anything new.
         segments: How many pieces ran: a step is cut where something reads or writes a value.
         seconds: What the steps have taken, and `running` what of it their pieces took.
@@ -53,10 +53,11 @@ class Report:
         self._paths = paths
         self.locations = Locations()
         self._graph = TraceGraph(inputs=_follows)
-        self._waiting: list[tuple[list[Item], bool]] = []  # traces, and if they are fallbacks
+        # the pieces of steps, and whether these are fallbacks
+        self._waiting: list[tuple[list[Sequence[Place]], bool]] = []
         self._pieces: list[Sequence[Place]] = []  # of the present step
         self._spans: list[Span] = []  # of the present step, if a profile records
-        self.steps = self.segments = self.left = 0
+        self.steps = self.segments = self.left = self._left_before = 0
         self.seconds = self.running = 0.0
         self.reads: dict[str, tuple[int, float]] = {}
         self.ahead, self.waits = 0, dict[str, tuple[int, float]]()
@@ -103,11 +104,12 @@ class Report:
         self.steps += 1
         self.seconds += seconds
         if self.is_new:
-            self._waiting.append((_items(self._pieces), self._settled))
+            self._waiting.append((self._pieces.copy(), self._settled))
             if len(self._waiting) > MOST_WAITING:
                 self._merge()
-        else:
+        elif self.left == self._left_before:
             self._settled = True
+        self._left_before = self.left
         if PROFILES:
             whole = Span.of(f"step {self.steps}", start, seconds, {"is new": self.is_new})
             add_spans([whole, *self._spans, *_between(whole, self._spans)])
@@ -118,7 +120,8 @@ class Report:
     def _merge(self) -> None:
         """Add the traces that wait to the graph: not in the steps, as that takes a while."""
         waiting, self._waiting = self._waiting, []
-        for items, is_fallback in waiting:
+        for pieces, is_fallback in waiting:
+            items = _items(pieces)
             cause = mismatch(self._graph, items)
             if self._graph.merge(items):
                 self._traces += 1

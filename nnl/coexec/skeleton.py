@@ -9,11 +9,8 @@ exceptions are those of dynamic mode, whatever the program does in between.
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import threading
 from collections.abc import Callable, Sequence
-from sys import _getframe
 from time import perf_counter
 from types import FrameType
 from typing import Any
@@ -25,6 +22,7 @@ from nnl.coexec.paths import Paths, Place
 from nnl.coexec.report import Report
 from nnl.coexec.running import Running
 from nnl.coexec.shadow import run_both
+from nnl.coexec.watch import is_left
 from nnl.coexec.whole import whole
 from nnl.coexec.with_input import WITH_INPUT, as_inputs
 from nnl.core.array import NdArray
@@ -40,8 +38,6 @@ from nnl.graph.holders import is_held
 from nnl.graph.profile import PROFILES
 from nnl.graph.program import SPACE
 
-# Frames of generators and coroutines are not always on the stack.
-WAITING = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 AT_ONCE = frozenset(["python_function"])  # what they do besides computing must happen in order
 
 
@@ -97,9 +93,9 @@ class Skeleton(Memory):
         if op.name in WITH_INPUT and self._varies(op, attrs):
             return OPS[WITH_INPUT[op.name]](*as_inputs(op, attrs, inputs[0]))
         xs = [None if x is None else x._data for x in inputs]
-        datas = self._call(op, attrs, bound, xs, edges if need else None)
+        datas = self._call(op, attrs, bound, xs, edges if need else None, edges)
         if datas is None:
-            with using(skeleton=None):
+            with using(skeleton=None, watch=None):
                 return apply(op, attrs, inputs)
         state = STATE.__dict__
         node = None
@@ -242,11 +238,13 @@ class Skeleton(Memory):
         bound: Bound,
         datas: Sequence[NdArray | None],
         edges: Any = None,
+        called: Sequence[Value | None] | None = None,
     ) -> tuple[NdArray, ...] | None:
         """Put a call off; None where it must be done at once.
 
         Args:
             edges: Of its inputs, if it has a gradient.
+            called: Edges of its inputs, if these are Variables.
         """
         if bound.space != SPACE or op.name in AT_ONCE:
             return None
@@ -254,7 +252,7 @@ class Skeleton(Memory):
         if numbers is None:
             return None
         key = bound, numbers, None if edges is None else self.edges.key(edges, numbers)
-        at = self.at.after.get(key) or self._new_place(key, [(op, attrs, bound, numbers)])
+        at = self.at.after.get(key) or self._new_place(key, [(op, attrs, bound, numbers)], called)
         if at is None:
             return None
         at.visits += 1
@@ -268,9 +266,17 @@ class Skeleton(Memory):
             made.append(nd)
         return tuple(made)
 
-    def _new_place(self, key: Any, calls: Sequence[New]) -> Place | None:
+    def _new_place(
+        self, key: Any, calls: Sequence[New], called: Sequence[Value | None] | None = None
+    ) -> Place | None:
         """The place that calls lead to for the first time; None where the step is left instead."""
-        if not self.paths.may_grow(self.at):
+        watch = self.paths.watch
+        if not watch.active:
+            watch.catch_up((*self.pieces, (self.edges.makers, self.path)))
+            STATE.watch = watch
+            if called is not None:
+                watch.call(calls[0][0], calls[0][2], called)
+        if not (self.shadow or self.paths.may_grow(self.at)):
             self.report.left += 1
             self.leave()
             return None
@@ -278,7 +284,7 @@ class Skeleton(Memory):
         sums = self.sums
         location = sums.location if sums else self.report.locations.here(caller(), self.outermost)
         at = self.paths.add(self.at, key, made_here(calls, self.gradient_of or location))
-        at.location = location
+        at.location, at.of_variables = location, called is not None
         return at
 
     def leave(self) -> None:
@@ -401,14 +407,7 @@ class Skeleton(Memory):
 
     def is_over(self) -> bool:
         """Whether an interrupt has left the step without its end: its frame is not there."""
-        frame, code = _getframe(1), self.frame.f_code
-        if code.co_flags & WAITING or code.co_filename == contextlib.__file__:
-            return False
-        while frame is not self.frame:
-            if frame.f_back is None:
-                return True
-            frame = frame.f_back
-        return False
+        return is_left(self.frame)
 
     def run(self) -> None:
         """Do what has been put off.

@@ -31,6 +31,7 @@ from nnl.coexec.skeleton import Skeleton
 from nnl.coexec.whole import whole
 from nnl.core.array import NdArray
 from nnl.core.context import using
+from nnl.core.graph import Value
 from nnl.core.lists import LISTS
 from nnl.core.variable import Variable
 from nnl.graph.holders import is_held
@@ -334,10 +335,12 @@ class Speculating(Skeleton):
         if self.thread == threading.get_ident() and nd.record.place in speculation.too_early():
             whole(speculation.cancel)
 
-    def _new_place(self, key: Any, calls: Sequence[New]) -> Place | None:
+    def _new_place(
+        self, key: Any, calls: Sequence[New], called: Sequence[Value | None] | None = None
+    ) -> Place | None:
         if self.speculation is not None:
             self.speculation.stop()
-        return super()._new_place(key, calls)
+        return super()._new_place(key, calls, called)
 
     def _number(self, nd: NdArray, shared: bool) -> int | None:
         speculation = self.speculation

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
 from nnl.core.dispatch import Bound
-from nnl.core.spec import Spec
 from nnl.graph.profile import cost_of
 
-Work = tuple[Any, Bound, tuple[int, ...]]
-
-FIRST = 4  # plans that are made as soon as their paths come again, of twice as many
+Work = tuple[Any, Bound]
 
 # Seconds, about. They are not measured, so that a program computes the same bits every time.
 PLAN = 1e-4  # to make a plan, for each call of its path
@@ -22,24 +20,22 @@ SHARE = 0.3  # of that, what the plan saves
 BEYOND = 0.02  # of that, what the plan of a path saves where blocks have plans
 
 
-def runs_before_plan(
-    work: Sequence[Work], given: Sequence[Spec], shares: Iterable[float] = repeat(SHARE)
-) -> int:
+def runs_before_plan(work: Sequence[Work], shares: Iterable[float] = repeat(SHARE)) -> int:
     """How often calls run one by one: as often as a plan needs to save what it costs.
 
     What has come so often is expected to come as often again. So where paths hardly ever do, as in
     loops whose rounds change, plans cost no more than they could have saved.
 
     Args:
-        work: (attributes, what is bound, numbers of the inputs) of each call.
-        given: Of the arrays of the numbers from -2 down.
+        work: (attributes, what is bound) of each call.
         shares: Of each call, what the plan saves of its time.
     """
-    specs: list[Any] = []
-    saved = 0.0
-    for (attrs, bound, numbers), share in zip(work, shares, strict=False):
-        xs = [specs[n] if n >= 0 else given[-2 - n] if n < -1 else None for n in numbers]
-        cost = cost_of(attrs, xs, bound.out_specs)
-        saved += share * (CALL + max(cost.flops * OPERATION, cost.bytes * BYTE))
-        specs += bound.out_specs
+    saved = sum([share * _seconds(*call) for call, share in zip(work, shares, strict=False)])
     return 1 + int(len(work) * PLAN / saved)
+
+
+@lru_cache(maxsize=4096)
+def _seconds(attrs: Any, bound: Bound) -> float:
+    """What a call takes by itself, about."""
+    cost = cost_of(attrs, bound.in_specs, bound.out_specs)
+    return CALL + max(cost.flops * OPERATION, cost.bytes * BYTE)

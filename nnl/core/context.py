@@ -218,7 +218,7 @@ class Context:
 
 
 _DEFAULTS: dict[str, Any] = dict(
-    auto_forward=False, record=True, no_grad=False, recompute=False, trace=None,
+    auto_forward=False, record=True, no_grad=False, recompute=False, trace=None, watch=None,
     tracer=None, skeleton=None, layer=(), origin=None, profiled=False, memory_budget=None,
 )  # fmt: skip
 
@@ -236,6 +236,7 @@ class _State(threading.local):
     tracer: Tracer | None  # what is told of recorded functions
     trace: Deferring | None  # the same, where nothing is computed meanwhile, as in nnl.compile
     skeleton: Any  # what puts functions off in a co-executed step, see nnl.coexec
+    watch: Any  # what is told of the functions of Variables in such a step
     layer: tuple[str, ...]  # parameter scope of the functions that are called, for messages
     origin: Any  # whose gradient is being recorded: where its function was called, or None
     profiled: bool  # time functions that run at once, and note where they are called

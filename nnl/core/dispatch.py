@@ -138,6 +138,8 @@ def apply(op: Op, attrs: Any, inputs: tuple[Any, ...]) -> Any:
         need = False
     if not state["auto_forward"]:
         return _record(op, attrs, inputs, edges, bound, need, state)
+    if state["watch"] is not None:
+        state["watch"].call(op, bound, edges)
     if HOOKS.active:
         return _apply_with_hooks(op, attrs, inputs, edges, bound, need, state)
     if state["skeleton"] is not None:

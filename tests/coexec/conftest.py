@@ -23,8 +23,9 @@ def alone(monkeypatch: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def plans_at_once(monkeypatch: Any) -> None:
-    """Every path that comes again has a plan: it is plans that are tested."""
-    monkeypatch.setattr("nnl.coexec.paths.FIRST", 10**9)
+    """Every step is followed, and every path that comes again has a plan: these are tested."""
+    monkeypatch.setattr("nnl.coexec.watch.OFTEN", 0)
+    monkeypatch.setattr("nnl.coexec.paths.runs_before_plan", lambda *what: 1)
 
 
 @pytest.fixture

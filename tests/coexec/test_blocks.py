@@ -211,26 +211,6 @@ def test_an_error_in_the_plan_of_a_block_names_the_line(context: str, writes: bo
             np.testing.assert_allclose(h.d, np.tanh(w.d[2:3]) + 1, 1e-6)
 
 
-def test_steps_that_never_come_again_are_left_and_others_learnt_after_them() -> None:
-    rng = np.random.default_rng(0)
-    drawn = [rng.integers(0, 2, 12) for _ in range(80)] + [np.zeros(12, int)] * 100
-    x, left = variable(2, 3), []
-
-    def step(coins: Any) -> nn.Variable:
-        h = x
-        for coin in coins:
-            h = F.tanh(h) if coin else F.sigmoid(h)
-        return h
-
-    run = nn.coexecute(step)
-    with nn.context_scope(nn.Context(["numpy:float"])), nn.auto_forward():
-        for coins in drawn:
-            np.testing.assert_array_equal(run(coins).d, step(coins).d)
-            left.append(run.report().left)
-    assert left[20] == 0 < left[79]
-    assert left[140] == left[179]  # there was a trial after 64 steps
-
-
 @pytest.mark.parametrize("beginning", (0, 30))
 def test_steps_that_are_always_new_are_not_followed_unless_part_of_them_has_a_plan(
     beginning: int, monkeypatch: pytest.MonkeyPatch

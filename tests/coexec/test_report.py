@@ -14,6 +14,7 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 import nnl.solvers as S
 from nnl.coexec.paths import PathPlan
+from nnl.coexec.worth import runs_before_plan
 from nnl.core.op import OPS
 from nnl.ext_utils import get_extension_context
 from tests.coexec.steps import Step, Trainer, train, variable
@@ -147,11 +148,11 @@ def test_a_number_of_rounds_that_was_not_seen_is_no_new_trace() -> None:
     assert (report.traces, report.fallbacks) == (1, [])
 
 
-@pytest.mark.parametrize("width,beyond,planned", [(4, 0.3, 2), (512, 0.3, 6), (512, 1e-6, 2)])
+@pytest.mark.parametrize("width,beyond,planned", [(4, 0.3, 0), (512, 0.3, 5), (512, 1e-6, 0)])
 def test_many_paths_have_plans_only_where_these_save_something(
     monkeypatch: pytest.MonkeyPatch, width: int, beyond: float, planned: int
 ) -> None:
-    monkeypatch.setattr("nnl.coexec.paths.FIRST", 2)
+    monkeypatch.setattr("nnl.coexec.paths.runs_before_plan", runs_before_plan)
     monkeypatch.setattr("nnl.coexec.blocks.BEYOND", beyond)
     nn.clear_parameters()
     made = []
@@ -170,7 +171,7 @@ def test_functions_that_do_not_say_what_they_cost_have_plans_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A user's own function needs no `cost`."""
-    monkeypatch.setattr("nnl.coexec.paths.FIRST", 0)
+    monkeypatch.setattr("nnl.coexec.paths.runs_before_plan", runs_before_plan)
     monkeypatch.delattr(OPS["affine"].attrs_class.__mro__[1], "cost")
     step = nn.coexecute(lambda x: F.affine(x, variable(3, 2, seed=1)))
     found = [step(variable(4, 3)).d.copy() for _ in range(20)]

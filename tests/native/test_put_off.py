@@ -52,6 +52,12 @@ def as_written(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return copy
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step is put off already."""
+    monkeypatch.setattr("nnl.coexec.watch.OFTEN", 0)
+
+
 @contextmanager
 def in_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All of it as it is written in Python."""
