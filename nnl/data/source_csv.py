@@ -99,7 +99,7 @@ class CsvDataSource(DataSource):
         if not extension or extension[1:].isdecimal():
             why = table.why_no_number(cell)
             raise ValueError(f"{where} is neither a number nor a file name{why}")
-        loader, options = load_at(where, extension), {}
+        loader, options = _loader_at(where, extension), {}
         if loader is load_image and self._channels is not None:
             options["channels"] = self._channels
         name = table.file_name(cell, self._folder)
@@ -149,7 +149,7 @@ class CsvDataSource(DataSource):
         super().reset()
 
 
-def load_at(where: str, extension: str) -> Any:
+def _loader_at(where: str, extension: str) -> Any:
     """The loader of files with this extension, or an error that begins with `where`."""
     with naming(where):
         return load(extension)

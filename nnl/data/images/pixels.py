@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnl.data.as_seen import colours, orientation, upright
 from nnl.data.crc32c import masked
 from nnl.data.damage import naming
-from nnl.data.image import colours, orientation, upright
 from nnl.data.images.sources import Piece
 from nnl.data.images.views import View
 from nnl.ext.native import library
