@@ -194,6 +194,15 @@ def test_fusing_and_taking_apart(x: nn.Variable, batch_stat: bool) -> None:
     check(alone, ["BatchNormalization", "ReLU"], GC.UnfusedBatchNormalizationModifier())
 
 
+def test_of_two_normalizations_that_are_added_one_is_fused_and_the_other_stays(
+    x: nn.Variable,
+) -> None:
+    """A block of a residual network whose shortcut is a convolution has this end."""
+    old = F.relu(bn(x, "b") + bn(x * 2, "shortcut"))
+    wanted = ["MulScalar", "BatchNormalization", "FusedBatchNormalization"]
+    check(old, wanted, GC.FusedBatchNormalizationModifier())
+
+
 def test_what_others_read_is_not_fused(x: nn.Variable) -> None:
     h = bn(x, "b")
     old = F.relu(h + x) + h
