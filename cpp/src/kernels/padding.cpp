@@ -120,43 +120,72 @@ std::unique_ptr<Kernel> shift(const Signature& s) {
   return read_along(s, shift_sources(s.in[0].shape, s.attributes), 0.0);
 }
 
-// The transpose of reading: each gradient is added where its element was read. Rare.
+// The transpose of reading: each gradient is added where its element was read, row by row of the
+// last axis. Indices of the first one that are all read once, as images of a batch are, go to
+// several threads.
 class AddAlong : public Kernel {
  public:
   AddAlong(const Signature& s, Sources sources)
       : shape_(s.in[0].shape),
-        n_(s.in[0].size()),
         out_n_(s.out[0].size()),
-        g_strides_(s.in[0].strides()) {
-    const Shape strides = s.out[0].strides();
-    for (size_t a = 0; a < sources.size(); ++a)
-      for (int64_t& i : sources[a]) i *= strides[a];
-    places_ = std::move(sources);
+        g_strides_(s.in[0].strides()),
+        strides_(s.out[0].strides()),
+        sources_(std::move(sources)),
+        runs_(runs_of(sources_.back())) {
+    apart_ = shape_.size() > 1;
+    for (size_t i = 0; i < sources_[0].size(); ++i)
+      apart_ = apart_ && sources_[0][i] == static_cast<int64_t>(i);
+    for (size_t a = 0; a + 1 < shape_.size(); ++a) rows_ *= shape_[a];
   }
+
   void run(const Buffers& b) override {
     const float* g = b.input<float>(0);
     float* y = b.output<float>();
     std::fill(y, y + out_n_, 0.0f);
-    for (int64_t i = 0; i < n_; ++i) {
-      int64_t rest = i, from = 0, to = 0;
-      for (size_t a = shape_.size(); a-- > 0; rest /= shape_[a]) {
-        const int64_t k = rest % shape_[a];
-        from += k * g_strides_[a];
-        to += places_[a][static_cast<size_t>(k)];
-      }
-      y[to] += g[from];
-    }
+    if (!apart_) return add_rows(g, y, 0, rows_);
+    const int64_t each = rows_ / std::max<int64_t>(shape_[0], 1), work = each * shape_.back();
+    parallel_for(shape_[0], 1 + (1 << 15) / std::max<int64_t>(work, 1),
+                 [=](int64_t begin, int64_t end) { add_rows(g, y, begin * each, end * each); });
   }
 
  private:
+  void add_rows(const float* g, float* y, int64_t begin, int64_t end) const {
+    const int64_t from_step = g_strides_.back(), to_step = strides_.back();
+    for (int64_t row = begin; row < end; ++row) {
+      int64_t rest = row, from = 0, to = 0;
+      for (size_t a = shape_.size() - 1; a-- > 0; rest /= shape_[a]) {
+        const int64_t k = rest % shape_[a];
+        from += k * g_strides_[a];
+        to += sources_[a][static_cast<size_t>(k)] * strides_[a];
+      }
+      for (const Run& r : runs_) {
+        const float* source = g + from + r.to * from_step;
+        float* target = y + to + r.from * to_step;
+        const int64_t step = r.step * to_step;
+        if (from_step == 1 && step == 1) {
+#pragma omp simd
+          for (int64_t i = 0; i < r.size; ++i) target[i] += source[i];
+        } else {
+          for (int64_t i = 0; i < r.size; ++i) target[i * step] += source[i * from_step];
+        }
+      }
+    }
+  }
+
   Shape shape_;
-  int64_t n_, out_n_;
-  Shape g_strides_;
-  Sources places_;
+  int64_t out_n_, rows_ = 1;
+  Shape g_strides_, strides_;
+  Sources sources_;
+  std::vector<Run> runs_;
+  bool apart_ = false;
 };
 
 std::unique_ptr<Kernel> add_along(const Signature& s, Sources sources) {
-  if (s.in[0].dtype != DType::f32 || s.out[0].dtype != DType::f32) return nullptr;
+  const Spec& g = s.in[0];
+  if (g.dtype != DType::f32 || s.out[0].dtype != DType::f32 || sources.empty()) return nullptr;
+  if (g.shape.size() != sources.size()) return nullptr;
+  for (size_t a = 0; a < sources.size(); ++a)
+    if (g.shape[a] != static_cast<int64_t>(sources[a].size())) return nullptr;
   return std::make_unique<AddAlong>(s, std::move(sources));
 }
 std::unique_ptr<Kernel> pad_backward(const Signature& s) {

@@ -140,22 +140,6 @@ std::unique_ptr<Kernel> unpool(const Signature& s) {
   return windows_kernel(s, images, Combine::sum, axes);
 }
 
-// The mean over all axes from the third on; the result has two of size 1 there, whatever x has.
-std::unique_ptr<Kernel> global_average(const Signature& s) {
-  const size_t rank = s.in[0].shape.size();
-  if (rank < 3 || s.out[0].size() == 0) return nullptr;
-  Images images;
-  Shape size;
-  if (!as_images(s.in[0], rank - 2, false, images, size)) return nullptr;
-  // one pixel of C channels lies the same way in both layouts of y
-  std::vector<Axis> axes;
-  for (int64_t n : size) {
-    axes.push_back(window_axis(n, 1, n, n, 0));
-    for (AxisTap& tap : axes.back().to[0]) tap.weight = 1.0f / static_cast<float>(n);
-  }
-  return windows_kernel(s, images, Combine::sum, axes);
-}
-
 const Registration registrations[] = {
     {"max_pooling", setup<pool<Combine::maximum, false>>},
     {"max_pooling_backward", setup<max_backward>},
@@ -165,7 +149,6 @@ const Registration registrations[] = {
     {"sum_pooling_backward", setup<spread<false>>},
     {"average_pooling", setup<pool<Combine::sum, true>>},
     {"average_pooling_backward", setup<spread<true>>},
-    {"global_average_pooling", setup<global_average>},
     {"unpooling", setup<unpool>},
 };
 

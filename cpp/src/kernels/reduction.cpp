@@ -405,7 +405,21 @@ std::unique_ptr<Kernel> reduce_mean(const Signature& s) {
   return over_all(s, {one_over(s.in[0].size())});
 }
 
+// The mean over all axes from the third on; the result has two of size 1 there, whatever x has: it
+// lies the same way in both layouts.
+std::unique_ptr<Kernel> global_average(const Signature& s) {
+  const Shape& shape = s.in[0].shape;
+  if (shape.size() < 3 || s.out[0].size() == 0) return nullptr;
+  Signature pixels = s;
+  pixels.out[0] = {{shape[0], shape[1]}, s.out[0].dtype, Layout::plain};
+  std::vector<int64_t> axes(shape.size() - 2);
+  std::iota(axes.begin(), axes.end(), int64_t{2});
+  const int64_t n = s.in[0].size() / std::max<int64_t>(shape[0] * shape[1], 1);
+  return make<Sum>(pixels, axes, false, {one_over(n)});
+}
+
 const Registration registrations[] = {
+    {"global_average_pooling", global_average},
     {"sum", sum},
     {"mean", mean},
     {"prod", prod},

@@ -31,7 +31,7 @@ struct Max {
   static float map(float x, float) { return x; }
   template <class T>
   static T join(T a, T b) {
-    return a > b || a != a ? a : b;  // NaN counts as the largest
+    return (a > b) | (a != a) ? a : b;  // NaN counts as the largest; no branch
   }
   static constexpr float start = -std::numeric_limits<float>::infinity();
 };
@@ -39,7 +39,7 @@ struct Min {
   static float map(float x, float) { return x; }
   template <class T>
   static T join(T a, T b) {
-    return a < b || a != a ? a : b;
+    return (a < b) | (a != a) ? a : b;
   }
   static constexpr float start = std::numeric_limits<float>::infinity();
 };
@@ -61,13 +61,10 @@ float reduce_lanes(const float* x, int64_t n, float p) {
 #pragma omp simd
     for (int j = 0; j < lanes; ++j) v[j] = R::join(v[j], R::map(x[i + j], p));
   }
-  if constexpr (lanes > 16) {
+  for (int width = lanes / 2; width > 0; width /= 2) {
 #pragma omp simd
-    for (int j = 0; j < 16; ++j)
-      v[j] = R::join(R::join(v[j], v[j + 16]), R::join(v[j + 32], v[j + 48]));
-  }
-  for (int width = 8; width > 0; width /= 2)
     for (int j = 0; j < width; ++j) v[j] = R::join(v[j], v[j + width]);
+  }
   return v[0];
 }
 
@@ -75,8 +72,16 @@ float reduce_lanes(const float* x, int64_t n, float p) {
 template <class R>
 double reduce_run(const float* x, int64_t n, float p) {
   if constexpr (std::is_same_v<R, Product>) {  // in float32 a few elements would overflow
-    double total = 1.0;
-    for (int64_t i = 0; i < n; ++i) total *= static_cast<double>(x[i]);
+    constexpr int lanes = 32;  // several at a time, as each product takes some cycles
+    double total = 1.0, v[lanes];
+    for (double& lane : v) lane = 1.0;
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+#pragma omp simd
+      for (int j = 0; j < lanes; ++j) v[j] *= static_cast<double>(x[i + j]);
+    }
+    for (; i < n; ++i) total *= static_cast<double>(x[i]);
+    for (double lane : v) total *= lane;
     return total;
   }
   int64_t i = 0;
@@ -84,11 +89,13 @@ double reduce_run(const float* x, int64_t n, float p) {
   if (n >= 256) {
     i = n / 64 * 64;
     total = reduce_lanes<R, 64>(x, i, p);
-  } else if (n >= 16) {
-    i = n / 16 * 16;
-    total = reduce_lanes<R, 16>(x, i, p);
   }
   float rest = R::start;
+  if (n - i >= 16) {
+    const int64_t whole = (n - i) / 16 * 16;
+    rest = reduce_lanes<R, 16>(x + i, whole, p);
+    i += whole;
+  }
   for (; i < n; ++i) rest = R::join(rest, R::map(x[i], p));
   return R::join(static_cast<double>(total), static_cast<double>(rest));
 }
