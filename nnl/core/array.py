@@ -205,9 +205,7 @@ class NdArray(ArrayOperators, ArrayItems, ArrayViews):
         self.record.let_go(self)
         self.bufs.clear()
         if self.record.version:
-            own = self.record.own
-            self.record.renew(record)
-            self.record.own = own  # what is written next must be seen by all that are parts of it
+            self.record.say(record)
         else:
             self.record = record
 

@@ -69,6 +69,12 @@ class Record:
         self.own = self.views = None
         self.version = next(_versions)
 
+    def say(self, now: Record) -> None:
+        """Say what another one says; what is written next is seen by all that are parts of it."""
+        own = self.own
+        self.renew(now)
+        self.own = own
+
     def take(self, space: str, buf: Any) -> Any:
         """Be that of a buffer which was written, and return the one that its values must be in."""
         own = self.own if space == "host" else None

@@ -42,4 +42,6 @@ def test_many_damaged_files(kind: str, tmp_path: Path) -> None:
     if kind.endswith("in C++"):
         require_library()
     for seed in range(1, 4):
-        check(kind, 1500, seed, tmp_path)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        check(kind, 1500, seed, folder)

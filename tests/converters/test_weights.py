@@ -255,7 +255,7 @@ def torch_file(path: Path, pickled: bytes, **storages: bytes) -> Path:
         (b"\x80\x02}q\x00.", "no tensor"),
         (b"\x80\x02", "the pickle ends too early"),
         (b"ctorch\nload\n.", "it holds torch.load, wanted a dict of tensors or a module"),
-        (b"h\x07.", "damaged: KeyError"),
+        (b"h\x07.", "damaged: the instruction before byte 2 does not fit"),
         (b"u.", "a mark is missing"),
         (b"X\xff\xff\xff\x7f.", "the pickle ends too early"),
         (b"(K\x01K\x02tQ.", r"\(1, 2\) is no storage"),
@@ -295,7 +295,7 @@ def test_tensors_stay_inside_their_storage(tmp_path: Path) -> None:
         ({"stride": 2}, "element 6 of a storage with 4 elements"),
         ({"shape": 2**30, "stride": 0}, "1073741824 elements out of a storage with 4"),
         ({"size": 2**30}, "16 bytes do not fit f4"),
-        ({"stride": -1}, "damaged: TypeError.*-1 is no size"),
+        ({"stride": -1}, "damaged: -1 is no size"),
     ):
         path = torch_file(tmp_path / "w.pt", tensor_pickle(**kwargs), **{"0": data})
         with pytest.raises(ValueError, match=message):

@@ -42,10 +42,7 @@ def write_h5(solver: Solver, target: Any) -> None:
 
 
 # what h5py raises on damaged files, a name that is no text among it
-_BROKEN = (
-    *(OSError, RuntimeError, KeyError, TypeError, OverflowError, MemoryError),
-    UnicodeDecodeError,
-)
+_BROKEN = (OSError, RuntimeError, KeyError, TypeError, ValueError, OverflowError, MemoryError)
 
 
 def load_h5(solver: Solver, path: Any) -> None:
@@ -81,6 +78,8 @@ def load_h5(solver: Solver, path: Any) -> None:
     except FileNotFoundError:
         raise FileNotFoundError(ENOENT, os.strerror(ENOENT), path) from None  # not HDF5's text
     except _BROKEN as error:
+        if str(error).startswith(where):
+            raise
         raise ValueError(f"{where}: not an HDF5 file of states: {error}") from error
     solver.set_states(states)
 

@@ -62,7 +62,7 @@ BOUNDS: dict[str, Bound] = {
 _NEGATIVE = {"Neg", "Sub"}
 
 
-class Inexact(TypeError):
+class _Inexact(TypeError):
     """A static graph would round what the types of the model hold."""
 
 
@@ -70,7 +70,7 @@ class ExactInterpreter(Interpreter):
     """Records a model as a static graph if that is exact for whole inputs up to OF_INPUTS.
 
     Raises:
-        Inexact: It is not.
+        _Inexact: It is not.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -94,7 +94,7 @@ class ExactInterpreter(Interpreter):
         for y in filter(is_var, outs):
             kind = dtype_of(y)
             if is_float(kind) and kind.itemsize == 1:
-                raise Inexact(f"{node.label}: {kind} is computed in float32")
+                raise _Inexact(f"{node.label}: {kind} is computed in float32")
             if rule is not None and kind.kind in "iu":
                 shape = np.shape(values[0])
                 axis = node.attributes.get("axis", 0) if node.op_type in _INDICES else None
@@ -107,7 +107,7 @@ class ExactInterpreter(Interpreter):
         """The largest absolute value; LARGEST for floats, as whole numbers are exact in them.
 
         Raises:
-            Inexact: It is beyond LARGEST, or nobody knows.
+            _Inexact: It is beyond LARGEST, or nobody knows.
         """
         if value is None or isinstance(value, list):
             return 0
@@ -119,6 +119,6 @@ class ExactInterpreter(Interpreter):
         if is_var(value):
             bound = self._bounds.get(value.edge.key, math.inf)
             if bound > LARGEST:
-                raise Inexact(f"{kind} may be too large for float32")
+                raise _Inexact(f"{kind} may be too large for float32")
             return bound
         return float(np.abs(np.asarray(value, np.float64)).max(initial=0))

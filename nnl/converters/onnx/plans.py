@@ -101,7 +101,7 @@ class ModelPlans:
         try:
             found: list[Array] = entry.runners.run(given)
             return found
-        except Stale:
+        except _Stale:
             self._plans.pop(key, None)
             return self.run(given)
         except Exception:  # the interpreter says what and where in the words of the file
@@ -128,7 +128,7 @@ class ModelPlans:
         return made
 
 
-class Stale(Exception):
+class _Stale(Exception):
     """Parameters that the graph reads were replaced, or have another type."""
 
 
@@ -176,10 +176,10 @@ class ModelPlan:
 
     def run(self, given: Sequence[Array]) -> list[Array]:
         if not all(map(is_, map(dict.get, self._scopes, self._leaves), self._found)):
-            raise Stale
+            raise _Stale
         if self._epoch != EPOCH.now:
             if self._specs != self._specs_now():  # say float64, as numpy makes it
-                raise Stale
+                raise _Stale
             self._epoch = EPOCH.now
         for i, nd in self._inputs:
             nd.write("host", np.ascontiguousarray(given[i]))

@@ -81,6 +81,10 @@ class _Mark:
     pass
 
 
+class _Damaged(Exception):
+    """What the pickle says makes no sense."""
+
+
 def brief(value: Any) -> str:
     """A value in a message. Containers are not looked into: a few bytes of pickle describe one that
     holds itself, or whose text would fill the memory.
@@ -119,8 +123,13 @@ def read_pickles(
         machine = _Machine(data, where, at, storages)
         try:
             objects.append(machine.run())
+        except _Damaged as error:
+            raise ValueError(f"{where}: damaged: {error}") from None
         except (IndexError, struct.error, UnicodeDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{where}: damaged: {error!r:.200}") from error
+            raise ValueError(
+                f"{where}: damaged: the instruction before byte {machine.at} does not fit what is "
+                "there"
+            ) from error
         at = machine.at
     return objects, storages, at
 
@@ -184,7 +193,7 @@ class _Machine:
     def tuple_of(self, n: int) -> None:
         items = tuple(self.stack[len(self.stack) - n :]) if n else ()
         if len(items) != n:
-            raise IndexError("the stack is too short")
+            raise _Damaged("the stack is too short")
         del self.stack[len(self.stack) - n :]
         self.stack.append(items)
 
@@ -299,7 +308,7 @@ def _items(value: Any) -> str:
 
 def _whole(n: Any) -> int:
     if type(n) is not int or not 0 <= n < 2**62:
-        raise TypeError(f"{brief(n)} is no size")
+        raise _Damaged(f"{brief(n)} is no size")
     return n
 
 
