@@ -85,6 +85,19 @@ def test_a_value_computed_twice_is_computed_once():
     assert names.count("cumsum") == 1
 
 
+def test_zeros_with_another_shape_stay_zeros_of_their_own():
+    def build():
+        x, b, g = leaf((4, 3), need_grad=True), leaf((1, 3), 1), leaf((1, 3), 2)
+        y = F.batch_normalization(x, b, g, leaf((1, 3), 3), leaf((1, 3), 4), axes=[1])
+        (gx,) = nn.grad([F.sum(y * x)], [x])
+        return nn.grad([F.sum(gx * x)], [x])[0]
+
+    y = build()
+    rewritten(y)
+    y.forward(clear_buffer=True)
+    np.testing.assert_allclose(y.d, reference(build), rtol=1e-4, atol=1e-4)
+
+
 def test_random_numbers_are_never_shared():
     names = rewritten(F.rand(shape=(4,)) - F.rand(shape=(4,)))
     assert names.count("rand") == 2

@@ -18,14 +18,14 @@ def merge_common(program: Program, lib: Library) -> None:
     steps that made it are the same.
     """
     slots = program.slots
+    own = program.kept | program.views().keys()  # whose memory others have too
     zeros: dict[Any, int] = {}
     same: dict[int, int] = {}  # slot -> the slot that stands for it
     for i, slot in enumerate(slots):
-        if slot.zero and zeros.setdefault(slot.spec, i) != i:
+        if slot.zero and i not in own and zeros.setdefault(slot.spec, i) != i:
             same[i] = zeros[slot.spec]
     seen: dict[Any, Step] = {}
     touch: dict[int, list[Any]] = {}  # root -> keys of steps seen that read it, or make it
-    viewed = program.views()
     steps = []
     for step in program.steps:
         step.ins = tuple([same.get(i, i) for i in step.ins])
@@ -46,7 +46,7 @@ def merge_common(program: Program, lib: Library) -> None:
         if first is step:
             for i in (*step.ins, *step.outs):
                 touch.setdefault(program.root(i), []).append(key)
-        if first is step or any(o in program.kept or o in viewed for o in step.outs):
+        if first is step or not own.isdisjoint(step.outs):
             steps.append(step)
             continue
         same.update(zip(step.outs, first.outs, strict=True))
