@@ -168,7 +168,7 @@ def written(programs: Sequence[Program]) -> set[int]:
     """Positions of the inputs that some of these programs write."""
     found = set()
     for program in programs:
-        roots = {program.root(s.ins[p]) for s in program.steps for p in s.writes}
+        roots = program.written()
         found |= {k for k, i in enumerate(program.inputs) if i in roots}
     return found
 

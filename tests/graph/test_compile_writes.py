@@ -222,6 +222,58 @@ def test_constants_made_in_the_function_may_be_written_before_they_are_used():
         close(y.d, x * k + np.exp(k))
 
 
+def check_every_run(compiled, f, *wants):
+    with nn.auto_forward():
+        run = nn.compile(f) if compiled else f
+        for _ in range(3):
+            for got, want in zip(run(), wants, strict=True):
+                close(got.d, want)
+
+
+def normalize(mean):
+    return F.batch_normalization(
+        variable(BATCHES), None, None, mean, variable(np.ones((1, 3))), axes=[1], decay_rate=0.5
+    )
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("place", [0, 1])
+def test_of_two_equal_values_a_step_writes_one(compiled, place):
+    w = variable([[1, 2, 3]])
+
+    def f():
+        values = w * 2, w * 2
+        y = normalize(values[place])
+        return *[v * 1 for v in values], y
+
+    mean, spread = BATCHES.mean(0), np.sqrt(BATCHES.var(0) + 1e-5)
+    wants = [2 * w.d, 2 * w.d]
+    wants[place] = w.d + 0.5 * mean
+    check_every_run(compiled, f, *wants, (BATCHES - mean) / spread)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_constant_that_a_step_writes_is_new_at_every_run(compiled):
+    def f():
+        mean = F.constant(4.0, (1, 3))
+        normalize(mean)
+        return (mean * 1,)
+
+    check_every_run(compiled, f, 2 + 0.5 * BATCHES.mean(0, keepdims=True))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_sum_is_of_what_was_written_before_it(compiled):
+    w = variable(np.linspace(-1, 2, 64))
+
+    def f():
+        value = F.tanh(w)
+        F.assign(value, w)
+        return (F.sum(value),)
+
+    check_every_run(compiled, f, w.d.sum())
+
+
 def test_auto_forward_inside_is_recorded_as_well():
     w = variable([1, 2, 3])
 

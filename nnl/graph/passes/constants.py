@@ -14,7 +14,7 @@ MOST_BYTES = 1 << 20  # a larger constant is computed at every run rather than k
 
 
 def fold_constants(program: Program, lib: Library) -> None:
-    """Replace steps without varying inputs by leaves that hold their values.
+    """Replace steps without varying inputs, if nothing writes their results, by their values.
 
     Constants are the results of steps without inputs (a fill, a range), the zeros that stand for
     gradients nobody asked for, and what is computed from these alone.
@@ -22,14 +22,12 @@ def fold_constants(program: Program, lib: Library) -> None:
     slots, space = program.slots, SPACES[program.space]
     constant = {i for i, s in enumerate(slots) if s.role == CONSTANT} | {0}
     read: dict[int, Any] = {0: None}  # {slot: its buffer where the program runs}
-    viewed = program.views()
+    own = program.kept | program.views().keys() | program.written()
     steps = []
     for step in program.steps:
         fixed = not step.writes and not step.view and all(i in constant for i in step.ins)
         fixed = fixed and all(is_plain(v) for v in step.attrs.values())  # else a user's code
-        if not fixed or any(
-            o in program.kept or o in viewed or slots[o].spec.nbytes > MOST_BYTES for o in step.outs
-        ):
+        if not fixed or any(o in own or slots[o].spec.nbytes > MOST_BYTES for o in step.outs):
             steps.append(step)
             continue
         bound = definition(program, step)

@@ -37,7 +37,7 @@ def computed_type(program: Program, i: int) -> np.dtype[Any]:
     if given not in DEFAULTS or not group.isdisjoint(ends):
         return given
     found: dict[np.dtype[Any], None] = {}
-    written = {program.root(s.ins[p]) for s in program.steps for p in s.writes}
+    written = program.written()
     for step in program.steps:
         if group.isdisjoint(step.ins):
             continue

@@ -17,7 +17,7 @@ def merge_common(program: Program, lib: Library) -> None:
     first part is not computed again in the second: memory would not be saved by it, since the
     steps that made it are the same.
     """
-    slots = program.slots
+    slots, written = program.slots, program.written()
     own = program.kept | program.views().keys()  # whose memory others have too
     zeros: dict[Any, int] = {}
     same: dict[int, int] = {}  # slot -> the slot that stands for it
@@ -35,9 +35,11 @@ def merge_common(program: Program, lib: Library) -> None:
                     seen.pop(key, None)
             steps.append(step)
             continue
-        # A view is free, and a step of its own keeps roots simple. Attributes that are objects may
-        # be code of the user, which need not give the same twice.
-        if step.view or not all(is_plain(v) for v in step.attrs.values()):
+        # A view is free, and a step of its own keeps roots simple. What is written stands for no
+        # other value. Attributes that are objects may be code of the user, which need not give the
+        # same twice.
+        alone = step.view or not written.isdisjoint(step.outs)
+        if alone or not all(is_plain(v) for v in step.attrs.values()):
             steps.append(step)
             continue
         attrs = tuple([(k, type(v), v) for k, v in step.attrs.items()])

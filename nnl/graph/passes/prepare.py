@@ -31,7 +31,7 @@ class _Preparer:
     def __init__(self, program: Program, lib: Library) -> None:
         self.program, self.lib = program, lib
         self.makers = program.makers()
-        self.written = {program.root(s.ins[p]) for s in program.steps for p in s.writes}
+        self.written = program.written()
         self.once: set[Step] = set()
 
     def run(self) -> None:

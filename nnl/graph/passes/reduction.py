@@ -40,7 +40,7 @@ class _Fuser(Rewriter):
             return
         attrs = self._program_of(maker)
         axes = self._axes(total, source)
-        if attrs is None or not axes:
+        if attrs is None or not axes or not self.quiet(maker, total, {source}, set()):
             return
         shape, out = self.spec(source).shape, self.spec(y)
         if out.type_name not in FLOATS or LEAST * out.size > self.spec(source).size:
