@@ -49,7 +49,7 @@ def test_a_step_without_kernel_and_definition_is_an_error(monkeypatch):
     x = nn.Variable.from_numpy_array(np.ones((2, 3), np.float32))
     y = F.relu(x)
 
-    def lose(program, lib):
+    def lose(program, lib, begin):
         (old,) = program.steps
         program.steps = [Step("no_such_kernel", {}, old.ins, old.outs)]
 
