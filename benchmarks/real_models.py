@@ -292,8 +292,9 @@ def main() -> None:
             env = {**os.environ, "OMP_NUM_THREADS": str(threads)}
             done = subprocess.run(command, env=env, capture_output=True, text=True)
             if done.returncode:
-                print(f"{name:26} {done.stderr.strip().splitlines()[-1]:.120}")
-                rows.append({"model": name, "threads": threads, "error": done.stderr[-500:]})
+                error = done.stderr.strip().splitlines()[-1].split(": ", 2)[-1]  # no paths
+                print(f"{name:26} {error:.120}")
+                rows.append({"model": name, "threads": threads, "error": error})
                 continue
             row = json.loads(done.stdout.splitlines()[-1])
             rows.append({"model": name, "threads": threads, **row})
