@@ -86,6 +86,30 @@ def test_a_call_with_known_shapes_interprets_nothing(interpreted):
     assert interpreted[0] == before
 
 
+def test_what_numpy_makes_float64_is_converted_and_has_a_plan(interpreted):
+    file = network()
+    net = load(file)
+    net.run(rows(2).astype(np.float64))
+    before = interpreted[0]
+    for given in (rows(2).astype(np.float64), rows(2), rows(2).tolist(), rows(2)[::1]):
+        (y,) = net.run(given)
+        np.testing.assert_allclose(y, oracle(file, x=rows(2))[0], rtol=1e-5, atol=1e-6)
+    assert interpreted[0] == before
+
+
+def test_wrong_calls_say_so_and_cost_no_plan(interpreted):
+    net = load(network())
+    for _ in range(5):
+        with pytest.raises(OnnxError, match="input 'x' has the shape"):
+            net.run(np.zeros(3, np.float32))
+        with pytest.raises(OnnxError, match="'x' is complex64"):
+            net.run(np.zeros((2, 8), np.complex64))
+    net.run(rows(2))
+    before = interpreted[0]
+    net.run(rows(2))
+    assert interpreted[0] == before
+
+
 def test_shapes_that_never_come_again_get_no_plan_of_their_own():
     net = load(network())
     for n in range(1, 40):

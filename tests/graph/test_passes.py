@@ -291,6 +291,19 @@ def test_a_loaded_program_computes_what_depends_on_weights_alone_once(tmp_path):
     assert [e.op for e in p.events].count("transpose") == 1
 
 
+def test_values_made_of_weights_that_a_step_writes_are_made_at_every_run(tmp_path):
+    x, w = nn.Variable((4, 3, 2, 2)), leaf((1, 3, 1, 1), 1, need_grad=True)
+    one = nn.Variable.from_numpy_array(np.ones((1, 3, 1, 1), np.float32))
+    mean = w * 2  # a running mean that the normalization moves
+    y = F.batch_normalization(x, None, None, mean, one * 1, decay_rate=0.5)
+    nn.save_program(tmp_path / "net.nnlp", {"y": y, "mean": mean}, {"x": x})
+    found = nn.load_program(tmp_path / "net.nnlp")
+    images = np.random.default_rng(0).normal(size=x.shape).astype(np.float32)
+    wanted = w.d * 2 * 0.5 + 0.5 * images.mean((0, 2, 3), keepdims=True)
+    for _ in range(3):
+        np.testing.assert_allclose(found.run(x=images)["mean"], wanted, rtol=1e-5, atol=1e-6)
+
+
 def training_net(x, residual):
     h = PF.convolution(x, 8, (3, 3), pad=(1, 1), with_bias=False, name="c1")
     h = F.relu(PF.batch_normalization(h, name="n1"))

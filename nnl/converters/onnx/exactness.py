@@ -16,6 +16,7 @@ import numpy as np
 from nnl.converters.onnx.interpreter import Interpreter
 from nnl.converters.onnx.operators import Node
 from nnl.converters.onnx.values import dtype_of, is_float, is_var
+from nnl.core.graph import Value
 
 LARGEST = 2**24  # float32 holds all whole numbers up to here, and what was cast from float32
 OF_INPUTS = 2**20
@@ -75,12 +76,12 @@ class ExactInterpreter(Interpreter):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._bounds: dict[Any, float] = {}
+        self._bounds: dict[Any, tuple[float, Value]] = {}  # with the edge, or its key came again
 
     def run(self, graph: Any, inputs: Sequence[Any], outer: Any = None) -> list[Any]:
         if self.depth == 0:
             for x in filter(is_var, inputs):
-                self._bounds[x.edge.key] = OF_INPUTS
+                self._bounds[x.edge.key] = OF_INPUTS, x.edge
         outputs = super().run(graph, inputs, outer)
         if self.depth == 0:
             for y in outputs:
@@ -100,7 +101,7 @@ class ExactInterpreter(Interpreter):
                 axis = node.attributes.get("axis", 0) if node.op_type in _INDICES else None
                 bound = rule(bounds, math.prod(shape) if axis is None else shape[axis])
                 wraps = bound > np.iinfo(kind).max or kind.kind == "u" and node.op_type in _NEGATIVE
-                self._bounds[y.edge.key] = math.inf if wraps else bound
+                self._bounds[y.edge.key] = math.inf if wraps else bound, y.edge
         return outs
 
     def _bound(self, value: Any) -> float:
@@ -117,7 +118,7 @@ class ExactInterpreter(Interpreter):
         if kind.kind not in "iu":
             return LARGEST
         if is_var(value):
-            bound = self._bounds.get(value.edge.key, math.inf)
+            bound, _ = self._bounds.get(value.edge.key, (math.inf, None))
             if bound > LARGEST:
                 raise _Inexact(f"{kind} may be too large for float32")
             return bound

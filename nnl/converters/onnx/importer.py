@@ -140,7 +140,14 @@ class OnnxModel:
         if self._plans is None:
             names = list(self._names.values())
             self._plans = ModelPlans(self.model, self.inputs, self._record, names)
-        return self._plans.run(values)
+        plans = self._plans
+        if not plans.static:
+            return None
+        pairs = list(zip(plans.infos, values, strict=True))
+        if not all(type(v) is np.ndarray and v.dtype == info.dtype for info, v in pairs):
+            with naming(self.model.file):  # float64, as numpy makes it, numbers and lists
+                values = [_input(info, v, False) for info, v in pairs]
+        return plans.run(values)
 
     def _record(self, **named: Any) -> list[Any]:
         with using(auto_forward=False, no_grad=True), tracing(None):

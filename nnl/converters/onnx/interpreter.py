@@ -152,7 +152,7 @@ class Interpreter:
     def _call(self, node: Node, values: list[Any], captured: list[Any]) -> list[Any]:
         handler = self.handler(node)
         seen = [*values, *captured]
-        constant = not any(map(_holds_variable, seen)) and not _draws(node)
+        constant = not any(map(_holds_variable, seen)) and not draws(node)
         changes: dict[str, Any] = {"origin": STATE.origin or node.label}
         if constant and not known_now():
             changes.update(auto_forward=True, no_grad=True, trace=None)
@@ -249,7 +249,7 @@ def _holds_variable(x: Any) -> bool:
     return isinstance(x, Variable) or (isinstance(x, list) and any(map(_holds_variable, x)))
 
 
-def _draws(node: Node) -> bool:
+def draws(node: Node) -> bool:
     """Whether each run draws new numbers, so that the node must not become a constant."""
     return node.schema is not None and bool(node.schema.non_deterministic)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnl.converters.onnx.exactness import OF_INPUTS
+from nnl.converters.onnx.interpreter import draws
 from nnl.converters.onnx.model import Model, subgraphs
 from nnl.converters.onnx.operators import Node
 from nnl.converters.onnx.values import dtype_of, is_var
@@ -25,7 +26,6 @@ from nnl.graph.turns import Runners, Turns
 
 KEPT = 8  # plans of a model: each has memory of its own, and weights as its kernels want them
 AT_ONCE = 4  # shapes that get a plan when they come first; later ones when they come again
-FAILURES = 3  # in a row, after which a model is no static graph
 REMEMBERED = 1024  # shapes that came once
 Array = np.ndarray[Any, Any]
 
@@ -52,6 +52,8 @@ class ModelPlans:
         inputs: Names of those that every call gives.
         record: Gives the outputs for Variables and constants by name of input.
         names: Of the parameters that it reads, in the scope of the call.
+    Attributes:
+        static: Whether any call may have a plan.
     """
 
     def __init__(
@@ -68,13 +70,10 @@ class ModelPlans:
         self._plans, self._turns = Plans(KEPT), Turns()
         self._came: set[Any] = set()
         numbers = all(v.kind == "tensor" and _is_number(v.dtype) for v in self.infos)
-        draws = any(map(_draws, model.walk()))
-        self._failures = 0 if numbers and not draws else FAILURES
+        self.static = numbers and not any(map(_differs, model.walk()))
 
     def run(self, values: Sequence[Any]) -> list[Array] | None:
         """The outputs for a value of each input; None where the interpreter has to compute them."""
-        if self._failures >= FAILURES:
-            return None
         given: list[Array] = []
         for info, value in zip(self.infos, values, strict=True):
             if type(value) is not np.ndarray or value.dtype != info.dtype:
@@ -117,9 +116,7 @@ class ModelPlans:
             try:
                 first = make()
             except Exception:  # such as a shape that values decide
-                self._failures += 1
                 return Entry((), None)
-            self._failures = 0
             runners = Runners(make, self._turns, False)
             runners.idle.append(first)
             return Entry(settings, runners)
@@ -212,8 +209,6 @@ def _is_setting(value: Array) -> bool:
     return value.size == 1 and value.dtype.kind == "i"
 
 
-def _draws(node: Node) -> bool:
+def _differs(node: Node) -> bool:
     """Whether it gives other values at every run; the schema says it of graphs and Dropout, too."""
-    schema = node.schema
-    draws = schema is not None and schema.non_deterministic and node.op_type != "Dropout"
-    return draws and not any(subgraphs(node))
+    return draws(node) and node.op_type != "Dropout" and not subgraphs(node)

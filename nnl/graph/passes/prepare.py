@@ -56,7 +56,8 @@ class _Preparer:
         stay = {i for i, s in enumerate(slots) if s.role in (PARAMETER, CONSTANT)} - self.written
         for step in program.steps:
             roots = {program.root(i) for i in step.ins if i}
-            if roots and roots <= stay and step.kernel is not None and not step.writes:
+            fixed = roots and roots <= stay and self.written.isdisjoint(step.outs)
+            if fixed and step.kernel is not None and not step.writes:
                 self.once.add(step)
                 stay.update(step.outs)
 
