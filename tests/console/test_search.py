@@ -208,18 +208,24 @@ def test_a_search_of_which_all_is_rejected_can_be_stopped_and_ends(tmp_path, mon
         console.close()
 
 
+def training(console, project, attempts):
+    """A new search whose first candidate is being trained, and that training."""
+    key = console.searches.add(project, None, {"attempts": attempts})["id"]
+    end = time.monotonic() + 60
+    while not console.searches.candidates(key) and time.monotonic() < end:
+        time.sleep(0.02)
+    trial = console.searches.candidates(key)[0]["trial"]
+    until(console, trial, "running")
+    return key, trial
+
+
 def test_a_cancelled_search_stops_its_candidates(tmp_path):
     pytest.importorskip("optuna")
     console = Console(tmp_path / "folder", command=STAND_IN)
     project = project_of(console, stand_in={"step_s": 0.2})
     console.begin()
     try:
-        key = console.searches.add(project, None, {"attempts": 3})["id"]
-        end = time.monotonic() + 60
-        while not console.searches.candidates(key) and time.monotonic() < end:
-            time.sleep(0.05)
-        trial = console.searches.candidates(key)[0]["trial"]
-        until(console, trial, "running")
+        key, trial = training(console, project, 3)
         assert console.searches.cancel(key)["status"] == "cancelled"
         until(console, trial, "interrupted")
         with pytest.raises(Refused, match="this search is cancelled"):
@@ -271,12 +277,8 @@ def test_a_search_whose_stopped_training_was_deleted_goes_on_without_it(tmp_path
     project = project_of(console, stand_in={"step_s": 0.05})
     console.begin()
     try:
-        key = console.searches.add(project, None, {"attempts": 2})["id"]
+        key, trial = training(console, project, 2)
         end = time.monotonic() + 60
-        while not console.searches.candidates(key) and time.monotonic() < end:
-            time.sleep(0.02)
-        trial = console.searches.candidates(key)[0]["trial"]
-        until(console, trial, "running")
         console.searches.cancel(key)
         until(console, trial, "interrupted")
         console.trials.delete(trial)

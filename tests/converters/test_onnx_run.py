@@ -175,6 +175,8 @@ def test_a_number_alone_is_a_setting_until_it_changes(interpreted):
     )
     net = load(file)
     x = np.array([0.5, -1, 2], "f")
+    net.run(x, np.array(16000))
+    assert [e.settings for e in net._plans._plans.values()] == [((1, 16000),)]
     for rate in (16000, 16000, 8000, 16000, 8000):
         (y,) = net.run(x, np.array(rate))
         np.testing.assert_allclose(y, np.exp(x) if rate == 16000 else -x, rtol=1e-6)
@@ -231,6 +233,32 @@ def test_whole_numbers_are_exact(op, at):
     x, z = np.array([at, -at, 7, 1]), np.array([at - 2, 3, -5, 1])
     for _ in range(2):
         np.testing.assert_array_equal(net.run(x, z)[0], EXACT[op](x, z))
+
+
+@pytest.mark.parametrize(
+    "nodes, input_type, wanted",
+    [
+        (["Mul x k"], T.INT64, lambda x: x * 4001),
+        (["Mul k x"], T.INT64, lambda x: x * 4001),
+        (["Mul x k", "Sub h0 x"], T.INT64, lambda x: x * 4000),
+        (["Cast x", "Div h0 k"], T.FLOAT, lambda x: x.astype(np.int64) // 4001),
+        (["Cast x", "Add h0 k"], T.FLOAT, lambda x: x.astype(np.int64) + 4001),
+        (["ReduceSum x"], T.INT64, lambda x: x.sum(keepdims=True)),
+        (["CumSum x axis"], T.INT64, np.cumsum),
+    ],
+)
+def test_chains_that_leave_float32_behind_are_exact(nodes, input_type, wanted):
+    made = []
+    for i, text in enumerate(nodes):
+        op, *names = text.split()
+        more = {"to": T.INT64} if op == "Cast" else {}
+        made.append(node(op, names, [f"h{i}" if i < len(nodes) - 1 else "y"], **more))
+    weights = {"k": np.array(4001, np.int64), "axis": np.array(0, np.int64)}
+    file = model(made, {"x": (input_type, ["n"])}, {"y": T.INT64}, weights)
+    x = np.array([2**20 - 1, 2**20 - 3, 7] * 9)
+    if input_type == T.FLOAT:
+        x = np.array([3e9, 2.0**31 + 256, 12345677], np.float32)
+    np.testing.assert_array_equal(load(file).run(x)[0], wanted(x))
 
 
 def test_small_types_wrap_around():
