@@ -6,6 +6,7 @@ Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740, section
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +22,8 @@ from nnl.core.spec import Spec
 from nnl.core.variable import Variable, executor
 from nnl.solvers.base import Solver
 from nnl.solvers.hyperparameters import not_negative
+
+logger = logging.getLogger("nnl")
 
 
 @op("finite_check", outputs=("found",), keep=("x",))
@@ -202,7 +205,8 @@ class undo_step:
         arrays: Two int64, how many steps were taken back, in all and now in a row; the two bool of
             finite_check; the arrays, then what each of them was before.
         count: How many arrays.
-        most: Of such steps in a row, which then raise, where numpy computes; 0 is none.
+        most: Of such steps in a row, which then raise; 0 is none. Where numpy computes that is
+            seen, and the first one of a row is a warning.
     Raises:
         ValueError: So many steps in a row were taken back.
     """
@@ -221,8 +225,11 @@ class undo_step:
         own, before = arrays[2 : 2 + self.count], arrays[2 + self.count :]
         for a, old in zip(own, before, strict=True):
             a[...] = xp.where(bad, old, a)
-        if xp is np and self.most and tally[1] >= self.most:
-            raise ValueError(not_finite(int(tally[1])))
+        if xp is np and self.most and bad:
+            if tally[1] == 1:
+                logger.warning("%s", left_out(int(tally[0]), self.most))
+            if tally[1] >= self.most:
+                raise ValueError(not_finite(int(tally[1])))
         return tally
 
     def cost(self, *arrays):
@@ -233,6 +240,14 @@ class undo_step:
             a, b, c, d = (rng.normal(size=n) for n in (3, 2, 3, 2))
             flags, tally = np.array(lost), np.array([3, 1])
             yield Sample(tally, flags, a, b, c, d, count=2, grad=(False,) * 6)
+
+
+def left_out(count: int, most: int) -> str:
+    """What a warning says at the first of such losses in a row."""
+    return (
+        "DynamicLossScalingUpdater.update: the loss of a batch is not finite: it is left out, as "
+        f"are those like it that follow ({count} so far; {most} in a row are an error)"
+    )
 
 
 def not_finite(count: int) -> str:

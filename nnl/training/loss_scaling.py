@@ -18,7 +18,7 @@ from nnl.core.parameter import get_parameters
 from nnl.core.spec import ShapeError
 from nnl.core.variable import Variable
 from nnl.solvers.base import Solver, on_device
-from nnl.solvers.scaled import HIGHEST, LOWEST, LossScale, not_finite
+from nnl.solvers.scaled import HIGHEST, LOWEST, LossScale, left_out, not_finite
 
 logger = logging.getLogger("nnl")
 
@@ -182,12 +182,7 @@ class DynamicLossScalingUpdater:
         self._lost += 1
         self._lost_in_a_row += 1
         if self._lost_in_a_row == 1:
-            logger.warning(
-                "DynamicLossScalingUpdater.update: the loss of a batch is not finite: it is left "
-                "out, as are those like it that follow (%d so far; %d in a row are an error)",
-                self._lost,
-                self.max_tries,
-            )
+            logger.warning("%s", left_out(self._lost, self.max_tries))
         if self._lost_in_a_row >= self.max_tries:
             row, self._lost_in_a_row = self._lost_in_a_row, 0
             raise ValueError(f"DynamicLossScalingUpdater.update: {not_finite(row)}")

@@ -356,6 +356,7 @@ def test_a_warning_tells_of_bad_batches_once_and_many_are_an_error(caplog: Any) 
     x.d, u.max_tries = np.inf, 100
     for _ in range(u.max_tries - 1):
         run()
+    assert [text in r.message for r in caplog.records] == [True, True]
     with pytest.raises(ValueError, match="the losses of 100 batches in a row were not finite"):
         run()
     np.testing.assert_array_equal(w.d, 0.5)
