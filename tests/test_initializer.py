@@ -112,6 +112,8 @@ def test_range_counts_along_the_last_axis() -> None:
     assert values.tolist() == [[1, 3, 5], [1, 3, 5]]
     assert values.dtype == np.int64
     assert I.RangeInitializer(0, 0.5)((3,)).tolist() == [0.0, 0.5, 1.0]
+    assert I.RangeInitializer(0, 2**63)((3,)).tolist() == [0.0, 2.0**63, 2.0**64]
+    assert I.RangeInitializer(1, 2**62)((4,))[3] == 3 * 2.0**62  # not wrapped
 
 
 def test_constant_is_float32() -> None:

@@ -141,7 +141,8 @@ class RangeInitializer(BaseInitializer):
 
     $$w_{\ldots i} = \mathit{start} + i \cdot \mathit{step}$$
 
-    Returns (when called): a read-only broadcast view, of integers if start and step are integers.
+    Returns (when called): a read-only broadcast view, of integers if start and step are integers
+        and 64 bits hold all of them.
     Example:
         >>> I.RangeInitializer(start=1, step=2)((2, 3))
         array([[1, 3, 5],
@@ -160,7 +161,9 @@ class RangeInitializer(BaseInitializer):
     def __call__(self, shape: Shape) -> Array:
         if not len(shape):
             raise ValueError("RangeInitializer: shape () has no last axis to count along")
-        row = np.arange(shape[-1]) * self.step + self.start
+        farthest = abs(self.start) + shape[-1] * abs(self.step)
+        index = np.arange(shape[-1], dtype=np.int64 if farthest < 2**63 else np.float64)
+        row = index * self.step + self.start
         return np.broadcast_to(row, tuple(shape))
 
 
