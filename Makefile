@@ -11,7 +11,6 @@
 
 VENV := .venv
 INTEROP_VENV := .venv-interop
-EMULATOR_VENV := .venv-emulator
 TENSORFLOW_VENV := .venv-tensorflow
 ORT_TRAINING := build/onnxruntime-training
 PY := $(VENV)/bin/python
@@ -27,9 +26,8 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(PY) -m pytest -n $(JOBS)
 CPP := $(shell find cpp examples nnl -name '*.cpp' -o -name '*.[ch]')
 PAGE := nnl/console/static/index.html
-EMULATOR_CPP := $(wildcard tests/cuda/emulator/*.cpp tests/cuda/emulator/*.h)
 
-.PHONY: help train console test-console imagenet test test-all test-numpy test-emulated interop interop-tensorflow lint bench bench-cpu bench-cpp onnx-report
+.PHONY: help train console test-console imagenet test test-all test-numpy interop interop-tensorflow lint bench bench-cpu bench-cpp onnx-report
 .PHONY: interop-onnxruntime docs setup native cpp cpp-plain cpp-aarch64 has-aarch64 wheel sanitize sanitize-address
 .PHONY: sanitize-thread setup-interop has-python310 clean distclean
 .DELETE_ON_ERROR:
@@ -42,7 +40,6 @@ help:
 	@echo 'make test-all     also the long tests'
 	@echo 'make test-console the page of the console, in a browser'
 	@echo 'make test-numpy   the tests without the native engine'
-	@echo 'make test-emulated   the tests for a GPU on an emulated one; slow at first, then minutes'
 	@echo 'make interop      set up NNabla 1.39 under Python 3.10, then compare with it'
 	@echo 'make interop-tensorflow   set up TensorFlow 2.21 (1.6 GB), then compare with it'
 	@echo 'make interop-onnxruntime  set up training of ONNX Runtime 1.19, then check that it keeps the contract'
@@ -91,13 +88,6 @@ test-all: lint docs
 test-numpy: setup
 	NNL_NATIVE=OFF $(PYTEST) -m "not long and not browser" $(ARGS)
 
-test-emulated: $(EMULATOR_VENV)/.stamp
-	$(ONE_THREAD) WHAT=tests JOBS=$(JOBS) TEST_MINUTES=90 FILE_SECONDS=3600 \
-	  PYTHON=$(CURDIR)/$(EMULATOR_VENV)/bin/python \
-	  $(EMULATOR_VENV)/bin/python -m tests.cuda.emulator sh tests/cuda/run.sh build/emulated
-	$(ONE_THREAD) $(EMULATOR_VENV)/bin/python -m tests.cuda.emulator \
-	  $(CURDIR)/$(EMULATOR_VENV)/bin/python -m pytest -q -n $(JOBS) -m "not long" tests/cuda/emulator
-
 interop: setup setup-interop
 	NNL_INTEROP_PYTHON=$(INTEROP_VENV)/bin/python $(PYTEST) -m interop $(ARGS)
 
@@ -137,7 +127,7 @@ lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy $(wildcard nnl/core nnl/graph nnl/coexec nnl/ext/library.py nnl/ext/device)
-	$(VENV)/bin/clang-format --dry-run -Werror $(CPP) $(EMULATOR_CPP)
+	$(VENV)/bin/clang-format --dry-run -Werror $(CPP)
 
 # With the compiler's own words, and an error where it fails: setup goes on without the engine.
 native: $(VENV)/.stamp
@@ -235,12 +225,6 @@ $(VENV)/.docs: $(VENV)/.stamp requirements-docs.txt
 	@$(PY) -m pip install $(PIP_FLAGS) -r requirements-docs.txt
 	@touch $@
 
-$(EMULATOR_VENV)/.stamp: $(VENV)/.stamp requirements-emulator.txt
-	@$(PY) -m venv --clear $(EMULATOR_VENV)
-	@echo 'Installing CuPy and what the emulated GPU is built with (once)'
-	@$(EMULATOR_VENV)/bin/python -m pip install $(PIP_FLAGS) -r requirements-emulator.txt
-	@touch $@
-
 $(TENSORFLOW_VENV)/.stamp: $(VENV)/.stamp requirements-tensorflow.txt
 	@$(PY) -m venv --clear $(TENSORFLOW_VENV)
 	@echo 'Installing TensorFlow (once)'
@@ -287,4 +271,4 @@ clean:
 	find . \( -name .git -o -name '.venv*' \) -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV) $(INTEROP_VENV) $(EMULATOR_VENV) $(TENSORFLOW_VENV)
+	rm -rf $(VENV) $(INTEROP_VENV) $(TENSORFLOW_VENV)

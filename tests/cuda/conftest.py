@@ -10,19 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.cuda import kernels, ptx, shim
+from tests.cuda import kernels, shim
 
 
 @pytest.fixture
 def host_compiler() -> Iterator[None]:
-    """Kernels compiled by g++ and run on host memory; skips the test where there is no g++.
-
-    With NNL_TEST_KERNELS=ptx they are compiled by NVRTC, and interpreted: see ptx.py.
-    """
-    interpreted = os.environ.get("NNL_TEST_KERNELS") == "ptx"
+    """Kernels compiled by g++ and run on host memory; skips the test where there is no g++."""
     if not shim.available():
         pytest.skip("there is no g++ to compile CUDA kernels for the host")
-    with ptx.in_place() if interpreted else shim.in_place():
+    with shim.in_place():
         yield
 
 
