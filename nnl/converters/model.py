@@ -25,7 +25,13 @@ from nnl.converters.open_batch import at_two_sizes, merged
 from nnl.converters.open_sizes import OpenSizes, named
 from nnl.core.context import using
 from nnl.core.graph import capture
-from nnl.core.parameter import get_parameter, get_parameters, parameter_scope, set_parameter
+from nnl.core.parameter import (
+    get_parameter,
+    get_parameters,
+    parameter_scope,
+    set_parameter,
+    shared_values,
+)
 from nnl.core.variable import Variable, forward_all
 
 logger = logging.getLogger("nnl")
@@ -245,6 +251,7 @@ class ForeignModel(Built):
     def __init__(self, loaded: Any, where: str) -> None:
         self._model, self.where = loaded, where
         self._sizes: OpenSizes | None = None  # where somebody has said them
+        self._shared: dict[int, Any] = {}  # weights, for the networks of all sizes
 
     def name(self) -> str:
         """What the file calls its graph."""
@@ -293,7 +300,7 @@ class ForeignModel(Built):
                 )
             inputs[name] = x = Variable(shape)  # takes no memory yet
             x.data.set_spec(x.spec.with_dtype(np.float32 if info.dtype is None else info.dtype))
-        with parameter_scope("", scope), using(auto_forward=False):
+        with parameter_scope("", scope), using(auto_forward=False), shared_values(self._shared):
             result = self._model(**inputs)
         values = result if isinstance(result, tuple) else (result,)
         outputs = dict(zip(self._model.outputs, values, strict=True))

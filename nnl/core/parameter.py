@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nnl.core.annotations import numbers, shown
+from nnl.core.array import NdArray
 from nnl.core.context import STATE
 from nnl.core.limits import check_sizes
 from nnl.core.origin import PASSED
@@ -46,12 +47,14 @@ class _Place(threading.local):
         path: Names of the scope from the root, for messages.
         made: What was registered since a parametric function began; None outside of any.
         drawn: Whether new parameters get initial values; without, they take no memory yet.
+        shared: Arrays by the id of the numpy array that they are made of; None makes new ones.
     """
 
     scope: Scope = root_scope
     path: tuple[str, ...] = ()
     made: list[tuple[Scope, str]] | None = None
     drawn: bool = True
+    shared: dict[int, tuple[Any, NdArray]] | None = None
 
 
 PLACE = _Place()
@@ -120,6 +123,30 @@ def without_values() -> Iterator[None]:
         yield
     finally:
         PLACE.drawn = outer
+
+
+@contextmanager
+def shared_values(known: dict[int, tuple[Any, NdArray]]) -> Iterator[None]:
+    """What is made of one numpy array in with blocks over one `known` is one array, not copies.
+
+    For graphs of one file at several sizes, which nobody trains.
+    """
+    outer, PLACE.shared = PLACE.shared, known
+    try:
+        yield
+    finally:
+        PLACE.shared = outer
+
+
+def array_of(value: Any) -> NdArray:
+    """An array that holds what a numpy array does; see shared_values."""
+    if PLACE.shared is None:
+        return NdArray.from_numpy_array(value)
+    known, nd = PLACE.shared.get(id(value), (None, None))
+    if nd is None or known is not value:
+        nd = NdArray.from_numpy_array(value)
+        PLACE.shared[id(value)] = value, nd  # the value too, so that its id stays its own
+    return nd
 
 
 def enter_scope(name: str, scope: Scope | None = None) -> Any:
@@ -388,7 +415,10 @@ def _create(
                 ) from None
         if need_grad and value.dtype.kind in "biu":
             value = value.astype(np.float32)  # an update would cut fractions off
-        param.d = value
+        if PLACE.shared is not None and value.shape == param.shape:
+            param.data = array_of(value)
+        else:
+            param.d = value
     return param
 
 

@@ -295,6 +295,9 @@ class _Unifier:
         self.aliases = {i for i in todo if not self.first.slots[i].given}
         for steps in zip(*[p.steps for p in self.programs], strict=True):
             self._step(steps)
+        for i in self.aliases:  # views that passes have left without a reader
+            for p in self.programs:
+                p.slots[i].root = i
 
     def _alike(self, i: int) -> None:
         slots = [p.slots[i] for p in self.programs]

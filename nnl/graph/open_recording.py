@@ -25,6 +25,7 @@ Axes = Mapping[str, Sequence[str | int | None]]  # {input: the dim of each axis,
 Array = np.ndarray[Any, Any]
 Build = Callable[[Mapping[str, int]], tuple[Variables, Variables]]
 ROOM = 1 << 20  # numbers between those of two nodes, for new ones
+NUMBERS = 64  # of an array that are explained one by one
 # (of what sizes are multiples, how large they are, how far apart in multiples)
 ATTEMPTS = (1, 1, 40), (1, 4, 40), (1, 16, 40), (1, 1, 12), (2, 2, 24), (8, 1, 16), (32, 1, 10)
 MULTIPLES = (1, 2, 4, 8, 16)
@@ -156,15 +157,15 @@ def _replace(
             arrays = [v.array.read("host") for v in edges]
             if all(_equal(arrays[0], a) for a in arrays[1:]):
                 continue
-            affine = evenly_spaced(arrays)
-            if affine is None:
+            computed = _computed(arrays)
+            if computed is None:
                 what = first.op.inputs[min(i, len(first.op.inputs) - 1)]
                 raise Unexplained(
                     f"{first.label}: {what} is an array of the shapes "
                     f"{', '.join(str(a.shape) for a in arrays)} that depends on open sizes: "
                     "compute it with functions of nnl"
                 )
-            made[leaf.key] = [_computed(*affine, a.shape) for a in arrays]
+            made[leaf.key] = computed
             for node, value in zip(nodes, made[leaf.key], strict=True):
                 for new in capture([value]):  # just before who reads it: sizes are known by then
                     new.seq = node.seq - ROOM + next(numbers)
@@ -178,50 +179,103 @@ def _equal(a: Array, b: Array) -> bool:
 
 def evenly_spaced(arrays: Sequence[Array]) -> tuple[Array, dict[int, Array]] | None:
     """(base, {axis: step}) if entry n along the axes that move is base + n step in all arrays."""
-    first = max(arrays, key=lambda a: a.size)
-    if first.dtype.kind not in "fiub" or len({a.ndim for a in arrays}) > 1:
+    axes = _moving(arrays)
+    spaced = _spaced(arrays, axes)
+    if spaced is None or not all(_alike(parts) for parts in spaced):
         return None
-    axes = [i for i in range(first.ndim) if len({a.shape[i] for a in arrays}) > 1]
-    exact = first.astype(np.float64)
-    corner = exact[tuple([slice(1) if i in axes else slice(None) for i in range(first.ndim)])]
-    steps = {}
-    for axis in axes:
-        index = [slice(1) if i in axes else slice(None) for i in range(first.ndim)]
-        index[axis] = slice(1, 2)
-        step = exact[tuple(index)] - corner
-        if step.size and step.any():
-            steps[axis] = step
-    if steps and (first.dtype.kind == "f" and not _whole([corner, *steps.values()])):
-        return None  # steps of floats are not exact
+    base, *steps = [parts[0] for parts in spaced]
+    found = {axis: step for axis, step in zip(axes, steps, strict=True) if step.any()}
+    return base.astype(arrays[0].dtype), found
+
+
+def _moving(arrays: Sequence[Array]) -> list[int]:
+    return [i for i in range(arrays[0].ndim) if len({a.shape[i] for a in arrays}) > 1]
+
+
+def _spaced(arrays: Sequence[Array], axes: Sequence[int]) -> list[list[Array]] | None:
+    """The first entries along some axes, then the steps along each, of all arrays."""
+    if arrays[0].dtype.kind not in "fiub" or len({a.ndim for a in arrays}) > 1:
+        return None
+    found: list[list[Any]] = [[] for _ in range(1 + len(axes))]
     for a in arrays:
-        want = np.broadcast_to(corner, a.shape)
-        for axis, step in steps.items():
-            numbers = np.arange(a.shape[axis])
-            want = want + step * numbers.reshape([-1 if i == axis else 1 for i in range(a.ndim)])
-        if not _equal(want.astype(a.dtype), a) or (steps and np.abs(want).max() >= 1 << 24):
+        exact = a.astype(np.float64)
+        corner = exact[tuple([slice(1) if i in axes else slice(None) for i in range(a.ndim)])]
+        want = corner
+        steps: list[Array | None] = []
+        for axis in axes:
+            index = [slice(1) if i in axes else slice(None) for i in range(a.ndim)]
+            index[axis] = slice(1, 2)
+            step = exact[tuple(index)] - corner if a.shape[axis] > 1 else None
+            steps.append(step)
+            if step is not None:
+                count = np.arange(a.shape[axis]).reshape(_along(axis, a.shape[axis], a.ndim))
+                want = want + step * count
+        moves = [corner, *[s for s in steps if s is not None]]
+        if a.dtype.kind == "f" and any(map(np.any, moves[1:])) and not _whole(moves):
+            return None  # steps of floats are not exact
+        if not _equal(np.broadcast_to(want, a.shape).astype(a.dtype), a):
             return None
-    return corner.astype(first.dtype), steps
+        if any(map(np.any, moves[1:])) and np.abs(want).max() >= 1 << 24:
+            return None
+        for parts, part in zip(found, [corner, *steps], strict=True):
+            parts.append(part)
+    for parts in found[1:]:
+        known = [p for p in parts if p is not None]
+        if len(known) < len(parts):  # an axis of one entry has any step
+            if not known or not _alike(known):
+                return None
+            parts[:] = [known[0]] * len(parts)
+    return found
+
+
+def _along(axis: int, n: int, rank: int) -> tuple[int, ...]:
+    return tuple([n if i == axis else 1 for i in range(rank)])
+
+
+def _alike(arrays: Sequence[Array]) -> bool:
+    return all(_equal(arrays[0], a) for a in arrays[1:])
 
 
 def _whole(arrays: Sequence[Array]) -> bool:
     return all(np.array_equal(a, np.rint(a)) for a in arrays)
 
 
-def _computed(base: Array, steps: dict[int, Array], shape: Sequence[int]) -> Value:
-    """base + n step along axes."""
-    kind = base.dtype
-    y: Variable = OPS["broadcast"](_leaf(base), shape=tuple(shape))
-    for axis, step in steps.items():
-        along = tuple([n if i == axis else 1 for i, n in enumerate(shape)])
-        numbers = OPS["reshape"](OPS["arange"](start=0.0, stop=float(shape[axis])), shape=along)
-        y = y + numbers * _leaf(step)
-    if kind != np.float32:
-        y = OPS["cast"](y, dtype=str(kind))
-    return y.edge
+def _computed(arrays: Sequence[Array]) -> list[Value] | None:
+    """The arrays as functions of sizes: base + n step along axes, or a few numbers."""
+    moving = _moving(arrays)
+    every = [i for i in range(arrays[0].ndim) if any(a.shape[i] > 1 for a in arrays)]
+    tried = [(axes, _spaced(arrays, axes)) for axes in (moving, every)]
+    (_, first), (_, second) = tried
+    if first is not None and (second is None or all(map(_alike, first))):
+        tried = tried[:1]
+    axes, spaced = tried[-1]
+    if spaced is None or any(not _alike(p) and p[0].size > NUMBERS for p in spaced):
+        return None
+    found = []
+    for k, a in enumerate(arrays):
+        y, *steps = [_given(parts, k) for parts in spaced]
+        if axes:
+            y = OPS["broadcast"](y, shape=a.shape)
+        for axis, parts, step in zip(axes, spaced[1:], steps, strict=True):
+            if not any(map(np.any, parts)):
+                continue
+            shape = _along(axis, n := a.shape[axis], a.ndim)
+            count = OPS["reshape"](OPS["arange"](start=0.0, stop=float(n)), shape=shape)
+            y = y + count * step
+        if a.dtype != np.float32:
+            y = OPS["cast"](y, dtype=str(a.dtype))
+        found.append(y.edge)
+    return found
 
 
-def _leaf(value: Array) -> Variable:
-    return Variable.from_numpy_array(value.astype(np.float32))
+def _given(arrays: Sequence[Array], k: int) -> Variable:
+    """One of some arrays: as it is where all are alike, else its numbers, which are sizes."""
+    a = arrays[k]
+    if _alike(arrays):
+        return Variable.from_numpy_array(a.astype(np.float32))
+    numbers = [OPS["constant"](val=float(n), shape=(1,)) for n in a.flat]
+    y = numbers[0] if len(numbers) == 1 else OPS["concatenate"](*numbers, axis=0)
+    return OPS["reshape"](y, shape=a.shape)  # type: ignore[no-any-return]
 
 
 # ---- programs ----

@@ -7,6 +7,8 @@ import pytest
 import nnl as nn
 import nnl.parametric_functions as PF
 from nnl.cli.main import main
+from nnl.converters.model import OnnxFile
+from nnl.converters.onnx import load
 from nnl.converters.open_sizes import OpenSizes, named, words
 from nnl.utils.save import save
 
@@ -71,9 +73,32 @@ def tokens(path):
     saved(path, nodes, [("x", ["N", "T", 8])], [("y", [None, None, 8])], weights)
 
 
+def mask(path):
+    """A padding mask for attention as PyTorch writes it: x[b, t] by places in all rows as one."""
+    node = helper.make_node
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Split", ["shape", "ones"], ["batch", "time"], axis=0),
+        node("Squeeze", ["batch"], ["b"]),
+        node("Squeeze", ["time"], ["t"]),
+        node("Range", ["zero", "b", "one"], ["samples"]),
+        node("Reshape", ["samples", "column"], ["sample"]),
+        node("Range", ["zero", "t", "one"], ["at"]),
+        node("Mul", ["sample", "t"], ["row"]),
+        node("Add", ["row", "at"], ["places"]),
+        node("Reshape", ["x", "flat"], ["all"]),
+        node("Gather", ["all", "places"], ["chosen"]),
+        node("Mul", ["chosen", "chosen"], ["y"]),
+    ]
+    numbers = {"zero": 0, "one": 1, "ones": [1, 1], "flat": [-1], "column": [-1, 1, 1, 1]}
+    weights = [(k, np.array(v)) for k, v in numbers.items()]
+    saved(path, nodes, [("x", ["N", "T"])], [("y", [None, 1, 1, None])], weights)
+
+
 @pytest.mark.parametrize(
     "write,shapes",
     [
+        (mask, [(1, 1), (3, 17), (2, 1), (1, 9)]),
         (picture, [(1, 3, 32, 32), (2, 3, 31, 64), (5, 3, 9, 20)]),
         (tokens, [(1, 8, 8), (3, 17, 8), (2, 1, 8)]),
     ],
@@ -88,6 +113,24 @@ def test_an_open_file_becomes_an_open_program(write, shapes, tmp_path):
         x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
         (want,) = session.run(None, {"x": x})
         np.testing.assert_allclose(found.run(x=x)["y"], want, atol=2e-5, rtol=2e-5)
+
+
+def test_networks_of_one_file_share_their_weights(tmp_path):
+    tokens(tmp_path / "net.onnx")
+    model = OnnxFile(tmp_path / "net.onnx")
+    first, second = (model.sized({"N": 2, "T": t}) for t in (5, 7))
+    with nn.parameter_scope("", first.parameters):
+        weights = nn.get_parameters()
+    with nn.parameter_scope("", second.parameters):
+        assert all(v.data.bufs is weights[k].data.bufs for k, v in nn.get_parameters().items())
+    assert {k: v.shape for k, v in weights.items()} == {"w": (8, 8), "table": (256, 8)}
+    net = load(str(tmp_path / "net.onnx"))  # what is trained has weights of its own
+    with nn.parameter_scope("a"):
+        net(nn.Variable((2, 5, 8)))
+    with nn.parameter_scope("b"):
+        net(nn.Variable((2, 5, 8)))
+    a, b = (nn.get_parameters()[f"{scope}/w"] for scope in "ab")
+    assert not np.shares_memory(a.d, b.d)
 
 
 def test_names_ranges_and_numbers_can_be_said(tmp_path, capsys):

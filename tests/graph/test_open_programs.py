@@ -228,6 +228,22 @@ def test_what_sizes_are_a_multiple_of_is_found_out(tmp_path):
     assert (dims["n"].multiple, dims["h"].multiple) == (1, 4)
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        lambda n, m: np.arange(n)[:, None] * m + np.arange(m),  # places in rows that follow another
+        lambda n, m: np.array([n, m, n * m]),
+        lambda n, m: np.full((n, 1), m // 2) + np.arange(3) * n,
+        lambda n, m: np.arange(m) % 1 + n,
+    ],
+)
+def test_arrays_of_numbers_that_sizes_give_are_computed(table, tmp_path):
+    check_sizes(
+        lambda x: {"t": array(table(*x.shape)) * 1, "y": x * 2}, {"x": ("n", "m")},
+        [{"x": s} for s in ((2, 5), (1, 1), (7, 3), (1, 40))], tmp_path,
+    )  # fmt: skip
+
+
 def test_data_and_back(tmp_path):
     x = nn.Variable((4, 3))
     nn.save_program(tmp_path / "a.nnlp", lambda x: x[1:] * 2, {"x": x}, open={"x": ("n", None)})

@@ -18,6 +18,8 @@ import numpy as np
 import nnl.functions as F
 from nnl.converters.onnx.errors import OnnxError
 from nnl.core.context import STATE
+from nnl.core.graph import Value
+from nnl.core.parameter import array_of
 from nnl.core.variable import Variable
 
 MAX_BYTES = 2**31  # of one array that a node makes from a shape in the file; more is an attack
@@ -109,7 +111,8 @@ def var(x: Any) -> Variable:
         a = a.astype(np.float32)
     elif dtype.kind not in "fiu":
         raise OnnxError(f"values of type {dtype.name} cannot be computed with")
-    y = Variable.from_numpy_array(a)
+    nd = array_of(a)
+    y = Variable.of_edge(Value.leaf(nd), nd)
     if a.dtype != dtype:
         y.info = dtype
     return y
