@@ -50,7 +50,8 @@ def read_weights(path: Path) -> dict[str, Array]:
             f"{', '.join(_READERS)}"
         )
     with open(path, "rb", buffering=0) as file:
-        return _READERS[extension](file, f"read_weights: {path}")
+        found = _READERS[extension](file, f"read_weights: {path}")
+    return {k: a.astype(np.float32) if a.dtype.name == "bfloat16" else a for k, a in found.items()}
 
 
 def load_weights(

@@ -8,7 +8,7 @@ from nnl.core.safetensors import read_header
 
 
 def read_safetensors(data: Array, where: str) -> dict[str, Array]:
-    """The arrays of a file by name; bfloat16 becomes float32, the others are views of `data`.
+    """The arrays of a file by name; views of `data` where they begin as they must.
 
     Raises:
         ValueError: The file is not what the format says; the text names the array.

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from nnl.core.context import half_type
+
 Array = np.ndarray[Any, Any]
 MAX_AXES = 32  # what every numpy has room for
 
@@ -46,7 +48,7 @@ def check_shape(shape: Any, where: str) -> None:
 
 
 def as_array(raw: Array, dtype: np.dtype[Any] | str, shape: tuple[int, ...], where: str) -> Array:
-    """Bytes as an array, without a copy where memory allows it; "bf16" widens to float32.
+    """Bytes as an array, without a copy where memory allows it; "bf16" is bfloat16.
 
     Raises:
         ValueError: There are more or fewer bytes than the shape takes, or booleans that are
@@ -62,7 +64,6 @@ def as_array(raw: Array, dtype: np.dtype[Any] | str, shape: tuple[int, ...], whe
     if kind == np.bool_ and raw.size and raw.max() > 1:
         raise ValueError(f"{where}: a boolean is {raw.max()}, wanted 0 or 1")
     values: Array = raw.view(kind).reshape(shape)
-    if wide:
-        # a bfloat16 is the upper half of a float32
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values if kind.isnative else values.astype(kind.newbyteorder("="))
+    if not kind.isnative:
+        values = values.astype(kind.newbyteorder("="))
+    return values.view(half_type("bfloat16")) if wide else values
