@@ -55,6 +55,34 @@ Specs batch_matmul_of(const RuleCall& c) {
 }
 const ShapeRule batch_matmul{"batch_matmul", "a b", batch_matmul_of};
 
+// ---- weights of 4 or 8 bits ----
+
+int64_t columns_of(const RuleCall& c, size_t w) {
+  const int64_t bits = c.integer("bits", 4, 8), size = c.integer("group_size", 2);
+  c.in_range("bits", bits == 4 || bits == 8, "4 or 8");
+  c.in_range("group_size", size % 2 == 0, "an even number");
+  c.has_type(w, DType::u8);
+  if (c[w].rank() != 2) c.fail(w, "rank 2");
+  const int64_t rows = c[w].shape[0], columns = c[w].shape[1] * 8 / bits;
+  if (columns % size) c.fail(w, "a multiple of group_size " + std::to_string(size));
+  for (size_t i : {w + 1, w + 2}) c.has_shape(i, {rows, columns / size});
+  return columns;
+}
+Specs dequantize_groups_of(const RuleCall& c) {
+  return {with_type(with_shape(c[0], {c[0].shape[0], columns_of(c, 0)}), DType::f32)};
+}
+Specs quantized_matmul_of(const RuleCall& c) {
+  c.rank_at_least(0, 1);
+  const int64_t columns = columns_of(c, 1), bits = c.integer("activation_bits", 8, 32);
+  c.in_range("activation_bits", bits == 8 || bits == 32, "8 or 32");
+  Shape y = c[0].shape;
+  if (y.back() != columns) c.fail(0, std::to_string(columns) + " columns");
+  y.back() = c[1].shape[0];
+  return {with_shape(c[0], y)};
+}
+const ShapeRule dequantize_groups{"dequantize_groups", "w scale offset?", dequantize_groups_of};
+const ShapeRule quantized_matmul{"quantized_matmul", "x w scale offset?", quantized_matmul_of};
+
 // ---- rows that indices choose ----
 
 Shape rows_at(const Shape& index, const Shape& table) {

@@ -17,6 +17,7 @@ _FAMILIES = (
     "import_signal",
     "import_image",
     "import_quantization",
+    "import_quantized_weights",
     "import_text",
     "import_regex",
 )
