@@ -1,16 +1,77 @@
 # SPDX-License-Identifier: Apache-2.0
-"""multi_head_attention, composed of other functions."""
+"""Attention as users call it; multi_head_attention is composed of other functions."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from nnl.core.annotations import Input, checked
+from nnl.core.op import OPS
 from nnl.core.spec import ShapeError
 
-__all__ = ["multi_head_attention"]
+__all__ = ["attention", "multi_head_attention"]
 
 _NAME = "multi_head_attention"
+
+
+@checked
+def attention(
+    query: Input,
+    key: Input,
+    value: Input,
+    mask: Input | None = None,
+    lengths: Input | None = None,
+    offsets: Input | None = None,
+    segments: Input | None = None,
+    causal: bool = False,
+    causal_offset: int = 0,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    scale: float | None = None,
+) -> Any:
+    r"""Scaled dot product attention with grouped queries, without memory for the scores.
+
+    $$y_{bhi} = \sum_j P_{bhij} v_{bgj}, \quad
+    P = \mathrm{softmax}_j(s\, q_{bhi} \cdot k_{bgj} + \mathit{mask})$$ over the keys j that the
+    query sees, with $g = \lfloor h G / H \rfloor$. Query i of sample b stands at the position
+    i + causal_offset + offsets[b], key j at j. The kernels of the native engine keep no scores, so
+    memory grows with T + S, backward too; what has no kernel does keep them.
+
+    Args:
+        query: (B, H, T, D).
+        key, value: (B, G, S, D) and (B, G, S, E), where G divides H.
+        mask: Added to the scores (B, H, T, S), of which any axis may be 1 in it. It may be learned.
+        lengths: (B,), integers: a sample has only that many keys.
+        offsets: (B,), integers, see above.
+        segments: (B, T), integers, where S is T: queries see only keys of the same number, as where
+            several texts follow each other in one row.
+        causal: A query sees the keys up to its own position only.
+        causal_offset: See above; S - T lets the last query see all keys.
+        window: A query sees only keys at a distance below it: the latest `window` keys if causal.
+        soft_cap: Scores s become $c \tanh(s / c)$ before the mask is added.
+        scale: s; $1 / \sqrt{D}$ if left out.
+    Returns:
+        (B, H, T, E). A query that sees no key gives 0.
+    Raises:
+        ShapeError: Sizes do not fit, or G does not divide H.
+        ValueError: window or soft_cap is not above 0.
+    Source: Dao et al., FlashAttention, arXiv:2205.14135; Ainslie et al., GQA, arXiv:2305.13245.
+    Example:
+        >>> q = array(rng.normal(size=(1, 4, 3, 8)))
+        >>> k, v = array(rng.normal(size=(1, 2, 3, 8))), array(np.ones((1, 2, 3, 5)))
+        >>> F.attention(q, k, v, causal=True).d[0, 0, 0]
+        array([1., 1., 1., 1., 1.], dtype=float32)
+    """
+    for argument, limit in (("window", window), ("soft_cap", soft_cap)):
+        if limit is not None and not limit > 0:
+            raise ValueError(f"attention: {argument} is {limit}, wanted more than 0, or None")
+    if len(query.shape) != 4:
+        raise ShapeError(f"attention: query {query.spec} has not the four axes (B, H, T, D)")
+    return OPS["attention"](
+        query, key, value, mask, lengths, offsets, segments, causal=causal,
+        causal_offset=causal_offset, window=window or 0, soft_cap=soft_cap or 0.0,
+        scale=(query.shape[3] or 1) ** -0.5 if scale is None else scale,
+    )  # fmt: skip
 
 
 @checked

@@ -14,6 +14,7 @@ from nnl.core import random as nnl_random
 from nnl.core.context import STATE
 from nnl.core.op import Cost, Sample, op
 from nnl.core.spec import ShapeError, Spec, check_same_shape
+from nnl.functions.multinomial import drawn
 from nnl.functions.on_device import add_at
 
 CATEGORY = "Random"
@@ -303,40 +304,10 @@ class random_choice:
         n, count = x.shape[-1], int(np.prod(shape, dtype=np.int64))
         rows = int(np.prod(x.shape[:-1], dtype=np.int64))
         weights = w.reshape(rows, n).astype(np.float64)
-        positive = self._check_weights(weights, count)
-        if self.replace:
-            total = np.cumsum(weights, axis=1)
-            u = nnl_random.uniform(rng, (rows, count), np.float64) * total[:, -1:]
-            # rows are put one after another on one axis, so that one search serves all of them
-            start = np.concatenate([[0.0], np.cumsum(total[:, -1])[:-1]])[:, None]
-            flat = np.searchsorted((total + start).ravel(), (u + start).ravel(), side="right")
-            last = n - 1 - np.argmax(positive[:, ::-1], axis=1)  # rounding can reach the end
-            index = np.clip(
-                flat.reshape(rows, count) - np.arange(rows)[:, None] * n, 0, last[:, None]
-            )
-        else:
-            u = nnl_random.uniform(rng, (rows, n), np.float64)
-            with np.errstate(divide="ignore"):
-                keys = np.where(positive, -np.log1p(-u) / weights, np.inf)  # exponential arrivals
-            index = np.argsort(keys, axis=1, kind="stable")[:, :count]
+        index = drawn("random_choice", "w", weights, rng, count, self.replace)
         index = index + np.arange(rows)[:, None] * n  # into x as one axis
         index = index.astype(np.int64).reshape(x.shape[:-1] + shape)
         return x.reshape(-1)[index], index
-
-    def _check_weights(self, weights, count):
-        positive = weights > 0
-        if not np.all(weights >= 0):
-            bad = weights[~(weights >= 0)][0]
-            raise ValueError(f"random_choice: w has the weight {bad}, wanted weights >= 0")
-        enough = positive.sum(axis=1)
-        if np.any(enough == 0):
-            raise ValueError("random_choice: w has no positive weight in a slice, wanted one")
-        if not self.replace and np.any(enough < count):
-            raise ValueError(
-                f"random_choice: w has {enough.min()} positive weights in a slice, wanted {count} "
-                "to draw without replacement"
-            )
-        return positive
 
     def vjp(self, gy, _, *, index, x_spec, need):
         g = index_scatter(gy, index, shape=x_spec.shape)

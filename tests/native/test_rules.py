@@ -185,7 +185,7 @@ TEXTS = [
     ("max", dict(axes=(1,), keep_dims=False), [(2, 0)], "wanted an element along the axes"),
     ("gather_nd", {}, [(2, 3), (3, 4)], r"indices .*, wanted \(m, ...\) with m from 1 to the rank"),
     ("attention", dict(transpose_k=False, heads=1, causal_offset=0), [(2, 3)] * 3,
-     r"q float32\[2, 3\], wanted rank 3 or 4"),
+     r"query float32\[2, 3\], wanted rank 3 or 4"),
     ("nms_detection2d", {}, [(1, 2, 5)], r"wanted \(B, N, 5 \+ C\) with at least one class"),
     ("affine", dict(base_axis=1), [(2, 3), None, None], "weight is missing"),
     ("roi_align", BOXES, [(3, 8, 8), (1, 5)], r"the images float32\[3, 8, 8\] have not rank 4"),

@@ -43,6 +43,11 @@ bool sizes_of(const Signature& s, size_t first, size_t mask, Sizes* out) {
   z.scale = static_cast<float>(a.number("scale"));
   z.causal = a.has("causal") && a.flag("causal");
   z.offset = a.has("causal_offset") ? a.integer("causal_offset") : 0;
+  if ((a.has("window") && a.integer("window")) || (a.has("soft_cap") && a.number("soft_cap")) ||
+      z.offset < 0)
+    return false;
+  for (size_t i = mask + 1; i < s.in.size(); ++i)
+    if (s.given(i)) return false;
   const int64_t k_keys = axis(k, z.keys_transposed ? -1 : -2);
   const int64_t k_depth = axis(k, z.keys_transposed ? -2 : -1);
   if (k_keys != z.keys || k_depth != z.depth || k.shape[0] != q.shape[0] ||

@@ -105,24 +105,33 @@ const ShapeRule embed_backward{"embed_backward", "x0# gy", embed_backward_of};
 
 // ---- attention ----
 
+// q is the place of query; mask, lengths, offsets and segments follow each other from `mask` on.
 void check_attention(const RuleCall& c, size_t q, size_t mask) {
   const Shape &sq = c[q].shape, &sk = c[q + 1].shape, &sv = c[q + 2].shape;
   const size_t rank = sq.size();
   if (rank != 3 && rank != 4) c.fail(q, "rank 3 or 4");
-  for (size_t i : {q + 1, q + 2}) {
-    if (c[i].shape.size() != rank || !std::equal(sq.begin(), sq.end() - 2, c[i].shape.begin()))
-      c.fail(i, "the rank and the first axes of " + c.text(q));
-  }
+  for (size_t i : {q + 1, q + 2})
+    if (c[i].shape.size() != rank || c[i].shape[0] != sq[0])
+      c.fail(i, "the rank and the samples of " + c.text(q));
   const bool turned = c.attributes.flag("transpose_k");
   const int64_t keys = sk[rank - (turned ? 1 : 2)];
   if (sk[rank - (turned ? 2 : 1)] != sq.back()) c.fail(q + 1, "the width of " + c.text(q));
-  if (sv[rank - 2] != keys) c.fail(q + 2, std::to_string(keys) + " keys");
+  if (sv[rank - 2] != keys || sv[1] != (rank == 4 ? sk[1] : keys))
+    c.fail(q + 2, "the heads and positions of " + c.text(q + 1));
+  if (rank == 4 && (!sk[1] || sq[1] % sk[1]))
+    c.fail(q + 1, "a divisor of the " + std::to_string(sq[1]) + " heads of " + c.text(q));
   const int64_t heads = c.integer("heads", rank == 3 ? 1 : -longest_axis);
   if (rank == 3 && sq[0] % heads) c.fail(q, "a multiple of heads " + std::to_string(heads));
   c.integer("causal_offset", -longest_axis);
-  if (!c.given(mask)) return;
-  Shape full = {sq[0], sq[1], sq[rank - 2], keys}, own = c[mask].shape;
+  if (c.attributes.has("window")) c.integer("window", 0);
+  Shape full = {sq[0], sq[1], sq[rank - 2], keys};
   if (rank == 3) full[0] = sq[0] / heads, full[1] = heads;
+  for (size_t i : {mask + 1, mask + 2}) c.has_shape(i, {full[0]});
+  if (c.given(mask + 3) && full[2] != keys)
+    c.fail(mask + 3, "nothing, as there are not as many keys as queries");
+  c.has_shape(mask + 3, {full[0], keys});
+  if (!c.given(mask)) return;
+  Shape own = c[mask].shape;
   if (own.size() == 3 && heads == 1) own.insert(own.begin() + 1, 1);
   if (own.size() < 4) own.insert(own.begin(), 4 - own.size(), 1);
   if (!stretches(own, full))
@@ -136,7 +145,8 @@ Specs attention_of(const RuleCall& c) {
   sums.shape.pop_back();
   return {y, sums};
 }
-const ShapeRule attention{"attention", "q k v mask?", attention_of};
+const ShapeRule attention{"attention", "query key value mask? lengths?# offsets?# segments?#",
+                          attention_of};
 
 Specs attention_backward_of(const RuleCall& c) {
   check_attention(c, 1, 6);
@@ -148,8 +158,9 @@ Specs attention_backward_of(const RuleCall& c) {
   c.has_shape(5, y);
   return {c[1], c[2], c[3]};
 }
-const ShapeRule attention_backward{"attention_backward", "gy q k v y lse mask?",
-                                   attention_backward_of};
+const ShapeRule attention_backward{
+    "attention_backward", "gy query key value y lse mask? lengths?# offsets?# segments?# glse?",
+    attention_backward_of};
 
 }  // namespace
 }  // namespace nnl

@@ -48,7 +48,8 @@ ShapeRule::ShapeRule(const char* op, const char* inputs, RuleOf rule) {
   std::istringstream words(inputs);
   for (std::string word; words >> word;) {
     RuleInput x;
-    x.variadic = word.front() == '*', x.optional = word.back() == '?', x.whole = word.back() == '#';
+    x.variadic = word.front() == '*';
+    x.optional = word.find('?') != word.npos, x.whole = word.find('#') != word.npos;
     x.name = word.substr(x.variadic, word.find_first_of("?#") - x.variadic);
     entry.inputs.push_back(x);
     if (!x.variadic && !x.optional) entry.required = entry.inputs.size();

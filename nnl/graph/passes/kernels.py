@@ -164,7 +164,7 @@ class _Chooser:
         """Inputs that are zero and that the kernel may do without."""
         op, slots = OPS[step.op], self.program.slots
         places = [op.inputs.index(name) for name in zeros(op)]
-        return {p for p in places if slots[step.ins[p]].zero}
+        return {p for p in places if p < len(step.ins) and slots[step.ins[p]].zero}
 
     def _append(self, step: Step, spaces: list[str]) -> None:
         """Add a step; what must end up plain is converted right after it."""
