@@ -372,3 +372,24 @@ def test_code_lines_leave_out_comments_blank_lines_and_docstrings() -> None:
     source = '"""Doc\nof two lines."""\n\n# why\nx = """a\nb"""  # a value, so it counts\n'
     source += 'def f():\n    "doc"\n    return (1,\n            # why\n            2)\n'
     assert code_lines(source) == 2 + 1 + 2
+
+
+def test_importing_nnl_imports_little_else() -> None:
+    """What costs time and most programs never use comes when it is used."""
+    code = "import sys, nnl; print(len(sys.modules), *sys.modules)"
+    command = [sys.executable, "-c", code]
+    count, *names = subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.split()
+    late = {
+        "importlib.metadata",
+        "email",
+        "asyncio",
+        "urllib.request",
+        "onnx",
+        "h5py",
+        "PIL",
+        "tqdm",
+    }
+    assert not late & set(names)
+    assert int(count) < 500
