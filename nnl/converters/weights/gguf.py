@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_dtypes import bfloat16
 
+from nnl.converters.weights.groups import Groups, packed
+
 Array = np.ndarray[Any, Any]
 
 SCALARS = {
@@ -38,16 +40,6 @@ SCALARS = {
 }
 STRING, ARRAY = 8, 9
 MOST_AXES, MOST_DEPTH = 4, 4
-
-
-class Groups(NamedTuple):
-    """A matrix of few bits, as `nnl.functions.quantized_matmul` takes it."""
-
-    w: Array
-    scale: Array
-    offset: Array | None
-    bits: int
-    group_size: int
 
 
 class Blocks(NamedTuple):
@@ -179,9 +171,7 @@ class Tensor(NamedTuple):
         blocks = self.format.decode(self.data.reshape(-1, self.format.bytes))
         rows, columns = self.shape
         size = blocks.codes.shape[1] // blocks.scale.shape[1]
-        codes = blocks.codes.reshape(rows, columns)
-        if blocks.bits == 4:
-            codes = codes[:, ::2] | codes[:, 1::2] << 4
+        codes = packed(blocks.codes.reshape(rows, columns), blocks.bits)
         numbers = [blocks.scale] if blocks.offset is None else [blocks.scale, blocks.offset]
         sizes = np.abs(np.concatenate(numbers, axis=1))
         limits = np.finfo(np.float16)
