@@ -318,6 +318,13 @@ class OnnxFile(ForeignModel):
 
         super().__init__(load(path), str(path))
 
+    def sized(self, sizes: Mapping[str, int]) -> Network:
+        self._model.open = True
+        try:
+            return super().sized(sizes)
+        finally:
+            self._model.open = False
+
     def name(self) -> str:
         return self._model.model.graph.name or "network"
 

@@ -95,9 +95,40 @@ def mask(path):
     saved(path, nodes, [("x", ["N", "T"])], [("y", [None, 1, 1, None])], weights)
 
 
+def distances(path):
+    """Biases by the logarithm of how far tokens are apart, as in T5, for what came before alone."""
+    node = helper.make_node
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "one"], ["time"]),
+        node("Range", ["zero", "time", "one"], ["at"]),
+        node("Unsqueeze", ["at", "last"], ["row"]),
+        node("Sub", ["at", "row"], ["far"]),
+        node("Abs", ["far"], ["apart"]),
+        node("Add", ["apart", "one"], ["more"]),
+        node("Cast", ["more"], ["real"], to=FLOAT),
+        node("Log", ["real"], ["log"]),
+        node("Cast", ["log"], ["bucket"], to=INT64),
+        node("Min", ["bucket", "two"], ["known"]),
+        node("Gather", ["table", "known"], ["bias"]),
+        node("LessOrEqual", ["far", "zero"], ["before"]),
+        node("ConstantOfShape", ["pair"], ["ones"], value=helper.make_tensor("v", INT64, [1], [1])),
+        node("Mul", ["ones", "time"], ["square"]),
+        node("Expand", ["minus", "square"], ["never"]),
+        node("Where", ["before", "bias", "never"], ["scores"]),
+        node("Softmax", ["scores"], ["p"]),
+        node("MatMul", ["p", "x"], ["y"]),
+    ]
+    numbers = {"zero": 0, "one": 1, "two": 2, "last": [-1], "pair": [2]}
+    weights = [("minus", np.float32(-1e9)), ("table", weight(3))]
+    weights += [(k, np.array(v)) for k, v in numbers.items()]
+    saved(path, nodes, [("x", ["N", "T", 8])], [("y", [None, None, 8])], weights)
+
+
 @pytest.mark.parametrize(
     "write,shapes",
     [
+        (distances, [(1, 1, 8), (3, 17, 8), (2, 30, 8)]),
         (mask, [(1, 1), (3, 17), (2, 1), (1, 9)]),
         (picture, [(1, 3, 32, 32), (2, 3, 31, 64), (5, 3, 9, 20)]),
         (tokens, [(1, 8, 8), (3, 17, 8), (2, 1, 8)]),

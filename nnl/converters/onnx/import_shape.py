@@ -13,6 +13,7 @@ from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.registry import onnx_import
 from nnl.converters.onnx.tensors import dtype_of_code
 from nnl.converters.onnx.values import (
+    Sized,
     array,
     axis_of,
     broadcast,
@@ -62,13 +63,18 @@ def shape(ctx: Any, node: Any, x: Any) -> Any:
     """Sizes of x, as int64."""
     sizes = shape_of(x)
     start = getattr(node, "start", None) or 0
-    return np.array(sizes[start : getattr(node, "end", None)], np.int64)
+    return _sizes(ctx, x, sizes[start : getattr(node, "end", None)])
 
 
 @onnx_import("Size")
 def size(ctx: Any, node: Any, x: Any) -> Any:
     """Number of elements, as int64."""
-    return np.array(math.prod(shape_of(x)), np.int64)
+    return _sizes(ctx, x, math.prod(shape_of(x)))
+
+
+def _sizes(ctx: Any, x: Any, numbers: Any) -> Any:
+    found = np.array(numbers, np.int64)
+    return found.view(Sized) if ctx.open and (is_var(x) or isinstance(x, Sized)) else found
 
 
 @onnx_import("Reshape")
@@ -364,7 +370,8 @@ def _convert(x: Any, dtype: Any, saturate: int) -> Any:
         return x.astype(np.float32).astype(np.int64).astype(dtype)
     if dtype.name.endswith("int4") or dtype.name.endswith("int2"):
         return x.astype(np.int8 if dtype.name.startswith("i") else np.uint8).astype(dtype)
-    return x.astype(dtype)
+    with np.errstate(invalid="ignore"):  # of infinities, which are any whole number
+        return x.astype(dtype)
 
 
 @onnx_import("Range")

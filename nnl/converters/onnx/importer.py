@@ -66,7 +66,10 @@ class OnnxModel:
     Attributes:
         model: The typed view of the file.
         inputs, outputs: Names, in order.
+        open: Whether it is recorded for open sizes, at some of them.
     """
+
+    open = False
 
     def __init__(
         self,
@@ -164,6 +167,7 @@ class OnnxModel:
             values = self._bind(args, named, compute)
             self._warn_of_strangers()
             machine = interpreter(self.model, self._initial, self.max_trips)
+            machine.open = self.open
             outs: list[Any] = all_or_nothing(
                 machine.run, (self.model.graph, values, Scope(None, None)), {}
             )

@@ -8,6 +8,8 @@ numpy's integers where ONNX has integers. Everything else becomes Variables.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,14 @@ from nnl.converters.onnx.model import Graph, Model, UnknownNode
 from nnl.converters.onnx.operators import Node
 from nnl.converters.onnx.registry import ONNX, one_to_one
 from nnl.converters.onnx.table import table_handler
-from nnl.converters.onnx.values import array, dtype_of, is_float, is_var, known, tagged
+from nnl.converters.onnx.values import Sized, array, dtype_of, is_float, is_var, known, tagged, var
 from nnl.core.context import STATE, using
 from nnl.core.context import Context as Device
 from nnl.core.variable import Variable
 
+# what makes tables of sizes
+_MAKERS = "ConstantOfShape", "Expand", "EyeLike", "NonZero", "Range", "Tile"
+LARGEST = 2**20  # elements of a table that are computed to know them, if the program can
 MAX_DEPTH = 48  # of graphs and functions inside each other
 MAX_RUNS = 10**5  # of graphs and functions; loops inside loops that want more would never end
 # RuntimeError is what oneDNN raises where memory or its own bounds do not suffice
@@ -62,12 +67,14 @@ class Interpreter:
         opsets: Operator versions in force, by domain.
         scope: Where the present node reads and writes.
         max_trips: Of loops whose number of trips only values know; None: any number.
+        open: Whether the graph is recorded for open sizes: tables are computed in it then.
     """
 
     def __init__(
         self, model: Model, initial: Callable[[str, Any], Any], max_trips: int | None = None
     ) -> None:
         self.model, self.initial, self.max_trips = model, initial, max_trips
+        self.open = False
         self.opsets = model.opsets
         self.scope = Scope(None, None)
         self.depth = self.runs = 0
@@ -160,10 +167,35 @@ class Interpreter:
             v is not None and not isinstance(v, list) and dtype_of(v) == np.float64 for v in values
         ):
             changes.update(context=_double(), target=_double().target)
+        run = partial(self._handled, node, handler)
+        any_table = any(isinstance(v, Sized) and v.table for v in values)
+        made: list[Any] = []
+        if any_table:  # unless that needs the numbers
+            errors = *_CAUSES, OnnxError, ValueError, NotImplementedError
+            recording = {**changes, "auto_forward": False, "no_grad": STATE.no_grad}
+            with using(**recording), suppress(*errors):
+                tables = [var(v) if isinstance(v, Sized) and v.table else v for v in values]
+                made = run(tables, False)
+        if made and (not constant or all(is_var(y) and y.size > LARGEST for y in made)):
+            return made
         with using(**changes):
-            outs = handler(self, node, *values)
-            outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
-            return self._finish(node, values, outs, constant)
+            outs = run(values, constant)
+        if constant and any(isinstance(v, Sized) for v in values):
+            table = any_table or node.op_type in _MAKERS
+            for i, y in enumerate(outs):
+                graph = made[i] if i < len(made) and is_var(made[i]) else None
+                inside = isinstance(y, Sized) and y.table and graph is None
+                if isinstance(y, np.ndarray) and not inside:
+                    outs[i] = y = y.view(Sized)
+                    y.table, y.graph = table and y.dtype.kind != "O", graph
+        return outs
+
+    def _handled(
+        self, node: Node, handler: Callable[..., Any], values: list[Any], constant: bool
+    ) -> list[Any]:
+        outs = handler(self, node, *values)
+        outs = list(outs) if isinstance(outs, (tuple, list)) else [outs]
+        return self._finish(node, values, outs, constant)
 
     def _finish(self, node: Node, values: Any, outs: list[Any], constant: bool) -> list[Any]:
         """Give every output the type the schema promises; read constants and all but floats."""
@@ -171,7 +203,7 @@ class Interpreter:
             if out is None or isinstance(out, list):
                 continue
             if not is_var(out):
-                out = np.asarray(out)
+                out = np.asanyarray(out)
             dtype = _promised(node, i, values)
             if dtype is None:
                 dtype = dtype_of(out)

@@ -26,6 +26,20 @@ MAX_BYTES = 2**31  # of one array that a node makes from a shape in the file; mo
 MAX_INTS = 2**20  # of a value that is read as sizes or axes
 
 
+class Sized(np.ndarray[Any, Any]):
+    """A constant that follows from open sizes.
+
+    Attributes:
+        table: Whether it is what Range and the like make of sizes, or is computed from that: it is
+            computed in the program, too. Sizes themselves are not: these become attributes.
+        graph: The Variable that computes a table; None where it is evenly spaced, or something that
+            needs its numbers has made it.
+    """
+
+    table: bool = False
+    graph: Any = None
+
+
 def is_var(x: Any) -> bool:
     """Whether x is a Variable."""
     return isinstance(x, Variable)
@@ -34,6 +48,8 @@ def is_var(x: Any) -> bool:
 def dtype_of(x: Any) -> np.dtype[Any]:
     """The ONNX element type of a value."""
     if isinstance(x, Variable):
+        if isinstance(x.info, Sized):
+            return x.info.dtype
         return x.info if isinstance(x.info, np.dtype) else x.spec.dtype
     return np.asarray(x).dtype
 
@@ -69,6 +85,8 @@ def array(x: Any, what: str = "a value") -> Any:
     """
     if not isinstance(x, Variable):
         return np.asarray(x)
+    if isinstance(x.info, Sized):
+        return np.asarray(x.info)
     if not known(x):
         raise OnnxError(
             f"needs the number in {what} while the graph is built, and it depends on the model's "
@@ -103,6 +121,11 @@ def var(x: Any) -> Variable:
     """The value as a Variable; bools become 0 and 1, small floats float32."""
     if isinstance(x, Variable):
         return x
+    if isinstance(x, Sized) and x.table and not (STATE.auto_forward and STATE.trace is None):
+        v = var(np.asarray(x)) if x.graph is None else x.graph
+        y = Variable.of_edge(v.edge, v._data)
+        y.info = x  # handlers that need the numbers find them there
+        return y
     a = np.asarray(x)
     dtype = a.dtype
     if dtype.kind == "O":
