@@ -78,12 +78,12 @@ def in_litert(path: str, x: Any) -> Any:
     return interpreter.get_tensor(result["index"])
 
 
-@pytest.mark.parametrize("extension", [".tflite", ""])
+@pytest.mark.parametrize("extension", [".onnx", ".tflite", ""])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_open_sizes_of_onnx_stay_open(name: str, extension: str, tmp_path: Path) -> None:
     """In the file, and in the program that is made of the file; "" is a SavedModel."""
     write, shapes, sizes = NETWORKS[name]
-    source, file = str(tmp_path / "net.onnx"), str(tmp_path / f"net{extension}")
+    source, file = str(tmp_path / "net.onnx"), str(tmp_path / f"out{extension}")
     write(Path(source))
     kind = [] if extension else ["-O", "SAVED_MODEL"]
     assert main(["convert", "--verify", *kind, *sizes, source, file]) == 0
@@ -96,6 +96,9 @@ def test_open_sizes_of_onnx_stay_open(name: str, extension: str, tmp_path: Path)
         np.testing.assert_allclose(found, want, atol=2e-5, rtol=2e-5)
         if extension == ".tflite":
             np.testing.assert_allclose(in_litert(file, x), want, atol=2e-5, rtol=2e-5)
+        if extension == ".onnx":
+            (found,) = runtime.InferenceSession(file).run(None, {"x": x})
+            np.testing.assert_allclose(found, want, atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize("extension", [".onnx", ".tflite", ".nnp", ".pb"])
@@ -136,13 +139,15 @@ def test_numbers_that_no_expression_gives_are_named(tmp_path: Path, capsys: Any)
     assert not file.exists()
     assert main(["convert", "--verify", "--open", "x=1,3,h:2..64:2,8", source, str(file)]) == 0
     assert main(["convert", "--open", "x=1,3,h,8", source, str(tmp_path / "net.nnb")]) != 0
-    assert "--open is for TFLITE, TF_PB, TF_CKPT_V2, SAVED_MODEL, NNLP" in capsys.readouterr().err
+    assert (
+        "--open is for ONNX, TFLITE, TF_PB, TF_CKPT_V2, SAVED_MODEL, NNLP"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
     "output,options,text",
     [
-        ("o.onnx", [], "leaves the sizes height, width open, and ONNX closes all but the batch"),
         ("o.nnp", [], "open, and NNP closes all but the batch size, as -b N and 8 bits do"),
         ("o.nnb", [], "open, and NNB closes all but the batch size"),
         (

@@ -17,9 +17,9 @@ from nnl.functions.pooling import layout, split
 
 def channels_first(ctx: Exporter, x: Tensor, lead: int, last: bool) -> Tensor:
     """x as (batch, channels, ...): `lead` axes merged, the channels moved to the front."""
-    sizes, moved = x.sizes, x.moved or ()
+    sizes = x.sizes
     if lead != 1:
-        x = ctx.reshape(x, (prod(sizes[:lead]), *sizes[lead:]), (prod(moved[:lead]), *moved[lead:]))
+        x = ctx.reshape(x, (prod(sizes[:lead]), *sizes[lead:]))
     rank = len(sizes) - lead + 1
     return ctx.transpose(x, (0, rank - 1, *range(1, rank - 1))) if last else x
 
@@ -28,7 +28,7 @@ def as_before(ctx: Exporter, y: Tensor, call: Call, lead: int, last: bool) -> Te
     """The inverse of channels_first, for the output."""
     rank = len(call.shapes[0]) - lead + 1
     y = ctx.transpose(y, (0, *range(2, rank), 1)) if last else y
-    return y if lead == 1 else ctx.reshape(y, call.shapes[0], call.moved_shapes[0])
+    return y if lead == 1 else ctx.reshape(y, call.shape)
 
 
 def weights_first(ctx: Exporter, w: Tensor, last: bool) -> Tensor:
@@ -108,12 +108,11 @@ def pool(ctx: Exporter, call: Call) -> Tensor:
     a, x = call.attrs, call.x
     check_spatial(len(a.kernel))
     lead, size, tail = split(a, x.sizes)
-    moved_lead, moved_size, _ = split(a, x.moved or ())
     channels: tuple[int, ...] = () if a.channel_last else (1,)
     if not a.channel_last and len(lead) >= 2:
-        channels, lead, moved_lead = lead[-1:], lead[:-1], moved_lead[:-1]
-    rest, moved_rest = (*channels, *size, *tail), (*channels, *moved_size, *tail)
-    y = ctx.reshape(x, (prod(lead), *rest), (prod(moved_lead), *moved_rest))
+        channels, lead = lead[-1:], lead[:-1]
+    rest = (*channels, *size, *tail)
+    y = ctx.reshape(x, (prod(lead), *rest))
     spatial = range(1, 1 + len(size))
     if a.channel_last:
         y = ctx.transpose(y, (0, 1 + len(size), *spatial))
@@ -122,7 +121,7 @@ def pool(ctx: Exporter, call: Call) -> Tensor:
         y = ctx.transpose(y, (0, *(i + 1 for i in spatial), 1))
     if len(lead) + len(rest) == x.ndim and len(lead) == 1:
         return y
-    return ctx.reshape(y, call.shapes[0], call.moved_shapes[0])
+    return ctx.reshape(y, call.shape)
 
 
 def _pooled(ctx: Exporter, call: Call, x: Tensor, windows: Windows) -> Tensor:
@@ -147,9 +146,9 @@ def _pooled(ctx: Exporter, call: Call, x: Tensor, windows: Windows) -> Tensor:
 def global_average_pooling(ctx: Exporter, call: Call) -> Tensor:
     x = call.x
     if x.ndim < 3:
-        return ctx.reshape(x, call.shapes[0], call.moved_shapes[0])
+        return ctx.reshape(x, call.shape)
     y = ctx.emit("GlobalAveragePool", x)
-    return y if x.ndim == 4 else ctx.reshape(y, call.shapes[0], call.moved_shapes[0])
+    return y if x.ndim == 4 else ctx.reshape(y, call.shape)
 
 
 @onnx_export("unpooling")
