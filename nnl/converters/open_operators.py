@@ -184,7 +184,8 @@ class Opener:
                 raise Unexplained
             rows = list(zip(*[v.reshape(-1).tolist() for v in values], strict=True))
             if first.dtype.kind == "f":
-                parts = [self.size(self.solver.factor(r, own), self.real) for r in rows]
+                kind = first.dtype.type
+                parts = [self.size(self.solver.factor(r, own, kind), self.real) for r in rows]
                 y = self.graph.cast(self._joined(parts), first.dtype)
                 return y if first.shape == (len(parts),) else self.reshaped(y, first.shape)
             rows = self.left(ops, i, rows)

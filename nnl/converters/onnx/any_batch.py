@@ -67,11 +67,14 @@ class At(NamedTuple):
         """
         if len(self.moving) != 1:
             return None
+        if 0 in shape:  # of no elements
+            same = [i for i, n in enumerate(shape) if n == self.old[self.moving[0]]]
+            return (same[0], self.inner) if same else None
         row = self.inner * prod(self.old[self.moving[0] + 1 :])
         found = []
         for i, n in enumerate(shape):
             tail = prod(shape[i + 1 :])
-            inner = row // tail if tail and row % tail == 0 else 0
+            inner = row // tail if row % tail == 0 else 0
             if inner and n % (batch * inner) == 0:
                 found.append((n // (batch * inner), i, inner))
         return min(found)[1:] if found else None

@@ -4,7 +4,7 @@ a handler are taken apart."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class Exporter:
     Args:
         opset: Version of the ONNX operators to write.
         folded: What was made of initializers, by their ids, where other exporters share it.
+        moving: Axes of the values of nodes that depend on open sizes; None where none is open.
     Attributes:
         ops: What was written so far.
         casts: Tensors in other dtypes, as far as they were written.
@@ -38,9 +39,12 @@ class Exporter:
     """
 
     def __init__(
-        self, opset: int, folded: dict[tuple[int, str], tuple[Any, Any]] | None = None
+        self,
+        opset: int,
+        folded: dict[tuple[int, str], tuple[Any, Any]] | None = None,
+        moving: Mapping[Key, frozenset[int]] | None = None,
     ) -> None:
-        self.opset = opset
+        self.opset, self.moving = opset, moving
         self.ops: list[NodeRecord] = []
         self.values: dict[Key, Tensor] = {}
         self.refused: dict[str, str] = {}
@@ -108,7 +112,7 @@ class Exporter:
         key = (id(x), dtype)
         if key not in self.casts:
             y = self.emit("Cast", x, dtype=dtype, to=onnx_type(dtype))
-            y.shape = x.shape
+            y.shape, y.moving = x.shape, x.moving
             self.casts[key] = y
         return self.casts[key]
 
@@ -159,6 +163,11 @@ class Exporter:
         if x.shape is not None:
             y.shape = tuple(x.shape[a] for a in axes)
         return y  # type: ignore[no-any-return]
+
+    def moves(self, x: Tensor, axis: int) -> bool:
+        """Whether the size of an axis may depend on open sizes."""
+        known = self.moving is None or x.value is not None
+        return not known and (x.moving is None or axis in x.moving)
 
     def squeeze(self, x: Tensor, *axes: int) -> Tensor:
         return self.emit("Squeeze", x, self.ints(*axes)) if axes else x
@@ -213,6 +222,7 @@ class Exporter:
             for j, y in enumerate(made):
                 if y.value is None and all(y is not x for x in call.inputs):
                     y.shape = call.shapes[j]
+                    y.moving = (self.moving or {}).get((id(node), j))
                     y.hint = names.get((id(node), j), "")
                 self.values[id(node), j] = y
         if top:

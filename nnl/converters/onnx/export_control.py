@@ -105,7 +105,10 @@ def subgraph(
     try:
         outputs = write()
         own = {id(y) for node in ctx.ops for y in node.outs}
-        made = [y if id(y) in own else ctx.emit("Identity", y) for y in outputs]
+        made = []
+        for y in outputs:  # each has a name of its own
+            made.append(y if id(y) in own else ctx.emit("Identity", y))
+            own.discard(id(y))
         for y, like in zip(made, outputs, strict=True):
             y.shape = like.shape
         return Subgraph(ctx.ops, list(inputs), made)

@@ -81,28 +81,6 @@ def fused_convolution(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     return ctx.expand(call, parts)
 
 
-class Windows:
-    """Where the windows of a pooling function lie.
-
-    Attributes:
-        pads: Before and after every axis, so that ONNX makes the same windows.
-        past: Whether a window ends after the padding that the function has on both sides.
-    """
-
-    def __init__(self, call: Call) -> None:
-        a = call.attrs
-        _, size, _ = split(a, call.x.sizes)
-        self.where = layout(a, call.x.sizes)
-        after = [
-            max((out - 1) * s + k - p - n, 0)
-            for n, out, k, s, p in zip(size, self.where.out, a.kernel, a.stride, a.pad, strict=True)
-        ]
-        if a.ignore_border:
-            after = list(a.pad)
-        self.pads = (*a.pad, *after)
-        self.past = any(e > p for e, p in zip(after, a.pad, strict=True))
-
-
 @onnx_export("max_pooling", "average_pooling", "sum_pooling")
 def pool(ctx: Exporter, call: Call) -> Tensor:
     a, x = call.attrs, call.x
@@ -116,7 +94,7 @@ def pool(ctx: Exporter, call: Call) -> Tensor:
     spatial = range(1, 1 + len(size))
     if a.channel_last:
         y = ctx.transpose(y, (0, 1 + len(size), *spatial))
-    y = _pooled(ctx, call, y, Windows(call))
+    y = _pooled(ctx, call, y)
     if a.channel_last:
         y = ctx.transpose(y, (0, *(i + 1 for i in spatial), 1))
     if len(lead) + len(rest) == x.ndim and len(lead) == 1:
@@ -124,9 +102,11 @@ def pool(ctx: Exporter, call: Call) -> Tensor:
     return ctx.reshape(y, call.shape)
 
 
-def _pooled(ctx: Exporter, call: Call, x: Tensor, windows: Windows) -> Tensor:
+def _pooled(ctx: Exporter, call: Call, x: Tensor) -> Tensor:
     a = call.attrs
-    settings = {"kernel_shape": a.kernel, "strides": a.stride, "pads": windows.pads}
+    # a last window that begins inside ends at most k - 1 behind: so wide borders make no other one
+    after = a.pad if a.ignore_border else tuple([k - 1 for k in a.kernel])
+    settings = {"kernel_shape": a.kernel, "strides": a.stride, "pads": (*a.pad, *after)}
     if call.name == "max_pooling":
         return ctx.emit("MaxPool", x, **settings)
     if call.name == "average_pooling" and not a.including_pad:
@@ -134,12 +114,20 @@ def _pooled(ctx: Exporter, call: Call, x: Tensor, windows: Windows) -> Tensor:
     y = ctx.emit("AveragePool", x, count_include_pad=1, **settings)
     if call.name == "sum_pooling":
         return ctx.emit("Mul", y, float(prod(a.kernel)))
-    if not windows.past:
+    if a.ignore_border:
         return y
-    weight = windows.where.weight(np, True, np.float64)
+    lead, size, _ = split(a, call.x.sizes)
+    if any(ctx.moves(call.x, len(lead) + i) for i in range(len(size))):
+        wide = [n + 2 * p for n, p in zip(size, a.pad, strict=True)]
+        ones = ctx.expand_to(ctx.constant(np.ones((1,) * (2 + len(size)), x.dtype)), (1, 1, *wide))
+        rest = [max(e - p, 0) for e, p in zip(after, a.pad, strict=True)]
+        settings["pads"] = (*(0,) * len(size), *rest)
+        part = ctx.emit("AveragePool", ones, count_include_pad=1, **settings)
+        return ctx.emit("Div", y, part)
+    weight = layout(a, call.x.sizes).weight(np, True, np.float64) * prod(a.kernel)
     if a.channel_last and np.ndim(weight):
         weight = np.moveaxis(weight, -1, 0)
-    return ctx.emit("Mul", y, ctx.constant(weight * prod(a.kernel), x.dtype))
+    return y if np.all(weight == 1) else ctx.emit("Mul", y, ctx.constant(weight, x.dtype))
 
 
 @onnx_export("global_average_pooling")

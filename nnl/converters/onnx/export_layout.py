@@ -124,7 +124,8 @@ def slice_(ctx: Exporter, call: Call) -> Tensor:
     lead = x.ndim - len(a.stop)
     parts = []
     for i, (start, stop, step) in enumerate(zip(a.start, a.stop, a.step, strict=True)):
-        if not (start == 0 and step == 1 and stop >= x.sizes[lead + i]):
+        whole = start == 0 and step == 1 and stop >= x.sizes[lead + i]
+        if not whole or ctx.moves(x, lead + i):
             parts.append((start, stop, lead + i, step))
     if not parts:
         return ctx.emit("Identity", x)

@@ -109,6 +109,8 @@ class OnnxOpener(Opener):
             zero = self.graph.constant(np.zeros((), op.outs[0].dtype))
             op.name, op.ins = f"{op.name}Like", [self.op("BROADCAST_TO", zero, whole)]
             del op.options["shape"]
+        if op.name == "Slice" and len(op.ins) > 3:
+            _drop_whole(ops)
         super().operator(ops)
 
     def option(self, ops: Sequence[NodeRecord], key: str) -> Any:
@@ -136,6 +138,23 @@ class OnnxOpener(Opener):
                 sizes = [o.ins[0].shape and o.ins[0].shape[axes[k]] for o in ops]
                 rows[k] = (LAST,) * len(ops) if list(rows[k]) == sizes else rows[k]
         return rows
+
+
+def _drop_whole(ops: Sequence[NodeRecord]) -> None:
+    """Leave out axes of which a slice keeps all at every size."""
+    rows = [[t.value for t in o.ins[1:] if t is not None] for o in ops]
+    if any(o.ins[0].shape is None for o in ops):
+        return
+    kept = []
+    for k, axis in enumerate(rows[0][2].tolist()):
+        for o, (start, end, _, *step) in zip(ops, rows, strict=True):
+            if start[k] or end[k] < o.ins[0].shape[axis] or (step and step[0][k] != 1):
+                kept.append(k)
+                break
+    for o, values in zip(ops, rows, strict=True):
+        o.ins[1:] = [Tensor(dtype=v.dtype, shape=(len(kept),), value=v[kept]) for v in values]
+        if not kept:
+            o.name, o.ins = "Identity", o.ins[:1]
 
 
 def _dim(solver: Solver, v: Vector, name: str) -> str | int:

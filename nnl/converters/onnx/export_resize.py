@@ -60,7 +60,8 @@ def resize(
 def interpolate(ctx: Exporter, call: Call) -> Tensor:
     a, x = call.attrs, call.x
     lead, size, _ = split(a, x.sizes)
-    how = _same_as_resize(a, size)
+    moves = a.mode == "nearest" and any(ctx.moves(x, len(lead) + i) for i in range(len(size)))
+    how = None if moves else _same_as_resize(a, size)
     if how is None or 0 in x.sizes or not lead or ctx.opset < 11:
         return _by_taps(ctx, call, len(lead), size)
     n = len(size)
@@ -92,16 +93,35 @@ def _same_as_resize(a: Any, size: Sequence[int]) -> dict[str, Any] | None:
 def _by_taps(ctx: Exporter, call: Call, start: int, size: Sequence[int]) -> Tensor:
     a, y = call.attrs, call.x
     for axis, (n, out) in enumerate(zip(size, a.output_size, strict=True), start):
-        if n != out:
+        if a.mode == "nearest" and ctx.moves(call.x, axis) and ctx.opset >= 11:
+            y = ctx.emit("Gather", y, _nearest(ctx, a, n, out), axis=axis)
+        elif n != out:
             y = combined(ctx, y, call.x.ndim, axis, *taps(n, out, *settings(a)))
     return ctx.emit("Identity", y) if y is call.x else y
+
+
+def _nearest(ctx: Exporter, a: Any, n: int, out: int) -> Tensor:
+    """The pixels of an axis that are taken, from its sizes: see `taps`."""
+    if a.half_pixel_for_nn:
+        step, start, parts = 2 * n, n, 2 * out
+    elif a.align_corners:
+        step, start, parts = n - 1, 0, max(out - 1, 1)
+    elif a.half_pixel:
+        step, start, parts = 2 * n, n - out, 2 * out
+    else:
+        step, start, parts = n, 0, out
+    y = ctx.emit("Range", *[ctx.constant(k, np.int64) for k in (0, out, 1)])
+    y = ctx.emit("Add", ctx.emit("Mul", y, ctx.ints(step)), ctx.ints(start))
+    y = ctx.emit("Max", ctx.emit("Div", y, ctx.ints(parts)), ctx.ints(0))
+    return ctx.emit("Min", y, ctx.ints(n - 1))  # type: ignore[no-any-return]
 
 
 @onnx_export("onnx_resize")
 def onnx_resize(ctx: Exporter, call: Call) -> Tensor:
     a, x = call.attrs, call.x
     changed = list(a.axes(x.sizes))
-    if ctx.opset >= 11 and _resize_takes(a, x):
+    moves = any(ctx.moves(x, axis) for axis in range(2, x.ndim))
+    if ctx.opset >= 11 and _resize_takes(a, x) and (moves or a.mode != "nearest"):
         roi = ctx.constant(a.roi, np.float32) if a.roi else None
         scales = ctx.constant(a.scales, np.float32) if a.scales else None
         target = None if a.scales else ctx.ints(*call.shape)
@@ -145,8 +165,9 @@ def _repeats(x: Tensor, axis: int, found: Any) -> bool:
 
 
 def _resize_takes(a: Any, x: Tensor) -> bool:
-    """Whether runtimes resize this: images with the first two axes as they are."""
+    """Whether runtimes resize this: images with the first two axes as they are. Their nearest
+    pixels may be others where positions are rounded."""
     if a.coordinate_transformation_mode in (CROP, "tf_half_pixel_for_nn"):
         return False
     sizes = a.result_shape(x.sizes)
-    return x.ndim == 4 and sizes[:2] == x.sizes[:2] and prod(x.sizes) > 0 and a.mode != "nearest"
+    return x.ndim == 4 and sizes[:2] == x.sizes[:2] and prod(x.sizes) > 0

@@ -20,6 +20,7 @@ class Tensor:
         hint: What to call it if that is free.
         dtype: numpy dtype, None for what only nodes see (a sequence).
         shape: Sizes, names where they are open; None where nobody needed them.
+        moving: Axes whose size depends on open ones; None where nobody knows.
         value: The array of a parameter or constant.
         open_axis: An axis whose size depends on values, so that nobody can know it before.
     """
@@ -27,6 +28,7 @@ class Tensor:
     name: str = ""
     dtype: Any = None
     shape: Shape | None = None
+    moving: frozenset[int] | None = None
     value: Any = None
     open_axis: int | None = None
     hint: str = ""

@@ -22,8 +22,9 @@ from nnl.core.parameter import get_parameters, parameter_scope
 from nnl.core.variable import Variable
 from nnl.graph.infer_again import infer_again
 from nnl.graph.lowering import lower
-from nnl.graph.open_recording import OpenGraphs, record_open
+from nnl.graph.open_recording import Axes, OpenGraphs, record_open
 from nnl.graph.passes.input_types import DEFAULTS, computed_type
+from nnl.graph.saving import record_function
 from nnl.graph.sizes import Dim
 
 logger = logging.getLogger("nnl")
@@ -46,6 +47,8 @@ def save(
     ir_version: int | None = None,
     batch: str | None = "N",
     batch_axes: Mapping[str, int | None] | None = None,
+    open: Axes | None = None,
+    ranges: Mapping[str, Sequence[int]] | None = None,
     external_data: bool | None = None,
     external_threshold: int = EXTERNAL_BYTES,
     name: str = "network",
@@ -68,6 +71,8 @@ def save(
         batch: Name of the batch size, which stays open; None fixes all sizes as they are.
         batch_axes: Axis of the batch size by input name, None for an input without. The first
             axis of the inputs where it has the size that the first input has there, if left out.
+        open, ranges: All open sizes by name, as of `nnl.save_program`: `outputs` is then a
+            function of the inputs, by name, that builds the network.
         external_data: Write the weights to `path` + ".data". True always, False never; if left
             out, when the file would exceed external_threshold bytes.
         name: Name of the graph in the file.
@@ -76,7 +81,8 @@ def save(
         ValueError: The graph or an argument cannot be used; TypeError: it is not a graph.
         ModuleNotFoundError: The package onnx is missing.
     """
-    found = _contents(outputs, inputs, opset, batch, batch_axes, name, ir_version)
+    sizes = batch, batch_axes, open, ranges
+    found = _contents(outputs, inputs, opset, sizes, name, ir_version)
     external = external_data
     if external is None:
         external = found.weight_bytes() >= external_threshold
@@ -117,6 +123,8 @@ def export(
     ir_version: int | None = None,
     batch: str | None = "N",
     batch_axes: Mapping[str, int | None] | None = None,
+    open: Axes | None = None,
+    ranges: Mapping[str, Sequence[int]] | None = None,
     name: str = "network",
 ) -> Any:
     """The ModelProto that `save` would write, with the weights in it.
@@ -124,19 +132,28 @@ def export(
     Raises:
         Like `save`.
     """
-    return to_model(_contents(outputs, inputs, opset, batch, batch_axes, name, ir_version))
+    sizes = batch, batch_axes, open, ranges
+    return to_model(_contents(outputs, inputs, opset, sizes, name, ir_version))
 
 
 def _contents(
     outputs: Any,
     inputs: Named | None,
     opset: int | None,
-    batch: str | None,
-    batch_axes: Mapping[str, int | None] | None,
+    sizes: tuple[Any, Any, Any, Any],
     name: str,
     ir_version: int | None,
 ) -> Contents:
     opset = _checked_opset(opset)
+    batch, batch_axes, open, ranges = sizes
+    if open is not None or (callable(outputs) and not hasattr(outputs, "outputs")):
+
+        def use(graphs: OpenGraphs) -> Written:
+            return opened(graphs, opset, [_parameter_names()] * len(graphs.graphs))
+
+        given = _named(inputs or {}, "inputs", "x")
+        found = record_function("save", outputs, given, open, ranges, use)
+        return contents(found, name, ir_version)
     parameters: dict[Key, str] = {}
     if hasattr(outputs, "outputs") and hasattr(outputs, "inputs"):
         network = outputs
@@ -213,10 +230,25 @@ def opened(graphs: OpenGraphs, opset: int, parameters: Sequence[Mapping[Key, str
             differ, or have to be told a number that follows from no sizes.
     """
     folded: dict[Any, Any] = {}
-    pairs = zip(graphs.graphs, parameters, strict=True)
-    found = [written(opset, *graph, names, folded) for graph, names in pairs]
+    parts = zip(graphs.graphs, parameters, _moving(graphs.graphs), strict=True)
+    found = [written(opset, *graph, names, folded, moving) for graph, names, moving in parts]
     result: Written = OnnxOpener(found, graphs.sizes).run()
     return result
+
+
+def _moving(graphs: Sequence[tuple[Any, Any]]) -> list[dict[Key, frozenset[int]]]:
+    """Axes of the values of each graph that have another size in others."""
+    found: list[dict[Key, frozenset[int]]] = [{} for _ in graphs]
+    ends = [[v.edge for v in given.values()] for _, given in graphs]
+    for values, (outputs, _) in zip(ends, graphs, strict=True):
+        for node in capture([v.edge for v in outputs.values()]):
+            values += [Value.of(node, k, s, False, None) for k, s in enumerate(node.out_specs)]
+    for same in zip(*ends, strict=False):  # if they are not, what compares the nodes says where
+        sizes = enumerate(zip(*[v.current_spec.shape for v in same], strict=False))
+        axes = frozenset([axis for axis, each in sizes if len(set(each)) > 1])
+        for own, v in zip(found, same, strict=True):
+            own[v.key] = axes
+    return found
 
 
 def written(
@@ -225,13 +257,14 @@ def written(
     inputs: Mapping[str, Variable],
     parameters: Mapping[Key, str],
     folded: dict[Any, Any] | None = None,
+    moving: Mapping[Key, frozenset[int]] | None = None,
 ) -> Written:
     """A graph in ONNX nodes.
 
     Raises:
         UnsupportedOperator: Functions cannot be written, all are named.
     """
-    exporter = Exporter(opset, folded)
+    exporter = Exporter(opset, folded, moving)
     edges = [v.edge for v in outputs.values()]
     nodes = capture(edges)
     infer_again(nodes)
@@ -240,6 +273,7 @@ def written(
     for n, v in inputs.items():
         declared[n] = x = Tensor(n, types.get(n, v.spec.dtype), v.shape)
         exporter.values[v.edge.key] = x
+        x.moving = (moving or {}).get(v.edge.key)
     for leaf in _leaves(edges):
         if leaf.key not in exporter.values:
             value = leaf.array.read("host")
