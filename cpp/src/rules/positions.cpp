@@ -12,6 +12,17 @@ Specs along_axis(const RuleCall& c) {
   if (c.in.size() > 1) c.same_shape(1, 0);
   return {c[0]};
 }
+Specs transformed(const RuleCall& c) {
+  const auto d = static_cast<size_t>(c.integer("signal_ndim", 1));
+  const Shape& x = c[0].shape;
+  if (x.size() < d + 1 || x.back() != 2)
+    c.fail(0, "signals of " + std::to_string(d) + " axes before one of size 2");
+  for (size_t a = x.size() - 1 - d; a + 1 < x.size(); ++a)
+    if (!x[a]) c.fail(0, "no empty signals");
+  return {c[0]};
+}
+const ShapeRule fourier{{"fft", "ifft"}, "x", transformed};
+
 const ShapeRule cumulative{{"cumsum", "cumprod", "product_before", "delay"}, "x", along_axis};
 const ShapeRule recurrence{{"recurrence", "transposed_recurrence"}, "g x", along_axis};
 
