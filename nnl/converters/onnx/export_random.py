@@ -76,25 +76,31 @@ def rand_binomial(ctx: Exporter, call: Call) -> Tensor:
     return ctx.reduce("ReduceSum", hits, [0])
 
 
-@onnx_export("random_choice")
-def random_choice(ctx: Exporter, call: Call) -> Tensor:
+def chosen(ctx: Exporter, call: Call, w: Tensor, count: int) -> Tensor:
     """Exponential times with rates w: with replacement one race for each draw, without it the
     first ones of a single race (Efraimidis and Spirakis, Weighted Random Sampling, 2006)."""
-    a, x, w = call.attrs, call.input(0), call.input(1)
-    shape = a.shape or (1,)
-    count, n, rank = prod(shape), x.sizes[-1], x.ndim
-    races = count if a.replace else 1
-    wide = (*x.sizes[:-1], races, n)
+    replace, rank = call.attrs.replace, w.ndim
+    wide = (*w.sizes[:-1], count if replace else 1, w.sizes[-1])
     u = drawn(ctx, call, "RandomUniform", wide, low=0.0, high=1.0)
     u = ctx.emit("Sub", 1.0, u)  # (0, 1]
     rates = ctx.unsqueeze(ctx.cast(w, np.float32), rank - 1)
     times = ctx.emit("Div", ctx.emit("Neg", ctx.emit("Log", u)), rates)
-    if a.replace:
-        index = ctx.emit("ArgMin", times, axis=rank, keepdims=0, dtype=np.int64)
-    else:
-        k = ctx.ints(count)
-        _, index = ctx.emit("TopK", times, k, outputs=2, axis=rank, largest=0, sorted=1)
-        index.dtype = np.dtype(np.int64)
-        index = ctx.squeeze(index, rank - 1)
-    y = ctx.emit("GatherElements", x, index, axis=rank - 1)
+    if replace:
+        return ctx.emit("ArgMin", times, axis=rank, keepdims=0, dtype=np.int64)
+    k = ctx.ints(count)
+    _, index = ctx.emit("TopK", times, k, outputs=2, axis=rank, largest=0, sorted=1)
+    index.dtype = np.dtype(np.int64)
+    return ctx.squeeze(index, rank - 1)
+
+
+@onnx_export("random_choice")
+def random_choice(ctx: Exporter, call: Call) -> Tensor:
+    x, shape = call.input(0), call.attrs.shape or (1,)
+    index = chosen(ctx, call, call.input(1), prod(shape))
+    y = ctx.emit("GatherElements", x, index, axis=x.ndim - 1)
     return y if len(shape) == 1 else ctx.reshape(y, call.shape)
+
+
+@onnx_export("multinomial")
+def multinomial(ctx: Exporter, call: Call) -> Tensor:
+    return chosen(ctx, call, call.x, call.attrs.count)
