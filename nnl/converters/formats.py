@@ -17,6 +17,7 @@ from nnl.converters.model import Model, Network, NnpModel, OnnxFile, TensorFlowG
 from nnl.converters.nnp.archive import read_files
 from nnl.converters.nnp.content import expanded, functions_of, network_of, write_content
 from nnl.converters.nnp.function_messages import op_of_type
+from nnl.converters.open_batch import at_two_sizes
 from nnl.converters.runtimes import Runtime, in_litert, in_nnablart, in_onnxruntime, in_tensorflow
 from nnl.converters.weights import EXTENSIONS
 from nnl.core.graph import capture
@@ -165,18 +166,26 @@ def _write_nnp(model: Model, path: str, options: WriteOptions) -> None:
 
 
 def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
-    from nnl.converters.onnx.exporter import save, save_model
+    from nnl.converters.onnx.exporter import save
 
     size = options.batch_size
     if size is not None and size < 1 and size != -1:
         raise ValueError(f"the batch size is {size}, wanted at least 1, or -1 to leave it open")
-    how = {"opset": options.version, "ir_version": options.ir_version}
     if size == -1:
-        save_model(path, model, **how)
-        return
-    network = model.network(size)
+        network, other = at_two_sizes(model)
+    else:
+        network, other = model.network(size), None
     with parameter_scope("", network.parameters):
-        save(path, network.outputs, network.inputs, batch=None, name=network.name, **how)
+        save(
+            path,
+            network.outputs,
+            network.inputs,
+            opset=options.version,
+            ir_version=options.ir_version,
+            batch="N" if size == -1 else None,
+            name=network.name,
+            elsewhere=other,
+        )
 
 
 def _write_programs(model: Model, path: str, options: WriteOptions) -> None:
@@ -344,7 +353,6 @@ FORMATS: dict[str, Format] = {
             _onnx_functions,
             _onnx_operators,
             in_onnxruntime,
-            opens=True,
         ),
         Format(
             "NNB",

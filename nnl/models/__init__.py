@@ -2,6 +2,7 @@
 """Networks from the literature, each a function of Variables.
 
 `build` makes those for ImageNet by name, `load_torch_weights` gives them what PyTorch trained.
+`from_huggingface` opens a folder with a language model, an encoder or another transformer.
 A call makes its parameters in the current parameter scope, so two networks need two scopes:
 
 >>> with nn.parameter_scope("teacher"):
@@ -12,23 +13,38 @@ from nnl.models.bert import bert, bert_masked_language_model
 from nnl.models.catalogue import NETWORKS, build
 from nnl.models.convolution import synchronised
 from nnl.models.dcgan import dcgan_discriminator, dcgan_generator
+from nnl.models.decoder import Decoder, decoder
 from nnl.models.efficientnet import efficientnet
+from nnl.models.encoder import Encoder, encoder, sentence_vectors
 from nnl.models.gpt2 import gpt2
+from nnl.models.huggingface.pretrained import Pretrained, from_config, from_huggingface
 from nnl.models.lenet import lenet, mlp
 from nnl.models.mobilenet_v3 import mobilenet_v3
 from nnl.models.recurrent import recurrent_language_model
 from nnl.models.resnet import resnet, resnext, se_resnet, se_resnext
+from nnl.models.stack import Layer, Stack
+from nnl.models.t5 import T5, t5
 from nnl.models.torch_weights import load_torch_weights
 from nnl.models.unet import unet
 
 __all__ = [
+    "Decoder",
+    "Encoder",
+    "Layer",
     "NETWORKS",
+    "Pretrained",
+    "Stack",
+    "T5",
     "bert",
     "bert_masked_language_model",
     "build",
     "dcgan_discriminator",
     "dcgan_generator",
+    "decoder",
     "efficientnet",
+    "encoder",
+    "from_config",
+    "from_huggingface",
     "gpt2",
     "lenet",
     "load_torch_weights",
@@ -39,6 +55,8 @@ __all__ = [
     "resnext",
     "se_resnet",
     "se_resnext",
+    "sentence_vectors",
     "synchronised",
+    "t5",
     "unet",
 ]

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import Any
 
 from nnl import functions as F
 from nnl import parametric_functions as PF
-from nnl.core.modes import recompute
 from nnl.models.transformer import (
     check_sequence,
     dropped,
     embedding,
+    exact_gelu,
     feed_forward,
     linear,
     normalized,
@@ -26,16 +25,6 @@ from nnl.parametric_functions.initializer import ConstantInitializer
 __all__ = ["bert", "bert_masked_language_model"]
 
 EPS = 1e-12  # of the layer normalisations
-
-
-def exact_gelu(x: Any) -> Any:
-    r"""$x \Phi(x)$; `F.gelu` is the approximation by tanh.
-
-    Backward computes what it needs of it again from x: reading that would take longer.
-    """
-    with recompute():
-        twice = F.erf(x * sqrt(0.5)) + 1.0
-    return x * twice * 0.5
 
 
 def bert(

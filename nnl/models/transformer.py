@@ -3,17 +3,29 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Any
 
 import numpy as np
 
 from nnl import functions as F
 from nnl import parametric_functions as PF
+from nnl.core.modes import recompute
 from nnl.core.variable import Variable
 from nnl.parametric_functions.initializer import NormalInitializer
 
 HIDDEN = -1e9  # added to the score of a position that is not attended to
 SIGMA = 0.02  # standard deviation of the first weights, BERT and GPT-2
+
+
+def exact_gelu(x: Any) -> Any:
+    r"""$x \Phi(x)$; `F.gelu` is the approximation by tanh.
+
+    Backward computes what it needs of it again from x: reading that would take longer.
+    """
+    with recompute():
+        twice = F.erf(x * sqrt(0.5)) + 1.0
+    return x * twice * 0.5
 
 
 def linear(x: Any, width: int, name: str) -> Any:

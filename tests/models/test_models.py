@@ -9,7 +9,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 from nnl import models as M
-from nnl.models.bert import exact_gelu
+from nnl.models.transformer import exact_gelu
 
 
 @pytest.fixture(autouse=True)

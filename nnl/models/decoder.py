@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One network for language models that write: GPT-2, Llama, Mistral, Qwen, Gemma, Phi, OLMo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nnl import functions as F
+from nnl.core.variable import Variable
+from nnl.models.stack import Cache, Stack, Where, embedding, last_rows, norm, stack, table
+from nnl.models.transformer import dropped, scores_by
+
+__all__ = ["Decoder", "decoder"]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Sizes and kinds of a `decoder`.
+
+    Attributes:
+        vocabulary: Number of tokens.
+        longest: Number of positions.
+        stack: The layers.
+        learned: Whether positions have an embedding.
+        tied: Whether the scores' weights are the embedding of the tokens.
+        factor: Of the embedding.
+        cap: Soft cap of the scores; 0 for none.
+        divisor: Of the scores.
+    Example:
+        >>> layers = models.Stack(16, 2, 32, (models.Layer(),), norm="rms", causal=True)
+        >>> models.Decoder(50, 12, layers, tied=True).stack.head_width
+        8
+    """
+
+    vocabulary: int
+    longest: int
+    stack: Stack
+    learned: bool = False
+    tied: bool = False
+    factor: float = 1.0
+    cap: float = 0.0
+    divisor: float = 1.0
+
+
+def decoder(
+    tokens: Any,
+    config: Decoder,
+    caches: Sequence[Cache] | None = None,
+    before: Any = None,
+    counts: Any = None,
+    last: bool = False,
+) -> Any:
+    """Scores of the token that follows each position.
+
+    Args:
+        tokens: (B, T), integers in [0, vocabulary).
+        caches: Keys and values of each layer, to which those of the tokens are added.
+        before: (B,), integers: how many tokens of each text are in the caches.
+        counts: (B,), integers: how many of the T are new ones, the others fill up; all if left out.
+        last: Only the last new token of each text gets scores.
+    Returns:
+        (B, T, vocabulary), or (B, vocabulary) with `last`.
+    Raises:
+        ValueError: tokens has another rank, or more positions than there are.
+    Source: Radford et al., Language Models are Unsupervised Multitask Learners, 2019; Touvron et
+        al., Llama, arXiv:2302.13971.
+    Example:
+        >>> layers = models.Stack(16, 2, 32, (models.Layer(),) * 2, causal=True)
+        >>> config = models.Decoder(50, 12, layers, learned=True, tied=True)
+        >>> with nn.parameter_scope("decoder"):
+        ...     models.decoder(nn.Variable((2, 5)), config).shape
+        (2, 5, 50)
+    """
+    c, layers = config, config.stack
+    if tokens.ndim != 2 or tokens.shape[1] > c.longest:
+        raise ValueError(
+            f"decoder: tokens has the shape {tokens.shape}, wanted (B, T) with T at most "
+            f"{c.longest}"
+        )
+    batch, length = tokens.shape
+    positions = Variable.from_numpy_array(np.arange(length))
+    if caches is not None:
+        positions = F.reshape(before, (batch, 1)) + F.reshape(positions, (1, length))
+    h = embedding(tokens, c.vocabulary, layers.width, "tokens")
+    if c.factor != 1:
+        h = h * c.factor
+    if c.learned:  # of what fills up, a position may be behind the last
+        rows = F.minimum_scalar(positions, c.longest - 1) if caches is not None else positions
+        p = embedding(rows, c.longest, layers.width, "positions")
+        h = h + F.reshape(p, (-1, length, layers.width))
+    at = Where(positions, caches, before, counts, length=length if caches is None else c.longest)
+    h = norm(stack(dropped(h, layers.dropout), layers, at), layers, "out")
+    h = last_rows(h, counts) if last else h
+    rows = table(c.vocabulary, layers.width, "tokens" if c.tied else "head")
+    y = scores_by(h, rows)
+    if c.divisor != 1:
+        y = y * (1 / c.divisor)
+    if c.cap:
+        y = F.tanh(y * (1 / c.cap)) * c.cap
+    return F.reshape(y, (batch, c.vocabulary)) if last else y

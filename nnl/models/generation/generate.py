@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing on from prompts: the loop around a decoder with caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl.core.annotations import shown
+from nnl.models.decoder import Decoder
+from nnl.models.generation.beams import Search, search
+from nnl.models.generation.cached import Cached
+from nnl.models.generation.guessing import speculate
+from nnl.models.generation.sampling import Sampling, generators
+
+Tokens = list[int]
+GROWTH = 256  # tokens by which caches get larger
+
+
+class Writer:
+    """A decoder that writes; keeps the caches of the latest texts, whose beginnings may come again.
+
+    Args:
+        network: decoder(config, tokens, ...), in the scope of its parameters.
+        ends: Tokens that end a text.
+    """
+
+    def __init__(self, network: Callable[..., Any], config: Decoder, ends: Sequence[int]) -> None:
+        self.network, self.config, self.ends = network, config, tuple(ends)
+        self.latest: dict[str, Cached] = {}
+
+    def cached(self, batch: int, length: int, task: str = "write") -> Cached:
+        """Caches for so many texts of this length at least; each task has its own."""
+        found = self.latest.get(task)
+        if found is None or found.batch != batch or found.capacity < length:
+            capacity = min(-(-length // GROWTH) * GROWTH, self.config.longest)
+            found = self.latest[task] = Cached(self.network, self.config, batch, capacity)
+        return found
+
+    def check(self, prompts: Sequence[Sequence[int]], most: int) -> int:
+        """How long the longest text can get.
+
+        Raises:
+            ValueError: There is nothing to write on from, a token is none, or there is no room.
+        """
+        c = self.config
+        if most < 1:
+            raise ValueError(f"generate: max_tokens is {most}, wanted at least 1")
+        if not prompts:
+            raise ValueError("generate: there are no prompts")
+        for i, prompt in enumerate(prompts):
+            if not prompt:
+                raise ValueError(f"generate: prompt {i} has no tokens")
+            for token in prompt:
+                if not 0 <= token < c.vocabulary:
+                    raise ValueError(
+                        f"generate: prompt {i} has the token {token}, wanted 0 to "
+                        f"{c.vocabulary - 1}"
+                    )
+            if len(prompt) >= c.longest:
+                raise ValueError(
+                    f"generate: prompt {i} has {len(prompt)} tokens, the network has "
+                    f"{c.longest} positions"
+                )
+        return min(max(map(len, prompts)) + most, c.longest)
+
+    def steps(
+        self, prompts: Sequence[Sequence[int]], most: int, how: Sampling, seed: int | None
+    ) -> Iterator[list[int | None]]:
+        """The next token of each text, again and again; None for one that has ended.
+
+        Who is sent a row's number ends that text.
+        """
+        cached = self.cached(len(prompts), self.check(prompts, most))
+        streams = generators(seed, len(prompts))
+        texts = [list(p) for p in prompts]
+        alive = [True] * len(prompts)
+        scores = cached.start(texts)
+        while any(alive):
+            new: list[int | None] = [None] * len(texts)
+            for i, text in enumerate(texts):
+                if not alive[i]:
+                    continue
+                token = how.choose(scores[i], text, streams[i])
+                if token in self.ends:
+                    alive[i] = False
+                    continue
+                new[i] = token
+                text.append(token)
+                full = len(text) == self.config.longest
+                alive[i] = len(text) - len(prompts[i]) < most and not full
+            stopped = yield new
+            for i in stopped or ():
+                alive[i] = False
+            if any(alive):
+                rows = zip(texts, alive, strict=True)
+                scores = cached.feed([text[-1:] if on else [] for text, on in rows])
+
+    def guessed(
+        self, small: Writer, prompt: Sequence[int], most: int, how: Sampling,
+        rng: np.random.Generator, guesses: int,
+    ) -> Iterator[int]:  # fmt: skip
+        """The tokens after a prompt, guessed by a small model; see `speculate`."""
+        length = self.check([prompt], most)
+        if small.config.vocabulary != self.config.vocabulary:
+            raise ValueError(
+                f"generate: guesser has {small.config.vocabulary} tokens, wanted "
+                f"{self.config.vocabulary}, as the model has"
+            )
+        if small.config.longest < length:
+            raise ValueError(
+                f"generate: guesser has {small.config.longest} positions, wanted {length}"
+            )
+        if guesses < 1:
+            raise ValueError(f"generate: guesses is {guesses}, wanted at least 1")
+        both = self.cached(1, length), small.cached(1, length, "guess")
+        for n, token in enumerate(speculate(*both, prompt, how, rng, guesses), 1):
+            if token in self.ends:
+                return
+            yield token
+            if n >= length - len(prompt):
+                return
+
+    def searched(
+        self, prompts: Sequence[Sequence[int]], most: int, how: Sampling, beams: int,
+        length_penalty: float, early: bool,
+    ) -> list[Tokens]:  # fmt: skip
+        """The texts that beam search finds."""
+        length = self.check(prompts, most)
+        if beams < 1:
+            raise ValueError(f"generate: beams is {beams}, wanted at least 1")
+        cached = self.cached(len(prompts) * beams, length)
+        searches = [
+            Search(beams, self.ends, min(most, length - len(p)), length_penalty, early)
+            for p in prompts
+        ]
+        return search(cached, prompts, how, searches)
+
+
+def as_prompts(prompts: Any, encode: Callable[[str], Tokens]) -> tuple[list[Tokens], bool, bool]:
+    """(prompts as tokens, whether there is one, whether it is text)."""
+    one = isinstance(prompts, str) or (
+        len(prompts) > 0 and isinstance(prompts[0], (int, np.integer))
+    )
+    each = [prompts] if one else list(prompts)
+    text = bool(each) and isinstance(each[0], str)
+    found = []
+    for i, p in enumerate(each):
+        if isinstance(p, str) != text:
+            raise TypeError(f"generate: prompt {i} is {shown(p)}, wanted what prompt 0 is")
+        tokens = encode(p) if text else np.asarray(p)
+        if not text and (tokens.ndim != 1 or tokens.size and tokens.dtype.kind not in "iu"):
+            raise TypeError(f"generate: prompt {i} is {shown(p)}, wanted a text or whole numbers")
+        found.append([int(t) for t in tokens])
+    return found, one, text

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks from folders of Hugging Face's libraries, and back into them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nnl.converters.weights.folder import read_folder, read_json, write_folder
+from nnl.core.array import NdArray
+from nnl.core.atomic import replacing
+from nnl.core.context import EPOCH
+from nnl.core.parameter import (
+    all_or_nothing,
+    get_current_parameter_scope,
+    get_parameter,
+    get_parameter_or_create,
+    parameter_scope,
+    without_values,
+)
+from nnl.core.spec import Spec
+from nnl.core.variable import Variable
+from nnl.models.generation.cached import CHUNK, Cached
+from nnl.models.generation.generate import Writer
+from nnl.models.generation.speaking import Speaks
+from nnl.models.huggingface import answers, decoders, encoders
+from nnl.models.huggingface.family import Array, Config, Family
+from nnl.models.huggingface.text import Text
+from nnl.models.huggingface.vectors import Embeds
+
+__all__ = ["Pretrained", "from_config", "from_huggingface"]
+
+FAMILIES = {**decoders.FAMILIES, **encoders.FAMILIES, **answers.FAMILIES}
+BESIDE = (  # files of a folder that belong to text, which are copied as they are
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+    "generation_config.json", "preprocessor_config.json", "modules.json", "1_Pooling/config.json",
+)  # fmt: skip
+
+
+class Pretrained(Speaks, Embeds):
+    """A network of one of the families that are known, and its parameters.
+
+    `from_huggingface` and `from_config` make it. Its parameters are in the scope that was the
+    current one then.
+
+    Attributes:
+        family: What it does, and what its parameters are called in files.
+        config: Its sizes.
+        source: What config.json says.
+        folder: Where it is from, if it is from a folder.
+    Example:
+        >>> sizes = {"n_embd": 16, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 50}
+        >>> with nn.parameter_scope("pretrained"):
+        ...     model = models.from_config({"model_type": "gpt2", **sizes})
+        >>> model(nn.Variable((2, 5))).shape
+        (2, 5, 50)
+    """
+
+    def __init__(self, source: Mapping[str, Any], where: str, folder: Path | None = None) -> None:
+        self.source, self.where, self.folder = dict(source), where, folder
+        self.scope = get_current_parameter_scope()
+        self.family = _family(self.source, where)
+        if self.source.get("quantization_config"):
+            raise ValueError(f"{where}: quantization_config: such weights are not supported")
+        self.config = self.family.read(Config(self.source, f"{where}/config.json"))
+
+    def __call__(self, *args: Any, **kw: Any) -> Any:
+        """The network as a graph; for its arguments see the function of its family."""
+        with parameter_scope("", self.scope):
+            return self.family.call(self.config, *args, **kw)
+
+    def parameters(self) -> dict[str, Variable]:
+        """Its parameters by name, those that were made of them."""
+        with parameter_scope("", self.scope):
+            found = {path: get_parameter(path) for path in self.family.shapes(self.config)}
+        return {path: v for path, v in found.items() if v is not None}
+
+    @cached_property
+    def writer(self) -> Writer:
+        """What writes; see `generate`.
+
+        Raises:
+            ValueError: The family does something else.
+        """
+        if self.family.kind != "text":
+            raise ValueError(f"generate: {self.source['model_type']} does not write")
+        own = self.folder and self.folder / "generation_config.json"
+        settings = read_json(own, self.where) if own and own.is_file() else {}
+        ends = settings.get("eos_token_id", self.source.get("eos_token_id"))
+        ends = [] if ends is None else ends if isinstance(ends, list) else [ends]
+        if not all(type(t) is int for t in ends):
+            raise ValueError(f"{self.where}: eos_token_id is {ends!r:.60}, wanted whole numbers")
+        return Writer(self, self.config, ends)
+
+    @cached_property
+    def text(self) -> Text:
+        """Its tokenizer and templates.
+
+        Raises:
+            ValueError: The folder has none.
+        """
+        if self.folder is None:
+            raise ValueError(f"{self.where}: a network without a folder has no tokenizer")
+        return Text(self.folder, self.where)
+
+    def save_program(
+        self, path: str | os.PathLike[str], batch: int = 1, capacity: int = 0, chunk: int = CHUNK
+    ) -> None:
+        """Write what writes as programs, .nnlp, to run without Python or the network's code.
+
+        `read` takes up to `chunk` tokens of each text, `step` one. Both have the inputs tokens
+        (batch, chunk or 1), before (batch,), the numbers of tokens in the caches, and counts
+        (batch,), how many of the tokens count; they give scores (batch, vocabulary) of what follows
+        the last of these.
+
+        Args:
+            batch: How many texts go side by side.
+            capacity: How many tokens a text can get; all positions of the network if 0.
+        """
+        longest = self.writer.config.longest
+        if not 0 <= capacity <= longest or chunk < 1 or batch < 1:
+            raise ValueError(
+                f"save_program: batch {batch}, capacity {capacity} and chunk {chunk}, wanted at "
+                f"least 1, and a capacity of at most {longest}"
+            )
+        Cached(self, self.config, batch, capacity or longest, chunk).save(path)
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        """Use arrays as parameters, by their names in the family's files.
+
+        Raises:
+            ValueError: Arrays are missing, or have no place in the network; they are listed.
+            ShapeError: One has another shape. Nothing is changed then.
+        """
+        config = self.family.fitted(self.config, arrays)
+        values = self.family.load(config, arrays, self.where)
+
+        def parameters() -> list[Variable]:
+            with parameter_scope("", self.scope), without_values():
+                return [get_parameter_or_create(path, v.shape) for path, v in values.items()]
+
+        for v, value in zip(all_or_nothing(parameters, (), {}), values.values(), strict=True):
+            v.data.become(NdArray.holding(Spec.of(value.shape, value.dtype), "host", value))
+        EPOCH.advance()
+        self.config = config
+
+    def to_huggingface(self, folder: str | os.PathLike[str], most_bytes: int = 5 * 10**9) -> None:
+        """Write a folder that transformers loads: config.json, safetensors, and what text needs.
+
+        Args:
+            most_bytes: Of a file of weights; more than that becomes several, with an index.
+        """
+        root = Path(folder)
+        root.mkdir(parents=True, exist_ok=True)
+        values = {path: v.data.read("host") for path, v in self.parameters().items()}
+        arrays = self.family.save(self.config, values)
+        write_folder(root, arrays, most_bytes)
+        types = {a.dtype.name for a in arrays.values()}
+        source = {k: v for k, v in self.source.items() if k not in ("dtype", "torch_dtype")}
+        if len(types) == 1:
+            source["dtype"] = source["torch_dtype"] = types.pop()
+        with replacing(root / "config.json") as temporary:
+            Path(temporary).write_text(json.dumps(source, indent=2, ensure_ascii=False), "utf-8")
+        for name in BESIDE if self.folder is not None else ():
+            if (self.folder / name).is_file() and self.folder.resolve() != root.resolve():
+                (root / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(self.folder / name, root / name)
+
+
+def _family(source: Mapping[str, Any], where: str) -> Family:
+    name = source.get("model_type")
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise ValueError(
+            f"{where}: config.json has the model_type {name!r:.60}, known are "
+            f"{', '.join(sorted(FAMILIES))}"
+        )
+    return FAMILIES[name]
+
+
+def from_huggingface(folder: str | os.PathLike[str]) -> Pretrained:
+    """The network of a folder, with its parameters in the current scope.
+
+    Args:
+        folder: Has config.json, and weights as safetensors or as pytorch_model.bin, in one file or
+            several with an index. Parameters keep their types; those of safetensors are the file's
+            memory, mapped.
+    Raises:
+        ValueError: The family is unknown, the config says what is not supported, a file is damaged,
+            or tensors are missing or have no place; they are named.
+        ShapeError: A tensor has another shape than config.json says.
+
+    Example:
+        >>> sizes = {"n_embd": 16, "n_head": 2, "n_layer": 1, "n_positions": 8, "vocab_size": 50}
+        >>> with nn.parameter_scope("written"):
+        ...     models.from_config({"model_type": "gpt2", **sizes}).to_huggingface("gpt2-small")
+        >>> with nn.parameter_scope("read"):
+        ...     model = models.from_huggingface("gpt2-small")
+        >>> sorted(model.parameters())[:2]
+        ['layer1/attention/norm/beta', 'layer1/attention/norm/gamma']
+    """
+    where = f"from_huggingface: {os.fspath(folder)}"
+    root = Path(folder)
+    model = Pretrained(read_json(root / "config.json", where), where, root)
+    model.load(read_folder(root, where))
+    return model
+
+
+def from_config(config: Mapping[str, Any]) -> Pretrained:
+    """A network that has learned nothing, of the sizes that a config.json would say.
+
+    Args:
+        config: {"model_type": "llama", "hidden_size": 64, ...}.
+    Raises:
+        ValueError: The family is unknown, or a size is missing or none.
+    Example:
+        >>> with nn.parameter_scope("unknown"):
+        ...     try:
+        ...         models.from_config({"model_type": "perceptron"})
+        ...     except ValueError as error:
+        ...         print(str(error)[:67])
+        from_config: config.json has the model_type 'perceptron', known are
+    """
+    model = Pretrained(config, "from_config")
+    model.family.build(model.config)
+    return model
