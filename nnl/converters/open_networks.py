@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from nnl.converters.lowering import CannotLower
 from nnl.converters.model import Model, Network
 from nnl.core.graph import capture
 from nnl.graph.open_recording import OpenGraphs, record_open
@@ -32,13 +31,13 @@ def record_networks(
     Raises:
         ValueError: The model leaves no size open, or `use` does not take what is built; the text
             names the file.
-        CannotLower: What `use` writes lacks functions.
+        NotImplementedError: What `use` writes lacks functions.
     """
     opened = model.open_sizes()
     if not opened.open:
         raise ValueError(f"{model.where}: the batch size is fixed, so -1 cannot leave it open")
     networks: list[Network] = []
-    lacking: list[CannotLower] = []
+    lacking: list[NotImplementedError] = []
 
     def build(sizes: Mapping[str, int]) -> tuple[Any, Any]:
         network = model.sized(sizes)
@@ -50,7 +49,7 @@ def record_networks(
     def used(graphs: OpenGraphs) -> tuple[T, dict[str, Dim]]:
         try:
             return use(graphs, networks[-len(graphs.graphs) :]), graphs.dims
-        except CannotLower as error:  # perhaps of small sizes alone
+        except NotImplementedError as error:  # perhaps of small sizes alone
             lacking.append(error)
             raise ValueError(str(error)) from error
 

@@ -84,14 +84,14 @@ _DTYPES = {
 }
 
 
-def in_litert(file: str, name: str) -> Runtime | None:
+def in_litert(file: str, name: str, threads: int = 1) -> Runtime | None:
     """The interpreter of TensorFlow Lite with a file; None where it is not installed."""
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ModuleNotFoundError:
         return None
     try:
-        interpreter = Interpreter(file, num_threads=1)
+        interpreter = Interpreter(file, num_threads=threads)
         interpreter.allocate_tensors()
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"--verify: LiteRT does not read {name}: {error}") from error

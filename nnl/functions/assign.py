@@ -47,6 +47,24 @@ class assign(Writes):
         yield Sample(rng.normal(size=()), rng.normal(size=()), order=0)
 
 
+@op("keep_states")
+class keep_states(MovesData):
+    """y, once all of `done` has been computed: what writes states that nobody reads."""
+
+    def infer(self, y, *done):
+        return y
+
+    def forward(self, xp, y, *done):
+        return y.copy()
+
+    def vjp(self, gy, *, done_spec):
+        return gy, *[None] * len(done_spec)
+
+    def samples(rng):
+        y, x = rng.normal(size=(2, 3)), rng.normal(size=(4,))
+        yield Sample(y, x, x, grad=(True, False, False))
+
+
 @op("store", writes=("dst",))
 class store(Writes):
     """Write src into dst and return src; the gradient goes to src."""

@@ -24,7 +24,7 @@ def drawn(name, argument, weights, rng, count, replace):
     positive = weights > 0
     if not np.all(weights >= 0):
         bad = weights[~(weights >= 0)][0]
-        raise ValueError(f"{name}: {argument} has the weight {bad}, wanted weights >= 0")
+        raise ValueError(f"{name}: {argument} has the weight {bad:g}, wanted weights >= 0")
     enough = positive.sum(axis=1)
     if np.any(enough == 0):
         raise ValueError(f"{name}: {argument} has no positive weight in a slice, wanted one")
@@ -40,11 +40,11 @@ def drawn(name, argument, weights, rng, count, replace):
         return np.argsort(keys, axis=1, kind="stable")[:, :count]
     total = np.cumsum(weights, axis=1)
     u = nnl_random.uniform(rng, (rows, count), np.float64) * total[:, -1:]
-    # rows are put one after another on one axis, so that one search serves all of them
-    start = np.concatenate([[0.0], np.cumsum(total[:, -1])[:-1]])[:, None]
-    flat = np.searchsorted((total + start).ravel(), (u + start).ravel(), side="right")
     last = n - 1 - np.argmax(positive[:, ::-1], axis=1)  # rounding can reach the end
-    return np.clip(flat.reshape(rows, count) - np.arange(rows)[:, None] * n, 0, last[:, None])
+    index = np.empty((rows, count), np.int64)
+    for i in range(rows):
+        index[i] = np.minimum(np.searchsorted(total[i], u[i], "right"), last[i])
+    return index
 
 
 @op("multinomial")

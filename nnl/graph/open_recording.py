@@ -29,6 +29,12 @@ NUMBERS = 64  # of an array that are explained one by one
 # (of what sizes are multiples, how large they are, how far apart in multiples)
 ATTEMPTS = (1, 1, 40), (1, 4, 40), (1, 16, 40), (1, 1, 12), (2, 2, 24), (8, 1, 16), (32, 1, 10)
 MULTIPLES = (1, 2, 4, 8, 16)
+UNBUILT = (
+    ValueError,
+    TypeError,
+    IndexError,
+    ArithmeticError,
+)  # of sizes that a network does not take
 T = TypeVar("T")
 
 
@@ -79,12 +85,12 @@ def record_open(
         try:
             opened = OpenGraphs(found, sizes, axes, [build(s) for s in sizes])
             for more in [*wider(found, sizes)]:
-                with suppress(ValueError, TypeError, IndexError):  # a network may have a bound
+                with suppress(*UNBUILT):  # a network may have a bound
                     opened.graphs.append(build(more))
                     sizes.append(more)
             compute_constants(opened)
             return use(opened)
-        except (ValueError, TypeError, IndexError) as e:
+        except UNBUILT as e:
             error = error or e
             return None
 

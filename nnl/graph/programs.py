@@ -126,6 +126,7 @@ class Programs:
                 raise
             raise ValueError(f"{self.where}: damaged: {TENSOR} is no program: {e}") from None
         self.arrays: dict[str, NdArray] = {}
+        self._entries = entries
         for name, entry in entries.items():
             self.arrays[name] = self._mapped(name, entry)
         for program in self._programs.values():
@@ -260,6 +261,29 @@ class Programs:
             if not PROFILES:  # the library does not know something
                 self._models[name, MODES.target] = None
         return found
+
+    def reset(self, *names: str) -> None:
+        """Give arrays the values of the file again: let a stream begin anew.
+
+        Args:
+            names: Of parameters, states or constants; all that the programs write if none is named.
+        Raises:
+            KeyError: There is none of that name. ValueError: The file is another one by now.
+        """
+        for name in names:
+            if name not in self.arrays:
+                raise KeyError(f"{self.where}: there is no {name!r} to reset")
+        found = self._programs.values()
+        written = {p.slots[i].name: None for p in found for i in p.written() | {*p.carries}}
+        with self._turns.alone(), open(self.where, "rb") as f:
+            now, then = os.fstat(f.fileno()), self._stamp
+            if (now.st_ino, now.st_mtime_ns) != (then.st_ino, then.st_mtime_ns):
+                raise ValueError(f"{self.where}: reset: the file has changed since it was opened")
+            for name in names or [n for n in written if n in self.arrays]:
+                nd, entry = self.arrays[name], self._entries[name]
+                f.seek(entry.begin)
+                raw = np.frombuffer(f.read(nd.spec.nbytes), nd.spec.dtype)
+                nd.write("host", raw.reshape(nd.spec.shape).copy())
 
     def _models_of(self, name: str) -> Models | None:
         key = name, MODES.target

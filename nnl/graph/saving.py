@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from nnl.core.annotations import shown
 from nnl.core.array import NdArray
@@ -34,6 +34,7 @@ from nnl.graph.sizes import Dim, Unexplained
 logger = logging.getLogger("nnl")
 
 Variables = Mapping[str, Variable]
+T = TypeVar("T")
 
 
 class Saver:
@@ -268,7 +269,14 @@ def save_program(
             )
     todo: Mapping[str, Any] = programs or {"main": (outputs, inputs or {})}
     if open is not None or callable(outputs):
-        return _open_saver(outputs, inputs or {}, open or {}, ranges or {}).write(path)
+
+        def use(opened: OpenGraphs) -> Saver:
+            saver = Saver()  # the parameters are there now
+            saver.add_open("main", opened)
+            return saver
+
+        record_function("save_program", outputs, inputs or {}, open, ranges, use).write(path)
+        return
     saver = Saver()
     for name, what in todo.items():
         if hasattr(what, "add_to"):
@@ -287,13 +295,25 @@ def save_program(
     saver.write(path)
 
 
-def _open_saver(
-    outputs: Any, inputs: Variables, axes: Axes, ranges: Mapping[str, Sequence[int]]
-) -> Saver:
-    """The file of a program "main" that is recorded at several sizes."""
-    if not callable(outputs):
+def record_function(
+    what: str,
+    function: Any,
+    inputs: Variables,
+    open: Axes | None,
+    ranges: Mapping[str, Sequence[int]] | None,
+    use: Callable[[OpenGraphs], T],
+) -> T:
+    """Record what a function builds of its inputs at several sizes; see `save_program`.
+
+    Args:
+        what: Whose messages these are. use: What makes something of the graphs.
+    Returns:
+        What `use` returns.
+    """
+    axes, ranges = open or {}, ranges or {}
+    if not callable(function):
         raise TypeError(
-            f"save_program: outputs is {shown(outputs)}, wanted with open sizes a function that "
+            f"{what}: outputs is {shown(function)}, wanted with open sizes a function that "
             'builds the network: lambda x: net(x), with inputs={"x": x}'
         )
     dims = dims_of(axes, {k: v.shape for k, v in inputs.items()}, ranges)
@@ -306,28 +326,22 @@ def _open_saver(
             given[key] = x = Variable(shape)
             x.data.set_spec(x.spec.with_dtype(v.spec.dtype))
         with using(auto_forward=False):
-            found = outputs(**given)
+            found = function(**given)
         found = {"y": found} if isinstance(found, Variable) else found
         if not isinstance(found, Mapping) or not all(
             isinstance(y, Variable) for y in found.values()
         ):
             raise TypeError(
-                f"save_program: the function returned {type(found).__name__}, wanted a Variable or "
+                f"{what}: the function returned {type(found).__name__}, wanted a Variable or "
                 "a dict of them"
             )
         return found, given
 
     closed: Axes = {k: v.shape for k, v in inputs.items()}
-
-    def use(opened: OpenGraphs) -> Saver:
-        saver = Saver()  # the parameters are there now
-        saver.add_open("main", opened)
-        return saver
-
     try:
         return record_open(build, dims, {**closed, **axes}, ranges, use)
     except (Differ, Unexplained) as e:
-        raise ValueError(f"save_program: {e}") from None
+        raise ValueError(f"{what}: {e}") from None
 
 
 def dims_of(

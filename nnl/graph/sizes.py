@@ -16,6 +16,8 @@ from itertools import combinations, combinations_with_replacement
 from math import gcd, isclose, isfinite, prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 Expression = Any  # int | str | tuple[int, int] | tuple[str, Expression, Expression]
 Vector = tuple[int, ...]  # a number at each witness
 Known = Sequence[tuple[Vector, Expression]]
@@ -208,9 +210,11 @@ class Solver:
                 return found
         raise Unexplained
 
-    def factor(self, v: Sequence[float], own: Known = ()) -> Expression:
+    def factor(self, v: Sequence[float], own: Known = (), kind: Any = np.float64) -> Expression:
         """The expression of a float: a size, or a number divided by one.
 
+        Args:
+            kind: The type that the numbers were rounded to.
         Raises:
             Unexplained: It is none.
         """
@@ -218,18 +222,19 @@ class Solver:
             with suppress(Unexplained):
                 return ("*", 1.0, self.size(tuple([int(y) for y in v]), own))
         near = list({x: e for x, e in (*own, *self.names)}.items())
+        tolerance = max(1e-9, 2 * float(np.finfo(kind).eps))
         for bases in (near, list(self.known.items())[:64]):
             for many in (1, 2, 3):
                 for some in combinations_with_replacement(bases, many):
                     sizes = [prod(n) for n in zip(*[x for x, _ in some], strict=True)]
                     c = v[0] * sizes[0]
                     pairs = list(zip(sizes, v, strict=True))
-                    if not all(n and isclose(n * y, c) for n, y in pairs):
+                    if not all(n and isclose(n * y, c, rel_tol=tolerance) for n, y in pairs):
                         continue
                     part = Fraction(c).limit_denominator(2**20)
                     exact = float(part.numerator), part.denominator  # 1/(8n), not (1/8)/n
                     for top, k in (exact, (c, 1)):
-                        if all(top / (k * n) == y for n, y in pairs):
+                        if all(kind(top / (k * n)) == y for n, y in pairs):
                             return ("/", top, _times([e for _, e in some], k))
         raise Unexplained
 

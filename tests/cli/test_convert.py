@@ -207,7 +207,7 @@ def test_onnx_there_and_back(
     model = onnx.load(there)
     dim = model.graph.input[0].type.tensor_type.shape.dim[0]
     assert model.opset_import[0].version == 17
-    assert (dim.dim_param or dim.dim_value) == {None: 1, 3: 3, -1: "N"}[batch]
+    assert (dim.dim_param or dim.dim_value) == {None: 1, 3: 3, -1: "batch"}[batch]
     assert run(there, back, "--verify") == 0
     assert "largest difference: 0" in capsys.readouterr().out
 

@@ -11,6 +11,9 @@ from pathlib import Path
 from nnl.converters.coverage import coverage
 from nnl.converters.csrc.target import target as csrc
 from nnl.converters.nnb.target import target as nnb
+from nnl.converters.tflite.building import IMPORTERS
+from nnl.converters.tflite.reader import REFUSED
+from nnl.converters.tflite.schema import OPERATORS
 from nnl.converters.tflite.writer import TARGET as TFLITE
 from nnl.core.op import OPS
 
@@ -31,6 +34,15 @@ the functions of each target. The tests run what is said and compare it with num
 
 """
 
+READ = """
+## Operators of .tflite files
+
+nnl reads {count} of the {all} builtin operators of TensorFlow Lite's schema. A file with one of the
+others is refused, by the names of all of them and with these reasons. States (`VAR_HANDLE` and
+tensors that are variable) are kept from run to run, see [formats.md](formats.md#tensorflow-lite).
+
+"""
+
 
 def page() -> str:
     """The text of the page."""
@@ -46,7 +58,19 @@ def page() -> str:
         *rows,
         f"| {len(rows)} functions | {' | '.join(map(str, counts))} |",
     ]
-    return TEXT + "\n".join(table) + "\n"
+    return TEXT + "\n".join(table) + "\n" + _operators()
+
+
+def _operators() -> str:
+    """What is read of .tflite files, and what is not and why."""
+    reasons: dict[str, list[str]] = {}
+    for name in OPERATORS:
+        if name in REFUSED:
+            reasons.setdefault(REFUSED[name], []).append(name)
+    read = sorted(name for name in OPERATORS if name in IMPORTERS)
+    table = ["| operators | read |", "|---|---|", f"| {', '.join(read)} | yes |"]
+    table += [f"| {', '.join(names)} | no: {why} |" for why, names in reasons.items()]
+    return READ.format(count=len(read), all=len(OPERATORS)) + "\n".join(table) + "\n"
 
 
 def _cell(said: int, samples: int) -> str:

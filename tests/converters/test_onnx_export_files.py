@@ -357,11 +357,33 @@ def test_function_that_fixes_the_batch_size_is_refused():
     x = nn.Variable((2, 3))
     with pytest.raises(OnnxError, match="reshape does not take another batch size than 2"):
         export(F.reshape(x, (3, 2)), x)
-    w = nn.Variable((3, 4))
-    with pytest.raises(OnnxError, match="spectral_norm fixes a size that depends on the batch"):
-        export(F.spectral_norm(w, nn.Variable((3,))), {"w": w}, batch_axes={"w": 1})
-    with pytest.raises(OnnxError, match="the size 1 of 'y' does not follow from the batch size"):
-        export(x[::2], x)
+    with pytest.raises(OnnxError, match="Where has to be told a number .*: give batch=None to fix"):
+        export(F.cumprod(x, axis=0), x)
+
+
+def test_sizes_that_are_computed_from_the_batch_size_stay_open():
+    """A part of the samples, numbers of positions, and a matrix as wide as there are samples."""
+    rng = np.random.default_rng(0)
+    w = nn.Variable.from_numpy_array(rng.normal(size=(3, 4)).astype(np.float32))
+    u = nn.Variable.from_numpy_array(rng.normal(size=3).astype(np.float32))
+
+    def built(x):
+        y = F.spectral_norm(x, u, test=True)
+        whole = F.sort(F.reshape(x, (-1,)), reverse=True)
+        return {"y": y, "part": F.transpose(x, (1, 0))[::2], "whole": whole[1:], "flip": x[:, ::-1]}
+
+    model = export(built(w), {"w": w}, batch_axes={"w": 1})
+    sizes = {
+        o.name: [d.dim_param or d.dim_value for d in o.type.tensor_type.shape.dim]
+        for o in model.graph.output
+    }
+    assert sizes == {"y": [3, "N"], "part": ["(N+1)//2", 3], "whole": ["(3*N)-1"], "flip": [3, "N"]}
+    for n in (1, 2, 7):
+        value = rng.normal(size=(3, n)).astype(np.float32)
+        want = built(nn.Variable.from_numpy_array(value))
+        nn.forward_all(list(want.values()))
+        for got, y in zip(run(model, value), want.values(), strict=True):
+            np.testing.assert_allclose(got, y.d, rtol=1e-5, atol=1e-6)
 
 
 def test_input_that_nothing_reads_is_kept_with_a_warning(caplog, monkeypatch):

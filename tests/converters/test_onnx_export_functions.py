@@ -19,7 +19,14 @@ from nnl.converters.onnx.exporter import export  # noqa: E402
 from tests.test_derived import each_sample, samples  # noqa: E402
 
 NEWEST_RUN = 26  # of ONNX Runtime 1.31
-RANDOM = {"rand", "randn", "randint", "rand_binomial", "random_choice"}  # other numbers there
+RANDOM = {
+    "rand",
+    "randn",
+    "randint",
+    "rand_binomial",
+    "random_choice",
+    "multinomial",
+}  # other numbers there
 NEEDS_OPSET_16 = {"roi_align", "scatter_add", "scatter_nd"}
 NOT_IN_RUNTIME = {  # operators whose kernels ONNX Runtime lacks, for some types or versions
     ("bit_shift", 2): "16-bit integers",
@@ -29,7 +36,16 @@ NOT_IN_RUNTIME = {  # operators whose kernels ONNX Runtime lacks, for some types
 }
 INFERENCE = {"batch_stat": False, "update_running_mean": False, "ema": False, "inq_iterations": ()}
 
-PUBLIC = [op for op in OPS.values() if op.nnp and hasattr(op.attrs_class, "samples")]
+LANGUAGE = (  # functions that NNabla does not have
+    "attention cached_attention expert_product linear_cross_entropy multinomial rms_normalization "
+    "rotary_embedding"
+).split()
+
+PUBLIC = [
+    op
+    for op in OPS.values()
+    if (op.nnp or op.name in LANGUAGE) and hasattr(op.attrs_class, "samples")
+]
 EXPORTED = [op for op in PUBLIC if op.name not in NO_MEANING]
 
 
@@ -158,6 +174,26 @@ def test_first_samples_are_right_in_the_newest_opset():
         wanted = {i.name for i in model.graph.input}
         feeds = {n: a for n, a in case.feeds.items() if n in wanted}
         case.compare(ReferenceEvaluator(model).run(None, feeds))
+
+
+@pytest.mark.parametrize("name", sorted({*LANGUAGE} - {"cached_attention", "multinomial"}))
+def test_operators_of_language_models_are_right_in_opset_23(name):
+    from onnx.reference import ReferenceEvaluator
+
+    found = set()
+    for i in range(len(samples(OPS[name]))):
+        case = Case(OPS[name], i)
+        model = case.model(23)
+        onnx.checker.check_model(model, full_check=True)
+        wanted = {i.name for i in model.graph.input}
+        case.compare(
+            ReferenceEvaluator(model).run(
+                None, {n: a for n, a in case.feeds.items() if n in wanted}
+            )
+        )
+        found |= {n.op_type for n in model.graph.node}
+    operators = {"RMSNormalization", "RotaryEmbedding", "Attention"}
+    assert found & operators == {o for o in operators if o.lower() == name.replace("_", "")}
 
 
 def takes_other_batches(op, i):

@@ -14,9 +14,11 @@ import nnl.functions as F
 import nnl.parametric_functions as PF
 from nnl.cli.main import main
 from nnl.converters.nnp.archive import read_files
+from nnl.converters.onnx.exporter import export
 from nnl.utils.nnp_graph import NnpLoader
 from nnl.utils.save import save
 from tests.converters.test_open_sizes import helper, picture, saved, tokens, weight
+from tests.graph.open_networks import Network
 
 runtime = pytest.importorskip("onnxruntime")
 
@@ -78,12 +80,12 @@ def in_litert(path: str, x: Any) -> Any:
     return interpreter.get_tensor(result["index"])
 
 
-@pytest.mark.parametrize("extension", [".tflite", ""])
+@pytest.mark.parametrize("extension", [".onnx", ".tflite", ""])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_open_sizes_of_onnx_stay_open(name: str, extension: str, tmp_path: Path) -> None:
     """In the file, and in the program that is made of the file; "" is a SavedModel."""
     write, shapes, sizes = NETWORKS[name]
-    source, file = str(tmp_path / "net.onnx"), str(tmp_path / f"net{extension}")
+    source, file = str(tmp_path / "net.onnx"), str(tmp_path / f"out{extension}")
     write(Path(source))
     kind = [] if extension else ["-O", "SAVED_MODEL"]
     assert main(["convert", "--verify", *kind, *sizes, source, file]) == 0
@@ -96,6 +98,36 @@ def test_open_sizes_of_onnx_stay_open(name: str, extension: str, tmp_path: Path)
         np.testing.assert_allclose(found, want, atol=2e-5, rtol=2e-5)
         if extension == ".tflite":
             np.testing.assert_allclose(in_litert(file, x), want, atol=2e-5, rtol=2e-5)
+        if extension == ".onnx":
+            (found,) = runtime.InferenceSession(file).run(None, {"x": x})
+            np.testing.assert_allclose(found, want, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_networks_of_open_sizes_run_in_onnx_runtime(seed: int) -> None:
+    net, rng = Network(seed), np.random.default_rng(seed)
+    x = nn.Variable(net.shape(rng))
+    proto = export(net, {"x": x}, open={"x": net.axes})
+    session = runtime.InferenceSession(proto.SerializeToString())
+    sizes = [d.dim_param or d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim]
+    assert sizes == [n or size for n, size in zip(net.axes, x.shape, strict=True)]
+    for _ in range(3):
+        y = net(x := nn.Variable.from_numpy_array(rng.normal(size=net.shape(rng)).astype("f4")))
+        y.forward()
+        (found,) = session.run(None, {"x": x.d})
+        assert found.shape == y.shape
+        scale = max(1.0, np.abs(y.d).max())
+        np.testing.assert_allclose(found / scale, y.d / scale, atol=2e-5)
+
+
+def test_wrong_open_sizes_of_onnx_are_named() -> None:
+    x = nn.Variable((2, 3))
+    with pytest.raises(TypeError, match="save: outputs is Variable.*, wanted with open sizes"):
+        export(x * 2, {"x": x}, open={"x": ("n", None)})
+    with pytest.raises(ValueError, match="open: there is no input 'z' among "):
+        export(lambda x: x * 2, {"x": x}, open={"z": ("n",)})
+    with pytest.raises(ValueError, match="save: .* Where has to be told a number"):
+        export(lambda x: F.cumprod(x, axis=0), {"x": x}, open={"x": ("n", None)})
 
 
 @pytest.mark.parametrize("extension", [".onnx", ".tflite", ".nnp", ".pb"])
@@ -136,13 +168,15 @@ def test_numbers_that_no_expression_gives_are_named(tmp_path: Path, capsys: Any)
     assert not file.exists()
     assert main(["convert", "--verify", "--open", "x=1,3,h:2..64:2,8", source, str(file)]) == 0
     assert main(["convert", "--open", "x=1,3,h,8", source, str(tmp_path / "net.nnb")]) != 0
-    assert "--open is for TFLITE, TF_PB, TF_CKPT_V2, SAVED_MODEL, NNLP" in capsys.readouterr().err
+    assert (
+        "--open is for ONNX, TFLITE, TF_PB, TF_CKPT_V2, SAVED_MODEL, NNLP"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
     "output,options,text",
     [
-        ("o.onnx", [], "leaves the sizes height, width open, and ONNX closes all but the batch"),
         ("o.nnp", [], "open, and NNP closes all but the batch size, as -b N and 8 bits do"),
         ("o.nnb", [], "open, and NNB closes all but the batch size"),
         (

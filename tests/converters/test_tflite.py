@@ -239,7 +239,7 @@ def test_networks_in_8_bits_are_close(name: str, tmp_path: Path) -> None:
     writer.save(file, network, samples)
     given = {"x": samples["x"][: network.inputs["x"].shape[0]]}
     want = network.run(given)["y"]
-    got = TfliteFile(str(file)).stored().run(given)["y"]
+    got = TfliteFile(str(file)).network().run(given)["y"]
     span = np.ptp(want)
     assert 0 < np.abs(got - want).max() < 0.1 * span
     (exact,) = interpreted(file)(given)
@@ -394,13 +394,13 @@ def test_unknown_operators_are_named(tmp_path: Path) -> None:
     model = unpack(TABLES, "Model", data)
     assert [c["builtin_code"] for c in model["operator_codes"]][:2] == [39, 3]
     codes = [dict(c) for c in model["operator_codes"]]
-    codes[1] |= {"builtin_code": OPERATORS["SVDF"].number, "short_code": 27}
+    codes[1] |= {"builtin_code": OPERATORS["WHERE"].number, "short_code": 109}
     model |= {"operator_codes": codes}
     for graph in model["subgraphs"]:
         for op in graph["operators"]:
             op.pop("options")
     file.write_bytes(pack(TABLES, "Model", model, b"TFL3"))
-    with pytest.raises(NotImplementedError, match=r"nnl does not read operator 1 \(SVDF\)"):
+    with pytest.raises(NotImplementedError, match=r"nnl does not read operator 1 \(WHERE\): how"):
         TfliteFile(str(file))
 
 

@@ -197,7 +197,7 @@ def test_multinomial_draws_with_the_frequencies_of_the_weights():
         each = F.multinomial(v(weights[:1]), 3, replace=False, seed=1).d
         assert sorted(each[0]) == [0, 2, 3]
         for x, kw, text in (
-            ([[1, -1]], {}, "weights has the weight -1.0, wanted weights >= 0"),
+            ([[1, -1]], {}, "weights has the weight -1, wanted weights >= 0"),
             ([[0, 0]], {}, "weights has no positive weight in a slice"),
             ([[0, 1]], dict(count=2, replace=False), "weights has 1 positive weights .*, wanted 2"),
             ([[0, 1]], dict(count=3, replace=False), "count 3 without replacement is more than"),

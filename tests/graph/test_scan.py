@@ -202,6 +202,26 @@ def test_it_is_written_to_onnx_as_scan(reverse):
     near(dict(enumerate(session.run(None, given))), want)
 
 
+def test_what_is_carried_may_be_the_row_too_in_onnx():
+    """One tensor may not have the names of two outputs."""
+    ort = pytest.importorskip("onnxruntime")
+    from nnl.converters.onnx.exporter import export
+
+    def f(h, row):
+        h = F.tanh(h * 0.5 + row)
+        return h, h
+
+    init, xs = nn.Variable((3,)), nn.Variable((4, 3))
+    last, rows = nn.scan(f, init, xs)
+    init.d, xs.d = np.random.default_rng(0).normal(size=(2, 4, 3))[0, 0], 1
+    nn.forward_all([last, rows])
+    proto = export({"last": last, "rows": rows}, {"init": init, "xs": xs}, batch=None)
+    given = {"init": init.d.astype(np.float32), "xs": xs.d.astype(np.float32)}
+    found = ort.InferenceSession(proto.SerializeToString()).run(None, given)
+    np.testing.assert_allclose(found[0], last.d, rtol=1e-6)
+    np.testing.assert_allclose(found[1], rows.d, rtol=1e-6)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
     "f,init,xs,error,text",

@@ -149,3 +149,66 @@ def test_masks_that_do_not_fit_are_declined() -> None:
     x = np.zeros((2, 2, 3, 4), F32)
     bad = np.zeros((2, 3), F32)
     assert make("attention", {"scale": 1.0}, [x, x, x, bad], [Spec.of(x.shape, F32)]) is None
+
+
+SIGHTS = {
+    # heads, heads of keys, queries, keys and what is seen
+    "grouped": (6, 2, 130, 130, {"causal": True}),
+    "window": (4, 1, 100, 700, {"causal": True, "causal_offset": 600, "window": 300}),
+    "both sides": (2, 2, 300, 300, {"window": 20}),
+    "one token": (8, 2, 1, 600, {"causal": True, "offsets": [599, 31], "soft_cap": 3.0}),
+    "one of many": (8, 8, 1, 300, {"causal": True, "offsets": [0, 299], "window": 280}),
+    "a few tokens": (8, 1, 3, 520, {"lengths": [520, 257], "soft_cap": 1.5}),
+    "lengths": (4, 2, 60, 520, {"lengths": [3, 300], "offsets": [100, 0], "causal": True}),
+    "nothing": (2, 1, 70, 70, {"causal": True, "causal_offset": -60, "lengths": [70, 0]}),
+    "texts": (2, 1, 300, 300, {"causal": True, "segments": True}),
+}
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+@pytest.mark.parametrize("name", SIGHTS)
+def test_what_queries_see_equals_pytorch(name: str, dtype: np.dtype) -> None:
+    torch = pytest.importorskip("torch")
+    heads, groups, n, s, kw = SIGHTS[name]
+    rng = np.random.default_rng(7)
+    b, d, e = 2, 20, 33
+    shapes = (b, heads, n, d), (b, groups, s, d), (b, groups, s, e), (b, heads, n, e)
+    q, k, v, gy = (rng.normal(size=x).astype(dtype) for x in shapes)
+    whole = {x: np.array(kw[x]) if x in kw else None for x in ("lengths", "offsets", "segments")}
+    if "segments" in kw:
+        whole["segments"] = np.sort(rng.integers(0, 5, (b, s)), axis=1)
+    attrs = {x: a for x, a in kw.items() if x not in whole} | {"scale": 0.3}
+    at = np.arange(n)[None, :, None] + attrs.get("causal_offset", 0)
+    if whole["offsets"] is not None:
+        at = at + whole["offsets"][:, None, None]
+    j = np.arange(s)
+    seen = np.ones((b, n, s), bool)
+    if attrs.get("causal"):
+        seen &= j <= at
+    if attrs.get("window"):
+        seen &= abs(at - j) < attrs["window"]
+    if whole["lengths"] is not None:
+        seen &= j < whole["lengths"][:, None, None]
+    if whole["segments"] is not None:
+        seen &= whole["segments"][:, :, None] == whole["segments"][:, None, :]
+    ts = [torch.tensor(x.astype(np.float64), requires_grad=True) for x in (q, k, v)]
+    scores = 0.3 * ts[0] @ ts[1].repeat_interleave(heads // groups, 1).mT
+    if cap := attrs.get("soft_cap"):
+        scores = cap * torch.tanh(scores / cap)
+    hidden, some = torch.tensor(seen)[:, None], torch.tensor(seen.any(-1))[:, None, :, None]
+    weights = torch.where(hidden | ~some, scores, -torch.inf).softmax(-1)
+    want = torch.where(some, weights @ ts[2].repeat_interleave(heads // groups, 1), 0.0)
+    want.backward(torch.tensor(gy.astype(np.float64)))
+    given = list(whole.values())
+    y, lse = call(
+        "attention", attrs, [q, k, v, None, *given], (gy.shape, dtype), (gy.shape[:-1], F32)
+    )
+    assert_close(y, want.detach().numpy(), dtype, "y")
+    gs = call(
+        "attention_backward", attrs, [gy, q, k, v, y, lse, None, *given, None],
+        *((x.shape, dtype) for x in (q, k, v)),
+    )  # fmt: skip
+    for letter, g, t in zip("qkv", gs, ts, strict=True):
+        scale = max(1.0, float(t.grad.abs().max()))
+        error = np.abs(g.astype(np.float64) - t.grad.numpy()).max() / scale
+        assert error <= TOLERANCE[dtype], f"g{letter}: {error:.2g}"

@@ -136,6 +136,8 @@ class NNL_API ModelFile {
   // Gives it other ones, for all programs of the file. ValueError: there is none of that name, or
   // it has another number of bytes.
   void set_parameter(const std::string& name, const void* values, size_t bytes);
+  // Gives it the values of the file again: lets a stream begin anew, where it is a state.
+  void reset(const std::string& name);
 
   // Writes the parameters to .safetensors, .h5 or .protobuf, which nnl reads too, and NNabla the
   // latter two; not the states of solvers. The file appears when it is complete.

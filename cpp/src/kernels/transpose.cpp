@@ -79,6 +79,7 @@ std::unique_ptr<Kernel> copy(const Signature& s) {
   return kernel;
 }
 const Registration of_identity("identity", copy);
+const Registration of_keep_states("keep_states", copy);
 const Registration of_reshape("reshape", copy);
 
 }  // namespace

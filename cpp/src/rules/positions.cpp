@@ -12,6 +12,17 @@ Specs along_axis(const RuleCall& c) {
   if (c.in.size() > 1) c.same_shape(1, 0);
   return {c[0]};
 }
+Specs transformed(const RuleCall& c) {
+  const auto d = static_cast<size_t>(c.integer("signal_ndim", 1));
+  const Shape& x = c[0].shape;
+  if (x.size() < d + 1 || x.back() != 2)
+    c.fail(0, "signals of " + std::to_string(d) + " axes before one of size 2");
+  for (size_t a = x.size() - 1 - d; a + 1 < x.size(); ++a)
+    if (!x[a]) c.fail(0, "no empty signals");
+  return {c[0]};
+}
+const ShapeRule fourier{{"fft", "ifft"}, "x", transformed};
+
 const ShapeRule cumulative{{"cumsum", "cumprod", "product_before", "delay"}, "x", along_axis};
 const ShapeRule recurrence{{"recurrence", "transposed_recurrence"}, "g x", along_axis};
 
@@ -109,6 +120,24 @@ Specs nonzero_of(const RuleCall& c) { return {{{c[0].rank(), c.integer("count", 
 const ShapeRule bool_gather{"bool_gather", "input mask", masked};
 const ShapeRule bool_scatter{"bool_scatter", "input mask output?", unmasked};
 const ShapeRule nonzero{"nonzero", "x", nonzero_of};
+
+// ---- trees: nodes (M, 4), roots (T,), leaves (L, W) and where their values belong (L,) ----
+
+Specs ensemble(const RuleCall& c) {
+  const int64_t n = c.integer("n_targets", 1);
+  c.one_of("together", {"sum", "min", "max"});
+  if (c[0].rank() != 2) c.fail(0, "(N, F)");
+  if (c[1].dtype != DType::i64) c.has_type(1, DType::i32);
+  if (c[1].rank() != 2 || c[1].shape[1] != 4) c.fail(1, "(M, 4)");
+  c.has_type(2, DType::i32);
+  if (c[2].rank() != 1) c.fail(2, "(T,)");
+  if (c[3].rank() != 2 || c[3].shape[0] < 1 || c[3].shape[1] < 1 || c[3].shape[1] > n)
+    c.fail(3, "(L, W) with L from 1 on and W from 1 to n_targets");
+  c.has_type(4, DType::i32);
+  c.has_shape(4, {c[3].shape[0]});
+  return {with_shape(c[0], {c[0].shape[0], n})};
+}
+const ShapeRule tree_ensemble{"tree_ensemble", "x nodes roots weights targets", ensemble};
 
 // ---- pixels: images (B, C, S), taps (B, T, P), positions (B, d, P) ----
 

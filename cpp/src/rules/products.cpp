@@ -162,5 +162,27 @@ const ShapeRule attention_backward{
     "attention_backward", "gy query key value y lse mask? lengths?# offsets?# segments?# glse?",
     attention_backward_of};
 
+Specs cached_attention_of(const RuleCall& c) {
+  for (size_t i : {0, 1, 2, 3, 4})
+    if (c[i].shape.size() != 4) c.fail(i, "rank 4");
+  const Shape &q = c[0].shape, &k = c[1].shape, &v = c[2].shape, &keys = c[3].shape;
+  if (!k[1] || q[1] % k[1])
+    c.fail(1, "a divisor of the " + std::to_string(q[1]) + " heads of " + c.text(0));
+  c.has_shape(1, {q[0], k[1], q[2], q[3]});
+  c.has_shape(2, {q[0], k[1], q[2], v[3]});
+  c.has_shape(3, {keys[0], k[1], keys[2], q[3]});
+  c.has_shape(4, {keys[0], k[1], keys[2], v[3]});
+  if (!c.given(7) && keys[0] != q[0]) c.fail(3, std::to_string(q[0]) + " slots, one for each row");
+  for (size_t i : {5, 6, 7}) c.has_shape(i, {q[0]});
+  if (c.given(8) && !stretches(c[8].shape, {q[0], q[1], q[2], keys[2]}))
+    c.fail(8, "what stretches to the scores");
+  c.integer("window", 0);
+  c.in_range("soft_cap", c.attributes.number("soft_cap") >= 0, "at least 0");
+  return {with_shape(c[0], {q[0], q[1], q[2], v[3]})};
+}
+const ShapeRule cached_attention{
+    "cached_attention", "query key value key_cache value_cache positions# counts?# slots?# mask?",
+    cached_attention_of};
+
 }  // namespace
 }  // namespace nnl

@@ -304,5 +304,8 @@ Specs assigned(const RuleCall& c) {
 }
 const ShapeRule assign{{"assign", "store"}, "dst src", assigned};
 
+Specs first(const RuleCall& c) { return {c[0]}; }
+const ShapeRule keep_states{"keep_states", "y *done", first};
+
 }  // namespace
 }  // namespace nnl

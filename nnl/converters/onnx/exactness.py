@@ -63,6 +63,12 @@ BOUNDS: dict[str, Bound] = {
 _NEGATIVE = {"Neg", "Sub"}
 
 
+def _numbers(node: Node) -> list[float]:
+    """The sizes of the largest whole numbers among the attributes."""
+    found = [np.asarray(v) for v in node.attributes.values() if isinstance(v, (int, tuple))]
+    return [float(np.abs(a).max(initial=0)) for a in found if a.dtype.kind == "i"]
+
+
 class _Inexact(TypeError):
     """A static graph would round what the types of the model hold."""
 
@@ -92,6 +98,8 @@ class ExactInterpreter(Interpreter):
         bounds = [self._bound(v) for v in values]
         outs = super()._call(node, values, captured)
         rule = BOUNDS.get(node.op_type) if node.domain == "" else None
+        if node.domain == "ai.onnx.ml":  # what it gives or moves, or a number of its attributes
+            bounds, rule = [*bounds, *_numbers(node)], _of_all
         for y in filter(is_var, outs):
             kind = dtype_of(y)
             if is_float(kind) and kind.itemsize == 1:

@@ -4,22 +4,14 @@ a handler are taken apart."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nnl.converters.onnx.errors import UnsupportedOperator
-from nnl.converters.onnx.export_batch import inferred, stretched
 from nnl.converters.onnx.export_older import FORM, Refused, older
-from nnl.converters.onnx.export_tensor import (
-    Call,
-    NodeRecord,
-    Shape,
-    Tensor,
-    affine_size,
-    as_initializer,
-)
+from nnl.converters.onnx.export_tensor import Call, NodeRecord, Tensor, as_initializer
 from nnl.converters.onnx.registry import ONNX
 from nnl.core.context import using
 from nnl.core.graph import Node, Value, capture
@@ -38,25 +30,28 @@ class Exporter:
 
     Args:
         opset: Version of the ONNX operators to write.
-        batch: Batch size of the nnl graph, None to keep it as it is.
-        moved_batch: Any other batch size.
+        folded: What was made of initializers, by their ids, where other exporters share it.
+        moving: Axes of the values of nodes that depend on open sizes; None where none is open.
     Attributes:
-        nodes: What was written so far.
-        casts, size: Tensors in other dtypes, and the batch size, as far as they were written.
+        ops: What was written so far.
+        casts: Tensors in other dtypes, as far as they were written.
         refused: Functions that could not be written, with the reasons.
     """
 
-    def __init__(self, opset: int, batch: int | None, moved_batch: int = 0) -> None:
-        self.opset, self.batch, self.moved_batch = opset, batch, moved_batch
-        self.nodes: list[NodeRecord] = []
+    def __init__(
+        self,
+        opset: int,
+        folded: dict[tuple[int, str], tuple[Any, Any]] | None = None,
+        moving: Mapping[Key, frozenset[int]] | None = None,
+    ) -> None:
+        self.opset, self.moving = opset, moving
+        self.ops: list[NodeRecord] = []
         self.values: dict[Key, Tensor] = {}
         self.refused: dict[str, str] = {}
-        self.batch_source: tuple[Tensor, int] | None = None  # an input and its batch axis
         self._origin = ""  # the function being written
         self._constants: dict[tuple[Any, ...], Tensor] = {}
-        self._folded: dict[tuple[int, str], Tensor] = {}
+        self._folded = {} if folded is None else folded
         self.casts: dict[tuple[int, Any], Tensor] = {}
-        self.size: Tensor | None = None
         self._alive: list[Any] = []  # graphs whose ids are keys of `values`
 
     # ---- what handlers call ----
@@ -86,7 +81,7 @@ class Exporter:
             instead = older(self, node)
             if instead is not None:
                 return instead
-        self.nodes.append(node)
+        self.ops.append(node)
         return made[0] if outputs == 1 else tuple(made)
 
     def tensor(self, x: Any, dtype: Any) -> Tensor | None:
@@ -100,9 +95,7 @@ class Exporter:
         array = as_initializer(np.asarray(value, dtype))
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
-            self._constants[key] = Tensor(
-                dtype=array.dtype, shape=array.shape, moved=array.shape, value=array
-            )
+            self._constants[key] = Tensor(dtype=array.dtype, shape=array.shape, value=array)
         return self._constants[key]
 
     def ints(self, *values: int) -> Tensor:
@@ -119,7 +112,7 @@ class Exporter:
         key = (id(x), dtype)
         if key not in self.casts:
             y = self.emit("Cast", x, dtype=dtype, to=onnx_type(dtype))
-            y.shape, y.moved, y.inner = x.shape, x.moved, x.inner
+            y.shape, y.moving = x.shape, x.moving
             self.casts[key] = y
         return self.casts[key]
 
@@ -127,31 +120,35 @@ class Exporter:
         """The initializer that `function` makes of x; None if x is no initializer."""
         if x.value is None:
             return None
-        at = (id(x), key)
+        at = (id(x.value), key)
         if at not in self._folded:
             value = as_initializer(function(x.value))
             name = f"{x.name}/{key}" if x.name and not key.startswith(_RESHAPED) else x.name
-            self._folded[at] = Tensor(name, value.dtype, value.shape, value.shape, value=value)
-        return self._folded[at]
+            self._folded[at] = x, Tensor(name, value.dtype, value.shape, value=value)
+        return self._folded[at][1]
 
-    def reshape(self, x: Tensor, shape: Sequence[int], moved: Sequence[int] | None = None) -> Any:
-        """x in another shape; moved is that shape at the other batch size, if it differs."""
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Any:
+        """x in another shape."""
         shape = tuple(shape)
-        moved = shape if moved is None else tuple(moved)
-        if x.shape == shape and x.moved == moved:
+        if x.shape == shape:
             return x
-        if moved == shape and x.value is not None:
+        if x.value is not None:
             return self.fold(
                 x, f"{_RESHAPED}{'x'.join(map(str, shape))}", lambda v: v.reshape(shape)
             )
-        target = self.shape_tensor(shape, moved, inferred=True)
         if 0 not in shape:
-            y = self.emit("Reshape", x, target)
+            y = self.emit("Reshape", x, self.ints(*shape))
         elif self.opset >= 14:
-            y = self.emit("Reshape", x, target, allowzero=1)
+            y = self.emit("Reshape", x, self.ints(*shape), allowzero=1)
         else:  # a 0 would be read as "the size of x"; without elements, any array will do
-            y = self.emit("Expand", self.constant(np.zeros((), x.dtype)), target)
-        y.shape, y.moved = shape, moved
+            y = self.expand_to(self.constant(np.zeros((), x.dtype)), shape)
+        y.shape = shape
+        return y
+
+    def expand_to(self, x: Any, shape: Sequence[int]) -> Tensor:
+        """x stretched to a shape."""
+        y: Tensor = self.emit("Expand", x, self.ints(*shape))
+        y.shape = tuple(shape)
         return y
 
     def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -163,10 +160,14 @@ class Exporter:
         if folded is not None:
             return folded
         y = self.emit("Transpose", x, perm=axes)
-        if x.shape is not None and x.moved is not None:
+        if x.shape is not None:
             y.shape = tuple(x.shape[a] for a in axes)
-            y.moved = tuple(x.moved[a] for a in axes)
         return y  # type: ignore[no-any-return]
+
+    def moves(self, x: Tensor, axis: int) -> bool:
+        """Whether the size of an axis may depend on open sizes."""
+        known = self.moving is None or x.value is not None
+        return not known and (x.moving is None or axis in x.moving)
 
     def squeeze(self, x: Tensor, *axes: int) -> Tensor:
         return self.emit("Squeeze", x, self.ints(*axes)) if axes else x
@@ -202,73 +203,16 @@ class Exporter:
         tensors = [self.ints(*starts), self.ints(*ends), self.ints(*axes)]
         return self.emit("Slice", x, *tensors, None if steps is None else self.ints(*steps))
 
-    # ---- sizes that depend on the batch ----
-
-    def shape_tensor(self, shape: Shape, moved: Shape, inferred: bool = False) -> Tensor:
-        """An int64 vector of sizes; where they depend on the batch, it is computed from it.
-
-        Args:
-            inferred: One size may be written as -1.
-        """
-        moving = [i for i, (a, b) in enumerate(zip(shape, moved, strict=True)) if a != b]
-        if not moving:
-            return self.ints(*shape)
-        if inferred and len(moving) == 1 and 0 not in shape:
-            return self.ints(*(-1 if i in moving else n for i, n in enumerate(shape)))
-        parts: list[Tensor] = []
-        for i, n in enumerate(shape):
-            if i in moving:
-                parts.append(self._moving_size(n, moved[i]))
-            elif parts and parts[-1].value is not None:
-                parts[-1] = self.ints(*parts[-1].value, n)
-            else:
-                parts.append(self.ints(n))
-        return parts[0] if len(parts) == 1 else self.emit("Concat", *parts, axis=0)
-
-    def _moving_size(self, now: int, moved: int) -> Tensor:
-        if self.batch is None:
-            raise ValueError("export: there is no batch axis")
-        found = affine_size(now, moved, self.batch, self.moved_batch)
-        if found is None:
-            raise Refused(f"a size of {now} does not follow from the batch size {self.batch}")
-        size = self.batch_size()
-        if found[0] != 1:
-            size = self.emit("Mul", size, self.ints(found[0]))
-        return size if found[1] == 0 else self.emit("Add", size, self.ints(found[1]))
-
-    def batch_size(self) -> Tensor:
-        """The batch size as an int64 vector of one element."""
-        if self.size is None:
-            if self.batch_source is None:
-                raise Refused("no input has a batch axis, so its size is not known")
-            x, axis = self.batch_source
-            if self.opset >= 15:
-                size = self.emit("Shape", x, dtype=np.int64, start=axis, end=axis + 1)
-            else:
-                shape = self.emit("Shape", x, dtype=np.int64)
-                size = self.emit("Gather", shape, self.ints(axis), axis=0)
-            self.size = size
-        return self.size
-
     # ---- walking the graph ----
 
-    def run(self, outputs: Sequence[Value], moved_attrs: Sequence[Any]) -> None:
-        """Write everything that the outputs depend on; inputs and parameters are in `values`.
-
-        Args:
-            moved_attrs: Attributes of all functions, in order, at the other batch size.
-        """
-        nodes = capture(outputs)
-        self.write(nodes, [n.attrs for n in nodes], moved_attrs)
-
-    def write(self, nodes: Sequence[Node], attrs: Sequence[Any], moved: Sequence[Any]) -> None:
-        """Write nodes with attributes at the batch size and at the other one."""
+    def write(self, nodes: Sequence[Node]) -> None:
+        """Write nodes; inputs and parameters are in `values`."""
         top = self._origin == ""
         names = {v.key: v.name for n in nodes for v in n.inputs if v and v.name}
-        for node, now, then in zip(nodes, attrs, moved, strict=True):
+        for node in nodes:
             if top:
                 self._origin = node.op.name
-            call = self._call(node, now, then)
+            call = self._call(node)
             try:
                 made = self.convert(call)
             except Refused as e:
@@ -277,13 +221,14 @@ class Exporter:
                 made = tuple(Tensor(dtype=t) for t in call.dtypes)
             for j, y in enumerate(made):
                 if y.value is None and all(y is not x for x in call.inputs):
-                    y.shape, y.moved = call.shapes[j], call.moved_shapes[j]
+                    y.shape = call.shapes[j]
+                    y.moving = (self.moving or {}).get((id(node), j))
                     y.hint = names.get((id(node), j), "")
                 self.values[id(node), j] = y
         if top:
             self._origin = ""
 
-    def _call(self, node: Node, attrs: Any, moved_attrs: Any) -> Call:
+    def _call(self, node: Node) -> Call:
         op = node.op
         inputs: list[Tensor | None] = []
         for i, v in enumerate(node.inputs):
@@ -291,14 +236,8 @@ class Exporter:
                 inputs.append(None)
             else:
                 inputs.append(self._read(op, i, self._source(v), node.target))
-        for i, (shape, moved_shape) in stretched(op, attrs, inputs).items():
-            y = self.emit("Expand", inputs[i], self.shape_tensor(shape, moved_shape))
-            y.shape, y.moved = shape, moved_shape
-            inputs[i] = y
-        shapes = inferred(node, attrs, [None if x is None else x.shape for x in inputs])
-        moved = inferred(node, moved_attrs, [None if x is None else x.moved for x in inputs])
-        dtypes = [s.dtype for s in node.out_specs]
-        return Call(op, attrs, moved_attrs, inputs, shapes, moved, dtypes, node.target)
+        shapes, dtypes = [s.shape for s in node.out_specs], [s.dtype for s in node.out_specs]
+        return Call(op, node.attrs, inputs, shapes, dtypes, node.target)
 
     def _source(self, v: Value) -> Tensor:
         if v.key not in self.values:
@@ -352,22 +291,14 @@ class Exporter:
         """
         given = list(inputs) if inputs else call.inputs
         with using(auto_forward=False, target=call.target, no_grad=True), tracing(None):
-            leaves = [_leaf(x, x.shape) if x is not None else None for x in given]
+            leaves = [_leaf(x) if x is not None else None for x in given]
             ys = function(call.attrs, *leaves)
-            moved = [_leaf(x, x.moved) if x is not None else None for x in given]
-            others = function(call.moved_attrs, *moved)
-        ys = ys if isinstance(ys, tuple) else (ys,)
-        edges = [y.edge for y in ys]
+        edges = [y.edge for y in (ys if isinstance(ys, tuple) else (ys,))]
         for x, leaf in zip(given, leaves, strict=True):
             if x is not None and leaf is not None:
                 self.values[leaf.edge.key] = x
-        moved_nodes = capture(
-            [y.edge for y in (others if isinstance(others, tuple) else (others,))]
-        )
-        if [n.op for n in capture(edges)] != [n.op for n in moved_nodes]:
-            raise Refused("its parts depend on the batch size")
         self.keep_alive(leaves, edges)
-        self.run(edges, [n.attrs for n in moved_nodes])
+        self.write(capture(edges))
         return tuple(self._source(e) for e in edges)
 
     def keep_alive(self, *graphs: Any) -> None:
@@ -375,8 +306,8 @@ class Exporter:
         self._alive.append(graphs)
 
 
-def _leaf(x: Tensor, shape: Shape | None) -> Variable:
-    v = Variable(shape or ())
+def _leaf(x: Tensor) -> Variable:
+    v = Variable(x.shape or ())
     if x.dtype != v.spec.dtype:
         v.data.set_spec(Spec.of(v.shape, _plain(x.dtype)))
     return v

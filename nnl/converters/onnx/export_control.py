@@ -77,8 +77,7 @@ def _scan(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     carried, arrays, around = xs[:n], xs[n : n + m], xs[n + m :]
     inside = [_input(x.dtype, x) for x in carried]
     for x in arrays:
-        row = Tensor(dtype=x.dtype, shape=x.sizes[1:], moved=(x.moved or ())[1:])
-        inside.append(row)
+        inside.append(Tensor(dtype=x.dtype, shape=x.sizes[1:]))
     graph = subgraph(ctx, lambda: _written(ctx, a.body, [*inside, *around]), inside)
     ways = {"scan_input_directions": m, "scan_output_directions": len(call.shapes) - n - 1}
     ys = ctx.emit(
@@ -101,17 +100,20 @@ def subgraph(
     ctx: Exporter, write: Callable[[], list[Tensor]], inputs: Sequence[Tensor] = ()
 ) -> Subgraph:
     """The graph of what `write` adds, which ends in the tensors that it returns."""
-    outer, casts, size = ctx.nodes, ctx.casts, ctx.size
-    ctx.nodes, ctx.casts = [], dict(casts)
+    outer, casts = ctx.ops, ctx.casts
+    ctx.ops, ctx.casts = [], dict(casts)
     try:
         outputs = write()
-        own = {id(y) for node in ctx.nodes for y in node.outputs}
-        made = [y if id(y) in own else ctx.emit("Identity", y) for y in outputs]
+        own = {id(y) for node in ctx.ops for y in node.outs}
+        made = []
+        for y in outputs:  # each has a name of its own
+            made.append(y if id(y) in own else ctx.emit("Identity", y))
+            own.discard(id(y))
         for y, like in zip(made, outputs, strict=True):
-            y.shape, y.moved = like.shape, like.moved
-        return Subgraph(ctx.nodes, list(inputs), made)
+            y.shape = like.shape
+        return Subgraph(ctx.ops, list(inputs), made)
     finally:
-        ctx.nodes, ctx.casts, ctx.size = outer, casts, size
+        ctx.ops, ctx.casts = outer, casts
 
 
 def _written(ctx: Exporter, program: Program, xs: Sequence[Tensor]) -> list[Tensor]:
@@ -123,13 +125,12 @@ def _written(ctx: Exporter, program: Program, xs: Sequence[Tensor]) -> list[Tens
         ctx.values[v.edge.key] = x
     edges = [y.edge for y in ys]
     ctx.keep_alive(leaves, edges)
-    ctx.run(edges, [node.attrs for node in capture(edges)])
+    ctx.write(capture(edges))
     return [ctx.values[e.key] for e in edges]
 
 
 def _input(dtype: Any, like: Tensor | None = None) -> Tensor:
-    shape = () if like is None else like.shape
-    return Tensor(dtype=np.dtype(dtype), shape=shape, moved=() if like is None else like.moved)
+    return Tensor(dtype=np.dtype(dtype), shape=() if like is None else like.shape)
 
 
 def _typed(ys: Any, call: Call) -> tuple[Tensor, ...]:

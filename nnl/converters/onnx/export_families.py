@@ -8,6 +8,7 @@ from nnl.converters.onnx import (  # noqa: F401
     export_convolution,
     export_detection,
     export_elementwise,
+    export_language,
     export_layout,
     export_loss,
     export_matrix,

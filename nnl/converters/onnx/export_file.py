@@ -9,15 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
+from nnl.converters.onnx.errors import UnsupportedOperator
 from nnl.converters.onnx.export_context import Exporter, onnx_type
-from nnl.converters.onnx.export_tensor import (
-    NodeRecord,
-    Subgraph,
-    Tensor,
-    affine_size,
-    as_initializer,
-)
+from nnl.converters.onnx.export_tensor import NodeRecord, Subgraph, Tensor, as_initializer
 from nnl.core.atomic import replacing
 
 _ALIGNMENT = 64  # bytes between the starts of external weights: one cache line, for memory maps
@@ -31,13 +25,11 @@ class Contents:
 
     exporter: Exporter
     inputs: Sequence[Tensor]
-    outputs: Sequence[tuple[str, Tensor]]
+    outputs: Sequence[Tensor]
     name: str
-    batch: str
     ir_version: int | None = None  # None for the oldest that has the operators
 
     def __post_init__(self) -> None:
-        self.outputs = [(n, self._own_output(n, y)) for n, y in self.outputs]
         self.nodes = self._used_nodes()
         self.initializers = self._used_initializers()
         self._name_all()
@@ -46,22 +38,12 @@ class Contents:
         """Size of the weights in bytes."""
         return sum(t.value.nbytes for t in self.initializers)
 
-    def _own_output(self, name: str, y: Tensor) -> Tensor:
-        """A tensor that can be called `name`: no input, no initializer, no other output."""
-        taken = y.name != "" or y.value is not None
-        if taken:
-            shape, moved = y.shape, y.moved
-            y = self.exporter.emit("Identity", y)
-            y.shape, y.moved = shape, moved
-        y.name = name
-        return y
-
     def _used_nodes(self) -> list[NodeRecord]:
         """Nodes that an output depends on."""
-        needed = {id(y) for _, y in self.outputs}
+        needed = {id(y) for y in self.outputs}
         used = []
-        for node in reversed(self.exporter.nodes):
-            if any(id(y) in needed for y in node.outputs):
+        for node in reversed(self.exporter.ops):
+            if any(id(y) in needed for y in node.outs):
                 used.append(node)
                 needed.update(map(id, node.reads))
         return used[::-1]
@@ -75,9 +57,9 @@ class Contents:
         return list(found.values())
 
     def _name_all(self) -> None:
-        taken = {t.name for t in self.inputs} | {n for n, _ in self.outputs}
-        if len(taken) < len(self.inputs) + len(self.outputs):
-            names = [t.name for t in self.inputs] + [n for n, _ in self.outputs]
+        names = [t.name for t in (*self.inputs, *self.outputs)]
+        taken = set(names)
+        if len(taken) < len(names):
             twice = sorted({n for n in names if names.count(n) > 1})
             raise ValueError(f"save: several inputs and outputs have the names {twice}")
         counts: dict[str, int] = {}
@@ -87,11 +69,11 @@ class Contents:
             for graph in node.subgraphs:
                 for x in graph.inputs:
                     x.name = _fresh("inner", taken, counts, always=True)
-            for y in node.outputs:
+            for y in node.outs:
                 if y.name == "" and y.hint:
                     y.name = _fresh(y.hint, taken, counts)
                 elif y.name == "":
-                    y.name = _fresh(node.op_type.lower(), taken, counts, always=True)
+                    y.name = _fresh(node.name.lower(), taken, counts, always=True)
 
 
 def _every(nodes: Sequence[NodeRecord]) -> Iterator[NodeRecord]:
@@ -123,8 +105,8 @@ def to_model(contents: Contents, external: str | None = None) -> Any:
     graph = helper.make_graph(
         [_node(n, i) for i, n in enumerate(contents.nodes)],
         contents.name,
-        [_value_info(contents, t.name, t) for t in contents.inputs],
-        [_value_info(contents, n, t) for n, t in contents.outputs],
+        [_value_info(t) for t in contents.inputs],
+        [_value_info(t) for t in contents.outputs],
     )
     places = dict(_places(contents)) if external is not None else {}
     for t in contents.initializers:
@@ -156,10 +138,10 @@ def _ir_version(wanted: int | None, oldest: int) -> int:
 def _node(record: NodeRecord, index: int) -> Any:
     from onnx import AttributeProto, helper
 
-    inputs = ["" if x is None else x.name for x in record.inputs]
-    outputs = [y.name for y in record.outputs]
-    node = helper.make_node(record.op_type, inputs, outputs, name=f"{record.op_type}_{index}")
-    for name, value in sorted(record.attributes.items()):
+    inputs = ["" if x is None else x.name for x in record.ins]
+    outputs = [y.name for y in record.outs]
+    node = helper.make_node(record.name, inputs, outputs, name=f"{record.name}_{index}")
+    for name, value in sorted(record.options.items()):
         # an empty sequence does not say its type; those that can be empty are shapes
         kind = AttributeProto.INTS if value == () else None
         value = _graph(value, node.name) if isinstance(value, Subgraph) else value
@@ -171,34 +153,20 @@ def _graph(inner: Subgraph, name: str) -> Any:
     from onnx import helper
 
     def infos(tensors: Sequence[Tensor]) -> list[Any]:
-        return [helper.make_tensor_value_info(t.name, onnx_type(t.dtype), t.shape) for t in tensors]
+        return [_value_info(t) for t in tensors]
 
     nodes = [_node(n, i) for i, n in enumerate(inner.nodes)]
     return helper.make_graph(nodes, name, infos(inner.inputs), infos(inner.outputs))
 
 
-def _value_info(contents: Contents, name: str, t: Tensor) -> Any:
+def _value_info(t: Tensor) -> Any:
     from onnx import helper
 
-    exporter = contents.exporter
-    dims: list[int | str] = []
-    for i, (now, moved) in enumerate(zip(t.shape or (), t.moved or (), strict=True)):
-        if i == t.open_axis:
-            dims.append(f"{name}_{i}")
-            continue
-        if now == moved or exporter.batch is None:
-            dims.append(now)
-            continue
-        found = affine_size(now, moved, exporter.batch, exporter.moved_batch)
-        if found is None:
-            raise OnnxError(
-                f"save: the size {now} of {name!r} does not follow from the batch size: give "
-                "batch=None to fix the batch size"
-            )
-        scale, offset = found
-        text = contents.batch if scale == 1 else f"{scale}*{contents.batch}"
-        dims.append(text if offset == 0 else f"{text}{offset:+d}")
-    return helper.make_tensor_value_info(name, onnx_type(t.dtype), dims)
+    dims = [
+        f"{t.name}_{i}" if i == t.open_axis else None if n == -1 else n
+        for i, n in enumerate(t.shape or ())
+    ]
+    return helper.make_tensor_value_info(t.name, onnx_type(t.dtype), dims)
 
 
 def _places(contents: Contents) -> Iterator[tuple[int, int]]:

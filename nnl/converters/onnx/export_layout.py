@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.export_batch import moving_axes
-from nnl.converters.onnx.export_context import Exporter, Refused
+from nnl.converters.onnx.export_context import Exporter
 from nnl.converters.onnx.export_elementwise import choose
 from nnl.converters.onnx.export_tensor import Call, Tensor
 from nnl.converters.onnx.registry import onnx_export
@@ -19,25 +18,20 @@ LAST, BEFORE_FIRST = 2**63 - 1, -(2**63) + 1  # Slice cuts them off at the ends 
 
 @onnx_export("reshape")
 def reshape(ctx: Exporter, call: Call) -> Tensor:
-    y = ctx.reshape(call.x, call.shapes[0], call.moved_shapes[0])
+    y = ctx.reshape(call.x, call.shape)
     return ctx.emit("Identity", y) if y is call.x else y
-
-
-def expanded(ctx: Exporter, x: Tensor, call: Call, i: int = 0) -> Tensor:
-    """x stretched to the shape of output i."""
-    return ctx.emit("Expand", x, ctx.shape_tensor(call.shapes[i], call.moved_shapes[i]))
 
 
 @onnx_export("broadcast")
 def broadcast(ctx: Exporter, call: Call) -> Tensor:
-    return expanded(ctx, call.x, call)
+    return ctx.expand_to(call.x, call.shape)
 
 
 @onnx_export("broadcast_to")
 def broadcast_to(ctx: Exporter, call: Call) -> Tensor:
     x, y = call.input(0), call.input(1)
     start = x.ndim - y.ndim if call.attrs.axis == -1 else call.attrs.axis
-    return expanded(ctx, ctx.unsqueeze(y, *range(y.ndim, x.ndim - start)), call)
+    return ctx.expand_to(ctx.unsqueeze(y, *range(y.ndim, x.ndim - start)), call.shape)
 
 
 def wrapped(ctx: Exporter, index: Tensor, size: int) -> Tensor:
@@ -57,28 +51,21 @@ def one_hot(ctx: Exporter, call: Call) -> Tensor:
     y = ctx.emit(
         "OneHot", index, ctx.constant(prod(sizes), np.int64), values, axis=-1, dtype=call.dtypes[0]
     )
-    return ctx.reshape(y, call.shapes[0], call.moved_shapes[0])
+    return ctx.reshape(y, call.shape)
 
 
 @onnx_export("matrix_diag")
 def matrix_diag(ctx: Exporter, call: Call) -> Tensor:
     x = call.x
-    eye = ctx.constant(np.eye(_fixed(x, -1), dtype=bool))
+    eye = ctx.constant(np.eye(x.sizes[-1], dtype=bool))
     return choose(ctx, eye, ctx.unsqueeze(x, x.ndim), 0.0)
 
 
 @onnx_export("matrix_diag_part")
 def matrix_diag_part(ctx: Exporter, call: Call) -> Tensor:
     x = call.x
-    eye = ctx.constant(np.eye(_fixed(x, -1), dtype=bool))
+    eye = ctx.constant(np.eye(x.sizes[-1], dtype=bool))
     return ctx.reduce("ReduceSum", choose(ctx, eye, x, 0.0), [x.ndim - 1])
-
-
-def _fixed(x: Tensor, axis: int) -> int:
-    """The size of an axis that must not depend on the batch."""
-    if axis % x.ndim in moving_axes(x):
-        raise Refused(f"its axis {axis % x.ndim} depends on the batch size")
-    return x.sizes[axis]
 
 
 @onnx_export("trilu")
@@ -86,7 +73,7 @@ def trilu(ctx: Exporter, call: Call) -> Tensor:
     x, k, upper = call.x, call.attrs.k, call.attrs.upper
     if ctx.opset >= 14:
         return ctx.emit("Trilu", x, ctx.constant(k, np.int64), upper=int(upper))
-    ones = np.ones((_fixed(x, -2), _fixed(x, -1)), bool)
+    ones = np.ones(x.sizes[-2:], bool)
     return choose(ctx, ctx.constant(np.triu(ones, k) if upper else np.tril(ones, k)), x, 0.0)
 
 
@@ -127,21 +114,18 @@ def meshgrid(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     for i in range(len(call.inputs)):
         axis = i if call.attrs.ij_indexing or i > 1 or rank == 1 else 1 - i
         x = ctx.unsqueeze(call.input(i), *(a for a in range(rank) if a != axis))
-        out.append(expanded(ctx, x, call, i))
+        out.append(ctx.expand_to(x, call.shapes[i]))
     return tuple(out)
 
 
 @onnx_export("slice")
 def slice_(ctx: Exporter, call: Call) -> Tensor:
-    x, a, moved = call.x, call.attrs, call.moved_attrs
+    x, a = call.x, call.attrs
     lead = x.ndim - len(a.stop)
     parts = []
     for i, (start, stop, step) in enumerate(zip(a.start, a.stop, a.step, strict=True)):
-        if stop != moved.stop[i]:
-            stop = LAST
-        if start != moved.start[i]:
-            start = LAST
-        if not (start == 0 and step == 1 and stop >= x.sizes[lead + i]):
+        whole = start == 0 and step == 1 and stop >= x.sizes[lead + i]
+        if not whole or ctx.moves(x, lead + i):
             parts.append((start, stop, lead + i, step))
     if not parts:
         return ctx.emit("Identity", x)
@@ -183,7 +167,6 @@ def read_along(ctx: Exporter, call: Call) -> Tensor:
     y = call.x
     for axis, positions in enumerate(call.attrs.sources(np, call.x.sizes)):
         if positions is not None:
-            _fixed(call.x, axis)
             y = gathered(ctx, y, positions, axis)
     return ctx.emit("Identity", y) if y is call.x else y
 

@@ -31,7 +31,7 @@ def affine(ctx: Exporter, call: Call) -> Tensor:
         rows = x if (x.ndim, base) == (2, 1) else ctx.emit("Flatten", x, axis=base)
         y = ctx.emit("Gemm", rows, matrix, row)
         flat = w.ndim == 2 and base == 1
-    return y if flat else ctx.reshape(y, call.shapes[0], call.moved_shapes[0])
+    return y if flat else ctx.reshape(y, call.shape)
 
 
 @onnx_export("batch_matmul")
@@ -74,11 +74,10 @@ def fourier(ctx: Exporter, call: Call) -> Tensor:
         # bring the points beside the pairs: (..., axis, pair) and merge these two
         order = [*(d for d in range(x.ndim - 1) if d != axis), axis, x.ndim - 1]
         sizes = [x.sizes[d] for d in order[:-2]]
-        moved = [(x.moved or ())[d] for d in order[:-2]]
         y = ctx.transpose(y, order)
-        y = ctx.reshape(y, (*sizes, 2 * points), (*moved, 2 * points))
+        y = ctx.reshape(y, (*sizes, 2 * points))
         y = ctx.emit("MatMul", y, matrix)
-        y = ctx.reshape(y, (*sizes, points, 2), (*moved, points, 2))
+        y = ctx.reshape(y, (*sizes, points, 2))
         y = ctx.transpose(y, [order.index(d) for d in range(x.ndim)])
     total = prod(x.sizes[x.ndim - 1 - n : -1])
     if call.attrs.normalized:

@@ -83,7 +83,7 @@ def layer_normalization(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
 def instance_normalization(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     a, x, beta, gamma = call.attrs, call.x, call.optional(1), call.optional(2)
     channels = x.sizes[1] if x.ndim > 1 else 0
-    usual = x.ndim >= 3 and a.channel_axis == 1 and a.batch_axis == (0,) and x.moved is not None
+    usual = x.ndim >= 3 and a.channel_axis == 1 and a.batch_axis == (0,)
     shared = all(p is None or prod(p.sizes) == channels for p in (beta, gamma))
     if not (usual and shared):
         return normalization(ctx, call)
@@ -106,10 +106,10 @@ def group_normalization(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
         return (ctx.emit("GroupNormalization", x, scale, shift, **settings),)
     # groups as the channels of an instance normalisation
     inner = prod(x.sizes[1:]) // groups
-    rows = ctx.reshape(x, (x.sizes[0], groups, inner), ((x.moved or ())[0], groups, inner))
+    rows = ctx.reshape(x, (x.sizes[0], groups, inner))
     one, zero = _ones(ctx, x, groups, 1.0), _ones(ctx, x, groups, 0.0)
     y = ctx.emit("InstanceNormalization", rows, one, zero, epsilon=a.eps)
-    y = ctx.reshape(y, call.shapes[0], call.moved_shapes[0])
+    y = ctx.reshape(y, call.shape)
     return (scale_and_shift(ctx, y, beta, gamma),)
 
 
@@ -127,15 +127,11 @@ def normalization(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     a, x = call.attrs, call.x
     beta, gamma = call.optional(1), call.optional(2)
     shape, axes = a.layout(Spec.of(x.sizes))
-    moved, _ = a.layout(Spec.of(x.moved or ()))
-    y, mean, variance = standardized(ctx, ctx.reshape(x, shape, moved), axes, a.eps)
-    beta, gamma = (
-        None if p is None else ctx.reshape(p, a.fold(p.sizes), a.fold(p.moved or ()))
-        for p in (beta, gamma)
-    )
+    y, mean, variance = standardized(ctx, ctx.reshape(x, shape), axes, a.eps)
+    beta, gamma = (None if p is None else ctx.reshape(p, a.fold(p.sizes)) for p in (beta, gamma))
     y = scale_and_shift(ctx, y, beta, gamma)
     if shape != x.sizes:
-        y = ctx.reshape(y, call.shapes[0], call.moved_shapes[0])
+        y = ctx.reshape(y, call.shape)
     return y, mean, variance
 
 

@@ -27,7 +27,7 @@ def older(ctx: Any, node: NodeRecord) -> Any:
     Raises:
         Refused: It has none.
     """
-    for since, change in _CHANGES.get(node.op_type, ()):
+    for since, change in _CHANGES.get(node.name, ()):
         if ctx.opset < since:
             instead = change(ctx, node)
             if instead is not None:
@@ -44,24 +44,24 @@ def _check(node: NodeRecord, opset: int) -> None:
     from onnx import defs
 
     try:
-        schema = defs.get_schema(node.op_type, opset, "")
+        schema = defs.get_schema(node.name, opset, "")
     except defs.SchemaError:
-        versions = [s.since_version for s in _versions(node.op_type)]
-        raise Refused(f"{node.op_type} needs opset {min(versions, default=FORM)}") from None
-    for name in [n for n in node.attributes if n not in schema.attributes]:
-        if node.attributes.pop(name) != _default(node.op_type, name):
-            raise Refused(f"opset {opset} has no {node.op_type} with {name}")
-    if len(node.inputs) > schema.max_input:
-        raise Refused(f"opset {opset} has no {node.op_type} of {len(node.inputs)} inputs")
+        versions = [s.since_version for s in _versions(node.name)]
+        raise Refused(f"{node.name} needs opset {min(versions, default=FORM)}") from None
+    for name in [n for n in node.options if n not in schema.attributes]:
+        if node.options.pop(name) != _default(node.name, name):
+            raise Refused(f"opset {opset} has no {node.name} with {name}")
+    if len(node.ins) > schema.max_input:
+        raise Refused(f"opset {opset} has no {node.name} of {len(node.ins)} inputs")
     if opset < 11:
         _count_axes_from_the_front(node)
     allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
-    for k, x in enumerate(node.inputs):
+    for k, x in enumerate(node.ins):
         kind = schema.inputs[min(k, len(schema.inputs) - 1)].type_str
         if x is None or x.dtype is None:
             continue
         if _type_name(x.dtype) not in allowed.get(kind, [kind]):
-            raise Refused(f"opset {opset} has no {node.op_type} of {x.dtype.name}")
+            raise Refused(f"opset {opset} has no {node.name} of {x.dtype.name}")
 
 
 def _versions(op_type: str) -> list[Any]:
@@ -84,12 +84,12 @@ def _type_name(dtype: Any) -> str:
 
 def _count_axes_from_the_front(node: NodeRecord) -> None:
     for name in _AXES:
-        value = node.attributes.get(name)
+        value = node.options.get(name)
         axes = value if isinstance(value, tuple) else () if value is None else (value,)
         if any(a < 0 for a in axes):
-            rank = _rank(node.inputs[0]) + (node.op_type == "Unsqueeze") * len(axes)
+            rank = _rank(node.ins[0]) + (node.name == "Unsqueeze") * len(axes)
             axes = tuple([a % rank for a in axes])
-            node.attributes[name] = axes if isinstance(value, tuple) else axes[0]
+            node.options[name] = axes if isinstance(value, tuple) else axes[0]
 
 
 def _rank(x: Tensor | None) -> int:
@@ -103,9 +103,9 @@ def _rank(x: Tensor | None) -> int:
 
 def _values(node: NodeRecord, k: int) -> Any:
     """The input k, which is a constant; None where it is left out."""
-    x = node.inputs[k] if k < len(node.inputs) else None
+    x = node.ins[k] if k < len(node.ins) else None
     if x is not None and x.value is None:
-        raise Refused(f"{node.op_type} wants numbers that are known, and here they are computed")
+        raise Refused(f"{node.name} wants numbers that are known, and here they are computed")
     return None if x is None else x.value
 
 
@@ -117,8 +117,8 @@ def _moved(*names: str) -> Callable[[Any, NodeRecord], None]:
             found = _values(node, k + 1)
             if found is not None:
                 numbers = found.tolist()
-                node.attributes[name] = tuple(numbers) if found.ndim else numbers
-        del node.inputs[1:]
+                node.options[name] = tuple(numbers) if found.ndim else numbers
+        del node.ins[1:]
 
     return change
 
@@ -126,37 +126,35 @@ def _moved(*names: str) -> Callable[[Any, NodeRecord], None]:
 def _clip(ctx: Any, node: NodeRecord) -> None:
     _moved("min", "max")(ctx, node)
     for name in ("min", "max"):
-        if name in node.attributes:
-            node.attributes[name] = float(np.asarray(node.attributes[name]).reshape(()))
+        if name in node.options:
+            node.options[name] = float(np.asarray(node.options[name]).reshape(()))
 
 
 def _pad(ctx: Any, node: NodeRecord) -> None:
-    if len(node.inputs) > 2:
-        node.attributes["value"] = float(_values(node, 2))
-        del node.inputs[2:]
+    if len(node.ins) > 2:
+        node.options["value"] = float(_values(node, 2))
+        del node.ins[2:]
     _moved("pads")(ctx, node)
 
 
 def _slice(ctx: Any, node: NodeRecord) -> Tensor | None:
     steps = _values(node, 4)
     if steps is None or (steps == 1).all():
-        del node.inputs[4:]
+        del node.ins[4:]
         _moved("starts", "ends", "axes")(ctx, node)
         return None
-    y = x = node.inputs[0]
+    y = x = node.ins[0]
     starts, ends, axes = [_values(node, k).tolist() for k in (1, 2, 3)]
     for start, end, axis, step in zip(starts, ends, axes, steps.tolist(), strict=True):
         axis %= _rank(x)
-        n, then = x.shape[axis], x.moved[axis]  # type: ignore[union-attr, index]
-        if n != then:
-            raise Refused(f"opset {ctx.opset} has no Slice with steps, here of the batch axis")
+        n = x.shape[axis]  # type: ignore[union-attr, index]
         y = ctx.emit("Gather", y, ctx.ints(*range(*slice(start, end, step).indices(n))), axis=axis)
     return y
 
 
 def _top_k(ctx: Any, node: NodeRecord) -> None:
-    node.attributes["k"] = int(_values(node, 1).reshape(()))
-    del node.inputs[1:]
+    node.options["k"] = int(_values(node, 1).reshape(()))
+    del node.ins[1:]
 
 
 # ---- other meanings ----
@@ -164,30 +162,30 @@ def _top_k(ctx: Any, node: NodeRecord) -> None:
 
 def _softmax(ctx: Any, node: NodeRecord) -> Tensor | None:
     """Before opset 13 all axes from `axis` on are one."""
-    (x,) = node.inputs
+    (x,) = node.ins
     rank = _rank(x)
-    axis = node.attributes.get("axis", -1) % rank
-    node.attributes["axis"] = rank - 1
+    axis = node.options.get("axis", -1) % rank
+    node.options["axis"] = rank - 1
     if axis == rank - 1:
         return None
     axes = [k for k in range(rank) if k != axis] + [axis]
     turned = ctx.transpose(x, axes)
     turned.shape = tuple([x.shape[a] for a in axes])  # type: ignore[union-attr]
-    y = ctx.emit(node.op_type, turned, axis=rank - 1)
+    y = ctx.emit(node.name, turned, axis=rank - 1)
     return ctx.emit("Transpose", y, perm=tuple(np.argsort(axes).tolist()))  # type: ignore[no-any-return]
 
 
 def _or_equal(strict: str) -> Callable[[Any, NodeRecord], Tensor]:
     def change(ctx: Any, node: NodeRecord) -> Tensor:
-        more = ctx.emit(strict, *node.inputs, dtype=bool)
-        return ctx.emit("Or", more, ctx.emit("Equal", *node.inputs, dtype=bool))  # type: ignore[no-any-return]
+        more = ctx.emit(strict, *node.ins, dtype=bool)
+        return ctx.emit("Or", more, ctx.emit("Equal", *node.ins, dtype=bool))  # type: ignore[no-any-return]
 
     return change
 
 
 def _equal(ctx: Any, node: NodeRecord) -> Tensor | None:
     """Of floats: neither less nor greater, and no NaN."""
-    x, y = node.inputs
+    x, y = node.ins
     if x is None or x.dtype.kind != "f":
         return None
     if ctx.opset < 9:
@@ -202,19 +200,19 @@ def _resize(ctx: Any, node: NodeRecord) -> None:
     if ctx.opset < 11:
         raise Refused(f"opset {ctx.opset} has no Resize of this kind")
     empty = ctx.constant(np.zeros(0, np.float32))
-    node.inputs[1:3] = [empty if x is None else x for x in node.inputs[1:3]]
+    node.ins[1:3] = [empty if x is None else x for x in node.ins[1:3]]
 
 
 def _gemm(ctx: Any, node: NodeRecord) -> None:
-    if len(node.inputs) == 2:
-        node.inputs.append(ctx.constant(np.zeros(1), node.inputs[0].dtype))  # type: ignore[union-attr]
+    if len(node.ins) == 2:
+        node.ins.append(ctx.constant(np.zeros(1), node.ins[0].dtype))  # type: ignore[union-attr]
 
 
 def _extreme(test: str) -> Callable[[Any, NodeRecord], Tensor | None]:
     """Max and Min knew floats only before opset 12, and one shape of all inputs in opset 7."""
 
     def change(ctx: Any, node: NodeRecord) -> Tensor | None:
-        x, y = node.inputs
+        x, y = node.ins
         if x is None or y is None:
             return None
         if x.dtype.kind in "iu" and ctx.opset >= 9:
@@ -224,33 +222,33 @@ def _extreme(test: str) -> Callable[[Any, NodeRecord], Tensor | None]:
             return None
         bound, z = (x, y) if y.value is None else (y, x)
         if bound.value is None or bound.value.size != 1:
-            raise Refused(f"opset {ctx.opset} has no {node.op_type} of two shapes")
-        bounds = (bound, None) if node.op_type == "Max" else (None, bound)
+            raise Refused(f"opset {ctx.opset} has no {node.name} of two shapes")
+        bounds = (bound, None) if node.name == "Max" else (None, bound)
         return ctx.emit("Clip", z, *bounds)  # type: ignore[no-any-return]
 
     return change
 
 
 def _expand(ctx: Any, node: NodeRecord) -> Tensor:
-    ones = np.ones(tuple(_values(node, 1)), node.inputs[0].dtype)  # type: ignore[union-attr]
-    return ctx.emit("Mul", node.inputs[0], ctx.constant(ones))  # type: ignore[no-any-return]
+    ones = np.ones(tuple(_values(node, 1)), node.ins[0].dtype)  # type: ignore[union-attr]
+    return ctx.emit("Mul", node.ins[0], ctx.constant(ones))  # type: ignore[no-any-return]
 
 
 def _sign(ctx: Any, node: NodeRecord) -> Tensor:
-    x = node.inputs[0]
+    x = node.ins[0]
     both = [ctx.from_bool(ctx.emit(t, x, 0, dtype=bool), x.dtype) for t in ("Greater", "Less")]  # type: ignore[union-attr]
     return ctx.emit("Sub", *both)  # type: ignore[no-any-return]
 
 
 def _reducing(ctx: Any, node: NodeRecord) -> None:
-    if len(node.inputs) > 1:
+    if len(node.ins) > 1:
         _moved("axes")(ctx, node)
 
 
 def _subgraphs(ctx: Any, node: NodeRecord) -> None:
-    for graph in node.attributes.values():
+    for graph in node.options.values():
         if isinstance(graph, Subgraph) and ctx.opset < 11:
-            raise Refused(f"{node.op_type} needs opset 11")
+            raise Refused(f"{node.name} needs opset 11")
 
 
 _CHANGES: dict[str, list[tuple[int, Any]]] = {

@@ -31,7 +31,7 @@ class _Layers:
         y = self.ctx.fold(x, f"layer_{layer}", lambda v: v[layer])
         if y is None:
             y = self.ctx.emit("Gather", x, self.ctx.constant(layer, np.int64), axis=0)
-            y.shape, y.moved = x.sizes[1:], (x.moved or ())[1:]
+            y.shape = x.sizes[1:]
         return y
 
     def in_order(self, x: Tensor, order: tuple[int, ...]) -> Tensor:
@@ -41,7 +41,7 @@ class _Layers:
             y = self.ctx.fold(x, f"gates_{named}", lambda v: v[:, list(order)])
             if y is None:
                 y = self.ctx.emit("Gather", x, self.ctx.ints(*order), axis=1)
-                y.shape = y.moved = (x.sizes[0], len(order), *x.sizes[2:])
+                y.shape = (x.sizes[0], len(order), *x.sizes[2:])
             x = y
         width = x.sizes[3:] if self.gates > 1 else x.sizes[2:]
         return self.ctx.reshape(x, (self.directions, len(order) * self.hidden, *width))
@@ -96,7 +96,6 @@ class _Layers:
 def recurrent(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     layers = _Layers(ctx, call)
     steps, batch, _ = call.x.sizes
-    moved_steps, moved_batch, _ = call.x.moved or ()
     width = layers.directions * layers.hidden
     settings: dict[str, Any] = {
         "hidden_size": layers.hidden,
@@ -120,7 +119,7 @@ def recurrent(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
         )
         # (steps, directions, batch, hidden) -> (steps, batch, directions * hidden)
         y = ctx.transpose(made[0], (0, 2, 1, 3))
-        x = ctx.reshape(y, (steps, batch, width), (moved_steps, moved_batch, width))
+        x = ctx.reshape(y, (steps, batch, width))
         states.append(ctx.unsqueeze(made[1], 0))
         cells += [ctx.unsqueeze(c, 0) for c in made[2:]]
     out = [x, ctx.emit("Concat", *states, axis=0)]

@@ -7,7 +7,6 @@ from math import prod
 
 import numpy as np
 
-from nnl.converters.onnx.export_batch import moving_axes
 from nnl.converters.onnx.export_context import Exporter, Refused
 from nnl.converters.onnx.export_elementwise import choose
 from nnl.converters.onnx.export_tensor import Call, Tensor
@@ -56,13 +55,10 @@ def _position(ctx: Exporter, call: Call, op_type: str) -> Tensor:
     if len(axes) == 1:
         return ctx.emit(op_type, x, axis=axes[0], keepdims=int(a.keep_dims), dtype=np.int64)
     kept = [d for d in range(x.ndim) if d not in axes]
-    if any(d in moving_axes(x) for d in axes):
-        raise Refused("positions among several axes, one of which depends on the batch size")
     rows = [*(x.sizes[d] for d in kept), prod(x.sizes[d] for d in axes)]
-    moved = [*((x.moved or ())[d] for d in kept), rows[-1]]
-    merged = ctx.reshape(ctx.transpose(x, [*kept, *axes]), rows, moved)
+    merged = ctx.reshape(ctx.transpose(x, [*kept, *axes]), rows)
     y = ctx.emit(op_type, merged, axis=len(kept), keepdims=0, dtype=np.int64)
-    return ctx.reshape(y, call.shapes[i], call.moved_shapes[i]) if a.keep_dims else y
+    return ctx.reshape(y, call.shapes[i]) if a.keep_dims else y
 
 
 @onnx_export("cumsum")
@@ -76,8 +72,6 @@ def cumsum(ctx: Exporter, call: Call) -> Tensor:
 def cumprod(ctx: Exporter, call: Call) -> Tensor:
     """Every product by itself, of the elements that take part and of ones."""
     a, x = call.attrs, call.x
-    if a.axis in moving_axes(x):
-        raise Refused("products along the batch axis")
     n = x.sizes[a.axis]
     takes = np.triu(np.ones((n, n), bool), int(a.exclusive))  # (element, product)
     takes = takes.T if a.reverse else takes
@@ -96,8 +90,7 @@ def top(ctx: Exporter, x: Tensor, k: Tensor, axis: int, largest: bool) -> tuple[
 @onnx_export("sort")
 def sort(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     a, x = call.attrs, call.x
-    size = ctx.shape_tensor(x.sizes[a.axis : a.axis + 1], (x.moved or ())[a.axis : a.axis + 1])
-    values, index = top(ctx, x, size, a.axis, a.reverse)
+    values, index = top(ctx, x, ctx.ints(x.sizes[a.axis]), a.axis, a.reverse)
     if a.only_index:
         return (index,)
     return (values, index) if a.with_index else (values,)
@@ -107,11 +100,7 @@ def sort(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
 def top_k_data(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
     a, x = call.attrs, call.x
     base = a.base_axis
-    if any(d >= base for d in moving_axes(x)):
-        raise Refused("the largest elements of the whole batch")
-    lead, moved_lead = x.sizes[:base], (x.moved or ())[:base]
-    n = prod(x.sizes[base:])
-    rows = ctx.reshape(x, (*lead, n), (*moved_lead, n))
+    rows = ctx.reshape(x, (*x.sizes[:base], prod(x.sizes[base:])))
     keys = ctx.emit("Abs", rows) if a.abs else rows
     values, index = top(ctx, keys, ctx.ints(a.k), base, a.largest)
     if a.abs:
@@ -120,7 +109,7 @@ def top_k_data(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
         return (values, index) if a.with_index else (values,)
     zeros = ctx.emit("Mul", rows, 0.0)
     full = ctx.emit("ScatterElements", zeros, index, values, axis=base)
-    y = ctx.reshape(full, call.shapes[0], call.moved_shapes[0])
+    y = ctx.reshape(full, call.shape)
     return (y, index) if a.with_index else (y,)
 
 
@@ -219,8 +208,7 @@ def scatter_nd(ctx: Exporter, call: Call) -> Tensor:
     data, indices, base = call.input(0), call.input(1), call.optional(2)
     at = position_rows(ctx, indices)
     if base is None:
-        zero = ctx.constant(np.zeros((), data.dtype))
-        base = ctx.emit("Expand", zero, ctx.shape_tensor(call.shapes[0], call.moved_shapes[0]))
+        base = ctx.expand_to(ctx.constant(np.zeros((), data.dtype)), call.shape)
     if call.attrs.add and ctx.opset < 16:
         raise Refused("adding at the same place several times needs opset 16")
     reduction = "add" if call.attrs.add else None
@@ -230,11 +218,9 @@ def scatter_nd(ctx: Exporter, call: Call) -> Tensor:
 @onnx_export("scatter_add", since=16)
 def scatter_add(ctx: Exporter, call: Call) -> Tensor:
     x0, indices, x1 = call.input(0), ctx.cast(call.input(1), np.int64), call.input(2)
-    sizes, moved = call.input(1).sizes, call.input(1).moved or ()
+    sizes = call.input(1).sizes
     if x1.sizes != sizes:
         axes = [d for d, n in enumerate(x1.sizes) if n != sizes[d]]
-        if any(sizes[d] != moved[d] for d in axes):
-            raise Refused("a part of the updates that depends on the batch size")
         x1 = ctx.slice(x1, [0] * len(axes), [sizes[d] for d in axes], axes)
     return ctx.emit("ScatterElements", x0, indices, x1, axis=call.attrs.axis, reduction="add")
 
@@ -270,8 +256,7 @@ def bool_scatter(ctx: Exporter, call: Call) -> Tensor:
     x, mask, output = call.input(0), ctx.cast(call.input(1), np.bool_), call.optional(2)
     places = ctx.emit("Transpose", ctx.emit("NonZero", mask, dtype=np.int64), perm=(1, 0))
     if output is None:
-        zero = ctx.constant(np.zeros((), x.dtype))
-        output = ctx.emit("Expand", zero, ctx.shape_tensor(call.shapes[0], call.moved_shapes[0]))
+        output = ctx.expand_to(ctx.constant(np.zeros((), x.dtype)), call.shape)
     return ctx.emit("ScatterND", output, places, x)
 
 
@@ -303,8 +288,6 @@ def opened(call: Call, y: Tensor, axis: int = 0) -> Tensor:
 def prune(ctx: Exporter, call: Call) -> Tensor:
     """0 where the magnitude is below that of the k-th smallest."""
     x, rate = call.x, call.attrs.rate
-    if moving_axes(x):
-        raise Refused("the smallest elements of the whole batch")
     size = prod(x.sizes)
     if rate == 1 or not size:
         return ctx.emit("Mul", x, 0.0)

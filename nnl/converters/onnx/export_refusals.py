@@ -9,6 +9,7 @@ _PACKED = "the length of its result depends on the lengths of the sequences; ONN
 NO_MEANING: dict[str, str] = {
     "batch_cholesky": "ONNX has no matrix decompositions",
     "batch_inv": "ONNX has no inverse of a matrix",
+    "cached_attention": "it writes caches that outlive a run; attention has a form",
     "image_augmentation": _AUGMENTATION,
     "max_pooling_backward": "it is the gradient of another function",
     "pack_padded_sequence": _PACKED,

@@ -13,14 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.onnx.export_batch import moving_axes
-from nnl.converters.onnx.export_context import Exporter, Refused
+from nnl.converters.onnx.export_context import Exporter
 from nnl.converters.onnx.export_convolution import channels_first
 from nnl.converters.onnx.export_elementwise import choose
 from nnl.converters.onnx.export_tensor import Call, Tensor
 from nnl.converters.onnx.registry import onnx_export
 from nnl.functions.interpolate import settings, split, taps
 from nnl.functions.onnx_resize import CROP
+
+# What repeats every element, where sizes are multiples.
+_REPEATS = {
+    "mode": "nearest",
+    "coordinate_transformation_mode": "asymmetric",
+    "nearest_mode": "floor",
+}
 
 
 def combined(ctx: Exporter, x: Tensor, rank: int, axis: int, index: Any, weight: Any) -> Tensor:
@@ -44,18 +50,18 @@ def resize(
     """A Resize node to the given sizes of some axes."""
     if ctx.opset >= 18:
         return ctx.emit("Resize", x, None, None, ctx.ints(*sizes), axes=tuple(axes), **how)
-    full, moved = list(x.sizes), list(x.moved or ())
+    full = list(x.sizes)
     for axis, n in zip(axes, sizes, strict=True):
-        full[axis] = moved[axis] = n
-    target = ctx.shape_tensor(tuple(full), tuple(moved))
-    return ctx.emit("Resize", x, None, None, target, **how)
+        full[axis] = n
+    return ctx.emit("Resize", x, None, None, ctx.ints(*full), **how)
 
 
 @onnx_export("interpolate")
 def interpolate(ctx: Exporter, call: Call) -> Tensor:
     a, x = call.attrs, call.x
     lead, size, _ = split(a, x.sizes)
-    how = _same_as_resize(a, size)
+    moves = a.mode == "nearest" and any(ctx.moves(x, len(lead) + i) for i in range(len(size)))
+    how = None if moves else _same_as_resize(a, size)
     if how is None or 0 in x.sizes or not lead or ctx.opset < 11:
         return _by_taps(ctx, call, len(lead), size)
     n = len(size)
@@ -64,7 +70,7 @@ def interpolate(ctx: Exporter, call: Call) -> Tensor:
     y = resize(ctx, y, range(2, 2 + n), a.output_size, **how)
     if a.channel_last:
         y = ctx.transpose(y, (0, *range(2, 2 + n), 1))
-    return y if merged == 1 else ctx.reshape(y, call.shapes[0], call.moved_shapes[0])
+    return y if merged == 1 else ctx.reshape(y, call.shape)
 
 
 def _same_as_resize(a: Any, size: Sequence[int]) -> dict[str, Any] | None:
@@ -81,33 +87,44 @@ def _same_as_resize(a: Any, size: Sequence[int]) -> dict[str, Any] | None:
     plain = not (a.align_corners or a.half_pixel or a.half_pixel_for_nn)
     if not (multiples and plain):
         return None
-    return {
-        "mode": "nearest",
-        "coordinate_transformation_mode": "asymmetric",
-        "nearest_mode": "floor",
-    }
+    return _REPEATS
 
 
 def _by_taps(ctx: Exporter, call: Call, start: int, size: Sequence[int]) -> Tensor:
     a, y = call.attrs, call.x
     for axis, (n, out) in enumerate(zip(size, a.output_size, strict=True), start):
-        if n != out:
+        if a.mode == "nearest" and ctx.moves(call.x, axis) and ctx.opset >= 11:
+            y = ctx.emit("Gather", y, _nearest(ctx, a, n, out), axis=axis)
+        elif n != out:
             y = combined(ctx, y, call.x.ndim, axis, *taps(n, out, *settings(a)))
     return ctx.emit("Identity", y) if y is call.x else y
+
+
+def _nearest(ctx: Exporter, a: Any, n: int, out: int) -> Tensor:
+    """The pixels of an axis that are taken, from its sizes: see `taps`."""
+    if a.half_pixel_for_nn:
+        step, start, parts = 2 * n, n, 2 * out
+    elif a.align_corners:
+        step, start, parts = n - 1, 0, max(out - 1, 1)
+    elif a.half_pixel:
+        step, start, parts = 2 * n, n - out, 2 * out
+    else:
+        step, start, parts = n, 0, out
+    y = ctx.emit("Range", *[ctx.constant(k, np.int64) for k in (0, out, 1)])
+    y = ctx.emit("Add", ctx.emit("Mul", y, ctx.ints(step)), ctx.ints(start))
+    y = ctx.emit("Max", ctx.emit("Div", y, ctx.ints(parts)), ctx.ints(0))
+    return ctx.emit("Min", y, ctx.ints(n - 1))  # type: ignore[no-any-return]
 
 
 @onnx_export("onnx_resize")
 def onnx_resize(ctx: Exporter, call: Call) -> Tensor:
     a, x = call.attrs, call.x
     changed = list(a.axes(x.sizes))
-    if any(axis in moving_axes(x) for axis, _ in changed):
-        raise Refused("the batch axis is resized")
-    if ctx.opset >= 11 and _resize_takes(a, x):
+    moves = any(ctx.moves(x, axis) for axis in range(2, x.ndim))
+    if ctx.opset >= 11 and _resize_takes(a, x) and (moves or a.mode != "nearest"):
         roi = ctx.constant(a.roi, np.float32) if a.roi else None
         scales = ctx.constant(a.scales, np.float32) if a.scales else None
-        target = None
-        if not a.scales:
-            target = ctx.shape_tensor(call.shapes[0], call.moved_shapes[0])
+        target = None if a.scales else ctx.ints(*call.shape)
         return ctx.emit(
             "Resize",
             x,
@@ -121,6 +138,9 @@ def onnx_resize(ctx: Exporter, call: Call) -> Tensor:
             extrapolation_value=a.extrapolation_value,
             nearest_mode=a.nearest_mode,
         )
+    if ctx.opset >= 11 and changed and all(_repeats(x, *c) for c in changed):
+        axes = [axis for axis, _ in changed]
+        return resize(ctx, x, axes, [call.shape[axis] for axis in axes], **_REPEATS)
     y, outside = x, []
     for axis, (index, weight, out) in changed:
         y = combined(ctx, y, x.ndim, axis, index, weight)
@@ -131,9 +151,23 @@ def onnx_resize(ctx: Exporter, call: Call) -> Tensor:
     return ctx.emit("Identity", y) if y is x else y
 
 
+def _repeats(x: Tensor, axis: int, found: Any) -> bool:
+    """Whether an axis of images is one whose elements are repeated."""
+    index, weight, outside = found
+    times, rest = divmod(len(index), x.sizes[axis])
+    return (
+        x.ndim == 4
+        and axis > 1
+        and index.shape[1] == 1
+        and not (rest or outside.any() or (weight != 1).any())
+        and np.array_equal(index[:, 0], np.arange(len(index)) // times)
+    )
+
+
 def _resize_takes(a: Any, x: Tensor) -> bool:
-    """Whether runtimes resize this: images with the first two axes as they are."""
+    """Whether runtimes resize this: images with the first two axes as they are. Their nearest
+    pixels may be others where positions are rounded."""
     if a.coordinate_transformation_mode in (CROP, "tf_half_pixel_for_nn"):
         return False
     sizes = a.result_shape(x.sizes)
-    return x.ndim == 4 and sizes[:2] == x.sizes[:2] and prod(x.sizes) > 0 and a.mode != "nearest"
+    return x.ndim == 4 and sizes[:2] == x.sizes[:2] and prod(x.sizes) > 0

@@ -84,11 +84,10 @@ def corner_pixels(ctx: Exporter, call: Call) -> tuple[Tensor, ...]:
             index, inside = at, valid
             continue
         shape = (p.sizes[0], taps, p.sizes[2])
-        moved = ((p.moved or ())[0], taps, p.sizes[2])
         rows = ctx.emit("Mul", ctx.unsqueeze(index, 2), size)
-        index = ctx.reshape(ctx.emit("Add", rows, ctx.unsqueeze(at, 1)), shape, moved)
+        index = ctx.reshape(ctx.emit("Add", rows, ctx.unsqueeze(at, 1)), shape)
         both = ctx.emit("And", ctx.unsqueeze(inside, 2), ctx.unsqueeze(valid, 1))
-        inside = ctx.reshape(both, shape, moved)
+        inside = ctx.reshape(both, shape)
     if index is None or inside is None:
         raise Refused("an image without spatial axes")
     return choose(ctx, inside, index, 0), ctx.from_bool(inside, p.dtype), low
@@ -109,7 +108,7 @@ def affine_grid(ctx: Exporter, call: Call) -> Tensor:
     a, theta = call.attrs, call.x
     base = ctx.constant(base_grid(a.size, a.align_corners), theta.dtype)
     y = ctx.emit("MatMul", base, ctx.transpose(theta, (0, 2, 1)))
-    return ctx.reshape(y, call.shapes[0], call.moved_shapes[0])
+    return ctx.reshape(y, call.shape)
 
 
 @onnx_export("warp_by_grid", since=16)

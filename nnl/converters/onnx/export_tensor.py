@@ -19,10 +19,8 @@ class Tensor:
         name: Its name in the file; given when the graph is finished.
         hint: What to call it if that is free.
         dtype: numpy dtype, None for what only nodes see (a sequence).
-        shape: Sizes at the batch size of the nnl graph; None where nobody needed them.
-        moved: The same at another batch size: axes that differ depend on the batch.
-        inner: In the axis that depends on the batch, how many neighbouring positions belong to one
-            sample: a merged axis (N, 3) has 3, (3, N) has 1.
+        shape: Sizes, names where they are open; None where nobody needed them.
+        moving: Axes whose size depends on open ones; None where nobody knows.
         value: The array of a parameter or constant.
         open_axis: An axis whose size depends on values, so that nobody can know it before.
     """
@@ -30,8 +28,7 @@ class Tensor:
     name: str = ""
     dtype: Any = None
     shape: Shape | None = None
-    moved: Shape | None = None
-    inner: int = 1
+    moving: frozenset[int] | None = None
     value: Any = None
     open_axis: int | None = None
     hint: str = ""
@@ -52,32 +49,24 @@ class Tensor:
 class NodeRecord:
     """An ONNX node; a None input is an optional one left out. origin: the nnl function."""
 
-    op_type: str
-    inputs: list[Tensor | None]
-    outputs: list[Tensor]
-    attributes: dict[str, Any] = field(default_factory=dict)
+    name: str
+    ins: list[Tensor | None]
+    outs: list[Tensor]
+    options: dict[str, Any] = field(default_factory=dict)
     origin: str = ""
 
     @property
     def subgraphs(self) -> list[Subgraph]:
         """The graphs among its attributes."""
-        return [v for v in self.attributes.values() if isinstance(v, Subgraph)]
+        return [v for v in self.options.values() if isinstance(v, Subgraph)]
 
     @property
     def reads(self) -> list[Tensor]:
         """Its inputs, and what the graphs inside read and end in."""
-        found = [x for x in self.inputs if x is not None]
+        found = [x for x in self.ins if x is not None]
         for graph in self.subgraphs:
             found += [x for node in graph.nodes for x in node.reads] + graph.outputs
         return found
-
-    def same(self, other: NodeRecord) -> bool:
-        """Whether both are written alike, apart from names."""
-        if self.op_type != other.op_type or self.attributes != other.attributes:
-            return False
-        if len(self.inputs) != len(other.inputs):
-            return False
-        return all(map(_same_value, self.inputs, other.inputs))
 
 
 @dataclass
@@ -88,20 +77,6 @@ class Subgraph:
     inputs: list[Tensor]
     outputs: list[Tensor]
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Subgraph) or len(self.nodes) != len(other.nodes):
-            return False
-        return all(a.same(b) for a, b in zip(self.nodes, other.nodes, strict=True))
-
-
-def _same_value(a: Tensor | None, b: Tensor | None) -> bool:
-    """Whether both are no constants, or equal ones."""
-    if a is None or b is None:
-        return a is b
-    if a.value is None or b.value is None or a.value is b.value:
-        return (a.value is None) == (b.value is None)
-    return a.value.dtype == b.value.dtype and np.array_equal(a.value, b.value, equal_nan=False)
-
 
 @dataclass(eq=False)
 class Call:
@@ -109,19 +84,17 @@ class Call:
 
     Attributes:
         name: The function.
-        attrs: Its attributes, complete; moved_attrs: the same at another batch size.
+        attrs: Its attributes, complete.
         inputs: Tensors in the dtypes that the function computes with; None for one left out.
-        shapes: Output shapes; moved_shapes: at another batch size.
+        shapes: Output shapes.
         dtypes: Output dtypes of the function.
         target: Where the nnl function would run.
     """
 
     op: Any
     attrs: Any
-    moved_attrs: Any
     inputs: list[Tensor | None]
     shapes: list[Shape]
-    moved_shapes: list[Shape]
     dtypes: list[Any]
     target: Any
 
@@ -155,12 +128,6 @@ class Call:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.attrs, name)
-
-
-def affine_size(now: int, moved: int, batch: int, moved_batch: int) -> tuple[int, int] | None:
-    """(a, b) of a size a * N + b that is `now` at N = batch; None if there are no such ints."""
-    a, rest = divmod(moved - now, moved_batch - batch)
-    return None if rest else (a, now - a * batch)
 
 
 def as_initializer(value: Any) -> np.ndarray[Any, Any]:

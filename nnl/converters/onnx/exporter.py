@@ -8,17 +8,24 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from nnl.converters.model import Model, Network
 from nnl.converters.onnx import export_families as _families  # noqa: F401  registers the handlers
+from nnl.converters.onnx.any_batch import AnyBatch
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.export_context import Exporter, Refused
 from nnl.converters.onnx.export_file import Contents, to_model, write
-from nnl.converters.onnx.export_follow import Follower, leaf_at_both
+from nnl.converters.onnx.export_open import OnnxOpener, Written
 from nnl.converters.onnx.export_tensor import Tensor
+from nnl.converters.open_networks import record_networks
 from nnl.core.graph import Node, Value, capture
-from nnl.core.parameter import get_parameters
+from nnl.core.parameter import get_parameters, parameter_scope
 from nnl.core.variable import Variable
+from nnl.graph.infer_again import infer_again
 from nnl.graph.lowering import lower
+from nnl.graph.open_recording import Axes, OpenGraphs, record_open
 from nnl.graph.passes.input_types import DEFAULTS, computed_type
+from nnl.graph.saving import record_function
+from nnl.graph.sizes import Dim
 
 logger = logging.getLogger("nnl")
 
@@ -40,10 +47,11 @@ def save(
     ir_version: int | None = None,
     batch: str | None = "N",
     batch_axes: Mapping[str, int | None] | None = None,
+    open: Axes | None = None,
+    ranges: Mapping[str, Sequence[int]] | None = None,
     external_data: bool | None = None,
     external_threshold: int = EXTERNAL_BYTES,
     name: str = "network",
-    elsewhere: Any = None,
 ) -> None:
     """Write a graph as an ONNX file, for inference.
 
@@ -63,22 +71,48 @@ def save(
         batch: Name of the batch size, which stays open; None fixes all sizes as they are.
         batch_axes: Axis of the batch size by input name, None for an input without. The first
             axis of the inputs where it has the size that the first input has there, if left out.
+        open, ranges: All open sizes by name, as of `nnl.save_program`: `outputs` is then a
+            function of the inputs, by name, that builds the network.
         external_data: Write the weights to `path` + ".data". True always, False never; if left
             out, when the file would exceed external_threshold bytes.
         name: Name of the graph in the file.
-        elsewhere: The same network at another batch size: `inputs` and `outputs` by name. What
-            depends on the batch size is what differs there; without, it is followed through the
-            graph, and numbers in it are taken as they are.
     Raises:
         UnsupportedOperator: Functions have no ONNX form; the message lists all of them.
         ValueError: The graph or an argument cannot be used; TypeError: it is not a graph.
         ModuleNotFoundError: The package onnx is missing.
     """
-    contents = _contents(outputs, inputs, opset, batch, batch_axes, name, ir_version, elsewhere)
+    sizes = batch, batch_axes, open, ranges
+    found = _contents(outputs, inputs, opset, sizes, name, ir_version)
     external = external_data
     if external is None:
-        external = contents.weight_bytes() >= external_threshold
-    write(path, contents, external)
+        external = found.weight_bytes() >= external_threshold
+    write(path, found, external)
+
+
+def save_model(
+    path: str | os.PathLike[str],
+    model: Model,
+    *,
+    opset: int | None = None,
+    ir_version: int | None = None,
+) -> None:
+    """Write what a file has, for all sizes that it leaves open.
+
+    Raises:
+        Like `save`; ValueError: no size is open, or the nodes would differ, or have to be told a
+            number that follows from no sizes.
+    """
+    opset = _checked_opset(opset)
+
+    def use(graphs: OpenGraphs, networks: list[Network]) -> Contents:
+        names = []
+        for network in networks:
+            with parameter_scope("", network.parameters):
+                names.append(_parameter_names())
+        return contents(opened(graphs, opset, names), networks[0].name, ir_version)
+
+    found = record_networks(model, use)
+    write(path, found, found.weight_bytes() >= EXTERNAL_BYTES)
 
 
 def export(
@@ -89,6 +123,8 @@ def export(
     ir_version: int | None = None,
     batch: str | None = "N",
     batch_axes: Mapping[str, int | None] | None = None,
+    open: Axes | None = None,
+    ranges: Mapping[str, Sequence[int]] | None = None,
     name: str = "network",
 ) -> Any:
     """The ModelProto that `save` would write, with the weights in it.
@@ -96,20 +132,28 @@ def export(
     Raises:
         Like `save`.
     """
-    return to_model(_contents(outputs, inputs, opset, batch, batch_axes, name, ir_version))
+    sizes = batch, batch_axes, open, ranges
+    return to_model(_contents(outputs, inputs, opset, sizes, name, ir_version))
 
 
 def _contents(
     outputs: Any,
     inputs: Named | None,
     opset: int | None,
-    batch: str | None,
-    batch_axes: Mapping[str, int | None] | None,
+    sizes: tuple[Any, Any, Any, Any],
     name: str,
     ir_version: int | None,
-    elsewhere: Any = None,
 ) -> Contents:
     opset = _checked_opset(opset)
+    batch, batch_axes, open, ranges = sizes
+    if open is not None or (callable(outputs) and not hasattr(outputs, "outputs")):
+
+        def use(graphs: OpenGraphs) -> Written:
+            return opened(graphs, opset, [_parameter_names()] * len(graphs.graphs))
+
+        given = _named(inputs or {}, "inputs", "x")
+        found = record_function("save", outputs, given, open, ranges, use)
+        return contents(found, name, ir_version)
     parameters: dict[Key, str] = {}
     if hasattr(outputs, "outputs") and hasattr(outputs, "inputs"):
         network = outputs
@@ -119,7 +163,7 @@ def _contents(
         stored = _variables(network.variables)
         parameters = {v.edge.key: n for n, v in stored.items() if v.edge.node is None}
     wanted = _named(outputs, "outputs", "y")
-    parameters.update({v.edge.key: n for n, v in get_parameters(grad_only=False).items()})
+    parameters.update(_parameter_names())
     edges = [v.edge for v in wanted.values()]
     leaves = _leaves(edges)
     if inputs is None:
@@ -129,67 +173,114 @@ def _contents(
         given = _named(inputs, "inputs", "x")
     _check_graph(wanted, given)
     _warn_of_unread(given, {v.key for v in (*leaves, *edges)})
-    batch_of = _batch_axes(given, batch_axes) if batch is not None else {}
-    if elsewhere is None:
-        exporter, declared = _written(opset, edges, leaves, parameters, given, batch_of)
-    else:
-        batch_of = _moving_axes(given, elsewhere.inputs)
-        other = next(elsewhere.inputs[n].shape[axis] for n, axis in batch_of.items())
-        there = [elsewhere.outputs[n].edge for n in wanted]
-        exporter, declared = _written(
-            opset,
-            edges,
-            leaves,
-            parameters,
-            given,
-            batch_of,
-            other,
-            [n.attrs for n in capture(there)],
-        )
-    results = [(n, exporter.values[v.edge.key]) for n, v in wanted.items()]
-    return Contents(exporter, declared, results, name, batch or "", ir_version)
+    found = written(opset, wanted, given, parameters)
+    axes = {} if batch is None else _batch_axes(given, batch_axes)
+    if axes and batch is not None:
+        found = _of_any_batch(found, wanted, given, parameters, batch, axes)
+    return contents(found, name, ir_version)
 
 
-def _written(
-    opset: int,
-    edges: Sequence[Value],
-    leaves: Sequence[Value],
-    parameters: Mapping[Key, str],
+def contents(found: Written, name: str, ir_version: int | None) -> Contents:
+    """What is written to a file."""
+    ends = list(found.inputs.values()), list(found.outputs.values())
+    return Contents(found.exporter, *ends, name, ir_version)
+
+
+def _of_any_batch(
+    found: Written,
+    wanted: Mapping[str, Variable],
     given: Mapping[str, Variable],
-    batch_of: Mapping[str, int],
-    other: int | None = None,
-    then: Sequence[Any] | None = None,
-) -> tuple[Exporter, list[Tensor]]:
-    """The exporter after its work, and the inputs.
+    parameters: Mapping[Key, str],
+    batch: str,
+    axes: Mapping[str, int],
+) -> Written:
+    """What a graph is written as, for any batch size."""
+    sizes = sorted({given[n].shape[axis] for n, axis in axes.items()})
+    if len(sizes) > 1:
+        raise ValueError(f"save: the inputs have different batch sizes: {sizes}")
+    names = {
+        n: [batch if i == axes.get(n) else size for i, size in enumerate(v.shape)]
+        for n, v in given.items()
+    }
+    try:
+        graph = AnyBatch(wanted, given, axes, parameters)
+        return record_open(
+            lambda s: graph.at(s[batch]),
+            {batch: Dim(1)},
+            names,
+            {batch},
+            lambda graphs: opened(graphs, found.exporter.opset, [parameters] * len(graphs.graphs)),
+        )
+    except UnsupportedOperator:
+        raise
+    except ValueError as e:
+        text = str(e).removeprefix("save: ")
+        raise OnnxError(
+            f"save: {text}: give batch=None to fix the batch size, or batch_axes to say where it is"
+        ) from None
+
+
+def opened(graphs: OpenGraphs, opset: int, parameters: Sequence[Mapping[Key, str]]) -> Written:
+    """The nodes of a graph for all open sizes, of those at several.
 
     Args:
-        other: Another batch size, any if left out.
-        then: Attributes of the functions at that batch size; to be found out if left out.
+        parameters: Names of the parameters of each.
+    Raises:
+        UnsupportedOperator: Functions cannot be written, all are named; ValueError: the nodes would
+            differ, or have to be told a number that follows from no sizes.
+    """
+    folded: dict[Any, Any] = {}
+    parts = zip(graphs.graphs, parameters, _moving(graphs.graphs), strict=True)
+    found = [written(opset, *graph, names, folded, moving) for graph, names, moving in parts]
+    result: Written = OnnxOpener(found, graphs.sizes).run()
+    return result
+
+
+def _moving(graphs: Sequence[tuple[Any, Any]]) -> list[dict[Key, frozenset[int]]]:
+    """Axes of the values of each graph that have another size in others."""
+    found: list[dict[Key, frozenset[int]]] = [{} for _ in graphs]
+    ends = [[v.edge for v in given.values()] for _, given in graphs]
+    for values, (outputs, _) in zip(ends, graphs, strict=True):
+        for node in capture([v.edge for v in outputs.values()]):
+            values += [Value.of(node, k, s, False, None) for k, s in enumerate(node.out_specs)]
+    for same in zip(*ends, strict=False):  # if they are not, what compares the nodes says where
+        sizes = enumerate(zip(*[v.current_spec.shape for v in same], strict=False))
+        axes = frozenset([axis for axis, each in sizes if len(set(each)) > 1])
+        for own, v in zip(found, same, strict=True):
+            own[v.key] = axes
+    return found
+
+
+def written(
+    opset: int,
+    outputs: Mapping[str, Variable],
+    inputs: Mapping[str, Variable],
+    parameters: Mapping[Key, str],
+    folded: dict[Any, Any] | None = None,
+    moving: Mapping[Key, frozenset[int]] | None = None,
+) -> Written:
+    """A graph in ONNX nodes.
 
     Raises:
-        UnsupportedOperator: Functions cannot be written, all are named; OnnxError: they can, but
-            not with an open batch size.
+        UnsupportedOperator: Functions cannot be written, all are named.
     """
-    sizes = {given[n].shape[axis] for n, axis in batch_of.items()}
-    if len(sizes) > 1:
-        raise ValueError(f"save: the inputs have different batch sizes: {sorted(sizes)}")
-    batch = sizes.pop() if sizes else None
-    if other is None:
-        other = 0 if batch is None else batch + 7
-    exporter = Exporter(opset, batch, other)
+    exporter = Exporter(opset, folded, moving)
+    edges = [v.edge for v in outputs.values()]
     nodes = capture(edges)
-    types = _input_types(nodes, edges, given)
-    declared = _declare_inputs(exporter, given, batch_of, types)
-    now = [n.attrs for n in nodes]
-    axes: dict[Key, int] = {}
-    if batch is None:
-        then = now
-    elif then is None:
-        follower = Follower(nodes, exporter.values, parameters, batch, other)
-        then, axes = follower.attrs, follower.leaf_axes
+    infer_again(nodes)
+    types = _input_types(nodes, edges, inputs)
+    declared = {}
+    for n, v in inputs.items():
+        declared[n] = x = Tensor(n, types.get(n, v.spec.dtype), v.shape)
+        exporter.values[v.edge.key] = x
+        x.moving = (moving or {}).get(v.edge.key)
+    for leaf in _leaves(edges):
+        if leaf.key not in exporter.values:
+            value = leaf.array.read("host")
+            name = parameters.get(leaf.key, leaf.name)
+            exporter.values[leaf.key] = Tensor(name, value.dtype, value.shape, value=value)
     try:
-        _declare_leaves(exporter, leaves, parameters, axes)
-        exporter.write(nodes, now, then)
+        exporter.write(nodes)
     except Refused as e:
         raise UnsupportedOperator(f"save: {e}") from None
     if exporter.refused:
@@ -198,35 +289,21 @@ def _written(
             f"save: these functions cannot be written with opset {opset}: {listed} "
             "(documentation: onnx_export#functions-in-onnx-files)"
         )
-    if batch is not None:
-        mirror = Exporter(opset, other, batch)
-        _declare_inputs(mirror, given, batch_of, types)
-        _declare_leaves(mirror, leaves, parameters, axes)
-        mirror.write(nodes, then, now)
-        _check_free_of_batch(exporter, mirror)
-    return exporter, declared
+    ends = {}
+    for n, v in outputs.items():
+        y = exporter.values[v.edge.key]
+        if y.name != "" or y.value is not None:  # an input, an initializer, or another output
+            y = exporter.emit("Identity", y)
+            y.shape = v.shape
+        y.name = n
+        ends[n] = y
+    return Written(exporter, declared, ends)
 
 
 def _warn_of_unread(given: Mapping[str, Variable], read: Collection[Key]) -> None:
     for n, v in given.items():
         if v.edge.key not in read:
             logger.warning("save: no function reads the input %r", n)
-
-
-def _check_free_of_batch(exporter: Exporter, mirror: Exporter) -> None:
-    """Written from the point of view of the other batch size, all nodes must be the same.
-
-    Raises:
-        OnnxError: One holds a size that depends on the batch.
-    """
-    for name, reason in mirror.refused.items():
-        raise OnnxError(f"save: {name}: {reason}: give batch=None to fix the batch size")
-    for a, b in zip(exporter.nodes, mirror.nodes, strict=False):
-        if not a.same(b):
-            raise OnnxError(
-                f"save: {a.origin} fixes a size that depends on the batch size: give batch=None to "
-                "fix the batch size"
-            )
 
 
 def _checked_opset(opset: int | None) -> int:
@@ -240,6 +317,10 @@ def _checked_opset(opset: int | None) -> int:
     if not isinstance(opset, int) or not OLDEST_OPSET <= opset <= newest:
         raise ValueError(f"save: opset is {opset!r}, wanted {OLDEST_OPSET} to {newest}")
     return opset
+
+
+def _parameter_names() -> dict[Key, str]:
+    return {v.edge.key: n for n, v in get_parameters(grad_only=False).items()}
 
 
 def _variables(entries: Mapping[str, Any]) -> dict[str, Variable]:
@@ -319,16 +400,6 @@ def _batch_axes(
     return found
 
 
-def _moving_axes(given: Mapping[str, Variable], elsewhere: Mapping[str, Any]) -> dict[str, int]:
-    """Axes of the inputs that have another size in the other graph."""
-    return {
-        n: i
-        for n, v in given.items()
-        for i, (a, b) in enumerate(zip(v.shape, elsewhere[n].shape, strict=True))
-        if a != b
-    }
-
-
 def _input_types(
     nodes: Sequence[Node], edges: Sequence[Value], given: Mapping[str, Variable]
 ) -> dict[str, Any]:
@@ -344,49 +415,3 @@ def _input_types(
         for n, v in defaults.items()
         if v.edge.key in slots
     }
-
-
-def _declare_inputs(
-    exporter: Exporter,
-    given: Mapping[str, Variable],
-    batch_of: Mapping[str, int],
-    types: Mapping[str, Any],
-) -> list[Tensor]:
-    declared = []
-    for n, v in given.items():
-        shape, moved = list(v.shape), list(v.shape)
-        if n in batch_of:
-            shape[batch_of[n]] = exporter.batch or 0
-            moved[batch_of[n]] = exporter.moved_batch
-        x = Tensor(n, types.get(n, v.spec.dtype), tuple(shape), tuple(moved))
-        if n in batch_of and exporter.batch_source is None:
-            exporter.batch_source = (x, batch_of[n])
-        exporter.values[v.edge.key] = x
-        declared.append(x)
-    return declared
-
-
-def _declare_leaves(
-    exporter: Exporter,
-    leaves: Sequence[Value],
-    parameters: Mapping[Key, str],
-    batch_axes: Mapping[Key, int],
-) -> None:
-    """Parameters and constants; of one with a batch axis only the first sample is stored."""
-    for leaf in leaves:
-        if leaf.key in exporter.values:
-            continue
-        name = parameters.get(leaf.key, leaf.name)
-        value = leaf.array.read("host")
-        axis = batch_axes.get(leaf.key)
-        if axis is None:
-            x = Tensor(name, value.dtype, value.shape, value.shape, value=value)
-        else:
-            sizes = list(value.shape)
-            sizes[axis] = exporter.batch or 0
-            like = leaf_at_both(tuple(sizes), axis, exporter.moved_batch)
-            first = exporter.constant(value.take([0], axis))
-            target = exporter.shape_tensor(like.sizes, like.moved or ())
-            x = exporter.emit("Expand", first, target)
-            x.shape, x.moved = like.shape, like.moved
-        exporter.values[leaf.key] = x

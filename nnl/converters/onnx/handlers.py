@@ -19,6 +19,8 @@ _FAMILIES = (
     "import_quantization",
     "import_quantized_weights",
     "import_text",
+    "import_learning",
+    "import_features",
     "import_regex",
 )
 

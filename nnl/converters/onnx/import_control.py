@@ -9,10 +9,17 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.onnx.errors import OnnxError
-from nnl.converters.onnx.import_control_values import chosen_by_value, loop_by_value
+from nnl.converters.onnx.import_control_values import (
+    chosen_by_value,
+    counted_trips,
+    loop_by_value,
+    loop_over_rows,
+    scan_rows,
+)
 from nnl.converters.onnx.import_shape import joined, part
 from nnl.converters.onnx.registry import onnx_import
 from nnl.converters.onnx.values import (
+    Sized,
     array,
     axis_of,
     dtype_of,
@@ -60,6 +67,12 @@ def loop(ctx: Any, node: Any, trips: Any, condition: Any, *state: Any) -> Any:
     limit = None if trips is None else int(scalar(trips, what="the trip count"))
     going = True if condition is None else bool(scalar(condition, what="the condition"))
     values, n = list(state), len(state)
+    if ctx.open:
+        count, sized = counted_trips(ctx, body, limit, going, values)
+        if count is None:
+            return loop_by_value(ctx, node, trips, condition, state)
+        if sized or isinstance(trips, Sized):  # other sizes, other trips
+            return loop_over_rows(ctx, node, count, state)
     collected: list[list[Any]] = [[] for _ in body.outputs[1 + n :]]
     turn = 0
     while going and (limit is None or turn < limit):
@@ -111,6 +124,8 @@ def _scan(
         raise OnnxError(f"scans inputs of different lengths {sorted(lengths)}")
     (length,) = lengths
     n = len(state)
+    if ctx.open:
+        return scan_rows(ctx, body, state, many, axes, backwards, to, to_back)
     collected: list[list[Any]] = [[] for _ in body.outputs[n:]]
     for t in range(length):
         slices = []

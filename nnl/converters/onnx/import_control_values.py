@@ -5,17 +5,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import nnl.functions as F
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
-from nnl.converters.onnx.values import dtype_of, is_float, known, scalar, shape_of, tagged, var
+from nnl.converters.onnx.model import Graph
+from nnl.converters.onnx.values import (
+    Sized,
+    dtype_of,
+    is_float,
+    known,
+    scalar,
+    shape_of,
+    tagged,
+    transpose,
+    var,
+)
 from nnl.core.context import STATE
 from nnl.core.op import OPS
 from nnl.core.variable import Variable
-from nnl.graph import switch, while_loop
+from nnl.graph import scan, switch, while_loop
 
 logger = logging.getLogger("nnl")
 _ADVICE = "pass what decides that as a numpy array, or call the model in nnl.auto_forward()"
@@ -164,6 +176,95 @@ def loop_by_value(ctx: Any, node: Any, trips: Any, condition: Any, state: Sequen
     first = var(np.array(0, np.int64)), _number(_plain([going])[0])
     ys = while_loop(goes_on, once, *first, *carried, max_trips=most)[2:]
     return _typed(ys, dtypes)
+
+
+def counted_trips(
+    ctx: Any, body: Graph, limit: int | None, going: bool, state: Sequence[Any]
+) -> tuple[int | None, bool]:
+    """How many trips a Loop makes, by what its condition is computed from; None: values decide.
+
+    Returns:
+        The number, and whether open sizes decide.
+    """
+    if not going or limit == 0:
+        return 0, False
+    given, made = [v.name for v in body.inputs], [v.name for v in body.outputs]
+    needed: set[str] = set()
+    todo = {made[0]}
+    while todo:  # what carried values become is needed where they are
+        needed |= todo
+        for n in reversed(body.nodes):
+            if needed.intersection(n.outputs):
+                needed.update(n.inputs, n.captured)
+        todo = {made[k - 1] for k in range(2, len(given)) if given[k] in needed} - needed
+    nodes = [n for n in body.nodes if needed.intersection(n.outputs)]
+    ends = [v if v.name in needed else replace(v, name="") for v in body.outputs[: len(given) - 1]]
+    part = replace(body, nodes=nodes, outputs=ends)
+    always = not needed.intersection([given[0], *given[2:]])
+    turn, sized, goes = 0, False, True
+    values: Sequence[Any] = state
+    while goes and (limit is None or turn < limit):
+        flag, *values = ctx.run_inside(part, [np.array(turn, np.int64), np.array(True), *values])
+        if not known(flag):
+            return None, False
+        sized, turn = sized or isinstance(flag, Sized), turn + 1
+        goes = bool(scalar(flag))
+        if goes and always and limit is not None:
+            return limit, sized
+    return turn, sized
+
+
+def loop_over_rows(ctx: Any, node: Any, trips: int, state: Sequence[Any]) -> list[Any]:
+    """A Loop whose number of trips follows from open sizes, recorded once."""
+    going = np.array(True)
+
+    def once(values: Sequence[Any], row: Sequence[Any]) -> list[Any]:
+        outs: list[Any] = ctx.run_inside(node.body, [row[0], going, *values])
+        return outs[1:]
+
+    return _over_rows(once, state, [np.arange(trips)])
+
+
+def scan_rows(
+    ctx: Any, body: Any, state: Any, many: Any, axes: Any, backwards: Any, to: Any, to_back: Any
+) -> list[Any]:
+    """A Scan, recorded once for rows of any number."""
+    rows = []
+    for v, axis, back in zip(many, axes, backwards, strict=True):
+        rank = len(shape_of(v))
+        row = transpose(v, [axis, *[i for i in range(rank) if i != axis]])
+        rows.append(flipped(row) if back else row)
+    found = _over_rows(lambda s, r: ctx.run_inside(body, [*s, *r]), state, rows)
+    n = len(state)
+    for i, (axis, back) in enumerate(zip(to, to_back, strict=True), n):
+        y = flipped(found[i]) if back else found[i]
+        rank = len(shape_of(y))
+        order = list(range(1, rank))
+        order.insert(axis if axis >= 0 else axis + rank, 0)
+        found[i] = transpose(y, order)
+    return found
+
+
+def flipped(x: Any) -> Any:
+    """The rows of x, the last one first."""
+    return tagged(F.flip(var(x), (0,)), dtype_of(x))
+
+
+def _over_rows(once: Any, state: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+    """once(values, rows), which gives new values and rows of results, for all rows of arrays."""
+    n, dtypes, kinds = len(state), [dtype_of(v) for v in state], [dtype_of(a) for a in arrays]
+    made: list[Any] = []
+
+    def step(carried: Any, rows: Any) -> Any:
+        outs = once(_typed(carried, dtypes), _typed(rows, kinds))
+        made[:] = [dtype_of(v) for v in outs]
+        if made[:n] != dtypes:
+            raise OnnxError(f"carries {dtypes}, and gives {made[:n]}")
+        values = _plain(outs)
+        return tuple(values[:n]), tuple(values[n:])
+
+    new, results = scan(step, tuple(_plain(state)), tuple(_plain(arrays)))
+    return [*_typed(new, dtypes), *_typed(results, made[n:])]
 
 
 def _number(x: Any) -> Variable:

@@ -326,7 +326,7 @@ def reverse_sequence(ctx: Any, node: Any, x: Any, lengths: Any) -> Any:
 @onnx_import("ArrayFeatureExtractor", domain="ai.onnx.ml")
 def array_feature_extractor(ctx: Any, node: Any, x: Any, indices: Any) -> Any:
     """Columns of x."""
-    y = take(x, np.reshape(array(indices), -1), len(shape_of(x)) - 1)
+    y = take(x, reshape(indices, (-1,)), len(shape_of(x)) - 1)
     return reshape(y, (1, *shape_of(y))) if len(shape_of(x)) == 1 else y
 
 

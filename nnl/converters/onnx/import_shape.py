@@ -346,6 +346,8 @@ def cast_to(x: Any, dtype: Any, saturate: int = 1) -> Any:
         return tagged(x, dtype)
     if known(x):
         return _convert(array(x), dtype, saturate)
+    if dtype.kind == "O":
+        raise OnnxError("makes strings of numbers that only a run knows")
     if dtype.kind == "b":
         return tagged(F.not_equal_scalar(x, 0.0), dtype)
     cut = x if not is_float(old) else F.sign(x, 0.0) * F.floor(F.abs(x))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importers of strings, and of the parts of ai.onnx.ml that are tables and trees."""
+"""Importers of strings."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-import nnl.functions as F
 from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.registry import onnx_import
-from nnl.converters.onnx.values import array, check_size, var
+from nnl.converters.onnx.values import array, check_size
 
-ML = "ai.onnx.ml"
 MAX_TEXT = 2**20  # characters of one string
 
 
@@ -120,98 +118,3 @@ def image_decoder(ctx: Any, node: Any, stream: Any) -> Any:
     if node.pixel_format == "Grayscale":
         return pixels[..., None]
     return pixels[..., ::-1] if node.pixel_format == "BGR" else pixels
-
-
-@onnx_import("LabelEncoder", domain=ML)
-def label_encoder(ctx: Any, node: Any, x: Any) -> Any:
-    """Values looked up in a table."""
-
-    def entry(prefix: str) -> Any:
-        for kind in ("tensor", "strings", "int64s", "floats"):
-            value = node.attributes.get(f"{prefix}_{kind}")
-            if value is not None:
-                return list(value.reshape(-1) if kind == "tensor" else value), kind, value
-        raise OnnxError(f"has no {prefix}")
-
-    keys, _, _ = entry("keys")
-    values, kind, raw = entry("values")
-    default: Any
-    if node.attributes.get("default_tensor") is not None:
-        default = node.default_tensor.reshape(-1)[0]
-    else:
-        default = {
-            "strings": node.default_string,
-            "int64s": node.default_int64,
-            "floats": node.default_float,
-        }.get(kind, node.default_string if kind == "tensor" and raw.dtype == object else -1)
-    dtype = {"strings": object, "int64s": np.int64, "floats": np.float32}.get(kind)
-    table = {k: v for k, v in zip(keys, values, strict=True) if k == k}
-    nan = next((v for k, v in zip(keys, values, strict=True) if k != k), default)
-    y = _map(lambda v: nan if v != v else table.get(v, default), array(x))
-    return y.astype(dtype or raw.dtype)
-
-
-@onnx_import("Binarizer", domain=ML)
-def binarizer(ctx: Any, node: Any, x: Any) -> Any:
-    """1 above a threshold, else 0."""
-    return F.greater_scalar(var(x), node.threshold)
-
-
-_TESTS = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
-
-
-@onnx_import("TreeEnsemble", domain=ML)
-def tree_ensemble(ctx: Any, node: Any, x: Any) -> Any:
-    """Decision trees, their leaves added up by target."""
-    rows = array(x, "x")
-    check_size([len(rows), node.n_targets], 64)
-    sets = _members(node)
-    n, leaves = len(node.nodes_featureids), len(node.leaf_targetids)
-    tracks = node.nodes_missing_value_tracks_true or (0,) * n
-    collected: list[list[list[float]]] = []
-    for row in rows:
-        targets: list[list[float]] = [[] for _ in range(node.n_targets)]
-        for root in node.tree_roots:
-            at, leaf = root, False
-            for _ in range(n + 1):  # a path longer than the tree has nodes is a cycle
-                if leaf:
-                    break
-                value, mode = row[node.nodes_featureids[at]], int(node.nodes_modes[at])
-                if mode == 6:
-                    yes = float(value) in sets[at]
-                else:
-                    yes = bool(_TESTS[mode](value, node.nodes_splits[at]))
-                yes = yes or bool(np.isnan(value) and tracks[at])
-                leaf = bool((node.nodes_trueleafs if yes else node.nodes_falseleafs)[at])
-                at = (node.nodes_truenodeids if yes else node.nodes_falsenodeids)[at]
-            if not leaf or not 0 <= at < leaves:
-                raise OnnxError(f"the tree at node {root} has a cycle or no leaf {at}")
-            targets[node.leaf_targetids[at]].append(float(node.leaf_weights[at]))
-        collected.append(targets)
-    how = (lambda v: sum(v) / len(node.tree_roots), sum, min, max)[node.aggregate_function]
-    y = np.array([[how(v) if v else 0.0 for v in t] for t in collected], rows.dtype)
-    return _transformed(y, node.post_transform)
-
-
-def _members(node: Any) -> dict[int, set[float]]:
-    values = node.membership_values
-    groups: list[set[float]] = [set()]
-    for v in () if values is None else values.reshape(-1):
-        if np.isnan(v):
-            groups.append(set())
-        else:
-            groups[-1].add(float(v))
-    at = [i for i, m in enumerate(node.nodes_modes.reshape(-1)) if int(m) == 6]
-    return dict(zip(at, groups, strict=False))
-
-
-def _transformed(y: Any, how: int) -> Any:
-    if how == 0:
-        return y
-    if how == 2:
-        return 1 / (1 + np.exp(-y))
-    if how in (1, 3):
-        e = np.exp(y - y.max(1, keepdims=True))
-        e = np.where(y == 0, 0, e) if how == 3 else e
-        return e / e.sum(1, keepdims=True)
-    raise OnnxError(f"post_transform {how} is not supported, wanted 0 to 3")

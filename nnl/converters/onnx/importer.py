@@ -312,7 +312,7 @@ def _check_rank(info: ValueInfo, shape: tuple[int, ...]) -> None:
 
 def _plain(value: Any, info: ValueInfo) -> Any:
     if isinstance(value, list):
-        return [_plain(v, ValueInfo(info.name)) for v in value]
+        return [v if isinstance(v, dict) else _plain(v, ValueInfo(info.name)) for v in value]
     if value is None:
         return None
     out = array(value)

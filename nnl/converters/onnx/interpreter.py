@@ -21,6 +21,7 @@ from nnl.converters.onnx.operators import Node
 from nnl.converters.onnx.registry import ONNX, one_to_one
 from nnl.converters.onnx.table import table_handler
 from nnl.converters.onnx.values import Sized, array, dtype_of, is_float, is_var, known, tagged, var
+from nnl.converters.onnx.words import has_text
 from nnl.core.context import STATE, using
 from nnl.core.context import Context as Device
 from nnl.core.variable import Variable
@@ -66,6 +67,7 @@ class Interpreter:
         model: The typed view.
         opsets: Operator versions in force, by domain.
         scope: Where the present node reads and writes.
+        tables: What handlers make of the attributes of a node, once for all runs.
         max_trips: Of loops whose number of trips only values know; None: any number.
         open: Whether the graph is recorded for open sizes: tables are computed in it then.
     """
@@ -80,6 +82,7 @@ class Interpreter:
         self.depth = self.runs = 0
         self.last_uses: dict[int, tuple[Graph, list[list[str]]]] = {}
         self.bodies: dict[Any, Graph] = {}
+        self.tables = model.tables
 
     @property
     def opset(self) -> int:
@@ -158,6 +161,8 @@ class Interpreter:
 
     def _call(self, node: Node, values: list[Any], captured: list[Any]) -> list[Any]:
         handler = self.handler(node)
+        if has_text(values):
+            values = self.model.words.inputs_of(node, values)
         seen = [*values, *captured]
         constant = not any(map(_holds_variable, seen)) and not draws(node)
         changes: dict[str, Any] = {"origin": STATE.origin or node.label}

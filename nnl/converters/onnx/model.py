@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.operators import Node, UnknownNode
+
+if TYPE_CHECKING:
+    from nnl.converters.onnx.words import Words
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,7 @@ class Model:
     Attributes:
         opsets: Version of every operator domain; "" is ONNX's own.
         file: Where it came from, for messages.
+        tables: What importers make of the attributes of a node, once for all runs.
     """
 
     graph: Graph
@@ -148,6 +153,14 @@ class Model:
     doc: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
     file: str = ""
+    tables: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def words(self) -> Words:
+        """The strings that the model knows."""
+        from nnl.converters.onnx.words import Words
+
+        return Words(self)
 
     def walk(self) -> Iterator[Node]:
         """Every node of the graph and its subgraphs."""

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnl.converters.onnx.exactness import OF_INPUTS
+from nnl.converters.onnx.import_features import dicts, labels
 from nnl.converters.onnx.interpreter import draws
-from nnl.converters.onnx.model import Model, subgraphs
+from nnl.converters.onnx.model import Model, ValueInfo, subgraphs
 from nnl.converters.onnx.operators import Node
-from nnl.converters.onnx.values import dtype_of, is_var
+from nnl.converters.onnx.values import dtype_of, is_var, tagged
+from nnl.converters.onnx.words import STRING
 from nnl.core.array import NdArray
 from nnl.core.context import EPOCH, SPACES, STATE
 from nnl.core.graph import capture
@@ -65,11 +67,14 @@ class ModelPlans:
     ) -> None:
         infos = {v.name: v for v in model.graph.inputs}
         self.infos = [infos[n] for n in inputs]
-        self.outputs = model.graph.outputs
+        self.outputs, self.model = model.graph.outputs, model
+        self.zipped = {
+            n.outputs[0]: labels(n) for n in model.graph.nodes if n.op_type == "ZipMap"
+        }  # outputs that are dicts
         self.record, self.names = record, names
         self._plans, self._turns = Plans(KEPT), Turns()
         self._came: set[Any] = set()
-        numbers = all(v.kind == "tensor" and _is_number(v.dtype) for v in self.infos)
+        numbers = all(v.kind == "tensor" and _is_taken(v.dtype) for v in self.infos)
         self.static = numbers and not any(map(_differs, model.walk()))
 
     def run(self, values: Sequence[Any]) -> list[Array] | None:
@@ -78,6 +83,8 @@ class ModelPlans:
         for info, value in zip(self.infos, values, strict=True):
             if type(value) is not np.ndarray or value.dtype != info.dtype:
                 return None
+            if value.dtype == STRING:
+                value = self.model.words.numbers(value)
             if value.dtype.kind == "i" and not _is_small(value):
                 return None
             given.append(value)
@@ -91,7 +98,7 @@ class ModelPlans:
                 self._came.add(key)
                 return None
             self._came.add(key)
-            settings = [(i, v.item()) for i, v in enumerate(given) if _is_setting(v)]
+            settings = [(i, v.item()) for i, v in enumerate(given) if self._is_setting(i, v)]
             entry = self._make(key, given, tuple(settings))
         if any(given[i].item() != number for i, number in entry.settings):
             entry = self._make(key, given, ())
@@ -105,6 +112,9 @@ class ModelPlans:
             return self.run(given)
         except Exception:  # the interpreter says what and where in the words of the file
             return None
+
+    def _is_setting(self, i: int, value: Array) -> bool:
+        return value.size == 1 and np.dtype(self.infos[i].dtype).kind == "i"
 
     def _make(
         self, key: Any, given: Sequence[Array], settings: tuple[tuple[int, int], ...]
@@ -142,12 +152,13 @@ class ModelPlan:
                 continue
             x = Variable(value.shape)
             x.data.set_spec(x.spec.with_dtype(value.dtype))
-            named[info.name] = x
+            named[info.name] = tagged(x, info.dtype)
             inputs.append(x)
             self._inputs.append((i, x.data))
         self._values = plans.record(**named)
         if any(not (is_var(y) or isinstance(y, np.ndarray)) for y in self._values):
             raise TypeError("the graph has outputs that are no tensors")
+        self._plans = plans
         pairs = zip(plans.outputs, self._values, strict=True)
         self._types = [info.dtype or dtype_of(y) for info, y in pairs]
         edges = [y.edge for y in self._values if is_var(y)]
@@ -182,9 +193,18 @@ class ModelPlan:
             nd.write("host", np.ascontiguousarray(given[i]))
         self._plan.run()
         return [
-            np.array(self._value(y) if is_var(y) else y, t)
-            for y, t in zip(self._values, self._types, strict=True)
+            self._ends(info, self._value(y) if is_var(y) else y, t)
+            for info, y, t in zip(self._plans.outputs, self._values, self._types, strict=True)
         ]
+
+    def _ends(self, info: ValueInfo, value: Array, dtype: Any) -> Any:
+        """An output as the model declares it."""
+        names = self._plans.zipped.get(info.name)
+        if names is not None:
+            return dicts(names, value)
+        if dtype == STRING and value.dtype != STRING:
+            return self._plans.model.words.words(value)
+        return np.array(value, dtype)
 
     def _value(self, y: Variable) -> Array:
         plan, key = self._plan, y.edge.key
@@ -194,19 +214,15 @@ class ModelPlan:
         return SPACES[space].to_host(buf)
 
 
-def _is_number(dtype: Any) -> bool:
-    return dtype is not None and np.dtype(dtype) in _NUMBERS
+def _is_taken(dtype: Any) -> bool:
+    return dtype is not None and np.dtype(dtype) in _TAKEN
 
 
-_NUMBERS = {np.dtype(t) for t in (np.float32, np.int32, np.int64, bool)}
+_TAKEN = {np.dtype(t) for t in (np.float32, np.int32, np.int64, bool, STRING)}
 
 
 def _is_small(value: Array) -> bool:
     return not value.size or max(int(value.max()), -int(value.min())) <= OF_INPUTS
-
-
-def _is_setting(value: Array) -> bool:
-    return value.size == 1 and value.dtype.kind == "i"
 
 
 def _differs(node: Node) -> bool:

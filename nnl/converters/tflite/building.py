@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from nnl.converters.layout import Order, permuted, plain, step
 from nnl.converters.tflite.file import FileOperator, FileTensor, is_impossible
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.converters.tflite.schema import ACTIVATIONS
-from nnl.core.parameter import get_parameter, get_parameter_or_create
+from nnl.core.parameter import get_parameter, get_parameter_or_create, set_parameter
 from nnl.core.variable import Variable
 
 Array = np.ndarray[Any, Any]
@@ -46,15 +47,57 @@ class Value:
         return len(self.order)
 
 
+@dataclass(frozen=True)
+class Complex:
+    """Complex numbers: two values of one shape."""
+
+    real: Value
+    imag: Value
+
+    @property
+    def known(self) -> bool:
+        return self.real.known and self.imag.known
+
+
+@dataclass(frozen=True)
+class Handle:
+    """What operators that read and assign a state get."""
+
+    name: str
+    known = False
+
+
+@dataclass
+class States:
+    """Values that are kept from run to run.
+
+    Attributes:
+        first: What they begin with, by name.
+        leaves: Variables that hold them between runs, of those that are read before they are
+            assigned.
+        now: What they are after the operators so far, where these have assigned them.
+    """
+
+    first: dict[str, Array] = field(default_factory=dict)
+    leaves: dict[str, Variable] = field(default_factory=dict)
+    now: dict[str, Value] = field(default_factory=dict)
+
+
 def computed(x: Any) -> Value:
     """A value in the order of the file."""
     return Value(x, plain(x.ndim))
 
 
 class Builder:
-    """What importers get: arrays of values in an order that they ask for."""
+    """What importers get: arrays of values in an order that they ask for.
 
-    def __init__(self) -> None:
+    Attributes:
+        inside: Runs another graph of the file: its number, Values of its inputs -> of its outputs.
+        starting: Whether this is the graph that gives states their first values.
+    """
+
+    def __init__(self, inside: Callable[[int, Sequence[Any]], list[Any]]) -> None:
+        self.inside, self.states, self.starting = inside, States(), False
         self._made: dict[Any, Variable] = {}
         self._alive: list[Any] = []
         self.op: FileOperator
@@ -71,6 +114,47 @@ class Builder:
             self._alive.append(v.x)
             self._made[key] = self._parameter(v, axes) if v.known else _moved(v.x, axes)
         return self._made[key]
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Within, what is made for `held` is nobody else's: programs that are steps of this one
+        have values of their own."""
+        made, now = self._made, dict(self.states.now)
+        self._made = dict(made)
+        try:
+            yield
+        finally:
+            self._made = made
+        if changed := [k for k, v in self.states.now.items() if now.get(k) is not v]:
+            raise Damaged(f"only values of the run say whether it assigns the state {changed[0]!r}")
+
+    # ---- states ----
+
+    def read(self, name: str, shape: Sequence[int] | None = None) -> Value:
+        """What a state is at this point; of this shape and 0 at first if it has no first value."""
+        states = self.states
+        if name not in states.now and name not in states.leaves:
+            first = states.first.get(name)
+            if first is None and shape is None:
+                raise Damaged(f"it reads the state {name!r}, which nothing has given a first value")
+            array = np.zeros(tuple(shape or ()), np.float32) if first is None else first
+            array = array.astype(np.float32)
+            leaf = Variable.from_numpy_array(array)
+            set_parameter(_free(name), leaf)
+            states.first[name], states.leaves[name] = array, leaf
+        return states.now.get(name) or computed(states.leaves[name])
+
+    def assign(self, name: str, v: Value) -> None:
+        """Let a state be something from here on."""
+        if self.starting:
+            self.states.first[name] = self.array(v, f"the first value of the state {name!r}")
+            return
+        leaf = self.states.leaves.get(name)
+        if leaf is not None and leaf.shape != v.shape:
+            raise Damaged(f"the state {name!r} is {list(leaf.shape)}, and gets {list(v.shape)}")
+        self.states.now[name] = v
+
+    # ---- constants ----
 
     def array(self, v: Value | None, what: str) -> Array:
         """The value of a constant."""
@@ -97,12 +181,8 @@ class Builder:
         value = np.ascontiguousarray(moved).reshape(moved.shape)  # which makes one axis of none
         if value.dtype.kind != "f" or not v.name or not value.ndim:
             return Variable.from_numpy_array(value)
-        stem = re.sub(r"[^\w/.-]+", "_", v.name).strip("/") or "constant"
-        name, count = stem, 0
-        while get_parameter(name) is not None:
-            count += 1
-            name = f"{stem}_{count}"
         float32 = value.astype(np.float32)
+        name = _free(v.name)
         made: Variable = get_parameter_or_create(name, value.shape, lambda shape: float32)
         return made
 
@@ -145,6 +225,16 @@ class Builder:
         return Value(ACTIVATION[ACTIVATIONS[kind]](y.x), y.order) if kind else y
 
 
+def _free(name: str) -> str:
+    """A name for a parameter that none has."""
+    stem = re.sub(r"[^\w/.-]+", "_", name).strip("/") or "constant"
+    found, count = stem, 0
+    while get_parameter(found) is not None:
+        count += 1
+        found = f"{stem}_{count}"
+    return found
+
+
 def check_size(shape: Sequence[int]) -> None:
     """Raise if an array about to be made would be absurd."""
     if is_impossible(shape):
@@ -170,14 +260,20 @@ ACTIVATION: dict[str, Callable[[Any], Any]] = {
 
 Importer = Callable[..., Any]  # Builder, Values of the inputs -> Value or Values of the outputs
 IMPORTERS: dict[str, Importer] = {}
+BY_PARTS: set[str] = set()  # give of complex numbers what they give of the parts
+TAKES: dict[str, type] = {}  # what some take besides Values
 
 
-def reads(*names: str) -> Callable[[Importer], Importer]:
-    """Register what reads operators."""
+def reads(
+    *names: str, parts: bool = False, takes: type | None = None
+) -> Callable[[Importer], Importer]:
+    """Register what reads operators; of complex numbers part by part, if they are read so."""
 
     def register(importer: Importer) -> Importer:
         for name in names:
             IMPORTERS[name] = importer
+        BY_PARTS.update(names if parts else ())
+        TAKES.update(dict.fromkeys(names, takes) if takes is not None else {})
         return importer
 
     return register

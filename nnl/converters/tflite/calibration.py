@@ -71,7 +71,7 @@ def accuracy(network: Network, file: str, samples: Samples, runtime: Runtime | N
     """
     run: Callable[[Any], Any]
     if runtime is None:
-        stored = TfliteFile(file).stored()
+        stored = TfliteFile(file).network()
         name, run = "nnl", lambda values: list(stored.run(values).values())
     else:
         name, run = runtime.name, runtime.run

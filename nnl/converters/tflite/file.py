@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.tflite.flatbuffer import Damaged, unpack
-from nnl.converters.tflite.schema import BY_NUMBER, IDENTIFIER, TABLES, TYPES, VERSION
+from nnl.converters.tflite.schema import (
+    BFLOAT16,
+    BY_NUMBER,
+    IDENTIFIER,
+    INT4,
+    TABLES,
+    TYPES,
+    VERSION,
+)
+from nnl.converters.tflite.sparse import dense
 
 MAX_ELEMENTS = 2**30  # of one tensor; a file that says more lies
 MAX_AXES = 16
@@ -25,6 +34,7 @@ class FileTensor:
         value: Of a constant, in real numbers if it is quantized.
         open: Axes whose sizes the file leaves open; its shape has 1 there.
         scale, zero: What stored numbers stand for, if all have one scale.
+        state: Whether it keeps its value from run to run, at first 0.
     """
 
     name: str
@@ -34,6 +44,7 @@ class FileTensor:
     open: tuple[int, ...]
     scale: float = 0.0
     zero: int = 0
+    state: bool = False
 
 
 @dataclass(eq=False)
@@ -52,9 +63,27 @@ class FileOperator:
     options: dict[str, Any]
 
 
+@dataclass(eq=False)
+class Graph:
+    """A graph of a file.
+
+    Attributes:
+        inputs, outputs: Numbers of tensors by name.
+        given, made: The same in the order of the file.
+    """
+
+    name: str
+    tensors: list[FileTensor]
+    operators: list[FileOperator]
+    given: list[int]
+    made: list[int]
+    inputs: dict[str, int]
+    outputs: dict[str, int]
+
+
 class File:
     """Attributes:
-    inputs, outputs: Numbers of tensors by name.
+    graphs: The first one is what runs.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -68,25 +97,25 @@ class File:
             raise Damaged("damaged: it has no graph")
         self.buffers = model["buffers"]
         self.codes = model["operator_codes"]
-        graph = model["subgraphs"][0]
-        self.name = graph["name"] or "network"
-        self.tensors = [self._tensor(i, t) for i, t in enumerate(graph["tensors"])]
-        self.operators = [self._operator(i, o) for i, o in enumerate(graph["operators"])]
-        for i in (*graph["inputs"], *graph["outputs"]):
-            self._check(i)
-        self.inputs = {self._end(i): i for i in graph["inputs"]}
-        self.outputs = {self._end(i): i for i in graph["outputs"]}
-        for signature in model["signature_defs"][:1]:
-            self.inputs = self._named(self.inputs, signature["inputs"])
-            self.outputs = self._named(self.outputs, signature["outputs"])
+        self.graphs = [self._graph(i, g) for i, g in enumerate(model["subgraphs"])]
+        first = self.graphs[0]
+        for signature in [s for s in model["signature_defs"] if not s["subgraph_index"]][:1]:
+            first.inputs = self._named(first.inputs, signature["inputs"])
+            first.outputs = self._named(first.outputs, signature["outputs"])
 
-    def _check(self, i: int) -> int:
-        if not 0 <= i < len(self.tensors):
-            raise Damaged(f"damaged: there is no tensor {i}")
-        return i
-
-    def _end(self, i: int) -> str:
-        return self.tensors[i].name or f"tensor_{i}"
+    def _graph(self, n: int, graph: dict[str, Any]) -> Graph:
+        tensors = [self._tensor(i, t) for i, t in enumerate(graph["tensors"])]
+        where = f"graph {n}, " if n else ""
+        operators = [self._operator(i, o, where) for i, o in enumerate(graph["operators"])]
+        used = [i for o in operators for i in (*o.ins, *o.outs) if i != -1]
+        for i in (*used, *graph["inputs"], *graph["outputs"]):
+            if not 0 <= i < len(tensors):
+                raise Damaged(f"damaged: there is no tensor {i}")
+        given, made = (
+            {tensors[i].name or f"tensor_{i}": i for i in graph[k]} for k in ("inputs", "outputs")
+        )
+        name = graph["name"] or "network"
+        return Graph(name, tensors, operators, graph["inputs"], graph["outputs"], given, made)
 
     def _named(self, ends: dict[str, int], maps: Any) -> dict[str, int]:
         """Inputs or outputs under the names of a signature, if it has one for each."""
@@ -100,20 +129,20 @@ class File:
         shape = tuple(t["shape"])
         if dtype is None:
             raise Damaged(f"tensor {i} has the type number {t['type']}, which nnl does not know")
-        if t["sparsity"] is not None:
-            raise Damaged(f"tensor {i} is sparse, which nnl does not read")
         if len(shape) > MAX_AXES or is_impossible(shape):
             raise Damaged(f"damaged: tensor {i} has the impossible shape {shape}")
-        value = self._value(i, t["buffer"], shape, dtype)
+        value = self._value(i, t, shape, dtype)
         if value is not None and t["quantization"] is not None:
             value = _real(i, value, t["quantization"])
         is_open = tuple([a for a, n in enumerate(t["shape_signature"]) if n == -1])
         q = t["quantization"] or {"scale": [], "zero_point": []}
         scale = q["scale"][0] if len(q["scale"]) == 1 else 0.0
         zero = (q["zero_point"] or [0])[0]
-        return FileTensor(t["name"] or "", shape, dtype, value, is_open, scale, zero)
+        state = bool(t["is_variable"]) and value is None
+        return FileTensor(t["name"] or "", shape, dtype, value, is_open, scale, zero, state)
 
-    def _value(self, i: int, n: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    def _value(self, i: int, t: dict[str, Any], shape: tuple[int, ...], dtype: Any) -> Any:
+        n = t["buffer"]
         if not 0 <= n < len(self.buffers):
             raise Damaged(f"damaged: there is no buffer {n}, which tensor {i} has")
         buffer = self.buffers[n]
@@ -124,21 +153,23 @@ class File:
                 raise Damaged(f"damaged: the values of tensor {i} do not fit into the file")
             data = np.frombuffer(self.data, np.uint8, size, start)
         if not len(data):
-            return None if math.prod(shape) else np.zeros(shape, dtype)
-        if len(data) != math.prod(shape) * dtype.itemsize:
+            return None if math.prod(shape) or dtype.kind == "O" else np.zeros(shape, dtype)
+        if dtype.kind == "O":
+            return None  # texts, which no operator here reads
+        if t["sparsity"] is not None:
+            return dense(f"tensor {i}", t["sparsity"], _numbers(data, t["type"], dtype), shape)
+        bits = {INT4: 4, BFLOAT16: 16}.get(t["type"], 8 * dtype.itemsize)
+        if len(data) != (math.prod(shape) * bits + 7) // 8:
             raise Damaged(
                 f"damaged: tensor {i} has {len(data)} bytes, wanted {dtype.name}{list(shape)}"
             )
-        return np.frombuffer(data.tobytes(), dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+        return _numbers(data, t["type"], dtype)[: math.prod(shape)].reshape(shape)
 
-    def _operator(self, i: int, o: dict[str, Any]) -> FileOperator:
+    def _operator(self, i: int, o: dict[str, Any], where: str) -> FileOperator:
         if o["opcode_index"] >= len(self.codes):
             raise Damaged(f"damaged: there is no operator code {o['opcode_index']}")
         code = self.codes[o["opcode_index"]]
         row = BY_NUMBER.get(max(code["short_code"], code["builtin_code"]))
-        for t in (*o["inputs"], *o["outputs"]):
-            if t != -1:
-                self._check(t)
         if row is None:
             name, options = f"operator number {code['builtin_code']}", {}
         else:
@@ -146,7 +177,25 @@ class File:
             options = {f.name: f.default if not f.many else [] for f in row.options}
             if o["options"] is not None and o["options_type"] == row.options_type:
                 options = o["options"](row.name)
-        return FileOperator(name, f"operator {i} ({name})", o["inputs"], o["outputs"], options)
+            if row.name == "STABLEHLO_COMPOSITE" and o["more"] is not None:
+                options = o["more"]("Composite")
+            if row.name == "CUSTOM":
+                options = {"bytes": bytes(o["custom_options"])}
+        return FileOperator(
+            name, f"{where}operator {i} ({name})", o["inputs"], o["outputs"], options
+        )
+
+
+def _numbers(data: Any, kind: int, dtype: np.dtype[Any]) -> Any:
+    """The numbers of a type of the schema that bytes hold."""
+    if kind == INT4:
+        signed = data.astype(np.uint8).view(np.int8)
+        return np.stack([(signed << 4) >> 4, signed >> 4], 1).reshape(-1)
+    raw = data.tobytes()
+    raw = raw[: len(raw) - len(raw) % (2 if kind == BFLOAT16 else dtype.itemsize)]
+    if kind == BFLOAT16:
+        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype)
 
 
 def is_impossible(shape: Sequence[int]) -> bool:

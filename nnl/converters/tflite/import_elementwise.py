@@ -10,16 +10,21 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
-from nnl.converters.layout import held_axes, without
+from nnl.converters.layout import held_axes, plain, without
 from nnl.converters.tflite.building import (
     ACTIVATION,
     Builder,
+    Complex,
     Value,
+    check_size,
     computed,
     reads,
 )
 from nnl.converters.tflite.flatbuffer import Damaged
 from nnl.core.op import OPS
+from nnl.core.variable import Variable
+
+MAX_LIMITS = 1024  # of buckets
 
 
 def _half_to_even(x: Any) -> Any:
@@ -130,8 +135,14 @@ def _add_n(b: Builder, *vs: Value) -> Value:
     return Value(F.add_n(*xs), order)
 
 
-@reads("CAST")
-def _cast(b: Builder, v: Value) -> Value:
+@reads("CAST", takes=Complex)
+def _cast(b: Builder, v: Any) -> Any:
+    """The imaginary part goes, as in LiteRT."""
+    if b.outs[0].dtype.kind == "c":
+        zeros = Value(np.zeros(v.shape, np.float32), plain(v.rank))
+        return v if isinstance(v, Complex) else Complex(v, zeros)
+    if isinstance(v, Complex):
+        return v.real
     before, after = b.ins[0].dtype, b.outs[0].dtype  # type: ignore[union-attr]
     if v.known:
         return Value(v.x.astype(after), v.order)
@@ -143,9 +154,71 @@ def _cast(b: Builder, v: Value) -> Value:
     return Value(x, v.order)
 
 
-@reads("QUANTIZE", "DEQUANTIZE")
+@reads("QUANTIZE", "DEQUANTIZE", "DENSIFY")
 def _quantize(b: Builder, v: Value) -> Value:
     return v
+
+
+@reads("FAKE_QUANT")
+def _fake_quant(b: Builder, v: Value) -> Value:
+    """The nearest of the numbers that bits hold, 0 being one of them."""
+    o = b.op.options
+    low, high, bits = o["min"], o["max"], int(o["num_bits"])
+    first, last = int(o["narrow_range"]), 2**bits - 1
+    if not 2 <= bits <= 16 or not low < high:
+        raise Damaged(f"its range is from {low} to {high} in {bits} bits")
+    scale = (high - low) / (last - first)
+    zero = min(max(math.floor(first - low / scale + 0.5), first), last)
+    x = b.held(v, v.order)
+    x = _clipped(x, (first - zero) * scale, (last - zero) * scale)
+    steps = F.floor((x - (first - zero) * scale) * (1 / scale) + 0.5)
+    return Value(steps * scale + (first - zero) * scale, v.order)
+
+
+def _clipped(x: Any, low: float, high: float) -> Any:
+    return F.minimum_scalar(F.maximum_scalar(x, low), high)
+
+
+@reads("BUCKETIZE")
+def _bucketize(b: Builder, v: Value) -> Value:
+    """How many of the boundaries are not above."""
+    x = _number(b, v, v.order)
+    y = x * 0.0
+    for limit in b.op.options["boundaries"][:MAX_LIMITS]:
+        y = y + F.greater_equal_scalar(x, limit)
+    return Value(y, v.order)
+
+
+@reads("RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL")
+def _random(b: Builder, shape: Value) -> Value:
+    """From the same distribution; other numbers than LiteRT's."""
+    wanted = tuple(b.ints(shape, "the shape"))
+    check_size(wanted)
+    seed = int(b.op.options["seed"]) % 2**31 or -1
+    f = F.rand if b.op.name == "RANDOM_UNIFORM" else F.randn
+    return computed(f(shape=wanted, seed=seed))
+
+
+@reads(*[f"UNSORTED_SEGMENT_{k}" for k in ("SUM", "PROD", "MAX", "MIN")], "SEGMENT_SUM")
+def _segments(b: Builder, v: Value, ids: Value, count: Value | None = None) -> Value:
+    """Rows with one number together; LiteRT's numbers are constants in most files."""
+    name = b.op.name.rsplit("_", 1)[1]
+    at = b.array(ids, "the segments")
+    n = int(at.max(initial=-1)) + 1 if count is None else b.ints(count, "the count")[0]
+    if at.shape != v.shape[: at.ndim] or n < 1 or at.max(initial=0) >= n:
+        raise Damaged(f"its segments are {list(at.shape)} below {n}, of {list(v.shape)}")
+    rows = b.held(b.reshaped(v, (at.size, *v.shape[at.ndim :])))
+    f = {"SUM": F.sum, "PROD": F.prod, "MAX": F.max, "MIN": F.min}[name]
+    limit = float(np.finfo(np.float32).max)
+    empty = {"SUM": 0.0, "PROD": 1.0, "MAX": -limit, "MIN": limit}[name]
+    found = []
+    for k in range(n):
+        places = np.flatnonzero(at.reshape(-1) == k)
+        if not len(places):
+            found.append(F.constant(empty, rows.shape[1:]))
+            continue
+        found.append(f(F.gather(rows, Variable.from_numpy_array(places), 0), axis=0))
+    return computed(F.stack(*found, axis=0))
 
 
 @reads("SELECT", "SELECT_V2")

@@ -11,9 +11,9 @@ import numpy as np
 
 import nnl.functions as F
 from nnl.converters.layout import Order
-from nnl.converters.tflite.building import Builder, Value, check_size, reads
+from nnl.converters.tflite.building import Builder, Value, check_size, computed, reads
 from nnl.converters.tflite.flatbuffer import Damaged
-from nnl.converters.tflite.schema import SAME
+from nnl.converters.tflite.schema import SAME, VALID
 from nnl.core.variable import Variable
 
 IMAGE: Order = (0, 3, 1, 2)  # (N, C, H, W) of (N, H, W, C)
@@ -86,17 +86,32 @@ def _convolution(b: Builder, v: Value, w: Value, bias: Value | None = None) -> V
     return b.activated(Value(y, order))
 
 
-@reads("TRANSPOSE_CONV")
+@reads("CUSTOM 'Convolution2DTransposeBias'")
+def _mediapipe(b: Builder, v: Value, w: Value, bias: Value) -> Value:
+    """MediaPipe's: padding, 1 for the size times the stride, and strides are its bytes."""
+    padding, across, down = np.frombuffer(b.op.options["bytes"], "<i4", 3).tolist()
+    same = SAME if padding == 1 else VALID
+    b.op.options |= {"padding": same, "stride_w": across, "stride_h": down}
+    sizes = zip(v.shape[1:3], w.shape[1:3], (down, across), strict=True)
+    out = [n * s if same == SAME else (n - 1) * s + k for n, k, s in sizes]
+    size = np.array([v.shape[0], *out, w.shape[0]], np.int32)
+    return _deconvolution(b, computed(size), w, v, bias)
+
+
+@reads("TRANSPOSE_CONV", "CONV_3D_TRANSPOSE")
 def _deconvolution(b: Builder, size: Value, w: Value, v: Value, bias: Value | None = None) -> Value:
-    x = _image(b, v)
+    axes = "dhw" if b.op.name == "CONV_3D_TRANSPOSE" else "hw"
+    order = VOLUME if axes == "dhw" else IMAGE
+    rank = len(order)
+    x = _image(b, v, order)
     out = b.ints(size, "the size")
-    if w.rank != 4 or len(out) != 4:
+    if w.rank != rank or len(out) != rank:
         raise Damaged(f"its weights are {list(w.shape)}, its result {out}")
-    weights = b.held(w, (3, 0, 1, 2))
-    stride = _numbers(b, "stride", "hw")
+    weights = b.held(w, (4, 3, 0, 1, 2) if axes == "dhw" else (3, 0, 1, 2))
+    stride = _numbers(b, "stride", axes)
     check_size(out)
     full = [(n - 1) * s + k for n, s, k in zip(x.shape[2:], stride, weights.shape[2:], strict=True)]
-    total = [f - o for f, o in zip(full, out[1:3], strict=True)]
+    total = [f - o for f, o in zip(full, out[1:-1], strict=True)]
     same = b.op.options["padding"] == SAME
     before = [max(t, 0) // 2 if same else 0 for t in total]
     after = [t - p for t, p in zip(total, before, strict=True)]
@@ -104,12 +119,12 @@ def _deconvolution(b: Builder, size: Value, w: Value, v: Value, bias: Value | No
     if before == after:
         y = F.deconvolution(x, weights, flat, 1, before, stride)
     else:
-        y = F.deconvolution(x, weights, None, 1, [0, 0], stride)
+        y = F.deconvolution(x, weights, None, 1, [0] * len(stride), stride)
         stop = [f - max(a, 0) for f, a in zip(full, after, strict=True)]
-        y = F.slice(y, (0, 0, *before), (*y.shape[:2], *stop), (1,) * 4)
-        y = padded(y, [0, 0], [max(-a, 0) for a in after])
-        y = y if flat is None else y + F.reshape(flat, (1, -1, 1, 1))
-    return b.activated(Value(y, IMAGE))
+        y = F.slice(y, (0, 0, *before), (*y.shape[:2], *stop), (1,) * rank)
+        y = padded(y, [0] * len(stride), [max(-a, 0) for a in after])
+        y = y if flat is None else y + F.reshape(flat, (1, -1, *[1] * len(stride)))
+    return b.activated(Value(y, order))
 
 
 @reads("MAX_POOL_2D", "AVERAGE_POOL_2D")
@@ -131,6 +146,32 @@ def _pooling(b: Builder, v: Value) -> Value:
             _weights(x.shape[2:], before, kernel, stride, y.shape[2:])
         )
     return b.activated(Value(y, IMAGE))
+
+
+@reads("L2_POOL_2D")
+def _l2_pooling(b: Builder, v: Value) -> Value:
+    """The root of the mean square of every window."""
+    x = _image(b, v)
+    squares = Value(x * x, IMAGE)
+    kind, b.op.options["activation"] = b.op.options["activation"], 0
+    y = _pooling(b, squares)
+    b.op.options["activation"] = kind
+    return b.activated(Value(y.x**0.5, IMAGE))
+
+
+@reads("LOCAL_RESPONSE_NORMALIZATION")
+def _normalized(b: Builder, v: Value) -> Value:
+    """Divided by a power of the sum of squares over maps nearby."""
+    o, x = b.op.options, _image(b, v)
+    n, c, *sizes = x.shape
+    reach = min(int(o["radius"]), c - 1)
+    if reach < 0:
+        raise Damaged(f"its radius is {reach}")
+    squares = F.reshape(F.transpose(x * x, (0, 2, 3, 1)), (n * math.prod(sizes), 1, 1, c))
+    window = (1, 2 * reach + 1)
+    total = F.sum_pooling(F.pad(squares, (reach, reach), "constant", 0.0), window, (1, 1))
+    total = F.transpose(F.reshape(total, (n, *sizes, c)), (0, 3, 1, 2))
+    return Value(x * (total * o["alpha"] + o["bias"]) ** -o["beta"], IMAGE)
 
 
 def _weights(

@@ -27,13 +27,18 @@ TYPES: dict[int, np.dtype[Any]] = {
     4: np.dtype(np.int64),
     6: np.dtype(np.bool_),
     7: np.dtype(np.int16),
+    8: np.dtype(np.complex64),
     9: np.dtype(np.int8),
     10: np.dtype(np.float64),
+    11: np.dtype(np.complex128),
     12: np.dtype(np.uint64),
     15: np.dtype(np.uint32),
     16: np.dtype(np.uint16),
 }
-NUMBER_OF_TYPE = {v: k for k, v in TYPES.items()}
+NUMBER_OF_TYPE = {v: k for k, v in TYPES.items()}  # of those that are written
+INT4, BFLOAT16 = 17, 18  # as int8, two in a byte, and as float32, of which they are the upper half
+TYPES |= {INT4: np.dtype(np.int8), BFLOAT16: np.dtype(np.float32)}
+TYPES |= {n: np.dtype(object) for n in (5, 13, 14)}  # strings, resources, variants: no numbers
 
 _TABLES = {
     "Model": "version:u32 operator_codes:[OperatorCode] subgraphs:[SubGraph] description:str "
@@ -49,10 +54,15 @@ _TABLES = {
     "sparsity:Sparsity shape_signature:[i32] has_rank:bool",
     "Quantization": "min:[f32] max:[f32] scale:[f32] zero_point:[i64] details_type:u8 details:any "
     "quantized_dimension:i32",
-    "Sparsity": "",
+    "Sparsity": "traversal_order:[i32] block_map:[i32] levels:[Level]",
+    "Level": "format:i8 dense_size:i32 segments_type:u8 segments:any indices_type:u8 indices:any",
+    "Vector1": "values:[i32]",  # by the number of their type
+    "Vector2": "values:[u16]",
+    "Vector3": "values:[u8]",
     "Operator": "opcode_index:u32 inputs:[i32] outputs:[i32] options_type:u8 options:any "
     "custom_options:[u8] custom_options_format:i8 mutating_variable_inputs:[bool] "
-    "intermediates:[i32]",
+    "intermediates:[i32] large_offset:u64 large_size:u64 more_type:u8 more:any",
+    "Composite": "name:str graph:i32",
 }
 
 # Name, number, number of its options, and these. Most that have a number have no fields.
@@ -76,7 +86,7 @@ DEPTH_TO_SPACE 5 94 block_size:i32
 DEQUANTIZE 6 38
 EMBEDDING_LOOKUP 7 0
 FLOOR 8 0
-FULLY_CONNECTED 9 8 activation:i8 weights_format:i8 keep_num_dims:bool
+FULLY_CONNECTED 9 8 activation:i8 weights_format:i8 keep_num_dims:bool asymmetric_inputs:bool
 HASHTABLE_LOOKUP 10 0
 L2_NORMALIZATION 11 12 activation:i8
 L2_POOL_2D 12 5 {_WINDOW} filter_w:i32 filter_h:i32 activation:i8
@@ -94,11 +104,11 @@ RESIZE_BILINEAR 23 15 unused:i32 unused_too:i32 align_corners:bool half_pixel_ce
 RNN 24 7 activation:i8
 SOFTMAX 25 9 beta:f32
 SPACE_TO_DEPTH 26 19 block_size:i32
-SVDF 27 6
+SVDF 27 6 rank:i32 activation:i8
 TANH 28 0
 CONCAT_EMBEDDINGS 29 3
 SKIP_GRAM 30 18
-CALL 31 16
+CALL 31 16 subgraph:u32
 CUSTOM 32 0
 EMBEDDING_LOOKUP_SPARSE 33 20
 PAD 34 22
@@ -113,13 +123,13 @@ DIV 42 29 activation:i8
 SQUEEZE 43 30 squeeze_dims:[i32]
 UNIDIRECTIONAL_SEQUENCE_LSTM 44 71 {_SEQUENCE} time_major:bool
 STRIDED_SLICE 45 32 {_MASKS}
-BIDIRECTIONAL_SEQUENCE_RNN 46 70
+BIDIRECTIONAL_SEQUENCE_RNN 46 70 time_major:bool activation:i8 merge_outputs:bool
 EXP 47 33
 TOPK_V2 48 34
 SPLIT 49 35 num_splits:i32
 LOG_SOFTMAX 50 36
 DELEGATE 51 0
-BIDIRECTIONAL_SEQUENCE_LSTM 52 69
+BIDIRECTIONAL_SEQUENCE_LSTM 52 69 {_SEQUENCE} merge_outputs:bool time_major:bool=1
 CAST 53 37 in_type:i8 out_type:i8
 PRELU 54 0
 MAXIMUM 55 39
@@ -185,8 +195,8 @@ QUANTIZE 114 89
 MATRIX_SET_DIAG 115 90
 ROUND 116 0
 HARD_SWISH 117 91
-IF 118 92
-WHILE 119 93
+IF 118 92 then_graph:i32 else_graph:i32
+WHILE 119 93 condition_graph:i32 body_graph:i32
 NON_MAX_SUPPRESSION_V4 120 95
 NON_MAX_SUPPRESSION_V5 121 96
 SCATTER_ND 122 97
@@ -195,7 +205,7 @@ DENSIFY 124 99
 SEGMENT_SUM 125 100
 BATCH_MATMUL 126 101 adj_x:bool adj_y:bool
 CUMSUM 128 102 exclusive:bool reverse:bool
-CALL_ONCE 129 103
+CALL_ONCE 129 103 graph:i32
 BROADCAST_TO 130 104
 RFFT2D 131 105
 CONV_3D 132 106 {_VOLUME}
@@ -208,14 +218,14 @@ HASHTABLE_IMPORT 138 109
 HASHTABLE_SIZE 139 110
 REDUCE_ALL 140 27 keep_dims:bool
 CONV_3D_TRANSPOSE 141 106 {_VOLUME}
-VAR_HANDLE 142 111
+VAR_HANDLE 142 111 container:str shared_name:str
 READ_VARIABLE 143 112
 ASSIGN_VARIABLE 144 113
 BROADCAST_ARGS 145 0
-RANDOM_STANDARD_NORMAL 146 114
-BUCKETIZE 147 115
-RANDOM_UNIFORM 148 114
-MULTINOMIAL 149 114
+RANDOM_STANDARD_NORMAL 146 114 seed:i64 seed2:i64
+BUCKETIZE 147 115 boundaries:[f32]
+RANDOM_UNIFORM 148 114 seed:i64 seed2:i64
+MULTINOMIAL 149 114 seed:i64 seed2:i64
 GELU 150 116 approximate:bool
 DYNAMIC_UPDATE_SLICE 151 117
 RELU_0_TO_1 152 0
@@ -228,7 +238,18 @@ SIGN 158 123
 BITCAST 159 124
 BITWISE_XOR 160 125
 RIGHT_SHIFT 161 126
+DILATE 203 0
+REDUCE_WINDOW 205 0
 """
+# Of a dialect that converters may leave in files, from 162 on, and from 204 and 206 on.
+_STABLEHLO = """
+LOGISTIC ADD DIVIDE MULTIPLY MAXIMUM RESHAPE CLAMP CONCATENATE BROADCAST_IN_DIM CONVOLUTION
+SLICE CUSTOM_CALL REDUCE ABS AND COSINE EXPONENTIAL FLOOR LOG MINIMUM NEGATE OR POWER REMAINDER
+RSQRT SELECT SUBTRACT TANH SCATTER COMPARE CONVERT DYNAMIC_SLICE DYNAMIC_UPDATE_SLICE PAD IOTA
+DOT_GENERAL REDUCE_WINDOW SORT WHILE GATHER TRANSPOSE
+"""
+_LATER_STABLEHLO = {204: "RNG_BIT_GENERATOR", 206: "COMPOSITE", 207: "SHIFT_LEFT", 208: "CBRT"}
+_LATER_STABLEHLO |= {209: "CASE"}
 
 
 class Operator(NamedTuple):
@@ -251,6 +272,8 @@ def _operators() -> dict[str, Operator]:
         name, number, kind, *rest = line.split(maxsplit=3)
         options = tuple(fields(rest[0])) if rest else ()
         found[name] = Operator(name, int(number), int(kind), options)
+    for number, name in [*enumerate(_STABLEHLO.split(), 162), *_LATER_STABLEHLO.items()]:
+        found[f"STABLEHLO_{name}"] = Operator(f"STABLEHLO_{name}", number, 0, ())
     return found
 
 

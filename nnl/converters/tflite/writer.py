@@ -29,7 +29,7 @@ from nnl.converters.tflite.graph import (
     finished,
     run_handler,
 )
-from nnl.converters.tflite.open_operators import opened
+from nnl.converters.tflite.open_operators import LiteOpener
 from nnl.converters.tflite.quantize import INT8, VERSIONS, Scales, quantized
 from nnl.converters.tflite.rules import RULES
 from nnl.converters.tflite.schema import (
@@ -174,7 +174,7 @@ def emitted_open(model: Model, target: Target = TARGET) -> Emitted:
     def use(graphs: OpenGraphs, networks: list[Network]) -> Emitted:
         pairs = zip(networks, moving_nodes(networks), strict=True)
         found = [emitted(n, target, moving) for n, moving in pairs]
-        return opened(found, graphs.sizes, target.name)  # type: ignore[no-any-return]
+        return LiteOpener(found, graphs.sizes, target.name).run()  # type: ignore[no-any-return]
 
     return record_networks(model, use)
 

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX nodes for any size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.onnx.export_context import Exporter
+from nnl.converters.onnx.export_layout import LAST
+from nnl.converters.onnx.export_tensor import NodeRecord, Subgraph, Tensor
+from nnl.converters.open_operators import Opener
+from nnl.graph.sizes import Solver, Unexplained, Vector, shown
+
+_NAMES = {
+    "ADD": "Add",
+    "SUB": "Sub",
+    "MUL": "Mul",
+    "FLOOR_DIV": "Div",  # no size is negative
+    "MINIMUM": "Min",
+    "MAXIMUM": "Max",
+    "DIV": "Div",
+    "CONCATENATION": "Concat",
+    "BROADCAST_TO": "Expand",
+    "RANGE": "Range",
+    "RESHAPE": "Reshape",
+}
+
+
+@dataclass
+class Written:
+    """A graph in ONNX nodes.
+
+    Attributes:
+        exporter: What has written them.
+        inputs, outputs: Tensors by name.
+    """
+
+    exporter: Exporter
+    inputs: dict[str, Tensor]
+    outputs: dict[str, Tensor]
+
+    @property
+    def ops(self) -> list[NodeRecord]:
+        """The nodes."""
+        return self.exporter.ops
+
+    @ops.setter
+    def ops(self, nodes: list[NodeRecord]) -> None:
+        self.exporter.ops = nodes
+
+
+class OnnxOpener(Opener):
+    """Of a graph that is written in ONNX nodes."""
+
+    whole = np.dtype(np.int64)
+    graph: Exporter
+
+    def __init__(self, found: Sequence[Written], sizes: Sequence[Mapping[str, int]]) -> None:
+        super().__init__(found, sizes, "ONNX", found[0].exporter)
+
+    def run(self) -> Any:
+        solver = Solver(self.names)
+        ends = [{**f.inputs, **f.outputs} for f in self.found]
+        shapes = {}
+        for name in ends[0]:
+            vectors = enumerate(zip(*[e[name].shape for e in ends], strict=True))
+            shapes[name] = tuple([_dim(solver, v, f"{name}_{axis}") for axis, v in vectors])
+        first: Written = super().run()
+        for name, shape in shapes.items():
+            ends[0][name].shape = shape
+        return first
+
+    def label(self, op: NodeRecord) -> str:
+        return op.origin
+
+    def op(self, name: str, *ins: Any, shape: Any = None, dtype: Any = None, **more: Any) -> Tensor:
+        options = {k: v for k, v in more.items() if k == "axis"}
+        y: Tensor = self.graph.emit(_NAMES[name], *ins, dtype=dtype, **options)
+        y.shape = shape
+        return y
+
+    def axis_size(self, t: Tensor, axis: int) -> Tensor:
+        ctx = self.graph
+        if ctx.opset >= 15:
+            y: Tensor = ctx.emit("Shape", t, dtype=np.int64, start=axis, end=axis + 1)
+        else:
+            y = ctx.emit("Gather", ctx.emit("Shape", t, dtype=np.int64), ctx.ints(axis), axis=0)
+        y.shape = (1,)
+        return y
+
+    def reshaped(self, t: Tensor, shape: Sequence[int]) -> Tensor:
+        y: Tensor = self.graph.reshape(t, shape)
+        return y
+
+    def open_axes(self, t: Tensor) -> Sequence[int]:
+        return () if t.open_axis is None else (t.open_axis,)
+
+    def operator(self, ops: Sequence[NodeRecord]) -> None:
+        op = ops[0]
+        self.graph._origin = op.origin
+        shapes = [o.options.get("shape") for o in ops]
+        if op.name.startswith("Random") and any(s != shapes[0] for s in shapes):
+            rows = [self.solver.size(v) for v in zip(*shapes, strict=True)]
+            whole = self.whole_numbers(rows, self.graph.ints(*shapes[0]))
+            zero = self.graph.constant(np.zeros((), op.outs[0].dtype))
+            op.name, op.ins = f"{op.name}Like", [self.op("BROADCAST_TO", zero, whole)]
+            del op.options["shape"]
+        if op.name == "Slice" and len(op.ins) > 3:
+            _drop_whole(ops)
+        super().operator(ops)
+
+    def option(self, ops: Sequence[NodeRecord], key: str) -> Any:
+        values = [o.options.get(key) for o in ops]
+        first = values[0]
+        if isinstance(first, Subgraph):
+            outer, known, made = self.graph.ops, dict(self.solver.known), dict(self.made)
+            for ts in zip(*[v.inputs for v in values], strict=True):
+                self.know(ts)
+            first.nodes = self.block([v.nodes for v in values])
+            self.graph.ops, self.solver.known, self.made = outer, known, made
+            return first
+        if ops[0].name == "Slice" and key == "ends":
+            return tuple([r[0] for r in self.left(ops, 2, list(zip(*values, strict=True)))])
+        return super().option(ops, key)
+
+    def left(self, ops: Sequence[NodeRecord], i: int, rows: list[Vector]) -> list[Vector]:
+        op = ops[0]
+        moving = [k for k, r in enumerate(rows) if len(set(r)) > 1]
+        if op.name == "Reshape" and len(moving) == 1 and all(0 not in r for r in rows):
+            rows[moving[0]] = (-1,) * len(ops)
+        if op.name == "Slice" and i == 2:  # up to the end
+            axes = op.options["axes"] if "axes" in op.options else op.ins[3].value
+            for k in moving:
+                sizes = [o.ins[0].shape and o.ins[0].shape[axes[k]] for o in ops]
+                rows[k] = (LAST,) * len(ops) if list(rows[k]) == sizes else rows[k]
+        return rows
+
+
+def _drop_whole(ops: Sequence[NodeRecord]) -> None:
+    """Leave out axes of which a slice keeps all at every size."""
+    rows = [[t.value for t in o.ins[1:] if t is not None] for o in ops]
+    if any(o.ins[0].shape is None for o in ops):
+        return
+    kept = []
+    for k, axis in enumerate(rows[0][2].tolist()):
+        for o, (start, end, _, *step) in zip(ops, rows, strict=True):
+            if start[k] or end[k] < o.ins[0].shape[axis] or (step and step[0][k] != 1):
+                kept.append(k)
+                break
+    for o, values in zip(ops, rows, strict=True):
+        o.ins[1:] = [Tensor(dtype=v.dtype, shape=(len(kept),), value=v[kept]) for v in values]
+        if not kept:
+            o.name, o.ins = "Identity", o.ins[:1]
+
+
+def _dim(solver: Solver, v: Vector, name: str) -> str | int:
+    """A size of an input or output as files have it."""
+    try:
+        found = solver.size(v)
+    except Unexplained:
+        return name
+    return found if isinstance(found, int) else shown(found).replace(" ", "")

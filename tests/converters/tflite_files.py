@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small .tflite files, operator by operator, as converters of others write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnl.converters.tflite.flatbuffer import pack
+from nnl.converters.tflite.schema import IDENTIFIER, NUMBER_OF_TYPE, OPERATORS, TABLES
+
+RESOURCE = 13
+
+
+class Graph:
+    """A graph of a file that is being made."""
+
+    def __init__(self, made: Made) -> None:
+        self.made = made
+        self.tensors: list[dict[str, Any]] = []
+        self.operators: list[dict[str, Any]] = []
+        self.inputs: list[int] = []
+        self.outputs: list[int] = []
+
+    def tensor(self, shape: Any, dtype: Any = np.float32, **more: Any) -> int:
+        """A tensor that something computes, or with fields of its own."""
+        number = NUMBER_OF_TYPE[np.dtype(dtype)]
+        name = f"t{len(self.made.graphs)}_{len(self.tensors)}"
+        self.tensors.append({"shape": list(shape), "type": number, "name": name, **more})
+        return len(self.tensors) - 1
+
+    def constant(self, value: Any, dtype: Any = np.float32, **more: Any) -> int:
+        array = np.asarray(value, dtype)
+        self.made.buffers.append({"data": np.frombuffer(array.tobytes(), np.uint8)})
+        more = {"buffer": len(self.made.buffers) - 1, **more}
+        return self.tensor(more.pop("shape", array.shape), dtype, **more)
+
+    def input(self, shape: Any, dtype: Any = np.float32, **more: Any) -> int:
+        self.inputs.append(self.tensor(shape, dtype, **more))
+        return self.inputs[-1]
+
+    def op(self, name: str, ins: Any, *outs: int, fields: Any = (), **options: Any) -> int:
+        """An operator, and the first of its outputs."""
+        row = OPERATORS[name]
+        codes, code = self.made.codes, {"builtin_code": row.number}
+        code["short_code"] = min(row.number, 127)
+        code["version"] = options.pop("version", 1)
+        if code not in codes:
+            codes.append(code)
+        op = {"opcode_index": codes.index(code), "inputs": list(ins), "outputs": list(outs)}
+        if row.options_type:
+            op |= {"options_type": row.options_type, "options": (row.name, options)}
+        self.operators.append(op | dict(fields))
+        return outs[0] if outs else -1
+
+    def handle(self, name: str) -> int:
+        """The handle of a state."""
+        made = self.tensor((), type=RESOURCE)
+        return self.op("VAR_HANDLE", (), made, shared_name=name)
+
+
+class Made:
+    """A file that is being made."""
+
+    def __init__(self) -> None:
+        self.buffers: list[dict[str, Any]] = [{}]
+        self.codes: list[dict[str, Any]] = []
+        self.graphs: list[Graph] = []
+
+    def graph(self) -> Graph:
+        self.graphs.append(Graph(self))
+        return self.graphs[-1]
+
+    def save(self, path: Path) -> str:
+        keys = ("tensors", "inputs", "outputs", "operators")
+        model = {
+            "version": 3,
+            "operator_codes": self.codes,
+            "subgraphs": [{k: getattr(g, k) for k in keys} for g in self.graphs],
+            "buffers": self.buffers,
+        }
+        path.write_bytes(pack(TABLES, "Model", model, IDENTIFIER))
+        return str(path)
