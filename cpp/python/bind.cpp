@@ -316,6 +316,10 @@ NB_MODULE(_native, m) {
     return packed_convolution(to_signature(attributes, in, out)).order.bytes;
   });
 
+  m.def("packed_bytes", [](const std::string& op, nb::dict attributes, nb::list in, nb::list out) {
+    return packed_product(op, to_signature(attributes, in, out)).order.bytes;
+  });
+
   nb::class_<Prepared>(m, "Kernel")
       .def_prop_ro("workspace", [](Prepared& p) { return p.get().workspace(); })
       .def("may_overwrite",

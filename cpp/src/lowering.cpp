@@ -285,9 +285,12 @@ class Lowering {
       if (!known) known = make_kernel(step.op, s);
       return known;
     }
-    const auto is_float = [](const Spec& x) { return x.dtype <= DType::bf16; };
-    if (step.code.empty() || out.size() != 1 || !is_float(s.out[0]) || in.empty() || !in[0] ||
-        !is_float(s.in[0]) || std::count(in.begin(), in.end(), 0) ||
+    // floats, and whole numbers that loops over floats read and write
+    const auto takes = [](const Spec& x) {
+      return x.dtype <= DType::bf16 || x.dtype == DType::i8 || x.dtype == DType::u8;
+    };
+    if (step.code.empty() || out.size() != 1 || !takes(s.out[0]) || in.empty() || !in[0] ||
+        !(takes(s.in[0]) || s.in[0].dtype == DType::i32) || std::count(in.begin(), in.end(), 0) ||
         step.shapes.size() != in.size())
       return nullptr;
     std::unordered_map<std::string, Attribute> asked;

@@ -11,6 +11,12 @@ namespace {
 // Kernels convert between floating-point types while they read and write.
 bool is_converted(DType type) { return type == DType::f32 || is_half(type); }
 
+// So do loops over elements with whole numbers of 8 bits.
+bool is_converted(DType type, const ProgramStep& step) {
+  const bool loop = !step.code.empty() || step.op == "fused_elementwise";
+  return is_converted(type) || (loop && (type == DType::i8 || type == DType::u8));
+}
+
 class Check {
  public:
   explicit Check(const ProgramData& program) : values_(program.values) {
@@ -52,7 +58,7 @@ class Check {
     if (step.view && !step.writes.empty() && !updates && step.op != "assign" && step.op != "store")
       throw ValueError(step.op + " changes no array");
     const auto packed = step.attributes.find("packed");
-    if (step.op == "pack_convolution" ||
+    if (step.op == "pack_convolution" || step.op == "pack_weights" ||
         (packed != step.attributes.end() && packed->second == Attribute(true)))
       throw ValueError("packed weights belong to one machine, and into no file");
   }
@@ -78,8 +84,9 @@ class Check {
                        std::to_string(step.out.size()));
     for (size_t k = 0; k < step.out.size(); ++k) {
       const Spec& found = at(step.out[k]).spec;
-      const bool same_type = found.dtype == wanted[k].dtype ||
-                             (is_converted(found.dtype) && is_converted(wanted[k].dtype));
+      const bool same_type =
+          found.dtype == wanted[k].dtype ||
+          (is_converted(found.dtype, step) && is_converted(wanted[k].dtype, step));
       if (found.shape != wanted[k].shape || !same_type)
         throw ValueError(step.op + " gives " + wanted[k].text() + ", not " + found.text());
     }

@@ -29,6 +29,8 @@ DTYPES = {
     )
 }  # fmt: skip
 FLOATS = 4  # element types below this number are floating-point ones
+# Whole numbers that loops over floats write, and those they read.
+BYTES, READ = frozenset([4, 5]), frozenset([4, 5, 8])
 # Orders of elements, which are memory spaces too: (N, spatial..., C), and weights in tiles of
 # 16 x 16 maps. By number, nnl::Layout in C++.
 HOST, CHANNELS_LAST, TILED = "host", "channels_last", "tiled"
@@ -232,6 +234,9 @@ class Library(Protocol):
     def packed_convolution_bytes(self, attrs: dict[str, Plain], ins: Specs, outs: Specs) -> int:
         """Size of the weights of a convolution packed for its kernel; 0 if it wants them as is."""
 
+    def packed_bytes(self, op: str, attrs: dict[str, Plain], ins: Specs, outs: Specs) -> int:
+        """Size of the weights, input 1, of another op, packed for its kernel; 0 as above."""
+
     def Plan(self, offsets: Sequence[int], arena_bytes: int) -> LibraryPlan:
         """Steps to be run over slots at these offsets; negative for one that lies elsewhere."""
 
@@ -267,9 +272,9 @@ def request(
     if op in kernel_names(lib):
         return op, plain_attributes(attrs)
     given = [x for x in ins if x is not None]
-    if len(outs) != 1 or outs[0] is None or outs[0][1] >= FLOATS:
+    if len(outs) != 1 or outs[0] is None or not (outs[0][1] < FLOATS or outs[0][1] in BYTES):
         return None
-    if len(given) != len(ins) or not ins or given[0][1] >= FLOATS:
+    if len(given) != len(ins) or not ins or not (given[0][1] < FLOATS or given[0][1] in READ):
         return None
     shapes = [x[0] for x in given]
     found = program_of(op, attrs, shapes)

@@ -231,6 +231,21 @@ class quantize_linear_op:
         check_parameter("quantize_linear", x, "zero_point", zero_point)
         return x
 
+    def elementwise(self, w):
+        """Bounds first: then all numbers are small enough for any way to round."""
+        low, high = INTEGERS[self.dtype]
+        zero = self.round_in(w, 2)
+        bounds = (w.number(n) for n in (low + self.narrow_range, high))
+        y = w("clip", w("divide", 0, 1), *[w("subtract", n, zero) for n in bounds])
+        w("add", self.round_in(w, y), zero)
+
+    def round_in(self, w, x):
+        if self.round_mode != "HALF_TO_EVEN":
+            return w("round", x)
+        # from 2^23 on float32 has whole numbers only, and adding rounds halves to even
+        much = w.number(1.5 * 2**23)
+        return w("subtract", w("add", x, much), much)
+
     def forward(self, xp, x, scale, zero_point, out=None):
         y = memory_for(xp, x, out)
         to_whole = xp.rint if self.round_mode == "HALF_TO_EVEN" else rounded_by(xp)
@@ -320,12 +335,12 @@ def quantize_linear(
     )  # fmt: skip
 
 
-@op("dequantize_linear", nnp="DequantizeLinear")
+@op("dequantize_linear", nnp="DequantizeLinear", keep=("x",))
 class dequantize_linear:
     r"""Undo quantize_linear: $y = (x - z)\,s$ with zero point z and scale s.
 
     Args:
-        x: Any shape.
+        x: Any shape; floats or integers.
         scale, zero_point: As for quantize_linear.
     Raises:
         ShapeError: scale or zero_point has another rank, or does not stretch to the shape of x.
@@ -335,7 +350,10 @@ class dequantize_linear:
     def infer(self, x, scale, zero_point):
         check_parameter("dequantize_linear", x, "scale", scale)
         check_parameter("dequantize_linear", x, "zero_point", zero_point)
-        return x
+        return x if x.is_float else scale.with_shape(x.shape)
+
+    def elementwise(self, w):
+        w("multiply", w("subtract", 0, 2), 1)
 
     def decompose(self, x, scale, zero_point):
         return mul2(sub2(x, zero_point), scale)

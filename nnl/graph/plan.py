@@ -34,7 +34,7 @@ from nnl.graph.passes.original import forget_orders, unfuse
 from nnl.graph.profile import PROFILES, note
 from nnl.graph.program import SPACE, Program, Step, space_of
 from nnl.graph.summary import account, place, summary
-from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into
+from nnl.graph.thunks import Thunk, run_and_copy, run_for_effect, run_into, same_types
 
 Between = tuple[int, Callable[[], None]]  # (number of steps, what to call after them)
 NOTHING: list[Any] = []
@@ -276,7 +276,7 @@ class Plan:
             return run_and_copy(call, slots, step.ins, step.outs)
         if bound.view:
             return run_for_effect(bound.call, slots, step.ins) if bound.writes else None
-        if not bound.into:
+        if not bound.into or not same_types(bound, [self.program.slots[o].spec for o in step.outs]):
             return run_and_copy(bound.call, slots, step.ins, step.outs)
         if fixed:
             return partial(bound.call, *[slots[i] for i in step.ins], out=slots[step.outs[0]])

@@ -430,7 +430,7 @@ def verify(program: Program, known: dict[Step, Any] | None = None) -> None:
 
 
 # The sizes of what they make are the library's affair.
-LIBRARY_OPS = frozenset(["pack_convolution"])
+LIBRARY_OPS = frozenset(["pack_convolution", "pack_weights"])
 
 
 def _verify_against_definition(program: Program, step: Step, where: str) -> None:

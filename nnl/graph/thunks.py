@@ -3,10 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from nnl.core.dispatch import Bound
+from nnl.core.spec import Spec
+
 Thunk = Callable[[], Any]
+
+
+def same_types(bound: Bound, outs: Sequence[Spec]) -> bool:
+    """Whether what a call gives has the types of its slots: where there is no kernel, whole numbers
+    of 8 bits are made as floats."""
+    return all(a.dtype == b.dtype for a, b in zip(bound.out_specs, outs, strict=False))
 
 
 def run_and_copy(call: Any, slots: list[Any], ins: tuple[int, ...], outs: tuple[int, ...]) -> Thunk:

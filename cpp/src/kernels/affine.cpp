@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "convolution.h"
 #include "nnl/kernel.h"
 #include "nnl/packing.h"
 #include "product.h"
@@ -58,11 +59,6 @@ ProductSpec affine_with(Curve f, const Signature& s) {
   p.activation = f;
   return p;
 }
-ProductSpec affine(const Signature& s) { return affine_with(Curve::none, s); }
-ProductSpec affine_fused(const Signature& s) {
-  return affine_with(activation_of(s.attributes.text("activation")), s);
-}
-
 ProductSpec batches(const Signature& s, bool transpose_a, bool transpose_b) {
   ProductSpec p;
   p.a = Matrices::of(s.in[0].dtype, s.in[0].shape);
@@ -71,9 +67,6 @@ ProductSpec batches(const Signature& s, bool transpose_a, bool transpose_b) {
   if (transpose_b) p.b = p.b.transposed();
   p.y = Matrices::of(s.out[0].dtype, s.out[0].shape);
   return p;
-}
-ProductSpec batch_matmul(const Signature& s) {
-  return batches(s, s.attributes.flag("transpose_a"), s.attributes.flag("transpose_b"));
 }
 ProductSpec affine_weight(const Signature& s) { return batches(s, true, false); }
 
@@ -102,17 +95,32 @@ Abilities fused_product() {
 }
 
 const Registration registrations[] = {
-    {"affine", multiply<affine>, product()},
-    {"affine_fused", multiply<affine_fused>, fused_product()},
-    {"batch_matmul", multiply<batch_matmul>, product()},
+    {"affine", multiply<affine_product>, product()},
+    {"affine_fused", multiply<affine_fused_product>, fused_product()},
+    {"batch_matmul", multiply<batch_product>, product()},
     {"affine_weight", multiply<affine_weight>},
 };
 
 }  // namespace
 
+ProductSpec affine_product(const Signature& s) { return affine_with(Curve::none, s); }
+ProductSpec affine_fused_product(const Signature& s) {
+  return affine_with(activation_of(s.attributes.text("activation")), s);
+}
+ProductSpec batch_product(const Signature& s) {
+  return batches(s, s.attributes.flag("transpose_a"), s.attributes.flag("transpose_b"));
+}
+
 PackedKernels packed_product(const std::string& op, const Signature& s) {
   static const std::map<std::string, ProductSpec (*)(const Signature&)> products = {
-      {"affine", affine}, {"affine_fused", affine_fused}, {"batch_matmul", batch_matmul}};
+      {"affine", affine_product},
+      {"affine_fused", affine_fused_product},
+      {"batch_matmul", batch_product}};
+#ifdef NNL_ONEDNN
+  if (op == "quantized_convolution") return packed_quantized(s);
+  if (op == "quantized_affine" || op == "quantized_batch_matmul")
+    return packed_quantized_product(op, s);
+#endif
   PackedKernels made;
   const auto found = products.find(op);
   if (found == products.end() || !takes(s)) return made;

@@ -290,6 +290,26 @@ bool read_fused(const Signature& s, Convolution& c) {
 }
 
 #ifdef NNL_ONEDNN
+// A quantized_convolution; see quantized.h.
+bool read_quantized_with(const Signature& s, const Shape* w_shape, Convolution& c) {
+  const Signature floats = in_floats(s);
+  if (!read_fused_with(floats, floats.out[0], w_shape, c)) return false;
+  c.x.dtype = s.in[0].dtype, c.y.dtype = s.out[0].dtype, c.w.dtype = DType::i8;
+  Signature weights = s;
+  weights.in[1].dtype = DType::i8;  // also where they are packed
+  c.quantized = Quantized::read(weights, c.maps);
+  forget_single_axes(c);
+  return c.quantized.given && !c.quantized.has_w_zero;
+}
+
+std::unique_ptr<Kernel> quantized(const Signature& s) {
+  const bool packed = s.attributes.flag("packed");
+  Convolution c;
+  if (!read_quantized_with(s, packed ? &s.attributes.integers("w_shape") : nullptr, c))
+    return nullptr;
+  return convolution_onednn(c, s);
+}
+
 PackedKernels packed_with(const Signature& s, const Spec& y) {
   Convolution plain, packed;
   if (!read_fused_with(s, y, nullptr, plain) || !read_fused_with(s, y, &s.in[1].shape, packed))
@@ -305,6 +325,8 @@ std::unique_ptr<Kernel> pack(const Signature& s) {
   return made.order.bytes == s.out[0].bytes() ? std::move(made.packer) : nullptr;
 }
 const Registration pack_registration("pack_convolution", pack);
+const Registration quantized_registration("quantized_convolution", quantized,
+                                          Abilities().last({0, 3}, {0}));
 const std::vector<int> first{0}, second{1};
 #else
 const std::vector<int> first, second;
@@ -332,6 +354,17 @@ const Registration registrations[] = {
 };
 
 }  // namespace
+
+#ifdef NNL_ONEDNN
+PackedKernels packed_quantized(const Signature& s) {
+  Convolution plain, packed;
+  if (read_quantized_with(s, nullptr, plain) && read_quantized_with(s, &s.in[1].shape, packed)) {
+    plain.w_at = 0;
+    return packed_onednn(plain, packed);
+  }
+  return {};
+}
+#endif
 
 PackedKernels packed_convolution(const Signature& s) {
 #ifdef NNL_ONEDNN

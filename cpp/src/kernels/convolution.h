@@ -9,6 +9,7 @@
 
 #include "nnl/kernel.h"
 #include "nnl/packing.h"
+#include "quantized.h"
 
 namespace nnl {
 
@@ -49,6 +50,7 @@ struct Convolution {
   size_t x_at = none, w_at = none, y_at = none, bias_at = none, z_at = none, scale_at = none;
   DType bias_type = DType::f32;  // of bias, or of its gradient
   Activation activation;
+  Quantized quantized;  // where x and w have 8 bits
   bool packed = false;  // w is what pack_convolution made
   bool tiled = false;   // the weights lie so; see Layout
 
@@ -70,6 +72,8 @@ std::unique_ptr<Kernel> with_bias(std::unique_ptr<Kernel> inner, const Convoluti
 std::unique_ptr<Kernel> convolution_onednn(const Convolution& c, const Signature& s);
 // Of a convolution, and of the same one with packed weights.
 PackedKernels packed_onednn(const Convolution& plain, const Convolution& packed);
+// Of a quantized_convolution; the packer's only input is the weights.
+PackedKernels packed_quantized(const Signature& s);
 #endif
 
 }  // namespace nnl

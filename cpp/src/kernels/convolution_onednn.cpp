@@ -107,6 +107,12 @@ Descs describe(const Convolution& c, Images images, bool tiles_as_they_lie) {
   d.y = image_desc(c.y, c.direction == Direction::forward ? result(c.y) : t, images);
   const memory_type w_type = c.direction == Direction::weight ? result(c.w) : t;
   d.w = {exact_weights(c, DType::f32).get_dims(), w_type, memory::format_tag::any};
+  if (c.quantized.given) {
+    d.x = image_desc(c.x, onednn::type_of(c.x.dtype), images);
+    d.y = image_desc(c.y, onednn::type_of(c.y.dtype), images);
+    d.w = {d.w.get_dims(), onednn::type_of(DType::i8), memory::format_tag::any};
+    Scales(c.quantized).describe(d.attr, c.groups > 1 ? 3 : 1);
+  }
   if (tiles_as_they_lie) d.w = tiled_weights(c, type);
   if (c.bias_at != c.none && c.direction != Direction::data)
     d.bias = {{c.maps}, memory_type::f32, memory::format_tag::a};
@@ -118,7 +124,10 @@ Descs describe(const Convolution& c, Images images, bool tiles_as_they_lie) {
     d.end.push_back((c.out[i] - 1) * c.stride[i] + reach - c.size[i] - c.pad[i]);
   }
   dnnl::post_ops ops;
-  if (c.z_at != c.none) ops.append_sum(1.0f);
+  if (c.z_at != c.none && c.quantized.given)
+    ops.append_binary(algorithm::binary_add, exact(c.z));
+  else if (c.z_at != c.none)
+    ops.append_sum(1.0f);
   append(ops, c.activation);
   if (ops.len()) d.attr.set_post_ops(ops);
   return d;
@@ -268,7 +277,7 @@ struct Port {
 class OnednnConvolution : public Kernel {
  public:
   OnednnConvolution(const Convolution& c, const Chosen& chosen)
-      : c_(c), main_(chosen.primitive), overwrites_(c.z_at != c.none) {
+      : c_(c), main_(chosen.primitive), scales_(c.quantized), overwrites_(c.z_at != c.none) {
     const bool forward = c.direction == Direction::forward, data = c.direction == Direction::data;
     scratchpad_ = parts_.take(chosen.scratchpad.get_size());
     main_.arg(DNNL_ARG_SCRATCHPAD, chosen.scratchpad);
@@ -298,7 +307,11 @@ class OnednnConvolution : public Kernel {
       else
         add(outs_, DNNL_ARG_DIFF_BIAS, c.bias_at, given, wanted, true);
     }
-    if (c.z_at != c.none) {
+    if (c.quantized.given) scales_.add_to(main_);
+    if (c.z_at != c.none && c.quantized.given) {
+      overwrites_ = false;
+      main_.arg(kAddend, exact(c.z));
+    } else if (c.z_at != c.none) {
       const memory::desc z = exact(c.z);
       overwrites_ = z == exact(c.y);
       z_bytes_ = overwrites_ && outs_[0].copy == kNowhere ? z.get_size() : 0;
@@ -322,7 +335,11 @@ class OnednnConvolution : public Kernel {
       main_.set(p.arg, data);
     }
     for (Port& p : outs_) main_.set(p.arg, p.copy == kNowhere ? b.out[p.at] : scratch + p.copy);
-    if (c_.z_at != c_.none) place_z(b, scratch);
+    if (c_.quantized.given) scales_.set(main_, b);
+    if (c_.z_at != c_.none && c_.quantized.given)
+      main_.set(kAddend, b.in[c_.z_at]);
+    else if (c_.z_at != c_.none)
+      place_z(b, scratch);
     main_.run();
     for (Port& p : outs_) {
       if (p.copy != kNowhere) p.move(scratch + p.copy, b.out[p.at], true);
@@ -337,7 +354,7 @@ class OnednnConvolution : public Kernel {
     p.arg = arg;
     if (given != wanted) {
       p.copy = parts_.take(wanted.get_size());
-      if (arg == DNNL_ARG_WEIGHTS || arg == DNNL_ARG_DIFF_WEIGHTS)
+      if ((arg == DNNL_ARG_WEIGHTS || arg == DNNL_ARG_DIFF_WEIGHTS) && !c_.quantized.given)
         p.weights = BlockedWeights(given, wanted, c_.groups > 1);
       if (!(written ? p.weights.can_unblock() : p.weights.can_block()))
         p.reorder = written ? onednn::reorder(wanted, given) : onednn::reorder(given, wanted);
@@ -373,8 +390,10 @@ class OnednnConvolution : public Kernel {
     });
   }
 
+  static constexpr int kAddend = DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1;
   Convolution c_;
   Call main_;
+  Scales scales_;
   onednn::Parts parts_;
   std::vector<Port> ins_, outs_;
   size_t scratchpad_, scaled_ = kNowhere, z_bytes_ = 0;
@@ -421,19 +440,25 @@ int most_threads(const Convolution& c) {
   return onednn::most_threads(2 * pixels * c.w.size());
 }
 
+// What is added to numbers of 8 bits is read as it lies.
+bool takes(const Convolution& c, const Chosen& chosen) {
+  const bool adds = c.quantized.given && c.z_at != c.none;
+  return chosen.ready() && !(adds && (chosen.y != exact(c.y) || c.z.strides != c.y.strides));
+}
+
 }  // namespace
 
 std::unique_ptr<Kernel> convolution_onednn(const Convolution& c, const Signature&) {
   const ThreadScope scope(most_threads(c));
   const Chosen chosen = choose(c);
-  if (!chosen.ready()) return nullptr;
+  if (!takes(c, chosen)) return nullptr;
   return std::make_unique<OnednnConvolution>(c, chosen);
 }
 
 PackedKernels packed_onednn(const Convolution& plain, const Convolution& packed) {
   const ThreadScope scope(most_threads(packed));
   const Chosen chosen = choose(packed);
-  if (!chosen.ready()) return {};
+  if (!takes(packed, chosen)) return {};
   return {{chosen.w.get_size(), onednn::text_of(chosen.w)},
           std::make_unique<Pack>(plain, chosen.w),
           std::make_unique<OnednnConvolution>(packed, chosen)};

@@ -84,7 +84,9 @@ void Call::run() {
 }
 
 Call reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to) {
-  const dnnl::reorder::primitive_desc pd(engine(), from, engine(), to, with_scratchpad());
+  dnnl::reorder::primitive_desc pd(engine(), from, engine(), to, with_scratchpad());
+  if (pd.scratchpad_desc().get_size())  // weights of 8 bits, whose sums lie behind them
+    pd = {engine(), from, engine(), to};
   Call call(pd);
   call.arg(DNNL_ARG_FROM, from).arg(DNNL_ARG_TO, to);
   return call;

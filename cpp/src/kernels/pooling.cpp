@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "converted.h"
+#include "pooling_bytes.h"
 #include "windows.h"
 
 namespace nnl {
@@ -140,8 +141,14 @@ std::unique_ptr<Kernel> unpool(const Signature& s) {
   return windows_kernel(s, images, Combine::sum, axes);
 }
 
+std::unique_ptr<Kernel> largest(const Signature& s) {
+  const DType type = s.in[0].dtype;
+  if (is_byte(type)) return type == s.out[0].dtype ? largest_byte(s) : nullptr;
+  return setup<pool<Combine::maximum, false>>(s);
+}
+
 const Registration registrations[] = {
-    {"max_pooling", setup<pool<Combine::maximum, false>>},
+    {"max_pooling", largest},
     {"max_pooling_backward", setup<max_backward>},
     {"max_pooling_arg", converted_or<max_arg>},
     {"max_pooling_arg_backward", converted_or<max_arg_backward>},

@@ -6,12 +6,31 @@
 #include "gemm.h"
 #include "nnl/errors.h"
 #include "nnl/threads.h"
+#include "quantized.h"
 #include "row_product.h"
-#ifdef NNL_ONEDNN
-#include "onednn.h"
-#endif
 
 namespace nnl {
+
+#ifdef NNL_ONEDNN
+void append(dnnl::post_ops& ops, Curve f) {
+  using A = dnnl::algorithm;
+  switch (f) {
+    case Curve::none:
+      return;
+    case Curve::relu:
+      return ops.append_eltwise(A::eltwise_relu, 0, 0);
+    case Curve::gelu:
+      return ops.append_eltwise(A::eltwise_gelu_tanh, 0, 0);
+    case Curve::tanh:
+      return ops.append_eltwise(A::eltwise_tanh, 0, 0);
+    case Curve::sigmoid:
+      return ops.append_eltwise(A::eltwise_logistic, 0, 0);
+    case Curve::swish:
+      return ops.append_eltwise(A::eltwise_swish, 1, 0);
+  }
+}
+#endif
+
 namespace {
 
 // An operand that is first brought to another element type, or taken as it is.
@@ -137,24 +156,6 @@ DType addend_as(const ProductSpec& s) {
   return s.addend_type == DType::f16 ? DType::f32 : s.addend_type;
 }
 
-void append(dnnl::post_ops& ops, Curve f) {
-  using A = dnnl::algorithm;
-  switch (f) {
-    case Curve::none:
-      return;
-    case Curve::relu:
-      return ops.append_eltwise(A::eltwise_relu, 0, 0);
-    case Curve::gelu:
-      return ops.append_eltwise(A::eltwise_gelu_tanh, 0, 0);
-    case Curve::tanh:
-      return ops.append_eltwise(A::eltwise_tanh, 0, 0);
-    case Curve::sigmoid:
-      return ops.append_eltwise(A::eltwise_logistic, 0, 0);
-    case Curve::swish:
-      return ops.append_eltwise(A::eltwise_swish, 1, 0);
-  }
-}
-
 // The primitive for operands of this type. A product of bfloat16 may be stored as float32 or
 // bfloat16, one of float32 only as such.
 dnnl::matmul::primitive_desc primitive_of(const ProductSpec& s, DType type, DType y_type) {
@@ -246,40 +247,6 @@ class Packer : public Kernel {
 };
 #endif
 
-// Joins batch axes where one run over them visits all operands evenly, and lets the rows of all
-// batches be one matrix where they share b: fewer and larger products.
-ProductSpec simplified(ProductSpec s) {
-  for (size_t i = 0; i + 3 < s.y.shape.size();) {
-    bool joins = true;
-    for (const Matrices* x : {&s.a, &s.b}) {
-      const bool repeats = x->shape[i] == 1 && x->shape[i + 1] == 1;
-      const bool runs = x->shape[i] == s.y.shape[i] && x->shape[i + 1] == s.y.shape[i + 1] &&
-                        x->strides[i] == x->shape[i + 1] * x->strides[i + 1];
-      joins = joins && (repeats || runs);
-    }
-    if (!joins) {
-      ++i;
-      continue;
-    }
-    const auto at = static_cast<std::ptrdiff_t>(i);
-    for (Matrices* x : {&s.a, &s.b, &s.y}) {
-      x->shape[i + 1] *= x->shape[i];
-      x->shape.erase(x->shape.begin() + at);
-      x->strides.erase(x->strides.begin() + at);
-    }
-  }
-  if (s.y.shape.size() == 3 && s.b.shape[0] == 1 && s.a.shape[0] == s.y.shape[0] &&
-      s.a.strides[0] == s.a.shape[1] * s.a.strides[1]) {
-    for (Matrices* x : {&s.a, &s.y}) {
-      x->shape = {x->shape[0] * x->shape[1], x->shape[2]};
-      x->strides.erase(x->strides.begin());
-    }
-    s.b.shape.erase(s.b.shape.begin());
-    s.b.strides.erase(s.b.strides.begin());
-  }
-  return s;
-}
-
 }  // namespace
 
 Curve activation_of(const std::string& name) {
@@ -317,6 +284,40 @@ void activate(Curve f, float* x, int64_t n) {
       for (int64_t i = 0; i < n; ++i) x[i] = x[i] * fast_sigmoid(x[i]);
       return;
   }
+}
+
+// Joins batch axes where one run over them visits all operands evenly, and lets the rows of all
+// batches be one matrix where they share b: fewer and larger products.
+ProductSpec simplified(ProductSpec s) {
+  for (size_t i = 0; i + 3 < s.y.shape.size();) {
+    bool joins = true;
+    for (const Matrices* x : {&s.a, &s.b}) {
+      const bool repeats = x->shape[i] == 1 && x->shape[i + 1] == 1;
+      const bool runs = x->shape[i] == s.y.shape[i] && x->shape[i + 1] == s.y.shape[i + 1] &&
+                        x->strides[i] == x->shape[i + 1] * x->strides[i + 1];
+      joins = joins && (repeats || runs);
+    }
+    if (!joins) {
+      ++i;
+      continue;
+    }
+    const auto at = static_cast<std::ptrdiff_t>(i);
+    for (Matrices* x : {&s.a, &s.b, &s.y}) {
+      x->shape[i + 1] *= x->shape[i];
+      x->shape.erase(x->shape.begin() + at);
+      x->strides.erase(x->strides.begin() + at);
+    }
+  }
+  if (s.y.shape.size() == 3 && s.b.shape[0] == 1 && s.a.shape[0] == s.y.shape[0] &&
+      s.a.strides[0] == s.a.shape[1] * s.a.strides[1]) {
+    for (Matrices* x : {&s.a, &s.y}) {
+      x->shape = {x->shape[0] * x->shape[1], x->shape[2]};
+      x->strides.erase(x->strides.begin());
+    }
+    s.b.shape.erase(s.b.shape.begin());
+    s.b.strides.erase(s.b.strides.begin());
+  }
+  return s;
 }
 
 Matrices Matrices::of(DType dtype, Shape shape) {

@@ -42,6 +42,14 @@ struct ProductSpec {
   bool packed = false;  // b is what make_packer's kernel has made of it
 };
 
+// Those of affine, of affine_fused, and of batch_matmul.
+ProductSpec affine_product(const Signature& s);
+ProductSpec affine_fused_product(const Signature& s);
+ProductSpec batch_product(const Signature& s);
+
+// The same with fewer batch axes: as few and as large products as there can be.
+ProductSpec simplified(ProductSpec s);
+
 class Product {
  public:
   virtual ~Product() = default;
@@ -55,5 +63,8 @@ class Product {
 // The kernel that brings b, its input, into the order that the product likes best; null where the
 // product takes b only as it is.
 std::unique_ptr<Kernel> make_packer(const ProductSpec& spec, PackedOrder& order);
+
+// Of a quantized_affine or quantized_batch_matmul; the packer's only input is the weights.
+PackedKernels packed_quantized_product(const std::string& op, const Signature& s);
 
 }  // namespace nnl

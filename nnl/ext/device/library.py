@@ -86,6 +86,9 @@ class DeviceLibrary:
     def packed_convolution_bytes(self, attrs: dict[str, Plain], ins: Specs, outs: Specs) -> int:
         return 0
 
+    def packed_bytes(self, op: str, attrs: dict[str, Plain], ins: Specs, outs: Specs) -> int:
+        return 0
+
     # ---- what plans are made of ----
 
     def Plan(self, offsets: Sequence[int], arena_bytes: int) -> DevicePlan:

@@ -29,6 +29,7 @@ from nnl.graph.passes.pooling import fuse_pooling
 from nnl.graph.passes.prepare import prepare_weights
 from nnl.graph.passes.product_bias import fuse_product_bias
 from nnl.graph.passes.prune import prune
+from nnl.graph.passes.quantized import lower_quantized
 from nnl.graph.passes.reduction import fuse_reductions
 from nnl.graph.passes.softmax import fuse_softmax
 from nnl.graph.passes.tiles import tile_weights
@@ -54,6 +55,7 @@ PASSES: list[Pass] = [
     pack_attention,
     fuse_softmax,
     fuse_epilogues,
+    lower_quantized,
     fuse_product_bias,
     fuse_bias_gradient,
     fuse_pooling,

@@ -10,6 +10,7 @@ from nnl.graph.program import Program, Step
 
 MOST_STEPS = 128  # in one loop; the kernel has a limit on values, and compiling must stay linear
 FLOATS = frozenset(["float32", "float16", "bfloat16"])
+WRITTEN, READ = FLOATS | {"int8", "uint8"}, FLOATS | {"int8", "uint8", "int32"}
 
 
 class Group:
@@ -70,7 +71,9 @@ class _Fuser:
         slots = self.program.slots
         specs = [slots[i].spec for i in step.ins]
         out = slots[step.outs[0]].spec
-        if 0 in step.ins or any(s.type_name not in FLOATS for s in (*specs, out)):
+        if 0 in step.ins or out.type_name not in WRITTEN:
+            return None
+        if any(s.type_name not in READ for s in specs):
             return None
         shapes = tuple([s.shape for s in specs])
         found = program_of(step.op, step.attrs, shapes)

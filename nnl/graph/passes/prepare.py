@@ -9,10 +9,12 @@ import numpy as np
 
 from nnl.core.op import OPS
 from nnl.core.spec import Spec
-from nnl.ext.library import LAYOUTS, Library, kernel_names, native_spec
+from nnl.ext.library import LAYOUTS, Library, kernel_names, native_spec, plain_attributes
+from nnl.graph.passes.quantized import PRODUCTS
 from nnl.graph.program import CONSTANT, PARAMETER, Program, Step
 
-PACK = "pack_convolution"
+PACK, PACK_WEIGHTS = "pack_convolution", "pack_weights"
+QUANTIZED = frozenset(PRODUCTS.values())
 
 
 def prepare_weights(program: Program, lib: Library) -> None:
@@ -61,7 +63,41 @@ class _Preparer:
                 self.once.add(step)
                 stay.update(step.outs)
 
+    def _packed_quantized(self, step: Step) -> list[Step]:
+        """What packs the weights of a product of 8 bits, which then reads them so."""
+        behind: set[Step] = set()
+        w = step.ins[1]
+        if not self._settled(w, behind):
+            return []
+        ins, outs = ([self._spec(i) for i in part] for part in (step.ins, step.outs))
+        attrs = plain_attributes(step.attrs)
+        nbytes = self.lib.packed_bytes(step.op, attrs, ins, outs)
+        if not nbytes:
+            return []
+        spec = Spec.of((nbytes,), np.uint8)
+        packed = self.program.new_slot(spec)
+        pack = Step.of(PACK_WEIGHTS, {"of": step.op, "nbytes": nbytes}, (w,), (packed,))
+        called = [ins[1], *ins, *outs]
+        pack.kernel = self.lib.kernel(
+            PACK_WEIGHTS, {**attrs, "of": step.op}, called, [native_spec(spec)]
+        )
+        attrs = {**step.attrs, "packed": True, "w_shape": self.program.slots[w].spec.shape}
+        ins[1] = native_spec(spec)
+        kernel = self.lib.kernel(step.op, plain_attributes(attrs), ins, outs)
+        if pack.kernel is None or kernel is None:
+            return []
+        step.attrs, step.kernel = attrs, kernel
+        step.ins = (step.ins[0], packed, *step.ins[2:])
+        for i in step.ins[2:]:  # scales that are turned with the weights, biases that are computed
+            more: set[Step] = set()
+            if i and self._settled(i, more):
+                behind |= more
+        self.once |= behind
+        return [pack]
+
     def _packed(self, step: Step) -> list[Step]:
+        if step.kernel is not None and step.op in QUANTIZED:
+            return self._packed_quantized(step)
         if step.kernel is None or not self.lib.abilities(step.op).packs:
             return []
         x, w, b, z, scale = (*step.ins, 0, 0, 0)[:5]

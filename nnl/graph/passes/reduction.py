@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Let elementwise steps add up their results on the way: sums that read nothing from memory."""
+"""Let elementwise steps add up their results on the way: sums and means that read no memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from nnl.core.elementwise import is_elementwise, program_of
 from nnl.ext.library import PROGRAM, Library, kernel_names
-from nnl.graph.passes.elementwise import FLOATS
+from nnl.graph.passes.elementwise import FLOATS, READ
 from nnl.graph.passes.prune import prune
 from nnl.graph.passes.rewriter import Rewriter
 from nnl.graph.program import Program, Step
@@ -29,7 +29,7 @@ def fuse_reductions(program: Program, lib: Library) -> None:
 
 class _Fuser(Rewriter):
     def run(self) -> None:
-        self.each(sum=self._fuse)
+        self.each(sum=self._fuse, mean=self._fuse)
         prune(self.program, self.lib)  # views of what is no longer in memory
 
     def _fuse(self, total: Step) -> None:
@@ -62,6 +62,9 @@ class _Fuser(Rewriter):
             "reductions": tuple(SUM if o == y else NONE for o in outs),
             "keep_dims": tuple(int(o == y and out.ndim == len(shape)) for o in outs),
         }
+        if total.op == "mean":
+            count = self.spec(source).size // max(out.size, 1)
+            attrs["scales"] = tuple(1.0 / max(count, 1) if o == y else 1.0 for o in outs)
         new = Step.of(PROGRAM, attrs, maker.ins, outs, maker.second)
         self.replace([maker, total], maker, new)
 
@@ -74,7 +77,9 @@ class _Fuser(Rewriter):
         specs = [self.spec(i) for i in step.ins]
         if 0 in step.ins or len(step.outs) != 1 or step.converts:
             return None
-        if any(s.type_name not in FLOATS for s in (*specs, self.spec(step.outs[0]))):
+        if self.spec(step.outs[0]).type_name not in FLOATS:
+            return None
+        if any(s.type_name not in READ for s in specs):
             return None
         shapes = tuple([s.shape for s in specs])
         found = program_of(step.op, step.attrs, shapes)
