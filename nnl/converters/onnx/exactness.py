@@ -56,7 +56,11 @@ BOUNDS: dict[str, Bound] = {
     **dict.fromkeys(["CumSum", "ReduceSum"], lambda bounds, size: bounds[0] * size),
     **dict.fromkeys(["Div", "Mod"], _quotient),
     **dict.fromkeys(_INDICES, _of_size),
-    **dict.fromkeys(["QuantizeLinear", "DynamicQuantizeLinear"], _byte),
+    **dict.fromkeys(
+        ["QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"], _byte
+    ),
+    # what follows reads them as float32, here and in kernels of int32
+    **dict.fromkeys(["ConvInteger", "MatMulInteger"], lambda bounds, size: LARGEST),
     "Mul": lambda bounds, size: bounds[0] * bounds[1],
     "TopK": lambda bounds, size: max(bounds[0], size),
 }
@@ -100,6 +104,8 @@ class ExactInterpreter(Interpreter):
         rule = BOUNDS.get(node.op_type) if node.domain == "" else None
         if node.domain == "ai.onnx.ml":  # what it gives or moves, or a number of its attributes
             bounds, rule = [*bounds, *_numbers(node)], _of_all
+        if node.domain == "com.microsoft":  # of which some are quantized
+            rule = _byte
         for y in filter(is_var, outs):
             kind = dtype_of(y)
             if is_float(kind) and kind.itemsize == 1:

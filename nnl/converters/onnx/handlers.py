@@ -18,6 +18,8 @@ _FAMILIES = (
     "import_image",
     "import_quantization",
     "import_quantized_weights",
+    "import_quantized",
+    "import_transformers",
     "import_text",
     "import_learning",
     "import_features",

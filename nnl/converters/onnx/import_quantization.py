@@ -11,20 +11,38 @@ import nnl.functions as F
 from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.import_convolution import convolved
 from nnl.converters.onnx.import_shape import cast_to
+from nnl.converters.onnx.interpreter import known_now
+from nnl.converters.onnx.quantized_values import (
+    BYTES,
+    as_bytes,
+    as_real,
+    bias_of,
+    chosen,
+    columns,
+    real,
+    rows,
+    run,
+    spread,
+    stored,
+    wide,
+)
 from nnl.converters.onnx.registry import onnx_import
 from nnl.converters.onnx.tensors import dtype_of_code
 from nnl.converters.onnx.values import (
     array,
-    axis_of,
+    dtype_of,
     is_float,
     is_var,
     known,
-    reshape,
     shape_of,
+    tagged,
     var,
 )
 from nnl.core.context import Context, using
 from nnl.core.variable import Variable
+
+CONVOLUTION = ("kernel_shape", "strides", "pads", "dilations", "group", "auto_pad")
+ONE = np.ones((), np.float32)
 
 
 def _limits(dtype: Any) -> tuple[float, float] | None:
@@ -39,20 +57,6 @@ def _limits(dtype: Any) -> tuple[float, float] | None:
         return None
     info = np.iinfo(dtype)
     return info.min, info.max
-
-
-def spread(parameter: Any, shape: tuple[int, ...], axis: int, block: int) -> Any:
-    """A scale or zero point, one for everything, for every index of an axis, or for every block."""
-    sizes = shape_of(parameter)
-    if len(sizes) == 0 or sizes == (1,):
-        return reshape(parameter, (1,) * len(shape))
-    axis = axis_of(axis, len(shape))
-    if len(sizes) == 1 and not block:
-        return reshape(parameter, [sizes[0] if i == axis else 1 for i in range(len(shape))])
-    if not block:
-        block = -(-shape[axis] // sizes[axis])
-    value = np.repeat(array(parameter, "the scale"), block, axis)
-    return np.take(value, np.arange(shape[axis]), axis)
 
 
 def quantized(x: Any, scale: Any, zero: Any, dtype: Any, saturate: int = 1) -> Any:
@@ -74,18 +78,19 @@ def quantize_linear(ctx: Any, node: Any, x: Any, scale: Any, zero: Any = None) -
     block = getattr(node, "block_size", 0) or 0
     axis = getattr(node, "axis", 1) if len(shape_of(x)) else 0
     if zero is not None:
-        dtype = array(zero).dtype
+        dtype = dtype_of(zero)
     else:
         code = getattr(node, "output_dtype", 0) or 0
         dtype = dtype_of_code(code, "output_dtype") if code else np.dtype(np.uint8)
     s = spread(scale, shape_of(x), axis, block)
-    wide = np.zeros((), np.float32) if zero is None else array(zero).astype(np.float32)
-    z = spread(wide, shape_of(x), axis, block)
-    if known(x) and known(s):
-        return quantized(array(x), array(s), z, dtype, getattr(node, "saturate", 1))
+    z = spread(wide(zero), shape_of(x), axis, block)
+    if known([x, s, z]):
+        return quantized(array(x), array(s), array(z), dtype, getattr(node, "saturate", 1))
     limits = _limits(dtype)
     if limits is None:
         raise OnnxError(f"quantisation to {dtype.name} needs values that are known")
+    if dtype in BYTES:
+        return as_bytes(x, s, z, dtype)
     from nnl.converters.onnx.import_arithmetic import half_to_even
 
     x = var(x)
@@ -99,13 +104,15 @@ def dequantize_linear(ctx: Any, node: Any, x: Any, scale: Any, zero: Any = None)
     block = getattr(node, "block_size", 0) or 0
     axis = getattr(node, "axis", 1) if len(shape_of(x)) else 0
     s = spread(scale, shape_of(x), axis, block)
-    z = None if zero is None else spread(array(zero).astype(np.float32), shape_of(x), axis, block)
-    wide = x if is_var(x) else x.astype(np.float32)
-    if not is_var(wide) and not is_var(s):
-        y = (wide if z is None else wide - z) * s.astype(np.float32)
+    z = None if zero is None else spread(wide(zero), shape_of(x), axis, block)
+    if dtype_of(x) in BYTES and not known_now():
+        return as_real(x, s, np.zeros(shape_of(s), np.float32) if z is None else z)
+    value = x if is_var(x) else x.astype(np.float32)
+    if not is_var(value) and not is_var(s):
+        y = (value if z is None else value - z) * s.astype(np.float32)
         code = getattr(node, "output_dtype", 0) or 0
         return y.astype(dtype_of_code(code, "output_dtype") if code else s.dtype)
-    y = var(wide)
+    y = var(value)
     y = y if z is None else y - F.broadcast(var(z), y.shape)
     return y * F.broadcast(var(s), y.shape)
 
@@ -113,6 +120,17 @@ def dequantize_linear(ctx: Any, node: Any, x: Any, scale: Any, zero: Any = None)
 @onnx_import("DynamicQuantizeLinear")
 def dynamic_quantize_linear(ctx: Any, node: Any, x: Any) -> Any:
     """uint8 with a scale and zero point that fit the range of x."""
+    if not known(x):
+        x = var(x)
+        low, high = (
+            F.reshape(f(g(x), 0.0), (1,) * x.ndim)
+            for f, g in ((F.minimum_scalar, F.min), (F.maximum_scalar, F.max))
+        )
+        scale = F.div2(high - low, F.constant(255.0, shape=high.shape))
+        scale = scale + F.equal_scalar(scale, 0.0)
+        zero = F.quantize_linear(-low, scale, scale * 0, "HALF_TO_EVEN", False, np.uint8)
+        y = as_bytes(x, scale, zero, np.uint8)
+        return y, F.reshape(scale, ()), tagged(F.reshape(zero, ()), np.uint8)
     value = array(x, "x").astype(np.float32)
     low, high = min(np.float32(0), value.min(initial=0)), max(np.float32(0), value.max(initial=0))
     scale = np.float32((high - low) / np.float32(255)) or np.float32(1)
@@ -139,6 +157,9 @@ def matmul_integer(
     ctx: Any, node: Any, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None
 ) -> Any:
     """Product of integer matrices, as int32."""
+    if not known([a, b, a_zero, b_zero]):
+        y = run(ctx, "MatMul", rows(a, ONE, a_zero), columns(b, ONE, b_zero))
+        return tagged(y, np.int32)
     return np.matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1)).astype(np.int32)
 
 
@@ -155,6 +176,9 @@ def conv_integer(
     ctx: Any, node: Any, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None
 ) -> Any:
     """Convolution of integers, as int32. Padding is the zero point, so 0 after centring."""
+    if not known([x, w, x_zero, w_zero]):
+        values = real(x, ONE, x_zero), real(w, ONE, w_zero, 0)
+        return tagged(run(ctx, "Conv", *values, **chosen(node, *CONVOLUTION)), np.int32)
     return _exact_conv(node, _centred(x, x_zero, 1), _centred(w, w_zero, 0)).astype(np.int32)
 
 
@@ -164,6 +188,9 @@ def qlinear_matmul(
     y_scale: Any, y_zero: Any,
 ) -> Any:  # fmt: skip
     """Product of quantised matrices, quantised."""
+    if not known([a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero]):
+        y = run(ctx, "MatMul", rows(a, a_scale, a_zero), columns(b, b_scale, b_zero))
+        return stored(y, y_scale, y_zero)
     total = np.matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1))
     ratio = array(a_scale).astype(np.float32) * array(b_scale).astype(np.float32)
     ratio = ratio / array(y_scale).astype(np.float32)
@@ -183,6 +210,11 @@ def qlinear_conv(
     y_scale: Any, y_zero: Any, b: Any = None,
 ) -> Any:  # fmt: skip
     """Convolution of quantised values, quantised; the bias is in units of x_scale w_scale."""
+    if not known([x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b]):
+        values = real(x, x_scale, x_zero), real(w, w_scale, w_zero, 0)
+        bias = bias_of(x_scale, w_scale, b)
+        y = run(ctx, "Conv", *values, bias, **chosen(node, *CONVOLUTION))
+        return stored(y, y_scale, y_zero)
     total = _exact_conv(node, _centred(x, x_zero, 1), _centred(w, w_zero, 0))
     column = (1, -1) + (1,) * (total.ndim - 2)
     if b is not None:

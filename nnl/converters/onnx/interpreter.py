@@ -165,6 +165,7 @@ class Interpreter:
             values = self.model.words.inputs_of(node, values)
         seen = [*values, *captured]
         constant = not any(map(_holds_variable, seen)) and not draws(node)
+        constant = constant and not _stored(node, values)
         changes: dict[str, Any] = {"origin": STATE.origin or node.label}
         if constant and not known_now():
             changes.update(auto_forward=True, no_grad=True, trace=None)
@@ -284,6 +285,14 @@ def _double() -> Device:
 
 def _holds_variable(x: Any) -> bool:
     return isinstance(x, Variable) or (isinstance(x, list) and any(map(_holds_variable, x)))
+
+
+def _stored(node: Node, values: Sequence[Any]) -> bool:
+    """Whether a node gives weights that a static graph keeps in 8 bits."""
+    if node.op_type != "DequantizeLinear" or known_now():
+        return False
+    kind = dtype_of(values[0])
+    return kind.kind in "iu" and kind.itemsize == 1 and np.size(values[0]) > 1
 
 
 def draws(node: Node) -> bool:

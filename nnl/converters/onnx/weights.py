@@ -22,7 +22,15 @@ _SETTINGS = {
     "QuantizeLinear": (1, 2),
     "DequantizeLinear": (1, 2),
     "STFT": (2,),
+    **dict.fromkeys(["QLinearConv", "QLinearMatMul"], (1, 2, 4, 5, 6, 7)),
+    **dict.fromkeys(["QLinearAdd", "QLinearMul"], (1, 2, 4, 5, 6, 7)),
+    "QGemm": (1, 2, 4, 5, 7, 8),
+    "DynamicQuantizeMatMul": (2, 3),
+    "MatMulIntegerToFloat": (2, 3, 4, 5),
+    "DynamicQuantizeLSTM": (8, 9, 10, 11),
+    "QAttention": (3, 4),
 }
+_DOMAINS = ("", "com.microsoft")
 _STATISTICS = {"BatchNormalization": (3, 4)}
 
 
@@ -40,7 +48,7 @@ def _only_read_at(graph: Graph, places: dict[str, tuple[int, ...]]) -> set[str]:
     inside: set[str] = set()
     outside = {v.name for v in graph.outputs}
     for node in graph.walk():
-        at = places.get(node.op_type, ()) if node.domain == "" else ()
+        at = places.get(node.op_type, ()) if node.domain in _DOMAINS else ()
         for i, name in enumerate(node.inputs):
             (inside if i in at else outside).add(name)
     return inside - outside
