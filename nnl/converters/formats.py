@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nnl.converters.lowering import CannotLower, Target, lower
-from nnl.converters.model import Model, Network, NnpModel, OnnxFile, TensorFlowGraph, is_open
+from nnl.converters.model import Model, Network, NnpModel, OnnxFile, TensorFlowGraph
 from nnl.converters.nnp.archive import read_files
 from nnl.converters.nnp.content import expanded, functions_of, network_of, write_content
 from nnl.converters.nnp.function_messages import op_of_type
@@ -158,10 +158,7 @@ def _write_nnp(model: Model, path: str, options: WriteOptions) -> None:
     size = options.batch_size
     if size is not None and size < 1 and size != -1:
         raise ValueError(f"the batch size is {size}, wanted at least 1, or -1")
-    content = model.content(None if size == -1 else size)
-    if size == -1 and not all(is_open(n) for n in content.proto.network):
-        raise ValueError(f"{content.where}: the batch size is fixed, so -1 cannot leave it open")
-    write_content(path, content, options.parameters)
+    write_content(path, model.content(size), options.parameters)
 
 
 def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:

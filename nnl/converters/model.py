@@ -19,9 +19,9 @@ from nnl.converters.nnp.content import between, expanded, interface, network_of,
 from nnl.converters.nnp.function_messages import visible_inputs
 from nnl.converters.nnp.network_pass import NnpNetworkPass
 from nnl.converters.nnp.network_reader import MAX_ELEMENTS, whole_slices
+from nnl.converters.nnp.open_batch import count_by_sums, opened
 from nnl.converters.nnp.parameter_files import Stored
 from nnl.converters.nnp.writer import create_proto
-from nnl.converters.open_batch import at_two_sizes, merged
 from nnl.converters.open_sizes import OpenSizes, named
 from nnl.core.context import using
 from nnl.core.graph import capture
@@ -33,6 +33,7 @@ from nnl.core.parameter import (
     shared_values,
 )
 from nnl.core.variable import Variable, forward_all
+from nnl.graph.open_recording import ATTEMPTS, OpenGraphs, record_open
 
 logger = logging.getLogger("nnl")
 Key = tuple[int, int]  # of an edge, see Value.key
@@ -97,10 +98,11 @@ class Model:
         """As NNabla's messages.
 
         Args:
-            batch_size: The file's own if None.
+            batch_size: The file's own if None; -1 leaves it open.
         Raises:
             NotImplementedError: A function has no type in .nnp files.
-            ValueError: The file's batch size is fixed, and another one.
+            ValueError: The file's batch size is fixed, and another one, or .nnp does not say what
+                depends on it.
         """
         raise NotImplementedError(f"{type(self).__name__}: define content()")
 
@@ -147,14 +149,8 @@ class NnpModel(Model):
 
     def open_sizes(self) -> OpenSizes:
         """An open batch size: it is on the axes that differ between two."""
-        if not any(is_open(n) for n in self._content.proto.network):
-            return OpenSizes()
-        pairs = [self.network(n, inference=True).inputs for n in (2, 3)]
-        axes = {}
-        for name, x in pairs[0].items():
-            sizes = zip(x.shape, pairs[1][name].shape, strict=True)
-            axes[name] = tuple(["batch" if pair == (2, 3) else pair[0] for pair in sizes])
-        return OpenSizes(axes)
+        found = any(is_open(n) for n in self._content.proto.network)
+        return batch_size_of(self) if found else OpenSizes()
 
     def sized(self, sizes: Mapping[str, int]) -> Network:
         return self.network(sizes["batch"], inference=True)
@@ -164,7 +160,9 @@ class NnpModel(Model):
 
     def content(self, batch_size: int | None = None) -> Content:
         content = self._content
-        if batch_size is None:
+        if batch_size == -1 and not all(is_open(n) for n in content.proto.network):
+            raise ValueError(f"{self.where}: the batch size is fixed, so -1 cannot leave it open")
+        if batch_size is None or batch_size == -1:
             return content
         proto = type(content.proto)()
         proto.CopyFrom(content.proto)
@@ -210,6 +208,16 @@ class NnpModel(Model):
         return Network(message.name, inputs, ends, scope, names)
 
 
+def batch_size_of(model: Model) -> OpenSizes:
+    """The batch size that a model leaves open: it is on the axes that differ between two."""
+    pairs = [model.network(n, inference=True).inputs for n in (2, 3)]
+    axes = {}
+    for name, x in pairs[0].items():
+        sizes = zip(x.shape, pairs[1][name].shape, strict=True)
+        axes[name] = tuple(["batch" if pair == (2, 3) else pair[0] for pair in sizes])
+    return OpenSizes(axes)
+
+
 def is_open(network: Any) -> bool:
     """Whether a network message leaves its batch size open."""
     return any(-1 in v.shape.dim for v in network.variable)
@@ -224,19 +232,49 @@ class Built(Model):
 
     def content(self, batch_size: int | None = None) -> Content:
         try:
-            first, second = at_two_sizes(self)
-            proto, stored = self._messages(first)
-            proto = merged(proto, self._messages(second)[0], self.where)
-            proto.network[0].batch_size = batch_size or 1
-            content = Content(self.where, proto, stored)
-            NnpModel(content).network(batch_size)
+            content = self._of_any_batch()
+            size = None if batch_size == -1 else batch_size
+            content.proto.network[0].batch_size = size or 1
+            NnpModel(content).network(size)
         except ValueError as error:
+            if batch_size == -1:
+                raise
             network = self.network(batch_size)
             proto, stored = self._messages(network)
             fixed = proto.network[0].batch_size
             logger.warning("%s: the batch size is fixed at %d: %s", self.where, fixed, error)
             content = Content(self.where, proto, stored)
         return content
+
+    def _of_any_batch(self) -> Content:
+        """
+        Raises:
+            ValueError: The batch size is fixed, or .nnp does not say what depends on it.
+        """
+        sizes = batch_size_of(self)
+        if not sizes.open:
+            raise ValueError(f"{self.where}: the batch size is fixed, so -1 cannot leave it open")
+        networks: list[Network] = []
+
+        def build(sizes: Mapping[str, int]) -> tuple[Any, Any]:
+            networks.append(self.network(sizes["batch"]))
+            return networks[-1].outputs, networks[-1].inputs
+
+        def use(graphs: OpenGraphs) -> Content:
+            count_by_sums(graphs)
+            found = [self._messages(n) for n in networks]
+            batch = tuple([s["batch"] for s in graphs.sizes])
+            return Content(
+                self.where, opened([p for p, _ in found], batch, self.where), found[0][1]
+            )
+
+        # such messages say the batch size itself only, which four tell from other numbers
+        how = {"attempts": ATTEMPTS[:1], "count": 2}
+        try:
+            return record_open(build, sizes.dims, sizes.axes, sizes.dims, use, **how)
+        except ValueError as e:
+            text = str(e).removeprefix(f"{self.where}: ")
+            raise ValueError(f"{self.where}: with an open batch size: {text}") from None
 
     def _messages(self, network: Network) -> tuple[Any, list[Stored]]:
         """A network as NNabla's message, and its parameters."""

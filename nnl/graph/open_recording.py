@@ -18,7 +18,7 @@ from nnl.core.variable import Variable
 from nnl.ext.library import Library
 from nnl.graph.open_program import Differ, unified
 from nnl.graph.program import Program
-from nnl.graph.sizes import Dim, Unexplained, wider, witnesses
+from nnl.graph.sizes import WITNESSES, Dim, Unexplained, wider, witnesses
 
 Variables = Mapping[str, Variable]
 Axes = Mapping[str, Sequence[str | int | None]]  # {input: the dim of each axis, if it is open}
@@ -59,6 +59,8 @@ def record_open(
     axes: Axes,
     ranged: Collection[str],
     use: Callable[[OpenGraphs], T],
+    attempts: Sequence[tuple[int, int, int]] = ATTEMPTS,
+    count: int = WITNESSES,
 ) -> T:
     """Record a graph at the witnesses of its sizes, and at wider ones that must agree with them.
 
@@ -69,6 +71,7 @@ def record_open(
         build: Gives outputs and inputs for sizes.
         ranged: Names of the dims whose range somebody has given.
         use: What makes something of the graphs.
+        attempts: See ATTEMPTS. count: Of witnesses.
     Returns:
         What `use` returns.
     Raises:
@@ -81,7 +84,7 @@ def record_open(
     def tried(multiples: Mapping[str, int], scale: int, span: int) -> T | None:
         nonlocal error
         found = {n: d._replace(multiple=multiples.get(n, d.multiple)) for n, d in dims.items()}
-        sizes = witnesses(found, scale, span)
+        sizes = witnesses(found, scale, span, count)
         try:
             opened = OpenGraphs(found, sizes, axes, [build(s) for s in sizes])
             for more in [*wider(found, sizes)]:
@@ -94,7 +97,7 @@ def record_open(
             error = error or e
             return None
 
-    for multiple, scale, span in ATTEMPTS:
+    for multiple, scale, span in attempts:
         if isinstance(error, Differ) or (error is not None and multiple > 1 and not free):
             raise error  # other steps at odd or small sizes are nothing to hide
         least = {n: gcd(multiple, dims[n].example) for n in free}
@@ -158,7 +161,7 @@ def _replace(
                 )
             continue
         if leaf.key not in made:
-            if all(v.array is leaf.array for v in edges):
+            if all(v.array.bufs is leaf.array.bufs for v in edges):
                 continue
             arrays = [v.array.read("host") for v in edges]
             if all(_equal(arrays[0], a) for a in arrays[1:]):
