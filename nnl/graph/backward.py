@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ class Backward:
         spec = Spec.of(node.out_specs[output.index].shape, node.target.float_dtype)
         self.gy = NdArray.holding(spec, SPACE, np.ones(spec.shape, spec.dtype))
         self.started: float | None = 1.0  # the number that gy is filled with
+        self.borrows = False  # whether its memory is that of the array that was given
         start = Variable.of_edge(Value.leaf(self.gy), self.gy)
         modes = dict(auto_forward=False, record=True, no_grad=False, recompute=False)
         with using(**modes), tracing(None):
@@ -62,14 +63,34 @@ class Backward:
             for edges in (self.shown, self.edges)
         )
 
-    def write_start(self, grad: Any) -> None:
-        """Put the start gradient in place."""
+    def write_start(self, grad: Any, taken: Callable[[], set[int]]) -> None:
+        """Put the start gradient in place: where the given array is, if it may be read there.
+
+        Args:
+            taken: Gives the ids of buffers that the run writes.
+        """
         if type(grad) not in (int, float):
-            self.gy.copy_from(start_gradient(self.output, self.gy.shape, grad))
+            given = start_gradient(self.output, self.gy.shape, grad)
+            given.settle()
+            buf = given.bufs.get(SPACE)
+            plain = given.spec is self.gy.spec and given.record.family is None
+            self.borrows = plain and buf is not None and buf.base is None and id(buf) not in taken()
+            if self.borrows:
+                self.gy.write(SPACE, buf)
+            else:
+                self._own()
+                self.gy.copy_from(given)
             self.started = None
         elif grad != self.started:
+            self._own()
             self.gy.touch(SPACE)[...] = grad
             self.started = grad
+
+    def _own(self) -> None:
+        """Have memory that is nobody else's."""
+        if self.borrows:
+            self.gy.write(SPACE, np.empty(self.gy.spec.shape, self.gy.spec.dtype))
+        self.borrows = False
 
 
 class BackwardPlan:
@@ -97,6 +118,12 @@ class BackwardPlan:
             (v, e, s in computed and s not in plan.root and taken.count(s) == 1)
             for (v, e), s in zip(back.leaves, slots, strict=True)
         ]
+
+    def taken(self) -> set[int]:
+        """Ids of the buffers of gradients that a run writes."""
+        found = {id(buf) for leaf, *_ in self.leaves for buf in leaf.grad.bufs.values()}
+        slots = [self.plan.slot_of.get(g.key) for _, g, _ in self.leaves]
+        return found | {id(self.plan.slots[s]) for s in slots if s is not None}
 
     def run(self, second: bool, callbacks: Sequence[Any]) -> None:
         plan = self.plan

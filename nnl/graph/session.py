@@ -407,7 +407,7 @@ class Session:
             run = self.backwards[joint, clear_buffer] = self._backward_plan(
                 back, joint, clear_buffer
             )
-        back.write_start(grad)
+        back.write_start(grad, run.taken)
         run.run(joint, callbacks)
         if joint:
             for nd in self.plans[TRAIN].overwritten:

@@ -61,7 +61,7 @@ namespace nnl {
   CODE(smaller, 2, 1, a < b || b != b ? a : b)                                                 \
   CODE(maximum, 2, 1, a > b || a != a ? a : b) /* NaN if one of them is */                     \
   CODE(minimum, 2, 1, a < b || a != a ? a : b)                                                 \
-  CODE(atan2, 2, 200, std::atan2(a, b))                                                        \
+  CODE(atan2, 2, 24, fast_atan2(a, b))                                                         \
   CODE(fmod, 2, 200, std::fmod(a, b))                                                          \
   CODE(equal, 2, 1, a == b ? 1.0f : 0.0f)                                                      \
   CODE(not_equal, 2, 1, a != b ? 1.0f : 0.0f)                                                  \

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values of images between their pixels: which pixels are around a position, and weighted sums.
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "line.h"
 
@@ -65,14 +67,46 @@ std::unique_ptr<Kernel> corner_pixels(const Signature& s) {
   return std::make_unique<CornerPixels>(s);
 }
 
+// Taps of a block of results side by side, (taps, block), with indices that are looked at once.
+constexpr int64_t block = 256, most_taps = 8;
+
+struct Taps {
+  int32_t index[most_taps * block];
+  float weight[most_taps * block];
+
+  // Of results first .. first + n - 1 of an image, from (taps, results).
+  void read(const char* op, const int64_t* at, const float* w, int64_t taps, int64_t results,
+            int64_t first, int64_t n, int64_t pixels) {
+    for (int64_t t = 0; t < taps; ++t)
+      for (int64_t p = 0; p < n; ++p) {
+        const int64_t v = at[t * results + first + p];
+        if (v < 0 || v >= pixels)
+          throw ValueError(std::string(op) + ": index has the value " + std::to_string(v) +
+                           ", wanted 0 <= value < " + std::to_string(pixels));
+        index[t * block + p] = static_cast<int32_t>(v);
+        weight[t * block + p] = w ? w[t * results + first + p] : 0.0f;
+      }
+  }
+};
+
+bool are_floats(const Signature& s, size_t index, int64_t pixels) {
+  for (size_t i = 0; i < s.in.size(); ++i)
+    if (i != index && s.in[i].dtype != DType::f32) return false;
+  return s.in[index].dtype == DType::i64 && s.out[0].dtype == DType::f32 &&
+         s.in[index].shape[1] <= most_taps && pixels < int64_t{1} << 31;
+}
+
 // y[b, c, p] = sum of weight[b, t, p] x[b, c, index[b, t, p]] over t.
 class SamplePixels : public Kernel {
  public:
   explicit SamplePixels(const Signature& s)
-      : x_(s.in[0]), index_(s.in[1]), weight_(s.in[2].dtype), y_(s.out[0].dtype) {}
+      : x_(s.in[0]), index_(s.in[1]), weight_(s.in[2].dtype), y_(s.out[0].dtype) {
+    floats_ = are_floats(s, 1, x_.shape[2]) && x_.shape[2];
+  }
 
   void run(const Buffers& b) override {
     const int64_t pixels = x_.shape[2], taps = index_.shape[1], results = index_.shape[2];
+    if (floats_) return floats(b, pixels, taps, results);
     for (int64_t i = 0, n = x_.size() ? index_.size() : 0; i < n; ++i)
       if (const int64_t v = integer_at(b.in[1], index_.dtype, i); v < 0 || v >= pixels)
         throw ValueError("sample_pixels: index has the value " + std::to_string(v) +
@@ -94,9 +128,135 @@ class SamplePixels : public Kernel {
   }
 
  private:
+  void floats(const Buffers& b, int64_t pixels, int64_t taps, int64_t results) const {
+    const int64_t channels = x_.shape[1], blocks = (results + block - 1) / block;
+    parallel_for(
+        x_.shape[0] * blocks, 1 + 4096 / (block * channels + 1), [&](int64_t begin, int64_t end) {
+          Taps at;
+          for (int64_t i = begin; i < end; ++i) {
+            const int64_t image = i / blocks, first = i % blocks * block;
+            const int64_t n = std::min(block, results - first), to = image * taps * results;
+            at.read("sample_pixels", b.input<int64_t>(1) + to, b.input<float>(2) + to, taps,
+                    results, first, n, pixels);
+            for (int64_t c = 0; c < channels; ++c) {
+              const float* x = b.input<float>(0) + (image * channels + c) * pixels;
+              float* y = b.output<float>() + (image * channels + c) * results + first;
+              if (taps == 4)
+                sum<4>(x, at, y, n);
+              else if (taps == 1)
+                sum<1>(x, at, y, n);
+              else
+                for (int64_t p = 0; p < n; ++p) {
+                  float total = 0;
+                  for (int64_t t = 0; t < taps; ++t)
+                    total += at.weight[t * block + p] * x[at.index[t * block + p]];
+                  y[p] = total;
+                }
+            }
+          }
+        });
+  }
+
+  template <int64_t taps>
+  static void sum(const float* x, const Taps& at, float* y, int64_t n) {
+#pragma omp simd
+    for (int64_t p = 0; p < n; ++p) {
+      float total = at.weight[p] * x[at.index[p]];
+      for (int64_t t = 1; t < taps; ++t)
+        total += at.weight[t * block + p] * x[at.index[t * block + p]];
+      y[p] = total;
+    }
+  }
+
   Spec x_, index_;
   DType weight_, y_;
+  bool floats_;
 };
+
+// Its gradients: gx[b, c, s] = sum of weight[b, t, p] gy[b, c, p] over index[b, t, p] = s, and
+// gw[b, t, p] = sum of gy[b, c, p] x[b, c, index[b, t, p]] over c.
+class SpreadToPixels : public Kernel {
+ public:
+  explicit SpreadToPixels(const Signature& s)
+      : gy_(s.in[0].shape), taps_(s.in[1].shape[1]), pixels_(s.out[0].shape[2]) {}
+
+  bool may_overwrite(size_t, size_t) const override { return false; }
+  void run(const Buffers& b) override {
+    const int64_t channels = gy_[1], results = gy_[2];
+    parallel_for(gy_[0] * channels, 1, [&](int64_t begin, int64_t end) {
+      Taps at;
+      std::fill(b.output<float>() + begin * pixels_, b.output<float>() + end * pixels_, 0.0f);
+      for (int64_t image = begin / channels; image * channels < end && pixels_; ++image) {
+        const int64_t low = std::max(begin, image * channels), to = image * taps_ * results;
+        const int64_t high = std::min(end, (image + 1) * channels);
+        for (int64_t first = 0; first < results; first += block) {
+          const int64_t n = std::min(block, results - first);
+          at.read("spread_to_pixels", b.input<int64_t>(1) + to, b.input<float>(2) + to, taps_,
+                  results, first, n, pixels_);
+          for (int64_t c = low; c < high; ++c) {
+            const float* gy = b.input<float>(0) + c * results + first;
+            float* gx = b.output<float>() + c * pixels_;
+            for (int64_t t = 0; t < taps_; ++t)
+              for (int64_t p = 0; p < n; ++p)
+                gx[at.index[t * block + p]] += at.weight[t * block + p] * gy[p];
+          }
+        }
+      }
+    });
+  }
+
+ private:
+  Shape gy_;
+  int64_t taps_, pixels_;
+};
+
+class PixelProducts : public Kernel {
+ public:
+  explicit PixelProducts(const Signature& s) : x_(s.in[0].shape), index_(s.in[2].shape) {}
+
+  bool may_overwrite(size_t, size_t) const override { return false; }
+  void run(const Buffers& b) override {
+    const int64_t channels = x_[1], pixels = x_[2], taps = index_[1], results = index_[2];
+    const int64_t blocks = (results + block - 1) / block;
+    parallel_for(x_[0] * blocks, 1, [&](int64_t begin, int64_t end) {
+      Taps at;
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t image = i / blocks, first = i % blocks * block;
+        const int64_t n = std::min(block, results - first), to = image * taps * results;
+        if (pixels)
+          at.read("pixel_products", b.input<int64_t>(2) + to, nullptr, taps, results, first, n,
+                  pixels);
+        else
+          std::fill(at.weight, at.weight + most_taps * block, 0.0f);
+        for (int64_t c = 0; c < channels && pixels; ++c) {
+          const float* x = b.input<float>(0) + (image * channels + c) * pixels;
+          const float* gy = b.input<float>(1) + (image * channels + c) * results + first;
+          for (int64_t t = 0; t < taps; ++t) {
+#pragma omp simd
+            for (int64_t p = 0; p < n; ++p)
+              at.weight[t * block + p] += gy[p] * x[at.index[t * block + p]];
+          }
+        }
+        for (int64_t t = 0; t < taps; ++t)
+          std::copy(at.weight + t * block, at.weight + t * block + n,
+                    b.output<float>() + to + t * results + first);
+      }
+    });
+  }
+
+ private:
+  Shape x_, index_;
+};
+
+std::unique_ptr<Kernel> spread_to_pixels(const Signature& s) {
+  if (!plain(s) || !are_floats(s, 1, s.out[0].shape[2])) return nullptr;
+  return std::make_unique<SpreadToPixels>(s);
+}
+
+std::unique_ptr<Kernel> pixel_products(const Signature& s) {
+  if (!plain(s) || !are_floats(s, 2, s.in[0].shape[2])) return nullptr;
+  return std::make_unique<PixelProducts>(s);
+}
 
 std::unique_ptr<Kernel> sample_pixels(const Signature& s) {
   if (!plain(s) || !is_integer(s.in[1].dtype) || !is_real(s.in[2].dtype) ||
@@ -108,6 +268,8 @@ std::unique_ptr<Kernel> sample_pixels(const Signature& s) {
 const Registration registrations[] = {
     {"corner_pixels", corner_pixels},
     {"sample_pixels", sample_pixels},
+    {"spread_to_pixels", spread_to_pixels},
+    {"pixel_products", pixel_products},
 };
 
 }  // namespace

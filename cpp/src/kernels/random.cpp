@@ -173,17 +173,17 @@ class Randn : public Kernel {
     const Philox random = Philox::take(state_of(b, 0), 2 * half);
     T* y = b.output<T>();
     parallel_for(half, 128, [&](int64_t begin, int64_t end) {
-      uint64_t u[kPairs], v[kPairs];
+      uint64_t u[kPairs] = {}, v[kPairs] = {};
       for (int64_t i = begin; i < end; i += kPairs) {
         const int64_t n = std::min(kPairs, end - i);
         random.words(i, n, u);
         random.words(half + i, n, v);
+        float first[kPairs], second[kPairs];
+        by_pairs(u, v, first, second);
         for (int64_t k = 0; k < n; ++k) {
-          const double radius = std::sqrt(-2.0 * std::log1p(-uniform(u[k])));
-          const double angle = 2.0 * M_PI * uniform(v[k]);
           const int64_t o = 2 * (i + k);
-          put(y, o, radius * std::cos(angle));
-          if (o + 1 < n_) put(y, o + 1, radius * std::sin(angle));
+          y[o] = from_float<T>(first[k] * sigma_ + mu_);
+          if (o + 1 < n_) y[o + 1] = from_float<T>(second[k] * sigma_ + mu_);
         }
       }
     });
@@ -191,9 +191,41 @@ class Randn : public Kernel {
 
  private:
   static constexpr int64_t kPairs = 64;
-  void put(T* y, int64_t i, double v) const {
-    y[i] = from_float<T>(static_cast<float>(v) * sigma_ + mu_);
+
+  // sqrt(-2 log(1 - u)) times cosine and sine of 2 pi v, in double by series that float rounds.
+  static void by_pairs(const uint64_t* u, const uint64_t* v, float* first, float* second) {
+    for (int64_t k = 0; k < kPairs; ++k) {
+      const double x = 1.0 - uniform(u[k]);  // from 2^-53 to 1, exact
+      uint64_t shift;
+      std::memcpy(&shift, &x, 8);
+      shift -= 0x3fe6a09e667f3bcdu;  // from the square root of 1/2 on
+      const uint64_t rest = (shift & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu;
+      // the exponent in the lowest bits of 1.5 * 2^52, which takes it back to a number
+      const uint64_t whole = 0x4338000000000000u + (shift >> 52) - (shift >> 63 << 12);
+      double m, e;
+      std::memcpy(&m, &rest, 8);
+      std::memcpy(&e, &whole, 8);
+      e -= 6755399441055744.0;
+      const double s = (m - 1.0) / (m + 1.0), z = s * s;
+      double p = 2.0 / 13;
+      for (const double c : {2.0 / 11, 2.0 / 9, 2.0 / 7, 2.0 / 5, 2.0 / 3}) p = p * z + c;
+      const double log = e * 0.693147180559945309417 + (2.0 * s + s * z * p);
+      const double radius = std::sqrt(-2.0 * log);
+      const double turns = 4.0 * uniform(v[k]), quarter = std::floor(turns + 0.5);
+      const double r = (turns - quarter) * 1.57079632679489661923, q = r * r;
+      const double sine =
+          r +
+          r * q *
+              (-1.0 / 6 + q * (1.0 / 120 + q * (-1.0 / 5040 + q * (1.0 / 362880 - q / 39916800))));
+      const double cosine =
+          1.0 + q * (-0.5 + q * (1.0 / 24 + q * (-1.0 / 720 + q * (1.0 / 40320 - q / 3628800))));
+      const bool odd = quarter == 1.0 || quarter == 3.0;
+      const double c = odd ? sine : cosine, d = odd ? cosine : sine;
+      first[k] = static_cast<float>(radius * (quarter == 1.0 || quarter == 2.0 ? -c : c));
+      second[k] = static_cast<float>(radius * (quarter == 2.0 || quarter == 3.0 ? -d : d));
+    }
   }
+
   const int64_t n_;
   const float mu_, sigma_;
 };

@@ -317,7 +317,7 @@ class Columns : public Kernel {
   int64_t fold_ = 1;  // rows that lie side by side and are read as one
 };
 
-// Where the first extreme element is. Rare, so one element after the other.
+// Where the first extreme element is: a NaN, if there is one.
 template <class R>
 class Position : public Kernel {
  public:
@@ -326,6 +326,21 @@ class Position : public Kernel {
   void run(const Buffers& b) override {
     const Convert to_float32 = conversion(type_, DType::f32);
     const int64_t each = size_of(reduced_);
+    if (type_ == DType::f32 && reduced_.size() == 1 && kept_.size() <= 1) {
+      const int64_t results = size_of(kept_), step = kept_.empty() ? 0 : kept_[0].stride;
+      const int64_t to = kept_out_.empty() ? 0 : kept_out_[0].stride;
+      if (reduced_[0].stride == 1) {
+        parallel_for(results, 1 + (1 << 15) / std::max<int64_t>(each, 1),
+                     [&](int64_t begin, int64_t end) {
+                       for (int64_t i = begin; i < end; ++i)
+                         b.output<uint64_t>()[i * to] = first(b.input<float>(0) + i * step, each);
+                     });
+        return;
+      }
+    }
+    if (type_ == DType::f32 && reduced_.size() == 1 && !kept_.empty() && kept_.back().stride == 1 &&
+        kept_out_.back().stride == 1)
+      return columns(b, each);
     parallel_for(size_of(kept_), 1 + (1 << 12) / std::max<int64_t>(each, 1),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t i = begin; i < end; ++i) {
@@ -346,6 +361,53 @@ class Position : public Kernel {
   }
 
  private:
+  static uint64_t first(const float* x, int64_t n) {
+    const auto best = static_cast<float>(reduce_run<R>(x, n, 1.0f));
+    const bool none = best != best;
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+      int32_t found = 0;
+#pragma omp simd reduction(| : found)
+      for (int64_t k = i; k < i + 64; ++k) found |= none ? x[k] != x[k] : x[k] == best;
+      if (found) break;
+    }
+    for (; i < n; ++i)
+      if (none ? x[i] != x[i] : x[i] == best) break;
+    return static_cast<uint64_t>(i < n ? i : 0);
+  }
+
+  // The kept axis is the contiguous one: row after row, for a block of columns.
+  void columns(const Buffers& b, int64_t each) const {
+    const int64_t n = kept_.back().size, blocks = (n + chunk - 1) / chunk;
+    std::vector<Axis> kept(kept_.begin(), kept_.end() - 1);
+    std::vector<Axis> out(kept_out_.begin(), kept_out_.end() - 1);
+    const int64_t step = reduced_[0].stride;
+    parallel_for(size_of(kept) * blocks, 1 + part_elements / (each * std::min(n, chunk) + 1),
+                 [&](int64_t begin, int64_t end) {
+                   float best[chunk];
+                   int32_t found[chunk];
+                   for (int64_t t = begin; t < end; ++t) {
+                     const int64_t from = t % blocks * chunk, m = std::min(chunk, n - from);
+                     const float* x = b.input<float>(0) + place_of(kept, t / blocks) + from;
+                     uint64_t* y = b.output<uint64_t>() + place_of(out, t / blocks) + from;
+                     std::copy(x, x + m, best);
+                     std::fill(found, found + m, 0);
+                     for (int64_t k = 1; k < each; ++k) {
+                       const float* row = x + k * step;
+                       const auto number = static_cast<int32_t>(k);
+#pragma omp simd
+                       for (int64_t c = 0; c < m; ++c) {
+                         const float v = R::join(best[c], row[c]);
+                         const bool better = v != best[c] && best[c] == best[c];
+                         found[c] = better ? number : found[c];
+                         best[c] = better ? row[c] : best[c];
+                       }
+                     }
+                     for (int64_t c = 0; c < m; ++c) y[c] = static_cast<uint64_t>(found[c]);
+                   }
+                 });
+  }
+
   DType type_;
   std::vector<Axis> kept_, kept_out_, reduced_;
 };

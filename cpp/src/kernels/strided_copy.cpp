@@ -107,6 +107,10 @@ void copy_row(const S* x, int64_t step, T* y, int64_t to_step, int64_t n) {
     for (int64_t i = 0; i < n; ++i) y[i * to_step] = converted<T>(x[i * step]);
   } else if (step == 0) {
     std::fill(y, y + n, converted<T>(*x));
+  } else if (step == -1) {
+    const S* last = x - (n - 1);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) y[i] = converted<T>(last[n - 1 - i]);
   } else if (step != 1) {
     for (int64_t i = 0; i < n; ++i) y[i] = converted<T>(x[i * step]);
   } else if constexpr (std::is_same_v<S, T>) {

@@ -117,6 +117,18 @@ inline float fast_atan(float x) {
   return std::copysign(base + (p * z * t + t), x);
 }
 
+// The angle of (x, y) to the first axis, by the quotient that is at most 1.
+inline float fast_atan2(float y, float x) {
+  const float a = std::fabs(y), b = std::fabs(x);
+  const bool steep = a > b;
+  const float high = steep ? a : b, low = steep ? b : a;
+  const float ratio = low == high ? (high == 0.0f ? 0.0f : 1.0f) : low / high;  // two infinities
+  const float t = fast_atan(ratio);
+  const float quarter = steep ? 1.57079632679489662f - t : t;
+  const float half = std::copysign(1.0f, x) < 0.0f ? 3.14159265358979324f - quarter : quarter;
+  return x != x || y != y ? x + y : std::copysign(half, y);
+}
+
 // Below this the angle is reduced exactly enough in double precision.
 constexpr float angle_limit = 1e6f;
 
