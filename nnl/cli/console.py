@@ -97,11 +97,11 @@ def links(folder: str | None) -> int:
     return 0
 
 
-def check_installed(*names: str) -> None:
-    """Raise if a package that a command needs is not there."""
+def check_installed(*names: str, extra: str = "console") -> None:
+    """Raise if a package that a command needs is not there; `extra` of nnl has it."""
     lacking = [n for n in names if find_spec(n) is None]
     if lacking:
         raise ModuleNotFoundError(
-            f"{', '.join(lacking)} is not installed: pip install 'nnl[console]' "
+            f"{', '.join(lacking)} is not installed: pip install 'nnl[{extra}]' "
             "(documentation: console#the-console)"
         )

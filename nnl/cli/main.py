@@ -34,6 +34,7 @@ COMMANDS = {
     "models": ("models", "the networks of nnl.models.build"),
     "infer": ("run", "run a network on arrays"),
     "forward": ("run", "run a network over a CSV data set"),
+    "serve": ("serve", "a language model behind OpenAI's HTTP interface"),
     "bench": ("bench", "compare operators, networks, optimizers and frameworks"),
     "conv_dataset": ("datasets", "copy a data set into cache files"),
     "create_image_classification_dataset": ("datasets", "a data set of folders of pictures"),
@@ -70,6 +71,7 @@ EXAMPLES = {
     "models": "resnet18",
     "infer": "-c net.nnp -o result image.npy",
     "forward": "-c out/results.nnp -d test.csv -o out",
+    "serve": "SmolLM2-135M --port 8000",
     "bench": "op test_conv*",
     "conv_dataset": "train.csv train.cache",
     "create_image_classification_dataset": "-i pictures -o data -c 3 -w 64 -g 64 -m trimming "
