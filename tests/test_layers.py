@@ -34,6 +34,7 @@ ROWS = {
     "training": 6,
     "deep500": 6,
     "console": 7,
+    "serving": 7,
     "cli": 8,
     "examples": 8,
     "nnabla": 9,

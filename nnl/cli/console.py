@@ -11,6 +11,7 @@ from typing import Any
 from nnl.cli.errors import UsageError
 
 NEEDED = ("fastapi", "uvicorn")
+DOCUMENTED = {"console": "console#the-console", "serve": "guides/serving"}
 
 
 def add_commands(commands: Any) -> None:
@@ -103,5 +104,5 @@ def check_installed(*names: str, extra: str = "console") -> None:
     if lacking:
         raise ModuleNotFoundError(
             f"{', '.join(lacking)} is not installed: pip install 'nnl[{extra}]' "
-            "(documentation: console#the-console)"
+            f"(documentation: {DOCUMENTED[extra]})"
         )

@@ -46,7 +46,7 @@ def add_commands(commands: Any) -> None:
 
 def serve(args: argparse.Namespace) -> int:
     """Run the server until it is interrupted."""
-    check_installed(*NEEDED, extra="language")
+    check_installed(*NEEDED, extra="serve")
     for name, least in (("batch", 1), ("waiting", 0), ("capacity", 0), ("port", 1)):
         if getattr(args, name) < least:
             raise UsageError(f"--{name} is {getattr(args, name)}, wanted at least {least}")

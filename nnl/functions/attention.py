@@ -9,6 +9,8 @@ from nnl.core.annotations import Input, checked
 from nnl.core.op import OPS
 from nnl.core.spec import ShapeError
 
+CATEGORY = "Layer"
+
 __all__ = ["attention", "multi_head_attention"]
 
 _NAME = "multi_head_attention"

@@ -52,6 +52,7 @@ def decoder(
     caches: Sequence[Cache] | None = None,
     before: Any = None,
     counts: Any = None,
+    slots: Any = None,
     last: bool = False,
 ) -> Any:
     """Scores of the token that follows each position.
@@ -61,6 +62,7 @@ def decoder(
         caches: Keys and values of each layer, to which those of the tokens are added.
         before: (B,), integers: how many tokens of each text are in the caches.
         counts: (B,), integers: how many of the T are new ones, the others fill up; all if left out.
+        slots: (B,), different integers: which text of the caches each one is; in order if left out.
         last: Only the last new token of each text gets scores.
     Returns:
         (B, T, vocabulary), or (B, vocabulary) with `last`.
@@ -92,7 +94,8 @@ def decoder(
         rows = F.minimum_scalar(positions, c.longest - 1) if caches is not None else positions
         p = embedding(rows, c.longest, layers.width, "positions")
         h = h + F.reshape(p, (-1, length, layers.width))
-    at = Where(positions, caches, before, counts, length=length if caches is None else c.longest)
+    full = length if caches is None else c.longest
+    at = Where(positions, caches, before, counts, slots, length=full)
     h = norm(stack(dropped(h, layers.dropout), layers, at), layers, "out")
     h = last_rows(h, counts) if last else h
     rows = table(c.vocabulary, layers.width, "tokens" if c.tied else "head")

@@ -156,7 +156,8 @@ class Where(NamedTuple):
     Attributes:
         positions: (T,) or (B, T), integers; None where nothing asks for them.
         caches: Of each layer; before, (B,): how many positions each text has in them; counts, (B,):
-            how many of the T are new ones, all if left out.
+            how many of the T are new ones, all if left out; slots, (B,): which text of the caches
+            each one is.
         mask: Added to the scores, (B or 1, H or 1, T or 1, S).
         length: The longest that the text can get, which some rotary positions depend on.
         crossed: Of each layer, what `crossed` gives of another sequence, which is attended to
@@ -167,6 +168,7 @@ class Where(NamedTuple):
     caches: Sequence[Cache] | None = None
     before: Any = None
     counts: Any = None
+    slots: Any = None
     mask: Any = None
     length: int = 0
     crossed: Sequence[Cache] = ()
@@ -246,7 +248,7 @@ def attended(
     """What queries see of keys and values, by heads, and the product after it."""
     if at.caches is not None:
         y = F.cached_attention(
-            q, k, v, *at.caches[i], at.before, at.counts, None, at.mask,
+            q, k, v, *at.caches[i], at.before, at.counts, at.slots, at.mask,
             window=layer.window, soft_cap=c.cap, scale=c.scale or 0.0,
         )  # fmt: skip
     else:

@@ -29,7 +29,7 @@ from nnl.models.generation.sampling import generators
 from nnl.models.generation.speaking import Said
 from nnl.serving.metrics import Metrics
 from nnl.serving.requests import MOST_CHOICES, Body, Refused
-from nnl.serving.scheduler import Busy, Job, Scheduler
+from nnl.serving.scheduler import Job, Scheduler, _Busy
 
 logger = logging.getLogger("nnl")
 Handler = Callable[["Server", Request, Body], Awaitable[Response]]
@@ -123,7 +123,7 @@ class Writing:
         self.scheduler = server.scheduler
         try:
             self.scheduler.submit(self.jobs)
-        except Busy as e:
+        except _Busy as e:
             raise Refused(str(e), None, 429, "rate_limit_error", "queue_full") from None
         except ValueError as e:
             raise Refused(str(e), "prompt", code="context_length_exceeded") from None

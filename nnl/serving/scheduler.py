@@ -31,7 +31,7 @@ class Rows(Protocol):
     def feed(self, rows: Sequence[Sequence[int]]) -> Array: ...
 
 
-class Busy(Exception):
+class _Busy(Exception):
     """There is no room for another text in the queue."""
 
 
@@ -99,7 +99,7 @@ class Scheduler:
         """Queue jobs, all or none.
 
         Raises:
-            Busy: More would wait than may. ValueError: A prompt is empty or too long.
+            _Busy: More would wait than may. ValueError: A prompt is empty or too long.
         """
         for job in jobs:
             if not 0 < len(job.prompt) < self.rows.capacity:
@@ -109,7 +109,7 @@ class Scheduler:
         with self._changed:
             free = sum(job is None for job in self.running)
             if len(self.queue) + len(jobs) > self.most_waiting + free:
-                raise Busy(f"{len(self.queue)} texts wait already")
+                raise _Busy(f"{len(self.queue)} texts wait already")
             self.queue.extend(jobs)
             self._changed.notify()
 

@@ -11,7 +11,7 @@ import pytest
 
 from nnl.models.generation.sampling import Sampling
 from nnl.models.generation.speaking import Said
-from nnl.serving.scheduler import Busy, Job, Scheduler
+from nnl.serving.scheduler import Job, Scheduler, _Busy
 from tests.serving.toy import LETTERS, Rows, Text
 
 
@@ -120,7 +120,7 @@ def test_the_queue_has_a_bound(made):
     s.submit([job("a", 10**4)])
     time.sleep(0.1)
     s.submit([job("a"), job("a")])
-    with pytest.raises(Busy, match="2 texts wait already"):
+    with pytest.raises(_Busy, match="2 texts wait already"):
         s.submit([job("a")])
 
 

@@ -16,18 +16,20 @@ from nnl.models.decoder import Decoder
 from nnl.models.stack import Cache
 
 Array = np.ndarray[Any, Any]
-CHUNK = 64  # tokens of a text that one run of the first program takes
+CHUNK = 64  # tokens of a text that one run takes
+FEW = 8  # the size below
 
 
 class Cached:
     """Some texts, as far as a decoder has read them.
 
-    Two programs share parameters and caches: one reads up to `chunk` tokens of each text at once,
-    one reads one. What a program is given says how many of the tokens count, so texts of any
-    lengths go side by side.
+    The network runs on the texts that have something to read, a power of two of them, and on one,
+    a few or `chunk` tokens of each; there is a plan for each such size, over one set of parameters
+    and caches. What it is given says how many of the tokens count, so texts of any lengths go side
+    by side.
 
     Args:
-        network: decoder(config, tokens, caches=, before=, counts=, last=).
+        network: decoder(config, tokens, caches=, before=, counts=, slots=, last=).
         batch: How many texts.
         capacity: How many tokens a text can get.
     Attributes:
@@ -52,14 +54,12 @@ class Cached:
             for name, v in zip(Cache._fields, cache, strict=True):
                 v.name = f"cache/layer{i}/{name}"
                 v.data.zero()
-        self.read, self.step, self.check = (self._program(n) for n in ("read", "step", "check"))
+        self.read, self.check = self._program(), self._program(last=False)
 
-    def _program(self, name: str) -> Any:
-        last = name != "check"
-
-        def program(tokens: Any, before: Any, counts: Any) -> dict[str, Any]:
-            y = self.network(tokens, caches=self.caches, before=before, counts=counts, last=last)
-            return {"scores": y}
+    def _program(self, last: bool = True) -> Any:
+        def program(tokens: Any, before: Any, counts: Any, slots: Any = None) -> dict[str, Any]:
+            given = {"before": before, "counts": counts, "slots": slots}
+            return {"scores": self.network(tokens, caches=self.caches, **given, last=last)}
 
         return compile(program)
 
@@ -74,34 +74,44 @@ class Cached:
         scores = np.zeros((self.batch, self.config.vocabulary), np.float32)
         rest = [list(row) for row in rows]
         while any(rest):
-            size = 1 if max(map(len, rest)) == 1 else self.chunk
+            longest = min(max(map(len, rest)), self.chunk)
+            size = next(n for n in (1, min(FEW, self.chunk), self.chunk) if n >= longest)
             now = [row[:size] for row in rest]
-            found = self._run(self.step if size == 1 else self.read, now, size)
-            for i, row in enumerate(now):
-                if row:
-                    scores[i] = found[i]
-                    rest[i] = rest[i][size:]
+            active, found = self._run(self.read, now, size)
+            scores[active] = found[: len(active)]
+            rest = [row[size:] for row in rest]
         return scores
 
     def feed_all(self, rows: Sequence[Sequence[int]]) -> Array:
         """The same, with the scores of what follows every token: (batch, T, vocabulary)."""
-        return self._run(self.check, rows, max(map(len, rows)))
-
-    def _run(self, program: Any, rows: Sequence[Sequence[int]], size: int) -> Array:
-        tokens = np.zeros((self.batch, size), np.int64)
-        for i, row in enumerate(rows):
-            if len(self.texts[i]) + len(row) > self.capacity:
-                raise ValueError(
-                    f"generate: text {i} has {len(self.texts[i]) + len(row)} tokens, its cache "
-                    f"takes {self.capacity}"
-                )
-            tokens[i, : len(row)] = row
-        before, counts = ([len(r) for r in which] for which in (self.texts, rows))
-        found = program(*map(Variable.from_numpy_array, map(np.array, (tokens, before, counts))))
-        for text, row in zip(self.texts, rows, strict=True):
-            text += row
-        scores: Array = found["scores"].d
+        size = max(map(len, rows))
+        active, found = self._run(self.check, rows, size)
+        scores = np.zeros((self.batch, size, self.config.vocabulary), np.float32)
+        scores[active] = found[: len(active)]
         return scores
+
+    def _run(
+        self, program: Any, rows: Sequence[Sequence[int]], size: int
+    ) -> tuple[list[int], Array]:
+        """Which texts have read something, and the scores of these, which come first."""
+        active = [i for i, row in enumerate(rows) if row]
+        count = min(1 << (len(active) - 1).bit_length(), self.batch)
+        slots = (active + [i for i, row in enumerate(rows) if not row])[:count]
+        tokens = np.zeros((count, size), np.int64)
+        for at, i in enumerate(active):
+            length = len(self.texts[i]) + len(rows[i])
+            if length > self.capacity:
+                raise ValueError(
+                    f"generate: text {i} has {length} tokens, its cache takes {self.capacity}"
+                )
+            tokens[at, : len(rows[i])] = rows[i]
+        before = [len(self.texts[i]) for i in slots]
+        counts = [len(rows[i]) for i in slots]
+        given = map(np.array, (tokens, before, counts, slots))
+        scores: Array = program(*map(Variable.from_numpy_array, given))["scores"].d
+        for i in active:
+            self.texts[i] += rows[i]
+        return active, scores
 
     def keep(self, row: int, length: int) -> None:
         """Forget what a text has from a position on."""
@@ -140,9 +150,10 @@ class Cached:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write both programs and what they share; the caches are empty there."""
-        for program, size in ((self.read, self.chunk), (self.step, 1)):
+        read, step = self._program(), self._program()
+        for program, size in ((read, self.chunk), (step, 1)):
             zeros = [Variable((self.batch, size)), Variable((self.batch,)), Variable((self.batch,))]
             for v in zeros:
                 v.d = np.zeros(v.shape, np.int64)
             program(*zeros)
-        save_program(path, programs={"read": self.read, "step": self.step})
+        save_program(path, programs={"read": read, "step": step})
