@@ -167,10 +167,10 @@ def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
     size = options.batch_size
     if size is not None and size < 1 and size != -1:
         raise ValueError(f"the batch size is {size}, wanted at least 1, or -1 to leave it open")
-    how = {"opset": options.version, "ir_version": options.ir_version}
     if size == -1:
-        save_model(path, model, **how)
+        save_model(path, model, options.version, options.ir_version)
         return
+    how = {"opset": options.version, "ir_version": options.ir_version}
     network = model.network(size)
     with parameter_scope("", network.parameters):
         save(path, network.outputs, network.inputs, batch=None, name=network.name, **how)

@@ -73,10 +73,6 @@ class Opener:
         """The same elements in another shape."""
         raise NotImplementedError
 
-    def open_axes(self, t: Any) -> Sequence[int]:
-        """Axes whose sizes follow from values, not from sizes."""
-        return ()
-
     def option(self, ops: Sequence[Any], key: str) -> Any:
         """What an operator is told by an option, where it differs."""
         raise self.told(ops[0], f"its {key} is", [o.options.get(key) for o in ops])
@@ -135,7 +131,7 @@ class Opener:
         self.tensors.append(ts[0])
         self.vectors.append(list(zip(*[t.shape for t in ts], strict=True)))
         for axis, v in enumerate(self.vectors[i]):
-            if axis not in self.open_axes(ts[0]):
+            if axis != getattr(ts[0], "open_axis", None):  # which follows from values
                 self.solver.add(v, (i, axis))
 
     def operator(self, ops: Sequence[Any]) -> None:

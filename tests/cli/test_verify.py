@@ -66,9 +66,9 @@ def test_a_batch_size_that_is_a_number_is_not_left_open(
 def test_an_open_batch_size_is_verified_at_two(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def of_one_size(path: str, model: Model, **how: Any) -> None:
+    def of_one_size(path: str, model: Model, *options: Any) -> None:
         network = model.network()
-        exporter.save(path, network.outputs, network.inputs, **how)
+        exporter.save(path, network.outputs, network.inputs)
 
     monkeypatch.setattr(exporter, "save_model", of_one_size)
     source = mean_over_the_batch(tmp_path / "m.onnx")

@@ -105,7 +105,7 @@ class AnyBatch:
         self.parameters = parameters
         self.batch = next(inputs[n].shape[axis] for n, axis in axes.items())
         nodes = capture([v.edge for v in outputs.values()])
-        self.steps = list(_steps(nodes, {v.edge.key for v in inputs.values()}))
+        self.steps = list(in_order(nodes, {v.edge.key for v in inputs.values()}))
         self.names = {v.key: v.name for n in nodes for v in n.inputs if v is not None and v.name}
         self.chosen: dict[int, int | None] = {}
         self.open: dict[int, list[int | None]] = {}  # what a step may still be changed to
@@ -236,26 +236,16 @@ class AnyBatch:
     def _suspect(self, i: int) -> int | None:
         """The last step that step i depends on and that may be changed."""
         step = self.steps[i]
-        seen: set[Any] = {id(step)}
-        stack = [step] if isinstance(step, Node) else []
-        while stack:
-            for v in stack.pop().inputs:
-                if v is None:
-                    continue
-                if v.node is None:
-                    seen.add(v.key)
-                elif id(v.node) not in seen:
-                    seen.add(id(v.node))
-                    stack.append(v.node)
+        before = [*capture(step.inputs), step] if isinstance(step, Node) else []
+        seen = {id(n) for n in before} | {v.key for n in before for v in n.inputs if v is not None}
         for j in range(i, -1, -1):
-            other = self.steps[j]
-            if self.open.get(j) and (other.key if isinstance(other, Value) else id(other)) in seen:
+            if self.open.get(j) and getattr(self.steps[j], "key", id(self.steps[j])) in seen:
                 return j
         return None
 
 
-def _steps(nodes: Sequence[Node], inputs: Collection[Key]) -> Iterator[Node | Value]:
-    """Every leaf before the first node that reads it."""
+def in_order(nodes: Sequence[Node], inputs: Collection[Key]) -> Iterator[Node | Value]:
+    """Nodes, and every leaf before the first one that reads it."""
     seen = set(inputs)
     for node in nodes:
         for i, v in enumerate(node.inputs):
@@ -300,13 +290,13 @@ def _told(name: str, attrs: Any, given: Given, batch: int, now: int) -> dict[str
         axis = found[0]
         size = attrs.shape[axis] // batch * now
         return {"shape": (*attrs.shape[:axis], size, *attrs.shape[axis + 1 :])}
-    if name == "broadcast":
-        shape = list(attrs.shape)
-        lead = len(shape) - len(x.old)
+    if name == "broadcast" or (name == "onnx_resize" and attrs.sizes):
+        field = "shape" if name == "broadcast" else "sizes"
+        sizes = list(getattr(attrs, field))
+        lead = len(sizes) - len(x.old)
         for i in x.moving:
-            if shape[lead + i] == x.old[i]:
-                shape[lead + i] = x.shape[i]
-        return {"shape": tuple(shape)}
+            sizes[lead + i] = x.shape[i] if sizes[lead + i] == x.old[i] else sizes[lead + i]
+        return {field: tuple(sizes)}
     if name == "slice":
         start, stop = list(attrs.start), list(attrs.stop)
         lead = len(x.old) - len(stop)
@@ -318,10 +308,6 @@ def _told(name: str, attrs: Any, given: Given, batch: int, now: int) -> dict[str
                 start[i] = size - 1 if start[i] >= n - 1 else start[i]
                 stop[i] = -size - 1 if stop[i] < -n else stop[i]
         return {"start": tuple(start), "stop": tuple(stop)}
-    if name == "onnx_resize" and attrs.sizes:
-        pairs = enumerate(attrs.sizes)
-        kept = [x.shape[i] if i in x.moving and n == x.old[i] else n for i, n in pairs]
-        return {"sizes": tuple(kept)}
     return {}
 
 

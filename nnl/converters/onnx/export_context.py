@@ -34,6 +34,7 @@ class Exporter:
         moving: Axes of the values of nodes that depend on open sizes; None where none is open.
     Attributes:
         ops: What was written so far.
+        inputs, outputs: Tensors of the graph, by name.
         casts: Tensors in other dtypes, as far as they were written.
         refused: Functions that could not be written, with the reasons.
     """
@@ -46,6 +47,8 @@ class Exporter:
     ) -> None:
         self.opset, self.moving = opset, moving
         self.ops: list[NodeRecord] = []
+        self.inputs: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
         self.values: dict[Key, Tensor] = {}
         self.refused: dict[str, str] = {}
         self._origin = ""  # the function being written

@@ -21,15 +21,15 @@ _SMALL = 1024  # bytes; smaller initializers stay in the .onnx file (shape infer
 
 @dataclass
 class Contents:
-    """Everything that is written: a finished exporter, its inputs and outputs with their names."""
+    """Everything that is written: a finished exporter, with names for everything."""
 
     exporter: Exporter
-    inputs: Sequence[Tensor]
-    outputs: Sequence[Tensor]
     name: str
     ir_version: int | None = None  # None for the oldest that has the operators
 
     def __post_init__(self) -> None:
+        self.inputs = list(self.exporter.inputs.values())
+        self.outputs = list(self.exporter.outputs.values())
         self.nodes = self._used_nodes()
         self.initializers = self._used_initializers()
         self._name_all()

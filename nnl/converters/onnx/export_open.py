@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,37 +29,14 @@ _NAMES = {
 }
 
 
-@dataclass
-class Written:
-    """A graph in ONNX nodes.
-
-    Attributes:
-        exporter: What has written them.
-        inputs, outputs: Tensors by name.
-    """
-
-    exporter: Exporter
-    inputs: dict[str, Tensor]
-    outputs: dict[str, Tensor]
-
-    @property
-    def ops(self) -> list[NodeRecord]:
-        """The nodes."""
-        return self.exporter.ops
-
-    @ops.setter
-    def ops(self, nodes: list[NodeRecord]) -> None:
-        self.exporter.ops = nodes
-
-
 class OnnxOpener(Opener):
     """Of a graph that is written in ONNX nodes."""
 
     whole = np.dtype(np.int64)
     graph: Exporter
 
-    def __init__(self, found: Sequence[Written], sizes: Sequence[Mapping[str, int]]) -> None:
-        super().__init__(found, sizes, "ONNX", found[0].exporter)
+    def __init__(self, found: Sequence[Exporter], sizes: Sequence[Mapping[str, int]]) -> None:
+        super().__init__(found, sizes, "ONNX", found[0])
 
     def run(self) -> Any:
         solver = Solver(self.names)
@@ -69,7 +45,7 @@ class OnnxOpener(Opener):
         for name in ends[0]:
             vectors = enumerate(zip(*[e[name].shape for e in ends], strict=True))
             shapes[name] = tuple([_dim(solver, v, f"{name}_{axis}") for axis, v in vectors])
-        first: Written = super().run()
+        first: Exporter = super().run()
         for name, shape in shapes.items():
             ends[0][name].shape = shape
         return first
@@ -96,9 +72,6 @@ class OnnxOpener(Opener):
         y: Tensor = self.graph.reshape(t, shape)
         return y
 
-    def open_axes(self, t: Tensor) -> Sequence[int]:
-        return () if t.open_axis is None else (t.open_axis,)
-
     def operator(self, ops: Sequence[NodeRecord]) -> None:
         op = ops[0]
         self.graph._origin = op.origin
@@ -109,8 +82,6 @@ class OnnxOpener(Opener):
             zero = self.graph.constant(np.zeros((), op.outs[0].dtype))
             op.name, op.ins = f"{op.name}Like", [self.op("BROADCAST_TO", zero, whole)]
             del op.options["shape"]
-        if op.name == "Slice" and len(op.ins) > 3:
-            _drop_whole(ops)
         super().operator(ops)
 
     def option(self, ops: Sequence[NodeRecord], key: str) -> Any:
@@ -138,23 +109,6 @@ class OnnxOpener(Opener):
                 sizes = [o.ins[0].shape and o.ins[0].shape[axes[k]] for o in ops]
                 rows[k] = (LAST,) * len(ops) if list(rows[k]) == sizes else rows[k]
         return rows
-
-
-def _drop_whole(ops: Sequence[NodeRecord]) -> None:
-    """Leave out axes of which a slice keeps all at every size."""
-    rows = [[t.value for t in o.ins[1:] if t is not None] for o in ops]
-    if any(o.ins[0].shape is None for o in ops):
-        return
-    kept = []
-    for k, axis in enumerate(rows[0][2].tolist()):
-        for o, (start, end, _, *step) in zip(ops, rows, strict=True):
-            if start[k] or end[k] < o.ins[0].shape[axis] or (step and step[0][k] != 1):
-                kept.append(k)
-                break
-    for o, values in zip(ops, rows, strict=True):
-        o.ins[1:] = [Tensor(dtype=v.dtype, shape=(len(kept),), value=v[kept]) for v in values]
-        if not kept:
-            o.name, o.ins = "Identity", o.ins[:1]
 
 
 def _dim(solver: Solver, v: Vector, name: str) -> str | int:

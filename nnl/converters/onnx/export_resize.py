@@ -21,13 +21,6 @@ from nnl.converters.onnx.registry import onnx_export
 from nnl.functions.interpolate import settings, split, taps
 from nnl.functions.onnx_resize import CROP
 
-# What repeats every element, where sizes are multiples.
-_REPEATS = {
-    "mode": "nearest",
-    "coordinate_transformation_mode": "asymmetric",
-    "nearest_mode": "floor",
-}
-
 
 def combined(ctx: Exporter, x: Tensor, rank: int, axis: int, index: Any, weight: Any) -> Tensor:
     """The weighted sum of taps along an axis; index and weight are (positions, taps)."""
@@ -87,7 +80,11 @@ def _same_as_resize(a: Any, size: Sequence[int]) -> dict[str, Any] | None:
     plain = not (a.align_corners or a.half_pixel or a.half_pixel_for_nn)
     if not (multiples and plain):
         return None
-    return _REPEATS
+    return {
+        "mode": "nearest",
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
 
 
 def _by_taps(ctx: Exporter, call: Call, start: int, size: Sequence[int]) -> Tensor:
@@ -138,9 +135,6 @@ def onnx_resize(ctx: Exporter, call: Call) -> Tensor:
             extrapolation_value=a.extrapolation_value,
             nearest_mode=a.nearest_mode,
         )
-    if ctx.opset >= 11 and changed and all(_repeats(x, *c) for c in changed):
-        axes = [axis for axis, _ in changed]
-        return resize(ctx, x, axes, [call.shape[axis] for axis in axes], **_REPEATS)
     y, outside = x, []
     for axis, (index, weight, out) in changed:
         y = combined(ctx, y, x.ndim, axis, index, weight)
@@ -149,19 +143,6 @@ def onnx_resize(ctx: Exporter, call: Call) -> Tensor:
     for mask in outside:
         y = choose(ctx, ctx.constant(mask), float(a.extrapolation_value), y)
     return ctx.emit("Identity", y) if y is x else y
-
-
-def _repeats(x: Tensor, axis: int, found: Any) -> bool:
-    """Whether an axis of images is one whose elements are repeated."""
-    index, weight, outside = found
-    times, rest = divmod(len(index), x.sizes[axis])
-    return (
-        x.ndim == 4
-        and axis > 1
-        and index.shape[1] == 1
-        and not (rest or outside.any() or (weight != 1).any())
-        and np.array_equal(index[:, 0], np.arange(len(index)) // times)
-    )
 
 
 def _resize_takes(a: Any, x: Tensor) -> bool:

@@ -10,11 +10,11 @@ from typing import Any
 
 from nnl.converters.model import Model, Network
 from nnl.converters.onnx import export_families as _families  # noqa: F401  registers the handlers
-from nnl.converters.onnx.any_batch import AnyBatch
+from nnl.converters.onnx.any_batch import AnyBatch, in_order
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.export_context import Exporter, Refused
 from nnl.converters.onnx.export_file import Contents, to_model, write
-from nnl.converters.onnx.export_open import OnnxOpener, Written
+from nnl.converters.onnx.export_open import OnnxOpener
 from nnl.converters.onnx.export_tensor import Tensor
 from nnl.converters.open_networks import record_networks
 from nnl.core.graph import Node, Value, capture
@@ -89,27 +89,21 @@ def save(
     write(path, found, external)
 
 
-def save_model(
-    path: str | os.PathLike[str],
-    model: Model,
-    *,
-    opset: int | None = None,
-    ir_version: int | None = None,
-) -> None:
+def save_model(path: str, model: Model, opset: int | None, ir_version: int | None) -> None:
     """Write what a file has, for all sizes that it leaves open.
 
     Raises:
         Like `save`; ValueError: no size is open, or the nodes would differ, or have to be told a
             number that follows from no sizes.
     """
-    opset = _checked_opset(opset)
 
     def use(graphs: OpenGraphs, networks: list[Network]) -> Contents:
-        names = []
+        names = {}
         for network in networks:
             with parameter_scope("", network.parameters):
-                names.append(_parameter_names())
-        return contents(opened(graphs, opset, names), networks[0].name, ir_version)
+                names.update(_parameter_names())
+        found = opened(graphs, _checked_opset(opset), names)
+        return Contents(found, networks[0].name, ir_version)
 
     found = record_networks(model, use)
     write(path, found, found.weight_bytes() >= EXTERNAL_BYTES)
@@ -148,12 +142,12 @@ def _contents(
     batch, batch_axes, open, ranges = sizes
     if open is not None or (callable(outputs) and not hasattr(outputs, "outputs")):
 
-        def use(graphs: OpenGraphs) -> Written:
-            return opened(graphs, opset, [_parameter_names()] * len(graphs.graphs))
+        def use(graphs: OpenGraphs) -> Exporter:
+            return opened(graphs, opset, _parameter_names())
 
         given = _named(inputs or {}, "inputs", "x")
         found = record_function("save", outputs, given, open, ranges, use)
-        return contents(found, name, ir_version)
+        return Contents(found, name, ir_version)
     parameters: dict[Key, str] = {}
     if hasattr(outputs, "outputs") and hasattr(outputs, "inputs"):
         network = outputs
@@ -177,23 +171,17 @@ def _contents(
     axes = {} if batch is None else _batch_axes(given, batch_axes)
     if axes and batch is not None:
         found = _of_any_batch(found, wanted, given, parameters, batch, axes)
-    return contents(found, name, ir_version)
-
-
-def contents(found: Written, name: str, ir_version: int | None) -> Contents:
-    """What is written to a file."""
-    ends = list(found.inputs.values()), list(found.outputs.values())
-    return Contents(found.exporter, *ends, name, ir_version)
+    return Contents(found, name, ir_version)
 
 
 def _of_any_batch(
-    found: Written,
+    found: Exporter,
     wanted: Mapping[str, Variable],
     given: Mapping[str, Variable],
     parameters: Mapping[Key, str],
     batch: str,
     axes: Mapping[str, int],
-) -> Written:
+) -> Exporter:
     """What a graph is written as, for any batch size."""
     sizes = sorted({given[n].shape[axis] for n, axis in axes.items()})
     if len(sizes) > 1:
@@ -209,7 +197,7 @@ def _of_any_batch(
             {batch: Dim(1)},
             names,
             {batch},
-            lambda graphs: opened(graphs, found.exporter.opset, [parameters] * len(graphs.graphs)),
+            lambda graphs: opened(graphs, found.opset, parameters),
         )
     except UnsupportedOperator:
         raise
@@ -220,19 +208,17 @@ def _of_any_batch(
         ) from None
 
 
-def opened(graphs: OpenGraphs, opset: int, parameters: Sequence[Mapping[Key, str]]) -> Written:
+def opened(graphs: OpenGraphs, opset: int, parameters: Mapping[Key, str]) -> Exporter:
     """The nodes of a graph for all open sizes, of those at several.
 
-    Args:
-        parameters: Names of the parameters of each.
     Raises:
         UnsupportedOperator: Functions cannot be written, all are named; ValueError: the nodes would
             differ, or have to be told a number that follows from no sizes.
     """
     folded: dict[Any, Any] = {}
-    parts = zip(graphs.graphs, parameters, _moving(graphs.graphs), strict=True)
-    found = [written(opset, *graph, names, folded, moving) for graph, names, moving in parts]
-    result: Written = OnnxOpener(found, graphs.sizes).run()
+    parts = zip(graphs.graphs, _moving(graphs.graphs), strict=True)
+    found = [written(opset, *graph, parameters, folded, moving) for graph, moving in parts]
+    result: Exporter = OnnxOpener(found, graphs.sizes).run()
     return result
 
 
@@ -258,7 +244,7 @@ def written(
     parameters: Mapping[Key, str],
     folded: dict[Any, Any] | None = None,
     moving: Mapping[Key, frozenset[int]] | None = None,
-) -> Written:
+) -> Exporter:
     """A graph in ONNX nodes.
 
     Raises:
@@ -269,9 +255,8 @@ def written(
     nodes = capture(edges)
     infer_again(nodes)
     types = _input_types(nodes, edges, inputs)
-    declared = {}
     for n, v in inputs.items():
-        declared[n] = x = Tensor(n, types.get(n, v.spec.dtype), v.shape)
+        exporter.inputs[n] = x = Tensor(n, types.get(n, v.spec.dtype), v.shape)
         exporter.values[v.edge.key] = x
         x.moving = (moving or {}).get(v.edge.key)
     for leaf in _leaves(edges):
@@ -289,15 +274,14 @@ def written(
             f"save: these functions cannot be written with opset {opset}: {listed} "
             "(documentation: onnx_export#functions-in-onnx-files)"
         )
-    ends = {}
     for n, v in outputs.items():
         y = exporter.values[v.edge.key]
         if y.name != "" or y.value is not None:  # an input, an initializer, or another output
             y = exporter.emit("Identity", y)
             y.shape = v.shape
         y.name = n
-        ends[n] = y
-    return Written(exporter, declared, ends)
+        exporter.outputs[n] = y
+    return exporter
 
 
 def _warn_of_unread(given: Mapping[str, Variable], read: Collection[Key]) -> None:
@@ -351,13 +335,7 @@ def _named(given: Named, what: str, prefix: str) -> dict[str, Variable]:
 
 def _leaves(edges: Sequence[Value]) -> list[Value]:
     """Leaves in the order in which the program used them."""
-    found: dict[Key, Value] = {}
-    for node in capture(edges):
-        for i, v in enumerate(node.inputs):
-            rng = node.op.takes_rng and i == len(node.inputs) - 1
-            if v is not None and v.node is None and not rng:
-                found.setdefault(v.key, v)
-    return list(found.values())
+    return [v for v in in_order(capture(edges), ()) if isinstance(v, Value)]
 
 
 def _is_array(v: Value) -> bool:
