@@ -20,6 +20,8 @@ SIZES = [
     (1, 777, 130),
     (1, 33, 4111),
     (1, 4099, 3),
+    (2, 301, 1500),
+    (7, 133, 335),
     (129, 1, 63),
     (70, 90, 110),
 ]
@@ -54,7 +56,7 @@ def test_products_of_odd_sizes(ta: bool, tb: bool, dtype: np.dtype) -> None:
 @pytest.mark.parametrize("y_type", DTYPES, ids=str)
 def test_every_array_has_its_own_element_type(x_type: Any, w_type: Any, y_type: Any) -> None:
     rng = np.random.default_rng(1)
-    for m, k, n in ((3, 4, 5), (40, 60, 50), (1, 70, 90)):
+    for m, k, n in ((3, 4, 5), (40, 60, 50), (1, 70, 90), (7, 70, 900)):
         x, w = random(rng, (m, k), x_type), random(rng, (k, n), w_type)
         for b_type in DTYPES:
             b, z = random(rng, (n,), b_type), random(rng, (m, n), b_type)

@@ -50,15 +50,17 @@ template <int R, int K, bool whole, class T>
 NNL_INLINE void weigh_block(const T* v, const float* p, int64_t n, int64_t e, int64_t lanes,
                             float* sums) {
   Lanes s[R][K];
-  for (int r = 0; r < R; ++r)
-    for (int k = 0; k < K; ++k) s[r][k] = get<whole>(sums + r * e + k * kLanes, lanes);
+  unroll<R>(NNL_EACH(r) {
+    unroll<K>(NNL_EACH(k) { s[r][k] = get<whole>(sums + r * e + k * kLanes, lanes); });
+  });
   for (int64_t j = 0; j < n; ++j, v += e)
-    for (int k = 0; k < K; ++k) {
+    unroll<K>(NNL_EACH(k) {
       const Lanes x = get<whole>(v + k * kLanes, lanes);
-      for (int r = 0; r < R; ++r) s[r][k] += p[r * kScores + j] * x;
-    }
-  for (int r = 0; r < R; ++r)
-    for (int k = 0; k < K; ++k) put<whole>(sums + r * e + k * kLanes, s[r][k], lanes);
+      unroll<R>(NNL_EACH(r) { s[r][k] += p[r * kScores + j] * x; });
+    });
+  unroll<R>(NNL_EACH(r) {
+    unroll<K>(NNL_EACH(k) { put<whole>(sums + r * e + k * kLanes, s[r][k], lanes); });
+  });
 }
 
 template <int R, class T>

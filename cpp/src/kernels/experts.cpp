@@ -11,12 +11,12 @@
 #include "line.h"
 #include "nnl/errors.h"
 #include "nnl/threads.h"
+#include "row_product.h"
 #include "space.h"
 
 namespace nnl {
 namespace {
 
-constexpr int64_t kFew = 3;        // rows for which a matrix is read as it lies, once
 constexpr int64_t kRows = 96;      // rows that are gathered at a time
 constexpr int64_t kColumns = 512;  // columns of one piece of work
 
@@ -61,9 +61,10 @@ class Choices {
 struct Rows {
   DType type;
   int64_t width, per;
-  void gather(const void* x, const int64_t* entries, int64_t n, float* to) const {
+  // Rows of `to` are `step` apart.
+  void gather(const void* x, const int64_t* entries, int64_t n, float* to, int64_t step) const {
     for (int64_t i = 0; i < n; ++i)
-      load_any(type, x, entries[i] / per * width, to + i * width, width);
+      load_any(type, x, entries[i] / per * width, to + i * step, width);
   }
 };
 Rows rows_of(const Spec& x, const Spec& index) {
@@ -88,9 +89,11 @@ class ExpertProduct : public Kernel {
         f_(s.out[0].shape[2]),
         choices_(s.in[2], experts_, space_) {
     Space part;
-    gathered_ = part.floats(kRows * d_);
+    // rows for which a matrix is read as it lies, once
+    if (s.in[1].dtype != DType::f16) few_ = FewRows::most(s.in[1].dtype, transposed_);
+    gathered_ = part.floats(kRows * FewRows::step_of(d_));
     packed_ = part.floats(gemm::packed_size(d_, gemm::kPanel));
-    sums_ = part.floats(std::max(kRows * gemm::kPanel, kFew * kColumns));
+    sums_ = part.floats(std::max(kRows * gemm::kPanel, few_ * kColumns));
     blocks_ = (f_ + kColumns - 1) / kColumns;
     parts_ = std::max<int64_t>(1, std::min<int64_t>(threads(), experts_ * blocks_));
     for (int64_t i = 0; i < parts_; ++i) starts_.push_back(space_.take(part.size()));
@@ -126,20 +129,20 @@ class ExpertProduct : public Kernel {
                   columns);
     };
     float* sums = Space::at(memory, sums_);
+    if (n <= few_) {
+      const int64_t step = FewRows::step_of(d_);
+      x_.gather(b.in[0], entries, n, gathered, step);
+      const FewRows rows{s_.in[1].dtype, transposed_ ? 1 : f_, transposed_ ? d_ : 1, n, d_, step,
+                         width};
+      rows.run(b.in[1], e * d_ * f_ + first * rows.column, gathered, width, sums);
+      return each(0, n, sums, first, width);
+    }
     typed(s_.in[1].dtype, b.in[1], [&](auto* w) {
       w += e * d_ * f_;
-      if (n <= kFew) {
-        x_.gather(b.in[0], entries, n, gathered);
-        if (transposed_)
-          dots(w + first * d_, gathered, n, width, sums);
-        else
-          add_rows(w + first, gathered, n, width, sums);
-        return each(0, n, sums, first, width);
-      }
       float* packed = Space::at(memory, packed_);
       for (int64_t begin = 0; begin < n; begin += kRows) {
         const int64_t rows = std::min(kRows, n - begin);
-        x_.gather(b.in[0], entries + begin, rows, gathered);
+        x_.gather(b.in[0], entries + begin, rows, gathered, d_);
         for (int64_t at = first; at < first + width; at += gemm::kPanel) {
           const int64_t m = std::min(gemm::kPanel, first + width - at);
           if (transposed_)
@@ -153,36 +156,6 @@ class ExpertProduct : public Kernel {
     });
   }
 
-  // Each column of the matrix lies in one run: n rows times `width` of them.
-  template <class T>
-  void dots(const T* w, const float* x, int64_t n, int64_t width, float* sums) const {
-    for (int64_t j = 0; j < width; ++j, w += d_)
-      for (int64_t i = 0; i < n; ++i)
-        sums[i * width + j] = sum_of(lane_sums(d_, [&](int64_t c, int64_t lanes, auto whole) {
-          return get<whole()>(w + c, lanes) * get<whole()>(x + i * d_ + c, lanes);
-        }));
-  }
-
-  // Columns lie next to each other: two rows of the matrix at a time onto the sums.
-  template <class T>
-  void add_rows(const T* w, const float* x, int64_t n, int64_t width, float* sums) const {
-    std::fill_n(sums, n * width, 0.0f);
-    for (int64_t c = 0; c < d_; c += 2, w += 2 * f_) {
-      const bool two = c + 1 < d_;
-      for (int64_t i = 0; i < n; ++i) {
-        const float a = x[i * d_ + c], k = two ? x[i * d_ + c + 1] : 0.0f;
-        const T* next = two ? w + f_ : w;
-        float* to = sums + i * width;
-        by_lanes(width, [&](int64_t j, int64_t lanes, auto whole) {
-          put<whole()>(to + j,
-                       get<whole()>(to + j, lanes) + a * get<whole()>(w + j, lanes) +
-                           k * get<whole()>(next + j, lanes),
-                       lanes);
-        });
-      }
-    }
-  }
-
   Signature s_;
   bool transposed_;
   int64_t experts_;
@@ -190,7 +163,7 @@ class ExpertProduct : public Kernel {
   int64_t d_, f_;
   Space space_;
   Choices choices_;
-  int64_t blocks_, parts_;
+  int64_t few_ = 0, blocks_, parts_;
   std::vector<size_t> starts_;
   size_t gathered_, packed_, sums_;
 };
@@ -231,8 +204,8 @@ class ExpertWeight : public Kernel {
     if (!n) std::fill_n(to, rows * columns, 0.0f);
     for (int64_t at = 0; at < n; at += kRows) {
       const int64_t some = std::min(kRows, n - at);
-      rows_.gather(b.in[transposed_ ? 1 : 0], entries + at, some, x);
-      columns_.gather(b.in[transposed_ ? 0 : 1], entries + at, some, g);
+      rows_.gather(b.in[transposed_ ? 1 : 0], entries + at, some, x, rows);
+      columns_.gather(b.in[transposed_ ? 0 : 1], entries + at, some, g, columns);
       gemm::pack(static_cast<const float*>(g), columns, 1, some, columns, packed);
       gemm::multiply(x, 1, rows, packed, to, columns, rows, columns, some, at > 0);
     }

@@ -3,6 +3,7 @@
 #pragma once
 #include <initializer_list>
 #include <type_traits>
+#include <utility>
 
 #include "nnl/kernel.h"
 #include "nnl/threads.h"
@@ -130,6 +131,18 @@ NNL_INLINE void by_lanes(int64_t n, F&& f) {
   for (; i + kLanes <= n; i += kLanes) f(i, int64_t{kLanes}, std::true_type{});
   if (i < n) f(i, n - i, std::false_type{});
 }
+
+// f(0), ..., f(N - 1), each with its number as a constant: arrays of vectors then stay in registers,
+// which they do not where loops in loops run over them.
+template <class F, int... i>
+NNL_INLINE void unroll(F&& f, std::integer_sequence<int, i...>) {
+  (f(std::integral_constant<int, i>{}), ...);
+}
+template <int N, class F>
+NNL_INLINE void unroll(F&& f) {
+  unroll(f, std::make_integer_sequence<int, N>{});
+}
+#define NNL_EACH(i) [&](auto i) __attribute__((always_inline))
 
 // Lanes i and i + 8, then i and i + 4, ... are combined by f.
 template <class F>
