@@ -43,6 +43,8 @@ void resize(Tensor& x, const Shape& shape) {
 }
 
 void copy(Tensor& x, nb::handle value) {
+  if (nb::isinstance<nb::list>(value))
+    return x.copy_strings(nb::cast<std::vector<std::string>>(value));
   const Contiguous array(value);
   if (array.shape().size() == x.spec().shape.size()) resize(x, array.shape());
   array.check(x);
@@ -74,7 +76,8 @@ nb::dict run(Model& model, nb::dict inputs) {
     model.run();
   }
   nb::dict found;
-  for (const Tensor& y : model.outputs()) found[y.name().c_str()] = bytes(y);
+  for (const Tensor& y : model.outputs())
+    found[y.name().c_str()] = y.is_text() ? nb::cast(y.strings()) : nb::object(bytes(y));
   return found;
 }
 

@@ -42,6 +42,35 @@ void Tensor::resize(const Shape& shape) {
   of_->resize(*this, shape);
 }
 
+void Tensor::copy_strings(const std::vector<std::string>& values) {
+  const bool whole = spec_.dtype == DType::i64;
+  if (!words_ || !(whole || spec_.dtype == DType::f32))
+    throw ValueError(name_ + " takes no strings");
+  check_count(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto found = std::find(words_->begin(), words_->end(), values[i]);
+    const int64_t number = found == words_->end() ? -1 : found - words_->begin();
+    if (whole)
+      static_cast<int64_t*>(data_)[i] = number;
+    else
+      static_cast<float*>(data_)[i] = static_cast<float>(number);
+  }
+}
+
+std::vector<std::string> Tensor::strings() const {
+  if (!words_) throw ValueError(name_ + " holds no strings");
+  std::vector<std::string> found;
+  for (int64_t i = 0; i < size(); ++i) {
+    const double number = spec_.dtype == DType::f32   ? static_cast<const float*>(data_)[i]
+                          : spec_.dtype == DType::i64 ? static_cast<const int64_t*>(data_)[i]
+                                                      : -1;
+    if (!(number >= 0 && number < static_cast<double>(words_->size())))
+      throw ValueError(name_ + " is a string that the model does not know");
+    found.push_back((*words_)[static_cast<size_t>(number)]);
+  }
+  return found;
+}
+
 // ---- files ----
 
 ModelFile::ModelFile(const std::string& path) : state_(std::make_shared<State>(path)) {}

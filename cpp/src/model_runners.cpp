@@ -64,6 +64,10 @@ ModelRunners::ModelRunners(ModelFile of, const std::string& wanted)
   const Runner& runner = *fitted_.front().runner;
   for (const auto& [name, i] : runner.outputs())
     outputs.push_back({name, runner.spec(i), runner.data(i), this, i});
+  for (std::vector<Tensor>* ends : {&inputs, &outputs})
+    for (Tensor& end : *ends)
+      if (std::count(program.texts.begin(), program.texts.end(), end.name()))
+        end.words_ = &program.words;
 }
 
 // Inputs get memory of their own; arrays of the file are in the form that the program reads.

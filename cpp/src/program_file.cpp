@@ -23,7 +23,7 @@
 namespace nnl {
 namespace {
 
-constexpr int version = 2;  // 1: no open sizes
+constexpr int version = 3;  // 1: no open sizes; 2: no strings
 constexpr const char* program_tensor = "nnl.program";
 // ---- programs ----
 
@@ -66,6 +66,10 @@ class Reader {
     for (const Json& step : json_.at("steps").array()) data_.steps.push_back(read_step(step, 0));
     for (const auto& [name, number] : json_.at("outputs").object())
       data_.outputs.emplace_back(name, value(number));
+    if (const Json* words = json_.find("words")) {
+      for (const Json& word : words->array().at(0).array()) data_.words.push_back(word.text());
+      for (const Json& name : words->array().at(1).array()) data_.texts.push_back(name.text());
+    }
     for (const Json& number : json_.at("kept").array()) data_.kept.push_back(value(number));
     for (const Json& pair : json_.at("results").array())
       data_.results[value(pair.array().at(0))] = given(pair.array().at(1));
@@ -327,9 +331,13 @@ void ProgramFile::read() {
                        " in 'nnl.program'");
     if (own < 1) throw ValueError("its version is unknown");
     for (const auto& [name, one] : data.at("programs").object())
-      if (programs_.emplace_back(name, Reader(one).read()); own < 2)
-        if (!programs_.back().second.dims.empty())
+      if (programs_.emplace_back(name, Reader(one).read()); own < 3) {
+        const ProgramData& program = programs_.back().second;
+        if (!program.texts.empty())
+          throw ValueError("program '" + name + "' has strings, which are of version 3");
+        if (own < 2 && !program.dims.empty())
           throw ValueError("program '" + name + "' has open sizes, which are of version 2");
+      }
     const auto parameters = tensors_->metadata.find("parameters");
     if (parameters == tensors_->metadata.end()) return;
     const Json names = Json::parse(parameters->second);

@@ -88,6 +88,9 @@ def lower(network: Network, target: Target, moving: Collection[int] = ()) -> Low
     Raises:
         CannotLower: With every function that cannot be said, where it was called, and the reason.
     """
+    if network.words.names:
+        texts = ", ".join(sorted(network.words.names))
+        raise CannotLower(target.name, network.name, [f"{texts}: strings, which only .nnlp holds"])
     with (
         using(auto_forward=False, no_grad=False, target=reference.context().target),
         tracing(None),

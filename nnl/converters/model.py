@@ -34,6 +34,7 @@ from nnl.core.parameter import (
 )
 from nnl.core.variable import Variable, forward_all
 from nnl.graph.open_recording import ATTEMPTS, OpenGraphs, record_open
+from nnl.graph.words import Words
 
 logger = logging.getLogger("nnl")
 Key = tuple[int, int]  # of an edge, see Value.key
@@ -48,6 +49,7 @@ class Network:
         inputs, outputs: Variables by name.
         parameters: The registry that its parameters are in.
         names: What the file calls its edges, by their keys.
+        words: The strings that it holds as numbers, and what of its ends are strings.
         states: What those parameters begin with that a run leaves for the next one, by name.
     """
 
@@ -57,6 +59,7 @@ class Network:
     parameters: OrderedDict[str, Any] = field(default_factory=OrderedDict)
     names: dict[Key, str] = field(default_factory=dict)
     states: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    words: Words = field(default_factory=Words)
 
     def reset(self, *names: str) -> None:
         """Let states begin again, all of them if none is named.
@@ -278,6 +281,9 @@ class Built(Model):
 
     def _messages(self, network: Network) -> tuple[Any, list[Stored]]:
         """A network as NNabla's message, and its parameters."""
+        if network.words.names:
+            texts = ", ".join(sorted(network.words.names))
+            raise NotImplementedError(f"{self.where}: {texts}: strings, which only .nnlp holds")
         sizes = [v.shape[0] for v in network.inputs.values() if v.shape]
         entry: dict[str, Any] = {
             "name": network.name,
@@ -351,7 +357,8 @@ class ForeignModel(Built):
                     f"{self.where}: the input {name!r} has the impossible shape {shape}"
                 )
             inputs[name] = x = Variable(shape)  # takes no memory yet
-            x.data.set_spec(x.spec.with_dtype(np.float32 if info.dtype is None else info.dtype))
+            dtype = np.float32 if info.dtype is None else info.dtype
+            x.data.set_spec(x.spec.with_dtype(np.int64 if dtype == np.object_ else dtype))
         with parameter_scope("", scope), using(auto_forward=False), shared_values(self._shared):
             result = self._model(**inputs)
         values = result if isinstance(result, tuple) else (result,)
@@ -359,7 +366,10 @@ class ForeignModel(Built):
         for name, y in outputs.items():
             if not isinstance(y, Variable):
                 raise ValueError(f"{self.where}: the output {name!r} does not depend on the inputs")
-        return Network(self.name(), inputs, outputs, scope)
+        return Network(self.name(), inputs, outputs, scope, words=self._words(outputs))
+
+    def _words(self, outputs: Mapping[str, Variable]) -> Words:
+        return Words()
 
 
 class OnnxFile(ForeignModel):
@@ -379,6 +389,12 @@ class OnnxFile(ForeignModel):
 
     def name(self) -> str:
         return self._model.model.graph.name or "network"
+
+    def _words(self, outputs: Mapping[str, Variable]) -> Words:
+        text = np.dtype(object)
+        names = [v.name for v in self._model.infos if v.dtype == text]
+        names += [name for name, y in outputs.items() if y.info == text]
+        return Words(self._model.model.words.strings, names) if names else Words()
 
 
 class TensorFlowGraph(ForeignModel):

@@ -75,14 +75,17 @@ class _Written:
         with self._shared(network):
             graph = network.outputs, network.inputs
             self.saver.add(name, *lower_graph(self.saver, name, *graph))
+        self.saver.programs[name].words = network.words
 
     def add_open(self, prefix: str, model: Model) -> None:
         """Add a program that runs at any size that the model leaves open."""
 
         def use(graphs: OpenGraphs, networks: list[Network]) -> None:
             self._networks += networks
+            name = prefix[:-1] or networks[0].name
             with self._shared(networks[0]):
-                self.saver.add_open(prefix[:-1] or networks[0].name, graphs)
+                self.saver.add_open(name, graphs)
+            self.saver.programs[name].words = networks[0].words
 
         record_networks(model, use, _simplify)
 

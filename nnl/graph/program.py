@@ -21,6 +21,7 @@ from nnl.core.spec import Spec
 from nnl.ext.library import HOST, is_plain
 from nnl.graph.program_text import text
 from nnl.graph.sizes import Dim
+from nnl.graph.words import Words
 
 SPACE = HOST
 # What a value is for: given at every run, trained, kept from run to run, fixed, or made by a step.
@@ -224,6 +225,7 @@ class Program:
         carries: {given slot: slot whose value it has after the run; 0 for zeros}.
         defaults: {op: its attributes' defaults}, in a program from a file.
         dims: {name: open size}, of a program that runs at any; slots have those of an example.
+        words: The strings at its boundary.
         fused: Whether the passes before `choose_kernels` have run.
         steady: Whether given values that are no inputs stay as they are from run to run.
         space: The memory space of all values: a device's, if anything runs there.
@@ -245,6 +247,7 @@ class Program:
         self.carries: dict[int, int] = {}
         self.defaults: dict[str, dict[str, Any]] = {}
         self.dims: dict[str, Dim] = {}
+        self.words = Words()
         self.fused = self.steady = False
         self.space = space
 

@@ -20,8 +20,9 @@ from nnl.graph.program import INTERMEDIATE, ROLES, Program, Slot, Source, Step, 
 from nnl.graph.program_text import changed, defaults_of
 from nnl.graph.sizes import LARGEST, OPERATORS, Dim, Expression, Size
 from nnl.graph.summary import cost
+from nnl.graph.words import Words
 
-VERSION = 2  # 1: no open sizes
+VERSION = 3  # 1: no open sizes; 2: no strings
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32",
     "uint32", "int64", "uint64", "bool",
@@ -64,6 +65,7 @@ def to_dict(program: Program) -> dict[str, Any]:
           those that move, with {"size": expression} in the place of numbers; see sizes.
           "elementwise" is the program of an element-wise op: {code, constants, shapes of the
           inputs}.
+        - words: [strings in order of their numbers, names of inputs and outputs that are strings].
         - outputs, kept, plain, results, carries: see Program.
     Raises:
         NotImplementedError: A step runs Python code, which is not data.
@@ -89,7 +91,14 @@ def to_dict(program: Program) -> dict[str, Any]:
     }
     if program.dims:
         data["dims"] = {name: list(dim) for name, dim in program.dims.items()}
+    if program.words.names:
+        data["words"] = [list(program.words.strings), sorted(program.words.names)]
     return data
+
+
+def version_of(program: Program) -> int:
+    """The oldest version of the format that has what it needs."""
+    return 3 if program.words.names else 2 if program.dims else 1
 
 
 def _with_parts(step: Step) -> list[Step]:
@@ -220,6 +229,17 @@ class _Reader:
             if o and program.slots[o].spec is not program.slots[to].spec:
                 raise Damaged(f"value {to} gets another shape or type, that of value {o}")
         program.fused, program.steady = bool(data["fused"]), True
+        if "words" in data:
+            program.words = self._words(*data["words"])
+
+    def _words(self, strings: Any, names: Any) -> Words:
+        if not all(type(s) is str for s in (*strings, *names)):
+            raise Damaged("its strings are none")
+        inputs = {self.program.slots[i].name for i in self.program.inputs}
+        unknown = {*names} - inputs - {*self.program.outputs}
+        if unknown:
+            raise Damaged(f"strings are its {min(unknown)!r:.40}, which it does not have")
+        return Words(strings, names)
 
     def _add_value(self, n: int, dtype: str, shape: Any, more: Any = None) -> None:
         if dtype not in DTYPES:

@@ -35,7 +35,7 @@ from nnl.graph.open_program import check_open, sizes_of
 from nnl.graph.plan import Plan
 from nnl.graph.profile import PROFILES
 from nnl.graph.program import INPUT, Program, verify
-from nnl.graph.program_data import VERSION, Damaged, dtype_of, from_dict, to_dict
+from nnl.graph.program_data import VERSION, Damaged, dtype_of, from_dict, to_dict, version_of
 from nnl.graph.turns import Runners, Turns
 
 TENSOR = "nnl.program"
@@ -58,7 +58,7 @@ def write(
     """
     if not os.fspath(path).lower().endswith(f".{FORMAT}"):
         raise ValueError(f"{os.fspath(path)}: programs are saved in files of the name *.{FORMAT}")
-    version = VERSION if any(p.dims for p in programs.values()) else 1  # older readers take it
+    version = max(map(version_of, programs.values()), default=1)  # older readers take it
     data = {"version": version, "programs": {k: to_dict(p) for k, p in programs.items()}}
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     tensors = {name: nd.read("host") for name, nd in arrays.items()}
@@ -114,8 +114,11 @@ class Programs:
             self._data: dict[str, Any] = dict(data["programs"])
             self._programs = {str(k): from_dict(d) for k, d in self._data.items()}
             for name, program in self._programs.items():
-                if program.dims and version == "1":
-                    raise Damaged(f"program {name!r} has open sizes, which are of version 2")
+                if version_of(program) > int(version):
+                    what = "strings" if program.words.names else "open sizes"
+                    raise Damaged(
+                        f"program {name!r} has {what}, which are of version {version_of(program)}"
+                    )
                 if program.dims:
                     check_open(program)
             self._parameters: dict[str, bool] = dict(json.loads(metadata.get("parameters", "{}")))
@@ -247,10 +250,17 @@ class Programs:
             TypeError: An input is missing, or unknown. ValueError: It has another shape.
         """
         name = self._chosen(program)
+        words, where = self[name].words, f"{self.where}: {name}"
+        if not words.names:
+            return self._run(name, where, inputs)
+        return words.end(where, self._run(name, where, words.begin(where, inputs)))
+
+    def _run(
+        self, name: str, where: str, inputs: Mapping[str, Any]
+    ) -> dict[str, np.ndarray[Any, Any]]:
         if not self[name].dims:
             outputs: dict[str, np.ndarray[Any, Any]] = self.runner(name).run(inputs)
             return outputs
-        where = f"{self.where}: {name}"
         check_names(where, inputs, self._inputs[name])
         values = {k: numbers(f"{where}: {k}", v, "numbers") for k, v in inputs.items()}
         models = self._models_of(name)

@@ -17,8 +17,10 @@ from onnx import TensorProto as T  # noqa: E402
 from onnx import helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
+from nnl.cli.main import main  # noqa: E402
 from nnl.converters.onnx import load  # noqa: E402
 from nnl.converters.onnx.errors import OnnxError  # noqa: E402
+from tests.native.kernels import require_library  # noqa: E402
 
 ML = "ai.onnx.ml"
 TYPES = {"f": T.FLOAT, "i": T.INT64, "O": T.STRING, "d": T.DOUBLE}
@@ -304,7 +306,7 @@ def test_regressors_of_scikit_learn():
             agrees(exported(model.fit(x, y), x), model.predict(x), x)
 
 
-def test_strings_in_and_labels_out():
+def test_strings_in_and_labels_out(tmp_path):
     """A ColumnTransformer over strings and numbers, with labels that are strings."""
     import skl2onnx
     from skl2onnx.common.data_types import FloatTensorType, StringTensorType
@@ -330,6 +332,71 @@ def test_strings_in_and_labels_out():
     net = load(file)
     net.run(**given)
     assert all(e.runners is not None for e in net._plans._plans.values())
+    check_programs(file, net, given, tmp_path)
     given["colour"] = np.where(RNG.random((200, 1)) < 0.5, colours, "unheard of")
     table[:, 0] = given["colour"][:, 0]
     np.testing.assert_array_equal(net.run(**given)[0], model.predict(table))
+
+
+def check_programs(file: bytes, net: Any, given: Any, tmp_path: Any) -> None:
+    """A program has strings at its ends, in Python and in C++; other formats say what they lack."""
+    (tmp_path / "m.onnx").write_bytes(file)
+    path = str(tmp_path / "m.nnlp")
+    assert main(["convert", str(tmp_path / "m.onnx"), path]) == 0
+    want = dict(zip(net.outputs, net.run(**given), strict=True))
+    want["output_probability"] = np.array([list(r.values()) for r in want["output_probability"]])
+    programs = nn.load_program(path)
+    programs.save(tmp_path / "again.nnlp")
+    for program in (programs, nn.load_program(tmp_path / "again.nnlp")):
+        found = program.run(**given)
+        np.testing.assert_array_equal(found["output_label"], want["output_label"])
+        np.testing.assert_allclose(
+            found["output_probability"], want["output_probability"], atol=1e-6
+        )
+    with pytest.raises(TypeError, match=r"colour is int64 \(200, 1\), wanted strings"):
+        programs.run(**given | {"colour": np.zeros((200, 1), int)})
+    model = require_library().Model(path)
+    for k, v in given.items():
+        model.resize(k, v.shape)
+    texts = {
+        k: v.ravel().tolist() if v.dtype == object else np.ascontiguousarray(v)
+        for k, v in given.items()
+    }
+    assert model.run(texts)["output_label"] == want["output_label"].tolist()
+    with pytest.raises(ValueError, match="numbers takes no strings"):
+        model.run({"numbers": ["a"]})
+    with pytest.raises(ValueError, match="colour has 200 elements, got 1"):
+        model.run({"colour": ["a"]})
+    for name in ("m.nnp", "m.tflite"):
+        assert main(["convert", str(tmp_path / "m.onnx"), str(tmp_path / name)]) != 0
+
+
+@pytest.mark.parametrize("backend", ["cpu", "numpy"])
+def test_a_string_that_comes_back_unknown(backend, tmp_path):
+    """One that only moves is not known: a program has no string to give."""
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "s"], ["y"]),
+         helper.make_node("Equal", ["x", "a"], ["e"])],
+        "g",
+        [helper.make_tensor_value_info("x", T.STRING, [2])],
+        [helper.make_tensor_value_info("y", T.STRING, [2, 1]),
+         helper.make_tensor_value_info("e", T.BOOL, [2])],
+        [helper.make_tensor("s", T.INT64, [2], [2, 1]),
+         helper.make_tensor("a", T.STRING, [1], [b"a"])],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    onnx.save(proto, tmp_path / "m.onnx")
+    x = words("a", "b")
+    y, e = load(proto).run(x)
+    assert y.tolist() == [["a"], ["b"]] and e.tolist() == [True, False]
+    assert main(["convert", str(tmp_path / "m.onnx"), str(tmp_path / "m.nnlp")]) == 0
+    program = nn.load_program(tmp_path / "m.nnlp")
+    with nn.context_scope(nn.Context([f"{backend}:float"])):
+        assert program.run(x=words("a", "a"))["y"].tolist() == [["a"], ["a"]]
+        with pytest.raises(
+            ValueError, match="m.nnlp: g: gives a string back that it does not know"
+        ):
+            program.run(x=x)
+    model = require_library().Model(str(tmp_path / "m.nnlp"))
+    with pytest.raises(ValueError, match="y is a string that the model does not know"):
+        model.run({"x": ["a", "b"]})

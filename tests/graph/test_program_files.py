@@ -239,7 +239,7 @@ def rewritten(path, change, **metadata):
 
 
 def newer(program, arrays):
-    program["version"] = 3
+    program["version"] = 4
 
 
 def lost(program, arrays):
@@ -273,7 +273,7 @@ def named_alike(program, arrays):
         (carried, "a.nnlp: damaged: value 2 gets another shape or type, that of value 4"),
         (copied, "a.nnlp: damaged: value 2 is no copy of value 1"),
         (named_alike, r"a.nnlp: damaged: two of the inputs \['x', 'x', 'x0'\] have one name"),
-        (newer, "a.nnlp: has version 3 of the format, this nnl reads 2"),
+        (newer, "a.nnlp: has version 4 of the format, this nnl reads 3"),
         (lost, "a.nnlp: damaged: there is no tensor 'fc/affine/W'"),
         (other, r"a.nnlp: damaged: 'fc/affine/W' is float32\[2, 4\], wanted float32\[3, 4\]"),
         (unknown, "a.nnlp: damaged: there is no value 77"),

@@ -200,7 +200,7 @@ def test_a_label_out_of_range_names_the_function(tmp_path):
 
 @pytest.mark.parametrize(
     "version,text",
-    [("3", "has version 3 of the format, this nnl reads 2"), ("x", "its version is unknown")],
+    [("4", "has version 4 of the format, this nnl reads 3"), ("x", "its version is unknown")],
 )
 def test_other_versions_are_refused(version, text, tmp_path):
     path = saved(tmp_path)

@@ -90,6 +90,12 @@ class NNL_API Tensor {
     check<T>();
     bind(static_cast<void*>(values), count * sizeof(T));
   }
+  // Strings, of a model that has some: its elements are their numbers, -1 for one that the model
+  // does not know. ValueError: it holds none, another number of them, or a number of none.
+  bool is_text() const { return words_ != nullptr; }
+  void copy_strings(const std::vector<std::string>& values);
+  std::vector<std::string> strings() const;
+
   void bind(void* data) { bind(data, spec_.bytes()); }  // as many bytes as the spec has
   void bind(void* data, size_t bytes);
 
@@ -114,6 +120,7 @@ class NNL_API Tensor {
   int value_;         // its number there
   size_t room_ = 0;   // bytes of the memory that it is bound to, where sizes are open
   std::vector<OpenAxis> axes_;
+  const std::vector<std::string>* words_ = nullptr;
 };
 
 // A file of programs, .nnlp or .nnp, mapped, and the arrays that they share. A handle: copies are

@@ -98,6 +98,8 @@ struct ProgramData {
   std::map<int, int> results;  // value -> the given value that it is a new copy of
   std::map<int, int> carries;  // given value -> the value that it has after a run, 0 for zeros
   std::vector<OpenSize> dims;
+  std::vector<std::string> words;  // strings in order of their numbers, which it computes with
+  std::vector<std::string> texts;  // inputs and outputs that are strings
 };
 
 // Brings an open program to other sizes of its dims, in their order. Shapes of what steps make

@@ -18,6 +18,7 @@ from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.model import Graph, Model, Node, subgraphs
 from nnl.converters.onnx.values import array, dtype_of, is_var, known, tagged, var
 from nnl.core.variable import Variable
+from nnl.graph import words as boundary
 
 STRING = np.dtype(object)
 _MOVES = (
@@ -33,29 +34,11 @@ def is_text(x: Any) -> bool:
     return is_var(x) and dtype_of(x) == STRING
 
 
-class Words:
+class Words(boundary.Words):
     """The strings of a model in order of their numbers."""
 
     def __init__(self, model: Model) -> None:
-        self.strings = tuple(dict.fromkeys(_strings(model.graph)))
-        self._numbers = {s: i for i, s in enumerate(self.strings)}
-
-    def numbers(self, strings: Any) -> Any:
-        """The numbers of strings, -1 for those that the model does not know, as int64."""
-        a = np.asarray(strings)
-        found = [self._numbers.get(s, -1) for s in a.reshape(-1).tolist()]
-        return np.array(found, np.int64).reshape(a.shape)
-
-    def words(self, numbers: Any) -> Any:
-        """The strings of numbers.
-
-        Raises:
-            OnnxError: There is none of a number: it was not known where it came in.
-        """
-        a = np.asarray(numbers).astype(np.int64)
-        if a.size and a.min() < 0:
-            raise OnnxError("gives a string back that the model does not know")
-        return np.array(self.strings or [""], STRING)[a]
+        super().__init__(dict.fromkeys(_strings(model.graph)))
 
     def variable(self, strings: Any) -> Variable:
         """Strings as a constant of a static graph."""
