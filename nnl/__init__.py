@@ -72,8 +72,8 @@ __all__ = [
     "forward_all", "functions", "get_auto_forward",
     "get_current_context", "get_current_parameter_scope", "get_parameters", "grad",
     "load_parameters", "load_program", "logger", "memory_budget", "no_grad", "parameter_scope",
-    "print_graph", "profile", "recompute", "recompute_fn", "save_parameters", "save_program",
-    "scan", "schema", "seed", "set_auto_forward", "set_cache_size", "set_default_context",
+    "print_graph", "profile", "quantize", "recompute", "recompute_fn", "save_parameters",
+    "save_program", "scan", "schema", "seed", "set_auto_forward", "set_cache_size", "set_default_context",
     "set_function_post_hook", "set_function_pre_hook",
     "set_global_recompute", "set_solver_post_hook", "set_solver_pre_hook", "set_threads", "switch",
     "unset_function_post_hook", "unset_function_pre_hook", "unset_solver_post_hook",
@@ -103,6 +103,7 @@ _HOST = (
     "reset_array_preference",
 )  # fmt: skip
 
+_MADE = {"coexecute": "coexec", "coexecution": "coexec", "quantize": "converters.quantizing"}
 _missing = _module_getattr("nnl", lambda: (*__all__, *_LAZY))
 
 
@@ -111,8 +112,8 @@ def __getattr__(name):
         return importlib.import_module(f"nnl.{name}")
     if name in _HOST:
         return getattr(importlib.import_module("nnl.ext.host_device"), name)
-    if name in ("coexecute", "coexecution"):
-        return getattr(importlib.import_module("nnl.coexec"), name)
+    if name in _MADE:
+        return getattr(importlib.import_module(f"nnl.{_MADE[name]}"), name)
     if name in ("Module", "Sequential"):
         from nnl.parametric_functions import module
 

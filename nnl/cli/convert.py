@@ -152,7 +152,7 @@ def add_commands(commands: Any) -> None:
     p.add_argument(
         "--quantization",
         action="store_true",
-        help="TFLITE, CSRC: in 8 bits, with the ranges that numbers take on --dataset",
+        help="ONNX, NNLP, TFLITE, CSRC: in 8 bits, with the ranges that numbers take on --dataset",
     )
     p.add_argument(
         "--dataset",
@@ -298,8 +298,8 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
         raise UsageError(f"the option --weights-file is for CSRC, not {target.name}")
     if args.quantization != (args.dataset is not None):
         raise UsageError("--quantization and --dataset FILE belong together")
-    if args.quantization and target.name not in ("TFLITE", "CSRC"):
-        raise UsageError(f"the option --quantization is for TFLITE and CSRC, not {target.name}")
+    if args.quantization and target.name not in ("ONNX", "NNLP", "TFLITE", "CSRC"):
+        raise UsageError(f"--quantization is for ONNX, NNLP, TFLITE and CSRC, not {target.name}")
     size, *further = args.batch_size or (None if target.name in ("NNP", "NNLP") else 1,)
     if further and target.name != "NNLP":
         raise UsageError(f"several batch sizes in one file are for NNLP, not {target.name}")

@@ -38,7 +38,7 @@ class WriteOptions:
         types: Of .nnb: types of variables by name.
         default_type: Of .nnb: the type of variables that `types` leaves out.
         weights_file: Of C source: weights are a file that the program loads.
-        dataset: Of .tflite and C: file of samples whose ranges 8 bits have, None for float32.
+        dataset: File of samples whose ranges 8 bits have, None for float32.
     """
 
     batch_size: int | None = None
@@ -171,9 +171,18 @@ def _write_onnx(model: Model, path: str, options: WriteOptions) -> None:
         save_model(path, model, options.version, options.ir_version)
         return
     how = {"opset": options.version, "ir_version": options.ir_version}
-    network = model.network(size)
+    network = with_bits(model.network(size, inference=options.dataset is not None), options)
     with parameter_scope("", network.parameters):
         save(path, network.outputs, network.inputs, batch=None, name=network.name, **how)
+
+
+def with_bits(network: Network, options: WriteOptions) -> Network:
+    """A network with the products in 8 bits, if a data set for that is given."""
+    if options.dataset is None:
+        return network
+    from nnl.converters.quantizing import quantize
+
+    return quantize(network, _samples(options.dataset, network))
 
 
 def _write_programs(model: Model, path: str, options: WriteOptions) -> None:
@@ -249,7 +258,7 @@ def cost_of_bits(model: Model, path: str, target: Format, options: WriteOptions)
     """What it costs that a file was written in 8 bits, in words; None where it was not, or where
     nothing runs it."""
     runtime = None if target.runtime is None else target.runtime(path, os.path.basename(path))
-    if options.dataset is None or (runtime is None and target.read is None):
+    if options.dataset is None or (runtime is None and target.name != "TFLITE"):
         return None
     from nnl.converters.tflite.calibration import accuracy
 

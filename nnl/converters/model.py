@@ -73,6 +73,12 @@ class Network:
             with parameter_scope("", self.parameters):
                 get_parameters(grad_only=False)[name].d = self.states[name]
 
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """Parameters by name."""
+        with parameter_scope("", self.parameters):
+            return dict(get_parameters(grad_only=False))
+
     def every_name(self) -> dict[Key, str]:
         """Names of edges by their keys, also those of inputs, outputs and parameters."""
         with parameter_scope("", self.parameters):

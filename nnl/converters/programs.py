@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnl.converters.formats import WriteOptions
+from nnl.converters.formats import WriteOptions, with_bits
 from nnl.converters.model import Built, Model, Network, NnpModel
 from nnl.converters.nnp.content import with_executor
 from nnl.converters.open_networks import record_networks
@@ -51,7 +51,7 @@ def write_programs(model: Model, path: str, options: WriteOptions) -> None:
             continue
         for name, network in _sized(prefix, part, options):
             try:
-                written.add(name, network)
+                written.add(name, with_bits(network, options))
             except ValueError as error:
                 raise ValueError(f"{model.where}: {error}") from None
     written.saver.write(path)
@@ -59,7 +59,8 @@ def write_programs(model: Model, path: str, options: WriteOptions) -> None:
 
 def stays_open(model: Model, options: WriteOptions) -> bool:
     """Whether the program of a model runs at any size that the model leaves open."""
-    return options.batch_size is None and not options.further and model.open_sizes().open
+    fixed = options.batch_size is not None or options.further or options.dataset
+    return not fixed and model.open_sizes().open
 
 
 class _Written:

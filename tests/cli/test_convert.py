@@ -245,8 +245,8 @@ def code_of(message: str) -> int:
         (["m.nnp", "o.onnx", "--api", "3"], "the option --api is for NNB, not ONNX"),
         (["m.nnp", "o.tflite", "--quantization"], "--quantization and --dataset FILE belong"),
         (
-            ["m.nnp", "o.onnx", "--quantization", "--dataset", "d"],
-            "the option --quantization is for TFLITE and CSRC, not ONNX",
+            ["m.nnp", "o.nnb", "--quantization", "--dataset", "d"],
+            "--quantization is for ONNX, NNLP, TFLITE and CSRC, not NNB",
         ),
         (["m.nnp", "o.nnp", "--nnp-version", "1.2"], "writes the functions of NNabla 1.39"),
         (["m.nnp", "o.nnp", "--ir_version", "8"], "--ir_version is for ONNX, not NNP"),

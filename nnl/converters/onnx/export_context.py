@@ -55,6 +55,7 @@ class Exporter:
         self._constants: dict[tuple[Any, ...], Tensor] = {}
         self._folded = {} if folded is None else folded
         self.casts: dict[tuple[int, Any], Tensor] = {}
+        self.whole: dict[int, Tensor] = {}  # what floats were cast from, by the id of these
         self._alive: list[Any] = []  # graphs whose ids are keys of `values`
 
     # ---- what handlers call ----
