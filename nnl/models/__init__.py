@@ -26,15 +26,20 @@ from nnl.models.stack import Layer, Stack
 from nnl.models.t5 import T5, t5
 from nnl.models.torch_weights import load_torch_weights
 from nnl.models.unet import unet
+from nnl.models.vision import Pair, Vision, pair_scores, pair_vectors, vision
+from nnl.models.whisper import Whisper, whisper
 
 __all__ = [
     "Decoder",
     "Encoder",
     "Layer",
     "NETWORKS",
+    "Pair",
     "Pretrained",
     "Stack",
     "T5",
+    "Vision",
+    "Whisper",
     "bert",
     "bert_masked_language_model",
     "build",
@@ -50,6 +55,8 @@ __all__ = [
     "load_torch_weights",
     "mlp",
     "mobilenet_v3",
+    "pair_scores",
+    "pair_vectors",
     "recurrent_language_model",
     "resnet",
     "resnext",
@@ -59,4 +66,6 @@ __all__ = [
     "synchronised",
     "t5",
     "unet",
+    "vision",
+    "whisper",
 ]

@@ -54,6 +54,7 @@ def decoder(
     counts: Any = None,
     slots: Any = None,
     last: bool = False,
+    crossed: Sequence[Cache] = (),
 ) -> Any:
     """Scores of the token that follows each position.
 
@@ -64,6 +65,7 @@ def decoder(
         counts: (B,), integers: how many of the T are new ones, the others fill up; all if left out.
         slots: (B,), different integers: which text of the caches each one is; in order if left out.
         last: Only the last new token of each text gets scores.
+        crossed: Of each layer that attends to another sequence: its keys and values of that.
     Returns:
         (B, T, vocabulary), or (B, vocabulary) with `last`.
     Raises:
@@ -95,7 +97,7 @@ def decoder(
         p = embedding(rows, c.longest, layers.width, "positions")
         h = h + F.reshape(p, (-1, length, layers.width))
     full = length if caches is None else c.longest
-    at = Where(positions, caches, before, counts, slots, length=full)
+    at = Where(positions, caches, before, counts, slots, length=full, crossed=crossed)
     h = norm(stack(dropped(h, layers.dropout), layers, at), layers, "out")
     h = last_rows(h, counts) if last else h
     rows = table(c.vocabulary, layers.width, "tokens" if c.tied else "head")

@@ -215,24 +215,34 @@ def heads_of(x: Any, heads: int, width: int) -> Any:
     return F.transpose(F.reshape(x, (*x.shape[:2], heads, width)), (0, 2, 1, 3))
 
 
+def apart(y: Any, heads: int, kv_heads: int, width: int) -> Any:
+    """Queries, keys and values by heads, from the sequence that has them side by side."""
+    batch, length = y.shape[:2]
+    if heads == kv_heads:  # one transposition makes all of them
+        y = F.transpose(F.reshape(y, (batch, length, 3, heads, width)), (2, 0, 3, 1, 4))
+        return F.split(y, axis=0)
+    y = heads_of(y, heads + 2 * kv_heads, width)
+    ends = (0, heads, heads + kv_heads, heads + 2 * kv_heads)
+    return [
+        F.slice(y, (0, a, 0, 0), (batch, b, length, width))
+        for a, b in zip(ends, ends[1:], strict=False)
+    ]
+
+
 def attention(x: Any, c: Stack, layer: Layer, at: Where, i: int, name: str) -> Any:
     """Attention of a sequence to itself, with the products before and after it: (B, T, width)."""
     d, h, g = c.head_width, c.heads, c.kv_heads
     if c.joined:
-        y = linear(x, (h + 2 * g) * d, f"{name}/qkv", "q" in c.bias)
-        ends = [0, h * d, (h + g) * d, (h + 2 * g) * d]
-        q, k, v = (
-            F.slice(y, (0, 0, a), (*y.shape[:2], b)) for a, b in zip(ends, ends[1:], strict=False)
-        )
+        q, k, v = apart(linear(x, (h + 2 * g) * d, f"{name}/qkv", "q" in c.bias), h, g, d)
     else:
         q = linear(x, h * d, f"{name}/q", "q" in c.bias)
         k = linear(x, g * d, f"{name}/k", "k" in c.bias)
         v = linear(x, g * d, f"{name}/v", "v" in c.bias)
-    if c.clip:
-        q, k, v = (F.clip_by_value(y, -c.clip, c.clip) for y in (q, k, v))
-    if c.qk_norm == "whole":
-        q, k = norm(q, c, f"{name}/q_norm"), norm(k, c, f"{name}/k_norm")
-    q, k, v = heads_of(q, h, d), heads_of(k, g, d), heads_of(v, g, d)
+        if c.clip:
+            q, k, v = (F.clip_by_value(y, -c.clip, c.clip) for y in (q, k, v))
+        if c.qk_norm == "whole":
+            q, k = norm(q, c, f"{name}/q_norm"), norm(k, c, f"{name}/k_norm")
+        q, k, v = heads_of(q, h, d), heads_of(k, g, d), heads_of(v, g, d)
     if c.qk_norm == "head":
         q, k = norm(q, c, f"{name}/q_norm"), norm(k, c, f"{name}/k_norm")
     if layer.rotary is not None:

@@ -107,6 +107,7 @@ def written(
     caches: Sequence[Cache] | None = None,
     before: Any = None,
     counts: Any = None,
+    slots: Any = None,
     last: bool = False,
 ) -> Any:
     """Scores of the token that follows each position, or the last; see `decoder`."""
@@ -127,7 +128,7 @@ def written(
             mask = F.transpose(F.embed(away, weights), (0, 3, 1, 2))
         hidden = None if keep is None else padding_mask(keep)
         at = Where(
-            caches=caches, before=before, counts=counts, mask=mask,
+            caches=caches, before=before, counts=counts, slots=slots, mask=mask,
             crossed=crossed, crossed_mask=hidden,
         )  # fmt: skip
         h = norm(stack(h, c.writer, at), c.writer, "out")

@@ -108,17 +108,57 @@ T5 = {
     "decoder_start_token_id": 0, "eos_token_id": 2,
 }  # fmt: skip
 T5S = {
-    "t5": {"num_decoder_layers": 3},
+    "t5": {"num_decoder_layers": 1},
     "t5-gated": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     "t5-near": {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 10},
 }
 
 
-def t5(name):
+def t5(name, **more):
     """The model of transformers that one of T5S names."""
     torch.manual_seed(0)
-    config = transformers.T5Config(**{**T5, **T5S[name]})
+    config = transformers.T5Config(**{**T5, **T5S[name], **more})
     return drawn(transformers.T5ForConditionalGeneration(config))
+
+
+WHISPER = {
+    "vocab_size": 60, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 40, "num_mel_bins": 8, "max_source_positions": 10,
+    "max_target_positions": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "decoder_start_token_id": 3,
+}  # fmt: skip
+SIDE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIDE |= {"intermediate_size": 48}
+SEEN = {**SIDE, "image_size": 32, "patch_size": 8}
+SAID = {**SIDE, "vocab_size": 60, "max_position_embeddings": 16}
+PICTURES = {  # name: (config, model, sizes)
+    "vit": ("ViTConfig", "ViTForImageClassification", {**SEEN, "num_labels": 5}),
+    "vit-summary": ("ViTConfig", "ViTModel", {**SEEN, "num_channels": 1}),
+    "clip": (
+        "CLIPConfig", "CLIPModel",
+        {"vision_config": SEEN, "text_config": {**SAID, "eos_token_id": 59}, "projection_dim": 24},
+    ),
+    "clip-old": (
+        "CLIPConfig", "CLIPModel",
+        {"vision_config": SEEN, "text_config": {**SAID, "eos_token_id": 2}},
+    ),
+    "siglip": ("SiglipConfig", "SiglipModel", {"vision_config": SEEN, "text_config": SAID}),
+}  # fmt: skip
+
+
+def whisper(**more):
+    """A Whisper of transformers."""
+    torch.manual_seed(0)
+    config = transformers.WhisperConfig(**{**WHISPER, **more})
+    return drawn(transformers.WhisperForConditionalGeneration(config))
+
+
+def pictures(name):
+    """The model of transformers that one of PICTURES names."""
+    config, kind, sizes = PICTURES[name]
+    torch.manual_seed(0)
+    return drawn(getattr(transformers, kind)(getattr(transformers, config)(**sizes)))
 
 
 def drawn(model, seed=0):

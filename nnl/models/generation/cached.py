@@ -29,11 +29,12 @@ class Cached:
     by side.
 
     Args:
-        network: decoder(config, tokens, caches=, before=, counts=, slots=, last=).
+        network: network(tokens, caches=, before=, counts=, slots=, last=, **memory).
         batch: How many texts.
         capacity: How many tokens a text can get.
     Attributes:
         texts: The tokens that are in the caches.
+        memory: What else the network is given, with a row for each text.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Cached:
         self.network, self.config, self.batch, self.capacity = network, config, batch, capacity
         self.chunk = min(chunk, capacity)
         self.texts: list[list[int]] = [[] for _ in range(batch)]
+        self.memory: dict[str, Variable] = {}
         c = config.stack
         shape = (batch, c.kv_heads, capacity, c.head_width)
         self.caches = [Cache(Variable(shape), Variable(shape)) for _ in c.layers]
@@ -57,8 +59,10 @@ class Cached:
         self.read, self.check = self._program(), self._program(last=False)
 
     def _program(self, last: bool = True) -> Any:
-        def program(tokens: Any, before: Any, counts: Any, slots: Any = None) -> dict[str, Any]:
-            given = {"before": before, "counts": counts, "slots": slots}
+        def program(
+            tokens: Any, before: Any, counts: Any, slots: Any = None, **memory: Any
+        ) -> dict[str, Any]:
+            given = {"before": before, "counts": counts, "slots": slots, **memory}
             return {"scores": self.network(tokens, caches=self.caches, **given, last=last)}
 
         return compile(program)
@@ -108,7 +112,10 @@ class Cached:
         before = [len(self.texts[i]) for i in slots]
         counts = [len(rows[i]) for i in slots]
         given = map(np.array, (tokens, before, counts, slots))
-        scores: Array = program(*map(Variable.from_numpy_array, given))["scores"].d
+        memory = self.memory
+        if slots != list(range(self.batch)):
+            memory = {k: Variable.from_numpy_array(v.d[slots]) for k, v in memory.items()}
+        scores: Array = program(*map(Variable.from_numpy_array, given), **memory)["scores"].d
         for i in active:
             self.texts[i] += rows[i]
         return active, scores

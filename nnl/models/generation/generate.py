@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from nnl.core.annotations import shown
+from nnl.core.variable import Variable
+from nnl.graph.compile import compile
 from nnl.models.decoder import Decoder
 from nnl.models.generation.beams import Search, search
 from nnl.models.generation.cached import Cached
@@ -39,6 +41,12 @@ class Writer:
             found = self.latest[task] = Cached(self.network, self.config, batch, capacity)
         return found
 
+    def prompts(
+        self, given: Any, encode: Callable[[str], Tokens]
+    ) -> tuple[list[Tokens], bool, bool]:
+        """(what is written on from, whether it is one text, whether it is text)."""
+        return as_prompts(given, encode)
+
     def check(self, prompts: Sequence[Sequence[int]], most: int) -> int:
         """How long the longest text can get.
 
@@ -53,12 +61,7 @@ class Writer:
         for i, prompt in enumerate(prompts):
             if not prompt:
                 raise ValueError(f"generate: prompt {i} has no tokens")
-            for token in prompt:
-                if not 0 <= token < c.vocabulary:
-                    raise ValueError(
-                        f"generate: prompt {i} has the token {token}, wanted 0 to "
-                        f"{c.vocabulary - 1}"
-                    )
+            check_tokens(prompt, c.vocabulary, i)
             if len(prompt) >= c.longest:
                 raise ValueError(
                     f"generate: prompt {i} has {len(prompt)} tokens, the network has "
@@ -137,6 +140,99 @@ class Writer:
             for p in prompts
         ]
         return search(cached, prompts, how, searches)
+
+
+class Answerer(Writer):
+    """What reads a source as a whole, and then writes.
+
+    Args:
+        network: Writes: takes, besides what a decoder takes, what `read` gives.
+        read: Called with the source: {name: Variable}, a row for each text.
+        sources: From what is asked to (arrays that `read` takes, whether it is one, whether it is
+            text).
+        begin: Tokens that every answer begins with.
+    """
+
+    def __init__(
+        self, network: Callable[..., Any], config: Any, ends: Sequence[int],
+        read: Callable[..., Any], sources: Callable[..., Any], begin: Sequence[int],
+    ) -> None:  # fmt: skip
+        super().__init__(network, config, ends)
+        self._read, self._sources, self.begin = compile(read), sources, list(begin)
+        self._memory: dict[str, Variable] = {}
+        self._count = 0
+
+    def prompts(
+        self, given: Any, encode: Callable[[str], Tokens]
+    ) -> tuple[list[Tokens], bool, bool]:
+        arrays, one, is_text = self._sources(given, encode)
+        self._memory = self._read(*map(Variable.from_numpy_array, arrays))
+        self._count = len(arrays[0])
+        return [self.begin] * self._count, one, is_text
+
+    def cached(self, batch: int, length: int, task: str = "write") -> Cached:
+        found = super().cached(batch, length, task)
+        found.texts = [[] for _ in range(batch)]  # of another source
+        times = batch // self._count
+        found.memory = {
+            k: v if times == 1 else Variable.from_numpy_array(np.repeat(v.d, times, axis=0))
+            for k, v in self._memory.items()
+        }
+        return found
+
+    def guessed(self, *_: Any) -> Iterator[int]:
+        raise ValueError("generate: a guesser cannot guess answers to a source")
+
+
+def text_sources(config: Any, padding: int, multiple: int = 16) -> Callable[..., Any]:
+    """The `sources` of an Answerer to texts: tokens (B, S) and keep (B, S), padded at the end."""
+
+    def sources(given: Any, encode: Callable[[str], Tokens]) -> tuple[list[Any], bool, bool]:
+        texts, one, is_text = as_prompts(given, encode)
+        for i, text in enumerate(texts):
+            if not text:
+                raise ValueError(f"generate: prompt {i} has no tokens")
+            check_tokens(text, config.vocabulary, i)
+        length = -(-max(map(len, texts), default=0) // multiple) * multiple
+        if not length:
+            raise ValueError("generate: there are no prompts")
+        ids = np.full((len(texts), length), padding)
+        keep = np.zeros((len(texts), length), np.float32)
+        for i, text in enumerate(texts):
+            ids[i, : len(text)], keep[i, : len(text)] = text, 1
+        return [ids, keep], one, is_text
+
+    return sources
+
+
+def sound_sources(config: Any, is_text: bool) -> Callable[..., Any]:
+    """The `sources` of an Answerer to speech: spectrograms (B, bands, 2 frames)."""
+
+    def sources(given: Any, encode: Callable[[str], Tokens]) -> tuple[list[Any], bool, bool]:
+        sound = np.asarray(given, np.float32)
+        one = sound.ndim == 2
+        sound = sound[None] if one else sound
+        wanted = (config.bands, 2 * config.frames)
+        if sound.ndim != 3 or sound.shape[1:] != wanted or not len(sound):
+            raise ValueError(
+                f"generate: the sound has the shape {np.shape(given)}, wanted {wanted} or (B, "
+                f"{wanted[0]}, {wanted[1]}): logarithms of a mel spectrogram"
+            )
+        return [sound], one, is_text
+
+    return sources
+
+
+def check_tokens(text: Sequence[int], vocabulary: int, i: int) -> None:
+    """
+    Raises:
+        ValueError: A token of a prompt is none.
+    """
+    for token in text:
+        if not 0 <= token < vocabulary:
+            raise ValueError(
+                f"generate: prompt {i} has the token {token}, wanted 0 to {vocabulary - 1}"
+            )
 
 
 def as_prompts(prompts: Any, encode: Callable[[str], Tokens]) -> tuple[list[Tokens], bool, bool]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nnl.models.generation.generate import Tokens, Writer, as_prompts
+from nnl.models.generation.generate import Tokens, Writer
 from nnl.models.generation.sampling import Sampling, generators
 
 
@@ -95,7 +95,7 @@ class Speaks:
                 argument is out of range.
             TypeError: The prompts are neither texts nor whole numbers.
         """
-        tokens, one, is_text = as_prompts(prompts, self._encode)
+        tokens, one, is_text = self.writer.prompts(prompts, self._encode)
         how = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
         said = [self._said(stop, is_text) for _ in tokens]
         if beams != 1:
@@ -127,7 +127,7 @@ class Speaks:
         stop: str | Sequence[str] = (), **sampling: Any,
     ) -> Iterator[Any]:  # fmt: skip
         """What `generate` writes after one prompt, in pieces: texts, or tokens."""
-        tokens, one, is_text = as_prompts(prompt, self._encode)
+        tokens, one, is_text = self.writer.prompts(prompt, self._encode)
         if not one:
             raise ValueError(f"stream: got {len(tokens)} prompts, wanted one")
         steps = self.writer.steps(tokens, max_tokens, Sampling(**sampling), seed)

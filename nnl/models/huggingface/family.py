@@ -110,6 +110,8 @@ class Family:
         across: Layers whose weights lie the other way round there.
         ignored: A pattern of names that are no weights.
         heads: {a head: a pattern of its names}, where a file says which there are.
+        reads, writes: Of what answers: with the sizes, from a source to {name: Variable}, and what
+            writes with that; see `Answerer`.
     """
 
     kind: str
@@ -121,6 +123,8 @@ class Family:
     across: str = "(?!)"
     ignored: str = "(?!)"
     heads: Mapping[str, str] = field(default_factory=dict)
+    reads: Callable[..., Any] | None = None
+    writes: Callable[..., Any] | None = None
 
     def fitted(self, config: Any, names: Iterable[str]) -> Any:
         """The sizes of the network with the heads that these names belong to."""

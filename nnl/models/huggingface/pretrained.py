@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,16 @@ from nnl.core.parameter import (
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
 from nnl.models.generation.cached import CHUNK, Cached
-from nnl.models.generation.generate import Writer
+from nnl.models.generation.generate import Answerer, Writer, sound_sources, text_sources
 from nnl.models.generation.speaking import Speaks
-from nnl.models.huggingface import answers, decoders, encoders
+from nnl.models.huggingface import answers, decoders, encoders, pictures
 from nnl.models.huggingface.family import Array, Config, Family
 from nnl.models.huggingface.text import Text
 from nnl.models.huggingface.vectors import Embeds
 
 __all__ = ["Pretrained", "from_config", "from_huggingface"]
 
-FAMILIES = {**decoders.FAMILIES, **encoders.FAMILIES, **answers.FAMILIES}
+FAMILIES = {**decoders.FAMILIES, **encoders.FAMILIES, **answers.FAMILIES, **pictures.FAMILIES}
 BESIDE = (  # files of a folder that belong to text, which are copied as they are
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
     "generation_config.json", "preprocessor_config.json", "modules.json", "1_Pooling/config.json",
@@ -71,8 +71,7 @@ class Pretrained(Speaks, Embeds):
 
     def __call__(self, *args: Any, **kw: Any) -> Any:
         """The network as a graph; for its arguments see the function of its family."""
-        with parameter_scope("", self.scope):
-            return self.family.call(self.config, *args, **kw)
+        return self._inside(self.family.call)(*args, **kw)
 
     def parameters(self) -> dict[str, Variable]:
         """Its parameters by name, those that were made of them."""
@@ -87,7 +86,7 @@ class Pretrained(Speaks, Embeds):
         Raises:
             ValueError: The family does something else.
         """
-        if self.family.kind != "text":
+        if self.family.kind not in ("text", "answers", "speech"):
             raise ValueError(f"generate: {self.source['model_type']} does not write")
         own = self.folder and self.folder / "generation_config.json"
         settings = read_json(own, self.where) if own and own.is_file() else {}
@@ -95,7 +94,25 @@ class Pretrained(Speaks, Embeds):
         ends = [] if ends is None else ends if isinstance(ends, list) else [ends]
         if not all(type(t) is int for t in ends):
             raise ValueError(f"{self.where}: eos_token_id is {ends!r:.60}, wanted whole numbers")
-        return Writer(self, self.config, ends)
+        if self.family.reads is None:
+            return Writer(self, self.config, ends)
+        begin = settings.get("decoder_start_token_id", self.source.get("decoder_start_token_id", 0))
+        if self.family.kind == "speech":
+            named = self.folder is not None and (self.folder / "tokenizer.json").is_file()
+            sources = sound_sources(self.config, named)
+        else:
+            sources = text_sources(self.config, self.source.get("pad_token_id") or 0)
+        write, read = map(self._inside, (self.family.writes, self.family.reads))
+        return Answerer(write, self.config, ends, read, sources, [begin])
+
+    def _inside(self, f: Any) -> Callable[..., Any]:
+        """A function of the family, of its other arguments, in the scope of the parameters."""
+
+        def inside(*args: Any, **kw: Any) -> Any:
+            with parameter_scope("", self.scope):
+                return f(self.config, *args, **kw)
+
+        return inside
 
     @cached_property
     def text(self) -> Text:
