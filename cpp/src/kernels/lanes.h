@@ -132,8 +132,8 @@ NNL_INLINE void by_lanes(int64_t n, F&& f) {
   if (i < n) f(i, n - i, std::false_type{});
 }
 
-// f(0), ..., f(N - 1), each with its number as a constant: arrays of vectors then stay in registers,
-// which they do not where loops in loops run over them.
+// f(0), ..., f(N - 1), each with its number as a constant: arrays of vectors then stay in
+// registers, which they do not where loops in loops run over them.
 template <class F, int... i>
 NNL_INLINE void unroll(F&& f, std::integer_sequence<int, i...>) {
   (f(std::integral_constant<int, i>{}), ...);
