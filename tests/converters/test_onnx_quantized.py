@@ -55,7 +55,8 @@ def test_qdq_models_are_plans_of_8_bits(tmp_path: Path) -> None:
     y = load(proto)(x)
     plan = Plan(capture([y.edge]), kept={y.edge.key})
     ops = [s.op for s in plan.steps if s.op.startswith("quantized")]
-    assert ops == ["quantized_convolution"] * 3 + ["quantized_affine"]
+    pairs = ["quantized_pair"] * 2
+    assert ops == ["quantized_convolution"] * 3 + [*pairs, "quantized_affine"]
     floats = [s for s in plan.steps for o in s.outs if plan.program.slots[o].spec.is_float]
     assert {s.op for s in floats if not s.once} <= {
         "dequantize_linear", "average_pooling", "mean", "fused_elementwise", "to_layout", "cast",

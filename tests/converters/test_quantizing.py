@@ -71,7 +71,8 @@ def test_products_get_8_bits(method: str, symmetric: bool, per_channel: bool) ->
     assert np.abs(got - y.d).max() < 0.15 * np.abs(y.d).max()
     assert all(loss.decibels > 15 for loss in net.losses)
     if library() is not None:
-        assert steps(net) == ["quantized_convolution"] * 3 + ["quantized_affine"]
+        products = ["quantized_convolution"] * 3
+        assert steps(net) == [*products, "quantized_pair", "quantized_affine"]
 
 
 def test_report_has_a_line_for_every_layer() -> None:

@@ -430,6 +430,8 @@ std::unique_ptr<Kernel> make_elementwise(const Signature& s, const Spec& space,
                                          const ElementwiseProgram& program,
                                          std::vector<int64_t> outputs,
                                          std::vector<Reduced> reductions) {
+  if (reductions.empty())
+    if (auto table = elementwise_table(s, space, program, outputs)) return table;
   size_t reduced = 0;
   for (size_t o = 0; o < s.out.size(); ++o) {
     const Spec& out = s.out[o];

@@ -20,4 +20,9 @@ std::unique_ptr<Kernel> make_elementwise(const Signature& s, const Spec& space,
                                          std::vector<int64_t> outputs,
                                          std::vector<Reduced> reductions = {});
 
+// The same where there is one array, of 8 bits, and results have 8 bits; null for all else.
+std::unique_ptr<Kernel> elementwise_table(const Signature& s, const Spec& space,
+                                          ElementwiseProgram program,
+                                          const std::vector<int64_t>& outputs);
+
 }  // namespace nnl

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules of numbers of 8 bits: quantizing, the way back, and products.
+#include <algorithm>
+
 #include "convolution.h"
 
 namespace nnl {
@@ -83,6 +85,20 @@ const char* const inputs = "x weight bias? z? x_scale x_zero? w_scale w_zero? y_
 const ShapeRule quantized_convolution{"quantized_convolution", inputs, convolution};
 const ShapeRule quantized_affine{"quantized_affine", inputs, affine};
 const ShapeRule quantized_batch_matmul{"quantized_batch_matmul", inputs, batch_matmul};
+
+Specs pair(const RuleCall& c) {
+  c.one_of("activation", {"identity", "relu"});
+  c.one_of("dtype", {"int8", "uint8"});
+  const Shape& x = c[0].shape;
+  Shape thin(x.size(), 1);
+  std::copy_n(x.begin(), std::min<size_t>(2, x.size()), thin.begin());
+  if (c[1].shape != x && c[1].shape != thin) c.fail(1, "the shape of " + c.text(0));
+  for (size_t i = 2; i < 8; ++i)
+    if (c[i].size() != 1) c.fail(i, "one number");
+  return {with_type(c[0], c.attributes.text("dtype") == "int8" ? DType::i8 : DType::u8)};
+}
+const ShapeRule quantized_pair{"quantized_pair",
+                               "x0 x1 x0_scale x0_zero x1_scale x1_zero y_scale y_zero", pair};
 
 Specs packed(const RuleCall& c) { return {{{c.integer("nbytes", 0)}, DType::u8}}; }
 const ShapeRule pack_weights{"pack_weights", "weight", packed};

@@ -8,7 +8,7 @@ import numpy as np
 from nnl.core.op import OPS, Cost, Sample, op
 from nnl.core.spec import ShapeError
 from nnl.functions.affine import affine, batch_matmul
-from nnl.functions.arithmetic import add2
+from nnl.functions.arithmetic import add2, mul2
 from nnl.functions.fused.activation import activate, check_activation
 from nnl.functions.fused.convolution import ACTIVATIONS, Fused, convolution_fused
 from nnl.functions.fused.product import ACTIVATIONS as PRODUCT_ACTIVATIONS
@@ -233,6 +233,59 @@ def product_samples(rng, x_shape, w_shape, **attrs):
     yield undifferentiated(x, w, b, None, *x_at, scales, activation="relu", **attrs)
     w_at = np.array([0.006]), np.array([5.0])
     yield undifferentiated(x.view(np.int8), w, b, None, *x_at, *w_at, *out, dtype="int8", **attrs)
+
+
+@op("quantized_pair", keep=("x0", "x1"))
+class quantized_pair(Quantized):
+    """The sum or product of two arrays of 8 bits, as such: rounded once, halves to even.
+
+    Args:
+        x0: int8 or uint8. x1: either, of the same shape, or with one number for each sample and
+            channel.
+        x0_scale, x0_zero, x1_scale, x1_zero, y_scale, y_zero: One number each.
+        multiply: Whether it is the product.
+        activation: "identity" or "relu".
+        dtype: "int8" or "uint8": of the result.
+    """
+
+    multiply: bool = False
+    activation: str = "identity"
+    dtype: str = "uint8"
+    follows_order = True
+
+    def infer(self, x0, x1, x0_scale, x0_zero, x1_scale, x1_zero, y_scale, y_zero):
+        check_activation(self.op, self.activation, ("identity", "relu"))
+        thin = (*x0.shape[:2], *[1] * (len(x0.shape) - 2))
+        if x1.shape not in (x0.shape, thin):
+            raise ShapeError(f"quantized_pair: x1 {x1} must have the shape of x0 {x0}, or {thin}")
+        for s in (x0_zero, x1_scale, x1_zero):
+            if s.size != 1:
+                raise ShapeError(f"quantized_pair: scale or zero point {s} must be one number")
+        return self.result(x0, x0_scale, x1_scale, 1, y_scale, y_zero)
+
+    def decompose(self, x0, x1, x0_scale, x0_zero, x1_scale, x1_zero, y_scale, y_zero):
+        pair = self.real(x0, x0_scale, x0_zero), self.real(x1, x1_scale, x1_zero)
+        y = (mul2 if self.multiply else add2)(*pair)
+        return self.stored(activate(self.activation, y), y_scale, y_zero)
+
+    def cost(self, x0, x1, x0_scale, x0_zero, x1_scale, x1_zero, y_scale, y_zero):
+        return Cost(6 * x0.size, 2 * x0.nbytes + x1.nbytes)
+
+    def samples(rng):
+        x = rng.integers(0, 256, (2, 4, 5, 6)).astype(np.uint8)
+        y, z = rng.integers(0, 256, x.shape).astype(np.uint8), x[:, :, :1, :1].copy()
+
+        def numbers(*values):
+            return [np.array([v]) for v in values]
+
+        a, b, c = numbers(0.021, 113.0), numbers(0.034, 97.0), numbers(0.043, 120.0)
+        yield undifferentiated(x, y, *a, *b, *c)
+        yield undifferentiated(x, y.view(np.int8), *a, *numbers(0.03, -9.0), *c, activation="relu")
+        yield undifferentiated(
+            x.view(np.int8), y, *numbers(0.02, 3.0), *b, *numbers(0.05, -7.0), dtype="int8"
+        )
+        yield undifferentiated(x, y, *a, *b, *numbers(0.09, 120.0), multiply=True)
+        yield undifferentiated(x, z, *a, *b, *numbers(0.09, 120.0), multiply=True)
 
 
 @op("pack_weights", outputs=("packed",), keep=("weight",))

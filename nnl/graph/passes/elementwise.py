@@ -104,7 +104,7 @@ class _Fuser:
             group = self._maker(i)
             if group is None:
                 continue
-            if group.shape == shape and i in self.group_of:
+            if group.shape == shape and i in self.group_of and not self._is_stored(i):
                 feeding[group] = None
             else:
                 self._close(group)
@@ -128,6 +128,11 @@ class _Fuser:
         self.codes[step] = code
         group.reads |= {self.program.root(i) for i in step.ins if self.group_of.get(i) is not group}
         self.group_of[step.outs[0]] = group
+
+    def _is_stored(self, slot: int) -> bool:
+        """Whether a slot holds whole numbers of 8 bits: reading them again is cheaper than to write
+        floats for others, and what is between two of them may be looked up."""
+        return self.program.slots[slot].spec.type_name in ("int8", "uint8")
 
     def _close(self, group: Group) -> None:
         if group not in self.open:

@@ -25,7 +25,12 @@ PRODUCTS = {
     "affine_fused": "quantized_affine",
     "batch_matmul": "quantized_batch_matmul",
 }
-MOVES = frozenset(["reshape", "transpose", "slice", "max_pooling", "concatenate"])
+PAIRS = {"add2": False, "mul2": True}
+# What only moves numbers, or takes some of them; and which input that is, if there are others.
+MOVES = frozenset(
+    ["reshape", "transpose", "slice", "max_pooling", "concatenate", "gather", "embed"]
+)
+MOVED = {"gather": 0, "embed": 1}
 ELEMENTS = {1: np.dtype(np.int8), 2: np.dtype(np.uint8)}  # by numpy's number
 
 
@@ -60,6 +65,7 @@ class _Lowerer:
         self.made: set[int] = set()  # those among them that it makes after all
         self.same: dict[int, int] = {}  # whole numbers -> others that are equal
         self.products: dict[int, Step] = {}  # slot -> the product that has just made it
+        self.done: set[Step] = set()  # steps that stand in one before them
         self.places: dict[int, int] = {}  # slot -> number of steps when it was made
 
     def run(self) -> None:
@@ -68,8 +74,12 @@ class _Lowerer:
             DEQUANTIZE: self._dequantize,
             **dict.fromkeys(MOVES, self._move),
             **dict.fromkeys(PRODUCTS, self._product),
+            **dict.fromkeys(PAIRS, self._pair),
+            "average_pooling": self._average,
         }
         for step in self.program.steps:
+            if step in self.done:
+                continue
             rename(step, self.same)
             rule = rules.get(step.op)
             usable = step.native and not step.writes and not step.converts
@@ -175,13 +185,15 @@ class _Lowerer:
         return True
 
     def _move(self, step: Step) -> bool:
-        found = [self.real.get(i) for i in step.ins]
+        at = MOVED.get(step.op)
+        moving = step.ins if at is None else step.ins[at : at + 1]
+        found = [self.real.get(i) for i in moving]
         out = step.outs[0]
         first = found[0] if found else None
         if len(step.outs) != 1 or out in self.shown:
             return False
-        if all(map(self._is_whole, step.ins)) and not self._is_seen(out):
-            kinds = {self.slots[i].spec.dtype for i in step.ins}
+        if all(map(self._is_whole, moving)) and not self._is_seen(out):
+            kinds = {self.slots[i].spec.dtype for i in moving}
             if len(kinds) > 1:
                 return False
             self.slots[out].spec = self.slots[out].spec.with_dtype(kinds.pop())
@@ -197,7 +209,7 @@ class _Lowerer:
                 return False
             scale, zero = (self._turned(step, i) for i in (scale, zero))
         moved = step.copy()
-        moved.ins = tuple([r.bits for r in found if r is not None])
+        rename(moved, {i: r.bits for i, r in zip(moving, found, strict=True) if r is not None})
         dtype = self.slots[first.bits].spec.dtype
         root = self.program.root(first.bits) if step.view else None
         bits = self._new(out, dtype=dtype, root=root)
@@ -249,6 +261,70 @@ class _Lowerer:
         else:
             self._emit(self._call("transpose", step, (slot,), turned, axes=axes))
         return turned
+
+    def _pair(self, step: Step) -> bool:
+        """A sum or product of two values that is quantized, with a relu between."""
+        out, relu = step.outs[0], None
+        x0, x1 = (self.real.get(i) for i in step.ins)
+        last = self._only_reader(out)
+        if last is not None and last.op == "relu" and not last.view:
+            relu, last = last, self._only_reader(last.outs[0])
+        if x0 is None or x1 is None or step.view or last is None or last.op != QUANTIZE:
+            return False
+        shapes = [self.slots[r.bits].spec.shape for r in (x0, x1)]
+        if shapes[0] != self.slots[out].spec.shape:
+            x0, x1, shapes = x1, x0, shapes[::-1]
+        thin = (*shapes[0][:2], *[1] * (len(shapes[0]) - 2))
+        if shapes[0] != self.slots[out].spec.shape or shapes[1] not in (shapes[0], thin):
+            return False
+        scale, zero = last.ins[1:]
+        if not self._is_one(x0.scale, x0.zero, x1.scale, x1.zero, scale, zero) or not last.native:
+            return False
+        made = last.outs[0]
+        if made in self.shown or self._is_seen(made) or not self._is_there(scale, zero):
+            return False
+        dtype = ELEMENTS[last.attrs["dtype"]]
+        self.slots[made].spec = self.slots[made].spec.with_dtype(dtype)
+        attrs = {"multiply": PAIRS[step.op], "dtype": dtype.name}
+        attrs["activation"] = "identity" if relu is None else "relu"
+        ins = (x0.bits, x1.bits, x0.scale, x0.zero, x1.scale, x1.zero, scale, zero)
+        new = self._call("quantized_pair", step, ins, made, **attrs)
+        parts = [s.copy() for s in (step, relu, last) if s is not None]
+        names: dict[int, int] = {}
+        for i in dict.fromkeys(step.ins):
+            names[i] = self._new(i)
+            parts.insert(0, self._call(DEQUANTIZE, step, tuple(self.real[i]), names[i]))
+        for part in parts[len(names) : -1]:
+            names[part.outs[0]] = self._new(part.outs[0])
+        for part in parts:
+            if part.op != DEQUANTIZE:
+                rename(part, names)
+                part.outs = tuple([names.get(o, o) for o in part.outs])
+        new.parts = tuple(parts)
+        self.done |= {s for s in (relu, last) if s is not None}
+        self._emit(new)
+        return True
+
+    def _only_reader(self, slot: int) -> Step | None:
+        readers = self.readers.get(slot, [])
+        alone = len(readers) == 1 and slot not in self.shown and slot not in self.views
+        return readers[0] if alone else None
+
+    def _is_there(self, *slots: int) -> bool:
+        """Whether values are given, or made by a step before."""
+        roots = [self.program.root(i) for i in slots]
+        return all(self.slots[r].given or r in self.places for r in roots)
+
+    def _average(self, step: Step) -> bool:
+        """The mean of a whole image, which a loop over 8 bits can take."""
+        x, a = step.ins[0], step.attrs
+        shape = self.slots[x].spec.shape
+        whole = shape[2:] == tuple(a["kernel"]) and len(shape) == len(a["kernel"]) + 2
+        if x not in self.real or not whole or any(a["pad"]) or a["channel_last"]:
+            return False
+        axes = tuple(range(2, len(shape)))
+        self._leave(self._call("mean", step, (x,), step.outs[0], axes=axes, keep_dims=True))
+        return True
 
     def _product(self, step: Step) -> bool:
         x, w = (self.real.get(i) for i in step.ins[:2])
