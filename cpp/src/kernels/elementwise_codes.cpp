@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "elementwise_codes.h"
 
+#include <algorithm>
 #include <array>
 
 #include "nnl/elementwise.h"
@@ -40,6 +41,15 @@ void loop(float* y, const float* a, const float* b, const float* c, int64_t n) {
   auto va = [=](int64_t i) { return numbers & 1 ? na : a[i]; };
   auto vb = [=](int64_t i) { return F::arity < 2 ? 0.0f : numbers & 2 ? nb : b[i]; };
   auto vc = [=](int64_t i) { return F::arity < 3 ? 0.0f : numbers & 4 ? nc : c[i]; };
+  if constexpr (F::guarded && F::arity == 2 && (numbers & 2) != 0) {
+    // as an array: of what does not change the compiler makes branches, and then no vectors
+    constexpr int64_t most = 256;
+    float many[most];
+    std::fill(many, many + std::min(n, most), nb);
+    for (int64_t i = 0; i < n; i += most)
+      loop<F, numbers & 1>(y + i, numbers & 1 ? a : a + i, many, c, std::min(most, n - i));
+    return;
+  }
   if constexpr (F::guarded) {
     int unfit = 0;
 #pragma omp simd reduction(+ : unfit)

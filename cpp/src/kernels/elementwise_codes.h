@@ -39,7 +39,7 @@ namespace nnl {
   CODE(erf, 1, 40, fast_erf(a))                                                                \
   CODE(sigmoid, 1, 12, fast_sigmoid(a))                                                        \
   CODE(log_sigmoid, 1, 30, -fast_softplus(-a))                                                 \
-  CODE(swish, 1, 12, a* fast_sigmoid(a > -87.0f ? a : (a != a ? a : -87.0f)))                  \
+  CODE(swish, 1, 12, fast_swish(a))                                                            \
   CODE(gelu, 1, 16, a* fast_sigmoid(a * (1.5957691216057308f + 0.07135481627159945f * a * a))) \
   CODE(mish, 1, 16, mish_of(a))                                                                \
   CODE(softsign, 1, 5, a / (std::fabs(a) + 1.0f))                                              \

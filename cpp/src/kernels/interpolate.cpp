@@ -52,6 +52,77 @@ Axis axis_of(int64_t size, int64_t out, const Settings& s) {
   return axis;
 }
 
+// The nearest pixels of planes of float32, row by row; backward adds up what a pixel has become.
+template <bool backward>
+class Nearest : public Kernel {
+ public:
+  Nearest(const std::vector<Axis>& axes, int64_t planes) : planes_(planes) {
+    rows_ = {0};
+    for (size_t a = 0; a + 1 < axes.size(); ++a) {
+      std::vector<int64_t> next;
+      for (const int64_t row : rows_)
+        for (const auto& taps : axes[a].to) next.push_back(row * axes[a].from + taps[0].at);
+      rows_ = std::move(next);
+      source_ *= axes[a].from;
+    }
+    width_ = axes.back().from;
+    for (const auto& taps : axes.back().to) columns_.push_back(static_cast<int32_t>(taps[0].at));
+    const int64_t n = out();
+    doubled_ = n == 2 * width_;
+    for (int64_t i = 0; i < n; ++i)
+      doubled_ = doubled_ && columns_[static_cast<size_t>(i)] == static_cast<int32_t>(i / 2);
+  }
+  size_t workspace() const override { return 0; }
+  bool may_overwrite(size_t, size_t) const override { return false; }
+
+  void run(const Buffers& b) override {
+    const int64_t big = static_cast<int64_t>(rows_.size()) * out(), small = source_ * width_;
+    parallel_for(planes_, 1 + (1 << 14) / (big + 1), [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        if constexpr (backward)
+          back(b.input<float>(0) + p * big, b.output<float>() + p * small);
+        else
+          forth(b.input<float>(0) + p * small, b.output<float>() + p * big);
+      }
+    });
+  }
+
+ private:
+  int64_t out() const { return static_cast<int64_t>(columns_.size()); }
+
+  void forth(const float* x, float* y) const {
+    const int64_t n = out();
+    for (size_t r = 0; r < rows_.size(); ++r, y += n) {
+      if (r && rows_[r] == rows_[r - 1]) {
+        std::copy(y - n, y, y);
+        continue;
+      }
+      const float* from = x + rows_[r] * width_;
+      if (doubled_)
+        for (int64_t i = 0; i < width_; ++i) y[2 * i] = y[2 * i + 1] = from[i];
+      else
+        for (int64_t i = 0; i < n; ++i) y[i] = from[columns_[static_cast<size_t>(i)]];
+    }
+  }
+
+  void back(const float* gy, float* gx) const {
+    const int64_t n = out();
+    std::fill(gx, gx + source_ * width_, 0.0f);
+    for (size_t r = 0; r < rows_.size(); ++r, gy += n) {
+      float* to = gx + rows_[r] * width_;
+      if (doubled_)
+        for (int64_t i = 0; i < width_; ++i) to[i] += gy[2 * i] + gy[2 * i + 1];
+      else
+        for (int64_t i = 0; i < n; ++i) to[columns_[static_cast<size_t>(i)]] += gy[i];
+    }
+  }
+
+  int64_t planes_, source_ = 1, width_ = 1;
+  std::vector<int64_t> rows_;
+  std::vector<int32_t> columns_;
+  bool doubled_ = false;
+};
+
 // The resizing of `small` to `big`; backward goes the other way.
 template <bool backward>
 std::unique_ptr<Kernel> resize(const Signature& s) {
@@ -66,10 +137,16 @@ std::unique_ptr<Kernel> resize(const Signature& s) {
   const Settings settings{a.text("mode") == "linear", a.flag("align_corners"), a.flag("half_pixel"),
                           a.flag("half_pixel_for_nn")};
   std::vector<Axis> axes;
-  for (size_t i = 0; i < n; ++i) {
-    axes.push_back(axis_of(size[i], out[i], settings));
-    if (backward) axes.back() = axes.back().transposed();
+  for (size_t i = 0; i < n; ++i) axes.push_back(axis_of(size[i], out[i], settings));
+  const bool floats = s.in[0].dtype == DType::f32 && s.out[0].dtype == DType::f32;
+  const bool plain = s.in[0].layout == Layout::plain && s.out[0].layout == Layout::plain;
+  if (!settings.linear && floats && plain && !a.flag("channel_last") && x.size()) {
+    int64_t planes = 1;
+    for (size_t i = 0; i + n < x.shape.size(); ++i) planes *= x.shape[i];
+    return std::make_unique<Nearest<backward>>(axes, planes);
   }
+  if (backward)
+    for (Axis& axis : axes) axis = axis.transposed();
   return windows_kernel(s, images, Combine::sum, axes);
 }
 

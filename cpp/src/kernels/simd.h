@@ -146,6 +146,12 @@ inline float fast_sigmoid(float x) {
   return 1.0f / (1.0f + e.p * power_of_two(e.n));
 }
 
+// x / (1 + e^-x), with e^87 below -87.
+inline float fast_swish(float x) {
+  const Exp e(x < -87.0f ? 87.0f : (x > 87.0f ? -87.0f : -x));
+  return x / (1.0f + e.p * power_of_two(e.n));
+}
+
 // tanh x; a polynomial near 0, where 1 - 2 / (1 + e^2x) would cancel.
 inline float fast_tanh(float x) {
   const float a = std::fabs(x), z = x * x;

@@ -1,15 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sorting along an axis, and what is counted by scores and labels.
+#include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "line.h"
 
 namespace nnl {
 namespace {
 
-// NaN comes last, as numpy sorts it; equal elements keep their order.
-bool before(float a, float b) { return a < b || (std::isnan(b) && !std::isnan(a)); }
+// NaN comes last, as numpy sorts it; equal elements keep their order. A line becomes words, whose
+// upper half orders the elements as numbers do and whose lower one is their place.
+uint64_t word_of(float x, int64_t place) {
+  if (x == 0.0f) x = 0.0f;  // as -0
+  const uint32_t u = bits(x), key = x != x ? ~0u : u ^ (u >> 31 ? ~0u : 0x80000000u);
+  return static_cast<uint64_t>(key) << 32 | static_cast<uint64_t>(place);
+}
+
+// Sorts words by their upper half, those that are equal there as they stand, by digits of some
+// bits.
+template <int bits_of_digit>
+void by_digits(uint64_t* words, uint64_t* free, int64_t n) {
+  constexpr int digits = 1 << bits_of_digit, passes = (32 + bits_of_digit - 1) / bits_of_digit;
+  uint32_t count[passes][digits] = {};
+  for (int64_t i = 0; i < n; ++i)
+    for (int d = 0; d < passes; ++d)
+      ++count[d][words[i] >> (32 + bits_of_digit * d) & (digits - 1)];
+  for (int d = 0; d < passes; ++d) {
+    uint32_t* places = count[d];
+    for (uint32_t k = 0, sum = 0; k < digits; ++k) {
+      const uint32_t here = places[k];
+      places[k] = sum;
+      sum += here;
+    }
+    for (int64_t i = 0; i < n; ++i)
+      free[places[words[i] >> (32 + bits_of_digit * d) & (digits - 1)]++] = words[i];
+    std::swap(words, free);
+  }
+  if (passes % 2) std::copy(words, words + n, free);  // they lie in the other place
+}
 
 class Sort : public Kernel {
  public:
@@ -19,41 +47,55 @@ class Sort : public Kernel {
         reverse_(s.attributes.flag("reverse")),
         only_index_(s.attributes.flag("only_index")),
         with_index_(s.attributes.flag("with_index")) {}
-  size_t workspace() const override { return static_cast<size_t>(line_.n) * 2 * sizeof(int64_t); }
+  size_t workspace() const override {
+    return static_cast<size_t>(line_.n * threads_) * 2 * sizeof(uint64_t);
+  }
 
   void run(const Buffers& b) override {
-    auto* order = static_cast<int64_t*>(b.workspace);
-    auto* keys = reinterpret_cast<float*>(order + line_.n);
-    const bool indexed = only_index_ || with_index_;
-    auto* index = indexed ? b.output<uint64_t>(only_index_ ? 0 : 1) : nullptr;
-    for (int64_t k = 0; k < line_.outer * line_.inner; ++k) {
-      const int64_t first = k / line_.inner * line_.n * line_.inner + k % line_.inner;
-      for (int64_t i = 0; i < line_.n; ++i) {
-        const float x = float_at(b.in[0], type_, first + i * line_.inner);
-        keys[i] = reverse_ ? -x : x;
-        order[i] = i;
+    const int64_t n = line_.n, inner = line_.inner, lines = line_.outer * inner;
+    const int64_t parts = n * lines < 1 << 13 ? 1 : std::min<int64_t>(threads_, lines);
+    parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        auto* words = static_cast<uint64_t*>(b.workspace) + 2 * n * p;
+        for (int64_t k = lines * p / parts; k < lines * (p + 1) / parts; ++k)
+          line(b, words, k / inner * n * inner + k % inner);
       }
-      // std::stable_sort takes memory; numbers as a second key make any sort a stable one
-      std::sort(order, order + line_.n, [&](int64_t i, int64_t j) {
-        return before(keys[i], keys[j]) || (!before(keys[j], keys[i]) && i < j);
-      });
-      for (int64_t i = 0; i < line_.n; ++i) {
-        const int64_t at = first + i * line_.inner;
-        if (!only_index_)
-          set_float(b.out[0], type_, at, reverse_ ? -keys[order[i]] : keys[order[i]]);
-        if (indexed) index[at] = static_cast<uint64_t>(order[i]);
-      }
-    }
+    });
   }
 
  private:
+  void line(const Buffers& b, uint64_t* words, int64_t first) const {
+    const int64_t n = line_.n, inner = line_.inner;
+    const bool indexed = only_index_ || with_index_;
+    auto* index = indexed ? b.output<uint64_t>(only_index_ ? 0 : 1) : nullptr;
+    for (int64_t i = 0; i < n; ++i) {
+      const float x = float_at(b.in[0], type_, first + i * inner);
+      words[i] = word_of(reverse_ ? -x : x, i);
+    }
+    if (n < 32)
+      std::sort(words, words + n);
+    else if (n < 1024)
+      by_digits<8>(words, words + n, n);
+    else
+      by_digits<11>(words, words + n, n);
+    for (int64_t i = 0; i < n; ++i) {
+      const auto from = static_cast<int64_t>(words[i] & 0xffffffffu);
+      if (!only_index_)
+        set_float(b.out[0], type_, first + i * inner,
+                  float_at(b.in[0], type_, first + from * inner));
+      if (indexed) index[first + i * inner] = static_cast<uint64_t>(from);
+    }
+  }
+
   Line line_;
   DType type_;
+  int64_t threads_ = threads();
   bool reverse_, only_index_, with_index_;
 };
 
 std::unique_ptr<Kernel> sort(const Signature& s) {
   if (!is_real(s.in[0].dtype) || s.in[0].layout != Layout::plain) return nullptr;
+  if (s.in[0].size() >= int64_t{1} << 32) return nullptr;
   for (const Spec& y : s.out)
     if (y.layout != Layout::plain || (y.dtype != s.in[0].dtype && y.dtype != DType::u64))
       return nullptr;
