@@ -337,8 +337,10 @@ class Programs:
     def _kept(self, key: tuple[Any, ...], make: Callable[[], Runners]) -> Runners:
         with self._lock:
             found = self._runners.get(key)
-        if found is None:
-            found = make()
+            if found is not None:
+                self._runners.move_to_end(key)
+                return found
+        found = make()
         with self._lock:
             found = self._runners.setdefault(key, found)
             self._runners.move_to_end(key)

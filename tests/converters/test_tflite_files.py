@@ -78,6 +78,16 @@ def l2_pool(g: Graph, x: int) -> Any:
     return g.op("L2_POOL_2D", [x], g.tensor((1, 3, 3, 2)), padding=SAME, **sizes)
 
 
+@case(2, 3, 2, 4)
+def windows_as_large_as_the_input(g: Graph, x: int) -> Any:
+    strides = dict(padding=1, stride_w=3, stride_h=1, activation=1)
+    w, bias = g.constant(normal(5, 3, 2, 4)), g.constant(normal(5))
+    found = [g.op("CONV_2D", [x, w, bias], g.tensor((2, 1, 1, 5)), **strides)]
+    w, bias = g.constant(normal(1, 3, 2, 4)), g.constant(normal(4))
+    y = g.tensor((2, 1, 1, 4))
+    return [*found, g.op("DEPTHWISE_CONV_2D", [x, w, bias], y, depth_multiplier=1, **strides)]
+
+
 @case(1, 2, 3, 7)
 def local_response(g: Graph, x: int) -> Any:
     numbers = dict(radius=2, bias=1.5, alpha=0.3, beta=0.6)

@@ -78,6 +78,10 @@ def _convolution(b: Builder, v: Value, w: Value, bias: Value | None = None) -> V
         raise Damaged(f"it has {channels} channels, its weights {list(w.shape)}")
     reach = [(k - 1) * d + 1 for k, d in zip(weights.shape[2:], dilation, strict=True)]
     before, after = _pads(b, x.shape[2:], reach, stride)
+    if not any((*before, *after)) and reach == list(x.shape[2:]) == list(weights.shape[2:]):
+        whole = _of_one_window(b, v, w, bias)
+        if whole is not None:
+            return b.activated(whole)
     pad = before
     if before != after:
         x, pad = padded(x, before, after), [0] * len(before)
@@ -146,6 +150,28 @@ def _pooling(b: Builder, v: Value) -> Value:
             _weights(x.shape[2:], before, kernel, stride, y.shape[2:])
         )
     return b.activated(Value(y, IMAGE))
+
+
+def _of_one_window(b: Builder, v: Value, w: Value, bias: Value | None) -> Value | None:
+    """The one pixel of a window as large as the input, as a product; the windows of streams."""
+    given = b.ins[0]
+    if not w.known or given is None or given.open or v.order[0] != 0 or b.op.name == "CONV_3D":
+        return None
+    x = b.held(v, v.order)
+    if b.op.name == "CONV_2D":
+        maps = w.shape[0]
+        rows = b.array(w, "").transpose(v.order).reshape(maps, -1).T
+        flat = None if bias is None else b.held(b.reshaped(bias, (maps,)))
+        if math.prod(x.shape[1:]) != len(rows):
+            return None  # groups
+        y = F.affine(x, b.held(Value(rows, (0, 1), w.name)), flat, base_axis=1)
+    else:
+        if w.shape[3] != v.shape[3]:
+            return None  # several maps of a channel
+        axes = tuple([a for a, axis in enumerate(v.order) if axis in (1, 2)])
+        y = F.sum(x * b.held(w, v.order), axis=axes)
+        y = y if bias is None else y + b.held(b.reshaped(bias, (1, w.shape[3])))
+    return computed(F.reshape(y, (v.shape[0], 1, 1, y.shape[1])))
 
 
 @reads("L2_POOL_2D")
