@@ -16,6 +16,7 @@ from nnl.models.dcgan import dcgan_discriminator, dcgan_generator
 from nnl.models.decoder import Decoder, decoder
 from nnl.models.efficientnet import efficientnet
 from nnl.models.encoder import Encoder, encoder, sentence_vectors
+from nnl.models.gguf import from_gguf
 from nnl.models.gpt2 import gpt2
 from nnl.models.huggingface.pretrained import Pretrained, from_config, from_huggingface
 from nnl.models.lenet import lenet, mlp
@@ -49,6 +50,7 @@ __all__ = [
     "efficientnet",
     "encoder",
     "from_config",
+    "from_gguf",
     "from_huggingface",
     "gpt2",
     "lenet",

@@ -11,8 +11,8 @@ import numpy as np
 
 from nnl import functions as F
 from nnl.core.variable import Variable
-from nnl.models.stack import Cache, Stack, Where, embedding, last_rows, norm, stack, table
-from nnl.models.transformer import dropped, scores_by
+from nnl.models.stack import Cache, Stack, Where, embedding, last_rows, linear, norm, stack
+from nnl.models.transformer import dropped
 
 __all__ = ["Decoder", "decoder"]
 
@@ -100,8 +100,7 @@ def decoder(
     at = Where(positions, caches, before, counts, slots, length=full, crossed=crossed)
     h = norm(stack(dropped(h, layers.dropout), layers, at), layers, "out")
     h = last_rows(h, counts) if last else h
-    rows = table(c.vocabulary, layers.width, "tokens" if c.tied else "head")
-    y = scores_by(h, rows)
+    y = linear(h, c.vocabulary, "tokens" if c.tied else "head", False)
     if c.divisor != 1:
         y = y * (1 / c.divisor)
     if c.cap:

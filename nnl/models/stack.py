@@ -17,6 +17,7 @@ import numpy as np
 from nnl import functions as F
 from nnl.core.parameter import get_parameter_or_create
 from nnl.core.variable import Variable
+from nnl.models import quantization
 from nnl.models.transformer import SIGMA, dropped, exact_gelu
 from nnl.parametric_functions.initializer import ConstantInitializer, NormalInitializer
 
@@ -176,10 +177,12 @@ class Where(NamedTuple):
 
 
 def linear(x: Any, width: int, name: str, bias: bool = True) -> Any:
-    """$x W^T + b$ over the last axis; W is (width, n)."""
+    """$x W^T + b$ over the last axis; W is (width, n), or what `quantization` has made of it."""
     n = x.shape[-1]
-    w = get_parameter_or_create(f"{name}/W", (width, n), NormalInitializer(SIGMA))
-    y = F.batch_matmul(F.reshape(x, (x.size // n, n)), w, transpose_b=True)
+    rows = F.reshape(x, (x.size // n, n))
+    y = quantization.product(rows, name)
+    if y is None:
+        y = F.batch_matmul(rows, table(width, n, name), transpose_b=True)
     if bias:
         b = get_parameter_or_create(f"{name}/b", (width,), ConstantInitializer(0))
         y = y + F.reshape(b, (1, width))
@@ -187,7 +190,7 @@ def linear(x: Any, width: int, name: str, bias: bool = True) -> Any:
 
 
 def table(rows: int, width: int, name: str) -> Any:
-    """The parameter that `embedding` takes rows of."""
+    """A matrix of parameters, of which `embedding` takes rows."""
     return get_parameter_or_create(f"{name}/W", (rows, width), NormalInitializer(SIGMA))
 
 

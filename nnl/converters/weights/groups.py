@@ -21,6 +21,22 @@ class Groups(NamedTuple):
     bits: int
     group_size: int
 
+    def array(self) -> Array:
+        """The matrix in float32."""
+        w = self.w if self.bits == 8 else np.stack((self.w & 15, self.w >> 4), axis=-1)
+        groups = w.reshape(*self.scale.shape, self.group_size).astype(np.float32)
+        scale = self.scale.astype(np.float32)[:, :, None]
+        if self.offset is None:
+            groups = (groups - np.float32(2 ** (self.bits - 1))) * scale
+        else:
+            groups = groups * scale + self.offset.astype(np.float32)[:, :, None]
+        return groups.reshape(len(self.scale), -1)
+
+    def rows(self, order: Array) -> Groups:
+        """The matrix with its rows in another order."""
+        offset = None if self.offset is None else self.offset[order]
+        return self._replace(w=self.w[order], scale=self.scale[order], offset=offset)
+
 
 def packed(codes: Array, bits: int) -> Array:
     """Codes (rows, columns) in bytes: of 4 bits two, the first one in the low half."""

@@ -6,12 +6,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from tqdm import tqdm
+
 from nnl.converters.weights.folder import read_folder, read_json, write_folder
+from nnl.converters.weights.groups import Groups
 from nnl.core.array import NdArray
 from nnl.core.atomic import replacing
 from nnl.core.context import EPOCH
@@ -25,11 +30,19 @@ from nnl.core.parameter import (
 )
 from nnl.core.spec import Spec
 from nnl.core.variable import Variable
+from nnl.models import quantization
 from nnl.models.generation.cached import CHUNK, Cached
-from nnl.models.generation.generate import Answerer, Writer, sound_sources, text_sources
+from nnl.models.generation.generate import (
+    Answerer,
+    Writer,
+    as_prompts,
+    sound_sources,
+    text_sources,
+)
 from nnl.models.generation.speaking import Speaks
 from nnl.models.huggingface import answers, decoders, encoders, pictures
 from nnl.models.huggingface.family import Array, Config, Family
+from nnl.models.huggingface.packed import unpacked
 from nnl.models.huggingface.text import Text
 from nnl.models.huggingface.vectors import Embeds
 
@@ -65,8 +78,6 @@ class Pretrained(Speaks, Embeds):
         self.source, self.where, self.folder = dict(source), where, folder
         self.scope = get_current_parameter_scope()
         self.family = _family(self.source, where)
-        if self.source.get("quantization_config"):
-            raise ValueError(f"{where}: quantization_config: such weights are not supported")
         self.config = self.family.read(Config(self.source, f"{where}/config.json"))
 
     def __call__(self, *args: Any, **kw: Any) -> Any:
@@ -75,8 +86,11 @@ class Pretrained(Speaks, Embeds):
 
     def parameters(self) -> dict[str, Variable]:
         """Its parameters by name, those that were made of them."""
-        with parameter_scope("", self.scope):
-            found = {path: get_parameter(path) for path in self.family.shapes(self.config)}
+        paths = list(self.family.shapes(self.config))
+        stems = [path.removesuffix("/W") for path in paths if path.endswith("/W")]
+        paths += [f"{stem}/{part}" for stem in stems for part in quantization.PARTS]
+        with self.scoped():
+            found = {path: get_parameter(path) for path in paths}
         return {path: v for path, v in found.items() if v is not None}
 
     @cached_property
@@ -109,7 +123,7 @@ class Pretrained(Speaks, Embeds):
         """A function of the family, of its other arguments, in the scope of the parameters."""
 
         def inside(*args: Any, **kw: Any) -> Any:
-            with parameter_scope("", self.scope):
+            with self.scoped():
                 return f(self.config, *args, **kw)
 
         return inside
@@ -147,9 +161,56 @@ class Pretrained(Speaks, Embeds):
             )
         Cached(self, self.config, batch, capacity or longest, chunk).save(path)
 
-    def load(self, arrays: Mapping[str, Array]) -> None:
+    @contextmanager
+    def scoped(self) -> Iterator[None]:
+        """The scope of its parameters as the current one."""
+        with parameter_scope("", self.scope):
+            yield
+
+    def quantize(
+        self,
+        bits: int = 4,
+        group_size: int = 32,
+        symmetric: bool = False,
+        calibration: Any = (),
+        skip: str = "",
+    ) -> dict[str, float]:
+        """Let the weights of its products have 4 or 8 bits, in groups with a scale each.
+
+        Embeddings, norms, biases, routers and experts stay as they are; of a table that embeds
+        tokens and scores them, the scoring product gets codes of its own. The network runs as
+        before, with activations of 8 bits in these products (`nnl.functions.quantized_matmul`).
+        Quantized weights are not trained: their gradients end there.
+
+        Args:
+            bits: 4 or 8.
+            group_size: Neighbours in a row that share a scale.
+            symmetric: Whether groups have no offset.
+            calibration: Texts, or lists of tokens, from which GPTQ's method learns what errors
+                matter; without any, weights are rounded to nearest.
+            skip: A pattern of names of layers that stay as they are, such as "^head$|/down$".
+        Returns:
+            {a layer: the relative error of its weights}.
+        Raises:
+            ValueError: The bits or the group size do not fit a layer; what was quantized before it
+                stays.
+        """
+        if bits not in (4, 8):
+            raise ValueError(f"quantize: bits is {bits}, wanted 4 or 8")
+        texts = as_prompts(calibration, self._encode)[0] if len(calibration) else []
+        steps = quantization.quantized(self, bits, group_size, symmetric, texts, skip)
+        found = dict(tqdm(steps, "quantizing", unit="layer", disable=None))
+        for made in ("writer", "_embed"):  # programs of what was there before
+            self.__dict__.pop(made, None)
+        return found
+
+    def load(
+        self, arrays: Mapping[str, Array], groups: Mapping[str, Groups] = MappingProxyType({})
+    ) -> None:
         """Use arrays as parameters, by their names in the family's files.
 
+        Args:
+            groups: Of arrays of which only the shape counts, the weights of 4 or 8 bits.
         Raises:
             ValueError: Arrays are missing, or have no place in the network; they are listed.
             ShapeError: One has another shape. Nothing is changed then.
@@ -157,12 +218,28 @@ class Pretrained(Speaks, Embeds):
         config = self.family.fitted(self.config, arrays)
         values = self.family.load(config, arrays, self.where)
 
+        placed = {}
+        if groups:
+            names = self.family.names(config, self.family.shapes(config), list(arrays))
+            placed = {path: groups[name] for path, (name, *_) in names.items() if name in groups}
+        fixed = [
+            path
+            for path in placed
+            if not path.endswith("/W") or path.removesuffix("/W") in quantization.TABLES
+        ]
+        if fixed:
+            raise ValueError(f"{self.where}: {fixed[0]} is quantized, which only products can be")
+        values = {path: value for path, value in values.items() if path not in placed}
+
         def parameters() -> list[Variable]:
-            with parameter_scope("", self.scope), without_values():
+            with self.scoped(), without_values():
                 return [get_parameter_or_create(path, v.shape) for path, v in values.items()]
 
         for v, value in zip(all_or_nothing(parameters, (), {}), values.values(), strict=True):
             v.data.become(NdArray.holding(Spec.of(value.shape, value.dtype), "host", value))
+        with self.scoped():
+            for path, found in placed.items():
+                quantization.put(path.removesuffix("/W"), found)
         EPOCH.advance()
         self.config = config
 
@@ -175,6 +252,12 @@ class Pretrained(Speaks, Embeds):
         root = Path(folder)
         root.mkdir(parents=True, exist_ok=True)
         values = {path: v.data.read("host") for path, v in self.parameters().items()}
+        few = [path for path in values if path.endswith("/codes")]
+        if few:
+            raise ValueError(
+                f"to_huggingface: {len(few)} layers are quantized, {few[0].removesuffix('/codes')} "
+                "first: write the network before it is"
+            )
         arrays = self.family.save(self.config, values)
         write_folder(root, arrays, most_bytes)
         types = {a.dtype.name for a in arrays.values()}
@@ -223,7 +306,7 @@ def from_huggingface(folder: str | os.PathLike[str]) -> Pretrained:
     where = f"from_huggingface: {os.fspath(folder)}"
     root = Path(folder)
     model = Pretrained(read_json(root / "config.json", where), where, root)
-    model.load(read_folder(root, where))
+    model.load(*unpacked(read_folder(root, where), model.source.get("quantization_config"), where))
     return model
 
 

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of 4 or 8 bits in networks of `nnl.models.stack`: `name/W` becomes codes and scales."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnl import functions as F
+from nnl.converters.weights.groups import Groups, calibrated, rounded
+from nnl.core.array import NdArray
+from nnl.core.parameter import get_parameter, pop_parameter, set_parameter
+from nnl.core.spec import Spec
+from nnl.core.variable import Variable
+
+Array = np.ndarray[Any, Any]
+PARTS = ("codes", "scale", "offset")
+TABLES = ("tokens", "positions", "types", "distances")  # of which embeddings take rows
+MOST_ROWS = 4096  # inputs of a layer that a calibration looks at
+
+
+def product(x: Any, name: str) -> Any:
+    """The product of x (m, n) with the quantized weights `name`; None where there are none."""
+    codes = get_parameter(f"{name}/codes")
+    if codes is None:
+        return None
+    scale, offset = get_parameter(f"{name}/scale"), get_parameter(f"{name}/offset")
+    columns = x.shape[-1]
+    return F.quantized_matmul(
+        x, codes, scale, offset, bits=codes.shape[1] * 8 // columns,
+        group_size=columns // scale.shape[1],
+    )  # fmt: skip
+
+
+def put(name: str, groups: Groups) -> None:
+    """Let `name` of the current scope have these weights; a table that embeds keeps its W too."""
+    for part, value in zip(PARTS, groups, strict=False):
+        pop_parameter(f"{name}/{part}")
+        if value is not None:
+            v = Variable(value.shape)
+            v.data.become(NdArray.holding(Spec.of(value.shape, value.dtype), "host", value))
+            set_parameter(f"{name}/{part}", v)
+    if name not in TABLES:
+        pop_parameter(f"{name}/W")
+
+
+def layers_of(parameters: Mapping[str, Variable], tied: bool) -> dict[str, Variable]:
+    """{a layer: its weights}, of those that products take: no embedding, no router, no experts."""
+    found = {
+        path.removesuffix("/W"): v
+        for path, v in parameters.items()
+        if path.endswith("/W") and len(v.shape) == 2 and not path.endswith("/router/W")
+    }
+    return {k: v for k, v in found.items() if k not in TABLES or (k == "tokens" and tied)}
+
+
+def quantized(
+    model: Any, bits: int, group_size: int, symmetric: bool, texts: Sequence[Sequence[int]],
+    skip: str,
+) -> Iterator[tuple[str, float]]:  # fmt: skip
+    """Quantize a model's weights, layer by layer; see `Pretrained.quantize`.
+
+    Returns:
+        Name of a layer, and the relative error of its weights.
+    """
+    where = "quantize"
+    layers = layers_of(model.parameters(), getattr(model.config, "tied", False))
+    layers = {k: v for k, v in layers.items() if not (skip and re.search(skip, k))}
+    for name, v in layers.items():
+        if v.shape[1] % group_size:
+            raise ValueError(
+                f"{where}: {name} has {v.shape[1]} columns, wanted a multiple of group_size "
+                f"{group_size}; name it in skip, or take another group_size"
+            )
+    parts: dict[str, list[str]] = {}  # what calibrates together: a layer of the stack
+    for name in layers:
+        parts.setdefault(name.partition("/")[0], []).append(name)
+    for names in parts.values():
+        weights = {n: layers[n].data.read("host").astype(np.float32) for n in names}
+        inputs = seen(model, {n: layers[n] for n in names}, texts) if texts else {}
+        for name, w in weights.items():
+            try:
+                if name in inputs:
+                    groups = calibrated(w, inputs[name], bits, group_size, symmetric)
+                else:
+                    groups = rounded(w, bits, group_size, symmetric)
+            except ValueError as e:
+                raise ValueError(f"{where}: {name}: {e}") from None
+            with model.scoped():
+                put(name, groups)
+            norm = np.linalg.norm(w)
+            yield name, float(np.linalg.norm(groups.array() - w) / norm) if norm else 0.0
+
+
+def seen(
+    model: Any, layers: Mapping[str, Variable], texts: Sequence[Sequence[int]]
+) -> dict[str, Array]:
+    """The inputs (n, columns) that products with these weights get while texts are read."""
+    rows: dict[str, list[Array]] = {name: [] for name in layers}
+    of_array = {id(v.data): name for name, v in layers.items()}
+
+    def look(f: Any) -> None:
+        for x, w in zip(f.inputs, f.inputs[1:], strict=False):
+            name = of_array.get(id(w.data))
+            if name is not None and f.info.type_name == "BatchMatmul":
+                a = x.d.reshape(-1, x.shape[-1])
+                if sum(map(len, rows[name])) < MOST_ROWS:
+                    rows[name].append(a.astype(np.float32))
+
+    for text in texts:
+        y = model(Variable.from_numpy_array(np.asarray([text], np.int64)))
+        y.forward(function_pre_hook=look)
+    return {name: np.concatenate(found)[:MOST_ROWS] for name, found in rows.items() if found}
