@@ -128,7 +128,6 @@ def test_several_files_are_written_where_one_would_be_too_large(tmp_path):
             {"rope_parameters": {"rope_type": "longrope", "short_factor": 3}},
             "short_factor is 3, wanted a list of numbers",
         ),
-        ({"quantization_config": {"bits": 4}}, "quantization_config: such weights are not"),
     ],
 )
 def test_what_a_config_says_wrong_is_named(change, text):
