@@ -13,6 +13,7 @@ import nnl.functions as F
 from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.registry import onnx_import
 from nnl.converters.onnx.values import (
+    Sized,
     array,
     broadcast,
     dtype_of,
@@ -92,7 +93,7 @@ def div(ctx: Any, node: Any, a: Any, b: Any) -> Any:
         y = F.mul_scalar(var(a), 1.0 / float(b.reshape(-1)[0]))
         if is_float(dtype_of(a)):
             exact = np.log2(abs(float(b.reshape(-1)[0]))) % 1 == 0
-            return y if exact else pair(F.div2, a, b)
+            return y if exact and not isinstance(b, Sized) else pair(F.div2, a, b)
     return truncated(pair(F.div2, a, b), dtype_of(a))
 
 

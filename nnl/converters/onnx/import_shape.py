@@ -216,11 +216,16 @@ def slice_inputs(
     """A region of x, with steps of either sign."""
     first, last = ints(starts, "starts"), ints(ends, "ends")
     at = range(len(first)) if axes is None else ints(axes, "axes")
-    return sliced(x, first, last, at, [1] * len(first) if steps is None else ints(steps, "steps"))
+    by = [1] * len(first) if steps is None else ints(steps, "steps")
+    return sliced(x, first, last, at, by, ctx.open and any(n < 2**31 - 1 for n in last))
 
 
-def sliced(x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
-    """A region of x; numbers out of range are cut to it, as in Python."""
+def sliced(x: Any, starts: Any, ends: Any, axes: Any, steps: Any, keep: bool = False) -> Any:
+    """A region of x; numbers out of range are cut to it, as in Python.
+
+    Args:
+        keep: Record it even where it is all of x, as it may be at some of several sizes.
+    """
     sizes = shape_of(x)
     cuts = [slice(0, n, 1) for n in sizes]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
@@ -239,7 +244,7 @@ def sliced(x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
     starts, stops, steps = zip(
         *[(c.start, max(c.start, c.stop), c.step) for c in cuts], strict=True
     )
-    if starts != (0,) * len(sizes) or stops != sizes or steps != (1,) * len(sizes):
+    if keep or starts != (0,) * len(sizes) or stops != sizes or steps != (1,) * len(sizes):
         x = F.slice(x, starts, stops, steps)
     return tagged(F.flip(x, backwards) if backwards else x, dtype)
 

@@ -45,7 +45,8 @@ class LiteOpener(Opener):
             moving = [k for k, r in enumerate(rows) if len(set(r)) > 1]
             free = len(moving) == 1
             return [(-1,) * len(r) if free and k in moving else r for k, r in enumerate(rows)]
-        for k, r in enumerate(rows):
+        computed = ops[0].ins[1].value is None
+        for k, r in enumerate([] if computed else rows):
             ends = [o.ins[0].shape[k] - o.ins[1].value[k] for o in ops]
             if len(set(r)) > 1 and list(r) == ends:
                 rows[k] = (-1,) * len(r)

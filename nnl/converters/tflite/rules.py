@@ -196,6 +196,7 @@ RULES: dict[str, Any] = {
     "matrix_diag": _diagonal,
     "matrix_diag_part": _diagonal_of,
     "shape": lambda a, x: Variable.from_numpy_array(np.array(x.shape[a.start : a.end], np.int64)),
+    "constant": lambda a: Variable.from_numpy_array(np.full(a.shape, a.val, np.float32)),
     "one_hot": _one_hot,
     "interpolate": _interpolate,
     "batch_matmul": _matmul,

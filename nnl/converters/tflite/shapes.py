@@ -177,7 +177,7 @@ def _ranges(g: Graph, x: Laid, ranges: Sequence[range]) -> Laid:
     t = x.tensor
     held = [ranges[a] for a in x.order]
     touched = [k for k, (r, n) in enumerate(zip(held, t.shape, strict=True)) if r != range(n)]
-    if not touched:
+    if not touched and g.sizes_stay:  # of open ones it may be a part at others
         return x
     few, groups = g.few_axes(t, touched)
     parts = [
