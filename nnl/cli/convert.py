@@ -145,10 +145,9 @@ def add_commands(commands: Any) -> None:
         help="NNB: types of variables, as YAML; nnl nnb_template writes one to edit",
     )
     p.add_argument(
-        "--weights-file",
-        action="store_true",
-        help="CSRC: weights in a file that the program loads (default: an array in it)",
+        "--weights-file", action="store_true", help="CSRC: weights in a file of their own"
     )
+    p.add_argument("--precision", default="float32", help="NNLP: bf16 for 16 bits, half the size")
     p.add_argument(
         "--quantization",
         action="store_true",
@@ -296,6 +295,8 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
                 raise UsageError(f"the option --{name} is for NNB, not {target.name}")
     if args.weights_file and target.name != "CSRC":
         raise UsageError(f"the option --weights-file is for CSRC, not {target.name}")
+    if args.precision != "float32" and target.name != "NNLP":
+        raise UsageError(f"the option --precision is for NNLP, not {target.name}")
     if args.quantization != (args.dataset is not None):
         raise UsageError("--quantization and --dataset FILE belong together")
     if args.quantization and target.name not in ("ONNX", "NNLP", "TFLITE", "CSRC"):
@@ -320,6 +321,7 @@ def _options(args: argparse.Namespace, target: Format) -> WriteOptions:
         args.default_variable_type or "FLOAT32",
         args.weights_file,
         args.dataset,
+        args.precision,
     )
 
 

@@ -39,6 +39,7 @@ class WriteOptions:
         default_type: Of .nnb: the type of variables that `types` leaves out.
         weights_file: Of C source: weights are a file that the program loads.
         dataset: File of samples whose ranges 8 bits have, None for float32.
+        precision: Of .nnlp: "bf16" for weights and results of products in 16 bits.
     """
 
     batch_size: int | None = None
@@ -51,6 +52,7 @@ class WriteOptions:
     default_type: str = "FLOAT32"
     weights_file: bool = False
     dataset: str | None = None
+    precision: str = "float32"
 
 
 @dataclass(frozen=True)

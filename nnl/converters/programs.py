@@ -54,7 +54,7 @@ def write_programs(model: Model, path: str, options: WriteOptions) -> None:
                 written.add(name, with_bits(network, options))
             except ValueError as error:
                 raise ValueError(f"{model.where}: {error}") from None
-    written.saver.write(path)
+    written.saver.write(path, options.precision)
 
 
 def stays_open(model: Model, options: WriteOptions) -> bool:

@@ -33,6 +33,7 @@ from nnl.graph.binding import Binding
 from nnl.graph.models import Models, models_of
 from nnl.graph.open_program import check_open, sizes_of
 from nnl.graph.plan import Plan
+from nnl.graph.precision import in_bfloat16, narrow_arrays, narrow_type
 from nnl.graph.profile import PROFILES
 from nnl.graph.program import INPUT, Program, verify
 from nnl.graph.program_data import VERSION, Damaged, dtype_of, from_dict, to_dict, version_of
@@ -83,8 +84,9 @@ class Programs:
         arrays: Parameters, states and constants by name.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], precision: str = "float32") -> None:
         self.where = os.fspath(path)
+        self._narrow = narrow_type(precision)
         with open(path, "rb") as f:
             if os.fstat(f.fileno()).st_size == 0:
                 raise ValueError(f"{self.where}: the file is empty")
@@ -134,6 +136,10 @@ class Programs:
             self.arrays[name] = self._mapped(name, entry)
         for program in self._programs.values():
             self._check_names(program)
+        if self._narrow is not None:
+            self._programs = {k: in_bfloat16(p) for k, p in self._programs.items()}
+            self._data = {k: to_dict(p) for k, p in self._programs.items()}
+            narrow_arrays(self.arrays, self._programs)
         self._inputs = {
             k: [p.slots[i].name for i in p.inputs] for k, p in self._programs.items()
         }  # of each program
@@ -297,6 +303,8 @@ class Programs:
 
     def _models_of(self, name: str) -> Models | None:
         key = name, MODES.target
+        if self._narrow is not None:  # the file that the library would read has other types
+            return None
         if key not in self._models:
             with self._lock:
                 self._models[key] = models_of(
@@ -422,15 +430,19 @@ class Runner:
         return found
 
 
-def load_program(path: str | os.PathLike[str]) -> Programs:
+def load_program(path: str | os.PathLike[str], precision: str = "float32") -> Programs:
     """Open a file of programs, .nnlp.
 
     Args:
         path: What `save_program`, `save` of a compiled function, or nnl-convert has written.
+        precision: "bf16": weights and results of products, and what follows from these, have 16
+            bits; each function computes in float32 inside. Inputs and outputs stay as they are.
+            `save` of what this returns writes a file of half the size, which C++ runs as well.
     Returns:
         The programs; its arrays are mapped, not read.
     Raises:
         ValueError: The file is damaged, or of a newer version of the format.
+        NotImplementedError: precision is "bf16", and a program trains.
 
     Example:
         >>> import nnl as nn
@@ -440,7 +452,7 @@ def load_program(path: str | os.PathLike[str]) -> Programs:
         array([2., 4.], dtype=float32)
     """
     with _without_collections():
-        return Programs(path)
+        return Programs(path, precision)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from nnl.graph.passes import PORTABLE, portable, portable_inside
 from nnl.graph.passes.decompose import decompose_unknown
 from nnl.graph.passes.input_types import narrow_inputs
 from nnl.graph.passes.inside import rewrite_inside
+from nnl.graph.precision import in_bfloat16, narrow_arrays, narrow_type
 from nnl.graph.program import INPUT, STATE, Program
 from nnl.graph.programs import write
 from nnl.graph.sizes import Dim, Unexplained
@@ -119,12 +120,17 @@ class Saver:
                 self.arrays[slot.name] = NdArray.from_numpy_array(slot.data)
         self.programs[name] = program
 
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file."""
-        used = {s.name for p in self.programs.values() for s in p.slots if s.given}
+    def write(self, path: str | os.PathLike[str], precision: str = "float32") -> None:
+        """Write the file; see load_program for precisions."""
+        programs = self.programs
+        if narrow_type(precision) is not None:
+            programs = {k: in_bfloat16(p) for k, p in programs.items()}
+        used = {s.name for p in programs.values() for s in p.slots if s.given}
         arrays = {k: nd for k, nd in self.arrays.items() if k in used}
+        if programs is not self.programs:
+            narrow_arrays(arrays, programs)
         parameters = {k: v for k, v in self.parameters.items() if k in used}
-        write(path, self.programs, arrays, parameters)
+        write(path, programs, arrays, parameters)
 
 
 def _give_roles(program: Program, given: Mapping[int, NdArray], inputs: Mapping[int, str]) -> None:
@@ -228,6 +234,7 @@ def save_program(
     programs: Mapping[str, Any] | None = None,
     open: Axes | None = None,
     ranges: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "float32",
 ) -> None:
     """Save graphs as programs (.nnlp): for C++, for exporters, or to run without their code.
 
@@ -245,6 +252,7 @@ def save_program(
             several sizes, and everything that Python computes from their shapes is followed.
         ranges: {"height": (32, 4096, 32)}: least size, greatest (None: any), and what sizes are a
             multiple of; of which it must be that is found out where nothing is said.
+        precision: "bf16": weights and results of products in 16 bits, see load_program.
     Raises:
         NotImplementedError: A function runs Python code.
         ValueError: The network is not the same program at all sizes; the text names the function.
@@ -275,8 +283,8 @@ def save_program(
             saver.add_open("main", opened)
             return saver
 
-        record_function("save_program", outputs, inputs or {}, open, ranges, use).write(path)
-        return
+        saver = record_function("save_program", outputs, inputs or {}, open, ranges, use)
+        return saver.write(path, precision)
     saver = Saver()
     for name, what in todo.items():
         if hasattr(what, "add_to"):
@@ -292,7 +300,7 @@ def save_program(
                 "them, a pair of dicts for outputs and inputs, or a compiled function"
             )
         saver.add(name, *lower_graph(saver, name, ends, given or {}))
-    saver.write(path)
+    saver.write(path, precision)
 
 
 def record_function(
