@@ -24,6 +24,11 @@ class CornerPixels : public Kernel {
   void run(const Buffers& b) override {
     const auto d = static_cast<int64_t>(sizes_.size()), taps = nearest_ ? 1 : int64_t{1} << d;
     auto* index = b.output<int64_t>(0);
+    if (d == 2 && !nearest_ && sizes_[0] * sizes_[1] < int64_t{1} << 31 && type_ == DType::f32 &&
+        inside_ == DType::f32 && low_ == DType::f32) {
+      for (int64_t n = 0; n < batch_; ++n) in_planes(b, n);
+      return;
+    }
     for (int64_t n = 0; n < batch_; ++n)
       for (int64_t p = 0; p < positions_; ++p)
         for (int64_t t = 0; t < taps; ++t) {
@@ -46,6 +51,32 @@ class CornerPixels : public Kernel {
   }
 
  private:
+  // Of pictures, the four pixels around every position.
+  void in_planes(const Buffers& b, int64_t n) const {
+    const float* y = b.input<float>(0) + 2 * n * positions_;
+    const float* x = y + positions_;
+    auto* index = b.output<int64_t>(0) + 4 * n * positions_;
+    auto* inside = b.output<float>(1) + 4 * n * positions_;
+    auto* low = b.output<float>(2) + 2 * n * positions_;
+    const auto h = static_cast<float>(sizes_[0]), w = static_cast<float>(sizes_[1]);
+    const auto width = static_cast<int32_t>(sizes_[1]);
+    for (int64_t t = 0; t < 4; ++t) {
+      const float down = t / 2 ? 1.0f : 0.0f, right = t % 2 ? 1.0f : 0.0f;
+#pragma omp simd
+      for (int64_t p = 0; p < positions_; ++p) {
+        const float top = std::floor(y[p]), left = std::floor(x[p]);
+        const float r = top + down, c = left + right;
+        const bool good = (r >= 0.0f) & (r < h) & (c >= 0.0f) & (c < w);
+        const auto row = static_cast<int32_t>(good ? r : 0.0f);
+        const auto column = static_cast<int32_t>(good ? c : 0.0f);
+        index[t * positions_ + p] = row * width + column;
+        inside[t * positions_ + p] = good ? 1.0f : 0.0f;
+        low[p] = top;
+        low[positions_ + p] = left;
+      }
+    }
+  }
+
   std::vector<int64_t> sizes_;
   bool nearest_;
   int64_t batch_, positions_;

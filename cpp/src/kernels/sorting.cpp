@@ -102,6 +102,111 @@ std::unique_ptr<Kernel> sort(const Signature& s) {
   return std::make_unique<Sort>(s);
 }
 
+// The k largest elements of every sample, largest first, or the k smallest; of equal ones the
+// first.
+class TopK : public Kernel {
+ public:
+  explicit TopK(const Signature& s)
+      : k_(s.attributes.integer("k")),
+        type_(s.in[0].dtype),
+        abs_(s.attributes.flag("abs")),
+        largest_(s.attributes.flag("largest")),
+        reduce_(s.attributes.flag("reduce")),
+        with_index_(s.attributes.flag("with_index")) {
+    const Shape& shape = s.in[0].shape;
+    for (size_t a = 0; a < shape.size(); ++a)
+      (static_cast<int64_t>(a) < s.attributes.integer("base_axis") ? rows_ : n_) *= shape[a];
+  }
+  size_t workspace() const override {
+    return static_cast<size_t>((n_ + k_) * threads_) * 2 * sizeof(uint64_t);
+  }
+  bool may_overwrite(size_t, size_t) const override { return false; }
+
+  void run(const Buffers& b) override {
+    const int64_t parts = n_ * rows_ < 1 << 13 ? 1 : std::min<int64_t>(threads_, rows_);
+    parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        auto* words = static_cast<uint64_t*>(b.workspace) + 2 * (n_ + k_) * p;
+        for (int64_t r = rows_ * p / parts; r < rows_ * (p + 1) / parts; ++r) row(b, words, r);
+      }
+    });
+  }
+
+ private:
+  uint64_t word(const void* x, int64_t first, int64_t i) const {
+    float v = float_at(x, type_, first + i);
+    if (abs_) v = std::fabs(v);
+    return word_of(largest_ ? -v : v, i);
+  }
+
+  void row(const Buffers& b, uint64_t* words, int64_t r) const {
+    const int64_t first = r * n_;
+    if (8 * k_ < n_) {
+      few(b.in[0], words, first);
+    } else {
+      for (int64_t i = 0; i < n_; ++i) words[i] = word(b.in[0], first, i);
+      n_ < 32 ? std::sort(words, words + n_) : by_digits<8>(words, words + n_, n_);
+    }
+    if (!reduce_)
+      for (int64_t i = 0; i < n_; ++i) set_float(b.out[0], type_, first + i, 0.0f);
+    for (int64_t j = 0; j < k_; ++j) {
+      const auto at = static_cast<int64_t>(words[j] & 0xffffffffu);
+      set_float(b.out[0], type_, reduce_ ? r * k_ + j : first + at,
+                float_at(b.in[0], type_, first + at));
+      if (with_index_) b.output<uint64_t>(1)[r * k_ + j] = static_cast<uint64_t>(at);
+    }
+  }
+
+  // The first k words in their order, where most elements are none of them.
+  void few(const void* x, uint64_t* words, int64_t first) const {
+    for (int64_t i = 0; i < k_; ++i) words[i] = word(x, first, i);
+    std::sort(words, words + k_);
+    const auto enter = [&](uint64_t w) {
+      if (w >= words[k_ - 1]) return;
+      uint64_t* place = std::upper_bound(words, words + k_, w);
+      std::copy_backward(place, words + k_ - 1, words + k_);
+      *place = w;
+    };
+    if (type_ != DType::f32) {
+      for (int64_t i = k_; i < n_; ++i) enter(word(x, first, i));
+      return;
+    }
+    constexpr int64_t together = 32;
+    const float* values = static_cast<const float*>(x) + first;
+    const float sign = largest_ ? -1.0f : 1.0f;
+    float keys[together];
+    for (int64_t i = k_; i < n_; i += together) {
+      const int64_t m = std::min(together, n_ - i);
+      const float last = values[words[k_ - 1] & 0xffffffffu];
+      const bool none = last != last;  // any number is before one that is none
+      const float limit = none ? INFINITY : sign * (abs_ ? std::fabs(last) : last);
+      int32_t found = 0;
+#pragma omp simd reduction(| : found)
+      for (int64_t j = 0; j < m; ++j) {
+        const float v = values[i + j], key = sign * (abs_ ? std::fabs(v) : v);
+        keys[j] = key;
+        found |= (key < limit) | (none & (key == limit));
+      }
+      if (!found) continue;
+      for (int64_t j = 0; j < m; ++j)
+        if (keys[j] < limit || (none && keys[j] == limit)) enter(word_of(keys[j], i + j));
+    }
+  }
+
+  int64_t k_, rows_ = 1, n_ = 1, threads_ = threads();
+  DType type_;
+  bool abs_, largest_, reduce_, with_index_;
+};
+
+std::unique_ptr<Kernel> top_k(const Signature& s) {
+  const Spec &x = s.in[0], &y = s.out[0];
+  if (!is_real(x.dtype) || x.layout != Layout::plain || x.size() >= int64_t{1} << 32)
+    return nullptr;
+  if (y.layout != Layout::plain || y.dtype != x.dtype) return nullptr;
+  if (s.out.size() > 1 && s.out[1].dtype != DType::u64) return nullptr;
+  return std::make_unique<TopK>(s);
+}
+
 // How often label i (row) was scored highest as class j (column).
 class ConfusionMatrix : public Kernel {
  public:
@@ -146,6 +251,7 @@ std::unique_ptr<Kernel> confusion_matrix(const Signature& s) {
 
 const Registration registrations[] = {
     {"sort", sort},
+    {"top_k_data", top_k},
     {"confusion_matrix", confusion_matrix},
 };
 

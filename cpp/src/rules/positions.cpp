@@ -163,6 +163,35 @@ Specs sampled(const RuleCall& c) {
 }
 const ShapeRule sample_pixels{"sample_pixels", "x index# weight", sampled};
 
+Specs spread(const RuleCall& c) {
+  sampled(c);
+  return {with_shape(c[0], {c[0].shape[0], c[0].shape[1], c.integer("size", 0)})};
+}
+const ShapeRule spread_to_pixels{"spread_to_pixels", "gy index# weight", spread};
+
+Specs products(const RuleCall& c) {
+  if (c[0].rank() != 3) c.fail(0, "(B, C, S)");
+  if (c[2].rank() != 3 || c[2].shape[0] != c[0].shape[0]) c.fail(2, "(B, T, P) for " + c.text(0));
+  return {with_shape(c[1], c[2].shape)};
+}
+const ShapeRule pixel_products{"pixel_products", "x gy index#", products};
+
+Specs largest(const RuleCall& c) {
+  const auto base =
+      static_cast<size_t>(c.integer("base_axis", 0, static_cast<int64_t>(c[0].rank())));
+  const Shape& x = c[0].shape;
+  const int64_t size = product(x.begin() + static_cast<std::ptrdiff_t>(base), x.end());
+  const int64_t k = c.integer("k", 1, std::max<int64_t>(size, 1));
+  const bool index = c.attributes.flag("with_index"), reduce = c.attributes.flag("reduce");
+  if (index && !reduce) c.fail("with_index is True, which needs reduce=True");
+  Shape y(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(base));
+  y.push_back(k);
+  const Spec found = reduce ? with_shape(c[0], y) : c[0];
+  if (index) return {found, with_type(found, DType::u64)};
+  return {found};
+}
+const ShapeRule top_k_data{"top_k_data", "x", largest};
+
 // ---- sequences, padded (T, B, ...) or (B, T, ...) and packed (N, ...) ----
 
 Specs packed(const RuleCall& c) {
