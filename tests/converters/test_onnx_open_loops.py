@@ -117,3 +117,22 @@ def test_scans_of_open_sizes(way, tmp_path):
     )  # fmt: skip
     saved(tmp_path / "a.onnx", [*START, scan], [X], [LAST, ("all", (None, 3, None))], NUMBERS)
     assert check(tmp_path / "a.onnx", rows(*SIZES)).text().count("while(") == 1
+
+
+@pytest.mark.parametrize(
+    "kind,gates,activations",
+    [("RNN", 1, ["Relu"]), ("LSTM", 4, ["Sigmoid", "Relu", "Tanh"]), ("GRU", 3, ["Tanh", "Tanh"])],
+)
+def test_recurrent_layers_of_other_activations(kind, gates, activations, tmp_path):
+    layer = node(
+        kind, "tx,w,r", "y,last", direction="bidirectional", hidden_size=2,
+        activations=activations * 2,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    weights = {k: rng.normal(size=(2, gates * 2, n)) / 2 for k, n in (("w", 3), ("r", 2))}
+    saved(
+        tmp_path / "a.onnx", [node("Transpose", "x", "tx", perm=[1, 0, 2]), layer], [X],
+        [("y", (None, 2, None, 2)), ("last", (2, None, 2))],
+        {k: v.astype(np.float32) for k, v in weights.items()},
+    )  # fmt: skip
+    assert check(tmp_path / "a.onnx", rows(*SIZES)).text().count("while(") == 2

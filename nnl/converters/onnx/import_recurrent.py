@@ -17,6 +17,7 @@ from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.import_shape import part
 from nnl.converters.onnx.registry import onnx_import
 from nnl.converters.onnx.values import array, reshape, transpose, var
+from nnl.graph import scan
 
 Function = Callable[[Any], Any]
 
@@ -153,27 +154,40 @@ class Cell:
         """Columns of gate i."""
         return part(x, x.ndim - 1, i * self.size, (i + 1) * self.size)
 
-    def run(self, *initial: Any) -> list[Any]:
+    def run(self, ctx: Any, *initial: Any) -> list[Any]:
         """All directions: Y (T, D, B, H), and the last states (D, B, H)."""
         ys: list[Any] = []
-        lasts: list[list[Any]] = []
+        lasts: list[Any] = []
+        alive = []
+        if self.lengths is not None:
+            mask = np.arange(self.steps)[:, None, None] < self.lengths[:, None]
+            alive = [var(mask.astype(np.float32))]
         for d in range(self.directions):
-            states = [self.at(self.state(h), d) for h in initial]
-            xs, outs = self.inputs(d), []
-            step = self.cell(d)
-            for t in range(self.steps):
-                new = step(reshape(part(xs, 0, t, t + 1), xs.shape[1:]), *states)
-                out = new[0]
-                if self.lengths is not None:
-                    alive = var((t < self.lengths)[:, None].astype(np.float32))
-                    new = [n * alive + o * (1 - alive) for n, o in zip(new, states, strict=True)]
-                    out = out * alive
-                states = list(new)
-                outs.append(out)
-            y = F.stack(*outs, axis=0)
+            states = tuple([self.at(self.state(h), d) for h in initial])
+            last, y = self.over_steps(ctx, self.cell(d), states, (self.inputs(d), *alive))
             ys.append(self.flipped(y) if self.backwards(d) else y)
-            lasts.append(states)
+            lasts.append(last)
         return self.laid_out(F.stack(*ys, axis=1), *(F.stack(*s) for s in zip(*lasts, strict=True)))
+
+    def over_steps(self, ctx: Any, step: Any, states: Any, xs: Sequence[Any]) -> tuple[Any, Any]:
+        """The last states, and what all steps give; recorded once if their number is open."""
+
+        def once(states: Any, row: Any) -> tuple[Any, Any]:
+            x, *alive = row
+            new = step(x, *states)
+            if not alive:
+                return tuple(new), new[0]
+            kept = [n * alive[0] + o * (1 - alive[0]) for n, o in zip(new, states, strict=True)]
+            return tuple(kept), new[0] * alive[0]
+
+        if ctx.open:
+            return scan(once, states, tuple(xs))
+        outs = []
+        for t in range(self.steps):
+            row = [reshape(part(x, 0, t, t + 1), x.shape[1:]) for x in xs]
+            states, out = once(states, row)
+            outs.append(out)
+        return states, F.stack(*outs, axis=0)
 
     def laid_out(self, y: Any, *lasts: Any) -> list[Any]:
         """Outputs in the layout that the node asks for."""
@@ -220,7 +234,7 @@ def rnn(
     cell = SimpleCell(node, x, w, r, b, lengths)
     if cell.plain and cell.steps:
         return cell.at_once(F.rnn, (0,), cell.bias_rows((0,)), h)
-    return cell.run(h)
+    return cell.run(ctx, h)
 
 
 class SimpleCell(Cell):
@@ -250,7 +264,7 @@ def lstm(
     if cell.plain and cell.steps and p is None and not node.input_forget:
         order = (0, 2, 3, 1)  # nnl: i f g o
         return cell.at_once(F.lstm, order, cell.bias_rows(order), h, c)
-    return cell.run(h, c)
+    return cell.run(ctx, h, c)
 
 
 class LstmCell(Cell):
@@ -293,7 +307,7 @@ def gru(
     cell = GruCell(node, x, w, r, b, lengths)
     if cell.plain and cell.steps and getattr(node, "linear_before_reset", 0):
         return cell.at_once(F.gru, (1, 0, 2), cell.bias_of_gru(), h)
-    return cell.run(h)
+    return cell.run(ctx, h)
 
 
 class GruCell(Cell):
