@@ -51,6 +51,7 @@ set_default_context(_get_extension_context("cpu", device_id="0"))
 from nnl import converters as _converters  # noqa: E402, F401  (gives solvers their state files)
 from nnl import functions  # noqa: E402
 from nnl.graph import (  # noqa: E402
+    at_most,
     compile,
     load_program,
     memory_budget,
@@ -67,17 +68,16 @@ from nnl.nnabla import paths as _paths  # noqa: E402
 _paths.keep_functions()
 
 __all__ = [
-    "Context", "Module", "NdArray", "ProtoVariable", "Sequential", "Variable", "auto_forward",
-    "clear_parameters", "coexecute", "coexecution", "compile", "context_scope",
-    "forward_all", "functions", "get_auto_forward",
-    "get_current_context", "get_current_parameter_scope", "get_parameters", "grad",
-    "load_parameters", "load_program", "logger", "memory_budget", "no_grad", "parameter_scope",
-    "print_graph", "profile", "quantize", "recompute", "recompute_fn", "save_parameters",
-    "save_program", "scan", "schema", "seed", "set_auto_forward", "set_cache_size",
-    "set_default_context", "set_function_post_hook", "set_function_pre_hook",
-    "set_global_recompute", "set_solver_post_hook", "set_solver_pre_hook", "set_threads", "switch",
-    "unset_function_post_hook", "unset_function_pre_hook", "unset_solver_post_hook",
-    "unset_solver_pre_hook", "while_loop",
+    "Context", "Module", "NdArray", "ProtoVariable", "Sequential", "Variable", "at_most",
+    "auto_forward", "clear_parameters", "coexecute", "coexecution", "compile", "context_scope",
+    "forward_all", "functions", "get_auto_forward", "get_current_context",
+    "get_current_parameter_scope", "get_parameters", "grad", "load_parameters", "load_program",
+    "logger", "memory_budget", "no_grad", "parameter_scope", "print_graph", "profile", "quantize",
+    "recompute", "recompute_fn", "save_parameters", "save_program", "scan", "schema", "seed",
+    "set_auto_forward", "set_cache_size", "set_default_context", "set_function_post_hook",
+    "set_function_pre_hook", "set_global_recompute", "set_solver_post_hook", "set_solver_pre_hook",
+    "set_threads", "switch", "unset_function_post_hook", "unset_function_pre_hook",
+    "unset_solver_post_hook", "unset_solver_pre_hook", "while_loop",
 ]  # fmt: skip
 
 _LAZY = (

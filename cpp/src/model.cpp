@@ -30,7 +30,7 @@ void Tensor::bind(void* data, size_t bytes) {
   if (!data) throw ValueError(name_ + " cannot be bound to nothing");
   check_idle();
   const bool open = !of_->program.dims.empty(), takes = of_->is_input(*this);
-  if (open ? takes && bytes < spec_.bytes() : bytes != spec_.bytes())
+  if (open ? takes && bytes < spec_.bytes() : bytes != of_->full_bytes(*this))
     throw ValueError(name_ + " is " + spec_.text() + ", " + std::to_string(spec_.bytes()) +
                      " bytes, got " + std::to_string(bytes));
   of_->bind(*this, data, bytes);
@@ -201,7 +201,10 @@ Tensor& Model::output(size_t i) {
 }
 
 void Model::run() {
-  state_->run([](Runner& runner) { runner.run(); });
+  state_->run([this](Runner& runner) {
+    runner.run();
+    state_->cut(runner);
+  });
 }
 
 void Model::prepare() {
@@ -217,7 +220,10 @@ std::vector<StepCost> Model::steps() const {
 
 std::vector<StepCost> Model::profile() {
   std::vector<double> seconds(state_->program.steps.size());
-  state_->run([&](Runner& runner) { runner.run_timed(seconds); });
+  state_->run([&](Runner& runner) {
+    runner.run_timed(seconds);
+    state_->cut(runner);
+  });
   std::vector<StepCost> found = steps();
   for (size_t i = 0; i < found.size(); ++i) found[i].seconds = seconds[i];
   return found;

@@ -62,8 +62,13 @@ ModelRunners::ModelRunners(ModelFile of, const std::string& wanted)
     throw ValueError(file.path() + ": " + e.what());
   }
   const Runner& runner = *fitted_.front().runner;
-  for (const auto& [name, i] : runner.outputs())
+  for (size_t k = 0; k < runner.outputs().size(); ++k) {
+    const auto counts = [k](const ProgramData::Count& c) { return c.count == k; };
+    if (std::any_of(program.counts.begin(), program.counts.end(), counts)) continue;
+    const auto& [name, i] = runner.outputs()[k];
     outputs.push_back({name, runner.spec(i), runner.data(i), this, i});
+    shown_.push_back(k);
+  }
   for (std::vector<Tensor>* ends : {&inputs, &outputs})
     for (Tensor& end : *ends)
       if (std::count(program.texts.begin(), program.texts.end(), end.name()))
@@ -182,7 +187,7 @@ void ModelRunners::fit() {
   Fitted& next = fresh.empty() ? *found : fresh.front();
   const Runner& runner = *next.runner;
   for (size_t k = 0; k < outputs.size(); ++k) {
-    const Spec& spec = runner.spec(runner.outputs()[k].second);
+    const Spec& spec = runner.spec(runner.outputs()[shown_[k]].second);
     if (outputs[k].room_ && spec.bytes() > outputs[k].room_)
       throw ValueError(outputs[k].name() + " is " + spec.text() + ", " +
                        std::to_string(spec.bytes()) + " bytes, and bound to " +
@@ -224,10 +229,33 @@ void ModelRunners::bind_all(Runner& runner) {
   for (const Tensor& x : inputs) runner.bind(x.value_, x.data_);
   for (size_t k = 0; k < outputs.size(); ++k) {
     Tensor& y = outputs[k];
-    y.value_ = runner.outputs()[k].second;
+    y.value_ = runner.outputs()[shown_[k]].second;
     if (y.room_) runner.bind(y.value_, y.data_);
     y.spec_ = runner.spec(y.value_);
     y.data_ = runner.data(y.value_);
+  }
+}
+
+void ModelRunners::cut(const Runner& runner) {
+  for (const ProgramData::Count& c : program.counts) {
+    const auto shown = std::find(shown_.begin(), shown_.end(), c.of) - shown_.begin();
+    Tensor& y = outputs.at(static_cast<size_t>(shown));
+    const Spec& full = runner.spec(y.value_);
+    const int64_t most = full.shape[c.axis];
+    const int64_t n = *static_cast<const int64_t*>(runner.data(runner.outputs()[c.count].second));
+    if (n < 0 || n > most)
+      throw ValueError(file.path() + ": " + y.name() + ": at_most: count holds " +
+                       std::to_string(n) + ", wanted 0 to " + std::to_string(most));
+    size_t row = bytes_of(full.dtype), many = 1;
+    for (size_t i = 0; i < full.shape.size(); ++i)
+      (i < c.axis   ? many
+       : i > c.axis ? row
+                    : many) *= i == c.axis ? 1 : static_cast<size_t>(full.shape[i]);
+    auto* data = static_cast<std::byte*>(y.data_);
+    const size_t kept = static_cast<size_t>(n) * row, all = static_cast<size_t>(most) * row;
+    for (size_t i = 1; i < many; ++i) std::memmove(data + i * kept, data + i * all, kept);
+    y.spec_ = full;
+    y.spec_.shape[c.axis] = n;
   }
 }
 

@@ -24,6 +24,10 @@ class ModelRunners {
 
   void resize(Tensor& x, const Shape& shape);
   void bind(Tensor& t, void* data, size_t bytes);
+  void cut(const Runner& runner);  // shows of outputs what the latest run has given
+  size_t full_bytes(const Tensor& t) const {
+    return fitted_.front().runner->spec(t.value_).bytes();
+  }
   bool is_input(const Tensor& t) const { return own_.count(t.value_); }
   bool running() const { return running_; }
 
@@ -98,6 +102,7 @@ class ModelRunners {
   std::shared_ptr<Memory> arena_;               // of all of them: as large as the largest needs
   std::vector<void*> given_;                    // the memory of given values
   std::map<int, std::unique_ptr<Memory>> own_;  // of inputs
+  std::vector<size_t> shown_;                   // of the runners' outputs those that are `outputs`
   std::map<int, Use> uses_;                     // of arrays, by given value
   std::vector<Use> written_;
   std::atomic<bool> running_{false};

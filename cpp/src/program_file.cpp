@@ -70,6 +70,8 @@ class Reader {
       for (const Json& word : words->array().at(0).array()) data_.words.push_back(word.text());
       for (const Json& name : words->array().at(1).array()) data_.texts.push_back(name.text());
     }
+    if (const Json* counts = json_.find("counts"))
+      for (const auto& [name, count] : counts->object()) read_count(name, count.array());
     for (const Json& number : json_.at("kept").array()) data_.kept.push_back(value(number));
     for (const Json& pair : json_.at("results").array())
       data_.results[value(pair.array().at(0))] = given(pair.array().at(1));
@@ -87,6 +89,24 @@ class Reader {
   static Attribute attribute_or_none(const Json& json) {
     if (json.is_object() && json.find("rule")) return std::monostate{};
     return attribute_of(json);
+  }
+
+  void read_count(const std::string& name, const Json::Array& count) {
+    const auto number = [&](const std::string& wanted) {
+      const auto is = [&](const auto& output) { return output.first == wanted; };
+      const auto found = std::find_if(data_.outputs.begin(), data_.outputs.end(), is);
+      if (found == data_.outputs.end()) throw ValueError("there is no output " + wanted);
+      return static_cast<size_t>(found - data_.outputs.begin());
+    };
+    const ProgramData::Count one{number(name), number(count.at(0).text()),
+                                 static_cast<size_t>(count.at(1).integer())};
+    const auto spec = [&](size_t k) {
+      return data_.values[static_cast<size_t>(data_.outputs[k].second)].spec;
+    };
+    const Spec n = spec(one.count);
+    if (n.dtype != DType::i64 || !n.shape.empty() || one.axis >= spec(one.of).shape.size())
+      throw ValueError("the output " + name + " has no such number of entries");
+    data_.counts.push_back(one);
   }
 
   // The programs that an attribute is; whether it is any.

@@ -86,6 +86,9 @@ def add_commands(commands: Any) -> None:
         "that is known; without it those that the file leaves open",
     )
     p.add_argument(
+        "--max-trips", type=int, metavar="N", help="how often loops of ONNX run that values end"
+    )
+    p.add_argument(
         "-E",
         "--nnp-import-executor-index",
         type=int,
@@ -224,6 +227,8 @@ def run(args: argparse.Namespace) -> int:
     if args.open and not target.opens:
         some = ", ".join(f.name for f in FORMATS.values() if f.opens and f.write is not None)
         raise UsageError(f"the option --open is for {some}, not {target.name}")
+    if args.max_trips is not None:
+        model.bound_loops(args.max_trips)
     if args.shape or args.open:
         model.close(_shapes(*args.shape, *args.open))
     opens = target.opens and args.batch_size in (None, (-1,)) and not args.quantization

@@ -33,6 +33,7 @@ from nnl.core.parameter import (
     shared_values,
 )
 from nnl.core.variable import Variable, forward_all
+from nnl.graph.at_most import counted, rows_of
 from nnl.graph.open_recording import ATTEMPTS, OpenGraphs, record_open
 from nnl.graph.words import Words
 
@@ -90,8 +91,15 @@ class Network:
         """The outputs for values of the inputs."""
         for name, v in self.inputs.items():
             v.d = values[name]
-        forward_all(list(self.outputs.values()))
-        return {name: v.d.copy() for name, v in self.outputs.items()}
+        made = {name: counted(v.edge) for name, v in self.outputs.items()}
+        counts = {name: Variable.on(c.number) for name, c in made.items() if c is not None}
+        forward_all([*self.outputs.values(), *counts.values()])
+        found = {}
+        for name, v in self.outputs.items():
+            c = made[name]
+            y = v.d if c is None else rows_of(name, v.d, counts[name].d, c.axis)
+            found[name] = y.copy()
+        return found
 
 
 class Model:
@@ -143,6 +151,14 @@ class Model:
             f"{self.where}: --shape and --open are for ONNX, TensorFlow and TensorFlow Lite, -b "
             "says a batch size"
         )
+
+    def bound_loops(self, trips: int) -> None:
+        """Say how often loops run at most that values end, where the file does not.
+
+        Raises:
+            NotImplementedError: The format has no such loops. ValueError: It is no number of trips.
+        """
+        raise NotImplementedError(f"{self.where}: --max-trips is for loops of ONNX")
 
     def between(self, inputs: Sequence[str] | None, outputs: Sequence[str] | None) -> Model:
         """The part that computes `outputs` from `inputs`; None keeps those of the file.
@@ -385,6 +401,12 @@ class OnnxFile(ForeignModel):
         from nnl.converters.onnx.importer import load
 
         super().__init__(load(path), str(path))
+        self._model.bounded = True
+
+    def bound_loops(self, trips: int) -> None:
+        if trips < 1:
+            raise ValueError(f"--max-trips is {trips}, wanted at least 1")
+        self._model.max_trips = trips
 
     def sized(self, sizes: Mapping[str, int]) -> Network:
         self._model.open = True

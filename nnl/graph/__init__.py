@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Static graphs: plans, memory, sessions and nnl.compile."""
 
+from nnl.graph.at_most import at_most
 from nnl.graph.compile import compile
 from nnl.graph.printing import describe, print_graph
 from nnl.graph.profile import profile
@@ -12,6 +13,6 @@ from nnl.graph.switch import switch
 from nnl.graph.while_loop import while_loop
 
 __all__ = [
-    "compile", "describe", "load_program", "memory_budget", "print_graph", "profile",
+    "at_most", "compile", "describe", "load_program", "memory_budget", "print_graph", "profile",
     "save_program", "scan", "switch", "while_loop",
 ]  # fmt: skip

@@ -66,7 +66,9 @@ class Models:
         self._seen = [nd.lasting_record().version for _, nd in self._arrays]
         slots, model = program.slots, SPACES[SPACE].library().Model
         inputs = {s.name: s.spec.dtype for s in slots if s.role == INPUT}
-        outputs = {k: slots[i].spec.dtype for k, i in program.outputs.items()}
+        hidden = {count for count, _ in program.counts.values()}
+        made = {k: i for k, i in program.outputs.items() if k not in hidden}
+        outputs = {k: slots[i].spec.dtype for k, i in made.items()}
         self._models = Runners(lambda: _Model(model(file, name), inputs, outputs), turns, False)
         self._models.idle.append(_Model(model(file, name), inputs, outputs))
 

@@ -282,7 +282,7 @@ class _Unifier:
             self._first_that_differs()
         if len({len(p.slots) for p in self.programs}) > 1:
             raise Differ("programs at other sizes have other values")
-        for name in ("kept", "plain", "outputs", "carries", "results", "fused", "inputs"):
+        for name in ("kept", "plain", "outputs", "counts", "carries", "results", "fused", "inputs"):
             if any(getattr(p, name) != getattr(self.first, name) for p in self.programs):
                 raise Differ(f"programs at other sizes have other {name}")
         made = {o for s in self.first.steps for o in _all_outs(s)}

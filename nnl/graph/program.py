@@ -222,6 +222,8 @@ class Program:
         results: {slot: given slot} of copies that the run makes of values it writes.
         folded: {slot of a constant: the step that has made it}.
         outputs: {name: slot} of the results of a program that is saved.
+        counts: {name: (name of another output, axis)} of outputs of which only as many entries
+            along an axis are a result as the other one holds.
         carries: {given slot: slot whose value it has after the run; 0 for zeros}.
         defaults: {op: its attributes' defaults}, in a program from a file.
         dims: {name: open size}, of a program that runs at any; slots have those of an example.
@@ -244,6 +246,7 @@ class Program:
         self.results: dict[int, int] = {}
         self.folded: dict[int, Step] = {}
         self.outputs: dict[str, int] = {}
+        self.counts: dict[str, tuple[str, int]] = {}
         self.carries: dict[int, int] = {}
         self.defaults: dict[str, dict[str, Any]] = {}
         self.dims: dict[str, Dim] = {}

@@ -66,7 +66,7 @@ def to_dict(program: Program) -> dict[str, Any]:
           "elementwise" is the program of an element-wise op: {code, constants, shapes of the
           inputs}.
         - words: [strings in order of their numbers, names of inputs and outputs that are strings].
-        - outputs, kept, plain, results, carries: see Program.
+        - outputs, counts, kept, plain, results, carries: see Program.
     Raises:
         NotImplementedError: A step runs Python code, which is not data.
     """
@@ -89,6 +89,8 @@ def to_dict(program: Program) -> dict[str, Any]:
         "carries": sorted(program.carries.items()),
         "fused": program.fused,
     }
+    if program.counts:
+        data["counts"] = {name: list(count) for name, count in program.counts.items()}
     if program.dims:
         data["dims"] = {name: list(dim) for name, dim in program.dims.items()}
     if program.words.names:
@@ -98,7 +100,7 @@ def to_dict(program: Program) -> dict[str, Any]:
 
 def version_of(program: Program) -> int:
     """The oldest version of the format that has what it needs."""
-    return 3 if program.words.names else 2 if program.dims else 1
+    return 3 if program.words.names else 2 if program.dims or program.counts else 1
 
 
 def _with_parts(step: Step) -> list[Step]:
@@ -221,6 +223,8 @@ class _Reader:
             program.sources.append(Source(str(function), str(name), str(where), context))
         program.steps = [self._step(s, 0) for s in data["steps"]]
         program.outputs = {str(k): self._number(i) for k, i in data["outputs"].items()}
+        for name, (count, axis) in data.get("counts", {}).items():
+            self._add_count(name, count, axis)
         program.kept = set(self._numbers(data["kept"])) | set(program.outputs.values())
         program.plain = set(self._numbers(data["plain"]))
         program.results = {self._number(o): self._given(w) for o, w in data["results"]}
@@ -286,6 +290,13 @@ class _Reader:
             if flag in data:
                 setattr(step, flag, bool(data[flag]))
         return step
+
+    def _add_count(self, name: str, count: str, axis: int) -> None:
+        program = self.program
+        y, n = (program.slots[program.outputs[k]].spec for k in (name, count))
+        if n != Spec.of((), np.int64) or type(axis) is not int or not 0 <= axis < y.ndim:
+            raise Damaged(f"{name!r} is {y}, with {n} entries along axis {axis!r}")
+        program.counts[name] = count, axis
 
     def _number(self, i: Any) -> int:
         if type(i) is not int or not 0 < i < len(self.program.slots):

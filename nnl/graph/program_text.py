@@ -54,7 +54,13 @@ def text(program: Program) -> str:
                     number = f" {k}" if isinstance(value, tuple) else ""
                     lines.append(f"  {field}{number}")
                     lines += ["    " + one for one in text(inner).splitlines()]
-    outputs = [f"{k}={names[i]}" for k, i in program.outputs.items()]
+    outputs = []
+    for key, i in program.outputs.items():
+        rows = ""
+        if key in program.counts:
+            count, along = program.counts[key]
+            rows = f" of {names[program.outputs[count]]} along {along}"
+        outputs.append(f"{key}={names[i]}{rows}")
     outputs += [names[i] for i in sorted(program.kept - set(program.outputs.values()))]
     lines.append(f"return {', '.join(outputs)}")
     lines += [f"next {names[i]} = {names[j] if j else 0}" for i, j in program.carries.items()]

@@ -29,6 +29,7 @@ from nnl.core.context import STATE as MODES
 from nnl.core.safetensors import read_header
 from nnl.core.safetensors import save as save_arrays
 from nnl.core.spec import Spec
+from nnl.graph.at_most import rows_of
 from nnl.graph.binding import Binding
 from nnl.graph.models import Models, models_of
 from nnl.graph.open_program import check_open, sizes_of
@@ -217,7 +218,9 @@ class Programs:
     def outputs(self, program: str | None = None) -> dict[str, Spec]:
         """The outputs of a program by name."""
         found = self[self._chosen(program)]
-        return {name: found.slots[i].spec for name, i in found.outputs.items()}
+        hidden = {count for count, _ in found.counts.values()}
+        made = {k: i for k, i in found.outputs.items() if k not in hidden}
+        return {name: found.slots[i].spec for name, i in made.items()}
 
     def costs(self, program: str | None = None) -> list[tuple[str, int, int]]:
         """The op of each step, its floating-point operations, and the bytes it reads and writes."""
@@ -420,6 +423,10 @@ class Runner:
         for name, i in plan.program.outputs.items():
             space, buf = plan.published(i)
             found[name] = np.array(SPACES[space].to_host(buf))
+        for name, (count, axis) in plan.program.counts.items():
+            found[name] = rows_of(f"{self.where}: {name}", found[name], found[count], axis)
+        for count, _ in plan.program.counts.values():
+            found.pop(count, None)
         for i, o in plan.program.carries.items():
             nd = plan.binding.array(plan.program, i)
             if o:

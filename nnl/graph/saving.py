@@ -18,6 +18,7 @@ from nnl.core.op import OPS
 from nnl.core.parameter import get_parameters
 from nnl.core.variable import Variable
 from nnl.ext.library import Library
+from nnl.graph.at_most import counted
 from nnl.graph.binding import Binding
 from nnl.graph.infer_again import infer_again
 from nnl.graph.lowering import lower
@@ -189,8 +190,15 @@ def lower_graph(
     Raises:
         ValueError: An input is computed from something else.
     """
-    edges = [v.edge for v in outputs.values()]
-    nodes = capture(edges)
+    edges, counts = {}, {}
+    for key, v in outputs.items():
+        made = counted(v.edge)
+        computed = made is not None and made.x.node is not None  # or a copy of what is given
+        edges[key] = made.x if made is not None and computed else v.edge
+        if made is not None:
+            counts[key] = f"{key}/count", made.axis
+            edges[f"{key}/count"] = made.number
+    nodes = capture([*edges.values()])
     for node in nodes:
         if node.op.name == "dropout" or getattr(node.attrs, "batch_stat", False):
             what = "drops values" if node.op.name == "dropout" else "uses statistics of its batch"
@@ -199,7 +207,7 @@ def lower_graph(
                 "training: build what is for inference without it, or with batch_stat=False"
             )
     infer_again(nodes)
-    keys = {e.key for e in edges}
+    keys = {e.key for e in edges.values()}
     program, binding = lower(nodes, keys, plain=keys)
     for key, v in inputs.items():
         if v.edge.node is not None:
@@ -220,8 +228,9 @@ def lower_graph(
                 what,
                 slot.spec.shape,
             )
-    for key, v in outputs.items():
-        program.outputs[key] = binding.slot_of.get(v.edge.key, 0)
+    program.counts = counts
+    for key, edge in edges.items():
+        program.outputs[key] = binding.slot_of.get(edge.key, 0)
         if not program.outputs[key]:
             raise ValueError(f"save_program: the output {key!r} is computed by no function")
     return program, binding, named

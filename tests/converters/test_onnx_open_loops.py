@@ -136,3 +136,61 @@ def test_recurrent_layers_of_other_activations(kind, gates, activations, tmp_pat
         {k: v.astype(np.float32) for k, v in weights.items()},
     )  # fmt: skip
     assert check(tmp_path / "a.onnx", rows(*SIZES)).text().count("while(") == 2
+
+
+def decoder(sequence, limit=9):
+    """Greedy decoding: the state h and the number of its largest feature, until that is 0.
+
+    The numbers are a sequence, as PyTorch writes lists, or rows of the loop.
+    """
+    nodes = [
+        node("MatMul", "h,w", "hw"),
+        node("Tanh", "hw", "h2"),
+        node("ArgMax", "h2", "best", axis=1, keepdims=0),
+        node("ReduceMax", "best", "top", keepdims=0),
+        node("Greater", "top,zero", "goes"),
+        node("Less", "i,last", "before"),
+        node("And", "goes,before", "c2"),
+    ]
+    given = [value("i", (), INT), value("c", (), BOOL), value("h", (None, 3))]
+    made = [("c2", (), BOOL), ("h2", (None, 3))]
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(INT, [None]))
+    ends = [value(*v) for v in made]
+    start, after, found = [], [], "h_end,y"
+    if sequence:
+        nodes.append(node("SequenceInsert", "s,best", "s2"))
+        given.append(helper.make_value_info("s", kind))
+        ends.append(helper.make_value_info("s2", kind))
+        start, found = [node("SequenceEmpty", "", "empty", dtype=INT)], "h_end,all"
+        start[0].input[:] = []
+        after = [
+            node("ConcatFromSequence", "all", "y", axis=0, new_axis=1),
+            node("ConcatFromSequence", "all", "flat", axis=0),
+            node("SequenceLength", "all", "count"),
+            node("SequenceAt", "all,minus", "end"),
+        ]
+    else:
+        ends.append(value("best", (None,), INT))
+    body = helper.make_graph(nodes, "g", given, ends)
+    loop = node("Loop", f"most,true,x{',empty' if sequence else ''}", found, body=body)
+    most = constant("most", np.array(2**31 - 1))
+    outs = [("h_end", (None, 3)), ("y", (None, None), INT)]
+    if sequence:
+        outs += [("flat", (None,), INT), ("count", (), INT), ("end", (None,), INT)]
+    w = np.random.default_rng(27).normal(size=(3, 3)).astype(np.float32) * 2
+    weights = {"w": w, "last": np.array(limit), "zero": 0, "minus": -1}
+    return [constant("true", True), most, *start, loop, *after], outs, weights
+
+
+@pytest.mark.parametrize("sequence", [True, False])
+def test_rows_of_a_loop_that_values_end(sequence, tmp_path, capsys):
+    nodes, outs, weights = decoder(sequence)
+    saved(tmp_path / "a.onnx", nodes, [("x", ("N", 3))], outs, weights)
+    values = [v for k in range(4) for v in rows((1, 3), (2 + k, 3))]
+    for k, v in enumerate(values):
+        v["x"] = np.random.default_rng(k).normal(size=v["x"].shape).astype(np.float32)
+    program = check(tmp_path / "a.onnx", values, ["--max-trips", "12"])
+    trips = {len(program.run(**v)["y"]) for v in values}
+    assert len(trips) > 2 and max(trips) == 10
+    assert main(["convert", str(tmp_path / "a.onnx"), str(tmp_path / "b.nnlp")]) == 1
+    assert "--max-trips says how many at most" in capsys.readouterr().err

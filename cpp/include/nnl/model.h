@@ -188,7 +188,8 @@ class NNL_API Model {
 
   // Throws ValueError for values that a function does not take, the text says which function; and
   // where another thread runs this model now.
-  // An output has the shape and the place of the latest run.
+  // An output has the shape and the place of the latest run. Where values decide how many rows it
+  // has, it has the greatest number of them before the first run, and needs memory for these.
   void run();
 
   // Makes ready for the present sizes of the inputs, as the first run at these does: outputs have

@@ -94,6 +94,11 @@ struct ProgramData {
   std::vector<ProgramValue> values = std::vector<ProgramValue>(1);
   std::vector<ProgramStep> steps;
   std::vector<std::pair<std::string, int>> outputs;
+  // Output `of` has as many entries along an axis as output `count` holds, which nobody is shown.
+  struct Count {
+    size_t of, count, axis;
+  };
+  std::vector<Count> counts;
   std::vector<int> kept;       // values that must be readable after a run
   std::map<int, int> results;  // value -> the given value that it is a new copy of
   std::map<int, int> carries;  // given value -> the value that it has after a run, 0 for zeros

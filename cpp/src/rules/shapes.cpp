@@ -17,6 +17,7 @@ Specs reshaped(const RuleCall& c) {
   return {y};
 }
 const ShapeRule reshape{"reshape", "x", reshaped};
+const ShapeRule at_most{"at_most", "x count#", same};
 
 Specs broadcasted(const RuleCall& c) {
   const Shape y = c.shape();

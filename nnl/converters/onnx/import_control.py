@@ -12,13 +12,17 @@ from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.import_control_values import (
     chosen_by_value,
     counted_trips,
+    joined_rows,
     loop_by_value,
     loop_over_rows,
+    number_of,
     scan_rows,
+    take_row,
 )
 from nnl.converters.onnx.import_shape import joined, part
 from nnl.converters.onnx.registry import onnx_import
 from nnl.converters.onnx.values import (
+    Rows,
     Sized,
     array,
     axis_of,
@@ -187,6 +191,8 @@ def _place(position: Any, count: int, default: int) -> int:
 @onnx_import("SequenceInsert")
 def sequence_insert(ctx: Any, node: Any, sequence: Any, value: Any, position: Any = None) -> Any:
     """A sequence with one value more."""
+    if isinstance(sequence, Rows) and sequence.rows is None and position is None:
+        return (Rows([*sequence.added, value]),)
     at = _place(position, len(sequence), len(sequence))
     return ([*sequence[:at], value, *sequence[at:]],)
 
@@ -208,18 +214,24 @@ def _existing(position: Any, count: int) -> int:
 @onnx_import("SequenceAt")
 def sequence_at(ctx: Any, node: Any, sequence: Any, position: Any) -> Any:
     """One value of a sequence."""
+    if isinstance(sequence, Rows) and sequence.rows is not None:
+        return take_row(sequence.rows, position)
     return (sequence[_existing(position, len(sequence))],)
 
 
 @onnx_import("SequenceLength")
 def sequence_length(ctx: Any, node: Any, sequence: Any) -> Any:
     """How many values a sequence has."""
+    if isinstance(sequence, Rows) and sequence.rows is not None:
+        return number_of(sequence.rows)
     return np.array(len(sequence), np.int64)
 
 
 @onnx_import("ConcatFromSequence")
 def concat_from_sequence(ctx: Any, node: Any, sequence: Any) -> Any:
     """The values of a sequence joined along an axis, which may be a new one."""
+    if isinstance(sequence, Rows) and sequence.rows is not None:
+        return joined_rows(sequence.rows, node.axis, bool(node.new_axis))
     if node.new_axis:
         return stacked(sequence, node.axis)
     return joined(sequence, axis_of(node.axis, len(shape_of(sequence[0]))))

@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.onnx.counted import counted
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.model import Graph
 from nnl.converters.onnx.values import (
+    Counted,
+    Rows,
     Sized,
+    axis_of,
     dtype_of,
     is_float,
     known,
@@ -143,20 +147,63 @@ def _fits(shape: Any, wanted: Any) -> bool:
     return all(not isinstance(n, int) or m == n for m, n in zip(shape, wanted, strict=True))
 
 
+class _Carried:
+    """What a loop carries: values, and sequences, of which it makes rows.
+
+    Args:
+        state: Of the node. Sequences must be empty: what a loop adds to becomes one array.
+    """
+
+    def __init__(self, state: Sequence[Any]) -> None:
+        self.sequences = [k for k, v in enumerate(state) if isinstance(v, list)]
+        if any(state[k] for k in self.sequences):
+            raise OnnxError("begins with a sequence of values, wanted an empty one: " + _ADVICE)
+        self.values = [v for v in state if not isinstance(v, list)]
+        self.dtypes = [dtype_of(v) for v in self.values]
+        self.made: list[Any] = []  # types of the rows
+
+    def run(self, once: Callable[[list[Any]], list[Any]], values: Sequence[Variable]) -> Any:
+        """What one trip gives: the values, then rows, those of sequences last."""
+        given: list[Any] = _typed(values, self.dtypes)
+        for k in self.sequences:
+            given.insert(k, Rows())
+        outs = once(given)
+        added = [outs[k] for k in self.sequences]
+        if not all(isinstance(v, Rows) and len(v.added) == 1 for v in added):
+            raise OnnxError("adds something else than one value to a sequence in each trip")
+        outs = [v for k, v in enumerate(outs) if k not in self.sequences]
+        outs += [v.added[0] for v in added]
+        n = len(self.values)
+        found, self.made = [dtype_of(v) for v in outs[:n]], [dtype_of(v) for v in outs[n:]]
+        if found != self.dtypes:
+            raise OnnxError(f"carries {self.dtypes}, and gives {found}")
+        return _plain(outs)
+
+    def results(self, found: Sequence[Variable], count: Variable | None) -> list[Any]:
+        """The outputs of the node, for what the loop gives in the end."""
+        n = len(self.values)
+        values: list[Any] = _typed(found[:n], self.dtypes)
+        rows: list[Any] = _typed(found[n:], self.made)
+        if count is not None:
+            rows = [counted(y, 0, count) for y in rows]
+        for k, y in zip(self.sequences, rows[len(rows) - len(self.sequences) :], strict=True):
+            values.insert(k, Rows(rows=y))
+        return [*values, *rows[: len(rows) - len(self.sequences)]]
+
+
 def loop_by_value(ctx: Any, node: Any, trips: Any, condition: Any, state: Sequence[Any]) -> Any:
     """A subgraph that is recorded once, however often it runs."""
-    body, n = node.body, len(state)
-    if any(node.outputs[n:]):
-        raise OnnxError(
-            "collects a row of every trip, and only values of the run say how many there are: "
-            + _ADVICE
-        )
+    body, carried = node.body, _Carried(state)
     most = ctx.max_trips
     limit = int(scalar(trips)) if trips is not None and known(trips) else None
     if limit is not None and limit <= MOST:
         most = limit if most is None else min(limit, most)
-    carried = _plain(state)
-    dtypes = [dtype_of(v) for v in state]
+    collects = any(node.outputs[len(state) :]) or carried.sequences
+    if collects and not (ctx.bounded and most is not None):
+        raise OnnxError(
+            "collects a row of every trip, and only values of the run say how many there are: "
+            + ("--max-trips says how many at most" if ctx.bounded else _ADVICE)
+        )
 
     def goes_on(i: Variable, going: Variable, *values: Variable) -> Variable:
         if trips is None or limit is not None and limit <= MOST:
@@ -164,18 +211,22 @@ def loop_by_value(ctx: Any, node: Any, trips: Any, condition: Any, state: Sequen
         return F.logical_and(going, F.less(i, _number(trips)))
 
     def once(i: Variable, going: Variable, *values: Variable) -> list[Variable]:
-        inputs = [tagged(i, np.int64), tagged(going, np.bool_), *_typed(values, dtypes)]
-        outs = ctx.run_inside(body, inputs)[: 1 + n]
-        if [dtype_of(v) for v in outs[1:]] != dtypes:
-            raise OnnxError(f"carries {dtypes}, and gives {[dtype_of(v) for v in outs[1:]]}")
+        goes: list[Any] = []
+
+        def trip(given: list[Any]) -> list[Any]:
+            inputs = [tagged(i, np.int64), tagged(going, np.bool_), *given]
+            flag, *outs = ctx.run_inside(body, inputs)
+            goes.append(going if flag is None else flag)
+            return outs if collects else outs[: len(state)]
+
+        made = carried.run(trip, values)
         following = OPS["cast"](F.add_scalar(i, 1), dtype="int64")
-        next_, *values_ = _plain([going if outs[0] is None else outs[0], *outs[1:]])
-        return [following, _number(next_), *values_]
+        return [following, _number(_plain(goes)[0]), *made]
 
     going = np.array(True) if condition is None else condition
     first = var(np.array(0, np.int64)), _number(_plain([going])[0])
-    ys = while_loop(goes_on, once, *first, *carried, max_trips=most)[2:]
-    return _typed(ys, dtypes)
+    count, _, *ys = while_loop(goes_on, once, *first, *_plain(carried.values), max_trips=most)
+    return carried.results(ys, count)
 
 
 def counted_trips(
@@ -217,12 +268,11 @@ def counted_trips(
 def loop_over_rows(ctx: Any, node: Any, trips: int, state: Sequence[Any]) -> list[Any]:
     """A Loop whose number of trips follows from open sizes, recorded once."""
     going = np.array(True)
-
-    def once(values: Sequence[Any], row: Sequence[Any]) -> list[Any]:
-        outs: list[Any] = ctx.run_inside(node.body, [row[0], going, *values])
-        return outs[1:]
-
-    return _over_rows(once, state, [np.arange(trips)])
+    return _over_rows(
+        lambda values, row: ctx.run_inside(node.body, [row[0], going, *values])[1:],
+        state,
+        [np.arange(trips)],
+    )
 
 
 def scan_rows(
@@ -252,19 +302,50 @@ def flipped(x: Any) -> Any:
 
 def _over_rows(once: Any, state: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
     """once(values, rows), which gives new values and rows of results, for all rows of arrays."""
-    n, dtypes, kinds = len(state), [dtype_of(v) for v in state], [dtype_of(a) for a in arrays]
-    made: list[Any] = []
+    kinds, carried = [dtype_of(a) for a in arrays], _Carried(state)
+    n = len(carried.values)
 
-    def step(carried: Any, rows: Any) -> Any:
-        outs = once(_typed(carried, dtypes), _typed(rows, kinds))
-        made[:] = [dtype_of(v) for v in outs]
-        if made[:n] != dtypes:
-            raise OnnxError(f"carries {dtypes}, and gives {made[:n]}")
-        values = _plain(outs)
-        return tuple(values[:n]), tuple(values[n:])
+    def step(values: Any, rows: Any) -> Any:
+        made = carried.run(lambda given: once(given, _typed(rows, kinds)), values)
+        return tuple(made[:n]), tuple(made[n:])
 
-    new, results = scan(step, tuple(_plain(state)), tuple(_plain(arrays)))
-    return [*_typed(new, dtypes), *_typed(results, made[n:])]
+    new, results = scan(step, tuple(_plain(carried.values)), tuple(_plain(arrays)))
+    return carried.results([*new, *results], None)
+
+
+# ---- sequences that loops have made: rows ----
+
+
+def number_of(rows: Variable) -> Any:
+    """How many rows there are."""
+    if isinstance(rows.info, Counted):
+        return tagged(rows.info.count, np.int64)
+    return np.array(rows.shape[0], np.int64).view(Sized)
+
+
+def take_row(rows: Variable, position: Any) -> Any:
+    """One of the rows; from the last one backwards for negative positions."""
+    n, at = number_of(rows), F.reshape(F.add_scalar(var(position), 0.0), (1,))
+    at = at + F.less_scalar(at, 0.0) * F.reshape(F.add_scalar(var(n), 0.0), (1,))
+    y = F.gather(Variable.of_edge(rows.edge, rows._data), at, axis=0)
+    return tagged(F.reshape(y, rows.shape[1:]), dtype_of(rows))
+
+
+def joined_rows(rows: Variable, axis: int, new_axis: bool) -> Any:
+    """The rows along an axis of theirs, or along a new one."""
+    rank = len(rows.shape) - (not new_axis)
+    axis = axis_of(axis, rank)
+    order = list(range(1, len(rows.shape)))
+    order.insert(axis, 0)
+    y = F.transpose(Variable.of_edge(rows.edge, rows._data), order)
+    count, shape = rows.info.count if isinstance(rows.info, Counted) else None, list(y.shape)
+    if not new_axis:
+        width = shape.pop(axis + 1)
+        shape[axis] *= width
+        y = F.reshape(y, shape)
+        count = None if count is None else F.mul_scalar(count, float(width))
+    y = tagged(y, dtype_of(rows))
+    return y if count is None else counted(y, axis, count)
 
 
 def _number(x: Any) -> Variable:

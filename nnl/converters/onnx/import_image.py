@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.onnx.counted import suppressed
 from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.import_arithmetic import half_to_even
 from nnl.converters.onnx.registry import onnx_import
 from nnl.converters.onnx.resizing import resized
-from nnl.converters.onnx.values import array, axis_of, ints, scalar, shape_of, var
+from nnl.converters.onnx.values import array, axis_of, ints, known, scalar, shape_of, var
 
 
 @onnx_import("Upsample")
@@ -291,6 +292,12 @@ def non_max_suppression(
     least: Any = None,
 ) -> Any:
     """Rows (image, class, box) of boxes that overlap no better one too much."""
+    if ctx.bounded and not (known(boxes) and known(scores)):
+        return suppressed(
+            boxes, scores, bool(node.center_point_box),
+            int(scalar(most, 0, "max_output_boxes_per_class")),
+            float(scalar(overlap, 0.0, "iou_threshold")), scalar(least, what="score_threshold"),
+        )  # fmt: skip
     box, score = array(boxes, "the boxes").astype(np.float64), array(scores, "the scores")
     limit = int(scalar(most, 0, "max_output_boxes_per_class"))
     threshold = float(scalar(overlap, 0.0, "iou_threshold"))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.onnx import counted
 from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.import_arithmetic import pair
 from nnl.converters.onnx.registry import onnx_import
@@ -30,7 +31,7 @@ from nnl.converters.onnx.values import (
 from nnl.core.op import OPS
 
 
-def counted(indices: Any, size: int, what: str = "index") -> Any:
+def from_front(indices: Any, size: int, what: str = "index") -> Any:
     """Indices counted from the front, as an int64 array."""
     at = array(indices, "the indices").astype(np.int64)
     if at.size and (at.min() < -size or at.max() >= size):
@@ -43,7 +44,7 @@ def take(x: Any, at: Any, axis: int) -> Any:
     """x at indices along an axis; the indices may be an array or depend on inputs."""
     size = shape_of(x)[axis]
     if known(at):
-        at = counted(at, size)
+        at = from_front(at, size)
         if not is_var(x):
             return np.take(x, at, axis)
         if at.ndim == 0:
@@ -77,7 +78,7 @@ def gather_elements(ctx: Any, node: Any, x: Any, indices: Any) -> Any:
     if not known(indices):
         at = _counted_later(indices, shape_of(x)[axis])
         return OPS["take_along"](var(x), at, axis=axis)
-    at = counted(indices, shape_of(x)[axis])
+    at = from_front(indices, shape_of(x)[axis])
     if is_var(x):
         return OPS["take_along"](x, var(at), axis=axis)
     grid = np.indices(at.shape, sparse=True)
@@ -93,7 +94,7 @@ def gather_nd(ctx: Any, node: Any, x: Any, indices: Any) -> Any:
     at = array(indices, "the indices").astype(np.int64)
     depth = at.shape[-1]
     for i in range(depth):
-        counted(at[..., i], shape_of(x)[batch + i])
+        from_front(at[..., i], shape_of(x)[batch + i])
     lead = np.indices(at.shape[:batch], sparse=True)
     lead = [g.reshape(g.shape + (1,) * (at.ndim - 1 - batch)) for g in lead]
     where = np.broadcast_arrays(*lead, *np.moveaxis(at, -1, 0))
@@ -170,7 +171,7 @@ def scatter_elements(ctx: Any, node: Any, x: Any, indices: Any, updates: Any) ->
     if not known(indices):
         parts = [indices if i == axis else var(g) for i, g in enumerate(grid)]
         return _scatter_later(x, F.stack(*parts, axis=0), updates, how)
-    grid[axis] = counted(indices, shape_of(x)[axis])
+    grid[axis] = from_front(indices, shape_of(x)[axis])
     return scatter(x, np.stack(grid), updates, how)
 
 
@@ -181,7 +182,7 @@ def scatter_nd(ctx: Any, node: Any, x: Any, indices: Any, updates: Any) -> Any:
     if not known(indices):
         return _scatter_later(x, _places_later(indices), updates, how)
     at = np.moveaxis(array(indices, "the indices").astype(np.int64), -1, 0)
-    at = np.stack([counted(a, shape_of(x)[i]) for i, a in enumerate(at)])
+    at = np.stack([from_front(a, shape_of(x)[i]) for i, a in enumerate(at)])
     return scatter(x, at, updates, how)
 
 
@@ -228,6 +229,11 @@ def one_hot(ctx: Any, node: Any, indices: Any, depth: Any, values: Any) -> Any:
 @onnx_import("Compress")
 def compress(ctx: Any, node: Any, x: Any, condition: Any) -> Any:
     """Slices of x where a condition holds."""
+    if ctx.bounded and not known(condition):
+        flat = node.axis is None
+        x = reshape(x, (math.prod(shape_of(x)),)) if flat else x
+        axis = 0 if flat else axis_of(node.axis, len(shape_of(x)))
+        return counted.compress(x, condition, axis)
     chosen = np.flatnonzero(array(condition, "the condition"))
     if node.axis is None:
         return take(reshape(x, (math.prod(shape_of(x)),)), chosen, 0)
@@ -237,6 +243,8 @@ def compress(ctx: Any, node: Any, x: Any, condition: Any) -> Any:
 @onnx_import("NonZero")
 def non_zero(ctx: Any, node: Any, x: Any) -> Any:
     """Positions of elements that are not 0, as int64."""
+    if ctx.bounded and not known(x):
+        return counted.non_zero(x)
     value = array(x, "x")
     return np.array(np.nonzero(np.atleast_1d(value)), np.int64).reshape(max(value.ndim, 1), -1)
 
@@ -271,11 +279,16 @@ _arg("ArgMin", np.argmin)
 def top_k(ctx: Any, node: Any, x: Any, k: Any = None) -> Any:
     """The k largest or smallest along an axis, and their indices; of equals the first."""
     axis = axis_of(-1 if node.axis is None else node.axis, len(shape_of(x)))
-    n = int(node.attributes["k"] if k is None else scalar(k, what="k"))
+    later = ctx.bounded and k is not None and not known(k)  # as many as there are, then cut
+    n = (
+        shape_of(x)[axis]
+        if later
+        else int(node.attributes["k"] if k is None else scalar(k, what="k"))
+    )
     if not 0 <= n <= shape_of(x)[axis]:
         raise OnnxError(f"k is {n}, the axis has {shape_of(x)[axis]}")
     largest = bool(getattr(node, "largest", 1))
-    if known(x):
+    if known(x) and not later:
         value = array(x)
         keys = np.flip(value, axis) if largest else value
         order = np.argsort(keys, axis, kind="stable")
@@ -285,7 +298,11 @@ def top_k(ctx: Any, node: Any, x: Any, k: Any = None) -> Any:
         if not is_var(x):
             return np.take_along_axis(value, at, axis), at
         return OPS["take_along"](x, var(at), axis=axis), at
-    y, at = F.sort(x, axis=axis, reverse=largest, with_index=True)
+    y, at = F.sort(var(x), axis=axis, reverse=largest, with_index=True)
+    if later:
+        count = F.reshape(k, ())
+        y = tagged(y, dtype_of(x))
+        return counted.counted(y, axis, count), counted.counted(tagged(at, np.int64), axis, count)
     from nnl.converters.onnx.import_shape import part
 
     return part(y, axis, 0, n), tagged(part(at, axis, 0, n), np.int64)
@@ -294,8 +311,10 @@ def top_k(ctx: Any, node: Any, x: Any, k: Any = None) -> Any:
 @onnx_import("Unique")
 def unique(ctx: Any, node: Any, x: Any) -> Any:
     """Distinct elements or slices, where they are first, where each went, and how often."""
-    value = array(x, "x")
     axis = node.axis
+    if ctx.bounded and not known(x) and (axis is None or len(shape_of(x)) == 1):
+        return counted.unique(x, bool(node.sorted))
+    value = array(x, "x")
     y, first, back, count = np.unique(
         value, return_index=True, return_inverse=True, return_counts=True, axis=axis
     )
@@ -330,4 +349,4 @@ def array_feature_extractor(ctx: Any, node: Any, x: Any, indices: Any) -> Any:
     return reshape(y, (1, *shape_of(y))) if len(shape_of(x)) == 1 else y
 
 
-__all__ = ["counted", "dtype_of", "scatter", "take"]
+__all__ = ["dtype_of", "from_front", "scatter", "take"]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnl.converters.onnx import handlers as _handlers  # noqa: F401  registers the importers
+from nnl.converters.onnx.counted import finished
 from nnl.converters.onnx.errors import OnnxError, UnsupportedOperator
 from nnl.converters.onnx.exactness import ExactInterpreter
 from nnl.converters.onnx.interpreter import Interpreter, Scope
@@ -67,9 +68,11 @@ class OnnxModel:
         model: The typed view of the file.
         inputs, outputs: Names, in order.
         open: Whether it is recorded for open sizes, at some of them.
+        bounded: Whether a static graph may give arrays of the greatest size where only values of
+            the run say how many rows there are; see nnl.at_most.
     """
 
-    open = False
+    open = bounded = False
 
     def __init__(
         self,
@@ -168,10 +171,11 @@ class OnnxModel:
             self._warn_of_strangers()
             machine = interpreter(self.model, self._initial, self.max_trips)
             machine.open = self.open
+            machine.bounded = self.bounded and not compute and interpreter is Interpreter
             outs: list[Any] = all_or_nothing(
                 machine.run, (self.model.graph, values, Scope(None, None)), {}
             )
-            return outs
+            return [finished(y) for y in outs]
 
     def _warn_of_strangers(self) -> None:
         """Say so when this scope holds parameters of these names before the first call in it.

@@ -14,13 +14,25 @@ from typing import Any
 
 import numpy as np
 
+from nnl.converters.onnx.counted import follow
 from nnl.converters.onnx.errors import DAMAGE, OnnxError, UnsupportedOperator, reason_of
 from nnl.converters.onnx.function_bodies import body_of_function, body_of_schema
 from nnl.converters.onnx.model import Graph, Model, UnknownNode
 from nnl.converters.onnx.operators import Node
 from nnl.converters.onnx.registry import ONNX, one_to_one
 from nnl.converters.onnx.table import table_handler
-from nnl.converters.onnx.values import Sized, array, dtype_of, is_float, is_var, known, tagged, var
+from nnl.converters.onnx.values import (
+    Counted,
+    Rows,
+    Sized,
+    array,
+    dtype_of,
+    is_float,
+    is_var,
+    known,
+    tagged,
+    var,
+)
 from nnl.converters.onnx.words import has_text
 from nnl.core.context import STATE, using
 from nnl.core.context import Context as Device
@@ -70,13 +82,15 @@ class Interpreter:
         tables: What handlers make of the attributes of a node, once for all runs.
         max_trips: Of loops whose number of trips only values know; None: any number.
         open: Whether the graph is recorded for open sizes: tables are computed in it then.
+        bounded: Whether arrays may have the greatest size of values whose number of entries only
+            the run knows.
     """
 
     def __init__(
         self, model: Model, initial: Callable[[str, Any], Any], max_trips: int | None = None
     ) -> None:
         self.model, self.initial, self.max_trips = model, initial, max_trips
-        self.open = False
+        self.open = self.bounded = False
         self.opsets = model.opsets
         self.scope = Scope(None, None)
         self.depth = self.runs = 0
@@ -170,10 +184,14 @@ class Interpreter:
         if constant and not known_now():
             changes.update(auto_forward=True, no_grad=True, trace=None)
         if any(
-            v is not None and not isinstance(v, list) and dtype_of(v) == np.float64 for v in values
+            not (v is None or isinstance(v, (list, Rows))) and dtype_of(v) == np.float64
+            for v in values
         ):
             changes.update(context=_double(), target=_double().target)
         run = partial(self._handled, node, handler)
+        if any(is_var(v) and isinstance(v.info, Counted) for v in values):
+            with using(**changes):
+                return follow(node, values, lambda some: run(some, False))
         any_table = any(isinstance(v, Sized) and v.table for v in values)
         made: list[Any] = []
         if any_table:  # unless that needs the numbers
@@ -206,7 +224,7 @@ class Interpreter:
     def _finish(self, node: Node, values: Any, outs: list[Any], constant: bool) -> list[Any]:
         """Give every output the type the schema promises; read constants and all but floats."""
         for i, out in enumerate(outs):
-            if out is None or isinstance(out, list):
+            if out is None or isinstance(out, (list, Rows)):
                 continue
             if not is_var(out):
                 out = np.asanyarray(out)
@@ -284,7 +302,7 @@ def _double() -> Device:
 
 
 def _holds_variable(x: Any) -> bool:
-    return isinstance(x, Variable) or (isinstance(x, list) and any(map(_holds_variable, x)))
+    return isinstance(x, (Variable, Rows)) or (isinstance(x, list) and any(map(_holds_variable, x)))
 
 
 def _stored(node: Node, values: Sequence[Any]) -> bool:
@@ -312,7 +330,7 @@ def _promised(node: Node, index: int, values: Sequence[Any]) -> Any:
     if name in _FIXED:
         return _FIXED[name]
     for i, value in enumerate(values):
-        if value is None or isinstance(value, list):
+        if value is None or isinstance(value, (list, Rows)):
             continue
         if inputs and inputs[min(i, len(inputs) - 1)] == name:
             return dtype_of(value)

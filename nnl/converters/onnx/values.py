@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,31 @@ class Sized(np.ndarray[Any, Any]):
     graph: Any = None
 
 
+class Rows:
+    """A sequence that a recorded loop makes.
+
+    Attributes:
+        added: Inside the loop: what the present trip adds to its end, which is all that it may do.
+        rows: After the loop: all values, one behind the other along a new first axis.
+    """
+
+    def __init__(self, added: Sequence[Any] = (), rows: Any = None) -> None:
+        self.added, self.rows = added, rows
+
+    def __len__(self) -> int:
+        raise OnnxError(
+            "reads a sequence that a loop is making, or that has as many values as it has trips"
+        )
+
+
+class Counted(NamedTuple):
+    """In `info` of a Variable: how many entries along an axis it has, which the run finds."""
+
+    dtype: Any
+    axis: int
+    count: Any
+
+
 def is_var(x: Any) -> bool:
     """Whether x is a Variable."""
     return isinstance(x, Variable)
@@ -48,7 +73,7 @@ def is_var(x: Any) -> bool:
 def dtype_of(x: Any) -> np.dtype[Any]:
     """The ONNX element type of a value."""
     if isinstance(x, Variable):
-        if isinstance(x.info, Sized):
+        if isinstance(x.info, (Sized, Counted)):
             return x.info.dtype
         return x.info if isinstance(x.info, np.dtype) else x.spec.dtype
     return np.asarray(x).dtype
