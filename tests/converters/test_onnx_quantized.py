@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("onnxruntime")
 from onnxruntime.quantization import QuantFormat, QuantType
 
-from nnl.converters.onnx import load
+from nnl.converters.onnx import OnnxError, load
 from nnl.core.graph import capture
 from nnl.core.variable import Variable
 from nnl.ext.native import library
@@ -330,3 +330,51 @@ def test_quantized_operators_of_arrays(name: str) -> None:
     ((got, want),) = models.both(QUANTIZED[name]())
     assert got.dtype == want.dtype
     assert np.abs(got.astype(np.float64) - want).max() <= 1 and len(np.unique(want)) > 9
+
+
+def around(x: Any, scale: np.ndarray, zero: np.ndarray, other: Any = None, **axis: int) -> Any:
+    make = models.helper.make_node
+    nodes = [
+        make("QuantizeLinear", ["x", "s", "z"], ["q"], **axis),
+        make("DequantizeLinear", ["q", "s", "z2"], ["y"], name="back", **axis),
+    ]
+    weights = {"s": scale, "z": zero, "z2": zero if other is None else other}
+    return models.model(nodes, {"x": x}, {"y": x}, weights)
+
+
+BAD = {
+    "negative scale": (lambda: around((2, 3), number(-0.5), zero(0)),
+                       "QuantizeLinear 'q': .*y_scale holds -0.5, wanted finite numbers above 0"),
+    "scale that is no number": (lambda: around((2, 3), number(np.nan), zero(0)), "holds nan"),
+    "too many scales": (
+        lambda: around((2, 3), np.full(4, 0.5, np.float32), np.zeros(4, np.uint8), axis=1),
+        "QuantizeLinear 'q': .*4 scales or zero points for 3 values along axis 1",
+    ),
+    "an axis that is not there": (
+        lambda: around((2, 3), np.full(3, 0.5, np.float32), np.zeros(3, np.uint8), axis=4),
+        "QuantizeLinear 'q': .*axis of the scale is 4, outside",
+    ),
+    "a zero point of another type": (
+        lambda: around((2, 3), number(0.5), zero(200), np.array(-3, np.int8)),
+        "DequantizeLinear 'back': .*x_zero_point is int8, wanted uint8 as the values are",
+    ),
+    "scale of a quantized operator": (
+        lambda: one("QLinearSigmoid", (np.int8, (4, 6)), number(0), zero(3, np.int8),
+                    number(0.1), zero(3, np.int8), outputs=[np.int8]),
+        "com.microsoft.QLinearSigmoid 'y0': .*scale holds 0, wanted",
+    ),
+    "an operator of somebody else": (
+        lambda: one("QLinearSquare", (4, 6)), "com.microsoft.QLinearSquare .node com.microsoft",
+    ),
+    "too few inputs": (
+        lambda: one("QLinearAdd", (np.int8, (4, 6)), number(0.1), zero(3, np.int8)),
+        "com.microsoft.QLinearAdd 'y0': .*has 3 inputs, wanted 8",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(BAD))
+def test_bad_scales_zero_points_and_operators_are_told(name: str) -> None:
+    proto, text = BAD[name][0](), BAD[name][1]
+    with pytest.raises(OnnxError, match=text):
+        load(proto.SerializeToString()).run(models.values_of(proto))

@@ -17,6 +17,8 @@ from nnl.converters.onnx.quantized_values import (
     as_bytes,
     as_real,
     bias_of,
+    checked_scale,
+    checked_zero,
     chosen,
     columns,
     real,
@@ -82,7 +84,7 @@ def quantize_linear(ctx: Any, node: Any, x: Any, scale: Any, zero: Any = None) -
     else:
         code = getattr(node, "output_dtype", 0) or 0
         dtype = dtype_of_code(code, "output_dtype") if code else np.dtype(np.uint8)
-    s = spread(scale, shape_of(x), axis, block)
+    s = spread(checked_scale(scale, "y_scale"), shape_of(x), axis, block)
     z = spread(wide(zero), shape_of(x), axis, block)
     if known([x, s, z]):
         return quantized(array(x), array(s), array(z), dtype, getattr(node, "saturate", 1))
@@ -103,7 +105,8 @@ def dequantize_linear(ctx: Any, node: Any, x: Any, scale: Any, zero: Any = None)
     """(x - zero) scale."""
     block = getattr(node, "block_size", 0) or 0
     axis = getattr(node, "axis", 1) if len(shape_of(x)) else 0
-    s = spread(scale, shape_of(x), axis, block)
+    s = spread(checked_scale(scale, "x_scale"), shape_of(x), axis, block)
+    checked_zero(zero, dtype_of(x), "x_zero_point")
     z = None if zero is None else spread(wide(zero), shape_of(x), axis, block)
     if dtype_of(x) in BYTES and not known_now():
         return as_real(x, s, np.zeros(shape_of(s), np.float32) if z is None else z)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import nnl.functions as F
+from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.operators import operator_class
 from nnl.converters.onnx.values import (
     array,
@@ -47,13 +48,42 @@ def as_real(x: Any, scale: Any, zero: Any) -> Variable:
     return F.dequantize_linear(var(x), constant(scale), constant(zero))
 
 
+def checked_scale(scale: Any, what: str = "scale") -> Any:
+    """A scale.
+
+    Raises:
+        OnnxError: It is known, and some number of it is no scale.
+    """
+    if not is_var(scale):
+        values = np.asarray(scale, np.float32)
+        bad = ~(np.isfinite(values) & (values > 0))
+        if bad.any():
+            raise OnnxError(f"{what} holds {values[bad].flat[0]:g}, wanted finite numbers above 0")
+    return scale
+
+
+def checked_zero(zero: Any, dtype: Any, what: str = "zero_point") -> Any:
+    """A zero point of values of a type.
+
+    Raises:
+        OnnxError: It has another type, so that it may lie beyond their range.
+    """
+    if zero is not None and dtype_of(zero) != dtype:
+        raise OnnxError(f"{what} is {dtype_of(zero)}, wanted {np.dtype(dtype)} as the values are")
+    return zero
+
+
 def spread(parameter: Any, shape: tuple[int, ...], axis: int, block: int) -> Any:
     """A scale or zero point, one for everything, for every index of an axis, or for every block."""
     sizes = shape_of(parameter)
     if len(sizes) == 0 or sizes == (1,):
         return reshape(parameter, (1,) * len(shape))
-    axis = axis_of(axis, len(shape))
+    axis = axis_of(axis, len(shape), "axis of the scale")
     if len(sizes) == 1 and not block:
+        if sizes[0] != shape[axis]:
+            raise OnnxError(
+                f"has {sizes[0]} scales or zero points for {shape[axis]} values along axis {axis}"
+            )
         return reshape(parameter, [sizes[0] if i == axis else 1 for i in range(len(shape))])
     if not block:
         block = -(-shape[axis] // sizes[axis])
@@ -80,7 +110,9 @@ def real(x: Any, scale: Any, zero: Any, axis: int = 1) -> Any:
     Args:
         axis: Along which a scale of several numbers lies.
     """
-    shape = shape_of(x)
+    shape, dtype = shape_of(x), dtype_of(x)
+    checked_zero(zero, dtype)
+    scale = checked_scale(scale)
     return as_real(x, spread(scale, shape, axis, 0), spread(wide(zero), shape, axis, 0))
 
 
@@ -94,7 +126,10 @@ def wide(zero: Any) -> Any:
 def stored(y: Any, scale: Any, zero: Any) -> Any:
     """The whole numbers that stand for floats."""
     dtype = np.dtype(np.uint8) if zero is None else dtype_of(zero)
+    if dtype not in BYTES:
+        raise OnnxError(f"the zero point of the result is {dtype}, wanted int8 or uint8")
     shape = shape_of(y)
+    scale = checked_scale(scale)
     return as_bytes(y, spread(scale, shape, 1, 0), spread(wide(zero), shape, 1, 0), dtype)
 
 
