@@ -79,8 +79,12 @@ class Binding:
         self.written = Written(program.space, arrays, results)
 
     def find_prepared(self, program: Program, roots: Mapping[int, int]) -> None:
-        """Find the arrays that the steps which run only once depend on, and count aliases."""
+        """Find the arrays that the steps which run only once depend on, and count aliases.
+
+        Constants stay as they are, though programs hold them too.
+        """
         behind = {program.root(i) for s in program.steps if s.once for i in s.ins}
+        behind = {i for i in behind if program.slots[i].data is None}
         self.prepared_from = {i: nd for i, nd in self.given if i in behind}
         # Aliases refer to a given buffer too. Nobody else sees those that passes have made, and of
         # a program in one part those that are not kept.

@@ -23,6 +23,12 @@ pytestmark = pytest.mark.skipif(
 rng = np.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def the_same_numbers() -> None:
+    global rng
+    rng = np.random.default_rng(0)
+
+
 def number(value: float, rank: int) -> nn.Variable:
     return F.constant(value, shape=(1,) * rank)
 
@@ -120,6 +126,14 @@ def test_weights_that_are_floats_are_quantized_once() -> None:
     assert [s.op for s in plan.steps if s.once] == ["cast", "quantize_linear", "pack_weights"]
 
 
+def test_weights_are_packed_once() -> None:
+    """Constants among what is prepared, which programs hold, do not make that run again."""
+    y = F.affine(around(random(4, 32), 0.03, 120), weight(32, 64, axis=1, dtype=np.uint8, zero=128))
+    plan, _ = plan_of(y)
+    assert [s.op for s in plan.steps if s.once] == ["add_scalar", "pack_weights"]
+    assert plan.binding.prepared()
+
+
 def test_new_weights_are_packed_again() -> None:
     w = random(8, 16)
     y = F.affine(around(random(4, 8), 0.03, 120), around(w, 0.02, 0, np.int8))
@@ -142,9 +156,9 @@ def test_concatenation_quantizes_its_parts() -> None:
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("thin", [True, False])
 def test_sums_and_products_of_two_values(thin: bool, relu: bool) -> None:
-    a = around(random(2, 16, 9, 9), 0.03, 120)
-    b = around(random(2, 16, 1 if thin else 9, 1 if thin else 9), 0.02, -3, np.int8)
-    for y, scale in ((a + b, 0.05), (b + a, 0.05), (a * b, 0.04)):
+    a = around(random(2, 16, 9, 9), 0.0313, 120)
+    b = around(random(2, 16, 1 if thin else 9, 1 if thin else 9), 0.0217, -3, np.int8)
+    for y, scale in ((a + b, 0.0519), (b + a, 0.0519), (a * b, 0.0391)):
         plan = check(around(F.relu(y) if relu and scale > 0.04 else y, scale, 110),
                      "quantized_pair", step=scale)  # fmt: skip
         assert "fused_elementwise" not in [s.op for s in plan.steps]
@@ -168,10 +182,10 @@ def test_rows_of_tables_stay_8_bits() -> None:
 
 
 def test_means_read_8_bits() -> None:
-    x = around(random(2, 4, 8, 8), 0.03, 120)
-    plan = check(around(F.mean(x, axis=(2, 3), keepdims=True), 0.01, 128), step=0.01)
+    x = around(random(2, 40, 8, 8), 0.0313, 120)
+    plan = check(around(F.mean(x, axis=(2, 3), keepdims=True), 0.0077, 128), step=0.0077)
     assert "mean" not in [s.op for s in plan.steps]
-    plan = check(around(F.average_pooling(x, (8, 8)), 0.01, 128), step=0.01)
+    plan = check(around(F.average_pooling(x, (8, 8)), 0.0077, 128), step=0.0077)
     assert "average_pooling" not in [s.op for s in plan.steps]
 
 
