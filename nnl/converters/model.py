@@ -74,6 +74,11 @@ class Network:
             with parameter_scope("", self.parameters):
                 get_parameters(grad_only=False)[name].d = self.states[name]
 
+    def calibrated(self, samples: Any) -> tuple[Network, Any]:
+        """For formats that have a way of their own to 8 bits: a network of floats, and the samples
+        whose ranges 8 bits have; those given, or None, where this network does not know better."""
+        return self, samples
+
     @property
     def variables(self) -> dict[str, Variable]:
         """Parameters by name."""

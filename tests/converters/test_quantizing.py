@@ -131,6 +131,24 @@ def test_files_hold_the_quantized_network(tmp_path: Path) -> None:
         np.testing.assert_allclose(load(path).run(SAMPLES[:1])[0], want, atol=1e-5)
 
 
+def test_tflite_and_c_get_8_bits_from_the_same_samples(tmp_path: Path) -> None:
+    from nnl.converters.csrc.writer import save as save_c
+    from nnl.converters.tflite.reader import TfliteFile
+    from nnl.converters.tflite.writer import save as save_tflite
+
+    x, y = network()
+    net = nn.quantize({"y": y}, SAMPLES, {"x": x})
+    save_tflite(tmp_path / "q.tflite", net)
+    (got,) = TfliteFile(str(tmp_path / "q.tflite")).network().run({"x": SAMPLES[:1]}).values()
+    want = net.run({"x": SAMPLES[:1]})["y"]
+    assert np.abs(got - want).max() < 0.1 * np.abs(want).max()
+    save_c(tmp_path / "c", net)
+    assert any("int8_t" in f.read_text() for f in (tmp_path / "c").rglob("*.c"))
+    part = nn.quantize({"y": y}, SAMPLES, {"x": x}, exclude="a")
+    with pytest.raises(ValueError, match="8 bits for all layers, and exclude= left some floats"):
+        save_tflite(tmp_path / "p.tflite", part)
+
+
 def test_models_of_onnx_are_quantized(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     from nnl.converters.onnx import load, save
@@ -219,3 +237,57 @@ def test_bad_samples_and_options(name: str) -> None:
     call, text = calls()[name]
     with pytest.raises((ValueError, TypeError), match=f"^quantize: .*{text}"):
         call()
+
+
+def test_networks_that_trained_with_rounding_know_their_scales() -> None:
+    """What QATScheduler leaves; zero points are parameters of the graph there."""
+    import nnl.solvers as S
+    from nnl.utils import qnn
+
+    x = nn.Variable.from_numpy_array(rng.normal(size=(2, 3, 6, 6)))
+    h = F.relu(PF.convolution(x, 8, (3, 3), name="c1"))
+    h = F.relu(PF.convolution(h, 8, (3, 3), name="c2"))
+    y = PF.affine(h, 2, name="a")
+    config = qnn.QATConfig()
+    config.niter_to_recording, config.niter_to_training = 1, 3
+    solver = S.Sgd(0.1)
+    solver.set_parameters(nn.get_parameters())
+    scheduler = qnn.QATScheduler(config, solver)
+    scheduler(y)
+    for _ in range(5):
+        scheduler.step()
+        y.forward()
+    net = nn.quantize(y, inputs={"x": x})
+    got = net.run({"x": x.d})["y"]
+    np.testing.assert_allclose(got, y.d, atol=0.05 * np.abs(y.d).max())
+    if library() is not None:
+        assert steps(net) == ["quantized_convolution"]  # the scheduler leaves the ends floats
+
+
+@pytest.mark.parametrize("first, last", [(0, 255), (-128, 127)])
+def test_min_max_quantize_becomes_8_bits(first: float, last: float) -> None:
+    x = nn.Variable((2, 3, 8, 8))
+    x.d = rng.normal(size=x.shape)
+    one = (1, 1, 1, 1)
+    low, high = nn.Variable.from_numpy_array(-2.1 * np.ones(one)), nn.Variable(one)
+    high.d = 2.3
+    levels = [nn.Variable.from_numpy_array(np.full(one, n, np.float32)) for n in (first, last)]
+    w = nn.Variable.from_numpy_array(rng.normal(size=(4, 3, 3, 3)).astype(np.float32))
+    of_w = [nn.Variable.from_numpy_array(np.zeros(one, np.float32)) for _ in range(2)]
+    y = F.convolution(
+        F.min_max_quantize(x, low, high, *levels),
+        F.min_max_quantize(w, *of_w, *levels, x_min_max=True),
+    )
+    net = nn.quantize(y, inputs={"x": x})
+    y.forward()
+    got = net.run({"x": x.d})["y"]
+    np.testing.assert_allclose(got, y.d, atol=0.02 * np.abs(y.d).max())
+    (out,) = net.outputs.values()
+    kinds = {v.spec.type_name for node in capture([out.edge]) for v in node.inputs if v}
+    assert ("uint8" if first == 0 else "int8") in kinds  # the weights
+
+
+def test_a_network_without_scales_needs_samples() -> None:
+    x, y = network()
+    with pytest.raises(ValueError, match="quantize: samples are left out, and the network has no"):
+        nn.quantize(y, inputs={"x": x})

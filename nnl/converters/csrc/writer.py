@@ -46,6 +46,7 @@ def save(
         ValueError: A constant is not a float32, samples do not fit, or weights of 8 bits shall be
             a file.
     """
+    network, samples = network.calibrated(samples)
     lowered = lower(network, target())
     if samples is not None and weights_file:
         raise ValueError("CSRC: weights of 8 bits are an array in the program, not a file")

@@ -13,6 +13,7 @@ import nnl.functions as F
 from nnl.converters.lowering import Target, lower
 from nnl.converters.model import Key, Network
 from nnl.converters.quantizing.ranges import METHODS, Array, Range, Scale
+from nnl.converters.quantizing.trained import fixed, is_trained
 from nnl.core.context import using
 from nnl.core.dispatch import apply
 from nnl.core.graph import Node, Value
@@ -75,10 +76,27 @@ class QuantizedNetwork(Network):
     Attributes:
         losses: Of every layer whose result has 8 bits, in the order in which they run.
         weights: Names or places of the layers whose weights have 8 bits.
+        source, samples: What it was made from.
+        excluded: Whether some layers were to stay floats.
     """
 
     losses: list[Loss] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
+    source: Network | None = None
+    samples: Any = None
+    excluded: bool = False
+
+    def calibrated(self, samples: Any) -> tuple[Network, Any]:
+        """
+        Raises:
+            ValueError: Some layers were to stay floats.
+        """
+        if self.excluded:
+            raise ValueError(
+                f"{self.name}: the format has 8 bits for all layers, and exclude= left some floats"
+            )
+        assert self.source is not None
+        return self.source, self.samples if samples is None else samples
 
     def report(self) -> str:
         """A table of what 8 bits change, layer by layer: a signal-to-noise ratio for each."""
@@ -88,7 +106,7 @@ class QuantizedNetwork(Network):
 
 def quantize(
     network: Any,
-    samples: Mapping[str, Any] | Sequence[Any] | Any,
+    samples: Mapping[str, Any] | Sequence[Any] | Any = None,
     inputs: Mapping[str, Variable] | None = None,
     *,
     method: str = "min_max",
@@ -107,7 +125,8 @@ def quantize(
         network: What has `inputs` and `outputs` by name, as networks of files do; a loaded ONNX
             model; or the outputs, by name or one Variable, with `inputs`.
         samples: An array for every input, by name, samples one after the other along the first
-            axis; one array for a network of one input.
+            axis; one array for a network of one input. None for one that was trained with
+            rounding in it (`quantize_linear`, `min_max_quantize`), which knows its scales.
         inputs: By name, if network is the outputs.
         method: "min_max": the whole range. "percentile": without the values at the ends.
             "entropy": the part that loses least of the distribution.
@@ -128,6 +147,13 @@ def quantize(
         >>> net.weights
         ['fc']
     """
+    if samples is None:
+        known = as_network(network, inputs, samples)
+        if not is_trained(known):
+            raise ValueError(
+                "quantize: samples are left out, and the network has no scales of its own"
+            )
+        return QuantizedNetwork(known.name, *fixed(known))
     return _Quantizing(
         as_network(network, inputs, samples), method, percentile, per_channel, symmetric
     ).run(samples, exclude)
@@ -197,6 +223,7 @@ class _Quantizing:
 
     def run(self, samples: Any, exclude: Iterable[str]) -> QuantizedNetwork:
         batches = list(self._batches(samples))
+        exclude = [exclude] if isinstance(exclude, str) else list(exclude)
         products = self._products(exclude)
         edges = self._edges(products)
         ranges = self._ranges(edges, batches)
@@ -205,6 +232,9 @@ class _Quantizing:
         }
         result, seen = self._rewritten(products, edges, scales)
         self._report(result, edges, scales, seen, batches)
+        result.source, result.excluded = self.network, bool(exclude)
+        given = samples if isinstance(samples, Mapping) else {next(iter(self.inputs)): samples}
+        result.samples = {n: np.asarray(a) for n, a in given.items()}
         return result
 
     # ---- samples ----
@@ -256,8 +286,7 @@ class _Quantizing:
             return "/".join(origin[0]) or node.label
         return origin or node.label
 
-    def _products(self, exclude: Iterable[str]) -> dict[int, Node]:
-        exclude = [exclude] if isinstance(exclude, str) else list(exclude)
+    def _products(self, exclude: Sequence[str]) -> dict[int, Node]:
         found, used = {}, set()
         for node in self.nodes:
             if node.op.name not in MAPS or node.inputs[1] is None:

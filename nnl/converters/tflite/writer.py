@@ -61,6 +61,8 @@ def save(
     Raises:
         CannotLower: The format lacks functions; all are listed.
     """
+    if isinstance(network, Network):
+        network, samples = network.calibrated(samples)
     found = network if isinstance(network, Emitted) else emitted(network)
     if samples is not None:
         _quantize(found, samples)
