@@ -23,10 +23,9 @@ from pathlib import Path
 import numpy as np
 
 import nnl as nn
-import nnl.functions as F
 from nnl import models
 from nnl.ext.native import library
-from nnl.models.transformer import feed_forward, normalized, self_attention
+from nnl.models.stack import Layer, Stack, Where, stack
 
 
 def seconds(f, times=1):
@@ -48,11 +47,10 @@ def resnet(x):
 
 
 def transformer(x):
-    for k in range(12):
-        with nn.parameter_scope(f"layer{k}"):
-            x = x + self_attention(normalized(x, 1e-5, "before"), 12, None, 0.0, "attention")
-            x = x + feed_forward(normalized(x, 1e-5, "after"), F.gelu, "wide")
-    return x
+    sizes = Stack(
+        x.shape[2], 12, 4 * x.shape[2], (Layer(),) * 12, activation="gelu_tanh", joined=True
+    )
+    return stack(x, sizes, Where())
 
 
 def rows(name, net, axes, shapes, folder):

@@ -5,26 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl import functions as F
-from nnl import parametric_functions as PF
-from nnl.models.transformer import (
-    check_sequence,
-    dropped,
-    embedding,
-    exact_gelu,
-    feed_forward,
-    linear,
-    normalized,
-    padding_mask,
-    scores_by,
-    self_attention,
-)
-from nnl.models.transformer import positions as position_numbers
-from nnl.parametric_functions.initializer import ConstantInitializer
+from nnl.models.encoder import Encoder, encoder, summary
+from nnl.models.stack import Layer, Stack
 
 __all__ = ["bert", "bert_masked_language_model"]
-
-EPS = 1e-12  # of the layer normalisations
 
 
 def bert(
@@ -64,13 +48,10 @@ def bert(
         >>> [part.shape for part in y]
         [(2, 5, 16), (2, 16)]
     """
-    p = 0.0 if test else dropout
-    between = intermediate_size
-    h = _sequence(
-        "bert", tokens, segments, keep, vocabulary, width, layers, heads, longest, p, between
-    )
-    first = F.reshape(F.slice(h, (0, 0, 0), (h.shape[0], 1, width)), (h.shape[0], width))
-    return h, F.tanh(PF.affine(first, width, name="summary"))
+    p, between = 0.0 if test else dropout, intermediate_size
+    c = _sizes(vocabulary, width, layers, heads, longest, p, between, "summary")
+    h = encoder(tokens, c, segments, keep)
+    return h, summary(h, c)
 
 
 def bert_masked_language_model(
@@ -100,43 +81,23 @@ def bert_masked_language_model(
         ...     ).shape
         (2, 5, 50)
     """
-    name = "bert_masked_language_model"
-    p = 0.0 if test else dropout
-    between = intermediate_size
-    h = _sequence(
-        name, tokens, segments, keep, vocabulary, width, layers, heads, longest, p, between
+    p, between = 0.0 if test else dropout, intermediate_size
+    c = _sizes(vocabulary, width, layers, heads, longest, p, between, "masked")
+    return encoder(tokens, c, segments, keep, "masked")
+
+
+def _sizes(
+    vocabulary: int, width: int, layers: int, heads: int, longest: int, dropout: float,
+    between: int | None, head: str,
+) -> Encoder:  # fmt: skip
+    part = Stack(
+        width,
+        heads,
+        4 * width if between is None else between,
+        (Layer(),) * layers,
+        eps=1e-12,
+        order="after",
+        joined=True,
+        dropout=dropout,
     )
-    h = normalized(exact_gelu(linear(h, width, "head")), EPS, "head")
-    table = PF.get_parameter_or_create("tokens/embed/W", (vocabulary, width))
-    bias = PF.get_parameter_or_create("head/b", (1, 1, vocabulary), ConstantInitializer(0))
-    return scores_by(h, table) + bias
-
-
-def _sequence(
-    function: str,
-    tokens: Any,
-    segments: Any,
-    keep: Any,
-    vocabulary: int,
-    width: int,
-    layers: int,
-    heads: int,
-    longest: int,
-    p: float,
-    between: int | None,
-) -> Any:
-    """The embeddings and all layers: (B, T) to (B, T, width)."""
-    check_sequence(function, tokens, longest, width, heads)
-    if segments is None:
-        segments = F.constant(0, tokens.shape)
-    h = embedding(tokens, vocabulary, width, "tokens")
-    h = h + embedding(position_numbers(tokens.shape[1]), longest, width, "positions")
-    h = h + embedding(segments, 2, width, "segments")
-    h = dropped(normalized(h, EPS, "embeddings"), p)
-    mask = None if keep is None else padding_mask(keep)
-    for i in range(1, layers + 1):
-        y = dropped(self_attention(h, heads, mask, p, f"layer{i}/attention"), p)
-        h = normalized(h + y, EPS, f"layer{i}/attention")
-        y = dropped(feed_forward(h, exact_gelu, f"layer{i}", between), p)
-        h = normalized(h + y, EPS, f"layer{i}/out")
-    return h
+    return Encoder(vocabulary, longest, part, heads=(head,))

@@ -11,8 +11,17 @@ import numpy as np
 
 from nnl import functions as F
 from nnl.core.variable import Variable
-from nnl.models.stack import Cache, Stack, Where, embedding, last_rows, linear, norm, stack
-from nnl.models.transformer import dropped
+from nnl.models.stack import (
+    Cache,
+    Stack,
+    Where,
+    dropped,
+    embedding,
+    last_rows,
+    linear,
+    norm,
+    stack,
+)
 
 __all__ = ["Decoder", "decoder"]
 

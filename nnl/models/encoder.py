@@ -11,8 +11,19 @@ import numpy as np
 from nnl import functions as F
 from nnl.core.parameter import get_parameter_or_create
 from nnl.core.variable import Variable
-from nnl.models.stack import ACTIVATIONS, Stack, Where, embedding, linear, norm, stack, table
-from nnl.models.transformer import dropped, padding_mask, scores_by
+from nnl.models.stack import (
+    ACTIVATIONS,
+    Stack,
+    Where,
+    dropped,
+    embedding,
+    linear,
+    norm,
+    padding_mask,
+    scores_by,
+    stack,
+    table,
+)
 from nnl.parametric_functions.initializer import ConstantInitializer
 
 __all__ = ["Encoder", "encoder", "sentence_vectors"]
@@ -102,7 +113,8 @@ def _first(h: Any) -> Any:
     return F.reshape(F.slice(h, (0, 0, 0), (h.shape[0], 1, h.shape[2])), (h.shape[0], h.shape[2]))
 
 
-def _summary(h: Any, c: Encoder) -> Any:
+def summary(h: Any, c: Encoder) -> Any:
+    """What the first position becomes: (B, width)."""
     return F.tanh(linear(_first(h), c.stack.width, "summary"))
 
 
@@ -116,13 +128,13 @@ def _masked(h: Any, c: Encoder) -> Any:
 
 def _classes(h: Any, c: Encoder) -> Any:
     if c.bend == "summary":
-        y = _summary(h, c)
+        y = summary(h, c)
     else:
         y = ACTIVATIONS[c.bend](linear(_first(h), c.stack.width, "classes/dense"))
     return linear(dropped(y, c.stack.dropout), c.classes, "classes")
 
 
-_HEADS = {"": lambda h, c: h, "summary": _summary, "masked": _masked, "classes": _classes}
+_HEADS = {"": lambda h, c: h, "summary": summary, "masked": _masked, "classes": _classes}
 
 
 def sentence_vectors(h: Any, keep: Any, pooling: str = "mean", normalized: bool = True) -> Any:

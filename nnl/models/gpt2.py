@@ -5,23 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnl import functions as F
-from nnl import parametric_functions as PF
-from nnl.models.transformer import (
-    causal_mask,
-    check_sequence,
-    dropped,
-    embedding,
-    feed_forward,
-    normalized,
-    positions,
-    scores_by,
-    self_attention,
-)
+from nnl.models.decoder import Decoder, decoder
+from nnl.models.stack import Layer, Stack
 
 __all__ = ["gpt2"]
-
-EPS = 1e-5  # of the layer normalisations
 
 
 def gpt2(
@@ -55,16 +42,14 @@ def gpt2(
         ...     models.gpt2(tokens, vocabulary=50, width=16, layers=1, heads=2).shape
         (2, 5, 50)
     """
-    check_sequence("gpt2", tokens, longest, width, heads)
-    p = 0.0 if test else dropout
-    length = tokens.shape[1]
-    h = embedding(tokens, vocabulary, width, "tokens")
-    h = dropped(h + embedding(positions(length), longest, width, "positions"), p)
-    mask = causal_mask(length)
-    for i in range(1, layers + 1):
-        y = normalized(h, EPS, f"layer{i}/attention")
-        h = h + dropped(self_attention(y, heads, mask, p, f"layer{i}/attention"), p)
-        y = normalized(h, EPS, f"layer{i}/feed_forward")
-        h = h + dropped(feed_forward(y, F.gelu, f"layer{i}"), p)
-    table = PF.get_parameter_or_create("tokens/embed/W", (vocabulary, width))
-    return scores_by(normalized(h, EPS, "out"), table)
+    part = Stack(
+        width,
+        heads,
+        4 * width,
+        (Layer(),) * layers,
+        activation="gelu_tanh",
+        joined=True,
+        causal=True,
+        dropout=0.0 if test else dropout,
+    )
+    return decoder(tokens, Decoder(vocabulary, longest, part, learned=True, tied=True))

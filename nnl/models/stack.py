@@ -7,19 +7,35 @@ checkpoints of PyTorch, so that those of a file are used where they are.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
+from math import sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnl import functions as F
-from nnl.core.parameter import get_parameter_or_create
+from nnl.core.modes import recompute
+from nnl.core.parameter import get_parameter_or_create, parameter_scope
 from nnl.core.variable import Variable
 from nnl.models import quantization
-from nnl.models.transformer import SIGMA, dropped, exact_gelu
 from nnl.parametric_functions.initializer import ConstantInitializer, NormalInitializer
+
+HIDDEN = -1e9  # added to the score of a position that is not attended to
+SIGMA = 0.02  # standard deviation of the first weights, BERT and GPT-2
+
+
+def exact_gelu(x: Any) -> Any:
+    r"""$x \Phi(x)$; `F.gelu` is the approximation by tanh.
+
+    Backward computes what it needs of it again from x: reading that would take longer.
+    """
+    with recompute():
+        twice = F.erf(x * sqrt(0.5)) + 1.0
+    return x * twice * 0.5
+
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu": exact_gelu,
@@ -101,8 +117,11 @@ class Stack:
         clip: Bound of queries, keys and values; 0 for none.
         factor: Of what each part adds.
         cross: Whether a part between attends to another sequence.
+        dropout: Probability of 0 after every part, and for the weights of attention, where all
+            heads have keys of their own and see them all.
     Raises:
-        ValueError: heads does not divide width, or kv_heads does not divide heads.
+        ValueError: heads does not divide width, kv_heads does not divide heads, or there can be no
+            dropout.
     Example:
         >>> models.Stack(16, 4, 32, (models.Layer(),) * 2, kv_heads=2).head_width
         4
@@ -142,6 +161,9 @@ class Stack:
             object.__setattr__(self, name, value)
         if self.heads % self.kv_heads:
             raise ValueError(f"Stack: kv_heads {self.kv_heads} does not divide heads {self.heads}")
+        plain = self.kv_heads == self.heads and not (self.cap or any(x.window for x in self.layers))
+        if self.dropout and not plain:
+            raise ValueError("Stack: dropout wants heads with keys of their own, no window and cap")
 
 
 class Cache(NamedTuple):
@@ -176,15 +198,55 @@ class Where(NamedTuple):
     crossed_mask: Any = None
 
 
+def dropped(x: Any, p: float) -> Any:
+    """x with dropout, or x itself where p is 0."""
+    return F.dropout(x, p) if p > 0 else x
+
+
+def causal_mask(length: int) -> Any:
+    """(1, 1, length, length): 0 where the source is not after the target, else HIDDEN.
+
+    Made by functions, not given as numbers, so that plans see what it is.
+    """
+    return F.trilu(F.constant(HIDDEN, (1, 1, length, length)), k=1)
+
+
+def padding_mask(keep: Any) -> Any:
+    """(B, T), 1 for tokens and 0 for padding, as (B, 1, 1, T): 0 and HIDDEN."""
+    batch, length = keep.shape
+    return F.reshape((1.0 - keep) * HIDDEN, (batch, 1, 1, length))
+
+
+def scores_by(x: Any, table: Any) -> Any:
+    """Products with the rows of an embedding: (B, T, n) and (V, n) to (B, T, V)."""
+    batch, length, width = x.shape
+    x = F.reshape(x, (1, batch * length, width))
+    y = F.batch_matmul(x, F.reshape(table, (1, *table.shape)), transpose_b=True)
+    return F.reshape(y, (batch, length, table.shape[0]))
+
+
+def as_layer(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a function in the parameter scope of its argument `name`: a layer, for profiles too."""
+    place = [*inspect.signature(f).parameters].index("name")
+
+    @wraps(f)
+    def inside(*args: Any, **kw: Any) -> Any:
+        with parameter_scope(kw["name"] if "name" in kw else args[place]):
+            return f(*args, **kw)
+
+    return inside
+
+
+@as_layer
 def linear(x: Any, width: int, name: str, bias: bool = True) -> Any:
     """$x W^T + b$ over the last axis; W is (width, n), or what `quantization` has made of it."""
     n = x.shape[-1]
     rows = F.reshape(x, (x.size // n, n))
-    y = quantization.product(rows, name)
+    y = quantization.product(rows, "")
     if y is None:
-        y = F.batch_matmul(rows, table(width, n, name), transpose_b=True)
+        y = F.batch_matmul(rows, table(width, n, ""), transpose_b=True)
     if bias:
-        b = get_parameter_or_create(f"{name}/b", (width,), ConstantInitializer(0))
+        b = get_parameter_or_create("b", (width,), ConstantInitializer(0))
         y = y + F.reshape(b, (1, width))
     return F.reshape(y, (*x.shape[:-1], width))
 
@@ -194,22 +256,24 @@ def table(rows: int, width: int, name: str) -> Any:
     return get_parameter_or_create(f"{name}/W", (rows, width), NormalInitializer(SIGMA))
 
 
+@as_layer
 def embedding(x: Any, rows: int, width: int, name: str) -> Any:
     """A row of a table of (rows, width) for each integer of x."""
-    return F.embed(x, table(rows, width, name))
+    return F.embed(x, table(rows, width, ""))
 
 
+@as_layer
 def norm(x: Any, c: Stack, name: str) -> Any:
     """Normalisation over the last axis of x, with the parameters that `c` says."""
     if c.norm == "rms":
         first = ConstantInitializer(1.0 - c.offset)
-        gamma = get_parameter_or_create(f"{name}/gamma", x.shape[-1:], first)
+        gamma = get_parameter_or_create("gamma", x.shape[-1:], first)
         return F.rms_normalization(x, gamma, eps=c.eps, gamma_offset=c.offset)
     gamma = beta = None
     if c.norm == "layer":
         shape = (*(1 for _ in x.shape[1:]), x.shape[-1])
-        gamma = get_parameter_or_create(f"{name}/gamma", shape, ConstantInitializer(1))
-        beta = get_parameter_or_create(f"{name}/beta", shape, ConstantInitializer(0))
+        gamma = get_parameter_or_create("gamma", shape, ConstantInitializer(1))
+        beta = get_parameter_or_create("beta", shape, ConstantInitializer(0))
     return F.layer_normalization(x, beta, gamma, batch_axis=range(x.ndim - 1), eps=c.eps)
 
 
@@ -232,31 +296,32 @@ def apart(y: Any, heads: int, kv_heads: int, width: int) -> Any:
     ]
 
 
+@as_layer
 def attention(x: Any, c: Stack, layer: Layer, at: Where, i: int, name: str) -> Any:
     """Attention of a sequence to itself, with the products before and after it: (B, T, width)."""
     d, h, g = c.head_width, c.heads, c.kv_heads
     if c.joined:
-        q, k, v = apart(linear(x, (h + 2 * g) * d, f"{name}/qkv", "q" in c.bias), h, g, d)
+        q, k, v = apart(linear(x, (h + 2 * g) * d, "qkv", "q" in c.bias), h, g, d)
     else:
-        q = linear(x, h * d, f"{name}/q", "q" in c.bias)
-        k = linear(x, g * d, f"{name}/k", "k" in c.bias)
-        v = linear(x, g * d, f"{name}/v", "v" in c.bias)
+        q = linear(x, h * d, "q", "q" in c.bias)
+        k = linear(x, g * d, "k", "k" in c.bias)
+        v = linear(x, g * d, "v", "v" in c.bias)
         if c.clip:
             q, k, v = (F.clip_by_value(y, -c.clip, c.clip) for y in (q, k, v))
         if c.qk_norm == "whole":
-            q, k = norm(q, c, f"{name}/q_norm"), norm(k, c, f"{name}/k_norm")
+            q, k = norm(q, c, "q_norm"), norm(k, c, "k_norm")
         q, k, v = heads_of(q, h, d), heads_of(k, g, d), heads_of(v, g, d)
     if c.qk_norm == "head":
-        q, k = norm(q, c, f"{name}/q_norm"), norm(k, c, f"{name}/k_norm")
+        q, k = norm(q, c, "q_norm"), norm(k, c, "k_norm")
     if layer.rotary is not None:
         found, factor = layer.rotary.frequencies(at.length)
         frequencies = Variable.from_numpy_array(found)
         q, k = (F.rotary_embedding(y, at.positions, frequencies, factor=factor) for y in (q, k))
-    return attended(q, k, v, c, layer, at, i, name)
+    return attended(q, k, v, c, layer, at, i)
 
 
 def attended(
-    q: Any, k: Any, v: Any, c: Stack, layer: Layer, at: Where, i: int, name: str
+    q: Any, k: Any, v: Any, c: Stack, layer: Layer, at: Where, i: int
 ) -> Any:  # fmt: skip
     """What queries see of keys and values, by heads, and the product after it."""
     if at.caches is not None:
@@ -264,13 +329,24 @@ def attended(
             q, k, v, *at.caches[i], at.before, at.counts, at.slots, at.mask,
             window=layer.window, soft_cap=c.cap, scale=c.scale or 0.0,
         )  # fmt: skip
+    elif c.dropout:
+        y = dropped_attention(q, k, v, c, at.mask)
     else:
         y = F.attention(
             q, k, v, at.mask, causal=c.causal, window=layer.window or None,
             soft_cap=c.cap or None, scale=c.scale,
         )  # fmt: skip
     y = F.reshape(F.transpose(y, (0, 2, 1, 3)), (q.shape[0], q.shape[2], c.heads * c.head_width))
-    return linear(y, c.width, f"{name}/out", "out" in c.bias)
+    return linear(y, c.width, "out", "out" in c.bias)
+
+
+def dropped_attention(q: Any, k: Any, v: Any, c: Stack, mask: Any) -> Any:
+    """Attention whose weights have dropout, for training: all heads have keys of their own."""
+    scores = F.batch_matmul(q, k, transpose_b=True)
+    scores = scores * (c.head_width**-0.5 if c.scale is None else c.scale)
+    for hidden in (mask, causal_mask(q.shape[2]) if c.causal else None):
+        scores = scores if hidden is None else scores + hidden
+    return F.batch_matmul(dropped(F.softmax(scores, axis=3), c.dropout), v)
 
 
 def crossed(other: Any, c: Stack) -> list[Cache]:
@@ -289,62 +365,65 @@ def crossed(other: Any, c: Stack) -> list[Cache]:
     return found
 
 
+@as_layer
 def cross_attention(x: Any, c: Stack, at: Where, i: int, name: str) -> Any:
     """Attention to another sequence, with the products before and after it."""
     width = c.heads * c.head_width
-    q = heads_of(linear(x, width, f"{name}/q", "q" in c.bias), c.heads, c.head_width)
+    q = heads_of(linear(x, width, "q", "q" in c.bias), c.heads, c.head_width)
     y = F.attention(q, *at.crossed[i], at.crossed_mask, scale=c.scale)
     y = F.reshape(F.transpose(y, (0, 2, 1, 3)), (*x.shape[:2], width))
-    return linear(y, c.width, f"{name}/out", "out" in c.bias)
+    return linear(y, c.width, "out", "out" in c.bias)
 
 
+@as_layer
 def feed_forward(x: Any, c: Stack, name: str, between: int = 0) -> Any:
     """Two products with an activation between them, or three where that has a gate."""
     between, bend = between or c.between, ACTIVATIONS[c.activation]
     if not c.gated:
-        h = bend(linear(x, between, f"{name}/up", "up" in c.bias))
+        h = bend(linear(x, between, "up", "up" in c.bias))
     elif c.joined:
-        both = linear(x, 2 * between, f"{name}/gate_up", "up" in c.bias)
+        both = linear(x, 2 * between, "gate_up", "up" in c.bias)
         gate, up = F.split(F.reshape(both, (*x.shape[:-1], 2, between)), axis=x.ndim - 1)
         h = bend(gate) * up
     else:
-        gate = linear(x, between, f"{name}/gate", "up" in c.bias)
-        h = bend(gate) * linear(x, between, f"{name}/up", "up" in c.bias)
-    return linear(h, c.width, f"{name}/down", "down" in c.bias)
+        gate = linear(x, between, "gate", "up" in c.bias)
+        h = bend(gate) * linear(x, between, "up", "up" in c.bias)
+    return linear(h, c.width, "down", "down" in c.bias)
 
 
+@as_layer
 def mixture(x: Any, c: Stack, experts: Experts, name: str) -> Any:
     """The experts that each token has chosen, and one that all have."""
     n, f = experts.count, experts.between
     shapes = {"gate": (n, f, c.width), "up": (n, f, c.width), "down": (n, c.width, f)}
     w = {
-        k: get_parameter_or_create(f"{name}/experts/{k}", shape, NormalInitializer(SIGMA))
+        k: get_parameter_or_create(f"experts/{k}", shape, NormalInitializer(SIGMA))
         for k, shape in shapes.items()
     }
     y = F.mixture_of_experts(
-        x, linear(x, n, f"{name}/router", False), **w, top_k=experts.chosen,
+        x, linear(x, n, "router", False), **w, top_k=experts.chosen,
         normalized=experts.normalized, activation={"silu": "swish"}.get(c.activation, c.activation),
         transposed=True,
     )  # fmt: skip
     if experts.shared:
-        share = F.sigmoid(linear(x, 1, f"{name}/shared_gate", False))
-        y = y + share * feed_forward(x, c, f"{name}/shared", experts.shared)
+        share = F.sigmoid(linear(x, 1, "shared_gate", False))
+        y = y + share * feed_forward(x, c, "shared", experts.shared)
     return y
 
 
 def stack(h: Any, c: Stack, at: Where) -> Any:
     """All layers, without the norm after the last: (B, T, width) to the same shape."""
     for i, layer in enumerate(c.layers):
-        name = f"layer{i + 1}"
-        parts = {"attention": partial(attention, c=c, layer=layer, at=at, i=i)}
-        if c.cross:
-            parts["cross"] = partial(cross_attention, c=c, at=at, i=i)
-        for part, f in parts.items():
-            h = added(h, c, f"{name}/{part}", partial(f, name=f"{name}/{part}"))
-        f = partial(feed_forward, c=c, name=name)
-        if layer.experts is not None:
-            f = partial(mixture, c=c, experts=layer.experts, name=name)
-        h = added(h, c, f"{name}/feed_forward", f)
+        with parameter_scope(f"layer{i + 1}"):
+            f = partial(attention, c=c, layer=layer, at=at, i=i, name="attention")
+            h = added(h, c, "attention", f)
+            if c.cross:
+                f = partial(cross_attention, c=c, at=at, i=i, name="cross")
+                h = added(h, c, "cross", f)
+            f = partial(feed_forward, c=c, name="")
+            if layer.experts is not None:
+                f = partial(mixture, c=c, experts=layer.experts, name="")
+            h = added(h, c, "feed_forward", f)
     return h
 
 

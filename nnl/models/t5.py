@@ -18,13 +18,15 @@ from nnl.models.stack import (
     Stack,
     Where,
     crossed,
+    dropped,
     embedding,
     last_rows,
     norm,
+    padding_mask,
+    scores_by,
     stack,
     table,
 )
-from nnl.models.transformer import dropped, padding_mask, scores_by
 
 __all__ = ["T5", "t5"]
 

@@ -11,8 +11,18 @@ import numpy as np
 from nnl import functions as F
 from nnl.core.parameter import get_parameter_or_create, parameter_scope
 from nnl.core.variable import Variable
-from nnl.models.stack import Stack, Where, embedding, feed_forward, heads_of, linear, norm, stack
-from nnl.models.transformer import SIGMA, dropped
+from nnl.models.stack import (
+    SIGMA,
+    Stack,
+    Where,
+    dropped,
+    embedding,
+    feed_forward,
+    heads_of,
+    linear,
+    norm,
+    stack,
+)
 from nnl.parametric_functions.initializer import ConstantInitializer, NormalInitializer
 
 __all__ = ["Pair", "Vision", "pair_scores", "pair_vectors", "vision"]

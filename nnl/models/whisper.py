@@ -9,8 +9,17 @@ from typing import Any
 from nnl import functions as F
 from nnl.core.parameter import get_parameter_or_create, parameter_scope
 from nnl.models.decoder import Decoder, decoder
-from nnl.models.stack import Cache, Stack, Where, crossed, norm, stack, table
-from nnl.models.transformer import SIGMA, exact_gelu
+from nnl.models.stack import (
+    SIGMA,
+    Cache,
+    Stack,
+    Where,
+    crossed,
+    exact_gelu,
+    norm,
+    stack,
+    table,
+)
 from nnl.parametric_functions.initializer import ConstantInitializer, NormalInitializer
 
 __all__ = ["Whisper", "whisper"]

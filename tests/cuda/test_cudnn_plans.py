@@ -18,7 +18,7 @@ from nnl.ext.cuda.cudnn.setups import ENGINES, add_to
 from nnl.ext.device.library import DeviceLibrary, make_backend
 from nnl.ext.device.registry import Registry
 from nnl.graph.session import session_of
-from nnl.models.transformer import causal_mask, scores_by, self_attention
+from nnl.models.stack import Layer, Stack, Where, attention, scores_by
 from tests.cuda.fake_cudnn import FakeFrontEnd
 from tests.cuda.strict_device import KERNELS, StrictDevice
 from tests.graph.fusion import check_appending
@@ -57,12 +57,13 @@ def trained(ctx: Any, mask: Any) -> tuple[list[np.ndarray], Counter[str]]:
     with nn.context_scope(ctx):
         x = nn.Variable((BATCH, LENGTH, WIDTH), need_grad=True)
         x.d = rng.normal(size=x.shape)
-        m = causal_mask(LENGTH) if mask == "causal" else None
+        m = None
         if mask == "padding":
             m = nn.Variable.from_numpy_array(
                 np.where(np.arange(LENGTH) < 4, 0, -1e9)[None, None, None]
             )
-        y = self_attention(x, HEADS, m, 0.0, "a")
+        sizes = Stack(WIDTH, HEADS, WIDTH, (), joined=True, causal=mask == "causal")
+        y = attention(x, sizes, Layer(), Where(mask=m), 0, "a")
         loss = F.sum(y * y)
         parameters = nn.get_parameters()
         for p in parameters.values():

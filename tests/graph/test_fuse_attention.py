@@ -11,7 +11,6 @@ import nnl.functions as F
 from nnl.ext import native
 from nnl.graph.passes import constants
 from nnl.graph.session import session_of
-from nnl.models.transformer import causal_mask, self_attention
 from tests.graph.fusion import leaf, numbers, passes_are_verified, steps_of  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("passes_are_verified")
@@ -84,24 +83,6 @@ def test_gradients_that_nobody_asked_for_prevent_nothing():
 
     steps = steps_of(build)
     assert (steps["attention"], steps["attention_backward"]) == (1, 1)
-
-
-@pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize("masked", [False, True])
-def test_self_attention_of_the_models_is_fused(train, masked):
-    def build():
-        nn.clear_parameters()
-        x = leaf(B, T, 12)
-        mask = causal_mask(T) if masked else None
-        y = self_attention(x, H, mask, 0.0, "a")
-        weights = list(nn.get_parameters().values())
-        for w in weights:
-            w.d = numbers(*w.shape) * 0.3
-        return y, [x, *weights]
-
-    steps = steps_of(build, train)
-    assert (steps["attention"], steps["attention_backward"]) == (1, int(train))
-    assert not {"softmax", "softmax_backward", "softmax_fused"} & steps.keys()
 
 
 def attributes_of(build):

@@ -9,7 +9,7 @@ import pytest
 import nnl as nn
 import nnl.functions as F
 from nnl import models as M
-from nnl.models.transformer import exact_gelu
+from nnl.models.stack import exact_gelu
 
 
 @pytest.fixture(autouse=True)
@@ -186,13 +186,13 @@ ERRORS = {
     r"recurrent_language_model: cell is 'elman', wanted 'lstm' or 'gru'": (
         lambda: M.recurrent_language_model(tokens(), 100, "elman")
     ),
-    r"bert: tokens has the shape \(2, 13\), wanted \(B, T\) with T at most 12": (
+    r"encoder: tokens has the shape \(2, 13\), wanted \(B, T\) with T at most 12": (
         lambda: M.bert(tokens(2, 13), **SMALL)
     ),
-    r"bert_masked_language_model: tokens has the shape \(2, 13\)": (
+    r"encoder: tokens has the shape \(2, 13\)": (
         lambda: M.bert_masked_language_model(tokens(2, 13), **SMALL)
     ),
-    r"gpt2: width 16 is not a multiple of heads 3": (
+    r"Stack: width 16 is not a multiple of heads 3": (
         lambda: M.gpt2(tokens(), **{**SMALL, "heads": 3})
     ),
 }

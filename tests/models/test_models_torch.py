@@ -15,7 +15,6 @@ from tests.models.against_torch import (  # noqa: E402
     assert_close,
     copy_layers,
     draw_statistics,
-    tensors_of,
 )
 
 # float32 with another order of summation, through some 20 to 150 layers
@@ -104,10 +103,10 @@ def transformer_weights(path, module):
         if isinstance(module, torch.nn.LayerNorm):
             names = {"gamma": module.weight, "beta": module.bias}
         arrays = {k: v.detach().numpy() for k, v in names.items()}
-    elif isinstance(module, torch.nn.Linear):
-        arrays = tensors_of(module)
-    else:  # transformers' Conv1D, which has nnl's layout
-        arrays = {"W": module.weight.detach().numpy(), "b": module.bias.detach().numpy()}
+    else:
+        w = module.weight.detach().numpy()  # of transformers' Conv1D it lies the other way round
+        w = w if isinstance(module, torch.nn.Linear) else w.T
+        arrays = {"W": w, "b": module.bias.detach().numpy()}
     for leaf, a in arrays.items():
         v = parameters[f"{path}/{leaf}"]
         v.d = a.reshape(v.shape)
@@ -144,27 +143,27 @@ def test_bert_is_that_of_transformers(between):
     sequence, summary = M.bert(*given, **sizes)
     scores = M.bert_masked_language_model(*given, **sizes)
     embeddings = network.bert.embeddings
-    transformer_weights("tokens/embed", embeddings.word_embeddings)
-    transformer_weights("positions/embed", embeddings.position_embeddings)
-    transformer_weights("segments/embed", embeddings.token_type_embeddings)
-    transformer_weights("embeddings/layer_normalization", embeddings.LayerNorm)
+    transformer_weights("tokens", embeddings.word_embeddings)
+    transformer_weights("positions", embeddings.position_embeddings)
+    transformer_weights("segments", embeddings.token_type_embeddings)
+    transformer_weights("embeddings", embeddings.LayerNorm)
     for i, layer in enumerate(network.bert.encoder.layer, 1):
         scope, attention = f"layer{i}", layer.attention
         joined = torch.nn.Linear(32, 96)
         parts = attention.self.query, attention.self.key, attention.self.value
         joined.weight.data = torch.cat([p.weight for p in parts])
         joined.bias.data = torch.cat([p.bias for p in parts])
-        transformer_weights(f"{scope}/attention/qkv/affine", joined)
-        transformer_weights(f"{scope}/attention/out/affine", attention.output.dense)
-        transformer_weights(f"{scope}/attention/layer_normalization", attention.output.LayerNorm)
-        transformer_weights(f"{scope}/up/affine", layer.intermediate.dense)
-        transformer_weights(f"{scope}/down/affine", layer.output.dense)
-        transformer_weights(f"{scope}/out/layer_normalization", layer.output.LayerNorm)
+        transformer_weights(f"{scope}/attention/qkv", joined)
+        transformer_weights(f"{scope}/attention/out", attention.output.dense)
+        transformer_weights(f"{scope}/attention/norm", attention.output.LayerNorm)
+        transformer_weights(f"{scope}/up", layer.intermediate.dense)
+        transformer_weights(f"{scope}/down", layer.output.dense)
+        transformer_weights(f"{scope}/feed_forward/norm", layer.output.LayerNorm)
     head = network.cls.predictions
-    transformer_weights("head/affine", head.transform.dense)
-    transformer_weights("head/layer_normalization", head.transform.LayerNorm)
-    transformer_weights("summary/affine", pooler.dense)
-    nn.get_parameters()["head/b"].d = head.bias.detach().numpy().reshape(1, 1, -1)
+    transformer_weights("masked/dense", head.transform.dense)
+    transformer_weights("masked/norm", head.transform.LayerNorm)
+    transformer_weights("summary", pooler.dense)
+    nn.get_parameters()["masked/b"].d = head.bias.detach().numpy()
     nn.forward_all([sequence, summary, scores])
     a = [torch.tensor(v) for v in (tokens, segments, keep)]
     with torch.no_grad():
@@ -182,17 +181,17 @@ def test_gpt2_is_that_of_transformers():
     tokens = np.random.default_rng(0).integers(0, 60, (2, 9))
     sizes = {"vocabulary": 60, "width": 32, "layers": 2, "heads": 4, "longest": 16, "test": True}
     scores = M.gpt2(nn.Variable.from_numpy_array(tokens), **sizes)
-    transformer_weights("tokens/embed", network.transformer.wte)
-    transformer_weights("positions/embed", network.transformer.wpe)
+    transformer_weights("tokens", network.transformer.wte)
+    transformer_weights("positions", network.transformer.wpe)
     for i, layer in enumerate(network.transformer.h, 1):
         scope = f"layer{i}"
-        transformer_weights(f"{scope}/attention/layer_normalization", layer.ln_1)
-        transformer_weights(f"{scope}/attention/qkv/affine", layer.attn.c_attn)
-        transformer_weights(f"{scope}/attention/out/affine", layer.attn.c_proj)
-        transformer_weights(f"{scope}/feed_forward/layer_normalization", layer.ln_2)
-        transformer_weights(f"{scope}/up/affine", layer.mlp.c_fc)
-        transformer_weights(f"{scope}/down/affine", layer.mlp.c_proj)
-    transformer_weights("out/layer_normalization", network.transformer.ln_f)
+        transformer_weights(f"{scope}/attention/norm", layer.ln_1)
+        transformer_weights(f"{scope}/attention/qkv", layer.attn.c_attn)
+        transformer_weights(f"{scope}/attention/out", layer.attn.c_proj)
+        transformer_weights(f"{scope}/feed_forward/norm", layer.ln_2)
+        transformer_weights(f"{scope}/up", layer.mlp.c_fc)
+        transformer_weights(f"{scope}/down", layer.mlp.c_proj)
+    transformer_weights("out", network.transformer.ln_f)
     scores.forward()
     with torch.no_grad():
         assert_close(scores.d, network(torch.tensor(tokens)).logits, RTOL)

@@ -15,7 +15,7 @@ import nnl as nn
 from nnl import models as M
 from nnl.graph.open_program import sizes_of
 from nnl.graph.programs import write
-from nnl.models import transformer as parts
+from nnl.models.stack import Where, attention, feed_forward, stack
 from tests.graph.saved import check, normal
 from tests.native.kernels import require_library
 
@@ -50,13 +50,13 @@ def bert(tokens, keep, **options):
 
 
 def encoder(x, mask=False, norm=True):
-    for k in range(3):
-        with nn.parameter_scope(f"layer{k}"):
-            causal = parts.causal_mask(x.shape[1]) if mask else None
-            h = parts.normalized(x, 1e-5, "a") if norm else x
-            x = x + parts.self_attention(h, 4, causal, 0.0, "attention")
-            h = parts.normalized(x, 1e-5, "b") if norm else x
-            x = x + parts.feed_forward(h, nn.functions.gelu, "wide")
+    kind = {"activation": "gelu_tanh", "joined": True, "causal": mask}
+    c = M.Stack(x.shape[2], 4, 4 * x.shape[2], (M.Layer(),) * 3, **kind)
+    if norm:
+        return stack(x, c, Where())
+    for i in range(3):
+        x = x + attention(x, c, M.Layer(), Where(), i, f"layer{i}/attention")
+        x = x + feed_forward(x, c, f"layer{i}")
     return x
 
 
