@@ -331,12 +331,20 @@ def test_attention_with_fewer_heads_of_keys() -> None:
         ({}, (2, 3, 5, 136), BF16, "depth 136, wanted a multiple of 8 up to 128"),
         ({"transpose_k": True}, (2, 3, 8, 8), BF16, "k is transposed"),
         ({"causal": True, "causal_offset": 1}, (2, 3, 5, 8), BF16, "causal_offset 1"),
+        ({"causal": True, "window": 4}, (2, 3, 5, 8), BF16, "window 4"),
+        ({"soft_cap": 30.0}, (2, 3, 5, 8), BF16, "soft_cap 30.0"),
     ],
 )
 def test_attention_declines(attrs: Any, shape: Any, dtype: Any, why: str) -> None:
     q = near(dtype, *shape)
     with pytest.raises(Declined, match=why):
         works("attention", {"scale": 1.0, **attrs}, [q, q, q], [q])
+
+
+def test_attention_declines_keys_that_depend_on_the_sample() -> None:
+    q, lengths = near(BF16, 2, 3, 5, 8), np.array([3, 5])
+    with pytest.raises(Declined, match="keys that depend on the sample"):
+        works("attention", {"scale": 1.0}, [q, q, q, None, lengths], [q])
 
 
 def test_packed_attention_declines_what_has_no_three_parts() -> None:

@@ -8,8 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nnl as nn
+import nnl.functions as F
+import nnl.parametric_functions as PF
+import nnl.solvers as S
+from nnl.core.graph import capture
 from nnl.core.op import OPS
-from tests.native.kernels import BF16, F16, F32, assert_close, run_native, run_numpy
+from nnl.graph.plan import Plan
+from tests.native.kernels import (
+    BF16,
+    F16,
+    F32,
+    assert_close,
+    require_library,
+    run_native,
+    run_numpy,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -87,3 +101,139 @@ def test_multinomial_draws_what_its_definition_draws() -> None:
         assert got is not None
         np.testing.assert_array_equal(got[0], want[0])
         np.testing.assert_array_equal(*states)
+
+
+# ---- memory ----
+
+
+def arena_of(gradients: list[Any]) -> int:
+    """Bytes that a plan of them takes besides what it reads and gives."""
+    edges = [g.edge for g in gradients]
+    return Plan(capture(edges), kept={e.key for e in edges}).arena_bytes
+
+
+def arena_per_token(length: int) -> float:
+    shapes = (1, 4, length, 16), (1, 2, length, 16), (1, 2, length, 16)
+    q, k, v = (nn.Variable(s, need_grad=True) for s in shapes)
+    y = F.attention(q, k, v, causal=True)
+    return arena_of(nn.grad([F.sum(y * y)], [q, k, v])) / length
+
+
+def test_memory_of_attention_grows_with_the_length_and_not_with_its_square() -> None:
+    require_library()
+    assert arena_per_token(8192) < 1.2 * arena_per_token(1024)
+
+
+def test_scores_of_many_classes_are_not_in_memory() -> None:
+    require_library()
+    n, d, v = 512, 8, 60000
+    x, w = nn.Variable((n, d), need_grad=True), nn.Variable((v, d), need_grad=True)
+    label = nn.Variable.from_numpy_array(np.zeros(n, np.int64))
+    y = F.sum(F.linear_cross_entropy(x, w, label))
+    assert arena_of(nn.grad([y], [x, w])) < n * v * 4 / 4
+
+
+# ---- together ----
+
+V, D, H, G, C = 50, 32, 4, 2, 12
+
+
+def block(x: Any, positions: Any, attend: Any) -> Any:
+    """A layer of a decoder: x (B, T, D)."""
+    b, t, _ = x.shape
+    frequencies = nn.Variable.from_numpy_array(F.rotary_frequencies(D // H).frequencies)
+    h = F.rms_normalization(x, PF.get_parameter_or_create("g", (D,)))
+    parts = []
+    for name, heads in (("q", H), ("k", G), ("v", G)):
+        p = PF.affine(h, heads * D // H, base_axis=2, name=name)
+        parts.append(F.transpose(F.reshape(p, (b, t, heads, D // H)), (0, 2, 1, 3)))
+    for i in range(2):
+        parts[i] = F.rotary_embedding(parts[i], positions, frequencies)
+    y = F.reshape(F.transpose(attend(*parts), (0, 2, 1, 3)), (b, t, D))
+    x = x + PF.affine(y, D, base_axis=2, name="o")
+    up = [PF.affine(x, 2 * D, base_axis=2, name=n) for n in ("gate", "up")]
+    return x + PF.affine(F.swiglu(*up), D, base_axis=2, name="down")
+
+
+def causal(q: Any, k: Any, v: Any) -> Any:
+    return F.attention(q, k, v, causal=True, window=5, soft_cap=20.0)
+
+
+@pytest.fixture
+def own_parameters() -> Any:
+    with nn.parameter_scope("", {}) as scope:
+        scope.clear()
+        nn.seed(1)
+        yield
+
+
+@pytest.mark.parametrize("dtype", ["float", "bfloat16"])
+def test_a_small_decoder_learns_the_same_in_plans_and_step_by_step(
+    dtype: str, own_parameters: Any
+) -> None:
+    require_library()
+    tokens = np.random.default_rng(0).integers(0, V, (2, 8))
+    losses: dict[bool, list[float]] = {}
+    for at_once in (False, True):
+        with (
+            nn.context_scope(nn.Context([f"cpu:{dtype}"])),
+            nn.parameter_scope("", {}),
+            nn.auto_forward(at_once),
+        ):
+            nn.seed(1)
+            solver, found = S.Adam(0.01), losses.setdefault(at_once, [])
+            for _ in range(8):
+                x = PF.embed(nn.Variable.from_numpy_array(tokens[:, :-1]), V, D)
+                positions = nn.Variable.from_numpy_array(np.arange(7))
+                table = PF.get_parameter_or_create("embed/W", (V, D))
+                label = nn.Variable.from_numpy_array(tokens[:, 1:])
+                loss = F.mean(F.linear_cross_entropy(block(x, positions, causal), table, label))
+                solver.set_parameters(nn.get_parameters(), reset=False, retain_state=True)
+                solver.zero_grad()
+                if not at_once:
+                    loss.forward(clear_no_need_grad=True)
+                loss.backward(clear_buffer=True)
+                solver.update()
+                found.append(float(loss.d))
+    tolerance = 1e-4 if dtype == "float" else 3e-2
+    np.testing.assert_allclose(losses[False], losses[True], rtol=tolerance)
+    assert losses[True][-1] < 0.8 * losses[True][0]
+
+
+@pytest.mark.parametrize("dtype", ["float", "bfloat16"])
+def test_two_programs_over_one_cache_run_without_python(
+    dtype: str, tmp_path: Any, own_parameters: Any
+) -> None:
+    """A text is read in one program, and goes on token by token in another."""
+    lib = require_library()
+    with nn.context_scope(nn.Context([f"cpu:{dtype}"])):
+        kept = np.float32 if dtype == "float" else BF16
+        caches = [nn.Variable.from_numpy_array(np.zeros((2, G, C, D // H), kept)) for _ in range(2)]
+        programs = {}
+        for name, t in (("prefill", 6), ("step", 1)):
+            tokens = nn.Variable.from_numpy_array(np.zeros((2, t), np.int64))
+            start = nn.Variable.from_numpy_array(np.zeros(2, np.int64))
+            steps = nn.Variable.from_numpy_array(np.arange(t))
+            at = F.reshape(start, (2, 1)) + F.reshape(steps, (1, t))
+
+            def attend(q: Any, k: Any, v: Any, start: Any = start) -> Any:
+                return F.cached_attention(q, k, v, *caches, start, window=5, soft_cap=20.0)
+
+            y = block(PF.embed(tokens, V, D), at, attend)
+            programs[name] = ({"y": y}, {"tokens": tokens, "start": start})
+        nn.save_program(tmp_path / "decoder.nnlp", programs=programs)
+        tokens = np.random.default_rng(0).integers(0, V, (2, C))
+        whole = nn.Variable.from_numpy_array(tokens)
+        positions = nn.Variable.from_numpy_array(np.arange(C))
+        y = block(PF.embed(whole, V, D), positions, causal)
+        y.forward()
+    file = lib.ModelFile(str(tmp_path / "decoder.nnlp"))
+    prefill, step = (lib.Model(file, name) for name in programs)
+    start = np.zeros(2, np.int64)
+    made = [prefill.run({"tokens": tokens[:, :6].copy(), "start": start})["y"]]
+    for i in range(6, C):
+        made.append(step.run({"tokens": tokens[:, i : i + 1].copy(), "start": start + i})["y"])
+    got = [np.frombuffer(m, y.d.dtype).reshape(2, -1, D) for m in made]
+    assert_close(np.concatenate(got, 1), y.d, np.dtype(kept), "y")
+    with pytest.raises(ValueError, match="row 0 would hold 13 keys, more than the 12 of key_cache"):
+        step.run({"tokens": tokens[:, :1].copy(), "start": start + C})

@@ -66,6 +66,9 @@ def settings(attrs: Attrs, q: Array, k: Array, v: Array) -> dict[str, Any]:
     """Attributes of the operation; declines what no engine takes."""
     if attrs.get("transpose_k"):
         raise Declined("k is transposed")
+    for name in ("window", "soft_cap"):
+        if attrs.get(name):
+            raise Declined(f"{name} {attrs[name]}")
     if q.dtype == "float32":
         raise Declined("attention in float32")
     for depth in (q.dim[3], v.dim[3]):
@@ -83,9 +86,16 @@ def settings(attrs: Attrs, q: Array, k: Array, v: Array) -> dict[str, Any]:
     return {"attn_scale": float(attrs["scale"]), "causal": causal, "corner": corner}
 
 
+def declined_unless_plain(others: Operands) -> None:
+    """No lengths, offsets, segments, nor a gradient of lse."""
+    if any(x is not None for x in others):
+        raise Declined("keys that depend on the sample")
+
+
 def forward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
     """attention: (q, k, v, mask?) -> y, lse?."""
     q, k, v, mask = (*ins, None)[:4]
+    declined_unless_plain(ins[4:])
     if q is None or k is None or v is None:
         raise Declined("q, k or v is left out")
     check_types(*ins, *outs)
@@ -137,6 +147,7 @@ def logarithms(uid: int, q: Array) -> Array:
 def backward(attrs: Attrs, ins: Operands, outs: list[Operand]) -> list[Work]:
     """attention_backward: (gy, q, k, v, y, lse, mask?) -> gq, gk, gv."""
     gy, q, k, v, y, lse, mask = (*ins, None)[:7]
+    declined_unless_plain(ins[7:])
     if gy is None or q is None or k is None or v is None or y is None or lse is None:
         raise Declined("an input is left out")
     check_types(*ins, *outs)
