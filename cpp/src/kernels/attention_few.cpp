@@ -1,48 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of few queries: keys and values are read once, in their own type, which is what takes
 // time when one token follows another.
+#include <algorithm>
+
 #include "attention.h"
 #include "lanes.h"
-#include "vector16.h"
 
 namespace nnl::attention {
 namespace {
 
-// Sums of 16 vectors, in the lanes of one.
-NNL_INLINE Lanes sums_of(v16* s) {
-  transpose16(s);
-  for (int step = 8; step; step /= 2)
-    for (int i = 0; i < step; ++i) s[i] += s[i + step];
-  return s[0];
+constexpr int64_t kNear =
+    32;  // keys whose values stay in the first cache while rows pass over them
+
+NNL_INLINE void ask(const void* p) { __builtin_prefetch(p); }
+
+// Sums of 16 vectors, in the lanes of one: halves are put together and added, four times.
+NNL_INLINE Lanes sums_of(const Lanes (&s)[16]) {
+  Lanes a[8], b[4], c[2];
+  unroll<8>(NNL_EACH(i) {
+    a[i] =
+        NNL_SHUFFLE(s[i], s[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+        NNL_SHUFFLE(s[i], s[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+  });
+  unroll<4>(NNL_EACH(i) {
+    b[i] = NNL_SHUFFLE(a[i], a[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+           NNL_SHUFFLE(a[i], a[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+  });
+  unroll<2>(NNL_EACH(i) {
+    c[i] = NNL_SHUFFLE(b[i], b[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+           NNL_SHUFFLE(b[i], b[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  });
+  return NNL_SHUFFLE(c[0], c[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+         NNL_SHUFFLE(c[0], c[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+}
+
+// Products of one row with 16 keys; the first row asks for the 16 after them.
+template <bool first, class T>
+NNL_INLINE Lanes dots_of_16(const T* k, const float* q, int64_t d) {
+  Lanes s[16];
+  unroll<16>(NNL_EACH(t) { s[t] = Lanes{}; });
+  int64_t c = 0;
+  for (; c + kLanes <= d; c += kLanes) {
+    const Lanes x = load(q + c);
+    unroll<16>(NNL_EACH(t) {
+      s[t] += x * load(k + t * d + c);
+      if (first) ask(k + (16 + t) * d + c);
+    });
+  }
+  if (c < d) {
+    const Lanes x = load_part(q + c, d - c);
+    for (int t = 0; t < 16; ++t) s[t] += x * load_part(k + t * d + c, d - c);
+  }
+  return sums_of(s);
+}
+
+// Products of four rows with 4 keys, which are converted once.
+template <bool first, class T>
+NNL_INLINE Lanes dots_of_4(const T* k, const float* q, int64_t d) {
+  Lanes s[16];
+  unroll<16>(NNL_EACH(t) { s[t] = Lanes{}; });
+  int64_t c = 0;
+  for (; c + kLanes <= d; c += kLanes) {
+    Lanes x[4];
+    unroll<4>(NNL_EACH(t) {
+      x[t] = load(k + t * d + c);
+      if (first) ask(k + (16 + t) * d + c);
+    });
+    unroll<4>(NNL_EACH(i) {
+      const Lanes y = load(q + i * d + c);
+      unroll<4>(NNL_EACH(t) { s[4 * i + t] += y * x[t]; });
+    });
+  }
+  if (c < d)
+    for (int i = 0; i < 16; ++i)
+      s[i] += load_part(q + i / 4 * d + c, d - c) * load_part(k + i % 4 * d + c, d - c);
+  return sums_of(s);
+}
+
+template <bool first, class T>
+void four_rows(const T* k, const float* q, int64_t d, float* scores) {
+  for (int64_t t = 0; t < 16; t += 4) {
+    const Lanes sums = dots_of_4<first>(k + t * d, q, d);
+    for (int i = 0; i < 4; ++i)
+      __builtin_memcpy(scores + i * kScores + t, reinterpret_cast<const float*>(&sums) + 4 * i, 16);
+  }
 }
 
 template <class T>
 void dots_of(const T* k, const float* rows, int64_t m, int64_t n, int64_t d, float* scores) {
-  for (int64_t j = 0; j < n; j += 16) {
-    const int64_t some = std::min<int64_t>(16, n - j);
-    for (int64_t i = 0; i < m; ++i) {
-      const float* q = rows + i * d;
-      v16 s[16] = {};
-      int64_t c = 0;
-      for (; c + kLanes <= d; c += kLanes) {
-        const Lanes x = load(q + c);
-        if (some == 16)
-          for (int t = 0; t < 16; ++t) s[t] += x * load(k + (j + t) * d + c);
-        else
-          for (int64_t t = 0; t < some; ++t) s[t] += x * load(k + (j + t) * d + c);
-      }
-      if (c < d) {
-        const Lanes x = load_part(q + c, d - c);
-        for (int64_t t = 0; t < some; ++t) s[t] += x * load_part(k + (j + t) * d + c, d - c);
-      }
-      const Lanes sums = sums_of(s);
-      float* to = scores + i * kScores + j;
-      if (some == 16)
-        store(to, sums);
+  int64_t j = 0;
+  for (; j + 16 <= n; j += 16) {
+    const T* keys = k + j * d;
+    int64_t i = 0;
+    for (; sizeof(T) == 2 && i + 4 <= m; i += 4) {
+      if (i)
+        four_rows<false>(keys, rows + i * d, d, scores + i * kScores + j);
       else
-        store_part(to, sums, some);
+        four_rows<true>(keys, rows, d, scores + j);
+    }
+    for (; i < m; ++i) {
+      const float* q = rows + i * d;
+      store(scores + i * kScores + j,
+            i ? dots_of_16<false>(keys, q, d) : dots_of_16<true>(keys, q, d));
     }
   }
+  for (; j < n; ++j)
+    for (int64_t i = 0; i < m; ++i)
+      scores[i * kScores + j] = sum_of(lane_sums(d, [&](int64_t c, int64_t lanes, auto whole) {
+        return get<whole()>(rows + i * d + c, lanes) * get<whole()>(k + j * d + c, lanes);
+      }));
 }
 
 // R rows of weights times K vectors of columns.
@@ -56,6 +122,7 @@ NNL_INLINE void weigh_block(const T* v, const float* p, int64_t n, int64_t e, in
   for (int64_t j = 0; j < n; ++j, v += e)
     unroll<K>(NNL_EACH(k) {
       const Lanes x = get<whole>(v + k * kLanes, lanes);
+      ask(v + kNear * e + k * kLanes);
       unroll<R>(NNL_EACH(r) { s[r][k] += p[r * kScores + j] * x; });
     });
   unroll<R>(NNL_EACH(r) {
@@ -65,9 +132,10 @@ NNL_INLINE void weigh_block(const T* v, const float* p, int64_t n, int64_t e, in
 
 template <int R, class T>
 void weigh_rows(const T* v, const float* p, int64_t n, int64_t e, float* sums) {
+  constexpr int K = R == 1 ? 8 : 4;
   int64_t c = 0;
-  for (; c + 4 * kLanes <= e; c += 4 * kLanes)
-    weigh_block<R, 4, true>(v + c, p, n, e, kLanes, sums + c);
+  for (; c + K * kLanes <= e; c += K * kLanes)
+    weigh_block<R, K, true>(v + c, p, n, e, kLanes, sums + c);
   for (; c + kLanes <= e; c += kLanes) weigh_block<R, 1, true>(v + c, p, n, e, kLanes, sums + c);
   if (c < e) weigh_block<R, 1, false>(v + c, p, n, e, e - c, sums + c);
 }
@@ -89,10 +157,15 @@ void dots(DType type, const void* k, int64_t at, const float* rows, int64_t m, i
 void weigh(DType type, const void* v, int64_t at, const float* weights, int64_t m, int64_t n,
            int64_t depth, float* sums) {
   typed(type, v, [&](auto* p) {
-    int64_t i = 0;
-    for (; i + 4 <= m; i += 4)
-      weigh_rows<4>(p + at, weights + i * kScores, n, depth, sums + i * depth);
-    for (; i < m; ++i) weigh_rows<1>(p + at, weights + i * kScores, n, depth, sums + i * depth);
+    for (int64_t j = 0; j < n; j += kNear) {
+      const auto* from = p + at + j * depth;
+      const float* w = weights + j;
+      const int64_t some = std::min(kNear, n - j);
+      int64_t i = 0;
+      for (; i + 4 <= m; i += 4)
+        weigh_rows<4>(from, w + i * kScores, some, depth, sums + i * depth);
+      for (; i < m; ++i) weigh_rows<1>(from, w + i * kScores, some, depth, sums + i * depth);
+    }
   });
 }
 
