@@ -21,14 +21,9 @@ from nnl.graph.sizes import Expression, Solver, Unexplained, Vector
 SMALL = 64  # elements of arrays of which every one is explained
 # Operators by what they do, as TensorFlow Lite names them.
 _OPERATORS = {
-    "+": "ADD",
-    "-": "SUB",
-    "*": "MUL",
-    "//": "FLOOR_DIV",
-    "min": "MINIMUM",
+    "+": "ADD", "-": "SUB", "*": "MUL", "//": "FLOOR_DIV", "/": "DIV", "min": "MINIMUM",
     "max": "MAXIMUM",
-    "/": "DIV",
-}
+}  # fmt: skip
 
 
 class Opener:

@@ -362,27 +362,24 @@ def test_function_that_fixes_the_batch_size_is_refused():
 
 
 def test_sizes_that_are_computed_from_the_batch_size_stay_open():
-    """A part of the samples, numbers of positions, and a matrix as wide as there are samples."""
+    """A part of the samples, positions up to a size, and a matrix as wide as there are samples."""
     rng = np.random.default_rng(0)
-    w = nn.Variable.from_numpy_array(rng.normal(size=(3, 4)).astype(np.float32))
     u = nn.Variable.from_numpy_array(rng.normal(size=3).astype(np.float32))
 
-    def built(x):
-        y = F.spectral_norm(x, u, test=True)
-        whole = F.sort(F.reshape(x, (-1,)), reverse=True)
-        return {"y": y, "part": F.transpose(x, (1, 0))[::2], "whole": whole[1:], "flip": x[:, ::-1]}
+    def built(n):
+        x = nn.Variable.from_numpy_array(rng.normal(size=(3, n)).astype(np.float32))
+        y, whole = F.spectral_norm(x, u, test=True), F.sort(F.reshape(x, (-1,)), reverse=True)
+        return x, [y, F.transpose(x, (1, 0))[::2], whole[1:], x[:, ::-1]]
 
-    model = export(built(w), {"w": w}, batch_axes={"w": 1})
-    sizes = {
-        o.name: [d.dim_param or d.dim_value for d in o.type.tensor_type.shape.dim]
-        for o in model.graph.output
-    }
-    assert sizes == {"y": [3, "N"], "part": ["(N+1)//2", 3], "whole": ["(3*N)-1"], "flip": [3, "N"]}
+    x, ys = built(4)
+    model = export(ys, {"w": x}, batch_axes={"w": 1})
+    ends = [o.type.tensor_type.shape.dim for o in model.graph.output]
+    sizes = [[d.dim_param or d.dim_value for d in end] for end in ends]
+    assert sizes == [[3, "N"], ["(N+1)//2", 3], ["(3*N)-1"], [3, "N"]]
     for n in (1, 2, 7):
-        value = rng.normal(size=(3, n)).astype(np.float32)
-        want = built(nn.Variable.from_numpy_array(value))
-        nn.forward_all(list(want.values()))
-        for got, y in zip(run(model, value), want.values(), strict=True):
+        x, ys = built(n)
+        nn.forward_all(ys)
+        for got, y in zip(run(model, x.d), ys, strict=True):
             np.testing.assert_allclose(got, y.d, rtol=1e-5, atol=1e-6)
 
 

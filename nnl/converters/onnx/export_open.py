@@ -14,19 +14,10 @@ from nnl.converters.onnx.export_tensor import NodeRecord, Subgraph, Tensor
 from nnl.converters.open_operators import Opener
 from nnl.graph.sizes import Solver, Unexplained, Vector, shown
 
-_NAMES = {
-    "ADD": "Add",
-    "SUB": "Sub",
-    "MUL": "Mul",
-    "FLOOR_DIV": "Div",  # no size is negative
-    "MINIMUM": "Min",
-    "MAXIMUM": "Max",
-    "DIV": "Div",
-    "CONCATENATION": "Concat",
+_NAMES = {  # those that differ by more than capitals; no size is negative
+    "FLOOR_DIV": "Div", "MINIMUM": "Min", "MAXIMUM": "Max", "CONCATENATION": "Concat",
     "BROADCAST_TO": "Expand",
-    "RANGE": "Range",
-    "RESHAPE": "Reshape",
-}
+}  # fmt: skip
 
 
 class OnnxOpener(Opener):
@@ -55,7 +46,7 @@ class OnnxOpener(Opener):
 
     def op(self, name: str, *ins: Any, shape: Any = None, dtype: Any = None, **more: Any) -> Tensor:
         options = {k: v for k, v in more.items() if k == "axis"}
-        y: Tensor = self.graph.emit(_NAMES[name], *ins, dtype=dtype, **options)
+        y: Tensor = self.graph.emit(_NAMES.get(name, name.title()), *ins, dtype=dtype, **options)
         y.shape = shape
         return y
 
