@@ -400,3 +400,71 @@ def test_a_string_that_comes_back_unknown(backend, tmp_path):
     model = require_library().Model(str(tmp_path / "m.nnlp"))
     with pytest.raises(ValueError, match="y is a string that the model does not know"):
         model.run({"x": ["a", "b"]})
+
+
+def test_text_of_scikit_learn():
+    """Counts of words and pairs of words; ONNX Runtime needs a locale that machines may lack."""
+    from skl2onnx import to_onnx
+    from skl2onnx.common.data_types import StringTensorType
+    from sklearn import feature_extraction, linear_model, pipeline
+
+    texts = words("This is the first one.", "The second, the SECOND one!", "is this it?", "")
+    for options in ({}, {"ngram_range": (1, 2)}, {"binary": True, "lowercase": False}):
+        counts = feature_extraction.text.TfidfVectorizer(token_pattern="[a-zA-Z]+", **options)
+        model = pipeline.make_pipeline(counts, linear_model.LogisticRegression())
+        model.fit(texts, words("a", "b", "a", "b"))
+        settings = {id(model[-1]): {"zipmap": False}}
+        file = to_onnx(model, initial_types=[("x", StringTensorType([None, 1]))], options=settings,
+                       target_opset={"": 20, ML: 3})  # fmt: skip
+        with nn.parameter_scope(str(options)):
+            label, scores = load(file).run(texts.reshape(-1, 1))
+        np.testing.assert_array_equal(label, model.predict(texts))
+        np.testing.assert_allclose(scores, model.predict_proba(texts), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "want"),
+    [
+        (dict(separators=[" ", ",+"], mark=0, mincharnum=1), [["ab", "c", "de"], ["é", "#", "#"]]),
+        (dict(separators=[""], mark=0, mincharnum=1), [[*"ab, c,,de"], ["é", *"########"]]),
+        (dict(tokenexp="[a-z]+", mark=0, mincharnum=2), [["ab", "de"], ["#", "#"]]),
+        (
+            dict(tokenexp="[a-z]", mark=1, mincharnum=1),
+            [["\x02", *"abcde", "\x03"], ["\x02", "\x03", *"#####"]],
+        ),
+    ],
+)
+def test_tokenizer(attributes, want):
+    graph = helper.make_graph(
+        [helper.make_node("Tokenizer", ["x"], ["y"], "it", domain="com.microsoft", pad_value="#",
+                          **attributes)],
+        "g", [helper.make_tensor_value_info("x", T.STRING, ["n"])],
+        [helper.make_tensor_value_info("y", T.STRING, None)],
+    )  # fmt: skip
+    versions = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(graph, opset_imports=versions, ir_version=9)
+    x = words("ab, c,,de", "é")
+    assert load(proto).run(x)[0].tolist() == want
+    file = proto.SerializeToString()
+    assert ort.InferenceSession(file).run(None, {"x": x})[0].tolist() == want
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["lightgbm", "xgboost"])
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_boosting_of_others(name, classes):
+    """LightGBM and XGBoost by onnxmltools; holes among the features, which trees have a way for."""
+    package = pytest.importorskip(name)
+    convert = getattr(pytest.importorskip("onnxmltools"), f"convert_{name}")
+    from onnxmltools.convert.common.data_types import FloatTensorType
+
+    x, y = data(max(classes, 2))
+    x[::5, 2] = np.nan
+    kind = "Classifier" if classes else "Regressor"
+    settings = {"n_estimators": 12, "max_depth": 4}
+    model = getattr(package, f"{'LGBM' if name == 'lightgbm' else 'XGB'}{kind}")(**settings)
+    model.fit(x, y if classes else np.nan_to_num(x) @ np.arange(6))
+    types = [("x", FloatTensorType([None, 6]))]
+    file = convert(model, initial_types=types, target_opset=15).SerializeToString()
+    agrees(file, model.predict(x), x)

@@ -242,6 +242,15 @@ def newer(program, arrays):
     program["version"] = 4
 
 
+def worded(program, arrays):
+    program["version"] = 3
+    program["programs"]["main"]["words"] = [["a"], ["nothing"]]
+
+
+def worded_early(program, arrays):
+    program["programs"]["main"]["words"] = [["a"], [*program["programs"]["main"]["outputs"]]]
+
+
 def lost(program, arrays):
     del arrays["fc/affine/W"]
 
@@ -273,6 +282,8 @@ def named_alike(program, arrays):
         (carried, "a.nnlp: damaged: value 2 gets another shape or type, that of value 4"),
         (copied, "a.nnlp: damaged: value 2 is no copy of value 1"),
         (named_alike, r"a.nnlp: damaged: two of the inputs \['x', 'x', 'x0'\] have one name"),
+        (worded, "a.nnlp: damaged: strings are its 'nothing', which it does not have"),
+        (worded_early, "a.nnlp: damaged: program 'main' has strings, which are of version 3"),
         (newer, "a.nnlp: has version 4 of the format, this nnl reads 3"),
         (lost, "a.nnlp: damaged: there is no tensor 'fc/affine/W'"),
         (other, r"a.nnlp: damaged: 'fc/affine/W' is float32\[2, 4\], wanted float32\[3, 4\]"),

@@ -20,6 +20,7 @@ import numpy as np
 
 from nnl.converters.onnx.errors import OnnxError
 from nnl.converters.onnx.registry import onnx_import
+from nnl.converters.onnx.values import check_size
 
 MAX_STATES = 20_000  # of an automaton: counted repeats multiply them
 MAX_STEPS = 2 * 10**7  # states times characters
@@ -64,6 +65,23 @@ class Automaton:
             if not now:
                 return False
         return 0 in now
+
+    def found(self, text: str) -> list[tuple[int, int]]:
+        """Where the longest matches begin and end, from left to right; none is empty."""
+        places, at = [], 0
+        while at < len(text):
+            now = self._reached([self.start], text[at - 1 : at] if at else "", text[at])
+            end = at
+            for i in range(at, len(text)):
+                c = text[i]
+                taken = [n for s in now if (t := self.tests[s]) and t(c) for n in self.following[s]]
+                now = self._reached(taken, c, text[i + 1 : i + 2])
+                if not now:
+                    break
+                end = i + 1 if 0 in now else end
+            places += [(at, end)] if end > at else []
+            at = max(end, at + 1)
+        return places
 
     def _reached(self, states: Iterable[int], before: str, after: str) -> set[int]:
         """The states that one gets to without a further character."""
@@ -179,11 +197,51 @@ def automaton(pattern: str) -> Automaton:
 @onnx_import("RegexFullMatch")
 def regex_full_match(ctx: Any, node: Any, x: Any) -> Any:
     """Whether each string as a whole matches a pattern."""
-    pattern = node.pattern or ""
+    found = _for_texts(node.pattern or "", x)
+    flat = [found.matches(s) for s in x.reshape(-1)]
+    return np.array(flat, bool).reshape(x.shape)
+
+
+def _for_texts(pattern: str, x: Any) -> Automaton:
+    """The automaton of a pattern, if these strings are not too long for it."""
     if len(pattern) > 10_000:
         raise OnnxError("the pattern has more than 10000 characters")
     found = automaton(pattern)
     if len(found.tests) * sum(map(len, x.reshape(-1))) > MAX_STEPS:
         raise OnnxError(f"the strings are too long for a pattern of {len(found.tests)} states")
-    flat = [found.matches(s) for s in x.reshape(-1)]
-    return np.array(flat, bool).reshape(x.shape)
+    return found
+
+
+@onnx_import("Tokenizer", domain="com.microsoft")
+def tokenizer(ctx: Any, node: Any, x: Any) -> Any:
+    """The parts of strings along a new last axis, filled up with a value.
+
+    They are what matches `tokenexp`, or lies between matches of `separators`; characters where that
+    is one empty string.
+    """
+    given = node.attributes
+    expression, separators = given.get("tokenexp"), given.get("separators") or ()
+    if bool(expression) == bool(separators):
+        raise OnnxError("has tokenexp and separators, or neither, wanted one of them")
+    patterns = [_for_texts(p, x) for p in ((expression,) if expression else separators) if p]
+    least, mark = given.get("mincharnum", 1), given.get("mark", 0)
+
+    def parts(text: str) -> list[str]:
+        places = sorted(place for p in patterns for place in p.found(text))
+        if expression:
+            found = [text[a:b] for a, b in places]
+        elif patterns:
+            ends = [0, *[e for place in places for e in place], len(text)]
+            found = [text[a:b] for a, b in zip(ends[::2], ends[1::2], strict=True)]
+        else:
+            found = list(text)
+        found = [f for f in found if len(f) >= max(least, 1)]
+        return ["\x02", *found, "\x03"] if mark else found
+
+    rows = [parts(s) for s in x.reshape(-1)]
+    most = max(map(len, rows), default=0)
+    check_size([len(rows), most], 8)
+    y = np.full((len(rows), most), given.get("pad_value", ""), object)
+    for row, found in zip(y, rows, strict=True):
+        row[: len(found)] = found
+    return y.reshape(*x.shape, most)
