@@ -44,13 +44,18 @@ def around(x: nn.Variable, scale: float, zero: float, dtype: Any = np.uint8) -> 
 
 
 def weight(*shape: int, axis: int = 0, dtype: Any = np.int8, zero: float = 0) -> nn.Variable:
+    return stored(*shape, axis=axis, dtype=dtype, zero=zero)()
+
+
+def stored(*shape: int, axis: int = 0, dtype: Any = np.int8, zero: float = 0) -> Any:
+    """What gives weights with a scale for each map, made of whole numbers."""
     bounds = np.iinfo(dtype)
     w = nn.Variable.from_numpy_array(
         rng.integers(bounds.min + 1, bounds.max + 1, shape).astype(dtype)
     )
     sizes = [n if i == axis else 1 for i, n in enumerate(shape)]
     scale = nn.Variable.from_numpy_array(rng.uniform(0.001, 0.002, sizes).astype(np.float32))
-    return F.dequantize_linear(w, scale, F.constant(zero, shape=sizes))
+    return lambda: F.dequantize_linear(w, scale, F.constant(zero, shape=sizes))
 
 
 def plan_of(y: nn.Variable, rewrite: bool = True) -> tuple[Plan, np.ndarray]:
@@ -229,3 +234,45 @@ def test_files_hold_the_program_of_8_bits_and_run_without_kernels(tmp_path: Path
     with nn.context_scope(nn.Context(["numpy:float"])):
         found = nn.load_program(path).run(x=x.d)["y"]
     assert np.abs(found - y.d).max() < 0.051
+
+
+def in_cpp(path: Path, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """What the program of a file gives in C++."""
+    lib = library()
+    model = lib.Model(lib.ModelFile(str(path)), "main")
+    model.give("x", x)
+    model.execute()
+    y = np.empty(shape, np.float32)
+    model.take("y", y)
+    return y
+
+
+def test_cpp_runs_the_same_program(tmp_path: Path) -> None:
+    x = random(2, 3, 12, 12)
+    h = around(F.relu(F.convolution(around(x, 0.03, 120), weight(16, 3, 3, 3))), 0.05, 0)
+    h = around(F.max_pooling(h, (2, 2)) * F.mean(h, axis=(2, 3), keepdims=True), 0.0217, 20)
+    y = F.affine(F.reshape(h, (2, -1)), weight(400, 10, axis=1))
+    y.forward(clear_buffer=True)
+    nn.save_program(tmp_path / "q.nnlp", {"y": y}, {"x": x})
+    got = in_cpp(tmp_path / "q.nnlp", x.d.astype(np.float32), y.shape)
+    np.testing.assert_allclose(got, y.d, atol=1e-4)
+
+
+def test_programs_of_any_size_compute_with_8_bits(tmp_path: Path) -> None:
+    w, v = stored(16, 3, 3, 3), stored(16, 10, axis=1)
+    x = random(2, 3, 12, 12)
+
+    def network(x: nn.Variable) -> nn.Variable:
+        h = around(F.relu(F.convolution(around(x, 0.03, 120), w())), 0.05, 0)
+        return F.affine(around(F.mean(h, axis=(2, 3)), 0.02, 0), v())
+
+    path = tmp_path / "q.nnlp"
+    nn.save_program(path, lambda x: {"y": network(x)}, {"x": x}, open={"x": ("n", None, "h", "h")})
+    assert "quantized_convolution" in nn.load_program(path)["main"].text()
+    for n, h in ((1, 9), (5, 20)):
+        x = random(n, 3, h, h)
+        y = network(x)
+        y.forward(clear_buffer=True)
+        got = in_cpp(path, x.d.astype(np.float32), y.shape)
+        np.testing.assert_allclose(got, y.d, atol=0.05)
+        np.testing.assert_allclose(nn.load_program(path).run(x=x.d)["y"], y.d, atol=0.05)

@@ -93,17 +93,34 @@ class Pair : public Kernel {
       return parallel_for(n_, 1 << 15, [&](int64_t i, int64_t end) {
         run_pair<multiply>(x0 + i, x1 + i, y + i, end - i, k);
       });
-    const int64_t width = last_ ? channels_ : pixels_;
-    parallel_for(n_ / std::max<int64_t>(width, 1), 1 + (1 << 15) / width,
-                 [&](int64_t r, int64_t end) {
-                   for (; r < end; ++r) {
-                     const int64_t at = r * width;
-                     if (last_)
-                       run_pair<multiply>(x0 + at, x1 + r / pixels_ * channels_, y + at, width, k);
-                     else
-                       run_one<multiply>(x0 + at, x1[r], y + at, width, k);
-                   }
-                 });
+    if (last_) return each_pixel<multiply>(x0, x1, y, k);
+    parallel_for(n_ / pixels_, 1 + (1 << 15) / pixels_, [&](int64_t r, int64_t end) {
+      for (; r < end; ++r) run_one<multiply>(x0 + r * pixels_, x1[r], y + r * pixels_, pixels_, k);
+    });
+  }
+
+  // Several pixels at once, beside as many copies of the other's channels.
+  template <bool multiply>
+  void each_pixel(const uint8_t* x0, const uint8_t* x1, uint8_t* y, const Numbers& k) const {
+    constexpr int64_t room = 2048;
+    const int64_t several = std::clamp<int64_t>(room / channels_, 1, pixels_);
+    const int64_t samples = n_ / (pixels_ * channels_);
+    const int64_t blocks = (pixels_ + several - 1) / several;
+    parallel_for(
+        samples * blocks, 1 + (1 << 15) / (several * channels_), [&](int64_t i, int64_t end) {
+          uint8_t copies[room];
+          int64_t copied = -1;
+          for (; i < end; ++i) {
+            const int64_t sample = i / blocks, first = i % blocks * several;
+            const int64_t pixels = std::min(several, pixels_ - first);
+            const uint8_t* own = x1 + sample * channels_;
+            for (int64_t p = 0; copied != sample && several > 1 && p < several; ++p)
+              std::copy_n(own, channels_, copies + p * channels_);
+            copied = sample;
+            const int64_t at = (sample * pixels_ + first) * channels_;
+            run_pair<multiply>(x0 + at, several > 1 ? copies : own, y + at, pixels * channels_, k);
+          }
+        });
   }
 
   bool multiply_, relu_, full_, last_ = false;
