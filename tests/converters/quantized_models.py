@@ -122,3 +122,15 @@ def both(
         loaded = load(data)
         loaded.run(values)
         return zip(loaded.run(values), session.run(None, values), strict=True)
+
+
+def extended(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    """What ONNX Runtime's own passes make of a model before it runs."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(folder / "extended.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return onnx.load(folder / "extended.onnx")

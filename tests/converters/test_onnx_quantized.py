@@ -31,7 +31,7 @@ def steps_apart(proto: Any) -> float:
     return float(np.abs(got - want).max() / models.numpy_helper.to_array(last))
 
 
-@pytest.mark.parametrize("opset", [13, 17, 21])
+@pytest.mark.parametrize("opset", [11, 13, 17, 21])
 @pytest.mark.parametrize(
     "activation, weight, per_channel",
     [("uint8", "int8", True), ("uint8", "int8", False), ("int8", "int8", True),
@@ -40,6 +40,8 @@ def steps_apart(proto: Any) -> float:
 def test_qdq_models(
     tmp_path: Path, opset: int, activation: str, weight: str, per_channel: bool
 ) -> None:
+    if per_channel and opset < 13:
+        return  # which QuantizeLinear does not have
     proto = models.static(
         models.pictures(opset=opset), tmp_path, quant_format=QuantFormat.QDQ,
         activation_type=BYTES[activation], weight_type=BYTES[weight], per_channel=per_channel,
@@ -121,6 +123,27 @@ def test_models_quantized_as_they_run(tmp_path: Path, weight: str, per_channel: 
     assert found >= {"DynamicQuantizeLSTM", "MatMulInteger", "DynamicQuantizeLinear"}
     ((got, want),) = models.both(proto)
     assert np.abs(got - want).max() < 0.03 * np.abs(want).max()  # states are floats here
+    if library() is not None:
+        ids = Variable((2, 5))
+        y = load(proto)(ids)
+        plan = Plan(capture([y.edge]), kept={y.edge.key})
+        many_zeros = weight == "uint8" and per_channel  # which kernels do not take
+        assert [s.op for s in plan.steps].count("quantized_affine") == 1 - many_zeros
+
+
+def test_what_the_runtime_makes_of_models_before_it_runs(tmp_path: Path) -> None:
+    from onnxruntime.quantization import quantize_dynamic
+
+    made = models.extended(models.pictures(), tmp_path)
+    assert "FusedConv" in {n.op_type for n in made.graph.node}
+    ((got, want),) = models.both(made)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    models.onnx.save(texts(), tmp_path / "m.onnx")
+    quantize_dynamic(tmp_path / "m.onnx", tmp_path / "q.onnx", op_types_to_quantize=["MatMul"])
+    made = models.extended(models.onnx.load(tmp_path / "q.onnx"), tmp_path)
+    assert {n.op_type for n in made.graph.node} & {"DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
+    ((got, want),) = models.both(made)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def optimized(batch: int = 2, length: int = 5) -> Any:

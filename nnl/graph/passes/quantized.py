@@ -59,6 +59,8 @@ class _Lowerer:
         self.program, self.slots = program, program.slots
         self.written, self.views = program.written(), program.views()
         self.readers = program.readers()
+        rounding = [s for s in program.steps if s.op in (QUANTIZE, DEQUANTIZE)]
+        self.numbers = {program.root(i) for s in rounding for i in s.ins[1:]}  # they stay floats
         self.shown = program.kept | set(program.carries.values())
         self.steps: list[Step] = []
         self.real: dict[int, Real] = {}  # slots that dequantize_linear would make
@@ -151,6 +153,8 @@ class _Lowerer:
         out = step.outs[0]
         spec = self.slots[out].spec
         if out in self.shown or spec.type_name != "float32" or self._is_seen(out):
+            return False
+        if self.program.root(out) in self.numbers:
             return False
         self.slots[out].spec = spec.with_dtype(ELEMENTS[step.attrs["dtype"]])
         was = self.real.get(x)
