@@ -237,3 +237,19 @@ def test_two_programs_over_one_cache_run_without_python(
     assert_close(np.concatenate(got, 1), y.d, np.dtype(kept), "y")
     with pytest.raises(ValueError, match="row 0 would hold 13 keys, more than the 12 of key_cache"):
         step.run({"tokens": tokens[:, :1].copy(), "start": start + C})
+
+
+def test_sizes_of_a_decoder_may_stay_open(tmp_path: Any, own_parameters: Any) -> None:
+    def network(tokens: Any) -> Any:
+        return block(PF.embed(tokens, V, D), F.arange(0, tokens.shape[1]), causal)
+
+    lib, path = require_library(), tmp_path / "open.nnlp"
+    tokens = nn.Variable.from_numpy_array(np.zeros((2, 6), np.int64))
+    nn.save_program(path, network, {"tokens": tokens}, open={"tokens": ("b", "t")})
+    model = lib.Model(lib.ModelFile(str(path)), "")
+    for shape in ((1, 1), (3, 9), (2, 300)):
+        given = np.random.default_rng(0).integers(0, V, shape)
+        y = network(nn.Variable.from_numpy_array(given))
+        y.forward()
+        got = np.frombuffer(model.run({"tokens": given})["y"], np.float32).reshape(y.shape)
+        assert_close(got, y.d, F32, f"y {shape}")
